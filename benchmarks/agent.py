@@ -1,0 +1,122 @@
+"""What one agent costs: CPU, memory, and how long a value takes from `log()` to `/metrics`.
+
+    python benchmarks/agent.py [--ranks 8] [--rate 10] [--signals 20] [--seconds 30]
+
+Real writers fill real rings at `rate` records a second each; the agent's CPU time and memory are
+read from /proc before and after. The delay is from the writing of the newest step to its showing
+on `/metrics`, sampled; it includes the half second for which a step waits for further words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+WRITER = """
+import sys, time
+from sentinel.record import Event
+from sentinel.wire.identity import Identity
+from sentinel.wire.pack import Moment, Packer
+from sentinel.wire.places import ring_path
+from sentinel.wire.ring import RingWriter
+
+rank, world, signals = map(int, sys.argv[1:4])
+rate, until = float(sys.argv[4]), time.time() + float(sys.argv[5])
+ring = RingWriter(ring_path("bench", 0, rank), Identity("bench", 0, rank, rank, world, world))
+packer = Packer(ring.write)
+packer.text(Event.START, Moment(0, 0, time.time()), {"local_world_size": float(world)})
+schema, step = packer.schema(("kl", "reward", *(f"signal_{i}" for i in range(signals - 2)))), 0
+while time.time() < until:
+    step, now = step + 1, time.time()
+    packer.values(schema, Moment(step, step, now), tuple(0.1 + i for i in range(signals)))
+    ring.note(step, step, now)
+    time.sleep(1.0 / rate)
+packer.text(Event.STOP, Moment(step, step, time.time()), facts={"outcome": "finished"})
+"""
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--rate", type=float, default=10.0)
+    parser.add_argument("--signals", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        os.environ |= {
+            "SENTINEL_HOME": f"{place}/home",
+            "SENTINEL_RUNTIME_DIR": f"{place}/rings",
+            "SENTINEL_LINGER_SECONDS": "0",
+        }
+        result = measured(args, Path(place))
+    print(json.dumps(result, indent=2))
+
+
+def measured(args: argparse.Namespace, place: Path) -> dict[str, float]:
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "sentinel", "agent", "--run", "bench"], stderr=subprocess.DEVNULL
+    )
+    url = served(place / "home" / "runs" / "bench" / "agent.json")
+    numbers = (args.ranks, args.signals, args.rate, args.seconds + 4.0)
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(rank), *map(str, numbers)])
+        for rank in range(args.ranks)
+    ]
+    time.sleep(3.0)
+    began, spent = time.monotonic(), cpu_seconds(agent.pid)
+    delays = []
+    while time.monotonic() - began < args.seconds:
+        time.sleep(0.5)
+        delays.append(delay(url))
+    share = (cpu_seconds(agent.pid) - spent) / (time.monotonic() - began)
+    megabytes = resident(agent.pid)
+    for process in (*writers, agent):
+        process.wait(60.0)
+    return {
+        "ranks": args.ranks,
+        "records_per_second": args.ranks * args.rate,
+        "signals": args.signals,
+        "agent_percent_of_a_core": round(100 * share, 2),
+        "agent_resident_mb": round(megabytes, 1),
+        "delay_ms_p50": round(1e3 * statistics.median(delays)),
+        "delay_ms_max": round(1e3 * max(delays)),
+    }
+
+
+def served(announced: Path) -> str:
+    deadline = time.monotonic() + 30.0
+    while not announced.exists():
+        if time.monotonic() > deadline:
+            raise SystemExit("The agent did not come up within 30 s.")
+        time.sleep(0.05)
+    return str(json.loads(announced.read_text())["url"])
+
+
+def delay(url: str) -> float:
+    text = urllib.request.urlopen(f"{url}/metrics", timeout=5.0).read().decode()
+    newest = re.search(r"^sentinel_last_step_timestamp_seconds\S* (\S+)$", text, re.MULTILINE)
+    return time.time() - float(newest[1]) if newest else float("nan")
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def resident(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Ways of logging twenty numbers a step, each behind the same two functions: log, and close.
+
+Every maker takes a scratch directory. Numbers are plain floats; nothing is sent over a network.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
+
+Log = Callable[[int, dict[str, float]], None]
+Maker = Callable[[str], tuple[Log, Callable[[], None]]]
+
+NAMES = [f"train/metric_{number}" for number in range(20)]
+
+
+def nothing(_directory: str) -> tuple[Log, Callable[[], None]]:
+    return (lambda _step, _values: None), (lambda: None)
+
+
+def copying(_directory: str) -> tuple[Log, Callable[[], None]]:
+    """The floor: as many bytes as our record has, copied into mapped memory."""
+    memory, record = mmap.mmap(-1, 1 << 20), struct.pack("27d", *range(27))
+
+    def log(_step: int, _values: dict[str, float]) -> None:
+        memory[0 : len(record)] = record
+
+    return log, memory.close
+
+
+def sentinel(directory: str) -> tuple[Log, Callable[[], None]]:
+    os.environ |= {"SENTINEL_HOME": directory, "SENTINEL_RUNTIME_DIR": f"/dev/shm/{os.getpid()}"}
+    import shutil
+
+    import sentinel as ours
+
+    run = ours.monitor(agent=False)
+    run.__enter__()
+
+    def close() -> None:
+        run.__exit__(None, None, None)
+        shutil.rmtree(os.environ["SENTINEL_RUNTIME_DIR"])
+
+    return (lambda step, values: ours.log(values, step)), close
+
+
+def prometheus_client(_directory: str) -> tuple[Log, Callable[[], None]]:
+    """Gauges with their labels bound beforehand, in the trainer's own process."""
+    from prometheus_client import CollectorRegistry, Gauge
+
+    registry = CollectorRegistry()
+    gauges = {
+        name: Gauge(name.replace("/", "_"), "x", ["rank"], registry=registry).labels("0")
+        for name in NAMES
+    }
+
+    def log(_step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            gauges[name].set(value)
+
+    return log, (lambda: None)
+
+
+def tensorboard(directory: str) -> tuple[Log, Callable[[], None]]:
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(directory)
+
+    def log(step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+
+    return log, writer.close
+
+
+def trackio(directory: str) -> tuple[Log, Callable[[], None]]:
+    os.environ |= {"TRACKIO_DIR": directory, "HF_HUB_OFFLINE": "1"}
+    import trackio as theirs
+
+    with redirect_stdout(StringIO()):
+        theirs.init(project="bench", embed=False)
+    return (lambda step, values: theirs.log(values, step=step)), theirs.finish
+
+
+def wandb(directory: str) -> tuple[Log, Callable[[], None]]:
+    os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    import wandb as theirs
+
+    settings = theirs.Settings(silent=True, x_disable_stats=True, console="off")
+    run = theirs.init(project="bench", dir=directory, mode="offline", settings=settings)
+    return (lambda step, values: run.log(values, step=step)), run.finish
+
+
+LOGGERS: dict[str, Maker] = {
+    "nothing": nothing,
+    "copying 216 bytes": copying,
+    "sentinel": sentinel,
+    "prometheus_client": prometheus_client,
+    "tensorboard add_scalar": tensorboard,
+    "trackio": trackio,
+    "wandb offline": wandb,
+}
+PACKAGES = {
+    "prometheus_client": "prometheus_client",
+    "tensorboard add_scalar": "tensorboard",
+    "trackio": "trackio",
+    "wandb offline": "wandb",
+}

@@ -1,0 +1,220 @@
+"""What one `log()` of twenty numbers costs the training thread, ours beside others'.
+
+    python benchmarks/overhead.py [--rounds 3] [--steps 1000] [--kills 120]
+
+Each logger runs in a process of its own, in shuffled order, round after round. `warm` logs in a
+tight loop; `cold` sleeps two milliseconds and walks over four megabytes between two logs, as a
+training step would. Times are processor time of the calling thread (median, and 99th percentile,
+of all steps; median over the rounds), less what reading the clock costs. Instructions (valgrind)
+and system calls (strace) are of the whole process, by the difference of two runs of different
+length, less a run that logs nothing. Prints Markdown and writes results/overhead.json. Needs
+`benchmarks/requirements.txt` for the others; whatever is missing is listed as missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from loggers import LOGGERS, NAMES, PACKAGES
+
+HERE = Path(__file__).parent
+FEW, MANY = 200, 1200
+LIGHT = ("nothing", "copying 216 bytes", "sentinel", "prometheus_client")
+"""Loggers whose instructions are counted: valgrind is too slow for the rest."""
+
+
+def child(name: str, mode: str, steps: int) -> None:
+    """Log `steps` times and print the times; `count` mode only logs."""
+    directory = tempfile.mkdtemp()
+    log, close = LOGGERS[name](directory)
+    rows = [{key: step + at * 0.5 for at, key in enumerate(NAMES)} for step in range(16)]
+    spent = [] if mode == "count" else timed(log, rows, mode, steps)
+    for step in range(steps if mode == "count" else 0):
+        log(step, dict(rows[step % 16]))
+    if mode == "count":
+        # What closing does is not what logging costs.
+        os._exit(0)
+    close()
+    shutil.rmtree(directory, ignore_errors=True)
+    sys.__stdout__.write("\n" + json.dumps(spent) + "\n")
+    sys.__stdout__.flush()
+    os._exit(0)
+
+
+def timed(log: Any, rows: list[dict[str, float]], mode: str, steps: int) -> list[float]:
+    """Microseconds of thread time of each log, after a tenth more to warm up."""
+    clock, ballast, spent = time.thread_time_ns, bytearray(4 << 20), []
+    idle = []
+    for _ in range(1000):
+        began = clock()
+        idle.append(clock() - began)
+    for step in range(steps + steps // 10):
+        values = dict(rows[step % 16])
+        if mode == "cold":
+            time.sleep(0.002)
+            ballast.count(1)
+        began = clock()
+        log(step, values)
+        spent.append(clock() - began)
+    reading = statistics.median(idle)
+    return [max(0.0, (ns - reading) / 1e3) for ns in spent[steps // 10 :]]
+
+
+def times(names: list[str], rounds: int, steps: int) -> dict[str, dict[str, float]]:
+    """Median and 99th percentile, by logger, mode and figure."""
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in names}
+    for turn in range(rounds):
+        jobs = [(name, mode) for name in names for mode in ("warm", "cold")]
+        random.Random(turn).shuffle(jobs)
+        for name, mode in jobs:
+            done = run([sys.executable, __file__, "--child", name, mode, str(steps)])
+            spent = sorted(json.loads(done.stdout.strip().splitlines()[-1]))
+            for figure, at in (("p50", 0.5), ("p99", 0.99)):
+                value = spent[int(at * len(spent))]
+                found[name].setdefault(f"{mode} {figure}", []).append(value)
+    return {
+        name: {figure: statistics.median(values) for figure, values in figures.items()}
+        for name, figures in found.items()
+    }
+
+
+def run(line: list[str]) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(HERE.parent)}
+    return subprocess.run(
+        line, env=environ, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def instructions(name: str) -> float:
+    """User instructions of one log, with what the loop around it takes."""
+
+    def of(steps: int) -> int:
+        line = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable]
+        done = run([*line, __file__, "--child", name, "count", str(steps)])
+        found = re.search(r"Collected : (\d+)", done.stderr)
+        assert found, done.stderr[-500:]
+        return int(found[1])
+
+    return (of(MANY) - of(FEW)) / (MANY - FEW)
+
+
+def system_calls(name: str) -> float:
+    """System calls of one log, all threads and children included."""
+
+    def of(steps: int) -> int:
+        with tempfile.NamedTemporaryFile("r") as counts:
+            line = ["strace", "-f", "-qq", "-c", "-o", counts.name, sys.executable]
+            run([*line, __file__, "--child", name, "count", str(steps)])
+            total = [text for text in counts.read().splitlines() if text.endswith("total")]
+        return int(total[0].split()[3 if len(total[0].split()) > 4 else 2])
+
+    return (of(MANY) - of(FEW)) / (MANY - FEW)
+
+
+def import_cost() -> dict[str, Any]:
+    """Processor milliseconds of `import sentinel`, and of everything the decorator loads."""
+    lines = {
+        "import sentinel": "import sentinel",
+        "with all a trainer uses": "import sentinel; sentinel.monitor, sentinel.log",
+    }
+    code = "import time; began = time.process_time(); {}; print(time.process_time() - began)"
+    return {
+        what: min(
+            float(run([sys.executable, "-c", code.format(line)]).stdout) * 1e3 for _ in range(10)
+        )
+        for what, line in lines.items()
+    }
+
+
+def kills(number: int) -> dict[str, int]:
+    """Writers killed at random moments; raises AssertionError if a record was lost or torn."""
+    sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
+    from test_ring import killed_writer
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        kept = sum(killed_writer(Path(directory) / f"{turn}.ring") for turn in range(number))
+    return {"kills": number, "acknowledged records": kept, "lost": 0, "torn": 0}
+
+
+def machine() -> dict[str, Any]:
+    cpu = next(
+        (s for s in Path("/proc/cpuinfo").read_text().splitlines() if s.startswith("model name")),
+        "",
+    )
+    return {
+        "cpu": cpu.partition(": ")[2],
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+    }
+
+
+def table(results: dict[str, Any]) -> str:
+    figures = ("warm p50", "warm p99", "cold p50", "cold p99", "system calls", "instructions")
+    lines = [f"| logger | {' | '.join(figures)} |", "|---" * (len(figures) + 1) + "|"]
+    for name, row in results["loggers"].items():
+        cells = [f"{row[figure]:,.1f}" if figure in row else "-" for figure in figures]
+        lines.append(f"| {name} {results['versions'].get(name, '')} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--kills", type=int, default=120)
+    parser.add_argument("--child", nargs=3)
+    asked = parser.parse_args()
+    if asked.child:
+        child(asked.child[0], asked.child[1], int(asked.child[2]))
+    missing = [name for name, package in PACKAGES.items() if find_spec(package) is None]
+    names = [name for name in LOGGERS if name not in missing]
+    rows: dict[str, dict[str, float]] = times(names, asked.rounds, asked.steps)
+    for name in reversed(names):
+        if shutil.which("strace"):
+            rows[name]["system calls"] = system_calls(name)
+        if shutil.which("valgrind") and name in LIGHT:
+            rows[name]["instructions"] = instructions(name)
+    for figure in ("system calls", "instructions"):
+        for row in rows.values():
+            if figure in row and figure in rows["nothing"] and row is not rows["nothing"]:
+                row[figure] -= rows["nothing"][figure]
+    results = {
+        "machine": machine(),
+        "versions": {name: _version(package) for name, package in PACKAGES.items()},
+        "missing": missing,
+        "loggers": rows,
+        "import, ms": import_cost(),
+        "killed writers": kills(asked.kills),
+    }
+    (HERE / "results").mkdir(exist_ok=True)
+    (HERE / "results" / "overhead.json").write_text(json.dumps(results, indent=1) + "\n")
+    print(f"Microseconds of thread time for one log of {len(NAMES)} numbers\n\n{table(results)}")
+    for what in ("missing", "import, ms", "killed writers", "machine"):
+        print(f"\n{what}: {results[what]}")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+if __name__ == "__main__":
+    main()

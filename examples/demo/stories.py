@@ -1,0 +1,68 @@
+"""Stories: the text the demo's model learns, made here, and the rule that scores what it writes.
+
+A story has a topic and a few sentences; in the text to learn from, most sentences are about
+the topic. A good completion says four different things about the topic, in correct sentences.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+
+NOUNS = ("fox", "owl", "bear", "king", "river", "stone", "boat", "lamp", "door", "tree")
+ADJECTIVES = ("small", "red", "old", "quiet", "quick", "cold")
+VERBS = ("finds", "sees", "keeps", "follows", "paints", "hears")
+ARTICLES = ("the", "a")
+WORDS = ("story", ":", ".", "near", *ARTICLES, *ADJECTIVES, *VERBS, *NOUNS)
+NUMBER = {word: number for number, word in enumerate(WORDS)}
+
+PROMPT = 3
+"""Words of a prompt: `story fox :`."""
+COMPLETION = 26
+"""Words of a completion; most stories are cut off in mid-sentence."""
+SENTENCES = 4
+"""Good sentences that earn the full reward."""
+
+
+def story(dice: random.Random) -> list[int]:
+    """One story as numbers, PROMPT + COMPLETION long."""
+    topic = dice.choice(NOUNS)
+    words = ["story", topic, ":"]
+    while len(words) < PROMPT + COMPLETION:
+        words += _sentence(topic if dice.random() < 0.7 else dice.choice(NOUNS), dice)
+    return [NUMBER[word] for word in words[: PROMPT + COMPLETION]]
+
+
+def prompt(dice: random.Random) -> list[int]:
+    """The beginning of a story, PROMPT long."""
+    return [NUMBER[word] for word in ("story", dice.choice(NOUNS), ":")]
+
+
+def reward(numbers: list[int]) -> float:
+    """Share of SENTENCES different, correct sentences about the topic: between 0 and 1."""
+    words = [WORDS[number] for number in numbers]
+    topic, written = words[1], " ".join(words[PROMPT:])
+    finished = written.split(" .")[:-1]
+    good = {sentence.strip() for sentence in finished if _about(topic).fullmatch(sentence.strip())}
+    return min(1.0, len(good) / SENTENCES)
+
+
+def _sentence(subject: str, dice: random.Random) -> list[str]:
+    words = [*_thing(subject, dice), dice.choice(VERBS), *_thing(dice.choice(NOUNS), dice)]
+    if dice.random() < 0.4:
+        words += ["near", "the", dice.choice(NOUNS)]
+    return [*words, "."]
+
+
+def _thing(noun: str, dice: random.Random) -> list[str]:
+    adjective = [dice.choice(ADJECTIVES)] if dice.random() < 0.5 else []
+    return [dice.choice(ARTICLES), *adjective, noun]
+
+
+def _about(topic: str) -> re.Pattern[str]:
+    article, adjective = "|".join(ARTICLES), "|".join(ADJECTIVES)
+    verb, noun = "|".join(VERBS), "|".join(NOUNS)
+    return re.compile(
+        rf"({article})( ({adjective}))? {topic} ({verb})"
+        rf" ({article})( ({adjective}))? ({noun})( near the ({noun}))?"
+    )

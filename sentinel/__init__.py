@@ -1,0 +1,36 @@
+"""sentinel watches a training run and wakes the right person with a diagnosis.
+
+Decorate the training function with `monitor`; everything else is optional: `log` adds values,
+`mark` tells of checkpoints and evaluations, `phase` of time spent on something else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sentinel.hook.arguments import SettingsError
+    from sentinel.hook.monitor import monitor
+    from sentinel.hook.verbs import log, mark, phase
+
+__version__ = "0.1.0"
+
+__all__ = ["SettingsError", "__version__", "log", "mark", "monitor", "phase"]
+
+_HOMES = {
+    "SettingsError": "sentinel.hook.arguments",
+    "monitor": "sentinel.hook.monitor",
+    "log": "sentinel.hook.verbs",
+    "mark": "sentinel.hook.verbs",
+    "phase": "sentinel.hook.verbs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sentinel' has no attribute {name!r}")
+    # Bound on first use: importing sentinel alone must cost a trainer nothing.
+    from importlib import import_module  # noqa: PLC0415
+
+    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return found

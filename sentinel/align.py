@@ -1,0 +1,205 @@
+"""Align: the ranks' records of one step brought together into one record for the run.
+
+Ranks are aligned by attempt and beat, which only grow; the trainer's own step number travels along
+and may misbehave. A step is closed when every rank expected has moved past it, when all have
+spoken and `settle` seconds passed without a further word, or `deadline` seconds after the first
+word, and then the missing ranks are named. Steps close in order. Time is what TICK records say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from sentinel.combine import Said, combine
+from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.tally import Tally
+
+OPEN_STEPS = 4096
+"""Steps held open at most; beyond it the oldest is closed as it stands."""
+
+REMEMBERED = 256
+"""Closed steps whose signals are remembered, so that late words on others are still judged."""
+
+_TURN = {Event.STEP: 0, Event.EVAL: 1}
+"""Events that ranks are waited for in, and which of one beat closes first."""
+
+Place = tuple[int, int]
+"""Beat and turn: where a moment stands in the order of closing."""
+
+
+@dataclass(slots=True)
+class Moment:
+    """One step, or evaluation, still open: what each rank said of it, and when, in seconds."""
+
+    first_heard: float
+    last_heard: float
+    said: dict[int, Said] = field(default_factory=dict)
+
+    def hear(self, record: Record, now: float) -> None:
+        """One more word of one rank."""
+        self.last_heard = now
+        self.said.setdefault(record.rank, Said(record)).add(record)
+
+
+@dataclass
+class Aligner:
+    """Turns records of single ranks into the run's; `feed` yields whatever a record completes.
+
+    Records of single ranks are passed on unchanged, ahead of what they complete. `deadline` and
+    `settle` are in seconds.
+    """
+
+    tally: Tally = field(default_factory=Tally)
+    deadline: float = 10.0
+    settle: float = 0.5
+
+    attempt: int = -1
+    now: float = 0.0
+    started_at: float = 0.0
+    declared: int = 0
+    started: set[int] = field(default_factory=set)
+    ended: dict[int, dict[str, str]] = field(default_factory=dict)
+    """What each rank that ended said of it, in the order they ended."""
+    beats: dict[int, int] = field(default_factory=dict)
+    moments: dict[Place, Moment] = field(default_factory=dict)
+    closed: dict[Place, list[str]] = field(default_factory=dict)
+    """Signals already told of each of the last closed moments."""
+    closed_upto: Place = (-1, 0)
+    closed_at: float = 0.0
+    pace: float = 0.0
+    """Seconds between the last two steps."""
+    saved: int = -1
+
+    def feed(self, record: Record) -> Iterator[Record]:
+        """Take one record in; yield it, then the combined records it completes, in order."""
+        if record.event is Event.TICK:
+            self.now = record.time
+            yield from self._close_ready()
+            yield record
+            return
+        # Before the first tick a record's own clock is all there is.
+        self.now = self.now or record.time
+        if record.attempt < self.attempt:
+            self.tally.add("sentinel_dropped_records_total", "old_attempt")
+            return
+        yield record
+        if record.event is Event.START:
+            yield from self._start(record)
+        elif record.event is Event.STOP:
+            yield from self._stop(record)
+        elif record.event in _TURN:
+            yield from self._hear(record)
+        elif record.event is Event.SAVE:
+            yield from self._save(record)
+        else:
+            yield replace(record, rank=WHOLE_RUN)
+
+    def _start(self, record: Record) -> Iterator[Record]:
+        if record.attempt > self.attempt:
+            yield from self._close_all()
+            self._forget(record.attempt)
+            yield replace(record, rank=WHOLE_RUN)
+        self.started.add(record.rank)
+        self.declared = max(self.declared, int(record.values.get("local_world_size", 1)))
+
+    def _forget(self, attempt: int) -> None:
+        self.attempt, self.started_at, self.declared = attempt, self.now, 0
+        for book in (self.started, self.ended, self.beats, self.moments, self.closed):
+            book.clear()
+        self.closed_upto, self.closed_at, self.pace, self.saved = (-1, 0), 0.0, 0.0, -1
+
+    def _save(self, record: Record) -> Iterator[Record]:
+        """A checkpoint is told at once, and once, however many ranks wrote a part of it."""
+        if record.beat > self.saved:
+            self.saved = record.beat
+            yield replace(record, rank=WHOLE_RUN)
+
+    def _stop(self, record: Record) -> Iterator[Record]:
+        self.ended.setdefault(record.rank, dict(record.facts))
+        yield from self._close_ready()
+        if self.started <= self.ended.keys():
+            yield from self._close_all()
+            yield self._ending(record)
+
+    def _ending(self, last: Record) -> Record:
+        # The first rank to fall is the cause; those after it were taken along.
+        bad = (facts for facts in self.ended.values() if facts.get("outcome") != "finished")
+        cause = next(bad, last.facts)
+        alike = [rank for rank, facts in self.ended.items() if facts == cause]
+        return replace(last, rank=WHOLE_RUN, facts={**cause, "ranks": ",".join(map(str, alike))})
+
+    def _hear(self, record: Record) -> Iterator[Record]:
+        self.started.add(record.rank)
+        self.attempt = max(self.attempt, record.attempt)
+        place = record.beat, _TURN[record.event]
+        if place <= self.closed_upto:
+            yield from self._late(place, record)
+            return
+        self.beats[record.rank] = max(record.beat, self.beats.get(record.rank, -1))
+        moment = self.moments.setdefault(place, Moment(self.now, self.now))
+        moment.hear(record, self.now)
+        yield from self._close_ready()
+
+    def _late(self, place: Place, record: Record) -> Iterator[Record]:
+        """A word on a closed moment: judged where it is news, else only counted."""
+        known = self.closed.get(place)
+        fresh = {} if known is None else {n: v for n, v in record.values.items() if n not in known}
+        if known is None or not fresh:
+            self.tally.add("sentinel_dropped_records_total", "late")
+            return
+        known.extend(fresh)
+        said = Said(record)
+        said.add(replace(record, values=fresh))
+        yield combine(record.event, {record.rank: said}, missing=())
+
+    def _close_ready(self) -> Iterator[Record]:
+        for place in sorted(self.moments):
+            if len(self.moments) <= OPEN_STEPS and not self._ready(place, self.moments[place]):
+                return
+            yield self._close(place)
+
+    def _ready(self, place: Place, moment: Moment) -> bool:
+        waiting = self._waiting_for(place[0])
+        if not waiting and self._all_here():
+            return True
+        # A slow run's ranks speak as far apart as its steps are long.
+        if self.now - moment.first_heard >= max(self.deadline, 2 * self.pace):
+            return True
+        spoken = waiting <= moment.said.keys()
+        return spoken and self._all_here() and self.now - moment.last_heard >= self.settle
+
+    def _waiting_for(self, beat: int) -> set[int]:
+        """Ranks that may still have something to say about that beat.
+
+        One that has said nothing for so long after its start leaves the talking to others.
+        """
+        early = self.now - self.started_at < self.deadline
+        talking = self.started if early else self.beats.keys()
+        return {r for r in talking if r not in self.ended and self.beats.get(r, -1) <= beat}
+
+    def _all_here(self) -> bool:
+        # A rank that has not even started by the deadline runs without sentinel: not waited for.
+        late = self.now - self.started_at >= self.deadline
+        return late or len(self.started) >= self.declared
+
+    def _close(self, place: Place) -> Record:
+        moment = self.moments.pop(place)
+        self.closed_upto = max(self.closed_upto, place)
+        silent = self.beats.keys() - self.ended.keys() - moment.said.keys()
+        # An evaluation is often one rank's alone.
+        event, missing = Event.EVAL, []
+        if place[1] == _TURN[Event.STEP]:
+            event, missing = Event.STEP, sorted(silent)
+            self.pace = moment.first_heard - self.closed_at if self.closed_at else 0.0
+            self.closed_at = moment.first_heard
+        combined = combine(event, moment.said, missing)
+        self.closed[place] = list(combined.values)
+        for old in list(islice(self.closed, max(0, len(self.closed) - REMEMBERED))):
+            del self.closed[old]
+        return combined
+
+    def _close_all(self) -> Iterator[Record]:
+        for place in sorted(self.moments):
+            yield self._close(place)

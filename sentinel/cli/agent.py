@@ -1,0 +1,41 @@
+"""`sentinel agent`: serve one run on this node. Trainers start it by themselves."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import typer
+
+
+def agent(
+    run: str = typer.Option(..., help="Run id, as in the name of the run's directory."),
+    config: Path | None = typer.Option(None, help="A sentinel.toml to read."),
+) -> None:
+    """Watch one run until it is over: read its rings, judge, page, serve /metrics."""
+    from sentinel.agent import Agent
+    from sentinel.outlets.database import NewerSchemaError
+    from sentinel.outlets.presence import AlreadyServedError
+    from sentinel.settings import SettingsError, load
+    from sentinel.wire.places import RunIdError
+
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    # The trainer comes first on every core.
+    os.nice(10)
+    environ = os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}
+    try:
+        agent = Agent(run, load(environ=environ))
+    except (SettingsError, NewerSchemaError, RunIdError) as error:
+        print(f"sentinel agent: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    except AlreadyServedError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(0) from None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: agent.stopping.set())
+    agent.serve()

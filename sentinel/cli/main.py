@@ -1,0 +1,39 @@
+"""The command line: every file of this room is a verb."""
+
+from __future__ import annotations
+
+import typer
+
+from sentinel import __version__, discover
+
+app = typer.Typer(
+    name="sentinel",
+    help="Training-health monitor for PyTorch.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"sentinel {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def sentinel(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and leave."
+    ),
+) -> None:
+    """Watch PyTorch training, and wake the right person with a diagnosis."""
+
+
+for _name, _module in discover.modules("cli").items():
+    if _name == "main":
+        continue
+    if hasattr(_module, "app"):
+        app.add_typer(_module.app, name=_name)
+    else:
+        app.command(_name)(getattr(_module, _name))

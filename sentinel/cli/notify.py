@@ -1,0 +1,118 @@
+"""`sentinel notify`: try out the ways by which pages reach people."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from sentinel.finding import Finding, Severity
+from sentinel.incident import Incident, Key, Page, Reason, State
+from sentinel.post import Sink
+from sentinel.record import WHOLE_RUN
+
+app = typer.Typer(no_args_is_help=True)
+
+SPACING = 1.0
+"""Seconds between two messages to one sink, as Slack asks for."""
+
+
+@app.callback()
+def notify() -> None:
+    """Try out the ways by which pages reach people."""
+
+
+@app.command("test")
+def send_tests(
+    sink: str | None = typer.Option(None, help="Only this sink; by default all that are set up."),
+    config: Path | None = typer.Option(None, help="A sentinel.toml to read."),
+    as_json: bool = typer.Option(False, "--json", help="One JSON object per page sent."),
+) -> None:
+    """Send a test page that opens and resolves to each sink, and say what came of it.
+
+    Exit status: 0 if every sink took both pages, 1 if one did not, 2 if the settings are wrong.
+    """
+    results: list[dict[str, Any]] = []
+    for name, found in _chosen(sink, config).items():
+        for result in _try(name, found):
+            _tell(result, as_json=as_json)
+            results.append(result)
+    raise typer.Exit(0 if all(result["delivered"] for result in results) else 1)
+
+
+def _chosen(only: str | None, config: Path | None) -> dict[str, Sink]:
+    from sentinel.settings import SettingsError, build_sinks, load
+
+    environ = os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}
+    try:
+        sinks = build_sinks(load(environ=environ))
+    except SettingsError as error:
+        _refuse(str(error))
+    if not sinks:
+        _refuse(
+            "No sink is set up. Set SENTINEL_SINKS__SLACK__URL, or [sinks.slack] url in a file."
+        )
+    if only is not None and only not in sinks:
+        _refuse(f'Sink "{only}" is not set up. Those that are: {", ".join(sorted(sinks))}.')
+    return sinks if only is None else {only: sinks[only]}
+
+
+def _refuse(why: str) -> Any:
+    print(f"sentinel notify: {why}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+def _try(name: str, sink: Sink) -> Iterator[dict[str, Any]]:
+    from sentinel.outlets.outbox import identity
+    from sentinel.outlets.sender import send, worded
+
+    for number, page in enumerate(trial_pages(time.time())):
+        if number:
+            time.sleep(SPACING)
+        post = worded(sink, page, identity(page, name), time.time())
+        answer = send(post, allow_http=bool(getattr(sink, "allow_http", False)))
+        delivered = not answer.error and sink.accepted(answer.status, answer.body)
+        yield {
+            "type": "delivery",
+            "sink": name,
+            "page": page.reason.value,
+            "delivered": delivered,
+            "answer": str(answer),
+        }
+        if not delivered:
+            return
+
+
+def _tell(result: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result), flush=True)
+    else:
+        verb = "took" if result["delivered"] else "did not take"
+        print(f"{result['sink']} {verb} the {result['page']} page: {result['answer']}", flush=True)
+
+
+def trial_pages(now: float) -> tuple[Page, Page]:
+    """A page that opens and the page that resolves it, plainly tests, and new at every `now`."""
+    opened = Incident(
+        key=Key(f"test-{int(now * 1000)}", WHOLE_RUN, "notify_test"),
+        episode=1,
+        severity=Severity.INFO,
+        signal="loss",
+        remedy="Nothing: this page came from `sentinel notify test`.",
+        finding=Finding(
+            "TEST: nothing is wrong, somebody tries out the way to you.", {"loss": 1.5}
+        ),
+        onset_step=1,
+        opened_step=2,
+        opened_time=now,
+        state=State.FIRING,
+    )
+    over = replace(opened, state=State.RESOLVED, resolved_step=3, resolved_time=now)
+    return Page(Reason.OPENED, opened, 2, now), Page(Reason.RESOLVED, over, 3, now)

@@ -1,0 +1,117 @@
+"""Combine: what the ranks said about one step, made one record with the spread of each signal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import fsum, isfinite, nan, sqrt
+from operator import itemgetter
+
+from sentinel.record import WHOLE_RUN, Event, Record, Spread
+from sentinel.signals import WEIGHT, Combine, canonical, combine_rule
+
+_FOLDS: Mapping[Combine, Callable[[Sequence[float]], float]] = {
+    Combine.SUM: fsum,
+    Combine.MAX: max,
+    Combine.MIN: min,
+    Combine.SAME: itemgetter(0),
+}
+
+
+@dataclass(slots=True)
+class Said:
+    """All that one rank said about one step, several words on one signal folded by its rule.
+
+    `last` is its newest record: its step, time and facts are the rank's last word. `logged_as`
+    holds the names that were not ours, since some tell a unit ("objective/kl" is a sum).
+    """
+
+    last: Record
+    values: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+    logged_as: dict[str, str] = field(default_factory=dict)
+
+    def add(self, record: Record) -> None:
+        """Fold one more record of the same rank, step and event in."""
+        self.last = record
+        weight = record.values.get(WEIGHT, 1.0)
+        for key, value in record.values.items():
+            if key == WEIGHT:
+                continue
+            name = canonical(key)
+            if name != key:
+                self.logged_as[name] = key
+            self._fold(name, value, weight)
+
+    def _fold(self, name: str, value: float, weight: float) -> None:
+        before = self.values.get(name)
+        if before is None:
+            self.values[name], self.weights[name] = value, weight
+            return
+        known = self.weights[name]
+        self.weights[name] = known + weight
+        self.values[name] = _folded(combine_rule(name), (before, value), (known, weight))
+
+
+def combine(event: Event, ranks: Mapping[int, Said], missing: Sequence[int]) -> Record:
+    """One record for the run from what each rank said; `missing` ranks are named in its facts.
+
+    A signal's value is NaN as soon as one rank's is not finite, so that nothing averages a fault
+    away; its spread is over the ranks that are finite. The step is that of the lowest rank that
+    gave the trainer's own number, else of the lowest rank. Facts hold the name a signal was logged
+    under, where that was another.
+    """
+    order = sorted(ranks)
+    last = {rank: ranks[rank].last for rank in order}
+    first = last[next((r for r in order if "global_step" in ranks[r].values), order[0])]
+    facts: dict[str, str] = {}
+    for rank in reversed(order):
+        facts |= {**last[rank].facts, **ranks[rank].logged_as}
+    if missing:
+        facts["missing"] = ",".join(map(str, missing))
+    values: dict[str, float] = {}
+    spread: dict[str, Spread] = {}
+    for name in dict.fromkeys(name for rank in order for name in ranks[rank].values):
+        rows = [(r, ranks[r].values[name], ranks[r].weights[name]) for r in order
+                if name in ranks[r].values]  # fmt: skip
+        values[name] = _folded(combine_rule(name), [v for _, v, _ in rows], [w for *_, w in rows])
+        spread[name] = _spread([(rank, value) for rank, value, _ in rows])
+    return Record(
+        run=first.run,
+        rank=WHOLE_RUN,
+        step=first.step,
+        time=max(record.time for record in last.values()),
+        event=event,
+        values=values,
+        facts=facts,
+        spread=spread,
+        attempt=first.attempt,
+        beat=first.beat,
+    )
+
+
+def _folded(rule: Combine, values: Sequence[float], weights: Sequence[float]) -> float:
+    if not all(map(isfinite, values)):
+        return nan
+    return _weighted_mean(values, weights) if rule is Combine.MEAN else _FOLDS[rule](values)
+
+
+def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    total = fsum(weights)
+    if total <= 0.0:
+        return fsum(values) / len(values)
+    return fsum(v * w for v, w in zip(values, weights, strict=True)) / total
+
+
+def _spread(rows: Sequence[tuple[int, float]]) -> Spread:
+    good = [(value, rank) for rank, value in rows if isfinite(value)]
+    bad = tuple(rank for rank, value in rows if not isfinite(value))
+    if not good:
+        return Spread(0, nan, nan, nan, nan, nan, WHOLE_RUN, WHOLE_RUN, bad)
+    numbers = [value for value, _ in good]
+    total = fsum(numbers)
+    mean = total / len(numbers)
+    std = sqrt(fsum((value - mean) ** 2 for value in numbers) / len(numbers))
+    # On a tie the lowest rank is named, so that the answer does not wander.
+    least, most = min(good), max(good, key=lambda pair: (pair[0], -pair[1]))
+    return Spread(len(good), mean, least[0], most[0], total, std, least[1], most[1], bad)

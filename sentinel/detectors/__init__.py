@@ -1,0 +1,1 @@
+"""Detectors, one a file, each named for what it finds."""

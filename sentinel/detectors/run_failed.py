@@ -1,0 +1,50 @@
+"""Run failed: the training function raised, or asked for a non-zero exit.
+
+Formula
+    Finding    = a rank's STOP says `exception`, or `exit` with a code, before any rank died
+
+Units
+    `ranks_failed`: ranks of the current attempt that ended by their own error.
+
+Source
+    The launcher ends the other ranks once one fails, so only the first to fall is named as cause.
+
+Defaults
+    None to choose. An interrupt from the keyboard is nobody's emergency and is not reported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sentinel.finding import Calm, Finding, Opinion, Severity
+from sentinel.record import Record
+
+
+@dataclass
+class RunFailed:
+    needs: ClassVar[frozenset[str]] = frozenset({"ranks_failed"})
+    signal: ClassVar[str] = "ranks_failed"
+    severity: ClassVar[Severity] = Severity.CRITICAL
+    remedy: ClassVar[str] = (
+        "Read the traceback in the trainer's own log, mend it, and resume from the last checkpoint."
+    )
+
+    def update(self, record: Record) -> Opinion:
+        cause = record.facts.get("cause")
+        if cause not in {"exception", "exit"}:
+            return Calm()
+        first = record.facts["failed"].split(",")[0]
+        error = record.facts.get("exception", "an exception")
+        code = record.facts.get("code", "non-zero")
+        how = f"raised {error}" if cause == "exception" else f"left with exit code {code}"
+        return Finding(
+            summary=f"Rank {first} {how} at step {record.step}.",
+            evidence={
+                "ranks_failed": record.values["ranks_failed"],
+                "last_step": record.step,
+                "cause": error if cause == "exception" else f"exit code {code}",
+            },
+            rank=int(first),
+        )

@@ -1,0 +1,122 @@
+"""Run stalled: alive, but no step for far longer than steps usually take.
+
+Formula
+    limit      = max(`floor`, `times` * p99 of the last `window` step intervals)
+    limit      = `patience_first` before `warmup` steps were seen
+    limit      = max(limit, `patience_phase`) inside a declared phase, such as an evaluation
+    Finding    = idle > limit; critical once idle > `page_after` * limit
+
+Units
+    `floor`, `patience_first`, `patience_phase`: seconds. `window`, `warmup`: steps. `times`,
+    `page_after`: plain numbers. The idle time is that since any rank last moved a step.
+
+    Blamed are ranks that a signal stops, else those that got least far: by steps taken, then by
+    whether the backward pass of the next step has begun, in which data-parallel peers wait.
+
+Source
+    Learned limits of five times the usual interval, the first five steps left out, are the habit
+    of fault-tolerant launchers; NCCL itself gives up after ten minutes, gloo after thirty.
+
+Defaults
+    An evaluation or a checkpoint that nobody declared stops the steps as a hang does, the first
+    time it happens. It is therefore a warning first, and a page at `page_after` 4 times the limit:
+    two minutes for a run of one-second steps. `warmup` 5 leaves compilation out; a run that never
+    makes a step is told of after `patience_first` 1800 seconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sentinel.finding import Calm, Finding, Opinion, Severity
+from sentinel.record import Event, Record
+
+
+@dataclass
+class RunStalled:
+    floor: float = 30.0
+    times: float = 5.0
+    window: int = 200
+    warmup: int = 5
+    patience_first: float = 1800.0
+    patience_phase: float = 1800.0
+    page_after: float = 4.0
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    signal: ClassVar[str] = "idle_seconds"
+    severity: ClassVar[Severity] = Severity.WARNING
+    remedy: ClassVar[str] = (
+        "Look at the ranks named first: a rank behind the others holds them all in the next "
+        "collective. Take its stack (py-spy dump --pid), then its node's GPU, network and storage."
+    )
+
+    def __post_init__(self) -> None:
+        self._intervals: deque[float] = deque(maxlen=self.window)
+        self._steps = 0
+        self._last: float | None = None
+        self._phases: list[str] = []
+
+    def update(self, record: Record) -> Opinion:
+        if record.event is Event.TICK:
+            return self._judge(record)
+        if record.event is Event.START:
+            self._steps, self._last = 0, None
+            self._intervals.clear()
+            self._phases.clear()
+        elif record.event is Event.STEP:
+            self._learn(record.time)
+        elif record.event is Event.PHASE:
+            self._phase(record)
+        return None
+
+    def _learn(self, time: float) -> None:
+        self._steps += 1
+        if self._last is not None and self._steps > self.warmup:
+            self._intervals.append(max(0.0, time - self._last))
+        self._last = time
+
+    def _phase(self, record: Record) -> None:
+        name = record.facts.get("name", "")
+        if record.facts.get("edge") == "begin":
+            self._phases.append(name)
+        elif name in self._phases:
+            self._phases.remove(name)
+
+    def _judge(self, record: Record) -> Opinion:
+        if not record.values.get("ranks_running"):
+            return None
+        idle, limit = record.values["idle_seconds"], self._limit()
+        if idle <= limit:
+            return Calm()
+        behind = record.facts.get("behind", "")
+        return Finding(
+            summary=f"{_who(record.facts)} moved past step {record.step} for {idle:.0f} s "
+            f"(limit {limit:.0f} s).",
+            evidence={
+                "idle_seconds": idle,
+                "limit_seconds": limit,
+                "behind": behind,
+                "behind_step": record.facts.get("behind_step", ""),
+            },
+            severity=Severity.CRITICAL if idle > self.page_after * limit else Severity.WARNING,
+            rank=None if record.facts.get("everyone") else int(behind.split(",")[0]),
+        )
+
+    def _limit(self) -> float:
+        if not self._intervals:
+            return self.patience_first
+        ordered = sorted(self._intervals)
+        slowest = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+        limit = max(self.floor, self.times * slowest)
+        return max(limit, self.patience_phase) if self._phases else limit
+
+
+def _who(facts: Mapping[str, str]) -> str:
+    """The start of the sentence: who is to blame, as far as can be told."""
+    if facts.get("everyone"):
+        return "No rank has"
+    how = "is stopped by a signal" if facts.get("held") == "stopped" else "is behind"
+    return f"Rank {facts.get('behind', '')} {how}; none has"

@@ -1,0 +1,76 @@
+"""Fold: all that lies between the records of ranks and verdicts on the run, with its memory.
+
+It is a pure fold over its input, so the same records give the same verdicts, live, replayed, or
+fed again by an agent that took over from one that was killed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from sentinel import __version__
+from sentinel.align import Aligner
+from sentinel.engine import Engine, Verdict
+from sentinel.finding import Detector
+from sentinel.incident import Incident, State
+from sentinel.record import Record
+from sentinel.snapshot import SnapshotError, freeze, thaw
+from sentinel.tally import Tally
+
+log = logging.getLogger(__name__)
+
+
+class Fold:
+    """Aligner and engine as one: `feed` takes a record in and yields what it leads to."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], Detector]], tally: Tally) -> None:
+        self.tally = tally
+        self.aligner = Aligner(tally)
+        self.engine = Engine(makers)
+
+    def feed(self, record: Record) -> Iterator[Verdict]:
+        """The record's own verdict, then one for each combined record that it completes."""
+        for moment in self.aligner.feed(record):
+            yield self.engine.feed(moment)
+
+    def firing(self) -> list[Incident]:
+        """Incidents that a page exists for and that are not over."""
+        return [i for i in self.engine.book.open.values() if i.state is State.FIRING]
+
+    def freeze(self) -> str | None:
+        """The memory as text; None if a plug-in keeps something that cannot be stored."""
+        kept = {
+            "stamp": self._stamp(),
+            # What was counted is the agent's to keep, not a step's.
+            "align": replace(self.aligner, tally=Tally()),
+            "book": self.engine.book,
+            "detectors": self.engine.detectors,
+            "errors": self.engine.errors,
+        }
+        try:
+            return freeze(kept)
+        except SnapshotError:
+            log.exception("The detectors' state cannot be stored")
+            return None
+
+    def restore(self, text: str) -> None:
+        """Take over what `freeze` gave, if it is of this version and these detector settings."""
+        modules = {type(make()).__module__ for make in self.engine.makers.values()}
+        try:
+            kept = thaw(text, modules)
+        except SnapshotError:
+            log.exception("The stored state cannot be read; detectors begin anew")
+            return
+        if kept["stamp"] != self._stamp():
+            log.warning("Version or detector settings changed; detectors begin anew")
+            return
+        self.aligner = kept["align"]
+        self.aligner.tally = self.tally
+        self.engine.book = kept["book"]
+        self.engine.detectors = kept["detectors"]
+        self.engine.errors = kept["errors"]
+
+    def _stamp(self) -> str:
+        return f"{__version__} {[repr(make()) for make in self.engine.makers.values()]}"

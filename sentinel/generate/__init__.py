@@ -1,0 +1,1 @@
+"""Catalogue in, text out: Prometheus rules, Grafana dashboards."""

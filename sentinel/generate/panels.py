@@ -1,0 +1,198 @@
+"""Panels: the few kinds of Grafana panel that our dashboards are made of.
+
+All that is known of Grafana's library is in this file. It needs Python 3.11; without it, only
+dashboards cannot be written.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+with warnings.catch_warnings(), suppress(ImportError):
+    # On import it recommends a dashboard schema that Grafana's own file provisioning cannot read.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from grafana_foundation_sdk.builders import dashboard as board
+    from grafana_foundation_sdk.builders import prometheus, stat, statetimeline, timeseries
+    from grafana_foundation_sdk.builders.common import ReduceDataOptions, VizLegendOptions
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.models import common
+    from grafana_foundation_sdk.models import dashboard as model
+
+AVAILABLE = find_spec("grafana_foundation_sdk") is not None
+
+GOOD, WARN, BAD, PLAIN = "green", "orange", "red", "text"
+
+
+@dataclass(frozen=True)
+class Query:
+    """PromQL and the name its series go by; `now` asks for the present moment only."""
+
+    expr: str
+    legend: str = ""
+    now: bool = False
+
+
+@dataclass(frozen=True)
+class About:
+    """What every panel has. `text` says what it shows and what to do; `links` are title to URL."""
+
+    title: str
+    text: str
+    unit: str = "short"
+    width: int = 12
+    height: int = 8
+    links: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Front:
+    """What a dashboard is called, and the metric whose runs can be chosen."""
+
+    title: str
+    uid: str
+    text: str
+    runs_of: str
+
+
+def number(about: About, query: Query, colours: Mapping[float, str] | None = None) -> Any:
+    """One number, coloured from each of the given values on."""
+    panel = _begun(stat.Panel(), about, [query])
+    panel.thresholds(_thresholds(colours or {}))
+    mode = common.BigValueColorMode
+    panel.color_mode(mode.BACKGROUND if colours else mode.NONE)
+    panel.graph_mode(common.BigValueGraphMode.NONE)
+    return panel.reduce_options(ReduceDataOptions().calcs(["lastNotNull"])).no_value("no word")
+
+
+def word(about: About, query: Query, colours: Mapping[str, str]) -> Any:
+    """The name of the series that is there, in its colour."""
+    panel = number(about, query).text_mode(common.BigValueTextMode.NAME)
+    panel.color_mode(common.BigValueColorMode.BACKGROUND)
+    for name, colour in colours.items():
+        panel.override_by_name(name, [_fixed(colour)])
+    return panel
+
+
+def chart(about: About, queries: Sequence[Query]) -> Any:
+    """Lines over time."""
+    panel = _begun(timeseries.Panel(), about, queries)
+    panel.line_width(1).show_points(common.VisibilityMode.AUTO).no_value("not logged")
+    return panel.legend(_legend())
+
+
+def band(about: About, middle: Query, lowest: Query, highest: Query) -> Any:
+    """A line, with the space between the lowest and the highest rank filled."""
+    panel = chart(about, [middle, lowest, highest])
+    edge = model.DynamicConfigValue(id_val="custom.lineWidth", value=0)
+    fill = model.DynamicConfigValue(id_val="custom.fillOpacity", value=15)
+    below = model.DynamicConfigValue(id_val="custom.fillBelowTo", value=lowest.legend)
+    panel.override_by_name(lowest.legend, [edge, _fixed("blue")])
+    return panel.override_by_name(highest.legend, [edge, fill, below, _fixed("blue")])
+
+
+def lanes(about: About, query: Query, words: Mapping[int, tuple[str, str]]) -> Any:
+    """One lane per series, each value in its word and colour."""
+    panel = _begun(statetimeline.Panel(), about, [query])
+    options = {
+        str(value): model.ValueMappingResult(text=text, color=colour, index=value)
+        for value, (text, colour) in words.items()
+    }
+    panel.mappings([model.ValueMap(options=options)]).merge_values(True).no_value("no word")
+    panel.show_value(common.VisibilityMode.NEVER).row_height(0.85).fill_opacity(80)
+    return panel.legend(_legend())
+
+
+def row(title: str, panels: Iterable[Any] = ()) -> Any:
+    """A heading; with panels, they are folded away under it."""
+    heading = board.Row(title)
+    for panel in panels:
+        heading.with_panel(panel)
+    return heading.collapsed(True) if heading.build().panels else heading
+
+
+def note(name: str, expr: str, text: str, colour: str, *, value_is_time: bool = False) -> Any:
+    """Marks on every chart at the times a query has a value, or at the times it gives (in ms)."""
+    marks = board.AnnotationQuery().name(name).datasource(_source()).enable(True).icon_color(colour)
+    marks.expr(expr).title_format(name).text_format(text).step("15s")
+    return marks.use_value_for_time(value_is_time)
+
+
+def page(front: Front, parts: Iterable[Any], notes: Iterable[Any]) -> str:
+    """The dashboard's JSON, with a data source and a run to choose."""
+    whole = board.Dashboard(front.title).uid(front.uid).description(front.text)
+    whole.tags(["sentinel"]).readonly()
+    whole.refresh("30s").time("now-6h", "now").timezone("browser")
+    whole.tooltip(model.DashboardCursorSync.CROSSHAIR)
+    whole.with_variable(board.DatasourceVariable("datasource").type("prometheus").label("Source"))
+    whole.with_variable(_run_variable(front.runs_of))
+    for part in parts:
+        add = whole.with_row if isinstance(part, board.Row) else whole.with_panel
+        add(part)
+    for marks in notes:
+        whole.annotation(marks)
+    whole.link(
+        board.DashboardLink("sentinel").type(model.DashboardLinkType.DASHBOARDS)
+        .tags(["sentinel"]).as_dropdown(True).include_vars(True).keep_time(True)
+    )  # fmt: skip
+    built = _numbered(whole.build())
+    return json.dumps(built, cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
+
+
+def _run_variable(metric: str) -> Any:
+    query = f"label_values({metric}, run)"
+    variable = board.QueryVariable("run").label("Run").query(query).definition(query)
+    variable.datasource(_source()).refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
+    return variable.sort(model.VariableSort.ALPHABETICAL_DESC)
+
+
+def _begun(panel: Any, about: About, queries: Sequence[Query]) -> Any:
+    panel.title(about.title).description(about.text).unit(about.unit).datasource(_source())
+    panel.span(about.width).height(about.height)
+    for letter, query in zip("ABCDEFGH", queries, strict=False):
+        asked = prometheus.Dataquery().expr(query.expr).ref_id(letter).datasource(_source())
+        asked.legend_format(query.legend or "__auto")
+        panel.with_target(asked.instant() if query.now else asked.range())
+    if about.links:
+        panel.links([_link(title, url) for title, url in about.links.items()])
+    return panel
+
+
+def _link(title: str, url: str) -> Any:
+    link = board.DashboardLink(title).type(model.DashboardLinkType.LINK).url(url)
+    return link.target_blank(True)
+
+
+def _source() -> Any:
+    return common.DataSourceRef(type_val="prometheus", uid="${datasource}")
+
+
+def _thresholds(colours: Mapping[float, str]) -> Any:
+    steps = [model.Threshold(value=None, color=PLAIN)]
+    steps += [model.Threshold(value=value, color=colour) for value, colour in colours.items()]
+    return board.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(steps)
+
+
+def _fixed(colour: str) -> Any:
+    fixed = {"mode": "fixed", "fixedColor": colour}
+    return model.DynamicConfigValue(id_val="color", value=fixed)
+
+
+def _legend() -> Any:
+    legend = VizLegendOptions().show_legend(True).placement(common.LegendPlacement.BOTTOM)
+    return legend.display_mode(common.LegendDisplayMode.LIST)
+
+
+def _numbered(built: Any) -> Any:
+    # Panels without a number of their own cannot be linked to.
+    count = 0
+    for panel in built.panels:
+        for each in (panel, *(getattr(panel, "panels", None) or ())):
+            count += 1
+            each.id_val = count
+    return built

@@ -1,0 +1,1 @@
+"""Inside the trainer: standard library only, torch where it is already imported."""

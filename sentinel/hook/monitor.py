@@ -1,0 +1,119 @@
+"""Monitor: the one word that makes a training function watched."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from os import PathLike
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+from sentinel.hook.arguments import Arguments, SettingsError, checked
+from sentinel.hook.session import enter, leave
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Monitor:
+    """A training run being watched: decorates a function, or is entered with `with`."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        self.arguments = arguments
+
+    def __call__(self, function: Function) -> Function:
+        """The function, watched; its name, signature, result and exceptions are its own."""
+        if isinstance(function, type) or not callable(function):
+            kind = "class" if isinstance(function, type) else type(function).__name__
+            raise SettingsError(f"monitor watches a function, not a {kind}: decorate its method.")
+        wrapped: Any = functools.wraps(function)(self._around(function))
+        return wrapped  # type: ignore[no-any-return]
+
+    def __enter__(self) -> Monitor:
+        enter(self.arguments)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        leave(error)
+
+    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        for fits, wrap in _KINDS:
+            if fits(function):
+                return wrap(self, function)
+        return _plain(self, function)
+
+
+def _plain(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        with monitor:
+            result: Any = function(*args, **kwargs)
+            return result
+
+    return watched
+
+
+def _coroutine(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
+    async def watched(*args: Any, **kwargs: Any) -> Any:
+        with monitor:
+            return await function(*args, **kwargs)
+
+    return watched
+
+
+def _generator(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        with monitor:
+            return (yield from function(*args, **kwargs))
+
+    return watched
+
+
+def _async_generator(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
+    async def watched(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        with monitor:
+            async for item in function(*args, **kwargs):
+                yield item
+
+    return watched
+
+
+_KINDS = (
+    (inspect.iscoroutinefunction, _coroutine),
+    (inspect.isasyncgenfunction, _async_generator),
+    (inspect.isgeneratorfunction, _generator),
+)
+
+
+@overload
+def monitor(function: Function, /) -> Function: ...
+
+
+@overload
+def monitor(
+    *,
+    run: str | None = None,
+    save_steps: int | None = None,
+    max_steps: int | None = None,
+    config: str | PathLike[str] | None = None,
+    agent: bool = True,
+    strict: bool = False,
+    facts: Mapping[str, str | float] | None = None,
+) -> Monitor: ...
+
+
+def monitor(function: Any = None, /, **settings: Any) -> Any:
+    """Watch a training run: as a decorator, bare or with settings, or in a `with` statement.
+
+    `run` names the run. `save_steps` and `max_steps` are what the trainer was told, so that it can
+    be held to it. `config` is the agent's settings file; `agent=False` records without starting
+    one. `facts` are hyper-parameters worth remembering. `strict` lets our own errors through, for
+    tests. With `SENTINEL_OFF=1` in the environment nothing happens at all. Raises SettingsError
+    for a setting that is unknown or of the wrong kind.
+    """
+    watching = Monitor(checked(settings))
+    return watching if function is None else watching(function)

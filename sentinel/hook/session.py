@@ -1,0 +1,201 @@
+"""Session: this process's part in a run, from the first decorated call to the last.
+
+There is at most one at a time. Decorated calls inside a decorated call, in any thread, join it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+from sentinel.hook.arguments import Arguments
+from sentinel.hook.arriving import Arrival
+from sentinel.hook.guard import Guard
+from sentinel.hook.recorder import Recorder
+from sentinel.hook.spawn import Keeper
+from sentinel.record import Event
+from sentinel.wire import places
+from sentinel.wire.identity import Identity, identify
+from sentinel.wire.ring import RingWriter, fitting
+
+_TRIES = 8
+"""Attempts claimed by others under our hands before we give up."""
+
+
+class Session:
+    """Ring, recorder, agent and taps of one attempt of this rank."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        """Raises OSError or ValueError where no ring can be made."""
+        self.arguments = arguments
+        self.ring, self.identity = claim(arguments.run)
+        self.guard = Guard(self.ring.fail, arguments.strict)
+        ours = arguments.agent and self.identity.local_rank == 0
+        self.keeper = Keeper(self.identity.run, arguments.config) if ours else None
+        self.recorder = Recorder(self.ring, self.guard, self._tick)
+        self._undo: list[Callable[[], None]] = []
+
+    def open(self) -> None:
+        """Say START, start the agent, and listen to the frameworks."""
+        self.recorder.say(Event.START, None, start_facts(self.identity, self.arguments))
+        if self.keeper is not None:
+            self.keeper.start()
+        for name, attach in integrations().items():
+            arrival = Arrival(name, self._attaching(attach))
+            self._undo.append(arrival.withdraw)
+
+    def close(self, error: BaseException | None) -> None:
+        """Say STOP and how it ended, and take every tap out again."""
+        facts = ending(error)
+        self._let_go()
+        self.recorder.close(facts)
+        self.ring.close(facts["outcome"])
+        if self.keeper is not None:
+            self.keeper.let_go()
+
+    def abandon(self) -> None:
+        """In a forked child: the run is the parent's alone."""
+        self.guard.off = True
+        self.ring.abandon()
+        self._let_go()
+
+    def _attaching(self, attach: Callable[[Recorder], Callable[[], None]]) -> Callable[[], None]:
+        def act() -> None:
+            try:
+                self._undo.append(attach(self.recorder))
+            except Exception as error:
+                self.guard.caught(error)
+
+        return act
+
+    def _let_go(self) -> None:
+        while self._undo:
+            try:
+                self._undo.pop()()
+            except Exception as error:
+                self.guard.caught(error)
+
+    def _tick(self) -> None:
+        if self.keeper is not None:
+            self.keeper.look()
+
+
+def claim(name: str | None) -> tuple[RingWriter, Identity]:
+    """A ring of our own, and who we are by it."""
+    for last in reversed(range(_TRIES)):
+        identity = identify(name)
+        directory = places.ring_dir(identity.run)
+        capacity = fitting(directory, sharers=identity.local_world_size)
+        if not capacity:
+            directory = places.run_dir(identity.run)
+            capacity = fitting(directory, sharers=identity.local_world_size)
+        path = directory / places.ring_name(identity.attempt, identity.rank)
+        try:
+            return RingWriter(path, identity, capacity), identity
+        except FileExistsError:
+            if not last:
+                raise
+    raise AssertionError
+
+
+def integrations() -> dict[str, Callable[[Recorder], Callable[[], None]]]:
+    """Module to wait for, and what to attach to it, for every file of the integrations' room."""
+    room = import_module("sentinel.integrations")
+    found = [import_module(f"{room.__name__}.{each.name}") for each in iter_modules(room.__path__)]
+    return {module.FRAMEWORK: module.attach for module in found}
+
+
+def start_facts(identity: Identity, arguments: Arguments) -> dict[str, Any]:
+    """What a START record says: numbers of the run, and where and by what it is run."""
+    torch = sys.modules.get("torch")
+    known = {
+        "world_size": identity.world_size,
+        "local_world_size": identity.local_world_size,
+        "save_steps": arguments.save_steps,
+        "max_steps": arguments.max_steps,
+        "host": identity.host,
+        "pid": str(os.getpid()),
+        "script": sys.argv[0],
+        "python": sys.version.split()[0],
+        "framework": "torch",
+        "torch": str(torch.__version__) if torch is not None else None,
+    }
+    return {**arguments.facts, **{key: fact for key, fact in known.items() if fact is not None}}
+
+
+def ending(error: BaseException | None) -> dict[str, str]:
+    """How a run ended, by what came out of it."""
+    if error is None or isinstance(error, GeneratorExit):
+        return {"outcome": "finished"}
+    if isinstance(error, KeyboardInterrupt):
+        return {"outcome": "interrupted"}
+    if isinstance(error, SystemExit):
+        if error.code in {None, 0}:
+            return {"outcome": "finished"}
+        return {"outcome": "exit", "code": str(error.code if type(error.code) is int else 1)}
+    return {"outcome": "exception", "exception": type(error).__name__}
+
+
+class Current:
+    """The session of this process, its recorder, and how many decorated calls are in it."""
+
+    session: Session | None = None
+    recorder: Recorder | None = None
+    depth: int = 0
+    lock = threading.Lock()
+
+
+def current() -> Session | None:
+    """The session of this process, if a run is on."""
+    return Current.session
+
+
+def enter(arguments: Arguments) -> None:
+    """A decorated call begins. Never raises, unless strict."""
+    with Current.lock:
+        Current.depth += 1
+        if Current.depth > 1 or os.environ.get("SENTINEL_OFF", "0") not in {"", "0"}:
+            return
+        try:
+            session = Session(arguments)
+        except Exception as error:
+            if arguments.strict:
+                Current.depth -= 1
+                raise
+            sys.stderr.write(f"sentinel: {error} Training runs on, but nobody watches it.\n")
+            return
+        Current.session, Current.recorder = session, session.recorder
+        try:
+            session.open()
+        except Exception as error:
+            session.guard.caught(error)
+
+
+def leave(error: BaseException | None) -> None:
+    """A decorated call ended, with what it raised."""
+    with Current.lock:
+        Current.depth = max(0, Current.depth - 1)
+        session = Current.session
+        if Current.depth or session is None:
+            return
+        Current.session = Current.recorder = None
+        try:
+            session.close(error)
+        except Exception as ours:
+            session.guard.caught(ours)
+
+
+def _forget() -> None:
+    """In a forked child: no run is on, whatever the parent was doing."""
+    session, Current.session, Current.recorder = Current.session, None, None
+    Current.depth, Current.lock = 0, threading.Lock()
+    if session is not None:
+        session.abandon()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,57 @@
+"""Verbs: what a training function may say by itself. Outside a run they do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sentinel.hook.session import Current, current
+from sentinel.record import Event
+
+_MARKS = {"save": Event.SAVE, "eval": Event.EVAL}
+
+
+def log(values: Mapping[str, Any], step: int | None = None, weight: float | None = None) -> None:
+    """Record numbers of one step: floats, ints, NumPy or PyTorch scalars, on any device.
+
+    `step` is the trainer's own number; without it, the count of optimizer steps. `weight` is how
+    many samples the values are means over, for ranks with uneven batches. What is not a number is
+    counted and left out; nothing is ever raised.
+    """
+    recorder = Current.recorder
+    if recorder is not None:
+        recorder.log(values, step, weight)
+
+
+def mark(event: str, step: int | None = None, **facts: Any) -> None:
+    """Say that a checkpoint was written (`"save"`) or an evaluation made (`"eval"`).
+
+    Numbers among `facts` become values of the record, such as `mark("eval", loss=0.7)`.
+    """
+    session = current()
+    if session is None:
+        return
+    known = _MARKS.get(event) if type(event) is str else None
+    if known is not None:
+        session.recorder.say(known, step, facts)
+    elif session.arguments.strict:
+        raise ValueError(f"There is no mark {event!r}: use one of {sorted(_MARKS)}.")
+    else:
+        session.ring.drop("event")
+
+
+@contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Declare that the trainer is doing something else for a while, such as an evaluation."""
+    _edge(name, "begin")
+    try:
+        yield
+    finally:
+        _edge(name, "end")
+
+
+def _edge(name: str, edge: str) -> None:
+    session = current()
+    if session is not None:
+        session.recorder.say(Event.PHASE, None, {"name": name, "edge": edge})

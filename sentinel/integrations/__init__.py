@@ -1,0 +1,1 @@
+"""One framework a file: its names and hook points turned into ours."""

@@ -1,0 +1,1 @@
+"""Where verdicts go: metrics, history, people."""

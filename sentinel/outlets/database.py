@@ -1,0 +1,59 @@
+"""Database: the agent's one SQLite file. Everything that must survive a kill is in it.
+
+Ring offsets, journal, detector state, history and the outbox commit in one transaction, so input
+is processed once and an alert exists exactly when its cause is stored.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+SCHEMA_VERSION = 1
+
+_TABLES = """
+create table if not exists ring(
+    path text primary key, position integer not null, sequence integer not null,
+    names text not null);
+create table if not exists journal(
+    id integer primary key, record text not null);
+create table if not exists snapshot(
+    one integer primary key check(one = 1), state text not null);
+create table if not exists step(
+    id integer primary key, attempt integer not null, step integer not null, time real not null,
+    event text not null, vals text not null, spread text not null, facts text not null);
+create index if not exists step_by_step on step(step);
+create table if not exists incident(
+    name text primary key, detector text not null, state text not null, severity text not null,
+    onset_step integer not null, opened_step integer not null, opened_time real not null,
+    resolved_step integer, resolved_time real, body text not null);
+create table if not exists outbox(
+    key text primary key, sink text not null, page text not null, state text not null,
+    severity text not null, tries integer not null default 0, created real not null,
+    next_at real not null, last_error text not null default '');
+create index if not exists outbox_due on outbox(state, next_at);
+"""
+
+
+class NewerSchemaError(RuntimeError):
+    """The file was written by a later version of sentinel."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open (and create) the database for the calling thread; autocommit until `begin`.
+
+    Raises NewerSchemaError if a later version of sentinel wrote it, sqlite3.DatabaseError if it
+    is not a database.
+    """
+    connection = sqlite3.connect(path, timeout=10.0, isolation_level=None)
+    connection.execute("pragma journal_mode=wal")
+    connection.execute("pragma synchronous=normal")
+    (version,) = connection.execute("pragma user_version").fetchone()
+    if version > SCHEMA_VERSION:
+        connection.close()
+        message = f"{path} has schema {version}, this sentinel knows {SCHEMA_VERSION}: upgrade it."
+        raise NewerSchemaError(message)
+    if version < SCHEMA_VERSION:
+        connection.executescript(_TABLES)
+        connection.execute(f"pragma user_version={SCHEMA_VERSION}")
+    return connection

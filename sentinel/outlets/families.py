@@ -1,0 +1,174 @@
+"""Families: a run's standing as Prometheus metric families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from math import isnan
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from sentinel import __version__
+from sentinel.finding import Severity
+from sentinel.outlets.label import label
+from sentinel.outlets.standing import STATES, Standing, worst_rank
+from sentinel.record import Spread
+from sentinel.signals import SIGNALS, Combine, Signal
+from sentinel.tally import COUNTS, Count
+
+Counts = Mapping[tuple[str, str], float]
+
+MOST_LABELS = 100
+"""Label values that one of sentinel's own counters shows; the rest are counted as `other`."""
+
+ABOUT = ("framework", "algorithm", "model", "world_size")
+"""What a run says of itself that becomes a label of `sentinel_run_info`."""
+
+LIVENESS = {
+    "ranks_running": "Ranks whose process is there.",
+    "ranks_gone": "Ranks whose process went away without a word.",
+    "ranks_failed": "Ranks that ended by an error of their own.",
+}
+"""What a TICK counts, of all ranks, however many there are."""
+
+
+def families(now: Standing, detectors: Mapping[str, Severity], counts: Counts) -> Iterator[Metric]:
+    """All families of the page. Before a run is known there are only those about sentinel."""
+    run = label(now.run)
+    yield InfoMetricFamily("sentinel_build", "Version of sentinel.", {"version": __version__})
+    for count in COUNTS:
+        yield _own_counter(count, run, counts)
+    if run:
+        yield from _about_the_run(now, run)
+        yield from _about_signals(now, run)
+        yield from _about_ranks(now, run)
+        yield from _about_alerts(now, run, detectors)
+
+
+def _about_the_run(now: Standing, run: str) -> Iterator[Metric]:
+    about = {name: label(now.about.get(name, "")) for name in ABOUT}
+    yield InfoMetricFamily("sentinel_run", "What is trained, and how.", {"run": run, **about})
+    yield _gauge(
+        "sentinel_run_active", "1 while the run is, or should be, training.", run, now.active
+    )
+    yield _labelled(
+        GaugeMetricFamily(
+            "sentinel_run_state", "1 for the state the run is in.", labels=("run", "state")
+        ),
+        (((run, state), state == now.state) for state in STATES),
+    )
+    if now.step is not None:
+        yield _gauge("sentinel_global_step", SIGNALS["global_step"].help, run, now.step)
+    yield _counter("sentinel_steps", "Training steps seen.", run, now.steps)
+    yield _counter("sentinel_checkpoints", "Checkpoints seen being written.", run, now.saves)
+    for name, help_, when in (
+        ("step", "When the last training step ended.", now.last_step),
+        ("checkpoint", "When the last checkpoint was written.", now.last_save),
+    ):
+        if not isnan(when):
+            yield _gauge(f"sentinel_last_{name}_timestamp_seconds", help_, run, when)
+
+
+def _about_signals(now: Standing, run: str) -> Iterator[Metric]:
+    for name, value in now.signals.items():
+        if name == "global_step":
+            continue
+        signal = SIGNALS[name]
+        yield _gauge(signal.metric, signal.help, run, value)
+        spread = now.spreads.get(name)
+        # Where every rank should say the same, how they differ is not worth three families.
+        if spread is not None and signal.combine is not Combine.SAME:
+            yield from _about_spread(signal, spread, run)
+    yield _labelled(
+        GaugeMetricFamily(
+            "sentinel_logged_value",
+            "Last value logged under a key of one's own.",
+            labels=("run", "key"),
+        ),
+        (((run, key), value) for key, value in now.logged.items()),
+    )
+    yield _counter(
+        "sentinel_logged_values_unshown",
+        "Logged values left off this page because there are too many keys.",
+        run,
+        now.unshown,
+    )
+
+
+def _about_spread(signal: Signal, spread: Spread, run: str) -> Iterator[Metric]:
+    lowest, highest, worst = signal.rank_metrics
+    yield _gauge(lowest, f"Lowest rank's value. {signal.help}", run, spread.min)
+    yield _gauge(highest, f"Highest rank's value. {signal.help}", run, spread.max)
+    yield _gauge(worst, "Rank whose value is not finite, else highest.", run, worst_rank(spread))
+
+
+def _about_ranks(now: Standing, run: str) -> Iterator[Metric]:
+    for name, help_ in LIVENESS.items():
+        if name in now.alive:
+            yield _gauge(f"sentinel_{name}", help_, run, now.alive[name])
+    ranks = [((run, str(rank)), known) for rank, known in sorted(now.ranks.items())]
+    for name, help_, rows in (
+        ("up", "1 while the rank's process is there.", [(at, r.up) for at, r in ranks]),
+        (
+            "step_duration_seconds",
+            SIGNALS["step_time"].help,
+            [(at, r.step_time) for at, r in ranks if not isnan(r.step_time)],
+        ),
+        (
+            "last_step_timestamp_seconds",
+            "When the rank's last training step ended.",
+            [(at, r.last_step) for at, r in ranks if not isnan(r.last_step)],
+        ),
+    ):
+        family = GaugeMetricFamily(f"sentinel_rank_{name}", help_, labels=("run", "rank"))
+        yield _labelled(family, rows)
+
+
+def _about_alerts(now: Standing, run: str, detectors: Mapping[str, Severity]) -> Iterator[Metric]:
+    firing = {(i.key.detector, i.severity.value) for i in now.open.values()}
+    usual = {(name, severity.value) for name, severity in detectors.items()}
+    pairs = sorted(usual | firing | now.alerts.keys())
+    labels = ("run", "detector", "severity")
+    yield _labelled(
+        GaugeMetricFamily(
+            "sentinel_alert_firing", "1 while the detector's alert is firing.", labels=labels
+        ),
+        (((run, *pair), pair in firing) for pair in pairs),
+    )
+    yield _labelled(
+        CounterMetricFamily("sentinel_alerts", "Alerts that began to fire.", labels=labels),
+        (((run, *pair), now.alerts[pair]) for pair in pairs),
+    )
+
+
+def _own_counter(count: Count, run: str, counts: Counts) -> Metric:
+    mine = sorted(
+        (label(value), n) for (family, value), n in counts.items() if family == count.family
+    )
+    # Two texts may be one label once they are cut.
+    rows = [(value, sum(n for _, n in same)) for value, same in groupby(mine, lambda row: row[0])]
+    shown, rest = rows[:MOST_LABELS], rows[MOST_LABELS:]
+    if rest:
+        shown.append(("other", sum(n for _, n in rest)))
+    family = CounterMetricFamily(
+        count.family.removesuffix("_total"), count.help, labels=("run", count.label)
+    )
+    return _labelled(family, (((run, value), n) for value, n in shown))
+
+
+def _gauge(name: str, help_: str, run: str, value: float) -> Metric:
+    return _labelled(GaugeMetricFamily(name, help_, labels=("run",)), [((run,), value)])
+
+
+def _counter(name: str, help_: str, run: str, value: float) -> Metric:
+    return _labelled(CounterMetricFamily(name, help_, labels=("run",)), [((run,), value)])
+
+
+def _labelled(
+    family: GaugeMetricFamily | CounterMetricFamily,
+    rows: Iterable[tuple[tuple[str, ...], float]],
+) -> Metric:
+    for labels, value in rows:
+        family.add_metric(labels, value)
+    return family

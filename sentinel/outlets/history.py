@@ -1,0 +1,134 @@
+"""History: what the run did, kept for people and for the next agent."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any
+
+from sentinel.engine import Verdict
+from sentinel.incident import Incident
+from sentinel.record import WHOLE_RUN, Event, Record, Spread
+
+_ALL = "select attempt, step, time, event, vals, spread, facts from step order by id"
+_LAST = """
+select attempt, step, time, event, vals, spread, facts from step where id in (
+    select max(id) from step where event in ('start', 'save', 'step', 'stop')
+    group by event)
+order by id
+"""
+
+_FIELDS = tuple(field.name for field in fields(Spread))
+_ROW = attrgetter(*_FIELDS)
+"""A spread as its values in order; `asdict` would copy each, ten times as slowly."""
+
+
+@dataclass
+class History:
+    """Rows of the tables `step` and `incident`; an outlet that writes in the caller's transaction.
+
+    Records of single ranks are not kept one by one: the combined record holds their spread.
+    """
+
+    connection: sqlite3.Connection
+
+    def take(self, verdict: Verdict) -> None:
+        """Store the record and whatever it opened or closed."""
+        record = verdict.record
+        if record.rank == WHOLE_RUN and record.event is not Event.TICK:
+            self._keep(record)
+        for page in verdict.pages:
+            self._enter(page.incident)
+
+    def _keep(self, record: Record) -> None:
+        self.connection.execute(
+            "insert into step(attempt, step, time, event, vals, spread, facts) "
+            "values(?, ?, ?, ?, ?, ?, ?)",
+            (
+                record.attempt,
+                record.step,
+                record.time,
+                record.event.value,
+                json.dumps(dict(record.values)),
+                json.dumps({name: _ROW(spread) for name, spread in record.spread.items()}),
+                json.dumps(dict(record.facts)),
+            ),
+        )
+
+    def _enter(self, incident: Incident) -> None:
+        self.connection.execute(
+            "insert or replace into incident values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                incident.name,
+                incident.key.detector,
+                incident.state.value,
+                incident.severity.value,
+                incident.onset_step,
+                incident.opened_step,
+                incident.opened_time,
+                incident.resolved_step,
+                incident.resolved_time,
+                json.dumps(described(incident)),
+            ),
+        )
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """Every incident of the run as plain data, the newest first."""
+        rows = self.connection.execute(
+            "select body from incident order by opened_time desc, name"
+        ).fetchall()
+        return [json.loads(body) for (body,) in rows]
+
+    def all(self, run: str) -> Iterator[Record]:
+        """Every record kept, in the order they were judged."""
+        for row in self.connection.execute(_ALL):
+            yield _record(run, row)
+
+    def last(self, run: str) -> list[Record]:
+        """The newest START, SAVE, STEP and STOP, oldest first: how the run stood."""
+        return [_record(run, row) for row in self.connection.execute(_LAST)]
+
+
+def described(incident: Incident) -> dict[str, Any]:
+    """One incident as plain data: what the API shows."""
+    return {
+        "name": incident.name,
+        "run": incident.key.run,
+        "detector": incident.key.detector,
+        "state": incident.state.value,
+        "severity": incident.severity.value,
+        "signal": incident.signal,
+        "episode": incident.episode,
+        "summary": incident.finding.summary,
+        "evidence": dict(incident.finding.evidence),
+        "rank": incident.finding.rank,
+        "remedy": incident.remedy,
+        "onset_step": incident.onset_step,
+        "opened_step": incident.opened_step,
+        "opened_time": incident.opened_time,
+        "resolved_step": incident.resolved_step,
+        "resolved_time": incident.resolved_time,
+    }
+
+
+def _record(run: str, row: tuple[Any, ...]) -> Record:
+    attempt, step, time, event, values, spread, facts = row
+    return Record(
+        run=run,
+        rank=WHOLE_RUN,
+        step=step,
+        time=time,
+        event=Event(event),
+        values=json.loads(values),
+        facts=json.loads(facts),
+        spread={name: _spread(told) for name, told in json.loads(spread).items()},
+        attempt=attempt,
+    )
+
+
+def _spread(told: list[Any]) -> Spread:
+    named = dict(zip(_FIELDS, told, strict=True))
+    return Spread(**named | {"bad_ranks": tuple(named["bad_ranks"])})

@@ -1,0 +1,70 @@
+"""Record: what one rank, or the whole run, says about one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+WHOLE_RUN = -1
+"""Rank of a record that speaks for the run: combined over its ranks, or read from a log."""
+
+
+class Event(Enum):
+    """What happened at the moment a record tells of."""
+
+    START = "start"
+    """A rank, or the run, began or was resumed; values and facts hold its configuration."""
+    STEP = "step"
+    """Values of one training step."""
+    SAVE = "save"
+    """A checkpoint was written at this step."""
+    EVAL = "eval"
+    """Values measured on held-out data."""
+    PHASE = "phase"
+    """The trainer entered, or left, a declared phase such as an evaluation."""
+    TICK = "tick"
+    """Nobody spoke: the source tells the time, and who is still alive."""
+    STOP = "stop"
+    """A rank, or the run, ended; facts say how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How the ranks differ in one signal at one step.
+
+    `count` ranks gave a finite value; `mean`, `min`, `max`, `sum` and `std` (population) are over
+    those. `bad_ranks` gave NaN or infinity.
+    """
+
+    count: int
+    mean: float
+    min: float
+    max: float
+    sum: float
+    std: float
+    min_rank: int
+    max_rank: int
+    bad_ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One moment of one rank, or of the whole run.
+
+    `attempt` counts the restarts of the run. `step` is the trainer's own number, never recounted,
+    and may stand still or go back when the trainer is wrong. `beat` is the rank's own count of
+    steps in this attempt: it only grows, and is what ranks are aligned by. `time` is in seconds
+    since the epoch. `facts` hold what numbers cannot say. `spread` is filled on combined records.
+    """
+
+    run: str
+    rank: int
+    step: int
+    time: float
+    event: Event = Event.STEP
+    values: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    spread: Mapping[str, Spread] = field(default_factory=dict)
+    attempt: int = 0
+    beat: int = 0

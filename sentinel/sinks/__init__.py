@@ -1,0 +1,1 @@
+"""Sinks, one a file: each words one page as one unsent request."""

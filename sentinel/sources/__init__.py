@@ -1,0 +1,1 @@
+"""Where records come from: live rings and log files, one format a file."""

@@ -1,0 +1,293 @@
+"""Live: the rings of a run's ranks, polled; and who of them is still alive.
+
+`poll` gives the records that came in since the last call, and a TICK twice a second that tells the
+time and the state of the ranks. A rank whose process is gone without a word is given the STOP it
+could not write. Nothing here writes to a ring or touches a trainer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.tally import Tally
+from sentinel.wire.layout import DROP_REASONS, ERRORS_BEFORE_OFF, Header
+from sentinel.wire.pack import PayloadError, Unpacker
+from sentinel.wire.places import remember, rings
+from sentinel.wire.position import Position
+from sentinel.wire.ring import Cursor, RingError, RingReader
+
+TICK_SECONDS = 0.5
+DOUBT_SECONDS = 5.0
+STILL_SECONDS = 2.0
+"""Seconds without a step after which a rank's process is looked at more closely."""
+SCAN_SECONDS = 0.25
+"""How often new rings are looked for."""
+
+FAILURES = ("exception", "exit")
+"""Outcomes by which a rank ended badly, by its own word."""
+
+
+@dataclass
+class Rank:
+    """One rank's ring being read, and what is known of its process.
+
+    `moved` is when it was last seen to take a step, by our clock: theirs may be set at any time.
+    """
+
+    reader: RingReader
+    unpacker: Unpacker
+    cursor: Cursor
+    header: Header
+    moved: float
+    outcome: str = ""
+    ended_at: float = 0.0
+    stop: Mapping[str, str] = field(default_factory=dict)
+    reported: tuple[int, ...] = (0,) * len(DROP_REASONS)
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.outcome)
+
+
+@dataclass
+class LiveSource:
+    """Reads every ring of one run on this node.
+
+    `known` are the stored positions by ring path. `clock` gives seconds since the epoch.
+    """
+
+    run: str
+    tally: Tally
+    known: Mapping[str, Position] = field(default_factory=dict)
+    clock: Callable[[], float] = time.time
+    ranks: dict[Path, Rank] = field(default_factory=dict)
+    ticked: float = 0.0
+    scanned: float = 0.0
+    unreadable: dict[Path, float] = field(default_factory=dict)
+
+    def poll(self) -> list[Record]:
+        """Everything new since the last call, in the order of each ring; never waits."""
+        now = self.clock()
+        if now - self.scanned >= SCAN_SECONDS or now < self.scanned:
+            self.scanned = now
+            self._scan(now)
+        records: list[Record] = []
+        for rank in self.ranks.values():
+            if not rank.ended:
+                records.extend(self._drain(rank, now))
+        fallen = any(r.event is Event.STOP for r in records)
+        if fallen or now - self.ticked >= TICK_SECONDS or now < self.ticked:
+            self.ticked = now
+            if self.ranks:
+                records.append(self.tick(now))
+        return records
+
+    def positions(self) -> dict[str, Position]:
+        """What must be stored, by ring path."""
+        return {
+            str(path): Position(rank.cursor, rank.unpacker.names, rank.outcome, rank.ended_at)
+            for path, rank in self.ranks.items()
+        }
+
+    @property
+    def attempt(self) -> int:
+        """The newest attempt seen; -1 before any rank was."""
+        return max((rank.header.identity.attempt for rank in self.ranks.values()), default=-1)
+
+    @property
+    def ended(self) -> bool:
+        """Whether every rank of the newest attempt has ended."""
+        current = self._current()
+        return bool(current) and all(rank.ended for rank in current)
+
+    def discard(self) -> None:
+        """Remove the rings, once nobody will write to or read from them again."""
+        for path, rank in self.ranks.items():
+            rank.reader.close()
+            remember(self.run, path)
+            path.unlink(missing_ok=True)
+        for directory in {path.parent for path in self.ranks}:
+            # The run's own directory holds more than rings, and stays.
+            with suppress(OSError):
+                directory.rmdir()
+
+    def _current(self) -> list[Rank]:
+        newest = self.attempt
+        return [r for r in self.ranks.values() if r.header.identity.attempt == newest]
+
+    def _scan(self, now: float) -> None:
+        for path in rings(self.run):
+            if path in self.ranks:
+                continue
+            try:
+                self.ranks[path] = self._open(path, now)
+            except RingError:
+                self._doubt(path, now)
+
+    def _doubt(self, path: Path, now: float) -> None:
+        """A ring still being made is whole a moment later; one that stays unreadable is counted."""
+        since = self.unreadable.setdefault(path, now)
+        if since + DOUBT_SECONDS <= now:
+            self.tally.add("sentinel_dropped_records_total", "ring_refused")
+            self.unreadable[path] = inf
+
+    def _open(self, path: Path, now: float) -> Rank:
+        reader = RingReader(path)
+        header = reader.header()
+        known = self.known.get(str(path))
+        unpacker = Unpacker(
+            self.run,
+            header.identity.attempt,
+            header.identity.rank,
+            dict(known.names) if known else {},
+        )
+        moved = min(now, header.last_time)
+        if known is None:
+            return Rank(reader, unpacker, Cursor(0, 0), header, moved)
+        return Rank(reader, unpacker, known.cursor, header, moved, known.outcome, known.ended_at)
+
+    def _drain(self, rank: Rank, now: float) -> Iterator[Record]:
+        # Asked before reading: whatever a dead process wrote is then surely seen.
+        alive = rank.header.process.alive()
+        header = rank.reader.header()
+        # A hook that is off takes no steps that we could see, which is no standstill.
+        if header.last_beat != rank.header.last_beat or header.errors >= ERRORS_BEFORE_OFF:
+            rank.moved = now
+        rank.header = header
+        batch = rank.reader.read(rank.cursor)
+        rank.cursor = batch.cursor
+        for reason, count in (("overrun", batch.lost), ("corrupt", batch.corrupt)):
+            if count:
+                self.tally.add("sentinel_dropped_records_total", reason, count)
+        for payload in batch.payloads:
+            record = self._unpack(rank, payload)
+            if record is not None:
+                yield record
+        self._account(rank)
+        if not rank.ended and not (alive and header.outcome == "running"):
+            # A hook that had to switch itself off still says how it ended, in the header.
+            rank.outcome = "died" if header.outcome == "running" else header.outcome
+            rank.ended_at = now
+            yield self._obituary(rank, now)
+
+    def _unpack(self, rank: Rank, payload: bytes) -> Record | None:
+        try:
+            record = rank.unpacker.unpack(payload)
+        except PayloadError:
+            self.tally.add("sentinel_dropped_records_total", "payload")
+            return None
+        if record is not None and record.event is Event.STOP:
+            rank.outcome = record.facts.get("outcome", "finished")
+            rank.ended_at, rank.stop = self.clock(), record.facts
+        return record
+
+    def _obituary(self, rank: Rank, now: float) -> Record:
+        header = rank.header
+        return Record(
+            run=self.run,
+            rank=header.identity.rank,
+            step=header.last_step,
+            time=now,
+            event=Event.STOP,
+            facts={"outcome": rank.outcome},
+            attempt=header.identity.attempt,
+            beat=header.last_beat,
+        )
+
+    def _account(self, rank: Rank) -> None:
+        header, who = rank.header, str(rank.header.identity.rank)
+        self.tally.set("sentinel_hook_overhead_seconds_total", who, header.overhead_ns / 1e9)
+        self.tally.set("sentinel_hook_errors_total", who, header.errors)
+        for reason, old, new in zip(DROP_REASONS, rank.reported, header.drops, strict=True):
+            if new > old:
+                self.tally.add("sentinel_dropped_records_total", reason, new - old)
+        rank.reported = header.drops
+
+    def tick(self, now: float) -> Record:
+        """What a TICK says of the ranks of the newest attempt.
+
+        Values: `ranks_running`, `ranks_gone` (died), `ranks_failed` (exception or exit code), and
+        `idle_seconds` since any rank last moved a step. Facts: `state`; the ranks `gone`, `failed`
+        and `behind` as comma-separated numbers, and `held` where a signal stops the latter;
+        `cause`, the outcome of the rank that fell first, with what it said of it.
+        """
+        ranks = self._current()
+        running = [r for r in ranks if not r.ended]
+        gone = [r for r in ranks if r.outcome == "died"]
+        failed = [r for r in ranks if r.outcome in FAILURES]
+        newest = max(ranks, key=lambda r: r.header.last_beat).header
+        return Record(
+            run=self.run,
+            rank=WHOLE_RUN,
+            step=newest.last_step,
+            time=now,
+            event=Event.TICK,
+            values={
+                "ranks_running": float(len(running)),
+                "ranks_gone": float(len(gone)),
+                "ranks_failed": float(len(failed)),
+                "idle_seconds": max(0.0, now - max(r.moved for r in ranks)),
+            },
+            facts={
+                "state": _state(ranks),
+                "gone": _numbers(gone),
+                "failed": _numbers(failed),
+                **_cause(ranks),
+                **_stragglers(running, now),
+            },
+            attempt=newest.identity.attempt,
+            beat=newest.last_beat,
+        )
+
+
+def _reached(rank: Rank) -> tuple[int, int]:
+    """How far a rank got: under data parallelism the others wait for it inside a backward pass."""
+    return rank.header.last_beat, rank.header.begun
+
+
+def _cause(ranks: list[Rank]) -> dict[str, str]:
+    """The first to fall; noticed together, a death comes before the errors it causes."""
+    fallen = [rank for rank in ranks if rank.ended and rank.outcome != "finished"]
+    if not fallen:
+        return {}
+    first = min(fallen, key=lambda rank: (rank.ended_at, rank.outcome != "died"))
+    known = {key: first.stop[key] for key in ("exception", "code") if key in first.stop}
+    return {"cause": first.outcome, **known}
+
+
+def _stragglers(running: list[Rank], now: float) -> dict[str, str]:
+    """Running ranks that hold the others: stopped ones, else those that got least far.
+
+    Where none is ahead, all are behind, and `everyone` says so.
+    """
+    if not running:
+        return {}
+    still = [rank for rank in running if now - rank.moved >= STILL_SECONDS]
+    stopped = [rank for rank in still if rank.header.process.stopped()]
+    lowest = min(map(_reached, running))
+    behind = stopped or [rank for rank in running if _reached(rank) == lowest]
+    facts = {"behind": _numbers(behind), "behind_step": str(behind[0].header.last_step)}
+    if stopped:
+        facts["held"] = "stopped"
+    elif len(behind) == len(running):
+        facts["everyone"] = "yes"
+    return facts
+
+
+def _state(ranks: list[Rank]) -> str:
+    if not all(rank.ended for rank in ranks):
+        return "running" if any(rank.header.last_beat > 0 for rank in ranks) else "starting"
+    outcomes = [rank.outcome for rank in ranks]
+    if "died" in outcomes:
+        return "died"
+    return "failed" if any(o in FAILURES for o in outcomes) else "finished"
+
+
+def _numbers(ranks: list[Rank]) -> str:
+    return ",".join(str(rank.header.identity.rank) for rank in ranks)

@@ -1,0 +1,114 @@
+"""Trainer state: `trainer_state.json` of transformers, as a file or in the folder of a run.
+
+The newest checkpoint's file holds the whole history. In a folder the `checkpoint-<step>` folders
+are told as saves. Rows for one step with the same keys are one row told twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from heapq import merge
+from pathlib import Path
+from typing import Any
+
+from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.sources.reading import Reading
+from sentinel.sources.rows import Rows
+
+NAME = "trainer_state.json"
+BEYOND = 1e18
+"""No run has this many steps; an integer may be too large to be a float."""
+
+CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether this is such a file, by name or content, or a folder with one."""
+    if path.is_dir():
+        return _newest(path) is not None
+    return path.name == NAME or b'"log_history"' in head
+
+
+def read(path: Path) -> Reading:
+    """Records of the run. Raises OSError or ValueError, while iterating, if unreadable."""
+
+    def records(reading: Reading) -> Iterator[Record]:
+        file = _newest(path) if path.is_dir() else path
+        if file is None:
+            raise FileNotFoundError(f"{path} holds no {NAME}")
+        state = _state(file)
+        run = path.resolve().name if path.is_dir() else path.stem
+        saved = _saved(path) if path.is_dir() else []
+        yield _start(run, state, saved)
+        saves = (_save(run, step) for step in saved)
+        yield from merge(_history(run, state, reading), saves, key=lambda record: record.step)
+
+    return Reading(records)
+
+
+def _state(file: Path) -> dict[str, Any]:
+    try:
+        state = json.loads(file.read_bytes())
+    except RecursionError:
+        raise ValueError(f"{file} is nested too deeply") from None
+    if isinstance(state, dict) and isinstance(state.get("log_history"), list):
+        return state
+    raise ValueError(f"{file} has no list log_history")
+
+
+def _newest(folder: Path) -> Path | None:
+    own = folder / NAME
+    files = [folder / f"checkpoint-{step}" / NAME for step in _saved(folder)] + [own]
+    return next((file for file in reversed(files) if file.is_file()), None)
+
+
+def _saved(folder: Path) -> list[int]:
+    """Steps of the checkpoints that are there, ascending."""
+    matches = (CHECKPOINT.fullmatch(path.name) for path in folder.iterdir())
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def _start(run: str, state: Mapping[str, Any], saved: list[int]) -> Record:
+    values = {
+        key: float(state[key])
+        for key in ("max_steps", "save_steps", "logging_steps")
+        if isinstance(state.get(key), int | float)
+        and not isinstance(state[key], bool)
+        and abs(state[key]) < BEYOND
+    }
+    if _once_an_epoch(state, saved):
+        # The state names save_steps, its default, even where saving goes by epochs.
+        values.pop("save_steps", None)
+    elif 0 < values.get("save_steps", 0.0) < 1:
+        values["save_steps"] *= values.get("max_steps", 0.0)
+    return Record(run=run, rank=WHOLE_RUN, step=0, time=0.0, event=Event.START, values=values)
+
+
+def _once_an_epoch(state: Mapping[str, Any], saved: list[int]) -> bool:
+    epochs, steps = state.get("num_train_epochs"), state.get("max_steps")
+    if not saved or not isinstance(epochs, int | float) or not isinstance(steps, int | float):
+        return False
+    if not 0 < epochs < BEYOND or not 0 < steps < BEYOND:
+        return False
+    epoch = steps / epochs
+    return all(step >= steps or abs(step - round(step / epoch) * epoch) < 1.5 for step in saved)
+
+
+def _save(run: str, step: int) -> Record:
+    return Record(run=run, rank=WHOLE_RUN, step=step, time=float(step), event=Event.SAVE)
+
+
+def _history(run: str, state: Mapping[str, Any], reading: Reading) -> Iterator[Record]:
+    rows = Rows(run=run)
+    told: dict[frozenset[str], int | None] = {}
+    for row in state["log_history"]:
+        record = rows.record(row) if isinstance(row, dict) else None
+        if record is None:
+            reading.skipped += 1
+            continue
+        kind = frozenset(row)
+        if told.get(kind) != record.step:
+            yield record
+        told[kind] = record.step

@@ -1,0 +1,1 @@
+"""Streaming statistics of bounded memory, one a file."""

@@ -1,0 +1,71 @@
+"""Block means: the whole run in at most 64 points, however long it gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf, sqrt
+
+GROUP = 8
+"""Values averaged first, without their least and greatest: one wild value moves no block."""
+
+MOST = 64
+"""Blocks kept; when there are more, neighbours merge and a block is twice as long."""
+
+
+@dataclass
+class BlockMeans:
+    """Trimmed means of equal blocks of all values so far, in O(1) memory.
+
+    `length` is how many values a block holds now.
+
+    >>> blocks = BlockMeans()
+    >>> for x in range(16):
+    ...     _ = blocks.add(float(x))
+    >>> blocks.means
+    [3.5, 11.5]
+    """
+
+    means: list[float] = field(default_factory=list)
+    length: int = GROUP
+    _group: list[float] = field(default_factory=list)
+    _groups: list[float] = field(default_factory=list)
+
+    def add(self, value: float) -> bool:
+        """Take a finite value; True when it completed a block."""
+        self._group.append(value)
+        if len(self._group) < GROUP:
+            return False
+        trimmed = sorted(self._group)[1:-1]
+        self._groups.append(sum(trimmed) / len(trimmed))
+        self._group.clear()
+        if len(self._groups) * GROUP < self.length:
+            return False
+        self.means.append(sum(self._groups) / len(self._groups))
+        self._groups.clear()
+        if len(self.means) > MOST:
+            self._merge()
+        return True
+
+    def _merge(self) -> None:
+        # The odd one out, MOST being even, is half a block of the new length: it waits.
+        half = self.means.pop()
+        self._groups = [half] * (self.length // GROUP)
+        pairs = zip(self.means[0::2], self.means[1::2], strict=True)
+        self.means = [(left + right) / 2 for left, right in pairs]
+        self.length *= 2
+
+
+def fall(means: list[float]) -> tuple[float, float]:
+    """How far a straight line through `means` falls from first to last, and its standard error.
+
+    Least squares, errors taken as independent. Fewer than three means have an infinite error.
+    """
+    n = len(means)
+    if n < 3:
+        return 0.0, inf
+    middle, mean = (n - 1) / 2, sum(means) / n
+    spread = n * (n * n - 1) / 12
+    slope = sum((i - middle) * (y - mean) for i, y in enumerate(means)) / spread
+    rest = sum((y - mean - slope * (i - middle)) ** 2 for i, y in enumerate(means))
+    error = sqrt(rest / (n - 2) / spread)
+    return -slope * (n - 1), error * (n - 1)

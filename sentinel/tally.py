@@ -1,0 +1,46 @@
+"""Tally: what sentinel itself did, spent and lost, counted so that nothing goes missing quietly."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """One self-accounting counter: Prometheus family, its label, and what it says."""
+
+    family: str
+    label: str
+    help: str
+
+
+COUNTS = (
+    Count("sentinel_dropped_records_total", "reason", "Records or values lost or refused."),
+    Count("sentinel_nonfinite_total", "signal", "Values that were NaN or infinite."),
+    Count("sentinel_hook_errors_total", "rank", "Errors of ours swallowed inside the trainer."),
+    Count("sentinel_detector_errors_total", "detector", "Failures of a detector."),
+    Count("sentinel_sink_deliveries_total", "outcome", "Pages by what became of them."),
+    Count("sentinel_hook_overhead_seconds_total", "rank", "Time spent inside the training thread."),
+)
+
+
+@dataclass
+class Tally:
+    """Counters by family and label value, kept by the agent and shown on `/metrics`.
+
+    >>> tally = Tally()
+    >>> tally.add("sentinel_dropped_records_total", "late", 2)
+    >>> tally.counts["sentinel_dropped_records_total", "late"]
+    2.0
+    """
+
+    counts: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
+
+    def add(self, family: str, label: str, amount: float = 1.0) -> None:
+        """Count `amount` more."""
+        self.counts[family, label] += amount
+
+    def set(self, family: str, label: str, total: float) -> None:
+        """Take over a total that somebody else counts, such as a ring's header."""
+        self.counts[family, label] = total

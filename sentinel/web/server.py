@@ -1,0 +1,189 @@
+"""Server: `/metrics`, the page and its JSON, served beside the agent's loop."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import socket
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from importlib.resources import files
+from math import isfinite
+from threading import Thread
+from typing import Any
+
+import uvicorn
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from sentinel.address import is_loopback
+from sentinel.web.auth import ALWAYS_OPEN, Gate
+from sentinel.web.patience import Patience
+
+log = logging.getLogger(__name__)
+
+MOST_CONNECTIONS = 256
+"""Connections at a time; later ones are told to come back (503)."""
+
+_STATIC = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
+    "/style.css": ("style.css", "text/css; charset=utf-8"),
+}
+
+State = Callable[[], dict[str, Any]]
+Incidents = Callable[[], list[dict[str, Any]]]
+
+
+@dataclass
+class Server:
+    """Serves one agent from a daemon thread.
+
+    `state` and `incidents` are called in worker threads, several at a time. `host` other than a
+    loopback address needs a `token`; ValueError otherwise. The port is the first free one of
+    `port_tries` from `port` on; port 0 lets the system choose. `hosts` as in Gate.
+    """
+
+    registry: CollectorRegistry
+    state: State
+    incidents: Incidents
+    host: str = "127.0.0.1"
+    port: int = 0
+    port_tries: int = 100
+    token: str = field(default="", repr=False)
+    hosts: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        if not is_loopback(self.host) and not self.token:
+            message = f"The web host {self.host!r} is reachable from other machines: "
+            raise ValueError(f"{message}set a token for it, or listen on 127.0.0.1.")
+        hosts = (self.host, *self.hosts)
+        served = app(self.registry, self.state, self.incidents, self.token, hosts)
+        self._server = uvicorn.Server(_settings(served))
+        self._thread: Thread | None = None
+
+    def start(self) -> int:
+        """Listen, and return the port. Raises OSError if no port of the range is free."""
+        listening = listen(self.host, self.port, self.port_tries)
+        port: int = listening.getsockname()[1]
+        self._thread = Thread(
+            target=self._server.run, args=([listening],), name="sentinel-web", daemon=True
+        )
+        self._thread.start()
+        return port
+
+    def stop(self) -> None:
+        """Close the connections and wait for the thread, at most 5 seconds."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
+
+
+def listen(host: str, port: int, tries: int) -> socket.socket:
+    """A socket listening on the first free port of `tries` from `port` on.
+
+    Raises OSError when none is free, or at once for any other trouble, such as a foreign address.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for candidate in range(port, min(port + max(tries, 1), 65536)):
+        listening = socket.socket(family)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host, candidate))
+            listening.listen(1024)
+        except OSError as error:
+            listening.close()
+            if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
+                raise
+        else:
+            return listening
+    raise OSError(errno.EADDRINUSE, f"No free port on {host} from {port} on ({tries} tried)")
+
+
+def app(
+    registry: CollectorRegistry,
+    state: State,
+    incidents: Incidents,
+    token: str = "",
+    hosts: Collection[str] = (),
+) -> ASGIApp:
+    """The routes behind the gate; without a socket, so that it can be tried without one."""
+
+    def metrics(request: Request) -> Response:
+        body, content_type = _page_for(request.headers.get("accept", ""), registry)
+        return Response(body, headers={"content-type": content_type})
+
+    async def healthy(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    def ready(_: Request) -> Response:
+        try:
+            state()
+        except Exception:
+            log.exception("The state of the run cannot be told")
+            return PlainTextResponse("the state of the run cannot be told\n", 503)
+        return PlainTextResponse("ok\n")
+
+    routes = [
+        Route("/metrics", metrics),
+        Route(ALWAYS_OPEN, healthy),
+        Route("/-/ready", ready),
+        Route("/api/run", lambda _: _json(state())),
+        Route("/api/incidents", lambda _: _json(incidents())),
+        *(Route(path, _static(*file)) for path, file in _STATIC.items()),
+    ]
+    return Gate(Starlette(routes=routes), token, hosts)
+
+
+def _settings(served: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        served,
+        loop="asyncio",
+        http=Patience,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=2,
+        h11_max_incomplete_event_size=16_384,
+    )
+
+
+def _page_for(accept: str, registry: CollectorRegistry) -> tuple[bytes, str]:
+    try:
+        encode, content_type = choose_encoder(accept)
+        return encode(registry), content_type
+    except (TypeError, ValueError):
+        # An Accept header that makes no sense is no reason to leave a scrape unanswered.
+        encode, content_type = choose_encoder("")
+        return encode(registry), content_type
+
+
+def _static(name: str, content_type: str) -> Callable[[Request], Response]:
+    body = files("sentinel.web").joinpath("static", name).read_bytes()
+    return lambda _: Response(body, headers={"content-type": content_type})
+
+
+def _json(told: Any) -> Response:
+    body = json.dumps(_speakable(told), allow_nan=False)
+    return Response(body, headers={"content-type": "application/json"})
+
+
+def _speakable(told: Any) -> Any:
+    # JSON has no word for what is not finite; text such as "nan" is what browsers can read.
+    if isinstance(told, float) and not isfinite(told):
+        return str(told)
+    if isinstance(told, dict):
+        return {str(key): _speakable(value) for key, value in told.items()}
+    if isinstance(told, (list, tuple)):
+        return [_speakable(value) for value in told]
+    return told

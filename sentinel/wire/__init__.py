@@ -1,0 +1,1 @@
+"""How records travel from a trainer to its agent."""

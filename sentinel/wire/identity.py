@@ -1,0 +1,108 @@
+"""Identity: which run this process is part of, and which rank of it.
+
+Launchers tell a rank its place in the environment. The run's id is the one thing they do not
+agree on, so the ranks of one node derive it from what they share: their parent process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from sentinel.wire import places
+from sentinel.wire.process import Process
+
+_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+_WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_LOCAL_WORLD = (
+    "LOCAL_WORLD_SIZE",
+    "LOCAL_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "SLURM_NTASKS_PER_NODE",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One rank of one attempt of one run, and where it runs."""
+
+    run: str
+    attempt: int = 0
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    host: str = ""
+
+
+def identify(name: str | None = None, environ: Mapping[str, str] | None = None) -> Identity:
+    """Who the calling process is, from what its launcher left in the environment.
+
+    `name` is the run's name as a person gave it; without one the script's name serves. An
+    explicit `SENTINEL_RUN_ID` is the id itself. Raises ValueError if that is not a usable id.
+    """
+    environ = os.environ if environ is None else environ
+    # Tasks of a Slurm allocation that no launcher numbered are one process: `salloc` sets
+    # SLURM_NTASKS for the shell as well.
+    rank = _number(environ, _RANK)
+    world = max(1, _number(environ, _WORLD, 1)) if _given(environ, _RANK) else 1
+    local_world = min(world, max(1, _number(environ, _LOCAL_WORLD, world)))
+    run = environ.get("SENTINEL_RUN_ID") or _derived(name, environ, alone=local_world == 1)
+    start = _number(environ, ("TORCHELASTIC_RESTART_COUNT",))
+    return Identity(
+        run=places.checked(run),
+        attempt=first_free_attempt(run, rank, start),
+        rank=rank,
+        local_rank=_number(environ, _LOCAL_RANK, rank if local_world == world else 0),
+        world_size=world,
+        local_world_size=local_world,
+        host=os.uname().nodename,
+    )
+
+
+def first_free_attempt(run: str, rank: int, start: int = 0) -> int:
+    """The first attempt from `start` on of which that rank left no trace."""
+    taken = {path.name for path in places.rings(run)} | places.remembered(run)
+    attempt = start
+    while places.ring_name(attempt, rank) in taken:
+        attempt += 1
+    return attempt
+
+
+def _derived(name: str | None, environ: Mapping[str, str], *, alone: bool) -> str:
+    me = Process.me()
+    # The parent of torchrun's workers stays through elastic restarts, while the port may change;
+    # one script may start several jobs one after the other, told apart by the port alone.
+    parent = None if alone else Process.of(os.getppid())
+    shared = parent or me
+    seed = [shared.pid, shared.started, os.uname().nodename]
+    if parent and "TORCHELASTIC_RUN_ID" not in environ:
+        seed += [environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")]
+    digest = crc32(repr(seed).encode()) & 0xFFFFFF
+    return f"{_slug(name or Path(sys.argv[0]).stem)}-{digest:06x}"
+
+
+def _slug(text: str) -> str:
+    """A name as a part of an id.
+
+    >>> _slug("Llama 3 / GRPO!"), _slug("...")
+    ('llama-3-grpo', 'run')
+    """
+    return re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-._")[:80] or "run"
+
+
+def _given(environ: Mapping[str, str], names: tuple[str, ...]) -> bool:
+    return any(environ.get(name, "").isdecimal() for name in names)
+
+
+def _number(environ: Mapping[str, str], names: tuple[str, ...], otherwise: int = 0) -> int:
+    for name in names:
+        if environ.get(name, "").isdecimal():
+            return int(environ[name])
+    return otherwise

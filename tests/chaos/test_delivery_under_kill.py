@@ -1,0 +1,84 @@
+"""A courier killed at random moments, before a receiver that fails, loses no page.
+
+`CHAOS_KILLS` sets how often it is killed.
+"""
+
+import multiprocessing
+import os
+import random
+import time
+from collections import defaultdict
+from contextlib import closing
+from itertools import pairwise
+
+import pytest
+import receiver
+from chaos.delivering import SINK, deliver
+from pages import page
+from receiver import Receiver
+
+from sentinel.outlets import outbox
+from sentinel.outlets.database import connect
+
+KILLS = int(os.environ.get("CHAOS_KILLS", "25"))
+PAGES = 4 * KILLS
+LONGEST_BETWEEN_ANSWER_AND_COMMIT = 1.0
+LONGEST_END = 60.0
+
+
+def troubled(random_, requests):
+    """Modes for that many requests: four in ten are some failure."""
+    modes = {
+        receiver.ok(): 60,
+        receiver.status(500): 20,
+        receiver.status(429, Retry_After="0.05"): 8,
+        receiver.hang_up(): 6,
+        receiver.hang(): 3,
+        receiver.accept_then_hang(): 3,
+    }
+    return random_.choices(list(modes), list(modes.values()), k=requests)
+
+
+@pytest.mark.chaos
+def test_nothing_is_lost_and_every_repeat_has_a_reason(tmp_path):
+    """A repeat needs a receiver that took a page without a word, or a kill before the commit."""
+    random_ = random.Random(20)
+    path = tmp_path / "sentinel.db"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["chaos.delivering"])
+    kills = []
+    with Receiver(script=troubled(random_, 100 * PAGES)) as there:
+        for _ in range(KILLS):
+            process = context.Process(target=deliver, args=(path, there.url, PAGES))
+            process.start()
+            process.join(random_.uniform(0.05, 0.5))
+            kills.append(time.monotonic())
+            process.kill()
+            process.join()
+        last = context.Process(target=deliver, args=(path, there.url, PAGES))
+        last.start()
+        last.join(LONGEST_END)
+        last.kill()
+        last.join()
+    assert last.exitcode == 0, "what the kills left behind was not delivered in time"
+
+    taken = defaultdict(list)
+    for request in there.taken:
+        taken[request.headers["webhook-id"]].append(request)
+    raised = [outbox.identity(page(episode=n + 1), SINK) for n in range(PAGES)]
+    assert taken.keys() == set(raised), "a page was lost, or one came that nobody raised"
+    for requests in taken.values():
+        for earlier, later in pairwise(requests):
+            assert has_a_reason(earlier, later, kills), "a page was repeated without a reason"
+    with closing(connect(path)) as connection:
+        assert outbox.counts(connection) == {(SINK, "delivered"): PAGES}
+    unanswered = sum(not request.answered for request in there.taken)
+    print(
+        f"{KILLS} kills, {PAGES} pages in {len(there.requests)} requests: 0 lost, "
+        f"{len(there.taken) - PAGES} repeated, {unanswered} taken without an answer"
+    )
+
+
+def has_a_reason(earlier, later, kills):
+    end = min(later.time, earlier.time + LONGEST_BETWEEN_ANSWER_AND_COMMIT)
+    return not earlier.answered or any(earlier.time <= kill <= end for kill in kills)

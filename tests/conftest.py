@@ -1,0 +1,92 @@
+"""What every test shares: places of its own, errors that are heard, and rings read back."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sentinel.hook import guard, session
+from sentinel.record import Record
+from sentinel.wire import places
+from sentinel.wire.pack import Unpacker
+from sentinel.wire.ring import Cursor, Header, RingReader
+
+_LAUNCHERS = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "SLURM_", "OMPI_", "PMI_", "TORCHELASTIC")
+
+
+@pytest.fixture(autouse=True)
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test writes to the user's directories, or inherits a launcher's environment."""
+    for name in list(os.environ):
+        if name.startswith((*_LAUNCHERS, "SENTINEL_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "shm"))
+    sources = str(Path(__file__).parents[1])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([sources, os.environ.get("PYTHONPATH", "")]))
+
+
+@pytest.fixture(autouse=True)
+def loud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that the hook would swallow fails the test, unless swallowing is its subject."""
+    if "quiet" not in request.keywords:
+        monkeypatch.setattr(guard, "report", _raise)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_on() -> Iterator[None]:
+    """Every run that a test begins must end in it."""
+    yield
+    assert session.current() is None
+
+
+@pytest.fixture
+def told() -> Callable[[], dict[int, list[Record]]]:
+    """Reads every ring there is: records by rank, in order."""
+    return read_rings
+
+
+@pytest.fixture
+def headers() -> Callable[[], dict[int, Header]]:
+    """Reads the header of every ring there is, by rank."""
+    return lambda: {header.identity.rank: header for header, _ in _opened()}
+
+
+def read_rings() -> dict[int, list[Record]]:
+    """Records of every ring under `$SENTINEL_RUNTIME_DIR`, by rank, attempts joined."""
+    found: dict[int, list[Record]] = {}
+    for header, reader in _opened():
+        who = header.identity
+        unpacker = Unpacker(who.run, who.attempt, who.rank)
+        batch = reader.read(Cursor())
+        assert (batch.lost, batch.corrupt) == (0, 0)
+        records = [unpacker.unpack(payload) for payload in batch.payloads]
+        found.setdefault(who.rank, []).extend(r for r in records if r is not None)
+    return found
+
+
+def _opened() -> Iterator[tuple[Header, RingReader]]:
+    root = Path(os.environ["SENTINEL_RUNTIME_DIR"])
+    for run in sorted(root.iterdir()) if root.is_dir() else []:
+        for path in places.rings(run.name):
+            reader = RingReader(path)
+            yield reader.header(), reader
+            reader.close()
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], list[str]]:
+    """Writes a script and gives the command line that runs it."""
+
+    def write(text: str) -> list[str]:
+        path = tmp_path / "train.py"
+        path.write_text(text)
+        return [sys.executable, str(path)]
+
+    return write

@@ -1,0 +1,72 @@
+"""An hour of a run that goes wrong, as Prometheus would have scraped it from our own exposition."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from prometheus_client.utils import floatToGoString
+from verdicts import RUN, incident, measured, said, spread
+
+from sentinel.discover import classes
+from sentinel.engine import Verdict
+from sentinel.incident import Page, Reason
+from sentinel.outlets.exposition import Exposition
+from sentinel.record import Event, Record
+from sentinel.signals import SIGNALS
+from sentinel.tally import COUNTS, Tally
+
+START = 1_700_000_000.0
+EVERY = 30.0
+SCRAPES = 120
+END = START + EVERY * (SCRAPES - 1)
+
+
+def openmetrics() -> str:
+    """The hour as one OpenMetrics text with timestamps."""
+    lines: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    tally = Tally()
+    detectors = {name: kind.severity for name, kind in classes("detectors").items()}
+    shown = Exposition(tally, detectors)
+    for scrape in range(SCRAPES):
+        for verdict in _happened(scrape, tally):
+            shown.take(verdict)
+        for family in shown.collect():
+            about = family.name, family.type, family.documentation
+            lines[about] += [_line(sample, START + EVERY * scrape) for sample in family.samples]
+    return "\n".join([*_families(lines), "# EOF\n"])
+
+
+def _happened(scrape: int, tally: Tally) -> Iterator[Verdict]:
+    """Two ranks train; in the second half KL blows up, a rank goes, and all is counted."""
+    time = START + EVERY * scrape
+    if scrape == 0:
+        yield said(Event.START, rank=0, values={"world_size": 2.0}, time=time)
+    for count in COUNTS:
+        tally.add(count.family, f"a {count.label}", scrape % 3)
+    values = {name: scrape / 10 for name in SIGNALS if name != "global_step"}
+    ranges = {name: spread(value / 2, value * 2) for name, value in values.items()}
+    yield said(step=scrape, time=time, values={**values, "mine": 1.0}, spread=ranges)
+    for rank in (0, 1):
+        yield measured(step=scrape, rank=rank, step_time=0.5)
+    if scrape % 40 == 39:
+        yield said(Event.SAVE, step=scrape, time=time)
+    if scrape == SCRAPES // 2:
+        page = Page(Reason.OPENED, incident(), scrape, time)
+        yield Verdict(Record(RUN, -1, scrape, time), pages=(page,))
+    running = 2.0 if scrape < SCRAPES - 5 else 1.0
+    yield said(Event.TICK, step=scrape, time=time, values={"ranks_running": running})
+    if scrape == SCRAPES - 5:
+        yield said(Event.STOP, step=scrape, rank=1, facts={"outcome": "died"})
+
+
+def _line(sample, time: float) -> str:
+    labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
+    return f"{sample.name}{{{labels}}} {floatToGoString(sample.value)} {time}"
+
+
+def _families(lines: dict[tuple[str, str, str], list[str]]) -> Iterator[str]:
+    for (name, kind, text), samples in lines.items():
+        yield f"# TYPE {name} {kind}"
+        yield f"# HELP {name} {text}"
+        yield from sorted(samples, key=lambda line: line.rpartition("}")[0])

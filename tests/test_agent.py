@@ -1,0 +1,70 @@
+"""Agent: what was not stored did not happen, and is judged again by the next agent."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+from ranks import ranks
+
+from sentinel.agent import Agent
+from sentinel.outlets.database import connect
+from sentinel.settings import load
+from sentinel.wire.places import run_dir
+
+LOSSES = [1.0] * 10 + [float("nan")] * 10
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path, monkeypatch):
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
+    monkeypatch.chdir(tmp_path)
+
+
+def agent():
+    sinks = {"webhook": {"url": "http://127.0.0.1:9/nobody"}}
+    return Agent("live", load({"linger_seconds": 0.0, "port": 0, "sinks": sinks}))
+
+
+def queued():
+    with closing(connect(run_dir("live") / "sentinel.db")) as database:
+        return database.execute("select count(*) from outbox").fetchone()[0]
+
+
+def test_a_turn_that_could_not_be_stored_is_judged_again_by_the_next_agent(monkeypatch):
+    """Else the incident would be known and its page would not exist."""
+    with ranks() as begin:
+        begin(0, world=1, steps=20, values={"loss": LOSSES})
+        first = agent()
+
+        def full(_):
+            raise sqlite3.OperationalError("database or disk is full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(first.journal, "place", full)
+            with pytest.raises(sqlite3.OperationalError):
+                first.serve()
+        assert queued() == 0
+
+        begin(0, world=1, steps=1, attempt=1, ending="finished")
+        second = agent()
+        monkeypatch.setattr(second, "_over", lambda: second.source.attempt == 1)
+        second.serve()
+        assert queued() > 0
+
+
+def test_a_database_that_is_in_use_is_not_set_aside(monkeypatch):
+    """It is whole: only this moment's access failed."""
+    path = run_dir("live") / "sentinel.db"
+    connect(path).close()
+
+    def busy(_):
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr("sentinel.outlets.database.connect", busy)
+    with pytest.raises(sqlite3.OperationalError):
+        agent()
+
+    assert not list(path.parent.glob("*.corrupt-*"))

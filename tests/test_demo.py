@@ -1,0 +1,238 @@
+"""The demo: its verdict is strict, its receiver believes nobody, and the whole of it passes."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+from pages import page
+from pydantic import SecretStr
+
+from sentinel.demo import stage
+from sentinel.demo.course import FAULTS, judge
+from sentinel.demo.delivery import Delivery
+from sentinel.demo.receiver import Receiver
+from sentinel.incident import Reason
+from sentinel.sinks.slack import Slack
+from sentinel.sinks.webhook import Webhook
+
+ROOT = Path(__file__).parent.parent
+EXPECTED = {name: fault.step for fault in FAULTS for name in fault.detectors}
+
+
+def opened(detector: str, step: int, reason: str = "opened") -> Delivery:
+    return Delivery(reason, detector, "critical", step, step, "It is so.", "Do this.", {}, 0.1)
+
+
+def as_expected() -> list[Delivery]:
+    return [opened(name, step + 10) for name, step in EXPECTED.items()]
+
+
+def test_the_demo_passes_when_each_mistake_was_told_and_nothing_else():
+    outcome = judge(as_expected())
+
+    assert outcome.passed
+    assert outcome.caught.keys() == EXPECTED.keys()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_demo_fails_when_a_page_is_missing(name):
+    outcome = judge(page for page in as_expected() if page.detector != name)
+
+    assert outcome.missing == (name,)
+    assert not outcome.passed
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        opened("loss_plateau", 500),
+        opened("kl_blowup", EXPECTED["kl_blowup"] - 1),
+        opened("reward_collapse", 10_000),
+    ],
+    ids=["of a detector nobody expects", "before its mistake", "of a second episode"],
+)
+def test_the_demo_fails_when_a_page_comes_that_should_not(page):
+    outcome = judge(sorted([*as_expected(), page], key=lambda page: page.step))
+
+    assert outcome.unexpected == (page,)
+    assert not outcome.passed
+
+
+def test_pages_that_tell_more_of_an_incident_are_no_new_ones():
+    later = [opened("kl_blowup", 600, "worsened"), opened("reward_collapse", 700, "resolved")]
+
+    assert judge([*as_expected(), *later]).passed
+
+
+@pytest.fixture
+def receiver():
+    with Receiver("a secret") as receiver:
+        yield receiver
+
+
+def post(receiver: Receiver, secret: str = "a secret", identity: str = "one") -> int:
+    sink = Webhook(url=SecretStr(f"{receiver.url}/webhook"), secret=SecretStr(secret))
+    worded = sink.stamp(sink.word(page(Reason.OPENED), identity), time.time())
+    sent = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=5)
+    return sent.status_code
+
+
+def test_the_receiver_reads_what_the_webhook_words(receiver):
+    assert post(receiver) == 200
+
+    delivery = receiver.arrived.get(timeout=5)
+    assert replace(delivery, seconds=0.0) == Delivery(
+        reason="opened",
+        detector="kl_blowup",
+        severity="critical",
+        step=120,
+        onset_step=90,
+        summary="KL is 2 nats.",
+        remedy="Raise the KL coefficient.",
+        evidence={"kl": 2.0, "limit": 0.4},
+        seconds=0.0,
+    )
+
+
+def test_the_receiver_refuses_what_is_not_signed_with_its_secret(receiver):
+    assert post(receiver, secret="another") == 401
+    assert requests.post(f"{receiver.url}/webhook", data=b"{}", timeout=5).status_code == 401
+    assert receiver.arrived.empty()
+
+
+def test_the_receiver_takes_a_repeat_and_tells_it_once(receiver):
+    assert [post(receiver), post(receiver), post(receiver, identity="two")] == [200, 200, 200]
+    assert receiver.arrived.qsize() == 2
+
+
+def test_the_receiver_reads_what_slack_would(receiver):
+    sink = Slack(url=SecretStr(f"{receiver.url}/slack"))
+    worded = sink.word(page(Reason.OPENED), "one")
+    answer = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=5)
+
+    assert sink.accepted(answer.status_code, answer.text)
+    assert "kl_blowup on grpo-7b" in receiver.arrived.get(timeout=5)
+
+
+def test_no_page_of_a_demo_can_reach_the_users_own_channel(tmp_path):
+    ours = {
+        "SENTINEL_SINKS__SLACK__URL": "https://hooks.slack.com/x",
+        "SENTINEL_OFF": "1",
+        "A": "b",
+    }
+    environ = stage.environment(ours, tmp_path)
+
+    assert environ["A"] == "b"
+    named = {name: value for name, value in environ.items() if name.startswith("SENTINEL_")}
+    assert named.keys() == {"SENTINEL_HOME", "SENTINEL_RUNTIME_DIR", "SENTINEL_CONFIG"}
+    assert all(value.startswith(str(tmp_path)) for value in named.values())
+
+
+def test_without_torch_the_demo_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(stage, "find_spec", lambda _: None)
+
+    assert "pip install torch" in stage.lacking()
+
+
+def test_no_process_is_left_when_the_stage_is_cleared(tmp_path):
+    started = stage.Stage(tmp_path)
+    started.configure("http://127.0.0.1:9", "a secret")
+    started.start()
+    deadline = time.monotonic() + 60
+    while not started.watched and time.monotonic() < deadline:
+        time.sleep(0.1)
+    torchrun = psutil.Process(started.training.pid)
+    running = [torchrun, *torchrun.children(recursive=True), psutil.Process(started.agent["pid"])]
+    started.clear()
+
+    assert len(set(running)) >= 1 + stage.RANKS
+    assert [process for process in running if process.is_running()] == []
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """The modules of the training script, as torchrun lets them find each other."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "demo"))
+    import stories
+    import train
+
+    return stories, train
+
+
+def numbers(stories, text: str) -> list[int]:
+    words = text.split()
+    return [stories.NUMBER[word] for word in words]
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        ("the fox sees a owl . a red fox hears the tree near the boat .", 0.5),
+        ("the fox sees a owl . the fox sees a owl .", 0.25),
+        ("the owl sees a fox . the fox sees a owl", 0.0),
+        ("the fox the fox the fox . fox sees owl .", 0.0),
+        ("a fox sees a owl . a fox sees a fox . a fox sees a bear . a fox sees a king .", 1.0),
+    ],
+    ids=["two", "the same twice", "another topic, and unfinished", "no grammar", "four"],
+)
+def test_a_story_earns_for_different_correct_sentences_about_its_topic(scripts, text, reward):
+    stories, _ = scripts
+
+    assert stories.reward(numbers(stories, "story fox : " + text)) == reward
+
+
+def test_stories_to_learn_from_earn_something_and_could_earn_more(scripts):
+    stories, _ = scripts
+    dice = random.Random(0)
+    rewards = [stories.reward(stories.story(dice)) for _ in range(500)]
+
+    assert 0.2 < sum(rewards) / 500 < 0.8
+
+
+def saved(train, updates: int, counts: int, tmp_path) -> list[int]:
+    kept = train.Checkpoints(tmp_path, save_steps=500, max_steps=4000)
+    steps = []
+    for _ in range(updates):
+        kept.global_step += counts
+        if kept.due:
+            steps.append(kept.global_step)
+    return steps
+
+
+def test_a_counter_that_moves_twice_saves_as_was_reported(scripts, tmp_path):
+    """huggingface/trl#2124: 500, 1000, ..., 4000, then every 2 steps until 8000."""
+    _, train = scripts
+
+    assert saved(train, 4000, 1, tmp_path) == list(range(500, 4001, 500))
+    twice = saved(train, 4000, 2, tmp_path)
+    assert twice == [*range(500, 4000, 500), *range(4000, 8001, 2)]
+
+
+def test_the_mistake_is_as_large_as_the_demo_says(scripts):
+    _, train = scripts
+    meant, wrong = train.Settings(), train.RELOADED
+
+    assert "300 times too high" in FAULTS[0].mistake
+    assert wrong.learning_rate / meant.learning_rate == pytest.approx(300)
+    assert "1000 times too low" in FAULTS[0].mistake
+    assert meant.kl_coef / wrong.kl_coef == pytest.approx(1000)
+
+
+@pytest.mark.timeout(700)
+def test_every_mistake_in_a_real_training_is_told_and_nothing_else():
+    """Four real processes: this is `make demo`, and a KL and a reward that really move."""
+    command = [sys.executable, "-m", "sentinel", "demo", "--json"]
+    played = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
+
+    lines = [json.loads(line) for line in played.stdout.splitlines()]
+    told = {line["detector"] for line in lines if line["type"] == "page"}
+    assert (played.returncode, lines[-1]["passed"]) == (0, True), played.stdout + played.stderr
+    assert told == EXPECTED.keys()
+    assert all(0 <= late <= 60 for late in lines[-1]["steps_after"].values())

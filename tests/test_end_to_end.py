@@ -1,0 +1,246 @@
+"""From decorator to page: real ranks under a real launcher, a real agent, a real receiver."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from ranks import until
+from receiver import Receiver
+
+from sentinel.outlets.database import connect
+from sentinel.outlets.history import History
+from sentinel.record import Event
+
+torch = pytest.importorskip("torch")
+
+CAPTURED = {"loss", "grad_norm", "learning_rate", "optimizer_steps", "reward"}
+
+SCRIPT = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import sentinel
+
+@sentinel.monitor(run="e2e", save_steps=500)
+def train(steps, ending):
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(1, steps + 1):
+        x = torch.randn(16, 8)
+        loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        sentinel.log({"reward": float(rank)}, step=step)
+        open(f"{sys.argv[3]}/{rank}", "w").write(f"{os.getpid()} {step} {loss.item()!r}")
+        time.sleep(100.0 if ending == "hang" and rank == 1 and step == 30 else 0.02)
+    if ending == "raise" and rank == 1:
+        raise ValueError("a secret in the message")
+    if ending == "exit":
+        sys.exit(3)
+    dist.destroy_process_group()
+
+train(int(sys.argv[1]), sys.argv[2])
+"""
+
+SETTINGS = """
+linger_seconds = 1.0
+[detectors.run_stalled]
+floor = 3.0
+[sinks.webhook]
+url = "{url}"
+"""
+
+
+class Training:
+    """Two ranks under torchrun, and what becomes of them."""
+
+    def __init__(self, place, steps, ending):
+        self.place = place
+        (place / "marks").mkdir()
+        (place / "train.py").write_text(SCRIPT)
+        words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+        self.launcher = subprocess.Popen(
+            [sys.executable, *words, str(steps), ending, str(place / "marks")],
+            cwd=place,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def mark(self, rank):
+        """Process, last step and last loss of that rank, once it has made a step."""
+        try:
+            pid, step, loss = (self.place / "marks" / str(rank)).read_text().split()
+        except (FileNotFoundError, ValueError):
+            return None
+        return int(pid), int(step), float(loss)
+
+    def reach(self, step):
+        for rank in (0, 1):
+            until(lambda rank=rank: (self.mark(rank) or (0, 0))[1] >= step, 60.0, f"step {step}")
+
+    @property
+    def run(self):
+        (found,) = (self.place / "home" / "runs").iterdir()
+        return found
+
+    def outcome(self, seconds=30.0):
+        told = self.run / "outcome.json"
+        until(told.exists, seconds, "the outcome is written")
+        return json.loads(told.read_text())
+
+    def agent(self):
+        return json.loads((self.run / "agent.json").read_text())["pid"]
+
+    def steps(self):
+        """The combined record of every step."""
+        with closing(connect(self.run / "sentinel.db")) as database:
+            return [r for r in History(database).all(self.run.name) if r.event is Event.STEP]
+
+    def end(self):
+        self.launcher.kill()
+        self.launcher.wait()
+        for rank in (0, 1):
+            if mark := self.mark(rank):
+                quietly_kill(mark[0])
+        gone = until(lambda: not (self.run / "agent.json").exists(), 30.0, "the agent has left")
+        assert gone
+
+
+def quietly_kill(pid):
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def receiver():
+    with Receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch, receiver):
+    """Starts a training of so many steps that ends as told; ends it whatever the test does."""
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    (tmp_path / "sentinel.toml").write_text(SETTINGS.format(url=receiver.url))
+    started = []
+
+    def begin(steps, ending="return"):
+        started.append(Training(tmp_path, steps, ending))
+        return started[-1]
+
+    yield begin
+    for training in started:
+        training.end()
+
+
+def told(receiver):
+    """Detector and state of every page that arrived, with its summary."""
+    alerts = [request.json["alerts"][0] for request in receiver.taken]
+    return [(a["labels"]["detector"], a["status"], a["annotations"]["summary"]) for a in alerts]
+
+
+def test_a_healthy_run_is_recorded_whole_and_wakes_nobody(train, receiver):
+    training = train(40)
+    assert training.launcher.wait(90.0) == 0
+
+    assert training.outcome()["outcome"] == "finished"
+    steps = training.steps()
+    assert [record.step for record in steps] == list(range(1, 41))
+    for record in steps:
+        assert record.values.keys() >= CAPTURED
+        assert (record.values["reward"], record.spread["reward"].max_rank) == (0.5, 1)
+        # Gradients are averaged across ranks, so their norm is the same on both.
+        assert record.spread["grad_norm"].std == 0.0
+    assert all(record.values["step_time"] >= 0.02 for record in steps[1:])
+    last = [training.mark(rank)[2] for rank in (0, 1)]
+    assert steps[-1].values["loss"] == pytest.approx(sum(last) / 2)
+    assert told(receiver) == []
+
+
+def test_all_ranks_killed_is_a_page_within_five_seconds(train, receiver):
+    training = train(100_000)
+    training.reach(20)
+    # Without the launcher nobody else ends the ranks, so every death is ours.
+    training.launcher.kill()
+    for rank in (0, 1):
+        os.kill(training.mark(rank)[0], signal.SIGKILL)
+
+    (page,) = until(lambda: told(receiver), 5.0, "the page arrives")
+    assert page[:2] == ("run_died", "firing")
+    assert "killed at step" in page[2]
+    outcome = training.outcome()
+    assert outcome["outcome"] == "died"
+    assert outcome["step"] >= training.mark(0)[1] - 1
+
+
+def test_an_exception_is_told_by_its_type_and_never_its_message(train, receiver):
+    training = train(30, "raise")
+    assert training.launcher.wait(90.0) == 1
+
+    until(lambda: told(receiver), 10.0, "the page arrives")
+    assert training.outcome()["outcome"] == "exception"
+    assert told(receiver) == [("run_failed", "firing", "Rank 1 raised ValueError at step 30.")]
+    assert all(b"secret" not in request.body for request in receiver.requests)
+
+
+def test_an_exit_code_is_kept_and_told(train, receiver):
+    training = train(30, "exit")
+    training.launcher.wait(90.0)
+
+    until(lambda: told(receiver), 10.0, "the page arrives")
+    outcome = training.outcome()
+    assert (outcome["outcome"], outcome["code"]) == ("exit", "3")
+    ((detector, _, summary),) = told(receiver)
+    assert detector == "run_failed"
+    assert "exit code 3" in summary
+
+
+def test_a_rank_that_stands_still_is_named(train, receiver):
+    training = train(100_000)
+    training.reach(30)
+    pid = training.mark(1)[0]
+    os.kill(pid, signal.SIGSTOP)
+
+    detector, status, summary = until(lambda: told(receiver), 15.0, "the page arrives")[0]
+    assert (detector, status) == ("run_stalled", "firing")
+    assert "Rank 1 is stopped by a signal; none has moved past step" in summary
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: ("run_stalled", "resolved") in [p[:2] for p in told(receiver)], 20.0, "it ends")
+
+
+def test_a_rank_that_hangs_in_its_own_code_is_named_though_all_stand_at_one_step(train, receiver):
+    """The others are inside the backward pass of the next step already, waiting for it."""
+    train(100_000, "hang")
+
+    ((detector, _, summary),) = until(lambda: told(receiver), 60.0, "the page arrives")
+    assert detector == "run_stalled"
+    assert "Rank 1 is behind; none has moved past step 30" in summary
+
+
+def test_the_hook_brings_a_killed_agent_back_and_no_step_is_lost(train, receiver):
+    training = train(400)
+    training.reach(50)
+    first = training.agent()
+    os.kill(first, signal.SIGKILL)
+
+    until(lambda: training.agent() != first, 15.0, "another agent serves the run")
+    assert training.launcher.wait(90.0) == 0
+    assert training.outcome()["outcome"] == "finished"
+    assert [record.step for record in training.steps()] == list(range(1, 401))
+    assert told(receiver) == []

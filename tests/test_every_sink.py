@@ -1,0 +1,104 @@
+"""What every sink owes: each file of the room is held to it, with no entry here."""
+
+import json
+from dataclasses import fields, is_dataclass, replace
+from typing import get_args, get_type_hints
+
+import pytest
+from pages import page
+from pydantic import SecretStr
+
+from sentinel import discover
+from sentinel.finding import Severity
+from sentinel.incident import Reason
+from sentinel.post import Stamped
+
+SINKS = discover.classes("sinks")
+PAGES = [
+    page(reason, severity=severity, rank=rank)
+    for reason in Reason
+    for severity in Severity
+    for rank in (-1, 0, 7)
+]
+HOSTILE = page(
+    run="<!channel> \u202e" + "&" * 9000,
+    detector="`x`",
+    summary="\ud83d\x00" * 2000,
+    evidence={"\x1b[31m": "x" * 9000, "nan": float("nan")}
+    | {f"k{n}": float(n) for n in range(5000)},
+)
+
+
+def secret_fields(kind):
+    hints = get_type_hints(kind)
+    return [f.name for f in fields(kind) if SecretStr in (hints[f.name], *get_args(hints[f.name]))]
+
+
+@pytest.fixture(params=sorted(SINKS), ids=str)
+def kind(request):
+    return SINKS[request.param]
+
+
+@pytest.fixture
+def sink(kind):
+    """The sink with a canary in every secret."""
+    address, other = "https://receiver.example/CANARY-URL", "CANARY"
+    return kind(**{name: address if "url" in name else other for name in secret_fields(kind)})
+
+
+def test_is_a_dataclass_whose_every_setting_is_told(kind):
+    assert is_dataclass(kind)
+    for field in fields(kind):
+        assert f"`{field.name}`" in f"{kind.__doc__}", f"{field.name} is not in the docstring"
+
+
+def test_words_every_page_as_a_post(sink):
+    for told in [*PAGES, HOSTILE]:
+        post = sink.word(told, "0" * 32)
+        assert post.url.startswith("https://")
+        assert 0 < len(post.body) < 65536
+        assert all(name.isascii() and value.isascii() for name, value in post.headers.items())
+
+
+def test_words_the_same_page_the_same_way_every_time(sink):
+    """A repeat must be recognisable as one, so wording knows no clock and no chance."""
+    told = page()
+
+    assert sink.word(told, "a" * 32) == sink.word(replace(told), "a" * 32)
+
+
+def test_the_wording_does_not_change_the_page(sink):
+    told, before = page(), page()
+    sink.word(told, "a" * 32)
+
+    assert told == before
+
+
+def test_a_resolved_page_reads_differently(sink):
+    assert sink.word(page(), "a").body != sink.word(page(Reason.RESOLVED), "a").body
+
+
+def test_the_text_says_what_happened(sink):
+    body = sink.word(page(), "a" * 32).body.decode()
+    if sink.word(page(), "a").headers.get("Content-Type") == "application/json":
+        body = json.dumps(json.loads(body), ensure_ascii=False)
+
+    assert "KL is 2 nats." in body
+    assert "grpo-7b" in body
+
+
+def test_nothing_printed_holds_a_secret(sink):
+    post = sink.word(page(), "a" * 32)
+    if isinstance(sink, Stamped):
+        post = sink.stamp(post, 1.0)
+
+    assert "CANARY" not in repr(sink) + str(sink) + repr(post) + str(post)
+
+
+def test_the_body_does_not_tell_the_address(sink):
+    """Some receivers want a key in the body; none needs to be told its own address."""
+    assert b"CANARY-URL" not in sink.word(page(), "a" * 32).body
+
+
+def test_a_refusal_is_no_yes(sink):
+    assert not any(sink.accepted(status, "no") for status in (0, 301, 400, 404, 429, 500, 503))

@@ -1,0 +1,65 @@
+"""The examples run as they stand, and sentinel hears them to the end."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+CAPTURED = {"loss", "grad_norm", "learning_rate", "optimizer_steps", "global_step", "step_time"}
+
+EXAMPLES = {
+    "plain_loop": ([], 300, "worst_error"),
+    "ddp": ([*TORCHRUN, "--nproc-per-node", "2"], 200, "accuracy"),
+}
+
+
+@pytest.fixture
+def environ(tmp_path):
+    """An environment in which nothing of the user's own sentinel is."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("SENTINEL_")}
+    return ours | {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "SENTINEL_HOME": str(tmp_path / "home"),
+        "SENTINEL_RUNTIME_DIR": str(tmp_path / "rings"),
+        "SENTINEL_LINGER_SECONDS": "0",
+    }
+
+
+def once_written(folder: Path, name: str, seconds: float = 30.0) -> Path:
+    """The one file of that name below `folder`, as soon as it is there."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = list(folder.glob(f"runs/*/{name}"))
+        if found:
+            return found[0]
+        time.sleep(0.05)
+    raise AssertionError(f"No {name} within {seconds:.0f} s.")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs_and_is_heard_to_its_end(name, environ, tmp_path):
+    launcher, steps, logged = EXAMPLES[name]
+    command = [sys.executable, *launcher, str(ROOT / "examples" / f"{name}.py")]
+    subprocess.run(command, env=environ, cwd=tmp_path, check=True, timeout=200)
+    outcome = once_written(tmp_path / "home", "outcome.json")
+
+    told = json.loads(outcome.read_text())
+    assert (told["outcome"], told["step"]) == ("finished", steps)
+    history = sqlite3.connect(outcome.with_name("sentinel.db"))
+    try:
+        last = "select step, vals from step where event = 'step' order by id desc limit 20"
+        rows = history.execute(last).fetchall()
+    finally:
+        history.close()
+    assert rows[0][0] == steps
+    # Where nothing clips, the gradient norm is measured every so many steps only.
+    assert {name for _, values in rows for name in json.loads(values)} == {*CAPTURED, logged}

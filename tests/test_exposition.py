@@ -1,0 +1,231 @@
+"""Exposition: every family under its name, whole at every moment, cheap to ask for."""
+
+import threading
+from math import inf, isnan, nan
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse
+from verdicts import NOW, RUN, incident, measured, paged, said, spread
+
+from sentinel.finding import Severity
+from sentinel.incident import Reason
+from sentinel.outlets.exposition import Exposition
+from sentinel.outlets.families import MOST_LABELS
+from sentinel.outlets.standing import STATES
+from sentinel.record import Event
+from sentinel.tally import COUNTS, Tally
+
+DETECTORS = {"kl_blowup": Severity.CRITICAL, "loss_plateau": Severity.WARNING}
+
+
+def exposition(*verdicts, tally=None, **settings):
+    shown = Exposition(tally or Tally(), DETECTORS, **settings)
+    for verdict in verdicts:
+        shown.take(verdict)
+    return shown
+
+
+def samples(shown):
+    """Value by family and labels, the run's label left out."""
+    text = generate_latest(shown.registry).decode()
+    return {
+        (s.name, *(s.labels[name] for name in sorted(s.labels.keys() - {"run"}))): s.value
+        for family in parse(text)
+        for s in family.samples
+    }
+
+
+def test_before_the_first_record_only_sentinel_itself_is_shown():
+    """Nothing is said of a run that is not known yet."""
+    assert {name for name, *_ in samples(exposition())} == {"sentinel_build_info"}
+
+
+def test_every_detector_is_shown_as_not_firing_as_soon_as_the_run_is_known():
+    """A missing series cannot be told from a broken exporter, so there is none missing."""
+    shown = samples(exposition(run=RUN))
+
+    for name, severity in DETECTORS.items():
+        assert shown["sentinel_alert_firing", name, severity.value] == 0
+        assert shown["sentinel_alerts_total", name, severity.value] == 0
+
+
+def test_the_run_tells_what_it_is():
+    """Facts of the start become labels of one info series, and only the known ones do."""
+    facts = {"framework": "trl", "algorithm": "grpo", "model": "qwen", "host": "secret"}
+    shown = exposition(said(Event.START, rank=0, facts=facts, values={"world_size": 8.0}))
+    text = generate_latest(shown.registry).decode()
+
+    assert (
+        f'sentinel_run_info{{algorithm="grpo",framework="trl",model="qwen",run="{RUN}",'
+        'world_size="8"} 1.0'
+    ) in text
+    assert "secret" not in text
+
+
+def test_exactly_one_state_is_on():
+    """All states are always there, so that a panel can draw them."""
+    shown = samples(exposition(said(Event.START), measured()))
+
+    assert {s: shown["sentinel_run_state", s] for s in STATES} == {
+        s: float(s == "running") for s in STATES
+    }
+    assert shown["sentinel_run_active",] == 1
+
+
+def test_a_finished_run_is_not_active():
+    """The end is said with a value before the series goes away."""
+    shown = samples(exposition(measured(), said(Event.STOP, facts={"outcome": "finished"})))
+
+    assert shown["sentinel_run_active",] == 0
+
+
+def test_signals_are_shown_with_how_the_ranks_differ():
+    """The unit stays last in every name."""
+    step = said(
+        values={"kl_ref": 0.2, "reward": 1.0, "learning_rate": 1e-6},
+        spread={"kl_ref": spread(0.1, 0.3), "learning_rate": spread(1e-6, 1e-6)},
+    )
+    shown = samples(exposition(step))
+
+    assert shown["sentinel_policy_kl_nats",] == 0.2
+    assert shown["sentinel_policy_kl_rank_min_nats",] == 0.1
+    assert shown["sentinel_policy_kl_rank_max_nats",] == 0.3
+    assert shown["sentinel_policy_kl_worst_rank",] == 1
+    assert shown["sentinel_reward",] == 1.0
+    # Ranks agree on a learning rate or the trainer is broken; three more families say no more.
+    assert ("sentinel_learning_rate_rank_min",) not in shown
+
+
+def test_what_is_not_finite_is_shown_as_it_is():
+    """NaN and infinity reach Prometheus instead of vanishing."""
+    shown = samples(exposition(measured(loss=nan, grad_norm=inf)))
+
+    assert isnan(shown["sentinel_loss",])
+    assert shown["sentinel_grad_norm",] == inf
+
+
+def test_ranks_are_shown_up_to_the_cap():
+    """A thousand ranks do not become three thousand series."""
+    ranks = [measured(step=4, rank=r, step_time=0.5) for r in range(1000)]
+    shown = samples(exposition(*ranks, per_rank_limit=3))
+
+    assert [key for key in shown if key[0] == "sentinel_rank_up"] == [
+        ("sentinel_rank_up", "0"),
+        ("sentinel_rank_up", "1"),
+        ("sentinel_rank_up", "2"),
+    ]
+    assert shown["sentinel_rank_step_duration_seconds", "2"] == 0.5
+    assert shown["sentinel_rank_last_step_timestamp_seconds", "2"] == NOW + 4
+
+
+def test_all_ranks_are_counted_however_many_are_shown():
+    """The cap hides ranks one by one, never their number."""
+    ticks = {"ranks_running": 1000.0, "ranks_gone": 24.0, "ranks_failed": 0.0, "idle_seconds": 1.0}
+    shown = samples(exposition(said(Event.TICK, values=ticks), per_rank_limit=0))
+
+    assert shown["sentinel_ranks_running",] == 1000
+    assert shown["sentinel_ranks_gone",] == 24
+    assert not [key for key in shown if "idle" in key[0]]
+
+
+def test_an_alert_fires_and_stops_firing_under_its_severity():
+    """Worse is another severity: the old one is off then, and both off in the end."""
+    shown = exposition(paged(severity=Severity.WARNING))
+    assert samples(shown)["sentinel_alert_firing", "kl_blowup", "warning"] == 1
+
+    shown.take(paged(Reason.WORSENED, severity=Severity.CRITICAL))
+    assert samples(shown)["sentinel_alert_firing", "kl_blowup", "warning"] == 0
+    assert samples(shown)["sentinel_alert_firing", "kl_blowup", "critical"] == 1
+
+    shown.take(paged(Reason.RESOLVED, severity=Severity.CRITICAL))
+    assert samples(shown)["sentinel_alert_firing", "kl_blowup", "critical"] == 0
+
+
+def test_two_ranks_fire_one_series_until_both_are_well():
+    """The first rank to recover does not switch off the other's alert."""
+    sick = [incident(rank=0), incident(rank=1)]
+    shown = exposition(*(paged(of=one) for one in sick), paged(Reason.RESOLVED, of=sick[0]))
+
+    assert samples(shown)["sentinel_alert_firing", "kl_blowup", "critical"] == 1
+
+
+def test_a_restarted_agent_goes_on_firing():
+    """Open incidents of before the restart are firing from the first scrape on."""
+    shown = exposition()
+    shown.resume([incident()])
+
+    assert samples(shown)["sentinel_alert_firing", "kl_blowup", "critical"] == 1
+
+
+@pytest.mark.parametrize("count", COUNTS, ids=lambda count: count.family)
+def test_every_count_of_the_tally_is_shown(count):
+    """Each counter arrives under its family and its label."""
+    tally = Tally()
+    tally.add(count.family, "ring_full", 3)
+
+    assert samples(exposition(tally=tally))[count.family, "ring_full"] == 3
+
+
+def test_a_flood_of_labels_keeps_its_total():
+    """Labels beyond the cap are counted as `other`, so that sums stay true."""
+    tally = Tally()
+    for i in range(MOST_LABELS + 50):
+        tally.add("sentinel_nonfinite_total", f"{i:04}")
+    shown = {k: v for k, v in samples(exposition(tally=tally)).items() if "nonfinite" in k[0]}
+
+    assert (len(shown), sum(shown.values())) == (MOST_LABELS + 1, MOST_LABELS + 50)
+    assert shown["sentinel_nonfinite_total", "other"] == 50
+
+
+@pytest.mark.parametrize(
+    "name", ['a"b\\', "new\nline", "\ud800", "x" * 9999, "\u202e\x00", "é" * 200, "{run='x'}"]
+)
+def test_no_name_breaks_the_page(name):
+    """Odd keys, facts and counter labels are read back by both parsers."""
+    tally = Tally()
+    tally.add("sentinel_nonfinite_total", name)
+    step = said(Event.START, rank=0, facts={"model": name})
+    shown = exposition(step, said(values={name: 1.0}), tally=tally)
+
+    assert list(parse(generate_latest(shown.registry).decode()))
+    assert list(parse_openmetrics(generate_openmetrics(shown.registry).decode()))
+
+
+def test_the_state_tells_the_page_what_it_shows():
+    """The page reads plain values under plain names."""
+    told = exposition(
+        said(values={"kl_ref": 0.2, "mine": 1.0}, spread={"kl_ref": spread(0.1, 0.3)}),
+        measured(rank=1, step_time=0.5),
+        paged(),
+    ).state()
+
+    assert (told["run"], told["state"], told["step"], told["steps"]) == (RUN, "running", 100, 2)
+    assert told["signals"]["kl_ref"]["worst_rank"] == 1
+    assert told["logged"] == {"mine": 1.0}
+    assert told["ranks"]["1"]["step_time"] == 0.5
+    assert told["incidents"][0]["summary"] == "KL is 2 nats."
+    assert told["incidents"][0]["rank"] is None
+
+
+def test_scrapes_during_a_busy_run_are_whole():
+    """A scrape sees a moment between two verdicts, never half of one."""
+    shown = exposition(run=RUN)
+    over = threading.Event()
+
+    def train():
+        for step in range(1, 3000):
+            value = float(step)
+            shown.take(said(step=step, values={"loss": value}, spread={"loss": spread(step, step)}))
+        over.set()
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    try:
+        while not over.is_set():
+            told = shown.state()["signals"].get("loss")
+            assert told is None or told["value"] == told["min"] == told["max"]
+    finally:
+        trainer.join(timeout=30)

@@ -1,0 +1,85 @@
+"""History: what is kept comes back as it was, and says how things stand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isnan, nan
+
+import pytest
+
+from sentinel.engine import Verdict
+from sentinel.finding import Finding, Severity
+from sentinel.incident import Incident, Key, Page, Reason, State
+from sentinel.outlets.database import connect
+from sentinel.outlets.history import History
+from sentinel.record import WHOLE_RUN, Event, Record, Spread
+
+
+@pytest.fixture
+def history(tmp_path):
+    return History(connect(tmp_path / "sentinel.db"))
+
+
+def record(step, event=Event.STEP, rank=WHOLE_RUN, **values):
+    spread = {name: Spread(2, v, v, v, 2 * v, 0.0, 0, 1, (3,)) for name, v in values.items()}
+    facts = {"missing": "4"}
+    return Record("run", rank, step, 9.0, event, values, facts, spread, attempt=1)
+
+
+def incident(state=State.FIRING, **changes):
+    told = Incident(
+        key=Key("run", WHOLE_RUN, "kl_blowup"),
+        episode=1,
+        severity=Severity.CRITICAL,
+        signal="kl_ref",
+        remedy="Stop.",
+        finding=Finding("KL is high.", {"kl": 3.0}, rank=2),
+        onset_step=5,
+        opened_step=7,
+        opened_time=9.0,
+        state=state,
+    )
+    return replace(told, **changes)
+
+
+def page(told, reason=Reason.OPENED):
+    return Verdict(record(7, Event.TICK), pages=(Page(reason, told, 7, 9.0),))
+
+
+def test_a_combined_record_comes_back_as_it_was(history):
+    kept = record(3, loss=1.5)
+    history.take(Verdict(kept))
+
+    assert list(history.all("run")) == [kept]
+
+
+def test_not_a_number_comes_back(history):
+    history.take(Verdict(record(3, loss=nan)))
+
+    (kept,) = history.all("run")
+    assert isnan(kept.values["loss"])
+
+
+def test_single_ranks_and_ticks_are_not_kept(history):
+    history.take(Verdict(record(3, rank=0)))
+    history.take(Verdict(record(3, Event.TICK)))
+
+    assert list(history.all("run")) == []
+
+
+def test_the_last_of_each_kind_shows_the_run_as_it_stood(history):
+    for event, step in ((Event.START, 0), (Event.STEP, 1), (Event.SAVE, 1), (Event.STEP, 2)):
+        history.take(Verdict(record(step, event)))
+
+    last = [(r.event, r.step) for r in history.last("run")]
+    assert last == [(Event.START, 0), (Event.SAVE, 1), (Event.STEP, 2)]
+
+
+def test_an_incident_is_kept_once_in_its_newest_state(history):
+    history.take(page(incident()))
+    over = incident(State.RESOLVED, resolved_step=40, resolved_time=60.0)
+    history.take(page(over, Reason.RESOLVED))
+
+    (told,) = history.incidents()
+    assert (told["state"], told["resolved_step"], told["rank"]) == ("resolved", 40, 2)
+    assert (told["summary"], told["evidence"]) == ("KL is high.", {"kl": 3.0})

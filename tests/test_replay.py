@@ -1,0 +1,197 @@
+"""Replay: the command that judges a log, and the lines it promises to machines."""
+
+import json
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from runs import rl_run
+from typer.testing import CliRunner
+
+from sentinel.cli.main import app
+
+KEYS = [
+    "type",
+    "detector",
+    "severity",
+    "signal",
+    "onset_step",
+    "opened_step",
+    "resolved_step",
+    "rank",
+    "episode",
+    "summary",
+    "evidence",
+    "remedy",
+]
+
+
+@pytest.fixture
+def log(tmp_path):
+    def written(rows):
+        path = tmp_path / "run.jsonl"
+        path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows))
+        return path
+
+    return written
+
+
+def ask(*arguments):
+    return CliRunner().invoke(app, ["replay", *map(str, arguments)])
+
+
+def told(path):
+    lines = [json.loads(line) for line in ask(path, "--json").stdout.splitlines()]
+    return lines[:-1], lines[-1]
+
+
+def healthy(count=200) -> Iterator[dict[str, float]]:
+    rng = Random(0)
+    for step in range(1, count + 1):
+        yield {"step": step, "loss": 3 / step**0.3 * rng.uniform(0.9, 1.1), "kl": 0.02}
+
+
+def collapse():
+    """KL and reward of a healthy run, and a blow-up from step 301 on."""
+    rows = list(healthy(300))
+    return rows + [{"step": 300 + n, "loss": 0.5, "kl": 0.02 * 1.5**n} for n in range(1, 31)]
+
+
+def test_every_incident_is_a_line_and_the_summary_is_the_last(log):
+    incidents, summary = told(log([*collapse(), "broken", {"note": "nothing"}]))
+
+    assert [list(incident) for incident in incidents] == [KEYS]
+    assert incidents[0]["detector"] == "kl_blowup"
+    assert incidents[0]["severity"] == "critical"
+    assert 301 <= incidents[0]["onset_step"] <= incidents[0]["opened_step"] <= 320
+    assert incidents[0]["resolved_step"] is None
+    assert incidents[0]["rank"] is None
+    assert summary == {
+        "type": "summary",
+        "records": 331,
+        "skipped": 2,
+        "steps": 330,
+        "incidents": 1,
+    }
+
+
+def test_a_healthy_run_has_only_a_summary(log):
+    incidents, summary = told(log(healthy()))
+
+    assert incidents == []
+    assert summary["incidents"] == 0
+
+
+def test_an_incident_that_ended_is_told_once_with_its_end(log):
+    rows = [*collapse(), *({"step": n, "kl": 0.02} for n in range(331, 400))]
+    incidents, _ = told(log(rows))
+
+    assert [incident["detector"] for incident in incidents] == ["kl_blowup"]
+    assert 346 <= incidents[0]["resolved_step"] <= 380
+    evidence = incidents[0]["evidence"]
+    assert evidence["median_of_5"] > 10 * evidence["expected"], "not what it was when it ended"
+
+
+def test_what_was_only_worth_noting_is_due_when_it_gets_worse(log):
+    """One lost gradient norm is information; the page is due with the second in a row."""
+    norms = [1.0] * 20 + ["NaN", 1.0, 1.0, "NaN", "NaN"]
+    incidents, _ = told(log({"step": s, "grad_norm": g} for s, g in enumerate(norms, start=1)))
+
+    assert [(i["severity"], i["onset_step"], i["opened_step"]) for i in incidents] == [
+        ("warning", 21, 25)
+    ]
+
+
+def test_numbers_that_json_cannot_write_are_written_as_words(log):
+    incidents, _ = told(log([{"step": 1, "loss": 1.0}, {"step": 2, "loss": "Infinity"}]))
+
+    assert incidents[0]["evidence"]["loss"] == "inf"
+
+
+def test_a_lost_value_of_one_run_names_no_rank(log):
+    incidents, _ = told(log([{"step": 1, "loss": "NaN"}]))
+
+    assert incidents[0]["rank"] is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "fail_on", "code"),
+    [
+        (list(healthy()), "warning", 0),
+        (collapse(), None, 0),
+        (collapse(), "warning", 3),
+        (collapse(), "critical", 3),
+        ([{"step": 9, "loss": 1.0}, {"step": 3, "loss": 1.0}], "critical", 0),
+        ([{"step": 9, "loss": 1.0}, {"step": 3, "loss": 1.0}], "warning", 3),
+    ],
+)
+def test_fails_on_what_it_was_told_to(log, rows, fail_on, code):
+    wish = ["--fail-on", fail_on] if fail_on else []
+
+    assert ask(log(rows), *wish).exit_code == code
+
+
+@pytest.mark.parametrize("content", [b"", b"step,loss\n1,2\n", b"\x1f\x8b\x08\x00", b"{\n"])
+def test_what_it_cannot_read_is_one_line_and_exit_2(tmp_path, content):
+    path = tmp_path / "log.bin"
+    path.write_bytes(content)
+    result = ask(path, "--json")
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert str(path) in result.stderr
+    assert "JSONL" in result.stderr
+
+
+def test_a_detector_that_failed_is_named_beside_what_the_others_found(log, monkeypatch):
+    """Silence of a detector that broke must not read as health."""
+
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("sentinel.detectors.loss_plateau.LossPlateau.update", broken)
+    result = ask(log(healthy()), "--json")
+
+    assert json.loads(result.stdout.splitlines()[-1])["failed"] == ["loss_plateau"]
+    assert "loss_plateau failed" in result.stderr
+
+
+def test_a_missing_file_and_a_folder_without_a_log_are_exit_2(tmp_path):
+    missing, empty = ask(tmp_path / "none"), ask(tmp_path)
+
+    assert (missing.exit_code, empty.exit_code) == (2, 2)
+    assert "none" in missing.stderr
+
+
+def test_a_person_reads_what_happened_and_what_to_do(log):
+    result = ask(log(collapse()))
+
+    assert "kl_blowup" in result.stdout
+    assert "checkpoint before the onset" in " ".join(result.stdout.split())
+
+
+def test_a_person_reads_that_nothing_happened(log):
+    assert ask(log(healthy())).stdout == "No incident in 200 steps.\n"
+
+
+def test_a_trainer_state_is_replayed_through_the_same_detectors(tmp_path):
+    """The counter of huggingface/trl#2124 in the file that transformers leaves behind."""
+    history = [{"step": step, "loss": 1.0} for step in range(500, 4501, 100)]
+    state = {"log_history": history, "max_steps": 4000, "save_steps": 500}
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps(state))
+    incidents, _ = told(path)
+
+    assert [(i["detector"], i["opened_step"]) for i in incidents] == [("checkpoint_cadence", 4100)]
+
+
+def test_the_same_log_is_told_the_same_way_twice(log):
+    series = rl_run(5, "kl_blowup", "severe").series
+    rows = [
+        dict(zip(("step", *series), row, strict=True))
+        for row in zip(range(1, 10**6), *(s.tolist() for s in series.values()))  # noqa: B905
+    ]
+    path = log(rows)
+
+    assert ask(path, "--json").stdout == ask(path, "--json").stdout

@@ -1,0 +1,140 @@
+"""No secret leaves but to its receiver: everything else that we write is searched for canaries."""
+
+import logging
+import time
+from contextlib import closing
+from http.client import HTTPConnection
+
+import pytest
+import receiver
+from pages import page
+from receiver import Receiver
+
+from sentinel.outlets import outbox
+from sentinel.outlets.courier import Courier
+from sentinel.outlets.database import connect
+from sentinel.outlets.lane import Pace
+from sentinel.settings import SettingsError, build_sinks, load
+from sentinel.tally import Tally
+
+CANARY = "CANARY-5f2d"
+QUICK = Pace(spacing=0.01, deadline=0.3, idle=0.05, draw=lambda: 0.01)
+
+
+def dead_end():
+    """The address of a receiver that is gone."""
+    with Receiver() as there:
+        return there.url
+
+
+def settings(url, tmp_path):
+    return load(
+        {
+            "sinks": {
+                "slack": {"url": f"{url}/{CANARY}"},
+                "webhook": {
+                    "url": f"{url}/{CANARY}?token={CANARY}",
+                    "secret": CANARY,
+                    "authorization": f"Bearer {CANARY}",
+                    "allow_http": True,
+                },
+            },
+            "token": CANARY,
+        },
+        {},
+        tmp_path,
+    )
+
+
+TROUBLE = {
+    "ok": receiver.ok(),
+    "500": receiver.status(500),
+    "404": receiver.status(404),
+    "429": receiver.status(429, Retry_After="1"),
+    "redirect": receiver.redirect(f"http://127.0.0.1:9/{CANARY}"),
+    "hang": receiver.hang(),
+    "drip": receiver.drip_header(),
+    "not http": receiver.not_http(),
+    "hang up": receiver.hang_up(),
+    "captive portal": receiver.garbage(),
+}
+
+
+@pytest.fixture
+def everything(caplog, capfd, tmp_path, monkeypatch):
+    """All that was logged at the lowest level, printed or stored, as one text."""
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(HTTPConnection, "debuglevel", 1)
+
+    def everything():
+        shown = capfd.readouterr()
+        stored = [path.read_bytes().decode("latin-1") for path in tmp_path.iterdir()]
+        logged = [f"{record.__dict__}" for record in caplog.records]
+        return "\n".join([caplog.text, shown.out, shown.err, *logged, *stored])
+
+    return everything
+
+
+def deliver_to(url, tmp_path):
+    """Let one page for each sink meet its first answer; everything printable about it."""
+    built = settings(url, tmp_path)
+    sinks, tally, path = build_sinks(built), Tally(), tmp_path / "sentinel.db"
+    with closing(connect(path)) as connection:
+        outbox.enqueue(connection, page(), sinks)
+        courier = Courier(path, sinks, tally, pace=QUICK)
+        courier.start()
+        limit = time.monotonic() + 10
+        while sum(tally.counts.values()) < len(sinks):
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+        assert courier.stop(5)
+        rows = connection.execute("select * from outbox").fetchall()
+    return f"{built!r} {built.model_dump()} {courier.__dict__} {tally} {rows}"
+
+
+@pytest.mark.parametrize("mode", TROUBLE.values(), ids=TROUBLE)
+def test_a_receiver_in_trouble_brings_no_secret_to_light(mode, tmp_path, everything):
+    with Receiver(mode) as there:
+        told = deliver_to(there.url, tmp_path)
+        received = f"{[(r.path, r.headers) for r in there.requests]}"
+
+    assert CANARY in received
+    assert CANARY not in told + everything()
+
+
+@pytest.mark.parametrize(
+    "url", [dead_end(), "https://receiver.invalid", dead_end().replace("http:", "https:")]
+)
+def test_a_receiver_that_cannot_be_reached_brings_no_secret_to_light(url, tmp_path, everything):
+    told = deliver_to(url, tmp_path)
+
+    assert CANARY not in told + everything()
+
+
+def test_a_receiver_without_tls_brings_no_secret_to_light(tmp_path, everything):
+    with Receiver() as there:
+        told = deliver_to(there.url.replace("http:", "https:"), tmp_path)
+
+    assert CANARY not in told + everything()
+    assert there.requests == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sinks": {"slack": {"url": f"http://example.org/{CANARY}"}}},
+        {"sinks": {"slack": {"url": f"https://example.org/{CANARY}", "lnk": CANARY}}},
+        {"sinks": {"webhook": {"url": f"https://u:{CANARY}@example.org/"}}},
+        {"port": CANARY},
+        {"token": [CANARY]},
+    ],
+    ids=str,
+)
+def test_a_refused_setting_brings_no_secret_to_light(wrong, tmp_path):
+    """Neither its message nor the chain of errors behind it."""
+    with pytest.raises(SettingsError) as caught:
+        load(wrong, {}, tmp_path)
+    error = caught.value
+    while error is not None:
+        assert CANARY not in f"{error} {error!r}"
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

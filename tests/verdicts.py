@@ -1,0 +1,51 @@
+"""Verdicts as the agent's loop would hand them to an outlet, for tests of outlets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sentinel.engine import Verdict
+from sentinel.finding import Finding, Severity
+from sentinel.incident import Incident, Key, Page, Reason, State
+from sentinel.record import WHOLE_RUN, Event, Record, Spread
+
+RUN = "grpo-7b"
+NOW = 1_700_000_000.0
+
+
+def said(event=Event.STEP, step=1, rank=WHOLE_RUN, **more):
+    """A verdict on one record, without pages; `more` are fields of the record."""
+    return Verdict(Record(RUN, rank, step, more.pop("time", NOW + step), event, **more))
+
+
+def measured(step=1, rank=WHOLE_RUN, **values):
+    """A verdict on one training step with these values."""
+    return said(step=step, rank=rank, values=values)
+
+
+def spread(low, high, bad_ranks=(), min_rank=0, max_rank=1):
+    """How two ranks differ in one signal."""
+    mean = (low + high) / 2
+    return Spread(2, mean, low, high, low + high, (high - low) / 2, min_rank, max_rank, bad_ranks)
+
+
+def incident(detector="kl_blowup", severity=Severity.CRITICAL, episode=1, rank=WHOLE_RUN):
+    """A firing incident of that detector."""
+    return Incident(
+        key=Key(RUN, rank, detector),
+        episode=episode,
+        severity=severity,
+        signal="kl_ref",
+        remedy="Raise the KL coefficient.",
+        finding=Finding("KL is 2 nats.", {"kl": 2.0}),
+        onset_step=90,
+        opened_step=100,
+        opened_time=NOW,
+        state=State.FIRING,
+    )
+
+
+def paged(reason=Reason.OPENED, of=None, **changes):
+    """A verdict whose record is due a page about that incident."""
+    told = replace(of or incident(), **changes)
+    return replace(measured(step=100), pages=(Page(reason, told, 100, NOW),))
