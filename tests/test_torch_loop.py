@@ -7,6 +7,7 @@ import torch
 from loops import batch, column, loss_of, model, norm, steps, watched
 from torch.nn.utils import clip_grad_norm_
 
+from sentinel.hook import grad_norm
 from sentinel.hook.grad_norm import OFTEN, GradNorm
 
 
@@ -56,7 +57,8 @@ def test_accumulated_backward_passes_are_one_step(told):
     assert column(told, "loss") == pytest.approx(totals, rel=1e-12)
 
 
-def test_without_clipping_the_norm_is_measured_often_enough(told):
+def test_without_clipping_the_norm_is_measured_often_enough(told, monkeypatch):
+    monkeypatch.setattr(grad_norm, "CHEAP", float("inf"))  # however slow the machine
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     norms = {}
@@ -79,6 +81,17 @@ def test_the_norm_stays_within_its_budget():
     gauge.costs.extend([0.5, 0.005, 0.005])
 
     assert sum(gauge.due(0.1) for _ in range(100)) == 20
+
+
+def test_a_stride_that_changes_from_step_to_step_still_measures_often_enough():
+    """The stride follows two noisy times, so it may be another one at every step."""
+    gauge = GradNorm()
+    gauge.costs.extend([0.0005, 0.0005, 0.0005])
+    step_times = [0.05 / stride for stride in (7, 10, 9, 8, 10, 7, 9) * 20]
+
+    measured = [step for step, seconds in enumerate(step_times) if gauge.due(seconds)]
+
+    assert max(after - before for before, after in pairwise(measured)) <= OFTEN
 
 
 def test_only_euclidean_clipping_is_believed(told):

@@ -35,7 +35,8 @@ class GradNorm:
     """First gradient and norm of every clipping since the last step."""
     costs: deque[float] = field(default_factory=lambda: deque(maxlen=3))
     """Seconds that the last measurements took; the least counts, since the first ones warm up."""
-    steps: int = 0
+    unmeasured: int = 0
+    """Steps since the last one that was worth a measurement."""
 
     def clipped(self, gradients: list[Any], norm: Any) -> None:
         """The trainer clips these gradients, whose L2 norm this is."""
@@ -57,12 +58,17 @@ class GradNorm:
 
     def due(self, step_time: float) -> bool:
         """Whether this step's norm is worth its cost."""
-        self.steps += 1
+        self.unmeasured += 1
+        if self.unmeasured < self._stride(step_time):
+            return False
+        self.unmeasured = 0
+        return True
+
+    def _stride(self, step_time: float) -> int:
         if len(self.costs) < 2 or step_time <= 0:
-            return True
+            return 1
         cost = min(self.costs)
-        stride = min(ceil(cost / (BUDGET * step_time)), OFTEN if cost < CHEAP else SELDOM)
-        return self.steps % max(1, stride) == 0
+        return min(ceil(cost / (BUDGET * step_time)), OFTEN if cost < CHEAP else SELDOM)
 
     def measure(self, optimizer: Any) -> tuple[str, Any]:
         """Name and value of our own norm. Raises Refused where there is none to be had."""
