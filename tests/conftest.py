@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.hook import guard, session
-from sentinel.record import Record
+from sentinel.record import Event, Record
 from sentinel.wire import places
 from sentinel.wire.pack import Unpacker
 from sentinel.wire.ring import Cursor, Header, RingReader
@@ -44,8 +44,29 @@ def nothing_left_on() -> Iterator[None]:
 
 @pytest.fixture
 def told() -> Callable[[], dict[int, list[Record]]]:
-    """Reads every ring there is: records by rank, in order."""
-    return read_rings
+    """Reads every ring there is: records by rank, in order, but for facts about the run."""
+
+    def read() -> dict[int, list[Record]]:
+        found = read_rings()
+        return {rank: [r for r in found[rank] if r.event is not Event.FACTS] for rank in found}
+
+    return read
+
+
+@pytest.fixture
+def facts() -> Callable[[], dict[int, dict[str, str | float]]]:
+    """Reads what every rank told of the run: texts and numbers, the newest of each name."""
+
+    def read() -> dict[int, dict[str, str | float]]:
+        found: dict[int, dict[str, str | float]] = {}
+        for rank, records in read_rings().items():
+            known = found.setdefault(rank, {})
+            for record in records:
+                if record.event is Event.FACTS:
+                    known |= {**record.values, **record.facts}
+        return found
+
+    return read
 
 
 @pytest.fixture

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sentinel.hook.stash import Row, Stash
 from sentinel.hook.step_clock import StepClock
+from sentinel.signals import canonical
 from sentinel.wire.pack import Moment, Packer
 
 _COUNT = ("optimizer_steps",)
@@ -32,9 +33,17 @@ class Captured:
     packer: Packer
     stash: Stash
     pending: Pending | None = None
+    names: set[str] = field(default_factory=set)
+    """Whatever was captured in this attempt."""
+
+    def apart(self, name: str) -> str:
+        """What a framework's value of that name is called beside our own."""
+        known = canonical(name) if type(name) is str else name
+        return f"logged_{known}" if known in self.names else name
 
     def hold(self, values: dict[str, float], tensors: dict[str, Any], now: float) -> None:
         """Keep what was found at the step just counted."""
+        self.names.update(values, tensors)
         held = (*values, *_COUNT)
         numbers = (*values.values(), float(self.clock.optimizer_steps))
         rows = self.stash.put(tensors)

@@ -27,9 +27,13 @@ class Guard:
 
     def caught(self, error: Exception) -> None:
         """To be called where an error of ours was caught."""
+        self.noted(error)
+        self.errors += 1
+        self.off = self.off or self.errors >= ERRORS_BEFORE_OFF
+
+    def noted(self, error: Exception) -> None:
+        """Count an error that somebody else answers for; it switches nothing off here."""
         if self.strict:
             raise error
         report(error)
-        self.errors += 1
-        self.off = self.off or self.errors >= ERRORS_BEFORE_OFF
         self.count()

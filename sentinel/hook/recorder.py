@@ -73,6 +73,14 @@ class Recorder:
         finally:
             gate.token.append(None)
 
+    def hear(self, values: Mapping[str, Any], step: Any = None) -> None:
+        """Record what a framework logs of a step; empty where it only counts one.
+
+        A name that our taps have for themselves is told apart as `logged_…`: frameworks filter,
+        average and round.
+        """
+        self.gate.run(self._hear, values, step, wall_time())
+
     def stepped(self, values: dict[str, float], tensors: dict[str, Any]) -> None:
         """An optimizer step was taken, and this was captured; `tensors` are on a device."""
         self.gate.run(self._stepped, values, tensors, wall_time())
@@ -135,6 +143,9 @@ class Recorder:
         packer.sent += len(payload)
         ring.write(payload)
         return True
+
+    def _hear(self, values: Mapping[str, Any], step: Any, now: float) -> None:
+        self._log({self._captured.apart(name): values[name] for name in values}, step, None, now)
 
     def _log(self, values: Any, step: Any, weight: Any, now: float) -> None:
         plain = type(step) is int and -FAR < step < FAR

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -16,8 +17,10 @@ from typing import Any
 from sentinel.hook.arguments import Arguments
 from sentinel.hook.arriving import Arrival
 from sentinel.hook.guard import Guard
+from sentinel.hook.loop import Loop
 from sentinel.hook.recorder import Recorder
 from sentinel.hook.spawn import Keeper
+from sentinel.hook.tap import Tap
 from sentinel.record import Event
 from sentinel.wire import places
 from sentinel.wire.identity import Identity, identify
@@ -45,8 +48,11 @@ class Session:
         self.recorder.say(Event.START, None, start_facts(self.identity, self.arguments))
         if self.keeper is not None:
             self.keeper.start()
-        for name, attach in integrations().items():
-            arrival = Arrival(name, self._attaching(attach))
+        loop = Loop(self.recorder)
+        for name, integration in integrations().items():
+            tap = Tap(name, self.recorder, loop)
+            self._undo.append(tap.undo)
+            arrival = Arrival(integration.FRAMEWORK, partial(tap.attach, integration.attach))
             self._undo.append(arrival.withdraw)
 
     def close(self, error: BaseException | None) -> None:
@@ -63,15 +69,6 @@ class Session:
         self.guard.off = True
         self.ring.abandon()
         self._let_go()
-
-    def _attaching(self, attach: Callable[[Recorder], Callable[[], None]]) -> Callable[[], None]:
-        def act() -> None:
-            try:
-                self._undo.append(attach(self.recorder))
-            except Exception as error:
-                self.guard.caught(error)
-
-        return act
 
     def _let_go(self) -> None:
         while self._undo:
@@ -103,11 +100,14 @@ def claim(name: str | None) -> tuple[RingWriter, Identity]:
     raise AssertionError
 
 
-def integrations() -> dict[str, Callable[[Recorder], Callable[[], None]]]:
-    """Module to wait for, and what to attach to it, for every file of the integrations' room."""
+def integrations() -> dict[str, Any]:
+    """Every file of the integrations' room, by its name.
+
+    Each has FRAMEWORK, the module to wait for, and `attach(tap)`.
+    """
     room = import_module("sentinel.integrations")
-    found = [import_module(f"{room.__name__}.{each.name}") for each in iter_modules(room.__path__)]
-    return {module.FRAMEWORK: module.attach for module in found}
+    names = sorted(each.name for each in iter_modules(room.__path__))
+    return {name: import_module(f"{room.__name__}.{name}") for name in names}
 
 
 def start_facts(identity: Identity, arguments: Arguments) -> dict[str, Any]:

@@ -1,0 +1,184 @@
+"""Loop: what is seen of a training loop, whichever framework runs it, until a step is complete.
+
+The loss of a step is the sum of the roots of its backward passes, which is what its gradient is of.
+The optimizer with the most parameters closes the step, unless an engine, such as DeepSpeed's, does:
+then the engine says so itself, and the optimizers it owns are not listened to.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from sentinel.hook.grad_norm import GradNorm
+from sentinel.hook.recorder import Recorder
+from sentinel.hook.root_loss import RootLoss
+from sentinel.hook.scalars import Refused, number
+
+PATIENCE = 16
+"""Steps of other optimizers, beyond twice what was usual, after which the largest is given up."""
+
+
+class Thread(threading.local):
+    """What the calling thread is in the middle of."""
+
+    in_backward = False
+    explicit: Any = None
+    """The loss that the next backward pass is of, where a framework says so itself."""
+    stepping: tuple[int, ...] = ()
+    """Optimizers whose step is under way, the outermost first."""
+
+
+@dataclass
+class Loop:
+    """Watches backward passes and optimizer steps, and tells the recorder of each step."""
+
+    recorder: Recorder
+    loss: RootLoss = field(default_factory=RootLoss)
+    norm: GradNorm = field(default_factory=GradNorm)
+    thread: Thread = field(default_factory=Thread)
+    primary: Callable[[], Any] = lambda: None
+    size: int = -1
+    others: int = 0
+    usual: int = 0
+    """Steps of others since the last of the primary, and the most there ever were between two."""
+    fused: Callable[[], Any] = lambda: None
+    """The optimizer that stepped inside the backward pass under way, if any."""
+    found: dict[str, Any] = field(default_factory=dict)
+    stepped_at: float | None = None
+    step_time: float = 0.0
+    extra: dict[str, float] = field(default_factory=dict)
+    """Seconds spent on this and that since the last step, by signal."""
+    engines: list[Callable[[], Any]] = field(default_factory=list)
+    """Optimizers that an engine owns."""
+
+    def on_backward(self, roots: list[Any]) -> None:
+        """A backward pass from these roots begins."""
+        self.recorder.begins()
+        # Inside a step it is a closure's, which may be asked again and again: the last one stands.
+        self.loss.over = self.loss.over or bool(self.thread.stepping)
+        explicit, self.thread.explicit = self.thread.explicit, None
+        self.loss.add(roots if explicit is None else [explicit])
+
+    def after_backward(self) -> None:
+        """A backward pass ended; where optimizers step inside it, that was the step."""
+        optimizer = self.fused()
+        if optimizer is not None:
+            self.fused = lambda: None
+            self._step(optimizer)
+
+    def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """An optimizer step begins."""
+        if any(owned() is optimizer for owned in self.engines):
+            return
+        if in_graph():
+            self.fused = weakref.ref(optimizer)
+            return
+        # A step that raised never came to its end: whoever steps again was not nested in itself.
+        self.thread.stepping = (*_before(self.thread.stepping, id(optimizer)), id(optimizer))
+        if len(self.thread.stepping) == 1 and not _closure(args, kwargs):
+            self._measure(optimizer)
+
+    def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """An optimizer step ended."""
+        if id(optimizer) not in self.thread.stepping:
+            return
+        self.thread.stepping = _before(self.thread.stepping, id(optimizer))
+        if self.thread.stepping:
+            return
+        if self._closes(optimizer):
+            # Before a closure has run there is no gradient of this step.
+            if _closure(args, kwargs):
+                self._measure(optimizer)
+            self._step(optimizer)
+        else:
+            self.loss.over = True
+            self.recorder.moved()
+
+    def spent(self, signal: str, seconds: float) -> None:
+        """Time of the step under way went into this."""
+        self.extra[signal] = self.extra.get(signal, 0.0) + seconds
+
+    def owned(self, optimizers: Iterable[Any]) -> None:
+        """An engine steps these itself, and will say when with `step`."""
+        self.engines = [owned for owned in self.engines if owned() is not None]
+        self.engines.extend(weakref.ref(optimizer) for optimizer in optimizers)
+
+    def step(self, found: dict[str, Any]) -> None:
+        """A step is complete; `found` was measured at it: numbers, or scalars on any device."""
+        now = perf_counter()
+        found = {"loss": self.loss.take(), **found, **self.extra}
+        self.extra = {}
+        if self.stepped_at is not None:
+            found["step_time"] = self.step_time = now - self.stepped_at
+        self.stepped_at = now
+        self.recorder.stepped(*_told_apart(found))
+
+    def _closes(self, optimizer: Any) -> bool:
+        """Whether that optimizer's step is the one that is counted."""
+        primary = self.primary()
+        if primary is optimizer:
+            self.usual, self.others = max(self.usual, self.others), 0
+            return True
+        self.others += 1
+        size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+        gone = primary is None or _first(primary) is _first(optimizer)
+        gone = gone or self.others > 2 * self.usual + PATIENCE
+        if gone or size > self.size:
+            self.primary, self.size, self.others = weakref.ref(optimizer), size, 0
+        # A larger one, seen late, begins with its next step: this one was counted already.
+        return gone
+
+    def _measure(self, optimizer: Any) -> None:
+        if self.primary() not in {None, optimizer}:
+            return
+        self.found = {}
+        try:
+            norm = self.norm.of_clips(optimizer)
+            if norm is not None:
+                self.found["grad_norm"] = norm
+            elif self.norm.due(self.step_time):
+                name, norm = self.norm.measure(optimizer)
+                self.found[name] = norm
+        except Refused:
+            return
+
+    def _step(self, optimizer: Any) -> None:
+        found, self.found = self.found, {}
+        found["learning_rate"] = optimizer.param_groups[0].get("lr")
+        self.step(found)
+
+
+def _told_apart(found: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
+    """What was captured: numbers, and tensors still on a device."""
+    values: dict[str, float] = {}
+    tensors: dict[str, Any] = {}
+    for name, value in found.items():
+        try:
+            read = number(value)
+        except Refused:
+            continue
+        (values if type(read) is float else tensors)[name] = read
+    return values, tensors
+
+
+def in_graph() -> bool:
+    """Whether this runs inside a backward pass: reentrant checkpoints, optimizers in backward."""
+    return bool(sys.modules["torch"]._C._current_graph_task_id() != -1)  # noqa: SLF001
+
+
+def _closure(args: Any, kwargs: Any) -> Any:
+    return kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+
+
+def _first(optimizer: Any) -> Any:
+    return next((p for group in optimizer.param_groups for p in group["params"]), optimizer)
+
+
+def _before(under_way: tuple[int, ...], optimizer: int) -> tuple[int, ...]:
+    return under_way[: under_way.index(optimizer)] if optimizer in under_way else under_way

@@ -1,0 +1,47 @@
+"""Unattended: what nobody decorated is watched to the end of the interpreter."""
+
+import subprocess
+
+import pytest
+
+from sentinel.record import Event
+
+BEGIN = """
+from sentinel.hook.arguments import Arguments
+from sentinel.hook.unattended import begin, end
+import sentinel
+begin(Arguments(agent=False))
+begin()
+sentinel.log({"loss": 1.0})
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "outcome"),
+    [
+        ("", {"outcome": "finished"}),
+        ("end()\nend()", {"outcome": "finished"}),
+        ("raise KeyError", {"outcome": "exception", "exception": "KeyError"}),
+        ("end(ValueError())", {"outcome": "exception", "exception": "ValueError"}),
+    ],
+)
+def test_the_run_ends_with_what_ended_the_interpreter(script, told, ending, outcome):
+    subprocess.run(script(BEGIN + ending), capture_output=True, timeout=120, check=False)
+
+    start, step, stop = told()[0]
+
+    assert (start.event, step.values["loss"]) == (Event.START, 1.0)
+    assert (stop.event, stop.facts) == (Event.STOP, outcome)
+
+
+def test_an_error_is_still_shown_as_it_was(script):
+    told = subprocess.run(
+        script(BEGIN + "raise KeyError('theirs')"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert told.returncode == 1
+    assert "KeyError: 'theirs'" in told.stderr
