@@ -1,7 +1,8 @@
 """sentinel watches a training run and wakes the right person with a diagnosis.
 
 Decorate the training function with `monitor`; everything else is optional: `log` adds values,
-`mark` tells of checkpoints and evaluations, `phase` of time spent on something else.
+`log_samples` texts, `mark` tells of checkpoints and evaluations, `phase` of time spent on something
+else.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sentinel.hook.arguments import SettingsError
     from sentinel.hook.monitor import monitor
-    from sentinel.hook.verbs import log, mark, phase
+    from sentinel.hook.verbs import log, log_samples, mark, phase
 
 __version__ = "0.1.0"
 
-__all__ = ["SettingsError", "__version__", "log", "mark", "monitor", "phase"]
+__all__ = ["SettingsError", "__version__", "log", "log_samples", "mark", "monitor", "phase"]
 
 _HOMES = {
     "SettingsError": "sentinel.hook.arguments",
     "monitor": "sentinel.hook.monitor",
     "log": "sentinel.hook.verbs",
+    "log_samples": "sentinel.hook.verbs",
     "mark": "sentinel.hook.verbs",
     "phase": "sentinel.hook.verbs",
 }

@@ -26,7 +26,10 @@ class Event(Enum):
     FACTS = "facts"
     """Something about the run became known: its settings, or a tap that went wrong."""
     SAMPLE = "sample"
-    """One text that the model made: facts hold prompt and completion, values its rewards."""
+    """One text that the model made: facts hold prompt and completion, values its rewards.
+
+    Of the whole run: statistics of the texts of one step, and no text.
+    """
     TICK = "tick"
     """Nobody spoke: the source tells the time, and who is still alive."""
     STOP = "stop"

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 SIGNATURES = {
     "log": "(values, step=None, weight=None)",
+    "log_samples": "(prompts, completions, rewards=None, step=None, finished=None)",
     "mark": "(event, step=None, **facts)",
     "monitor": "(function=None, /, **settings)",
     "phase": "(name)",
@@ -44,6 +45,7 @@ def test_a_public_function_takes_what_it_took(name):
         ("config", ROOT / "pyproject.toml"),
         ("agent", False),
         ("strict", True),
+        ("samples", 8),
         ("facts", {"beta": 0.1, "optimizer": "adamw"}),
     ],
 )

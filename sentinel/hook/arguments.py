@@ -12,6 +12,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+MOST_SAMPLES = 64
+"""Texts that may be asked for of one batch."""
+
 
 class SettingsError(ValueError):
     """A setting that is not known, or not of the kind it must be."""
@@ -27,6 +30,7 @@ class Arguments:
     config: Path | None = None
     agent: bool = True
     strict: bool = False
+    samples: int = 0
     facts: Mapping[str, str | float] = field(default_factory=dict)
 
 
@@ -47,6 +51,7 @@ def checked(given: Mapping[str, Any]) -> Arguments:
         config=_file("config", given.get("config")),
         agent=_switch("agent", given.get("agent", True)),
         strict=_switch("strict", given.get("strict", False)),
+        samples=_samples(given.get("samples", 0)),
         facts=_facts(given.get("facts")),
     )
 
@@ -61,6 +66,12 @@ def _count(key: str, value: Any) -> int | None:
     if value is None or (type(value) is int and value > 0):
         return value
     raise _wrong(key, value, "a whole number of steps, at least 1")
+
+
+def _samples(value: Any) -> int:
+    if type(value) is int and 0 <= value <= MOST_SAMPLES:
+        return value
+    raise _wrong("samples", value, f"a whole number of texts, from 0 to {MOST_SAMPLES}")
 
 
 def _switch(key: str, value: Any) -> bool:

@@ -102,6 +102,7 @@ def monitor(
     config: str | PathLike[str] | None = None,
     agent: bool = True,
     strict: bool = False,
+    samples: int = 0,
     facts: Mapping[str, str | float] | None = None,
 ) -> Monitor: ...
 
@@ -111,9 +112,10 @@ def monitor(function: Any = None, /, **settings: Any) -> Any:
 
     `run` names the run. `save_steps` and `max_steps` are what the trainer was told, so that it can
     be held to it. `config` is the agent's settings file; `agent=False` records without starting
-    one. `facts` are hyper-parameters worth remembering. `strict` lets our own errors through, for
-    tests. With `SENTINEL_OFF=1` in the environment nothing happens at all. Raises SettingsError
-    for a setting that is unknown or of the wrong kind.
+    one. `facts` are hyper-parameters worth remembering. `samples` is how many texts are taken of
+    each batch that a framework generates; at 0 none are, unless `sentinel.log_samples` is called.
+    `strict` lets our own errors through, for tests. With `SENTINEL_OFF=1` in the environment
+    nothing happens at all. Raises SettingsError for a setting that is unknown or of the wrong kind.
     """
     watching = Monitor(checked(settings))
     return watching if function is None else watching(function)

@@ -20,6 +20,7 @@ from sentinel.hook.guard import Guard
 from sentinel.hook.plan import FAR, PLAIN, Plan, Planner
 from sentinel.hook.stash import Stash, cuda_lane
 from sentinel.hook.step_clock import StepClock
+from sentinel.hook.texts import AT_ONCE, Batch, picked
 from sentinel.record import Event
 from sentinel.wire.pack import VALUES, Moment, Packer
 from sentinel.wire.ring import RingWriter
@@ -100,6 +101,10 @@ class Recorder:
     def say(self, event: Event, step: Any, facts: Mapping[str, Any]) -> None:
         """Record an event; numbers among `facts` become values, texts stay facts."""
         self.gate.run(self._say, event, step, facts, wall_time())
+
+    def sample(self, batch: Batch, step: Any = None, most: int = AT_ONCE) -> None:
+        """Record at most `most` of the texts that the model made."""
+        self.gate.run(self._sample, batch, step, most, wall_time())
 
     def close(self, facts: Mapping[str, Any]) -> None:
         """Send what is left, then a STOP with these facts, and nothing more."""
@@ -211,6 +216,12 @@ class Recorder:
             values["global_step"] = float(given)
         moment = Moment(self.clock.step if given is None else given, self.clock.beat, now)
         self._packer.text(event, moment, values, texts)
+
+    def _sample(self, batch: Batch, step: Any, most: int, now: float) -> None:
+        given = None if step is None else self._planner.whole(step)
+        moment = Moment(self.clock.step if given is None else given, self.clock.beat, now)
+        for values, facts in picked(batch, most, self.ring):
+            self._packer.text(Event.SAMPLE, moment, values, facts)
 
     def _close(self, facts: Mapping[str, Any]) -> None:
         self._captured.flush()

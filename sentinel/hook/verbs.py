@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from sentinel.hook.session import Current, current
+from sentinel.hook.texts import AT_ONCE, Batch
 from sentinel.record import Event
 
 _MARKS = {"save": Event.SAVE, "eval": Event.EVAL}
@@ -22,6 +23,25 @@ def log(values: Mapping[str, Any], step: int | None = None, weight: float | None
     recorder = Current.recorder
     if recorder is not None:
         recorder.log(values, step, weight)
+
+
+def log_samples(
+    prompts: Sequence[str],
+    completions: Sequence[str],
+    rewards: Any = None,
+    step: int | None = None,
+    finished: Sequence[bool] | None = None,
+) -> None:
+    """Show some of the texts the model made: at most `samples` a call, 8 if that is not set.
+
+    `rewards` is one number for each completion, or a mapping of names to such. `finished` says of
+    each completion whether the model ended it, rather than the limit. Long texts are cut. What is
+    no text, or no number, is counted and left out; nothing is ever raised.
+    """
+    session = current()
+    if session is not None:
+        most = session.arguments.samples or AT_ONCE
+        session.recorder.sample(Batch(prompts, completions, rewards, finished), step, most)
 
 
 def mark(event: str, step: int | None = None, **facts: Any) -> None:

@@ -1,0 +1,113 @@
+"""Text health: how repetitive, empty, short and alike the texts of one step are.
+
+Formula: repetition of a text is 1 - distinct n-grams / n-grams, n = 4; distinct-n of a batch is
+distinct n-grams / n-grams over all its texts together. n-grams are of words; a character of a
+script that is written without spaces is a word, and where words are longer than any language has
+them on average, every character is.
+Source: distinct-n as Li et al. 2016 (arXiv:1510.03055); repeated 4-grams as Welleck et al. 2020
+(arXiv:1908.04319).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import fsum
+
+GRAM = 4
+"""Words in an n-gram of repetition."""
+LONGEST_WORDS = 24
+"""Characters a word has on average, at most; else the text has no words."""
+
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
+"""Thai, Lao, Burmese, Khmer, kana and Han."""
+_WORDS = re.compile(f"[{_UNSPACED}]|[^\\s{_UNSPACED}]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One completion: the parts of it that are known, and its full length in characters.
+
+    `finished` is 1 where the model ended it, 0 where the limit did, None where nobody told.
+    """
+
+    parts: tuple[str, ...]
+    length: float
+    finished: float | None = None
+
+
+def words(text: str) -> list[str]:
+    """The words of a text.
+
+    >>> words("so be it"), words("好的 ok")
+    (['so', 'be', 'it'], ['好', '的', 'ok'])
+    """
+    found: list[str] = _WORDS.findall(text)
+    if len(text) > LONGEST_WORDS and sum(map(len, found)) > LONGEST_WORDS * len(found):
+        return [letter for letter in text if not letter.isspace()]
+    return found
+
+
+def repetition(parts: Sequence[Sequence[str]]) -> float:
+    """Share of n-grams that are not the first of their kind; 0 where there are none.
+
+    >>> repetition([words("round and round and round and round")])
+    0.5
+    """
+    grams = [gram for part in parts for gram in _grams(part, GRAM)]
+    return 1.0 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def longest_run(parts: Sequence[Sequence[str]]) -> int:
+    """Times that one word follows itself without another between, at most.
+
+    >>> longest_run([words("no no no yes yes")])
+    3
+    """
+    runs = (sum(1 for _ in same) for part in parts for _, same in groupby(part))
+    return max(runs, default=0)
+
+
+def distinct(texts: Sequence[Sequence[Sequence[str]]], size: int) -> float | None:
+    """Share of distinct n-grams of that size over all texts; None where there are none.
+
+    >>> distinct([[["a", "b"]], [["a", "c"]]], 1)
+    0.75
+    """
+    grams = [gram for parts in texts for part in parts for gram in _grams(part, size)]
+    return len(set(grams)) / len(grams) if grams else None
+
+
+def judged(texts: Sequence[Text]) -> dict[str, float]:
+    """The statistics of a step's texts, of at least one; what cannot be told is left out.
+
+    `sample_repetition` (mean share), `sample_longest_run` (words, the longest of all),
+    `sample_empty` (share), `sample_truncated` (share of those of which it is known),
+    `sample_distinct_1`, `sample_distinct_2` (shares), `sample_length` (mean, characters).
+    """
+    cut = [[words(part) for part in text.parts] for text in texts]
+    said = [parts for parts in cut if any(parts)]
+    told = [text.finished for text in texts if text.finished is not None]
+    found = {
+        "sample_repetition": _mean([repetition(parts) for parts in said]),
+        "sample_longest_run": float(max(map(longest_run, said))) if said else None,
+        "sample_empty": 1.0 - len(said) / len(texts),
+        "sample_truncated": _mean([1.0 - finished for finished in told]),
+        "sample_distinct_1": distinct(said, 1),
+        "sample_distinct_2": distinct(said, 2),
+        "sample_length": _mean([text.length for text in texts]),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _grams(said: Sequence[str], size: int) -> Iterator[tuple[str, ...]]:
+    return zip(*(said[at:] for at in range(size)), strict=False)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fsum(values) / len(values) if values else None
