@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing, contextmanager
 
 from pages import NOW
-from receiver import Receiver
+from receiver import Receiver, deadlines_from_silence
 
 from sentinel.outlets import outbox
 from sentinel.outlets.database import connect
@@ -37,7 +37,7 @@ class Bench:
             connection,
             Tally(),
             self.clock,
-            Pace(deadline=0.5, draw=lambda: 0.5),
+            Pace(deadline=0.1, draw=lambda: 0.5),
         )
 
     def enqueue(self, *pages):
@@ -61,5 +61,10 @@ class Bench:
 @contextmanager
 def lane_on_bench(folder):
     """A lane to Slack in that folder, for as long as the context lasts."""
-    with closing(connect(folder / "sentinel.db")) as connection, Receiver() as there:
+    there = Receiver()
+    with (
+        closing(connect(folder / "sentinel.db")) as connection,
+        there,
+        deadlines_from_silence(there),
+    ):
         yield Bench(connection, there)

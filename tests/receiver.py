@@ -2,21 +2,30 @@
 
 `Receiver` serves one `Mode` per request: those of its script first, in order, then its default.
 It keeps what it was sent; `taken` holds the bodies it took, whether it said so or not.
+
+`deadlines_from_silence` lets a sender's deadline begin where the receiver falls silent, so that
+short deadlines end what hangs, and never what this machine is merely slow at.
 """
 
 from __future__ import annotations
 
 import json
+import queue
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any
+from unittest import mock
 
-LONGEST_HANG = 20.0
+LONGEST_HANG = 200.0
+"""Seconds, unless the receiver is left before; far longer than any deadline."""
+LONGEST_WAY = 60.0
+"""Seconds within which a request reaches a receiver of the same machine, however busy that is."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,7 @@ class Handler(BaseHTTPRequestHandler):
     def drip(self, first: bytes, piece: bytes = b"a", every: float = 0.05) -> None:
         """Send `first`, then a piece now and then until somebody hangs up."""
         self.raw(first)
+        self.server.receiver.silences.release()
         while not self.server.receiver.closing.wait(every):
             self.raw(piece)
 
@@ -110,6 +120,7 @@ class Receiver:
 
     def __enter__(self):
         self.closing = threading.Event()
+        self.silences = threading.Semaphore(0)
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.receiver = self
@@ -171,14 +182,14 @@ def redirect(where: str, code: int = 302) -> Mode:
     return Mode(lambda h: h.say(code, b"a" * 200_000, [("Location", where)]))
 
 
-def hang() -> Mode:
-    """Read the request and fall silent."""
-    return Mode(_silent, answers=False)
+def hang(seconds: float = LONGEST_HANG) -> Mode:
+    """Read the request and fall silent; hang up after so many seconds."""
+    return Mode(lambda h: _silent(h, seconds), answers=False)
 
 
-def accept_then_hang() -> Mode:
-    """Take it, and fall silent instead of saying so."""
-    return Mode(_silent, takes=True, answers=False)
+def accept_then_hang(seconds: float = LONGEST_HANG) -> Mode:
+    """Take it, and fall silent instead of saying so; hang up after so many seconds."""
+    return Mode(lambda h: _silent(h, seconds), takes=True, answers=False)
 
 
 def drip_header() -> Mode:
@@ -212,5 +223,25 @@ def _say_ok(handler: Handler) -> None:
     handler.say(200, b"ok")
 
 
-def _silent(handler: Handler) -> None:
-    handler.server.receiver.closing.wait(LONGEST_HANG)
+def _silent(handler: Handler, seconds: float) -> None:
+    handler.server.receiver.silences.release()
+    handler.server.receiver.closing.wait(seconds)
+
+
+@contextmanager
+def deadlines_from_silence(there: Receiver) -> Iterator[None]:
+    """While this lasts, a sender's deadline begins when `there` falls silent over its request."""
+
+    class Answers(queue.SimpleQueue):
+        def get(self, timeout: float) -> Any:
+            limit = time.monotonic() + LONGEST_WAY
+            while time.monotonic() < limit and not there.silences.acquire(blocking=False):
+                try:
+                    return super().get(timeout=0.01)
+                except queue.Empty:
+                    continue
+            return super().get(timeout=timeout)
+
+    own = SimpleNamespace(SimpleQueue=Answers, Empty=queue.Empty)
+    with mock.patch("sentinel.outlets.sender.queue", own):
+        yield

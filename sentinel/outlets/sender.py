@@ -27,6 +27,9 @@ DEADLINE = 15.0
 BODY_CAP = 65536
 """Bytes of the answer that are read."""
 
+_MARGIN = 60.0
+"""Seconds by which one silence may outlast the deadline, however late this machine wakes us."""
+
 _THREAD = "sentinel-send"
 _HEADERS = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": "sentinel"}
 
@@ -96,8 +99,8 @@ def _exchange(session: requests.Session, post: Post, leash: Leash, deadline: flo
         auth=_as_it_is,
         # A proxy is for reaching others; it must not see what is meant for this machine.
         proxies={"no_proxy": host} if is_loopback(host) else None,
-        # Of one wait each; longer than the deadline, so that only one thing can end an exchange.
-        timeout=2 * deadline,
+        # Of one wait each; so much longer than the deadline that only that can end an exchange.
+        timeout=deadline + _MARGIN,
         stream=True,
         allow_redirects=False,
     ) as response:
