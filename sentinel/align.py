@@ -93,7 +93,7 @@ class Aligner:
             yield from self._hear(record)
         elif record.event is Event.SAVE:
             yield from self._save(record)
-        else:
+        elif record.event is not Event.SAMPLE:
             yield replace(record, rank=WHOLE_RUN)
 
     def _start(self, record: Record) -> Iterator[Record]:

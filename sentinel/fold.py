@@ -16,6 +16,7 @@ from sentinel.engine import Engine, Verdict
 from sentinel.finding import Detector
 from sentinel.incident import Incident, State
 from sentinel.record import Record
+from sentinel.samples import Samples
 from sentinel.snapshot import SnapshotError, freeze, thaw
 from sentinel.tally import Tally
 
@@ -28,12 +29,14 @@ class Fold:
     def __init__(self, makers: Mapping[str, Callable[[], Detector]], tally: Tally) -> None:
         self.tally = tally
         self.aligner = Aligner(tally)
+        self.samples = Samples()
         self.engine = Engine(makers)
 
     def feed(self, record: Record) -> Iterator[Verdict]:
         """The record's own verdict, then one for each combined record that it completes."""
         for moment in self.aligner.feed(record):
-            yield self.engine.feed(moment)
+            for told in self.samples.feed(moment):
+                yield self.engine.feed(told)
 
     def firing(self) -> list[Incident]:
         """Incidents that a page exists for and that are not over."""
@@ -45,6 +48,7 @@ class Fold:
             "stamp": self._stamp(),
             # What was counted is the agent's to keep, not a step's.
             "align": replace(self.aligner, tally=Tally()),
+            "samples": self.samples,
             "book": self.engine.book,
             "detectors": self.engine.detectors,
             "errors": self.engine.errors,
@@ -68,6 +72,7 @@ class Fold:
             return
         self.aligner = kept["align"]
         self.aligner.tally = self.tally
+        self.samples = kept["samples"]
         self.engine.book = kept["book"]
         self.engine.detectors = kept["detectors"]
         self.engine.errors = kept["errors"]
