@@ -1,0 +1,56 @@
+"""What the tests of frameworks share: nothing goes out, and ranks that are real processes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+QUIETLY = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "WANDB_MODE": "offline",
+    "OMP_NUM_THREADS": "1",
+}
+"""Set before any framework is imported, and inherited by the ranks."""
+
+os.environ.update(QUIETLY)
+
+DEADLINE = 300.0
+"""Seconds for a few ranks to start, train a few steps and end, on a slow machine."""
+
+
+@pytest.fixture
+def torchrun(tmp_path: Path) -> Callable[..., str]:
+    """Runs a script's text as that many ranks of one node; what they printed comes back.
+
+    Their rings are where this test's are, so `told` and `facts` read them. They can import what
+    tests can: `tiny`, `loops`.
+    """
+
+    def run(text: str, ranks: int = 2, **environment: str) -> str:
+        path = tmp_path / "ranks.py"
+        path.write_text(text)
+        here = Path(__file__).parent
+        known = [str(here), str(here.parent), os.environ.get("PYTHONPATH", "")]
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        done = subprocess.run(
+            [*command, "--nproc-per-node", str(ranks), str(path)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(known), **environment},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-6000:]
+        return done.stdout
+
+    return run

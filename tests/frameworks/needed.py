@@ -1,0 +1,24 @@
+"""The frameworks a test is about: skipped where they are not installed, or an error if wanted."""
+
+import os
+from importlib.util import find_spec
+
+import pytest
+
+REQUIRED = os.environ.get("SENTINEL_REQUIRE_FRAMEWORKS", "0") not in {"", "0"}
+"""Read at once: no test inherits SENTINEL_*."""
+
+
+def need(*frameworks: str) -> None:
+    """Called at the top of a test module, with the names of packages it imports in its tests.
+
+    Where one is missing the module is skipped, with a word about it; it fails where
+    $SENTINEL_REQUIRE_FRAMEWORKS says that all are there.
+    """
+    missing = [name for name in frameworks if find_spec(name) is None]
+    if not missing:
+        return
+    word = f"not installed: {', '.join(missing)}"
+    if REQUIRED:
+        pytest.fail(f"SENTINEL_REQUIRE_FRAMEWORKS is set, but {word}", pytrace=False)
+    pytest.skip(word, allow_module_level=True)
