@@ -31,6 +31,8 @@ for step in range(1, plan["steps"] + 1):
     packer.values(packer.schema(names), Moment(step, step, time.time()), values)
     ring.note(step, step, time.time())
     time.sleep(plan["every"])
+if plan["hold"]:
+    sys.stdin.readline()
 if plan["ending"] != "silence":
     facts = {"outcome": plan["ending"]}
     packer.text(Event.STOP, Moment(plan["steps"], plan["steps"], time.time()), facts=facts)
@@ -44,8 +46,9 @@ def ranks() -> Iterator[Callable[..., Any]]:
     """Yields a function that starts one rank; all of them are ended at the end.
 
     `values` maps a signal to its values, step by step, over again when they run out. The rank
-    lives on after its last step; `ending` is what its STOP says, "silence" writes none. With
-    `wait` the function returns only once the last step is written.
+    lives on after its last step; `ending` is what its STOP says, "silence" writes none; with
+    `hold` it says it only once it is told to by `release`. With `wait` the function returns only
+    once the last step is written.
     """
     running: list[subprocess.Popen[bytes]] = []
 
@@ -59,6 +62,7 @@ def ranks() -> Iterator[Callable[..., Any]]:
         ending: str = "silence",
         attempt: int = 0,
         values: dict[str, list[float]] | None = None,
+        hold: bool = False,
         wait: bool = True,
     ) -> subprocess.Popen[bytes]:
         plan = {
@@ -70,6 +74,7 @@ def ranks() -> Iterator[Callable[..., Any]]:
             "ending": ending,
             "attempt": attempt,
             "values": values or {"loss": [1.0]},
+            "hold": hold,
         }
         words = [sys.executable, "-c", SCRIPT, json.dumps(plan)]
         child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -85,6 +90,13 @@ def ranks() -> Iterator[Callable[..., Any]]:
         for child in running:
             child.kill()
             child.communicate()
+
+
+def release(rank: subprocess.Popen[bytes]) -> None:
+    """Let a rank that was begun with `hold` say how it ended."""
+    assert rank.stdin is not None
+    rank.stdin.write(b"end\n")
+    rank.stdin.flush()
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:

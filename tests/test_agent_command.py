@@ -25,7 +25,7 @@ def places(tmp_path, monkeypatch):
 
 def sentinel(*words):
     command = [sys.executable, "-m", "sentinel", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.fixture
@@ -33,9 +33,11 @@ def served():
     """An agent that serves the run `live`, as long as the test lasts."""
     command = [sys.executable, "-m", "sentinel", "agent", "--run", "live"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as agent:
-        until((run_dir("live") / "agent.json").exists, 30.0, "the agent is up")
-        yield agent
-        agent.kill()
+        try:
+            until((run_dir("live") / "agent.json").exists, 120.0, "the agent is up")
+            yield agent
+        finally:
+            agent.kill()
 
 
 def test_a_wrong_setting_is_named_and_nothing_is_started(tmp_path):
@@ -81,10 +83,15 @@ def test_a_damaged_database_is_set_aside_and_the_run_is_watched(tmp_path):
 def test_status_tells_what_is_served_and_how_it_does(served):
     with ranks() as begin:
         begin(0, world=1)
-        until(lambda: asked()["step"] == 3, 10.0, "the steps are seen")
-        state = asked()
+        state = until(lambda: at_step(3), 120.0, "the steps are seen")
 
     assert (state["run"], state["state"], state["incidents"]) == ("live", "running", [])
+
+
+def at_step(step):
+    """What is told of the run, once it is at that step."""
+    state = asked()
+    return state if state["step"] == step else None
 
 
 def asked():
