@@ -19,6 +19,7 @@ from threading import Event as Flag
 from sentinel.engine import Verdict
 from sentinel.finding import Severity
 from sentinel.fold import Fold
+from sentinel.hardware import MEASURED
 from sentinel.incident import Page
 from sentinel.outlets import database, outbox
 from sentinel.outlets.courier import Courier
@@ -31,6 +32,7 @@ from sentinel.settings import Settings, build_detectors, build_sinks
 from sentinel.signals import canonical
 from sentinel.sources.leftovers import sweep
 from sentinel.sources.live import LiveSource
+from sentinel.sources.machine import MachineWatch, output_dir
 from sentinel.tally import Tally
 from sentinel.web.server import Server
 from sentinel.wire.places import home, run_dir
@@ -91,13 +93,23 @@ class Agent:
         makers = build_detectors(self.settings)
         self.sinks = build_sinks(self.settings)
         self.fold = Fold(makers, self.tally)
-        self.source = LiveSource(self.run, self.tally, self.journal.positions(), self.clock)
         self.history = History(self.connection)
+        self.source = LiveSource(self.run, self.tally, self.journal.positions(), self.clock)
+        self.machine = MachineWatch(
+            self.settings.machine_seconds,
+            self.tally,
+            path.parent,
+            lambda: output_dir(self.history.facts.about()),
+            self.source.pids,
+            self.clock,
+        )
+        self.source.machine = self.machine.news
         self.exposition = Exposition(
             self.tally,
             {name: make().severity for name, make in makers.items()},
             self.settings.per_rank_limit,
             self.run,
+            self.machine.now,
         )
         self.courier = Courier(path, self.sinks, self.tally, self.clock)
         self.outlets = (self.history, self.exposition)
@@ -117,6 +129,7 @@ class Agent:
         url = self.presence.announce(self.settings.host, port)
         log.info("Serving run %s at %s/metrics", self.run, url)
         self.courier.start()
+        self.machine.start()
         sweep(self.clock())
         try:
             while not self.stopping.is_set() and not self._over():
@@ -156,7 +169,7 @@ class Agent:
                 self.ending = verdict.record
         paged = self._post(page for verdict in verdicts for page in verdict.pages)
         # A tick that changed nothing need not be remembered.
-        if record.event is not Event.TICK or paged or len(verdicts) > 1:
+        if record.event is not Event.TICK or paged or len(verdicts) > 1 or _measured(record):
             self.journal.append(record)
         return paged
 
@@ -206,6 +219,8 @@ class Agent:
             self.exposition.take(Verdict(record))
             # An agent killed just then may not have come to write it.
             self.ending = record if record.event is Event.STOP else None
+        for record in self.history.facts.last(self.run):
+            self.exposition.take(Verdict(record))
         self.exposition.resume(self.fold.firing())
 
     def _over(self) -> bool:
@@ -224,12 +239,17 @@ class Agent:
         return not undelivered or passed >= UNDELIVERED_SECONDS
 
     def _leave(self) -> None:
+        self.machine.stop()
         self.courier.stop(timeout=5.0)
         self.server.stop()
         self.connection.close()
         if self.source.ended:
             self.source.discard()
         self.presence.withdraw()
+
+
+def _measured(record: Record) -> bool:
+    return not MEASURED.isdisjoint(record.values)
 
 
 def _incidents(path: Path) -> list[dict[str, object]]:

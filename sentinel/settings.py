@@ -40,7 +40,8 @@ class Settings(BaseModel):
 
     `port` is the first of `port_tries` that are tried. The agent stays `linger_seconds` after its
     run is over. `token` is asked of every reader of the page and the metrics. Above
-    `per_rank_limit` ranks there are no metrics per rank. `detectors` holds knobs by detector;
+    `per_rank_limit` ranks there are no metrics per rank. GPUs, processors, memory and disks are
+    looked at every `machine_seconds`; 0 for never. `detectors` holds knobs by detector;
     those in `disable` do not run.
     """
 
@@ -54,6 +55,7 @@ class Settings(BaseModel):
     linger_seconds: float = Field(900.0, ge=0, allow_inf_nan=False)
     token: SecretStr | None = Field(None, min_length=1)
     per_rank_limit: int = Field(64, ge=0)
+    machine_seconds: float = Field(5.0, ge=0, le=3600, allow_inf_nan=False)
     sinks: dict[str, Annotated[Sink, SkipValidation]] = Field(default_factory=dict)
     detectors: dict[str, dict[str, Any]] = Field(default_factory=dict)
     disable: list[str] = Field(default_factory=list)

@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 
 FLOORS = {
-    "record": 0, "signals": 0, "stats": 0, "discover": 0, "tally": 0, "address": 0, "layers": 0,
-    "hardware": 0,
-    "wire": 1, "finding": 1, "combine": 1, "samples": 1,
+    "record": 0, "signals": 0, "stats": 0, "discover": 0, "tally": 0,
+    "catalogue": 0, "dialect": 0, "kl": 0, "address": 0, "layers": 0,
+    "wire": 1, "finding": 1, "combine": 1, "hardware": 1, "samples": 1,
     "incident": 2, "diagnosis": 2, "detectors": 2, "causes": 2, "snapshot": 2, "align": 2,
     "engine": 3, "post": 3, "testing": 3,
     "hook": 4, "integrations": 4, "sources": 4, "cluster": 4, "sinks": 4, "outlets": 4, "web": 4,
@@ -24,13 +24,16 @@ FLOORS = {
 }  # fmt: skip
 """Room, or file at the root of the package, to floor; `sentinel` is the package's own face."""
 
-NEIGHBOURS = {"integrations": {"hook"}, "web": {"outlets"}, "sentinel": {"hook"}}
+NEIGHBOURS = {
+    "signals": {"catalogue"}, "dialect": {"signals"}, "kl": {"dialect", "signals"},
+    "integrations": {"hook"}, "web": {"outlets"}, "sentinel": {"hook"},
+}  # fmt: skip
 """What a room may import besides the floors below it."""
 
 EVERYBODY, EVERYBODYS_FLOOR = {"settings"}, 4
 """What the whole of floor 4 may import."""
 
-DETECTORS_SEE = {"detectors", "finding", "record", "signals", "stats"}
+DETECTORS_SEE = {"detectors", "finding", "kl", "record", "signals", "stats"}
 
 TRAINER = {"hook", "integrations", "wire", "sentinel"}
 """What is loaded into the trainer: the standard library only, the framework inside functions."""

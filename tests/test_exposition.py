@@ -54,13 +54,14 @@ def test_every_detector_is_shown_as_not_firing_as_soon_as_the_run_is_known():
 
 def test_the_run_tells_what_it_is():
     """Facts of the start become labels of one info series, and only the known ones do."""
-    facts = {"framework": "trl", "algorithm": "grpo", "model": "qwen", "host": "secret"}
+    facts = {"framework": "trl", "framework_version": "1.16.0", "host": "secret"}
+    facts |= {"algorithm": "grpo", "model": "qwen"}
     shown = exposition(said(Event.START, rank=0, facts=facts, values={"world_size": 8.0}))
     text = generate_latest(shown.registry).decode()
 
     assert (
-        f'sentinel_run_info{{algorithm="grpo",framework="trl",model="qwen",run="{RUN}",'
-        'world_size="8"} 1.0'
+        'sentinel_run_info{algorithm="grpo",framework="trl",framework_version="1.16.0",'
+        f'model="qwen",run="{RUN}",world_size="8"}} 1.0'
     ) in text
     assert "secret" not in text
 

@@ -65,10 +65,11 @@ class CheckpointCadence:
         self._strides = Stride(size=16)
 
     def update(self, record: Record) -> Opinion:
-        """Judge one save or step; learn from a start."""
-        if record.event is Event.START:
+        """Judge one save or step; learn from what the run declares."""
+        if record.event in (Event.START, Event.FACTS):
             self._save_steps = record.values.get("save_steps", self._save_steps)
             self._max_steps = record.values.get("max_steps", self._max_steps)
+        if record.event is Event.START:
             self._saved = None
             self._hasty.clear()
         elif record.event is Event.SAVE:

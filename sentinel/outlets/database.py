@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _TABLES = """
 create table if not exists ring(
@@ -23,6 +23,18 @@ create table if not exists step(
     id integer primary key, attempt integer not null, step integer not null, time real not null,
     event text not null, vals text not null, spread text not null, facts text not null);
 create index if not exists step_by_step on step(step);
+create table if not exists fact(
+    key text not null, rank integer not null, text text, number real,
+    attempt integer not null, step integer not null, time real not null,
+    primary key(key, rank));
+create view if not exists facts as
+    select key, coalesce(text, number) as value, attempt, step, time from fact where rank = -1;
+create table if not exists sample(
+    id integer primary key, attempt integer not null, step integer not null, rank integer not null,
+    time real not null, vals text not null, facts text not null);
+create index if not exists sample_by_step on sample(step);
+create table if not exists sample_file(
+    path text primary key, mark text not null);
 create table if not exists incident(
     name text primary key, detector text not null, state text not null, severity text not null,
     onset_step integer not null, opened_step integer not null, opened_time real not null,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from threading import Lock
 from typing import Any
@@ -13,9 +13,11 @@ from prometheus_client.registry import Collector
 
 from sentinel.engine import Verdict
 from sentinel.finding import Severity
+from sentinel.hardware import Machine
 from sentinel.incident import Incident
 from sentinel.outlets.families import families
 from sentinel.outlets.history import described
+from sentinel.outlets.machine_families import machine_families
 from sentinel.outlets.standing import Standing, worst_rank
 from sentinel.signals import SIGNALS
 from sentinel.tally import Tally
@@ -27,7 +29,8 @@ class Exposition(Collector):
     `detectors` are the enabled ones with their usual severity: each is shown as not firing from
     the start, since a series that appears only when it fires cannot be told from a missing one.
     At most `per_rank_limit` ranks have series of their own. `run` is the run's name where it is
-    known before its first record. `take` is called by the agent's loop, the rest by any thread.
+    known before its first record, `machine` gives what is known of the node. `take` is called by
+    the agent's loop, the rest by any thread.
     """
 
     def __init__(
@@ -36,11 +39,13 @@ class Exposition(Collector):
         detectors: Mapping[str, Severity],
         per_rank_limit: int = 64,
         run: str = "",
+        machine: Callable[[], Machine] = Machine,
     ) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self._tally = tally
         self._detectors = dict(detectors)
         self._standing = Standing(run, per_rank_limit)
+        self._machine = machine
         self._lock = Lock()
         self.registry.register(self)
 
@@ -61,15 +66,20 @@ class Exposition(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The families of this moment, as prometheus_client asks for them."""
-        return families(self._now(), self._detectors, self._tally.counts.copy())
+        now = self._now()
+        yield from families(now, self._detectors, self._tally.counts.copy())
+        if now.run:
+            yield from machine_families(self._machine(), now.run)
 
     def state(self) -> dict[str, Any]:
         """The run's standing in plain words and numbers, for the page and for `status`.
 
         Keys: run, attempt, state, active, step, steps, checkpoints, last_step_time and
-        last_checkpoint_time (seconds since the epoch, not-a-number when there was none), about,
-        signals (value, unit, help, metric, and over ranks min, max, worst_rank), logged,
-        liveness, incidents, ranks. Values may be not-a-number or infinite.
+        last_checkpoint_time (seconds since the epoch, not-a-number when there was none), about
+        (facts and settings by name), taps (by integration, then by what they say of themselves,
+        the ranks that say so), signals (value, unit, help, metric, and over ranks min, max,
+        worst_rank), logged, liveness, machine, incidents, ranks. Values may be not-a-number or
+        infinite.
         """
         now = self._now()
         return {
@@ -82,10 +92,12 @@ class Exposition(Collector):
             "checkpoints": now.saves,
             "last_step_time": now.last_step,
             "last_checkpoint_time": now.last_save,
-            "about": now.about,
+            "about": {**now.settings, **now.about},
+            "taps": _taps(now),
             "signals": {name: _signal(now, name) for name in now.signals},
             "logged": now.logged,
             "liveness": now.alive,
+            "machine": _machine(self._machine()),
             "incidents": [described(incident) for incident in now.open.values()],
             "ranks": {str(rank): asdict(known) for rank, known in sorted(now.ranks.items())},
         }
@@ -93,6 +105,30 @@ class Exposition(Collector):
     def _now(self) -> Standing:
         with self._lock:
             return self._standing.copy()
+
+
+def _taps(now: Standing) -> dict[str, dict[str, list[int]]]:
+    told: dict[str, dict[str, list[int]]] = {}
+    for (name, rank), state in sorted(now.taps.items()):
+        told.setdefault(name, {}).setdefault(state, []).append(rank)
+    return told
+
+
+def _machine(machine: Machine) -> dict[str, Any]:
+    gpus = [
+        {
+            "gpu": gpu.index,
+            "name": gpu.name,
+            "uuid": gpu.uuid,
+            "up": not gpu.lost,
+            "ranks": list(machine.ranks.get(gpu.index, ())),
+            "throttled": list(gpu.throttled),
+            **gpu.values,
+        }
+        for gpu in machine.gpus
+    ]
+    host, disks, seen = dict(machine.host), dict(machine.disks), dict(machine.seen)
+    return {"host": host, "disks": disks, "gpus": gpus, "seen": seen}
 
 
 def _signal(now: Standing, name: str) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from itertools import groupby, islice
 from math import isnan
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
@@ -11,8 +12,9 @@ from prometheus_client.metrics_core import Metric
 
 from sentinel import __version__
 from sentinel.finding import Severity
+from sentinel.hardware import MEASURED
 from sentinel.outlets.label import label
-from sentinel.outlets.standing import STATES, Standing, worst_rank
+from sentinel.outlets.standing import STATES, TAP_STATES, Standing, tap_state, worst_rank
 from sentinel.record import Spread
 from sentinel.signals import SIGNALS, Combine, Signal
 from sentinel.tally import COUNTS, Count
@@ -22,7 +24,7 @@ Counts = Mapping[tuple[str, str], float]
 MOST_LABELS = 100
 """Label values that one of sentinel's own counters shows; the rest are counted as `other`."""
 
-ABOUT = ("framework", "algorithm", "model", "world_size")
+ABOUT = ("framework", "framework_version", "algorithm", "model", "world_size")
 """What a run says of itself that becomes a label of `sentinel_run_info`."""
 
 LIVENESS = {
@@ -41,14 +43,25 @@ def families(now: Standing, detectors: Mapping[str, Severity], counts: Counts) -
         yield _own_counter(count, run, counts)
     if run:
         yield from _about_the_run(now, run)
+        yield from _about_taps(now, run)
         yield from _about_signals(now, run)
         yield from _about_ranks(now, run)
         yield from _about_alerts(now, run, detectors)
 
 
 def _about_the_run(now: Standing, run: str) -> Iterator[Metric]:
-    about = {name: label(now.about.get(name, "")) for name in ABOUT}
+    told = {**{name: f"{value:.15g}" for name, value in now.settings.items()}, **now.about}
+    about = {name: label(told.get(name, "")) for name in ABOUT}
     yield InfoMetricFamily("sentinel_run", "What is trained, and how.", {"run": run, **about})
+    settings = {label(name): value for name, value in now.settings.items()}
+    yield _labelled(
+        GaugeMetricFamily(
+            "sentinel_run_setting",
+            "What the run says it was set to, by the framework's own name.",
+            labels=("run", "name"),
+        ),
+        (((run, name), value) for name, value in islice(settings.items(), MOST_LABELS)),
+    )
     yield _gauge(
         "sentinel_run_active", "1 while the run is, or should be, training.", run, now.active
     )
@@ -70,9 +83,31 @@ def _about_the_run(now: Standing, run: str) -> Iterator[Metric]:
             yield _gauge(f"sentinel_last_{name}_timestamp_seconds", help_, run, when)
 
 
+def _about_taps(now: Standing, run: str) -> Iterator[Metric]:
+    counted = Counter((label(name), tap_state(told)) for (name, _), told in now.taps.items())
+    names = sorted({name for name, _ in counted})[:MOST_LABELS]
+    yield _labelled(
+        GaugeMetricFamily(
+            "sentinel_tap_up",
+            "1 while no rank's tap of that integration has switched itself off.",
+            labels=("run", "integration"),
+        ),
+        (((run, name), not counted[name, "off"]) for name in names),
+    )
+    yield _labelled(
+        GaugeMetricFamily(
+            "sentinel_tap_ranks",
+            "Ranks by how the integration's tap is in them.",
+            labels=("run", "integration", "state"),
+        ),
+        (((run, name, state), counted[name, state]) for name in names for state in TAP_STATES),
+    )
+
+
 def _about_signals(now: Standing, run: str) -> Iterator[Metric]:
     for name, value in now.signals.items():
-        if name == "global_step":
+        # What is measured of the machine has families of its own, whoever logs the like.
+        if name == "global_step" or name in MEASURED:
             continue
         signal = SIGNALS[name]
         yield _gauge(signal.metric, signal.help, run, value)

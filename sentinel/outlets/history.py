@@ -6,11 +6,14 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
 from sentinel.engine import Verdict
+from sentinel.hardware import MEASURED
 from sentinel.incident import Incident
+from sentinel.outlets.facts import Facts
 from sentinel.record import WHOLE_RUN, Event, Record, Spread
 
 _ALL = "select attempt, step, time, event, vals, spread, facts from step order by id"
@@ -28,9 +31,10 @@ _ROW = attrgetter(*_FIELDS)
 
 @dataclass
 class History:
-    """Rows of the tables `step` and `incident`; an outlet that writes in the caller's transaction.
+    """Rows of the tables `step`, `fact` and `incident`, written in the caller's transaction.
 
-    Records of single ranks are not kept one by one: the combined record holds their spread.
+    Records of single ranks are not kept one by one: the combined record holds their spread. Of the
+    ticks those are kept that tell of the machine; of facts, news.
     """
 
     connection: sqlite3.Connection
@@ -38,10 +42,20 @@ class History:
     def take(self, verdict: Verdict) -> None:
         """Store the record and whatever it opened or closed."""
         record = verdict.record
-        if record.rank == WHOLE_RUN and record.event is not Event.TICK:
+        news = self.facts.take(record)
+        if record.event is Event.TICK:
+            news = not MEASURED.isdisjoint(record.values)
+        elif record.event is not Event.FACTS:
+            news = True
+        if record.rank == WHOLE_RUN and news:
             self._keep(record)
         for page in verdict.pages:
             self._enter(page.incident)
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What the run said of itself."""
+        return Facts(self.connection)
 
     def _keep(self, record: Record) -> None:
         self.connection.execute(

@@ -10,11 +10,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import nan
+from typing import TypeVar
 
 from sentinel.incident import Incident, Page, Reason
 from sentinel.outlets.label import label
 from sentinel.record import WHOLE_RUN, Event, Record, Spread
 from sentinel.signals import SIGNALS, WEIGHT
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 STATES = ("starting", "running", "stalled", "finished", "failed", "died")
 ACTIVE = frozenset({"starting", "running", "stalled"})
@@ -29,11 +33,29 @@ _STATE_AFTER = {
 }
 _MEASURED = frozenset({Event.STEP, Event.EVAL, Event.SAVE})
 
+LIVENESS = ("ranks_running", "ranks_gone", "ranks_failed", "idle_seconds")
+"""What a TICK counts of all ranks, however many there are."""
+
 STALL = "run_stalled"
 """The detector that says whether a run whose processes live still gets anywhere."""
 
 MOST_KEYS = 100
 """Logged keys outside the catalogue that are shown; the first ones seen."""
+
+MOST_FACTS = 200
+"""Texts, and as many numbers, that a run may say of itself; the first ones seen."""
+
+LONGEST_FACT = 1000
+"""Characters kept of one text that a run says of itself."""
+
+MOST_TAPS = 10_000
+"""Taps that are followed, each rank's counted; the first ones seen."""
+
+TAP_STATES = ("on", "partial", "off")
+"""A tap is whole; on, but without a part that this version of its framework lacks; or off."""
+
+TAP = "tap/"
+"""What begins the name of a fact that tells how an integration's tap is."""
 
 
 def worst_rank(spread: Spread) -> int:
@@ -65,6 +87,9 @@ class Standing:
     last_step: float = nan
     last_save: float = nan
     about: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, float] = field(default_factory=dict)
+    taps: dict[tuple[str, int], str] = field(default_factory=dict)
+    """What the tap of that integration, in that rank, last said of itself."""
     signals: dict[str, float] = field(default_factory=dict)
     spreads: dict[str, Spread] = field(default_factory=dict)
     logged: dict[str, float] = field(default_factory=dict)
@@ -79,6 +104,8 @@ class Standing:
         return replace(
             self,
             about=self.about.copy(),
+            settings=self.settings.copy(),
+            taps=self.taps.copy(),
             signals=self.signals.copy(),
             spreads=self.spreads.copy(),
             logged=self.logged.copy(),
@@ -92,12 +119,17 @@ class Standing:
         """Take over what a record says."""
         if record.event is Event.START:
             self._start(record)
+        elif record.event is Event.FACTS:
+            self._learn(record)
         if record.rank != WHOLE_RUN:
             self._hear_rank(record)
         elif record.event in _MEASURED:
             self._measure(record)
+        elif record.event is Event.SAMPLE:
+            # Read from files, texts may be of a step long past.
+            self._keep(record.values)
         elif record.event is Event.TICK:
-            self.alive = dict(record.values)
+            self.alive = {name: n for name, n in record.values.items() if name in LIVENESS}
             self._enter(record.facts.get("state", ""))
         elif record.event is Event.STOP:
             self._enter(_STATE_AFTER.get(record.facts.get("outcome", ""), ""))
@@ -131,8 +163,24 @@ class Standing:
         if record.attempt != self.attempt:
             self.attempt, self.last_state = record.attempt, "starting"
             self.ranks.clear()
-        self.about.update(record.facts)
-        self.about.update((name, f"{value:g}") for name, value in record.values.items())
+            self.taps.clear()
+            self._learn(record)
+            return
+        # A rank that starts late knows less than what the others have found out by then.
+        facts = {key: text for key, text in record.facts.items() if key not in self.about}
+        values = {key: n for key, n in record.values.items() if key not in self.settings}
+        self._learn(replace(record, facts=facts, values=values))
+
+    def _learn(self, record: Record) -> None:
+        for name, text in record.facts.items():
+            if not name.startswith(TAP):
+                _enter(self.about, name, text[:LONGEST_FACT], MOST_FACTS)
+            elif record.rank != WHOLE_RUN:
+                tap = name.removeprefix(TAP), record.rank
+                _enter(self.taps, tap, text[:LONGEST_FACT], MOST_TAPS)
+        for name, value in record.values.items():
+            if name != "global_step":
+                _enter(self.settings, name, value, MOST_FACTS)
 
     def _measure(self, record: Record) -> None:
         self.step = int(record.values.get("global_step", record.step))
@@ -171,3 +219,20 @@ class Standing:
         elif record.event in {Event.START, Event.STOP}:
             known = replace(known, up=record.event is Event.START)
         self.ranks[record.rank] = known
+
+
+def tap_state(told: str) -> str:
+    """One of `TAP_STATES`, from what a tap says of itself.
+
+    >>> tap_state("on, without Trainer.step"), tap_state("off: TypeError in before_step")
+    ('partial', 'off')
+    """
+    if told == "on":
+        return told
+    return "partial" if told.startswith("on,") else "off"
+
+
+def _enter(book: dict[Key, Value], key: Key, value: Value, most: int) -> None:
+    """Take over what is newest of what is known, and what is new while there is room."""
+    if key in book or len(book) < most:
+        book[key] = value

@@ -1,0 +1,122 @@
+"""Facts: what a run said of itself, kept so that runs can be told apart and compared later.
+
+A row per key holds its newest value; a tap, which each rank tells of, has a row per rank. The view
+`facts` is that of the run: key, value, and when it was last said.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from dataclasses import dataclass, field
+from math import isnan
+
+from sentinel.outlets.standing import LONGEST_FACT, MOST_FACTS, MOST_TAPS, TAP
+from sentinel.record import WHOLE_RUN, Event, Record
+
+Key = tuple[str, int]
+"""Name of the fact, and the rank that it is of."""
+
+Told = str | float
+
+NOT_FACTS = frozenset({"global_step"})
+"""What travels with a record, and is no setting."""
+
+
+@dataclass
+class Facts:
+    """Rows of the table `fact`, written in the caller's transaction.
+
+    The first `MOST_FACTS` texts and numbers, and `MOST_TAPS` taps, are kept.
+    """
+
+    connection: sqlite3.Connection
+    known: dict[Key, Told] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rows = self.connection.execute("select key, rank, coalesce(text, number) from fact")
+        self.known = {(key, rank): told for key, rank, told in rows}
+
+    def take(self, record: Record) -> bool:
+        """Keep what a START or FACTS record says; whether any of it is news."""
+        if record.event is Event.START and record.rank == WHOLE_RUN:
+            self._begin_anew()
+        news = {key: told for key, told in _said(record).items() if self.known.get(key) != told}
+        kept = [(key, told) for key, told in news.items() if self._room(key)]
+        self.known.update(kept)
+        self.connection.executemany(
+            "insert or replace into fact values(?, ?, ?, ?, ?, ?, ?)",
+            [_row(key, told, record) for key, told in kept],
+        )
+        return bool(kept)
+
+    def about(self) -> dict[str, Told]:
+        """The run's own facts by name; for any thread."""
+        return {key: told for (key, rank), told in list(self.known.items()) if rank == WHOLE_RUN}
+
+    def last(self, run: str) -> list[Record]:
+        """All of it as records: the run's own, then one a rank of how its taps are."""
+        facts: defaultdict[int, dict[str, str]] = defaultdict(dict)
+        values: dict[str, float] = {}
+        for (key, rank), told in self.known.items():
+            if isinstance(told, str):
+                facts[rank][key] = told
+            else:
+                values[key] = told
+        attempt, step, time = self._newest()
+        return [
+            Record(
+                run=run,
+                rank=rank,
+                step=step,
+                time=time,
+                event=Event.FACTS,
+                values=values if rank == WHOLE_RUN else {},
+                facts=facts[rank],
+                attempt=attempt,
+            )
+            for rank in sorted({rank for _, rank in self.known})
+        ]
+
+    def _begin_anew(self) -> None:
+        """A new attempt puts its own taps in."""
+        self.connection.execute("delete from fact where rank <> ?", (WHOLE_RUN,))
+        self.known = {key: told for key, told in self.known.items() if key[1] == WHOLE_RUN}
+
+    def _room(self, key: Key) -> bool:
+        if key in self.known:
+            return True
+        taps = sum(rank != WHOLE_RUN for _, rank in self.known)
+        if key[1] != WHOLE_RUN:
+            return taps < MOST_TAPS
+        return len(self.known) - taps < 2 * MOST_FACTS
+
+    def _newest(self) -> tuple[int, int, float]:
+        asked = "select attempt, step, time from fact order by time desc limit 1"
+        row = self.connection.execute(asked).fetchone()
+        return (0, 0, 0.0) if row is None else (int(row[0]), int(row[1]), float(row[2]))
+
+
+def _said(record: Record) -> dict[Key, Told]:
+    """The run's own facts from the record of the run; how a tap is from the record of its rank."""
+    if record.event not in {Event.START, Event.FACTS}:
+        return {}
+    whole = record.rank == WHOLE_RUN
+    texts = {
+        (name, record.rank): text[:LONGEST_FACT]
+        for name, text in record.facts.items()
+        if name.startswith(TAP) != whole
+    }
+    # What is not a number could not be found equal to itself, and would be news for ever.
+    numbers = {
+        (name, WHOLE_RUN): number
+        for name, number in record.values.items()
+        if whole and name not in NOT_FACTS and not isnan(number)
+    }
+    return {**texts, **numbers}
+
+
+def _row(key: Key, told: Told, record: Record) -> tuple[object, ...]:
+    text = told if isinstance(told, str) else None
+    number = None if isinstance(told, str) else told
+    return (*key, text, number, record.attempt, record.step, record.time)

@@ -1,0 +1,66 @@
+"""Host: processors, memory and disks of this node, as far as a container is given them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+CGROUP = Path("/sys/fs/cgroup")
+_LIMITS = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    (
+        "memory/memory.limit_in_bytes",
+        "memory/memory.usage_in_bytes",
+        "memory/memory.stat",
+        "total_inactive_file",
+    ),
+)
+"""For each version of control groups: limit, usage, and where it says how much is mere cache."""
+
+
+@dataclass
+class Host:
+    """Reads processors and memory; the first look gives no processors, which need two moments."""
+
+    cgroup: Path = CGROUP
+    _primed: bool = False
+
+    def look(self) -> dict[str, float]:
+        """`host_cpu` as a share of all processors, `host_memory_used` and `host_memory_total`.
+
+        Memory is what the kernel would end the trainer for: the container's, where that is less.
+        """
+        share = psutil.cpu_percent(interval=None) / 100.0
+        told = {"host_cpu": share} if self._primed else {}
+        self._primed = True
+        memory = psutil.virtual_memory()
+        used, total = float(memory.total - memory.available), float(memory.total)
+        for names in _LIMITS:
+            limited = self._container(names)
+            if limited is not None and limited[1] < total:
+                used, total = limited
+        return {**told, "host_memory_used": used, "host_memory_total": total}
+
+    def _container(self, names: Sequence[str]) -> tuple[float, float] | None:
+        try:
+            limit, usage, told = ((self.cgroup / name).read_text() for name in names[:3])
+            cached = dict(line.split() for line in told.splitlines()).get(names[3], "0")
+            return max(0.0, float(usage) - float(cached)), float(limit)
+        except (OSError, ValueError):
+            # No such control group, or one without a limit ("max").
+            return None
+
+
+def free(directory: Path) -> float:
+    """Bytes that we may still write to the disk that the directory is, or will be, on.
+
+    Raises OSError where there is no such disk.
+    """
+    for place in (directory, *directory.parents):
+        if place.exists():
+            return float(shutil.disk_usage(place).free)
+    raise FileNotFoundError(f"No part of {directory} exists.")
