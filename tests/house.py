@@ -44,7 +44,7 @@ FRAMEWORKS = {
 }  # fmt: skip
 """The trainer's own libraries, which we may use where they already are, and never load."""
 
-SLOW_TO_LOAD = {"ruptures"}
+SLOW_TO_LOAD = {"ruptures", "pyarrow"}
 """Seconds of import: inside the function that needs it."""
 
 STANDARD = sys.stdlib_module_names | {"tomllib", "tomli"}

@@ -1,19 +1,21 @@
 """Texts: which of a batch's texts are sent, and how much of each, in well under a millisecond.
 
-No user's code is run: only lists, tuples and plain arrays are looked into, and a text is what is
-exactly a `str`. All else is left out and counted.
+No user's code is run: only lists, tuples, queues and plain arrays are looked into, and a text is
+what is exactly a `str`, or a list of messages of such. All else is left out and counted.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 from sentinel.hook.scalars import Refused, name_is_good, number
-from sentinel.stats.text_cut import HEAD, PROMPT, TAIL, cut_completion, cut_prompt
+from sentinel.stats.text_choice import choice
+from sentinel.stats.text_cut import HEAD, PROMPT, TAIL, Told, told
+from sentinel.stats.text_plain import plain
 from sentinel.wire.ring import RingWriter
 
 AT_ONCE = 8
@@ -32,8 +34,6 @@ _ASCII_BYTES, _OTHER_BYTES = 2, 12
 """Bytes a character takes on its way, with a margin for those that are escaped."""
 
 Rewards = dict[str, Sequence[Any]]
-Sent = tuple[dict[str, float], dict[str, str]]
-"""Values and facts of one SAMPLE record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,11 @@ class Batch:
     finished: Any = None
 
 
-def picked(batch: Batch, most: int, ring: RingWriter) -> Iterator[Sent]:
+def picked(batch: Batch, most: int, ring: RingWriter) -> Iterator[Told]:
     """At most `most` texts of the batch: the first, the last, the best, the worst, and between.
 
-    Values: `index` in the batch, `length` and `prompt_length` in characters before any cut, `first`
-    and `last` where the completion was cut (see `sentinel.stats.text_cut`), `finished`, `reward` or
-    `reward/<name>`. Facts: `prompt`, `completion`. What is refused is counted in the ring.
+    Beside what `text_cut.told` says, values hold the `index` in the batch, `finished`, and `reward`
+    or `reward/<name>`. What is refused is counted in the ring.
     """
     completions = _row(batch.completions, ring.drop) or []
     prompts = _row(batch.prompts, ring.drop) or []
@@ -59,22 +58,15 @@ def picked(batch: Batch, most: int, ring: RingWriter) -> Iterator[Sent]:
     rewards = _rewards(batch.rewards, ring.drop)
     rows = (prompts, finished, *rewards.values())
     ring.drop("shape", sum(0 < len(row) != len(completions) for row in rows))
-    for index in _choice(len(completions), most, _totals(rewards, len(completions))):
+    for index in choice(len(completions), most, _totals(rewards, len(completions))):
         completion = _text(completions, index, ring.drop)
         if completion is None:
             continue
         prompt = _text(prompts, index, ring.drop) or ""
-        share = _share(prompt, completion, most, ring)
-        cut = cut_completion(completion, share)
-        values = {
-            "index": float(index),
-            "prompt_length": float(len(prompt)),
-            "length": float(len(completion)),
-        }
-        if cut.first < len(completion):
-            values |= {"first": float(cut.first), "last": float(cut.last)}
+        values, facts = told(prompt, completion, _share(prompt, completion, most, ring))
+        values["index"] = float(index)
         values |= _numbers({"finished": finished, **rewards}, index, ring.drop)
-        yield values, {"prompt": cut_prompt(prompt, share), "completion": cut.text}
+        yield values, facts
 
 
 def _row(given: Any, drop: Callable[[str], None]) -> Sequence[Any] | None:
@@ -82,6 +74,8 @@ def _row(given: Any, drop: Callable[[str], None]) -> Sequence[Any] | None:
     if given is None or type(given) in {list, tuple}:
         found: Sequence[Any] | None = given
         return found
+    if type(given) is deque:
+        return list(given)
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     flat: Any = None
     if numpy is not None and type(given) is numpy.ndarray:
@@ -123,25 +117,13 @@ def _totals(rewards: Rewards, size: int) -> list[float]:
         return []
 
 
-def _choice(size: int, most: int, totals: Sequence[float]) -> list[int]:
-    if size <= most:
-        return list(range(size))
-    order = [at for at, total in enumerate(totals) if isfinite(total)]
-    ends = {min(order, key=totals.__getitem__), max(order, key=totals.__getitem__)} if order else {}
-    kept = sorted(ends)[:most]
-    left = most - len(kept)
-    between = [at * (size - 1) // max(1, left - 1) for at in range(left)]
-    return sorted({*kept, *between})
-
-
 def _text(row: Sequence[Any], index: int, drop: Callable[[str], None]) -> str | None:
     if index >= len(row):
         return None
-    found = row[index]
-    if type(found) is str:
-        return found
-    drop("type")
-    return None
+    found = plain(row[index])
+    if found is None:
+        drop("type")
+    return found
 
 
 def _share(prompt: str, completion: str, most: int, ring: RingWriter) -> float:

@@ -13,6 +13,9 @@ PROMPT = 1000
 HEAD, TAIL = 3000, 1000
 """Characters kept of a completion, from its beginning and its end."""
 
+Told = tuple[dict[str, float], dict[str, str]]
+"""Values and facts."""
+
 
 class Cut(NamedTuple):
     """A text as it is kept: `first` characters of the original, a mark, `last` of its end.
@@ -41,6 +44,19 @@ def cut_completion(text: str, share: float = 1.0) -> Cut:
     Cut(text='la  […7 characters left out…] a', first=3, last=1)
     """
     return _cut(text, int(HEAD * share), int(TAIL * share))
+
+
+def told(prompt: str, completion: str, share: float = 1.0) -> Told:
+    """Values and facts of a SAMPLE record: both texts cut, and what they were before.
+
+    Values: `length` and `prompt_length` in characters before any cut; where the completion was cut,
+    `first` and `last` as in Cut. Facts: `prompt`, `completion`.
+    """
+    cut = cut_completion(completion, share)
+    values = {"prompt_length": float(len(prompt)), "length": float(len(completion))}
+    if cut.first < len(completion):
+        values |= {"first": float(cut.first), "last": float(cut.last)}
+    return values, {"prompt": cut_prompt(prompt, share), "completion": cut.text}
 
 
 def parts(cut: Cut) -> tuple[str, ...]:
