@@ -5,6 +5,7 @@ import random
 import select
 import signal
 import struct
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from sentinel.wire import layout
 from sentinel.wire.identity import Identity
+from sentinel.wire.layout import WORD_POSITION
 from sentinel.wire.process import Process
 from sentinel.wire.ring import (
     DROP_REASONS,
@@ -220,6 +222,35 @@ def test_every_acknowledged_record_survives_a_kill(tmp_path):
 def test_every_acknowledged_record_survives_a_kill_120_times(tmp_path):
     for number in range(120):
         killed_writer(tmp_path / f"{number}.ring")
+
+
+def test_what_is_published_is_never_blank_for_a_moment(tmp_path):
+    """Looked at very often while it is written: a kill at any of them is survived."""
+    path = tmp_path / "0-0.ring"
+    ready, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ready)
+        _write_for_ever(path, write)
+    os.close(write)
+    os.read(ready, 8)
+    drain = threading.Thread(target=_drain, args=(ready,))
+    drain.start()
+    reader = RingReader(path)
+    positions = [reader._words[WORD_POSITION] for _ in range(300_000)]
+    reader.close()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    drain.join()
+
+    assert positions == sorted(positions)
+    assert positions[0] > 0
+
+
+def _drain(descriptor):
+    while os.read(descriptor, 65536):
+        pass
+    os.close(descriptor)
 
 
 def killed_writer(path: Path) -> int:

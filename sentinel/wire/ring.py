@@ -43,6 +43,8 @@ SMALLEST = 64 << 10
 """Bytes below which a ring is not worth having."""
 _PAGE = 4096
 _HEAD = FRAME.size
+_PROGRESS = slice(PROGRESS_AT, PROGRESS_AT + PROGRESS.size)
+_progress = PROGRESS.pack
 
 
 class RingError(ValueError):
@@ -73,8 +75,6 @@ class RingWriter:
     `step`, `beat` and `time` are of the last step taken, and are published with every frame.
     Touching it in a forked child ends the child, since the mapping stays with the parent.
     """
-
-    _publish = PROGRESS.pack_into
 
     def __init__(self, path: Path, identity: Identity, capacity: int = CAPACITY) -> None:
         """Raises FileExistsError if that ring is there, OSError if there is no room for it."""
@@ -112,22 +112,17 @@ class RingWriter:
         FRAME.pack_into(self._map, start - _HEAD, crc, size, sequence)
         # Ours first: an interrupt between here and the publication must not reuse the number.
         self._sequence, self._position = sequence, position + taken
-        self._publish(
-            self._map,
-            PROGRESS_AT,
-            self.step,
-            self.beat,
-            self.time,
-            self.spent,
-            sequence,
-            position + taken,
+        # Copied as a whole: `pack_into` blanks its target first, and whoever is killed just then
+        # leaves a ring that looks empty.
+        self._map[_PROGRESS] = _progress(
+            self.step, self.beat, self.time, self.spent, sequence, position + taken
         )
 
     def note(self, step: int, beat: int, now: float) -> None:
         """Show the step just taken, at once, whether or not a record follows."""
         self.step, self.beat, self.time = step, beat, now
-        self._publish(
-            self._map, PROGRESS_AT, step, beat, now, self.spent, self._sequence, self._position
+        self._map[_PROGRESS] = _progress(
+            step, beat, now, self.spent, self._sequence, self._position
         )
 
     def begin(self, beat: int) -> None:
