@@ -27,12 +27,14 @@ from sentinel.outlets.exposition import Exposition
 from sentinel.outlets.history import History
 from sentinel.outlets.journal import Journal
 from sentinel.outlets.presence import Presence
+from sentinel.outlets.samples import Samples, newest
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.settings import Settings, build_detectors, build_sinks
 from sentinel.signals import canonical
 from sentinel.sources.leftovers import sweep
 from sentinel.sources.live import LiveSource
 from sentinel.sources.machine import MachineWatch, output_dir
+from sentinel.sources.samples import SampleFiles
 from sentinel.tally import Tally
 from sentinel.web.server import Server
 from sentinel.wire.places import home, run_dir
@@ -112,16 +114,25 @@ class Agent:
             self.machine.now,
         )
         self.courier = Courier(path, self.sinks, self.tally, self.clock)
-        self.outlets = (self.history, self.exposition)
+        self.samples = Samples(self.connection, self.settings.samples_kept)
+        self.files = self._sample_files()
+        self.outlets = (self.history, self.exposition, self.samples)
         self.server = Server(
             self.exposition.registry,
             self.exposition.state,
             lambda: _incidents(path),
+            lambda step, limit: newest(path, step, limit),
             host=self.settings.host,
             port=self.settings.port,
             port_tries=self.settings.port_tries,
             token=self.settings.secret_token(),
         )
+
+    def _sample_files(self) -> SampleFiles | None:
+        folder, known = self.settings.samples_from, self.samples.files()
+        if folder is None:
+            return None
+        return SampleFiles(self.run, folder, self.tally, known, self.clock)
 
     def serve(self) -> None:
         """Work until the run is over, or until `stopping` is set."""
@@ -144,10 +155,14 @@ class Agent:
     def turn(self) -> None:
         """Read what is new, judge it, and commit both."""
         records = self.source.poll()
+        if self.files is not None and self.source.attempt >= 0:
+            records += self.files.poll(self.source.attempt)
         if not records:
             return
         with self._transaction():
             paged = [self._feed(record) for record in records]
+            if self.files is not None:
+                self.samples.mark(self.files.taken())
             if any(record.event is not Event.TICK for record in records):
                 self.journal.place(self.source.positions())
             if self.clock() - self.snapshot_at >= SNAPSHOT_SECONDS:
@@ -186,6 +201,9 @@ class Agent:
         if record.rank == WHOLE_RUN:
             for name, errors in self.fold.engine.errors.items():
                 self.tally.set("sentinel_detector_errors_total", name, errors)
+            return
+        if record.event is Event.SAMPLE:
+            # A reward that does not apply to a text is often written as no number.
             return
         for name, value in record.values.items():
             if not isfinite(value):

@@ -40,9 +40,10 @@ class Settings(BaseModel):
 
     `port` is the first of `port_tries` that are tried. The agent stays `linger_seconds` after its
     run is over. `token` is asked of every reader of the page and the metrics. Above
-    `per_rank_limit` ranks there are no metrics per rank. GPUs, processors, memory and disks are
-    looked at every `machine_seconds`; 0 for never. `detectors` holds knobs by detector;
-    those in `disable` do not run.
+    `per_rank_limit` ranks there are no metrics per rank. The newest `samples_kept` texts stay;
+    `samples_from` is a folder in which the trainer writes such itself. GPUs, processors, memory
+    and disks are looked at every `machine_seconds`; 0 for never. `detectors` holds knobs by
+    detector; those in `disable` do not run.
     """
 
     model_config = ConfigDict(
@@ -55,6 +56,8 @@ class Settings(BaseModel):
     linger_seconds: float = Field(900.0, ge=0, allow_inf_nan=False)
     token: SecretStr | None = Field(None, min_length=1)
     per_rank_limit: int = Field(64, ge=0)
+    samples_kept: int = Field(2000, ge=0, le=1_000_000)
+    samples_from: Path | None = None
     machine_seconds: float = Field(5.0, ge=0, le=3600, allow_inf_nan=False)
     sinks: dict[str, Annotated[Sink, SkipValidation]] = Field(default_factory=dict)
     detectors: dict[str, dict[str, Any]] = Field(default_factory=dict)

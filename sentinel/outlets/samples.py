@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sentinel.engine import Verdict
+from sentinel.outlets import database
 from sentinel.record import WHOLE_RUN, Event
 
 MOST_SHOWN = 500
@@ -53,7 +56,8 @@ class Samples:
 
         Keys: attempt, step, rank, time (seconds since the epoch), prompt, completion, and the
         record's numbers: rewards (name to number; "" is the only one's), length and prompt_length
-        (characters before any cut), finished (true, false, or none where it was not told).
+        (characters before any cut), advantage and
+        finished (true or false), none where they were not told.
         """
         rows = self.connection.execute(_NEWEST, (step, max(0, min(limit, MOST_SHOWN)))).fetchall()
         return [_described(row) for row in reversed(rows)]
@@ -67,6 +71,12 @@ class Samples:
         self.connection.executemany(
             "insert or replace into sample_file(path, mark) values(?, ?)", files.items()
         )
+
+
+def newest(path: Path, step: int | None, limit: int) -> list[dict[str, Any]]:
+    """As `Samples.newest`, through a connection of its own to that database, from any thread."""
+    with closing(database.connect(path)) as connection:
+        return Samples(connection).newest(step, limit)
 
 
 def _described(row: tuple[Any, ...]) -> dict[str, Any]:
@@ -87,5 +97,6 @@ def _described(row: tuple[Any, ...]) -> dict[str, Any]:
         },
         "length": values.get("length"),
         "prompt_length": values.get("prompt_length"),
+        "advantage": values.get("advantage"),
         "finished": None if finished is None else bool(finished),
     }

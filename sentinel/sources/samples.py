@@ -37,7 +37,6 @@ class SampleFiles:
 
     `known` are the files read by an earlier agent: path to mark. Without any, the files that are
     there already are another run's, and left alone. `clock` gives seconds since the epoch.
-    `fresh` are the marks not stored yet: the caller takes them.
     """
 
     run: str
@@ -45,10 +44,10 @@ class SampleFiles:
     tally: Tally
     known: Mapping[str, str] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
-    fresh: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._read = dict(self.known)
+        self._fresh: dict[str, str] = {}
         self._before: dict[str, str] = {}
         self._waiting: list[tuple[int, str, str]] = []
         self._looked = -LOOK_SECONDS
@@ -75,6 +74,11 @@ class SampleFiles:
         else:
             return [self._record(sample, step, attempt, now) for sample in found]
         return []
+
+    def taken(self) -> dict[str, str]:
+        """Marks of the files done with since the last call, to be stored with their texts."""
+        taken, self._fresh = self._fresh, {}
+        return taken
 
     def _look(self) -> None:
         there = {path: (step, mark) for step, path, mark in self._files()}
@@ -105,7 +109,7 @@ class SampleFiles:
                         yield int(match[1]), entry.path, mark
 
     def _remember(self, path: str, mark: str) -> None:
-        self._read[path] = self.fresh[path] = mark
+        self._read[path] = self._fresh[path] = mark
 
     def _complain(self, trouble: str) -> None:
         reason = "samples_unreadable"

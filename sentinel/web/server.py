@@ -31,6 +31,11 @@ log = logging.getLogger(__name__)
 MOST_CONNECTIONS = 256
 """Connections at a time; later ones are told to come back (503)."""
 
+SAMPLES_SHOWN = 20
+"""Texts that are shown where no `limit` is given."""
+_LONGEST_NUMBER = 18
+"""Digits."""
+
 _STATIC = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
@@ -39,13 +44,20 @@ _STATIC = {
 
 State = Callable[[], dict[str, Any]]
 Incidents = Callable[[], list[dict[str, Any]]]
+Samples = Callable[[int | None, int], list[dict[str, Any]]]
+
+
+def no_samples(_step: int | None, _limit: int) -> list[dict[str, Any]]:
+    """Of a run that keeps no texts."""
+    return []
 
 
 @dataclass
 class Server:
     """Serves one agent from a daemon thread.
 
-    `state` and `incidents` are called in worker threads, several at a time. `host` other than a
+    `state`, `incidents` and `samples` (of a step or none, at most so many) are called in worker
+    threads, several at a time. `host` other than a
     loopback address needs a `token`; ValueError otherwise. The port is the first free one of
     `port_tries` from `port` on; port 0 lets the system choose. `hosts` as in Gate.
     """
@@ -53,6 +65,7 @@ class Server:
     registry: CollectorRegistry
     state: State
     incidents: Incidents
+    samples: Samples = no_samples
     host: str = "127.0.0.1"
     port: int = 0
     port_tries: int = 100
@@ -63,9 +76,7 @@ class Server:
         if not is_loopback(self.host) and not self.token:
             message = f"The web host {self.host!r} is reachable from other machines: "
             raise ValueError(f"{message}set a token for it, or listen on 127.0.0.1.")
-        hosts = (self.host, *self.hosts)
-        served = app(self.registry, self.state, self.incidents, self.token, hosts)
-        self._server = uvicorn.Server(_settings(served))
+        self._server = uvicorn.Server(_settings(app(self)))
         self._thread: Thread | None = None
 
     def start(self) -> int:
@@ -106,17 +117,11 @@ def listen(host: str, port: int, tries: int) -> socket.socket:
     raise OSError(errno.EADDRINUSE, f"No free port on {host} from {port} on ({tries} tried)")
 
 
-def app(
-    registry: CollectorRegistry,
-    state: State,
-    incidents: Incidents,
-    token: str = "",
-    hosts: Collection[str] = (),
-) -> ASGIApp:
-    """The routes behind the gate; without a socket, so that it can be tried without one."""
+def app(told: Server) -> ASGIApp:
+    """The routes of what a server tells, behind the gate."""
 
     def metrics(request: Request) -> Response:
-        body, content_type = _page_for(request.headers.get("accept", ""), registry)
+        body, content_type = _page_for(request.headers.get("accept", ""), told.registry)
         return Response(body, headers={"content-type": content_type})
 
     async def healthy(_: Request) -> Response:
@@ -124,21 +129,29 @@ def app(
 
     def ready(_: Request) -> Response:
         try:
-            state()
+            told.state()
         except Exception:
             log.exception("The state of the run cannot be told")
             return PlainTextResponse("the state of the run cannot be told\n", 503)
         return PlainTextResponse("ok\n")
 
+    def texts(request: Request) -> Response:
+        try:
+            step, limit = (_whole(request, name) for name in ("step", "limit"))
+        except ValueError as error:
+            return PlainTextResponse(f"{error}\n", 400)
+        return _json(told.samples(step, SAMPLES_SHOWN if limit is None else limit))
+
     routes = [
         Route("/metrics", metrics),
         Route(ALWAYS_OPEN, healthy),
         Route("/-/ready", ready),
-        Route("/api/run", lambda _: _json(state())),
-        Route("/api/incidents", lambda _: _json(incidents())),
+        Route("/api/run", lambda _: _json(told.state())),
+        Route("/api/incidents", lambda _: _json(told.incidents())),
+        Route("/api/samples", texts),
         *(Route(path, _static(*file)) for path, file in _STATIC.items()),
     ]
-    return Gate(Starlette(routes=routes), token, hosts)
+    return Gate(Starlette(routes=routes), told.token, (told.host, *told.hosts))
 
 
 def _settings(served: ASGIApp) -> uvicorn.Config:
@@ -156,6 +169,13 @@ def _settings(served: ASGIApp) -> uvicorn.Config:
         timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=16_384,
     )
+
+
+def _whole(request: Request, name: str) -> int | None:
+    given = request.query_params.get(name, "")
+    if given and not (given.isdecimal() and len(given) <= _LONGEST_NUMBER):
+        raise ValueError(f"{name} must be a whole number, such as {name}=20.")
+    return int(given) if given else None
 
 
 def _page_for(accept: str, registry: CollectorRegistry) -> tuple[bytes, str]:
