@@ -90,6 +90,9 @@ def prepare(venv: Path, goal: str) -> None:
         # Older ones do not know dependency groups.
         pip(python, constraints, "pip>=25.1")
         pip(python, constraints, "--group", f"{ROOT / 'pyproject.toml'}:dev")
+        say("Installing the frameworks that it is tested with, once: about 600 MB.")
+        if not installed(python, constraints, "--group", f"{ROOT / 'pyproject.toml'}:frameworks"):
+            say("Not all of them could be: the tests of frameworks that are missing are skipped.")
     (venv / f".prepared-{goal}").write_text(digest())
 
 
@@ -178,14 +181,19 @@ def plain(requirement: str) -> str:
 
 def pip(python: Path, constraints: Path, *what: str) -> None:
     """Install, or stop with what a person can do about it."""
-    # Errors only: pip warns of much that is no concern of a newcomer.
-    asked = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-    if subprocess.call([*asked, "--constraint", str(constraints), *what], cwd=ROOT) != 0:
+    if not installed(python, constraints, *what):
         stop(
             f"pip could not install {what[-1]}; its own words are above.",
             "Check that this machine reaches a package registry (pip config list, pip download),",
             "then run the same command again: it goes on where it stopped.",
         )
+
+
+def installed(python: Path, constraints: Path, *what: str) -> bool:
+    """Install, and tell whether that went well; pip itself says what did not."""
+    # Errors only: pip warns of much that is no concern of a newcomer.
+    asked = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+    return subprocess.call([*asked, "--constraint", str(constraints), *what], cwd=ROOT) == 0
 
 
 def run(command: list[str], cwd: str | None = None) -> subprocess.CompletedProcess[str]:
