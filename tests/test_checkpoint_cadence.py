@@ -124,3 +124,23 @@ def test_a_rollout_step_of_many_optimizer_steps_is_well():
     ]
 
     assert first_finding(CheckpointCadence(), records) == (None, None)
+
+
+@pytest.mark.parametrize("kind", [Event.START, Event.FACTS])
+def test_what_the_run_declares_counts_whenever_it_becomes_known(kind):
+    detector = CheckpointCadence()
+    detector.update(event(Event.START, 0))
+    detector.update(event(kind, 0, save_steps=500, max_steps=4000))
+
+    opinion = detector.update(event(Event.STEP, 4001, global_step=4001.0))
+    assert opinion.evidence["max_steps"] == 4000
+    assert opinion.evidence["usual_interval"] == 500
+
+
+def test_facts_in_the_midst_of_saves_do_not_excuse_a_storm():
+    detector = CheckpointCadence()
+    for step in (500, 502, 504, 506):
+        detector.update(event(Event.FACTS, step, save_steps=500))
+        opinion = detector.update(event(Event.SAVE, step))
+
+    assert isinstance(opinion, Finding)

@@ -7,8 +7,15 @@ from verdicts import NOW, RUN, incident, measured, paged, said, spread
 
 from sentinel.discover import modules
 from sentinel.incident import Reason
-from sentinel.outlets.standing import MOST_KEYS, STALL, Standing, worst_rank
-from sentinel.record import Event
+from sentinel.outlets.standing import (
+    LONGEST_FACT,
+    MOST_FACTS,
+    MOST_KEYS,
+    STALL,
+    Standing,
+    worst_rank,
+)
+from sentinel.record import WHOLE_RUN, Event
 
 
 def standing(*verdicts, most_ranks=64):
@@ -162,3 +169,58 @@ def test_a_copy_stays_as_it_was():
 
     assert (before.step, before.signals, before.logged) == (100, {"loss": 1.0}, {"mine": 1.0})
     assert (len(before.ranks), len(before.open)) == (1, 1)
+
+
+def facts(rank=WHOLE_RUN, values=None, **told):
+    return said(Event.FACTS, rank=rank, facts=told, values=values or {})
+
+
+def test_what_becomes_known_later_is_taken_up():
+    """Numbers are settings, texts are what it is."""
+    now = standing(
+        said(Event.START, rank=0, facts={"framework": "torch"}, values={"world_size": 2.0}),
+        facts(rank=0, framework="trl", values={"beta": 0.1, "global_step": 4.0}),
+    )
+
+    assert now.about == {"framework": "trl"}
+    assert now.settings == {"world_size": 2.0, "beta": 0.1}
+
+
+def test_a_rank_that_starts_late_does_not_unlearn_what_is_known():
+    """It starts by saying torch, too, long after another has found out better."""
+    start = {"framework": "torch", "host": "node1"}
+    now = standing(
+        said(Event.START, rank=0, facts={"framework": "torch"}),
+        facts(rank=0, framework="trl"),
+        said(Event.START, rank=1, facts=start),
+    )
+
+    assert now.about == {"framework": "trl", "host": "node1"}
+
+
+def test_each_ranks_taps_are_its_own_and_new_with_each_attempt():
+    now = standing(
+        said(Event.START, rank=0),
+        facts(rank=0, **{"tap/trl": "on"}),
+        facts(rank=1, **{"tap/trl": "off: KeyError in on_log"}),
+        facts(**{"tap/trl": "on"}),
+    )
+    assert now.taps == {("trl", 0): "on", ("trl", 1): "off: KeyError in on_log"}
+    assert now.about == {}
+
+    now.hear(said(Event.START, rank=0, attempt=1).record)
+    assert now.taps == {}
+
+
+def test_what_a_run_says_of_itself_is_capped():
+    many = {f"key{i}": "x" * 5000 for i in range(MOST_FACTS + 9)}
+    now = standing(facts(values=dict.fromkeys(many, 1.0), **many))
+
+    assert (len(now.about), len(now.settings)) == (MOST_FACTS, MOST_FACTS)
+    assert len(now.about["key0"]) == LONGEST_FACT
+
+
+def test_the_machine_is_not_taken_for_the_state_of_ranks():
+    now = standing(said(Event.TICK, values={"ranks_running": 1.0, "host_cpu": 0.4}))
+
+    assert now.alive == {"ranks_running": 1.0}

@@ -31,19 +31,26 @@ class Facts:
     """
 
     connection: sqlite3.Connection
-    known: dict[Key, Told] = field(default_factory=dict)
+    own: dict[Key, Told] = field(default_factory=dict)
+    taps: dict[Key, Told] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         rows = self.connection.execute("select key, rank, coalesce(text, number) from fact")
-        self.known = {(key, rank): told for key, rank, told in rows}
+        for key, rank, told in rows:
+            (self.own if rank == WHOLE_RUN else self.taps)[key, rank] = told
 
     def take(self, record: Record) -> bool:
         """Keep what a START or FACTS record says; whether any of it is news."""
         if record.event is Event.START and record.rank == WHOLE_RUN:
             self._begin_anew()
-        news = {key: told for key, told in _said(record).items() if self.known.get(key) != told}
-        kept = [(key, told) for key, told in news.items() if self._room(key)]
-        self.known.update(kept)
+        shelf, most = self.taps, MOST_TAPS
+        if record.rank == WHOLE_RUN:
+            shelf, most = self.own, 2 * MOST_FACTS
+        kept: list[tuple[Key, Told]] = []
+        for key, told in _said(record).items():
+            if shelf.get(key) != told and (key in shelf or len(shelf) < most):
+                shelf[key] = told
+                kept.append((key, told))
         self.connection.executemany(
             "insert or replace into fact values(?, ?, ?, ?, ?, ?, ?)",
             [_row(key, told, record) for key, told in kept],
@@ -52,13 +59,14 @@ class Facts:
 
     def about(self) -> dict[str, Told]:
         """The run's own facts by name; for any thread."""
-        return {key: told for (key, rank), told in list(self.known.items()) if rank == WHOLE_RUN}
+        return {key: told for (key, _), told in self.own.copy().items()}
 
     def last(self, run: str) -> list[Record]:
         """All of it as records: the run's own, then one a rank of how its taps are."""
         facts: defaultdict[int, dict[str, str]] = defaultdict(dict)
         values: dict[str, float] = {}
-        for (key, rank), told in self.known.items():
+        known = {**self.own, **self.taps}
+        for (key, rank), told in known.items():
             if isinstance(told, str):
                 facts[rank][key] = told
             else:
@@ -75,21 +83,13 @@ class Facts:
                 facts=facts[rank],
                 attempt=attempt,
             )
-            for rank in sorted({rank for _, rank in self.known})
+            for rank in sorted({rank for _, rank in known})
         ]
 
     def _begin_anew(self) -> None:
         """A new attempt puts its own taps in."""
         self.connection.execute("delete from fact where rank <> ?", (WHOLE_RUN,))
-        self.known = {key: told for key, told in self.known.items() if key[1] == WHOLE_RUN}
-
-    def _room(self, key: Key) -> bool:
-        if key in self.known:
-            return True
-        taps = sum(rank != WHOLE_RUN for _, rank in self.known)
-        if key[1] != WHOLE_RUN:
-            return taps < MOST_TAPS
-        return len(self.known) - taps < 2 * MOST_FACTS
+        self.taps.clear()
 
     def _newest(self) -> tuple[int, int, float]:
         asked = "select attempt, step, time from fact order by time desc limit 1"
