@@ -29,7 +29,7 @@ def tree(tmp_path_factory):
 def ask(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run Python in the tree, its own package before any that is installed."""
     asked = [sys.executable, "-m", *words]
-    return subprocess.run(asked, cwd=tree, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(asked, cwd=tree, capture_output=True, text=True, check=False, timeout=600)
 
 
 ROOMS = [path for path in EXAMPLES if path.startswith("sentinel/")]

@@ -13,6 +13,7 @@ import pytest
 import requests
 from pages import page
 from pydantic import SecretStr
+from ranks import until
 
 from sentinel.demo import stage
 from sentinel.demo.course import FAULTS, judge
@@ -80,14 +81,14 @@ def receiver():
 def post(receiver: Receiver, secret: str = "a secret", identity: str = "one") -> int:
     sink = Webhook(url=SecretStr(f"{receiver.url}/webhook"), secret=SecretStr(secret))
     worded = sink.stamp(sink.word(page(Reason.OPENED), identity), time.time())
-    sent = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=5)
+    sent = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=60)
     return sent.status_code
 
 
 def test_the_receiver_reads_what_the_webhook_words(receiver):
     assert post(receiver) == 200
 
-    delivery = receiver.arrived.get(timeout=5)
+    delivery = receiver.arrived.get(timeout=60)
     assert replace(delivery, seconds=0.0) == Delivery(
         reason="opened",
         detector="kl_blowup",
@@ -103,7 +104,7 @@ def test_the_receiver_reads_what_the_webhook_words(receiver):
 
 def test_the_receiver_refuses_what_is_not_signed_with_its_secret(receiver):
     assert post(receiver, secret="another") == 401
-    assert requests.post(f"{receiver.url}/webhook", data=b"{}", timeout=5).status_code == 401
+    assert requests.post(f"{receiver.url}/webhook", data=b"{}", timeout=60).status_code == 401
     assert receiver.arrived.empty()
 
 
@@ -115,10 +116,10 @@ def test_the_receiver_takes_a_repeat_and_tells_it_once(receiver):
 def test_the_receiver_reads_what_slack_would(receiver):
     sink = Slack(url=SecretStr(f"{receiver.url}/slack"))
     worded = sink.word(page(Reason.OPENED), "one")
-    answer = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=5)
+    answer = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=60)
 
     assert sink.accepted(answer.status_code, answer.text)
-    assert "kl_blowup on grpo-7b" in receiver.arrived.get(timeout=5)
+    assert "kl_blowup on grpo-7b" in receiver.arrived.get(timeout=60)
 
 
 def test_no_page_of_a_demo_can_reach_the_users_own_channel(tmp_path):
@@ -145,15 +146,21 @@ def test_no_process_is_left_when_the_stage_is_cleared(tmp_path):
     started = stage.Stage(tmp_path)
     started.configure("http://127.0.0.1:9", "a secret")
     started.start()
-    deadline = time.monotonic() + 60
-    while not started.watched and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until(lambda: started.watched, 240.0, "the agent is up")
     torchrun = psutil.Process(started.training.pid)
     running = [torchrun, *torchrun.children(recursive=True), psutil.Process(started.agent["pid"])]
     started.clear()
 
     assert len(set(running)) >= 1 + stage.RANKS
-    assert [process for process in running if process.is_running()] == []
+    assert [process for process in running if lives(process)] == []
+
+
+def lives(process):
+    """Whether it may still do something; one that nobody has asked for its end does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.fixture
@@ -225,7 +232,7 @@ def test_the_mistake_is_as_large_as_the_demo_says(scripts):
     assert meant.kl_coef / wrong.kl_coef == pytest.approx(1000)
 
 
-@pytest.mark.timeout(700)
+@pytest.mark.timeout(1200)
 def test_every_mistake_in_a_real_training_is_told_and_nothing_else():
     """Four real processes: this is `make demo`, and a KL and a reward that really move."""
     command = [sys.executable, "-m", "sentinel", "demo", "--json"]

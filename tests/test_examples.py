@@ -5,10 +5,10 @@ import os
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from ranks import until
 
 ROOT = Path(__file__).parent.parent
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
@@ -34,22 +34,17 @@ def environ(tmp_path):
     }
 
 
-def once_written(folder: Path, name: str, seconds: float = 30.0) -> Path:
+def once_written(folder: Path, name: str) -> Path:
     """The one file of that name below `folder`, as soon as it is there."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = list(folder.glob(f"runs/*/{name}"))
-        if found:
-            return found[0]
-        time.sleep(0.05)
-    raise AssertionError(f"No {name} within {seconds:.0f} s.")
+    return until(lambda: list(folder.glob(f"runs/*/{name}")), 120.0, f"{name} is written")[0]
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs_and_is_heard_to_its_end(name, environ, tmp_path):
     launcher, steps, logged = EXAMPLES[name]
     command = [sys.executable, *launcher, str(ROOT / "examples" / f"{name}.py")]
-    subprocess.run(command, env=environ, cwd=tmp_path, check=True, timeout=200)
+    subprocess.run(command, env=environ, cwd=tmp_path, check=True, timeout=600)
     outcome = once_written(tmp_path / "home", "outcome.json")
 
     told = json.loads(outcome.read_text())

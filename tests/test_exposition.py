@@ -229,4 +229,4 @@ def test_scrapes_during_a_busy_run_are_whole():
             told = shown.state()["signals"].get("loss")
             assert told is None or told["value"] == told["min"] == told["max"]
     finally:
-        trainer.join(timeout=30)
+        trainer.join(timeout=240)

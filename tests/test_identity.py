@@ -24,7 +24,7 @@ print(json.dumps([who.run, who.rank, who.local_rank, who.world_size, who.local_w
             "LOCAL_WORLD_SIZE": "2",
             "MASTER_PORT": "1234",
         }
-        done = subprocess.run(line, env=environ, timeout=60, check=True, capture_output=True)
+        done = subprocess.run(line, env=environ, timeout=240, check=True, capture_output=True)
         found.append(json.loads(done.stdout))
 
     assert found[0][0] == found[1][0]
@@ -34,6 +34,6 @@ print(json.dumps([who.run, who.rank, who.local_rank, who.world_size, who.local_w
 
 def test_a_run_started_elsewhere_has_another_id():
     line = "from sentinel.wire.identity import identify; print(identify('r').run)"
-    ids = {subprocess.check_output([sys.executable, "-c", line], timeout=60) for _ in range(2)}
+    ids = {subprocess.check_output([sys.executable, "-c", line], timeout=240) for _ in range(2)}
 
     assert len(ids) == 2

@@ -115,7 +115,7 @@ def train():
 train()
 """)
 
-    assert subprocess.run(line, timeout=60, check=False).returncode == code
+    assert subprocess.run(line, timeout=240, check=False).returncode == code
     assert stop(told()[0])["outcome"] == ("exit" if code else "finished")
 
 
@@ -151,9 +151,9 @@ def test_recursion_is_one_run(told):
 def test_threads_share_a_run(told):
     @quietly
     def work(barrier):
-        barrier.wait(10)
+        barrier.wait(60)
         sentinel.log({"x": 1.0})
-        barrier.wait(10)
+        barrier.wait(60)
 
     barrier = threading.Barrier(4)
     threads = [threading.Thread(target=work, args=(barrier,)) for _ in range(4)]

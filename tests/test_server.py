@@ -3,18 +3,16 @@
 import json
 import re
 import socket
-import time
-from contextlib import suppress
 from math import inf, nan
 
 import pytest
-import requests
 from prometheus_client import CollectorRegistry
+from ranks import until
+from servers import PATIENCE, get, servers
 from verdicts import RUN, measured
 
 from sentinel.outlets.exposition import Exposition
 from sentinel.tally import Tally
-from sentinel.web.patience import Patience
 from sentinel.web.server import Server, listen
 
 PATHS = ["/metrics", "/-/ready", "/api/run", "/api/incidents", "/", "/app.js", "/style.css"]
@@ -22,32 +20,13 @@ PATHS = ["/metrics", "/-/ready", "/api/run", "/api/incidents", "/", "/app.js", "
 
 @pytest.fixture
 def serve():
-    """Start a server with these settings and give its address; stopped at the end."""
-    started = []
-
-    def start(**settings):
-        settings = {
-            "registry": CollectorRegistry(),
-            "state": lambda: {"run": RUN},
-            "incidents": list,
-        } | settings
-        server = Server(**settings)
-        started.append(server)
-        return f"http://127.0.0.1:{server.start()}"
-
-    yield start
-    for server in started:
-        server.stop()
+    with servers() as start:
+        yield start
 
 
-@pytest.fixture
-def get():
-    """GET with one connection per call, so that a stopped server has none left open."""
-
-    def ask(url, **headers):
-        return requests.get(url, headers={"connection": "close", **headers}, timeout=10)
-
-    return ask
+@pytest.fixture(name="get")
+def asked():
+    return get
 
 
 def test_serves_the_metrics_of_the_run_in_both_formats(serve, get):
@@ -191,8 +170,15 @@ def test_a_stopped_server_leaves_its_port(serve, get):
     assert get(f"http://127.0.0.1:{port}/-/healthy").status_code == 200
     server.stop()
 
-    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
-        pass
+    until(lambda: refused(port), PATIENCE, "the port is free")
+
+
+def refused(port):
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize(
@@ -210,7 +196,7 @@ def test_garbage_is_refused_and_the_server_lives(serve, get, garbage):
     """Malformed requests get 4xx or a closed door, and the next scrape is answered."""
     url = serve()
     port = int(url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as peer:
         try:
             peer.sendall(garbage)
             answer = peer.recv(1000)
@@ -219,65 +205,3 @@ def test_garbage_is_refused_and_the_server_lives(serve, get, garbage):
 
     assert not answer or answer.startswith(b"HTTP/1.1 4")
     assert get(url + "/-/healthy").status_code == 200
-
-
-WHOLE = b"GET /-/healthy HTTP/1.1\r\nhost: localhost\r\n\r\n"
-
-
-@pytest.mark.parametrize(
-    "said", [b"", WHOLE[:20], WHOLE + WHOLE[:20]], ids=["nothing", "half", "1½"]
-)
-def test_who_never_finishes_a_request_is_hung_up_on(serve, monkeypatch, said):
-    """Silent and slow connections are closed, the first request and every later one."""
-    monkeypatch.setattr(Patience, "seconds", 0.2)
-    port = int(serve().rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=3) as peer:
-        peer.sendall(said[: len(WHOLE)])
-        if len(said) > len(WHOLE):
-            wait_for(lambda: peer.recv(1000, socket.MSG_PEEK).endswith(b"ok\n"))
-            peer.sendall(said[len(WHOLE) :])
-        heard = _all_of(peer)
-
-    assert heard.count(b"HTTP/1.1 ") == len(said) // len(WHOLE)
-
-
-def _all_of(peer):
-    """What comes until the other side hangs up; the socket's time-out says if it does not."""
-    heard = b""
-    with suppress(ConnectionResetError):
-        while piece := peer.recv(1000):
-            heard += piece
-    return heard
-
-
-def test_a_whole_request_may_wait_for_its_answer(serve, get, monkeypatch):
-    """Slow answers are not cut off: only slow questions are."""
-    monkeypatch.setattr(Patience, "seconds", 0.1)
-    url = serve(state=lambda: time.sleep(0.4) or {"run": RUN})
-
-    assert get(url + "/api/run").json() == {"run": RUN}
-
-
-def test_hundreds_of_silent_connections_keep_nobody_out_for_long(serve, get, monkeypatch):
-    """Once their patience is over, a scrape is answered."""
-    monkeypatch.setattr(Patience, "seconds", 1.0)
-    url = serve()
-    port = int(url.rpartition(":")[2])
-    assert get(url + "/-/healthy").status_code == 200
-    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
-    try:
-        assert get(url + "/metrics").status_code == 503
-        assert wait_for(lambda: get(url + "/metrics").status_code == 200)
-    finally:
-        for one in silent:
-            one.close()
-
-
-def wait_for(ask, seconds=10.0):
-    """Whether the answer became true in time."""
-    deadline = time.monotonic() + seconds
-    while not ask():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True

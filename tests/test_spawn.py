@@ -3,15 +3,18 @@
 import fcntl
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from ranks import until
 
 import sentinel
 from sentinel.hook import spawn
 from sentinel.hook.spawn import BAD_SETTINGS, Keeper, command, environment
 from sentinel.wire.places import run_dir
+
+PATIENCE = 60.0
+NOW = 1000.0
 
 
 @pytest.fixture
@@ -27,20 +30,20 @@ def agents(monkeypatch):
 
 def wait_for_end(keeper):
     """Its exit, as the operating system tells it; the keeper has not looked yet."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        stat = Path(f"/proc/{keeper.child.pid}/stat").read_text()
-        if stat.rsplit(")", 1)[1].split()[0] == "Z":
-            return
-        time.sleep(0.01)
-    raise AssertionError("The agent did not end.")
+    stat = Path(f"/proc/{keeper.child.pid}/stat")
+
+    def ended():
+        return stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+    until(ended, PATIENCE, "the agent ends")
 
 
 def test_the_agent_is_asked_for_by_run():
     assert command("r-1")[-5:] == ["-m", "sentinel", "agent", "--run", "r-1"]
 
 
-def test_an_agent_that_fell_is_started_again_later_and_later(agents):
+def test_an_agent_that_fell_is_started_again_later_and_later(agents, monkeypatch):
+    monkeypatch.setattr(spawn, "monotonic", lambda: NOW)
     agents("raise SystemExit(1)")
     keeper = Keeper("run")
     pauses = []
@@ -52,7 +55,7 @@ def test_an_agent_that_fell_is_started_again_later_and_later(agents):
     for _ in range(9):
         wait_for_end(keeper)
         keeper.look()
-        pauses.append(round(keeper.starts_at - time.monotonic()))
+        pauses.append(keeper.starts_at - NOW)
         keeper.starts_at = 0.0
         keeper.look()
 
@@ -118,7 +121,8 @@ def test_an_agent_that_cannot_be_started_is_said_once(monkeypatch, capsys):
 
 
 def test_nothing_is_asked_between_two_looks(monkeypatch):
-    keeper = Keeper("run", looks_at=time.monotonic() + 60)
+    monkeypatch.setattr(spawn, "monotonic", lambda: NOW)
+    keeper = Keeper("run", looks_at=NOW + 0.1)
     monkeypatch.setattr(keeper, "start", lambda: pytest.fail("looked"))
     keeper.starts_at = 0.0
 
@@ -161,8 +165,6 @@ def test_an_agent_outlives_the_run_in_a_session_of_its_own(agents, tmp_path):
     with sentinel.monitor(run="r"):
         pass
 
-    deadline = time.monotonic() + 30
     (log,) = tmp_path.rglob("agent.log")
-    while not log.read_text() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(log.read_text, PATIENCE, "the agent speaks")
     assert log.read_text() == "True\n"

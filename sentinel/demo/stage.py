@@ -162,3 +162,4 @@ def _end(processes: list[psutil.Process]) -> None:
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
+    psutil.wait_procs(left, timeout=PATIENCE)
