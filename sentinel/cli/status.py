@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import typer
@@ -14,37 +14,79 @@ UNREACHABLE = "unreachable"
 def status(
     json: bool = typer.Option(False, "--json", help="One JSON object a run and line."),
 ) -> None:
-    """Show every run that is being served, its step and its open incidents."""
+    """Show every run that is being served: what it is, its step, and what is wrong with it."""
+    from sentinel.outlets.roster import announced, ask
     from sentinel.wire.places import home
 
-    runs = [_asked(path) for path in sorted((home() / "runs").glob("*/agent.json"))]
+    token = _token()
+    runs = [_told(ask(path, token)) for path in announced()]
     for run in runs:
-        if json:
-            print(jsonlib.dumps(run))
-            continue
-        print(_line(run))
-        for incident in run["incidents"]:
-            print(f"  {incident['severity']}: {incident['summary']}")
+        print(jsonlib.dumps(run) if json else "\n".join(_lines(run)))
     if not runs and not json:
         print(f"No run is being served under {home()}.")
 
 
-def _line(run: dict[str, Any]) -> str:
-    if run["state"] == UNREACHABLE:
-        return f"{run['run']}: its agent is gone; sentinel agent --run {run['run']} takes over"
-    return f"{run['run']}: {run['state']} at step {run['step']} ({run['url']})"
+def _token() -> str:
+    """What an agent may ask of its readers; nothing where the settings cannot be read."""
+    from sentinel.settings import SettingsError, load
 
-
-def _asked(path: Path) -> dict[str, Any]:
-    import requests
-
-    told: dict[str, Any] = jsonlib.loads(path.read_text())
-    answer = {"run": told["run"], "url": told["url"], "state": UNREACHABLE, "step": None}
     try:
-        live = requests.get(f"{told['url']}/api/run", timeout=2.0).json()
-    except (requests.RequestException, ValueError):
-        live = {}
-    # Another agent may have the port of one that was killed.
-    if live.get("run") != told["run"]:
-        return {**answer, "incidents": []}
-    return {**answer, **{key: live[key] for key in ("state", "step", "incidents")}}
+        return load().secret_token()
+    except SettingsError:
+        return ""
+
+
+def _told(served: Any) -> dict[str, Any]:
+    state = served.state
+    return {
+        "run": served.run,
+        "url": served.url,
+        "state": state.get("state", UNREACHABLE),
+        "step": state.get("step"),
+        "incidents": state.get("incidents", []),
+        "about": state.get("about", {}),
+        "taps": state.get("taps", {}),
+        "trouble": served.trouble,
+        "remedy": served.remedy,
+    }
+
+
+def _lines(run: dict[str, Any]) -> Iterator[str]:
+    from sentinel.outlets.label import label
+
+    name = label(run["run"])
+    if run["state"] == UNREACHABLE:
+        yield f"{name}: {run['trouble']}; {run['remedy']}"
+        return
+    yield f"{name}: {run['state']} at step {run['step']} ({run['url']})"
+    if about := what_it_is(run["about"]):
+        yield f"  {label(about)}"
+    for incident in run["incidents"]:
+        yield f"  {incident['severity']}: {label(incident['summary'])}"
+    for name, said, ranks in troubled(run["taps"]):
+        numbers = ", ".join(map(str, ranks))
+        yield f"  tap {label(name)} is {label(said)} (rank {numbers})"
+
+
+def what_it_is(about: dict[str, Any]) -> str:
+    """A run in a few words: framework and version, algorithm, model, ranks.
+
+    >>> what_it_is({"framework": "trl", "framework_version": "1.16.0", "world_size": 8.0})
+    'trl 1.16.0, 8 ranks'
+    """
+    framework = " ".join(str(about[k]) for k in ("framework", "framework_version") if about.get(k))
+    words = [framework, *(str(about.get(key, "")) for key in ("algorithm", "model"))]
+    ranks = about.get("world_size")
+    if isinstance(ranks, float):
+        words.append(f"{ranks:.0f} rank{'s' if ranks != 1 else ''}")
+    return ", ".join(filter(None, words))
+
+
+def troubled(taps: dict[str, dict[str, list[int]]]) -> Iterator[tuple[str, str, list[int]]]:
+    """Each tap that is not plainly on: its integration, what it says, and the ranks it says it in.
+
+    >>> list(troubled({"trl": {"on": [0], "off: KeyError in on_log": [1, 2]}}))
+    [('trl', 'off: KeyError in on_log', [1, 2])]
+    """
+    for name, said in sorted(taps.items()):
+        yield from ((name, state, ranks) for state, ranks in sorted(said.items()) if state != "on")
