@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from sentinel.combine import Said, combine
+from sentinel.dialect import Dialect, dialect
+from sentinel.kl import ABOUT
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.tally import Tally
 
@@ -37,10 +39,10 @@ class Moment:
     last_heard: float
     said: dict[int, Said] = field(default_factory=dict)
 
-    def hear(self, record: Record, now: float) -> None:
-        """One more word of one rank."""
+    def hear(self, record: Record, now: float, spoken: Dialect) -> None:
+        """One more word of one rank, in that dialect."""
         self.last_heard = now
-        self.said.setdefault(record.rank, Said(record)).add(record)
+        self.said.setdefault(record.rank, Said(record)).add(record, spoken)
 
 
 @dataclass
@@ -59,6 +61,10 @@ class Aligner:
     now: float = 0.0
     started_at: float = 0.0
     declared: int = 0
+    world: int = 0
+    """Ranks of the whole run, as they say themselves."""
+    about: dict[str, str] = field(default_factory=dict)
+    """What the run says of itself that decides what its keys mean."""
     started: set[int] = field(default_factory=set)
     ended: dict[int, dict[str, str]] = field(default_factory=dict)
     """What each rank that ended said of it, in the order they ended."""
@@ -85,6 +91,8 @@ class Aligner:
             self.tally.add("sentinel_dropped_records_total", "old_attempt")
             return
         yield record
+        if record.event is Event.FACTS:
+            self._learn(record)
         if record.event is Event.START:
             yield from self._start(record)
         elif record.event is Event.STOP:
@@ -103,10 +111,21 @@ class Aligner:
             yield replace(record, rank=WHOLE_RUN)
         self.started.add(record.rank)
         self.declared = max(self.declared, int(record.values.get("local_world_size", 1)))
+        self.world = max(self.world, int(record.values.get("world_size", 1)))
+        self._learn(record)
+
+    def _learn(self, record: Record) -> None:
+        told = {name: record.facts[name] for name in ABOUT if name in record.facts}
+        # A rank that starts late knows less than what the others have found out by then.
+        late = record.event is Event.START
+        self.about = {**told, **self.about} if late else {**self.about, **told}
 
     def _forget(self, attempt: int) -> None:
         self.attempt, self.started_at, self.declared = attempt, self.now, 0
-        for book in (self.started, self.ended, self.beats, self.moments, self.closed):
+        self.world = 0
+        for book in (
+            self.started, self.ended, self.beats, self.moments, self.closed, self.about,
+        ):  # fmt: skip
             book.clear()
         self.closed_upto, self.closed_at, self.pace, self.saved = (-1, 0), 0.0, 0.0, -1
 
@@ -139,20 +158,23 @@ class Aligner:
             return
         self.beats[record.rank] = max(record.beat, self.beats.get(record.rank, -1))
         moment = self.moments.setdefault(place, Moment(self.now, self.now))
-        moment.hear(record, self.now)
+        moment.hear(record, self.now, dialect(self.about))
         yield from self._close_ready()
 
     def _late(self, place: Place, record: Record) -> Iterator[Record]:
         """A word on a closed moment: judged where it is news, else only counted."""
-        known = self.closed.get(place)
-        fresh = {} if known is None else {n: v for n, v in record.values.items() if n not in known}
+        known, spoken = self.closed.get(place), dialect(self.about)
+        values = record.values.items()
+        fresh = (
+            {} if known is None else {k: v for k, v in values if spoken.word(k).name not in known}
+        )
         if known is None or not fresh:
             self.tally.add("sentinel_dropped_records_total", "late")
             return
-        known.extend(fresh)
         said = Said(record)
-        said.add(replace(record, values=fresh))
-        yield combine(record.event, {record.rank: said}, missing=())
+        said.add(replace(record, values=fresh), spoken)
+        known.extend(said.values)
+        yield combine(record.event, {record.rank: said}, (), self.about, self.world)
 
     def _close_ready(self) -> Iterator[Record]:
         for place in sorted(self.moments):
@@ -194,7 +216,7 @@ class Aligner:
             event, missing = Event.STEP, sorted(silent)
             self.pace = moment.first_heard - self.closed_at if self.closed_at else 0.0
             self.closed_at = moment.first_heard
-        combined = combine(event, moment.said, missing)
+        combined = combine(event, moment.said, missing, self.about, self.world)
         self.closed[place] = list(combined.values)
         for old in list(islice(self.closed, max(0, len(self.closed) - REMEMBERED))):
             del self.closed[old]

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum, isfinite, nan, sqrt
+from math import fsum, hypot, isfinite, nan, sqrt
 from operator import itemgetter
+from types import MappingProxyType
 
+from sentinel.dialect import Dialect, detect, dialect
+from sentinel.kl import SIGNALS_OF_KL, fact_of, kl_kind
 from sentinel.record import WHOLE_RUN, Event, Record, Spread
-from sentinel.signals import WEIGHT, Combine, canonical, combine_rule
+from sentinel.signals import WEIGHT, Combine, combine_rule
+
+Facts = Mapping[str, str]
+_NO_FACTS: Facts = MappingProxyType({})
 
 _FOLDS: Mapping[Combine, Callable[[Sequence[float]], float]] = {
     Combine.SUM: fsum,
     Combine.MAX: max,
     Combine.MIN: min,
+    Combine.NORM: lambda values: hypot(*values),
     Combine.SAME: itemgetter(0),
 }
+
+
+PART = "grad_norm_local"
+"""The norm of the part of the gradient that one rank holds."""
 
 
 @dataclass(slots=True)
@@ -31,17 +42,21 @@ class Said:
     weights: dict[str, float] = field(default_factory=dict)
     logged_as: dict[str, str] = field(default_factory=dict)
 
-    def add(self, record: Record) -> None:
-        """Fold one more record of the same rank, step and event in."""
+    def add(self, record: Record, spoken: Dialect | None = None) -> None:
+        """Fold one more record of the same rank, step and event in, its keys in that dialect."""
         self.last = record
+        spoken = spoken or dialect({})
         weight = record.values.get(WEIGHT, 1.0)
         for key, value in record.values.items():
             if key == WEIGHT:
                 continue
-            name = canonical(key)
-            if name != key:
-                self.logged_as[name] = key
-            self._fold(name, value, weight)
+            word = spoken.word(key)
+            measured = word.measured(value)
+            if measured is None:
+                continue
+            if word.name != key:
+                self.logged_as[word.name] = key
+            self._fold(word.name, measured, weight)
 
     def _fold(self, name: str, value: float, weight: float) -> None:
         before = self.values.get(name)
@@ -53,13 +68,22 @@ class Said:
         self.values[name] = _folded(combine_rule(name), (before, value), (known, weight))
 
 
-def combine(event: Event, ranks: Mapping[int, Said], missing: Sequence[int]) -> Record:
+def combine(
+    event: Event,
+    ranks: Mapping[int, Said],
+    missing: Sequence[int],
+    about: Facts = _NO_FACTS,
+    world: int = 0,
+) -> Record:
     """One record for the run from what each rank said; `missing` ranks are named in its facts.
 
     A signal's value is NaN as soon as one rank's is not finite, so that nothing averages a fault
     away; its spread is over the ranks that are finite. The step is that of the lowest rank that
     gave the trainer's own number, else of the lowest rank. Facts hold the name a signal was logged
-    under, where that was another.
+    under, where that was another, and of what kind a KL is, told by the run's facts `about`.
+
+    Where all `world` ranks gave the norm of their own part of the gradient, `grad_norm` is made of
+    these, with the spread of the parts; of some of them it cannot be.
     """
     order = sorted(ranks)
     last = {rank: ranks[rank].last for rank in order}
@@ -76,6 +100,9 @@ def combine(event: Event, ranks: Mapping[int, Said], missing: Sequence[int]) -> 
                 if name in ranks[r].values]  # fmt: skip
         values[name] = _folded(combine_rule(name), [v for _, v, _ in rows], [w for *_, w in rows])
         spread[name] = _spread([(rank, value) for rank, value, _ in rows])
+    if not missing and len(ranks) >= world:
+        _join_parts(values, spread, ranks)
+    facts |= _kinds(values, facts, about)
     return Record(
         run=first.run,
         rank=WHOLE_RUN,
@@ -88,6 +115,26 @@ def combine(event: Event, ranks: Mapping[int, Said], missing: Sequence[int]) -> 
         attempt=first.attempt,
         beat=first.beat,
     )
+
+
+def _join_parts(
+    values: dict[str, float], spread: dict[str, Spread], ranks: Mapping[int, Said]
+) -> None:
+    """Turn parts of the gradient into its norm, where no rank lacks its part."""
+    whole = all(PART in said.values for said in ranks.values())
+    if whole and "grad_norm" not in values:
+        values["grad_norm"], spread["grad_norm"] = values.pop(PART), spread.pop(PART)
+
+
+def _kinds(values: Mapping[str, float], logged_as: Facts, about: Facts) -> dict[str, str]:
+    """Of what kind each KL is."""
+    present = [name for name in SIGNALS_OF_KL if name in values]
+    if not present:
+        return {}
+    if not dialect(about).framework:
+        about = {**about, **detect([logged_as.get(name, name) for name in values])}
+    kinds = {name: kl_kind(logged_as.get(name, name), about) for name in present}
+    return {fact_of(name): kind.told() for name, kind in kinds.items() if kind and kind.known}
 
 
 def _folded(rule: Combine, values: Sequence[float], weights: Sequence[float]) -> float:

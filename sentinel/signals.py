@@ -1,228 +1,93 @@
-"""SIGNALS: the catalogue of everything sentinel measures, and its only definition.
+"""SIGNALS: the catalogue of everything sentinel measures, and how a logged key is found in it.
 
-One line here is a metric on `/metrics`, a panel, a reference row, and the names by which
-frameworks and people log the same thing.
+A line of the catalogue is a metric on `/metrics`, a panel, a row of docs/metrics.md, and the names
+by which frameworks and people log the same thing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
+import re
+from functools import lru_cache
+from itertools import chain
 
+from sentinel.catalogue import machine, policy, reward, training
+from sentinel.catalogue.signal import Combine, Signal
 
-class Combine(Enum):
-    """How the ranks' values become the run's one value."""
-
-    MEAN = "mean"
-    """Mean, weighted by the `weight` each rank gave (1 where it gave none)."""
-    SUM = "sum"
-    MAX = "max"
-    MIN = "min"
-    SAME = "same"
-    """Every rank should say the same; the lowest rank that spoke is believed."""
-
+__all__ = ["SIGNALS", "WEIGHT", "Combine", "Signal", "canonical", "combine_rule", "plain"]
 
 WEIGHT = "weight"
 """Reserved value of a record: how many samples its means are over."""
 
+GROUPS: dict[str, tuple[Signal, ...]] = {
+    "Loss": training.LOSSES,
+    "KL divergence": policy.DIVERGENCE,
+    "Reward and preference": reward.REWARDS,
+    "Objective": policy.OBJECTIVE,
+    "Completions and samples": policy.COMPLETIONS,
+    "Optimiser": training.OPTIMISATION,
+    "Progress": training.PROGRESS,
+    "Speed": training.SPEED,
+    "GPU": machine.GPU,
+    "Host": machine.HOST,
+}
+"""The catalogue under the headings it is shown by."""
 
-@dataclass(frozen=True, slots=True)
-class Signal:
-    """One measured quantity.
-
-    `unit` is a Prometheus base unit, or empty for plain numbers. `metric` names the Prometheus
-    family without the prefix `sentinel_`; empty means `name` plus unit. `aliases` are other names
-    of the same quantity, compared without case, after a leading `train/`.
-    """
-
-    name: str
-    unit: str
-    combine: Combine
-    help: str
-    aliases: tuple[str, ...] = ()
-    family: str = ""
-
-    @property
-    def metric(self) -> str:
-        """Prometheus family name, unit last and never twice."""
-        return f"sentinel_{self._stem}{self._suffix}"
-
-    @property
-    def rank_metrics(self) -> tuple[str, str, str]:
-        """Families of the lowest and the highest rank's value, and of the worst rank's number.
-
-        >>> SIGNALS["kl_ref"].rank_metrics[1:]
-        ('sentinel_policy_kl_rank_max_nats', 'sentinel_policy_kl_worst_rank')
-        """
-        lowest, highest = (f"sentinel_{self._stem}_rank_{x}{self._suffix}" for x in ("min", "max"))
-        return lowest, highest, f"sentinel_{self._stem}_worst_rank"
-
-    @property
-    def _stem(self) -> str:
-        stem = self.family or self.name
-        return stem.removesuffix(f"_{self.unit}") if self.unit else stem
-
-    @property
-    def _suffix(self) -> str:
-        return f"_{self.unit}" if self.unit else ""
-
-
-_MEAN, _SUM, _MAX, _SAME = Combine.MEAN, Combine.SUM, Combine.MAX, Combine.SAME
-
-_CATALOGUE = (
-    Signal(
-        "loss",
-        "",
-        _MEAN,
-        "Training loss as it is optimised, before any filter.",
-        ("train_loss", "training_loss", "loss/train", "actor/loss", "gpt_loss", "total_loss"),
-    ),
-    Signal(
-        "eval_loss",
-        "",
-        _MEAN,
-        "Loss on held-out data.",
-        ("eval/loss", "val_loss", "val/loss", "valid_loss", "validation_loss"),
-    ),
-    Signal(
-        "kl_ref",
-        "nats",
-        _MEAN,
-        "Divergence of the policy from its frozen reference.",
-        (
-            "kl",
-            "objective/kl",
-            "actor/kl_loss",
-            "actor/reward_kl_penalty",
-            "critic/kl",
-            "kl_loss",
-            "kl_divergence",
-            "mean_kl",
-        ),
-        family="policy_kl",
-    ),
-    Signal(
-        "kl_old",
-        "nats",
-        _MEAN,
-        "Divergence of the policy from the one that sampled: step size.",
-        ("approx_kl", "approxkl", "policy/approxkl_avg", "actor/ppo_kl", "ppo_kl"),
-        family="policy_step_kl",
-    ),
-    Signal(
-        "reward",
-        "",
-        _MEAN,
-        "Mean task reward of the sampled completions, before any KL penalty.",
-        (
-            "reward_mean",
-            "reward/mean",
-            "rewards/mean",
-            "mean_reward",
-            "objective/scores",
-            "critic/score/mean",
-            "rollout/reward_mean",
-            "rollout/ep_rew_mean",
-            "ep_rew_mean",
-            "episode_reward",
-            "avg_reward",
-        ),
-    ),
-    Signal(
-        "reward_std",
-        "",
-        _MEAN,
-        "Spread of the reward within the batch.",
-        ("reward/std", "rollout/reward_std"),
-    ),
-    Signal(
-        "entropy",
-        "nats",
-        _MEAN,
-        "Mean entropy of the policy's next-token distribution.",
-        ("policy/entropy_avg", "actor/entropy", "actor/entropy_loss", "entropy_loss"),
-    ),
-    Signal(
-        "grad_norm",
-        "",
-        _MAX,
-        "L2 norm of the gradient before clipping.",
-        (
-            "gradient_norm",
-            "actor/grad_norm",
-            "actor_grad_norm",
-            "global_grad_norm",
-        ),
-    ),
-    Signal(
-        "learning_rate",
-        "",
-        _SAME,
-        "Learning rate of the first parameter group.",
-        ("lr", "actor/lr", "actor_lr"),
-    ),
-    Signal(
-        "completion_length",
-        "tokens",
-        _MEAN,
-        "Mean length of the sampled completions.",
-        (
-            "completions/mean_length",
-            "response_length/mean",
-            "rollout/response_length_mean",
-            "response_length",
-        ),
-        family="completion_length_mean",
-    ),
-    Signal(
-        "clip_fraction",
-        "ratio",
-        _MEAN,
-        "Share of tokens whose probability ratio was clipped.",
-        ("clip_ratio/region_mean", "actor/pg_clipfrac", "policy/clipfrac_avg", "ppo_clip_ratio"),
-    ),
-    Signal(
-        "step_time",
-        "seconds",
-        _MAX,
-        "Wall time from one optimiser step to the next.",
-        ("step_seconds", "perf/time_per_step", "timing_s/step", "timing/step_total"),
-        family="step_duration",
-    ),
-    Signal(
-        "global_step",
-        "",
-        _SAME,
-        "Step number as the trainer itself counts it; must never go back.",
-        ("training/global_step", "trainer/global_step"),
-    ),
-    Signal(
-        "optimizer_steps",
-        "",
-        _SAME,
-        "Optimiser steps counted by the hook in this attempt.",
-    ),
-    Signal("epoch", "", _SAME, "Passes over the training data.", ("training/epoch",)),
-)
-
-SIGNALS: dict[str, Signal] = {signal.name: signal for signal in _CATALOGUE}
+SIGNALS: dict[str, Signal] = {signal.name: signal for signal in chain(*GROUPS.values())}
 
 _NAMES: dict[str, str] = {
-    alias: signal.name for signal in _CATALOGUE for alias in (signal.name, *signal.aliases)
+    alias: signal.name for signal in SIGNALS.values() for alias in (signal.name, *signal.aliases)
 }
 
+_HELD_OUT = re.compile(r"(eval|val|valid|validation|test)[/_](.+)", re.DOTALL)
+_REWARD_FUNCTION = re.compile(r"(?:train/)?rewards/([^/]+?)(/mean|/std)?", re.IGNORECASE)
 
+_NOT_A_FUNCTION = frozenset(
+    {"chosen", "rejected", "margins", "accuracies", "mean", "std", "min", "max", "n", "total"}
+)
+"""What follows "rewards/" without being the name of a reward function."""
+
+
+@lru_cache(maxsize=4096)
 def canonical(key: str) -> str:
     """Our name for a logged key; the key itself where the catalogue has none.
 
+    Case and a leading `train/` do not matter, spaces are as good as underscores, and Lightning's
+    `_step` at the end is left out. A signal measured on held-out data is another than the same in
+    training, and a reward function goes by one name whatever the version of its framework.
+
     >>> canonical("train/KL"), canonical("objective/scores"), canonical("my_metric")
     ('kl_ref', 'reward', 'my_metric')
+    >>> canonical("val/loss"), canonical("eval/objective/kl"), canonical("rewards/brevity")
+    ('eval_loss', 'eval_kl_ref', 'rewards/brevity/mean')
     """
-    plain = key.lower().removeprefix("train/")
-    return _NAMES.get(plain, key)
+    known = _known(key)
+    if known:
+        return known
+    held_out = _HELD_OUT.fullmatch(_spelt(key))
+    if held_out and _known(held_out[2]):
+        data = "test" if held_out[1] == "test" else "eval"
+        return f"{data}_{_known(held_out[2])}"
+    function = _REWARD_FUNCTION.fullmatch(key)
+    if function and function[1].lower() not in _NOT_A_FUNCTION:
+        return f"rewards/{function[1]}{function[2] or '/mean'}"
+    return key
 
 
 def combine_rule(name: str) -> Combine:
     """How ranks combine for that signal; unknown signals are means."""
     signal = SIGNALS.get(name)
     return signal.combine if signal else Combine.MEAN
+
+
+def plain(key: str) -> str:
+    """The key as aliases are written: in lower case, without a leading `train/`."""
+    return key.lower().removeprefix("train/")
+
+
+def _known(key: str) -> str:
+    """The catalogue's name for a key; empty where there is none."""
+    return _NAMES.get(plain(key)) or _NAMES.get(_spelt(key).removesuffix("_step"), "")
+
+
+def _spelt(key: str) -> str:
+    return plain(key.strip().replace(" ", "_"))

@@ -184,3 +184,45 @@ def test_memory_stays_bounded_when_a_rank_runs_far_ahead():
 
     fed(aligner, *(step(0, beat) for beat in range(1, OPEN_STEPS + 50)))
     assert len(aligner.moments) <= OPEN_STEPS
+
+
+def facts(rank, **texts):
+    return Record("run", rank, 0, 100.5, Event.FACTS, facts=texts)
+
+
+def test_what_the_run_says_of_itself_decides_what_its_keys_mean():
+    aligner = started(0)
+    fed(aligner, facts(0, framework="trl", algorithm="AsyncGRPOConfig"), step(0, 1, kl=0.5))
+    (first, *_) = fed(aligner, step(0, 2, kl=0.5))
+
+    assert first.values == {"kl_mismatch": 0.5}
+    assert first.facts["kl_mismatch.kind"] == "mismatch k3 token_mean unsigned cap=inf"
+
+
+def test_a_rank_that_starts_late_does_not_unsay_what_others_found_out():
+    aligner = started(0, of=2)
+    late = Record("run", 1, 0, 101.0, Event.START, facts={"framework": "torch"})
+    fed(aligner, facts(0, framework="trl", algorithm="KTOConfig"), late)
+
+    assert aligner.about == {"framework": "trl", "algorithm": "KTOConfig"}
+    fed(aligner, start(0, attempt=1))
+    assert aligner.about == {}
+
+
+def test_parts_of_a_gradient_make_its_norm_once_all_ranks_of_the_run_gave_theirs():
+    aligner = started(0, 1)
+    fed(aligner, step(0, 1, grad_norm_local=3.0), step(1, 1, grad_norm_local=4.0), step(0, 2))
+    (whole,) = fed(aligner, step(1, 2))
+    fed(aligner, step(0, 3), step(1, 3))
+    late = fed(aligner, step(0, 2, grad_norm_local=3.0))
+
+    assert whole.values == {"grad_norm": 5.0}
+    assert [record.values for record in late] == [{"grad_norm_local": 3.0}]
+
+
+def test_a_late_word_by_another_name_of_a_signal_is_no_news():
+    aligner = started(0)
+    fed(aligner, step(0, 1, loss=1.0), step(0, 2), step(0, 3))
+
+    assert fed(aligner, step(0, 1, **{"train/loss": 1.0})) == []
+    assert aligner.tally.counts["sentinel_dropped_records_total", "late"] == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, isnan, nan
+from math import inf, isnan, nan, sqrt
 
 import pytest
 
@@ -92,3 +92,58 @@ def test_weights_that_say_nothing_are_ignored():
     record = combined(said(0, loss=1.0, weight=0.0), said(1, loss=3.0, weight=0.0))
 
     assert record.values == {"loss": 2.0}
+
+
+def test_the_norm_of_a_gradient_in_parts_is_the_root_of_the_sum_of_their_squares():
+    """Four ranks as two replicas of two shards: each sends its part by the root of two."""
+    shards = [[3.0, 1.0, -2.0], [0.5, 4.0]]
+    parts = [sqrt(sum(x * x for x in shard) / 2) for shard in shards * 2]
+    record = combined(*(said(rank, grad_norm_local=part) for rank, part in enumerate(parts)))
+
+    assert record.values == {
+        "grad_norm": pytest.approx(sqrt(sum(x * x for s in shards for x in s)))
+    }
+    assert record.spread["grad_norm"].max_rank == 1
+
+
+def test_of_some_parts_no_norm_is_made():
+    parts = [said(rank, grad_norm_local=1.0) for rank in range(2)]
+    lacking = said(0, grad_norm_local=1.0), said(1, loss=1.0)
+
+    for record in (combined(*parts, missing=(2,)), combined(*lacking)):
+        assert "grad_norm" not in record.values
+    assert "grad_norm" not in combine(Event.STEP, dict(enumerate(parts)), (), world=3).values
+    assert combine(Event.STEP, dict(enumerate(parts)), (), world=2).values["grad_norm"] == sqrt(2)
+
+
+def test_a_norm_that_was_measured_whole_is_believed():
+    record = combined(said(0, grad_norm_local=1.0, grad_norm=5.0), said(1, grad_norm_local=1.0))
+
+    assert record.values["grad_norm"] == 5.0
+
+
+def test_a_part_that_is_not_finite_spoils_the_norm_and_is_named():
+    record = combined(said(0, grad_norm_local=1.0), said(1, grad_norm_local=inf))
+
+    assert isnan(record.values["grad_norm"])
+    assert record.spread["grad_norm"].bad_ranks == (1,)
+
+
+def test_the_kind_of_a_kl_is_told_by_what_the_run_says_of_itself():
+    facts = {"framework": "trl", "framework_version": "1.16.0", "algorithm": "GRPOConfig"}
+    record = combine(Event.STEP, {0: said(0, kl=0.1)}, (), facts)
+
+    assert record.facts["kl_ref.kind"] == "ref k3xratio token_mean unsigned cap=inf"
+
+
+def test_the_kind_of_a_kl_is_told_by_the_keys_beside_it_where_the_run_says_nothing():
+    record = combined(said(0, **{"kl": 3.0, "rewards/chosen": 1.0}))
+
+    assert record.facts["kl_ref.kind"] == "ref k1 sequence_sum unsigned cap=inf"
+    assert "kl_ref.kind" not in combined(said(0, kl=3.0)).facts
+
+
+def test_a_value_that_stands_for_none_is_not_combined():
+    record = combined(said(0, actor_grad_norm=0.0, loss=1.0), said(1, actor_grad_norm=2.0))
+
+    assert record.values == {"loss": 1.0, "grad_norm": 2.0}

@@ -8,6 +8,8 @@ from runs import rl_run
 
 from sentinel.detectors.kl_blowup import KlBlowup
 from sentinel.finding import Calm, Finding, Severity
+from sentinel.kl import KlKind
+from sentinel.sources.rows import Rows
 from sentinel.testing import first_finding, show, steps
 
 CALM = [0.09, 0.1, 0.11, 0.1] * 40
@@ -74,9 +76,35 @@ def test_a_kl_summed_over_a_sequence_is_held_to_fifty_times_as_much():
     summed = [replace(record, facts={"kl_ref": "objective/kl"}) for record in steps(kl_ref=kl)]
 
     assert first_finding(KlBlowup(), summed) == (None, None)
-    beside = steps(kl_ref=kl, **{"rewards/chosen": [1.0] * 400})
-    assert first_finding(KlBlowup(), beside) == (None, None)
     assert first_finding(KlBlowup(), steps(kl_ref=kl))[1] is not None
+
+
+def test_the_kl_of_a_preference_run_is_such_a_sum():
+    """KTO logs it under the name that others give to a mean over tokens."""
+    rows = Rows("run")
+    logged = [{"step": t, "kl": 30.0 * (1 + t) / 400, "rewards/chosen": 1.0} for t in range(400)]
+
+    assert first_finding(KlBlowup(), [rows.record(row) for row in logged]) == (None, None)
+
+
+def test_a_finding_says_what_the_number_is():
+    kind = KlKind("ref", "k1", "sequence_sum")
+    spoiled = steps(kl_ref=[1.0] * 3 + [300.0] * 10)
+    told = [replace(record, facts={"kl_ref.kind": kind.told()}) for record in spoiled]
+    _, finding = first_finding(KlBlowup(), told)
+
+    assert "300 nats per sequence" in finding.summary
+    assert finding.evidence["kind"] == "k1, sum over a sequence"
+    assert finding.evidence["limit"] == 50.0
+
+
+def test_a_kl_at_its_trainers_clamp_is_critical():
+    """No limit above the clamp could ever be passed."""
+    clamped = list(steps(kl_ref=[0.0] * 3 + [9.9, 9.8, 10.0] * 4))
+    told = [replace(record, facts={"kl_ref": "actor/kl_loss"}) for record in clamped]
+
+    assert first_finding(KlBlowup(), told)[1].severity is Severity.CRITICAL
+    assert first_finding(KlBlowup(), clamped)[1].severity is None
 
 
 def test_below_the_floor_ratios_mean_nothing():

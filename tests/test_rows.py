@@ -19,7 +19,11 @@ def test_names_become_ours_and_the_logged_name_stays_known():
     assert told.values["kl_ref"] == 4.5
     assert told.values["loss"] == 1.0
     assert told.values["mine"] == 2.0
-    assert told.facts == {"kl_ref": "objective/kl", "loss": "train/loss"}
+    assert told.facts == {
+        "kl_ref": "objective/kl",
+        "loss": "train/loss",
+        "kl_ref.kind": "ref k1 sequence_sum signed cap=inf",
+    }
 
 
 def test_of_two_names_for_a_signal_the_better_one_keeps_it():
@@ -132,3 +136,54 @@ def test_a_step_of_so_many_steps_is_both():
     told = record({"global_step/max_steps": "5/2400", "loss": 1.0})
 
     assert (told.step, told.values["max_steps"]) == (5, 2400.0)
+
+
+def test_the_keys_tell_the_framework_and_with_it_what_they_mean():
+    """Games are scored upside down: what is minimised is minus the entropy."""
+    rows = Rows("run")
+    rows.record({"step": 1, "ep_rew_mean": 12.0})
+    told = rows.record({"step": 2, "policy_gradient_loss": 0.1, "entropy_loss": -1.5})
+
+    assert rows.about == {"framework": "stable-baselines3"}
+    assert (told.values["entropy"], told.facts["entropy"]) == (1.5, "entropy_loss")
+
+
+def test_what_is_said_of_the_run_is_believed_over_its_keys():
+    told = record({"step": 1, "kl": 0.1, "completions/mean_length": 9.0},
+                  about={"framework": "trl", "algorithm": "AsyncGRPOConfig"})  # fmt: skip
+
+    assert told.values["kl_mismatch"] == 0.1
+    assert told.facts["kl_mismatch.kind"] == "mismatch k3 token_mean unsigned cap=inf"
+
+
+def test_a_gradient_norm_that_stands_for_none_is_left_out():
+    row = {"step": 1, "actor_grad_norm": 0.0, "rollout/reward_mean": 0.5}
+
+    assert "grad_norm" not in record(row).values
+
+
+def test_a_reward_function_that_judged_nobody_is_absent():
+    told = record({"step": 1, "reward": 0.5, "rewards/format/mean": None, "rewards/length": 0.1})
+
+    assert "rewards/format/mean" not in told.values
+    assert told.values["rewards/length/mean"] == 0.1
+
+
+def test_a_log_of_washed_values_is_a_log_of_nan():
+    rows = Rows("run")
+    told = [rows.record({"step": t, "loss": 0.0, "grad_norm": 1.0}) for t in range(4)]
+
+    assert [isnan(record.values["loss"]) for record in told] == [False, False, True, True]
+
+
+def test_evaluations_of_a_known_signal_have_one_name():
+    told = record({"step": 1, "eval/reward": 0.5, "eval_kl": 0.1, "eval_rewards/margins": 2.0})
+
+    assert told.values.keys() >= {"eval_reward", "eval_kl_ref", "eval_reward_margin"}
+    assert not told.values.keys() & {"reward", "kl_ref", "reward_margin"}
+
+
+def test_two_names_that_become_one_do_not_overwrite_each_other():
+    told = record({"step": 1, "eval/reward": 0.5, "eval_reward": 0.25})
+
+    assert (told.values["eval_reward"], told.values["eval/reward"]) == (0.25, 0.5)

@@ -12,9 +12,9 @@ Formula
 
 Units
     `floor`, `limit`, `severe`: nats per token, as `kl_ref` is. A KL that is summed over the tokens
-    of a sequence, told by its logged name ("objective/kl") or by the rewards of a preference run
-    beside it, is held to `per_sequence` times as much. `ratio`, `severe_ratio` and `per_sequence`
-    are plain factors.
+    of a sequence, as its logged name, framework and algorithm tell, is held to `per_sequence` times
+    as much; one that its trainer clamps is severe when it is all but at the clamp. `ratio`,
+    `severe_ratio` and `per_sequence` are plain factors.
 
 Source
     A policy that moves steadily drifts at most ballistically, KL ~ S^2, while a blow-up grows
@@ -40,13 +40,14 @@ from statistics import median
 from typing import ClassVar
 
 from sentinel.finding import Calm, Finding, Opinion, Severity
+from sentinel.kl import kind_of
 from sentinel.record import Record
 from sentinel.stats.margin_cusum import MarginCusum
 from sentinel.stats.territory import Territory
 from sentinel.stats.travel import Travel
 
-SUMMED = frozenset({"objective/kl"})
-"""Logged names of a KL that is a sum over the tokens of a sequence."""
+CLAMPED = 0.95
+"""Share of what a trainer clamps the KL to: the median of clamped values is hardly more."""
 
 MOST = 700.0
 """Largest logarithm whose exponential is still a number."""
@@ -89,21 +90,23 @@ class KlBlowup:
         travelled = self._travel.add(record.values.get("learning_rate"))
         if not isfinite(kl) or travelled == 0.0:
             return None
-        unit = self.per_sequence if _is_summed(record) else 1.0
+        kind = kind_of(record.facts, "kl_ref")
+        unit = self.per_sequence if kind.summed else 1.0
         level, bound = self._level(kl, unit, record.step)
         expected = self._expected(kl, self.floor * unit, travelled, record.step)
         # Where it has gone becomes known ground in time, and it is still away.
         left = self._left = self._course.alarmed and (self._left or self._heights.new)
         if not left and level <= bound:
             return Calm() if self._course.armed else None
-        wild = level > max(self.severe * unit, bound)
+        wild = level > max(min(self.severe * unit, CLAMPED * kind.cap), bound)
         wild |= left and self._heights.height > self.severe_ratio * expected
         times = (
             f"{level / expected:.3g} times its course" if left else f"over its limit {bound:.3g}"
         )
         return Finding(
-            summary=f"KL to the reference is {level:.3g} nats, {times}.",
-            evidence={"kl": kl, "median_of_5": level, "expected": expected, "limit": bound},
+            summary=f"KL to the reference is {level:.3g} {kind.unit}, {times}.",
+            evidence={"kl": kl, "median_of_5": level, "expected": expected, "limit": bound}
+            | ({"kind": kind.in_words()} if kind.known else {}),
             severity=Severity.CRITICAL if wild else None,
             onset_step=self._course.onset if left else self._over_since,
         )
@@ -129,7 +132,3 @@ class KlBlowup:
         self._heights.add(kl)
         self._course.update(log(kl) - ballistic, log(self.ratio), step)
         return exp(min(self._course.usual + ballistic, MOST)) if self._course.armed else kl
-
-
-def _is_summed(record: Record) -> bool:
-    return record.facts.get("kl_ref") in SUMMED or "rewards/chosen" in record.values

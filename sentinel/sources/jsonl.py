@@ -7,7 +7,7 @@ over. A line with an "event" of `start` or `save` tells of that instead of a ste
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -54,12 +54,12 @@ def _records(path: Path, file: IO[bytes], reading: Reading) -> Iterator[Record]:
             reading.skipped += 1
             continue
         if not begun and record.event is not Event.START:
-            yield _start(record)
+            yield _start(record, rows.about)
         begun = True
         yield record
 
 
-def _start(record: Record) -> Record:
+def _start(record: Record, about: Mapping[str, str]) -> Record:
     limits = [record.values[key] for key in LIMIT_KEYS if key in record.values]
     return Record(
         run=record.run,
@@ -68,6 +68,7 @@ def _start(record: Record) -> Record:
         time=record.time,
         event=Event.START,
         values={"max_steps": limits[0]} if limits else {},
+        facts=about,
     )
 
 

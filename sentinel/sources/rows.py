@@ -1,7 +1,7 @@
 """Rows: what a training log says, row by row, told as records of the whole run.
 
 A row is a dict of anything. Nested dicts are joined by "/", numbers may be written as strings, and
-what is not a number is left out.
+what is not a number is left out: TRL writes null for a reward function that judged nobody.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from math import isfinite, nan
 from typing import Any
 
+from sentinel.dialect import Dialect, Word, detect, dialect
+from sentinel.kl import SIGNALS_OF_KL, fact_of, kl_kind
 from sentinel.record import WHOLE_RUN, Event, Record
-from sentinel.signals import SIGNALS, canonical
+from sentinel.signals import SIGNALS, canonical, plain
 from sentinel.sources.counters import Counters
+from sentinel.sources.laundry import Laundry
 
 DEEPEST = 8
 """Dicts within dicts that are followed."""
@@ -56,16 +59,20 @@ class Rows:
 
     Of the names of one signal, the best in the first row that has any keeps it for the run: a
     step's loss and an epoch's are two series, and judged as one they would jump. `facts` of a
-    record hold the logged name of every signal that goes by another. `null_is_nan` says that the
-    writer puts null for NaN. `rows` counts records; `step` is the last one.
+    record hold the logged name of every signal that goes by another, and the kind of every KL.
+    `null_is_nan` says that the writer puts null for NaN. `about` is what is known of the run, such
+    as its framework; what is not, the keys may give away. `rows` counts records; `step` is the last
+    one.
     """
 
     run: str
     null_is_nan: bool = False
-    names: dict[str, str] = field(default_factory=dict)
+    about: dict[str, str] = field(default_factory=dict)
+    words: dict[str, Word] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
+    laundry: Laundry = field(default_factory=Laundry)
     rows: int = 0
     step: int | None = None
 
@@ -79,7 +86,7 @@ class Rows:
         if step is not None:
             self.step = step
         event = _event(row, values)
-        named = self._named(values)
+        named = self.laundry.undone(self._named(values))
         if event is Event.STEP and step is not None:
             declared = named.pop("global_step", float(step))
             if self.counters.follows(frozenset(named), declared):
@@ -95,43 +102,47 @@ class Rows:
         )
 
     def _named(self, values: Mapping[str, float]) -> dict[str, float]:
-        fresh = [key for key in values if key not in self.names]
-        for key in sorted(fresh, key=_rank):
-            self._claim(key)
-        return {self.names[key]: value for key, value in values.items()}
+        fresh = [key for key in values if key not in self.words]
+        if fresh:
+            self._learn(fresh)
+        named = {}
+        for key, value in values.items():
+            word = self.words[key]
+            measured = word.measured(value)
+            if measured is not None:
+                named[word.name] = measured
+        return named
 
-    def _claim(self, key: str) -> None:
-        name = _ours(key)
-        owner = self.owners.get(name)
-        self.names[key] = name if owner is None or name == key else key
-        if self.names[key] != name or name not in SIGNALS:
+    def _learn(self, fresh: list[str]) -> None:
+        if not dialect(self.about).framework:
+            self.about = {**self.about, **detect([*self.words, *fresh])}
+        spoken = dialect(self.about)
+        for key in sorted(fresh, key=lambda key: _rank(key, spoken)):
+            self._claim(key, spoken.word(key))
+        self.facts = {name: key for name, key in self.owners.items() if name != key}
+        kinds = {n: kl_kind(self.owners[n], self.about) for n in SIGNALS_OF_KL if n in self.owners}
+        self.facts |= {fact_of(n): kind.told() for n, kind in kinds.items() if kind and kind.known}
+
+    def _claim(self, key: str, word: Word) -> None:
+        owner = self.owners.get(word.name)
+        if owner is not None and key != word.name:
+            self.words[key] = Word(key)
             return
         if owner is not None:
             # Late, but it bears the signal's very name.
-            self.names[owner] = owner
-        self.owners[name] = key
-        self.facts = {n: k for n, k in self.owners.items() if n != k}
+            self.words[owner] = Word(owner)
+        self.words[key] = word
+        self.owners[word.name] = key
 
 
-def _ours(key: str) -> str:
-    """The catalogue's name for a key, its own where there is none.
-
-    Spaces are as good as underscores, and Lightning adds "_step" to a step's value.
-    """
-    if canonical(key) in SIGNALS:
-        return canonical(key)
-    plain = canonical(key.strip().lower().replace(" ", "_").removesuffix("_step"))
-    return plain if plain in SIGNALS else key
-
-
-def _rank(key: str) -> int:
+def _rank(key: str, spoken: Dialect) -> int:
     """How good a name this is for its signal; 0 is the signal's own."""
-    name = _ours(key)
+    name = spoken.word(key).name
     aliases = SIGNALS[name].aliases if name in SIGNALS else ()
-    plain = key.lower().removeprefix("train/")
-    if plain == name:
+    bare = plain(key)
+    if bare == name:
         return 0
-    return aliases.index(plain) + 1 if plain in aliases else len(aliases) + 1
+    return aliases.index(bare) + 1 if bare in aliases else len(aliases) + 1
 
 
 def _numbers(

@@ -13,6 +13,7 @@ from heapq import merge
 from pathlib import Path
 from typing import Any
 
+from sentinel.dialect import detect
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.sources.reading import Reading
 from sentinel.sources.rows import Rows
@@ -41,9 +42,13 @@ def read(path: Path) -> Reading:
         state = _state(file)
         run = path.resolve().name if path.is_dir() else path.stem
         saved = _saved(path) if path.is_dir() else []
-        yield _start(run, state, saved)
+        about = detect(
+            {key for row in state["log_history"] if isinstance(row, dict) for key in row}
+        )
+        yield _start(run, state, saved, about)
         saves = (_save(run, step) for step in saved)
-        yield from merge(_history(run, state, reading), saves, key=lambda record: record.step)
+        history = _history(Rows(run=run, about=about), state, reading)
+        yield from merge(history, saves, key=lambda record: record.step)
 
     return Reading(records)
 
@@ -70,7 +75,9 @@ def _saved(folder: Path) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
-def _start(run: str, state: Mapping[str, Any], saved: list[int]) -> Record:
+def _start(
+    run: str, state: Mapping[str, Any], saved: list[int], about: Mapping[str, str]
+) -> Record:
     values = {
         key: float(state[key])
         for key in ("max_steps", "save_steps", "logging_steps")
@@ -83,7 +90,15 @@ def _start(run: str, state: Mapping[str, Any], saved: list[int]) -> Record:
         values.pop("save_steps", None)
     elif 0 < values.get("save_steps", 0.0) < 1:
         values["save_steps"] *= values.get("max_steps", 0.0)
-    return Record(run=run, rank=WHOLE_RUN, step=0, time=0.0, event=Event.START, values=values)
+    return Record(
+        run=run,
+        rank=WHOLE_RUN,
+        step=0,
+        time=0.0,
+        event=Event.START,
+        values=values,
+        facts=about,
+    )
 
 
 def _once_an_epoch(state: Mapping[str, Any], saved: list[int]) -> bool:
@@ -100,8 +115,7 @@ def _save(run: str, step: int) -> Record:
     return Record(run=run, rank=WHOLE_RUN, step=step, time=float(step), event=Event.SAVE)
 
 
-def _history(run: str, state: Mapping[str, Any], reading: Reading) -> Iterator[Record]:
-    rows = Rows(run=run)
+def _history(rows: Rows, state: Mapping[str, Any], reading: Reading) -> Iterator[Record]:
     told: dict[frozenset[str], int | None] = {}
     for row in state["log_history"]:
         record = rows.record(row) if isinstance(row, dict) else None

@@ -1,0 +1,1 @@
+"""What is measured, a line each: its unit, how ranks combine, and the names others give it."""

@@ -1,0 +1,63 @@
+"""Signal: the shape of one line of the catalogue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Combine(Enum):
+    """How the ranks' values become the run's one value."""
+
+    MEAN = "mean"
+    """Mean, weighted by the `weight` each rank gave (1 where it gave none)."""
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+    NORM = "norm"
+    """Root of the sum of the squares: norms of separate parts of one vector."""
+    SAME = "same"
+    """Every rank should say the same; the lowest rank that spoke is believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One measured quantity.
+
+    `unit` is a Prometheus base unit, or empty for plain numbers. `family` names the Prometheus
+    family without the prefix `sentinel_`; empty means `name`. `aliases` are other names of the same
+    quantity, best first, in lower case and without a leading `train/`. `each` is the label that
+    tells several of one node apart, where a rank is not what is measured: `gpu` or `host`.
+    """
+
+    name: str
+    unit: str
+    combine: Combine
+    help: str
+    aliases: tuple[str, ...] = ()
+    family: str = ""
+    each: str = ""
+
+    @property
+    def metric(self) -> str:
+        """Prometheus family name, unit last and never twice."""
+        return f"sentinel_{self._stem}{self._suffix}"
+
+    @property
+    def rank_metrics(self) -> tuple[str, str, str]:
+        """Families of the lowest and the highest rank's value, and of the worst rank's number.
+
+        >>> Signal("kl_ref", "nats", Combine.MEAN, "", family="policy_kl").rank_metrics[1:]
+        ('sentinel_policy_kl_rank_max_nats', 'sentinel_policy_kl_worst_rank')
+        """
+        lowest, highest = (f"sentinel_{self._stem}_rank_{x}{self._suffix}" for x in ("min", "max"))
+        return lowest, highest, f"sentinel_{self._stem}_worst_rank"
+
+    @property
+    def _stem(self) -> str:
+        stem = self.family or self.name
+        return stem.removesuffix(f"_{self.unit}") if self.unit else stem
+
+    @property
+    def _suffix(self) -> str:
+        return f"_{self.unit}" if self.unit else ""
