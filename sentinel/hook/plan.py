@@ -6,7 +6,7 @@ what keeps a log of twenty numbers near the cost of copying them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from operator import itemgetter
@@ -25,7 +25,8 @@ _TEXT_LIMIT = 1024
 FAR = 1 << 62
 """Step numbers beyond this are nobody's."""
 
-Key = tuple[int, tuple[str, ...]]
+Key = tuple[int | str, tuple[str, ...]]
+"""How many names, or the one name there is, and what is held with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Planner:
     def plan(self, values: Mapping[str, Any], held: tuple[str, ...]) -> Plan:
         """The plan for these names, kept for the next log of that size."""
         names = tuple(values)
-        known = self.plans.get((len(names), held))
+        known = self.plans.get(_key(names, held))
         if known is not None and known.names == names:
             return known
         if len(self.plans) >= _PLANS_KEPT:
@@ -73,8 +74,12 @@ class Planner:
         pick = itemgetter(*names) if size > 0 else tuple
         floats: list[type] = [float] * len(names)
         plan = Plan(held, names, schema, doubled, size, floats, pick, head.pack, body.pack)
-        self.plans[len(names), held] = plan
+        self.plans[_key(names, held)] = plan
         return plan
+
+    def likely(self, values: Mapping[str, Any], held: tuple[str, ...]) -> Plan | None:
+        """The plan last made for a log of that size, or of that one name."""
+        return self.plans.get(_key(values, held))
 
     def sort(self, items: Iterable[tuple[Any, Any]]) -> tuple[dict[str, float], dict[str, Any]]:
         """Numbers, and tensors still on a device, of a log; all else is refused and counted."""
@@ -122,3 +127,12 @@ class Planner:
             if len(self.names) >= NAMES_KEPT:
                 raise Refused("too_many_names")
             self.names.add(name)
+
+
+def _key(names: Collection[str], held: tuple[str, ...]) -> Key:
+    """Names that come one at a time, as TensorBoard's do, take turns: each has its plan."""
+    if len(names) == 1:
+        name = next(iter(names))
+        # Whatever else somebody took for a key is not to be asked for its hash.
+        return (name if type(name) is str else 1), held
+    return len(names), held

@@ -163,7 +163,7 @@ class Recorder:
             held, extra = (*held, "global_step"), (*extra, float(given))
         if weight is not None:
             held, extra = (*held, "weight"), (*extra, self._planner.weight(weight))
-        plan = self._planner.plans.get((len(values), held)) if type(values) is dict else None
+        plan = self._planner.likely(values, held) if type(values) is dict else None
         if plan is None or not self._sent(plan, values, extra, moment):
             self._log_slowly(values, held, extra, moment)
         if self.stash.lanes:
