@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import ceil
 from time import perf_counter
 from typing import Any
 
-from sentinel.hook.scalars import Refused, local
+from sentinel.hook.scalars import Refused
+from sentinel.hook.share import Share, brought_together, of_gradient, of_norm, part
 
 BUDGET = 0.01
 """Share of a step's time."""
@@ -37,24 +38,27 @@ class GradNorm:
     """Seconds that the last measurements took; the least counts, since the first ones warm up."""
     unmeasured: int = 0
     """Steps since the last one that was worth a measurement."""
+    flattened: Any = None
+    """Shares of parameters that do not tell it themselves, where an integration knows of any."""
 
     def clipped(self, gradients: list[Any], norm: Any) -> None:
         """The trainer clips these gradients, whose L2 norm this is."""
         if gradients and not any(first is gradients[0] for first, _ in self.clips):
             self.clips.append((gradients[0], norm))
 
-    def of_clips(self, optimizer: Any) -> Any:
-        """Norm over what was clipped of that optimizer's gradients, or None."""
+    def of_clips(self, optimizer: Any) -> dict[str, Any]:
+        """Name and norm of what was clipped of that optimizer's gradients; empty if nothing was.
+
+        Raises Refused where a rank cannot tell its share of the norm.
+        """
         clips = list(self.clips)
         self.clips.clear()
         if not clips:
-            return None
+            return {}
         firsts = {id(first) for first, _ in clips}
-        owned = {id(g) for g in gradients(optimizer) if id(g) in firsts}
-        norms = [local(norm) for first, norm in clips if id(first) in owned]
-        if len(norms) < 2:
-            return norms[0] if norms else None
-        return sum(norm.detach().double() ** 2 for norm in norms) ** 0.5
+        owned = {id(p.grad) for p in learning(optimizer) if id(p.grad) in firsts}
+        norms = [norm for first, norm in clips if id(first) in owned]
+        return brought_together([(part(norm), of_norm(norm)) for norm in norms])
 
     def due(self, step_time: float) -> bool:
         """Whether this step's norm is worth its cost."""
@@ -70,34 +74,45 @@ class GradNorm:
         cost = min(self.costs)
         return min(ceil(cost / (BUDGET * step_time)), OFTEN if cost < CHEAP else SELDOM)
 
-    def measure(self, optimizer: Any) -> tuple[str, Any]:
-        """Name and value of our own norm. Raises Refused where there is none to be had."""
+    def measure(self, optimizer: Any) -> dict[str, Any]:
+        """Name and value of our own norm; empty without gradients.
+
+        Raises Refused where it could not be had by reading them alone.
+        """
         torch = sys.modules["torch"]
         began = perf_counter()
-        parts, sharded = _parts(gradients(optimizer), torch)
         with torch.no_grad():
-            norms = torch._foreach_norm(parts)  # noqa: SLF001 - what clip_grad_norm_ calls itself
-            total = torch.linalg.vector_norm(torch.stack([norm.float() for norm in norms]))
+            parts, shares = self._parts(learning(optimizer), torch)
+            if not parts:
+                return {}
+            # What clip_grad_norm_ calls itself.
+            norms = torch._foreach_norm(parts)  # noqa: SLF001
+            alike: dict[Share | None, list[Any]] = {}
+            for norm, share in zip(norms, shares, strict=True):
+                alike.setdefault(share, []).append(norm.float())
+            totals = [
+                (torch.linalg.vector_norm(torch.stack(each)), share)
+                for share, each in alike.items()
+            ]
+            found = brought_together(totals)
             scale = getattr(optimizer, "grad_scale", None)
             if scale is not None:
-                total = total / scale.to(total.device)
+                found = {name: total / scale.to(total.device) for name, total in found.items()}
         self.costs.append(perf_counter() - began)
-        return ("grad_norm_local" if sharded else "grad_norm"), total
+        return found
 
-
-def gradients(optimizer: Any) -> Iterable[Any]:
-    """Every gradient there is of an optimizer's parameters."""
-    return (p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None)
-
-
-def _parts(grads: Iterable[Any], torch: Any) -> tuple[list[Any], bool]:
-    parts, sharded = [], False
-    for grad in grads:
-        if hasattr(grad, "placements"):
-            sharded = sharded or not all(p.is_replicate() for p in grad.placements)
-            parts.append(grad.to_local())
-        else:
+    def _parts(self, parameters: Iterable[Any], torch: Any) -> tuple[list[Any], list[Share | None]]:
+        parts: list[Any] = []
+        shares: list[Share | None] = []
+        for parameter in parameters:
+            grad = part(parameter.grad)
+            if grad.layout != torch.strided or (parts and grad.device != parts[0].device):
+                raise Refused("type")
             parts.append(grad)
-    if not parts or any(p.layout != torch.strided or p.device != parts[0].device for p in parts):
-        raise Refused("type")
-    return parts, sharded
+            shares.append(of_gradient(parameter, self.flattened))
+        return parts, shares
+
+
+def learning(optimizer: Any) -> Iterator[Any]:
+    """Every parameter of an optimizer that has a gradient."""
+    return (p for g in optimizer.param_groups for p in g["params"] if p.grad is not None)

@@ -91,14 +91,13 @@ class Loop:
         self.thread.stepping = _before(self.thread.stepping, id(optimizer))
         if self.thread.stepping:
             return
-        if self._closes(optimizer):
+        if self.closes(optimizer):
             # Before a closure has run there is no gradient of this step.
             if _closure(args, kwargs):
                 self._measure(optimizer)
             self._step(optimizer)
         else:
-            self.loss.over = True
-            self.recorder.moved()
+            self.passed()
 
     def spent(self, signal: str, seconds: float) -> None:
         """Time of the step under way went into this."""
@@ -119,14 +118,23 @@ class Loop:
         self.stepped_at = now
         self.recorder.stepped(*_told_apart(found))
 
-    def _closes(self, optimizer: Any) -> bool:
-        """Whether that optimizer's step is the one that is counted."""
+    def passed(self) -> None:
+        """A step was taken that is not the one that is counted."""
+        self.loss.over = True
+        self.recorder.moved()
+
+    def closes(self, optimizer: Any, size: int | None = None) -> bool:
+        """Whether that optimizer's step is the one that is counted.
+
+        `size` is its number of parameters, where it does not hold them itself.
+        """
         primary = self.primary()
         if primary is optimizer:
             self.usual, self.others = max(self.usual, self.others), 0
             return True
         self.others += 1
-        size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+        if size is None:
+            size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
         gone = primary is None or _first(primary) is _first(optimizer)
         gone = gone or self.others > 2 * self.usual + PATIENCE
         if gone or size > self.size:
@@ -139,14 +147,11 @@ class Loop:
             return
         self.found = {}
         try:
-            norm = self.norm.of_clips(optimizer)
-            if norm is not None:
-                self.found["grad_norm"] = norm
-            elif self.norm.due(self.step_time):
-                name, norm = self.norm.measure(optimizer)
-                self.found[name] = norm
-        except Refused:
-            return
+            self.found = self.norm.of_clips(optimizer)
+            if not self.found and self.norm.due(self.step_time):
+                self.found = self.norm.measure(optimizer)
+        except Refused as refusal:
+            self.recorder.ring.drop(refusal.reason)
 
     def _step(self, optimizer: Any) -> None:
         found, self.found = self.found, {}

@@ -13,7 +13,7 @@ class StepClock:
     different steps spoken of. `step` is the number the trainer gave last, carried on by the
     optimizer steps since. `in_progress` says that a backward pass ran since the last optimizer
     step: what is said then belongs to the step to come. `given` is the last number the trainer gave
-    and `spoken` whether anything was said at all.
+    and `spoken` whether anything was said at all. `named` says that the trainer gave any number.
     """
 
     beat: int = 0
@@ -22,6 +22,7 @@ class StepClock:
     in_progress: bool = False
     given: int | None = None
     spoken: bool = False
+    named: bool = False
     _coming: int | None = None
 
     def stepped(self) -> None:
@@ -31,8 +32,15 @@ class StepClock:
         self.step = self.step + 1 if self._coming is None else self._coming
         self._coming, self.in_progress = None, False
 
+    def counted(self, step: int) -> bool:
+        """An engine's own number of the step to come, which holds until the trainer gives one."""
+        if not self.named:
+            self._coming = step
+        return not self.named
+
     def place(self, step: int | None) -> tuple[int, int]:
         """Step and beat of something said now, under the trainer's number where it gave one."""
+        self.named = self.named or step is not None
         if self.in_progress:
             self._coming = self._coming if step is None else step
             if self.optimizer_steps:
