@@ -17,8 +17,8 @@ FLOORS = {
     "wire": 1, "finding": 1, "combine": 1, "hardware": 1, "samples": 1,
     "incident": 2, "diagnosis": 2, "detectors": 2, "causes": 2, "snapshot": 2, "align": 2,
     "engine": 3, "post": 3, "testing": 3,
-    "hook": 4, "integrations": 4, "callbacks": 4, "sources": 4, "cluster": 4, "sinks": 4, "outlets": 4, "web": 4,
-    "insight": 4, "generate": 4, "settings": 4,
+    "hook": 4, "integrations": 4, "callbacks": 4, "sources": 4, "cluster": 4, "sinks": 4,
+    "outlets": 4, "web": 4, "insight": 4, "generate": 4, "settings": 4,
     "fold": 4, "demo": 4, "agent": 5, "sentinel": 5,
     "cli": 6, "__main__": 7,
 }  # fmt: skip
@@ -26,7 +26,7 @@ FLOORS = {
 
 NEIGHBOURS = {
     "signals": {"catalogue"}, "dialect": {"signals"}, "kl": {"dialect", "signals"},
-    "integrations": {"hook"}, "web": {"outlets"}, "sentinel": {"hook"},
+    "integrations": {"hook"}, "callbacks": {"hook"}, "web": {"outlets"}, "sentinel": {"hook"},
 }  # fmt: skip
 """What a room may import besides the floors below it."""
 
@@ -183,11 +183,10 @@ def _library_verdict(package: Path, path: Path, line: int, top: str, declared: s
     room = room_of(package, path)
     early = any(line == at for at, _ in outside_functions(parse(path)))
     if top in FRAMEWORKS:
-        if room == "callbacks":
-            # Whoever imports one of these does so for the framework that it is for.
-            return ""
-        if room not in {"hook", "integrations", "cluster"}:
+        if room not in {"hook", "integrations", "callbacks", "cluster"}:
             return "only the hook, the integrations and the cluster know the framework"
+        # A callback is imported for the framework that it is for.
+        early = early and room != "callbacks"
         return "inside the function that needs it: sentinel loads no framework" if early else ""
     if room in TRAINER:
         return "the trainer's side uses the standard library only"
