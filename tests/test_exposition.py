@@ -230,3 +230,12 @@ def test_scrapes_during_a_busy_run_are_whole():
             assert told is None or told["value"] == told["min"] == told["max"]
     finally:
         trainer.join(timeout=240)
+
+
+def test_it_is_told_which_kl_a_kl_is():
+    """A threshold for one of them says nothing of another."""
+    kind = {"kl_ref": "objective/kl", "kl_ref.kind": "ref k1 sequence_sum signed cap=inf"}
+    shown = samples(exposition(said(values={"kl_ref": 9.0}, facts=kind), measured(kl_old=0.1)))
+
+    told = [key for key in shown if key[0] == "sentinel_policy_kl_info"]
+    assert told == [("sentinel_policy_kl_info", "k1", "ref", "sequence_sum", "kl_ref")]

@@ -46,6 +46,10 @@ HOST = (
     Signal("host_memory_used", "bytes", _MAX, "Host memory in use.", each="host"),
     Signal("host_memory_total", "bytes", _MIN, "Host memory there is.", each="host"),
     Signal(
-        "disk_free", "bytes", _MIN, "Room left on the disk that checkpoints go to.", each="host"
+        "disk_free",
+        "bytes",
+        _MIN,
+        "Room left on a disk that the run writes to.",
+        each="disk",
     ),
 )

@@ -26,8 +26,8 @@ class Signal:
 
     `unit` is a Prometheus base unit, or empty for plain numbers. `family` names the Prometheus
     family without the prefix `sentinel_`; empty means `name`. `aliases` are other names of the same
-    quantity, best first, in lower case and without a leading `train/`. `each` is the label that
-    tells several of one node apart, where a rank is not what is measured: `gpu` or `host`.
+    quantity, best first, in lower case and without a leading `train/`. `each` says what is
+    measured where that is not a rank: a `gpu`, a `disk`, or the `host`.
     """
 
     name: str

@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 from sentinel import __version__
 from sentinel.finding import Severity
 from sentinel.hardware import MEASURED
+from sentinel.kl import KlKind
 from sentinel.outlets.label import label
 from sentinel.outlets.standing import STATES, TAP_STATES, Standing, tap_state, worst_rank
 from sentinel.record import Spread
@@ -115,6 +116,7 @@ def _about_signals(now: Standing, run: str) -> Iterator[Metric]:
         # Where every rank should say the same, how they differ is not worth three families.
         if spread is not None and signal.combine is not Combine.SAME:
             yield from _about_spread(signal, spread, run)
+    yield _about_kl(now.kl_kinds, run)
     yield _labelled(
         GaugeMetricFamily(
             "sentinel_logged_value",
@@ -129,6 +131,17 @@ def _about_signals(now: Standing, run: str) -> Iterator[Metric]:
         run,
         now.unshown,
     )
+
+
+def _about_kl(kinds: Mapping[str, KlKind], run: str) -> Metric:
+    names = ("run", "signal", "pair", "estimator", "reduction")
+    family = InfoMetricFamily(
+        "sentinel_policy_kl", "Which of the quantities called KL each signal is.", labels=names
+    )
+    for name, kind in kinds.items():
+        told = (run, name, kind.pair, label(kind.estimator), kind.reduction)
+        family.add_metric(told, {})
+    return family
 
 
 def _about_spread(signal: Signal, spread: Spread, run: str) -> Iterator[Metric]:

@@ -13,6 +13,7 @@ from math import nan
 from typing import TypeVar
 
 from sentinel.incident import Incident, Page, Reason
+from sentinel.kl import SIGNALS_OF_KL, KlKind, fact_of
 from sentinel.outlets.label import label
 from sentinel.record import WHOLE_RUN, Event, Record, Spread
 from sentinel.signals import SIGNALS, WEIGHT
@@ -93,6 +94,8 @@ class Standing:
     signals: dict[str, float] = field(default_factory=dict)
     spreads: dict[str, Spread] = field(default_factory=dict)
     logged: dict[str, float] = field(default_factory=dict)
+    kl_kinds: dict[str, KlKind] = field(default_factory=dict)
+    """Which of the many quantities called KL each KL signal is."""
     unshown: int = 0
     ranks: dict[int, RankStanding] = field(default_factory=dict)
     alive: dict[str, float] = field(default_factory=dict)
@@ -109,6 +112,7 @@ class Standing:
             signals=self.signals.copy(),
             spreads=self.spreads.copy(),
             logged=self.logged.copy(),
+            kl_kinds=self.kl_kinds.copy(),
             ranks=self.ranks.copy(),
             alive=self.alive.copy(),
             open=self.open.copy(),
@@ -193,7 +197,16 @@ class Standing:
             self.saves += 1
             self.last_save = record.time
         self._keep(record.values)
+        self._keep_kinds(record)
         self.spreads.update((name, s) for name, s in record.spread.items() if name in SIGNALS)
+
+    def _keep_kinds(self, record: Record) -> None:
+        for name in SIGNALS_OF_KL:
+            kind = (
+                KlKind.read(record.facts.get(fact_of(name), "")) if name in record.values else None
+            )
+            if kind:
+                self.kl_kinds[name] = kind
 
     def _keep(self, values: Mapping[str, float]) -> None:
         for name, value in values.items():
