@@ -1,0 +1,48 @@
+"""Generation: the time that sampling from the model takes, as `generation_time` of the step.
+
+Taps: `generate` and `generate_batch` of a Transformers model, whoever calls it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from sentinel.hook.tap import Tap
+
+FRAMEWORK = "transformers.generation.utils"
+
+
+def attach(tap: Tap) -> None:
+    """Put the taps in."""
+    utils = sys.modules[FRAMEWORK]
+    tap.replace(utils.GenerationMixin, "generate", timed(tap))
+    batched = getattr(utils, "ContinuousMixin", None)
+    if batched is not None:
+        tap.replace(batched, "generate_batch", timed(tap))
+
+
+def timed(tap: Tap, signal: str = "generation_time") -> Callable[[Any], Any]:
+    """For `Tap.replace`: what a call takes is told by that name; one inside another counts once."""
+    thread = threading.local()
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def generate(*args: Any, **kwargs: Any) -> Any:
+            if getattr(thread, "inside", False):
+                return original(*args, **kwargs)
+            thread.inside = True
+            began = perf_counter()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                thread.inside = False
+                tap.safely(tap.loop.spent, signal, perf_counter() - began)
+
+        return generate
+
+    return make
