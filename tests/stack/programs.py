@@ -34,7 +34,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def wait_for(what: str, ask: Callable[[], Answer], seconds: float = 20.0) -> Answer:
+def wait_for(what: str, ask: Callable[[], Answer], seconds: float = 240.0) -> Answer:
     """Ask until the answer is true; fails after `seconds`, naming what did not come."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -56,10 +56,10 @@ def running(log: Path, *command: str, **options) -> Iterator[subprocess.Popen]:
     finally:
         process.terminate()
         try:
-            process.wait(timeout=10)
+            process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(timeout=10)
+            process.wait(timeout=60)
 
 
 def told(*command: str, text: str | None = None, cwd: Path | None = None):
@@ -71,6 +71,6 @@ def told(*command: str, text: str | None = None, cwd: Path | None = None):
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=60,
+        timeout=240,
         check=False,
     )

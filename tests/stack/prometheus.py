@@ -14,8 +14,8 @@ class Prometheus:
 
     @property
     def ready(self) -> bool:
-        with suppress(requests.ConnectionError):
-            return requests.get(f"{self.url}/-/ready", timeout=5).ok
+        with suppress(requests.ConnectionError, requests.Timeout):
+            return requests.get(f"{self.url}/-/ready", timeout=60).ok
         return False
 
     def now(self, query: str, time: float | None = None) -> list[dict]:
@@ -31,10 +31,10 @@ class Prometheus:
         return self._ask(f"label/{label}/values", **matching)
 
     def reload(self) -> None:
-        requests.post(f"{self.url}/-/reload", timeout=10).raise_for_status()
+        requests.post(f"{self.url}/-/reload", timeout=60).raise_for_status()
 
     def _ask(self, what: str, **parameters):
-        answer = requests.get(f"{self.url}/api/v1/{what}", params=parameters, timeout=10)
+        answer = requests.get(f"{self.url}/api/v1/{what}", params=parameters, timeout=60)
         told = answer.json()
         assert told["status"] == "success", f"{parameters}: {told}"
         return told["data"]

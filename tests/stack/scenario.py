@@ -10,6 +10,7 @@ from verdicts import RUN, incident, measured, said, spread
 
 from sentinel.discover import classes
 from sentinel.engine import Verdict
+from sentinel.generate.everything import MACHINE
 from sentinel.incident import Page, Reason
 from sentinel.outlets.exposition import Exposition
 from sentinel.record import Event, Record
@@ -27,7 +28,7 @@ def openmetrics() -> str:
     lines: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     tally = Tally()
     detectors = {name: kind.severity for name, kind in classes("detectors").items()}
-    shown = Exposition(tally, detectors)
+    shown = Exposition(tally, detectors, machine=lambda: MACHINE)
     for scrape in range(SCRAPES):
         for verdict in _happened(scrape, tally):
             shown.take(verdict)

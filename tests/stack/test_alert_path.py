@@ -19,14 +19,14 @@ import requests
 from dashboards import filled_in, queries
 from programs import free_port, running, told, wait_for
 
-pytestmark = [pytest.mark.stack, pytest.mark.chaos]
+pytestmark = [pytest.mark.stack, pytest.mark.chaos, pytest.mark.timeout(1200)]
 
 SCRIPT = Path(__file__).with_name("runaway.py")
 RUN = "runaway-test"
-SCRAPES = 12
+SCRAPES = 8
 """How many more scrapes are waited for before silence counts as an answer."""
 
-LIVE = {"$run": RUN, "$__rate_interval": "5s", "$__range": "5m", "$__interval": "1s"}
+LIVE = {"$run": RUN, "$__rate_interval": "20s", "$__range": "5m", "$__interval": "1s"}
 SILENT = {
     "run-health: Detector errors A": "no detector fails",
     "run-health: Sink deliveries A": "this agent has no sink: Alertmanager tells people",
@@ -67,7 +67,7 @@ def training(stack, tmp_path_factory):
     log = shared / "training.log"
     with running(log, sys.executable, *launch, str(SCRIPT), env=environ) as torchrun:
         launcher = psutil.Process(torchrun.pid)
-        wait_for("the agent's first scrape", lambda: stack.prometheus.now(_series("up")), 90)
+        wait_for("the agent's first scrape", lambda: stack.prometheus.now(_series("up")))
         told_of = json.loads((stack.home / "runs" / RUN / "agent.json").read_text())
         agent = psutil.Process(told_of["pid"])
         begun = Training(launcher, _ranks(launcher), agent, told_of["url"])
@@ -93,13 +93,13 @@ def _further_scrapes(stack, metric: str) -> None:
         return sum(float(one["value"][1]) for one in stack.prometheus.now(count))
 
     before = stored()
-    wait_for(f"{SCRAPES} more samples of {metric}", lambda: stored() >= before + SCRAPES, 60)
+    wait_for(f"{SCRAPES} more samples of {metric}", lambda: stored() >= before + SCRAPES)
 
 
 def test_the_kl_alert_reaches_its_receiver(stack, training):
     """A blow-up of the training's KL is told through Prometheus and Alertmanager."""
     assert len(training.ranks) == 2
-    wait_for("the KL alert", lambda: stack.told("SentinelKlBlowup", "firing", RUN), 90)
+    wait_for("the KL alert", lambda: stack.told("SentinelKlBlowup", "firing", RUN))
 
     (alert,) = stack.told("SentinelKlBlowup", "firing", RUN)[:1]
     assert alert["labels"]["detector"] == "kl_blowup"
@@ -109,7 +109,7 @@ def test_the_kl_alert_reaches_its_receiver(stack, training):
 
 def test_a_live_agents_metrics_pass_the_linter(training, promtool):
     """What Prometheus scrapes is what the linter likes."""
-    page = requests.get(f"{training.url}/metrics", timeout=10).text
+    page = requests.get(f"{training.url}/metrics", timeout=60).text
     checked = told(promtool, "check", "metrics", text=page)
 
     assert (checked.returncode, checked.stdout) == (0, "")
@@ -118,33 +118,37 @@ def test_a_live_agents_metrics_pass_the_linter(training, promtool):
 def test_every_query_of_the_dashboards_has_an_answer_of_the_live_run(stack, training):
     """No panel is empty for a real run, but those that should be."""
 
+    unanswered = {name: filled_in(target["expr"], LIVE) for name, target in queries()}
+
     def silent() -> set[str]:
-        return {
-            name
-            for name, target in queries()
-            if not stack.prometheus.now(filled_in(target["expr"], LIVE))
-        }
+        """Those that never had an answer: a missed scrape is no reason to ask one again."""
+        for name, query in list(unanswered.items()):
+            if stack.prometheus.now(query):
+                del unanswered[name]
+        return set(unanswered)
 
     # Rates need a few scrapes, and a checkpoint needs its step.
-    wait_for("an answer to each query", lambda: silent() <= SILENT.keys(), 60)
+    wait_for("an answer to each query", lambda: silent() <= SILENT.keys())
 
 
 def test_killing_the_training_is_told_and_does_not_read_as_recovery(stack, training):
     """After SIGKILL of every rank the death is told, and the KL alert goes on firing."""
     training.kill()
-    wait_for("the alert of the death", lambda: stack.told("SentinelRunDied", "firing", RUN), 30)
+    wait_for("the alert of the death", lambda: stack.told("SentinelRunDied", "firing", RUN))
     firing = f'sentinel_alert_firing{{run="{RUN}", detector="kl_blowup", severity="critical"}}'
     _further_scrapes(stack, firing)
 
     assert stack.told("SentinelKlBlowup", "resolved", RUN) == []
-    assert stack.prometheus.now(f"{firing} == 1")
-    assert stack.prometheus.now(f'sentinel_run_state{{run="{RUN}", state="died"}} == 1')
+    # Waited for: a scrape that this machine was too busy for leaves nothing to ask.
+    died = f'sentinel_run_state{{run="{RUN}", state="died"}} == 1'
+    wait_for("the alert still firing", lambda: stack.prometheus.now(f"{firing} == 1"))
+    wait_for("the state", lambda: stack.prometheus.now(died))
 
 
 def test_killing_the_agent_too_does_not_read_as_recovery(stack, training):
     """With nobody left to ask, the alerts are kept firing."""
     training.agent.kill()
-    wait_for("the agent's absence", lambda: stack.prometheus.now('up{job="sentinel"} == 0'), 30)
+    wait_for("the agent's absence", lambda: stack.prometheus.now('up{job="sentinel"} == 0'))
     kept = f'ALERTS{{alertname="SentinelKlBlowup", run="{RUN}", alertstate="firing"}}'
     _further_scrapes(stack, kept)
 

@@ -9,7 +9,7 @@ import pytest
 import requests
 from programs import find, free_port, running, wait_for
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
 CONFIG = Path(__file__).parents[2] / "deploy" / "alertmanager" / "alertmanager.yml"
 
@@ -32,8 +32,8 @@ def alertmanager(tmp_path_factory):
 
 
 def _ready(url):
-    with suppress(requests.ConnectionError):
-        return requests.get(f"{url}/-/ready", timeout=5).ok
+    with suppress(requests.ConnectionError, requests.Timeout):
+        return requests.get(f"{url}/-/ready", timeout=60).ok
     return False
 
 
@@ -44,11 +44,11 @@ def quiet(alertmanager):
     def send(*alerts):
         labels = [dict(alert) for alert in alerts]
         told = [{"labels": one} for one in labels]
-        requests.post(f"{alertmanager}/api/v2/alerts", json=told, timeout=10).raise_for_status()
+        requests.post(f"{alertmanager}/api/v2/alerts", json=told, timeout=60).raise_for_status()
         runs = {one["run"] for one in labels}
 
         def known():
-            every = requests.get(f"{alertmanager}/api/v2/alerts", timeout=10).json()
+            every = requests.get(f"{alertmanager}/api/v2/alerts", timeout=60).json()
             mine = [one for one in every if one["labels"]["run"] in runs]
             return mine if len(mine) == len(labels) else None
 

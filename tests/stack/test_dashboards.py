@@ -14,7 +14,7 @@ from prometheus import Prometheus
 from scenario import END, START, openmetrics
 from verdicts import RUN
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
 HOUR = {"$run": RUN, "$__rate_interval": "2m", "$__range": "1h", "$__interval": "30s"}
 

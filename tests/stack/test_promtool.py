@@ -18,7 +18,7 @@ from sentinel.record import Event
 from sentinel.signals import SIGNALS
 from sentinel.tally import COUNTS, Tally
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 GRAFANA = DEPLOY.parent / "grafana"
