@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from math import isfinite
 
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.stats.text_cut import Cut, parts
@@ -85,7 +86,8 @@ class Samples:
 
 def text_of(record: Record) -> Text:
     """The completion that a SAMPLE tells of, as it is judged."""
-    completion, values = record.facts.get("completion", ""), record.values
+    completion = record.facts.get("completion", "")
     size = float(len(completion))
-    cut = Cut(completion, int(values.get("first", size)), int(values.get("last", 0.0)))
-    return Text(parts(cut), values.get("length", size), values.get("finished"))
+    told = {name: value for name, value in record.values.items() if isfinite(value)}
+    cut = Cut(completion, int(told.get("first", size)), int(told.get("last", 0.0)))
+    return Text(parts(cut), told.get("length", size), told.get("finished"))

@@ -27,6 +27,8 @@ _NUMERIC = frozenset({"double", "float", "int64", "int32", "bool"})
 _REWARDS = 32
 _LONGEST_LINE = 16 << 20
 """Bytes; one completion with all that is told of it."""
+_READ_WHOLE = 2 << 20
+"""Bytes of a file of lines up to which all of them are compared."""
 _LARGEST_TABLE = 256 << 20
 """Bytes of a Parquet file; a larger one is not held in memory for a few texts of it."""
 _FAR = 1e300
@@ -50,7 +52,9 @@ class Sample:
 
 
 def samples(path: Path, most: int) -> Iterator[Sample]:
-    """At most `most` texts of the file, evenly spaced; rows without a completion are left out.
+    """At most `most` texts of the file, evenly spaced, with the best and the worst rewarded.
+
+    Rows without a completion are left out. Of a large file of lines not all are compared.
 
     Raises OSError, SampleFileError, and whatever a damaged table leads its reader to.
     """
@@ -62,20 +66,30 @@ def samples(path: Path, most: int) -> Iterator[Sample]:
 
 
 def _lines(path: Path, most: int) -> Iterator[Row]:
-    """Lines at evenly spaced places: what is read does not grow with the file."""
+    """Rows of the file; of a large one, those at evenly spaced places, whatever its size."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - 1))
         if file.read(1) != b"\n":
             raise SampleFileError(f"{path} does not end with a whole line")
-        seen: set[int] = set()
-        for place in range(most):
-            start = _line_from(file, place * size // most)
-            if start < size and start not in seen:
-                seen.add(start)
-                row = _row(file.readline(_LONGEST_LINE))
-                if row is not None:
-                    yield row
+        lines = _all(file) if size <= _READ_WHOLE else _some(file, size, most)
+        rows = [row for line in lines if (row := _row(line)) is not None]
+    totals = [sum(_numbers(row).values()) for row in rows]
+    yield from (rows[at] for at in choice(len(rows), most, totals))
+
+
+def _all(file: IO[bytes]) -> Iterator[bytes]:
+    file.seek(0)
+    return iter(file)
+
+
+def _some(file: IO[bytes], size: int, most: int) -> Iterator[bytes]:
+    seen: set[int] = set()
+    for place in range(most):
+        start = _line_from(file, place * size // most)
+        if start < size and start not in seen:
+            seen.add(start)
+            yield file.readline(_LONGEST_LINE)
 
 
 def _line_from(file: IO[bytes], at: int) -> int:

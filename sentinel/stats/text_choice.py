@@ -16,8 +16,16 @@ def choice(size: int, most: int, totals: Sequence[float] = ()) -> list[int]:
     """
     if size <= most:
         return list(range(size))
-    order = [at for at, total in enumerate(totals[:size]) if isfinite(total)]
-    ends = {min(order, key=totals.__getitem__), max(order, key=totals.__getitem__)} if order else {}
-    kept = sorted(ends)[:most]
-    left = most - len(kept)
-    return sorted({*kept, *(at * (size - 1) // max(1, left - 1) for at in range(left))})
+    ends = set(_ends(totals[:size])[:most])
+    # As many of the others make room as have to.
+    spaced = (ends | _spaced(size, most - room) for room in range(len(ends) + 1))
+    return sorted(next(chosen for chosen in spaced if len(chosen) <= most))
+
+
+def _ends(totals: Sequence[float]) -> list[int]:
+    order = [at for at, total in enumerate(totals) if isfinite(total)]
+    return [pick(order, key=totals.__getitem__) for pick in (min, max)] if order else []
+
+
+def _spaced(size: int, most: int) -> set[int]:
+    return {at * (size - 1) // max(1, most - 1) for at in range(most)}
