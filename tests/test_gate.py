@@ -11,7 +11,6 @@ from hooked import Told
 from sentinel.record import Event
 from sentinel.wire.layout import ERRORS_BEFORE_OFF
 
-
 ENOUGH = 200
 
 

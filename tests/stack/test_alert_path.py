@@ -117,7 +117,6 @@ def test_a_live_agents_metrics_pass_the_linter(training, promtool):
 
 def test_every_query_of_the_dashboards_has_an_answer_of_the_live_run(stack, training):
     """No panel is empty for a real run, but those that should be."""
-
     unanswered = {name: filled_in(target["expr"], LIVE) for name, target in queries()}
 
     def silent() -> set[str]:
