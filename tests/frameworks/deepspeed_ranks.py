@@ -1,0 +1,163 @@
+"""Runs on every rank: a few steps under each ZeRO stage, unwatched, then watched, then by hand.
+
+Writes what it saw itself to `$OUT/<rank>.json`, for `test_deepspeed.py` to compare.
+"""
+
+import json
+import os
+from pathlib import Path
+
+os.environ["DS_ACCELERATOR"] = "cpu"
+
+import deepspeed
+import deepspeed.ops
+import torch
+import torch.distributed as dist
+from deepspeed.monitor.monitor import MonitorMaster
+from deepspeed.runtime import engine as engines
+from ranked import Seen, random_state
+from torch.optim.lr_scheduler import LambdaLR
+
+import sentinel
+
+# Or it would compile one, for minutes.
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+STEPS, GAS, LR, CLIP = 4, 2, 0.01, 0.5
+OUT = Path(os.environ["OUT"])
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+CASES = {
+    "zero0": {"stage": 0},
+    "zero0-unclipped": {"stage": 0, "clip": 0.0},
+    "zero1": {"stage": 1},
+    "zero2": {"stage": 2},
+    "zero3": {"stage": 3},
+    "zero0-bf16": {"stage": 0, "dtype": torch.bfloat16},
+    "zero1-bf16": {"stage": 1, "dtype": torch.bfloat16},
+    "zero2-direct": {"stage": 2, "direct": True},
+    "zero2-undivided": {"stage": 2, "undivided": True},
+}
+kept = []
+
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+
+
+def batch(step, micro, rank, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(1000 * step + 10 * micro + rank)
+    return torch.randn(4, 8, generator=generator).to(dtype)
+
+
+def loss_of(model, x):
+    return (model(x).float() - x.float().sum(1, keepdim=True)).pow(2).mean()
+
+
+def rate(step):
+    return 1.0 / (1 + step)
+
+
+def config(name, stage, clip=CLIP, dtype=torch.float32):
+    return {
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": GAS,
+        "gradient_clipping": clip,
+        "optimizer": {"type": "AdamW", "params": {"lr": LR, "torch_adam": True}},
+        # Small enough for ZeRO-3 to step its optimizer several times a step.
+        "zero_optimization": {"stage": stage, "sub_group_size": 100},
+        "bf16": {"enabled": dtype == torch.bfloat16},
+        "steps_per_print": 10**9,
+        "csv_monitor": {
+            "enabled": name == "zero1",
+            "output_path": str(OUT / "csv"),
+            "job_name": "csv",
+        },
+    }
+
+
+def train(name, stage, clip=CLIP, dtype=torch.float32, direct=False, undivided=False, save=None):
+    model = net()
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        model_parameters=model.parameters(),
+        config=config(name, stage, clip, dtype),
+        lr_scheduler=lambda optimizer: LambdaLR(optimizer, rate),
+    )
+    kept.append(engine)
+    seen = {"losses": [], "norms": [], "rates": [], "steps": []}
+    for step in range(STEPS):
+        seen["rates"].append(float(engine.get_lr()[0]))
+        losses = []
+        for micro in range(GAS):
+            loss = loss_of(engine, batch(step, micro, RANK, dtype)) + 0 * torch.rand(1).sum()
+            losses.append(loss.item())
+            if direct:
+                loss.backward()
+            elif undivided:
+                engine.backward(loss / GAS, scale_wrt_gas=False)
+            else:
+                engine.backward(loss)
+            engine.step()
+        seen["losses"].append(sum(losses) / GAS)
+        norm = engine.get_global_grad_norm()
+        seen["norms"].append(None if norm is None else float(norm))
+        seen["steps"].append(engine.global_steps)
+    if save is not None:
+        engine.save_checkpoint(str(save), tag="last")
+    return seen
+
+
+def by_hand(clip=CLIP):
+    """The same in plain PyTorch: both ranks' batches, one gradient."""
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
+    scheduler = LambdaLR(optimizer, rate)
+    seen = {"losses": [], "norms": [], "rates": []}
+    for step in range(STEPS):
+        own = []
+        for rank in range(WORLD):
+            losses = [loss_of(model, batch(step, micro, rank)) / GAS for micro in range(GAS)]
+            (sum(losses) / WORLD).backward()
+            own.append(float(sum(losses)))
+        norm = sum(float((p.grad.double() ** 2).sum()) for p in model.parameters()) ** 0.5
+        for p in model.parameters():
+            p.grad.mul_(min(1.0, clip / norm) if clip else 1.0)
+        seen["losses"].append(own[RANK])
+        seen["norms"].append(norm)
+        seen["rates"].append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    return seen
+
+
+def patched():
+    owners = (engines.DeepSpeedEngine, engines, MonitorMaster, torch.Tensor, torch.autograd)
+    return [dict(vars(owner)) for owner in owners]
+
+
+def main():
+    told = {"hand": {"": by_hand(), "unclipped": by_hand(clip=0.0)}}
+    for name, case in CASES.items():
+        before = patched()
+        with Seen() as alone:
+            unwatched = train(name, **case)
+        state = random_state()
+        save = OUT / "saved" if name == "zero2" else None
+        with Seen() as ours:
+            watched = sentinel.monitor(run=name, agent=False, strict=True)(train)(name, **case)
+        told[name] = {
+            "watched": watched,
+            "unwatched": unwatched,
+            "collectives": [alone.counts, ours.counts],
+            "same_chance": state == random_state(),
+            "unpatched": before == patched(),
+        }
+        if save is not None:
+            sentinel.monitor(run="saved", agent=False, strict=True)(train)(name, **case, save=save)
+    (OUT / f"{RANK}.json").write_text(json.dumps(told))
+    dist.barrier()
+
+
+main()

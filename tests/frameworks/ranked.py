@@ -1,0 +1,28 @@
+"""What scripts of several ranks use: their collectives counted, and the state of every chance."""
+
+import random
+from collections import Counter
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+COLLECTIVES = {"c10d", "_c10d_functional", "_dtensor", "_c10d_functional_autograd"}
+
+
+class Seen(TorchDispatchMode):
+    """Counts every collective that anybody begins in this thread, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace in COLLECTIVES:
+            self.counts[str(function)] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def random_state():
+    torch_state = torch.get_rng_state().tolist()
+    return hash((tuple(torch_state), random.getstate(), str(np.random.get_state())))
