@@ -6,12 +6,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as budget
 
 from sentinel.hook import guard, session
 from sentinel.record import Event, Record
 from sentinel.wire import places
 from sentinel.wire.pack import Unpacker
 from sentinel.wire.ring import Cursor, Header, RingReader
+
+# A property holds or it does not, however long a busy machine takes to look.
+budget.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+budget.load_profile("unhurried")
 
 _LAUNCHERS = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "SLURM_", "OMPI_", "PMI_", "TORCHELASTIC")
 

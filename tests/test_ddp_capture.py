@@ -53,7 +53,7 @@ def test_each_rank_tells_its_own_loss_and_all_the_same_norm(script, told, header
         "--standalone",
     ]
     done = subprocess.run(
-        [*launch, script(SCRIPT)[1]], timeout=120, check=True, capture_output=True, text=True
+        [*launch, script(SCRIPT)[1]], timeout=300, check=True, capture_output=True, text=True
     )
     truth = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
     records = {rank: [r for r in said if r.event is Event.STEP] for rank, said in told().items()}

@@ -98,7 +98,7 @@ train()
 assert not any("sentinel" in type(f).__module__ for f in sys.meta_path)
 """)
 
-    subprocess.run(line, timeout=120, check=True)
+    subprocess.run(line, timeout=240, check=True)
 
     values = told()[0][1].values
     assert (values["loss"], values["learning_rate"], values["grad_norm"]) == (3.0, 0.5, 3.0)
@@ -115,7 +115,7 @@ late = Late()
 entered = sentinel.monitor(agent=False).__enter__()
 """)
 
-    done = subprocess.run(line, timeout=60, check=True, capture_output=True, text=True)
+    done = subprocess.run(line, timeout=240, check=True, capture_output=True, text=True)
 
     assert (done.stdout, done.stderr) == ("", "")
 
@@ -129,7 +129,7 @@ with sentinel.monitor(agent=False):
 """)
 
     done = subprocess.run(
-        [line[0], *flags, line[1]], timeout=60, check=True, capture_output=True, text=True
+        [line[0], *flags, line[1]], timeout=240, check=True, capture_output=True, text=True
     )
 
     assert done.stderr == ""

@@ -26,7 +26,7 @@ sentinel.log({"loss": 1.0})
     ],
 )
 def test_the_run_ends_with_what_ended_the_interpreter(script, told, ending, outcome):
-    subprocess.run(script(BEGIN + ending), capture_output=True, timeout=120, check=False)
+    subprocess.run(script(BEGIN + ending), capture_output=True, timeout=240, check=False)
 
     start, step, stop = told()[0]
 
@@ -39,7 +39,7 @@ def test_an_error_is_still_shown_as_it_was(script):
         script(BEGIN + "raise KeyError('theirs')"),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
 
