@@ -57,7 +57,7 @@ class Dialect:
         return _word(self, key)
 
 
-_EVERYWHERE = {
+EVERYWHERE = {
     "actor_grad_norm": Word("grad_norm", zero_is_none=True),
     "critic_grad_norm": Word("critic_grad_norm", zero_is_none=True),
     "lr(1e-3)": Word("learning_rate", 1e-3),
@@ -66,7 +66,7 @@ _EVERYWHERE = {
 }
 """Keys that one framework alone has."""
 
-_WORDS: Mapping[tuple[str, str], Mapping[str, Word]] = {
+WORDS: Mapping[tuple[str, str], Mapping[str, Word]] = {
     ("trl", "asyncgrpo"): {"kl": Word("kl_mismatch")},
     ("trl", "reward"): {
         "accuracy": Word("preference_accuracy"),
@@ -138,13 +138,13 @@ def _dialect(framework: str, version: str, algorithm: str) -> Dialect:
     method = method.removesuffix("trainer").removesuffix("config")
     if speaker in _NOT_TELLING:
         speaker, version = ("trl" if method in _OF_TRL else ""), ""
-    everybody, own = _WORDS.get((speaker, ""), {}), _WORDS.get((speaker, method), {})
+    everybody, own = WORDS.get((speaker, ""), {}), WORDS.get((speaker, method), {})
     numbers = re.match(r"\d+(\.\d+)*", version)
     return Dialect(
         speaker,
         tuple(map(int, numbers[0].split("."))) if numbers else (),
         method,
-        {**_EVERYWHERE, **everybody, **own},
+        {**EVERYWHERE, **everybody, **own},
     )
 
 

@@ -121,7 +121,7 @@ def kl_kind(key: str, facts: Mapping[str, str] = MappingProxyType({})) -> KlKind
 def _kind(key: str, about: tuple[str, ...]) -> KlKind | None:
     facts = dict(zip(ABOUT, about, strict=True))
     spoken = dialect(facts)
-    for use in _USES:
+    for use in USES:
         if use.fits(key, spoken):
             return _as_set(use, facts)
     return None
@@ -134,7 +134,7 @@ def kind_of(facts: Mapping[str, str], signal: str) -> KlKind:
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class Use:
     """One use of some keys: by whom, and since which version; empty is whoever, and whenever.
 
     `set_by` are the facts that change the estimator, best first, `summed_by` those that change the
@@ -160,7 +160,7 @@ class _Use:
         )
 
 
-def _as_set(use: _Use, facts: Mapping[str, str]) -> KlKind:
+def _as_set(use: Use, facts: Mapping[str, str]) -> KlKind:
     """The kind with what the run says that it was set to."""
     kind = use.kind
     estimator = next((facts[name] for name in use.set_by if facts[name]), "").lower().rstrip("+")
@@ -176,43 +176,43 @@ def _as_set(use: _Use, facts: Mapping[str, str]) -> KlKind:
 
 
 _FREE = ("kl_estimator",)
-_USES = (
-    _Use("kl", KlKind("mismatch", "k3", TOKEN_MEAN, False), "trl", "asyncgrpo"),
+USES = (
+    Use("kl", KlKind("mismatch", "k3", TOKEN_MEAN, False), "trl", "asyncgrpo"),
     # The mean of sums that are clamped at 0, over answers to other prompts.
-    _Use("kl", KlKind("ref", "k1", SEQUENCE_SUM, False), "trl", "kto bco"),
+    Use("kl", KlKind("ref", "k1", SEQUENCE_SUM, False), "trl", "kto bco"),
     # How far the policy was from the reference when it sampled.
-    _Use("kl", KlKind("ref", "k1", TOKEN_MEAN), "trl", "rloo", set_by=_FREE),
-    _Use("kl", KlKind("ref", "k3xratio", TOKEN_MEAN, False), "trl", "grpo", (1, 10), set_by=_FREE),
-    _Use("kl", KlKind("ref", "k3", TOKEN_MEAN, False), "trl", "grpo", set_by=_FREE),
-    _Use("kl", KlKind("ref", "", TOKEN_MEAN), "trl", set_by=_FREE),
-    _Use("objective/kl", KlKind("ref", "k1", SEQUENCE_SUM), set_by=("kl_estimator", "kl_penalty")),
-    _Use("policy/approxkl_avg", KlKind("old", "k2", SEQUENCE_SUM, False), "trl", "rloo"),
-    _Use("policy/approxkl_avg", KlKind("old", "k2", TOKEN_MEAN, False), "trl", "ppo"),
-    _Use("policy/approxkl_avg ppo/policy/approxkl", KlKind("old", "k2", "", False)),
-    _Use("sampling/sampling_logp_difference/mean", KlKind("mismatch", "abs", TOKEN_MEAN, False)),
-    _Use(
+    Use("kl", KlKind("ref", "k1", TOKEN_MEAN), "trl", "rloo", set_by=_FREE),
+    Use("kl", KlKind("ref", "k3xratio", TOKEN_MEAN, False), "trl", "grpo", (1, 10), set_by=_FREE),
+    Use("kl", KlKind("ref", "k3", TOKEN_MEAN, False), "trl", "grpo", set_by=_FREE),
+    Use("kl", KlKind("ref", "", TOKEN_MEAN), "trl", set_by=_FREE),
+    Use("objective/kl", KlKind("ref", "k1", SEQUENCE_SUM), set_by=("kl_estimator", "kl_penalty")),
+    Use("policy/approxkl_avg", KlKind("old", "k2", SEQUENCE_SUM, False), "trl", "rloo"),
+    Use("policy/approxkl_avg", KlKind("old", "k2", TOKEN_MEAN, False), "trl", "ppo"),
+    Use("policy/approxkl_avg ppo/policy/approxkl", KlKind("old", "k2", "", False)),
+    Use("sampling/sampling_logp_difference/mean", KlKind("mismatch", "abs", TOKEN_MEAN, False)),
+    Use(
         "actor/kl_loss",
         KlKind("ref", "k3", TOKEN_MEAN, False),
         set_by=("kl_loss_type", "kl_estimator"),
         summed_by=("loss_agg_mode", "kl_reduction"),
         k3_cap=10.0,
     ),
-    _Use(
+    Use(
         "actor/reward_kl_penalty critic/kl",
         KlKind("ref", "k1", TOKEN_MEAN),
         set_by=("kl_penalty", "kl_estimator"),
         k3_cap=10.0,
     ),
-    _Use("actor/ppo_kl", KlKind("old", "k1", TOKEN_MEAN, cap=20.0)),
-    _Use("rollout_corr/kl", KlKind("mismatch", "k1", TOKEN_MEAN)),
-    _Use("rollout_corr/k3_kl", KlKind("mismatch", "k3", TOKEN_MEAN, False)),
-    _Use("kl", KlKind("ref", "k1", TOKEN_MEAN, cap=10.0), "openrlhf", set_by=_FREE),
-    _Use("ppo_kl", KlKind("old", "k1", TOKEN_MEAN), "openrlhf"),
-    _Use("vllm_kl", KlKind("mismatch", "k1", TOKEN_MEAN)),
-    _Use("approx_kl", KlKind("old", "k3", TOKEN_MEAN, False), "stable-baselines3"),
-    _Use("losses/approx_kl", KlKind("old", "k3", TOKEN_MEAN, False)),
-    _Use("approx_kl approxkl ppo_kl kl_old", KlKind("old"), set_by=_FREE),
-    _Use("kl_mismatch", KlKind("mismatch"), set_by=_FREE),
-    _Use("kl kl_ref mean_kl kl_loss kl_divergence", KlKind("ref"), set_by=_FREE),
+    Use("actor/ppo_kl", KlKind("old", "k1", TOKEN_MEAN, cap=20.0)),
+    Use("rollout_corr/kl", KlKind("mismatch", "k1", TOKEN_MEAN)),
+    Use("rollout_corr/k3_kl", KlKind("mismatch", "k3", TOKEN_MEAN, False)),
+    Use("kl", KlKind("ref", "k1", TOKEN_MEAN, cap=10.0), "openrlhf", set_by=_FREE),
+    Use("ppo_kl", KlKind("old", "k1", TOKEN_MEAN), "openrlhf"),
+    Use("vllm_kl", KlKind("mismatch", "k1", TOKEN_MEAN)),
+    Use("approx_kl", KlKind("old", "k3", TOKEN_MEAN, False), "stable-baselines3"),
+    Use("losses/approx_kl", KlKind("old", "k3", TOKEN_MEAN, False)),
+    Use("approx_kl approxkl ppo_kl kl_old", KlKind("old"), set_by=_FREE),
+    Use("kl_mismatch", KlKind("mismatch"), set_by=_FREE),
+    Use("kl kl_ref mean_kl kl_loss kl_divergence", KlKind("ref"), set_by=_FREE),
 )
 """First come first; the last ones tell no more than the pair."""

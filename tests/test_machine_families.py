@@ -63,7 +63,7 @@ def test_the_host_is_shown_with_each_disk():
     shown = samples(exposition())
 
     assert shown["sentinel_host_cpu_ratio",] == 0.5
-    assert shown["sentinel_host_memory_total_bytes",] == 9.0
+    assert shown["sentinel_host_memory_capacity_bytes",] == 9.0
     assert shown["sentinel_disk_free_bytes", "output"] == 7.0
     assert shown["sentinel_machine_sample_timestamp_seconds", "gpu"] == NOW
 

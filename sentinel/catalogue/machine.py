@@ -15,7 +15,15 @@ GPU = (
         each="gpu",
     ),
     Signal("gpu_memory_used", "bytes", _MAX, "GPU memory in use, by whomever.", each="gpu"),
-    Signal("gpu_memory_total", "bytes", _MIN, "GPU memory there is.", each="gpu"),
+    # A Prometheus name with "total" in it is a counter's.
+    Signal(
+        "gpu_memory_total",
+        "bytes",
+        _MIN,
+        "GPU memory there is.",
+        family="gpu_memory_capacity",
+        each="gpu",
+    ),
     Signal("gpu_power", "watts", _SUM, "Power the GPU draws.", each="gpu"),
     Signal("gpu_temperature", "celsius", _MAX, "Temperature of the GPU.", each="gpu"),
     Signal(
@@ -44,7 +52,14 @@ GPU = (
 HOST = (
     Signal("host_cpu", "ratio", _MEAN, "Share of the host's CPU time that is used.", each="host"),
     Signal("host_memory_used", "bytes", _MAX, "Host memory in use.", each="host"),
-    Signal("host_memory_total", "bytes", _MIN, "Host memory there is.", each="host"),
+    Signal(
+        "host_memory_total",
+        "bytes",
+        _MIN,
+        "Host memory there is.",
+        family="host_memory_capacity",
+        each="host",
+    ),
     Signal(
         "disk_free",
         "bytes",

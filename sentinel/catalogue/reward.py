@@ -32,7 +32,8 @@ REWARDS = (
         "",
         Combine.MEAN,
         "Mean reward after the KL penalty: what is really optimised.",
-        ("objective/rlhf_reward", "critic/rewards/mean", "return"),
+        ("objective/rlhf_reward", "critic/rewards/mean"),
+        family="reward_penalised",
     ),
     Signal(
         "reward_std",

@@ -207,7 +207,6 @@ SPEED = (
             "train_samples_per_second",
             "throughput/samples_per_sec",
             "samples_per_sec",
-            "eps",
             "time/fps",
             "charts/sps",
         ),

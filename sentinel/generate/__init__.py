@@ -1,1 +1,1 @@
-"""Catalogue in, text out: Prometheus rules, Grafana dashboards."""
+"""Catalogue in, text out: Prometheus rules, Grafana dashboards, runbooks, the reference."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from sentinel.generate import panels
 from sentinel.generate.dashboards import run_health
 from sentinel.generate.data_sheet import data_sheets
+from sentinel.generate.reference import reference
 from sentinel.generate.rules import rules
 from sentinel.generate.runbooks import runbooks
 from sentinel.generate.watches import WATCHES
@@ -24,6 +25,7 @@ def documents() -> dict[str, str]:
     sheets = list(data_sheets())
     pages = runbooks(sheets, WATCHES).items()
     written = {"deploy/prometheus/rules.yml": rules(sheets, WATCHES)}
+    written["docs/metrics.md"] = reference(sheets)
     written |= {f"{RUNBOOKS}/{name}.md": text for name, text in pages}
     if panels.AVAILABLE:
         written["grafana/dashboards/run-health.json"] = run_health(sheets)

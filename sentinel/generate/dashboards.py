@@ -23,15 +23,31 @@ from sentinel.generate.panels import (
     word,
 )
 from sentinel.generate.rules import runbook_url
-from sentinel.signals import SIGNALS, Combine, Signal
+from sentinel.signals import GROUPS, SIGNALS, Combine, Signal
 
 RUN = '{run="$run"}'
 
 FIRST = ("kl_ref", "reward", "loss", "grad_norm", "step_time", "global_step")
-"""The signals one looks at first; all others follow, folded away."""
+"""The signals one looks at first; all others follow, folded away by what they are about."""
 
-_UNITS = {"": "short", "seconds": "s", "ratio": "percentunit"}
-_TITLES = {"kl_ref": "KL to the reference", "kl_old": "KL to the sampling policy"}
+_UNITS = {
+    "": "short",
+    "seconds": "s",
+    "ratio": "percentunit",
+    "bytes": "bytes",
+    "watts": "watt",
+    "celsius": "celsius",
+}
+_TITLES = {
+    "kl_ref": "KL to the reference",
+    "kl_old": "KL to the sampling policy",
+    "kl_mismatch": "KL between sampling engine and trainer",
+    "kl_coef": "KL coefficient",
+    "mfu": "Model FLOPs utilisation",
+}
+_ABBREVIATIONS = {"gpu": "GPU", "ecc": "ECC", "xid": "XID", "cpu": "CPU"}
+_LEGENDS = {"": "run", "gpu": "GPU {{gpu}}", "disk": "{{keeps}}", "host": "host"}
+"""Names of the series by what is measured."""
 
 
 def run_health(sheets: Iterable[DataSheet]) -> str:
@@ -42,9 +58,9 @@ def run_health(sheets: Iterable[DataSheet]) -> str:
         _verdicts(known),
         *(_signal_panel(SIGNALS[name], known) for name in FIRST),
         *_ranks(),
-        row(
-            "Other signals",
-            [_signal_panel(s, known, 8) for s in SIGNALS.values() if s.name not in FIRST],
+        *(
+            row(title, [_signal_panel(s, known, 8) for s in signals if s.name not in FIRST])
+            for title, signals in GROUPS.items()
         ),
         row("Sentinel itself", _itself()),
     ]
@@ -145,8 +161,8 @@ def _signal_panel(signal: Signal, sheets: Sequence[DataSheet], width: int = 12) 
         width=width,
         links={sheet.headline.partition(":")[0]: runbook_url(sheet.name) for sheet in judges},
     )
-    middle = Query(f"{signal.metric}{RUN}", "run")
-    if signal.combine is Combine.SAME:
+    middle = Query(f"{signal.metric}{RUN}", _LEGENDS[signal.each])
+    if signal.combine is Combine.SAME or signal.each:
         return chart(about, [middle])
     lowest, highest, _ = signal.rank_metrics
     return band(
@@ -241,7 +257,10 @@ def _small(title: str, text: str, metric: str, unit: str = "short") -> About:
 
 
 def _title(signal: Signal) -> str:
-    return _TITLES.get(signal.name, signal.name.replace("_", " ").capitalize())
+    if signal.name in _TITLES:
+        return _TITLES[signal.name]
+    title = signal.name.replace("_", " ").capitalize()
+    return " ".join(_ABBREVIATIONS.get(word.lower(), word) for word in title.split())
 
 
 def _unit(signal: Signal) -> str:

@@ -1,0 +1,48 @@
+"""Everything: a run that shows each family there can be, so that a page can list them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.metrics_core import Metric
+
+from sentinel.engine import Verdict
+from sentinel.finding import Severity
+from sentinel.hardware import GPU_SIGNALS, HOST_SIGNALS, Gpu, Machine
+from sentinel.kl import KlKind, fact_of
+from sentinel.outlets.exposition import Exposition
+from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.tally import COUNTS, Tally
+
+_KIND = KlKind("ref", "k3", "token_mean", signed=False)
+
+MACHINE = Machine(
+    host=dict.fromkeys(HOST_SIGNALS, 1.0),
+    disks={"checkpoints": 1.0},
+    gpus=(Gpu(0, "GPU-0", "a GPU", dict.fromkeys(GPU_SIGNALS, 1.0), ("heat",)),),
+    ranks={0: (0,)},
+    seen={"host": 1.0},
+)
+"""A node with one of everything."""
+
+
+def everything() -> Iterator[Metric]:
+    """Every family of `/metrics` but those of signals, each with a sample."""
+    tally = Tally()
+    for count in COUNTS:
+        tally.add(count.family, "any")
+    shown = Exposition(tally, {"any": Severity.WARNING}, machine=lambda: MACHINE)
+    for record in _records():
+        shown.take(Verdict(record))
+    yield from shown.collect()
+
+
+def _records() -> Iterator[Record]:
+    about = {"framework": "any", "tap/any": "on"}
+    yield Record("run", 0, 0, 1.0, Event.START, {"save_steps": 1.0}, about)
+    yield Record("run", 0, 1, 1.0, Event.STEP, {"step_time": 1.0})
+    values = {"global_step": 1.0, "kl_ref": 1.0, "anything": 1.0}
+    yield Record("run", WHOLE_RUN, 1, 1.0, Event.STEP, values, {fact_of("kl_ref"): _KIND.told()})
+    yield Record("run", WHOLE_RUN, 1, 1.0, Event.SAVE)
+    alive = dict.fromkeys(("ranks_running", "ranks_gone", "ranks_failed"), 1.0)
+    yield Record("run", WHOLE_RUN, 1, 1.0, Event.TICK, alive)
