@@ -15,7 +15,16 @@ from sentinel.outlets.exposition import Exposition
 from sentinel.tally import Tally
 from sentinel.web.server import Server, listen
 
-PATHS = ["/metrics", "/-/ready", "/api/run", "/api/incidents", "/", "/app.js", "/style.css"]
+PATHS = [
+    "/metrics",
+    "/-/ready",
+    "/api/run",
+    "/api/incidents",
+    "/api/samples",
+    "/",
+    "/app.js",
+    "/style.css",
+]
 
 
 @pytest.fixture
@@ -205,3 +214,25 @@ def test_garbage_is_refused_and_the_server_lives(serve, get, garbage):
 
     assert not answer or answer.startswith(b"HTTP/1.1 4")
     assert get(url + "/-/healthy").status_code == 200
+
+
+def test_texts_are_told_of_a_step_and_at_most_so_many(serve, get):
+    asked = []
+
+    def samples(step, limit):
+        asked.append((step, limit))
+        return [{"completion": "\x1b \ud83d", "rewards": {"": nan}}]
+
+    url = serve(samples=samples) + "/api/samples"
+
+    assert get(url).json() == [{"completion": "\x1b \ud83d", "rewards": {"": "nan"}}]
+    assert get(f"{url}?step=7&limit=3").status_code == 200
+    assert asked == [(None, 20), (7, 3)]
+
+
+@pytest.mark.parametrize("query", ["step=x", "limit=-1", "step=1.5", "limit=" + "9" * 30, "step=²"])
+def test_a_question_for_texts_that_makes_no_sense_is_refused_with_what_is_wrong(serve, get, query):
+    answer = get(f"{serve()}/api/samples?{query}")
+
+    assert answer.status_code == 400
+    assert query.partition("=")[0] in answer.text
