@@ -13,7 +13,7 @@ from itertools import chain
 from sentinel.catalogue import machine, policy, reward, training
 from sentinel.catalogue.signal import Combine, Signal
 
-__all__ = ["SIGNALS", "WEIGHT", "Combine", "Signal", "canonical", "combine_rule", "plain"]
+__all__ = ["GROUPS", "SIGNALS", "WEIGHT", "Combine", "Signal", "canonical", "combine_rule", "plain"]
 
 WEIGHT = "weight"
 """Reserved value of a record: how many samples its means are over."""
