@@ -224,3 +224,8 @@ def test_the_machine_is_not_taken_for_the_state_of_ranks():
     now = standing(said(Event.TICK, values={"ranks_running": 1.0, "host_cpu": 0.4}))
 
     assert now.alive == {"ranks_running": 1.0}
+
+
+def test_facts_that_are_told_again_are_no_sign_of_life():
+    """A restarted agent shows what was known of ranks that may be gone by now."""
+    assert standing(facts(rank=3, **{"tap/trl": "on"})).ranks == {}

@@ -124,7 +124,9 @@ class Standing:
         if record.event is Event.START:
             self._start(record)
         elif record.event is Event.FACTS:
+            # An agent that was restarted hears them again: they are no sign of life.
             self._learn(record)
+            return
         if record.rank != WHOLE_RUN:
             self._hear_rank(record)
         elif record.event in _MEASURED:

@@ -1,0 +1,109 @@
+"""Agent: what ranks say of themselves and what it measures itself are shown, kept and restored."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+
+import pytest
+from gpus import Card, FakeNvml
+from prometheus_client import generate_latest
+
+from sentinel.agent import Agent
+from sentinel.outlets.database import connect
+from sentinel.record import Event
+from sentinel.settings import load
+from sentinel.wire.identity import Identity
+from sentinel.wire.pack import Moment, Packer
+from sentinel.wire.places import ring_path, run_dir
+from sentinel.wire.ring import RingWriter
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def said(tmp_path):
+    """A rank that started, found out what it is, and lost a tap."""
+    ring = RingWriter(ring_path("live", 0, 0), Identity("live"), 1 << 20)
+    packer = Packer(ring.write)
+    packer.text(Event.START, Moment(0, 0, time.time()), {"local_world_size": 1.0}, {"torch": "2"})
+    facts = {"framework": "trl", "output_dir": str(tmp_path), "tap/trl": "on"}
+    packer.text(Event.FACTS, Moment(0, 0, time.time()), {"beta": 0.1}, facts)
+    lost = {"tap/deepspeed": "off: TypeError in before_step"}
+    packer.text(Event.FACTS, Moment(0, 0, time.time()), {}, lost)
+    return ring
+
+
+def begun():
+    agent = Agent("live", load({"port": 0}))
+    agent.machine.nvml.library = FakeNvml([Card(), Card(utilisation=10)])
+    return agent
+
+
+def left(agent):
+    agent.connection.close()
+    agent.presence.withdraw()
+
+
+def test_facts_taps_and_gpus_are_shown(said):
+    agent = begun()
+    for watch in agent.machine.watches.values():
+        watch.once()
+    agent.turn()
+    agent.machine.watches["output"].once()
+    state, text = agent.exposition.state(), generate_latest(agent.exposition.registry).decode()
+    left(agent)
+
+    assert (state["about"]["framework"], state["about"]["beta"]) == ("trl", 0.1)
+    assert state["taps"]["deepspeed"] == {"off: TypeError in before_step": [0]}
+    assert [gpu["gpu_utilisation"] for gpu in state["machine"]["gpus"]] == [0.5, 0.1]
+    assert state["machine"]["disks"].keys() == {"state", "output"}
+    assert 'sentinel_tap_up{integration="deepspeed",run="live"} 0.0' in text
+    assert 'sentinel_run_setting{name="beta",run="live"} 0.1' in text
+
+
+def test_what_was_measured_is_kept_with_the_ticks_that_told_it(said):
+    agent = begun()
+    agent.turn()
+    for watch in agent.machine.watches.values():
+        watch.once()
+    agent.source.ticked = 0.0
+    agent.turn()
+    agent.source.ticked = 0.0
+    agent.turn()
+    left(agent)
+
+    with closing(connect(run_dir("live") / "sentinel.db")) as database:
+        kept = database.execute("select vals from step where event = 'tick'").fetchall()
+        journalled = database.execute(
+            "select count(*) from journal where record like '%gpu_utilis%'"
+        )
+        assert journalled.fetchone() == (1,)
+    assert len(kept) == 1
+    assert '"gpu_utilisation_min": 0.1' in kept[0][0]
+
+
+def test_the_next_agent_shows_the_run_as_the_last_one_knew_it(said):
+    first = begun()
+    first.turn()
+    left(first)
+    second = begun()
+    state = second.exposition.state()
+    left(second)
+
+    assert state["about"]["framework"] == "trl"
+    assert state["taps"]["trl"] == {"on": [0]}
+    assert state["taps"]["deepspeed"] == {"off: TypeError in before_step": [0]}
+
+
+def test_the_facts_are_a_view_of_the_database(said):
+    agent = begun()
+    agent.turn()
+    left(agent)
+
+    with closing(connect(run_dir("live") / "sentinel.db")) as database:
+        found = dict(database.execute("select key, value from facts"))
+    assert (found["framework"], found["beta"], found["torch"]) == ("trl", 0.1, "2")
