@@ -45,12 +45,12 @@ class Said:
     def add(self, record: Record, spoken: Dialect | None = None) -> None:
         """Fold one more record of the same rank, step and event in, its keys in that dialect."""
         self.last = record
-        spoken = spoken or dialect({})
+        words = (spoken or dialect({})).words
         weight = record.values.get(WEIGHT, 1.0)
         for key, value in record.values.items():
             if key == WEIGHT:
                 continue
-            word = spoken.word(key)
+            word = words[key]
             measured = word.measured(value)
             if measured is None:
                 continue

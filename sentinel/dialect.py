@@ -11,11 +11,15 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 
 from sentinel.signals import canonical, plain
 
 FACTS = ("framework", "framework_version", "algorithm")
 """What a run says of itself that decides its dialect."""
+
+MOST_WORDS = 8192
+"""Keys of a dialect that are remembered; a trainer that invents more is heard, and slower."""
 
 _NOT_TELLING = frozenset({"", "torch", "accelerate", "deepspeed", "transformers"})
 """Frameworks on which others are built, or that log no keys of their own."""
@@ -43,6 +47,20 @@ class Word:
         return None if self.zero_is_none and value == 0.0 else value * self.factor
 
 
+class Words(dict[str, Word]):
+    """What each key means, found out when it is first asked for; `own` are a dialect's own."""
+
+    def __init__(self, own: Mapping[str, Word] = MappingProxyType({})) -> None:
+        super().__init__()
+        self.own = own
+
+    def __missing__(self, key: str) -> Word:
+        word = self.own.get(plain(key)) or Word(canonical(key))
+        if len(self) < MOST_WORDS:
+            self[key] = word
+        return word
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """How one framework speaks. All three may be empty; `version` is its leading numbers."""
@@ -50,11 +68,11 @@ class Dialect:
     framework: str = ""
     version: tuple[int, ...] = ()
     algorithm: str = ""
-    words: Mapping[str, Word] = field(default_factory=dict, compare=False)
+    words: Words = field(default_factory=Words, compare=False)
 
     def word(self, key: str) -> Word:
         """What the key means in this dialect."""
-        return _word(self, key)
+        return self.words[key]
 
 
 EVERYWHERE = {
@@ -144,10 +162,5 @@ def _dialect(framework: str, version: str, algorithm: str) -> Dialect:
         speaker,
         tuple(map(int, numbers[0].split("."))) if numbers else (),
         method,
-        {**EVERYWHERE, **everybody, **own},
+        Words({**EVERYWHERE, **everybody, **own}),
     )
-
-
-@lru_cache(maxsize=8192)
-def _word(spoken: Dialect, key: str) -> Word:
-    return spoken.words.get(plain(key)) or Word(canonical(key))
