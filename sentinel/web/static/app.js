@@ -61,6 +61,52 @@ function showRun(run) {
   rows("signals", [...signals, ...logged], 6);
   rows("ranks", Object.entries(run.ranks).map(([rank, r]) =>
     [rank, r.up ? "yes" : "no", r.step, r.step_time, clock(r.last_step)]), 5);
+  showMachine(run.machine);
+  showFacts(run);
+}
+
+function whatItIs(about) {
+  const framework = [about.framework, about.framework_version].filter(Boolean).join(" ");
+  const ranks = about.world_size === undefined ? "" : `world size ${about.world_size}`;
+  return [framework, about.algorithm, about.model, ranks].filter(Boolean).join(", ");
+}
+
+function percent(share) {
+  return typeof share === "number" ? `${Math.round(100 * share)} %` : "";
+}
+
+function gibibytes(bytes) {
+  return typeof bytes === "number" ? (bytes / 2 ** 30).toFixed(1) : "";
+}
+
+function troubleOf(gpu) {
+  const words = [...gpu.throttled];
+  if (!gpu.up) words.push("does not answer");
+  if (gpu.gpu_xid) words.push(`XID ${gpu.gpu_xid}`);
+  if (gpu.gpu_ecc_errors) words.push(`${gpu.gpu_ecc_errors} memory errors`);
+  return words.join(", ");
+}
+
+function showMachine(machine) {
+  const { host, disks, gpus } = machine;
+  at("host").textContent = [
+    "host_cpu" in host ? `processors ${percent(host.host_cpu)} busy` : "",
+    "host_memory_used" in host
+      ? `memory ${gibibytes(host.host_memory_used)} of ${gibibytes(host.host_memory_total)} GiB` : "",
+    ...Object.entries(disks).map(([keeps, free]) => `${gibibytes(free)} GiB free for ${keeps}`),
+  ].filter(Boolean).join(", ");
+  rows("gpus", gpus.map((gpu) => [
+    `${gpu.gpu} ${gpu.name}`, gpu.ranks.join(", "), percent(gpu.gpu_utilisation),
+    gpu.gpu_memory_used === undefined
+      ? "" : `${gibibytes(gpu.gpu_memory_used)} of ${gibibytes(gpu.gpu_memory_total)}`,
+    gpu.gpu_power, gpu.gpu_temperature, troubleOf(gpu)]), 7);
+}
+
+function showFacts(run) {
+  at("about").textContent = whatItIs(run.about);
+  rows("taps", Object.entries(run.taps).flatMap(([name, told]) =>
+    Object.entries(told).map(([state, ranks]) => [name, state, ranks.join(", ")])), 3);
+  rows("set", Object.entries(run.about).sort(), 2);
 }
 
 function showPast(incidents) {
