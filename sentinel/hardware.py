@@ -10,24 +10,15 @@ from dataclasses import dataclass, field
 from math import fsum
 from statistics import fmean
 
-from sentinel.signals import Combine, combine_rule
+from sentinel.signals import SIGNALS, Combine, combine_rule
 
-GPU_SIGNALS = (
-    "gpu_utilisation",
-    "gpu_memory_used",
-    "gpu_memory_total",
-    "gpu_power",
-    "gpu_temperature",
-    "gpu_ecc_errors",
-    "gpu_xid",
-    "gpu_throttled",
-)
+GPU_SIGNALS = tuple(name for name, signal in SIGNALS.items() if signal.each == "gpu")
 """Measured of each GPU, if its driver tells."""
 
-HOST_SIGNALS = ("host_cpu", "host_memory_used", "host_memory_total", "disk_free")
-"""Measured of the node; the free space is that of the fullest of the run's disks."""
+HOST_SIGNALS = tuple(name for name, signal in SIGNALS.items() if signal.each == "host")
+"""Measured of the node."""
 
-MEASURED = frozenset({*GPU_SIGNALS, *HOST_SIGNALS})
+MEASURED = frozenset({*GPU_SIGNALS, *HOST_SIGNALS, "disk_free"})
 """Signals that the agent measures itself, at its own pace, step or no step."""
 
 
