@@ -243,11 +243,9 @@ class Agent:
 
     def _over(self) -> bool:
         now = self.clock()
-        if not self.source.ranks:
-            return now - self.born >= FIRST_RANK_SECONDS
         if not self.source.ended:
             self.ended_at = None
-            return False
+            return not self.source.expected and now - self.born >= FIRST_RANK_SECONDS
         if self.ended_at is None:
             self.ended_at = now
         passed = now - self.ended_at

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from sentinel.about import About
 from sentinel.combine import Said, combine
-from sentinel.dialect import Dialect, dialect
-from sentinel.kl import ABOUT
+from sentinel.dialect import Dialect
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.tally import Tally
 
@@ -63,8 +63,7 @@ class Aligner:
     declared: int = 0
     world: int = 0
     """Ranks of the whole run, as they say themselves."""
-    about: dict[str, str] = field(default_factory=dict)
-    """What the run says of itself that decides what its keys mean."""
+    about: About = field(default_factory=About)
     started: set[int] = field(default_factory=set)
     ended: dict[int, dict[str, str]] = field(default_factory=dict)
     """What each rank that ended said of it, in the order they ended."""
@@ -92,7 +91,7 @@ class Aligner:
             return
         yield record
         if record.event is Event.FACTS:
-            self._learn(record)
+            self.about.learn(record.facts)
         if record.event is Event.START:
             yield from self._start(record)
         elif record.event is Event.STOP:
@@ -110,22 +109,17 @@ class Aligner:
             self._forget(record.attempt)
             yield replace(record, rank=WHOLE_RUN)
         self.started.add(record.rank)
+        # A command that failed before any rank began was told of in this rank's name.
+        self.ended.pop(record.rank, None)
         self.declared = max(self.declared, int(record.values.get("local_world_size", 1)))
         self.world = max(self.world, int(record.values.get("world_size", 1)))
-        self._learn(record)
-
-    def _learn(self, record: Record) -> None:
-        told = {name: record.facts[name] for name in ABOUT if name in record.facts}
         # A rank that starts late knows less than what the others have found out by then.
-        late = record.event is Event.START
-        self.about = {**told, **self.about} if late else {**self.about, **told}
+        self.about.learn(record.facts, late=True)
 
     def _forget(self, attempt: int) -> None:
         self.attempt, self.started_at, self.declared = attempt, self.now, 0
-        self.world = 0
-        for book in (
-            self.started, self.ended, self.beats, self.moments, self.closed, self.about,
-        ):  # fmt: skip
+        self.world, self.about = 0, About()
+        for book in (self.started, self.ended, self.beats, self.moments, self.closed):
             book.clear()
         self.closed_upto, self.closed_at, self.pace, self.saved = (-1, 0), 0.0, 0.0, -1
 
@@ -152,18 +146,19 @@ class Aligner:
     def _hear(self, record: Record) -> Iterator[Record]:
         self.started.add(record.rank)
         self.attempt = max(self.attempt, record.attempt)
+        self.about.hear(record.values)
         place = record.beat, _TURN[record.event]
         if place <= self.closed_upto:
             yield from self._late(place, record)
             return
         self.beats[record.rank] = max(record.beat, self.beats.get(record.rank, -1))
         moment = self.moments.setdefault(place, Moment(self.now, self.now))
-        moment.hear(record, self.now, dialect(self.about))
+        moment.hear(record, self.now, self.about.dialect)
         yield from self._close_ready()
 
     def _late(self, place: Place, record: Record) -> Iterator[Record]:
         """A word on a closed moment: judged where it is news, else only counted."""
-        known, spoken = self.closed.get(place), dialect(self.about)
+        known, spoken = self.closed.get(place), self.about.dialect
         values = record.values.items()
         fresh = (
             {} if known is None else {k: v for k, v in values if spoken.word(k).name not in known}
@@ -174,7 +169,7 @@ class Aligner:
         said = Said(record)
         said.add(replace(record, values=fresh), spoken)
         known.extend(said.values)
-        yield combine(record.event, {record.rank: said}, (), self.about, self.world)
+        yield combine(record.event, {record.rank: said}, (), self.about.facts, self.world)
 
     def _close_ready(self) -> Iterator[Record]:
         for place in sorted(self.moments):
@@ -216,7 +211,7 @@ class Aligner:
             event, missing = Event.STEP, sorted(silent)
             self.pace = moment.first_heard - self.closed_at if self.closed_at else 0.0
             self.closed_at = moment.first_heard
-        combined = combine(event, moment.said, missing, self.about, self.world)
+        combined = combine(event, moment.said, missing, self.about.facts, self.world)
         self.closed[place] = list(combined.values)
         for old in list(islice(self.closed, max(0, len(self.closed) - REMEMBERED))):
             del self.closed[old]

@@ -25,6 +25,8 @@ def agent(
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    # Whoever starts us may be holding signals back, which is inherited.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     # The trainer comes first on every core.
     os.nice(10)
     environ = os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}

@@ -36,4 +36,5 @@ for _name, _module in discover.modules("cli").items():
     if hasattr(_module, "app"):
         app.add_typer(_module.app, name=_name)
     else:
-        app.command(_name)(getattr(_module, _name))
+        _context = getattr(_module, "CONTEXT", None)
+        app.command(_name, context_settings=_context)(getattr(_module, _name))

@@ -9,7 +9,8 @@ Units
 
 Source
     SIGKILL, the out-of-memory killer and `os._exit` leave no chance to speak, so death is seen from
-    outside, by process id and start time.
+    outside, by process id and start time. Under `sentinel run` the command's own end is known, and
+    named: SIGKILL is most often the out-of-memory killer.
 
 Defaults
     A process that is gone is gone. `settle` 1 lets the page name all that fell together: a launcher
@@ -46,13 +47,21 @@ class RunDied:
             return Calm()
         left = int(record.values["ranks_running"])
         self._since = record.time if self._since is None else self._since
-        if left and record.time - self._since < self.settle:
+        # A launcher that still waits for the command will know by which signal it ended.
+        more_to_come = left or record.facts.get("launcher") == "running"
+        if more_to_come and record.time - self._since < self.settle:
             return None
         gone = record.facts["gone"].split(",")
         who = f"Rank {gone[0]} was" if len(gone) == 1 else f"Ranks {', '.join(gone)} were"
         rest = f"{left} still run{'s' * (left == 1)}" if left else "none is left"
+        known = {key: record.facts[key] for key in ("signal", "exit_code") if key in record.facts}
+        killed = f"killed by {known['signal']}" if "signal" in known else "killed"
         return Finding(
-            summary=f"{who} killed at step {record.step} without a word; {rest}.",
-            evidence={"ranks_gone": record.values["ranks_gone"], "last_step": record.step},
+            summary=f"{who} {killed} at step {record.step} without a word; {rest}.",
+            evidence={
+                "ranks_gone": record.values["ranks_gone"],
+                "last_step": record.step,
+                **known,
+            },
             rank=int(gone[0]),
         )

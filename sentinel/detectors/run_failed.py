@@ -1,7 +1,8 @@
 """Run failed: the training function raised, or asked for a non-zero exit.
 
 Formula
-    Finding    = a rank's STOP says `exception`, or `exit` with a code, before any rank died
+    Finding    = a rank's STOP says `exception`, or `exit` with a code, before any rank died; or
+                 `sentinel run` saw the command fail though no rank did, or none had begun
 
 Units
     `ranks_failed`: ranks of the current attempt that ended by their own error.
@@ -35,6 +36,8 @@ class RunFailed:
         cause = record.facts.get("cause")
         if cause not in {"exception", "exit"}:
             return Calm()
+        if not record.facts["failed"]:
+            return self._command_failed(record)
         first = record.facts["failed"].split(",")[0]
         error = record.facts.get("exception", "an exception")
         code = record.facts.get("code", "non-zero")
@@ -47,4 +50,17 @@ class RunFailed:
                 "cause": error if cause == "exception" else f"exit code {code}",
             },
             rank=int(first),
+        )
+
+    def _command_failed(self, record: Record) -> Finding:
+        code, killer = record.facts.get("code", "non-zero"), record.facts.get("signal")
+        how = f"was ended by {killer}" if killer else f"left with exit code {code}"
+        when = "before any rank began" if "before" in record.facts else "after every rank had ended"
+        return Finding(
+            summary=f"The command {how} {when}.",
+            evidence={
+                "ranks_failed": record.values["ranks_failed"],
+                "last_step": record.step,
+                "cause": killer or f"exit code {code}",
+            },
         )

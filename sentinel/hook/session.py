@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
@@ -85,7 +85,7 @@ class Session:
 def claim(name: str | None) -> tuple[RingWriter, Identity]:
     """A ring of our own, and who we are by it."""
     for last in reversed(range(_TRIES)):
-        identity = identify(name)
+        identity = identify(name, placed(os.environ))
         directory = places.ring_dir(identity.run)
         capacity = fitting(directory, sharers=identity.local_world_size)
         if not capacity:
@@ -98,6 +98,19 @@ def claim(name: str | None) -> tuple[RingWriter, Identity]:
             if not last:
                 raise
     raise AssertionError
+
+
+def placed(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment, with the rank's place where only its process group knows it.
+
+    Children of `torch.multiprocessing.spawn` have no launcher that would have numbered them.
+    """
+    group = sys.modules.get("torch.distributed")
+    if "RANK" in environ or group is None or not group.is_available():
+        return environ
+    if not group.is_initialized():
+        return environ
+    return {**environ, "RANK": str(group.get_rank()), "WORLD_SIZE": str(group.get_world_size())}
 
 
 def integrations() -> dict[str, Any]:

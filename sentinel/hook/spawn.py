@@ -38,13 +38,17 @@ class Keeper:
     warned: bool = False
 
     def start(self) -> None:
-        """Start the agent; says so once on stderr if it cannot be."""
-        # One rank of a node needs it, once: the others need not import it.
-        import subprocess  # noqa: PLC0415
-
+        """Start the agent, unless one is there; says so once on stderr if it cannot be."""
         self.starts_at = None
         self.looks_at = monotonic() + LOOK_EVERY
         try:
+            if held(run_dir(self.run) / "agent.lock"):
+                # Whose place ours takes once it is gone.
+                self.starts_at = monotonic()
+                return
+            # One rank of a node needs it, once: the others need not import it.
+            import subprocess  # noqa: PLC0415
+
             with (run_dir(self.run) / "agent.log").open("ab") as log:
                 self.child = subprocess.Popen(  # noqa: S603 - our own command line
                     command(self.run),
@@ -65,8 +69,7 @@ class Keeper:
         self.looks_at = now + LOOK_EVERY
         if self.child is not None and self.child.poll() is not None:
             self._fell(self.child.returncode, now)
-        due = self.starts_at is not None and now >= self.starts_at
-        if due and not held(run_dir(self.run) / "agent.lock"):
+        if self.starts_at is not None and now >= self.starts_at:
             self.start()
 
     def let_go(self) -> None:

@@ -15,6 +15,7 @@ from math import inf
 from pathlib import Path
 
 from sentinel.record import Event, Record
+from sentinel.sources.launched import Launched
 from sentinel.sources.roll_call import Rank, roll_call
 from sentinel.tally import Tally
 from sentinel.wire.layout import DROP_REASONS, ERRORS_BEFORE_OFF
@@ -47,21 +48,25 @@ class LiveSource:
     scanned: float = 0.0
     unreadable: dict[Path, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.launched = Launched(self.run)
+
     def poll(self) -> list[Record]:
         """Everything new since the last call, in the order of each ring; never waits."""
         now = self.clock()
         if now - self.scanned >= SCAN_SECONDS or now < self.scanned:
             self.scanned = now
             self._scan(now)
+            self.launched.look()
         records: list[Record] = []
         for rank in self.ranks.values():
             if not rank.ended:
                 records.extend(self._drain(rank, now))
+        records.extend(self._launcher(now))
         fallen = any(r.event is Event.STOP for r in records)
         if fallen or now - self.ticked >= TICK_SECONDS or now < self.ticked:
             self.ticked = now
-            if self.ranks:
-                records.append(self.tick(now))
+            records.extend(self._ticks(now))
         return records
 
     def positions(self) -> dict[str, Position]:
@@ -84,9 +89,17 @@ class LiveSource:
 
     @property
     def ended(self) -> bool:
-        """Whether every rank of the newest attempt has ended."""
+        """Whether every rank of the newest attempt has ended, and the command that began them."""
+        if self.launched.running:
+            return False
         current = self._current()
-        return bool(current) and all(rank.ended for rank in current)
+        alone = self.launched.alone([*self.ranks.values()])
+        return alone or (bool(current) and all(rank.ended for rank in current))
+
+    @property
+    def expected(self) -> bool:
+        """Whether there are ranks, or a command that may still begin some."""
+        return bool(self.ranks) or self.launched.running
 
     def discard(self) -> None:
         """Remove the rings, once nobody will write to or read from them again."""
@@ -191,7 +204,21 @@ class LiveSource:
                 self.tally.add("sentinel_dropped_records_total", reason, new - old)
         rank.reported = header.drops
 
+    def _launcher(self, now: float) -> Iterator[Record]:
+        ranks = [*self.ranks.values()]
+        attempt = self.attempt + self.launched.alone(ranks)
+        yield from self.launched.ending(ranks, attempt, now)
+
+    def _ticks(self, now: float) -> Iterator[Record]:
+        if self.launched.alone([*self.ranks.values()]):
+            tick = self.launched.alone_tick(self.attempt + 1, now)
+            if tick is not None:
+                yield tick
+        elif self.ranks:
+            yield self.tick(now)
+
     def tick(self, now: float) -> Record:
         """What the source itself has to say: how the ranks are, and, when news, the machine."""
-        told = roll_call(self.run, self._current(), now)
+        current = self._current()
+        told = self.launched.told_of(roll_call(self.run, current, now), current)
         return replace(told, values={**told.values, **self.machine()})

@@ -53,7 +53,7 @@ def identify(name: str | None = None, environ: Mapping[str, str] | None = None) 
     rank = _number(environ, _RANK)
     world = max(1, _number(environ, _WORLD, 1)) if _given(environ, _RANK) else 1
     local_world = min(world, max(1, _number(environ, _LOCAL_WORLD, world)))
-    run = environ.get("SENTINEL_RUN_ID") or _derived(name, environ, alone=local_world == 1)
+    run = environ.get("SENTINEL_RUN_ID") or derived(name, environ, alone=local_world == 1)
     start = _number(environ, ("TORCHELASTIC_RESTART_COUNT",))
     return Identity(
         run=places.checked(run),
@@ -75,7 +75,8 @@ def first_free_attempt(run: str, rank: int, start: int = 0) -> int:
     return attempt
 
 
-def _derived(name: str | None, environ: Mapping[str, str], *, alone: bool) -> str:
+def derived(name: str | None, environ: Mapping[str, str], *, alone: bool) -> str:
+    """An id for a run that has none: that of our own process where it is `alone` on its node."""
     me = Process.me()
     # The parent of torchrun's workers stays through elastic restarts, while the port may change;
     # one script may start several jobs one after the other, told apart by the port alone.
