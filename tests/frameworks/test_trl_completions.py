@@ -1,0 +1,65 @@
+"""The files that TRL's `log_completions` writes, read as the agent reads them."""
+
+from __future__ import annotations
+
+import pytest
+from needed import need
+
+from sentinel.sources.sample_rows import samples
+
+need("torch", "trl", "datasets", "pandas", "pyarrow")
+
+ASKED = "hello world"
+CONVERSATION = [{"role": "user", "content": ASKED}]
+
+
+@pytest.mark.parametrize("prompt", [ASKED, CONVERSATION], ids=["text", "conversation"])
+@pytest.mark.filterwarnings("ignore")
+def test_prompts_completions_and_rewards_are_those_that_were_rewarded(tmp_path, prompt):
+    """The reward functions see every completion, and so tell what must be read."""
+    from datasets import Dataset
+    from tiny import llama, tokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    seen = []
+
+    def longer(completions, **_):
+        texts = [said if isinstance(said, str) else said[0]["content"] for said in completions]
+        seen.extend(texts)
+        return [float(len(text)) for text in texts]
+
+    def even(completions, **_):
+        return [None if at % 2 else 1.0 for at in range(len(completions))]
+
+    tokens = tokenizer()
+    told = GRPOConfig(
+        output_dir=str(tmp_path),
+        max_steps=2,
+        per_device_train_batch_size=4,
+        num_generations=4,
+        max_completion_length=6,
+        logging_steps=1,
+        log_completions=True,
+        report_to=[],
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    GRPOTrainer(
+        model=llama(tokens),
+        reward_funcs=[longer, even],
+        args=told,
+        train_dataset=Dataset.from_dict({"prompt": [prompt] * 8}),
+        processing_class=tokens,
+    ).train()
+
+    found = list(samples(tmp_path / "completions" / "completions_00001.parquet", 32))
+
+    assert [sample.step for sample in found] == [1] * 4
+    assert [sample.told[1] for sample in found] == [
+        {"prompt": ASKED, "completion": text} for text in seen[:4]
+    ]
+    rewards = [sample.told[0] for sample in found]
+    assert [values["reward/longer"] for values in rewards] == [float(len(t)) for t in seen[:4]]
+    assert [values.get("reward/even") for values in rewards] == [1.0, None, 1.0, None]
+    assert sum(values["advantage"] for values in rewards) == pytest.approx(0.0, abs=1e-4)
