@@ -1,0 +1,133 @@
+"""Tracker: what people tell the tools that plot their runs, heard as if it were told to us.
+
+Only numbers are looked at; texts, tables and pictures are passed over untouched. A framework that
+reports to a tracker has told us the same already: while it does, nothing is heard here.
+
+A tracker's step may count steps, batches, samples or epochs. It is taken for the trainer's number
+where its series counts optimizer steps, or where nobody else counts any; else our own count stands.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sentinel.hook.scalars import Refused, name_is_good, number
+from sentinel.hook.step_clock import StepClock
+from sentinel.hook.tap import Tap
+
+DEEPEST = 8
+"""Dicts within dicts that are followed."""
+SERIES = 1024
+"""Series whose steps are compared; of further ones no step is believed."""
+
+
+class _Thread(threading.local):
+    repeating = 0
+    """Calls under way in which a framework repeats to its trackers what we know."""
+
+
+_thread = _Thread()
+
+
+def repeats(tap: Tap, owner: Any, name: str, when: Callable[..., bool] | None = None) -> None:
+    """While that function of a framework's runs, what its trackers are told is known already.
+
+    `when(*args, **kwargs)` says of which calls that is true.
+    """
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def repeating(*args: Any, **kwargs: Any) -> Any:
+            if when is not None and not _true(tap, when, args, kwargs):
+                return original(*args, **kwargs)
+            _thread.repeating += 1
+            try:
+                return original(*args, **kwargs)
+            finally:
+                _thread.repeating -= 1
+
+        return repeating
+
+    tap.replace(owner, name, make)
+
+
+def _true(tap: Tap, when: Callable[..., bool], args: Any, kwargs: Any) -> bool:
+    answers: list[bool] = []
+    tap.safely(lambda: answers.append(when(*args, **kwargs)))
+    return any(answers)
+
+
+@dataclass
+class Steps:
+    """Which of the step numbers that trackers are given are the trainer's own."""
+
+    clock: StepClock
+    last: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
+    """Of each series its last number, and how many optimizer steps there had been."""
+    counting: set[Hashable] = field(default_factory=set)
+    """Series that were seen to count optimizer steps."""
+
+    def believed(self, series: Hashable, step: Any) -> int | None:
+        """The number, where it is the trainer's; None where our own count is better."""
+        given = step if type(step) is int else _whole(step)
+        taken = self.clock.optimizer_steps
+        if given is None or not taken:
+            return given
+        last, before = self.last.get(series, (given, taken))
+        if series in self.last or len(self.last) < SERIES:
+            self.last[series] = given, taken
+        if taken > before and given - last == taken - before:
+            self.counting.add(series)
+        return given if series in self.counting else None
+
+
+@dataclass
+class Tracker:
+    """The log calls of one tracker; `between` joins the names of dicts within dicts."""
+
+    tap: Tap
+    between: str = "/"
+    steps: Steps = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.steps = Steps(self.tap.recorder.clock)
+
+    def hear(self, values: Any, step: Any = None) -> None:
+        """Somebody logs these values, of that step where one is given."""
+        if _thread.repeating or not isinstance(values, Mapping):
+            return
+        numbers = dict(_numbers(values, self.between))
+        if numbers:
+            believed = self.steps.believed(next(iter(numbers)), step)
+            self.tap.recorder.hear(numbers, believed)
+
+
+def _numbers(
+    values: Mapping[Any, Any], between: str, prefix: str = "", depth: int = 0
+) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if type(key) is not str:
+            continue
+        if type(value) is dict:
+            if depth < DEEPEST:
+                yield from _numbers(value, between, f"{prefix}{key}{between}", depth + 1)
+            continue
+        try:
+            found = number(value)
+        except Refused:
+            continue
+        if name_is_good(prefix + key):
+            yield prefix + key, found
+
+
+def _whole(step: Any) -> int | None:
+    try:
+        found = number(step)
+    except Refused:
+        return None
+    # A step on a device cannot be read now.
+    return int(found) if type(found) is float and found.is_integer() else None

@@ -1,0 +1,25 @@
+"""Reports: the callbacks by which transformers tells trackers what it logs, as `report_to` asks.
+
+We have that from the trainer itself; what these tell a tracker is not to be heard a second time.
+Whatever a callback of the user's own tells one is.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from sentinel.hook.tap import Tap
+from sentinel.hook.tracker import repeats
+
+FRAMEWORK = "transformers.integrations.integration_utils"
+
+
+def attach(tap: Tap) -> None:
+    """Put the taps in."""
+    module = sys.modules[FRAMEWORK]
+    callback = sys.modules["transformers.trainer_callback"].TrainerCallback
+    for kind in list(vars(module).values()):
+        if not isinstance(kind, type) or not issubclass(kind, callback) or kind is callback:
+            continue
+        for name in [name for name in vars(kind) if name.startswith("on_")]:
+            repeats(tap, kind, name)

@@ -1,0 +1,21 @@
+"""Trackio: whatever is logged to a run, by `run.log` or `trackio.log`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from sentinel.hook.tap import Tap
+from sentinel.hook.tracker import Tracker
+
+FRAMEWORK = "trackio.run"
+
+
+def attach(tap: Tap) -> None:
+    """Put the taps in."""
+    tracker = Tracker(tap)
+
+    def logged(_: Any, metrics: Any, step: Any = None) -> None:
+        tracker.hear(metrics, step)
+
+    tap.watch(sys.modules[FRAMEWORK].Run, "log", before=logged)

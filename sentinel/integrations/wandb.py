@@ -1,0 +1,26 @@
+"""W&B: whatever is logged to a run, by `run.log` or `wandb.log`.
+
+Tap: the inner `Run._log`, since `wandb.log` is a method bound when the run began, which no change
+of the class reaches any more. Dicts within dicts are named as W&B names them, "a.b". A step that
+W&B counts by itself is nobody's number.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from sentinel.hook.tap import Tap
+from sentinel.hook.tracker import Tracker
+
+FRAMEWORK = "wandb.sdk.wandb_run"
+
+
+def attach(tap: Tap) -> None:
+    """Put the taps in."""
+    tracker = Tracker(tap, between=".")
+
+    def logged(_: Any, data: Any, step: Any = None, commit: Any = None) -> None:  # noqa: ARG001
+        tracker.hear(data, step)
+
+    tap.watch(sys.modules[FRAMEWORK].Run, "_log", before=logged)
