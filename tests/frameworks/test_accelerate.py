@@ -1,0 +1,263 @@
+"""Accelerate: a loop around an Accelerator tells the loss of its steps, and what it logs."""
+
+import json
+from pathlib import Path
+
+import pytest
+from loops import batch, column, loss_of, model, norm, steps
+from needed import need
+from sameness import chance, patches, seed, weights
+
+import sentinel
+from sentinel.record import Event
+
+need("accelerate")
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+
+watched = sentinel.monitor(run="test", agent=False, strict=True)
+PATCHED = ("torch", "torch.nn.utils.clip_grad", "accelerate.accelerator")
+
+
+@pytest.fixture
+def accelerator():
+    """Builds one that accumulates over two batches, on the CPU."""
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    def build(**settings):
+        AcceleratorState._reset_state(reset_partial_state=True)
+        return Accelerator(**{"cpu": True, "gradient_accumulation_steps": 2, **settings})
+
+    yield build
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def loop(accelerator, count=4, log=None):
+    """Trains a small net; what comes back is each step's loss and norm, and the net."""
+    import torch
+
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    data = torch.utils.data.DataLoader([batch(n)[0] for n in range(count * 8)], batch_size=4)
+    net, optimizer, data = accelerator.prepare(net, optimizer, data)
+    losses, norms = [0.0], []
+    for x in data:
+        with accelerator.accumulate(net):
+            with accelerator.autocast():
+                loss = loss_of(net, x)
+            accelerator.backward(loss)
+            losses[-1] += loss.item() / accelerator.gradient_accumulation_steps
+            if accelerator.sync_gradients:
+                norms.append(norm(net.parameters()))
+                accelerator.clip_grad_norm_(net.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            if log is not None:
+                log(len(norms), losses[-1])
+            losses.append(0.0)
+    return losses[:-1], norms, net
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_the_loss_is_that_of_the_whole_step_and_the_norm_that_before_clipping(
+    accelerator, told, facts, precision
+):
+    @watched
+    def train():
+        return loop(accelerator(mixed_precision=precision))
+
+    losses, norms, _ = train()
+
+    assert column(told, "loss") == pytest.approx(losses, rel=1e-6)
+    assert column(told, "grad_norm") == pytest.approx(norms, rel=1e-5)
+    assert [(r.step, r.beat) for r in steps(told)] == [(n, n) for n in (1, 2, 3, 4)]
+    known = facts()[0]
+    assert known["framework"] == "accelerate"
+    assert known["mixed_precision"] == precision
+    assert known["distributed_type"] == "NO"
+    assert known["gradient_accumulation_steps"] == 2.0
+
+
+def test_one_that_was_built_before_is_seen_too(accelerator, told, facts):
+    early = accelerator()
+
+    losses, _, _ = watched(loop)(early)
+
+    assert column(told, "loss") == pytest.approx(losses, rel=1e-6)
+    assert facts()[0]["gradient_accumulation_steps"] == 2.0
+
+
+def test_what_is_logged_is_heard_without_any_tracker(accelerator, told):
+    import torch
+
+    early = accelerator()
+
+    def log(step, loss):
+        early.log({"loss": loss, "reward": torch.tensor(0.5), "note": "fine"}, step=step)
+
+    losses, _, _ = watched(loop)(early, log=log)
+
+    assert [r.step for r in steps(told)] == [1, 2, 3, 4]
+    assert column(told, "logged_loss") == pytest.approx(losses)
+    assert column(told, "reward") == [0.5] * 4
+    assert column(told, "loss") == pytest.approx(losses, rel=1e-6)
+
+
+def test_a_ppo_loop_by_hand_tells_what_it_logs_once_an_update(accelerator, told):
+    """As TRL's PPO of old did: several optimizer steps, then one log under the update's number."""
+    import torch
+
+    early = accelerator(gradient_accumulation_steps=1)
+
+    @watched
+    def train():
+        net = model()
+        optimizer = early.prepare(torch.optim.SGD(net.parameters(), lr=0.01))
+        truth = []
+        for update in range(1, 4):
+            for at in range(4):
+                loss = loss_of(net, batch(4 * update + at))
+                early.backward(loss)
+                truth.append(loss.item())
+                optimizer.step()
+                optimizer.zero_grad()
+            kl = {"objective/kl": 10.0 * update, "policy/approxkl_avg": update / 100}
+            early.log({**kl, "objective/scores": float(update)}, step=update)
+        return truth
+
+    truth = train()
+
+    assert column(told, "loss") == pytest.approx(truth, rel=1e-6)
+    logged = [r for r in steps(told) if "objective/kl" in r.values]
+    assert [r.beat for r in logged] == [4, 8, 12]
+    assert [r.values["objective/kl"] for r in logged] == [10.0, 20.0, 30.0]
+    assert [r.values["policy/approxkl_avg"] for r in logged] == [0.01, 0.02, 0.03]
+    assert [r.values["objective/scores"] for r in logged] == [1.0, 2.0, 3.0]
+
+
+def test_a_checkpoint_is_told_with_its_folder(accelerator, told, tmp_path):
+    early = accelerator()
+
+    @watched
+    def train():
+        loop(early, count=2)
+        early.save_state(str(tmp_path / "saved"))
+
+    train()
+
+    begin, end, save = (r for r in told()[0] if r.event in {Event.PHASE, Event.SAVE})
+    assert (dict(begin.facts), end.facts["edge"]) == ({"name": "save", "edge": "begin"}, "end")
+    assert save.step == 2
+    assert any(Path(save.facts["path"]).iterdir())
+
+
+def test_watching_changes_no_number_no_chance_and_leaves_nothing_behind(accelerator):
+    results = []
+    accelerator()
+    before = patches(*PATCHED)
+    for watch in (False, True):
+        seed()
+        early = accelerator()
+        losses, norms, net = (watched(loop) if watch else loop)(early)
+        results.append((losses, norms, weights(net), chance()))
+
+    assert results[0] == results[1]
+    assert patches(*PATCHED) == before
+
+
+def test_the_tracker_watches_without_a_decorator(accelerator, told, facts):
+    from sentinel.callbacks.accelerate import SentinelTracker
+    from sentinel.hook.session import current
+
+    early = accelerator(log_with=SentinelTracker(run="test", agent=False, strict=True))
+    early.init_trackers("project", config={"beta": 0.05, "bf16": True, "hub_token": "s", "x": []})
+
+    losses, _, _ = loop(early, log=lambda step, loss: early.log({"kl": loss / 10}, step=step))
+    early.end_training()
+
+    assert current() is None
+    assert column(told, "loss") == pytest.approx(losses, rel=1e-6)
+    assert column(told, "kl") == pytest.approx([loss / 10 for loss in losses])
+    assert [r.event for r in told()[0]].count(Event.STEP) == 4
+    assert told()[0][-1].facts == {"outcome": "finished"}
+    known = facts()[0]
+    assert (known["beta"], known["bf16"]) == (0.05, "true")
+    assert not {"hub_token", "x"} & known.keys()
+
+
+def test_the_tracker_adds_nothing_where_a_run_is_on(accelerator, told):
+    from sentinel.callbacks.accelerate import SentinelTracker
+
+    @watched
+    def train():
+        early = accelerator(log_with=SentinelTracker(run="other", agent=False))
+        early.init_trackers("project")
+        loop(early, log=lambda step, _: early.log({"kl": 0.1}, step=step))
+        early.end_training()
+        sentinel.log({"afterwards": 1.0})
+
+    train()
+
+    assert column(told, "kl") == [0.1] * 4
+    assert column(told, "afterwards") == [1.0]
+    assert [r.event for r in told()[0]].count(Event.STOP) == 1
+
+
+RANKS = """
+import gc, json
+import torch, torch.distributed as dist
+from accelerate import Accelerator
+from loops import batch, loss_of, model
+import sentinel
+
+kept = []
+
+@sentinel.monitor(run="test", agent=False, strict=True)
+def train():
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    rank = accelerator.process_index
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    net, optimizer = accelerator.prepare(net, optimizer)
+    kept.append(net)
+    truth, norms = [], []
+    for step in range(1, 5):
+        truth.append(0.0)
+        for part in range(2):
+            with accelerator.accumulate(net):
+                loss = loss_of(net, batch(100 * rank + 2 * step + part))
+                accelerator.backward(loss)
+                truth[-1] += loss.item() / 2
+                if accelerator.sync_gradients:
+                    norms.append(float(accelerator.clip_grad_norm_(net.parameters(), 0.1)))
+                optimizer.step()
+                optimizer.zero_grad()
+        accelerator.log({"kl": step + rank}, step=step)
+    print(json.dumps([rank, truth, norms]), flush=True)
+    dist.barrier()
+
+train()
+gc.collect()
+dist.destroy_process_group()
+"""
+
+
+def test_every_rank_tells_its_own_loss_and_the_main_process_what_is_logged(torchrun, told):
+    printed = torchrun(RANKS)
+
+    truth = {rank: rest for rank, *rest in map(json.loads, _lines(printed))}
+    said = {rank: [r for r in told()[rank] if r.event is Event.STEP] for rank in (0, 1)}
+    for rank, (losses, norms) in truth.items():
+        assert [r.values["loss"] for r in said[rank]] == pytest.approx(losses, rel=1e-6)
+        assert [r.values["grad_norm"] for r in said[rank]] == pytest.approx(norms, rel=1e-6)
+        assert [r.beat for r in said[rank]] == [1, 2, 3, 4]
+        assert told()[rank][-1].facts["outcome"] == "finished"
+    assert truth[0][0] != truth[1][0]
+    assert [r.values["kl"] for r in said[0]] == [1.0, 2.0, 3.0, 4.0]
+    assert not any("kl" in r.values for r in said[1])
+
+
+def _lines(printed):
+    return [line for line in printed.splitlines() if line.startswith("[0, ") or line[:4] == "[1, "]

@@ -1,0 +1,329 @@
+"""Transformers: what a Trainer does is seen on the very step, whatever it logs of it."""
+
+import math
+from pathlib import Path
+
+import pytest
+from loops import column, norm, steps
+from needed import need
+from sameness import chance, patches, seed, weights
+
+import sentinel
+from sentinel.record import Event
+
+need("transformers", "accelerate", "datasets")
+import tiny  # noqa: E402
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+
+watched = sentinel.monitor(run="test", agent=False, strict=True)
+OURS = ("transformers.trainer", "transformers.trainer_callback", "transformers.generation.utils")
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return tiny.tokenizer()
+
+
+@pytest.fixture
+def build(tokens, tmp_path):
+    """Builds a trainer that keeps the truth: the sum of its losses, and its norms, step by step."""
+    from datasets import Dataset
+    from transformers import Trainer, TrainingArguments
+
+    class Truthful(Trainer):
+        bad = ()
+
+        def compute_loss(self, model, *args, **kwargs):
+            loss = super().compute_loss(model, *args, **kwargs)
+            if not model.training:
+                return loss
+            self.losses = getattr(self, "losses", [])
+            self.losses.append(loss if len(self.losses) not in self.bad else loss * math.nan)
+            return self.losses[-1]
+
+        def training_step(self, model, *args, **kwargs):
+            result = super().training_step(model, *args, **kwargs)
+            self.norms = {**getattr(self, "norms", {}), self.state.global_step: self._norm(model)}
+            return result
+
+        def _norm(self, model):
+            return norm(p for p in model.parameters() if p.grad is not None)
+
+        @property
+        def truth(self):
+            passes = self.args.gradient_accumulation_steps
+            each = [float(loss.detach()) for loss in self.losses]
+            return [sum(each[at : at + passes]) for at in range(0, len(each), passes)]
+
+    def trainer(bad=(), cls=Truthful, callbacks=None, **settings):
+        data = Dataset.from_list(tiny.rows(tokens))
+        known = {
+            "output_dir": str(tmp_path / "out"),
+            "per_device_train_batch_size": 4,
+            "gradient_accumulation_steps": 2,
+            "max_steps": 4,
+            "max_grad_norm": 0.5,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "use_cpu": True,
+            "report_to": [],
+            "disable_tqdm": True,
+            "seed": 1,
+        }
+        made = cls(
+            tiny.llama(tokens),
+            TrainingArguments(**known | settings),
+            train_dataset=data,
+            eval_dataset=data.select(range(4)),
+            callbacks=callbacks,
+        )
+        made.bad = bad
+        return made
+
+    return trainer
+
+
+def phases(told):
+    return [
+        (record.facts["name"], record.facts["edge"])
+        for record in told()[0]
+        if record.event is Event.PHASE
+    ]
+
+
+def logs(trainer, name):
+    return [each[name] for each in trainer.state.log_history if name in each]
+
+
+@pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
+def test_every_step_has_its_number_its_loss_and_the_norm_before_clipping(build, told, bf16):
+    trainer = build(bf16=bf16)
+
+    watched(trainer.train)()
+
+    assert column(told, "loss") == pytest.approx(trainer.truth, rel=1e-6)
+    assert column(told, "grad_norm") == pytest.approx(list(trainer.norms.values()), rel=1e-5)
+    assert min(column(told, "grad_norm")) > 0.5
+    assert column(told, "learning_rate") == logs(trainer, "learning_rate")
+    assert column(told, "logged_loss") == logs(trainer, "loss")
+    assert column(told, "logged_loss") == pytest.approx(trainer.truth, rel=1e-5)
+    assert column(told, "logged_grad_norm") == logs(trainer, "grad_norm")
+    assert [(r.step, r.beat) for r in steps(told)] == [(n, n) for n in (1, 1, 2, 2, 3, 3, 4, 4)]
+    assert column(told, "global_step") == [r.step for r in steps(told)]
+
+
+def test_steps_between_two_logs_are_seen_one_by_one(build, told):
+    trainer = build(logging_steps=2)
+
+    watched(trainer.train)()
+
+    raw = column(told, "loss")
+    assert raw == pytest.approx(trainer.truth, rel=1e-6)
+    assert [r.step for r in steps(told) if "loss" in r.values] == [1, 2, 3, 4]
+    assert column(told, "logged_loss") == pytest.approx(
+        [sum(raw[:2]) / 2, sum(raw[2:]) / 2], rel=1e-5
+    )
+
+
+def test_a_loss_that_is_no_number_is_seen_where_the_trainer_logs_a_zero(build, told):
+    trainer = build(bad={2, 3}, max_steps=3)
+
+    watched(trainer.train)()
+
+    raw, logged = column(told, "loss"), column(told, "logged_loss")
+    assert [math.isnan(loss) for loss in raw] == [False, True, True]
+    assert logged[1] == logs(trainer, "loss")[1] == 0.0
+    assert math.isnan(column(told, "grad_norm")[1])
+
+
+def test_evaluations_and_checkpoints_are_told_and_are_no_steps(build, told):
+    trainer = build(eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2)
+
+    watched(trainer.train)()
+
+    evals = [record for record in told()[0] if record.event is Event.EVAL]
+    saves = [record for record in told()[0] if record.event is Event.SAVE]
+    assert [record.values["eval_loss"] for record in evals] == logs(trainer, "eval_loss")
+    assert [record.step for record in evals] == [2, 4]
+    assert [record.step for record in saves] == [2, 4]
+    assert [Path(save.facts["path"]).name for save in saves] == ["checkpoint-2", "checkpoint-4"]
+    assert all(Path(save.facts["path"], "trainer_state.json").is_file() for save in saves)
+    once = [("eval", "begin"), ("eval", "end"), ("save", "begin"), ("save", "end")]
+    assert phases(told) == [*once, *once, ("after training", "begin")]
+    assert not any("eval_loss" in record.values for record in steps(told))
+
+
+def test_what_it_is_set_to_is_told(build, told, facts):
+    trainer = build(save_strategy="steps", save_steps=3)
+
+    watched(trainer.train)()
+
+    known = facts()[0]
+    assert known["framework"] == "transformers"
+    assert known["framework_version"] == known["transformers"]
+    assert "algorithm" not in known
+    assert (known["max_steps"], known["save_steps"]) == (4.0, 3.0)
+    assert known["gradient_accumulation_steps"] == 2.0
+    assert known["logging_nan_inf_filter"] == "true"
+    assert known["model"] == "llama"
+    assert known["tap/transformers"] == known["tap/accelerate"] == "on"
+    assert known["train_loss"] == pytest.approx(sum(trainer.truth) / 4, rel=1e-5)
+    assert "resumed_from" not in known
+
+
+def test_checkpoints_by_epoch_are_held_to_no_interval(build, facts):
+    watched(build(save_strategy="epoch").train)()
+
+    assert "save_steps" not in facts()[0]
+
+
+def test_a_resumed_training_goes_on_at_its_own_number(build, told, facts):
+    first = build(save_strategy="steps", save_steps=2)
+    first.train()
+    again = build(save_strategy="steps", save_steps=2)
+
+    watched(again.train)(resume_from_checkpoint=str(Path(again.args.output_dir, "checkpoint-2")))
+
+    assert [r.step for r in steps(told) if "loss" in r.values] == [3, 4]
+    assert column(told, "loss") == pytest.approx(first.truth[2:], rel=1e-6)
+    assert facts()[0]["resumed_from"] == 2.0
+
+
+def test_a_second_training_in_one_run_says_that_it_began_anew(build, told):
+    @watched
+    def train():
+        build(max_steps=2).train()
+        build(max_steps=1).train()
+
+    train()
+
+    assert [r.step for r in steps(told) if "loss" in r.values] == [1, 2, 1]
+    assert [r.values.get("began_after") for r in steps(told) if "loss" in r.values] == [
+        None,
+        None,
+        0.0,
+    ]
+    after = [("after training", "begin"), ("after training", "end")]
+    assert phases(told) == [*after, ("after training", "begin")]
+
+
+def test_watching_changes_no_number_no_chance_and_leaves_nothing_behind(build):
+    results = []
+    before = patches("torch", "torch.nn.utils.clip_grad", *OURS, "accelerate.accelerator")
+    for watch in (False, True):
+        seed()
+        trainer = build(max_steps=3, eval_strategy="steps", eval_steps=2)
+        (watched(trainer.train) if watch else trainer.train)()
+        results.append((trainer.truth, logs(trainer, "loss"), weights(trainer.model), chance()))
+
+    assert results[0] == results[1]
+    assert patches("torch", "torch.nn.utils.clip_grad", *OURS, "accelerate.accelerator") == before
+
+
+def test_an_evaluation_that_fails_is_over_too(build, told):
+    from transformers import Trainer
+
+    class Failing(Trainer):
+        def evaluation_loop(self, *args, **kwargs):
+            raise MemoryError
+
+    trainer = build(cls=Failing)
+
+    @watched
+    def train():
+        with pytest.raises(MemoryError):
+            trainer.evaluate()
+
+    train()
+
+    assert phases(told) == [("eval", "begin"), ("eval", "end")]
+
+
+def test_what_evaluates_in_its_own_way_is_found_evaluating(told):
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+    from transformers.trainer_callback import CallbackHandler
+
+    handler = CallbackHandler([], None, None, None, None)
+    about = TrainingArguments(output_dir="out", use_cpu=True), TrainerState(), TrainerControl()
+
+    @watched
+    def train():
+        for _ in range(3):
+            handler.on_prediction_step(*about)
+        handler.on_evaluate(*about, metrics={})
+        handler.on_log(*about, logs={"kl": None, "note": "text", "reward": 0.5})
+
+    train()
+
+    assert phases(told) == [("prediction", "begin"), ("prediction", "end")]
+    assert [dict(record.values) for record in steps(told)] == [{"reward": 0.5, "global_step": 0.0}]
+
+
+def test_generation_is_timed_once_however_deep_it_calls_itself(build, tokens, told):
+    import torch
+    from loops import batch
+
+    model, inner = tiny.llama(tokens), tiny.llama(tokens)
+    head = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    prompt = {"input_ids": torch.tensor([[5, 6]]), "max_new_tokens": 3, "do_sample": False}
+
+    class Nested:
+        def __call__(self, ids, scores):
+            inner.generate(**prompt)
+            return scores
+
+    def step(*processors):
+        with torch.no_grad():
+            model.generate(**prompt, logits_processor=list(processors))
+        head(batch(0)).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    @watched
+    def train():
+        step()
+        step(Nested())
+
+    train()
+
+    spent = [record.values for record in steps(told)]
+    assert len(spent) == 2
+    assert spent[0]["generation_time"] > 0
+    assert 0 < spent[1]["generation_time"] <= spent[1]["step_time"]
+
+
+def test_the_callback_watches_without_a_decorator(build, told):
+    from sentinel.callbacks.transformers import SentinelCallback
+    from sentinel.hook.session import current
+
+    callback = SentinelCallback(run="test", agent=False, strict=True)
+    trainer = build(callbacks=[callback])
+    assert current() is None
+
+    trainer.train()
+
+    assert current() is None
+    assert column(told, "loss") == pytest.approx(trainer.truth, rel=1e-6)
+    assert [r.step for r in steps(told) if "loss" in r.values] == [1, 2, 3, 4]
+    assert told()[0][-1].facts == {"outcome": "finished"}
+
+
+def test_the_callback_adds_nothing_where_a_run_is_on(build, told):
+    from sentinel.callbacks.transformers import SentinelCallback
+
+    trainer = build(callbacks=[SentinelCallback(run="other", agent=False)])
+
+    watched(trainer.train)()
+
+    assert {record.run for record in told()[0]} == {told()[0][0].run}
+    assert len(column(told, "loss")) == 4
+    assert [r.event for r in told()[0]].count(Event.STOP) == 1
+
+
+def test_the_callback_refuses_a_setting_it_does_not_know():
+    from sentinel.callbacks.transformers import SentinelCallback
+
+    with pytest.raises(sentinel.SettingsError, match="did you mean 'run'"):
+        SentinelCallback(rum="test")
