@@ -67,11 +67,13 @@ class Engines:
         """An engine that may be new: its optimizers are its own affair."""
         if engine in self.sizes:
             return
-        trained = [p for p in engine.module.parameters() if p.requires_grad]
-        self.sizes[engine] = sum(getattr(p, "ds_numel", p.numel()) for p in trained)
         inner = _own(engine, "basic_optimizer")
         if inner is None:
+            # A frozen reference's, say.
+            self.sizes[engine] = 0
             return
+        trained = [p for p in engine.module.parameters() if p.requires_grad]
+        self.sizes[engine] = sum(getattr(p, "ds_numel", p.numel()) for p in trained)
         self.tap.loop.owned([inner])
         if (_own(engine, "local_rank") or 0) <= 0:
             self.tap.recorder.say(Event.FACTS, None, _facts(engine))
@@ -79,6 +81,9 @@ class Engines:
     def told(self, engine: Any, loss: Any, divided: bool) -> Any:
         """What a loss adds to its step's: the engine divides it, and the gradients with it."""
         self.meet(engine)
+        if not self._leads(engine):
+            # A critic's, say: its step is not the one that is told of.
+            return 0.0
         self.passes += 1
         return loss.detach() / engine.gradient_accumulation_steps() if divided else loss.detach()
 
@@ -132,6 +137,14 @@ class Engines:
     def written(self, _: Any, events: Any) -> None:
         """What the engine shows: by samples, which are no steps."""
         self.tap.recorder.hear({name: value for name, value, *_ in events})
+
+    def _leads(self, engine: Any) -> bool:
+        """Whether that engine's step is the one that will be told of."""
+        primary = self.tap.loop.primary()
+        for other in self.sizes:
+            if other.optimizer is primary:
+                return bool(other is engine)
+        return engine is max(self.sizes, key=self.sizes.__getitem__)
 
     def _bare(self, engine: Any) -> bool:
         """Whether the gradients are where PyTorch puts them: whole, and not scaled."""

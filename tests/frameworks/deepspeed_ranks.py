@@ -76,7 +76,7 @@ def config(name, stage, clip=CLIP, dtype=torch.float32):
     }
 
 
-def train(name, stage, clip=CLIP, dtype=torch.float32, direct=False, undivided=False, save=None):
+def train(name, *, stage, clip=CLIP, dtype=torch.float32, direct=False, undivided=False, save=None):
     model = net()
     engine, *_ = deepspeed.initialize(
         model=model,

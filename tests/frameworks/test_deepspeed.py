@@ -1,0 +1,113 @@
+"""DeepSpeed on two ranks: the numbers of every ZeRO stage, against plain PyTorch and the engine."""
+
+import json
+from pathlib import Path
+
+import pytest
+from needed import need
+
+from sentinel.record import Event
+
+need("torch", "deepspeed")
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+
+HERE = Path(__file__).parent
+FP32 = ("zero0", "zero1", "zero2", "zero3", "zero2-direct", "zero2-undivided")
+BF16 = ("zero0-bf16", "zero1-bf16")
+CASES = (*FP32, *BF16, "zero0-unclipped")
+
+
+def run_of(record):
+    return record.run.rpartition("-")[0]
+
+
+def steps(said, run):
+    return [r for r in said if r.event is Event.STEP and run_of(r) == run]
+
+
+def column(said, run, name):
+    return [r.values[name] for r in steps(said, run) if name in r.values]
+
+
+@pytest.fixture
+def ranks(torchrun, tmp_path):
+    """Runs a script of two ranks; what each of them saw by itself comes back."""
+
+    def run(name):
+        torchrun((HERE / name).read_text(), 2, OUT=str(tmp_path))
+        return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+
+    return run
+
+
+def test_every_zero_stage_tells_the_loss_norm_rate_and_steps_of_its_engine(
+    ranks, told, facts, headers, tmp_path
+):
+    seen, records = ranks("deepspeed_ranks.py"), told()
+
+    for rank in range(2):
+        mine, said, hand = seen[rank], records[rank], seen[rank]["hand"][""]
+        for case in CASES:
+            engine = mine[case]["watched"]
+            # Bit for bit the same training, the same chances, not one collective more.
+            assert engine == mine[case]["unwatched"], case
+            assert mine[case]["same_chance"], case
+            assert mine[case]["collectives"][0] == mine[case]["collectives"][1], case
+            assert sum(mine[case]["collectives"][0].values()) > 0
+            assert mine[case]["unpatched"], case
+
+            assert column(said, case, "loss") == engine["losses"], case
+            assert column(said, case, "learning_rate") == hand["rates"] == engine["rates"], case
+            assert [r.step for r in steps(said, case)] == [1, 2, 3, 4], case
+            assert column(said, case, "optimizer_steps") == [1, 2, 3, 4], case
+            assert column(said, case, "global_step") == engine["steps"] == [1, 2, 3, 4], case
+        for case in FP32:
+            assert column(said, case, "loss") == pytest.approx(hand["losses"], rel=1e-5), case
+            assert column(said, case, "grad_norm") == pytest.approx(hand["norms"], rel=1e-5), case
+        for case in BF16:
+            assert column(said, case, "grad_norm") == mine[case]["watched"]["norms"], case
+            assert column(said, case, "grad_norm") == pytest.approx(hand["norms"], rel=0.02), case
+        # Nobody computes it: our own, of the first step at least, which later ones may do without.
+        unclipped = column(said, "zero0-unclipped", "grad_norm")
+        truth = mine["hand"]["unclipped"]["norms"]
+        assert unclipped == pytest.approx(truth[: len(unclipped)], rel=1e-5)
+        assert unclipped
+
+        saves = [r for r in said if r.event is Event.SAVE]
+        assert [(r.step, r.facts) for r in saves] == [(4, {"path": f"{tmp_path}/saved/last"})]
+        assert headers()[rank].errors == 0
+    assert seen[0]["zero1"]["watched"]["losses"] != seen[1]["zero1"]["watched"]["losses"]
+    # What the engine tells its monitors, on the rank that tells them, by no step of samples.
+    assert len(column(records[0], "zero1", "logged_learning_rate")) == 4
+    assert not column(records[1], "zero1", "logged_learning_rate")
+    known = facts()[0]
+    assert known["tap/deepspeed"] == "on"
+    assert known["framework"] == "deepspeed"
+    # The last by name is of ZeRO-3.
+    assert (known["zero_stage"], known["gradient_accumulation_steps"]) == (3, 2)
+    assert (known["dtype"], known["gradient_clipping"]) == ("fp32", 0.5)
+
+
+def test_trainers_that_step_inside_their_backward_pass_count_once(ranks, told, facts):
+    need("transformers", "accelerate")
+
+    seen, records = ranks("deepspeed_trainer_ranks.py"), told()
+
+    for rank in range(2):
+        mine, said = seen[rank], records[rank]
+        for run in ("trainer", "accelerate"):
+            losses = column(said, run, "loss")
+            assert losses == pytest.approx(mine[run]["losses"], rel=1e-6)
+            assert sorted(set(column(said, run, "optimizer_steps"))) == [1, 2, 3]
+            assert {r.step for r in steps(said, run)} == {1, 2, 3}
+        logs = mine["trainer"]["logs"]
+        assert column(said, "trainer", "grad_norm") == [log["grad_norm"] for log in logs]
+        assert column(said, "accelerate", "grad_norm") == mine["accelerate"]["norms"]
+        saves = {r.step for r in said if r.event is Event.SAVE}
+        assert saves == {3}
+    # The trainer logs the mean of both ranks.
+    both = zip(*(column(records[rank], "trainer", "loss") for rank in range(2)), strict=True)
+    logged = [log["loss"] for log in seen[0]["trainer"]["logs"]]
+    assert [sum(pair) / 2 for pair in both] == pytest.approx(logged, rel=1e-5)
+    known = facts()[0]
+    assert (known["framework"], known["zero_stage"]) == ("transformers", 2)
