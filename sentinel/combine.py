@@ -8,7 +8,7 @@ from math import fsum, hypot, isfinite, nan, sqrt
 from operator import itemgetter
 from types import MappingProxyType
 
-from sentinel.dialect import Dialect, detect, dialect
+from sentinel.dialect import Dialect, dialect
 from sentinel.kl import SIGNALS_OF_KL, fact_of, kl_kind
 from sentinel.record import WHOLE_RUN, Event, Record, Spread
 from sentinel.signals import WEIGHT, Combine, combine_rule
@@ -128,12 +128,7 @@ def _join_parts(
 
 def _kinds(values: Mapping[str, float], logged_as: Facts, about: Facts) -> dict[str, str]:
     """Of what kind each KL is."""
-    present = [name for name in SIGNALS_OF_KL if name in values]
-    if not present:
-        return {}
-    if not dialect(about).framework:
-        about = {**about, **detect([logged_as.get(name, name) for name in values])}
-    kinds = {name: kl_kind(logged_as.get(name, name), about) for name in present}
+    kinds = {n: kl_kind(logged_as.get(n, n), about) for n in SIGNALS_OF_KL if n in values}
     return {fact_of(name): kind.told() for name, kind in kinds.items() if kind and kind.known}
 
 

@@ -85,7 +85,10 @@ EVERYWHERE = {
 """Keys that one framework alone has."""
 
 WORDS: Mapping[tuple[str, str], Mapping[str, Word]] = {
-    ("trl", "asyncgrpo"): {"kl": Word("kl_mismatch")},
+    ("trl", "asyncgrpo"): {
+        "kl": Word("kl_mismatch"),
+        "ratio": Word("importance_ratio_mean"),
+    },
     ("trl", "reward"): {
         "accuracy": Word("preference_accuracy"),
         "margin": Word("reward_margin"),

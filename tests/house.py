@@ -13,7 +13,7 @@ from pathlib import Path
 
 FLOORS = {
     "record": 0, "signals": 0, "stats": 0, "discover": 0, "tally": 0,
-    "catalogue": 0, "dialect": 0, "kl": 0, "address": 0, "layers": 0,
+    "catalogue": 0, "dialect": 0, "kl": 0, "about": 1, "address": 0, "layers": 0,
     "wire": 1, "finding": 1, "combine": 1, "hardware": 1, "samples": 1,
     "incident": 2, "diagnosis": 2, "detectors": 2, "causes": 2, "snapshot": 2, "align": 2,
     "engine": 3, "post": 3, "testing": 3,

@@ -204,9 +204,17 @@ def test_a_rank_that_starts_late_does_not_unsay_what_others_found_out():
     late = Record("run", 1, 0, 101.0, Event.START, facts={"framework": "torch"})
     fed(aligner, facts(0, framework="trl", algorithm="KTOConfig"), late)
 
-    assert aligner.about == {"framework": "trl", "algorithm": "KTOConfig"}
+    assert aligner.about.facts == {"framework": "trl", "algorithm": "KTOConfig"}
     fed(aligner, start(0, attempt=1))
-    assert aligner.about == {}
+    assert aligner.about.facts == {}
+
+
+def test_the_kind_of_a_kl_is_told_by_the_keys_beside_it_where_the_run_says_nothing():
+    aligner = started(0)
+    fed(aligner, step(0, 1, **{"kl": 3.0, "rewards/chosen": 1.0}))
+    (first, *_) = fed(aligner, step(0, 2))
+
+    assert first.facts["kl_ref.kind"] == "ref k1 sequence_sum unsigned cap=inf"
 
 
 def test_parts_of_a_gradient_make_its_norm_once_all_ranks_of_the_run_gave_theirs():

@@ -136,11 +136,8 @@ def test_the_kind_of_a_kl_is_told_by_what_the_run_says_of_itself():
     assert record.facts["kl_ref.kind"] == "ref k3xratio token_mean unsigned cap=inf"
 
 
-def test_the_kind_of_a_kl_is_told_by_the_keys_beside_it_where_the_run_says_nothing():
-    record = combined(said(0, **{"kl": 3.0, "rewards/chosen": 1.0}))
-
-    assert record.facts["kl_ref.kind"] == "ref k1 sequence_sum unsigned cap=inf"
-    assert "kl_ref.kind" not in combined(said(0, kl=3.0)).facts
+def test_a_kl_of_which_nothing_is_known_has_no_kind():
+    assert combined(said(0, kl=3.0)).facts == {"kl_ref": "kl"}
 
 
 def test_a_value_that_stands_for_none_is_not_combined():

@@ -4,6 +4,7 @@ from math import isnan
 
 import pytest
 
+from sentinel.about import About
 from sentinel.record import Event
 from sentinel.sources.rows import Rows
 
@@ -144,13 +145,13 @@ def test_the_keys_tell_the_framework_and_with_it_what_they_mean():
     rows.record({"step": 1, "ep_rew_mean": 12.0})
     told = rows.record({"step": 2, "policy_gradient_loss": 0.1, "entropy_loss": -1.5})
 
-    assert rows.about == {"framework": "stable-baselines3"}
+    assert rows.about.facts == {"framework": "stable-baselines3"}
     assert (told.values["entropy"], told.facts["entropy"]) == (1.5, "entropy_loss")
 
 
 def test_what_is_said_of_the_run_is_believed_over_its_keys():
     told = record({"step": 1, "kl": 0.1, "completions/mean_length": 9.0},
-                  about={"framework": "trl", "algorithm": "AsyncGRPOConfig"})  # fmt: skip
+                  about=About({"framework": "trl", "algorithm": "AsyncGRPOConfig"}))  # fmt: skip
 
     assert told.values["kl_mismatch"] == 0.1
     assert told.facts["kl_mismatch.kind"] == "mismatch k3 token_mean unsigned cap=inf"

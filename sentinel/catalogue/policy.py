@@ -49,6 +49,8 @@ DIVERGENCE = (
             "rollout_corr/kl",
             "vllm_kl",
             "rollout_corr/k3_kl",
+            "mismatch/mismatch_kl",
+            "mismatch/mismatch_k3_kl",
             "sampling/sampling_logp_difference/mean",
         ),
         family="policy_mismatch_kl",

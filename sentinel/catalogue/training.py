@@ -135,7 +135,7 @@ PROGRESS = (
         "",
         _SUM,
         "Tokens of this step.",
-        ("perf/total_num_tokens", "tokens_per_step"),
+        ("perf/total_num_tokens", "global_tokens", "tokens_per_step"),
         family="step_tokens",
     ),
     Signal(
@@ -216,6 +216,6 @@ SPEED = (
         "ratio",
         _MEAN,
         "Share of the hardware's arithmetic that the model's own operations use.",
-        ("perf/mfu", "perf/mfu/actor"),
+        ("perf/mfu", "perf/mfu/actor", "actor/mfu", "perf/mfu_wall_clock"),
     ),
 )

@@ -54,7 +54,7 @@ def _records(path: Path, file: IO[bytes], reading: Reading) -> Iterator[Record]:
             reading.skipped += 1
             continue
         if not begun and record.event is not Event.START:
-            yield _start(record, rows.about)
+            yield _start(record, rows.about.facts)
         begun = True
         yield record
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from math import isfinite, nan
 from typing import Any
 
-from sentinel.dialect import Dialect, Word, detect, dialect
+from sentinel.about import About
+from sentinel.dialect import Dialect, Word
 from sentinel.kl import SIGNALS_OF_KL, fact_of, kl_kind
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.signals import SIGNALS, canonical, plain
@@ -67,7 +68,7 @@ class Rows:
 
     run: str
     null_is_nan: bool = False
-    about: dict[str, str] = field(default_factory=dict)
+    about: About = field(default_factory=About)
     words: dict[str, Word] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
@@ -114,13 +115,14 @@ class Rows:
         return named
 
     def _learn(self, fresh: list[str]) -> None:
-        if not dialect(self.about).framework:
-            self.about = {**self.about, **detect([*self.words, *fresh])}
-        spoken = dialect(self.about)
+        self.about.hear(fresh)
+        spoken = self.about.dialect
         for key in sorted(fresh, key=lambda key: _rank(key, spoken)):
             self._claim(key, spoken.word(key))
         self.facts = {name: key for name, key in self.owners.items() if name != key}
-        kinds = {n: kl_kind(self.owners[n], self.about) for n in SIGNALS_OF_KL if n in self.owners}
+        kinds = {
+            n: kl_kind(self.owners[n], self.about.facts) for n in SIGNALS_OF_KL if n in self.owners
+        }
         self.facts |= {fact_of(n): kind.told() for n, kind in kinds.items() if kind and kind.known}
 
     def _claim(self, key: str, word: Word) -> None:

@@ -13,7 +13,7 @@ from heapq import merge
 from pathlib import Path
 from typing import Any
 
-from sentinel.dialect import detect
+from sentinel.about import About
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.sources.reading import Reading
 from sentinel.sources.rows import Rows
@@ -42,10 +42,9 @@ def read(path: Path) -> Reading:
         state = _state(file)
         run = path.resolve().name if path.is_dir() else path.stem
         saved = _saved(path) if path.is_dir() else []
-        about = detect(
-            {key for row in state["log_history"] if isinstance(row, dict) for key in row}
-        )
-        yield _start(run, state, saved, about)
+        about = About()
+        about.hear({key for row in state["log_history"] if isinstance(row, dict) for key in row})
+        yield _start(run, state, saved, about.facts)
         saves = (_save(run, step) for step in saved)
         history = _history(Rows(run=run, about=about), state, reading)
         yield from merge(history, saves, key=lambda record: record.step)

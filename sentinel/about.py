@@ -1,0 +1,44 @@
+"""About: what a run says of itself, or gives away, that decides what its keys mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sentinel.dialect import FACTS, Dialect, detect, dialect
+from sentinel.kl import ABOUT
+
+MOST_KEYS = 1024
+"""Keys of a run whose framework nobody told that are looked at; by then it is none of ours."""
+
+
+@dataclass(slots=True)
+class About:
+    """`facts` are those of `ABOUT` that are known; `keys` are looked at while they tell nothing."""
+
+    facts: dict[str, str] = field(default_factory=dict)
+    keys: set[str] = field(default_factory=set)
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the run speaks."""
+        return dialect(self.facts)
+
+    def learn(self, told: Mapping[str, str], *, late: bool = False) -> None:
+        """Take facts over; `late` ones say nothing against those that are known.
+
+        Nor does a framework that others are built on unsay the one that is built on it.
+        """
+        news = {name: told[name] for name in ABOUT if name in told}
+        if self.dialect.framework and not dialect(news).framework:
+            news = {name: fact for name, fact in news.items() if name not in FACTS}
+        self.facts = {**news, **self.facts} if late else {**self.facts, **news}
+
+    def hear(self, keys: Iterable[str]) -> None:
+        """Look for a framework in the keys of a record, and of those before it."""
+        if self.dialect.framework or len(self.keys) >= MOST_KEYS or self.keys.issuperset(keys):
+            return
+        self.keys.update(keys)
+        self.learn(detect(self.keys))
+        if self.dialect.framework:
+            self.keys.clear()
