@@ -19,7 +19,7 @@ def attach(tap: Tap) -> None:
     module = sys.modules[FRAMEWORK]
     callback = sys.modules["transformers.trainer_callback"].TrainerCallback
     for kind in list(vars(module).values()):
-        if not isinstance(kind, type) or not issubclass(kind, callback) or kind is callback:
-            continue
-        for name in [name for name in vars(kind) if name.startswith("on_")]:
-            repeats(tap, kind, name)
+        # Not what is imported there, such as the handler through which all callbacks are called.
+        if isinstance(kind, type) and issubclass(kind, callback) and kind.__module__ == FRAMEWORK:
+            for name in [name for name in vars(kind) if name.startswith("on_")]:
+                repeats(tap, kind, name)
