@@ -113,6 +113,17 @@ def test_a_version_out_of_the_tested_range_is_told_with_that_range():
     assert f"tested with {TESTED['torch'][0]}" in torch_tap(ON, "9.0").says
 
 
+def test_all_frameworks_are_loaded_in_one_process_unless_that_dies():
+    asked = []
+
+    def rehearse(names):
+        asked.append(names)
+        return rehearsing(ON, "")(names)
+
+    assert {remark.grade for remark in frameworks(rehearse)} == {Grade.WELL}
+    assert len(asked) == 1
+
+
 def test_a_rehearsal_that_dies_is_told_of_and_the_others_go_on():
     def rehearse(names):
         if "torch_loop" in names:
@@ -121,6 +132,7 @@ def test_a_rehearsal_that_dies_is_told_of_and_the_others_go_on():
 
     found = by_subject(frameworks(rehearse))
     assert "CalledProcessError" in found["tap torch_loop (torch)"].says
+    assert {r.grade for s, r in found.items() if "(torch)" not in s} == {Grade.WELL}
 
 
 def test_what_is_not_installed_is_not_rehearsed(monkeypatch):
@@ -235,10 +247,10 @@ def test_ports_that_are_all_taken_are_to_be_mended(monkeypatch):
     assert (found.grade, str(port) in found.says) == (Grade.MEND, True)
 
 
-def test_a_machine_without_a_driver_has_nothing_to_measure(tmp_path):
-    (found,) = gpus(driver=tmp_path / "absent")
+def test_a_machine_without_gpus_has_nothing_to_mend(tmp_path):
+    (found,) = gpus(Nvml(drivers=[tmp_path / "absent"]).look)
 
-    assert found.grade is Grade.WELL
+    assert (found.grade, found.says) == (Grade.WELL, "none on this machine")
 
 
 def test_gpus_that_are_well_are_counted():

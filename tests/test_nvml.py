@@ -111,11 +111,17 @@ def test_a_driver_that_refuses_is_asked_again_later():
     assert len(nvml.look()) == 1
 
 
-def test_a_node_without_the_library_is_told_how_to_get_it(monkeypatch):
+def test_a_node_without_the_library_is_told_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
     with pytest.raises(NoLibraryError, match=r"pip install 'train-sentinel\[gpu\]'"):
-        Nvml().look()
+        Nvml(drivers=[tmp_path]).look()
+
+
+def test_a_node_without_a_driver_has_no_gpus_and_lacks_nothing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+
+    assert Nvml(drivers=[tmp_path / "absent"]).look() == []
 
 
 def test_the_library_has_every_name_that_is_relied_on():

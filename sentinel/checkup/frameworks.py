@@ -1,6 +1,7 @@
 """Frameworks: whether the taps of each integration would go in, tried without a run.
 
-Each framework is loaded in a process of its own. Which versions were tested is said here.
+Frameworks are loaded in another process, since that may fail in every way. Which versions were
+tested is said here.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 
 from sentinel import discover
 from sentinel.checkup.remark import Remark, mend, note, well
 from sentinel.checkup.versions import at_least
 
-PATIENCE = 300.0
-"""Seconds that loading one framework, and trying its taps, may take."""
+PATIENCE = 600.0
+"""Seconds that loading frameworks, and trying their taps, may take."""
 
 TESTED: Mapping[str, tuple[str, str]] = {
     "accelerate": ("1.15", "1.15"),
@@ -47,18 +48,16 @@ def frameworks(rehearse: Rehearse | None = None) -> Iterator[Remark]:
     """A remark for each integration, by name.
 
     `rehearse` takes names of integrations and gives for each `integration`, `version` and `state`
-    as sentinel.hook.rehearsal does. Raises OSError, TimeoutExpired or ValueError if it cannot tell.
+    as sentinel.hook.rehearsal does; it raises OSError, SubprocessError or ValueError if it cannot.
     """
     modules = discover.modules("integrations")
     grouped: defaultdict[str, list[str]] = defaultdict(list)
     for name, module in modules.items():
-        grouped[module.FRAMEWORK.partition(".")[0]].append(name)
-    here = {top: names for top, names in grouped.items() if find_spec(top) is not None}
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        answers = pool.map(lambda names: _answered(names, rehearse or _rehearse), here.values())
-        found = {told["integration"]: told for answer in answers for told in answer}
+        grouped[_top(module)].append(name)
+    here = [names for top, names in grouped.items() if find_spec(top) is not None]
+    found = {told["integration"]: told for told in _answered(here, rehearse or _rehearse)}
     for name, module in sorted(modules.items()):
-        top = module.FRAMEWORK.partition(".")[0]
+        top = _top(module)
         if name in found:
             yield _judged(name, top, found[name])
         else:
@@ -103,12 +102,22 @@ def _tested(top: str, version: str) -> bool:
     return at_least(version, lowest) and at_least(f"{highest}.99999", version)
 
 
-def _answered(names: list[str], rehearse: Rehearse) -> list[Told]:
+def _answered(groups: list[list[str]], rehearse: Rehearse) -> list[Told]:
+    """What became of all; where one takes the others down with it, of each framework by itself."""
+    if not groups:
+        return []
     try:
-        return rehearse(names)
+        return rehearse([name for names in groups for name in names])
     except (OSError, ValueError, subprocess.SubprocessError) as error:
+        if len(groups) > 1:
+            return [told for names in groups for told in _answered([names], rehearse)]
         why = f"absent: loading it ended by {type(error).__name__}"
-        return [{"integration": name, "version": "", "state": why} for name in names]
+        return [{"integration": name, "version": "", "state": why} for name in groups[0]]
+
+
+def _top(module: ModuleType) -> str:
+    """The package that an integration's framework is in."""
+    return str(module.FRAMEWORK).partition(".")[0]
 
 
 def _rehearse(names: list[str]) -> list[Told]:

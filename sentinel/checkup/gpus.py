@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 
@@ -11,18 +10,14 @@ from sentinel.checkup.remark import Remark, mend, note, well
 from sentinel.hardware import Gpu
 from sentinel.sources.nvml import NoLibraryError, Nvml
 
-DRIVER = Path("/proc/driver/nvidia")
 PATIENCE = 20.0
 """Seconds that the driver is given to answer."""
 
 Look = Callable[[], list[Gpu]]
 
 
-def gpus(look: Look | None = None, driver: Path = DRIVER) -> Iterator[Remark]:
+def gpus(look: Look | None = None) -> Iterator[Remark]:
     """The GPUs of this node, one by one where something is wrong with one."""
-    if look is None and not driver.exists():
-        yield well("gpus", "no NVIDIA driver on this machine")
-        return
     try:
         found = _answer(look or Nvml().look)
     except NoLibraryError as error:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sentinel.hardware import Gpu
@@ -31,6 +32,10 @@ THROTTLES = tuple(_THROTTLED)
 """Every reason that a GPU may be said to be throttled for."""
 
 
+DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
+"""Where there is any of these there is a driver: of the kernel, in a container, under Windows."""
+
+
 class NoLibraryError(RuntimeError):
     """The optional package that reads GPUs is not installed."""
 
@@ -39,10 +44,12 @@ class NoLibraryError(RuntimeError):
 class Nvml:
     """Reads every GPU that the driver shows. `library` stands for the module `pynvml` in tests.
 
+    Where none of `drivers` is there, it has no GPU to tell of, and nothing is missing.
     A call may raise, and may hang: it belongs into a thread of its own.
     """
 
     library: Any = None
+    drivers: Sequence[Path] = DRIVERS
     _devices: list[Any] = field(default_factory=list)
     _events: Any = None
     _xids: dict[int, float] = field(default_factory=dict)
@@ -50,6 +57,8 @@ class Nvml:
 
     def look(self) -> list[Gpu]:
         """Each GPU as it is now. Raises NoLibraryError, or what NVML raises if it cannot begin."""
+        if self.library is None and not any(driver.exists() for driver in self.drivers):
+            return []
         if not self._opened:
             self._open()
         try:
