@@ -14,7 +14,6 @@ from typing import Any
 
 from sentinel.hook.phases import Phases
 from sentinel.hook.tap import Tap
-from sentinel.hook.tracker import repeats
 from sentinel.hook.tracker import Tracker, repeats
 from sentinel.record import Event
 
@@ -27,7 +26,6 @@ def attach(tap: Tap) -> None:
     words = Words(tap)
     tap.watch(owner, "__init__", after=words.made)
     tap.watch(owner, "backward", before=words.met)
-    repeats(tap, owner, "log")
     repeats(tap, owner, "log")
     tap.watch(owner, "log", before=words.logged)
     tap.replace(owner, "save_state", Phases(tap).around("save"))
