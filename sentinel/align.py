@@ -158,16 +158,13 @@ class Aligner:
 
     def _late(self, place: Place, record: Record) -> Iterator[Record]:
         """A word on a closed moment: judged where it is news, else only counted."""
-        known, spoken = self.closed.get(place), self.about.dialect
-        values = record.values.items()
-        fresh = (
-            {} if known is None else {k: v for k, v in values if spoken.word(k).name not in known}
-        )
-        if known is None or not fresh:
+        known = self.closed.get(place)
+        said = Said(record)
+        said.add(record, self.about.dialect)
+        said.leave_out(known or ())
+        if known is None or not said.values:
             self.tally.add("sentinel_dropped_records_total", "late")
             return
-        said = Said(record)
-        said.add(replace(record, values=fresh), spoken)
         known.extend(said.values)
         yield combine(record.event, {record.rank: said}, (), self.about.facts, self.world)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum, hypot, isfinite, nan, sqrt
 from operator import itemgetter
@@ -11,7 +11,7 @@ from types import MappingProxyType
 from sentinel.dialect import Dialect, dialect
 from sentinel.kl import SIGNALS_OF_KL, fact_of, kl_kind
 from sentinel.record import WHOLE_RUN, Event, Record, Spread
-from sentinel.signals import WEIGHT, Combine, combine_rule
+from sentinel.signals import WEIGHT, Combine, combine_rule, held_out
 
 Facts = Mapping[str, str]
 _NO_FACTS: Facts = MappingProxyType({})
@@ -47,6 +47,7 @@ class Said:
         self.last = record
         words = (spoken or dialect({})).words
         weight = record.values.get(WEIGHT, 1.0)
+        evaluated = record.event is Event.EVAL
         for key, value in record.values.items():
             if key == WEIGHT:
                 continue
@@ -54,9 +55,16 @@ class Said:
             measured = word.measured(value)
             if measured is None:
                 continue
-            if word.name != key:
-                self.logged_as[word.name] = key
-            self._fold(word.name, measured, weight)
+            name = held_out(word.name) if evaluated else word.name
+            if name != key:
+                self.logged_as[name] = key
+            self._fold(name, measured, weight)
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Forget what was said of these signals."""
+        for name in names:
+            for book in (self.values, self.weights, self.logged_as):
+                book.pop(name, None)
 
     def _fold(self, name: str, value: float, weight: float) -> None:
         before = self.values.get(name)

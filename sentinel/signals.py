@@ -13,7 +13,17 @@ from itertools import chain
 from sentinel.catalogue import machine, policy, reward, training
 from sentinel.catalogue.signal import Combine, Signal
 
-__all__ = ["GROUPS", "SIGNALS", "WEIGHT", "Combine", "Signal", "canonical", "combine_rule", "plain"]
+__all__ = [
+    "GROUPS",
+    "SIGNALS",
+    "WEIGHT",
+    "Combine",
+    "Signal",
+    "canonical",
+    "combine_rule",
+    "held_out",
+    "plain",
+]
 
 WEIGHT = "weight"
 """Reserved value of a record: how many samples its means are over."""
@@ -37,6 +47,10 @@ SIGNALS: dict[str, Signal] = {signal.name: signal for signal in chain(*GROUPS.va
 _NAMES: dict[str, str] = {
     alias: signal.name for signal in SIGNALS.values() for alias in (signal.name, *signal.aliases)
 }
+
+_OF_TRAINING = frozenset(SIGNALS) - {"eval_loss"}.union(
+    signal.name for title in ("Progress", "Speed", "GPU", "Host") for signal in GROUPS[title]
+)
 
 _HELD_OUT = re.compile(r"(eval|val|valid|validation|test)[/_](.+)", re.DOTALL)
 _REWARD_FUNCTION = re.compile(r"(?:train/)?rewards/([^/]+?)(/mean|/std)?", re.IGNORECASE)
@@ -63,14 +77,24 @@ def canonical(key: str) -> str:
     known = _known(key)
     if known:
         return known
-    held_out = _HELD_OUT.fullmatch(_spelt(key))
-    if held_out and _known(held_out[2]):
-        data = "test" if held_out[1] == "test" else "eval"
-        return f"{data}_{_known(held_out[2])}"
+    split = _HELD_OUT.fullmatch(_spelt(key))
+    if split and _known(split[2]):
+        return f"{'test' if split[1] == 'test' else 'eval'}_{_known(split[2])}"
     function = _REWARD_FUNCTION.fullmatch(key)
     if function and function[1].lower() not in _NOT_A_FUNCTION:
         return f"rewards/{function[1]}{function[2] or '/mean'}"
     return key
+
+
+def held_out(name: str) -> str:
+    """What a signal is called where it was measured in an evaluation; other names stay.
+
+    How far and how fast a run is, and what its machines do, is the same in one.
+
+    >>> held_out("loss"), held_out("eval_loss"), held_out("epoch"), held_out("my_metric")
+    ('eval_loss', 'eval_loss', 'epoch', 'my_metric')
+    """
+    return f"eval_{name}" if name in _OF_TRAINING else name
 
 
 def combine_rule(name: str) -> Combine:

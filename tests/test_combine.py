@@ -144,3 +144,12 @@ def test_a_value_that_stands_for_none_is_not_combined():
     record = combined(said(0, actor_grad_norm=0.0, loss=1.0), said(1, actor_grad_norm=2.0))
 
     assert record.values == {"loss": 1.0, "grad_norm": 2.0}
+
+
+def test_what_an_evaluation_measured_is_no_signal_of_training():
+    told = Said(evaluation := Record("run", 0, 7, 1.0, Event.EVAL, {"loss": 0.5, "epoch": 2.0}))
+    told.add(evaluation)
+    record = combined(told, event=Event.EVAL)
+
+    assert record.values == {"eval_loss": 0.5, "epoch": 2.0}
+    assert record.facts == {"eval_loss": "loss"}

@@ -188,3 +188,10 @@ def test_two_names_that_become_one_do_not_overwrite_each_other():
     told = record({"step": 1, "eval/reward": 0.5, "eval_reward": 0.25})
 
     assert (told.values["eval_reward"], told.values["eval/reward"]) == (0.25, 0.5)
+
+
+def test_what_an_evaluation_measured_is_no_signal_of_training():
+    told = record({"step": 1, "event": "eval", "loss": 2.0, "reward": 0.5, "mine": 1.0, "epoch": 3})
+
+    assert told.event is Event.EVAL
+    assert told.values == {"step": 1, "eval_loss": 2.0, "eval_reward": 0.5, "mine": 1.0, "epoch": 3}

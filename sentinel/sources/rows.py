@@ -16,7 +16,7 @@ from sentinel.about import About
 from sentinel.dialect import Dialect, Word
 from sentinel.kl import SIGNALS_OF_KL, fact_of, kl_kind
 from sentinel.record import WHOLE_RUN, Event, Record
-from sentinel.signals import SIGNALS, canonical, plain
+from sentinel.signals import SIGNALS, canonical, held_out, plain
 from sentinel.sources.counters import Counters
 from sentinel.sources.laundry import Laundry
 
@@ -87,7 +87,11 @@ class Rows:
         if step is not None:
             self.step = step
         event = _event(row, values)
-        named = self.laundry.undone(self._named(values))
+        named = self._named(values)
+        if event is Event.EVAL:
+            named = {held_out(name): value for name, value in named.items()}
+        else:
+            named = self.laundry.undone(named)
         if event is Event.STEP and step is not None:
             declared = named.pop("global_step", float(step))
             if self.counters.follows(frozenset(named), declared):
