@@ -70,7 +70,6 @@ def test_a_run_that_another_agent_serves_is_left_to_it_until_it_is_gone(agents):
     with (run_dir("run") / "agent.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         keeper.start()
-        wait_for_end(keeper)
         for _ in range(3):
             keeper.look()
         assert keeper.child is None
@@ -78,6 +77,19 @@ def test_a_run_that_another_agent_serves_is_left_to_it_until_it_is_gone(agents):
     keeper.look()
     assert keeper.child is not None
     keeper.let_go()
+
+
+def test_an_agent_that_found_the_run_served_is_not_started_again_meanwhile(agents):
+    """The other one came between our look at the lock and our agent's own."""
+    agents("")
+    keeper = Keeper("run")
+    keeper.start()
+    with (run_dir("run") / "agent.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wait_for_end(keeper)
+        for _ in range(3):
+            keeper.look()
+        assert keeper.child is None
 
 
 def test_an_agent_that_fails_is_said_once_and_tried_again(agents, capsys):
