@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,17 +33,12 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def repeats(tap: Tap, owner: Any, name: str, when: Callable[..., bool] | None = None) -> None:
-    """While that function of a framework's runs, what its trackers are told is known already.
-
-    `when(*args, **kwargs)` says of which calls that is true.
-    """
+def repeats(tap: Tap, owner: Any, name: str) -> None:
+    """While that function of a framework's runs, what its trackers are told is known already."""
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def repeating(*args: Any, **kwargs: Any) -> Any:
-            if when is not None and not _true(tap, when, args, kwargs):
-                return original(*args, **kwargs)
             _thread.repeating += 1
             try:
                 return original(*args, **kwargs)
@@ -53,12 +48,6 @@ def repeats(tap: Tap, owner: Any, name: str, when: Callable[..., bool] | None = 
         return repeating
 
     tap.replace(owner, name, make)
-
-
-def _true(tap: Tap, when: Callable[..., bool], args: Any, kwargs: Any) -> bool:
-    answers: list[bool] = []
-    tap.safely(lambda: answers.append(when(*args, **kwargs)))
-    return any(answers)
 
 
 @dataclass

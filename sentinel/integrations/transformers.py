@@ -21,7 +21,6 @@ from sentinel.hook.phases import Phases
 from sentinel.hook.session import current
 from sentinel.hook.tap import Tap
 from sentinel.hook.texts import Batch
-from sentinel.hook.tracker import repeats
 from sentinel.hook.trainer_facts import run_facts
 from sentinel.record import Event
 
@@ -36,7 +35,6 @@ def attach(tap: Tap) -> None:
     """Put the taps in."""
     trainer, callbacks = sys.modules[FRAMEWORK], sys.modules["transformers.trainer_callback"]
     phases = Phases(tap)
-    repeats(tap, callbacks.CallbackHandler, "call_event", when=_is_log)
     tap.watch(callbacks.CallbackHandler, "call_event", before=Events(tap, phases).heard)
     tap.watch(trainer.Trainer, "log", before=Texts(tap).logged)
     for name, phase in (("evaluate", "eval"), ("predict", "predict"), ("_save_checkpoint", "save")):
@@ -145,11 +143,6 @@ class Texts:
             {name: [_reward(each) for each in row] for name, row in kept["rewards"].items()},
         )
         self._tap.recorder.sample(batch, trainer.state.global_step, session.arguments.samples)
-
-
-def _is_log(_: Any, event: str, *__: Any, **___: Any) -> bool:
-    # Callbacks hand on to W&B and the like what we have heard already.
-    return event == "on_log"
 
 
 def _is_held_out(name: str) -> bool:

@@ -1,0 +1,301 @@
+"""Trackers, as they are installed: what a loop written by hand tells them is heard, once."""
+
+import math
+
+import pytest
+from needed import need
+
+need("torch", "wandb", "trackio", "tensorboard", "tensorboardX", "mlflow", "transformers")
+
+import psutil
+import torch
+from loops import batch, loss_of, model
+
+import sentinel
+from sentinel.record import Event
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+
+watched = sentinel.monitor(run="test", agent=False, strict=True)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Nothing leaves this directory, and no process outlives its test."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in {
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": str(tmp_path),
+        "WANDB_SILENT": "true",
+        "WANDB_DISABLE_CODE": "true",
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+        "TRACKIO_AUTO_LOG_GPU": "0",
+        "MLFLOW_TRACKING_URI": f"file:{tmp_path}/mlruns",
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+def steps(told):
+    return [r for r in told()[0] if r.event is Event.STEP]
+
+
+def column(told, name):
+    return [(r.step, r.values[name]) for r in steps(told) if name in r.values]
+
+
+def train(log, count=4):
+    """A loop as people write it; `log(values, step)` is called behind each step."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    losses = []
+    for step in range(count):
+        loss = loss_of(net, batch(step))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+        log({"loss": losses[-1], "kl": 0.125 * step, "reward": -float(step)}, step)
+    return losses
+
+
+class Untouchable:
+    """A picture, or a table: nothing about it may be asked."""
+
+    def __getattr__(self, name):
+        raise AssertionError(name)
+
+    __float__ = __len__ = __iter__ = __bool__ = __index__ = None
+
+
+def the_numbers_are_heard(told, losses):
+    """Steps are the optimizer's, since it was not yet known what the first number counted."""
+    assert column(told, "loss") == [(r.step, x) for r, x in zip(steps(told), losses, strict=True)]
+    assert [value for _, value in column(told, "kl")] == [0.0, 0.125, 0.25, 0.375]
+    assert [value for _, value in column(told, "reward")] == [0, -1, -2, -3]
+    assert [value for _, value in column(told, "logged_loss")] == losses
+
+
+def test_wandb_by_the_module_or_by_the_run_begun_before_or_within(told):
+    import wandb
+    from wandb.sdk.wandb_run import Run
+
+    before, children = vars(Run)["_log"], psutil.Process().children(recursive=True)
+    early = wandb.init(project="p")
+    bound = wandb.log
+    with watched:
+        assert vars(Run)["_log"] is not before
+
+        def log(values, step):
+            (early.log if step % 2 else bound)(values)
+
+        losses = train(log)
+    assert vars(Run)["_log"] is before
+    assert wandb.log is bound
+    early.finish()
+    wandb.teardown()
+
+    the_numbers_are_heard(told, losses)
+    assert [r.step for r in steps(told)] == [1, 2, 3, 4]
+    left = set(psutil.Process().children(recursive=True)) - set(children)
+    assert not psutil.wait_procs(left, timeout=60)[1]
+
+
+def test_wandbs_dicts_are_named_as_it_names_them_and_what_is_no_number_is_left_alone(told, headers):
+    from wandb.sdk.wandb_run import Run
+
+    run = Run.__new__(Run)
+    with watched:
+        original = vars(Run)["_partial_history_callback"]
+        Run._partial_history_callback = lambda *_: None
+        run._local_step = 0
+        try:
+            run._log(
+                {
+                    "actor": {"ppo": {"kl": 0.5}, "name": "text"},
+                    "table": Untouchable(),
+                    "sharp": True,
+                    "tensor": torch.tensor(2.5),
+                    "many": torch.ones(3),
+                }
+            )
+        finally:
+            Run._partial_history_callback = original
+
+    assert [dict(r.values) for r in steps(told)] == [{"actor.ppo.kl": 0.5, "tensor": 2.5}]
+    assert not any(headers()[0].drops)
+
+
+@pytest.mark.parametrize("package", ["torch.utils.tensorboard", "tensorboardX"])
+def test_tensorboard_key_by_key(told, tmp_path, package):
+    import importlib
+
+    writers = importlib.import_module(package)
+    kind = writers.SummaryWriter
+    before = [vars(kind)[name] for name in ("add_scalar", "add_scalars")]
+    writer = kind(str(tmp_path / "tb"))
+    with watched:
+
+        def log(values, step):
+            for name, value in values.items():
+                writer.add_scalar(name, value, step)
+            writer.add_scalars("both", {"a": step, "b": torch.tensor(0.5)}, global_step=step)
+            writer.add_text("said", "hello", step)
+            writer.add_histogram("weights", torch.ones(4), step)
+
+        losses = train(log)
+    writer.close()
+    assert [vars(kind)[name] for name in ("add_scalar", "add_scalars")] == before
+
+    assert [value for _, value in column(told, "kl")] == [0.0, 0.125, 0.25, 0.375]
+    assert [value for _, value in column(told, "logged_loss")] == losses
+    assert [value for _, value in column(told, "both/a")] == [0, 1, 2, 3]
+    assert [value for _, value in column(told, "both/b")] == [0.5] * 4
+    assert not any("said" in r.values or "weights" in r.values for r in steps(told))
+
+
+def test_trackio_in_its_local_directory(told):
+    import trackio
+    from trackio.run import Run
+
+    before = vars(Run)["log"]
+    trackio.init(project="p", embed=False)
+    with watched:
+        losses = train(lambda values, step: trackio.log(values))
+    trackio.finish()
+    assert vars(Run)["log"] is before
+
+    the_numbers_are_heard(told, losses)
+
+
+def test_mlflow_by_its_functions_and_by_its_client(told):
+    import mlflow
+    from mlflow.entities import Metric
+    from mlflow.tracking.client import MlflowClient
+
+    before = [vars(MlflowClient)[name] for name in ("log_metric", "log_batch")]
+    with mlflow.start_run() as run, watched:
+
+        def log(values, step):
+            mlflow.log_metrics({"kl": values["kl"], "reward": values["reward"]}, step=step)
+            mlflow.log_metric("loss", values["loss"], step=step)
+            seen = [Metric("mine", step, 0, step), Metric("system/cpu", 1.0, 0, step)]
+            MlflowClient().log_batch(run.info.run_id, metrics=seen)
+
+        losses = train(log)
+    assert [vars(MlflowClient)[name] for name in ("log_metric", "log_batch")] == before
+
+    assert [value for _, value in column(told, "kl")] == [0.0, 0.125, 0.25, 0.375]
+    assert [value for _, value in column(told, "logged_loss")] == losses
+    assert [value for _, value in column(told, "mine")] == [0, 1, 2, 3]
+    assert not column(told, "system/cpu")
+
+
+def test_a_step_that_counts_optimizer_steps_is_the_trainers_number(told, tmp_path):
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(tmp_path / "tb"))
+    with watched:
+        train(lambda values, step: writer.add_scalar("kl", values["kl"], 5000 + step))
+    writer.close()
+
+    # What the first number counts shows with the second one.
+    assert [step for step, _ in column(told, "kl")] == [1, 5001, 5002, 5003]
+    assert [r.values.get("global_step") for r in steps(told)] == [None, 5001, 5002, 5003]
+
+
+def test_a_step_that_counts_something_else_moves_nobodys_number(told, tmp_path):
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(tmp_path / "tb"))
+
+    def log(values, step):
+        writer.add_scalar("samples", 0.0, 64 * step)
+        if step % 3 == 2:
+            writer.add_scalar("val/loss", 1.0, step // 3)
+
+    with watched:
+        train(log, count=9)
+    writer.close()
+
+    assert [r.values.get("global_step") for r in steps(told)] == [None] * len(steps(told))
+    assert sorted({r.step for r in steps(told)}) == list(range(1, 10))
+    assert [step for step, _ in column(told, "val/loss")] == [3, 6, 9]
+
+
+def test_a_number_that_counted_steps_and_goes_back_is_told_as_it_is(told, tmp_path):
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer, numbers = SummaryWriter(str(tmp_path / "tb")), [10, 11, 12, 3]
+    with watched:
+        train(lambda values, step: writer.add_scalar("kl", values["kl"], numbers[step]))
+    writer.close()
+
+    assert [r.values.get("global_step") for r in steps(told)] == [None, 11, 12, 3]
+
+
+def test_a_nan_is_heard_as_it_was_logged(told):
+    import trackio
+
+    trackio.init(project="p", embed=False)
+    with watched:
+        train(lambda values, step: trackio.log({"reward": math.nan if step == 2 else 1.0}))
+    trackio.finish()
+
+    bad = [step for step, value in column(told, "reward") if math.isnan(value)]
+    assert bad == [3]
+
+
+def test_what_a_trainer_reports_to_its_trackers_is_heard_once(told, tmp_path):
+    import tiny
+    import wandb
+    from torch.utils.tensorboard import SummaryWriter
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+    from transformers.integrations import integration_utils
+
+    mine = SummaryWriter(str(tmp_path / "mine"))
+
+    class Own(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **_):
+            mine.add_scalar("own", state.global_step, state.global_step)
+
+    tokens = tiny.tokenizer()
+    args = TrainingArguments(
+        output_dir=str(tmp_path / "out"),
+        report_to=["wandb", "tensorboard"],
+        logging_steps=1,
+        max_steps=3,
+        per_device_train_batch_size=2,
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    before = vars(integration_utils.TensorBoardCallback)["on_log"]
+    with watched:
+        trainer = Trainer(tiny.llama(tokens), args, train_dataset=tiny.rows(tokens))
+        trainer.add_callback(Own())
+        trainer.train()
+    wandb.finish()
+    wandb.teardown()
+    mine.close()
+    assert vars(integration_utils.TensorBoardCallback)["on_log"] is before
+
+    names = [name for r in steps(told) for name in r.values]
+    assert not [name for name in names if name.startswith("train/")]
+    # Once more at the end of training.
+    assert [value for _, value in column(told, "own")] == [1, 2, 3, 3]
+    assert [step for step, _ in column(told, "logged_loss")] == [1, 2, 3]
+
+
+def test_what_an_accelerator_logs_to_its_trackers_is_heard_once(told, tmp_path):
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(tmp_path))
+    accelerator.init_trackers("p")
+    with watched:
+        train(lambda values, step: accelerator.log({"kl": values["kl"]}, step=step))
+        accelerator.get_tracker("tensorboard", unwrap=True).add_scalar("mine", 1.0, 4)
+    accelerator.end_training()
+
+    assert [value for _, value in column(told, "kl")] == [0.0, 0.125, 0.25, 0.375]
+    assert [value for _, value in column(told, "mine")] == [1.0]
