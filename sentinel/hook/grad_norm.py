@@ -26,6 +26,8 @@ OFTEN = 10
 CHEAP = 1e-3
 """Seconds."""
 SELDOM = 1000
+TOGETHER = (1, 10, 100, SELDOM)
+"""Strides where each rank has a part: parts of different steps could not be brought together."""
 
 
 @dataclass
@@ -38,6 +40,10 @@ class GradNorm:
     """Seconds that the last measurements took; the least counts, since the first ones warm up."""
     unmeasured: int = 0
     """Steps since the last one that was worth a measurement."""
+    asked: int = 0
+    """How often a measurement could have been made."""
+    in_parts: bool = False
+    """The last measurement was of this rank's part only."""
     flattened: Any = None
     """Shares of parameters that do not tell it themselves, where an integration knows of any."""
 
@@ -62,8 +68,13 @@ class GradNorm:
 
     def due(self, step_time: float) -> bool:
         """Whether this step's norm is worth its cost."""
+        self.asked += 1
         self.unmeasured += 1
-        if self.unmeasured < self._stride(step_time):
+        stride = self._stride(step_time)
+        if self.in_parts:
+            together = next(each for each in TOGETHER if each >= stride)
+            return self.asked % together == 0
+        if self.unmeasured < stride:
             return False
         self.unmeasured = 0
         return True
@@ -84,7 +95,7 @@ class GradNorm:
         with torch.no_grad():
             parts, shares = self._parts(learning(optimizer), torch)
             if not parts:
-                return {}
+                return self._nothing(optimizer)
             # What clip_grad_norm_ calls itself.
             norms = torch._foreach_norm(parts)  # noqa: SLF001
             alike: dict[Share | None, list[Any]] = {}
@@ -99,7 +110,14 @@ class GradNorm:
             if scale is not None:
                 found = {name: total / scale.to(total.device) for name, total in found.items()}
         self.costs.append(perf_counter() - began)
+        self.in_parts = "grad_norm_local" in found
         return found
+
+    def _nothing(self, optimizer: Any) -> dict[str, Any]:
+        """Of parameters that were flattened and split, a rank may hold none that has a gradient."""
+        everything = [p for group in optimizer.param_groups for p in group["params"]]
+        split = self.flattened is not None and any(p in self.flattened for p in everything)
+        return {"grad_norm_local": 0.0} if split else {}
 
     def _parts(self, parameters: Iterable[Any], torch: Any) -> tuple[list[Any], list[Share | None]]:
         parts: list[Any] = []

@@ -1,8 +1,7 @@
 """Plain PyTorch: what any training loop does, whatever is built on top of it.
 
-Taps: `Tensor.backward` and `autograd.backward` for the raw loss; `GradScaler.scale` for the loss
-before scaling; the norm that `clip_grad_norm_` computes; and the global hooks around
-`Optimizer.step`.
+Taps: `Tensor.backward` and `autograd.backward` for the raw loss; the norm that `clip_grad_norm_`
+computes; and the global hooks around `Optimizer.step`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from sentinel.hook.loop import in_graph
-from sentinel.hook.root_loss import RAW
 from sentinel.hook.tap import Tap, uncompiled
 
 FRAMEWORK = "torch"
@@ -28,9 +26,11 @@ def attach(tap: Tap) -> None:
     loop = tap.loop
     tap.replace(torch.Tensor, "backward", _around_backward(tap, "gradient"))
     tap.replace(torch.autograd, "backward", _around_backward(tap, "grad_tensors"))
-    tap.replace(torch.amp.GradScaler, "scale", _around_scale(tap))
     name = "_get_total_norm" if hasattr(clip_grad, "_get_total_norm") else "clip_grad_norm_"
     tap.replace(clip_grad, name, _around_norm(tap))
+    if hasattr(torch.nn.utils, "get_total_norm"):
+        # The same under another name, for those who clip in two steps.
+        tap.replace(torch.nn.utils, "get_total_norm", _around_norm(tap))
     for register, body in (
         (optim.register_optimizer_step_pre_hook, loop.before_step),
         (optim.register_optimizer_step_post_hook, loop.after_step),
@@ -62,27 +62,6 @@ def _around_backward(tap: Tap, explicit: str) -> Callable[[Any], Any]:
                 safely(loop.after_backward)
 
         return uncompiled(backward)
-
-    return make
-
-
-def _around_scale(tap: Tap) -> Callable[[Any], Any]:
-    torch = sys.modules["torch"]
-
-    def remember(loss: Any, scaled: Any) -> None:
-        if isinstance(loss, torch.Tensor) and isinstance(scaled, torch.Tensor):
-            tap.loop.loss.scaled = True
-            setattr(scaled, RAW, loss.detach())
-
-    def make(original: Any) -> Any:
-        @functools.wraps(original)
-        def scale(self: Any, outputs: Any) -> Any:
-            scaled = original(self, outputs)
-            if not torch.compiler.is_compiling():
-                tap.safely(remember, outputs, scaled)
-            return scaled
-
-        return scale
 
     return make
 

@@ -140,10 +140,9 @@ def patched():
 def main():
     told = {"hand": {"": by_hand(), "unclipped": by_hand(clip=0.0)}}
     for name, case in CASES.items():
-        before = patched()
         with Seen() as alone:
             unwatched = train(name, **case)
-        state = random_state()
+        before, state = patched(), random_state()
         save = OUT / "saved" if name == "zero2" else None
         with Seen() as ours:
             watched = sentinel.monitor(run=name, agent=False, strict=True)(train)(name, **case)

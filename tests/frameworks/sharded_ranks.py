@@ -1,0 +1,257 @@
+"""Runs on every rank: a few steps under each way to spread a model, unwatched, then watched.
+
+Writes what it saw itself, and what plain PyTorch makes of the batches of all ranks together, to
+`$OUT/<rank>.json`, for `test_sharded.py` to compare. `$CASES` chooses.
+"""
+
+import gc
+import json
+import os
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from ranked import Seen, random_state
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.join import Join
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel,
+    ShardingStrategy,
+    fully_shard,
+    sharded_grad_scaler,
+)
+from torch.distributed.fsdp import fully_sharded_data_parallel as fsdp1
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad, clip_grad_norm_
+
+import sentinel
+
+STEPS, CLIP = 4, 0.5
+OUT = Path(os.environ["OUT"])
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+CPU = torch.device("cpu")
+kept = []
+
+
+def net():
+    torch.manual_seed(0)
+    # One bias of three: not even ranks that hold nothing of a parameter are forgotten.
+    shapes = ((8, 16), (16, 3), (3, 1))
+    return torch.nn.Sequential(*(torch.nn.Linear(*shape) for shape in shapes))
+
+
+def batch(step, micro, rank):
+    generator = torch.Generator().manual_seed(1000 * step + 10 * micro + rank)
+    return torch.randn(4, 8, generator=generator)
+
+
+def loss_of(model, x):
+    return (model(x).tanh() - x.sum(1, keepdim=True)).pow(2).mean()
+
+
+def ddp(**options):
+    return DistributedDataParallel(net(), **options)
+
+
+def hooked():
+    model = ddp()
+    model.register_comm_hook(None, allreduce_hook)
+    return model
+
+
+def fsdp2(*meshes):
+    """Each layer over its mesh; the whole over the last."""
+    model = net()
+    for at, layer in enumerate(model):
+        fully_shard(layer, mesh=meshes[at % len(meshes)])
+    return fully_shard(model, mesh=meshes[-1])
+
+
+def partly(mesh):
+    """The last layer lies whole on every rank, and its gradients are averaged by hand."""
+    model = net()
+    for layer in model[:2]:
+        fully_shard(layer, mesh=mesh)
+    return model
+
+
+def averaged(model):
+    for p in model[2].parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= WORLD
+
+
+def old(strategy, *, whole=False, **options):
+    strategy = getattr(ShardingStrategy, strategy)
+    wrap = partial(FullyShardedDataParallel, sharding_strategy=strategy, device_id=CPU, **options)
+    model = net()
+    # The first layer apart, the others together, or not at all.
+    model[0] = wrap(model[0])
+    return model if whole else wrap(model)
+
+
+def clipped(model):
+    return [float(_full(clip_grad_norm_(model.parameters(), CLIP)))]
+
+
+def apart(model):
+    """Parameters of each mesh by themselves."""
+    return [float(_full(clip_grad_norm_(layer.parameters(), CLIP))) for layer in model]
+
+
+def by_halves(model):
+    grads = [p.grad for p in model.parameters()]
+    norm = torch.nn.utils.get_total_norm(grads)
+    torch.nn.utils.clip_grads_with_norm_(model.parameters(), CLIP, norm)
+    return [float(_full(norm))]
+
+
+def by_itself(model):
+    return [float(model.clip_grad_norm_(CLIP))]
+
+
+def _full(norm):
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+
+
+def meshes():
+    """Over all ranks at once; and, of four, over pairs that are replicas of each other."""
+    flat = init_device_mesh("cpu", (WORLD,))
+    return flat, init_device_mesh(
+        "cpu", (2, 2), mesh_dim_names=("copies", "parts")
+    ) if WORLD == 4 else flat
+
+
+def cases(flat, pairs):
+    return {
+        "ddp": (ddp, {"clip": clipped}),
+        "ddp-unclipped": (ddp, {}),
+        "ddp-accumulating": (ddp, {"micro": 2, "clip": clipped}),
+        "ddp-static": (partial(ddp, static_graph=True), {"clip": clipped}),
+        "ddp-hook": (hooked, {"clip": clipped}),
+        "ddp-join": (ddp, {"uneven": True, "clip": clipped}),
+        "fsdp2": (partial(fsdp2, flat), {"clip": clipped}),
+        "fsdp2-halves": (partial(fsdp2, flat), {"clip": by_halves}),
+        "fsdp2-unclipped": (partial(fsdp2, flat), {}),
+        "fsdp2-accumulating": (partial(fsdp2, flat), {"micro": 2}),
+        "fsdp2-partly": (partial(partly, flat), {"before": averaged}),
+        "fsdp1": (partial(old, "FULL_SHARD"), {"clip": by_itself}),
+        "fsdp1-unclipped": (partial(old, "FULL_SHARD"), {}),
+        "fsdp1-named": (partial(old, "FULL_SHARD", use_orig_params=True), {}),
+        "fsdp1-named-clipped": (
+            partial(old, "FULL_SHARD", use_orig_params=True),
+            {"clip": by_itself},
+        ),
+        "fsdp1-grads": (partial(old, "SHARD_GRAD_OP"), {}),
+        "fsdp1-whole": (partial(old, "NO_SHARD"), {}),
+        "hsdp": (partial(fsdp2, pairs), {"clip": clipped}),
+        "hsdp-unclipped": (partial(fsdp2, pairs), {}),
+        "hsdp-partly": (partial(partly, pairs), {"before": averaged}),
+        "hsdp-mixed": (partial(fsdp2, flat, pairs, pairs), {}),
+        "hsdp-mixed-apart": (partial(fsdp2, flat, pairs, pairs), {"clip": apart}),
+        "hsdp1-unclipped": (partial(old, "HYBRID_SHARD", device_mesh=pairs), {}),
+        "hsdp1": (partial(old, "HYBRID_SHARD", device_mesh=pairs), {"clip": by_itself}),
+    }
+
+
+def train(build, *, micro=1, clip=None, before=None, uneven=False):
+    model = build()
+    kept.append(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
+    seen = {"losses": [], "norms": []}
+
+    def step(at):
+        own = []
+        for each in range(micro):
+            alone = hasattr(model, "no_sync") and each < micro - 1
+            with model.no_sync() if alone else nullcontext():
+                loss = loss_of(model, batch(at, each, RANK)) / micro
+                own.append(loss.item())
+                loss.backward()
+        if before is not None:
+            before(model)
+        if clip is not None:
+            seen["norms"].append(clip(model))
+        optimizer.step()
+        optimizer.zero_grad()
+        seen["losses"].append(sum(own))
+
+    if uneven:
+        # One rank runs out of batches before the other.
+        with Join([model]):
+            for at in range(STEPS - RANK):
+                step(at)
+    else:
+        for at in range(STEPS):
+            step(at)
+    return seen
+
+
+def by_hand(*, micro=1, clip=None, **_):
+    """One model, and the batches of all ranks."""
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    seen = {"losses": [], "norms": []}
+    for step in range(STEPS):
+        own = []
+        for rank in range(WORLD):
+            losses = [loss_of(model, batch(step, each, rank)) / micro for each in range(micro)]
+            (sum(losses) / WORLD).backward()
+            own.append(float(sum(losses)))
+        seen["losses"].append(own[RANK])
+        seen["norms"].append(_norm(model.parameters()))
+        for group in model if clip is apart else [model]:
+            scale = CLIP / _norm(group.parameters())
+            for p in group.parameters():
+                p.grad.mul_(1.0 if clip is None else min(1.0, scale))
+        optimizer.step()
+        optimizer.zero_grad()
+    return seen
+
+
+def _norm(parameters):
+    return sum(float((p.grad.double() ** 2).sum()) for p in parameters) ** 0.5
+
+
+def patched():
+    owners = (
+        torch.Tensor,
+        torch.autograd,
+        torch.nn.utils,
+        clip_grad,
+        fsdp1.FullyShardedDataParallel,
+        sharded_grad_scaler.ShardedGradScaler,
+    )
+    return [dict(vars(owner)) for owner in owners]
+
+
+def main():
+    dist.init_process_group("gloo")
+    told = {}
+    known = cases(*meshes())
+    for name in os.environ["CASES"].split(","):
+        build, options = known[name]
+        with Seen() as alone:
+            unwatched = train(build, **options)
+        before, state = patched(), random_state()
+        with Seen() as ours:
+            watched = sentinel.monitor(run=name, agent=False, strict=True)(train)(build, **options)
+        told[name] = {
+            "watched": watched,
+            "unwatched": unwatched,
+            "hand": by_hand(**options),
+            "collectives": [alone.counts, ours.counts],
+            "same_chance": state == random_state(),
+            "unpatched": before == patched(),
+        }
+    (OUT / f"{RANK}.json").write_text(json.dumps(told))
+    # Gloo's threads may still be at work: the models are kept to the end.
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+main()
