@@ -1,0 +1,44 @@
+"""TRL SFT: the callback in place of the decorator, for a trainer that is built by somebody else.
+
+python examples/trl_sft.py
+"""
+
+from __future__ import annotations
+
+import tempfile
+
+from datasets import Dataset
+from transformers import LlamaForCausalLM
+from trl import SFTConfig, SFTTrainer
+from trl_grpo import WORDS, model_of_letters
+
+from sentinel.callbacks.transformers import SentinelCallback
+
+STEPS = 30
+
+
+def main() -> None:
+    """Teach the letters in their order."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokens = model_of_letters(f"{folder}/letters")
+        alphabet = " ".join(WORDS[2:])
+        trainer = SFTTrainer(
+            LlamaForCausalLM.from_pretrained(f"{folder}/letters"),
+            processing_class=tokens,
+            train_dataset=Dataset.from_list([{"text": alphabet}] * 64),
+            callbacks=[SentinelCallback(run="trl-sft")],
+            args=SFTConfig(
+                output_dir=f"{folder}/out",
+                max_steps=STEPS,
+                save_steps=10,
+                logging_steps=1,
+                learning_rate=2e-3,
+                bf16=False,
+                use_cpu=True,
+            ),
+        )
+        trainer.train()
+
+
+if __name__ == "__main__":
+    main()
