@@ -1,5 +1,6 @@
 """What every test shares: places of its own, errors that are heard, and rings read back."""
 
+import fcntl
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -117,3 +118,20 @@ def script(tmp_path: Path) -> Callable[[str], list[str]]:
         return [sys.executable, str(path)]
 
     return write
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands run in a directory of their own, on one thread; their agents leave at once."""
+    monkeypatch.setenv("SENTINEL_LINGER_SECONDS", "0")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def unserved(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A run whose agent's place is taken, so that its rings stay to be read."""
+    monkeypatch.setenv("SENTINEL_RUN_ID", "unserved")
+    with (places.run_dir("unserved") / "agent.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield "unserved"

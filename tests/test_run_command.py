@@ -1,95 +1,21 @@
-"""`sentinel run`: a command that knows nothing of us is watched, and runs as if it were alone."""
+"""`sentinel run`: every process of a command that knows nothing of us is seen, and none besides."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import signal
-import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from ranks import until
+from launching import TRAIN, launched, words
 
-from sentinel.outlets import database
-from sentinel.outlets.history import History
 from sentinel.record import Event
-from sentinel.wire.places import home, run_dir
-from sentinel.wire.process import Process
-
-PATIENCE = 240.0
-
-TRAIN = """
-import json, os, sys
-import torch
-import torch.distributed as dist
-
-rank = int(os.environ.get("RANK", "0"))
-torch.manual_seed(rank)
-net = torch.nn.Linear(4, 1)
-if "RANK" in os.environ:
-    dist.init_process_group("gloo")
-    net = torch.nn.parallel.DistributedDataParallel(net)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-losses = []
-for step in range(5):
-    loss = net(torch.randn(8, 4)).pow(2).mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    losses.append(loss.item())
-sys.stdout.write(json.dumps([rank, losses]) + "\\n")
-sys.stdout.flush()
-"""
 
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
 
 
-@pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
-    monkeypatch.setenv("SENTINEL_LINGER_SECONDS", "0")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def unserved(monkeypatch):
-    """A run whose agent's place is taken, so that its rings stay to be read."""
-    monkeypatch.setenv("SENTINEL_RUN_ID", "unserved")
-    with (run_dir("unserved") / "agent.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield "unserved"
-
-
-def words(*command):
-    return [sys.executable, "-m", "sentinel", "run", *command]
-
-
-def launched(*command, **more):
-    return subprocess.run(
-        words("--", *command), capture_output=True, text=True, timeout=PATIENCE, check=False, **more
-    )
-
-
-def incidents():
-    """What was found wrong with the only run there is, once its agent has left."""
-    (run,) = (home() / "runs").iterdir()
-    until((run / "sentinel.db").exists, 60.0, "the agent is up")
-    until(lambda: not (run / "agent.json").exists() and left(run), 60.0, "the agent has left")
-    with closing(database.connect(run / "sentinel.db")) as connection:
-        return [(each["detector"], each["summary"]) for each in History(connection).incidents()]
-
-
-def left(run):
-    with (run / "agent.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def truth(stdout):
@@ -256,7 +182,7 @@ def test_where_sentinel_is_not_installed_it_is_loaded_by_its_file(script, tmp_pa
     launched(
         *script(
             f"SOURCES = {str(Path(__file__).parents[1])!r}"
-            + """
+            """
 import sys
 assert not any(name.startswith("sentinel") for name in sys.modules)
 import importlib.util
@@ -286,153 +212,9 @@ print("SENTINEL_LAUNCHED" in os.environ)
     assert not (tmp_path / "home").exists()
 
 
-def test_the_exit_code_is_the_commands_and_is_paged_with_the_rank(script):
-    done = launched(*script(TRAIN + "sys.exit(3)"))
-
-    assert done.returncode == 3
-    assert incidents() == [("run_failed", "Rank 0 left with exit code 3 at step 5.")]
-
-
-def test_an_exit_that_no_rank_told_of_is_paged(script):
-    done = launched(*script(TRAIN + "raise SystemExit(4)"))
-
-    assert done.returncode == 4
-    (found,) = incidents()
-    assert found == ("run_failed", "The command left with exit code 4 after every rank had ended.")
-
-
-def test_a_rank_that_was_killed_is_paged_with_the_signal(script):
-    done = launched(*script(TRAIN + "os.kill(os.getpid(), 9)"))
-
-    assert done.returncode == 128 + 9
-    assert incidents() == [
-        ("run_died", "Rank 0 was killed by SIGKILL at step 5 without a word; none is left.")
-    ]
-
-
-def test_a_command_that_fails_before_any_rank_began_is_paged(script):
-    done = launched(*script("import torch\nimport no_such_module"))
-
-    assert done.returncode == 1
-    assert "ModuleNotFoundError" in done.stderr
-    assert incidents() == [
-        ("run_failed", "The command left with exit code 1 before any rank began.")
-    ]
-    (outcome,) = (home() / "runs").glob("*/outcome.json")
-    assert json.loads(outcome.read_text())["exit_code"] == "1"
-
-
-def test_a_command_that_does_not_exist_is_said_and_nothing_is_begun(tmp_path):
-    done = launched("no-such-command", "--flag")
-
-    assert (done.returncode, done.stdout) == (127, "")
-    assert done.stderr.startswith("sentinel run: no-such-command: command not found")
-    assert not (tmp_path / "home").exists()
-
-
-def test_a_file_that_is_no_program_is_said(tmp_path, unserved):
-    (tmp_path / "data").write_text("no program")
-    done = launched("./data")
-
-    assert done.returncode == 126
-    assert "./data" in done.stderr
-
-
-def test_a_settings_file_that_is_not_there_is_refused():
-    command = words("--config", "nowhere.toml", "--", "true")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-    assert (done.returncode, "nowhere.toml" in done.stderr) == (2, True)
-
-
 def test_run_inside_run_is_one_run(script, told, unserved):
     done = launched(*words("--run", "inner", "--", *script(TRAIN)))
 
     assert done.returncode == 0, done.stderr
     assert {r.run for r in told()[0]} == {unserved}
     assert losses(told()[0]) == truth(done.stdout)[0]
-
-
-WAITING = """
-import signal, sys, time
-signal.signal(signal.SIGUSR1, lambda *_: print("heard", flush=True))
-print("ready", flush=True)
-{}
-deadline = time.monotonic() + 120
-while time.monotonic() < deadline:
-    time.sleep(0.1)
-"""
-
-
-def begun(line):
-    command = subprocess.Popen(words("--", *line), stdout=subprocess.PIPE, text=True)
-    assert command.stdout.readline() == "ready\n"
-    return command
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 128 + 15), (signal.SIGINT, 130)])
-def test_signals_are_passed_on_and_end_it_as_they_would(script, unserved, number, status):
-    command = begun(script(WAITING.format("signal.signal(signal.SIGINT, signal.SIG_DFL)")))
-    command.send_signal(signal.SIGUSR1)
-    assert command.stdout.readline() == "heard\n"
-    command.send_signal(number)
-
-    assert command.wait(PATIENCE) == status
-
-
-def test_an_interrupt_from_the_terminal_reaches_the_command_once(script, unserved):
-    """A terminal of its own, whose interrupt key is pressed."""
-    import pty
-
-    said = script("""
-import signal, sys, time
-heard = []
-signal.signal(signal.SIGINT, lambda *_: heard.append(1))
-print("ready", sys.stdin.isatty(), flush=True)
-while not heard:
-    time.sleep(0.05)
-time.sleep(1.5)
-print("heard", len(heard), flush=True)
-""")
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execv(sys.executable, words("--", *said))
-    text = b""
-    while b"ready True" not in text:
-        text += os.read(terminal, 1024)
-    os.write(terminal, b"\x03")
-    while b"heard" not in text:
-        text += os.read(terminal, 1024)
-    _, status = os.waitpid(child, 0)
-    os.close(terminal)
-
-    assert b"heard 1" in text
-    assert os.waitstatus_to_exitcode(status) == 0
-
-
-def test_an_interrupted_run_wakes_nobody(script):
-    command = begun(script(TRAIN.replace("sys.stdout.write", "0 and ") + WAITING.format("")))
-    command.send_signal(signal.SIGINT)
-    command.wait(PATIENCE)
-
-    assert command.returncode in {1, 128 + 2}
-    assert incidents() == []
-
-
-def test_a_killed_launcher_takes_its_command_along(script, unserved):
-    command = begun(
-        script(
-            "import os; print('ready', flush=True); print(os.getpid(), flush=True)\n"
-            + WAITING.format("").replace('print("ready", flush=True)', "")
-        )
-    )
-    pid = int(command.stdout.readline())
-    command.kill()
-    command.wait(60)
-
-    until(lambda: not alive(pid), 60.0, "the command ends")
-
-
-def alive(pid):
-    found = Process.of(pid)
-    return found is not None and found.alive()

@@ -14,11 +14,15 @@ _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pat
 class _Torch:
     """Notices that torch is being imported, and hands over to the trainer's side of sentinel."""
 
+    done = False
+
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         """Finds nothing itself, but by the one who waits for torch from now on."""
-        if name != "torch" or self not in sys.meta_path:
+        if name != "torch" or self.done:
             return None
-        sys.meta_path.remove(self)
+        self.done = True
+        finders: list = sys.meta_path  # type: ignore[type-arg]
+        finders[:] = [finder for finder in finders if finder is not self]
         try:
             if not _at_hand():
                 return None
@@ -64,5 +68,5 @@ def _next() -> None:
 # Whoever looks at the path finds what would be there without us; children inherit the environment.
 sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != _HERE]  # noqa: PTH100
 if sys.version_info >= (3, 10) and os.environ.get("SENTINEL_OFF", "0") in {"", "0"}:
-    sys.meta_path.insert(0, _Torch())
+    sys.meta_path.insert(0, _Torch())  # type: ignore[arg-type]
 _next()

@@ -52,8 +52,12 @@ class Loop:
     found: dict[str, Any] = field(default_factory=dict)
     stepped_at: float | None = None
     step_time: float = 0.0
-    extra: dict[str, float] = field(default_factory=dict)
-    """Seconds spent on this and that since the last step, by signal."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """What else the step under way will tell, by signal: seconds spent, and what `beside` took."""
+    begun: int = 0
+    """Optimizer steps that began, of whatever optimizer."""
+    trains_in: int | None = None
+    """The thread that took the last step."""
     engines: list[Callable[[], Any]] = field(default_factory=list)
     """Optimizers that an engine owns."""
 
@@ -74,6 +78,7 @@ class Loop:
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer step begins."""
+        self.begun += 1
         if any(owned() is optimizer for owned in self.engines):
             return
         if in_graph():
@@ -103,6 +108,10 @@ class Loop:
         """Time of the step under way went into this."""
         self.extra[signal] = self.extra.get(signal, 0.0) + seconds
 
+    def beside(self, found: Mapping[str, Any]) -> None:
+        """The step under way will tell this as well: numbers, or scalars on any device."""
+        self.extra.update(found)
+
     def owned(self, optimizers: Iterable[Any]) -> None:
         """An engine steps these itself, and will say when with `step`."""
         self.engines = [owned for owned in self.engines if owned() is not None]
@@ -116,6 +125,7 @@ class Loop:
         if self.stepped_at is not None:
             found["step_time"] = self.step_time = now - self.stepped_at
         self.stepped_at = now
+        self.trains_in = threading.get_ident()
         self.recorder.stepped(*_told_apart(found))
 
     def passed(self) -> None:

@@ -210,6 +210,9 @@ class Recorder:
         self._look(now)
 
     def _say(self, event: Event, step: Any, facts: Mapping[str, Any], now: float) -> None:
+        if self.clock.in_progress:
+            # No log of the last step will come any more.
+            self._captured.flush()
         given = None if step is None else self._planner.whole(step)
         values, texts = self._planner.told(facts)
         if given is not None:

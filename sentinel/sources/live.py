@@ -62,8 +62,10 @@ class LiveSource:
         for rank in self.ranks.values():
             if not rank.ended:
                 records.extend(self._drain(rank, now))
-        records.extend(self._launcher(now))
-        fallen = any(r.event is Event.STOP for r in records)
+        ending = [*self._launcher(now)]
+        records.extend(ending)
+        # Told with what it means: an agent that lingers for no time leaves right after it.
+        fallen = bool(ending) or any(r.event is Event.STOP for r in records)
         if fallen or now - self.ticked >= TICK_SECONDS or now < self.ticked:
             self.ticked = now
             records.extend(self._ticks(now))
