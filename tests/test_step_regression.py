@@ -44,6 +44,14 @@ def test_a_declared_start_excuses_it():
     assert findings([*before, event(Event.START, 90), *after]) == []
 
 
+def test_another_training_in_the_same_run_excuses_it():
+    first = steps(global_step=[1.0, 2.0, 3.0], optimizer_steps=[1.0, 2.0, 3.0])
+    begins = steps(global_step=[1.0], optimizer_steps=[4.0], began_after=[0.0])
+    goes_on = steps(global_step=[2.0, 3.0], optimizer_steps=[5.0, 6.0])
+
+    assert findings([*first, *begins, *goes_on]) == []
+
+
 def test_the_same_step_twice_is_normal_in_a_log():
     assert findings(steps(global_step=[10.0, 10.0, 10.0, 10.0, 20.0, 20.0])) == []
 

@@ -30,7 +30,11 @@ from sentinel.record import Event, Record
 
 @dataclass
 class StepRegression:
-    """Judges `global_step` as the trainer declares it; a START in between excuses a jump."""
+    """Judges `global_step` as the trainer declares it.
+
+    A START in between excuses a jump; and so does `began_after`, with which the first step of
+    another training in the same run tells what it goes on from.
+    """
 
     still: int = 3
     unknown: int = 256
@@ -57,7 +61,7 @@ class StepRegression:
 
     def update(self, record: Record) -> Opinion:
         """Judge one declared step number."""
-        if record.event is Event.START:
+        if record.event is Event.START or "began_after" in record.values:
             self._restart()
         step = record.values.get("global_step")
         if record.event is not Event.STEP or step is None or step - step != 0.0:
