@@ -89,10 +89,15 @@ class Tracker:
         """Somebody logs these values, of that step where one is given."""
         if _thread.repeating or not isinstance(values, Mapping):
             return
-        numbers = dict(_numbers(values, self.between))
-        if numbers:
-            believed = self.steps.believed(next(iter(numbers)), step)
-            self.tap.recorder.hear(numbers, believed)
+        found = numbers(values, self.between)
+        if found:
+            believed = self.steps.believed(next(iter(found)), step)
+            self.tap.recorder.hear(found, believed)
+
+
+def numbers(values: Mapping[Any, Any], between: str = "/") -> dict[str, Any]:
+    """What of these are numbers, or tensors of one that are still on a device; nothing else."""
+    return dict(_numbers(values, between))
 
 
 def _numbers(

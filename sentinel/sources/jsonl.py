@@ -7,6 +7,7 @@ over. A line with an "event" of `start` or `save` tells of that instead of a ste
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -20,9 +21,13 @@ LONGEST_LINE = 2**20
 """Bytes; a longer line is passed over without being held in memory."""
 
 
+NESTED = re.compile(rb'\s*\{\s*"step"\s*:\s*\d+\s*,\s*"data"\s*:\s*\{')
+"""How lines of verl's own file logger begin; a source of its own reads them."""
+
+
 def recognises(path: Path, head: bytes) -> bool:
     """Whether the first line that is not blank is a whole JSON object, or begins a long one."""
-    if path.is_dir():
+    if path.is_dir() or NESTED.match(head):
         return False
     lines = head.lstrip().split(b"\n", 1)
     if len(lines) == 1 and len(head) > 1000:
