@@ -131,3 +131,12 @@ def test_the_history_holds_the_ticks_that_tell_of_the_machine(connection):
     history.take(said(Event.TICK, step=7, values={"ranks_running": 2.0, "host_cpu": 0.5}))
 
     assert [(r.event, r.time) for r in history.all(RUN)] == [(Event.TICK, NOW + 7)]
+
+
+def test_a_database_of_before_there_were_facts_gets_their_table(tmp_path):
+    path = tmp_path / "old.db"
+    with closing(connect(path)) as old:
+        old.executescript("drop view facts; drop table fact; pragma user_version=1")
+    with closing(connect(path)) as opened:
+        Facts(opened).take(told(model="qwen"))
+        assert rows(opened) == {"model": "qwen"}
