@@ -43,7 +43,8 @@ class Captured:
 
     def hold(self, values: dict[str, float], tensors: dict[str, Any], now: float) -> None:
         """Keep what was found at the step just counted."""
-        self.names.update(values, tensors)
+        # A first step has no duration yet; what its framework calls so is not ours even then.
+        self.names.update(values, tensors, ("step_time",))
         held = (*values, *_COUNT)
         numbers = (*values.values(), float(self.clock.optimizer_steps))
         rows = self.stash.put(tensors)
