@@ -9,23 +9,18 @@ import subprocess
 import sys
 from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
-from threading import Event
 
 import pytest
-from gpus import Card, FakeNvml, NVMLError
 from ranks import ranks
 
 from sentinel import discover
 from sentinel.checkup import frameworks as frameworks_file
-from sentinel.checkup import gpus as gpus_file
 from sentinel.checkup.configured import configured
 from sentinel.checkup.frameworks import TESTED, at_least, frameworks
-from sentinel.checkup.gpus import gpus
 from sentinel.checkup.places import places
 from sentinel.checkup.remark import Grade, Remark, mend, note, well
 from sentinel.checkup.runs import runs
 from sentinel.checkup.versions import versions
-from sentinel.sources.nvml import NoLibraryError, Nvml
 from sentinel.wire.identity import Identity
 from sentinel.wire.places import home, ring_dir, ring_path
 from sentinel.wire.ring import RingWriter
@@ -245,47 +240,6 @@ def test_ports_that_are_all_taken_are_to_be_mended(monkeypatch):
         found = by_subject(configured())["port"]
 
     assert (found.grade, str(port) in found.says) == (Grade.MEND, True)
-
-
-def test_a_machine_without_gpus_has_nothing_to_mend(tmp_path):
-    (found,) = gpus(Nvml(drivers=[tmp_path / "absent"]).look)
-
-    assert (found.grade, found.says) == (Grade.WELL, "none on this machine")
-
-
-def test_gpus_that_are_well_are_counted():
-    (found,) = gpus(Nvml(FakeNvml([Card(), Card()])).look)
-
-    assert (found.grade, found.says) == (Grade.WELL, "2 measured (H100)")
-
-
-def test_what_is_wrong_with_a_gpu_is_told_of_that_one():
-    cards = [Card(), Card(lost=True), Card(ecc=3), Card(reasons=0x40)]
-    found = by_subject(gpus(Nvml(FakeNvml(cards)).look))
-
-    assert {s: r.grade for s, r in found.items() if r.grade is not Grade.WELL} == {
-        "gpu 1": Grade.MEND,
-        "gpu 2": Grade.MEND,
-        "gpu 3": Grade.NOTE,
-    }
-
-
-@pytest.mark.parametrize("error", [NVMLError("Driver Not Loaded"), NoLibraryError("no: pip it")])
-def test_a_driver_that_cannot_be_asked_is_to_be_mended(error):
-    def refuse():
-        raise error
-
-    (found,) = gpus(refuse)
-    assert found.grade is Grade.MEND
-
-
-def test_a_driver_that_hangs_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(gpus_file, "PATIENCE", 0.05)
-    held = Event()
-
-    (found,) = gpus(held.wait)
-    assert "not answered" in found.says
-    held.set()
 
 
 def test_without_a_run_there_is_nothing_to_mend():
