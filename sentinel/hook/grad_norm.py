@@ -26,8 +26,9 @@ OFTEN = 10
 CHEAP = 1e-3
 """Seconds."""
 SELDOM = 1000
-TOGETHER = (1, 10, 100, SELDOM)
-"""Strides where each rank has a part: parts of different steps could not be brought together."""
+TOGETHER = (1, 2, 10, 20, 100, 200, SELDOM)
+"""Strides where each rank has a part, each a multiple of those before, so that ranks which choose
+differently still meet: parts of different steps could not be brought together."""
 
 
 @dataclass

@@ -1,0 +1,140 @@
+"""Models spread over ranks: every rank tells its loss, and the norm of the whole gradient is had.
+
+DDP, FSDP2, HSDP and FSDP1, clipped and not, against one model in plain PyTorch that sees the
+batches of all ranks.
+"""
+
+import json
+from math import hypot
+from pathlib import Path
+
+import pytest
+from needed import need
+
+from sentinel.record import Event
+
+need("torch")
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+
+HERE = Path(__file__).parent
+CLOSE = 1e-6
+
+
+@pytest.fixture
+def spread(torchrun, told, headers, tmp_path):
+    """Runs cases on that many ranks, and holds against each other what may differ in none of them.
+
+    What a rank saw of a case, and what it told of its steps, comes back: by case, then by rank.
+    """
+
+    def run(ranks, *cases):
+        script = (HERE / "sharded_ranks.py").read_text()
+        torchrun(script, ranks, OUT=str(tmp_path), CASES=",".join(cases))
+        own = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
+        records = told()
+        found = {}
+        for case in cases:
+            seen = [each[case] for each in own]
+            said = [_steps(records[rank], case) for rank in range(ranks)]
+            for mine, values in zip(seen, said, strict=True):
+                _same_training(case, mine, values)
+            assert len({tuple(mine["watched"]["losses"]) for mine in seen}) == ranks, case
+            found[case] = seen, said
+        assert all(header.errors == 0 and not any(header.drops) for header in headers().values())
+        return found
+
+    return run
+
+
+def _steps(said, case):
+    chosen = [r for r in said if r.event is Event.STEP and r.run.rpartition("-")[0] == case]
+    assert [r.beat for r in chosen] == list(range(1, len(chosen) + 1))
+    return [r.values for r in chosen]
+
+
+def _same_training(case, mine, values):
+    """Bit for bit, with the same chances, and without a single collective more."""
+    assert mine["watched"] == mine["unwatched"], case
+    assert mine["same_chance"], case
+    assert mine["unpatched"], case
+    assert mine["collectives"][0] == mine["collectives"][1], case
+    assert sum(mine["collectives"][0].values()) > 0, case
+    assert [v["loss"] for v in values] == mine["watched"]["losses"], case
+
+
+def _told_by_each(found, *cases):
+    """These clip, or hold the gradient whole: every rank tells the norm, of most steps."""
+    for case in cases:
+        seen, said = found[case]
+        truth = seen[0]["hand"]
+        for mine, values in zip(seen, said, strict=True):
+            assert mine["watched"]["losses"] == pytest.approx(mine["hand"]["losses"], rel=1e-5)
+            norms = {at: v["grad_norm"] for at, v in enumerate(values) if "grad_norm" in v}
+            assert {0, 1} <= norms.keys(), case
+            for at, norm in norms.items():
+                assert norm == pytest.approx(truth["norms"][at], rel=CLOSE), case
+            assert not any("grad_norm_local" in v for v in values), case
+            if mine["watched"]["norms"]:
+                clipped = [hypot(*each) for each in mine["watched"]["norms"]]
+                told = [v["grad_norm"] for v in values]
+                assert told == pytest.approx(clipped, rel=1e-7 if len(seen) > 2 else 0), case
+        whole = [[v.get("grad_norm") for v in values] for values in said]
+        if seen[0]["watched"]["norms"]:
+            assert all(each == whole[0] for each in whole), case
+
+
+def _told_in_parts(found, *cases):
+    """Nobody computes the norm: the parts that the ranks tell of a step make it, exactly."""
+    for case in cases:
+        seen, said = found[case]
+        together = []
+        for at, rows in enumerate(zip(*said, strict=True)):
+            assert not any("grad_norm" in v for v in rows), case
+            parts = [v.get("grad_norm_local") for v in rows]
+            # On a loaded machine a rank may find the third or fourth step too dear.
+            if None not in parts:
+                together.append(at)
+                truth = seen[0]["hand"]["norms"][at]
+                assert hypot(*parts) == pytest.approx(truth, rel=CLOSE), case
+                assert parts[0] != parts[1], case
+        assert {0, 1} <= set(together), case
+
+
+def test_ddp_tells_a_loss_of_each_rank_and_the_norm_that_all_have(spread):
+    found = spread(
+        2, "ddp", "ddp-unclipped", "ddp-accumulating", "ddp-static", "ddp-hook", "ddp-join"
+    )
+
+    _told_by_each(found, "ddp", "ddp-unclipped", "ddp-accumulating", "ddp-static", "ddp-hook")
+    # One rank ran out of batches a step before the other, which went on with half a gradient.
+    seen, said = found["ddp-join"]
+    assert [len(values) for values in said] == [4, 3]
+    for mine, values in zip(seen, said, strict=True):
+        assert [[v["grad_norm"]] for v in values] == mine["watched"]["norms"]
+
+
+def test_fsdp_tells_the_norm_where_it_is_clipped_and_its_parts_where_it_is_not(spread):
+    found = spread(
+        2,
+        *("fsdp2", "fsdp2-halves", "fsdp2-unclipped", "fsdp2-accumulating", "fsdp2-partly"),
+        *("fsdp1", "fsdp1-unclipped", "fsdp1-named", "fsdp1-named-clipped", "fsdp1-grads"),
+        "fsdp1-whole",
+    )
+
+    _told_by_each(found, "fsdp2", "fsdp2-halves", "fsdp1", "fsdp1-named-clipped", "fsdp1-whole")
+    _told_in_parts(
+        found,
+        *("fsdp2-unclipped", "fsdp2-accumulating", "fsdp2-partly"),
+        *("fsdp1-unclipped", "fsdp1-named", "fsdp1-grads"),
+    )
+
+
+def test_replicas_of_a_part_count_once(spread):
+    found = spread(
+        4,
+        *("hsdp", "hsdp-unclipped", "hsdp-partly", "hsdp-mixed", "hsdp-mixed-apart"),
+        *("hsdp1", "hsdp1-unclipped"),
+    )
+
+    _told_by_each(found, "hsdp", "hsdp-mixed-apart", "hsdp1")
+    _told_in_parts(found, "hsdp-unclipped", "hsdp-partly", "hsdp-mixed", "hsdp1-unclipped")

@@ -1,0 +1,156 @@
+"""Shares of a gradient, for ranks that are only thought of: each rule by itself, and refusals."""
+
+import pytest
+from needed import need
+
+need("torch")
+
+import torch
+import torch.distributed as dist
+from hooked import Told
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor._ops._math_ops import _NormPartial
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from sentinel.hook.grad_norm import GradNorm
+from sentinel.hook.loop import Loop
+from sentinel.hook.scalars import Refused
+from sentinel.hook.share import Share
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+
+ONES, TWOS = torch.ones(4), torch.full((4,), 2.0)
+"""Of norm 2 and 4."""
+
+
+@pytest.fixture
+def mesh():
+    """Two pairs of ranks, of which we are the first; nothing can be sent."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    yield init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "parts"))
+    dist.destroy_process_group()
+
+
+class Thing:
+    """A parameter, or an optimizer."""
+
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+
+def optimizer(*grads, **marks):
+    return Thing(param_groups=[{"params": [Thing(grad=grad, **marks) for grad in grads]}])
+
+
+def spread(tensor, mesh, *placements):
+    return DTensor.from_local(tensor, mesh, placements, run_check=False)
+
+
+def test_a_part_that_is_held_twice_counts_half_on_each(mesh):
+    gradients = optimizer(
+        spread(ONES, mesh, Replicate(), Shard(0)), spread(TWOS, mesh, Shard(0), Shard(0))
+    )
+
+    assert GradNorm().measure(gradients) == {
+        "grad_norm_local": pytest.approx((4 / 2 + 16) ** 0.5, rel=1e-6)
+    }
+
+
+def test_what_is_whole_everywhere_is_the_norm_itself(mesh):
+    both = (Replicate(), Replicate())
+    gradients = optimizer(spread(ONES, mesh, *both), spread(TWOS, mesh, *both))
+
+    assert GradNorm().measure(gradients) == {"grad_norm": pytest.approx(20**0.5, rel=1e-6)}
+
+
+def test_a_plain_gradient_beside_parts_is_held_by_as_many_ranks_as_they(mesh):
+    gradients = optimizer(spread(ONES, mesh, Shard(0), Shard(0)), TWOS)
+
+    assert GradNorm().measure(gradients) == {
+        "grad_norm_local": pytest.approx((4 + 16 / 4) ** 0.5, rel=1e-6)
+    }
+
+
+def test_a_smaller_mesh_beside_a_larger_one_is_taken_as_it_says(mesh):
+    gradients = optimizer(
+        spread(ONES, mesh["parts"], Shard(0)), spread(TWOS, mesh, Replicate(), Shard(0)), TWOS
+    )
+
+    assert GradNorm().measure(gradients) == {
+        "grad_norm_local": pytest.approx((4 + 16 / 2 + 16 / 4) ** 0.5, rel=1e-6)
+    }
+
+
+def test_gradients_that_have_still_to_be_summed_are_refused_and_counted(mesh, tmp_path):
+    gradients = optimizer(spread(ONES, mesh, Partial(), Shard(0)))
+    with pytest.raises(Refused):
+        GradNorm().measure(gradients)
+
+    told = Told(tmp_path / "0-0.ring")
+    loop = Loop(told.recorder)
+    loop.before_step(gradients, (), {})
+
+    assert told.drops() == {"shape": 1}
+    assert loop.found == {}
+
+
+def test_a_norm_that_an_older_version_left_in_parts_is_a_part(mesh):
+    """There, clipping gives a norm that its user is to bring together."""
+    first = torch.ones(4)
+    norm = GradNorm()
+    parts = (_NormPartial(2), _NormPartial(2))
+    norm.clipped([first], spread(torch.tensor(3.0), mesh, *parts))
+    assert norm.of_clips(optimizer(first)) == {"grad_norm_local": 3.0}
+
+    # Beside others that are whole, on as many ranks.
+    second, third = torch.ones(4), torch.ones(4)
+    norm.clipped([first], spread(torch.tensor(3.0), mesh, Replicate(), _NormPartial(2)))
+    norm.clipped([second], spread(torch.tensor(4.0), mesh, Replicate(), Replicate()))
+    norm.clipped([third], torch.tensor(2.0))
+    assert norm.of_clips(optimizer(first, second, third)) == {
+        "grad_norm_local": pytest.approx((9 / 2 + 16 / 4 + 4 / 4) ** 0.5)
+    }
+
+
+@pytest.mark.parametrize("placement", [Partial(), Shard(0)])
+def test_a_norm_that_cannot_be_a_part_is_refused(mesh, placement):
+    first, norm = torch.ones(4), GradNorm()
+    scalar = torch.tensor(3.0) if placement == Partial() else torch.tensor([3.0])
+    norm.clipped([first], spread(scalar, mesh, Replicate(), placement))
+
+    if placement == Partial():
+        with pytest.raises(Refused):
+            norm.of_clips(optimizer(first))
+    else:
+        assert norm.of_clips(optimizer(first)) == {"grad_norm_local": pytest.approx(3 / 2**0.5)}
+
+
+def test_flattened_parameters_that_nobody_told_of_are_refused():
+    """Wrapped before the run began: a part, or the whole, for all we know."""
+    with pytest.raises(Refused):
+        GradNorm().measure(optimizer(ONES, _fsdp_flattened=True))
+
+
+def test_a_rank_without_any_gradient_has_a_share_of_nothing():
+    norm = GradNorm()
+    frozen = optimizer(None, _fsdp_flattened=True)
+    assert norm.measure(frozen) == {}
+
+    norm.flattened = dict.fromkeys(frozen.param_groups[0]["params"], Share(1, 2))
+    assert norm.measure(frozen) == {"grad_norm_local": 0.0}
+
+
+def test_ranks_whose_measuring_costs_differ_measure_their_parts_at_the_same_steps():
+    """Parts of different steps could not be brought together."""
+    cheap, dear, dearest = GradNorm(in_parts=True), GradNorm(in_parts=True), GradNorm(in_parts=True)
+    cheap.costs.extend([0.0001] * 3)
+    dear.costs.extend([0.005] * 3)
+    dearest.costs.extend([0.02] * 3)
+
+    measured = [
+        {step for step in range(1, 201) if rank.due(0.1)} for rank in (cheap, dear, dearest)
+    ]
+
+    assert [len(steps) for steps in measured] == [200, 20, 10]
+    assert measured[2] <= measured[1] <= measured[0]
