@@ -48,6 +48,7 @@ class Events:
         self._tap, self._phases = tap, phases
         self._met: Any = None
         """The arguments, weakly, of the trainer that is known already."""
+        self._trained = False
         self._began_after: int | None = None
         """The step that another training began after, until its first step has told so."""
 
@@ -74,7 +75,8 @@ class Events:
         """A training begins, or we come upon one: say what it is."""
         if event == "on_train_begin":
             self._phases.end(_AFTERWARDS)
-            self._began_after = None if self._met is None else state.global_step
+            self._began_after = state.global_step if self._trained else None
+            self._trained = True
         self._met = weakref.ref(args)
         if not state.is_local_process_zero:
             return
