@@ -57,13 +57,18 @@ def _arm(arguments: Arguments | None) -> None:
     tracking: Any = sys.modules["verl.utils.tracking"].Tracking
     original: Any = vars(tracking)["__init__"]
 
+    armed = [True]
+
     @functools.wraps(original)
     def first(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if vars(tracking)["__init__"] is not first:
+        if not armed:
             return original(self, *args, **kwargs)
-        tracking.__init__ = original
-        if current() is None:
-            begin(arguments)
+        armed.clear()
+        if vars(tracking)["__init__"] is first:
+            tracking.__init__ = original
+        if current() is not None:
+            return original(self, *args, **kwargs)
+        begin(arguments)
         # The session's own taps stand there now: they are to see this very call.
         return vars(tracking)["__init__"](self, *args, **kwargs)
 

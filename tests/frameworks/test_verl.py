@@ -1,0 +1,252 @@
+"""verl's own Tracking and file logger, as they are installed; its processes as Ray starts them."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from needed import need
+
+need("torch", "verl", "ray", "tensordict", "omegaconf", "orjson", "tensorboard")
+
+import numpy as np
+import torch
+
+import sentinel
+from sentinel.callbacks import verl as plugin
+from sentinel.hook import session
+from sentinel.hook.arguments import Arguments
+from sentinel.hook.unattended import end
+from sentinel.record import Event
+from sentinel.sources import verl as source
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+
+watched = sentinel.monitor(run="test", agent=False, strict=True)
+
+CONFIG = {
+    "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False, "kl_ctrl": {"kl_coef": 0.1}},
+    "actor_rollout_ref": {
+        "model": {"path": "/models/tiny"},
+        "actor": {
+            "use_kl_loss": True,
+            "kl_loss_coef": 0.001,
+            "kl_loss_type": "low_var_kl",
+            "optim": {"lr": 1e-6},
+        },
+        "rollout": {"n": 8, "name": "vllm"},
+    },
+    "trainer": {
+        "save_freq": 2,
+        "total_training_steps": None,
+        "default_local_dir": "/ckpt",
+        "wandb_proxy": "http://user:secret@proxy",
+    },
+}
+
+SAID = [
+    {"val-core/gsm8k/acc": 0.25},
+    {"actor/ppo_kl": 0.001, "critic/score/mean": np.float32(0.5), "training/global_step": 1},
+    {"actor/ppo_kl": math.nan, "critic/score/mean": 0.75, "timing_s/save_checkpoint": 2.5},
+    {"actor/ppo_kl": math.inf, "critic/score/mean": torch.tensor(1.0), "text": "none"},
+]
+
+
+@pytest.fixture
+def tracking(tmp_path, monkeypatch):
+    """The class `Tracking`, with its files in this test's directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "verl.jsonl"))
+    monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "tb"))
+    from verl.utils import tracking
+
+    before = {name: vars(tracking.Tracking)[name] for name in ("__init__", "log")}
+    yield tracking.Tracking
+    assert {name: vars(tracking.Tracking)[name] for name in before} == before
+
+
+def plain(row):
+    """What verl's encoder can write."""
+    return {k: v for k, v in row.items() if not isinstance(v, torch.Tensor | str)}
+
+
+def test_what_verl_logs_is_told_under_its_number_and_by_its_keys_once(tracking, told, facts):
+    with watched:
+        tracker = tracking("maths", "first", ["tensorboard"], CONFIG)
+        for step, row in enumerate(SAID):
+            tracker.log({k: v for k, v in row.items() if k != "text"}, step=step)
+        tracker.finish()
+
+    records = told()[0]
+    steps = [r for r in records if r.event is Event.STEP]
+    assert [r.step for r in steps] == [1, 2, 3]
+    assert [r.values["critic/score/mean"] for r in steps] == [0.5, 0.75, 1.0]
+    kl = [r.values["actor/ppo_kl"] for r in steps]
+    assert kl[0] == 0.001
+    assert math.isnan(kl[1])
+    assert math.isinf(kl[2])
+    saves = [(r.step, r.facts["path"]) for r in records if r.event is Event.SAVE]
+    assert saves == [(2, "/ckpt/global_step_2")]
+    evals = [(r.step, r.values["val-core/gsm8k/acc"]) for r in records if r.event is Event.EVAL]
+    assert evals == [(0, 0.25)]
+    known = facts()[0]
+    assert known["tap/verl"] == "on"
+    expected = {
+        "framework": "verl",
+        "algorithm": "grpo",
+        "model": "tiny",
+        "experiment": "first",
+        "beta": 0.001,
+        "kl_loss_type": "low_var_kl",
+        "use_kl_loss": "true",
+        "learning_rate": 1e-6,
+        "num_generations": 8,
+        "save_steps": 2,
+    }
+    assert {name: known[name] for name in expected} == expected
+    assert "max_steps" not in known
+    assert not any("secret" in str(fact) for fact in known.values())
+
+
+def test_its_file_read_back_says_what_was_heard(tracking, told, tmp_path):
+    with watched:
+        tracker = tracking("maths", "first", "file", CONFIG)
+        for step, row in enumerate(SAID):
+            tracker.log(plain(row), step=step)
+        tracker.finish()
+
+    path = tmp_path / "verl.jsonl"
+    assert source.recognises(path, path.read_bytes()[:4096])
+    read = [r for r in source.read(path) if r.event is not Event.START]
+    heard = [r for r in told()[0] if r.event in {Event.STEP, Event.SAVE, Event.EVAL}]
+    assert [(r.event, r.step) for r in read] == [(r.event, r.step) for r in heard]
+    assert math.isnan(read[2].values["kl_old"])
+
+
+def test_a_restart_begins_the_file_anew(tracking, tmp_path):
+    for step in (1, 7):
+        tracker = tracking("maths", "first", "file")
+        tracker.log({"actor/ppo_kl": 0.5}, step=step)
+        tracker.finish()
+
+    assert [r.step for r in source.read(tmp_path / "verl.jsonl")] == [7, 7]
+
+
+def test_what_is_no_mapping_or_has_no_number_is_verls_own_affair(tracking, told):
+    with watched:
+        tracker = tracking("maths", "first", [])
+        tracker.log(None, step=1)
+        tracker.log({"text": "x"}, step=2)
+
+    assert [r.step for r in told()[0] if r.event is Event.STEP] == [2]
+
+
+def test_the_process_that_drives_is_watched_from_the_moment_it_makes_its_trackers(
+    tracking, told, facts
+):
+    plugin.watch(Arguments(run="test", agent=False, strict=True))
+    try:
+        assert session.current() is None
+        tracker = tracking("maths", "first", "file", config=CONFIG)
+        assert session.current() is not None
+        tracker.log({"actor/ppo_kl": 0.5}, step=1)
+        tracker.finish()
+    finally:
+        end()
+
+    assert [dict(r.values)["actor/ppo_kl"] for r in told()[0] if r.event is Event.STEP] == [0.5]
+    assert facts()[0]["algorithm"] == "grpo"
+
+
+def test_a_session_that_is_on_is_enough(tracking, told):
+    theirs = vars(tracking)["__init__"]
+    plugin.watch(Arguments(run="other"))
+    with watched:
+        tracking("maths", "first", "file").log({"actor/ppo_kl": 0.5}, step=1)
+    tracking("maths", "first", "file")
+    assert session.current() is None
+    # What the run was patched over, it put back: it does nothing any more.
+    assert vars(tracking)["__init__"].__wrapped__ is theirs
+    tracking.__init__ = theirs
+
+    assert [r.step for r in told()[0] if r.event is Event.STEP] == [1]
+
+
+def test_nobody_is_watched_who_did_not_ask(monkeypatch):
+    assert not plugin.asked()
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "other,sentinel.callbacks.verl")
+    assert plugin.asked()
+    monkeypatch.setenv("SENTINEL_OFF", "1")
+    assert not plugin.asked()
+    monkeypatch.delenv("SENTINEL_OFF")
+    monkeypatch.delenv("VERL_USE_EXTERNAL_MODULES")
+    monkeypatch.setenv("SENTINEL_RUN_ID", "named")
+    assert plugin.asked()
+
+
+def test_the_entry_point_is_declared():
+    declared = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert f'[project.entry-points."verl.plugins"]\nsentinel = "{plugin.__name__}"\n' in declared
+
+
+ACTOR = """
+import json
+import warnings
+
+warnings.filterwarnings("ignore")
+
+from sentinel.hook.spawn import Keeper
+
+Keeper.start = lambda self: None
+
+import torch
+import verl
+
+from sentinel.hook import session
+
+assert session.current() is None
+layer = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+losses = []
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = (layer(torch.ones(4, 2)) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+identity = session.current().identity
+print("TOLD " + json.dumps([losses, identity.run, identity.rank,
+      identity.world_size, identity.local_world_size]))
+"""
+
+
+def test_a_rank_as_ray_starts_it_is_watched_from_its_first_backward_pass(tmp_path, told):
+    path = tmp_path / "actor.py"
+    path.write_text(ACTOR)
+    verls = {
+        "VERL_USE_EXTERNAL_MODULES": "sentinel.callbacks.verl",
+        "SENTINEL_RUN_ID": "maths",
+        "WG_PREFIX": "abc",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "RAY_LOCAL_WORLD_SIZE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        env={**os.environ, **verls},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+    line = next(x for x in done.stdout.splitlines() if x.startswith("TOLD "))
+    losses, *place = json.loads(line.removeprefix("TOLD "))
+    assert place == ["maths-ranks", 1, 2, 1]
+    steps = [r for r in told()[1] if r.event is Event.STEP]
+    assert [r.values["loss"] for r in steps] == pytest.approx(losses)
