@@ -193,7 +193,9 @@ def test_a_resumed_training_goes_on_at_its_own_number(build, told, facts):
 def test_a_second_training_in_one_run_says_that_it_began_anew(build, told):
     @watched
     def train():
-        build(max_steps=2).train()
+        first = build(max_steps=2)
+        first.evaluate()
+        first.train()
         build(max_steps=1).train()
 
     train()
@@ -205,7 +207,7 @@ def test_a_second_training_in_one_run_says_that_it_began_anew(build, told):
         0.0,
     ]
     after = [("after training", "begin"), ("after training", "end")]
-    assert phases(told) == [*after, ("after training", "begin")]
+    assert phases(told) == [("eval", "begin"), ("eval", "end"), *after, after[0]]
 
 
 def test_watching_changes_no_number_no_chance_and_leaves_nothing_behind(build):
