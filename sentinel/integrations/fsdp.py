@@ -11,9 +11,9 @@ import sys
 from typing import Any
 
 from sentinel.hook.loop import Loop
-from sentinel.hook.root_loss import RAW
 from sentinel.hook.share import Share
 from sentinel.hook.tap import Tap
+from sentinel.integrations.grad_scaler import around_scale
 
 FRAMEWORK = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
@@ -30,7 +30,8 @@ def attach(tap: Tap) -> None:
     if scaler is None:
         tap.lacks("ShardedGradScaler")
     else:
-        tap.watch(scaler.ShardedGradScaler, "scale", after=parts.scaled)
+        # It has a `scale` of its own, which the tap of GradScaler does not see.
+        tap.replace(scaler.ShardedGradScaler, "scale", lambda scale: around_scale(tap, scale))
 
 
 class Parts:
@@ -58,10 +59,3 @@ class Parts:
         if float(norm_type) == 2.0:
             grads = [p.grad for p in module.parameters() if p.grad is not None]
             self._loop.norm.clipped(grads, norm)
-
-    def scaled(self, scaled: Any, _: Any, loss: Any) -> None:
-        """A loss was scaled, so that half-precision gradients do not vanish."""
-        torch = sys.modules["torch"]
-        if isinstance(loss, torch.Tensor) and isinstance(scaled, torch.Tensor):
-            self._loop.loss.scaled = True
-            setattr(scaled, RAW, loss.detach())

@@ -9,14 +9,17 @@ import torch
 import torch.distributed as dist
 from hooked import Told
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+import sentinel
 from sentinel.hook.grad_norm import GradNorm
 from sentinel.hook.loop import Loop
 from sentinel.hook.scalars import Refused
 from sentinel.hook.share import Share
+from sentinel.record import Event
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -139,6 +142,19 @@ def test_a_rank_without_any_gradient_has_a_share_of_nothing():
 
     norm.flattened = dict.fromkeys(frozen.param_groups[0]["params"], Share(1, 2))
     assert norm.measure(frozen) == {"grad_norm_local": 0.0}
+
+
+def test_the_loss_is_read_before_a_sharded_scaler_scales_it(told):
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer_ = torch.optim.SGD([weight], lr=0.5)
+    scaler = ShardedGradScaler("cpu", init_scale=1024.0, process_group=None)
+    with sentinel.monitor(run="scaled", agent=False, strict=True):
+        loss = weight.sum()
+        scaler.scale(loss).backward()
+        optimizer_.step()
+
+    (values,) = [r.values for r in told()[0] if r.event is Event.STEP]
+    assert values["loss"] == 4.0
 
 
 def test_ranks_whose_measuring_costs_differ_measure_their_parts_at_the_same_steps():
