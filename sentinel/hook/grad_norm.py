@@ -97,11 +97,9 @@ class GradNorm:
             parts, shares = self._parts(learning(optimizer), torch)
             if not parts:
                 return self._nothing(optimizer)
-            # What clip_grad_norm_ calls itself.
-            norms = torch._foreach_norm(parts)  # noqa: SLF001
             alike: dict[Share | None, list[Any]] = {}
-            for norm, share in zip(norms, shares, strict=True):
-                alike.setdefault(share, []).append(norm.float())
+            for norm, share in zip(_norms(parts, torch), shares, strict=True):
+                alike.setdefault(share, []).append(norm)
             totals = [
                 (torch.linalg.vector_norm(torch.stack(each)), share)
                 for share, each in alike.items()
@@ -130,6 +128,16 @@ class GradNorm:
             parts.append(grad)
             shares.append(of_gradient(parameter, self.flattened))
         return parts, shares
+
+
+def _norms(parts: list[Any], torch: Any) -> list[Any]:
+    """What clip_grad_norm_ computes, but never rounded to the precision of half gradients."""
+    wide = torch.float64 if any(p.dtype == torch.float64 for p in parts) else torch.float32
+    try:
+        return list(torch._foreach_norm(parts, 2, dtype=wide))  # noqa: SLF001
+    except TypeError:
+        # Of PyTorch before 2.4.
+        return [norm.to(wide) for norm in torch._foreach_norm(parts)]  # noqa: SLF001
 
 
 def learning(optimizer: Any) -> Iterator[Any]:

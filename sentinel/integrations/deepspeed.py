@@ -196,7 +196,8 @@ def _norm(norm: Any) -> Any:
 
 def _scale(engine: Any) -> dict[str, Any]:
     if not engine.fp16_enabled():
-        return {}
+        # ZeRO leaves steps out in fp32 as well, where the gradient is not finite.
+        return {"skipped_steps": engine.skipped_steps} if engine.skipped_steps else {}
     scale = getattr(engine.optimizer, "cur_scale", None)
     if scale is None:
         scale = getattr(getattr(engine.optimizer, "loss_scale_config", None), "cur_scale", None)

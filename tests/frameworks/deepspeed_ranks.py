@@ -36,6 +36,7 @@ CASES = {
     "zero1-bf16": {"stage": 1, "dtype": torch.bfloat16},
     "zero2-direct": {"stage": 2, "direct": True},
     "zero2-undivided": {"stage": 2, "undivided": True},
+    "zero1-nan": {"stage": 1, "sick": 2},
 }
 kept = []
 
@@ -76,7 +77,17 @@ def config(name, stage, clip=CLIP, dtype=torch.float32):
     }
 
 
-def train(name, *, stage, clip=CLIP, dtype=torch.float32, direct=False, undivided=False, save=None):
+def train(
+    name,
+    *,
+    stage,
+    clip=CLIP,
+    dtype=torch.float32,
+    direct=False,
+    undivided=False,
+    sick=None,
+    save=None,
+):
     model = net()
     engine, *_ = deepspeed.initialize(
         model=model,
@@ -91,6 +102,8 @@ def train(name, *, stage, clip=CLIP, dtype=torch.float32, direct=False, undivide
         losses = []
         for micro in range(GAS):
             loss = loss_of(engine, batch(step, micro, RANK, dtype)) + 0 * torch.rand(1).sum()
+            if (step, RANK) == (sick, 1):
+                loss = loss * float("nan")
             losses.append(loss.item())
             if direct:
                 loss.backward()
@@ -103,6 +116,7 @@ def train(name, *, stage, clip=CLIP, dtype=torch.float32, direct=False, undivide
         norm = engine.get_global_grad_norm()
         seen["norms"].append(None if norm is None else float(norm))
         seen["steps"].append(engine.global_steps)
+        seen["skipped"] = engine.skipped_steps
     if save is not None:
         engine.save_checkpoint(str(save), tag="last")
     return seen

@@ -60,6 +60,17 @@ def test_a_part_that_is_held_twice_counts_half_on_each(mesh):
     }
 
 
+def test_half_gradients_have_a_norm_that_is_not_rounded_like_them():
+    half = torch.linspace(0.1, 0.9, 1000).to(torch.bfloat16)
+    mixed = [half, torch.full((3,), 0.7)]
+    for gradients in (mixed, [*mixed, torch.ones(2, dtype=torch.float64)]):
+        truth = sum(float((grad.double() ** 2).sum()) for grad in gradients) ** 0.5
+
+        norm = GradNorm().measure(optimizer(*gradients))["grad_norm"]
+
+        assert float(norm) == pytest.approx(truth, rel=1e-6)
+
+
 def test_what_is_whole_everywhere_is_the_norm_itself(mesh):
     both = (Replicate(), Replicate())
     gradients = optimizer(spread(ONES, mesh, *both), spread(TWOS, mesh, *both))
