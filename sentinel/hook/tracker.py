@@ -4,13 +4,15 @@ Only numbers are looked at; texts, tables and pictures are passed over untouched
 reports to a tracker has told us the same already: while it does, nothing is heard here.
 
 A tracker's step may count steps, batches, samples or epochs. It is taken for the trainer's number
-where its series counts optimizer steps, or where nobody else counts any; else our own count stands.
+where its series was seen to count optimizer steps, or where nobody takes any; never where a
+framework numbers the steps. Else our own count stands.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
+from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,26 +54,40 @@ def repeats(tap: Tap, owner: Any, name: str) -> None:
 
 @dataclass
 class Steps:
-    """Which of the step numbers that trackers are given are the trainer's own."""
+    """Which of the step numbers that a tracker is given are the trainer's own."""
 
     clock: StepClock
     last: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
     """Of each series its last number, and how many optimizer steps there had been."""
     counting: set[Hashable] = field(default_factory=set)
     """Series that were seen to count optimizer steps."""
+    alone: set[Hashable] = field(default_factory=set)
+    """Series that went on while nobody took an optimizer step."""
+    told: deque[int] = field(default_factory=lambda: deque(maxlen=16))
+    """Numbers believed of late."""
+    numbered: bool = False
+    """Somebody else numbers the steps: a framework, or the user with `sentinel.log`."""
 
     def believed(self, series: Hashable, step: Any) -> int | None:
-        """The number, where it is the trainer's; None where our own count is better."""
+        """The number, where it is the trainer's; None where another count is better."""
+        known = self.clock.given
+        self.numbered = self.numbered or not (known is None or known in self.told)
         given = step if type(step) is int else _whole(step)
+        if given is None or self.numbered or not self._counts(series, given):
+            return None
+        self.told.append(given)
+        return given
+
+    def _counts(self, series: Hashable, given: int) -> bool:
         taken = self.clock.optimizer_steps
-        if given is None or not taken:
-            return given
         last, before = self.last.get(series, (given, taken))
         if series in self.last or len(self.last) < SERIES:
             self.last[series] = given, taken
         if taken > before and given - last == taken - before:
             self.counting.add(series)
-        return given if series in self.counting else None
+        if not taken and given != last:
+            self.alone.add(series)
+        return series in (self.counting if taken else self.alone)
 
 
 @dataclass

@@ -1,9 +1,6 @@
 """Lightning, as it is installed: its numbers, its pitfalls, and nothing left behind."""
 
-import json
 import random
-import sys
-from pathlib import Path
 
 import pytest
 from needed import need
@@ -13,120 +10,14 @@ need("lightning", "torch")
 import lightning.pytorch as L
 import numpy as np
 import torch
-from loops import norm
+from lightnings import Net, Two, column, data, net, patched, steps, trainer
 
 import sentinel
-from sentinel.callbacks import lightning as callbacks
-from sentinel.hook import session, unattended
 from sentinel.record import Event
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
 watched = sentinel.monitor(run="test", agent=False, strict=True)
-
-
-class Net(L.LightningModule):
-    """One linear layer; keeps what the test compares with."""
-
-    def __init__(self, lr=0.1, **logged):
-        super().__init__()
-        self.save_hyperparameters("lr")
-        self.layer = torch.nn.Linear(4, 1)
-        self.logged = logged
-        self.losses, self.norms = [], []
-
-    def training_step(self, batch, at):
-        loss = (self.layer(batch) ** 2).mean()
-        self.losses.append(float(loss))
-        self.log("train_loss", loss, **self.logged)
-        self.log("kl", 0.25 * at)
-        return loss
-
-    def on_before_optimizer_step(self, optimizer):
-        self.norms.append(norm(self.parameters()))
-
-    def validation_step(self, batch, at):
-        self.log("val_loss", (self.layer(batch) ** 2).mean())
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=self.hparams.lr)
-
-
-class Two(L.LightningModule):
-    """Manual optimization, with a large optimizer and a small one."""
-
-    automatic_optimization = False
-
-    def __init__(self):
-        super().__init__()
-        self.large, self.small = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
-        self.losses = []
-
-    def training_step(self, batch, at):
-        large, small = self.optimizers()
-        for optimizer, part in ((large, self.large), (small, self.small)):
-            loss = (part(batch) ** 2).mean()
-            optimizer.zero_grad()
-            self.manual_backward(loss)
-            optimizer.step()
-            if part is self.large:
-                self.losses.append(float(loss))
-        self.log("reward", float(at))
-
-    def configure_optimizers(self):
-        return [
-            torch.optim.SGD(self.large.parameters(), lr=0.1),
-            torch.optim.SGD(self.small.parameters(), lr=0.2),
-        ]
-
-
-def data(count=32, size=4):
-    generator = torch.Generator().manual_seed(1)
-    rows = torch.randn(count, 4, generator=generator)
-    return torch.utils.data.DataLoader(rows, batch_size=size)
-
-
-def trainer(tmp_path, **settings):
-    quiet = {"logger": False, "enable_checkpointing": False}
-    return L.Trainer(
-        accelerator="cpu",
-        devices=1,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-        **{**quiet, **settings},
-    )
-
-
-def net(**logged):
-    torch.manual_seed(0)
-    return Net(**logged)
-
-
-def steps(told):
-    return [r for r in told()[0] if r.event is Event.STEP]
-
-
-def column(told, name):
-    return [r.values[name] for r in steps(told) if name in r.values]
-
-
-def patched():
-    """Everything our taps replace, as it stands."""
-    logs = "lightning.pytorch.trainer.connectors.logger_connector"
-    owners = (
-        (sys.modules[f"{logs}.result"]._ResultCollection, ("update_metrics", "metrics")),
-        (
-            sys.modules[f"{logs}.logger_connector"]._LoggerConnector,
-            ("on_batch_end", "on_epoch_end", "log_metrics"),
-        ),
-        (sys.modules["lightning.pytorch.trainer.call"], ("_call_callback_hooks",)),
-        (L.Trainer, ("save_checkpoint",)),
-        (sys.modules["lightning.pytorch.loops.evaluation_loop"]._EvaluationLoop, ("run",)),
-        (sys.modules["lightning.pytorch.loops.prediction_loop"]._PredictionLoop, ("run",)),
-        (torch.Tensor, ("backward",)),
-    )
-    return [vars(owner)[name] for owner, names in owners for name in names]
 
 
 def test_every_step_has_lightnings_number_and_its_numbers_are_right(tmp_path, told, facts):
@@ -284,114 +175,24 @@ def test_training_is_the_same_to_the_bit_with_us_and_without(tmp_path):
     assert within == without
 
 
-def test_a_callback_alone_watches_from_the_beginning_of_fit_to_its_end(tmp_path, told, monkeypatch):
-    model = net()
-    ours = callbacks.SentinelCallback(run="test", agent=False, strict=True)
-    fit = trainer(tmp_path, max_steps=4, callbacks=[ours])
-    before = patched()
-    fit.fit(model, data())
+def test_what_goes_to_a_logger_is_heard_once_and_the_users_own_words_too(tmp_path, told):
+    from lightning.pytorch.loggers import TensorBoardLogger
 
-    assert session.current() is None
-    assert all(now is then for now, then in zip(patched(), before, strict=True))
-    assert column(told, "loss") == pytest.approx(model.losses)
+    model = net()
+    step = model.training_step
+
+    def talking(batch, batch_idx):
+        model.logger.experiment.add_scalar("mine", batch_idx, batch_idx)
+        return step(batch, batch_idx)
+
+    model.training_step = talking
+    logger = TensorBoardLogger(tmp_path)
+    fit = trainer(tmp_path, max_steps=4, logger=logger, log_every_n_steps=1)
+    with watched:
+        fit.fit(model, data())
+
+    assert column(told, "kl") == [0.0, 0.25, 0.5, 0.75]
+    assert column(told, "logged_loss") == pytest.approx(model.losses)
+    assert column(told, "mine") == [0, 1, 2, 3]
+    # Lightning numbers the steps, and nobody else.
     assert column(told, "global_step") == [1, 2, 3, 4]
-    assert told()[0][-1].facts["outcome"] == "finished"
-
-
-def test_a_callback_says_by_what_a_fit_ended(tmp_path, told):
-    model = net()
-
-    def broken(batch, batch_idx):
-        raise ZeroDivisionError
-
-    model.training_step = broken
-    ours = callbacks.SentinelCallback(run="test", agent=False, strict=True)
-    with pytest.raises(ZeroDivisionError):
-        trainer(tmp_path, max_steps=4, callbacks=[ours]).fit(model, data())
-
-    assert told()[0][-1].facts["exception"] == "ZeroDivisionError"
-
-
-def test_a_callback_within_a_decorated_function_adds_nothing(tmp_path, told):
-    ours = callbacks.SentinelCallback(run="other")
-    with watched:
-        trainer(tmp_path, max_steps=3, callbacks=[ours]).fit(net(), data())
-        assert session.current() is not None
-
-    assert column(told, "global_step") == [1, 2, 3]
-
-
-def test_the_entry_point_has_a_callback_only_where_the_environment_names_a_run(monkeypatch):
-    assert callbacks.factory() == []
-    monkeypatch.setenv("SENTINEL_RUN_ID", "named")
-    assert [type(each) for each in callbacks.factory()] == [callbacks.SentinelCallback]
-    with watched:
-        assert callbacks.factory() == []
-    assert not unattended._Own.begun
-
-
-RANKS = """
-import warnings
-
-warnings.filterwarnings("ignore")
-
-import lightning.pytorch as L
-import torch
-
-import sentinel
-
-
-class Net(L.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 1)
-        self.losses = []
-
-    def training_step(self, batch, batch_idx):
-        loss = (self.layer(batch) ** 2).mean()
-        self.losses.append(float(loss.detach()))
-        self.log("reward", loss * 0 + self.global_rank)
-        return loss
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-@sentinel.monitor(run="test", agent=False, strict=True)
-def train():
-    L.seed_everything(0)
-    net = Net()
-    rows = torch.randn(32, 4)
-    fit = L.Trainer(
-        accelerator="cpu", devices=2, strategy="ddp", max_steps=4, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-    )
-    fit.fit(net, torch.utils.data.DataLoader(rows, 4))
-    # In one write: two ranks share the pipe.
-    print("\\nLOSSES %d %s\\n" % (fit.global_rank, net.losses), end="", flush=True)
-
-
-train()
-"""
-
-
-def test_every_rank_of_two_tells_its_own_loss_and_its_own_logs(torchrun, told, facts):
-    printed = torchrun(RANKS)
-
-    records = told()
-    assert sorted(records) == [0, 1]
-    for rank in (0, 1):
-        line = next(x for x in printed.splitlines() if x.startswith(f"LOSSES {rank} "))
-        losses = json.loads(line.split(" ", 2)[2])
-        steps = [r for r in records[rank] if r.event is Event.STEP]
-        assert [r.step for r in steps] == [1, 2, 3, 4]
-        assert [r.values["loss"] for r in steps] == pytest.approx(losses)
-        assert [r.values["reward"] for r in steps] == [rank] * 4
-    assert facts()[0]["strategy"] == "DDPStrategy"
-
-
-def test_the_entry_points_name_what_is_there():
-    declared = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    for package in ("lightning.pytorch", "pytorch_lightning"):
-        table = f'[project.entry-points."{package}.callbacks_factory"]'
-        assert f'{table}\nsentinel = "{callbacks.__name__}:factory"\n' in declared

@@ -1,6 +1,7 @@
 """Trackers, as they are installed: what a loop written by hand tells them is heard, once."""
 
 import math
+import random
 
 import pytest
 from needed import need
@@ -9,10 +10,9 @@ need("torch", "wandb", "trackio", "tensorboard", "tensorboardX", "mlflow", "tran
 
 import psutil
 import torch
-from loops import batch, loss_of, model
+from by_hand import column, steps, train
 
 import sentinel
-from sentinel.record import Event
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -34,29 +34,6 @@ def here(tmp_path, monkeypatch):
         "MLFLOW_ALLOW_FILE_STORE": "true",
     }.items():
         monkeypatch.setenv(name, value)
-
-
-def steps(told):
-    return [r for r in told()[0] if r.event is Event.STEP]
-
-
-def column(told, name):
-    return [(r.step, r.values[name]) for r in steps(told) if name in r.values]
-
-
-def train(log, count=4):
-    """A loop as people write it; `log(values, step)` is called behind each step."""
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    losses = []
-    for step in range(count):
-        loss = loss_of(net, batch(step))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss))
-        log({"loss": losses[-1], "kl": 0.125 * step, "reward": -float(step)}, step)
-    return losses
 
 
 class Untouchable:
@@ -191,49 +168,6 @@ def test_mlflow_by_its_functions_and_by_its_client(told):
     assert not column(told, "system/cpu")
 
 
-def test_a_step_that_counts_optimizer_steps_is_the_trainers_number(told, tmp_path):
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer = SummaryWriter(str(tmp_path / "tb"))
-    with watched:
-        train(lambda values, step: writer.add_scalar("kl", values["kl"], 5000 + step))
-    writer.close()
-
-    # What the first number counts shows with the second one.
-    assert [step for step, _ in column(told, "kl")] == [1, 5001, 5002, 5003]
-    assert [r.values.get("global_step") for r in steps(told)] == [None, 5001, 5002, 5003]
-
-
-def test_a_step_that_counts_something_else_moves_nobodys_number(told, tmp_path):
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer = SummaryWriter(str(tmp_path / "tb"))
-
-    def log(values, step):
-        writer.add_scalar("samples", 0.0, 64 * step)
-        if step % 3 == 2:
-            writer.add_scalar("val/loss", 1.0, step // 3)
-
-    with watched:
-        train(log, count=9)
-    writer.close()
-
-    assert [r.values.get("global_step") for r in steps(told)] == [None] * len(steps(told))
-    assert sorted({r.step for r in steps(told)}) == list(range(1, 10))
-    assert [step for step, _ in column(told, "val/loss")] == [3, 6, 9]
-
-
-def test_a_number_that_counted_steps_and_goes_back_is_told_as_it_is(told, tmp_path):
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer, numbers = SummaryWriter(str(tmp_path / "tb")), [10, 11, 12, 3]
-    with watched:
-        train(lambda values, step: writer.add_scalar("kl", values["kl"], numbers[step]))
-    writer.close()
-
-    assert [r.values.get("global_step") for r in steps(told)] == [None, 11, 12, 3]
-
-
 def test_a_nan_is_heard_as_it_was_logged(told):
     import trackio
 
@@ -299,3 +233,22 @@ def test_what_an_accelerator_logs_to_its_trackers_is_heard_once(told, tmp_path):
 
     assert [value for _, value in column(told, "kl")] == [0.0, 0.125, 0.25, 0.375]
     assert [value for _, value in column(told, "mine")] == [1.0]
+
+
+def test_training_is_the_same_to_the_bit_with_us_and_without(tmp_path):
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(tmp_path / "tb"))
+
+    def losses():
+        torch.manual_seed(7)
+        random.seed(7)
+        found = train(lambda values, step: writer.add_scalar("kl", torch.rand(()), step))
+        return found, torch.get_rng_state().tolist(), random.getstate()
+
+    without = losses()
+    with watched:
+        within = losses()
+    writer.close()
+
+    assert within == without

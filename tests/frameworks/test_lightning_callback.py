@@ -1,0 +1,133 @@
+"""Lightning's own ways in, a callback and entry points; and its ranks."""
+
+import json
+from pathlib import Path
+
+import pytest
+from needed import need
+
+need("lightning", "torch")
+
+from lightnings import column, data, net, patched, trainer
+
+import sentinel
+from sentinel.callbacks import lightning as callbacks
+from sentinel.hook import session, unattended
+from sentinel.record import Event
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+
+watched = sentinel.monitor(run="test", agent=False, strict=True)
+
+
+def test_a_callback_alone_watches_from_the_beginning_of_fit_to_its_end(tmp_path, told, monkeypatch):
+    model = net()
+    ours = callbacks.SentinelCallback(run="test", agent=False, strict=True)
+    fit = trainer(tmp_path, max_steps=4, callbacks=[ours])
+    before = patched()
+    fit.fit(model, data())
+
+    assert session.current() is None
+    assert all(now is then for now, then in zip(patched(), before, strict=True))
+    assert column(told, "loss") == pytest.approx(model.losses)
+    assert column(told, "global_step") == [1, 2, 3, 4]
+    assert told()[0][-1].facts["outcome"] == "finished"
+
+
+def test_a_callback_says_by_what_a_fit_ended(tmp_path, told):
+    model = net()
+
+    def broken(batch, batch_idx):
+        raise ZeroDivisionError
+
+    model.training_step = broken
+    ours = callbacks.SentinelCallback(run="test", agent=False, strict=True)
+    with pytest.raises(ZeroDivisionError):
+        trainer(tmp_path, max_steps=4, callbacks=[ours]).fit(model, data())
+
+    assert told()[0][-1].facts["exception"] == "ZeroDivisionError"
+
+
+def test_a_callback_within_a_decorated_function_adds_nothing(tmp_path, told):
+    ours = callbacks.SentinelCallback(run="other")
+    with watched:
+        trainer(tmp_path, max_steps=3, callbacks=[ours]).fit(net(), data())
+        assert session.current() is not None
+
+    assert column(told, "global_step") == [1, 2, 3]
+
+
+def test_the_entry_point_has_a_callback_only_where_the_environment_names_a_run(monkeypatch):
+    assert callbacks.factory() == []
+    monkeypatch.setenv("SENTINEL_RUN_ID", "named")
+    assert [type(each) for each in callbacks.factory()] == [callbacks.SentinelCallback]
+    with watched:
+        assert callbacks.factory() == []
+    assert not unattended._Own.begun
+
+
+RANKS = """
+import warnings
+
+warnings.filterwarnings("ignore")
+
+import lightning.pytorch as L
+import torch
+
+import sentinel
+
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+        self.losses = []
+
+    def training_step(self, batch, batch_idx):
+        loss = (self.layer(batch) ** 2).mean()
+        self.losses.append(float(loss.detach()))
+        self.log("reward", loss * 0 + self.global_rank)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@sentinel.monitor(run="test", agent=False, strict=True)
+def train():
+    L.seed_everything(0)
+    net = Net()
+    rows = torch.randn(32, 4)
+    fit = L.Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", max_steps=4, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )
+    fit.fit(net, torch.utils.data.DataLoader(rows, 4))
+    # In one write: two ranks share the pipe.
+    print("\\nLOSSES %d %s\\n" % (fit.global_rank, net.losses), end="", flush=True)
+
+
+train()
+"""
+
+
+def test_every_rank_of_two_tells_its_own_loss_and_its_own_logs(torchrun, told, facts):
+    printed = torchrun(RANKS)
+
+    records = told()
+    assert sorted(records) == [0, 1]
+    for rank in (0, 1):
+        line = next(x for x in printed.splitlines() if x.startswith(f"LOSSES {rank} "))
+        losses = json.loads(line.split(" ", 2)[2])
+        steps = [r for r in records[rank] if r.event is Event.STEP]
+        assert [r.step for r in steps] == [1, 2, 3, 4]
+        assert [r.values["loss"] for r in steps] == pytest.approx(losses)
+        assert [r.values["reward"] for r in steps] == [rank] * 4
+    assert facts()[0]["strategy"] == "DDPStrategy"
+
+
+def test_the_entry_points_name_what_is_there():
+    declared = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    for package in ("lightning.pytorch", "pytorch_lightning"):
+        table = f'[project.entry-points."{package}.callbacks_factory"]'
+        assert f'{table}\nsentinel = "{callbacks.__name__}:factory"\n' in declared
