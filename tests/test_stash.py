@@ -125,7 +125,7 @@ def test_more_scalars_than_a_row_holds_are_dropped_and_counted(stash, drops):
 
 
 def test_nothing_is_touched_while_a_graph_is_recorded(stash, monkeypatch, drops):
-    monkeypatch.setattr("sentinel.hook.stash._capturing", lambda: True)
+    monkeypatch.setattr("sentinel.hook.stash.capturing", lambda: True)
     stash.put({"loss": torch.tensor(0.5)}, NOW)
 
     assert stash.lanes == {}

@@ -19,6 +19,7 @@ from sentinel.hook.grad_norm import GradNorm
 from sentinel.hook.recorder import Recorder
 from sentinel.hook.root_loss import RootLoss
 from sentinel.hook.scalars import Refused, number
+from sentinel.hook.stash import capturing
 
 PATIENCE = 16
 """Steps of other optimizers, beyond twice what was usual, after which the largest is given up."""
@@ -63,6 +64,9 @@ class Loop:
 
     def on_backward(self, roots: list[Any]) -> None:
         """A backward pass from these roots begins."""
+        if capturing():
+            # What we compute would be computed again by every replay.
+            return
         self.recorder.begins()
         # Inside a step it is a closure's, which may be asked again and again: the last one stands.
         self.loss.over = self.loss.over or bool(self.thread.stepping)
@@ -79,7 +83,7 @@ class Loop:
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer step begins."""
         self.begun += 1
-        if any(owned() is optimizer for owned in self.engines):
+        if capturing() or any(owned() is optimizer for owned in self.engines):
             return
         if in_graph():
             self.fused = weakref.ref(optimizer)

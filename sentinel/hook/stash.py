@@ -67,7 +67,7 @@ class Stash:
     def harvest(self) -> Iterator[tuple[Moment, tuple[str, ...], list[float]]]:
         """Moments whose scalars have arrived, oldest first for each device."""
         for lane in self.lanes.values():
-            if lane.under_way and _capturing():
+            if lane.under_way and capturing():
                 return
             while lane.under_way:
                 row = lane.under_way[0]
@@ -84,7 +84,7 @@ class Stash:
 
     def _start(self, device: Any, group: Mapping[str, Any]) -> Row | None:
         # While a graph is recorded, our copies would become part of it.
-        if _capturing() or len(group) > WIDTH:
+        if capturing() or len(group) > WIDTH:
             return None
         if device not in self.lanes:
             self.lanes[device] = self.make_lane(device)
@@ -110,6 +110,6 @@ def cuda_lane(device: Any) -> Lane:
     return Lane(lambda: kind.current_stream(device), free)
 
 
-def _capturing() -> bool:
+def capturing() -> bool:
     cuda = sys.modules.get("torch.cuda")
-    return bool(cuda and cuda.is_available() and cuda.is_current_stream_capturing())
+    return bool(cuda and cuda.is_available() and cuda.is_current_streamcapturing())

@@ -1,0 +1,285 @@
+"""What watching costs on a GPU, and that nothing of it ever waits for one.
+
+    python benchmarks/gpu.py [--dry] [--blocks 12] [--steps 10]
+
+Four proofs, then a measurement, on the first CUDA or ROCm device:
+
+1. reads: `torch.cuda.set_sync_debug_mode("error")` around every step of a run that is watched, so
+   that PyTorch raises where anything waits for the device.
+2. kernel: while a kernel keeps the device busy for seconds, taps and `log` return at once.
+3. pinned: the rows that values are copied to are page-locked; a copy to others would wait.
+4. graph: a step is captured as a CUDA graph with the taps in, and replayed, with the same losses.
+5. step time: a transformer of a billion parameters in bfloat16, in blocks of steps, by turns with
+   and without the monitor; the median of the paired ratios, and their spread.
+
+Without a GPU it says so, claims nothing, and leaves with 0. `--dry` runs all that a host can run of
+it with a tiny model, to show that the script works: its figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+import sentinel
+from sentinel.hook.session import current
+
+HERE = Path(__file__).parent
+BUSY_CYCLES = 4_000_000_000
+"""Of the kernel that keeps the device busy: about two seconds."""
+AT_ONCE = 0.5
+"""Seconds, a quarter of that kernel: who waited for it took longer."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of the transformer: `batch` sequences of `length` tokens a step."""
+
+    width: int
+    layers: int
+    heads: int
+    length: int
+    batch: int
+
+
+BILLION = Size(width=2048, layers=20, heads=16, length=1024, batch=4)
+TINY = Size(width=32, layers=2, heads=2, length=16, batch=2)
+TOKENS = 512
+
+
+class Model(nn.Module):
+    """A decoder without frills: what a step of language-model training costs."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(TOKENS, size.width)
+        layer = nn.TransformerEncoderLayer(
+            size.width, size.heads, 4 * size.width, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.body = nn.TransformerEncoder(layer, size.layers, enable_nested_tensor=False)
+        self.head = nn.Linear(size.width, TOKENS)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Cross entropy of the next token."""
+        logits = self.head(self.body(self.embed(tokens[:, :-1])))
+        return nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+class Bench:
+    """A model, its optimizer, and one step of both."""
+
+    def __init__(self, size: Size, device: torch.device) -> None:
+        torch.manual_seed(0)
+        kind = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self.device = device
+        self.net = Model(size).to(device, kind)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-4, foreach=True)
+        self.tokens = torch.randint(TOKENS, (size.batch, size.length), device=device)
+        self.at = 0
+
+    def step(self, *, clip: bool = True) -> torch.Tensor:
+        """One step of training, the loss left on the device."""
+        self.at += 1
+        loss = self.net(self.tokens)
+        loss.backward()
+        if clip:
+            clip_grad_norm_(self.net.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        sentinel.log({"loss": loss, "kl": 0.1}, step=self.at)
+        return loss.detach()
+
+    def wait(self) -> None:
+        """Until the device has done all it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return sum(parameter.numel() for parameter in self.net.parameters())
+
+
+@contextmanager
+def watched(**more: Any) -> Iterator[None]:
+    """A run that leaves nothing behind, with no agent beside it."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"SENTINEL_HOME": folder, "SENTINEL_RUNTIME_DIR": folder}
+        with sentinel.monitor(agent=False, **more):
+            yield
+
+
+def reads(bench: Bench) -> str:
+    """Steps under the debug mode that raises where something waits for the device."""
+    with watched(strict=True):
+        bench.step()
+        bench.wait()
+        for clip in (True, False, True):
+            if bench.device.type == "cuda":
+                torch.cuda.set_sync_debug_mode("error")
+            try:
+                bench.step(clip=clip)
+            finally:
+                if bench.device.type == "cuda":
+                    torch.cuda.set_sync_debug_mode("default")
+    return "no tap reads a value of the device"
+
+
+def kernel(bench: Bench) -> str:
+    """Taps behind a kernel that keeps the device busy."""
+    with watched(strict=True):
+        for _ in range(3):
+            bench.step()
+        bench.wait()
+        done = torch.cuda.Event() if bench.device.type == "cuda" else None
+        if done is not None:
+            torch.cuda._sleep(BUSY_CYCLES)  # noqa: SLF001 - PyTorch's own tests keep it busy so
+        began = time.perf_counter()
+        loss = torch.ones((), device=bench.device)
+        weight = nn.Parameter(loss.clone())
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        (weight * 2).backward()
+        optimizer.step()
+        sentinel.log({"loss": loss, "reward": loss}, step=bench.at)
+        took = time.perf_counter() - began
+        if done is not None:
+            done.record()
+            assert not done.query(), "the kernel had ended: make BUSY_CYCLES larger"
+            assert took < AT_ONCE, f"a step took {took:.3f} s while the device was busy"
+        bench.wait()
+    return f"a whole step returned after {took * 1e3:.1f} ms while the device was busy"
+
+
+def pinned(bench: Bench) -> str:
+    """The rows of the stash."""
+    with watched(strict=True):
+        bench.step()
+        session = current()
+        lanes = session.recorder.stash.lanes if session is not None else {}
+        rows = [host for lane in lanes.values() for host, _ in lane.free]
+        assert bench.device.type != "cuda" or rows, "no value went by way of the device's rows"
+        assert all(row.is_pinned() and row.is_contiguous() for row in rows)
+    return f"{len(rows)} rows, every one page-locked and contiguous"
+
+
+def graph(bench: Bench) -> str:
+    """A step recorded as a graph with the taps in, beside one recorded without."""
+    if bench.device.type != "cuda":
+        return "not without a GPU"
+    without = _captured(bench.device)
+    with watched(strict=True):
+        ours = _captured(bench.device)
+    assert without == ours, f"losses differ: {without} and {ours}"
+    return f"captured and replayed with the taps in, to the same {len(ours)} losses"
+
+
+def _captured(device: torch.device) -> list[float]:
+    torch.manual_seed(0)
+    net = nn.Linear(64, 1, device=device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    x = torch.randn(32, 64, device=device)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=False)
+        loss = net(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(aside)
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded):
+        loss = step()
+    losses = []
+    for _ in range(4):
+        recorded.replay()
+        losses.append(loss.item())
+    return losses
+
+
+def step_time(bench: Bench, blocks: int, steps: int) -> dict[str, Any]:
+    """Milliseconds of a step with and without us, in blocks by turns, and the paired ratios."""
+
+    def block() -> float:
+        for _ in range(2):
+            bench.step()
+        bench.wait()
+        began = time.perf_counter()
+        for _ in range(steps):
+            bench.step()
+        bench.wait()
+        return (time.perf_counter() - began) / steps * 1e3
+
+    def watched_block() -> float:
+        with watched():
+            return block()
+
+    block()
+    plain, ours = [], []
+    for turn in range(blocks):
+        pair: list[tuple[list[float], Callable[[], float]]] = [
+            (plain, block),
+            (ours, watched_block),
+        ]
+        random.Random(turn).shuffle(pair)
+        for times, run in pair:
+            times.append(run())
+    ratios = sorted(with_us / without for with_us, without in zip(ours, plain, strict=True))
+    quarter = len(ratios) // 4
+    return {
+        "parameters": bench.size,
+        "without, ms": statistics.median(plain),
+        "with, ms": statistics.median(ours),
+        "ratio": statistics.median(ratios),
+        "ratio, middle half": [ratios[quarter], ratios[-1 - quarter]],
+        "pairs": len(ratios),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dry", action="store_true", help="tiny, on the host; proves nothing")
+    parser.add_argument("--blocks", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=10)
+    asked = parser.parse_args()
+    if not asked.dry and not torch.cuda.is_available():
+        print("There is no GPU here: nothing was measured, and nothing is claimed.")
+        return
+    device = torch.device("cpu" if asked.dry else "cuda")
+    bench = Bench(TINY if asked.dry else BILLION, device)
+    results: dict[str, Any] = {"dry": asked.dry, "torch": torch.__version__}
+    if not asked.dry:
+        results["device"] = torch.cuda.get_device_name()
+    for proof in (reads, kernel, pinned, graph):
+        results[proof.__name__] = proof(bench)
+        print(f"{proof.__name__}: {results[proof.__name__]}", flush=True)
+    results["step time"] = step_time(bench, asked.blocks, asked.steps)
+    print(f"step time: {json.dumps(results['step time'])}")
+    if asked.dry:
+        print("Dry: on the host, with a tiny model. These figures mean nothing.")
+        return
+    (HERE / "results").mkdir(exist_ok=True)
+    (HERE / "results" / "gpu.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""What the taps of PyTorch cost a step: a loop beside itself, with and without the monitor.
+
+    python benchmarks/taps.py [--pairs 15] [--steps 300]
+
+One step is a batch from a `DataLoader`, a forward and a backward pass of a tiny model, clipping and
+an optimizer step: next to nothing is computed, so that whatever is added shows. Blocks of steps are
+timed by turns with and without `sentinel.monitor` (no agent), and compared in pairs: the median
+difference in microseconds a step, and the median ratio, each with its middle half. Times are
+processor time of the training thread. `parts` is the same with one tap left out at a time. Prints
+Markdown and writes results/taps.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+import sentinel
+from sentinel.hook import session
+
+HERE = Path(__file__).parent
+
+
+class Bench:
+    """A loop whose steps cost nearly nothing."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.net = torch.nn.Linear(16, 1)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
+        self.data = torch.utils.data.TensorDataset(torch.randn(4096, 16))
+
+    def block(self, steps: int) -> float:
+        """Microseconds of processor time a step."""
+        loader = iter(torch.utils.data.DataLoader(self.data, batch_size=4))
+        for _ in range(20):
+            self.step(loader)
+        began = time.thread_time_ns()
+        for _ in range(steps):
+            self.step(loader)
+        return (time.thread_time_ns() - began) / steps / 1e3
+
+    def step(self, loader: Iterator[Any]) -> None:
+        (x,) = next(loader)
+        self.optimizer.zero_grad()
+        self.net(x).pow(2).mean().backward()
+        clip_grad_norm_(self.net.parameters(), 1.0)
+        self.optimizer.step()
+
+
+@contextmanager
+def watched(without: str = "") -> Iterator[None]:
+    """A run with no agent, all of whose taps are in but one."""
+    every = session.integrations
+
+    def left() -> dict[str, Any]:
+        return {name: tap for name, tap in every().items() if name != without}
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        os.environ |= {"SENTINEL_HOME": folder, "SENTINEL_RUNTIME_DIR": folder}
+        session.integrations = left
+        try:
+            with sentinel.monitor(agent=False):
+                yield
+        finally:
+            session.integrations = every
+
+
+def compared(bench: Bench, pairs: int, steps: int, without: str = "") -> dict[str, Any]:
+    """Blocks with us and without, in pairs whose order is drawn."""
+    added, ratios = [], []
+    for turn in range(pairs):
+        times = {}
+        for ours in random.Random(turn).sample([True, False], 2):
+            with watched(without) if ours else nullcontext():
+                times[ours] = bench.block(steps)
+        added.append(times[True] - times[False])
+        ratios.append(times[True] / times[False])
+    return {
+        "added, us": statistics.median(added),
+        "added, middle half": _middle(added),
+        "ratio": statistics.median(ratios),
+        "ratio, middle half": _middle(ratios),
+    }
+
+
+def _middle(values: list[float]) -> list[float]:
+    ordered, quarter = sorted(values), len(values) // 4
+    return [ordered[quarter], ordered[-1 - quarter]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=300)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    bench = Bench()
+    bench.block(asked.steps)
+    plain = statistics.median(bench.block(asked.steps) for _ in range(5))
+    results = {
+        "torch": torch.__version__,
+        "load": os.getloadavg()[0],
+        "step without us, us": plain,
+        "all taps": compared(bench, asked.pairs, asked.steps),
+        "without the data loader's": compared(bench, asked.pairs, asked.steps, "data_loader"),
+    }
+    (HERE / "results").mkdir(exist_ok=True)
+    (HERE / "results" / "taps.json").write_text(json.dumps(results, indent=1) + "\n")
+    print(f"A step of {plain:.0f} us of processor time, without us\n")
+    print("| | added, us (middle half) | ratio (middle half) |\n|---|---|---|")
+    for what in ("all taps", "without the data loader's"):
+        row = results[what]
+        low, high = row["added, middle half"]
+        least, most = row["ratio, middle half"]
+        print(
+            f"| {what} | {row['added, us']:.1f} ({low:.1f} to {high:.1f}) "
+            f"| {row['ratio']:.3f} ({least:.3f} to {most:.3f}) |"
+        )
+
+
+if __name__ == "__main__":
+    main()
