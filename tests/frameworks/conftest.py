@@ -54,3 +54,19 @@ def torchrun(tmp_path: Path) -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture(scope="session")
+def tokens():
+    """The tiny tokenizer."""
+    import tiny
+
+    return tiny.tokenizer()
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tokens, tmp_path_factory):
+    """The folder of the tiny model and its tokenizer."""
+    import tiny
+
+    return tiny.saved(tmp_path_factory.mktemp("model") / "tiny-llama", tokens)

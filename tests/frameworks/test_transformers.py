@@ -1,10 +1,11 @@
 """Transformers: what a Trainer does is seen on the very step, whatever it logs of it."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
-from loops import column, norm, steps
+from loops import column, steps
 from needed import need
 from sameness import chance, patches, seed, weights
 
@@ -12,7 +13,8 @@ import sentinel
 from sentinel.record import Event
 
 need("transformers", "accelerate", "datasets")
-import tiny  # noqa: E402
+import tiny
+from truthful import logged, plain
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -20,68 +22,9 @@ watched = sentinel.monitor(run="test", agent=False, strict=True)
 OURS = ("transformers.trainer", "transformers.trainer_callback", "transformers.generation.utils")
 
 
-@pytest.fixture(scope="module")
-def tokens():
-    return tiny.tokenizer()
-
-
 @pytest.fixture
 def build(tokens, tmp_path):
-    """Builds a trainer that keeps the truth: the sum of its losses, and its norms, step by step."""
-    from datasets import Dataset
-    from transformers import Trainer, TrainingArguments
-
-    class Truthful(Trainer):
-        bad = ()
-
-        def compute_loss(self, model, *args, **kwargs):
-            loss = super().compute_loss(model, *args, **kwargs)
-            if not model.training:
-                return loss
-            self.losses = getattr(self, "losses", [])
-            self.losses.append(loss if len(self.losses) not in self.bad else loss * math.nan)
-            return self.losses[-1]
-
-        def training_step(self, model, *args, **kwargs):
-            result = super().training_step(model, *args, **kwargs)
-            self.norms = {**getattr(self, "norms", {}), self.state.global_step: self._norm(model)}
-            return result
-
-        def _norm(self, model):
-            return norm(p for p in model.parameters() if p.grad is not None)
-
-        @property
-        def truth(self):
-            passes = self.args.gradient_accumulation_steps
-            each = [float(loss.detach()) for loss in self.losses]
-            return [sum(each[at : at + passes]) for at in range(0, len(each), passes)]
-
-    def trainer(bad=(), cls=Truthful, callbacks=None, **settings):
-        data = Dataset.from_list(tiny.rows(tokens))
-        known = {
-            "output_dir": str(tmp_path / "out"),
-            "per_device_train_batch_size": 4,
-            "gradient_accumulation_steps": 2,
-            "max_steps": 4,
-            "max_grad_norm": 0.5,
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "use_cpu": True,
-            "report_to": [],
-            "disable_tqdm": True,
-            "seed": 1,
-        }
-        made = cls(
-            tiny.llama(tokens),
-            TrainingArguments(**known | settings),
-            train_dataset=data,
-            eval_dataset=data.select(range(4)),
-            callbacks=callbacks,
-        )
-        made.bad = bad
-        return made
-
-    return trainer
+    return partial(plain, tokens, tmp_path / "out")
 
 
 def phases(told):
@@ -90,10 +33,6 @@ def phases(told):
         for record in told()[0]
         if record.event is Event.PHASE
     ]
-
-
-def logs(trainer, name):
-    return [each[name] for each in trainer.state.log_history if name in each]
 
 
 @pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
@@ -105,10 +44,10 @@ def test_every_step_has_its_number_its_loss_and_the_norm_before_clipping(build, 
     assert column(told, "loss") == pytest.approx(trainer.truth, rel=1e-6)
     assert column(told, "grad_norm") == pytest.approx(list(trainer.norms.values()), rel=1e-5)
     assert min(column(told, "grad_norm")) > 0.5
-    assert column(told, "learning_rate") == logs(trainer, "learning_rate")
-    assert column(told, "logged_loss") == logs(trainer, "loss")
+    assert column(told, "learning_rate") == logged(trainer, "learning_rate")
+    assert column(told, "logged_loss") == logged(trainer, "loss")
     assert column(told, "logged_loss") == pytest.approx(trainer.truth, rel=1e-5)
-    assert column(told, "logged_grad_norm") == logs(trainer, "grad_norm")
+    assert column(told, "logged_grad_norm") == logged(trainer, "grad_norm")
     assert [(r.step, r.beat) for r in steps(told)] == [(n, n) for n in (1, 1, 2, 2, 3, 3, 4, 4)]
     assert column(told, "global_step") == [r.step for r in steps(told)]
 
@@ -131,9 +70,9 @@ def test_a_loss_that_is_no_number_is_seen_where_the_trainer_logs_a_zero(build, t
 
     watched(trainer.train)()
 
-    raw, logged = column(told, "loss"), column(told, "logged_loss")
+    raw, shown = column(told, "loss"), column(told, "logged_loss")
     assert [math.isnan(loss) for loss in raw] == [False, True, True]
-    assert logged[1] == logs(trainer, "loss")[1] == 0.0
+    assert shown[1] == logged(trainer, "loss")[1] == 0.0
     assert math.isnan(column(told, "grad_norm")[1])
 
 
@@ -144,7 +83,7 @@ def test_evaluations_and_checkpoints_are_told_and_are_no_steps(build, told):
 
     evals = [record for record in told()[0] if record.event is Event.EVAL]
     saves = [record for record in told()[0] if record.event is Event.SAVE]
-    assert [record.values["eval_loss"] for record in evals] == logs(trainer, "eval_loss")
+    assert [record.values["eval_loss"] for record in evals] == logged(trainer, "eval_loss")
     assert [record.step for record in evals] == [2, 4]
     assert [record.step for record in saves] == [2, 4]
     assert [Path(save.facts["path"]).name for save in saves] == ["checkpoint-2", "checkpoint-4"]
@@ -193,6 +132,7 @@ def test_a_resumed_training_goes_on_at_its_own_number(build, told, facts):
 def test_a_second_training_in_one_run_says_that_it_began_anew(build, told):
     @watched
     def train():
+        # The first one stays, and its optimizer with it.
         first = build(max_steps=2)
         first.evaluate()
         first.train()
@@ -206,6 +146,7 @@ def test_a_second_training_in_one_run_says_that_it_began_anew(build, told):
         None,
         0.0,
     ]
+    assert "step_time" not in [r.values for r in steps(told) if "loss" in r.values][-1]
     after = [("after training", "begin"), ("after training", "end")]
     assert phases(told) == [("eval", "begin"), ("eval", "end"), *after, after[0]]
 
@@ -217,7 +158,7 @@ def test_watching_changes_no_number_no_chance_and_leaves_nothing_behind(build):
         seed()
         trainer = build(max_steps=3, eval_strategy="steps", eval_steps=2)
         (watched(trainer.train) if watch else trainer.train)()
-        results.append((trainer.truth, logs(trainer, "loss"), weights(trainer.model), chance()))
+        results.append((trainer.truth, logged(trainer, "loss"), weights(trainer.model), chance()))
 
     assert results[0] == results[1]
     assert patches("torch", "torch.nn.utils.clip_grad", *OURS, "accelerate.accelerator") == before
@@ -294,38 +235,3 @@ def test_generation_is_timed_once_however_deep_it_calls_itself(build, tokens, to
     assert len(spent) == 2
     assert spent[0]["generation_time"] > 0
     assert 0 < spent[1]["generation_time"] <= spent[1]["step_time"]
-
-
-def test_the_callback_watches_without_a_decorator(build, told):
-    from sentinel.callbacks.transformers import SentinelCallback
-    from sentinel.hook.session import current
-
-    callback = SentinelCallback(run="test", agent=False, strict=True)
-    trainer = build(callbacks=[callback])
-    assert current() is None
-
-    trainer.train()
-
-    assert current() is None
-    assert column(told, "loss") == pytest.approx(trainer.truth, rel=1e-6)
-    assert [r.step for r in steps(told) if "loss" in r.values] == [1, 2, 3, 4]
-    assert told()[0][-1].facts == {"outcome": "finished"}
-
-
-def test_the_callback_adds_nothing_where_a_run_is_on(build, told):
-    from sentinel.callbacks.transformers import SentinelCallback
-
-    trainer = build(callbacks=[SentinelCallback(run="other", agent=False)])
-
-    watched(trainer.train)()
-
-    assert {record.run for record in told()[0]} == {told()[0][0].run}
-    assert len(column(told, "loss")) == 4
-    assert [r.event for r in told()[0]].count(Event.STOP) == 1
-
-
-def test_the_callback_refuses_a_setting_it_does_not_know():
-    from sentinel.callbacks.transformers import SentinelCallback
-
-    with pytest.raises(sentinel.SettingsError, match="did you mean 'run'"):
-        SentinelCallback(rum="test")

@@ -1,6 +1,5 @@
-"""TRL: its trainers' losses are seen raw, what they log beside, and the texts if asked for."""
+"""TRL: its trainers' losses are seen raw, and what they log beside."""
 
-import json
 import math
 
 import pytest
@@ -9,111 +8,18 @@ from needed import need
 from sameness import chance, patches, seed, weights
 
 import sentinel
-from sentinel.record import Event
 
 need("trl", "transformers", "datasets")
-import tiny
+from truthful import BETA, absent, logs, of_trl, short
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
 watched = sentinel.monitor(run="test", agent=False, strict=True)
-BETA = 0.07
-
-
-@pytest.fixture(scope="module")
-def tokens():
-    return tiny.tokenizer()
-
-
-@pytest.fixture(scope="module")
-def path(tokens, tmp_path_factory):
-    return tiny.saved(tmp_path_factory.mktemp("model") / "tiny-llama", tokens)
-
-
-def short(completions, **_):
-    return [float(len(completion) % 7) / 7 for completion in completions]
-
-
-def absent(completions, **_):
-    """As a reward function that has no opinion on these prompts."""
-    return [None] * len(completions)
 
 
 @pytest.fixture
-def build(tokens, path, tmp_path):
-    """Builds one of TRL's trainers, which keeps the losses that its training steps return."""
-    import trl
-    from datasets import Dataset
-
-    phrases = [*tiny.PHRASES] * 8
-    prompts = [{"prompt": each} for each in phrases]
-    sampled = {"num_generations": 4, "max_completion_length": 8, "beta": BETA}
-    known = {
-        "sft": (trl.SFTTrainer, trl.SFTConfig, [{"text": f"{p} jumps"} for p in phrases], {}),
-        "dpo": (
-            trl.DPOTrainer,
-            trl.DPOConfig,
-            [{"prompt": p, "chosen": " fox jumps", "rejected": " dog"} for p in phrases],
-            {"beta": BETA},
-        ),
-        "kto": (
-            trl.KTOTrainer,
-            trl.KTOConfig,
-            [
-                {"prompt": p, "completion": " fox" if at % 2 else " dog", "label": bool(at % 2)}
-                for at, p in enumerate(phrases)
-            ],
-            {"beta": BETA},
-        ),
-        "reward": (
-            trl.RewardTrainer,
-            trl.RewardConfig,
-            [{"chosen": f"{p} fox jumps", "rejected": f"{p} dog"} for p in phrases],
-            {},
-        ),
-        "grpo": (trl.GRPOTrainer, trl.GRPOConfig, prompts, sampled),
-        "rloo": (trl.RLOOTrainer, trl.RLOOConfig, prompts, sampled),
-    }
-
-    def trainer(name, rewards=(short,), data=None, **settings):
-        cls, config, rows, own = known[name]
-
-        class Truthful(cls):
-            def training_step(self, *args, **kwargs):
-                loss = super().training_step(*args, **kwargs)
-                self.losses = [*getattr(self, "losses", []), float(loss)]
-                return loss
-
-        common = {
-            "output_dir": str(tmp_path / "out"),
-            "per_device_train_batch_size": 4,
-            "gradient_accumulation_steps": 2,
-            "max_steps": 3,
-            "learning_rate": 1e-3,
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "use_cpu": True,
-            "bf16": False,
-            "gradient_checkpointing": False,
-            "report_to": [],
-            "disable_tqdm": True,
-            "seed": 1,
-        }
-        more = {"reward_funcs": list(rewards)} if name in {"grpo", "rloo"} else {}
-        return Truthful(
-            tiny.llama(tokens, scores=True) if name == "reward" else path,
-            args=config(**{**common, **own, **settings}),
-            train_dataset=Dataset.from_list(data or rows),
-            processing_class=tokens,
-            **more,
-        )
-
-    return trainer
-
-
-def logs(trainer):
-    """What it logged of its steps, without the times it took."""
-    return [each for each in trainer.state.log_history if "loss" in each]
+def build(tokens, tiny_path, tmp_path):
+    return lambda name, **settings: of_trl(name, tokens, tiny_path, tmp_path / "out", **settings)
 
 
 LOGGED = {
@@ -189,44 +95,6 @@ def test_what_kind_of_divergence_it_is_is_told(build, facts):
     assert facts()[0]["kl_estimator"] == "k3xratio"
 
 
-def samples(told):
-    return [record for record in told()[0] if record.event is Event.SAMPLE]
-
-
-def test_texts_are_shown_where_they_are_asked_for(build, told):
-    trainer = build("grpo", rewards=(short, absent), max_steps=2)
-
-    sentinel.monitor(run="test", agent=False, strict=True, samples=3)(trainer.train)()
-
-    assert [record.step for record in samples(told)] == [1, 1, 1, 2, 2, 2]
-    kept = dict(zip(trainer._logs["completion"], trainer._logs["rewards"]["short"], strict=True))
-    last = samples(told)[3:]
-    assert [kept[r.facts["completion"]] for r in last] == [r.values["reward/short"] for r in last]
-    assert all(r.facts["prompt"] in tiny.PHRASES for r in last)
-    assert not any("reward/absent" in r.values for r in last)
-
-
-def test_a_conversation_is_shown_as_what_was_said_in_it(build, told):
-    data = [{"prompt": [{"role": "user", "content": "hello"}]}] * 8
-
-    def flat(completions, **_):
-        return [float(len(completion[0]["content"]) % 3) for completion in completions]
-
-    trainer = build("grpo", rewards=(flat,), data=data, max_steps=1)
-    sentinel.monitor(run="test", agent=False, strict=True, samples=1)(trainer.train)()
-
-    (sample,) = samples(told)
-    said = [completion[0]["content"] for completion in trainer._logs["completion"]]
-    assert sample.facts["prompt"] == "hello"
-    assert sample.facts["completion"] in said
-
-
-def test_texts_are_nobodys_business_where_they_are_not_asked_for(build, told):
-    watched(build("grpo", max_steps=1).train)()
-
-    assert samples(told) == []
-
-
 def test_sampling_is_the_same_watched_or_not(build):
     import trl.generation.vllm_generation  # noqa: F401
 
@@ -267,83 +135,3 @@ def test_sampling_by_vllm_is_a_part_of_the_step_too(told, monkeypatch):
     (step,) = steps(told)
     assert step.values["generation_time"] > 0
     assert step.values["weight_sync_time"] > 0
-
-
-RANKS = """
-import gc, json, os, warnings
-warnings.filterwarnings("ignore")
-import torch.distributed as dist
-from datasets import Dataset
-from transformers import Trainer, TrainingArguments
-import sentinel, tiny, trl
-
-tokens = tiny.tokenizer()
-common = dict(
-    output_dir="out", per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=4,
-    logging_steps=2, use_cpu=True, report_to=[], disable_tqdm=True, seed=1, save_steps=4,
-)
-kept = []
-
-def keeping(cls):
-    class Truthful(cls):
-        losses = ()
-        def training_step(self, *args, **kwargs):
-            loss = super().training_step(*args, **kwargs)
-            self.losses = (*self.losses, float(loss))
-            return loss
-    return Truthful
-
-def short(completions, **_):
-    return [float(len(c) % 7) / 7 for c in completions]
-
-def hf():
-    data = Dataset.from_list(tiny.rows(tokens))
-    return keeping(Trainer)(tiny.llama(tokens), TrainingArguments(**common), train_dataset=data)
-
-def grpo():
-    config = trl.GRPOConfig(
-        **common, bf16=False, gradient_checkpointing=False, num_generations=2, beta=0.05,
-        max_completion_length=6,
-    )
-    data = Dataset.from_list([{"prompt": each} for each in tiny.PHRASES * 8])
-    return keeping(trl.GRPOTrainer)(
-        os.environ["MODEL"], args=config, train_dataset=data, processing_class=tokens,
-        reward_funcs=[short],
-    )
-
-for name, build in (("hf", hf), ("grpo", grpo)):
-    with sentinel.monitor(run=name, agent=False, strict=True):
-        trainer = build()
-        trainer.train()
-        kept.append(trainer)
-        words = [trainer.accelerator.process_index, name, trainer.losses, trainer.state.log_history]
-        print("truth " + json.dumps(words), flush=True)
-dist.barrier()
-gc.collect()
-dist.destroy_process_group()
-"""
-
-
-def test_every_rank_is_seen_and_the_first_tells_what_is_logged(torchrun, told, facts, path):
-    printed = torchrun(RANKS, MODEL=path)
-    lines = [line for line in printed.splitlines() if line.startswith("truth ")]
-    assert len(lines) == 4
-
-    for rank, name, losses, history in (json.loads(line[6:]) for line in lines):
-        said = [r for r in told()[rank] if r.run.startswith(name)]
-        taken = [r.values for r in said if r.event is Event.STEP and "loss" in r.values]
-        truth = [sum(losses[at : at + 2]) for at in range(0, 8, 2)]
-        assert [each["loss"] for each in taken] == pytest.approx(truth, rel=1e-6, abs=1e-12)
-        assert [each["global_step"] for each in taken] == [1.0, 2.0, 3.0, 4.0]
-        norms = [each["grad_norm"] for each in history if "loss" in each]
-        assert [each["grad_norm"] for each in taken][1::2] == pytest.approx(norms, rel=1e-6)
-        logged = [r.values for r in said if "logged_loss" in r.values]
-        assert [each["logged_loss"] for each in logged] == (
-            [] if rank else [each["loss"] for each in history if "loss" in each]
-        )
-        assert [r.step for r in said if r.event is Event.SAVE] == [4]
-        if name == "grpo":
-            assert all(each["generation_time"] > 0 for each in taken)
-            kls = [each["kl"] for each in history if "kl" in each]
-            assert [each["kl"] for each in logged] == ([] if rank else kls)
-    assert facts()[0]["algorithm"] == "grpo"

@@ -1,0 +1,57 @@
+"""The callback for a Trainer: as good as the decorator, and never one too many."""
+
+from functools import partial
+
+import pytest
+from loops import column, steps
+from needed import need
+
+import sentinel
+from sentinel.record import Event
+
+need("transformers", "accelerate", "datasets")
+from truthful import plain
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+
+watched = sentinel.monitor(run="test", agent=False, strict=True)
+
+
+@pytest.fixture
+def build(tokens, tmp_path):
+    return partial(plain, tokens, tmp_path / "out")
+
+
+def test_the_callback_watches_without_a_decorator(build, told):
+    from sentinel.callbacks.transformers import SentinelCallback
+    from sentinel.hook.session import current
+
+    callback = SentinelCallback(run="test", agent=False, strict=True)
+    trainer = build(callbacks=[callback])
+    assert current() is None
+
+    trainer.train()
+
+    assert current() is None
+    assert column(told, "loss") == pytest.approx(trainer.truth, rel=1e-6)
+    assert [r.step for r in steps(told) if "loss" in r.values] == [1, 2, 3, 4]
+    assert told()[0][-1].facts == {"outcome": "finished"}
+
+
+def test_the_callback_adds_nothing_where_a_run_is_on(build, told):
+    from sentinel.callbacks.transformers import SentinelCallback
+
+    trainer = build(callbacks=[SentinelCallback(run="other", agent=False)])
+
+    watched(trainer.train)()
+
+    assert {record.run for record in told()[0]} == {told()[0][0].run}
+    assert len(column(told, "loss")) == 4
+    assert [r.event for r in told()[0]].count(Event.STOP) == 1
+
+
+def test_the_callback_refuses_a_setting_it_does_not_know():
+    from sentinel.callbacks.transformers import SentinelCallback
+
+    with pytest.raises(sentinel.SettingsError, match="did you mean 'run'"):
+        SentinelCallback(rum="test")

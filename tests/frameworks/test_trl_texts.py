@@ -1,0 +1,56 @@
+"""Texts that a TRL trainer generated are shown where a run was asked for them, and only there."""
+
+import pytest
+from needed import need
+
+import sentinel
+from sentinel.record import Event
+
+need("trl", "transformers", "datasets")
+import tiny
+from truthful import absent, of_trl, short
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture
+def build(tokens, tiny_path, tmp_path):
+    return lambda name, **settings: of_trl(name, tokens, tiny_path, tmp_path / "out", **settings)
+
+
+def samples(told):
+    return [record for record in told()[0] if record.event is Event.SAMPLE]
+
+
+def test_texts_are_shown_where_they_are_asked_for(build, told):
+    trainer = build("grpo", rewards=(short, absent), max_steps=2)
+
+    sentinel.monitor(run="test", agent=False, strict=True, samples=3)(trainer.train)()
+
+    assert [record.step for record in samples(told)] == [1, 1, 1, 2, 2, 2]
+    kept = dict(zip(trainer._logs["completion"], trainer._logs["rewards"]["short"], strict=True))
+    last = samples(told)[3:]
+    assert [kept[r.facts["completion"]] for r in last] == [r.values["reward/short"] for r in last]
+    assert all(r.facts["prompt"] in tiny.PHRASES for r in last)
+    assert not any("reward/absent" in r.values for r in last)
+
+
+def test_a_conversation_is_shown_as_what_was_said_in_it(build, told):
+    data = [{"prompt": [{"role": "user", "content": "hello"}]}] * 8
+
+    def flat(completions, **_):
+        return [float(len(completion[0]["content"]) % 3) for completion in completions]
+
+    trainer = build("grpo", rewards=(flat,), data=data, max_steps=1)
+    sentinel.monitor(run="test", agent=False, strict=True, samples=1)(trainer.train)()
+
+    (sample,) = samples(told)
+    said = [completion[0]["content"] for completion in trainer._logs["completion"]]
+    assert sample.facts["prompt"] == "hello"
+    assert sample.facts["completion"] in said
+
+
+def test_texts_are_nobodys_business_where_they_are_not_asked_for(build, told):
+    sentinel.monitor(run="test", agent=False, strict=True)(build("grpo", max_steps=1).train)()
+
+    assert samples(told) == []
