@@ -8,19 +8,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sentinel import __version__
 from sentinel.align import Aligner
 from sentinel.engine import Engine, Verdict
 from sentinel.finding import Detector
-from sentinel.incident import Incident, State
+from sentinel.incident import Incident, IncidentBook, Key, State
 from sentinel.record import Record
 from sentinel.samples import Samples
 from sentinel.snapshot import SnapshotError, freeze, thaw
 from sentinel.tally import Tally
 
 log = logging.getLogger(__name__)
+
+
+@dataclass
+class Memory:
+    """All that the next agent goes on from; `stamp` is of the version and settings that made it."""
+
+    stamp: str
+    aligner: Aligner
+    samples: Samples
+    book: IncidentBook
+    detectors: dict[Key, Detector]
+    errors: dict[str, int]
 
 
 class Fold:
@@ -44,15 +56,15 @@ class Fold:
 
     def freeze(self) -> str | None:
         """The memory as text; None if a plug-in keeps something that cannot be stored."""
-        kept = {
-            "stamp": self._stamp(),
+        kept = Memory(
+            self._stamp(),
             # What was counted is the agent's to keep, not a step's.
-            "align": replace(self.aligner, tally=Tally()),
-            "samples": self.samples,
-            "book": self.engine.book,
-            "detectors": self.engine.detectors,
-            "errors": self.engine.errors,
-        }
+            replace(self.aligner, tally=Tally()),
+            self.samples,
+            self.engine.book,
+            self.engine.detectors,
+            self.engine.errors,
+        )
         try:
             return freeze(kept)
         except SnapshotError:
@@ -67,15 +79,13 @@ class Fold:
         except SnapshotError:
             log.exception("The stored state cannot be read; detectors begin anew")
             return
-        if kept["stamp"] != self._stamp():
+        if not isinstance(kept, Memory) or kept.stamp != self._stamp():
             log.warning("Version or detector settings changed; detectors begin anew")
             return
-        self.aligner = kept["align"]
+        self.aligner, self.samples = kept.aligner, kept.samples
         self.aligner.tally = self.tally
-        self.samples = kept["samples"]
-        self.engine.book = kept["book"]
-        self.engine.detectors = kept["detectors"]
-        self.engine.errors = kept["errors"]
+        self.engine.book = kept.book
+        self.engine.detectors, self.engine.errors = kept.detectors, kept.errors
 
     def _stamp(self) -> str:
         return f"{__version__} {[repr(make()) for make in self.engine.makers.values()]}"

@@ -11,6 +11,7 @@ import json
 import sys
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
@@ -30,7 +31,8 @@ def thaw(text: str, modules: Iterable[str] = ()) -> Any:
     """What `freeze` wrote, built anew.
 
     Classes are taken from `sentinel` and from `modules`, and only from modules already imported.
-    Raises SnapshotError if the text is damaged or names any other class.
+    Raises SnapshotError if the text is damaged, names any other class, or was written when a class
+    had not all the fields it has now.
     """
     try:
         return _up(json.loads(text), frozenset(modules))
@@ -94,6 +96,11 @@ def _object_up(data: Any, modules: frozenset[str]) -> Any:
     for name, value in data["state"].items():
         # Frozen dataclasses refuse plain assignment.
         object.__setattr__(made, name, _up(value, modules))
+    named = fields(kind) if is_dataclass(kind) else ()
+    missing = [field.name for field in named if not hasattr(made, field.name)]
+    if missing:
+        # An earlier version wrote it, which had other things in mind.
+        raise SnapshotError(f"{data['object']} was written without {', '.join(missing)}")
     return made
 
 

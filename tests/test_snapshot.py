@@ -71,6 +71,15 @@ def test_a_plug_ins_state_comes_back_with_what_was_set_beside_its_fields():
     assert (kept[0], kept[0].armed, kept[1]) == (keeper, True, Slotted())
 
 
+def test_what_was_written_before_a_class_had_a_field_is_refused():
+    """It would break in use, and again in every agent that took over."""
+    older = json.loads(freeze([Keeper(), Slotted()]))
+    del older["list"][0]["state"]["seen"]
+
+    with pytest.raises(SnapshotError, match="Keeper was written without seen"):
+        thaw(json.dumps(older), [HERE])
+
+
 def test_an_object_without_state_comes_back():
     assert type(thaw(freeze(RunDied()))) is RunDied
 
