@@ -160,7 +160,7 @@ def _dialect(framework: str, version: str, algorithm: str) -> Dialect:
     if speaker in _NOT_TELLING:
         speaker, version = ("trl" if method in _OF_TRL else ""), ""
     everybody, own = WORDS.get((speaker, ""), {}), WORDS.get((speaker, method), {})
-    numbers = re.match(r"\d+(\.\d+)*", version)
+    numbers = re.match(r"\d{1,9}(\.\d{1,9})*", version)
     return Dialect(
         speaker,
         tuple(map(int, numbers[0].split("."))) if numbers else (),

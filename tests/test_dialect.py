@@ -60,6 +60,10 @@ def test_a_version_is_its_leading_numbers(version, numbers):
     assert dialect({"framework": "trl", "framework_version": version}).version == numbers
 
 
+def test_a_version_that_goes_on_for_ever_is_no_trouble():
+    assert dialect({"framework": "trl", "framework_version": "9" * 5000}).version
+
+
 @pytest.mark.parametrize(
     ("keys", "framework", "algorithm"),
     [

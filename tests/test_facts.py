@@ -88,6 +88,17 @@ def test_odd_numbers_are_no_trouble(connection):
     assert not facts.take(told(values={"nan": nan}))
 
 
+def test_a_path_that_is_no_utf_8_is_kept(connection):
+    """As Python gives it, from a command line or a folder; a refusal would end the agent."""
+    facts = Facts(connection)
+    odd = told(output_dir="/data/caf\udce9", **{"key\udce9": "x"}, values={"n\udce9": 1.0})
+
+    assert facts.take(odd)
+    assert not facts.take(odd)
+    assert rows(connection)["output_dir"] == "/data/caf\\udce9"
+    assert Facts(connection).about() == facts.about()
+
+
 def test_the_next_agent_shows_the_run_as_it_was_known(connection):
     """The newest of each key, and each rank's taps."""
     facts = Facts(connection)

@@ -139,14 +139,20 @@ def test_odd_rows_cost_only_themselves(folder):
         "junk",
         '{"output": "far", "score": 1' + "0" * 400 + ', "step": "7"}',
         '{"prompt": "p", "response": "other names", "score": true, "step": 3}',
+        '{"output": "beyond", "step": 1' + "0" * 30 + "}",
     ]
     (folder / "5.jsonl").write_text("\n".join(rows) + "\n")
 
     found = watch.settled()
 
-    assert [record.facts["completion"][:5] for record in found] == ["half ", "far", "other"]
-    assert [record.step for record in found] == [5, 5, 3]
-    assert [record.values.get("reward") for record in found] == [None, None, 1.0]
+    assert [record.facts["completion"][:5] for record in found] == [
+        "half ",
+        "far",
+        "other",
+        "beyon",
+    ]
+    assert [record.step for record in found] == [5, 5, 3, 5]
+    assert [record.values.get("reward") for record in found] == [None, None, 1.0, None]
 
 
 @pytest.mark.parametrize("content", [b"PAR1", b"PAR1" * 1000, b"x" * 5000])

@@ -1,6 +1,6 @@
 """Standing: tells the present of a run truly, and never grows without bound."""
 
-from math import isnan, nan
+from math import inf, isnan, nan
 
 import pytest
 from verdicts import NOW, RUN, incident, measured, paged, said, spread
@@ -112,6 +112,12 @@ def test_counts_steps_and_checkpoints_with_their_times():
 def test_the_trainers_own_count_is_believed_even_when_it_goes_back():
     """The step shown is the one the trainer says, right or wrong."""
     assert standing(measured(step=9, global_step=9), measured(step=10, global_step=4)).step == 4
+
+
+@pytest.mark.parametrize("declared", [nan, inf, -inf])
+def test_a_declared_step_that_is_no_number_is_passed_over(declared):
+    """Anybody may log that key; an agent that stumbled over it would stumble for ever."""
+    assert standing(measured(step=9, global_step=declared)).step == 9
 
 
 def test_ranks_are_followed_one_by_one():

@@ -103,17 +103,22 @@ def _said(record: Record) -> dict[Key, Told]:
         return {}
     whole = record.rank == WHOLE_RUN
     texts = {
-        (name, record.rank): text[:LONGEST_FACT]
+        (_storable(name), record.rank): _storable(text[:LONGEST_FACT])
         for name, text in record.facts.items()
         if name.startswith(TAP) != whole
     }
     # What is not a number could not be found equal to itself, and would be news for ever.
     numbers = {
-        (name, WHOLE_RUN): number
+        (_storable(name), WHOLE_RUN): number
         for name, number in record.values.items()
         if whole and name not in NOT_FACTS and not isnan(number)
     }
     return {**texts, **numbers}
+
+
+def _storable(text: str) -> str:
+    """A path that is no UTF-8 holds half characters, which no database takes for text."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _row(key: Key, told: Told, record: Record) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import nan
+from math import isfinite, nan
 from typing import TypeVar
 
 from sentinel.incident import Incident, Page, Reason
@@ -189,7 +189,9 @@ class Standing:
                 _enter(self.settings, name, value, MOST_FACTS)
 
     def _measure(self, record: Record) -> None:
-        self.step = int(record.values.get("global_step", record.step))
+        declared = record.values.get("global_step", nan)
+        # Anybody may log it, and as NaN too.
+        self.step = int(declared) if isfinite(declared) else record.step
         if record.event is Event.STEP:
             self.steps += 1
             self.last_step = record.time

@@ -33,6 +33,8 @@ _LARGEST_TABLE = 256 << 20
 """Bytes of a Parquet file; a larger one is not held in memory for a few texts of it."""
 _FAR = 1e300
 """An integer may be too large to be a float."""
+_FAR_STEP = 2**53
+"""No run has this many steps, and no database takes any integer."""
 _AT_ONCE = 64
 """Rows of a table whose texts are in memory at a time."""
 
@@ -150,7 +152,7 @@ def _text(row: Row, names: tuple[str, ...]) -> str | None:
 
 def _step(row: Row) -> int | None:
     step = row.get("step")
-    return step if type(step) is int else None
+    return step if type(step) is int and abs(step) < _FAR_STEP else None
 
 
 def _numbers(row: Row) -> dict[str, float]:
