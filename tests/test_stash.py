@@ -118,10 +118,15 @@ def test_a_full_stash_drops_and_counts_and_recovers(stash, device, drops):
     assert len(drops) == 3
 
 
-def test_more_scalars_than_a_row_holds_are_dropped_and_counted(stash, drops):
-    stash.put({f"x{n}": torch.tensor(1.0) for n in range(WIDTH + 1)}, NOW)
+def test_more_scalars_than_a_row_holds_take_another(stash, drops, device):
+    given = {f"x{n}": float(n) for n in range(WIDTH + 1)}
+    stash.put({name: torch.tensor(value) for name, value in given.items()}, NOW)
+    device.done()
 
-    assert drops == [("pending", WIDTH + 1)]
+    rows = list(stash.harvest())
+    assert [(moment, len(names)) for moment, names, _ in rows] == [(NOW, WIDTH), (NOW, 1)]
+    assert {n: v for _, names, values in rows for n, v in zip(names, values, strict=True)} == given
+    assert not drops
 
 
 def test_nothing_is_touched_while_a_graph_is_recorded(stash, monkeypatch, drops):

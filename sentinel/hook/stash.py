@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from sentinel.wire.pack import Moment
@@ -19,7 +20,7 @@ from sentinel.wire.pack import Moment
 ROWS = 64
 """Moments that may be under way at once; beyond that, values are dropped and counted."""
 WIDTH = 16
-"""Scalars of one moment and device."""
+"""Scalars of one row; of more, a moment takes several."""
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class Stash:
         by_device: dict[Any, dict[str, Any]] = {}
         for name, tensor in tensors.items():
             by_device.setdefault(tensor.device, {})[name] = tensor
-        for device, group in by_device.items():
+        for device, group in _rows_of(by_device):
             row = self._start(device, group)
             if row is None:
                 self.drop("pending", len(group))
@@ -84,7 +85,7 @@ class Stash:
 
     def _start(self, device: Any, group: Mapping[str, Any]) -> Row | None:
         # While a graph is recorded, our copies would become part of it.
-        if capturing() or len(group) > WIDTH:
+        if capturing():
             return None
         if device not in self.lanes:
             self.lanes[device] = self.make_lane(device)
@@ -110,6 +111,15 @@ def cuda_lane(device: Any) -> Lane:
     return Lane(lambda: kind.current_stream(device), free)
 
 
+def _rows_of(by_device: Mapping[Any, Mapping[str, Any]]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Each device's scalars, as many at a time as a row takes."""
+    for device, group in by_device.items():
+        items = iter(group.items())
+        while part := dict(islice(items, WIDTH)):
+            yield device, part
+
+
 def capturing() -> bool:
+    """Whether a CUDA graph is being recorded, of which our copies would become a part."""
     cuda = sys.modules.get("torch.cuda")
     return bool(cuda and cuda.is_available() and cuda.is_current_streamcapturing())
