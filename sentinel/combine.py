@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum, hypot, isfinite, nan, sqrt
+from math import fsum, hypot, inf, isfinite, nan, sqrt
 from operator import itemgetter
 from types import MappingProxyType
 
@@ -16,8 +16,17 @@ from sentinel.signals import WEIGHT, Combine, combine_rule, held_out
 Facts = Mapping[str, str]
 _NO_FACTS: Facts = MappingProxyType({})
 
+
+def _total(values: Sequence[float]) -> float:
+    """The sum; infinite, or NaN, where the numbers are so large that there is none."""
+    try:
+        return fsum(values)
+    except (OverflowError, ValueError):
+        return sum(values)
+
+
 _FOLDS: Mapping[Combine, Callable[[Sequence[float]], float]] = {
-    Combine.SUM: fsum,
+    Combine.SUM: _total,
     Combine.MAX: max,
     Combine.MIN: min,
     Combine.NORM: lambda values: hypot(*values),
@@ -147,10 +156,10 @@ def _folded(rule: Combine, values: Sequence[float], weights: Sequence[float]) ->
 
 
 def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    total = fsum(weights)
-    if total <= 0.0:
-        return fsum(values) / len(values)
-    return fsum(v * w for v, w in zip(values, weights, strict=True)) / total
+    total = _total(weights)
+    if not 0.0 < total < inf:
+        return _total(values) / len(values)
+    return _total([v * w for v, w in zip(values, weights, strict=True)]) / total
 
 
 def _spread(rows: Sequence[tuple[int, float]]) -> Spread:
@@ -159,9 +168,10 @@ def _spread(rows: Sequence[tuple[int, float]]) -> Spread:
     if not good:
         return Spread(0, nan, nan, nan, nan, nan, WHOLE_RUN, WHOLE_RUN, bad)
     numbers = [value for value, _ in good]
-    total = fsum(numbers)
+    total = _total(numbers)
     mean = total / len(numbers)
-    std = sqrt(fsum((value - mean) ** 2 for value in numbers) / len(numbers))
+    # Squares of their own would be out of reach long before the numbers are.
+    std = hypot(*(value - mean for value in numbers)) / sqrt(len(numbers))
     # On a tie the lowest rank is named, so that the answer does not wander.
     least, most = min(good), max(good, key=lambda pair: (pair[0], -pair[1]))
     return Spread(len(good), mean, least[0], most[0], total, std, least[1], most[1], bad)

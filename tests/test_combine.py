@@ -54,6 +54,27 @@ def test_the_spread_names_the_extreme_ranks():
     assert spread.std == pytest.approx(2**0.5)
 
 
+@pytest.mark.parametrize(
+    "told",
+    [(1.0, 1e200), (1.7e308, 1.7e308), (1.7e308, -1.7e308), (5e-324, 5e-324)],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["perplexity", "tokens", "step_time"])
+def test_numbers_beyond_all_reason_are_combined_as_any_others(name, told):
+    """A perplexity is the exponential of a loss: an agent that fell over it would fall for ever."""
+    spread = combined(*(said(rank, **{name: x}) for rank, x in enumerate(told))).spread[name]
+
+    assert (spread.min, spread.max, spread.count) == (min(told), max(told), 2)
+    assert not isnan(spread.std)
+
+
+@pytest.mark.parametrize("weight", [nan, inf, -inf, 0.0, -1.0])
+def test_a_weight_that_weighs_nothing_does_not_make_a_sound_value_a_lost_one(weight):
+    record = combined(said(0, loss=1.0, weight=weight), said(1, loss=3.0, weight=weight))
+
+    assert record.values == {"loss": 2.0}
+
+
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
 def test_one_rank_that_is_not_finite_is_named_and_not_averaged_away(bad):
     record = combined(said(0, loss=1.0), said(1, loss=bad), said(2, loss=3.0))

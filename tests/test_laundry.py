@@ -33,6 +33,7 @@ def test_a_norm_of_whole_groups_beside_a_lost_loss_is_lost_too(loss, groups):
         {"loss": 0.0, "grad_norm": 0.0},
         {"loss": 0.0, "grad_norm": 0.93},
         {"loss": 0.0, "grad_norm": nan},
+        {"loss": 0.0, "grad_norm": 1e200},
         {"loss": 0.0, "grad_norm": 1.0, "reward": 0.5},
         {"grad_norm": 1.0},
         {"loss": 0.0},

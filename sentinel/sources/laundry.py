@@ -40,5 +40,5 @@ class Laundry:
 
 def _is_root(norm: float) -> bool:
     """Whether it is the root of a whole number of groups, to the last digit."""
-    groups = round(norm * norm) if isfinite(norm) else 0
+    groups = round(norm * norm) if 0.0 < norm <= MOST_GROUPS else 0
     return 1 <= groups <= MOST_GROUPS and abs(norm - groups**0.5) <= 1e-6 * norm
