@@ -66,6 +66,44 @@ def test_the_entry_point_has_a_callback_only_where_the_environment_names_a_run(m
     assert not unattended._Own.begun
 
 
+def test_by_its_older_name_it_is_watched_alike(tmp_path, told, facts):
+    import pytorch_lightning as older
+    import torch
+
+    class Older(older.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.losses = torch.nn.Linear(4, 1), []
+
+        def training_step(self, batch, batch_idx):
+            loss = (self.layer(batch) ** 2).mean()
+            self.losses.append(float(loss))
+            self.log("reward", 0.5 * batch_idx)
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    model = Older()
+    fit = older.Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_steps=3,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
+    with watched:
+        fit.fit(model, data())
+
+    assert column(told, "global_step") == [1, 2, 3]
+    assert column(told, "loss") == pytest.approx(model.losses)
+    assert column(told, "reward") == [0.0, 0.5, 1.0]
+    assert facts()[0]["tap/pytorch_lightning"] == "on"
+
+
 RANKS = """
 import warnings
 
