@@ -120,6 +120,6 @@ def _rows_of(by_device: Mapping[Any, Mapping[str, Any]]) -> Iterator[tuple[Any, 
 
 
 def capturing() -> bool:
-    """Whether a CUDA graph is being recorded, of which our copies would become a part."""
+    """Whether a CUDA graph is being recorded: whatever is computed now becomes a part of it."""
     cuda = sys.modules.get("torch.cuda")
-    return bool(cuda and cuda.is_available() and cuda.is_current_streamcapturing())
+    return bool(cuda and cuda.is_initialized() and cuda.is_current_stream_capturing())
