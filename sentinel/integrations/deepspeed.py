@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
+from sentinel.hook.loop import PATIENCE
 from sentinel.hook.phases import Phases
 from sentinel.hook.root_loss import RAW
 from sentinel.hook.scalars import Refused
@@ -34,7 +35,7 @@ def attach(tap: Tap) -> None:
     tap.replace(engine, "backward", _around_backward(tap, engines))
     tap.watch(engine, "scale", after=engines.scaled)
     # Some wrappers try their optimizer out while they are made.
-    tap.watch(engine, "_do_optimizer_sanity_check", before=lambda _, inner: tap.loop.owned([inner]))
+    tap.watch(engine, "_do_optimizer_sanity_check", before=lambda _, inner: engines.owned(inner))
     tap.watch(engine, "__init__", after=lambda _, made, *__, **___: engines.meet(made))
     # Pipelines take their step without `step`.
     step = "_take_model_step" if hasattr(engine, "_take_model_step") else "step"
@@ -55,13 +56,15 @@ class Engines:
     """The engines of this process, and what is known of the step that one of them is taking."""
 
     tap: Tap
-    sizes: WeakKeyDictionary[Any, int] = field(default_factory=WeakKeyDictionary)
+    sizes: weakref.WeakKeyDictionary[Any, int] = field(default_factory=weakref.WeakKeyDictionary)
     """Every engine met, and how many parameters it trains."""
     passes: int = 0
     """Backward passes since the last step of which the engine was told the loss."""
     found: dict[str, Any] = field(default_factory=dict)
     before: int = 0
     """Steps the engine had counted before the one under way."""
+    waited: int = 0
+    """Steps of other engines since the last of the one that leads."""
 
     def meet(self, engine: Any) -> None:
         """An engine that may be new: its optimizers are its own affair."""
@@ -74,9 +77,15 @@ class Engines:
             return
         trained = [p for p in engine.module.parameters() if p.requires_grad]
         self.sizes[engine] = sum(getattr(p, "ds_numel", p.numel()) for p in trained)
-        self.tap.loop.owned([inner])
+        self.owned(inner)
         if (_own(engine, "local_rank") or 0) <= 0:
             self.tap.recorder.say(Event.FACTS, None, _facts(engine))
+
+    def owned(self, inner: Any) -> None:
+        """An optimizer inside an engine: not listened to, unless we are heard no more ourselves."""
+        loop, still = self.tap.loop, weakref.ref(inner)
+        loop.owned([])
+        loop.engines.append(lambda: None if self.tap.off else still())
 
     def told(self, engine: Any, loss: Any, divided: bool) -> Any:
         """What a loss adds to its step's: the engine divides it, and the gradients with it."""
@@ -110,11 +119,14 @@ class Engines:
         passes, self.found = self.passes, {}
         if engine.global_steps == self.before:
             return
-        self.passes = 0
         loop.norm.clips.clear()
-        if not loop.closes(engine.optimizer, self.sizes[engine]):
-            loop.passed()
+        self.waited = 0 if self._leads(engine) else self.waited + 1
+        heard = not self.waited or self.waited > PATIENCE
+        if not (heard and loop.closes(engine.optimizer, self.sizes[engine])):
+            # Its losses were left out already: the sum under way goes on.
+            self.tap.recorder.moved()
             return
+        self.passes = 0
         norm = _own(engine, "_global_grad_norm")
         if norm is not None:
             found["grad_norm"] = _norm(norm)

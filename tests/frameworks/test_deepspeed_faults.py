@@ -8,7 +8,7 @@ import pytest
 import torch
 from hooked import Told
 
-from sentinel.hook.loop import Loop
+from sentinel.hook.loop import PATIENCE, Loop
 from sentinel.hook.tap import Tap
 from sentinel.integrations import deepspeed, torch_loop
 from sentinel.record import Event
@@ -181,6 +181,29 @@ def test_an_engine_of_another_version_is_heard_without_what_it_lacks(rank, attac
     assert [r.values["optimizer_steps"] for r in steps(rank)] == [1, 2]
 
 
+@pytest.mark.quiet
+def test_where_the_tap_has_given_up_the_optimizers_inside_speak_for_themselves(rank, attached):
+    """Or a healthy run would seem to stand still."""
+    owner = engine_class()
+    owner.get_lr = None
+    engine = owner(torch.nn.Linear(2, 1))
+    engine.basic_optimizer = torch.optim.SGD(engine.module.parameters(), lr=0.5)
+    attached(owner)
+    for x in (1.0, 2.0, 3.0, 4.0):
+        for _ in range(2):
+            engine.backward(loss_of(engine, x))
+            engine.step()
+        engine.basic_optimizer.step()
+    rank.recorder.close({})
+
+    said = [r.values for r in steps(rank)]
+    states = [r.facts["tap/deepspeed"] for r in rank.records() if "tap/deepspeed" in r.facts]
+
+    assert states[-1] == "off: TypeError in before_step"
+    # The engine's own, until the third error.
+    assert [v.get("learning_rate") for v in said] == [None, None, 0.5, 0.5]
+
+
 def test_of_two_engines_the_larger_closes_the_step_and_the_loss_is_its_own(rank, attached):
     attached(owner := engine_class())
     critic, actor = owner(torch.nn.Linear(2, 1)), owner(torch.nn.Linear(64, 1))
@@ -189,9 +212,11 @@ def test_of_two_engines_the_larger_closes_the_step_and_the_loss_is_its_own(rank,
         loss = actor.module(torch.full((1, 64), x)).sum()
         losses.append(loss.item())
         actor.backward(loss)
+        for _ in range(3):
+            # It also steps between two batches of the actor's step.
+            critic.backward(loss_of(critic, x))
+            critic.step(7.0)
         actor.step(3.0)
-        critic.backward(loss_of(critic, x))
-        critic.step(7.0)
     rank.recorder.close({})
 
     said = [r.values for r in steps(rank)]
@@ -199,6 +224,19 @@ def test_of_two_engines_the_larger_closes_the_step_and_the_loss_is_its_own(rank,
     assert [v["grad_norm"] for v in said] == [3.0, 3.0]
     assert [v["loss"] for v in said] == [sum(losses[:2]) / 2, sum(losses[2:]) / 2]
     assert [v["global_step"] for v in said] == [1, 2]
+
+
+def test_an_engine_that_never_steps_is_not_waited_for(rank, attached):
+    attached(owner := engine_class())
+    idle, engine = owner(torch.nn.Linear(64, 1)), owner(torch.nn.Linear(2, 1))
+    for _ in range(2 * (PATIENCE + 3)):
+        engine.backward(loss_of(engine, 1.0))
+        engine.step(2.0)
+    rank.recorder.close({})
+
+    assert idle.global_steps == 0
+    assert [r.values["grad_norm"] for r in steps(rank)] == [2.0] * 3
+    assert all(r.values["loss"] for r in steps(rank)[1:])
 
 
 def test_the_trainers_own_number_goes_before_the_engines(rank, attached):
