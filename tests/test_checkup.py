@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -128,6 +129,20 @@ def test_a_rehearsal_that_dies_is_told_of_and_the_others_go_on():
     found = by_subject(frameworks(rehearse))
     assert "CalledProcessError" in found["tap torch_loop (torch)"].says
     assert {r.grade for s, r in found.items() if "(torch)" not in s} == {Grade.WELL}
+
+
+def test_what_a_framework_began_does_not_hold_the_doctor_up(tmp_path, monkeypatch):
+    """Compilers and servers that outlive the rehearsal keep its output open."""
+    python, began = tmp_path / "python", tmp_path / "began"
+    told = json.dumps(rehearsing(ON)(["torch_loop"]))
+    python.write_text(f"#!/bin/sh\nsleep 120 &\necho $! > {began}\necho '{told}' > $3\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(frameworks_file, "PATIENCE", 30.0)
+    try:
+        assert [told["state"] for told in frameworks_file._rehearse(["torch_loop"])] == [ON]
+    finally:
+        os.kill(int(began.read_text()), signal.SIGKILL)
 
 
 def test_what_is_not_installed_is_not_rehearsed(monkeypatch):

@@ -127,9 +127,11 @@ def _rehearse(names: list[str]) -> list[Told]:
         subprocess.run(  # noqa: S603 - our own module
             command,
             check=True,
-            capture_output=True,
             timeout=PATIENCE,
             stdin=subprocess.DEVNULL,
+            # A pipe would be waited for as long as anything that a framework began holds it.
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             # Nothing may take the rehearsal for a run.
             env={**os.environ, "SENTINEL_OFF": "1"},
         )
