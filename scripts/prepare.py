@@ -90,10 +90,17 @@ def prepare(venv: Path, goal: str) -> None:
         # Older ones do not know dependency groups.
         pip(python, constraints, "pip>=25.1")
         pip(python, constraints, "--group", f"{ROOT / 'pyproject.toml'}:dev")
-        say("Installing the frameworks that it is tested with, once: about 600 MB.")
-        if not installed(python, constraints, "--group", f"{ROOT / 'pyproject.toml'}:frameworks"):
-            say("Not all of them could be: the tests of frameworks that are missing are skipped.")
+        frameworks(python, constraints)
     (venv / f".prepared-{goal}").write_text(digest())
+
+
+def frameworks(python: Path, constraints: Path) -> None:
+    """What is tapped, as far as it can be had: the tests of the rest are skipped, with a word."""
+    say("Installing the frameworks that it is tested with, once: about 1 GB.")
+    project = ROOT / "pyproject.toml"
+    whole = installed(python, constraints, "--group", f"{project}:frameworks")
+    if not (whole and installed(python, constraints, "--no-deps", "--group", f"{project}:verl")):
+        say("Not all of them could be: the tests of frameworks that are missing are skipped.")
 
 
 def done(venv: Path, goal: str) -> bool:
