@@ -1,6 +1,8 @@
 """Pitfalls of real PyTorch: habits of training loops that mislead whoever only counts and reads."""
 
+import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -256,3 +258,15 @@ def test_a_backward_pass_in_another_thread_is_of_the_same_step(told):
         optimizer.step()
 
     assert column(told, "loss") == pytest.approx([sum(truth)])
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_a_graph_is_known_to_be_recorded_from_an_initialised_device(monkeypatch, recording):
+    from sentinel.hook.stash import capturing
+
+    device = SimpleNamespace(
+        is_initialized=lambda: True, is_current_stream_capturing=lambda: recording
+    )
+    monkeypatch.setitem(sys.modules, "torch.cuda", device)
+
+    assert capturing() is recording
