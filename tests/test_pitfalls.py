@@ -55,12 +55,33 @@ def test_a_scaler_that_is_off_tells_nothing_of_a_scale(told):
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     with watched:
         loss = loss_of(net, batch(0))
-        scaler.scale(loss).backward()
+        (scaler.scale(loss) / 4).backward()
         scaler.step(optimizer)
         scaler.update()
 
-    assert column(told, "loss") == [loss.item()]
+    assert column(told, "loss") == [loss.item() / 4]
     assert (column(told, "loss_scale"), column(told, "skipped_steps")) == ([], [])
+
+
+def test_the_scaler_of_fsdp_tells_the_loss_unscaled_too(told):
+    import torch.distributed as dist
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        with watched:
+            scaler = ShardedGradScaler("cpu", init_scale=8.0, process_group=dist.group.WORLD)
+            loss = loss_of(net, batch(0))
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    finally:
+        dist.destroy_process_group()
+
+    assert column(told, "loss") == [loss.item()]
+    assert column(told, "loss_scale") == [8.0]
 
 
 def test_unscaled_and_clipped_under_a_scaler_the_norm_is_the_true_one(told):

@@ -31,7 +31,8 @@ def around_scale(tap: Tap, original: Any) -> Any:
     torch = sys.modules["torch"]
 
     def remember(loss: Any, scaled: Any) -> None:
-        if isinstance(loss, torch.Tensor) and isinstance(scaled, torch.Tensor):
+        # A scaler that is switched off gives back what it was given.
+        if scaled is not loss and isinstance(loss, torch.Tensor):
             tap.loop.loss.scaled = True
             setattr(scaled, RAW, loss.detach())
 
