@@ -34,6 +34,7 @@ from sentinel.signals import canonical
 from sentinel.sources.leftovers import sweep
 from sentinel.sources.live import LiveSource
 from sentinel.sources.machine import MachineWatch, output_dir
+from sentinel.sources.sample_watch import SampleWatch
 from sentinel.sources.samples import SampleFiles
 from sentinel.tally import Tally
 from sentinel.web.server import Server
@@ -128,11 +129,11 @@ class Agent:
             token=self.settings.secret_token(),
         )
 
-    def _sample_files(self) -> SampleFiles | None:
+    def _sample_files(self) -> SampleWatch | None:
         folder, known = self.settings.samples_from, self.samples.files()
         if folder is None:
             return None
-        return SampleFiles(self.run, folder, self.tally, known, self.clock)
+        return SampleWatch(SampleFiles(self.run, folder, self.tally, known, self.clock))
 
     def serve(self) -> None:
         """Work until the run is over, or until `stopping` is set."""
@@ -256,6 +257,8 @@ class Agent:
 
     def _leave(self) -> None:
         self.machine.stop()
+        if self.files is not None:
+            self.files.stop()
         self.courier.stop(timeout=5.0)
         self.server.stop()
         self.connection.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
 from sample_files import Watch, trl, verl
 
+from sentinel.sources import samples as sample_source
 from sentinel.sources.samples import LOOK_SECONDS
 
 
@@ -126,3 +128,33 @@ def test_a_file_that_goes_away_is_no_trouble(folder):
 
     assert watch.files.poll(0) == []
     assert watch.unreadable == 1
+
+
+def test_of_very_many_files_those_of_the_highest_steps_are_looked_at(folder, monkeypatch):
+    """A long run's newest files must not be missed for its oldest ones."""
+    monkeypatch.setattr(sample_source, "MOST_FILES", 2)
+    watch = Watch(folder)
+    for step in (4, 1, 10, 2, 3):
+        verl(folder, step, size=1)
+
+    assert [record.step for record in watch.settled()] == [4, 10]
+
+
+def test_a_disk_that_goes_away_while_it_is_listed_is_no_trouble(folder, monkeypatch):
+    watch, listed = Watch(folder), os.scandir
+    verl(folder, 1)
+
+    class Stale:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def __iter__(self):
+            raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(os, "scandir", lambda path: Stale())
+    assert watch.settled() == []
+    monkeypatch.setattr(os, "scandir", listed)
+    assert len(watch.settled()) == 2

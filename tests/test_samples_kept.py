@@ -19,6 +19,7 @@ from sentinel.outlets.database import connect
 from sentinel.outlets.samples import Samples as Shelf
 from sentinel.record import Event
 from sentinel.settings import load
+from sentinel.sources import samples as sample_files
 from sentinel.wire.identity import Identity
 from sentinel.wire.places import ring_path, run_dir
 from sentinel.wire.ring import RingWriter
@@ -93,6 +94,8 @@ def served(tmp_path, monkeypatch):
 
     yield make
     for agent in made:
+        if agent.files is not None:
+            agent.files.stop()
         agent.connection.close()
         agent.presence.withdraw()
 
@@ -194,29 +197,20 @@ def test_no_file_is_read_unless_a_folder_is_named(served, trainer, tmp_path):
     assert served().files is None
 
 
-def test_texts_from_files_are_kept_once_by_whatever_agent(served, trainer, tmp_path):
+def test_texts_from_files_are_kept_once_by_whatever_agent(served, trainer, tmp_path, monkeypatch):
+    monkeypatch.setattr(sample_files, "LOOK_SECONDS", 0.2)
     (tmp_path / "out").mkdir()
     first = served(samples_from=str(tmp_path / "out"))
-    turns(first, lambda: first.source.ranks)
+    turns(first, lambda: not first.files.files._first)
     verl(tmp_path / "out", 7, size=2)
-    look(first)
+    turns(first, lambda: len(first.samples.newest()) >= 2)
     assert [told["completion"] for told in first.samples.newest()] == ["a0", "a1"]
     first.connection.close()
     first.presence.withdraw()
 
     second = served(samples_from=str(tmp_path / "out"))
-    turns(second, lambda: second.source.ranks)
     verl(tmp_path / "out", 8, size=1)
-    look(second)
+    turns(second, lambda: len(second.samples.newest()) >= 3)
 
     told = [(told["step"], told["rewards"]) for told in second.samples.newest()]
     assert told == [(7, {"": 0.0}), (7, {"": 0.5}), (8, {"": 0.0})]
-
-
-def look(agent):
-    """Turn the crank while the clock says that the files have come to rest."""
-    now = agent.clock()
-    for seconds in (10, 20, 30):
-        agent.files.clock = lambda later=now + seconds: later
-        agent.turn()
-        agent.turn()

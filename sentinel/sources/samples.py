@@ -1,7 +1,7 @@
 """Samples: texts that a trainer writes to files by itself, one file a step, as they appear.
 
-A file is read once it has stopped growing, and again if it is written anew, as after a resume. At
-most one is read a call, and of it a few rows, so that the watch over the run never waits.
+A file is read once it has stopped growing, and again if it is written anew, as after a resume. Of
+each a few rows are taken.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import nlargest
+from operator import itemgetter
 from pathlib import Path
 
 from sentinel.record import Event, Record
@@ -23,7 +25,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0
 """How often the folder is looked at; a file that did not change in between is whole."""
 MOST_FILES = 10_000
-"""Files that are looked at."""
+"""Files of a folder that are looked at: those of the highest steps."""
 PER_FILE = 32
 """Texts taken of one file."""
 _NAME = re.compile(r"(?:completions_)?(\d{1,18})\.(?:parquet|jsonl)")
@@ -54,7 +56,7 @@ class SampleFiles:
         self._first = not self.known
 
     def poll(self, attempt: int) -> list[Record]:
-        """Texts of the next file that is whole, if there is one; never waits, never raises."""
+        """Texts of the next file that is whole, if there is one; may wait for a disk, never raises."""
         now = self.clock()
         if now - self._looked >= LOOK_SECONDS or now < self._looked:
             self._looked = now
@@ -94,19 +96,16 @@ class SampleFiles:
         self._before = {path: mark for path, (_, mark) in there.items()}
 
     def _files(self) -> Iterator[tuple[int, str, str]]:
-        left = MOST_FILES
         for folder in (self.folder, self.folder / _INSIDE):
             try:
-                entries = os.scandir(folder)
+                with os.scandir(folder) as entries:
+                    newest = nlargest(MOST_FILES, _numbered(entries), key=itemgetter(0))
             except OSError:
-                # Made by the trainer, later.
+                # Made by the trainer, later; or its disk is away for a while.
                 continue
-            with entries:
-                for entry in entries:
-                    match = _NAME.fullmatch(entry.name)
-                    if match and left and (mark := _mark(entry)):
-                        left -= 1
-                        yield int(match[1]), entry.path, mark
+            for step, entry in newest:
+                if mark := _mark(entry):
+                    yield step, entry.path, mark
 
     def _remember(self, path: str, mark: str) -> None:
         self._read[path] = self._fresh[path] = mark
@@ -131,6 +130,12 @@ class SampleFiles:
             facts=facts,
             attempt=attempt,
         )
+
+
+def _numbered(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[int, os.DirEntry[str]]]:
+    for entry in entries:
+        if match := _NAME.fullmatch(entry.name):
+            yield int(match[1]), entry
 
 
 def _mark(entry: os.DirEntry[str]) -> str:
