@@ -56,7 +56,7 @@ class SampleFiles:
         self._first = not self.known
 
     def poll(self, attempt: int) -> list[Record]:
-        """Texts of the next file that is whole, if there is one; may wait for a disk, never raises."""
+        """Texts of the next file that is whole, if any; may wait for its disk, never raises."""
         now = self.clock()
         if now - self._looked >= LOOK_SECONDS or now < self._looked:
             self._looked = now
