@@ -44,6 +44,14 @@ def test_one_lost_gradient_norm_is_only_worth_noting():
     assert severities(steps(loss=[1.0] * 41, grad_norm=norms)) == [Severity.INFO]
 
 
+def test_a_gradient_norm_that_is_told_thrice_is_lost_once():
+    """By our tap, as a rank's part, and by the framework: a scaler that skips two steps is well."""
+    norms = [*FINE, nan, *[1.0] * 5, nan, *FINE]
+    told = {"grad_norm": norms, "grad_norm_local": norms, "logged_grad_norm": norms}
+
+    assert severities(steps(loss=[1.0] * 47, **told)) == [Severity.INFO] * 2
+
+
 def test_a_second_lost_gradient_norm_in_a_row_is_a_warning():
     norms = [*FINE, inf, inf]
 

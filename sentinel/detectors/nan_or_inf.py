@@ -12,7 +12,8 @@ Formula
     info     = any other loss of a value
 
 Units
-    `proven`, `window`: records. `several`: values.
+    `proven`, `window`: records. `several`: values, of which what the framework logs of one, and a
+    rank's part of one, are no others.
 
 Source
     A mixed-precision scaler skips the odd step whose gradient overflows, and fine-tunings that went
@@ -116,7 +117,7 @@ class NanOrInf:
     def _count(self, lost: list[str], record: Record) -> None:
         if lost and not any(self._lately):
             self._onset = record.step
-        self._lately.append(len(lost))
+        self._lately.append(len(set(map(_quantity, lost))))
         if len(self._lately) > self.window:
             self._lately.popleft()
         for name in [n for n in self._in_a_row if n in record.values and n not in lost]:
@@ -131,6 +132,11 @@ class NanOrInf:
         if "eval_loss" in lost or repeated or sum(self._lately) >= self.several:
             return Severity.WARNING
         return Severity.INFO
+
+
+def _quantity(name: str) -> str:
+    """What a value is of: one lost norm is one, by however many names it is told."""
+    return name.removeprefix("logged_").removesuffix("_local")
 
 
 def _ranks(lost: list[str], spreads: Mapping[str, Spread]) -> tuple[int, ...]:
