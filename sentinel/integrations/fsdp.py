@@ -1,7 +1,7 @@
 """FSDP1, `FullyShardedDataParallel`: parameters flattened and split, which do not tell it.
 
-Taps: `__init__`, for how the parameters of each wrapped module lie over the ranks; the norm that
-the collective of its `clip_grad_norm_` found; and the loss before `ShardedGradScaler` scales it.
+Taps: `__init__`, for how the parameters of each wrapped module lie over the ranks; and the norm
+that the collective of its `clip_grad_norm_` found. `sharded_grad_scaler.py` taps its scaler.
 FSDP2 needs none: its gradients tell it, and the taps of plain PyTorch see the rest.
 """
 
@@ -13,7 +13,6 @@ from typing import Any
 from sentinel.hook.loop import Loop
 from sentinel.hook.share import Share
 from sentinel.hook.tap import Tap
-from sentinel.integrations.grad_scaler import around_scale
 
 FRAMEWORK = "torch.distributed.fsdp.fully_sharded_data_parallel"
 
@@ -26,12 +25,6 @@ def attach(tap: Tap) -> None:
     tap.loop.norm.flattened = WeakIdKeyDictionary()
     tap.watch(owner, "__init__", after=parts.made)
     tap.watch(owner, "clip_grad_norm_", after=parts.clipped)
-    scaler = sys.modules.get("torch.distributed.fsdp.sharded_grad_scaler")
-    if scaler is None:
-        tap.lacks("ShardedGradScaler")
-    else:
-        # It has a `scale` of its own, which the tap of GradScaler does not see.
-        tap.replace(scaler.ShardedGradScaler, "scale", lambda scale: around_scale(tap, scale))
 
 
 class Parts:
