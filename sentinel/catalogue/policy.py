@@ -223,6 +223,12 @@ COMPLETIONS = (
         _MEAN,
         "Share of four-word phrases of the sampled texts that are repetitions.",
     ),
+    Signal(
+        "sample_longest_run",
+        "",
+        _MAX,
+        "Times that one word followed itself at once, the most of any sampled text.",
+    ),
     Signal("sample_empty", "ratio", _MEAN, "Share of sampled texts that are blank."),
     Signal(
         "sample_truncated", "ratio", _MEAN, "Share of sampled texts that ended at the length limit."

@@ -180,6 +180,14 @@ SPEED = (
         family="generation_duration",
     ),
     Signal(
+        "weight_sync_time",
+        "seconds",
+        _MAX,
+        "Time of a step spent bringing the weights to the engine that samples.",
+        ("timing_s/update_weights", "timing/broadcast"),
+        family="weight_sync_duration",
+    ),
+    Signal(
         "tokens_per_second",
         "",
         _SUM,
