@@ -72,6 +72,13 @@ def test_a_zero_loss_beside_a_lost_gradient_norm_is_a_lost_loss():
     assert "loss" in finding.evidence
 
 
+def test_what_never_was_a_number_in_an_evaluation_either_wakes_nobody():
+    """A reward function that does not apply to held-out data; the first one comes late in a run."""
+    one = event(Event.EVAL, 20, **{"eval_loss": 1.0, "eval_rewards/exact/mean": nan})
+
+    assert severities([*steps(loss=FINE), one, *steps(loss=FINE), one, one]) == []
+
+
 def test_a_lost_evaluation_is_a_warning_at_once():
     records = [*steps(loss=FINE), event(Event.EVAL, 20, eval_loss=nan)]
 

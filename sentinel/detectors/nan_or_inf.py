@@ -2,7 +2,8 @@
 
 Formula
     vital    = the loss, eval loss, gradient norm, reward, KL and entropy, and every other value
-               with such a word in its name that was finite in the first `proven` records
+               with such a word in its name that was finite in the first `proven` records, of
+               steps and of evaluations each
     lost     = vital values of a record that are NaN or infinite, or that a rank gave so; and a loss
                of exactly 0 beside a lost gradient norm, which is how some trainers log a NaN loss
     Finding  = a record has lost a value
@@ -64,17 +65,17 @@ class NanOrInf:
     )
 
     def __post_init__(self) -> None:
-        self._seen = 0
-        self._by_design: dict[str, int] = {}
+        self._seen = {Event.STEP: 0, Event.EVAL: 0}
+        self._by_design: set[str] = set()
         self._in_a_row: dict[str, int] = {}
         self._lately: deque[int] = deque()
         self._onset: int | None = None
 
     def update(self, record: Record) -> Opinion:
         """Judge one record."""
-        if record.event not in (Event.STEP, Event.EVAL) or not record.values:
+        if record.event not in self._seen or not record.values:
             return None
-        self._seen += 1
+        self._seen[record.event] += 1
         lost = self._lost(record)
         self._count(lost, record)
         if not lost:
@@ -99,19 +100,19 @@ class NanOrInf:
         if not lost and isfinite(sum(values.values())):
             return []
         lost += [name for name, x in values.items() if not isfinite(x) and name not in lost]
-        lost = [name for name in lost if self._is_vital(name)]
+        lost = [name for name in lost if self._is_vital(name, self._seen[record.event])]
         if "grad_norm" in lost and values.get("loss") == 0.0:
             lost.append("loss")
         return sorted(lost, key=lambda name: name not in ALWAYS_VITAL)
 
-    def _is_vital(self, name: str) -> bool:
+    def _is_vital(self, name: str, seen: int) -> bool:
         if name in ALWAYS_VITAL:
             return True
         if name in self._by_design or not VITAL.search(name.lower()) or DEVIATION.search(name):
             return False
-        if self._seen > self.proven or len(self._by_design) >= MOST_NAMES:
+        if seen > self.proven or len(self._by_design) >= MOST_NAMES:
             return True
-        self._by_design[name] = self._seen
+        self._by_design.add(name)
         return False
 
     def _count(self, lost: list[str], record: Record) -> None:
