@@ -26,6 +26,14 @@ def asked(monkeypatch, tmp_path):
     return ask
 
 
+def test_a_run_without_a_step_says_so():
+    before = STATE | {"step": None}
+
+    first, *_ = _lines(_told(Served("live", "http://127.0.0.1:1", before)))
+
+    assert "before its first step" in first
+
+
 def test_all_well_or_worth_a_note_is_exit_status_0(asked):
     done = asked([well("disk", "fine"), note("port", "taken", "nothing")])
 

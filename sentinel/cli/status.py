@@ -58,7 +58,8 @@ def _lines(run: dict[str, Any]) -> Iterator[str]:
     if run["state"] == UNREACHABLE:
         yield f"{name}: {run['trouble']}; {run['remedy']}"
         return
-    yield f"{name}: {run['state']} at step {run['step']} ({run['url']})"
+    where = "before its first step" if run["step"] is None else f"at step {run['step']}"
+    yield f"{name}: {run['state']} {where} ({run['url']})"
     if about := what_it_is(run["about"]):
         yield f"  {label(about)}"
     for incident in run["incidents"]:
