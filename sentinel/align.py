@@ -148,13 +148,20 @@ class Aligner:
         self.attempt = max(self.attempt, record.attempt)
         self.about.hear(record.values)
         place = record.beat, _TURN[record.event]
-        if place <= self.closed_upto:
+        if place <= self.closed_upto and not self._overtaken(place):
             yield from self._late(place, record)
             return
         self.beats[record.rank] = max(record.beat, self.beats.get(record.rank, -1))
         moment = self.moments.setdefault(place, Moment(self.now, self.now))
         moment.hear(record, self.now, self.about.dialect)
         yield from self._close_ready()
+
+    def _overtaken(self, place: Place) -> bool:
+        """Whether that step is yet to be told of, though an evaluation in it was.
+
+        What was captured at a step is often sent only when the next one begins.
+        """
+        return place[0] == self.closed_upto[0] and place not in self.closed
 
     def _late(self, place: Place, record: Record) -> Iterator[Record]:
         """A word on a closed moment: judged where it is news, else only counted."""

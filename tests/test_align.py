@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sentinel.align import OPEN_STEPS, Aligner
 from sentinel.record import WHOLE_RUN, Event, Record
 
@@ -234,3 +236,21 @@ def test_a_late_word_by_another_name_of_a_signal_is_no_news():
 
     assert fed(aligner, step(0, 1, **{"train/loss": 1.0})) == []
     assert aligner.tally.counts["sentinel_dropped_records_total", "late"] == 1
+
+
+def test_a_step_that_an_evaluation_overtook_is_told_of_once_it_comes():
+    """The trainer evaluates for long, and the step before is sent only when the next one begins."""
+    aligner = Aligner()
+    fed(aligner, start(0), start(1), step(0, 1), step(1, 1))
+    evaluated = replace(step(0, 2, eval_loss=2.0), event=Event.EVAL)
+    (evaluation,) = fed(aligner, evaluated, tick(103.0), tick(120.0))[-1:]
+    overtaken, later = fed(
+        aligner, step(0, 2), step(1, 2, loss=3.0), step(0, 3), step(1, 3), step(0, 4), step(1, 4)
+    )
+
+    assert (evaluation.event, evaluation.beat) == (Event.EVAL, 2)
+    assert (overtaken.event, overtaken.beat, overtaken.values) == (Event.STEP, 2, {"loss": 2.0})
+    assert (later.beat, dict(aligner.tally.counts)) == (3, {})
+
+    assert fed(aligner, step(0, 2)) == []
+    assert aligner.tally.counts["sentinel_dropped_records_total", "late"] == 1.0
