@@ -31,13 +31,13 @@ PATCHED = {
 def seed(number=0):
     """As every run here begins."""
     random.seed(number)
-    np.random.seed(number)  # noqa: NPY002 - what frameworks draw from
+    np.random.seed(number)
     torch.manual_seed(number)
 
 
 def chance():
     """The state of every generator of random numbers, to compare."""
-    _, key, *rest = np.random.get_state()  # noqa: NPY002
+    _, key, *rest = np.random.get_state()
     return random.getstate(), key.tolist(), rest, torch.get_rng_state().tolist()
 
 
