@@ -71,6 +71,8 @@ class Aligner:
     moments: dict[Place, Moment] = field(default_factory=dict)
     closed: dict[Place, list[str]] = field(default_factory=dict)
     """Signals already told of each of the last closed moments."""
+    evaluators: set[int] = field(default_factory=set)
+    """Ranks that spoke in the last evaluation that was closed."""
     closed_upto: Place = (-1, 0)
     closed_at: float = 0.0
     pace: float = 0.0
@@ -148,7 +150,7 @@ class Aligner:
         self.attempt = max(self.attempt, record.attempt)
         self.about.hear(record.values)
         place = record.beat, _TURN[record.event]
-        if place <= self.closed_upto and not self._overtaken(place):
+        if place <= self.closed_upto and not self._reopened(place, record):
             yield from self._late(place, record)
             return
         self.beats[record.rank] = max(record.beat, self.beats.get(record.rank, -1))
@@ -156,18 +158,30 @@ class Aligner:
         moment.hear(record, self.now, self.about.dialect)
         yield from self._close_ready()
 
-    def _overtaken(self, place: Place) -> bool:
-        """Whether that step is yet to be told of, though an evaluation in it was.
+    def _reopened(self, place: Place, record: Record) -> bool:
+        """Whether that moment is still to be told of, though one after it, or the like, was.
 
-        What was captured at a step is often sent only when the next one begins.
+        What was captured at a step is often sent only when the next one begins, behind an
+        evaluation between them; and many a trainer evaluates once more after its last step.
         """
-        return place[0] == self.closed_upto[0] and place not in self.closed
+        if place in self.moments:
+            return True
+        if place not in self.closed:
+            return place[0] == self.closed_upto[0]
+        again = record.event is Event.EVAL and record.rank in self.evaluators
+        if not again or place != self.closed_upto:
+            return False
+        told = self._said(record).values.keys() & set(self.closed[place])
+        return not told <= {"global_step", "epoch"}
+
+    def _said(self, record: Record) -> Said:
+        said = Said(record)
+        said.add(record, self.about.dialect)
+        return said
 
     def _late(self, place: Place, record: Record) -> Iterator[Record]:
         """A word on a closed moment: judged where it is news, else only counted."""
-        known = self.closed.get(place)
-        said = Said(record)
-        said.add(record, self.about.dialect)
+        known, said = self.closed.get(place), self._said(record)
         said.leave_out(known or ())
         if known is None or not said.values:
             self.tally.add("sentinel_dropped_records_total", "late")
@@ -211,7 +225,9 @@ class Aligner:
         silent = self.beats.keys() - self.ended.keys() - moment.said.keys()
         # An evaluation is often one rank's alone.
         event, missing = Event.EVAL, []
-        if place[1] == _TURN[Event.STEP]:
+        if place[1] == _TURN[Event.EVAL]:
+            self.evaluators = set(moment.said)
+        else:
             event, missing = Event.STEP, sorted(silent)
             self.pace = moment.first_heard - self.closed_at if self.closed_at else 0.0
             self.closed_at = moment.first_heard

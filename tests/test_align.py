@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import nan
 
 from sentinel.align import OPEN_STEPS, Aligner
 from sentinel.record import WHOLE_RUN, Event, Record
@@ -242,8 +243,7 @@ def test_a_step_that_an_evaluation_overtook_is_told_of_once_it_comes():
     """The trainer evaluates for long, and the step before is sent only when the next one begins."""
     aligner = Aligner()
     fed(aligner, start(0), start(1), step(0, 1), step(1, 1))
-    evaluated = replace(step(0, 2, eval_loss=2.0), event=Event.EVAL)
-    (evaluation,) = fed(aligner, evaluated, tick(103.0), tick(120.0))[-1:]
+    (evaluation,) = fed(aligner, evaluated(0, 2, eval_loss=2.0), tick(103.0), tick(120.0))[-1:]
     overtaken, later = fed(
         aligner, step(0, 2), step(1, 2, loss=3.0), step(0, 3), step(1, 3), step(0, 4), step(1, 4)
     )
@@ -253,4 +253,30 @@ def test_a_step_that_an_evaluation_overtook_is_told_of_once_it_comes():
     assert (later.beat, dict(aligner.tally.counts)) == (3, {})
 
     assert fed(aligner, step(0, 2)) == []
+    assert aligner.tally.counts["sentinel_dropped_records_total", "late"] == 1.0
+
+
+def evaluated(rank, beat, **values):
+    return replace(step(rank, beat, **values), event=Event.EVAL)
+
+
+def test_an_evaluation_after_the_last_one_of_the_same_step_is_told_of_too():
+    """A trainer evaluates at its last step, and whoever wrote the script does so again."""
+    aligner = Aligner()
+    fed(aligner, start(0, of=1), step(0, 1), evaluated(0, 1, eval_loss=2.0), tick(120.0))
+    told = fed(aligner, evaluated(0, 1, eval_loss=nan), tick(121.0), tick(122.0))
+    told += fed(aligner, evaluated(0, 1, eval_loss=2.1), stop(0))
+
+    assert [str(r.values["eval_loss"]) for r in told if r.event is Event.EVAL] == ["nan", "2.1"]
+    assert aligner.tally.counts == {}
+
+
+def test_the_rest_of_an_evaluation_is_judged_at_once_and_another_ranks_word_on_it_is_late():
+    aligner = Aligner()
+    fed(aligner, start(0), start(1), *[step(r, 1) for r in (0, 1)])
+    fed(aligner, evaluated(0, 1, eval_loss=2.0, global_step=1.0), tick(130.0))
+
+    (rest,) = fed(aligner, evaluated(0, 1, eval_reward=0.5, global_step=1.0))
+    assert rest.values == {"eval_reward": 0.5}
+    assert fed(aligner, evaluated(1, 1, eval_loss=2.2), tick(150.0)) == []
     assert aligner.tally.counts["sentinel_dropped_records_total", "late"] == 1.0
