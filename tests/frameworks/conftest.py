@@ -22,6 +22,9 @@ QUIETLY = {
 
 os.environ.update(QUIETLY)
 
+# What ranks run is a script: importing it would train.
+collect_ignore_glob = ["*_ranks.py"]
+
 DEADLINE = 300.0
 """Seconds for a few ranks to start, train a few steps and end, on a slow machine."""
 
