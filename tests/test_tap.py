@@ -56,6 +56,25 @@ def test_what_a_framework_raises_is_its_own(tap):
     assert seen == []
 
 
+def test_an_argument_may_have_any_name(tap):
+    owner = type("Owner", (), {"log": lambda self, **values: values})
+    heard = []
+    tap.watch(owner, "log", before=lambda owner, **values: heard.append(values))
+
+    assert owner().log(body=1, tap=2) == {"body": 1, "tap": 2}
+    assert heard == [{"body": 1, "tap": 2}]
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod, property])
+def test_what_has_become_no_plain_method_is_left_alone(tap, kind):
+    there = kind(lambda *given: given)
+    owner = type("Owner", (), {"step": there})
+    tap.watch(owner, "step", before=lambda *_: None)
+
+    assert vars(owner)["step"] is there
+    assert tap.missing == ["Owner.step"]
+
+
 def test_what_a_version_lacks_is_named_and_the_rest_is_tapped(rank, tap):
     def integration(tap):
         tap.watch(Engine, "forward")

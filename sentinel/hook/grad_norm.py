@@ -36,7 +36,7 @@ class GradNorm:
     """The norm of one optimizer's gradients, step by step."""
 
     clips: deque[tuple[Any, Any]] = field(default_factory=lambda: deque(maxlen=16))
-    """First gradient and norm of every clipping since the last step."""
+    """First gradient, weakly, and norm of every clipping since the last step."""
     costs: deque[float] = field(default_factory=lambda: deque(maxlen=3))
     """Seconds that the last measurements took; the least counts, since the first ones warm up."""
     unmeasured: int = 0
@@ -50,15 +50,18 @@ class GradNorm:
 
     def clipped(self, gradients: list[Any], norm: Any) -> None:
         """The trainer clips these gradients, whose L2 norm this is."""
-        if gradients and not any(first is gradients[0] for first, _ in self.clips):
-            self.clips.append((gradients[0], norm))
+        from torch.utils.weak import TensorWeakRef  # noqa: PLC0415 - only ever inside a trainer
+
+        if gradients and not any(first() is gradients[0] for first, _ in self.clips):
+            # Weakly: it may be an embedding's, and a step may never come.
+            self.clips.append((TensorWeakRef(gradients[0]), norm))
 
     def of_clips(self, optimizer: Any) -> dict[str, Any]:
         """Name and norm of what was clipped of that optimizer's gradients; empty if nothing was.
 
         Raises Refused where a rank cannot tell its share of the norm.
         """
-        clips = list(self.clips)
+        clips = [(first(), norm) for first, norm in self.clips]
         self.clips.clear()
         if not clips:
             return {}
@@ -123,6 +126,8 @@ class GradNorm:
         shares: list[Share | None] = []
         for parameter in parameters:
             grad = part(parameter.grad)
+            if grad.is_complex():
+                grad = torch.view_as_real(grad.resolve_conj())
             if grad.layout != torch.strided or (parts and grad.device != parts[0].device):
                 raise Refused("type")
             parts.append(grad)

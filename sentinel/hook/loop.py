@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
+from types import FrameType
 from typing import Any
 
 from sentinel.hook.grad_norm import GradNorm
@@ -69,6 +70,7 @@ class Loop:
             return
         self.recorder.begins()
         # Inside a step it is a closure's, which may be asked again and again: the last one stands.
+        self.thread.stepping = _still(self.thread.stepping)
         self.loss.over = self.loss.over or bool(self.thread.stepping)
         explicit, self.thread.explicit = self.thread.explicit, None
         self.loss.add(roots if explicit is None else [explicit])
@@ -88,8 +90,8 @@ class Loop:
         if in_graph():
             self.fused = weakref.ref(optimizer)
             return
-        # A step that raised never came to its end: whoever steps again was not nested in itself.
-        self.thread.stepping = (*_before(self.thread.stepping, id(optimizer)), id(optimizer))
+        under_way = _before(_still(self.thread.stepping), id(optimizer))
+        self.thread.stepping = (*under_way, id(optimizer))
         if len(self.thread.stepping) == 1 and not _closure(args, kwargs):
             self._measure(optimizer)
 
@@ -201,3 +203,20 @@ def _first(optimizer: Any) -> Any:
 
 def _before(under_way: tuple[int, ...], optimizer: int) -> tuple[int, ...]:
     return under_way[: under_way.index(optimizer)] if optimizer in under_way else under_way
+
+
+def _still(stepping: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of the optimizers whose step has not ended: one that raised is never heard of again.
+
+    Asked only where one is nested in another, or in a closure. PyTorch calls every `step` from a
+    function of its own, which has the optimizer as the first of its `args`.
+    """
+    if not stepping:
+        return stepping
+    on_stack: set[int] = set()
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - what `inspect` would ask as well
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.optim.optimizer":
+            on_stack.update(map(id, frame.f_locals.get("args", ())[:1]))
+        frame = frame.f_back
+    return tuple(optimizer for optimizer in stepping if optimizer in on_stack)

@@ -35,7 +35,7 @@ class RootLoss:
             for root in roots:
                 found = self._read(root)
                 # Never in place: a kept alias would change with what the trainer does to its loss.
-                self.total = None if self.total is None else self.total + found
+                self.total = None if self.total is None else self.total + _beside(self.total, found)
         except Refused:
             self.total = None
 
@@ -54,3 +54,10 @@ class RootLoss:
             raise Refused("type")
         found = number(root if raw is None else raw)
         return found if type(found) is float else found.float()
+
+
+def _beside(total: Any, found: Any) -> Any:
+    """Where models train on several devices, so that the two can be added."""
+    if type(total) is float or type(found) is float or total.device == found.device:
+        return found
+    return found.to(total.device, non_blocking=True)

@@ -106,7 +106,7 @@ def cuda_lane(device: Any) -> Lane:
     """Rows for a CUDA, ROCm or XPU device."""
     torch = sys.modules["torch"]
     kind = getattr(torch, device.type)
-    host = torch.empty(ROWS, WIDTH, dtype=torch.float64, pin_memory=True)
+    host = torch.empty(ROWS, WIDTH, dtype=torch.float64, device="cpu", pin_memory=True)
     free = [(host[row], kind.Event()) for row in range(ROWS)]
     return Lane(lambda: kind.current_stream(device), free)
 

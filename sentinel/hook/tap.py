@@ -33,9 +33,12 @@ class Tap:
         self._undo: list[Callable[[], None]] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Set `owner.name` to what `make` builds around the original, if it is there."""
+        """Set `owner.name` to what `make` builds around the original, if it is there.
+
+        What is no plain function is left alone: `make` knows nothing of how it is bound.
+        """
         original = vars(owner).get(name)
-        if original is None:
+        if original is None or isinstance(original, staticmethod | classmethod | property):
             self.lacks(f"{owner.__name__}.{name}")
             return
         ours = make(original)
@@ -72,7 +75,7 @@ class Tap:
         """Something else to be undone."""
         self._undo.append(undo)
 
-    def safely(self, body: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    def safely(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         """Run a part of the tap; what goes wrong in it is ours alone."""
         if self.off or self.recorder.gate.guard.off:
             return

@@ -1,14 +1,15 @@
 """Plain PyTorch: what any training loop does, whatever is built on top of it.
 
 Taps: `Tensor.backward` and `autograd.backward` for the raw loss; the norm that `clip_grad_norm_`
-computes; and the global hooks around `Optimizer.step`.
+computes; the global hooks around `Optimizer.step`; and `Optimizer.zero_grad`, by which gradients
+that no step was taken with are thrown away, and the losses they were of with them.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sentinel.hook.loop import in_graph
@@ -26,11 +27,15 @@ def attach(tap: Tap) -> None:
     loop = tap.loop
     tap.replace(torch.Tensor, "backward", _around_backward(tap, "gradient"))
     tap.replace(torch.autograd, "backward", _around_backward(tap, "grad_tensors"))
-    name = "_get_total_norm" if hasattr(clip_grad, "_get_total_norm") else "clip_grad_norm_"
-    tap.replace(clip_grad, name, _around_norm(tap))
-    if hasattr(torch.nn.utils, "get_total_norm"):
-        # The same under another name, for those who clip in two steps.
-        tap.replace(torch.nn.utils, "get_total_norm", _around_norm(tap))
+    tap.replace(optim.Optimizer, "zero_grad", _around_zero_grad(tap))
+    # The second is the same under another name, for those who clip in two steps.
+    norms = ((clip_grad, "_get_total_norm"), (torch.nn.utils, "get_total_norm"))
+    if not hasattr(clip_grad, "_get_total_norm"):
+        # Of PyTorch before 2.6; people call it by either name.
+        norms = ((clip_grad, "clip_grad_norm_"), (torch.nn.utils, "clip_grad_norm_"))
+    for owner, name in norms:
+        if hasattr(owner, name):
+            tap.replace(owner, name, _around_norm(tap))
     for register, body in (
         (optim.register_optimizer_step_pre_hook, loop.before_step),
         (optim.register_optimizer_step_post_hook, loop.after_step),
@@ -52,9 +57,9 @@ def _around_backward(tap: Tap, explicit: str) -> Callable[[Any], Any]:
                 return original(*args, **kwargs)
             thread.in_backward = True
             try:
+                args, kwargs, roots = _first(args, kwargs, "tensors")
                 given = args[1] if len(args) > 1 else kwargs.get(explicit)
-                if args and given is None:
-                    roots = [args[0]] if isinstance(args[0], torch.Tensor) else list(args[0])
+                if roots and given is None:
                     safely(loop.on_backward, roots)
                 return original(*args, **kwargs)
             finally:
@@ -80,15 +85,57 @@ def _around_norm(tap: Tap) -> Callable[[Any], Any]:
         at = 1 if original.__name__ == "_get_total_norm" else 2
 
         @functools.wraps(original)
-        def total_norm(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        def total_norm(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():
-                return original(tensors, *args, **kwargs)
-            tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-            norm = original(tensors, *args, **kwargs)
-            given = args[at - 1] if len(args) >= at else kwargs.get("norm_type", 2.0)
+                return original(*args, **kwargs)
+            args, kwargs, tensors = _first(args, kwargs, "tensors", "parameters")
+            norm = original(*args, **kwargs)
+            given = args[at] if len(args) > at else kwargs.get("norm_type", 2.0)
             tap.safely(remember, original.__name__, tensors, given, norm)
             return norm
 
         return total_norm
 
     return make
+
+
+def _around_zero_grad(tap: Tap) -> Callable[[Any], Any]:
+    """For `zero_grad(optimizer, …)`."""
+    torch, loop = sys.modules["torch"], tap.loop
+
+    def thrown_away(optimizer: Any, *_: Any, **__: Any) -> None:
+        # What others, such as a critic's, throw away is no part of the step that is counted.
+        loop.loss.over = loop.loss.over or loop.primary() is optimizer
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def zero_grad(*args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                tap.safely(thrown_away, *args, **kwargs)
+            return original(*args, **kwargs)
+
+        return zero_grad
+
+    return make
+
+
+def _first(args: Any, kwargs: Any, *names: str) -> tuple[Any, Any, list[Any]]:
+    """Arguments as they can be passed on, and the tensors that the first one holds.
+
+    It may be given by one of `names`, and may be such as can be walked only once: then what is
+    passed on is a list of it. What PyTorch would not take is left for PyTorch to refuse.
+    """
+    name = next((name for name in names if name in kwargs), None)
+    if not args and name is None:
+        return args, kwargs, []
+    given = args[0] if args else kwargs[name]
+    if isinstance(given, sys.modules["torch"].Tensor):
+        return args, kwargs, [given]
+    if hasattr(given, "__torch_function__") or not isinstance(given, Iterable):
+        return args, kwargs, []
+    tensors = list(given)
+    if isinstance(given, (list, tuple)):
+        return args, kwargs, tensors
+    if args:
+        return (tensors, *args[1:]), kwargs, tensors
+    return args, {**kwargs, name: tensors}, tensors
