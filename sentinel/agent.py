@@ -203,8 +203,8 @@ class Agent:
             for name, errors in self.fold.engine.errors.items():
                 self.tally.set("sentinel_detector_errors_total", name, errors)
             return
-        if record.event is Event.SAMPLE:
-            # A reward that does not apply to a text is often written as no number.
+        if record.event not in (Event.STEP, Event.EVAL):
+            # A setting may be infinite, and a reward that does not apply to a text is no number.
             return
         for name, value in record.values.items():
             if not isfinite(value):
