@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from math import inf
 
 import pytest
 from gpus import Card, FakeNvml
@@ -107,3 +108,27 @@ def test_the_facts_are_a_view_of_the_database(said):
     with closing(connect(run_dir("live") / "sentinel.db")) as database:
         found = dict(database.execute("select key, value from facts"))
     assert (found["framework"], found["beta"], found["torch"]) == ("trl", 0.1, "2")
+
+
+def test_a_setting_without_a_limit_is_no_lost_value(said):
+    """Only what training measured is counted as not a number."""
+    Packer(said.write).text(Event.FACTS, Moment(0, 0, time.time()), {"max_grad_norm": inf}, {})
+    agent = begun()
+    agent.turn()
+    left(agent)
+
+    assert [label for family, label in agent.tally.counts if "nonfinite" in family] == []
+
+
+def test_the_next_agent_shows_what_the_last_evaluation_measured(said):
+    packer = Packer(said.write)
+    packer.text(Event.EVAL, Moment(7, 7, time.time()), {"eval_loss": 2.5}, {})
+    packer.text(Event.STOP, Moment(7, 7, time.time()), {}, {"outcome": "finished"})
+    first = begun()
+    first.turn()
+    left(first)
+    second = begun()
+    state = second.exposition.state()
+    left(second)
+
+    assert (state["signals"]["eval_loss"]["value"], state["state"]) == (2.5, "finished")

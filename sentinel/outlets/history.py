@@ -19,7 +19,7 @@ from sentinel.record import WHOLE_RUN, Event, Record, Spread
 _ALL = "select attempt, step, time, event, vals, spread, facts from step order by id"
 _LAST = """
 select attempt, step, time, event, vals, spread, facts from step where id in (
-    select max(id) from step where event in ('start', 'save', 'step', 'stop')
+    select max(id) from step where event in ('start', 'save', 'step', 'eval', 'stop')
     group by event)
 order by id
 """
@@ -102,7 +102,7 @@ class History:
             yield _record(run, row)
 
     def last(self, run: str) -> list[Record]:
-        """The newest START, SAVE, STEP and STOP, oldest first: how the run stood."""
+        """The newest START, SAVE, STEP, EVAL and STOP, oldest first: how the run stood."""
         return [_record(run, row) for row in self.connection.execute(_LAST)]
 
 
