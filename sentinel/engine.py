@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sentinel.finding import Detector, Finding
-from sentinel.incident import IncidentBook, Key, Page
+from sentinel.incident import Incident, IncidentBook, Key, Page
 from sentinel.record import WHOLE_RUN, Record
 
 log = logging.getLogger(__name__)
@@ -18,11 +18,15 @@ ERRORS_BEFORE_OFF = 3
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Everything the engine concluded from one record."""
+    """Everything the engine concluded from one record.
+
+    `moved` are the incidents that calmed down or came back, of which nobody need be told.
+    """
 
     record: Record
     findings: Mapping[str, Finding] = field(default_factory=dict)
     pages: tuple[Page, ...] = ()
+    moved: tuple[Incident, ...] = ()
 
 
 @dataclass
@@ -42,21 +46,26 @@ class Engine:
         if record.rank != WHOLE_RUN:
             return Verdict(record)
         findings: dict[str, Finding] = {}
-        pages: list[Page] = []
+        news: list[Page | Incident] = []
         for name in self.makers:
             if self.errors.get(name, 0) >= ERRORS_BEFORE_OFF:
                 continue
             try:
-                page = self._ask(name, record, findings)
+                new = self._ask(name, record, findings)
             except Exception:
                 self.errors[name] = self.errors.get(name, 0) + 1
                 log.exception("Detector %s failed at step %d", name, record.step)
                 continue
-            if page is not None:
-                pages.append(page)
-        return Verdict(record, findings, tuple(pages))
+            if new is not None:
+                news.append(new)
+        news += self.book.hear(record)
+        pages = tuple(new for new in news if isinstance(new, Page))
+        moved = tuple(new for new in news if isinstance(new, Incident))
+        return Verdict(record, findings, pages, moved)
 
-    def _ask(self, name: str, record: Record, findings: dict[str, Finding]) -> Page | None:
+    def _ask(
+        self, name: str, record: Record, findings: dict[str, Finding]
+    ) -> Page | Incident | None:
         detector = self.detector(record.run, name)
         if not detector.needs <= record.values.keys():
             return None

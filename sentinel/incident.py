@@ -1,18 +1,24 @@
 """Incidents: findings folded into the few episodes worth telling a person about.
 
 An incident is pending while a finding has been made but not yet often enough, firing once a page
-about it exists, and resolved when the detector has been calm for long enough. There is one page
-when it fires and one when it resolves. The book holds no clock: time and step are what the records
-say, so a replay folds exactly as the live run did.
+about it exists, and resolved when the detector has been calm for long enough. One that comes back
+soon after is the same episode, and has flapped. There is one page when it fires, and one when it
+is over for good. The book holds no clock: time and step are what the records say, so a replay
+folds exactly as the live run did.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from sentinel.finding import Calm, Detector, Finding, Opinion, Severity
-from sentinel.record import Record
+from sentinel.record import Event, Record
+
+SAVES_KEPT = 64
+"""Checkpoints of a run that are remembered, the newest."""
 
 
 class State(Enum):
@@ -21,6 +27,17 @@ class State(Enum):
     PENDING = "pending"
     FIRING = "firing"
     RESOLVED = "resolved"
+
+
+class Tier(Enum):
+    """How much a run matters to people."""
+
+    PAGE = "page"
+    """Whatever is critical wakes somebody."""
+    NOTIFY = "notify"
+    """People are told, and never louder than by a warning."""
+    QUIET = "quiet"
+    """Nobody is told; everything is recorded and shown."""
 
 
 class Reason(Enum):
@@ -45,7 +62,8 @@ class Incident:
     """One episode of one detector on one run.
 
     `onset_step` is where it began, `opened_step` where its page was due, `resolved_step` where it
-    was over. Times are in seconds since the epoch, of the records that moved it.
+    was over. It came back `flaps` times. `last_good_step` is that of the last checkpoint before the
+    onset, where there is one. Times are in seconds since the epoch, of the records that moved it.
     """
 
     key: Key
@@ -62,6 +80,8 @@ class Incident:
     resolved_time: float | None = None
     findings: int = 1
     calm: int = 0
+    flaps: int = 0
+    last_good_step: int | None = None
 
     @property
     def name(self) -> str:
@@ -72,12 +92,16 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a person is told, and why; unsent and unworded."""
+    """What a person is told, and why; unsent and unworded.
+
+    `notes` are sentences about the telling itself: by whom it is taken care of, why it comes late.
+    """
 
     reason: Reason
     incident: Incident
     step: int
     time: float
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -92,17 +116,43 @@ class IncidentBook:
     """Open incidents by key, and the number of the last episode of each.
 
     `patience` findings in a row make a pending incident fire (detectors bring their own patience,
-    so the default is 1); `calm_records` calm opinions in a row resolve it. Evaluations, saves and
-    ticks count as records like steps do.
+    so the default is 1); `calm_records` calm opinions in a row resolve it. After `cooldown` more
+    the episode is over, and people are told so; until then a finding re-opens it, which is a flap
+    and costs no page. Evaluations, saves and ticks count as records like steps do.
     """
 
     patience: int = 1
     calm_records: int = 16
+    cooldown: int = 32
     open: dict[Key, Incident] = field(default_factory=dict)
     episodes: dict[Key, int] = field(default_factory=dict)
+    saves: dict[str, deque[int]] = field(default_factory=dict)
 
-    def fold(self, key: Key, record: Record, opinion: Opinion, detector: Detector) -> Page | None:
-        """Fold one opinion of `detector` in; return the page that is due because of it, if any."""
+    def hear(self, record: Record) -> tuple[Page, ...]:
+        """Take over what a record says whoever judges it; the pages that are due because of it.
+
+        Behind the end of a run nothing comes back: what rests then is over.
+        """
+        if record.event is Event.SAVE:
+            kept = self.saves.setdefault(record.run, deque(maxlen=SAVES_KEPT))
+            kept.append(record.step)
+        if record.event is not Event.STOP:
+            return ()
+        resting = [
+            known
+            for known in self.open.values()
+            if known.key.run == record.run and known.state is State.RESOLVED
+        ]
+        return tuple(self._end(known, record) for known in resting)
+
+    def fold(
+        self, key: Key, record: Record, opinion: Opinion, detector: Detector
+    ) -> Page | Incident | None:
+        """Fold one opinion of `detector` in; return the page that is due because of it, if any.
+
+        An incident that moved without a page, by calming down or by coming back, is returned as
+        it is now.
+        """
         if opinion is None:
             return None
         known = self.open.get(key)
@@ -113,17 +163,18 @@ class IncidentBook:
             known = self._begin(key, record, opinion, detector, loud)
         else:
             known.findings += 1
-        before = known.severity
-        worse = loud.order < before.order
-        known.finding, known.calm = opinion, 0
-        if worse:
-            known.severity = loud
+        before, known.calm, known.finding = known.severity, 0, opinion
+        known.severity = min(before, loud, key=lambda severity: severity.order)
+        back = known.state is State.RESOLVED
+        if back:
+            _reopen(known)
         if known.state is State.PENDING:
             return self._fire(known, record) if known.findings >= self.patience else None
-        if worse and before is Severity.INFO:
-            # Nobody was told of it so far: to people it opens now.
-            return self._fire(known, record)
-        return _page(Reason.WORSENED, known, record) if worse else None
+        if known.severity is not before:
+            # What was only noted so far, nobody was told of: to people it opens now.
+            noted = before is Severity.INFO
+            return self._fire(known, record) if noted else _page(Reason.WORSENED, known, record)
+        return replace(known) if back else None
 
     def _begin(
         self, key: Key, record: Record, finding: Finding, detector: Detector, severity: Severity
@@ -140,6 +191,7 @@ class IncidentBook:
             onset_step=onset,
             opened_step=record.step,
             opened_time=record.time,
+            last_good_step=last_before(onset, self.saves.get(key.run, ())),
         )
         self.open[key] = incident
         return incident
@@ -149,7 +201,7 @@ class IncidentBook:
         known.opened_step, known.opened_time = record.step, record.time
         return _page(Reason.OPENED, known, record)
 
-    def _calm(self, known: Incident, record: Record) -> Page | None:
+    def _calm(self, known: Incident, record: Record) -> Page | Incident | None:
         known.calm += 1
         if known.state is State.PENDING:
             # A pending incident was never told to anybody, so it ends without a word.
@@ -158,12 +210,35 @@ class IncidentBook:
             return None
         if known.calm < self.calm_records:
             return None
-        known.state = State.RESOLVED
-        known.resolved_step, known.resolved_time = record.step, record.time
+        rested = known.state is State.RESOLVED
+        if not rested:
+            known.state = State.RESOLVED
+            known.resolved_step, known.resolved_time = record.step, record.time
+        if known.calm >= self.calm_records + self.cooldown:
+            return self._end(known, record)
+        return None if rested else replace(known)
+
+    def _end(self, known: Incident, record: Record) -> Page:
         del self.open[known.key]
         return _page(Reason.RESOLVED, known, record)
 
 
+def last_before(onset: int, saves: Iterable[int]) -> int | None:
+    """Step of the last checkpoint before that step, of those told in the order they were made.
+
+    >>> last_before(250, [100, 200, 300])
+    200
+    """
+    return next((step for step in reversed(tuple(saves)) if step < onset), None)
+
+
+def _reopen(known: Incident) -> None:
+    known.state = State.FIRING
+    known.resolved_step = known.resolved_time = None
+    known.flaps += 1
+
+
 def _page(reason: Reason, incident: Incident, record: Record) -> Page:
     # A copy: the page tells of this moment, while the book's incident lives on.
-    return Page(reason, replace(incident), record.step, record.time)
+    step = record.step if incident.resolved_step is None else incident.resolved_step
+    return Page(reason, replace(incident), step, record.time)

@@ -20,6 +20,8 @@ KEYS = [
     "resolved_step",
     "rank",
     "episode",
+    "flaps",
+    "last_good_step",
     "summary",
     "evidence",
     "remedy",

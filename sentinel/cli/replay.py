@@ -143,6 +143,8 @@ def _print_json(story: Story) -> None:
             "resolved_step": incident.resolved_step,
             "rank": None if rank == WHOLE_RUN else rank,
             "episode": incident.episode,
+            "flaps": incident.flaps,
+            "last_good_step": incident.last_good_step,
             "summary": finding.summary,
             "evidence": {key: _plain(value) for key, value in finding.evidence.items()},
             "remedy": incident.remedy,

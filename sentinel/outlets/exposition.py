@@ -56,6 +56,8 @@ class Exposition(Collector):
             self._standing.hear(verdict.record)
             for page in verdict.pages:
                 self._standing.tell(page)
+            for incident in verdict.moved:
+                self._standing.move(incident)
 
     def resume(self, incidents: Iterable[Incident]) -> None:
         """Show these as firing: an agent that was restarted must not read as a recovery."""

@@ -51,6 +51,8 @@ class History:
             self._keep(record)
         for page in verdict.pages:
             self._enter(page.incident)
+        for incident in verdict.moved:
+            self._enter(incident)
 
     @cached_property
     def facts(self) -> Facts:
@@ -125,6 +127,8 @@ def described(incident: Incident) -> dict[str, Any]:
         "opened_time": incident.opened_time,
         "resolved_step": incident.resolved_step,
         "resolved_time": incident.resolved_time,
+        "flaps": incident.flaps,
+        "last_good_step": incident.last_good_step,
     }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite, nan
 from typing import TypeVar
 
-from sentinel.incident import Incident, Page, Reason
+from sentinel.incident import Incident, Page, Reason, State
 from sentinel.kl import SIGNALS_OF_KL, KlKind, fact_of
 from sentinel.outlets.label import label
 from sentinel.record import WHOLE_RUN, Event, Record, Spread
@@ -146,9 +146,16 @@ class Standing:
         if page.reason is Reason.RESOLVED:
             self.open.pop(incident.name, None)
             return
-        self.open[incident.name] = incident
+        self.move(incident)
         if page.reason is Reason.OPENED:
             self.alerts[incident.key.detector, incident.severity.value] += 1
+
+    def move(self, incident: Incident) -> None:
+        """Take over how an incident is now."""
+        if incident.state is State.RESOLVED:
+            self.open.pop(incident.name, None)
+        else:
+            self.open[incident.name] = incident
 
     @property
     def state(self) -> str:
