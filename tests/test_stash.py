@@ -12,6 +12,7 @@ import torch
 from sentinel.hook.guard import Guard
 from sentinel.hook.recorder import Recorder
 from sentinel.hook.stash import ROWS, WIDTH, Lane, Stash
+from sentinel.record import Event as Kind
 from sentinel.wire.identity import Identity
 from sentinel.wire.pack import Moment, Unpacker
 from sentinel.wire.ring import DROP_REASONS, Cursor, RingReader, RingWriter
@@ -70,7 +71,7 @@ def test_nothing_arrives_before_its_event(stash, device):
     assert list(stash.harvest()) == []
 
     device.done()
-    assert list(stash.harvest()) == [(NOW, ("loss",), [0.5])]
+    assert list(stash.harvest()) == [(Kind.STEP, NOW, ("loss",), [0.5])]
     assert list(stash.harvest()) == []
 
 
@@ -89,7 +90,7 @@ def test_what_is_stashed_does_not_change_with_the_trainers_tensor(stash, device)
     loss.mul_(100)
     device.done()
 
-    assert list(stash.harvest()) == [(NOW, ("loss",), [0.5])]
+    assert list(stash.harvest()) == [(Kind.STEP, NOW, ("loss",), [0.5])]
 
 
 def test_values_of_every_kind_arrive(stash, device):
@@ -102,7 +103,7 @@ def test_values_of_every_kind_arrive(stash, device):
     stash.put(tensors, NOW)
     device.done()
 
-    ((_, names, values),) = stash.harvest()
+    ((_, _, names, values),) = stash.harvest()
     assert dict(zip(names, values, strict=True)) == {"half": 0.5, "one": 2, "graph": 3, "whole": 4}
 
 
@@ -124,8 +125,10 @@ def test_more_scalars_than_a_row_holds_take_another(stash, drops, device):
     device.done()
 
     rows = list(stash.harvest())
-    assert [(moment, len(names)) for moment, names, _ in rows] == [(NOW, WIDTH), (NOW, 1)]
-    assert {n: v for _, names, values in rows for n, v in zip(names, values, strict=True)} == given
+    assert [(moment, len(names)) for _, moment, names, _ in rows] == [(NOW, WIDTH), (NOW, 1)]
+    assert {
+        n: v for _, _, names, values in rows for n, v in zip(names, values, strict=True)
+    } == given
     assert not drops
 
 

@@ -7,10 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from loops import batch, column, loss_of, model, norm, watched
+from syncing import pretended_device
 from torch.nn.utils import clip_grad, clip_grad_norm_
 
+import sentinel
 from sentinel.hook import root_loss
 from sentinel.hook.stash import cuda_lane
+from sentinel.record import Event
 
 
 def test_roots_that_can_be_walked_once_still_have_their_gradient(told):
@@ -186,3 +189,33 @@ def test_a_users_own_default_device_does_not_reach_the_host_buffer(monkeypatch):
     cuda_lane(SimpleNamespace(type="cuda"))
 
     assert asked["device"] == "cpu"
+
+
+def test_a_norm_that_cannot_be_had_loses_nothing_else(told, headers, monkeypatch):
+    def no_room(*_, **__):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(torch, "_foreach_norm", no_room)
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, foreach=False)
+    with watched:
+        for step in range(5):
+            loss_of(net, batch(step)).backward()
+            optimizer.step()
+        assert headers()[0].errors == 0
+
+    assert len(column(told, "loss")) == 5
+    assert column(told, "grad_norm") == []
+
+
+def test_an_evaluation_on_a_device_is_told_as_an_evaluation(told):
+    score = torch.tensor(0.5)
+    with pretended_device(), watched:
+        sentinel.mark("eval", 7, score=score, samples=3, path="held-out")
+        score.fill_(9.0)
+        sentinel.log({"reward": 1.0}, 8)
+
+    records = [r for r in told()[0] if "score" in r.values or "samples" in r.values]
+    assert [(r.event, r.step) for r in records] == [(Event.EVAL, 7)] * 2
+    assert records[0].facts == {"path": "held-out"}
+    assert records[1].values == {"score": 0.5}

@@ -7,6 +7,7 @@ from typing import Any
 
 from sentinel.hook.stash import Row, Stash
 from sentinel.hook.step_clock import StepClock
+from sentinel.record import Event
 from sentinel.signals import canonical
 from sentinel.wire.pack import Moment, Packer
 
@@ -72,5 +73,8 @@ class Captured:
 
     def fetch(self) -> None:
         """Send what has arrived from a device since."""
-        for moment, names, values in self.stash.harvest():
-            self.packer.values(self.packer.schema(names), moment, values)
+        for event, moment, names, values in self.stash.harvest():
+            if event is Event.STEP:
+                self.packer.values(self.packer.schema(names), moment, values)
+            else:
+                self.packer.text(event, moment, dict(zip(names, values, strict=True)))

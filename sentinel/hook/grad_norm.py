@@ -143,6 +143,9 @@ def _norms(parts: list[Any], torch: Any) -> list[Any]:
     except TypeError:
         # Of PyTorch before 2.4.
         return [norm.to(wide) for norm in torch._foreach_norm(parts)]  # noqa: SLF001
+    except RuntimeError:
+        # A kind of number that has none, or no memory left: no reason to lose the loss as well.
+        raise Refused("type") from None
 
 
 def learning(optimizer: Any) -> Iterator[Any]:

@@ -175,6 +175,17 @@ class Loop:
         self.step(found)
 
 
+def begin_anew(loop: Loop) -> None:
+    """Another training has another optimizer, however alive the last one's is; and no step yet.
+
+    The last one may have been broken off anywhere in a step.
+    """
+    loop.primary, loop.size, loop.others, loop.usual = (lambda: None), -1, 0, 0
+    loop.stepped_at, loop.extra, loop.found = None, {}, {}
+    loop.thread.explicit, loop.loss.over = None, True
+    loop.norm.clips.clear()
+
+
 def _told_apart(found: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
     """What was captured: numbers, and tensors still on a device."""
     values: dict[str, float] = {}

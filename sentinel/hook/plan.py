@@ -114,11 +114,13 @@ class Planner:
         self.drop("range")
         return None
 
-    def told(self, facts: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
-        """Facts told apart: numbers, and texts of bearable length."""
+    def told(
+        self, facts: Mapping[str, Any]
+    ) -> tuple[dict[str, float], dict[str, Any], dict[str, str]]:
+        """Facts told apart: numbers, tensors still on a device, and texts of bearable length."""
         texts = {name: fact[:_TEXT_LIMIT] for name, fact in facts.items() if type(fact) is str}
-        values, _ = self.sort(item for item in facts.items() if item[0] not in texts)
-        return values, texts
+        values, tensors = self.sort(item for item in facts.items() if item[0] not in texts)
+        return values, tensors, texts
 
     def _check(self, name: Any) -> None:
         if not name_is_good(name):

@@ -26,6 +26,7 @@ from sentinel.wire.pack import VALUES, Moment, Packer
 from sentinel.wire.ring import RingWriter
 
 _NUMBERED = ("global_step",)
+_MEASURED = (Event.STEP, Event.EVAL)
 LOOK_EVERY = 0.5
 """Seconds."""
 
@@ -99,7 +100,10 @@ class Recorder:
         self.gate.run(self.ring.note, clock.step, clock.beat, wall_time())
 
     def say(self, event: Event, step: Any, facts: Mapping[str, Any]) -> None:
-        """Record an event; numbers among `facts` become values, texts stay facts."""
+        """Record an event; numbers among `facts` become values, texts stay facts.
+
+        Of an evaluation they may be on a device.
+        """
         self.gate.run(self._say, event, step, facts, wall_time())
 
     def sample(self, batch: Batch, step: Any = None, most: int = AT_ONCE) -> None:
@@ -214,11 +218,16 @@ class Recorder:
             # No log of the last step will come any more.
             self._captured.flush()
         given = None if step is None else self._planner.whole(step)
-        values, texts = self._planner.told(facts)
+        values, tensors, texts = self._planner.told(facts)
         if given is not None:
             values["global_step"] = float(given)
         moment = Moment(self.clock.step if given is None else given, self.clock.beat, now)
         self._packer.text(event, moment, values, texts)
+        if event in _MEASURED:
+            # What is still being computed comes after, when it is there.
+            self.stash.put(tensors, moment, event)
+        else:
+            self.ring.drop("type", len(tensors))
 
     def _sample(self, batch: Batch, step: Any, most: int, now: float) -> None:
         given = None if step is None else self._planner.whole(step)

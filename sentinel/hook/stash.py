@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from sentinel.record import Event
 from sentinel.wire.pack import Moment
 
 ROWS = 64
@@ -31,6 +32,8 @@ class Row:
     host: Any
     event: Any
     moment: Moment | None = None
+    told_as: Event = Event.STEP
+    """What happened at that moment."""
 
 
 @dataclass
@@ -50,7 +53,12 @@ class Stash:
     make_lane: Callable[[Any], Lane]
     lanes: dict[Any, Lane] = field(default_factory=dict)
 
-    def put(self, tensors: Mapping[str, Any], moment: Moment | None = None) -> list[Row]:
+    def put(
+        self,
+        tensors: Mapping[str, Any],
+        moment: Moment | None = None,
+        told_as: Event = Event.STEP,
+    ) -> list[Row]:
         """Start fetching scalars; returns the rows whose `moment` the caller still owes."""
         rows: list[Row] = []
         by_device: dict[Any, dict[str, Any]] = {}
@@ -61,12 +69,12 @@ class Stash:
             if row is None:
                 self.drop("pending", len(group))
             else:
-                row.moment = moment
+                row.moment, row.told_as = moment, told_as
                 rows.append(row)
         return rows
 
-    def harvest(self) -> Iterator[tuple[Moment, tuple[str, ...], list[float]]]:
-        """Moments whose scalars have arrived, oldest first for each device."""
+    def harvest(self) -> Iterator[tuple[Event, Moment, tuple[str, ...], list[float]]]:
+        """Events and moments whose scalars have arrived, oldest first for each device."""
         for lane in self.lanes.values():
             if lane.under_way and capturing():
                 return
@@ -77,7 +85,7 @@ class Stash:
                 lane.under_way.popleft()
                 values = row.host[: len(row.names)].tolist()
                 lane.free.append((row.host, row.event))
-                yield row.moment, row.names, values
+                yield row.told_as, row.moment, row.names, values
 
     def waiting(self) -> int:
         """Scalars that have not arrived."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.hook.lightning_facts import run_facts
+from sentinel.hook.loop import begin_anew
 from sentinel.hook.phases import Phases
 from sentinel.hook.root_loss import RAW
 from sentinel.hook.scalars import Refused, number
@@ -195,18 +196,14 @@ class Events:
         self._met = weakref.ref(trainer)
         if hook == "on_train_start":
             self._step, self.logged.fresh = trainer.global_step, {}
+            self._window = Window(self._tap)
+            begin_anew(self._tap.loop)
         if trainer.local_rank == 0:
             facts = run_facts(trainer, self._package)
             self._tap.recorder.say(Event.FACTS, trainer.global_step, facts)
 
     def _evaluated(self, step: int) -> None:
-        found = self.logged.of_evaluation()
-        numbers = {name: value for name, value in found.items() if type(value) is float}
-        self._tap.recorder.say(Event.EVAL, step, numbers)
-        # What is still being computed comes after, when it is there.
-        late = {name: value for name, value in found.items() if name not in numbers}
-        if late:
-            self._tap.recorder.hear(late, step)
+        self._tap.recorder.say(Event.EVAL, step, self.logged.of_evaluation())
 
 
 def _readable(found: dict[str, Any]) -> dict[str, Any]:

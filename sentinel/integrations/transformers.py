@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sentinel.hook.loop import Loop
+from sentinel.hook.loop import begin_anew
 from sentinel.hook.phases import Phases
 from sentinel.hook.session import current
 from sentinel.hook.tap import Tap
@@ -78,7 +78,7 @@ class Events:
             self._phases.end(_AFTERWARDS)
             self._began_after = state.global_step if self._trained else None
             self._trained = True
-            _begin_anew(self._tap.loop)
+            begin_anew(self._tap.loop)
         self._met = weakref.ref(args)
         if not state.is_local_process_zero:
             return
@@ -147,12 +147,6 @@ class Texts:
             {name: [_reward(each) for each in row] for name, row in kept["rewards"].items()},
         )
         self._tap.recorder.sample(batch, trainer.state.global_step, session.arguments.samples)
-
-
-def _begin_anew(loop: Loop) -> None:
-    """Another training has another optimizer, however alive the last one's is; and no step yet."""
-    loop.primary, loop.size, loop.others, loop.usual = (lambda: None), -1, 0, 0
-    loop.stepped_at, loop.extra = None, {}
 
 
 def _is_held_out(name: str) -> bool:

@@ -11,6 +11,7 @@ import lightning.pytorch as L
 import numpy as np
 import torch
 from lightnings import Net, Two, column, data, net, patched, steps, trainer
+from syncing import pretended_device
 
 import sentinel
 from sentinel.record import Event
@@ -196,3 +197,37 @@ def test_what_goes_to_a_logger_is_heard_once_and_the_users_own_words_too(tmp_pat
     assert column(told, "mine") == [0, 1, 2, 3]
     # Lightning numbers the steps, and nobody else.
     assert column(told, "global_step") == [1, 2, 3, 4]
+
+
+def test_a_fit_after_one_that_broke_off_begins_anew(tmp_path, told):
+    """As in cross-validation, where every fold's trainer, and so its optimizer, is kept."""
+
+    class Large(Net):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 64)
+
+        def on_after_backward(self):
+            if self.global_step == 2:
+                raise RuntimeError
+
+    first, second = Large(), net()
+    fits = [trainer(tmp_path, max_steps=3, accumulate_grad_batches=2) for _ in range(2)]
+    with watched:
+        with pytest.raises(RuntimeError):
+            fits[0].fit(first, data())
+        fits[1].fit(second, data())
+
+    losses = [*first.losses[:4], *second.losses]
+    means = [sum(losses[at : at + 2]) / 2 for at in range(0, 10, 2)]
+    assert [r.step for r in steps(told) if "loss" in r.values] == [1, 2, 1, 2, 3]
+    assert column(told, "loss") == pytest.approx(means)
+
+
+def test_an_evaluation_on_a_device_is_told_as_one_and_not_as_a_step(tmp_path, told):
+    fit = trainer(tmp_path, max_epochs=2, limit_train_batches=3, num_sanity_val_steps=0)
+    with pretended_device(), watched:
+        fit.fit(net(), data(), data(8))
+
+    found = [(r.event, r.step) for r in told()[0] if "val_loss" in r.values]
+    assert found == [(Event.EVAL, 3), (Event.EVAL, 6)]
