@@ -1,7 +1,8 @@
-"""Reading: the records of one file, and how much of it could not be read."""
+"""Reading: the records of one log, how much of it could not be read, and how far it was read."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -13,11 +14,26 @@ class Reading:
     """Iterate it for the records, in the order of the file; `skipped` is known afterwards.
 
     `skipped` counts lines or rows that hold no record: not JSON, too long, or without a number.
+    `mark` says, of the record last given, how far into the log it reaches: it only grows, and is
+    the same whenever that log is read. `clock` gives seconds since the epoch.
     """
 
-    records: Callable[[Reading], Iterator[Record]]
+    records: Callable[[Reading], Iterator[Record | None]]
     skipped: int = 0
+    mark: int = 0
+    live: bool = False
+    clock: Callable[[], float] = time.time
 
     def __iter__(self) -> Iterator[Record]:
-        self.skipped = 0
+        self.skipped = self.mark = 0
+        self.live = False
+        return (record for record in self.records(self) if record is not None)
+
+    def follow(self) -> Iterator[Record | None]:
+        """The records, then those that come; None wherever there is no more for now.
+
+        It never ends by itself. A log that is begun anew gives a START of the next attempt.
+        """
+        self.skipped = self.mark = 0
+        self.live = True
         return self.records(self)

@@ -1,0 +1,179 @@
+"""TensorBoard: event files of one run, a file or a folder of them, read as they are written.
+
+Every number comes as an event of its own; those of one step, written together, are one row. A run
+that was begun again writes a new file: where it says again what was said before, from a step that
+was passed already, it is a new attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from heapq import merge
+from pathlib import Path
+from typing import Any
+
+from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.sources.counters import Counters
+from sentinel.sources.event_file import HEAD, EventFile
+from sentinel.sources.reading import Reading
+from sentinel.sources.rows import Rows
+from sentinel.sources.scalar_event import ScalarEvents, Scalars
+
+IN_NAME = "tfevents"
+BEGINNING = b"brain.Event:"
+"""What the first event of every file says of its version."""
+
+MOST_FILES = 256
+TOGETHER_SECONDS = 5.0
+"""Numbers of one step that are further apart were not written together."""
+
+
+def recognises(path: Path, head: bytes) -> bool:
+    """Whether this is an event file, by its first event, or a folder of some."""
+    if path.is_dir():
+        return _folder(path) is not None
+    return BEGINNING in head[HEAD : HEAD + 64] or (IN_NAME in path.name and head[4:8] == bytes(4))
+
+
+def read(path: Path) -> Reading:
+    """Records of the run. Raises OSError or ValueError, while iterating, if unreadable."""
+
+    def records(reading: Reading) -> Iterator[Record | None]:
+        return Logs(path, reading).records()
+
+    return Reading(records)
+
+
+def _folder(path: Path) -> Path | None:
+    """The folder itself, or the one below it that has all the event files, as `runs/<date>`."""
+    if _named(path):
+        return path
+    if any(path.glob("checkpoint-*")):
+        return None
+    found = {file.parent for depth in ("*", "*/*") for file in _named(path, depth)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _named(folder: Path, depth: str = "") -> list[Path]:
+    return [file for file in folder.glob(f"{depth}/*{IN_NAME}*".lstrip("/")) if file.is_file()]
+
+
+@dataclass
+class Log:
+    """One file: `rows` gives the rows that are whole, up to where it ends at that moment."""
+
+    file: EventFile
+    reading: Reading
+    events: ScalarEvents
+    row: dict[str, Any] = field(default_factory=dict)
+    tags: set[str] = field(default_factory=set)
+    count: int = 0
+    """Numbers of the row that is still open."""
+    grew: float = 0.0
+
+    def rows(self) -> Iterator[tuple[float, Log, dict[str, Any], int]]:
+        """Time, this file, row, and how many numbers went into it."""
+        while payloads := self.file.poll():
+            self.grew = self.reading.clock()
+            for payload in payloads:
+                yield from self._take(payload)
+        self._count_damage()
+        quiet = self.reading.clock() - self.grew
+        if self.row and (not self.reading.live or quiet >= TOGETHER_SECONDS):
+            yield self._close()
+
+    def _take(self, payload: bytes) -> Iterator[tuple[float, Log, dict[str, Any], int]]:
+        try:
+            said = self.events.read(payload)
+        except ValueError:
+            self.reading.skipped += 1
+            return
+        if said is None:
+            return
+        if self.row and not self._together(said):
+            yield self._close()
+        self.row.update(said.values)
+        self.row["step"], self.row["time"] = said.step, said.time
+        self.count += len(said.values)
+
+    def _together(self, said: Scalars) -> bool:
+        row = self.row
+        return (
+            said.step == row["step"]
+            and abs(said.time - row["time"]) <= TOGETHER_SECONDS
+            and not any(tag in row for tag, _ in said.values)
+        )
+
+    def _close(self) -> tuple[float, Log, dict[str, Any], int]:
+        row, count, self.row, self.count = self.row, self.count, {}, 0
+        return row["time"], self, row, count
+
+    def _count_damage(self) -> None:
+        self.reading.skipped += self.file.skipped
+        self.file.skipped = 0
+
+
+class Logs:
+    """All files of one run, their rows in the order of time."""
+
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self.path, self.reading = path, reading
+        self.folder = _folder(path) if path.is_dir() else None
+        self.files: dict[Path, Log] = {}
+        self.events = ScalarEvents()
+        self.rows = Rows(run=(self.folder or path.parent).resolve().name)
+        self.said: set[str] = set()
+        self.highest = -1
+        self.attempt = 0
+        self.begun = False
+
+    def records(self) -> Iterator[Record | None]:
+        while True:
+            self._look()
+            logs = [log.rows() for log in self.files.values()]
+            for _, log, row, count in merge(*logs, key=lambda told: told[0]):
+                self.reading.mark += count
+                yield from self._told(log, row)
+            if not self.reading.live:
+                return
+            yield None
+
+    def _look(self) -> None:
+        """Find files that are new."""
+        if self.folder is None and self.path.is_dir():
+            self.folder = _folder(self.path)
+        names = _named(self.folder) if self.folder else [self.path]
+        if len(names) > MOST_FILES:
+            raise ValueError(f"it holds {len(names)} event files, over {MOST_FILES}: name one")
+        for name in sorted(names):
+            if name not in self.files:
+                self.files[name] = Log(EventFile(name), self.reading, self.events)
+
+    def _told(self, log: Log, row: dict[str, Any]) -> Iterator[Record]:
+        again = not log.tags and row["step"] <= self.highest and not self.said.isdisjoint(row)
+        if again:
+            self.attempt, self.rows.counters = self.attempt + 1, Counters()
+        log.tags.update(row)
+        record = self.rows.record(row)
+        if record is None:
+            self.reading.skipped += 1
+            return
+        if again or not self.begun:
+            yield self._start(record)
+        self.begun = True
+        self.said.update(row.keys() - {"step", "time"})
+        self.highest = row["step"] if again else max(self.highest, row["step"])
+        yield replace(record, attempt=self.attempt) if self.attempt else record
+
+    def _start(self, record: Record) -> Record:
+        facts = self.rows.about.facts
+        return Record(
+            run=record.run,
+            rank=WHOLE_RUN,
+            step=record.step,
+            time=record.time,
+            event=Event.START,
+            facts=facts,
+            attempt=self.attempt,
+        )
