@@ -29,10 +29,10 @@ FAULTS = (
         ("kl_blowup", "reward_collapse"),
     ),
     Fault(
-        521,
+        561,
         "--count-twice-from",
         "step counter moves twice per update, so the run passes its end and saves every 2 steps",
-        ("checkpoint_cadence",),
+        ("step_stride", "checkpoint_cadence"),
     ),
 )
 

@@ -5,12 +5,11 @@ Formula
     storm    = `in_a_row` intervals of at most `share` * usual, one after the other, none over twice
                another; or 2 * `in_a_row` of any; it is over once no save has come for longer
     overrun  = global_step > max_steps as the run declared it
-    stride   = global_step moves by more than `stride` per optimizer step, over 16 records
-    Finding  = storm, overrun or stride
+    Finding  = storm or overrun
     critical = a storm of 2 * `in_a_row` saves
 
 Units
-    Intervals: trainer's steps. `share`: share of 1. `in_a_row`: saves. `stride`: steps per step.
+    Intervals: trainer's steps. `share`: share of 1. `in_a_row`: saves.
 
 Source
     huggingface/trl#2124 (and #1889, which filled 12 TB): a trainer that counts `global_step` twice
@@ -19,7 +18,7 @@ Source
 Defaults
     On 200 runs of 20,000 steps that save every 500 and 10 times at random beside, `share` 0.25 with
     `in_a_row` 3 gives 3 false alarms, and a storm of saves every 2 steps is told at its third or
-    fourth save. `stride` 1.5 is well over what skipped steps add to the count and under two.
+    fourth save.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from typing import ClassVar
 
 from sentinel.finding import Calm, Finding, Opinion, Severity
 from sentinel.record import Event, Record
-from sentinel.stats.stride import Stride
 
 FIRST = 3
 """Intervals that tell the usual one where the run did not declare it."""
@@ -42,7 +40,6 @@ class CheckpointCadence:
 
     share: float = 0.25
     in_a_row: int = 3
-    stride: float = 1.5
 
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "global_step"
@@ -62,7 +59,6 @@ class CheckpointCadence:
         self._hasty_since = 0
         self._gap = 0
         self._onset: dict[str, int] = {}
-        self._strides = Stride(size=16)
 
     def update(self, record: Record) -> Opinion:
         """Judge one save or step; learn from what the run declares."""
@@ -76,7 +72,7 @@ class CheckpointCadence:
             self._note_save(record.step)
         if record.event not in (Event.SAVE, Event.STEP):
             return None
-        wrong = {**self._overrun(record), **self._storm(record.step), **self._striding(record)}
+        wrong = {**self._overrun(record), **self._storm(record.step)}
         self._onset = {key: self._onset.get(key, record.step) for key in wrong}
         if "storm" in wrong:
             self._onset["storm"] = self._hasty_since
@@ -89,7 +85,6 @@ class CheckpointCadence:
                 "interval": float(self._gap),
                 "usual_interval": self._usual or 0.0,
                 "max_steps": self._max_steps,
-                "stride": self._strides.value or 0.0,
             },
             severity=Severity.CRITICAL if len(self._hasty) == 2 * self.in_a_row else None,
             onset_step=min(self._onset.values()),
@@ -135,13 +130,3 @@ class CheckpointCadence:
         if not 0 < self._max_steps < step:
             return {}
         return {"overrun": f"global_step {step:.0f} is past max_steps {self._max_steps:.0f}"}
-
-    def _striding(self, record: Record) -> dict[str, str]:
-        step, count = record.values.get("global_step"), record.values.get("optimizer_steps")
-        if step is None or count is None:
-            return {}
-        self._strides.add(step, count)
-        stride = self._strides.value
-        if stride is None or stride <= self.stride:
-            return {}
-        return {"stride": f"global_step moves by {stride:.3g} per optimizer step"}
