@@ -18,7 +18,7 @@ from threading import Event as Flag
 
 from sentinel.engine import Verdict
 from sentinel.finding import Severity
-from sentinel.fold import Fold
+from sentinel.fold import SET_ASIDE, Fold
 from sentinel.hardware import MEASURED
 from sentinel.incident import Page
 from sentinel.outlets import database, outbox
@@ -179,8 +179,7 @@ class Agent:
         self._count(record)
         verdicts = list(self.fold.feed(record))
         for verdict in verdicts:
-            for outlet in self.outlets:
-                outlet.take(verdict)
+            self._show(verdict)
             if verdict.record.rank == WHOLE_RUN and verdict.record.event is Event.STOP:
                 self.ending = verdict.record
         paged = self._post(page for verdict in verdicts for page in verdict.pages)
@@ -188,6 +187,17 @@ class Agent:
         if record.event is not Event.TICK or paged or len(verdicts) > 1 or _measured(record):
             self.journal.append(record)
         return paged
+
+    def _show(self, verdict: Verdict) -> None:
+        for outlet in self.outlets:
+            try:
+                outlet.take(verdict)
+            except sqlite3.Error:
+                # Nothing of this turn is kept then, and all of it is read again.
+                raise
+            except SET_ASIDE:
+                log.exception("A verdict cannot be shown: it is left aside")
+                self.tally.add("sentinel_dropped_records_total", "unshown")
 
     def _post(self, pages: Iterable[Page]) -> bool:
         """Queue each page in the transaction that stores its cause; whether there was any."""

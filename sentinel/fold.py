@@ -22,6 +22,9 @@ from sentinel.tally import Tally
 
 log = logging.getLogger(__name__)
 
+SET_ASIDE: tuple[type[Exception], ...] = (Exception,)
+"""What a record may raise that is then left unjudged; tests, which want to know, make it empty."""
+
 
 @dataclass
 class Memory:
@@ -45,10 +48,18 @@ class Fold:
         self.engine = Engine(makers)
 
     def feed(self, record: Record) -> Iterator[Verdict]:
-        """The record's own verdict, then one for each combined record that it completes."""
-        for moment in self.aligner.feed(record):
-            for told in self.samples.feed(moment):
-                yield self.engine.feed(told)
+        """The record's own verdict, then one for each combined record that it completes.
+
+        One that cannot be judged is counted and left: the next agent would fall over it again, and
+        the one after that, and nobody would watch.
+        """
+        try:
+            for moment in self.aligner.feed(record):
+                for told in self.samples.feed(moment):
+                    yield self.engine.feed(told)
+        except SET_ASIDE:
+            log.exception("A record of rank %d cannot be judged: it is left aside", record.rank)
+            self.tally.add("sentinel_dropped_records_total", "unjudged")
 
     def firing(self) -> list[Incident]:
         """Incidents that a page exists for and that are not over."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as budget
 
+from sentinel import agent, fold
 from sentinel.hook import guard, session
 from sentinel.record import Event, Record
 from sentinel.wire import places
@@ -37,9 +38,11 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def loud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that the hook would swallow fails the test, unless swallowing is its subject."""
+    """An error that we would swallow fails the test, unless swallowing is its subject."""
     if "quiet" not in request.keywords:
         monkeypatch.setattr(guard, "report", _raise)
+        monkeypatch.setattr(fold, "SET_ASIDE", ())
+        monkeypatch.setattr(agent, "SET_ASIDE", ())
 
 
 @pytest.fixture(autouse=True)

@@ -68,3 +68,20 @@ def test_a_database_that_is_in_use_is_not_set_aside(monkeypatch):
         agent()
 
     assert not list(path.parent.glob("*.corrupt-*"))
+
+
+@pytest.mark.quiet
+def test_what_one_outlet_cannot_show_is_still_stored_and_judged(monkeypatch):
+    with ranks() as begin:
+        begin(0, world=1, steps=20, values={"loss": LOSSES}, ending="finished")
+        served = agent()
+
+        def falls(_):
+            raise UnicodeEncodeError("utf-8", "", 0, 1, "surrogates not allowed")
+
+        monkeypatch.setattr(served.exposition, "take", falls)
+        monkeypatch.setattr(served, "_over", lambda: queued() > 0)
+        served.serve()
+
+    assert queued() > 0
+    assert served.tally.counts["sentinel_dropped_records_total", "unshown"] > 0

@@ -48,3 +48,20 @@ def test_a_memory_that_does_not_fit_is_left_and_the_watch_goes_on(state):
     taken.restore(state)
 
     assert fed(taken, range(9)) == fed(fold(), range(9))
+
+
+@pytest.mark.quiet
+def test_a_record_that_cannot_be_judged_ends_no_watch(monkeypatch):
+    """It would end that of every next agent, too."""
+    folded = fold()
+    hear = folded.aligner.feed
+
+    def falls(record):
+        if record.beat == 3:
+            raise OverflowError
+        return hear(record)
+
+    monkeypatch.setattr(folded.aligner, "feed", falls)
+
+    assert fed(folded, range(9)) == [1.0, 2.0, 4.0, 5.0, 6.0, 7.0]
+    assert folded.tally.counts["sentinel_dropped_records_total", "unjudged"] == 1
