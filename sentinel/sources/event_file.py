@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from struct import Struct
+from struct import Struct, unpack
 
 from sentinel.sources.crc32c import all_masked, first_header, masked
 
@@ -22,7 +22,6 @@ LONGEST_CHECKED = 2**16
 HEAD, FOOT = 12, 4
 MOST_HEADS = 4096
 _LENGTH = Struct("<QI")
-_SUM = Struct("<I")
 
 
 @dataclass
@@ -32,7 +31,7 @@ class EventFile:
     path: Path
     offset: int = 0
     skipped: int = 0
-    _heads: set[bytes] = field(default_factory=set)
+    _heads: dict[bytes, int] = field(default_factory=dict)
     _lost: bool = False
 
     def poll(self) -> list[bytes]:
@@ -52,44 +51,44 @@ class EventFile:
         with self.path.open("rb") as file:
             file.seek(self.offset)
             data = file.read(count)
-            if len(data) >= HEAD and self._is_head(data[:HEAD]):
-                length = _LENGTH.unpack_from(data)[0]
-                if len(data) < HEAD + length + FOOT <= LARGEST + HEAD + FOOT:
-                    data += file.read(HEAD + length + FOOT - len(data))
-            return data
+            whole = HEAD + self._length(data[:HEAD]) + FOOT
+            # A record may be longer than what is read at a time.
+            return data + file.read(whole - len(data)) if whole > len(data) >= HEAD else data
 
     def _split(self, data: bytes) -> tuple[list[bytes], int]:
         """The payloads whose checksums hold, and how many bytes are done with."""
         payloads: list[bytes] = []
-        sums: list[int] = []
-        at, end = 0, len(data)
+        sums: list[bytes] = []
+        heads, at, end = self._heads, 0, len(data)
         while end - at >= HEAD:
-            if not self._is_head(data[at : at + HEAD]):
+            head = data[at : at + HEAD]
+            length = heads[head] if head in heads else self._length(head)
+            if length < 0:
                 if not any(data[at:]):
                     # Room that a file system made ahead of what is to be written there.
                     break
                 at = self._past_damage(data, at)
                 continue
             self._lost = False
-            length = _LENGTH.unpack_from(data, at)[0]
-            over = at + HEAD + length + FOOT
-            if over > end:
+            over = at + HEAD + length
+            if over + FOOT > end:
                 break
-            payloads.append(data[at + HEAD : over - FOOT])
-            sums.append(_SUM.unpack_from(data, over - FOOT)[0])
-            at = over
-        return self._sound(payloads, sums), at
+            payloads.append(data[at + HEAD : over])
+            sums.append(data[over : over + FOOT])
+            at = over + FOOT
+        return self._sound(payloads, b"".join(sums)), at
 
-    def _is_head(self, head: bytes) -> bool:
-        if head in self._heads:
-            return True
+    def _length(self, head: bytes) -> int:
+        """Bytes of the payload behind that head; -1 if it is none."""
+        if len(head) < HEAD:
+            return -1
         length, told = _LENGTH.unpack(head)
         if length > LARGEST or masked(head[:8]) != told:
-            return False
+            return -1
         if len(self._heads) < MOST_HEADS:
             # Records of one kind have one length.
-            self._heads.add(head)
-        return True
+            self._heads[head] = length
+        return int(length)
 
     def _past_damage(self, data: bytes, at: int) -> int:
         """Where the next head is, or the last bytes that may be the start of one."""
@@ -98,13 +97,20 @@ class EventFile:
         self._lost = True
         while (found := first_header(data[at + 1 :])) >= 0:
             at += 1 + found
-            if self._is_head(data[at : at + HEAD]):
+            if self._length(data[at : at + HEAD]) >= 0:
                 return at
         return len(data) - HEAD + 1
 
-    def _sound(self, payloads: list[bytes], sums: list[int]) -> list[bytes]:
-        short = [i for i, payload in enumerate(payloads) if len(payload) <= LONGEST_CHECKED]
-        found = all_masked([payloads[i] for i in short])
-        bad = {i for i, value in zip(short, found, strict=True) if value != sums[i]}
-        self.skipped += len(bad)
-        return [payload for i, payload in enumerate(payloads) if i not in bad] if bad else payloads
+    def _sound(self, payloads: list[bytes], sums: bytes) -> list[bytes]:
+        """Those whose checksum is the one written behind them."""
+        told = unpack(f"<{len(payloads)}I", sums)
+        checked = [p if len(p) <= LONGEST_CHECKED else b"" for p in payloads]
+        sound = [
+            payload
+            for payload, look, own, other in zip(
+                payloads, checked, all_masked(checked), told, strict=True
+            )
+            if own == other or len(look) < len(payload)
+        ]
+        self.skipped += len(payloads) - len(sound)
+        return sound

@@ -93,7 +93,7 @@ def _rows(file: IO[bytes], reading: Reading) -> Iterator[dict[str, Any]]:
 
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
+        row = json.loads(line.decode("utf-8", "surrogatepass").removeprefix("\ufeff"))
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None

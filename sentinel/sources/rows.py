@@ -54,6 +54,22 @@ YEAR_2001 = 1e9
 """Seconds since the epoch; a smaller time is a duration."""
 
 
+MOST_FORMS = 1024
+
+
+@dataclass(slots=True)
+class Form:
+    """What rows with the same keys have in common: what their keys mean, and whether of an EVAL.
+
+    `plain` says that every value is in our unit as it stands.
+    """
+
+    words: list[Word]
+    names: list[str]
+    plain: bool
+    held_out: bool
+
+
 @dataclass
 class Rows:
     """Turns the rows of one run into records, one after the other.
@@ -74,6 +90,7 @@ class Rows:
     facts: dict[str, str] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     laundry: Laundry = field(default_factory=Laundry)
+    forms: dict[tuple[str, ...], Form] = field(default_factory=dict)
     rows: int = 0
     step: int | None = None
 
@@ -86,8 +103,9 @@ class Rows:
         step = _step(values)
         if step is not None:
             self.step = step
-        event = _event(row, values)
-        named = self._named(values)
+        form = self._form(tuple(values))
+        event = _event(row, form)
+        named = self._named(form, values)
         if event is Event.EVAL:
             named = {held_out(name): value for name, value in named.items()}
         else:
@@ -106,13 +124,22 @@ class Rows:
             facts=self.facts,
         )
 
-    def _named(self, values: Mapping[str, float]) -> dict[str, float]:
-        fresh = [key for key in values if key not in self.words]
-        if fresh:
-            self._learn(fresh)
+    def _form(self, keys: tuple[str, ...]) -> Form:
+        form = self.forms.get(keys)
+        if form is None:
+            fresh = [key for key in keys if key not in self.words]
+            if fresh:
+                self._learn(fresh)
+            form = _formed(keys, [self.words[key] for key in keys])
+            if len(self.forms) < MOST_FORMS:
+                self.forms[keys] = form
+        return form
+
+    def _named(self, form: Form, values: Mapping[str, float]) -> dict[str, float]:
+        if form.plain:
+            return dict(zip(form.names, values.values(), strict=True))
         named = {}
-        for key, value in values.items():
-            word = self.words[key]
+        for word, value in zip(form.words, values.values(), strict=True):
             measured = word.measured(value)
             if measured is not None:
                 named[word.name] = measured
@@ -121,6 +148,8 @@ class Rows:
     def _learn(self, fresh: list[str]) -> None:
         self.about.hear(fresh)
         spoken = self.about.dialect
+        # A late name may take a signal over from the one that had it.
+        self.forms.clear()
         for key in sorted(fresh, key=lambda key: _rank(key, spoken)):
             self._claim(key, spoken.word(key))
         self.facts = {name: key for name, key in self.owners.items() if name != key}
@@ -155,8 +184,10 @@ def _numbers(
     row: Mapping[str, Any], null_is_nan: bool, prefix: str = "", depth: int = 0
 ) -> Iterator[tuple[str, float]]:
     for key, value in row.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
+        name = f"{prefix}{key}" if prefix else str(key)
+        if type(value) is float:
+            yield name, value
+        elif isinstance(value, Mapping):
             if depth < DEEPEST:
                 inside = prefix if key in WRAPPERS else f"{name}/"
                 yield from _numbers(value, null_is_nan, inside, depth + 1)
@@ -192,11 +223,18 @@ def _time(values: Mapping[str, float], rows: int) -> float:
     return next((time for time in times if isfinite(time) and time > YEAR_2001), float(rows))
 
 
-def _event(row: Mapping[str, Any], values: Mapping[str, float]) -> Event:
+def _event(row: Mapping[str, Any], form: Form) -> Event:
     said = row.get("event")
     if isinstance(said, str) and said in EVENTS:
         return Event(said)
-    telling = [key for key in values if key not in ABOUT_ANY_ROW]
-    if telling and all(HELD_OUT.match(key) for key in telling):
-        return Event.EVAL
-    return Event.STEP
+    return Event.EVAL if form.held_out else Event.STEP
+
+
+def _formed(keys: tuple[str, ...], words: list[Word]) -> Form:
+    telling = [key for key in keys if key not in ABOUT_ANY_ROW]
+    return Form(
+        words,
+        [word.name for word in words],
+        all(word.factor == 1.0 and not word.zero_is_none for word in words),
+        bool(telling) and all(HELD_OUT.match(key) for key in telling),
+    )

@@ -9,6 +9,7 @@ from struct import Struct, error
 from sentinel.sources.protobuf import fields, inside, signed, text, varint
 
 MOST_FORMS = 65536
+STEP_KEY = b"\x10"
 FLOAT, DOUBLE, INT32, INT64, HALF, BFLOAT16 = 1, 2, 3, 9, 19, 14
 """Types of a tensor that hold a number."""
 
@@ -21,51 +22,49 @@ _SHAPE, _TENSOR_CONTENT, _FLOATS, _DOUBLES, _HALVES = 2, 4, 5, 6, 13
 _INTEGERS = (7, 10)
 
 
-@dataclass(slots=True)
-class Scalars:
-    """What one event says: `time` in seconds since the epoch, the step, and numbers by tag."""
-
-    time: float
-    step: int
-    values: list[tuple[str, float]]
+Scalar = tuple[float, int, str, float]
+"""Seconds since the epoch, step, tag, value."""
 
 
 @dataclass
 class ScalarEvents:
     """Takes events apart. Most are alike but for time, step and value, and are known by the rest.
 
-    `forms` are the bytes between step and value, to the tag in them.
+    `forms` are the bytes between step and value, to the tag in them. `last` are the bytes of the
+    step before, `step`: what is written together has one.
     """
 
     forms: dict[bytes, str] = field(default_factory=dict)
+    last: bytes = b"?"
+    step: int = 0
 
-    def read(self, payload: bytes) -> Scalars | None:
-        """The numbers of an event; None if it has none. Raises ValueError if it is damaged."""
-        if payload[:1] == b"\x09" and payload[9:10] == b"\x10":
-            step, at = varint(payload, 10)
-            tag = self.forms.get(payload[at:-4])
+    def read(self, payload: bytes) -> list[Scalar]:
+        """The numbers of an event. Raises ValueError if it is damaged."""
+        if payload[:1] == b"\x09" and payload.startswith(self.last, 9):
+            tag = self.forms.get(payload[9 + len(self.last) : -4])
             if tag is not None:
-                value = _F32.unpack(payload[-4:])[0]
-                return Scalars(_TIME.unpack_from(payload, 1)[0], signed(step), [(tag, value)])
+                time = _TIME.unpack_from(payload, 1)[0]
+                return [(time, self.step, tag, _F32.unpack(payload[-4:])[0])]
         try:
             return self._read(payload)
         except error as wrong:
             raise ValueError(str(wrong)) from None
 
-    def _read(self, payload: bytes) -> Scalars | None:
-        found = Scalars(0.0, 0, [])
+    def _read(self, payload: bytes) -> list[Scalar]:
+        time, step = 0.0, 0
+        found: list[tuple[str, float]] = []
         for number, content in fields(payload):
             if number == 1 and isinstance(content, bytes):
-                found.time = _TIME.unpack(content)[0]
+                time = _TIME.unpack(content)[0]
             elif number == 2 and isinstance(content, int):
-                found.step = signed(content)
+                step = signed(content)
             elif number == 5:
-                found.values += _summary(content)
-        if len(found.values) == 1:
-            self._remember(payload, found.values[0][0])
-        return found if found.values else None
+                found += _summary(content)
+        if len(found) == 1:
+            self._remember(payload, step, found[0][0])
+        return [(time, step, tag, value) for tag, value in found]
 
-    def _remember(self, payload: bytes, tag: str) -> None:
+    def _remember(self, payload: bytes, step: int, tag: str) -> None:
         name = tag.encode()
         if len(name) > 100 or len(self.forms) >= MOST_FORMS:
             # Lengths below 128 take one byte each.
@@ -73,8 +72,12 @@ class ScalarEvents:
         value = b"\x0a" + bytes([len(name)]) + name + b"\x15"
         entry = b"\x0a" + bytes([len(value) + 4]) + value
         form = b"\x2a" + bytes([len(entry) + 4]) + entry
-        if payload[:-4].endswith(form):
-            self.forms[form] = tag
+        if not payload[:-4].endswith(form):
+            return
+        self.forms[form] = tag
+        before = payload[9 : -4 - len(form)]
+        if before[:1] == STEP_KEY:
+            self.last, self.step = before, step
 
 
 def _summary(content: int | bytes) -> Iterator[tuple[str, float]]:

@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from heapq import merge
 from pathlib import Path
-from typing import Any
 
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.sources.counters import Counters
 from sentinel.sources.event_file import HEAD, EventFile
 from sentinel.sources.reading import Reading
 from sentinel.sources.rows import Rows
-from sentinel.sources.scalar_event import ScalarEvents, Scalars
+from sentinel.sources.scalar_event import ScalarEvents
 
 IN_NAME = "tfevents"
 BEGINNING = b"brain.Event:"
@@ -61,19 +60,20 @@ def _named(folder: Path, depth: str = "") -> list[Path]:
 
 @dataclass
 class Log:
-    """One file: `rows` gives the rows that are whole, up to where it ends at that moment."""
+    """One file, up to where it ends at that moment."""
 
     file: EventFile
     reading: Reading
     events: ScalarEvents
-    row: dict[str, Any] = field(default_factory=dict)
+    row: dict[str, float] = field(default_factory=dict)
+    """What was said of `step` at `time`, and may not be all of it."""
     tags: set[str] = field(default_factory=set)
-    count: int = 0
-    """Numbers of the row that is still open."""
+    step: int = 0
+    time: float = 0.0
     grew: float = 0.0
 
-    def rows(self) -> Iterator[tuple[float, Log, dict[str, Any], int]]:
-        """Time, this file, row, and how many numbers went into it."""
+    def rows(self) -> Iterator[Row]:
+        """The rows that became whole; the last one once nothing follows it."""
         while payloads := self.file.poll():
             self.grew = self.reading.clock()
             for payload in payloads:
@@ -83,31 +83,26 @@ class Log:
         if self.row and (not self.reading.live or quiet >= TOGETHER_SECONDS):
             yield self._close()
 
-    def _take(self, payload: bytes) -> Iterator[tuple[float, Log, dict[str, Any], int]]:
+    def _take(self, payload: bytes) -> Iterator[Row]:
         try:
             said = self.events.read(payload)
         except ValueError:
             self.reading.skipped += 1
             return
-        if said is None:
-            return
-        if self.row and not self._together(said):
-            yield self._close()
-        self.row.update(said.values)
-        self.row["step"], self.row["time"] = said.step, said.time
-        self.count += len(said.values)
+        for time, step, tag, value in said:
+            if self.row and (
+                step != self.step or tag in self.row or abs(time - self.time) > TOGETHER_SECONDS
+            ):
+                yield self._close()
+            self.row[tag] = value
+            self.step, self.time = step, time
 
-    def _together(self, said: Scalars) -> bool:
-        row = self.row
-        return (
-            said.step == row["step"]
-            and abs(said.time - row["time"]) <= TOGETHER_SECONDS
-            and not any(tag in row for tag, _ in said.values)
-        )
-
-    def _close(self) -> tuple[float, Log, dict[str, Any], int]:
-        row, count, self.row, self.count = self.row, self.count, {}, 0
-        return row["time"], self, row, count
+    def _close(self) -> Row:
+        row, self.row = self.row, {}
+        count = len(row)
+        # A tag of such a name says less than the event.
+        row["step"], row["time"] = self.step, self.time
+        return self.time, self, row, count
 
     def _count_damage(self) -> None:
         self.reading.skipped += self.file.skipped
@@ -150,8 +145,9 @@ class Logs:
             if name not in self.files:
                 self.files[name] = Log(EventFile(name), self.reading, self.events)
 
-    def _told(self, log: Log, row: dict[str, Any]) -> Iterator[Record]:
-        again = not log.tags and row["step"] <= self.highest and not self.said.isdisjoint(row)
+    def _told(self, log: Log, row: dict[str, float]) -> Iterator[Record]:
+        step = int(row["step"])
+        again = not log.tags and step <= self.highest and not self.said.isdisjoint(row)
         if again:
             self.attempt, self.rows.counters = self.attempt + 1, Counters()
         log.tags.update(row)
@@ -163,7 +159,7 @@ class Logs:
             yield self._start(record)
         self.begun = True
         self.said.update(row.keys() - {"step", "time"})
-        self.highest = row["step"] if again else max(self.highest, row["step"])
+        self.highest = step if again else max(self.highest, step)
         yield replace(record, attempt=self.attempt) if self.attempt else record
 
     def _start(self, record: Record) -> Record:
@@ -177,3 +173,7 @@ class Logs:
             facts=facts,
             attempt=self.attempt,
         )
+
+
+Row = tuple[float, Log, dict[str, float], int]
+"""Time, file, row, and how many numbers went into it."""
