@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+from contextlib import nullcontext
+from importlib import import_module
 
 import pytest
 
@@ -21,6 +23,43 @@ def test_where_no_ring_can_be_made_training_runs_on(monkeypatch, tmp_path, capsy
 
     assert quietly(lambda: 5)() == 5
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.quiet
+def test_an_integration_that_cannot_be_loaded_takes_no_other_along(monkeypatch, facts):
+    import_module("torch")
+    monkeypatch.setattr(session, "integrations", lambda: ["broken", "torch_loop"])
+    with quietly:
+        pass
+
+    known = facts()[0]
+    assert known["tap/broken"] == "off: ModuleNotFoundError in import"
+    assert known["tap/torch_loop"] == "on"
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("part", ["__init__", "open"])
+@pytest.mark.quiet
+def test_a_run_that_could_not_begin_does_not_stand_in_the_way_of_the_next(
+    monkeypatch, told, strict, failure, part
+):
+    def fail(*_):
+        raise failure
+
+    raised = strict or failure is KeyboardInterrupt
+    with monkeypatch.context() as patch:
+        patch.setattr(session.Session, part, fail)
+        with (
+            pytest.raises(failure) if raised else nullcontext(),
+            sentinel.monitor(run="test", agent=False, strict=strict),
+        ):
+            pass
+    assert session.Current.depth == 0
+
+    with quietly:
+        sentinel.log({"x": 1.0})
+    assert [r.values["x"] for r in told()[0] if r.event is Event.STEP] == [1.0]
 
 
 def test_where_shared_memory_is_full_the_run_directory_serves(monkeypatch, tmp_path, told):

@@ -45,3 +45,17 @@ def test_an_error_is_still_shown_as_it_was(script):
 
     assert told.returncode == 1
     assert "KeyError: 'theirs'" in told.stderr
+
+
+def test_a_rank_of_verl_that_has_loaded_torch_already_is_not_troubled(script, monkeypatch):
+    """Its plug-ins are loaded behind torch, and before the compiler, as a rule."""
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "sentinel.callbacks.verl")
+    monkeypatch.setenv("WG_PREFIX", "group")
+    monkeypatch.setenv("RANK", "0")
+    text = 'import torch, sys; assert "torch._dynamo" not in sys.modules\n'
+    text += "before = torch.Tensor.backward\n"
+    text += "import sentinel.callbacks.verl\nassert torch.Tensor.backward is not before"
+
+    done = subprocess.run(script(text), capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")

@@ -29,7 +29,9 @@ class FirstSign:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
-        self._arrivals = [Arrival("torch", self._arm)]
+        # The second is added by the first, which acts at once where torch is there already.
+        self._arrivals: list[Arrival] = []
+        self._arrivals.insert(0, Arrival("torch", self._arm))
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """What the one who waits for torch makes of an import that is under way already."""

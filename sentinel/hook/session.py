@@ -49,11 +49,20 @@ class Session:
         if self.keeper is not None:
             self.keeper.start()
         loop = Loop(self.recorder)
-        for name, integration in integrations().items():
+        for name in integrations():
             tap = Tap(name, self.recorder, loop)
             self._undo.append(tap.undo)
-            arrival = Arrival(integration.FRAMEWORK, partial(tap.attach, integration.attach))
-            self._undo.append(arrival.withdraw)
+            self._await(tap)
+
+    def _await(self, tap: Tap) -> None:
+        """Have the tap attached as soon as its framework is there."""
+        try:
+            integration = import_module(f"sentinel.integrations.{tap.name}")
+            framework, attach = integration.FRAMEWORK, partial(tap.attach, integration.attach)
+        except Exception as error:
+            tap.give_up(error, "import")
+        else:
+            self._undo.append(Arrival(framework, attach).withdraw)
 
     def close(self, error: BaseException | None) -> None:
         """Say STOP and how it ended, and take every tap out again."""
@@ -113,14 +122,13 @@ def placed(environ: Mapping[str, str]) -> Mapping[str, str]:
     return {**environ, "RANK": str(group.get_rank()), "WORLD_SIZE": str(group.get_world_size())}
 
 
-def integrations() -> dict[str, Any]:
-    """Every file of the integrations' room, by its name.
+def integrations() -> list[str]:
+    """The files of the integrations' room.
 
     Each has FRAMEWORK, the module to wait for, and `attach(tap)`.
     """
     room = import_module("sentinel.integrations")
-    names = sorted(each.name for each in iter_modules(room.__path__))
-    return {name: import_module(f"{room.__name__}.{name}") for name in names}
+    return sorted(each.name for each in iter_modules(room.__path__))
 
 
 def start_facts(identity: Identity, arguments: Arguments) -> dict[str, Any]:
@@ -176,8 +184,8 @@ def enter(arguments: Arguments) -> None:
             return
         try:
             session = Session(arguments)
-        except Exception as error:
-            if arguments.strict:
+        except BaseException as error:
+            if arguments.strict or not isinstance(error, Exception):
                 Current.depth -= 1
                 raise
             sys.stderr.write(f"sentinel: {error} Training runs on, but nobody watches it.\n")
@@ -185,7 +193,11 @@ def enter(arguments: Arguments) -> None:
         Current.session, Current.recorder = session, session.recorder
         try:
             session.open()
-        except Exception as error:
+        except BaseException as error:
+            if arguments.strict or not isinstance(error, Exception):
+                Current.depth -= 1
+                _close(session, error)
+                raise
             session.guard.caught(error)
 
 
@@ -193,14 +205,16 @@ def leave(error: BaseException | None) -> None:
     """A decorated call ended, with what it raised."""
     with Current.lock:
         Current.depth = max(0, Current.depth - 1)
-        session = Current.session
-        if Current.depth or session is None:
-            return
-        Current.session = Current.recorder = None
-        try:
-            session.close(error)
-        except Exception as ours:
-            session.guard.caught(ours)
+        if not Current.depth and Current.session is not None:
+            _close(Current.session, error)
+
+
+def _close(session: Session, error: BaseException | None) -> None:
+    Current.session = Current.recorder = None
+    try:
+        session.close(error)
+    except Exception as ours:
+        session.guard.caught(ours)
 
 
 def _forget() -> None:

@@ -101,13 +101,17 @@ class Tap:
         try:
             integration(self)
         except Exception as error:
-            self.off = True
-            self.recorder.gate.guard.noted(error)
-            self.tell(f"off: {type(error).__name__} in attach")
-            self.undo()
+            self.give_up(error, "attach")
             return
         without = f", without {', '.join(self.missing)}" if self.missing else ""
         self.tell(f"on{without}")
+
+    def give_up(self, error: Exception, where: str) -> None:
+        """Nothing comes of this tap: put back what it changed, and say so."""
+        self.off = True
+        self.undo()
+        self.recorder.gate.guard.noted(error)
+        self.tell(f"off: {type(error).__name__} in {where}")
 
     def tell(self, state: str) -> None:
         """Let the agent know how this tap is."""
