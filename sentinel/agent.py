@@ -10,17 +10,16 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 from threading import Event as Flag
 
 from sentinel.engine import Verdict
-from sentinel.finding import Severity
 from sentinel.fold import SET_ASIDE, Fold
 from sentinel.hardware import MEASURED
-from sentinel.incident import Page
+from sentinel.incident import Tier
 from sentinel.outlets import database, outbox
 from sentinel.outlets.courier import Courier
 from sentinel.outlets.exposition import Exposition
@@ -28,6 +27,7 @@ from sentinel.outlets.history import History
 from sentinel.outlets.journal import Journal
 from sentinel.outlets.presence import Presence
 from sentinel.outlets.samples import Samples, newest
+from sentinel.outlets.telling import Telling
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.settings import Settings, build_detectors, build_sinks
 from sentinel.signals import canonical
@@ -115,6 +115,8 @@ class Agent:
             self.machine.now,
         )
         self.courier = Courier(path, self.sinks, self.tally, self.clock)
+        tier = Tier(self.settings.tier)
+        self.telling = Telling(self.connection, self.sinks, tier, self.clock)
         self.samples = Samples(self.connection, self.settings.samples_kept)
         self.files = self._sample_files()
         self.outlets = (self.history, self.exposition, self.samples)
@@ -155,38 +157,49 @@ class Agent:
 
     def turn(self) -> None:
         """Read what is new, judge it, and commit both."""
+        self._listen()
         records = self.source.poll()
         if self.files is not None and self.source.attempt >= 0:
             records += self.files.poll(self.source.attempt)
         if not records:
             return
         with self._transaction():
-            paged = [self._feed(record) for record in records]
+            queued = [self._feed(record) for record in records]
             if self.files is not None:
                 self.samples.mark(self.files.taken())
             if any(record.event is not Event.TICK for record in records):
                 self.journal.place(self.source.positions())
             if self.clock() - self.snapshot_at >= SNAPSHOT_SECONDS:
                 self._snapshot()
-        if any(paged):
+        if any(queued):
             self.courier.wake()
         if self.ending is not None:
             self.presence.conclude(self.ending)
             self.ending = None
 
+    def _listen(self) -> None:
+        """Take up what people want to be told of, and tell what waited for that."""
+        if self.telling.look():
+            self.exposition.hush(self.telling.quiet)
+        if due := self.telling.due(self.fold.firing):
+            with self._transaction():
+                self.telling.pay(due)
+            self.courier.wake()
+
     def _feed(self, record: Record) -> bool:
-        """One input record through the whole house; whether it led to a page."""
+        """One input record through the whole house; whether a page was queued because of it."""
         self._count(record)
         verdicts = list(self.fold.feed(record))
         for verdict in verdicts:
             self._show(verdict)
             if verdict.record.rank == WHOLE_RUN and verdict.record.event is Event.STOP:
                 self.ending = verdict.record
-        paged = self._post(page for verdict in verdicts for page in verdict.pages)
+        moved = any(verdict.pages or verdict.moved for verdict in verdicts)
+        queued = self.telling.post(page for verdict in verdicts for page in verdict.pages)
         # A tick that changed nothing need not be remembered.
-        if record.event is not Event.TICK or paged or len(verdicts) > 1 or _measured(record):
+        if record.event is not Event.TICK or moved or len(verdicts) > 1 or _measured(record):
             self.journal.append(record)
-        return paged
+        return queued
 
     def _show(self, verdict: Verdict) -> None:
         for outlet in self.outlets:
@@ -198,15 +211,6 @@ class Agent:
             except SET_ASIDE:
                 log.exception("A verdict cannot be shown: it is left aside")
                 self.tally.add("sentinel_dropped_records_total", "unshown")
-
-    def _post(self, pages: Iterable[Page]) -> bool:
-        """Queue each page in the transaction that stores its cause; whether there was any."""
-        told = False
-        for page in pages:
-            told = True
-            if page.incident.severity is not Severity.INFO:
-                outbox.enqueue(self.connection, page, self.sinks, self.clock())
-        return told
 
     def _count(self, record: Record) -> None:
         if record.rank == WHOLE_RUN:

@@ -12,7 +12,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -42,8 +42,8 @@ class Settings(BaseModel):
     run is over. `token` is asked of every reader of the page and the metrics. Above
     `per_rank_limit` ranks there are no metrics per rank. The newest `samples_kept` texts stay;
     `samples_from` is a folder in which the trainer writes such itself. GPUs, processors, memory
-    and disks are looked at every `machine_seconds`; 0 for never. `detectors` holds knobs by
-    detector; those in `disable` do not run.
+    and disks are looked at every `machine_seconds`; 0 for never. `tier` says how much the run
+    matters to people. `detectors` holds knobs by detector; those in `disable` do not run.
     """
 
     model_config = ConfigDict(
@@ -59,6 +59,7 @@ class Settings(BaseModel):
     samples_kept: int = Field(2000, ge=0, le=1_000_000)
     samples_from: Path | None = None
     machine_seconds: float = Field(5.0, ge=0, le=3600, allow_inf_nan=False)
+    tier: Literal["page", "notify", "quiet"] = "page"
     sinks: dict[str, Annotated[Sink, SkipValidation]] = Field(default_factory=dict)
     detectors: dict[str, dict[str, Any]] = Field(default_factory=dict)
     disable: list[str] = Field(default_factory=list)

@@ -44,6 +44,8 @@ def _told(served: Any) -> dict[str, Any]:
         "state": state.get("state", UNREACHABLE),
         "step": state.get("step"),
         "incidents": state.get("incidents", []),
+        "silences": state.get("silences", []),
+        "tier": state.get("tier", "page"),
         "about": state.get("about", {}),
         "taps": state.get("taps", {}),
         "trouble": served.trouble,
@@ -59,11 +61,12 @@ def _lines(run: dict[str, Any]) -> Iterator[str]:
         yield f"{name}: {run['trouble']}; {run['remedy']}"
         return
     where = "before its first step" if run["step"] is None else f"at step {run['step']}"
-    yield f"{name}: {run['state']} {where} ({run['url']})"
+    tier = "" if run["tier"] == "page" else f", tier {label(run['tier'])}"
+    yield f"{name}: {run['state']} {where}{tier} ({run['url']})"
     if about := what_it_is(run["about"]):
         yield f"  {label(about)}"
     for incident in run["incidents"]:
-        yield f"  {incident['severity']}: {label(incident['summary'])}"
+        yield f"  {incident['severity']}: {label(incident['summary'])}{label(known(incident))}"
     for name, said, ranks in troubled(run["taps"]):
         numbers = ", ".join(map(str, ranks))
         yield f"  tap {label(name)} is {label(said)} (rank {numbers})"
@@ -81,6 +84,24 @@ def what_it_is(about: dict[str, Any]) -> str:
     if isinstance(ranks, float):
         words.append(f"{ranks:.0f} rank{'s' if ranks != 1 else ''}")
     return ", ".join(filter(None, words))
+
+
+def known(incident: dict[str, Any]) -> str:
+    """What people made of an incident: who has it in hand, until when it is silenced.
+
+    >>> known({"acknowledged": {"by": "ana", "why": "mine"}, "silenced": None, "flaps": 2})
+    ' (came back 2 times; acknowledged by ana: mine)'
+    """
+    from sentinel.outlets.silences import moment, signed
+
+    words = []
+    if flaps := incident.get("flaps"):
+        words.append(f"came back {flaps} times" if flaps > 1 else "came back once")
+    for word in ("acknowledged", "silenced"):
+        if told := incident.get(word):
+            until = f" until {moment(told['ends'])}" if "ends" in told else ""
+            words.append(signed(f"{word}{until}", told["by"], told["why"]))
+    return f" ({'; '.join(words)})" if words else ""
 
 
 def troubled(taps: dict[str, dict[str, list[int]]]) -> Iterator[tuple[str, str, list[int]]]:

@@ -36,10 +36,12 @@ def runbook_url(name: str) -> str:
 
 def _judged(sheet: DataSheet) -> dict[str, Any]:
     firing = f'sentinel_alert_firing{{detector="{sheet.name}"}}'
+    hushed = f'sentinel_alert_silenced{{detector="{sheet.name}"}}'
     # The severity label is that of the series: a finding may be louder than its detector.
     return {
         "alert": sheet.alert,
-        "expr": f"max by (run, detector, severity) ({firing}) == 1",
+        "expr": f"max by (run, detector, severity) ({firing}) == 1"
+        f" unless on (run, detector) (max by (run, detector) ({hushed}) == 1)",
         "keep_firing_for": KEEP_FIRING,
         "annotations": {
             "summary": f"{sheet.headline} (run {{{{ $labels.run }}}})",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _TABLES = """
 create table if not exists ring(
@@ -43,6 +43,14 @@ create table if not exists outbox(
     key text primary key, sink text not null, page text not null, state text not null,
     severity text not null, tries integer not null default 0, created real not null,
     next_at real not null, last_error text not null default '');
+create table if not exists silence(
+    id integer primary key, detector text not null, begins real not null, ends real not null,
+    who text not null, why text not null);
+create table if not exists ack(
+    incident text primary key, severity text not null, time real not null,
+    who text not null, why text not null);
+create table if not exists owed(
+    incident text primary key, page text not null);
 create index if not exists outbox_due on outbox(state, next_at);
 """
 

@@ -18,6 +18,7 @@ from sentinel.incident import Incident
 from sentinel.outlets.families import families
 from sentinel.outlets.history import described
 from sentinel.outlets.machine_families import machine_families
+from sentinel.outlets.silences import Quiet, plain
 from sentinel.outlets.standing import Standing, worst_rank
 from sentinel.signals import SIGNALS
 from sentinel.tally import Tally
@@ -66,6 +67,11 @@ class Exposition(Collector):
                 self._standing.run = self._standing.run or incident.key.run
                 self._standing.open[incident.name] = incident
 
+    def hush(self, quiet: Quiet) -> None:
+        """Show that this keeps pages from people now."""
+        with self._lock:
+            self._standing.quiet = quiet
+
     def collect(self) -> Iterator[Metric]:
         """The families of this moment, as prometheus_client asks for them."""
         now = self._now()
@@ -80,8 +86,8 @@ class Exposition(Collector):
         last_checkpoint_time (seconds since the epoch, not-a-number when there was none), about
         (facts and settings by name), taps (by integration, then by what they say of themselves,
         the ranks that say so), signals (value, unit, help, metric, and over ranks min, max,
-        worst_rank), logged, liveness, machine, incidents, ranks. Values may be not-a-number or
-        infinite.
+        worst_rank), logged, liveness, machine, incidents (with silenced and acknowledged),
+        silences, tier, ranks. Values may be not-a-number or infinite.
         """
         now = self._now()
         return {
@@ -100,7 +106,9 @@ class Exposition(Collector):
             "logged": now.logged,
             "liveness": now.alive,
             "machine": _machine(self._machine()),
-            "incidents": [described(incident) for incident in now.open.values()],
+            "incidents": [described(i) | now.quiet.said(i) for i in now.open.values()],
+            "silences": [plain(silence) for silence in now.quiet.silences],
+            "tier": now.quiet.tier.value,
             "ranks": {str(rank): asdict(known) for rank, known in sorted(now.ranks.items())},
         }
 

@@ -174,7 +174,9 @@ def _about_ranks(now: Standing, run: str) -> Iterator[Metric]:
 
 
 def _about_alerts(now: Standing, run: str, detectors: Mapping[str, Severity]) -> Iterator[Metric]:
-    firing = {(i.key.detector, i.severity.value) for i in now.open.values()}
+    quiet = now.quiet
+    # Alertmanager wakes people by this label, and the run's tier holds for it too.
+    firing = {(i.key.detector, quiet.severity(i.severity).value) for i in now.open.values()}
     usual = {(name, severity.value) for name, severity in detectors.items()}
     pairs = sorted(usual | firing | now.alerts.keys())
     labels = ("run", "detector", "severity")
@@ -188,6 +190,14 @@ def _about_alerts(now: Standing, run: str, detectors: Mapping[str, Severity]) ->
         CounterMetricFamily("sentinel_alerts", "Alerts that began to fire.", labels=labels),
         (((run, *pair), now.alerts[pair]) for pair in pairs),
     )
+    names = sorted({name for name, _ in pairs})
+    in_hand = {i.key.detector for i in now.open.values() if quiet.ack_of(i)}
+    for word, help_, of in (
+        ("silenced", "1 while nobody is told of the detector's alerts.", quiet.hushes),
+        ("acknowledged", "1 while somebody has the alert in hand.", in_hand.__contains__),
+    ):
+        family = GaugeMetricFamily(f"sentinel_alert_{word}", help_, labels=("run", "detector"))
+        yield _labelled(family, (((run, name), of(name)) for name in names))
 
 
 def _own_counter(count: Count, run: str, counts: Counts) -> Metric:

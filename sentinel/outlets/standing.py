@@ -15,6 +15,7 @@ from typing import TypeVar
 from sentinel.incident import Incident, Page, Reason, State
 from sentinel.kl import SIGNALS_OF_KL, KlKind, fact_of
 from sentinel.outlets.label import label
+from sentinel.outlets.silences import Quiet
 from sentinel.record import WHOLE_RUN, Event, Record, Spread
 from sentinel.signals import SIGNALS, WEIGHT
 
@@ -101,6 +102,7 @@ class Standing:
     alive: dict[str, float] = field(default_factory=dict)
     open: dict[str, Incident] = field(default_factory=dict)
     alerts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    quiet: Quiet = field(default_factory=Quiet)
 
     def copy(self) -> Standing:
         """As it is now, untouched by what comes later."""

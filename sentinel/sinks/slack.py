@@ -85,6 +85,8 @@ class Slack:
             blocks.append(_section(_numbers(incident)))
         if page.reason is not Reason.RESOLVED and incident.remedy:
             blocks.append(_section(f"*What to do*\n{_safe(incident.remedy, _SENTENCE)}"))
+        if page.notes:
+            blocks.append(_section("\n".join(_safe(note, _SENTENCE) for note in page.notes[:2])))
         return [*blocks, {"type": "context", "elements": self._context(page, identity)}]
 
     def _context(self, page: Page, identity: str) -> list[dict[str, Any]]:
@@ -126,6 +128,10 @@ def _fields(page: Page) -> list[str]:
     culprit = incident.finding.rank if incident.key.rank == WHOLE_RUN else incident.key.rank
     if culprit is not None:
         fields["Rank"] = str(culprit)
+    if incident.last_good_step is not None:
+        fields["Last checkpoint before"] = f"step {incident.last_good_step}"
+    if incident.flaps:
+        fields["Came back"] = f"{incident.flaps} times" if incident.flaps > 1 else "once"
     return [f"*{name}*\n{_safe(text, _FIELD)}" for name, text in fields.items()]
 
 

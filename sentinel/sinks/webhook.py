@@ -164,7 +164,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         pairs = list(value.items())[:_MOST_ENTRIES]
         return {str(name)[:_LONGEST_TEXT]: _plain(inner) for name, inner in pairs}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
     if isinstance(value, float) and not isfinite(value):
         # JSON has no such numbers, and strict receivers refuse a text that has.

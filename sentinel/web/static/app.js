@@ -45,13 +45,27 @@ function card(incident) {
     make("p", `${incident.detector}, ${incident.severity}${where}, since step ${incident.onset_step}`, "soft"),
     make("p", incident.remedy),
   );
+  const words = known(incident);
+  if (words) box.append(make("p", words, "soft"));
   return box;
+}
+
+// What people made of it, and what came of it since it began.
+function known(incident) {
+  const said = (told) => `${told.by ? ` by ${told.by}` : ""}${told.why ? `: ${told.why}` : ""}`;
+  const { acknowledged, silenced, flaps, last_good_step: good } = incident;
+  return [
+    flaps ? `Came back ${flaps > 1 ? `${flaps} times` : "once"}` : "",
+    typeof good === "number" ? `Last checkpoint before: step ${good}` : "",
+    acknowledged ? `Acknowledged${said(acknowledged)}` : "",
+    silenced ? `Silenced until ${new Date(silenced.ends * 1000).toLocaleString()}${said(silenced)}` : "",
+  ].filter(Boolean).join(". ");
 }
 
 function showRun(run) {
   document.title = `${run.run || "sentinel"}: ${run.state}`;
   at("run").textContent = run.run || "sentinel";
-  at("state").textContent = run.state;
+  at("state").textContent = run.tier === "page" ? run.state : `${run.state}, ${run.tier}`;
   at("state").className = `badge ${MOOD[run.state] || "bad"}`;
   at("step").textContent = run.step === null ? "" : `step ${run.step}, ${clock(run.last_step_time)}`;
   const open = run.incidents.map(card);
@@ -111,7 +125,7 @@ function showFacts(run) {
 
 function showPast(incidents) {
   rows("past", incidents.map((i) =>
-    [i.name, i.severity, i.state, i.onset_step, i.opened_step, i.resolved_step]), 6);
+    [i.name, i.severity, i.state, i.onset_step, i.opened_step, i.resolved_step, i.flaps]), 7);
 }
 
 async function ask(path) {

@@ -1,0 +1,143 @@
+"""Telling: which pages go to people now, and which wait until people want to hear of them.
+
+A page that is withheld is owed: once nothing keeps it back any more, and its incident still fires,
+it is queued, once. What calmed down meanwhile is never told. What is owed commits together with the
+cause of the page, so that an agent that takes over owes the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
+from sentinel.finding import Severity
+from sentinel.incident import Incident, Page, Reason, Tier
+from sentinel.outlets import outbox, page_text, silences
+from sentinel.outlets.silences import Ack, Quiet
+
+log = logging.getLogger(__name__)
+
+
+class Telling:
+    """Queues pages for `sinks`, as far as the run's tier, silences and acknowledgements allow.
+
+    `clock` tells seconds since the epoch. Everything but `look` wants the caller's transaction.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        sinks: Collection[str],
+        tier: Tier,
+        clock: Callable[[], float],
+    ) -> None:
+        self.connection = connection
+        self.sinks = sinks
+        self.clock = clock
+        self.quiet = Quiet(tier)
+        self.owed = _owed(connection)
+        self._version = -1
+
+    def look(self) -> bool:
+        """Take up what people entered, and what ended by itself; whether anything changed.
+
+        Where nobody wrote into the database this costs a few microseconds.
+        """
+        before, now = self.quiet, self.clock()
+        (version,) = self.connection.execute("pragma data_version").fetchone()
+        if version != self._version:
+            self._version = version
+            found = silences.lasting(self.connection, now), silences.acks(self.connection)
+            self.quiet = Quiet(before.tier, *found)
+        self.quiet = self.quiet.at(now)
+        return self.quiet != before
+
+    def post(self, pages: Iterable[Page]) -> bool:
+        """Queue each page, or owe it, or leave it; whether any was queued."""
+        queued = [self._post(page) for page in pages]
+        return any(queued)
+
+    def due(self, firing: Callable[[], Iterable[Incident]]) -> list[Page]:
+        """What is owed of incidents that still fire, and nothing keeps back any more."""
+        if not self.owed or self.quiet.tier is Tier.QUIET:
+            return []
+        now = {incident.name: incident for incident in firing()}
+        told = (self._late(page, now[name]) for name, page in self.owed.items() if name in now)
+        return [page for page in told if not self._kept_back(page.incident)]
+
+    def pay(self, pages: Iterable[Page]) -> None:
+        """Queue what was due."""
+        for page in pages:
+            self._forget(page)
+            self._queue(page)
+
+    def _post(self, page: Page) -> bool:
+        incident = page.incident
+        if incident.severity is Severity.INFO:
+            return False
+        waiting = self.owed.get(incident.name)
+        hushed = self.quiet.hushes(incident.key.detector)
+        if page.reason is Reason.RESOLVED:
+            self._forget(page)
+            # Whoever was never told of it need not hear that it is over.
+            return False if hushed or waiting is not None else self._queue(page)
+        if waiting is not None and waiting.reason is Reason.OPENED:
+            page = replace(page, reason=Reason.OPENED)
+        if hushed:
+            return self._owe(page)
+        if self.quiet.ack_of(incident) is not None:
+            return False
+        self._forget(page)
+        return self._queue(page)
+
+    def _kept_back(self, incident: Incident) -> bool:
+        quiet = self.quiet
+        return quiet.hushes(incident.key.detector) or quiet.ack_of(incident) is not None
+
+    def _queue(self, page: Page) -> bool:
+        told = self._softened(page)
+        known = self.quiet.acks.get(page.incident.name)
+        if known is not None:
+            told = replace(told, notes=(*told.notes, _in_hand(known)))
+        outbox.enqueue(self.connection, told, self.sinks, self.clock())
+        return True
+
+    def _softened(self, page: Page) -> Page:
+        severity = self.quiet.severity(page.incident.severity)
+        if severity is page.incident.severity:
+            return page
+        note = f"It is {page.incident.severity.value}; the run's tier {self.quiet.tier.value!r}"
+        incident = replace(page.incident, severity=severity)
+        return replace(page, incident=incident, notes=(*page.notes, f"{note} wakes nobody."))
+
+    def _late(self, page: Page, incident: Incident) -> Page:
+        note = f"Withheld at step {page.step}, and told now that nothing keeps it back."
+        return replace(page, incident=replace(incident), notes=(note,))
+
+    def _owe(self, page: Page) -> bool:
+        self.owed[page.incident.name] = page
+        self.connection.execute(
+            "insert or replace into owed(incident, page) values(?, ?)",
+            (page.incident.name, page_text.encode(page)),
+        )
+        return False
+
+    def _forget(self, page: Page) -> None:
+        if self.owed.pop(page.incident.name, None) is not None:
+            self.connection.execute("delete from owed where incident = ?", [page.incident.name])
+
+
+def _in_hand(ack: Ack) -> str:
+    return silences.signed(f"Acknowledged at {silences.moment(ack.time)}", ack.by, ack.why)
+
+
+def _owed(connection: sqlite3.Connection) -> dict[str, Page]:
+    owed = {}
+    for name, text in connection.execute("select incident, page from owed order by rowid"):
+        try:
+            owed[name] = page_text.decode(text)
+        except page_text.UnreadablePageError:
+            log.exception("A page that is owed cannot be read")
+    return owed

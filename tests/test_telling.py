@@ -1,0 +1,220 @@
+"""Telling: what is kept back is owed, and told once nothing keeps it back, exactly once."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from verdicts import NOW, incident
+
+from sentinel.finding import Severity
+from sentinel.incident import Page, Reason, State, Tier
+from sentinel.outlets import page_text, silences
+from sentinel.outlets.database import connect
+from sentinel.outlets.history import History
+from sentinel.outlets.silences import Silence
+from sentinel.outlets.telling import Telling
+
+CRITICAL = incident("kl_blowup")
+WARNING = incident("kl_blowup", Severity.WARNING)
+
+
+class House:
+    """An agent's telling, a person's own connection, and a clock between them."""
+
+    def __init__(self, path):
+        self.path = path
+        self.now = NOW
+        self.person = connect(path)
+        self.begin()
+
+    def begin(self, tier=Tier.PAGE):
+        """A new agent takes over."""
+        self.telling = Telling(connect(self.path), ["slack"], tier, lambda: self.now)
+        self.telling.look()
+
+    def silence(self, detector="", seconds=60.0):
+        silences.enter(self.person, Silence(detector, self.now, self.now + seconds, "ana"))
+        assert self.telling.look()
+
+    def tell(self, reason, of=CRITICAL):
+        state = State.RESOLVED if reason is Reason.RESOLVED else State.FIRING
+        return self.telling.post([Page(reason, replace(of, state=state), 100, NOW)])
+
+    def pay(self, *firing):
+        self.telling.look()
+        due = self.telling.due(lambda: firing)
+        self.telling.pay(due)
+        return len(due)
+
+    def told(self):
+        rows = self.person.execute("select page from outbox order by rowid")
+        pages = [page_text.decode(text) for (text,) in rows]
+        return [(page.reason.value, page.incident.severity.value) for page in pages]
+
+    def last(self):
+        rows = self.person.execute("select page from outbox order by rowid desc limit 1")
+        return page_text.decode(rows.fetchone()[0])
+
+
+@pytest.fixture
+def house(tmp_path):
+    house = House(tmp_path / "sentinel.db")
+    with closing(house.person):
+        yield house
+        house.telling.connection.close()
+
+
+def test_without_a_silence_every_page_is_queued(house):
+    assert house.tell(Reason.OPENED)
+    assert house.tell(Reason.RESOLVED)
+
+    assert house.told() == [("opened", "critical"), ("resolved", "critical")]
+
+
+def test_what_only_is_noted_is_never_queued(house):
+    assert not house.tell(Reason.OPENED, incident(severity=Severity.INFO))
+    assert house.told() == []
+
+
+def test_what_begins_and_ends_within_a_silence_is_never_told(house):
+    house.silence()
+    assert not house.tell(Reason.OPENED)
+    assert not house.tell(Reason.RESOLVED)
+    house.now += 61
+
+    assert house.pay(CRITICAL) == 0
+    assert house.told() == []
+
+
+def test_what_still_fires_when_the_silence_is_over_is_told_once(house):
+    """Else an alert that was raised would reach nobody."""
+    house.silence(seconds=60.0)
+    house.tell(Reason.OPENED)
+    assert house.pay(CRITICAL) == 0
+    house.now += 61
+
+    assert house.pay(CRITICAL) == 1
+    assert house.pay(CRITICAL) == 0
+    assert house.told() == [("opened", "critical")]
+    assert house.last().notes == ("Withheld at step 100, and told now that nothing keeps it back.",)
+
+
+def test_what_is_owed_and_calm_waits_until_it_comes_back(house):
+    house.silence()
+    house.tell(Reason.OPENED)
+    house.now += 61
+
+    assert house.pay() == 0
+    assert house.pay(CRITICAL) == 1
+
+
+def test_what_got_worse_within_a_silence_is_told_as_one_page(house):
+    house.silence()
+    house.tell(Reason.OPENED, WARNING)
+    house.tell(Reason.WORSENED)
+    house.now += 61
+    house.pay(CRITICAL)
+    house.tell(Reason.RESOLVED)
+
+    assert house.told() == [("opened", "critical"), ("resolved", "critical")]
+
+
+def test_a_silence_of_one_detector_is_none_of_the_others(house):
+    house.silence("loss_plateau")
+
+    assert house.tell(Reason.OPENED)
+
+
+def test_a_silence_that_a_person_ends_is_over(house):
+    house.silence()
+    house.tell(Reason.OPENED)
+    silences.end(house.person, "", house.now)
+
+    assert house.pay(CRITICAL) == 1
+
+
+def test_the_next_agent_owes_what_the_last_one_did(house):
+    house.silence()
+    house.tell(Reason.OPENED)
+    house.telling.connection.close()
+    house.begin()
+    assert house.pay(CRITICAL) == 0
+    house.now += 61
+
+    assert house.pay(CRITICAL) == 1
+    house.telling.connection.close()
+    house.begin()
+    assert house.pay(CRITICAL) == 0
+
+
+def test_who_has_it_in_hand_is_told_again_only_when_it_gets_louder(house):
+    History(house.person)._enter(WARNING)
+    house.tell(Reason.OPENED, WARNING)
+    silences.acknowledge(house.person, "", NOW, "ana", "looking")
+    house.telling.look()
+
+    assert not house.tell(Reason.WORSENED, WARNING)
+    assert house.tell(Reason.WORSENED)
+    assert house.last().notes == ("Acknowledged at 2023-11-14 22:13 UTC by ana: looking",)
+
+
+def test_that_it_is_over_is_told_to_who_has_it_in_hand(house):
+    History(house.person)._enter(CRITICAL)
+    house.tell(Reason.OPENED)
+    silences.acknowledge(house.person, "", NOW, "ana", "")
+
+    house.telling.look()
+    assert house.tell(Reason.RESOLVED)
+
+
+def test_what_is_in_hand_when_its_silence_ends_is_not_told(house):
+    History(house.person)._enter(CRITICAL)
+    house.silence()
+    house.tell(Reason.OPENED)
+    silences.acknowledge(house.person, "", NOW, "ana", "")
+    house.now += 61
+
+    assert house.pay(CRITICAL) == 0
+    assert not house.tell(Reason.RESOLVED)
+    assert house.told() == []
+
+
+def test_a_run_of_tier_notify_wakes_nobody(house):
+    house.telling.connection.close()
+    house.begin(Tier.NOTIFY)
+    house.tell(Reason.OPENED)
+
+    assert house.told() == [("opened", "warning")]
+    assert house.last().notes == ("It is critical; the run's tier 'notify' wakes nobody.",)
+
+
+def test_of_a_quiet_run_nobody_is_told_until_it_matters(house):
+    house.telling.connection.close()
+    house.begin(Tier.QUIET)
+    house.tell(Reason.OPENED)
+    assert house.pay(CRITICAL) == 0
+    house.telling.connection.close()
+    house.begin(Tier.PAGE)
+
+    assert house.pay(CRITICAL) == 1
+    assert house.told() == [("opened", "critical")]
+
+
+def test_looking_again_finds_nothing_new(house):
+    assert not house.telling.look()
+    house.silence()
+    assert not house.telling.look()
+    house.now += 61
+    assert house.telling.look()
+    assert house.telling.quiet.silences == ()
+
+
+@pytest.mark.quiet
+def test_a_page_that_cannot_be_read_costs_no_watch(house):
+    house.person.execute("insert into owed values('run/x#1', 'damaged')")
+    house.telling.connection.close()
+    house.begin()
+
+    assert house.telling.owed == {}
