@@ -77,6 +77,7 @@ class Loop:
 
     def after_backward(self) -> None:
         """A backward pass ended; where optimizers step inside it, that was the step."""
+        self.loss.before = None
         optimizer = self.fused()
         if optimizer is not None:
             self.fused = lambda: None

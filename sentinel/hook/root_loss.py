@@ -25,11 +25,14 @@ class RootLoss:
     """A GradScaler scaled a loss in this step: a root that does not remember it tells nothing."""
     over: bool = False
     """An optimizer stepped: the next backward pass begins a new sum."""
+    before: tuple[Any, int] | None = None
+    """The sum and its passes without the pass under way."""
 
     def add(self, roots: list[Any]) -> None:
         """A backward pass begins at these roots."""
         if self.over:
             self._begin()
+        self.before = self.total, self.passes
         self.passes += 1
         try:
             for root in roots:
@@ -39,6 +42,12 @@ class RootLoss:
         except Refused:
             self.total = None
 
+    def take_back(self) -> None:
+        """The pass under way, if it was heard, failed: with less memory left, say."""
+        if self.before is not None:
+            self.total, self.passes = self.before
+            self.before = None
+
     def take(self) -> Any:
         """The sum, or None; the next step begins anew."""
         total = self.total if self.passes else None
@@ -47,6 +56,7 @@ class RootLoss:
 
     def _begin(self) -> None:
         self.total, self.passes, self.over, self.scaled = 0.0, 0, False, False
+        self.before = None
 
     def _read(self, root: Any) -> Any:
         raw = getattr(root, RAW, None)

@@ -62,6 +62,9 @@ def _around_backward(tap: Tap, explicit: str) -> Callable[[Any], Any]:
                 if roots and given is None:
                     safely(loop.on_backward, roots)
                 return original(*args, **kwargs)
+            except BaseException:
+                safely(loop.loss.take_back)
+                raise
             finally:
                 thread.in_backward = False
                 safely(loop.after_backward)
@@ -105,7 +108,7 @@ def _around_zero_grad(tap: Tap) -> Callable[[Any], Any]:
 
     def thrown_away(optimizer: Any, *_: Any, **__: Any) -> None:
         # What others, such as a critic's, throw away is no part of the step that is counted.
-        loop.loss.over = loop.loss.over or loop.primary() is optimizer
+        loop.loss.over = loop.loss.over or loop.primary() in (None, optimizer)
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
