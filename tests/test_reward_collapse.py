@@ -103,3 +103,28 @@ def test_a_long_run_that_learns_nothing_is_left_alone():
     reward = [-1.8 + rng.gauss(0.0, 0.6) for _ in range(10_000)]
 
     assert first_finding(RewardCollapse(), steps(reward=reward)) == (None, None)
+
+
+def test_a_smooth_climb_that_falls_by_half_and_comes_back_is_a_collapse():
+    """Rewards that are averaged over many episodes have hardly any noise, and are never flat."""
+    climb = [8000.0 * min(1.0, t / 41) ** 3 for t in range(46)]
+    fall = [6900.0, 4600.0, 2800.0, 2900.0, 3900.0, 4900.0, 5900.0, 6900.0]
+    reward = noisy(climb + fall + [8000.0] * 10, sigma=60.0)
+    record, finding = first_finding(RewardCollapse(), steps(reward=reward))
+
+    assert 49 <= record.step <= 54
+    assert 46 <= finding.onset_step <= record.step
+
+
+def test_a_reward_that_lies_on_its_floor_has_collapsed():
+    reward = [-0.6, -0.7, -0.84, -0.91, -0.92, -0.94, -0.97, -0.98, -0.99] + [-1.0] * 20
+    record, finding = first_finding(RewardCollapse(), steps(reward=reward))
+
+    assert 16 <= record.step <= 17
+    assert finding.evidence["best"] == -0.84
+
+
+def test_a_reward_that_is_rarely_earned_has_not_collapsed_where_it_is_not():
+    reward = [0.0625 if t in {0, 3, 7, 22, 31, 60} else 0.0 for t in range(145)]
+
+    assert first_finding(RewardCollapse(), steps(reward=reward)) == (None, None)

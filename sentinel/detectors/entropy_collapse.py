@@ -1,0 +1,106 @@
+"""Entropy collapse: the policy has become certain, and is none the better for it.
+
+Formula
+    sudden   = a margin CUSUM finds ln(entropy) below its own recent level by more than ln `recent`
+    Finding  = the median of the last 8 is under `share` of that of the first 5
+    warning  = the reward is known, and is not above where it began or where it was before, or has
+               been lost again; or the fall is sudden and leaves under a third of `share`;
+               otherwise info
+    critical = the median is under `nothing` as well: no two samples differ, and nothing can be
+               learnt any more
+    Entropy that is negative, or logged by a library for control, is that of a continuous
+    distribution: it has no zero, and is not judged.
+
+Units
+    `share`: share of 1, of `entropy`. `recent`: a plain factor. `nothing`: nats per token.
+
+Source
+    Cui et al. 2025 (arXiv:2505.22617): entropy is spent for reward, most of it in the first twelfth
+    of the run, so that a fall alone is no fault. CUSUM after Page, Biometrika 1954.
+
+Defaults
+    Healthy runs spend up to 80 % of their entropy, and `share` 0.15 is below what is left: on 60
+    such synthetic runs (42,000 points) there was no warning, and on 21 public logs with an entropy
+    per token none but in the 2 that collapsed, 5 and 10 points after. An entropy that falls e-fold
+    every 100, 40 or 10 points is found in 13, 18 and 20 of 20 runs, by the median after 163, 72 and
+    21 points. One that falls fast to 0.4 is found sooner, and so are 3 of 90 healthy beginnings. A
+    public run of PPO that succeeded ended at 0.11 of its entropy, which is why the reward decides.
+    `recent` 1.5 tells fast from slow. `nothing` 0.002 nats is a choice of 5,000 to 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import ClassVar
+
+from sentinel.finding import Calm, Finding, Opinion, Severity
+from sentinel.record import Record
+from sentinel.signals import plain
+from sentinel.stats.departure import Departure
+
+OF_CONTROL = frozenset({"entropy_loss", "losses/entropy"})
+"""What stable-baselines3 and CleanRL call the entropy of a distribution of actions."""
+
+LEAST = 1e-7
+"""Nats per token; what is less is as good as this, so that there is a logarithm."""
+
+
+@dataclass
+class EntropyCollapse:
+    """Judges `entropy`, with `reward` where it is logged."""
+
+    share: float = 0.15
+    recent: float = 1.5
+    nothing: float = 0.002
+
+    needs: ClassVar[frozenset[str]] = frozenset({"entropy"})
+    signal: ClassVar[str] = "entropy"
+    severity: ClassVar[Severity] = Severity.INFO
+    remedy: ClassVar[str] = (
+        "Go back to the checkpoint before the onset, and keep the policy exploring: a wider upper "
+        "clip (TRL epsilon_high=0.28, verl actor.clip_ratio_high=0.28), an entropy bonus (verl "
+        "actor.entropy_coeff=0.001), a higher sampling temperature, or prompts that it does not "
+        "answer alike every time."
+    )
+
+    def __post_init__(self) -> None:
+        self._entropy = Departure(-1, self.recent)
+        self._since: int | None = None
+        self._continuous = False
+
+    def update(self, record: Record) -> Opinion:
+        """Judge one entropy."""
+        entropy, reward = record.values["entropy"], record.values.get("reward")
+        if not isfinite(entropy):
+            return None
+        logged_as = plain(record.facts.get("entropy", ""))
+        self._continuous |= entropy < 0.0 or logged_as in OF_CONTROL
+        if self._continuous:
+            return None
+        seen = self._entropy
+        paid_in = reward if reward is not None and isfinite(reward) else None
+        seen.add(max(entropy, LEAST), paid_in, record.step)
+        if not seen.known:
+            return None
+        share = seen.now / seen.first
+        fallen = share < self.share
+        self._since = (self._since or record.step) if fallen else None
+        return self._finding(share) if fallen else Calm()
+
+    def _finding(self, share: float) -> Finding:
+        seen = self._entropy
+        told: dict[str, float | str] = {"entropy": seen.now, "first": seen.first}
+        told["usual"] = seen.usual
+        if seen.merit.known:
+            told |= {"reward": seen.merit.now, "reward_first": seen.merit.first}
+        dead = seen.unpaid and seen.now < self.nothing
+        bad = seen.unpaid or (seen.left and share < self.share / 3)
+        loud = Severity.CRITICAL if dead else Severity.WARNING
+        return Finding(
+            summary=f"Entropy fell from {seen.first:.3g} to {seen.now:.3g} nats per token, "
+            f"{share:.1%} of where it began" + (", for no reward." if seen.unpaid else "."),
+            evidence=told,
+            severity=loud if bad else None,
+            onset_step=seen.onset if seen.left else self._since,
+        )

@@ -1,0 +1,106 @@
+"""Reward zero variance: all answers to a prompt earn the same, so that nothing can be learnt.
+
+Formula
+    idle     = frac_zero_std where it is logged; else 1 where reward_std is 0; else, of a run that
+               logs the length of its answers, 1 where the reward is the very number it was before
+    Finding  = the mean of `idle` over the last `points` is at least `share`, twice as many at the
+               beginning of a run
+    info     = the reward stands at its highest: the prompts are solved
+
+Units
+    `share`: share of 1. `points`: logged values.
+
+Source
+    The advantage of GRPO (arXiv:2402.03300) and RLOO is the reward less that of the other answers
+    to the same prompt. DAPO (arXiv:2503.14476) leaves such prompts out and samples on.
+
+Defaults
+    On public logs they find all 4 runs labelled so, and warn of no other. Healthy runs on hard
+    prompts have 0.5 to 0.8 of their groups idle; `share` 0.9 is beyond, and `points` 16 of them are
+    no chance. A run that has had no variance yet is given twice as long: a policy may need some
+    tries before it is first rewarded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import ClassVar
+
+from sentinel.finding import Calm, Finding, Opinion, Severity
+from sentinel.record import Record
+
+AT_MOST = 0.02
+"""How far below its highest, as a share of its range, a reward counts as being there."""
+
+
+@dataclass
+class RewardZeroVariance:
+    """Judges `frac_zero_std`, `reward_std` or `reward`, the first of them that is logged."""
+
+    share: float = 0.9
+    points: int = 16
+
+    needs: ClassVar[frozenset[str]] = frozenset({"reward"})
+    signal: ClassVar[str] = "frac_zero_std"
+    severity: ClassVar[Severity] = Severity.WARNING
+    remedy: ClassVar[str] = (
+        "Look at the rewards of one group. If all are right the prompts are too easy, if all are "
+        "wrong too hard, or the reward cannot tell answers apart: check its parsing first. Then "
+        "sample more answers a prompt (TRL num_generations, verl rollout.n), or leave such prompts "
+        "out (verl algorithm.filter_groups.enable=True)."
+    )
+
+    def __post_init__(self) -> None:
+        self._idle: deque[float] = deque()
+        self._steps: deque[int] = deque()
+        self._lowest, self._highest = inf, -inf
+        self._last: float | None = None
+        self._varied = False
+
+    def update(self, record: Record) -> Opinion:
+        """Judge the reward of one step."""
+        reward = record.values["reward"]
+        idle = self._idleness(record, reward) if isfinite(reward) else None
+        if idle is None:
+            return None
+        self._lowest, self._highest = min(self._lowest, reward), max(self._highest, reward)
+        self._idle.append(idle)
+        self._steps.append(record.step)
+        if len(self._idle) > 2 * self.points:
+            self._idle.popleft()
+            self._steps.popleft()
+        self._varied |= len(self._idle) >= self.points and self._mean(self.points) < self.share
+        window = self.points if self._varied else 2 * self.points
+        if len(self._idle) < window:
+            return None
+        mean = self._mean(window)
+        if mean < self.share:
+            return Calm()
+        return self._finding(mean, reward, min(self._steps[-window], record.step))
+
+    def _idleness(self, record: Record, reward: float) -> float | None:
+        values = record.values
+        last, self._last = self._last, reward
+        share, spread = values.get("frac_zero_std"), values.get("reward_std")
+        if share is not None:
+            return share if 0.0 <= share <= 1.0 else None
+        if spread is not None:
+            return float(spread == 0.0) if isfinite(spread) else None
+        return float(reward == last) if "completion_length" in values else None
+
+    def _mean(self, count: int) -> float:
+        return sum(list(self._idle)[-count:]) / count
+
+    def _finding(self, mean: float, reward: float, onset: int) -> Finding:
+        extent = self._highest - self._lowest
+        solved = extent > 0 and self._highest - reward <= AT_MOST * extent
+        end = ", at its highest" if solved else ""
+        return Finding(
+            summary=f"{mean:.0%} of the groups got one reward for all answers; it is "
+            f"{reward:.4g}{end}.",
+            evidence={"share": mean, "reward": reward, "highest": self._highest},
+            severity=Severity.INFO if solved else None,
+            onset_step=onset,
+        )

@@ -1,0 +1,101 @@
+"""Departure: has a positive series left its level, recent or first, and did the reward gain by it?
+
+Entropy and length of a policy change as it learns. They do so in their own time and with profit;
+a policy that breaks changes them without.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import exp, log
+from statistics import median
+
+from sentinel.stats.margin_cusum import MarginCusum
+from sentinel.stats.merit import Merit
+
+FIRST = 5
+"""Values whose median is where the series began."""
+
+NOW = 8
+"""Values whose median is where it is: it takes five of eight to say anything."""
+
+
+@dataclass
+class Departure:
+    """`sign` is +1 for a rise, -1 for a fall; `factor`, over 1, is how much of one matters."""
+
+    sign: int
+    factor: float
+    count: int = 0
+    before: float | None = None
+    """Reward before the departure began, or None."""
+    merit: Merit = field(default_factory=Merit)
+    _course: MarginCusum = field(init=False)
+    _first: list[float] = field(default_factory=list)
+    _now: deque[float] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self._course = MarginCusum(sign=self.sign, floor=0.05)
+
+    def add(self, value: float, reward: float | None, step: int) -> None:
+        """Take a positive value, and the finite reward of the same record where there is one."""
+        if reward is not None:
+            self.merit.add(reward)
+        self.count += 1
+        if len(self._first) < FIRST:
+            self._first.append(value)
+        self._now.append(value)
+        if len(self._now) > NOW:
+            self._now.popleft()
+        self._course.update(log(value), log(self.factor), step)
+        if self._course.evidence == 0.0 and self.merit.known:
+            self.before = self.merit.now
+
+    @property
+    def known(self) -> bool:
+        """Whether there are enough values to speak of a first and a present level."""
+        return self.count >= FIRST + NOW
+
+    @property
+    def first(self) -> float:
+        """Median of the first values; statistics.StatisticsError before there is one."""
+        return median(self._first)
+
+    @property
+    def opening(self) -> float:
+        """The very first value; IndexError before there is one."""
+        return self._first[0]
+
+    @property
+    def now(self) -> float:
+        """Median of the latest values; statistics.StatisticsError before there is one."""
+        return median(self._now)
+
+    @property
+    def left(self) -> bool:
+        """Whether it is away from its own recent level by more than the factor."""
+        return self._course.alarmed
+
+    @property
+    def usual(self) -> float:
+        """That recent level, of before the departure; the first one while there is none."""
+        return exp(self._course.usual) if self._course.armed else self.first
+
+    @property
+    def onset(self) -> int:
+        """Step at which it began to leave its recent level."""
+        return self._course.onset
+
+    @property
+    def unpaid(self) -> bool:
+        """Whether the reward is known and no better for it.
+
+        It is not above where it was before the departure, where there was one from the recent
+        level, or not above where the run began, or has been lost again.
+        """
+        if not self.merit.known:
+            return False
+        if self.merit.lost or not self.merit.gained:
+            return True
+        return self.left and self.before is not None and not self.merit.above(self.before)
