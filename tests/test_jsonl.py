@@ -7,6 +7,7 @@ import pytest
 
 from sentinel.record import WHOLE_RUN, Event
 from sentinel.sources import jsonl
+from sentinel.sources.lines import LONGEST_LINE
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_bad_lines_spoil_no_other(log):
 
 
 def test_a_line_without_end_is_passed_over(log):
-    long = b'{"step": 9, "text": "' + b"x" * (3 * jsonl.LONGEST_LINE) + b'"}'
+    long = b'{"step": 9, "text": "' + b"x" * (3 * LONGEST_LINE) + b'"}'
     told, skipped = log({"step": 1, "loss": 2.0}, long, {"step": 2, "loss": 1.0})
 
     assert [r.step for r in told if r.event is Event.STEP] == [1, 2]

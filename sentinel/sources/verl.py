@@ -26,11 +26,12 @@ def recognises(path: Path, head: bytes) -> bool:
 def read(path: Path) -> Reading:
     """Records of the file. Raises OSError, while iterating, if it cannot be opened."""
 
-    def records(reading: Reading) -> Iterator[Record]:
+    def records(reading: Reading) -> Iterator[Record | None]:
         lines = jsonl.read(path)
-        for record in lines:
+        for record in lines.follow() if reading.live else lines:
+            reading.skipped, reading.mark = lines.skipped, lines.mark
             yield record
-            if record.event is Event.STEP and SAVED in record.values:
+            if record and record.event is Event.STEP and SAVED in record.values:
                 yield replace(record, event=Event.SAVE, values={})
         reading.skipped = lines.skipped
 
