@@ -23,6 +23,8 @@ class Monitor:
 
     def __call__(self, function: Function) -> Function:
         """The function, watched; its name, signature, result and exceptions are its own."""
+        if isinstance(function, staticmethod | classmethod):
+            return type(function)(self(function.__func__))
         if isinstance(function, type) or not callable(function):
             kind = "class" if isinstance(function, type) else type(function).__name__
             raise SettingsError(f"monitor watches a function, not a {kind}: decorate its method.")
@@ -76,8 +78,22 @@ def _generator(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., 
 def _async_generator(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
     async def watched(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         with monitor:
-            async for item in function(*args, **kwargs):
-                yield item
+            theirs = function(*args, **kwargs)
+            try:
+                item = await theirs.asend(None)
+                while True:
+                    try:
+                        sent = yield item
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:
+                        item = await theirs.athrow(error)
+                    else:
+                        item = await theirs.asend(sent)
+            except StopAsyncIteration:
+                return
+            finally:
+                await theirs.aclose()
 
     return watched
 
