@@ -1,0 +1,95 @@
+"""Reward hacking: the reward rises while the policy runs from its reference and grows wordy.
+
+Formula
+    far      = a margin CUSUM finds ln max(kl, `floor`) - 2 ln S above its recent level by more than
+               ln `recent`, with S the sum of the learning rates so far
+    wordy    = one finds ln(length) above its recent level by more than ln `wordy`
+    Finding  = far and wordy within `within` points of each other, and the reward is above where it
+               was before and where the run began
+
+Units
+    `floor`: nats per token, as `kl_ref` is. `recent`, `wordy`: plain factors. `within`: logged
+    values.
+
+Source
+    Gao et al. 2023 (arXiv:2210.10760) on over-optimised proxies; Singhal et al. 2023
+    (arXiv:2310.03716) on length as what a reward model likes. It is evidence for whoever has
+    another measure of quality, not a proof, and is shown, never paged.
+
+Defaults
+    The study's prototype found 50, 90 and 100 % of mild, moderate and severe cases with such a
+    conjunction, and none in 63,000 healthy steps. `recent` 1.5 and `wordy` 1.25 are half of what
+    is a fault by itself; `within` 40 is what separates two effects of one cause there. `floor` 0.01
+    is that of kl_blowup.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite, log
+from typing import ClassVar
+
+from sentinel.finding import Calm, Finding, Opinion, Severity
+from sentinel.record import Record
+from sentinel.stats.departure import Departure
+from sentinel.stats.margin_cusum import MarginCusum
+from sentinel.stats.travel import Travel
+
+
+@dataclass
+class RewardHacking:
+    """Judges `reward`, `kl_ref` and `completion_length` together."""
+
+    recent: float = 1.5
+    wordy: float = 1.25
+    within: int = 40
+    floor: float = 0.01
+
+    needs: ClassVar[frozenset[str]] = frozenset({"reward", "kl_ref", "completion_length"})
+    signal: ClassVar[str] = "reward"
+    severity: ClassVar[Severity] = Severity.INFO
+    remedy: ClassVar[str] = (
+        "Read the samples of highest reward, and score some with a measure that is not trained "
+        "on. If that one does not rise, stop at its best checkpoint, take the length out of the "
+        "reward, and renew the reward model on what the policy says now."
+    )
+
+    def __post_init__(self) -> None:
+        self._kl = MarginCusum(sign=1, floor=0.1)
+        self._length = Departure(1, self.wordy)
+        self._travel = Travel()
+        self._far_at = self._wordy_at = -1
+        self._count = 0
+
+    def update(self, record: Record) -> Opinion:
+        """Judge one record that has all three."""
+        values = record.values
+        reward, kl, length = values["reward"], values["kl_ref"], values["completion_length"]
+        travelled = self._travel.add(values.get("learning_rate"))
+        if not (isfinite(reward) and isfinite(kl) and isfinite(length)):
+            return None
+        if travelled == 0.0 or length <= 0.0:
+            return None
+        self._count += 1
+        seen = self._length
+        seen.add(length, reward, record.step)
+        course = log(max(kl, self.floor)) - 2 * log(travelled)
+        if self._kl.update(course, log(self.recent), record.step):
+            self._far_at = self._count
+        if seen.left:
+            self._wordy_at = self._count
+        if not self._kl.armed:
+            return None
+        both = min(self._far_at, self._wordy_at)
+        if both < 0 or self._count - both > self.within or not self._pays():
+            return Calm()
+        return Finding(
+            summary=f"Reward rose to {seen.merit.now:.3g} while KL came to {kl:.3g} nats and "
+            f"answers to {seen.now:.4g} tokens.",
+            evidence={"reward": seen.merit.now, "kl": kl, "length": seen.now, "usual": seen.usual},
+            onset_step=min(self._kl.onset, seen.onset, record.step),
+        )
+
+    def _pays(self) -> bool:
+        merit, before = self._length.merit, self._length.before
+        return merit.known and merit.gained and (before is None or merit.above(before))
