@@ -18,9 +18,10 @@ Source
 
 Defaults
     `tolerance` 1e-3 is ten thousand times what the order of a float32 sum changes. `proven` 8 and
-    `in_a_row` 3: one record of a rank that logs a step too late is no desync. Replicas with noise
-    of 1e-6 were never reported in 200 runs of 2,000 steps of 8 ranks; one rank off by 1 % always
-    at the third record.
+    `tolerance` 1e-3 is ten thousand times what the order of a float32 sum changes. `proven` 8 and
+    `in_a_row` 3: one record of a rank that logs a step too late is no desync. Replicas of 2 to 64
+    ranks with noise of 1e-6 were never reported in 60 runs of 2,000 steps; one that is off by 1 %
+    always is at the third record.
 """
 
 from __future__ import annotations
