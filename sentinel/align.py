@@ -86,6 +86,10 @@ class Aligner:
             yield from self._close_ready()
             yield record
             return
+        if record.rank == WHOLE_RUN:
+            # Of a log that is followed: it is the run's already.
+            yield record
+            return
         # Before the first tick a record's own clock is all there is.
         self.now = self.now or record.time
         if record.attempt < self.attempt:

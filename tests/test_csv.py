@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from sentinel.cli.replay import _source
 from sentinel.record import Event
 from sentinel.sources import csv, jsonl
+from sentinel.sources.recognised import recognised
 
 
 def table(path, *lines):
@@ -95,7 +95,7 @@ def test_deepspeed_writes_one_file_a_metric(tmp_path):
                 writer.write_events([("Train/Samples/lr", 0.001, 8 * step)])
     finally:
         dist.get_rank = rank
-    rows = told(_source(tmp_path / "job"))
+    rows = told(recognised(tmp_path / "job"))
     assert [step for step, _ in rows] == [8, 16, 24, 32, 24, 32, 40, 48]
     assert [(v["loss"], v["learning_rate"]) for _, v in rows][:2] == [(1.0, 0.001), (0.5, 0.001)]
 

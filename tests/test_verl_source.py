@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from sentinel.cli.replay import _source
 from sentinel.record import WHOLE_RUN, Event
 from sentinel.sources import jsonl, verl
+from sentinel.sources.recognised import recognised
 
 
 def line(step, **data):
@@ -66,4 +66,4 @@ def test_it_is_known_by_its_first_line_even_if_that_is_long(tmp_path, log):
 
 
 def test_a_replay_takes_it_for_what_it_is(log):
-    assert Event.SAVE in [record.event for record in _source(log)]
+    assert Event.SAVE in [record.event for record in recognised(log)]

@@ -4,6 +4,7 @@ Formula
     limit      = max(`floor`, `times` * p99 of the last `window` step intervals)
     limit      = `patience_first` before `warmup` steps were seen
     limit      = max(limit, `patience_phase`) inside a declared phase, such as an evaluation
+    limit      = max(limit, `times` * pace) of a log that is followed and comes that far apart
     Finding    = idle > limit; critical once idle > `page_after` * limit
 
 Units
@@ -88,7 +89,8 @@ class RunStalled:
     def _judge(self, record: Record) -> Opinion:
         if not record.values.get("ranks_running"):
             return None
-        idle, limit = record.values["idle_seconds"], self._limit()
+        pace = float(record.facts.get("pace", 0.0))
+        idle, limit = record.values["idle_seconds"], max(self._limit(), self.times * pace)
         if idle <= limit:
             return Calm()
         behind = record.facts.get("behind", "")

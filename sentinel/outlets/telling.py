@@ -37,6 +37,8 @@ class Telling:
         self.sinks = sinks
         self.clock = clock
         self.quiet = Quiet(tier)
+        self.history = False
+        """Whether what is posted was over before anybody watched: it is all withheld."""
         self.owed = _owed(connection)
         self._version = -1
 
@@ -61,7 +63,7 @@ class Telling:
 
     def due(self, firing: Callable[[], Iterable[Incident]]) -> list[Page]:
         """What is owed of incidents that still fire, and nothing keeps back any more."""
-        if not self.owed or self.quiet.tier is Tier.QUIET:
+        if not self.owed or self.history or self.quiet.tier is Tier.QUIET:
             return []
         now = {incident.name: incident for incident in firing()}
         told = (self._late(page, now[name]) for name, page in self.owed.items() if name in now)
@@ -78,7 +80,7 @@ class Telling:
         if incident.severity is Severity.INFO:
             return False
         waiting = self.owed.get(incident.name)
-        hushed = self.quiet.hushes(incident.key.detector)
+        hushed = self.history or self.quiet.hushes(incident.key.detector)
         if page.reason is Reason.RESOLVED:
             self._forget(page)
             # Whoever was never told of it need not hear that it is over.

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from heapq import merge
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ NAME = "trainer_state.json"
 BEYOND = 1e18
 """No run has this many steps; an integer may be too large to be a float."""
 
+Place = tuple[Event, int]
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
@@ -35,21 +38,78 @@ def recognises(path: Path, head: bytes) -> bool:
 def read(path: Path) -> Reading:
     """Records of the run. Raises OSError or ValueError, while iterating, if unreadable."""
 
-    def records(reading: Reading) -> Iterator[Record]:
-        file = _newest(path) if path.is_dir() else path
-        if file is None:
-            raise FileNotFoundError(f"{path} holds no {NAME}")
-        state = _state(file)
-        run = path.resolve().name if path.is_dir() else path.stem
-        saved = _saved(path) if path.is_dir() else []
-        about = About()
-        about.hear({key for row in state["log_history"] if isinstance(row, dict) for key in row})
-        yield _start(run, state, saved, about.facts)
-        saves = (_save(run, step) for step in saved)
-        history = _history(Rows(run=run, about=about), state, reading)
-        yield from merge(history, saves, key=lambda record: record.step)
+    def records(reading: Reading) -> Iterator[Record | None]:
+        if reading.live:
+            yield from _grown(path, reading)
+        else:
+            yield from _whole(path, reading)
 
     return Reading(records)
+
+
+def _whole(path: Path, reading: Reading) -> Iterator[Record]:
+    file = _newest(path) if path.is_dir() else path
+    if file is None:
+        raise FileNotFoundError(f"{path} holds no {NAME}")
+    state = _state(file)
+    run = path.resolve().name if path.is_dir() else path.stem
+    saved = _saved(path) if path.is_dir() else []
+    about = About()
+    about.hear({key for row in state["log_history"] if isinstance(row, dict) for key in row})
+    yield _start(run, state, saved, about.facts)
+    saves = (_save(run, step) for step in saved)
+    history = _history(Rows(run=run, about=about), state, reading)
+    yield from merge(history, saves, key=lambda record: record.step)
+
+
+def _grown(path: Path, reading: Reading) -> Iterator[Record | None]:
+    """What the newest state holds more than the one before; `reading.mark` counts its records.
+
+    Checkpoints that were removed stay told. A history that became shorter is that of a run which
+    was begun anew.
+    """
+    attempt, before, told = 0, None, Counter[Place]()
+    while True:
+        seen = _stamp(path)
+        records = [] if seen == before else _records(path, reading)
+        if not records:
+            yield None
+            continue
+        before, places = seen, Counter(map(_place, records))
+        if any(event is not Event.SAVE for event, _ in told - places):
+            attempt, told, reading.mark = attempt + 1, Counter(), 0
+        passed = told.copy()
+        told |= places
+        for record in records:
+            if passed[_place(record)]:
+                passed[_place(record)] -= 1
+                continue
+            reading.mark += record.event is not Event.SAVE
+            yield replace(record, attempt=attempt) if attempt else record
+
+
+def _records(path: Path, reading: Reading) -> list[Record]:
+    """All records of the state as it is; none where it cannot be read, or is just being written."""
+    whole = Reading(lambda own: _whole(path, own))
+    try:
+        records = list(whole)
+    except (OSError, ValueError):
+        return []
+    reading.skipped = whole.skipped
+    return records
+
+
+def _place(record: Record) -> Place:
+    return record.event, record.step
+
+
+def _stamp(path: Path) -> tuple[str, int, int] | None:
+    file = _newest(path) if path.is_dir() else path
+    try:
+        state = file.stat() if file else None
+    except OSError:
+        return None
+    return (str(file), state.st_mtime_ns, state.st_size) if state else None
 
 
 def _state(file: Path) -> dict[str, Any]:

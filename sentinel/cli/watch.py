@@ -1,0 +1,119 @@
+"""`sentinel watch`: watch a run from outside, by the log that it writes anyway."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from sentinel.agent import Agent
+    from sentinel.engine import Verdict
+    from sentinel.incident import Page
+    from sentinel.settings import Settings
+
+CANNOT_READ = 2
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def watch(
+    path: Path = typer.Argument(..., help="Log file, or folder of a run; it may still be to come."),
+    run: str | None = typer.Option(None, "--run", help="Name of the run; else that of the log."),
+    max_steps: int = typer.Option(0, min=0, help="Last step of the run, if the log says none."),
+    config: Path | None = typer.Option(None, help="A sentinel.toml to read."),
+) -> None:
+    """Follow a log that is being written, judge it as it grows, and page.
+
+    The training is not touched, and need not know. What went wrong and was over before is shown,
+    and pages nobody. Begun again, the watch goes on where it was. It ends with the run, where the
+    log says that it is over, or with Ctrl-C.
+    """
+    from sentinel.outlets.database import NewerSchemaError
+    from sentinel.outlets.presence import AlreadyServedError
+    from sentinel.settings import SettingsError, load
+    from sentinel.wire.places import RunIdError
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    path = path.resolve()
+    _check(path)
+    environ = os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}
+    try:
+        # Whose machine the run is on, is not known.
+        settings = load({"machine_seconds": 0}, environ=environ)
+        agent = follower(path, run or name_of(path), settings, max_steps)
+    except (SettingsError, NewerSchemaError, RunIdError, AlreadyServedError) as error:
+        print(f"sentinel watch: {error}", file=sys.stderr)
+        raise typer.Exit(CANNOT_READ) from None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: agent.stopping.set())
+    print(f"Watching {path} as run {agent.run}; Ctrl-C ends it.", flush=True)
+    agent.serve()
+
+
+def _check(path: Path) -> None:
+    """Leave with one plain line where there is something that is no log."""
+    from sentinel.sources.recognised import recognised
+
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
+        return
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    try:
+        recognised(path)
+    except (OSError, ValueError) as error:
+        print(f"sentinel watch: cannot read {path}: {error}", file=sys.stderr)
+        raise typer.Exit(CANNOT_READ) from None
+
+
+def name_of(path: Path) -> str:
+    """A name for the run of that log: of its folder and itself, and the same every time.
+
+    >>> name_of(Path("/data/my run/trainer_log.jsonl"))[:-7]
+    'my-run-trainer_log'
+    """
+    words = f"{path.parent.name}-{path.stem if path.suffix else path.name}"
+    short = hashlib.sha256(str(path).encode()).hexdigest()[:6]
+    return f"{_NOT_IN_A_NAME.sub('-', words).strip('-.')[:80] or 'log'}-{short}"
+
+
+def follower(path: Path, run: str, settings: Settings, max_steps: int = 0) -> Agent:
+    """The agent of a run whose log is followed in the place of its ranks' rings.
+
+    Raises what `Agent` does.
+    """
+    from sentinel.agent import Agent
+    from sentinel.sources.followed import FollowedLog
+
+    class Follower(Agent):
+        """Its source gives what a LiveSource gives, of another origin."""
+
+        source: FollowedLog  # type: ignore[assignment]
+
+        def _assemble(self, database: Path) -> None:
+            super()._assemble(database)
+            known = self.journal.positions()
+            self.source = FollowedLog(self.run, path, self.tally, known, self.clock, max_steps)
+
+        def turn(self) -> None:
+            self.telling.history = self.source.behind
+            super().turn()
+
+        def _show(self, verdict: Verdict) -> None:
+            super()._show(verdict)
+            for page in verdict.pages:
+                print(_line(page), flush=True)
+
+    return Follower(run, settings)
+
+
+def _line(page: Page) -> str:
+    incident = page.incident
+    words = f"{incident.severity.value} {incident.key.detector} {page.reason.value}"
+    return f"step {page.step}: {words}: {incident.finding.summary}"

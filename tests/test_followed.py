@@ -1,0 +1,241 @@
+"""Followed logs: read as they grow by the very agent, told once, and judged by their own pace."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+import pytest
+from typer.testing import CliRunner
+
+from sentinel.cli.main import app
+from sentinel.cli.watch import follower, name_of
+from sentinel.detectors.run_stalled import RunStalled
+from sentinel.finding import Calm, Finding, Severity
+from sentinel.outlets.database import connect
+from sentinel.record import WHOLE_RUN, Event
+from sentinel.settings import load
+from sentinel.sources.followed import FLUSH_SECONDS, FollowedLog
+from sentinel.tally import Tally
+from sentinel.wire.places import run_dir
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path, monkeypatch):
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
+    monkeypatch.chdir(tmp_path)
+
+
+class Clock:
+    now = 1.8e9
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "log.jsonl"
+
+
+def write(path, *rows):
+    with path.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def losses(begin, end, value=None, **more):
+    return [{"step": s, "loss": value or 3.0 / s**0.5, **more} for s in range(begin, end)]
+
+
+def followed(path, clock, known=None, **settings):
+    return FollowedLog("mine", path, Tally(), known or {}, clock, **settings)
+
+
+def steps(records):
+    return [(r.step, r.attempt) for r in records if r.event is Event.STEP]
+
+
+def tick(source, clock, after=1.0):
+    clock.now += after
+    (last,) = [record for record in source.poll() if record.event is Event.TICK]
+    return last
+
+
+def test_what_is_there_is_behind_and_what_comes_is_not(path, clock):
+    write(path, *losses(1, 4))
+    source = followed(path, clock)
+    assert source.behind
+    records = source.poll()
+    assert steps(records) == [(1, 0), (2, 0), (3, 0)]
+    assert {(r.run, r.rank) for r in records} == {("mine", WHOLE_RUN)}
+    assert not source.behind
+    write(path, *losses(4, 5))
+    assert steps(source.poll()) == [(4, 0)]
+
+
+def test_a_log_need_not_be_there_yet(path, clock):
+    source = followed(path, clock)
+    assert source.poll() == []
+    assert source.expected
+    write(path, *losses(1, 2))
+    assert steps(source.poll()) == [(1, 0)]
+
+
+def test_the_next_reader_goes_on_where_the_last_one_was(path, clock):
+    write(path, *losses(1, 4, **{"train/reward": 1.0}))
+    first = followed(path, clock)
+    first.poll()
+    write(path, *losses(4, 6, **{"train/reward": 1.0}))
+    second = followed(path, clock, first.positions())
+    assert not second.behind, "what came while nobody looked is news"
+    records = second.poll()
+    assert steps(records) == [(4, 0), (5, 0)]
+    assert records[0].values["reward"] == 1.0
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_a_log_begun_anew_is_the_next_attempt_whether_or_not_somebody_looked(path, clock, looked):
+    write(path, *losses(1, 9))
+    source = followed(path, clock)
+    source.poll()
+    path.unlink()
+    write(path, *losses(1, 3))
+    if not looked:
+        source = followed(path, clock, source.positions())
+    records = source.poll() + source.poll()
+    assert steps(records) == [(1, 1), (2, 1)]
+    assert steps(source.poll()) == []
+
+
+def test_silence_of_a_log_that_may_be_over_is_not_judged(path, clock):
+    write(path, *losses(1, 50))
+    source = followed(path, clock)
+    source.poll()
+    assert "ranks_running" not in tick(source, clock, 1e6).values
+
+
+def test_silence_is_judged_by_the_pace_of_the_log(path, clock):
+    """Rows that are a second apart by their own clocks may come in one piece every two minutes."""
+    own = [{**row, "time": 1.7e9 + row["step"]} for row in losses(1, 60, max_steps=500)]
+    write(path, *own)
+    source, stalled = followed(path, clock), RunStalled()
+    for record in source.poll():
+        stalled.update(record)
+    assert stalled.update(tick(source, clock, 4 * FLUSH_SECONDS)) == Calm()
+    late = stalled.update(tick(source, clock, 2 * FLUSH_SECONDS))
+    assert isinstance(late, Finding)
+    assert late.severity is Severity.WARNING
+
+
+def test_a_log_that_reached_its_last_step_is_over(path, clock):
+    write(path, *losses(1, 50, max_steps=50))
+    source = followed(path, clock)
+    source.poll()
+    assert not source.ended
+    write(path, *losses(50, 51, max_steps=50))
+    endings = [r for r in source.poll() if r.event is Event.STOP]
+    assert [(r.step, r.facts["outcome"]) for r in endings] == [(50, "finished")]
+    assert source.ended
+    assert tick(source, clock).facts["state"] == "finished"
+
+
+def test_a_backlog_is_read_in_pieces(path, clock, monkeypatch):
+    monkeypatch.setattr("sentinel.sources.followed.AT_ONCE", 10)
+    write(path, *losses(1, 31))
+    source = followed(path, clock)
+    pieces = []
+    while source.behind:
+        pieces.append(steps(source.poll()))
+    assert max(map(len, pieces)) <= 10
+    assert [step for piece in pieces for step, _ in piece] == list(range(1, 31))
+
+
+def test_a_growing_checkpoint_folder_is_followed(tmp_path, clock):
+    folder = tmp_path / "out"
+
+    def save(step, **more):
+        (folder / f"checkpoint-{step}").mkdir(parents=True)
+        history = [{"step": s, "loss": 2.5} for s in range(1, step + 1)]
+        state = {"log_history": history, "max_steps": 40, **more}
+        (folder / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps(state))
+
+    save(5)
+    source = followed(folder, clock)
+    assert steps(source.poll())[-1] == (5, 0)
+    save(10)
+    (folder / "checkpoint-5" / "trainer_state.json").unlink()
+    (folder / "checkpoint-5").rmdir()
+    records = source.poll()
+    assert steps(records) == [(step, 0) for step in range(6, 11)]
+    assert [r.step for r in records if r.event is Event.SAVE] == [10]
+    again = followed(folder, clock, source.positions())
+    assert steps(again.poll()) == []
+    save(15)
+    assert steps(again.poll()) == [(step, 0) for step in range(11, 16)]
+
+
+def queued():
+    with closing(connect(run_dir("mine") / "sentinel.db")) as database:
+        rows = database.execute("select * from outbox").fetchall()
+    return [row for row in rows if "nan_or_inf" in str(row)]
+
+
+def agent(path):
+    sinks = {"webhook": {"url": "http://127.0.0.1:9/nobody"}}
+    settings = {"linger_seconds": 0.0, "port": 0, "sinks": sinks, "machine_seconds": 0}
+    return follower(path, "mine", load(settings))
+
+
+def test_what_was_over_before_pages_nobody_and_what_is_amiss_pages_once(path, capsys):
+    healed = [*losses(1, 20), *losses(20, 30, "NaN"), *losses(30, 300)]
+    write(path, *healed, *losses(300, 330, "NaN"))
+    first = agent(path)
+    first.turn()
+    first.turn()
+    assert len(queued()) == 1
+    assert capsys.readouterr().out.count("nan_or_inf opened") == 2
+    write(path, *losses(330, 340, "NaN"))
+    first.turn()
+    first.stopping.set()
+    first.serve()
+    second = agent(path)
+    second.turn()
+    write(path, *losses(340, 400))
+    second.turn()
+    assert second.history.last("mine")
+    second.stopping.set()
+    second.serve()
+    assert len(queued()) == 2, "the page, and that it is over"
+
+
+def test_a_finished_log_ends_the_watch(path):
+    write(path, *losses(1, 50))
+    watch = agent(path)
+    watch.turn()
+    write(path, *losses(50, 51), {"step": 50, "train_runtime": 12.5, "train_loss": 2.0})
+    watch.serve()
+    outcome = json.loads((run_dir("mine") / "outcome.json").read_text())
+    assert outcome["outcome"] == "finished"
+    assert queued() == []
+
+
+@pytest.mark.parametrize("content", [b"hello\n", b"\x1f\x8b\x08\x00"])
+def test_what_is_no_log_is_one_line_and_exit_2(tmp_path, content):
+    path = tmp_path / "some.txt"
+    path.write_bytes(content)
+    result = CliRunner().invoke(app, ["watch", str(path)])
+    assert result.exit_code == 2
+    assert str(path) in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_run_is_named_for_its_log_and_always_the_same(tmp_path):
+    path = tmp_path / "a b" / "log.jsonl"
+    assert name_of(path) == name_of(path) != name_of(tmp_path / "log.jsonl")
+    assert name_of(path).startswith("a-b-log-")
