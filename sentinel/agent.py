@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
 from threading import Event as Flag
@@ -20,8 +19,10 @@ from sentinel.engine import Verdict
 from sentinel.fold import SET_ASIDE, Fold
 from sentinel.hardware import MEASURED
 from sentinel.incident import Tier
+from sentinel.onset import dated
 from sentinel.outlets import database, outbox
 from sentinel.outlets.courier import Courier
+from sentinel.outlets.dating import Dating
 from sentinel.outlets.exposition import Exposition
 from sentinel.outlets.history import History
 from sentinel.outlets.journal import Journal
@@ -119,7 +120,8 @@ class Agent:
         self.telling = Telling(self.connection, self.sinks, tier, self.clock)
         self.samples = Samples(self.connection, self.settings.samples_kept)
         self.files = self._sample_files()
-        self.outlets = (self.history, self.exposition, self.samples)
+        self.dating = Dating(path, dated, self.exposition.date)
+        self.outlets = (self.history, self.exposition, self.samples, self.dating)
         self.server = Server(
             self.exposition.registry,
             self.exposition.state,
@@ -150,7 +152,7 @@ class Agent:
                 self.turn()
                 self.stopping.wait(POLL_SECONDS)
             # After a turn that failed, memory holds what was never stored: that is not kept.
-            with self._transaction():
+            with database.transaction(self.connection):
                 self._snapshot()
         finally:
             self._leave()
@@ -163,7 +165,7 @@ class Agent:
             records += self.files.poll(self.source.attempt)
         if not records:
             return
-        with self._transaction():
+        with database.transaction(self.connection):
             queued = [self._feed(record) for record in records]
             if self.files is not None:
                 self.samples.mark(self.files.taken())
@@ -182,7 +184,7 @@ class Agent:
         if self.telling.look():
             self.exposition.hush(self.telling.quiet)
         if due := self.telling.due(self.fold.firing):
-            with self._transaction():
+            with database.transaction(self.connection):
                 self.telling.pay(due)
             self.courier.wake()
 
@@ -224,16 +226,6 @@ class Agent:
             if not isfinite(value):
                 self.tally.add("sentinel_nonfinite_total", canonical(name))
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self.connection.execute("begin")
-        try:
-            yield
-        except BaseException:
-            self.connection.execute("rollback")
-            raise
-        self.connection.execute("commit")
-
     def _snapshot(self) -> None:
         self.snapshot_at = self.clock()
         state = self.fold.freeze()
@@ -255,6 +247,7 @@ class Agent:
         for record in self.history.facts.last(self.run):
             self.exposition.take(Verdict(record))
         self.exposition.resume(self.fold.firing())
+        self.dating.resume(self.fold.firing())
 
     def _over(self) -> bool:
         now = self.clock()
@@ -274,6 +267,7 @@ class Agent:
         if self.files is not None:
             self.files.stop()
         self.courier.stop(timeout=5.0)
+        self.dating.stop(timeout=5.0)
         self.server.stop()
         self.connection.close()
         if self.source.ended:

@@ -91,6 +91,19 @@ class Incident:
 
 
 @dataclass(frozen=True, slots=True)
+class Onset:
+    """The first step that went wrong: most likely `step`, between `earliest` and `latest`.
+
+    `last_good_step` is that of the last checkpoint before the earliest, where there is one.
+    """
+
+    step: int
+    earliest: int
+    latest: int
+    last_good_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """What a person is told, and why; unsent and unworded.
 

@@ -22,6 +22,7 @@ KEYS = [
     "episode",
     "flaps",
     "last_good_step",
+    "onset",
     "summary",
     "evidence",
     "remedy",

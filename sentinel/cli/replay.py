@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from json import dumps
 from math import isfinite
@@ -19,7 +19,8 @@ from rich.table import Table
 from sentinel.discover import classes, modules
 from sentinel.engine import Engine
 from sentinel.finding import Severity
-from sentinel.incident import Incident, Page, Reason
+from sentinel.incident import Incident, Onset, Page, Reason
+from sentinel.onset import Past
 from sentinel.record import WHOLE_RUN, Record
 
 HEAD_BYTES = 4096
@@ -37,10 +38,14 @@ class FailOn(str, Enum):
 
 @dataclass
 class Told:
-    """One incident in its last state, with the last page that told of its trouble."""
+    """One incident in its last state, with the last page that told of its trouble.
+
+    `onset` is when it was found to have begun, looking back from where it opened.
+    """
 
     incident: Incident
     page: Page
+    onset: Onset | None = None
 
 
 @dataclass
@@ -107,11 +112,14 @@ def tell(source: Iterable[Record], engine: Engine) -> Story:
     """Run the records through the engine; every incident once, in the order they opened."""
     story, steps = Story(), set[int]()
     told: dict[str, Told] = {}
+    past = Past({make().signal for make in engine.makers.values()})
     for record in source:
         story.records += 1
         steps.add(record.step)
+        if record.rank == WHOLE_RUN:
+            past.hear(record)
         for page in engine.feed(record).pages:
-            _fold(told, page)
+            _fold(told, page, past)
     for incident in engine.book.open.values():
         if incident.name in told:
             told[incident.name].incident = incident
@@ -121,12 +129,15 @@ def tell(source: Iterable[Record], engine: Engine) -> Story:
     return story
 
 
-def _fold(told: dict[str, Told], page: Page) -> None:
+def _fold(told: dict[str, Told], page: Page, past: Past) -> None:
     name = page.incident.name
     if page.reason is Reason.RESOLVED and name in told:
         told[name].incident = page.incident
-    else:
-        told[name] = Told(page.incident, page)
+        return
+    onset = told[name].onset if name in told else None
+    if onset is None and page.incident.severity is not Severity.INFO:
+        onset = past.date(page.incident)
+    told[name] = Told(page.incident, page, onset)
 
 
 def _print_json(story: Story) -> None:
@@ -145,6 +156,7 @@ def _print_json(story: Story) -> None:
             "episode": incident.episode,
             "flaps": incident.flaps,
             "last_good_step": incident.last_good_step,
+            "onset": None if told.onset is None else asdict(told.onset),
             "summary": finding.summary,
             "evidence": {key: _plain(value) for key, value in finding.evidence.items()},
             "remedy": incident.remedy,

@@ -91,10 +91,19 @@ def known(incident: dict[str, Any]) -> str:
 
     >>> known({"acknowledged": {"by": "ana", "why": "mine"}, "silenced": None, "flaps": 2})
     ' (came back 2 times; acknowledged by ana: mine)'
+    >>> known({"onset": {"step": 41, "earliest": 38, "latest": 44, "last_good_step": 30}})
+    ' (began at step 41, between 38 and 44; last checkpoint before: step 30)'
     """
     from sentinel.outlets.silences import moment, signed
 
     words = []
+    good, onset = incident.get("last_good_step"), incident.get("onset")
+    if onset:
+        span = f", between {onset['earliest']} and {onset['latest']}"
+        words.append(f"began at step {onset['step']}{span}")
+        good = onset["last_good_step"]
+    if good is not None:
+        words.append(f"last checkpoint before: step {good}")
     if flaps := incident.get("flaps"):
         words.append(f"came back {flaps} times" if flaps > 1 else "came back once")
     for word in ("acknowledged", "silenced"):

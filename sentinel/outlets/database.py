@@ -7,9 +7,11 @@ is processed once and an alert exists exactly when its cause is stored.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 _TABLES = """
 create table if not exists ring(
@@ -51,6 +53,9 @@ create table if not exists ack(
     who text not null, why text not null);
 create table if not exists owed(
     incident text primary key, page text not null);
+create table if not exists onset(
+    incident text primary key, step integer not null, earliest integer not null,
+    latest integer not null, last_good integer);
 create index if not exists outbox_due on outbox(state, next_at);
 """
 
@@ -77,3 +82,15 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.executescript(_TABLES)
         connection.execute(f"pragma user_version={SCHEMA_VERSION}")
     return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All that is written within is kept, or, where anything is raised, none of it."""
+    connection.execute("begin")
+    try:
+        yield
+    except BaseException:
+        connection.execute("rollback")
+        raise
+    connection.execute("commit")

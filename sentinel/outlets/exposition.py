@@ -14,9 +14,9 @@ from prometheus_client.registry import Collector
 from sentinel.engine import Verdict
 from sentinel.finding import Severity
 from sentinel.hardware import Machine
-from sentinel.incident import Incident
+from sentinel.incident import Incident, Onset
 from sentinel.outlets.families import families
-from sentinel.outlets.history import described
+from sentinel.outlets.history import dated, described
 from sentinel.outlets.machine_families import machine_families
 from sentinel.outlets.silences import Quiet, plain
 from sentinel.outlets.standing import Standing, worst_rank
@@ -47,6 +47,7 @@ class Exposition(Collector):
         self._detectors = dict(detectors)
         self._standing = Standing(run, per_rank_limit)
         self._machine = machine
+        self._onsets: dict[str, Onset] = {}
         self._lock = Lock()
         self.registry.register(self)
 
@@ -66,6 +67,10 @@ class Exposition(Collector):
             for incident in incidents:
                 self._standing.run = self._standing.run or incident.key.run
                 self._standing.open[incident.name] = incident
+
+    def date(self, incident: str, onset: Onset) -> None:
+        """Show that the incident of that name was found to have begun then."""
+        self._onsets[incident] = onset
 
     def hush(self, quiet: Quiet) -> None:
         """Show that this keeps pages from people now."""
@@ -106,7 +111,10 @@ class Exposition(Collector):
             "logged": now.logged,
             "liveness": now.alive,
             "machine": _machine(self._machine()),
-            "incidents": [described(i) | now.quiet.said(i) for i in now.open.values()],
+            "incidents": [
+                described(i) | now.quiet.said(i) | dated(self._onsets.get(i.name))
+                for i in now.open.values()
+            ],
             "silences": [plain(silence) for silence in now.quiet.silences],
             "tier": now.quiet.tier.value,
             "ranks": {str(rank): asdict(known) for rank, known in sorted(now.ranks.items())},

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
 from sentinel.engine import Verdict
 from sentinel.hardware import MEASURED
-from sentinel.incident import Incident
+from sentinel.incident import Incident, Onset
+from sentinel.outlets.dating import onsets
 from sentinel.outlets.facts import Facts
 from sentinel.record import WHOLE_RUN, Event, Record, Spread
 
@@ -96,7 +97,9 @@ class History:
         rows = self.connection.execute(
             "select body from incident order by opened_time desc, name"
         ).fetchall()
-        return [json.loads(body) for (body,) in rows]
+        known = onsets(self.connection)
+        found = [json.loads(body) for (body,) in rows]
+        return [incident | dated(known.get(incident["name"])) for incident in found]
 
     def all(self, run: str) -> Iterator[Record]:
         """Every record kept, in the order they were judged."""
@@ -106,6 +109,11 @@ class History:
     def last(self, run: str) -> list[Record]:
         """The newest START, SAVE, STEP, EVAL and STOP, oldest first: how the run stood."""
         return [_record(run, row) for row in self.connection.execute(_LAST)]
+
+
+def dated(onset: Onset | None) -> dict[str, Any]:
+    """When an incident was found to have begun, as plain data; `onset` is None where it was not."""
+    return {"onset": None if onset is None else asdict(onset)}
 
 
 def described(incident: Incident) -> dict[str, Any]:

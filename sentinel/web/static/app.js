@@ -53,8 +53,10 @@ function card(incident) {
 // What people made of it, and what came of it since it began.
 function known(incident) {
   const said = (told) => `${told.by ? ` by ${told.by}` : ""}${told.why ? `: ${told.why}` : ""}`;
-  const { acknowledged, silenced, flaps, last_good_step: good } = incident;
+  const { acknowledged, silenced, flaps, onset } = incident;
+  const good = onset ? onset.last_good_step : incident.last_good_step;
   return [
+    onset ? `Began at step ${onset.step}, between ${onset.earliest} and ${onset.latest}` : "",
     flaps ? `Came back ${flaps > 1 ? `${flaps} times` : "once"}` : "",
     typeof good === "number" ? `Last checkpoint before: step ${good}` : "",
     acknowledged ? `Acknowledged${said(acknowledged)}` : "",
