@@ -97,8 +97,8 @@ class RankOutlier:
 
     def _judge(self, name: str, spread: Spread, step: int) -> Finding | None:
         for lone, value in ((self._below[name], spread.min), (self._above[name], spread.max)):
-            rank, z = lone.rank, lone.degree
-            if rank is None or z <= self.sigmas:
+            rank = lone.rank
+            if rank is None or lone.degree <= self.sigmas:
                 continue
             rest, sigma = others(spread.count, spread.mean, spread.std, value)
             return Finding(
@@ -109,7 +109,7 @@ class RankOutlier:
                     "value": value,
                     "others": rest,
                     "others_deviation": sigma,
-                    "median_z": z,
+                    "median_z": lone.degree,
                     "ranks": float(spread.count),
                 },
                 onset_step=min(lone.since, step),

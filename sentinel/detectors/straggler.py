@@ -72,8 +72,8 @@ class Straggler:
         judged = [name for name in PARTS if self._hear(name, record, step_time)]
         if not judged:
             return None
-        name = max(judged, key=self._lag)
-        lag, lone = self._lag(name), self._slowest[name]
+        lag, name = max((self._lag(name), name) for name in judged)
+        lone = self._slowest[name]
         if lag <= self.notable or lone.rank is None:
             return Calm() if lone.full else None
         spread = record.spread[name]

@@ -7,7 +7,6 @@ the last records, and by how much, and says who it is once nearly all name the s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf, sqrt
 from statistics import median
@@ -23,30 +22,32 @@ class Lone:
 
     size: int = 16
     share: float = 0.875
+    rank: int | None = None
     _seen: deque[tuple[int, float, int]] = field(default_factory=deque)
+    _times: dict[int, int] = field(default_factory=dict)
 
     def add(self, rank: int, degree: float, at: int) -> None:
         """Who was furthest apart in one record, how far, and at which step."""
         self._seen.append((rank, degree, at))
+        self._times[rank] = self._times.get(rank, 0) + 1
         if len(self._seen) > self.size:
-            self._seen.popleft()
+            self._drop(self._seen.popleft()[0])
+        # Only who was just named can have become the one, and only the one can have ceased to be.
+        for one in (self.rank, rank):
+            enough = one is not None and self._times.get(one, 0) >= self.share * self.size
+            self.rank = one if enough and self.full else None
+            if self.rank is not None:
+                return
 
-    def clear(self) -> None:
-        """Begin anew."""
-        self._seen.clear()
+    def _drop(self, rank: int) -> None:
+        self._times[rank] -= 1
+        if not self._times[rank]:
+            del self._times[rank]
 
     @property
     def full(self) -> bool:
         """Whether there are enough records to say anything."""
         return len(self._seen) == self.size
-
-    @property
-    def rank(self) -> int | None:
-        if not self.full:
-            return None
-        ranks: Sequence[int] = [rank for rank, _, _ in self._seen]
-        most = max(set(ranks), key=ranks.count)
-        return most if ranks.count(most) >= self.share * self.size else None
 
     @property
     def degree(self) -> float:
