@@ -200,7 +200,7 @@ def test_a_containers_limit_is_the_memory_there_is(tmp_path):
     files = {
         "memory.max": "1048576\n",
         "memory.current": "524288\n",
-        "memory.stat": "anon 1\ninactive_file 24288\n",
+        "memory.stat": "anon 1\ninactive_file 14288\nactive_file 10000\n",
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)

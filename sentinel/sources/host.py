@@ -11,15 +11,16 @@ import psutil
 
 CGROUP = Path("/sys/fs/cgroup")
 _LIMITS = (
-    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    ("memory.max", "memory.current", "memory.stat", ""),
     (
         "memory/memory.limit_in_bytes",
         "memory/memory.usage_in_bytes",
         "memory/memory.stat",
-        "total_inactive_file",
+        "total_",
     ),
 )
-"""For each version of control groups: limit, usage, and where it says how much is mere cache."""
+"""For each version of control groups: limit, usage, and where it says how much is mere cache,
+under which prefix: the kernel gives pages of files back, also of those in use, before it kills."""
 
 
 @dataclass
@@ -48,8 +49,9 @@ class Host:
     def _container(self, names: Sequence[str]) -> tuple[float, float] | None:
         try:
             limit, usage, told = ((self.cgroup / name).read_text() for name in names[:3])
-            cached = dict(line.split() for line in told.splitlines()).get(names[3], "0")
-            return max(0.0, float(usage) - float(cached)), float(limit)
+            parts = dict(line.split() for line in told.splitlines())
+            pages = (parts.get(f"{names[3]}{kind}_file", "0") for kind in ("inactive", "active"))
+            return max(0.0, float(usage) - sum(map(float, pages))), float(limit)
         except (OSError, ValueError):
             # No such control group, or one without a limit ("max").
             return None
