@@ -24,14 +24,25 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from policy_runs import policy_run
 from runs import SEVERITIES, Run, rl_run, sft_run
 
+from sentinel.detectors.entropy_collapse import EntropyCollapse
 from sentinel.detectors.kl_blowup import KlBlowup
+from sentinel.detectors.length_collapse import LengthCollapse
+from sentinel.detectors.length_explosion import LengthExplosion
 from sentinel.detectors.loss_plateau import LossPlateau
 from sentinel.detectors.reward_collapse import RewardCollapse
 from sentinel.engine import Engine
 from sentinel.finding import Detector, Severity
 from sentinel.incident import Page, Reason
+
+POLICY = {
+    "entropy_collapse": EntropyCollapse,
+    "length_explosion": LengthExplosion,
+    "length_collapse": LengthCollapse,
+}
+"""Detectors that are shown runs with entropy and length."""
 
 FAULTY = 50_000
 """Seeds of faulty runs begin this far above those of healthy ones."""
@@ -99,17 +110,24 @@ def cell(tally: Tally) -> str:
     return f"{share}  {median(tally.delays):.0f} / {late:.0f}"
 
 
+def made(name: str, seed: int, fault: str = "", severity: str = "moderate") -> Run:
+    """A run of the kind that this detector judges."""
+    if name == "loss_plateau":
+        return sft_run(seed, fault)
+    return (policy_run if name in POLICY else rl_run)(seed, fault, severity)
+
+
 def row(table: Table, name: str, make: Callable[[], Detector], count: int, seed: int) -> None:
     """Measure one detector into one row."""
     rl = name != "loss_plateau"
-    sound = [rl_run(seed + i) if rl else sft_run(seed + i) for i in range(count)]
+    sound = [made(name, seed + i) for i in range(count)]
     began = time.process_time()
     calm = healthy(name, make, sound)
     spent = time.process_time() - began
     cells = []
     for severity in SEVERITIES:
         seeds = range(seed + FAULTY, seed + FAULTY + count)
-        bad = [rl_run(s, name, severity) if rl else sft_run(s, name) for s in seeds]
+        bad = [made(name, s, name, severity) for s in seeds]
         cells.append(cell(faulty(name, make, bad)) if rl or severity == "severe" else "")
     rate = f"{1e4 * calm.alarms / calm.points:.2f} ({calm.alarms}, {calm.critical} critical)"
     table.add_row(name, f"{calm.points:,}", rate, *cells, f"{1e6 * spent / calm.points:.0f}")
@@ -126,6 +144,7 @@ def main() -> None:
         ("kl_blowup", KlBlowup),
         ("reward_collapse", RewardCollapse),
         ("loss_plateau", LossPlateau),
+        *POLICY.items(),
     ):
         row(table, name, make, args.runs, args.seed)
     Console(width=120).print(table)

@@ -9,7 +9,7 @@ from sentinel.stats.merit import Merit
 
 
 def shown(values, rewards, sign=1, factor=1.5):
-    seen = Departure(sign, factor)
+    seen = Departure(sign, factor, 2.0)
     for step, (value, reward) in enumerate(zip(values, rewards, strict=True)):
         seen.add(value, reward, step)
     return seen
@@ -67,6 +67,13 @@ def test_a_reward_that_climbed_and_fell_has_lost():
     assert merit.lost
 
 
+def test_what_leaves_too_slowly_for_its_recent_level_has_begun_half_way():
+    seen = shown([100.0 * 2 ** (t / 200) for t in range(201)], [None] * 201)
+
+    assert not seen.left
+    assert 100 <= seen.onset <= 108
+
+
 def test_few_rewards_say_nothing():
     merit = Merit()
     for _ in range(7):
@@ -74,3 +81,20 @@ def test_few_rewards_say_nothing():
 
     assert not merit.known
     assert merit.noise == 0.0
+
+
+def test_a_natural_course_is_no_departure_and_a_faster_one_is():
+    """What falls with the length of the run falls fast when it is young."""
+    natural = [10.0 / (1 + t) for t in range(200)]
+    collapsing = natural[:150] + [natural[150] * 0.9**t for t in range(50)]
+
+    assert not shown_with(natural).left
+    assert shown_with(collapsing).left
+    assert shown_with(natural).usual == pytest.approx(natural[-1], rel=0.2)
+
+
+def shown_with(values):
+    seen = Departure(-1, 1.5, 2.0, 1.0)
+    for step, value in enumerate(values):
+        seen.add(value, None, step)
+    return seen

@@ -3,6 +3,8 @@
 from math import nan
 from random import Random
 
+from policy_runs import policy_run
+
 from sentinel.detectors.length_explosion import LengthExplosion
 from sentinel.finding import Calm, Severity
 from sentinel.testing import first_finding, show, steps
@@ -66,3 +68,14 @@ def test_no_opinion_of_the_first_values_and_of_no_lengths():
     opinions = [show(detector, r) for r in steps(completion_length=[100.0] * 12 + [nan, 0.0])]
 
     assert opinions == [None] * 14
+
+
+def test_finds_what_it_promises_and_wakes_nobody_over_healthy_runs():
+    sick = [policy_run(seed, "length_explosion", "severe") for seed in range(10)]
+    found = [first_finding(LengthExplosion(), run.records())[0] for run in sick]
+
+    assert all(r is not None for r in found)
+    for seed in range(10):
+        series = policy_run(seed).series
+        worst = loudest(series["completion_length"].tolist(), series["reward"].tolist())
+        assert worst in {None, Severity.INFO}

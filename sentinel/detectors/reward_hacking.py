@@ -56,7 +56,7 @@ class RewardHacking:
 
     def __post_init__(self) -> None:
         self._kl = MarginCusum(sign=1, floor=0.1)
-        self._length = Departure(1, self.wordy)
+        self._length = Departure(1, self.wordy, 2.0)
         self._travel = Travel()
         self._far_at = self._wordy_at = -1
         self._count = 0
@@ -87,7 +87,7 @@ class RewardHacking:
             summary=f"Reward rose to {seen.merit.now:.3g} while KL came to {kl:.3g} nats and "
             f"answers to {seen.now:.4g} tokens.",
             evidence={"reward": seen.merit.now, "kl": kl, "length": seen.now, "usual": seen.usual},
-            onset_step=min(self._kl.onset, seen.onset, record.step),
+            onset_step=min(self._kl.onset, seen.onset or record.step),
         )
 
     def _pays(self) -> bool:

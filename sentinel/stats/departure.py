@@ -23,10 +23,18 @@ NOW = 8
 
 @dataclass
 class Departure:
-    """`sign` is +1 for a rise, -1 for a fall; `factor`, over 1, is how much of one matters."""
+    """`sign` is +1 for a rise, -1 for a fall; `factor`, over 1, is how much of one matters.
+
+    `far` is the factor over its first level at which it is away whatever it did lately: it has
+    begun to be where it is half way there. `natural` is the power of the run's length so far with
+    which a healthy series may go that way: what it does by that alone is no departure, however fast
+    it is in a young run.
+    """
 
     sign: int
     factor: float
+    far: float
+    natural: float = 0.0
     count: int = 0
     before: float | None = None
     """Reward before the departure began, or None."""
@@ -34,6 +42,7 @@ class Departure:
     _course: MarginCusum = field(init=False)
     _first: list[float] = field(default_factory=list)
     _now: deque[float] = field(default_factory=deque)
+    _half_way: int | None = None
 
     def __post_init__(self) -> None:
         self._course = MarginCusum(sign=self.sign, floor=0.05)
@@ -48,7 +57,11 @@ class Departure:
         self._now.append(value)
         if len(self._now) > NOW:
             self._now.popleft()
-        self._course.update(log(value), log(self.factor), step)
+        self._course.update(log(value) - self._drift, log(self.factor), step)
+        if self.sign * log(self.now / self.first) <= log(self.far) / 2:
+            self._half_way = None
+        elif self._half_way is None:
+            self._half_way = step
         if self._course.evidence == 0.0 and self.merit.known:
             self.before = self.merit.now
 
@@ -79,13 +92,20 @@ class Departure:
 
     @property
     def usual(self) -> float:
-        """That recent level, of before the departure; the first one while there is none."""
-        return exp(self._course.usual) if self._course.armed else self.first
+        """What that recent level leads to expect here; the first one while there is none."""
+        return exp(self._course.usual + self._drift) if self._course.armed else self.first
 
     @property
-    def onset(self) -> int:
-        """Step at which it began to leave its recent level."""
-        return self._course.onset
+    def _drift(self) -> float:
+        return self.sign * self.natural * log(self.count)
+
+    @property
+    def onset(self) -> int | None:
+        """Step at which it began to leave its recent or its first level; None while at both."""
+        if self._course.evidence == 0.0:
+            return self._half_way
+        began = self._course.onset
+        return began if self._half_way is None else min(began, self._half_way)
 
     @property
     def unpaid(self) -> bool:
