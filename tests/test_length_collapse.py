@@ -41,7 +41,7 @@ def test_a_run_that_collapses_after_its_first_record_is_held_against_that_record
         LengthCollapse(), steps(completion_length=length, reward=noisy([1.0] * 31))
     )
 
-    assert record.step == 13
+    assert (record.step, finding.onset_step) == (13, 1)
     assert finding.evidence["first"] == 53.0
 
 

@@ -18,9 +18,9 @@ Source
 Defaults
     On 120 healthy synthetic runs (84,000 points) there was none, and on 21 public logs one warning,
     in a run whose text had become noise. An entropy that doubles every 30 or 10 points is found in
-    39 and 40 of 40 runs, by the median after 46 and 18 points. Runs that clip high on purpose end at up to
-    2.5 times their entropy, and `factor` 3 is above that; `recent` 2 within a hundred points is not
-    a matter of exploring.
+    39 and 40 of 40 runs, by the median after 46 and 18 points. Runs that clip high on purpose end
+    at up to 2.5 times their entropy, and `factor` 3 is above that; `recent` 2 within a hundred
+    points is not a matter of exploring.
 """
 
 from __future__ import annotations

@@ -57,12 +57,15 @@ class LengthCollapse:
 
     def __post_init__(self) -> None:
         self._length = Departure(-1, self.recent, 1 / self.share)
+        self._first_step: int | None = None
 
     def update(self, record: Record) -> Opinion:
         """Judge one mean length."""
         length, reward = record.values["completion_length"], record.values.get("reward")
         if not isfinite(length) or length <= 0.0:
             return None
+        if self._first_step is None:
+            self._first_step = record.step
         seen = self._length
         seen.add(length, reward if reward is not None and isfinite(reward) else None, record.step)
         if not seen.known:
@@ -78,7 +81,7 @@ class LengthCollapse:
             + (", and the reward is no better." if seen.unpaid else "."),
             evidence=told,
             severity=Severity.WARNING if seen.unpaid else None,
-            onset_step=seen.onset,
+            onset_step=self._first_step if seen.onset is None else seen.onset,
         )
 
     def _was(self) -> float | None:
