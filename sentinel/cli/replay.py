@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sentinel.discover import classes, modules
+from sentinel.discover import classes
 from sentinel.engine import Engine
 from sentinel.finding import Severity
 from sentinel.incident import Incident, Onset, Page, Reason
 from sentinel.onset import Past
 from sentinel.record import WHOLE_RUN, Record
+from sentinel.sources.recognised import recognised
 
-HEAD_BYTES = 4096
 CANNOT_READ = 2
 FAILED_ON = 3
 COLOURS = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
@@ -87,25 +87,10 @@ def replay(
 
 
 def _told(path: Path) -> Story:
-    story = tell(_source(path), Engine(classes("detectors")))
+    story = tell(recognised(path), Engine(classes("detectors")))
     if not story.records:
         raise ValueError("it holds no record of a step")
     return story
-
-
-def _source(path: Path) -> Iterable[Record]:
-    head = b""
-    if not path.is_dir():
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-    readers = {n: m for n, m in modules("sources").items() if hasattr(m, "recognises")}
-    for module in readers.values():
-        if module.recognises(path, head):
-            reading: Iterable[Record] = module.read(path)
-            return reading
-    known = ", ".join(str(module.__doc__).split(":", 1)[0] for module in readers.values())
-    wrong = "its form is not known" if head or path.is_dir() else "it is empty"
-    raise ValueError(f"{wrong}; readable are: {known}")
 
 
 def tell(source: Iterable[Record], engine: Engine) -> Story:

@@ -148,6 +148,9 @@ class FollowedLog:
     def _trouble(self, error: Exception) -> None:
         """Begin again at the next poll, from where we are."""
         self.reading, self.coming, self.held = None, iter(()), None
+        if isinstance(error, FileNotFoundError):
+            # It may be still to come.
+            return
         if not self.complained:
             log.warning("The log %s cannot be read for now: %s", self.path, error)
         self.complained = True
