@@ -198,3 +198,13 @@ def test_a_wrong_address_is_refused_and_not_repeated(url):
     with pytest.raises(ValidationError) as caught:
         Slack(url=url)
     assert "CANARY" not in str(caught.value)
+
+
+def test_what_came_of_it_and_who_has_it_in_hand_are_told():
+    worse = page(Reason.WORSENED)
+    known = replace(worse.incident, flaps=2, last_good_step=80)
+    told = str(message(replace(worse, incident=known, notes=("Acknowledged by <ana>: mine",))))
+
+    assert "*Came back*\\n2 times" in told
+    assert "*Last checkpoint before*\\nstep 80" in told
+    assert "Acknowledged by &lt;ana&gt;: mine" in told

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class Telling:
     """Queues pages for `sinks`, as far as the run's tier, silences and acknowledgements allow.
 
-    `clock` tells seconds since the epoch. Everything but `look` wants the caller's transaction.
+    `clock` tells seconds since the epoch. `post` and `pay` want the caller's transaction.
     """
 
     def __init__(
@@ -43,18 +43,20 @@ class Telling:
         self._version = -1
 
     def look(self) -> bool:
-        """Take up what people entered, and what ended by itself; whether anything changed.
+        """Take up what people entered, and what ended by itself; whether there is news.
+
+        At the first look there is: what the settings say.
 
         Where nobody wrote into the database this costs a few microseconds.
         """
-        before, now = self.quiet, self.clock()
+        before, now, first = self.quiet, self.clock(), self._version < 0
         (version,) = self.connection.execute("pragma data_version").fetchone()
         if version != self._version:
             self._version = version
             found = silences.lasting(self.connection, now), silences.acks(self.connection)
             self.quiet = Quiet(before.tier, *found)
         self.quiet = self.quiet.at(now)
-        return self.quiet != before
+        return first or self.quiet != before
 
     def post(self, pages: Iterable[Page]) -> bool:
         """Queue each page, or owe it, or leave it; whether any was queued."""
