@@ -37,7 +37,7 @@ def test_memory_errors_from_before_the_run_are_not_news_and_new_ones_are():
 
     assert look(detector, gpu_ecc_errors=3.0) == Calm()
     finding = look(detector, gpu_ecc_errors=5.0)
-    assert finding.severity is Severity.CRITICAL
+    assert finding.severity is Severity.WARNING
     assert finding.summary == ("The driver reports 2 memory errors that could not be corrected.")
 
 
@@ -46,4 +46,6 @@ def test_a_gpu_that_was_reset_begins_anew():
     look(detector, gpu_ecc_errors=3.0)
 
     assert look(detector, gpu_ecc_errors=0.0) == Calm()
-    assert look(detector, gpu_ecc_errors=1.0).severity is Severity.CRITICAL
+    assert look(detector, gpu_ecc_errors=1.0).severity is Severity.WARNING
+    both = look(detector, gpu_ecc_errors=1.0, gpu_xid=94.0)
+    assert both.severity is Severity.CRITICAL

@@ -98,12 +98,8 @@ class DataStall:
         return Finding(
             summary=f"Training waits for data {usual:.0%} of the time; "
             f"a step takes {now:.3g} s{than}.",
-            evidence={
-                "wait_share": usual,
-                "data_wait": wait,
-                "step_seconds": now,
-                "best_step_seconds": self._best if isfinite(self._best) else -1.0,
-            },
+            evidence={"wait_share": usual, "data_wait": wait, "step_seconds": now}
+            | ({"best_step_seconds": self._best} if isfinite(self._best) else {}),
             severity=Severity.WARNING if slowed else None,
             onset_step=self._since,
         )

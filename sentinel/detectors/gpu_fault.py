@@ -1,10 +1,10 @@
 """GPU fault: the driver reports an error of the hardware.
 
 Formula
-    broken   = the newest XID is one of a broken device, or memory errors that could not be
-               corrected have grown since the agent first looked
-    Finding  = broken, or any other XID
-    info     = an XID by which the driver answers an error of the program
+    grown    = memory errors that could not be corrected, more than when the agent first looked
+    Finding  = grown, or any XID
+    critical = the XID is one of a broken device
+    info     = it is one by which the driver answers an error of the program
 
 Units
     XID: the driver's own number. Memory errors: how many, since the GPU was last reset.
@@ -17,7 +17,8 @@ Source
 
 Defaults
     None to choose. The driver tells; nothing is estimated. What was wrong before the agent began
-    is not news: errors are counted from its first look on.
+    is not news: errors are counted from its first look on. Errors without an XID may be those of a
+    GPU that the run only now computes on, and are a warning.
 """
 
 from __future__ import annotations
@@ -91,6 +92,6 @@ class GpuFault:
 
 
 def _severity(number: int, news: float) -> Severity:
-    if news or (number in BROKEN and number not in HARMLESS):
+    if number in BROKEN and number not in HARMLESS:
         return Severity.CRITICAL
-    return Severity.INFO if number in OF_A_PROGRAM else Severity.WARNING
+    return Severity.INFO if number in OF_A_PROGRAM and not news else Severity.WARNING

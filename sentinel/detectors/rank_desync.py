@@ -4,7 +4,7 @@ Formula
     apart    = the highest rank's value is further from the lowest's than `tolerance` of it
     proven   = a value was alike on all ranks in the first `proven` records that two or more gave
     Finding  = a proven value is apart `in_a_row` records, one after the other
-    critical = the gradient norm or the loss scale is
+    critical = the gradient norm is
 
 Units
     `tolerance`: share of 1, of the gradient norm; learning rate, loss scale and step number are
@@ -32,8 +32,8 @@ from typing import ClassVar
 from sentinel.finding import Calm, Finding, Opinion, Severity
 from sentinel.record import Event, Record, Spread
 
-GRAVE = ("grad_norm", "loss_scale")
-ALIKE = (*GRAVE, "learning_rate", "global_step")
+NORM = "grad_norm"
+ALIKE = (NORM, "loss_scale", "learning_rate", "global_step")
 
 NOTHING = 1e-6
 """A norm so much below another is of a rank that holds no part of what is trained."""
@@ -91,7 +91,7 @@ class RankDesync:
                 "highest_rank": float(spread.max_rank),
                 "ranks": float(spread.count),
             },
-            severity=Severity.CRITICAL if name in GRAVE else None,
+            severity=Severity.CRITICAL if name == NORM else None,
             onset_step=min(self._since[name], record.step),
             rank=_odd(spread),
         )
@@ -99,10 +99,10 @@ class RankDesync:
     def _judge(self, name: str, record: Record) -> bool:
         """Count one value in; whether it says anything."""
         spread = record.spread[name]
-        whole = name != "grad_norm" or _whole(spread, record.values[name])
+        whole = name != NORM or _whole(spread, record.values[name])
         if spread.count < 2 or name in self._never or not whole:
             return False
-        room = self.tolerance * abs(spread.max) if name == "grad_norm" else 0.0
+        room = self.tolerance * abs(spread.max) if name == NORM else 0.0
         apart = spread.max - spread.min > room
         seen = self._seen[name] = min(self._seen.get(name, 0) + 1, self.proven + 1)
         if seen <= self.proven:
