@@ -36,6 +36,10 @@ class Departure:
     far: float
     natural: float = 0.0
     count: int = 0
+    first: float = 0.0
+    """Median of the first values, 0 before there is one."""
+    now: float = 0.0
+    """Median of the latest values, 0 before there is one."""
     before: float | None = None
     """Reward before the departure began, or None."""
     merit: Merit = field(default_factory=Merit)
@@ -54,9 +58,11 @@ class Departure:
         self.count += 1
         if len(self._first) < FIRST:
             self._first.append(value)
+            self.first = median(self._first)
         self._now.append(value)
         if len(self._now) > NOW:
             self._now.popleft()
+        self.now = median(self._now)
         self._course.update(log(value) - self._drift, log(self.factor), step)
         if self.sign * log(self.now / self.first) <= log(self.far) / 2:
             self._half_way = None
@@ -71,19 +77,9 @@ class Departure:
         return self.count >= FIRST + NOW
 
     @property
-    def first(self) -> float:
-        """Median of the first values; statistics.StatisticsError before there is one."""
-        return median(self._first)
-
-    @property
     def opening(self) -> float:
         """The very first value; IndexError before there is one."""
         return self._first[0]
-
-    @property
-    def now(self) -> float:
-        """Median of the latest values; statistics.StatisticsError before there is one."""
-        return median(self._now)
 
     @property
     def left(self) -> bool:

@@ -46,6 +46,8 @@ class Merit:
     """First, best and present level of a reward, and its noise; all of them medians."""
 
     count: int = 0
+    first: float = 0.0
+    """Median of the first rewards, 0 before there is one."""
     best: float | None = None
     _first: list[float] = field(default_factory=list)
     _lately: RollingQuantiles = field(default_factory=lambda: RollingQuantiles(LATELY))
@@ -62,6 +64,7 @@ class Merit:
         self.count += 1
         if len(self._first) < FIRST:
             self._first.append(reward)
+            self.first = median(self._first)
         self._lately.add(reward)
         self._now.add(reward)
         self._level.add(reward)
@@ -73,11 +76,6 @@ class Merit:
     def known(self) -> bool:
         """Whether there are enough rewards to say anything."""
         return self.count >= FEWEST
-
-    @property
-    def first(self) -> float:
-        """Median of the first rewards; statistics.StatisticsError before there is one."""
-        return median(self._first)
 
     @property
     def now(self) -> float:
