@@ -122,7 +122,7 @@ print("ready", sys.stdin.isatty(), flush=True)
 while not heard:
     time.sleep(0.05)
 time.sleep(1.5)
-print("heard", len(heard), flush=True)
+print("heard", len(heard), "in all", flush=True)
 """)
     child, terminal = pty.fork()
     if child == 0:
@@ -131,12 +131,12 @@ print("heard", len(heard), flush=True)
     while b"ready True" not in text:
         text += os.read(terminal, 1024)
     os.write(terminal, b"\x03")
-    while b"heard" not in text:
+    while b"in all" not in text:
         text += os.read(terminal, 1024)
     _, status = os.waitpid(child, 0)
     os.close(terminal)
 
-    assert b"heard 1" in text
+    assert b"heard 1 in all" in text
     assert os.waitstatus_to_exitcode(status) == 0
 
 
