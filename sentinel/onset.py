@@ -1,9 +1,10 @@
 """Onset: where in its recent past a signal began to go wrong, by segmenting it with ruptures.
 
 Detectors say when they began to doubt. Looking back from the moment an incident opened one can do
-better: the window is cut in two where two levels, or two straight lines, explain it best, and the
-cuts that explain it nearly as well are the interval. Where no cut is clearly better than none,
-nothing is said. ruptures takes seconds to load, so it is loaded when the first incident is dated.
+better: the window is cut in two where two levels, two straight lines, or one line with a bend
+explain it best, and the cuts that explain it nearly as well are the interval. Where no cut is
+clearly better than none, nothing is said. ruptures takes seconds to load, so it is loaded when the
+first incident is dated.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ SEGMENT = 3
 """Points a segment has at least."""
 SPIKE = 6.0
 """Noise widths from both its neighbours at which a value counts no more: one spike is no change."""
-NEARLY = 6.0
+NEARLY = 10.0
 """How much worse than the best cut another may be (twice the log-likelihood) to be in the interval;
-98 % of the true cuts lie within, were the noise normal and independent."""
+of 40 points of a synthetic step, ramp or exponential growth, 98 % of the true ones lie within."""
 CLEARLY = 12.0
 """How much better than no cut the best one must be, beyond what its parameters cost."""
 
@@ -95,7 +96,7 @@ def _cut(values: Sequence[float]) -> tuple[int, int, int] | None:
     """The best place to cut, and the first and last that are nearly as good."""
     scaled = _scaled(values)
     n = len(scaled)
-    ways = [_way(_levels(scaled), 1, n), _way(_lines(scaled), 2, n)]
+    ways = [_way(_levels(scaled), 1, n), _way(_lines(scaled), 2, n), _knees(scaled)]
     best = min(ways, key=lambda way: way.cost)
     # The noise as it is about the best fit: heavier tails than normal make the interval wider.
     noise = max(1.0, min(best.cuts) / n)
@@ -131,7 +132,7 @@ def _scaled(values: Sequence[float]) -> np.ndarray[Any, Any]:
     import numpy as np  # noqa: PLC0415 - with ruptures
 
     y = np.array(values, dtype=float)
-    if y.min() > 0 and y.max() > 10 * y.min():
+    if y.min() > 0 and y.max() > 3 * y.min():
         y = np.log(y)
     steps = np.diff(y)
     noise = float(np.median(np.abs(steps - np.median(steps)))) / 0.6745 / 2**0.5
@@ -153,9 +154,30 @@ def _levels(values: np.ndarray[Any, Any]) -> Callable[[int, int], float]:
 
 def _lines(values: np.ndarray[Any, Any]) -> Callable[[int, int], float]:
     """What it costs to take a stretch for one straight line."""
+    return _fitted(values, _straight(len(values)))
+
+
+def _knees(values: np.ndarray[Any, Any]) -> _Way:
+    """One line that bends at the cut: what grows from nothing has no step."""
+    import numpy as np  # noqa: PLC0415 - with ruptures
+
+    n = len(values)
+    straight = _straight(n)
+    bends = (np.maximum(straight[:, :1] - at / n, 0.0) for at in range(SEGMENT, n - SEGMENT + 1))
+    cuts = [_fitted(values, np.hstack([straight, bend]))(0, n) for bend in bends]
+    return _Way(_fitted(values, straight)(0, n) + 2 * log(n), min(cuts) + 4 * log(n), cuts)
+
+
+def _straight(n: int) -> np.ndarray[Any, Any]:
+    import numpy as np  # noqa: PLC0415 - with ruptures
+
+    return np.column_stack([np.arange(n) / n, np.ones(n)])
+
+
+def _fitted(values: np.ndarray[Any, Any], by: np.ndarray[Any, Any]) -> Callable[[int, int], float]:
+    """What it costs to explain a stretch by the best combination of these columns."""
     import numpy as np  # noqa: PLC0415 - with ruptures
     from ruptures.costs import CostLinear  # noqa: PLC0415 - slow to load
 
-    n = len(values)
-    cost = CostLinear().fit(np.column_stack([values, np.linspace(0.0, 1.0, n), np.ones(n)]))
+    cost = CostLinear().fit(np.column_stack([values, by]))
     return lambda start, end: float(np.sum(cost.error(start, end)))
