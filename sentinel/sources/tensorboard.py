@@ -76,26 +76,27 @@ class Log:
         """The rows that became whole; the last one once nothing follows it."""
         while payloads := self.file.poll():
             self.grew = self.reading.clock()
-            for payload in payloads:
-                yield from self._take(payload)
+            yield from self._take(payloads)
         self._count_damage()
         quiet = self.reading.clock() - self.grew
         if self.row and (not self.reading.live or quiet >= TOGETHER_SECONDS):
             yield self._close()
 
-    def _take(self, payload: bytes) -> Iterator[Row]:
-        try:
-            said = self.events.read(payload)
-        except ValueError:
-            self.reading.skipped += 1
-            return
-        for time, step, tag, value in said:
-            if self.row and (
-                step != self.step or tag in self.row or abs(time - self.time) > TOGETHER_SECONDS
-            ):
-                yield self._close()
-            self.row[tag] = value
-            self.step, self.time = step, time
+    def _take(self, payloads: list[bytes]) -> Iterator[Row]:
+        for payload in payloads:
+            try:
+                said = self.events.read(payload)
+            except ValueError:
+                self.reading.skipped += 1
+                continue
+            for time, step, tag, value in said:
+                row = self.row
+                if row and (
+                    step != self.step or tag in row or abs(time - self.time) > TOGETHER_SECONDS
+                ):
+                    yield self._close()
+                self.row[tag] = value
+                self.step, self.time = step, time
 
     def _close(self) -> Row:
         row, self.row = self.row, {}
