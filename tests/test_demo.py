@@ -56,14 +56,22 @@ def test_the_demo_fails_when_a_page_is_missing(name):
         opened("loss_plateau", 500),
         opened("kl_blowup", EXPECTED["kl_blowup"] - 1),
         opened("reward_collapse", 10_000),
+        opened("entropy_collapse", 100),
     ],
-    ids=["of a detector nobody expects", "before its mistake", "of a second episode"],
+    ids=["of a detector nobody expects", "before its mistake", "of a second episode", "too early"],
 )
 def test_the_demo_fails_when_a_page_comes_that_should_not(page):
     outcome = judge(sorted([*as_expected(), page], key=lambda page: page.step))
 
     assert outcome.unexpected == (page,)
     assert not outcome.passed
+
+
+def test_what_follows_from_a_mistake_may_be_told_once():
+    follows = opened("entropy_collapse", EXPECTED["kl_blowup"] + 30)
+
+    assert judge([*as_expected(), follows]).passed
+    assert judge([*as_expected(), follows, follows]).unexpected == (follows,)
 
 
 def test_pages_that_tell_more_of_an_incident_are_no_new_ones():

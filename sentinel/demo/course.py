@@ -12,13 +12,15 @@ from sentinel.demo.delivery import Delivery
 class Fault:
     """One mistake: `option` orders it from the training script, from `step` on.
 
-    `detectors` are those that must open an incident at that step or later.
+    `detectors` are those that must open an incident at that step or later; what follows from it,
+    `consequences`, may be told of as well.
     """
 
     step: int
     option: str
     mistake: str
     detectors: tuple[str, ...]
+    consequences: tuple[str, ...] = ()
 
 
 FAULTS = (
@@ -27,6 +29,7 @@ FAULTS = (
         "--reload-at",
         "settings read again: learning rate 300 times too high, KL coefficient 1000 times too low",
         ("kl_blowup", "reward_collapse"),
+        ("entropy_collapse", "reward_zero_variance"),
     ),
     Fault(
         561,
@@ -58,15 +61,19 @@ def judge(pages: Iterable[Delivery], faults: Sequence[Fault] = FAULTS) -> Outcom
     episode of the same one.
     """
     earliest = {name: fault.step for fault in faults for name in fault.detectors}
+    due_from = {name: f.step for f in faults for name in f.consequences} | earliest
+    told: set[str] = set()
     caught: dict[str, Delivery] = {}
     unexpected: list[Delivery] = []
     for page in pages:
         if page.reason != "opened":
             continue
-        known = page.detector in earliest and page.detector not in caught
-        if known and page.step >= earliest[page.detector]:
-            caught[page.detector] = page
-        else:
+        due = due_from.get(page.detector)
+        if due is None or page.step < due or page.detector in told:
             unexpected.append(page)
+            continue
+        told.add(page.detector)
+        if page.detector in earliest:
+            caught[page.detector] = page
     missing = tuple(name for name in earliest if name not in caught)
     return Outcome(caught, missing, tuple(unexpected))

@@ -138,7 +138,8 @@ def _timeline(pages: Sequence[Delivery]) -> Table:
 
 
 def _row(page: Delivery) -> tuple[str, str, str]:
-    done = [fault.step for fault in FAULTS if page.detector in fault.detectors]
+    told = {f.step: f.detectors + f.consequences for f in FAULTS}
+    done = [step for step, detectors in told.items() if page.detector in detectors]
     name = f"[{COLOURS.get(page.severity, 'white')}]{page.severity} {page.detector}[/]"
     told = f"{name} {page.reason}: {escape(page.summary)}"
     return told, str(page.step - done[0]) if done else "", f"{page.seconds:.1f} s"
