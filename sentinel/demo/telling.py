@@ -138,8 +138,7 @@ def _timeline(pages: Sequence[Delivery]) -> Table:
 
 
 def _row(page: Delivery) -> tuple[str, str, str]:
-    told = {f.step: f.detectors + f.consequences for f in FAULTS}
-    done = [step for step, detectors in told.items() if page.detector in detectors]
+    done = [f.step for f in FAULTS if page.detector in f.detectors + f.consequences]
     name = f"[{COLOURS.get(page.severity, 'white')}]{page.severity} {page.detector}[/]"
     told = f"{name} {page.reason}: {escape(page.summary)}"
     return told, str(page.step - done[0]) if done else "", f"{page.seconds:.1f} s"
