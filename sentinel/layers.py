@@ -26,7 +26,10 @@ Key = tuple[str, ...]
 _PREFIX = "SENTINEL_"
 _NOT_SETTINGS = frozenset(
     f"{_PREFIX}{name}"
-    for name in ("HOME", "RUNTIME_DIR", "RUN_ID", "OFF", "CONFIG", "REQUIRE_STACK")
+    for name in (
+        *("HOME", "RUNTIME_DIR", "RUN_ID", "OFF", "CONFIG", "LAUNCHED", "WITHIN"),
+        *("REQUIRE_STACK", "REQUIRE_FRAMEWORKS"),
+    )
 )
 # Kubernetes sets these for a service that is called "sentinel".
 _KUBERNETES = re.compile(r"SENTINEL_(SERVICE_\w+|PORT_\d+_\w+)|SENTINEL_PORT=tcp://.*")

@@ -1,11 +1,15 @@
 """Settings: every way to say a thing works, and every wrong one is named with what is right."""
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 
 from sentinel import discover
 from sentinel.settings import Settings, SettingsError, build_detectors, build_sinks, load
+
+ROOT = Path(__file__).parent.parent
 
 URL = "https://hooks.slack.com/services/T/B/CANARY"
 TOML = """
@@ -104,6 +108,18 @@ def test_variables_that_are_no_settings_are_left_alone(read):
     }
 
     assert read(environ) == Settings()
+
+
+def test_no_variable_that_we_ourselves_read_or_set_is_taken_for_a_setting(read):
+    """Whatever is in the environment of a rank is in that of the agent it brings back."""
+    names = re.compile(r"[\"']SENTINEL_([A-Z_]+)[\"'=]")
+    texts = [*(ROOT / "sentinel").rglob("*.py"), *(ROOT / "tests").rglob("need*.py")]
+    texts = [path.read_text() for path in [*texts, ROOT / ".ci" / "run"]]
+    ours = {f"SENTINEL_{name}" for text in texts for name in names.findall(text)}
+    ours |= set(re.findall(r"SENTINEL_[A-Z_]+(?==)", texts[-1]))
+
+    assert ours >= {"SENTINEL_WITHIN", "SENTINEL_LAUNCHED", "SENTINEL_REQUIRE_FRAMEWORKS"}
+    assert read(dict.fromkeys(ours, "1")) == Settings()
 
 
 def test_detectors_are_made_with_their_knobs_and_without_the_disabled(read, tmp_path):
