@@ -29,6 +29,12 @@ DEADLINE = 300.0
 """Seconds for a few ranks to start, train a few steps and end, on a slow machine."""
 
 
+@pytest.fixture(scope="session", autouse=True)
+def runs_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """W&B writes a run of every trainer that finds it, beside whoever runs the tests."""
+    os.environ["WANDB_DIR"] = str(tmp_path_factory.mktemp("wandb"))
+
+
 @pytest.fixture
 def torchrun(tmp_path: Path) -> Callable[..., str]:
     """Runs a script's text as that many ranks of one node; what they printed comes back.
