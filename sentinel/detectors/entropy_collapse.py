@@ -38,19 +38,13 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import ClassVar
 
 from sentinel.finding import Calm, Finding, Opinion, Severity
 from sentinel.record import Record
 from sentinel.signals import plain
 from sentinel.stats.departure import Departure
-
-OF_CONTROL = frozenset({"entropy_loss", "losses/entropy"})
-"""What stable-baselines3 and CleanRL call the entropy of a distribution of actions."""
-
-LEAST = 1e-7
-"""Nats per token; what is less is as good as this, so that there is a logarithm."""
+from sentinel.stats.policy_entropy import PolicyEntropy
 
 
 @dataclass
@@ -74,29 +68,20 @@ class EntropyCollapse:
     )
 
     def __post_init__(self) -> None:
-        self._entropy = Departure(-1, self.recent, 1 / self.share, self.natural)
-        self._continuous = False
+        self._entropy = PolicyEntropy(Departure(-1, self.recent, 1 / self.share, self.natural))
 
     def update(self, record: Record) -> Opinion:
         """Judge one entropy."""
-        entropy, reward = record.values["entropy"], record.values.get("reward")
-        if not isfinite(entropy):
-            return None
         logged_as = plain(record.facts.get("entropy", ""))
-        self._continuous |= entropy < 0.0 or logged_as in OF_CONTROL
-        if self._continuous:
+        if not self._entropy.add(record.values, logged_as, record.step):
             return None
-        seen = self._entropy
-        paid_in = reward if reward is not None and isfinite(reward) else None
-        seen.add(max(entropy, LEAST), paid_in, record.step)
-        if not seen.known:
-            return None
+        seen = self._entropy.course
         share = seen.now / seen.first
         fallen = share < self.share or (seen.left and share < self.partly)
         return self._finding(share) if fallen else Calm()
 
     def _finding(self, share: float) -> Finding:
-        seen = self._entropy
+        seen = self._entropy.course
         told: dict[str, float | str] = {"entropy": seen.now, "first": seen.first}
         told["usual"] = seen.usual
         if seen.merit.known:

@@ -26,19 +26,13 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import ClassVar
 
 from sentinel.finding import Calm, Finding, Opinion, Severity
 from sentinel.record import Record
 from sentinel.signals import plain
 from sentinel.stats.departure import Departure
-
-OF_CONTROL = frozenset({"entropy_loss", "losses/entropy"})
-"""What stable-baselines3 and CleanRL call the entropy of a distribution of actions."""
-
-LEAST = 1e-7
-"""Nats per token; what is less is as good as this, so that there is a logarithm."""
+from sentinel.stats.policy_entropy import PolicyEntropy
 
 AWAY = 1.5
 """Factor over its beginning below which no entropy has exploded, whatever it did lately."""
@@ -62,29 +56,20 @@ class EntropyExplosion:
     )
 
     def __post_init__(self) -> None:
-        self._entropy = Departure(1, self.recent, self.factor)
-        self._continuous = False
+        self._entropy = PolicyEntropy(Departure(1, self.recent, self.factor))
 
     def update(self, record: Record) -> Opinion:
         """Judge one entropy."""
-        entropy, reward = record.values["entropy"], record.values.get("reward")
-        if not isfinite(entropy):
-            return None
         logged_as = plain(record.facts.get("entropy", ""))
-        self._continuous |= entropy < 0.0 or logged_as in OF_CONTROL
-        if self._continuous:
+        if not self._entropy.add(record.values, logged_as, record.step):
             return None
-        seen = self._entropy
-        paid_in = reward if reward is not None and isfinite(reward) else None
-        seen.add(max(entropy, LEAST), paid_in, record.step)
-        if not seen.known:
-            return None
+        seen = self._entropy.course
         times = seen.now / seen.first
         risen = times > AWAY and (seen.left or times > self.factor)
         return self._finding(times) if risen else Calm()
 
     def _finding(self, times: float) -> Finding:
-        seen, merit = self._entropy, self._entropy.merit
+        seen, merit = self._entropy.course, self._entropy.course.merit
         told: dict[str, float | str] = {"entropy": seen.now, "first": seen.first}
         told["usual"] = seen.usual
         if merit.known:

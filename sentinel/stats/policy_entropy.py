@@ -1,0 +1,35 @@
+"""Policy entropy: the course of a policy over tokens beside its reward; nothing of any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+
+from sentinel.stats.departure import Departure
+
+OF_CONTROL = frozenset({"entropy_loss", "losses/entropy"})
+"""What stable-baselines3 and CleanRL call the entropy of a distribution of actions."""
+
+LEAST = 1e-7
+"""Nats per token; what is less is as good as this, so that there is a logarithm."""
+
+
+@dataclass
+class PolicyEntropy:
+    """Feeds `course`, until the entropy proves to be one over continuous actions."""
+
+    course: Departure
+    continuous: bool = False
+
+    def add(self, values: Mapping[str, float], logged_as: str, step: int) -> bool:
+        """Take the `entropy` of a record, and its `reward`; whether its course can be judged."""
+        entropy, reward = values["entropy"], values.get("reward")
+        if not isfinite(entropy):
+            return False
+        self.continuous |= entropy < 0.0 or logged_as in OF_CONTROL
+        if self.continuous:
+            return False
+        paid_in = reward if reward is not None and isfinite(reward) else None
+        self.course.add(max(entropy, LEAST), paid_in, step)
+        return self.course.known
