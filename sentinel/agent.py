@@ -30,7 +30,7 @@ from sentinel.outlets.presence import Presence
 from sentinel.outlets.samples import Samples, newest
 from sentinel.outlets.telling import Telling
 from sentinel.record import WHOLE_RUN, Event, Record
-from sentinel.settings import Settings, build_detectors, build_sinks
+from sentinel.settings import Settings, build_causes, build_detectors, build_sinks
 from sentinel.signals import canonical
 from sentinel.sources.leftovers import sweep
 from sentinel.sources.live import LiveSource
@@ -96,7 +96,7 @@ class Agent:
     def _assemble(self, path: Path) -> None:
         makers = build_detectors(self.settings)
         self.sinks = build_sinks(self.settings)
-        self.fold = Fold(makers, self.tally)
+        self.fold = Fold(makers, self.tally, build_causes())
         self.history = History(self.connection)
         self.source = LiveSource(self.run, self.tally, self.journal.positions(), self.clock)
         self.machine = MachineWatch(
@@ -183,7 +183,7 @@ class Agent:
         """Take up what people want to be told of, and tell what waited for that."""
         if self.telling.look():
             self.exposition.hush(self.telling.quiet)
-        if due := self.telling.due(self.fold.firing):
+        if due := self.telling.due(self.fold.standing):
             with database.transaction(self.connection):
                 self.telling.pay(due)
             self.courier.wake()
@@ -197,7 +197,7 @@ class Agent:
             if verdict.record.rank == WHOLE_RUN and verdict.record.event is Event.STOP:
                 self.ending = verdict.record
         moved = any(verdict.pages or verdict.moved for verdict in verdicts)
-        queued = self.telling.post(page for verdict in verdicts for page in verdict.pages)
+        queued = self.telling.post(page for verdict in verdicts for page in verdict.told)
         # A tick that changed nothing need not be remembered.
         if record.event is not Event.TICK or moved or len(verdicts) > 1 or _measured(record):
             self.journal.append(record)

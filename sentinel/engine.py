@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from sentinel.cases import CaseBook
 from sentinel.finding import Detector, Finding
 from sentinel.incident import Incident, IncidentBook, Key, Page
 from sentinel.record import WHOLE_RUN, Record
@@ -20,13 +21,15 @@ ERRORS_BEFORE_OFF = 3
 class Verdict:
     """Everything the engine concluded from one record.
 
-    `moved` are the incidents that calmed down or came back, of which nobody need be told.
+    `pages` are of single incidents that opened, worsened or are over, `moved` those that calmed
+    down or came back. `told` is what people are told of all that, incidents of one cause as one.
     """
 
     record: Record
     findings: Mapping[str, Finding] = field(default_factory=dict)
     pages: tuple[Page, ...] = ()
     moved: tuple[Incident, ...] = ()
+    told: tuple[Page, ...] = ()
 
 
 @dataclass
@@ -38,6 +41,7 @@ class Engine:
 
     makers: Mapping[str, Callable[[], Detector]]
     book: IncidentBook = field(default_factory=IncidentBook)
+    cases: CaseBook = field(default_factory=CaseBook)
     detectors: dict[Key, Detector] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
 
@@ -61,7 +65,7 @@ class Engine:
         news += self.book.hear(record)
         pages = tuple(new for new in news if isinstance(new, Page))
         moved = tuple(new for new in news if isinstance(new, Incident))
-        return Verdict(record, findings, pages, moved)
+        return Verdict(record, findings, pages, moved, self.cases.fold(record, news))
 
     def _ask(
         self, name: str, record: Record, findings: dict[str, Finding]

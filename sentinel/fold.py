@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 
 from sentinel import __version__
 from sentinel.align import Aligner
+from sentinel.cases import CaseBook, RunCases
+from sentinel.diagnosis import Cause
 from sentinel.engine import Engine, Verdict
 from sentinel.finding import Detector
-from sentinel.incident import Incident, IncidentBook, Key, State
+from sentinel.incident import Incident, IncidentBook, Key, Page, State
 from sentinel.record import Record
 from sentinel.samples import Samples
 from sentinel.snapshot import SnapshotError, freeze, thaw
@@ -34,6 +36,7 @@ class Memory:
     aligner: Aligner
     samples: Samples
     book: IncidentBook
+    cases: dict[str, RunCases]
     detectors: dict[Key, Detector]
     errors: dict[str, int]
 
@@ -41,11 +44,16 @@ class Memory:
 class Fold:
     """Aligner and engine as one: `feed` takes a record in and yields what it leads to."""
 
-    def __init__(self, makers: Mapping[str, Callable[[], Detector]], tally: Tally) -> None:
+    def __init__(
+        self,
+        makers: Mapping[str, Callable[[], Detector]],
+        tally: Tally,
+        causes: Mapping[str, Cause] | None = None,
+    ) -> None:
         self.tally = tally
         self.aligner = Aligner(tally)
         self.samples = Samples()
-        self.engine = Engine(makers)
+        self.engine = Engine(makers, cases=CaseBook(causes or {}))
 
     def feed(self, record: Record) -> Iterator[Verdict]:
         """The record's own verdict, then one for each combined record that it completes.
@@ -65,6 +73,10 @@ class Fold:
         """Incidents that a page exists for and that are not over."""
         return [i for i in self.engine.book.open.values() if i.state is State.FIRING]
 
+    def standing(self) -> Iterator[Page]:
+        """What people would be told of each case that fires, if they were told now."""
+        return self.engine.cases.standing()
+
     def freeze(self) -> str | None:
         """The memory as text; None if a plug-in keeps something that cannot be stored."""
         kept = Memory(
@@ -73,6 +85,7 @@ class Fold:
             replace(self.aligner, tally=Tally()),
             self.samples,
             self.engine.book,
+            self.engine.cases.runs,
             self.engine.detectors,
             self.engine.errors,
         )
@@ -95,7 +108,7 @@ class Fold:
             return
         self.aligner, self.samples = kept.aligner, kept.samples
         self.aligner.tally = self.tally
-        self.engine.book = kept.book
+        self.engine.book, self.engine.cases.runs = kept.book, kept.cases
         self.engine.detectors, self.engine.errors = kept.detectors, kept.errors
 
     def _stamp(self) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from sentinel.diagnosis import Diagnosis
 from sentinel.finding import Calm, Detector, Finding, Opinion, Severity
 from sentinel.record import Event, Record
 
@@ -45,6 +46,8 @@ class Reason(Enum):
 
     OPENED = "opened"
     WORSENED = "worsened"
+    UPDATED = "updated"
+    """More is known of what people heard of: shown, and never sent."""
     RESOLVED = "resolved"
 
 
@@ -108,6 +111,7 @@ class Page:
     """What a person is told, and why; unsent and unworded.
 
     `notes` are sentences about the telling itself: by whom it is taken care of, why it comes late.
+    `diagnosis` names what is behind `incident` and the `others` that are told of with it.
     """
 
     reason: Reason
@@ -115,6 +119,8 @@ class Page:
     step: int
     time: float
     notes: tuple[str, ...] = ()
+    diagnosis: Diagnosis | None = None
+    others: tuple[Incident, ...] = ()
 
     @property
     def name(self) -> str:

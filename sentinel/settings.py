@@ -26,11 +26,12 @@ from pydantic import (
 
 from sentinel import discover
 from sentinel.address import is_loopback
+from sentinel.diagnosis import Cause
 from sentinel.finding import Detector
 from sentinel.layers import Key, Layers, SettingsError, Tree, gather
 from sentinel.post import Sink
 
-__all__ = ["Settings", "SettingsError", "build_detectors", "build_sinks", "load"]
+__all__ = ["Settings", "SettingsError", "build_causes", "build_detectors", "build_sinks", "load"]
 
 _MOST_SECRET_BYTES = 4096
 
@@ -109,6 +110,11 @@ def build_detectors(settings: Settings) -> dict[str, Callable[[], Detector]]:
         for name, kind in discover.classes("detectors").items()
         if name not in settings.disable
     }
+
+
+def build_causes() -> dict[str, Cause]:
+    """One of each cause, by name."""
+    return {name: kind() for name, kind in discover.classes("causes").items()}
 
 
 def _each(room: str, check: Callable[[str, Tree, Layers], Any], layers: Layers) -> Tree:

@@ -16,7 +16,7 @@ FLOORS = {
     "catalogue": 0, "dialect": 0, "kl": 0, "about": 1, "address": 0, "layers": 0, "configured": 0,
     "wire": 1, "finding": 1, "combine": 1, "hardware": 1, "samples": 1,
     "incident": 2, "diagnosis": 2, "detectors": 2, "causes": 2, "snapshot": 2, "align": 2,
-    "cases": 3, "engine": 3, "post": 3, "testing": 3,
+    "levers": 0, "cases": 3, "engine": 3, "post": 3, "testing": 3,
     "hook": 4, "integrations": 4, "callbacks": 4, "sources": 4, "cluster": 4, "sinks": 4,
     "outlets": 4, "web": 4, "insight": 4, "generate": 4, "settings": 4,
     "fold": 4, "onset": 4, "demo": 4,

@@ -44,7 +44,7 @@ class House:
 
     def pay(self, *firing):
         self.telling.look()
-        due = self.telling.due(lambda: firing)
+        due = self.telling.due(lambda: [Page(Reason.OPENED, each, 100, NOW) for each in firing])
         self.telling.pay(due)
         return len(due)
 

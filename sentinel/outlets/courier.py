@@ -67,7 +67,7 @@ class Courier:
 
     def take(self, verdict: Verdict) -> None:
         """Wake the lanes if there is a page. Never blocks; the page itself is in the outbox."""
-        if verdict.pages:
+        if verdict.told:
             self.wake()
 
     def wake(self) -> None:

@@ -63,13 +63,13 @@ class Telling:
         queued = [self._post(page) for page in pages]
         return any(queued)
 
-    def due(self, firing: Callable[[], Iterable[Incident]]) -> list[Page]:
-        """What is owed of incidents that still fire, and nothing keeps back any more."""
+    def due(self, standing: Callable[[], Iterable[Page]]) -> list[Page]:
+        """What is owed of cases that still stand, and nothing keeps back any more."""
         if not self.owed or self.history or self.quiet.tier is Tier.QUIET:
             return []
-        now = {incident.name: incident for incident in firing()}
-        told = (self._late(page, now[name]) for name, page in self.owed.items() if name in now)
-        return [page for page in told if not self._kept_back(page.incident)]
+        now = {page.incident.name: page for page in standing()}
+        told = (_late(page, now[name]) for name, page in self.owed.items() if name in now)
+        return [page for page in told if not (self._hushes(page) or self._in_hand(page))]
 
     def pay(self, pages: Iterable[Page]) -> None:
         """Queue what was due."""
@@ -79,10 +79,10 @@ class Telling:
 
     def _post(self, page: Page) -> bool:
         incident = page.incident
-        if incident.severity is Severity.INFO:
+        if incident.severity is Severity.INFO or page.reason is Reason.UPDATED:
             return False
         waiting = self.owed.get(incident.name)
-        hushed = self.history or self.quiet.hushes(incident.key.detector)
+        hushed = self.history or self._hushes(page)
         if page.reason is Reason.RESOLVED:
             self._forget(page)
             # Whoever was never told of it need not hear that it is over.
@@ -91,20 +91,25 @@ class Telling:
             page = replace(page, reason=Reason.OPENED)
         if hushed:
             return self._owe(page)
-        if self.quiet.ack_of(incident) is not None:
+        if self._in_hand(page):
             return False
         self._forget(page)
         return self._queue(page)
 
-    def _kept_back(self, incident: Incident) -> bool:
-        quiet = self.quiet
-        return quiet.hushes(incident.key.detector) or quiet.ack_of(incident) is not None
+    def _hushes(self, page: Page) -> bool:
+        """Whether nobody is to be told of any incident of the page."""
+        return all(self.quiet.hushes(each.key.detector) for each in _all(page))
+
+    def _in_hand(self, page: Page) -> bool:
+        """Whether somebody has it in hand, by any of its incidents, as it is now."""
+        return any(self.quiet.ack_of(each) is not None for each in _all(page))
 
     def _queue(self, page: Page) -> bool:
         told = self._softened(page)
-        known = self.quiet.acks.get(page.incident.name)
+        acks = (self.quiet.acks.get(each.name) for each in _all(page))
+        known = next((ack for ack in acks if ack is not None), None)
         if known is not None:
-            told = replace(told, notes=(*told.notes, _in_hand(known)))
+            told = replace(told, notes=(*told.notes, _acknowledged(known)))
         outbox.enqueue(self.connection, told, self.sinks, self.clock())
         return True
 
@@ -115,10 +120,6 @@ class Telling:
         note = f"It is {page.incident.severity.value}; the run's tier {self.quiet.tier.value!r}"
         incident = replace(page.incident, severity=severity)
         return replace(page, incident=incident, notes=(*page.notes, f"{note} wakes nobody."))
-
-    def _late(self, page: Page, incident: Incident) -> Page:
-        note = f"Withheld at step {page.step}, and told now that nothing keeps it back."
-        return replace(page, incident=replace(incident), notes=(note,))
 
     def _owe(self, page: Page) -> bool:
         self.owed[page.incident.name] = page
@@ -133,7 +134,17 @@ class Telling:
             self.connection.execute("delete from owed where incident = ?", [page.incident.name])
 
 
-def _in_hand(ack: Ack) -> str:
+def _all(page: Page) -> tuple[Incident, ...]:
+    return (page.incident, *page.others)
+
+
+def _late(owed: Page, now: Page) -> Page:
+    note = f"Withheld at step {owed.step}, and told now that nothing keeps it back."
+    reason = owed.reason if owed.reason is Reason.WORSENED else Reason.OPENED
+    return replace(now, reason=reason, step=owed.step, time=owed.time, notes=(note,))
+
+
+def _acknowledged(ack: Ack) -> str:
     return silences.signed(f"Acknowledged at {silences.moment(ack.time)}", ack.by, ack.why)
 
 

@@ -1,0 +1,149 @@
+"""Diagnosis: what stands behind the incidents of a run, by name, with evidence and remedy.
+
+A cause looks at the scene (what was found, what the run says of itself, where its signals stand)
+and gives the clues that speak for it, or none. Each clue has a weight, the belief in the cause if
+nothing else were known; clues are taken for independent, so that the confidence is a noisy-or,
+1 - (1 - w1)(1 - w2)... The cause of highest confidence is named, if that reaches `NAMED`.
+
+Source: Pearl, "Probabilistic Reasoning in Intelligent Systems", 1988, section 4.3.2 (noisy-or).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf, isfinite, prod
+from typing import ClassVar, Protocol
+
+from sentinel.finding import Severity
+
+log = logging.getLogger(__name__)
+
+NAMED = 0.6
+"""Confidence from which on a cause is named: below it the incidents speak for themselves."""
+
+MOST = 0.99
+"""Nothing that is read off a few signals is certain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One incident, as a cause sees it; steps as in Incident."""
+
+    detector: str
+    severity: Severity
+    onset_step: int
+    opened_step: int
+    summary: str
+    evidence: Mapping[str, float | str] = field(default_factory=dict)
+    last_good_step: int | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is known when a cause is asked.
+
+    `signs` by detector, of each the one that began first. `facts` are the run's own words and
+    settings, by name. `values` are the newest of each signal.
+    """
+
+    signs: Mapping[str, Sign] = field(default_factory=dict)
+    facts: Mapping[str, str | float] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
+
+    def first(self, *detectors: str) -> Sign | None:
+        """What began first of what these detectors found."""
+        found = [self.signs[name] for name in detectors if name in self.signs]
+        return min(found, key=lambda sign: (sign.onset_step, sign.opened_step), default=None)
+
+    def number(self, *names: str) -> float | None:
+        """The first of these settings that the run told as a finite number."""
+        told = (self.facts.get(name) for name in names)
+        found = (n for n in told if isinstance(n, float | int) and isfinite(n))
+        return next((float(n) for n in found), None)
+
+    def text(self, name: str) -> str:
+        """What the run told by that name, in small letters; empty where it told nothing."""
+        return str(self.facts.get(name, "")).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Clue:
+    """One reason to believe in a cause; `step` is since when, where it is something that began."""
+
+    weight: float
+    text: str
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The named cause of a case: `evidence` in the order it began, settings last.
+
+    `last_good_step` is that of the last checkpoint before anything went wrong, where there is one.
+    """
+
+    cause: str
+    title: str
+    confidence: float
+    severity: Severity | None
+    evidence: tuple[Clue, ...]
+    remedy: str
+    last_good_step: int | None = None
+
+
+class Cause(Protocol):
+    """Something that may stand behind incidents. Implementations hold no state.
+
+    `title` names it in a few words. `explains` are the detectors whose incidents it may account
+    for: two that one cause explains, of one run and close in time, are told as one. `severity` is
+    how loud it is once it is named, where that may be louder than each incident by itself.
+    """
+
+    title: ClassVar[str]
+    explains: ClassVar[frozenset[str]]
+    severity: ClassVar[Severity | None]
+
+    def clues(self, scene: Scene) -> Iterable[Clue]:
+        """What speaks for it; nothing where it does not apply."""
+        ...
+
+    def remedy(self, scene: Scene) -> str:
+        """What to do, by the names that the settings have in the framework in use."""
+        ...
+
+
+def seen(sign: Sign | None, weight: float) -> Iterable[Clue]:
+    """An incident as a clue; nothing if there is none.
+
+    >>> list(seen(None, 0.5))
+    []
+    """
+    return () if sign is None else (Clue(weight, sign.summary, sign.onset_step),)
+
+
+def diagnose(scene: Scene, causes: Mapping[str, Cause]) -> Diagnosis | None:
+    """The cause that most speaks for; None where none is believable. Never raises."""
+    best: Diagnosis | None = None
+    for name, cause in causes.items():
+        try:
+            found = _weighed(name, cause, scene)
+        except Exception:
+            log.exception("Cause %s cannot be weighed", name)
+            continue
+        if found is not None and (best is None or found.confidence > best.confidence):
+            best = found
+    return best
+
+
+def _weighed(name: str, cause: Cause, scene: Scene) -> Diagnosis | None:
+    clues = sorted(cause.clues(scene), key=lambda clue: inf if clue.step is None else clue.step)
+    confidence = min(MOST, 1.0 - prod(1.0 - clue.weight for clue in clues))
+    if confidence < NAMED:
+        return None
+    first = scene.first(*cause.explains)
+    good = None if first is None else first.last_good_step
+    remedy = cause.remedy(scene)
+    return Diagnosis(name, cause.title, confidence, cause.severity, tuple(clues), remedy, good)

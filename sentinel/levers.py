@@ -1,0 +1,89 @@
+"""Levers: what a setting is called where the user can change it, in the framework in use.
+
+A remedy that says "lower the learning rate" makes people search; one that says which line to edit
+does not. The framework and the algorithm are what the run says of itself, in its facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+
+LEVERS: Mapping[str, Mapping[str, str]] = {
+    "learning rate": {
+        "transformers": "learning_rate",
+        "verl": f"{_ACTOR}.optim.lr",
+        "deepspeed": "optimizer.params.lr",
+    },
+    "warm-up": {"transformers": "warmup_steps", "verl": f"{_ACTOR}.optim.lr_warmup_steps"},
+    "gradient clipping": {
+        "transformers": "max_grad_norm",
+        "verl": f"{_ACTOR}.grad_clip",
+        "deepspeed": "gradient_clipping",
+        "lightning": "gradient_clip_val",
+    },
+    "KL coefficient": {
+        "trl": "beta",
+        "trl/ppo": "kl_coef",
+        "verl": f"{_ACTOR}.kl_loss_coef",
+    },
+    "updates per batch": {
+        "trl": "num_iterations",
+        "trl/ppo": "num_ppo_epochs",
+        "verl": f"{_ACTOR}.ppo_epochs",
+    },
+    "clip range": {
+        "trl": "epsilon",
+        "trl/ppo": "cliprange",
+        "verl": f"{_ACTOR}.clip_ratio",
+    },
+    "upper clip range": {"trl": "epsilon_high", "verl": f"{_ACTOR}.clip_ratio_high"},
+    "entropy bonus": {"trl": "entropy_coef", "verl": f"{_ACTOR}.entropy_coeff"},
+    "value coefficient": {"trl/ppo": "vf_coef"},
+    "sampling temperature": {"trl": "temperature", "verl": f"{_ROLLOUT}.temperature"},
+    "answers per prompt": {"trl": "num_generations", "verl": f"{_ROLLOUT}.n"},
+    "longest answer": {
+        "trl": "max_completion_length",
+        "trl/ppo": "response_length",
+        "verl": "data.max_response_length",
+    },
+    "epochs": {
+        "transformers": "num_train_epochs",
+        "verl": "trainer.total_epochs",
+        "lightning": "max_epochs",
+    },
+    "batch size": {
+        "transformers": "per_device_train_batch_size",
+        "verl": "data.train_batch_size",
+        "deepspeed": "train_micro_batch_size_per_gpu",
+    },
+    "save interval": {"transformers": "save_steps", "verl": "trainer.save_freq"},
+    "checkpoints kept": {
+        "transformers": "save_total_limit",
+        "verl": "trainer.max_actor_ckpt_to_keep",
+    },
+    "bf16": {"transformers": "bf16", "deepspeed": "bf16.enabled", "lightning": "precision"},
+    "data workers": {"transformers": "dataloader_num_workers"},
+    "weight decay": {"transformers": "weight_decay", "verl": f"{_ACTOR}.optim.weight_decay"},
+}
+"""Setting to its name, by framework, or framework and algorithm where that one differs. TRL's
+trainers take those of transformers as well."""
+
+_BUILT_ON = {"trl": "transformers"}
+
+
+def lever(setting: str, facts: Mapping[str, str | float]) -> str:
+    """The setting as a person would look for it: its plain name, and the framework's for it.
+
+    >>> lever("KL coefficient", {"framework": "trl", "algorithm": "grpo"})
+    'the KL coefficient (`beta`)'
+    >>> lever("KL coefficient", {})
+    'the KL coefficient'
+    """
+    names = LEVERS[setting]
+    framework = str(facts.get("framework", "")).lower()
+    algorithm = str(facts.get("algorithm", "")).lower()
+    places = (f"{framework}/{algorithm}", framework, _BUILT_ON.get(framework, ""))
+    name = next((names[place] for place in places if place in names), None)
+    return f"the {setting}" if name is None else f"the {setting} (`{name}`)"

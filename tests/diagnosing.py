@@ -1,0 +1,51 @@
+"""What the whole house concludes of a run: every detector and every cause, at their defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sentinel.cases import CaseBook
+from sentinel.discover import classes
+from sentinel.engine import Engine
+from sentinel.incident import Page, Reason
+from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.settings import build_causes
+
+RUN = "run"
+
+
+@dataclass
+class Concluded:
+    """`pages` are those that people get; `cases` the last that is known of each, by its lead."""
+
+    pages: list[Page] = field(default_factory=list)
+    cases: dict[str, Page] = field(default_factory=dict)
+
+    @property
+    def causes(self) -> list[str]:
+        """What each case was put down to, in the order they opened; "" where to nothing."""
+        found = [page.diagnosis for page in self.cases.values()]
+        return ["" if each is None else each.cause for each in found]
+
+
+def concluded(
+    records: Iterable[Record], facts: Mapping[str, float | str] | None = None
+) -> Concluded:
+    """Show a run to everything; `facts` are its settings, numbers and words, told at its start."""
+    engine = Engine(classes("detectors"), cases=CaseBook(build_causes()))
+    story = Concluded()
+    for record in (*_told(facts or {}), *records):
+        for page in engine.feed(record).told:
+            story.cases[page.incident.name] = page
+            if page.reason is not Reason.UPDATED:
+                story.pages.append(page)
+    assert not engine.errors
+    return story
+
+
+def _told(facts: Mapping[str, float | str]) -> Iterable[Record]:
+    numbers = {name: fact for name, fact in facts.items() if not isinstance(fact, str)}
+    words = {name: fact for name, fact in facts.items() if isinstance(fact, str)}
+    if facts:
+        yield Record(RUN, WHOLE_RUN, 0, 0.0, Event.FACTS, numbers, words)

@@ -1,0 +1,245 @@
+"""Cases: incidents of one cause are one page, whatever else goes wrong is another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+from verdicts import incident
+
+from sentinel.cases import ENDINGS, JOINS_WITHIN, CaseBook
+from sentinel.diagnosis import Clue, Scene, seen
+from sentinel.finding import Severity
+from sentinel.incident import Page, Reason, State
+from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.snapshot import freeze, thaw
+
+
+class Storm:
+    """Explains four detectors, and is named by two of them."""
+
+    title: ClassVar[str] = "storm"
+    explains: ClassVar[frozenset[str]] = frozenset({"wind", "rain", "dark", "run_died"})
+    severity: ClassVar[Severity | None] = Severity.CRITICAL
+
+    def clues(self, scene: Scene) -> Iterable[Clue]:
+        yield from seen(scene.signs.get("wind"), 0.5)
+        yield from seen(scene.signs.get("rain"), 0.5)
+        if scene.facts.get("season") == "autumn":
+            yield Clue(0.2, "It is autumn.")
+
+    def remedy(self, scene: Scene) -> str:
+        return f"Stay in for {scene.values.get('hours', 0):g} hours."
+
+
+def found(detector, severity=Severity.WARNING, onset=90, **changes):
+    told = replace(incident(detector, severity), onset_step=onset, **changes)
+    return Page(Reason.OPENED, told, 100, 0.0)
+
+
+def over(detector, step=400):
+    ended = replace(
+        incident(detector, Severity.WARNING),
+        state=State.RESOLVED,
+        resolved_step=step,
+        resolved_time=float(step),
+    )
+    return Page(Reason.RESOLVED, ended, step, float(step))
+
+
+@dataclass
+class House:
+    """A book and the run that it hears of."""
+
+    book: CaseBook
+    step: int = 100
+
+    def hear(self, *news, event=Event.STEP, values=None, facts=None, steps=1):
+        told = ()
+        for _ in range(steps):
+            self.step += event is Event.STEP
+            record = Record(
+                "grpo-7b", WHOLE_RUN, self.step, float(self.step), event, values or {}, facts or {}
+            )
+            told += self.book.fold(record, news)
+        return [(page.reason, page.incident.key.detector) for page in told]
+
+    def page(self):
+        (page,) = self.book.standing()
+        return page
+
+
+@pytest.fixture
+def house():
+    return House(CaseBook({"storm": Storm()}))
+
+
+def test_what_one_cause_explains_is_one_page(house):
+    assert house.hear(found("wind")) == [(Reason.OPENED, "wind")]
+    assert house.hear(found("dark")) == [(Reason.UPDATED, "wind")]
+
+    assert [each.key.detector for each in house.page().others] == ["dark"]
+
+
+def test_a_cause_that_is_named_makes_the_case_as_loud_as_itself(house):
+    house.hear(found("wind"))
+
+    assert house.hear(found("rain", onset=80)) == [(Reason.WORSENED, "wind")]
+    page = house.page()
+    assert page.incident.severity is Severity.CRITICAL
+    assert page.diagnosis.cause == "storm"
+    assert page.diagnosis.confidence == pytest.approx(0.75)
+    assert [clue.step for clue in page.diagnosis.evidence] == [80, 90]
+
+
+def test_nobody_is_told_of_a_case_again_at_the_same_loudness(house):
+    house.hear(found("wind", Severity.CRITICAL))
+
+    assert house.hear(found("rain", Severity.CRITICAL)) == [(Reason.UPDATED, "wind")]
+    assert house.hear(found("dark")) == [(Reason.UPDATED, "wind")]
+
+
+def test_both_at_once_are_one_page_with_the_name(house):
+    assert house.hear(found("wind"), found("rain")) == [(Reason.OPENED, "wind")]
+    assert house.page().diagnosis.cause == "storm"
+
+
+def test_what_no_cause_explains_together_is_told_apart(house):
+    house.hear(found("wind"))
+
+    assert house.hear(found("theft", Severity.CRITICAL)) == [(Reason.OPENED, "theft")]
+
+
+def test_what_comes_long_after_is_told_apart(house):
+    house.hear(found("wind"))
+    house.hear(steps=JOINS_WITHIN)
+
+    assert house.hear(found("rain")) == [(Reason.OPENED, "rain")]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_end_of_a_run_is_always_told(ending):
+    class Flood(Storm):
+        explains = Storm.explains | ENDINGS
+
+    house = House(CaseBook({"flood": Flood()}))
+    house.hear(found("wind", Severity.CRITICAL))
+
+    assert house.hear(found(ending, Severity.CRITICAL)) == [(Reason.OPENED, ending)]
+
+
+def test_what_nobody_is_told_of_is_evidence_all_the_same(house):
+    assert house.hear(found("wind", Severity.INFO)) == []
+    assert house.hear(found("rain")) == [(Reason.OPENED, "rain")]
+
+    assert house.page().diagnosis.cause == "storm"
+    assert house.page().others == ()
+
+
+def test_quiet_news_may_name_the_cause_of_a_case(house):
+    house.hear(found("rain"))
+
+    assert house.hear(found("wind", Severity.INFO)) == [(Reason.WORSENED, "rain")]
+
+
+def test_what_was_over_long_ago_is_no_evidence(house):
+    quiet = found("wind", Severity.INFO, state=State.FIRING)
+    house.hear(quiet)
+    house.hear(replace(quiet.incident, state=State.RESOLVED))
+    house.hear(steps=JOINS_WITHIN)
+    house.hear(found("rain"))
+
+    assert house.page().diagnosis is None
+
+
+def test_what_still_fires_is_evidence_however_old(house):
+    house.hear(found("wind", Severity.INFO))
+    house.hear(steps=2 * JOINS_WITHIN)
+    house.hear(found("rain"))
+
+    assert house.page().diagnosis.cause == "storm"
+
+
+def test_settings_and_values_are_there_for_the_cause(house):
+    house.hear(event=Event.FACTS, facts={"season": "autumn"})
+    house.hear(values={"hours": 3.0})
+    house.hear(found("wind"), found("rain"))
+
+    diagnosis = house.page().diagnosis
+    assert diagnosis.remedy == "Stay in for 3 hours."
+    assert diagnosis.evidence[-1] == Clue(0.2, "It is autumn.")
+    assert diagnosis.confidence == pytest.approx(0.8)
+
+
+def test_the_last_good_checkpoint_is_that_before_the_first_sign(house):
+    house.hear(found("wind", onset=90, last_good_step=80), found("rain", onset=40))
+
+    assert house.page().diagnosis.last_good_step is None
+    house.hear(found("rain", onset=40, last_good_step=30))
+    assert house.page().diagnosis.last_good_step == 30
+
+
+def test_a_case_is_over_with_the_last_of_its_incidents(house):
+    house.hear(found("wind"))
+    house.hear(found("dark"))
+
+    assert house.hear(over("wind", 300)) == []
+    assert house.hear(over("dark", 400)) == [(Reason.RESOLVED, "wind")]
+    assert list(house.book.standing()) == []
+
+
+def test_the_end_of_a_case_is_told_as_of_its_last_incident(house):
+    house.hear(found("wind"), found("rain"))
+    record = Record("grpo-7b", WHOLE_RUN, 500, 500.0)
+    (page,) = house.book.fold(record, [over("rain", 450), over("wind", 400)])
+
+    assert (page.step, page.incident.resolved_step) == (450, 450)
+    assert (page.incident.key.detector, page.incident.state) == ("wind", State.RESOLVED)
+    assert page.diagnosis.cause == "storm"
+
+
+def test_what_comes_after_the_end_is_a_new_case(house):
+    house.hear(found("wind"))
+    house.hear(over("wind"))
+
+    assert house.hear(found("wind", episode=2)) == [(Reason.OPENED, "wind")]
+
+
+def test_a_calm_case_is_not_told_late(house):
+    house.hear(found("wind"))
+    house.hear(replace(incident("wind", Severity.WARNING), state=State.RESOLVED))
+
+    assert list(house.book.standing()) == []
+
+
+def test_cases_are_the_same_after_a_restart(house):
+    house.hear(found("wind"))
+    house.hear(found("dark", Severity.INFO))
+    house.book.runs = thaw(freeze(house.book.runs))
+
+    assert house.hear(found("rain")) == [(Reason.WORSENED, "wind")]
+    assert house.hear(over("wind"), over("rain")) == [(Reason.RESOLVED, "wind")]
+
+
+@pytest.mark.quiet
+def test_a_cause_that_fails_costs_no_page():
+    class Broken(Storm):
+        def clues(self, scene):
+            raise ZeroDivisionError
+
+    house = House(CaseBook({"broken": Broken(), "storm": Storm()}))
+
+    assert house.hear(found("wind"), found("rain")) == [(Reason.OPENED, "wind")]
+    assert house.page().diagnosis.cause == "storm"
+
+
+def test_what_is_kept_of_a_run_does_not_grow_with_its_quiet_incidents(house):
+    for episode in range(500):
+        quiet = found("dark", Severity.INFO, episode=episode)
+        house.hear(quiet)
+        house.hear(replace(quiet.incident, state=State.RESOLVED))
+        house.hear(steps=10)
+
+    assert len(house.book.runs["grpo-7b"].noted) < 30
