@@ -30,7 +30,7 @@ NEVER = 3600.0
 """Seconds of standing still that are told: on a busy machine a healthy run pauses too."""
 SOON = 5.0
 
-CAPTURED = {"loss", "grad_norm", "learning_rate", "optimizer_steps", "reward"}
+CAPTURED = {"loss", "learning_rate", "optimizer_steps", "reward"}
 
 SCRIPT = """
 import os, sys, time
@@ -211,8 +211,10 @@ def test_a_healthy_run_is_recorded_whole_and_wakes_nobody(train, receiver):
         assert record.values.keys() >= CAPTURED
         assert record.values["reward"] == pytest.approx(0.5 + record.step / 100)
         assert record.spread["reward"].max_rank == 1
-        # Gradients are averaged across ranks, so their norm is the same on both.
-        assert record.spread["grad_norm"].std == 0.0
+    # Two measurements tell what one costs; after them a slow machine may leave steps out.
+    assert all("grad_norm" in record.values for record in steps[:2])
+    # Gradients are averaged across ranks, so their norm is the same on both.
+    assert {r.spread["grad_norm"].std for r in steps if "grad_norm" in r.values} == {0.0}
     assert all(record.values["step_time"] >= 0.02 for record in steps[1:])
     last = [training.mark(rank)[2] for rank in (0, 1)]
     assert steps[-1].values["loss"] == pytest.approx(sum(last) / 2)
