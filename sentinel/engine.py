@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sentinel.cases import CaseBook
-from sentinel.finding import Detector, Finding
+from sentinel.finding import Calm, Detector, Finding
 from sentinel.incident import Incident, IncidentBook, Key, Page
 from sentinel.record import WHOLE_RUN, Record
 
@@ -32,6 +32,10 @@ class Verdict:
     told: tuple[Page, ...] = ()
 
 
+Seat = tuple[Key, Detector, frozenset[str]]
+"""A detector, the key of its incidents, and what it needs."""
+
+
 @dataclass
 class Engine:
     """Shows each of a run's combined records to each detector and folds the opinions.
@@ -44,6 +48,9 @@ class Engine:
     cases: CaseBook = field(default_factory=CaseBook)
     detectors: dict[Key, Detector] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
+    # Which detectors a run's records are shown to, and the dict of detectors they were taken from:
+    # with another one, of a snapshot, they are looked up anew.
+    _seated: dict[str, tuple[list[Seat], object]] = field(default_factory=dict, repr=False)
 
     def feed(self, record: Record) -> Verdict:
         """Judge one record. Never raises on a detector's account."""
@@ -51,15 +58,23 @@ class Engine:
             return Verdict(record)
         findings: dict[str, Finding] = {}
         news: list[Page | Incident] = []
-        for name in self.makers:
-            if self.errors.get(name, 0) >= ERRORS_BEFORE_OFF:
+        told = record.values.keys()
+        troubled = {key.detector for key in self.book.open}
+        for key, detector, needs in self._seats(record.run):
+            if not needs <= told:
                 continue
             try:
-                new = self._ask(name, record, findings)
+                opinion = detector.update(record)
+                # Of what is calm and has no incident there is nothing to fold: all but always.
+                if opinion is None or (type(opinion) is Calm and key.detector not in troubled):
+                    continue
+                new = self.book.fold(key, record, opinion, detector)
             except Exception:
-                self.errors[name] = self.errors.get(name, 0) + 1
-                log.exception("Detector %s failed at step %d", name, record.step)
+                log.exception("Detector %s failed at step %d", key.detector, record.step)
+                self._note_error(key.detector)
                 continue
+            if isinstance(opinion, Finding):
+                findings[key.detector] = opinion
             if new is not None:
                 news.append(new)
         news += self.book.hear(record)
@@ -67,17 +82,19 @@ class Engine:
         moved = tuple(new for new in news if isinstance(new, Incident))
         return Verdict(record, findings, pages, moved, self.cases.fold(record, news))
 
-    def _ask(
-        self, name: str, record: Record, findings: dict[str, Finding]
-    ) -> Page | Incident | None:
-        detector = self.detector(record.run, name)
-        if not detector.needs <= record.values.keys():
-            return None
-        opinion = detector.update(record)
-        if isinstance(opinion, Finding):
-            findings[name] = opinion
-        key = Key(record.run, record.rank, name)
-        return self.book.fold(key, record, opinion, detector)
+    def _seats(self, run: str) -> list[Seat]:
+        """The detectors of a run that have not been switched off, in their order."""
+        seats, of = self._seated.get(run, ([], None))
+        if of is not self.detectors:
+            names = [n for n in self.makers if self.errors.get(n, 0) < ERRORS_BEFORE_OFF]
+            known = [(Key(run, WHOLE_RUN, name), self.detector(run, name)) for name in names]
+            seats = [(key, detector, detector.needs) for key, detector in known]
+            self._seated[run] = seats, self.detectors
+        return seats
+
+    def _note_error(self, name: str) -> None:
+        self.errors[name] = self.errors.get(name, 0) + 1
+        self._seated.clear()
 
     def detector(self, run: str, name: str) -> Detector:
         """The detector of that name for that run, made at first sight."""
