@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from random import Random
 
 import pytest
 
 from sentinel.record import Event
-from sentinel.sources import csv, jsonl
+from sentinel.sources import csv, jsonl, metric_files
 from sentinel.sources.recognised import recognised
 
 
@@ -141,4 +143,116 @@ def test_a_log_begun_anew_is_a_new_attempt(tmp_path, source):
     assert [(r.event, r.step, r.attempt) for r in records] == [
         (Event.START, 1, 1),
         (Event.STEP, 1, 1),
+    ]
+
+
+def deepspeed(folder):
+    """DeepSpeed's own writer of that folder, as a function of name, value and samples."""
+    monitor = pytest.importorskip("deepspeed.monitor.csv_monitor")
+    folder.mkdir(exist_ok=True)
+
+    class Settings:
+        enabled, output_path, job_name = True, str(folder.parent), folder.name
+
+    class Monitor(monitor.csvMonitor):
+        def setup_log_dir(self):
+            return str(folder)
+
+    writer = Monitor(Settings())
+
+    def write(*events):
+        rank, monitor.dist.get_rank = monitor.dist.get_rank, lambda: 0
+        try:
+            writer.write_events([(f"Train/Samples/{n}", v, s) for n, v, s in events])
+        finally:
+            monitor.dist.get_rank = rank
+
+    return write
+
+
+def live(folder, clock):
+    return replace(csv.read(folder), clock=lambda: clock[0]).follow()
+
+
+def test_the_folder_of_deepspeed_is_followed_row_by_row(tmp_path):
+    clock = [1.8e9]
+    write = deepspeed(tmp_path / "job")
+    write(("train_loss", 2.5, 8))
+    following = live(tmp_path / "job", clock)
+    assert until_quiet(following) == [], "the learning rate of the step may be still to come"
+    write(("lr", 0.001, 8))
+    write(("train_loss", 2.25, 16), ("lr", 0.002, 16))
+    rows = told(until_quiet(following))
+    assert [(s, v["loss"], v["learning_rate"]) for s, v in rows] == [(8, 2.5, 0.001)]
+    clock[0] += metric_files.TOGETHER_SECONDS
+    rows = told(until_quiet(following))
+    assert [(s, v["loss"], v["learning_rate"]) for s, v in rows] == [(16, 2.25, 0.002)]
+    assert until_quiet(following) == []
+
+
+def test_a_metric_that_deepspeed_adds_later_is_followed_too(tmp_path):
+    clock = [1.8e9]
+    write = deepspeed(tmp_path / "job")
+    write(("train_loss", 2.5, 8), ("train_loss", 2.25, 16))
+    following = live(tmp_path / "job", clock)
+    until_quiet(following)
+    write(("train_loss", 2.0, 24), ("loss_scale", 64.0, 24), ("train_loss", 1.5, 32))
+    rows = told(until_quiet(following))
+    assert [s for s, _ in rows] == [16, 24]
+    assert 64.0 in rows[1][1].values()
+
+
+def test_whatever_the_pieces_in_which_a_folder_grows_it_tells_the_same(tmp_path):
+    write = deepspeed(tmp_path / "whole")
+    for step in range(1, 9):
+        write(("train_loss", 1.0 / step, 8 * step), ("lr", 0.001, 8 * step))
+    whole = told(csv.read(tmp_path / "whole"))
+    assert len(whole) == 8
+    files = {file.name: file.read_bytes() for file in (tmp_path / "whole").iterdir()}
+    for seed in range(20):
+        random, clock = Random(seed), [1.8e9]
+        folder = tmp_path / f"grown{seed}"
+        folder.mkdir()
+        following, found = live(folder, clock), []
+        written = dict.fromkeys(files, 0)
+        while any(written[name] < len(data) for name, data in files.items()):
+            # Both files grow at one pace, since a step is written to both before the next.
+            share = min(1.0, max(n / len(files[k]) for k, n in written.items()) + random.random())
+            for name, data in files.items():
+                with (folder / name).open("ab") as file:
+                    file.write(data[written[name] : int(share * len(data))])
+                written[name] = int(share * len(data))
+            found += told(until_quiet(following))
+        clock[0] += metric_files.TOGETHER_SECONDS
+        found += told(until_quiet(following))
+        told_of = {step: {} for step, _ in whole}
+        for step, values in found:
+            told_of[step] |= values
+        assert list(told_of.items()) == whole
+
+
+def test_what_is_no_point_of_a_folder_is_counted(tmp_path):
+    folder = tmp_path / "job"
+    folder.mkdir()
+    bad = 'step,train_loss\n1,2.5\n\n"\nnan,1.0\nx,2\n2\n3,4,5\n\x00\ninf,1\n9,2.25\n'
+    (folder / "Train_Samples_train_loss.csv").write_text(bad)
+    reading = csv.read(folder)
+    assert [(s, v["loss"]) for s, v in told(reading)] == [(1, 2.5), (9, 2.25)]
+    assert reading.skipped == 7
+
+
+def test_a_folder_that_was_begun_anew_is_a_new_attempt(tmp_path):
+    clock, folder = [1.8e9], tmp_path / "job"
+    write = deepspeed(folder)
+    for step in range(1, 6):
+        write(("train_loss", 2.0, 8 * step))
+    following = live(folder, clock)
+    until_quiet(following)
+    (folder / "Train_Samples_train_loss.csv").unlink()
+    write = deepspeed(folder)
+    write(("train_loss", 2.0, 8), ("train_loss", 2.0, 16))
+    records = until_quiet(following)
+    assert [(r.event, r.step, r.attempt) for r in records] == [
+        (Event.START, 8, 1),
+        (Event.STEP, 8, 1),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from contextlib import closing
 
 import pytest
@@ -212,6 +213,33 @@ def test_what_was_over_before_pages_nobody_and_what_is_amiss_pages_once(path, ca
     second.stopping.set()
     second.serve()
     assert len(queued()) == 2, "the page, and that it is over"
+
+
+def test_which_of_several_runs_is_followed_is_said_once(tmp_path, capsys):
+    path = tmp_path / "project.db"
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("create table metrics(id, run_name, timestamp, step, metrics)")
+        rows = [(n, f"run{n % 2}", "2026-01-01T00:00:00", n, '{"loss": 2.5}') for n in range(9)]
+        other.executemany("insert into metrics values(?, ?, ?, ?, ?)", rows)
+    watch = agent(path)
+    watch.turn()
+    watch.turn()
+    told = capsys.readouterr().err
+    assert told.count("it holds 2 runs (run0, run1), of which run0") == 1
+    watch.stopping.set()
+    watch.serve()
+
+
+def test_settings_that_a_log_states_are_those_of_the_run(path):
+    (path.parent / "args.json").write_text('{"learning_rate": 0.5, "beta": 0.1, "optim": "sgd"}')
+    write(path, *losses(1, 9))
+    watch = agent(path)
+    watch.turn()
+    watch.stopping.set()
+    watch.serve()
+    with closing(connect(run_dir("mine") / "sentinel.db")) as database:
+        told = dict(database.execute("select key, value from facts"))
+    assert (told["learning_rate"], told["beta"], told["optim"]) == (0.5, 0.1, "sgd")
 
 
 def test_a_finished_log_ends_the_watch(path):

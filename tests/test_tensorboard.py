@@ -12,6 +12,7 @@ from event_files import VERSION, event, event_file, field, framed, varint
 from sentinel.record import WHOLE_RUN, Event
 from sentinel.sources import tensorboard
 from sentinel.sources.crc32c import all_masked, first_header, masked
+from sentinel.sources.recognised import recognised
 
 STEP, START = Event.STEP, Event.START
 
@@ -218,3 +219,56 @@ def _until_quiet(following):
     while (record := next(following)) is not None:
         found.append(record)
     return found
+
+
+@pytest.fixture
+def writing():
+    pytest.importorskip("tensorboard")
+    return pytest.importorskip("torch.utils.tensorboard")
+
+
+def test_curves_of_add_scalars_are_parts_of_the_run(tmp_path, writing):
+    with writing.SummaryWriter(str(tmp_path / "run")) as writer:
+        for step in range(1, 5):
+            writer.add_scalar("train/reward", step / 8, step)
+            writer.add_scalars("loss", {"train": 2.0 / step, "eval": 3.0 / step}, step)
+    told = list(tensorboard.read(tmp_path / "run"))
+    losses = [(r.step, r.values["loss"]) for r in told if r.event is STEP and "loss" in r.values]
+    assert losses == [(step, pytest.approx(2.0 / step)) for step in range(1, 5)]
+    assert [r.step for r in told if r.event is Event.EVAL] == [1, 2, 3, 4]
+    assert [r.values["reward"] for r in told if "reward" in r.values] == [
+        s / 8 for s in range(1, 5)
+    ]
+    assert {r.attempt for r in told} == {0}
+
+
+def test_train_and_eval_in_folders_of_their_own_are_one_run(tmp_path, writing):
+    for part, offset in (("train", 0.0), ("eval", 0.5)):
+        with writing.SummaryWriter(str(tmp_path / "run" / part)) as writer:
+            for step in range(1, 5):
+                writer.add_scalar("loss", step + offset, step)
+    told = list(recognised(tmp_path))
+    assert [r.values["loss"] for r in told if r.event is STEP] == [1.0, 2.0, 3.0, 4.0]
+    assert [r.step for r in told if r.event is Event.EVAL] == [1, 2, 3, 4]
+    assert {r.run for r in told} == {"run"}
+
+
+def test_a_folder_of_several_runs_names_them(tmp_path):
+    for name in ("a", "b"):
+        event_file(tmp_path / name, event(1, "loss", 1.0))
+    with pytest.raises(ValueError, match="event files of 2 runs: name one of a, b"):
+        list(recognised(tmp_path))
+
+
+def test_another_run_below_that_of_the_folder_is_not_mixed_in(tmp_path):
+    event_file(tmp_path, event(1, "loss", 1.0))
+    event_file(tmp_path / "other", event(1, "loss", 9.0), event(2, "loss", 9.0))
+    assert [(s, v["loss"]) for s, v in steps(tensorboard.read(tmp_path))] == [(1, 1.0)]
+
+
+def test_a_run_that_begins_beside_one_that_is_followed_ends_nothing(tmp_path):
+    event_file(tmp_path / "a", event(1, "loss", 1.0), event(2, "loss", 1.0))
+    following = tensorboard.read(tmp_path).follow()
+    assert [r.step for r in _until_quiet(following)] == [1, 1]
+    event_file(tmp_path / "b", event(1, "loss", 1.0), event(2, "loss", 1.0))
+    assert _until_quiet(following) == []

@@ -160,6 +160,22 @@ def test_of_a_project_the_run_that_wrote_last_is_read(project):
     assert all(record.time > 1e9 for record in reading)
 
 
+def test_another_run_of_a_project_is_read_by_its_name(project):
+    newest, first = recognised(project), recognised(project / "first")
+    assert {r.run for r in first} == {"first"}
+    assert len(steps(first)) == len(steps(newest)) == 5
+    assert "2 runs (second, first), of which second" in newest.remark
+    assert first.remark == ""
+    with pytest.raises(ValueError, match="holds no run 'third', but second, first"):
+        list(recognised(project / "third"))
+
+
+def test_a_log_of_one_run_has_no_parts(tmp_path):
+    (tmp_path / "log").write_text('{"step": 1, "loss": 2.0}\n')
+    with pytest.raises(ValueError, match="log is a log of one run: there is no first in it"):
+        recognised(tmp_path / "log" / "first")
+
+
 def test_a_project_is_followed_while_it_is_written(project):
     following = trackio.read(project).follow()
     assert len(steps(until_quiet(following))) == 5

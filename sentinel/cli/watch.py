@@ -61,7 +61,7 @@ def _check(path: Path) -> None:
     """Leave with one plain line where there is something that is no log."""
     from sentinel.sources.recognised import recognised
 
-    if not path.exists() or (path.is_file() and not path.stat().st_size):
+    if not (path.exists() or path.parent.is_file()) or (path.is_file() and not path.stat().st_size):
         return
     if path.is_dir() and not any(path.iterdir()):
         return
@@ -104,6 +104,8 @@ def follower(path: Path, run: str, settings: Settings, max_steps: int = 0) -> Ag
         def turn(self) -> None:
             self.telling.history = self.source.behind
             super().turn()
+            if remark := self.source.remarked():
+                print(f"sentinel watch: of {path}, {remark}.", file=sys.stderr, flush=True)
 
         def _show(self, verdict: Verdict) -> None:
             super()._show(verdict)

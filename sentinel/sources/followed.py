@@ -72,7 +72,7 @@ class FollowedLog:
         self.coming: Iterator[Record | None] = iter(())
         self.held: Record | None = None
         self.gaps: deque[float] = deque(maxlen=ARRIVALS)
-        self.complained = False
+        self.complained, self.remark = False, ""
         if position is not None:
             self.mark, self.attempt = position.cursor.position, position.cursor.sequence
             self.behind = position.outcome == BEHIND
@@ -99,6 +99,12 @@ class FollowedLog:
             if self.told is not None:
                 records.append(self._tick(self.told, now))
         return records
+
+    def remarked(self) -> str:
+        """What a person should know of how the log is read; each remark once."""
+        remark = self.reading.remark if self.reading is not None else ""
+        told, self.remark = self.remark, remark or self.remark
+        return remark if remark != told else ""
 
     def positions(self) -> dict[str, Position]:
         """What must be stored to go on from here."""

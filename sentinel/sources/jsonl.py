@@ -15,6 +15,7 @@ from typing import Any
 from sentinel.sources.lines import lines
 from sentinel.sources.reading import Reading
 from sentinel.sources.rows import Rows
+from sentinel.sources.stated import Stated, beside
 from sentinel.sources.telling import telling
 
 NESTED = re.compile(rb'\s*\{\s*"step"\s*:\s*\d+\s*,\s*"data"\s*:\s*\{')
@@ -38,7 +39,9 @@ def read(path: Path) -> Reading:
         # verl's own file logger nests under "data", and its encoder turns NaN into null.
         return Rows(run=path.stem, null_is_nan=first.keys() == {"step", "data"})
 
-    def found(reading: Reading) -> Iterator[dict[str, Any] | None]:
+    def found(reading: Reading) -> Iterator[dict[str, Any] | Stated | None]:
+        if (said := beside(path)) is not None:
+            yield said
         for line in lines(path, reading):
             yield None if line is None else _object(line) or {}
 

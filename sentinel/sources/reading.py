@@ -14,6 +14,7 @@ class Reading:
     """Iterate it for the records, in the order of the file; `skipped` is known afterwards.
 
     `skipped` counts lines or rows that hold no record: not JSON, too long, or without a number.
+    `remark` says what a person should know of the choice that was made in reading; mostly nothing.
     `mark` says, of the record last given, how far into the log it reaches: it only grows, and is
     the same whenever that log is read. `clock` gives seconds since the epoch.
     """
@@ -23,6 +24,7 @@ class Reading:
     mark: int = 0
     live: bool = False
     clock: Callable[[], float] = time.time
+    remark: str = ""
 
     def __iter__(self) -> Iterator[Record]:
         self.skipped = self.mark = 0

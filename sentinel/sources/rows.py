@@ -13,12 +13,14 @@ from math import isfinite, nan
 from typing import Any
 
 from sentinel.about import About
+from sentinel.configured import configured
 from sentinel.dialect import Dialect, Word
 from sentinel.kl import SIGNALS_OF_KL, fact_of, kl_kind
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.signals import SIGNALS, canonical, held_out, plain
 from sentinel.sources.counters import Counters
 from sentinel.sources.laundry import Laundry
+from sentinel.sources.stated import texts
 
 DEEPEST = 8
 """Dicts within dicts that are followed."""
@@ -49,6 +51,9 @@ WRAPPERS = frozenset({"data", "metrics", "values", "scalars", "logs"})
 HELD_OUT = re.compile(r"(eval|val|valid|validation|test)[/_ -]", re.IGNORECASE)
 ABOUT_ANY_ROW = frozenset({"epoch", "training/epoch", *STEP_KEYS, *LIMIT_KEYS, *TIME_KEYS})
 EVENTS = frozenset(event.value for event in Event)
+CONFIGURING = (Event.START.value, Event.FACTS.value)
+"""Events whose rows may say how the run is configured, in texts as well."""
+
 LARGEST_STEP = 2**53
 YEAR_2001 = 1e9
 """Seconds since the epoch; a smaller time is a duration."""
@@ -103,6 +108,9 @@ class Rows:
         step = _step(values)
         if step is not None:
             self.step = step
+        said = texts(configured(row)) if row.get("event") in CONFIGURING else {}
+        if said:
+            self.about.learn(said)
         form = self._form(tuple(values))
         event = _event(row, form)
         named = self._named(form, values)
@@ -121,7 +129,7 @@ class Rows:
             time=_time(values, self.rows),
             event=event,
             values=named,
-            facts=self.facts,
+            facts={**self.facts, **said} if said else self.facts,
         )
 
     def _form(self, keys: tuple[str, ...]) -> Form:

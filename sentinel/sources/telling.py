@@ -6,19 +6,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from sentinel.configured import Facts
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.sources.lines import BegunAnewError
 from sentinel.sources.reading import Reading
 from sentinel.sources.rows import LIMIT_KEYS, Rows
+from sentinel.sources.stated import Stated, stating, texts
 
 Row = Mapping[str, Any]
-Found = Callable[[Reading], Iterator[Row | None]]
+Found = Callable[[Reading], Iterator[Row | Stated | None]]
 
 
 def telling(make: Callable[[Row], Rows], found: Found) -> Reading:
     """A reading of what `found` gives; `make` gives the `Rows` of an attempt, from its first row.
 
-    A row that is empty is counted as skipped.
+    A row that is empty is counted as skipped. What is stated before the first row decides what the
+    names of rows mean, and is told behind the START.
     """
 
     def records(reading: Reading) -> Iterator[Record | None]:
@@ -36,15 +39,22 @@ def telling(make: Callable[[Row], Rows], found: Found) -> Reading:
 
 
 def _records(
-    make: Callable[[Row], Rows], found: Iterator[Row | None], reading: Reading
+    make: Callable[[Row], Rows], found: Iterator[Row | Stated | None], reading: Reading
 ) -> Iterator[Record | None]:
     rows: Rows | None = None
     begun = False
+    known, waiting = Facts(), Facts()
     for row in found:
         if row is None:
             yield None
             continue
+        if isinstance(row, Stated):
+            waiting |= {n: said for n, said in row.facts.items() if known.get(n) != said}
+            known |= row.facts
+            continue
         rows = make(row) if rows is None and row else rows
+        if rows is not None and waiting:
+            rows.about.learn(texts(waiting))
         record = rows.record(row) if rows else None
         if rows is None or record is None:
             reading.skipped += 1
@@ -52,6 +62,9 @@ def _records(
         if not begun and record.event is not Event.START:
             yield _start(record, rows.about.facts)
         begun = True
+        if waiting and record.event is not Event.START:
+            yield stating(waiting, record)
+            waiting = Facts()
         yield record
 
 

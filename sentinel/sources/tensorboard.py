@@ -1,5 +1,8 @@
 """TensorBoard: event files of one run, a file or a folder of them, read as they are written.
 
+Folders within that of the run are parts of it where a writer makes them so: `train` and `eval`, one
+for each curve of `add_scalars`, and those in which HParams puts what the run was configured with.
+
 Every number comes as an event of its own; those of one step, written together, are one row. A run
 that was begun again writes a new file: where it says again what was said before, from a step that
 was passed already, it is a new attempt.
@@ -12,18 +15,23 @@ from dataclasses import dataclass, field, replace
 from heapq import merge
 from pathlib import Path
 
+from sentinel.configured import Facts
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.sources.counters import Counters
 from sentinel.sources.event_file import HEAD, EventFile
+from sentinel.sources.parts import PARTS, Part
 from sentinel.sources.reading import Reading
 from sentinel.sources.rows import Rows
 from sentinel.sources.scalar_event import ScalarEvents
+from sentinel.sources.settings_event import settings
+from sentinel.sources.stated import beside, stating, texts
 
 IN_NAME = "tfevents"
 BEGINNING = b"brain.Event:"
 """What the first event of every file says of its version."""
 
 MOST_FILES = 256
+MOST_SHOWN = 10
 TOGETHER_SECONDS = 5.0
 """Numbers of one step that are further apart were not written together."""
 
@@ -31,7 +39,7 @@ TOGETHER_SECONDS = 5.0
 def recognises(path: Path, head: bytes) -> bool:
     """Whether this is an event file, by its first event, or a folder of some."""
     if path.is_dir():
-        return _folder(path) is not None
+        return bool(_folders(path))
     return BEGINNING in head[HEAD : HEAD + 64] or (IN_NAME in path.name and head[4:8] == bytes(4))
 
 
@@ -45,13 +53,28 @@ def read(path: Path) -> Reading:
 
 
 def _folder(path: Path) -> Path | None:
-    """The folder itself, or the one below it that has all the event files, as `runs/<date>`."""
-    if _named(path):
-        return path
+    """The folder itself, or the one below it that has all the event files, as `runs/<date>`.
+
+    Raises ValueError if there are several.
+    """
+    found = _folders(path)
+    if len(found) > 1:
+        names = ", ".join(str(folder.relative_to(path)) for folder in found[:MOST_SHOWN])
+        raise ValueError(f"it holds the event files of {len(found)} runs: name one of {names}")
+    return found[0] if found else None
+
+
+def _folders(path: Path) -> list[Path]:
+    """Folders of runs, as far as they are not parts of one."""
+    if _named(path) or any(_named(path / part) for part in PARTS):
+        return [path]
     if any(path.glob("checkpoint-*")):
-        return None
+        return []
     found = {file.parent for depth in ("*", "*/*") for file in _named(path, depth)}
-    return found.pop() if len(found) == 1 else None
+    whole = {folder.parent if folder.name in PARTS else folder for folder in found}
+    if len(whole) > 1 and (path / "trainer_state.json").is_file():
+        return []
+    return sorted(folder for folder in whole if not whole.intersection(folder.parents))
 
 
 def _named(folder: Path, depth: str = "") -> list[Path]:
@@ -65,6 +88,9 @@ class Log:
     file: EventFile
     reading: Reading
     events: ScalarEvents
+    part: Part
+    facts: Facts = field(default_factory=dict)
+    """What was said of the configuration, and is to be told."""
     row: dict[str, float] = field(default_factory=dict)
     """What was said of `step` at `time`, and may not be all of it."""
     tags: set[str] = field(default_factory=set)
@@ -89,8 +115,12 @@ class Log:
             except ValueError:
                 self.reading.skipped += 1
                 continue
-            for time, step, tag, value in said:
-                row = self.row
+            if not said and self.part.ours and (news := settings(payload)) is not None:
+                self.facts |= news.facts
+            for time, step, logged, value in said:
+                tag, row = self.part[logged], self.row
+                if not tag:
+                    continue
                 if row and (
                     step != self.step or tag in row or abs(time - self.time) > TOGETHER_SECONDS
                 ):
@@ -119,6 +149,8 @@ class Logs:
         self.files: dict[Path, Log] = {}
         self.events = ScalarEvents()
         self.rows = Rows(run=(self.folder or path.parent).resolve().name)
+        known = beside(path)
+        self.facts = known.facts if known is not None else Facts()
         self.said: set[str] = set()
         self.highest = -1
         self.attempt = 0
@@ -139,12 +171,23 @@ class Logs:
         """Find files that are new."""
         if self.folder is None and self.path.is_dir():
             self.folder = _folder(self.path)
-        names = _named(self.folder) if self.folder else [self.path]
+        folder = self.folder
+        names = _named(folder) + _named(folder, "*") if folder else [self.path]
         if len(names) > MOST_FILES:
             raise ValueError(f"it holds {len(names)} event files, over {MOST_FILES}: name one")
         for name in sorted(names):
             if name not in self.files:
-                self.files[name] = Log(EventFile(name), self.reading, self.events)
+                inner = name.parent.name if folder and name.parent != folder else ""
+                self.files[name] = Log(EventFile(name), self.reading, self.events, Part(inner))
+
+    def _news(self) -> Facts:
+        """What the files said of the configuration since it was told."""
+        news, self.facts = self.facts, Facts()
+        for log in self.files.values():
+            news |= log.facts
+            log.facts = Facts()
+        self.rows.about.learn(texts(news))
+        return news
 
     def _told(self, log: Log, row: dict[str, float]) -> Iterator[Record]:
         step = int(row["step"])
@@ -152,12 +195,15 @@ class Logs:
         if again:
             self.attempt, self.rows.counters = self.attempt + 1, Counters()
         log.tags.update(row)
+        news = self._news()
         record = self.rows.record(row)
         if record is None:
             self.reading.skipped += 1
             return
         if again or not self.begun:
             yield self._start(record)
+        if news:
+            yield replace(stating(news, record), attempt=self.attempt)
         self.begun = True
         self.said.update(row.keys() - {"step", "time"})
         self.highest = step if again else max(self.highest, step)

@@ -16,15 +16,26 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.about import About
+from sentinel.configured import Facts
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.sources.reading import Reading
 from sentinel.sources.rows import Rows
+from sentinel.sources.stated import beside, stated, stating, texts
 
 NAME = "trainer_state.json"
 BEYOND = 1e18
 """No run has this many steps; an integer may be too large to be a float."""
 
+SETTINGS = {
+    **{n: n for n in ("max_steps", "save_steps", "logging_steps", "num_train_epochs")},
+    "train_batch_size": "per_device_train_batch_size",
+}
+"""What the state says of the configuration, and what that is called elsewhere."""
+
 Place = tuple[Event, int]
+UNCOUNTED = (Event.SAVE, Event.FACTS)
+"""What may be there no more, or come to be there, of one and the same history."""
+
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
@@ -56,7 +67,12 @@ def _whole(path: Path, reading: Reading) -> Iterator[Record]:
     saved = _saved(path) if path.is_dir() else []
     about = About()
     about.hear({key for row in state["log_history"] if isinstance(row, dict) for key in row})
-    yield _start(run, state, saved, about.facts)
+    start = _start(run, state, saved, {"framework": "transformers", **about.facts})
+    yield start
+    known = _known(path, state)
+    if known:
+        about.learn(texts(known))
+        yield stating(known, start, saves=bool(saved))
     saves = (_save(run, step) for step in saved)
     history = _history(Rows(run=run, about=about), state, reading)
     yield from merge(history, saves, key=lambda record: record.step)
@@ -76,7 +92,7 @@ def _grown(path: Path, reading: Reading) -> Iterator[Record | None]:
             yield None
             continue
         before, places = seen, Counter(map(_place, records))
-        if any(event is not Event.SAVE for event, _ in told - places):
+        if any(event not in UNCOUNTED for event, _ in told - places):
             attempt, told, reading.mark = attempt + 1, Counter(), 0
         passed = told.copy()
         told |= places
@@ -84,7 +100,7 @@ def _grown(path: Path, reading: Reading) -> Iterator[Record | None]:
             if passed[_place(record)]:
                 passed[_place(record)] -= 1
                 continue
-            reading.mark += record.event is not Event.SAVE
+            reading.mark += record.event not in UNCOUNTED
             yield replace(record, attempt=attempt) if attempt else record
 
 
@@ -134,12 +150,18 @@ def _saved(folder: Path) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
+def _known(path: Path, state: Mapping[str, Any]) -> Facts:
+    """What a file of arguments, or a search for the best ones, says of the configuration."""
+    said = (beside(path), stated(state.get("trial_params")))
+    return {name: fact for each in said if each for name, fact in each.facts.items()}
+
+
 def _start(
     run: str, state: Mapping[str, Any], saved: list[int], about: Mapping[str, str]
 ) -> Record:
     values = {
-        key: float(state[key])
-        for key in ("max_steps", "save_steps", "logging_steps")
+        name: float(state[key])
+        for key, name in SETTINGS.items()
         if isinstance(state.get(key), int | float)
         and not isinstance(state[key], bool)
         and abs(state[key]) < BEYOND

@@ -14,13 +14,17 @@ from typing import Any
 from sentinel.sources.protobuf import fields, inside, text
 from sentinel.sources.reading import Reading
 from sentinel.sources.rows import Rows
+from sentinel.sources.stated import LARGEST, Stated, stated
 from sentinel.sources.telling import Row, telling
 from sentinel.sources.wandb_file import BEGINNING, payloads
 
 LONGEST_NUMBER = 64
 """Characters; what is longer is a table, a picture or a text."""
 
-_HISTORY, _ITEM, _KEY, _NESTED, _VALUE = 2, 1, 1, 2, 16
+_HISTORY, _CONFIG, _RUN, _CONFIG_OF_RUN = 2, 5, 17, 4
+"""Kinds of a record, and where in that of the run the configuration it began with lies."""
+
+_ITEM, _KEY, _NESTED, _VALUE = 1, 1, 2, 16
 
 
 def recognises(path: Path, head: bytes) -> bool:
@@ -32,10 +36,11 @@ def read(path: Path) -> Reading:
     """Records of the run. Raises OSError, while iterating, if it cannot be opened."""
     file = (_inside(path) if path.is_dir() else path) or path
 
-    def found(reading: Reading) -> Iterator[Row | None]:
+    def found(reading: Reading) -> Iterator[Row | Stated | None]:
+        config: dict[str, Any] = {}
         for payload in payloads(file, reading):
-            row = None if payload is None else _row(payload)
-            # Settings, files and lines of output are no rows.
+            row = None if payload is None else _row(payload, config)
+            # Files, lines of output and measures of the machine are no rows.
             if payload is None or row is not None:
                 yield row
 
@@ -47,17 +52,34 @@ def _inside(folder: Path) -> Path | None:
     return files[0] if len(files) == 1 else None
 
 
-def _row(payload: bytes) -> Row | None:
-    """The numbers of one row; None of a record that is none, nothing of one that is damaged."""
+def _row(payload: bytes, config: dict[str, Any]) -> Row | Stated | None:
+    """The numbers of one row, or what `config` says with what a record adds to it.
+
+    None of a record that is neither, nothing of one that is damaged.
+    """
     try:
-        rows = [content for number, content in fields(payload) if number == _HISTORY]
-        return dict(_items(rows[0])) if rows else None
-    except ValueError:
+        for number, content in fields(payload):
+            if number == _HISTORY:
+                return dict(_items(content, LONGEST_NUMBER))
+            if number in (_CONFIG, _RUN):
+                return _config(content, config, of_run=number == _RUN)
+    except (ValueError, RecursionError):
         return {}
+    return None
 
 
-def _items(history: int | bytes) -> Iterator[tuple[str, Any]]:
-    for number, item in inside(history):
+def _config(content: int | bytes, config: dict[str, Any], *, of_run: bool) -> Stated | None:
+    try:
+        if of_run:
+            content = next((part for n, part in inside(content) if n == _CONFIG_OF_RUN), b"")
+        config |= dict(_items(content, LARGEST))
+    except (ValueError, RecursionError):
+        return None
+    return stated(config)
+
+
+def _items(told: int | bytes, longest: int) -> Iterator[tuple[str, Any]]:
+    for number, item in inside(told):
         if number != _ITEM:
             continue
         names: list[str] = []
@@ -65,7 +87,7 @@ def _items(history: int | bytes) -> Iterator[tuple[str, Any]]:
         for part, content in inside(item):
             if part in (_KEY, _NESTED):
                 names.append(text(content))
-            elif part == _VALUE and isinstance(content, bytes) and len(content) <= LONGEST_NUMBER:
+            elif part == _VALUE and isinstance(content, bytes) and len(content) <= longest:
                 value = text(content)
         if value:
             yield "/".join(filter(None, names)), json.loads(value)
