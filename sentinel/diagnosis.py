@@ -17,6 +17,7 @@ from math import inf, isfinite, prod
 from typing import ClassVar, Protocol
 
 from sentinel.finding import Severity
+from sentinel.levers import lever
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,14 @@ NAMED = 0.6
 
 MOST = 0.99
 """Nothing that is read off a few signals is certain."""
+
+WEAK = 0.01
+"""KL coefficient below which the term is weaker than what frameworks ship (0.04 to 0.2)."""
+
+FAST = 1e-5
+"""Learning rate above which a full fine-tuning by reward is fast."""
+
+_KL_COEFFICIENT = ("beta", "kl_coef", "kl_loss_coef")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +131,24 @@ def seen(sign: Sign | None, weight: float) -> Iterable[Clue]:
     []
     """
     return () if sign is None else (Clue(weight, sign.summary, sign.onset_step),)
+
+
+def loosely_held(scene: Scene) -> Iterable[Clue]:
+    """Settings that let a policy run from its reference, as clues."""
+    beta = scene.number(*_KL_COEFFICIENT)
+    if beta is not None and beta < WEAK:
+        yield Clue(0.3, f"The KL coefficient is {beta:g}, which hardly holds the policy.")
+    rate = scene.number("learning_rate") or scene.values.get("learning_rate")
+    if rate is not None and rate > FAST:
+        yield Clue(0.2, f"The learning rate is {rate:g}, fast for training by reward.")
+
+
+def held_tighter(scene: Scene) -> str:
+    """The KL coefficient as it should be, in words: "the KL coefficient (`beta`) 2 to ..."."""
+    none = scene.number(*_KL_COEFFICIENT) == 0.0
+    return lever("KL coefficient", scene.facts) + (
+        " at 0.04 instead of 0" if none else " 2 to 5 times as high"
+    )
 
 
 def diagnose(scene: Scene, causes: Mapping[str, Cause]) -> Diagnosis | None:

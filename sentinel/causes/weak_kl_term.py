@@ -1,0 +1,46 @@
+"""Weak KL term: nothing holds the policy near its reference, and it leaves, as yet unpunished.
+
+The reward still stands, so that there is time: this is the early stage of what ends as a policy
+collapse, or as a policy that has learnt to please the reward and nothing else.
+
+Clues
+    The KL to the reference runs away, while a KL coefficient that is small or 0, or large steps,
+    let it. Once the reward falls or texts repeat, it is a policy collapse, and no more said here.
+
+Source
+    Ouyang et al. 2022 (arXiv:2203.02155), section 3.5, on what the penalty per token is for;
+    Gao et al. 2023 (arXiv:2210.10760) on how far a policy may go before the true reward falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from sentinel.diagnosis import Clue, Scene, held_tighter, loosely_held, seen
+from sentinel.finding import Severity
+from sentinel.levers import lever
+
+
+class WeakKlTerm:
+    """Judges by a KL that runs away, and by the settings that let it."""
+
+    title: ClassVar[str] = "the KL term is too weak to hold the policy"
+    explains: ClassVar[frozenset[str]] = frozenset({"kl_blowup", "kl_drift"})
+    severity: ClassVar[Severity | None] = None
+
+    def clues(self, scene: Scene) -> Iterable[Clue]:
+        """The KL and why; nothing where the reward has fallen, or texts repeat."""
+        away = scene.first("kl_blowup", "kl_drift")
+        if away is None or scene.first("reward_collapse", "repetition") is not None:
+            return
+        yield from seen(away, 0.5)
+        yield from loosely_held(scene)
+
+    def remedy(self, scene: Scene) -> str:
+        """Hold it before it is too late."""
+        return (
+            f"Go on with {held_tighter(scene)}, from the last checkpoint before the onset if the "
+            "KL is past what you meant to allow. If that costs reward that is truly earned, halve "
+            f"{lever('learning rate', scene.facts)} instead; until then keep more checkpoints."
+        )
