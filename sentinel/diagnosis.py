@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf, isfinite, prod
 from typing import ClassVar, Protocol
 
@@ -27,6 +28,9 @@ NAMED = 0.6
 MOST = 0.99
 """Nothing that is read off a few signals is certain."""
 
+RESUMED = "resumed_at"
+"""Fact: the first step of the run since it last began again."""
+
 WEAK = 0.01
 """KL coefficient below which the term is weaker than what frameworks ship (0.04 to 0.2)."""
 
@@ -35,10 +39,18 @@ FAST = 1e-5
 
 _KL_COEFFICIENT = ("beta", "kl_coef", "kl_loss_coef")
 
+MOST_CLUES = 32
+"""Clues of one cause that are looked at."""
+
+LONGEST_TEXT = 1000
+"""Characters kept of one text of a cause: those of plug-ins may have no end."""
+
+_BELIEFS = ((0.9, "very likely"), (0.75, "likely"), (NAMED, "probably"))
+
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """One incident, as a cause sees it; steps as in Incident."""
+    """One incident, as a cause sees it; steps as in Incident. It came so many `times`."""
 
     detector: str
     severity: Severity
@@ -48,6 +60,7 @@ class Sign:
     evidence: Mapping[str, float | str] = field(default_factory=dict)
     last_good_step: int | None = None
     rank: int | None = None
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +99,15 @@ class Clue:
     text: str
     step: int | None = None
 
+    @property
+    def dated(self) -> str:
+        """The clue and since when.
+
+        >>> Clue(0.5, "KL is 2 nats.", 286).dated
+        'since step 286: KL is 2 nats.'
+        """
+        return self.text if self.step is None else f"since step {self.step}: {self.text}"
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
@@ -101,6 +123,16 @@ class Diagnosis:
     evidence: tuple[Clue, ...]
     remedy: str
     last_good_step: int | None = None
+
+    @property
+    def belief(self) -> str:
+        """The confidence in words, and as a number.
+
+        >>> Diagnosis("storm", "storm", 0.826, None, (), "Stay in.").belief
+        'likely, 83 %'
+        """
+        words = next((word for least, word in _BELIEFS if self.confidence >= least), "perhaps")
+        return f"{words}, {100 * self.confidence:.0f} %"
 
 
 class Cause(Protocol):
@@ -166,11 +198,20 @@ def diagnose(scene: Scene, causes: Mapping[str, Cause]) -> Diagnosis | None:
 
 
 def _weighed(name: str, cause: Cause, scene: Scene) -> Diagnosis | None:
-    clues = sorted(cause.clues(scene), key=lambda clue: inf if clue.step is None else clue.step)
+    told = (_sound(clue) for clue in islice(cause.clues(scene), MOST_CLUES))
+    clues = sorted(told, key=lambda clue: inf if clue.step is None else clue.step)
     confidence = min(MOST, 1.0 - prod(1.0 - clue.weight for clue in clues))
     if confidence < NAMED:
         return None
     first = scene.first(*cause.explains)
     good = None if first is None else first.last_good_step
-    remedy = cause.remedy(scene)
-    return Diagnosis(name, cause.title, confidence, cause.severity, tuple(clues), remedy, good)
+    title, remedy = str(cause.title)[:LONGEST_TEXT], str(cause.remedy(scene))[:LONGEST_TEXT]
+    return Diagnosis(name, title, confidence, cause.severity, tuple(clues), remedy, good)
+
+
+def _sound(clue: Clue) -> Clue:
+    """The clue as it can be stored and sent. Raises ValueError where it means nothing."""
+    if not 0.0 <= clue.weight <= 1.0:
+        raise ValueError(f"a clue must weigh 0 to 1, and one weighs {clue.weight}")
+    step = None if clue.step is None else int(clue.step)
+    return Clue(float(clue.weight), str(clue.text)[:LONGEST_TEXT], step)

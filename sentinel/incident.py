@@ -129,6 +129,29 @@ class Page:
         suffix = f"-{severity}" if self.reason is Reason.WORSENED else ""
         return f"{self.incident.name}:{self.reason.value}{suffix}"
 
+    @property
+    def subject(self) -> str:
+        """What it is about in a few words: the cause, or what found the incident."""
+        return self.incident.key.detector if self.diagnosis is None else self.diagnosis.title
+
+    @property
+    def remedy(self) -> str:
+        """What to do: about the cause, where there is one."""
+        return self.incident.remedy if self.diagnosis is None else self.diagnosis.remedy
+
+    @property
+    def onset_step(self) -> int:
+        """Where the first of its incidents began, or what speaks for its cause."""
+        clues = () if self.diagnosis is None else self.diagnosis.evidence
+        dated = [clue.step for clue in clues if clue.step is not None]
+        return min([each.onset_step for each in (self.incident, *self.others)] + dated)
+
+    @property
+    def last_good_step(self) -> int | None:
+        """Step of the last checkpoint before anything of it began, where there is one."""
+        told = self.incident if self.diagnosis is None else self.diagnosis
+        return told.last_good_step
+
 
 @dataclass
 class IncidentBook:

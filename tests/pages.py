@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sentinel.diagnosis import Clue, Diagnosis
 from sentinel.finding import Finding, Severity
 from sentinel.incident import Incident, Key, Page, Reason, State
 from sentinel.record import WHOLE_RUN
@@ -41,3 +42,26 @@ def page(
             incident, state=State.RESOLVED, resolved_step=120, resolved_time=NOW + 60
         )
     return Page(reason, incident, 120, NOW + 60)
+
+
+def diagnosed(told=None, *, others=("reward_collapse",), **changes):
+    """That page with a cause and other incidents; `changes` are fields of the diagnosis."""
+    told = told or page()
+    known = Diagnosis(
+        cause="policy_collapse",
+        title="policy collapse",
+        confidence=0.826,
+        severity=Severity.CRITICAL,
+        evidence=(
+            Clue(0.5, "KL is 2 nats.", 86),
+            Clue(0.5, "The reward fell.", 95),
+            Clue(0.3, "The KL coefficient is 0.0001."),
+        ),
+        remedy="Go back, and raise `beta`.",
+        last_good_step=80,
+    )
+    beside = [
+        page(detector=name, severity=Severity.WARNING, summary="It fell.").incident
+        for name in others
+    ]
+    return replace(told, diagnosis=replace(known, **changes), others=tuple(beside))

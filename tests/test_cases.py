@@ -10,7 +10,7 @@ import pytest
 from verdicts import incident
 
 from sentinel.cases import ENDINGS, JOINS_WITHIN, CaseBook
-from sentinel.diagnosis import Clue, Scene, seen
+from sentinel.diagnosis import RESUMED, Clue, Scene, seen
 from sentinel.finding import Severity
 from sentinel.incident import Page, Reason, State
 from sentinel.record import WHOLE_RUN, Event, Record
@@ -144,6 +144,42 @@ def test_quiet_news_may_name_the_cause_of_a_case(house):
     assert house.hear(found("wind", Severity.INFO)) == [(Reason.WORSENED, "rain")]
 
 
+def test_what_is_noted_beside_a_case_names_no_cause_that_has_nothing_to_do_with_it(house):
+    house.hear(found("wind", Severity.INFO), found("rain", Severity.INFO))
+
+    assert house.hear(found("theft")) == [(Reason.OPENED, "theft")]
+    assert house.page().diagnosis is None
+
+
+class Seen(Storm):
+    """Tells what it was shown."""
+
+    def clues(self, scene: Scene) -> Iterable[Clue]:
+        times = {name: sign.times for name, sign in scene.signs.items()}
+        yield Clue(0.9, f"{times} {scene.facts.get(RESUMED)}")
+
+
+def test_a_cause_knows_how_often_something_came():
+    house = House(CaseBook({"seen": Seen()}))
+    house.hear(found("wind", Severity.INFO, flaps=2))
+    house.hear(found("rain"), found("wind", episode=2))
+
+    assert "'wind': 4" in house.page().diagnosis.evidence[0].text
+
+
+def test_a_cause_knows_where_a_run_went_on_after_it_had_begun_again():
+    house = House(CaseBook({"seen": Seen()}))
+    house.hear(event=Event.START)
+    house.hear(found("wind"))
+    assert "None" in house.page().diagnosis.evidence[0].text
+
+    house.hear(event=Event.START)
+    house.hear()
+    house.hear(found("rain"))
+
+    assert "102" in house.page().diagnosis.evidence[0].text
+
+
 def test_what_was_over_long_ago_is_no_evidence(house):
     quiet = found("wind", Severity.INFO, state=State.FIRING)
     house.hear(quiet)
@@ -233,6 +269,37 @@ def test_a_cause_that_fails_costs_no_page():
 
     assert house.hear(found("wind"), found("rain")) == [(Reason.OPENED, "wind")]
     assert house.page().diagnosis.cause == "storm"
+
+
+@pytest.mark.quiet
+@pytest.mark.parametrize("weight", [float("nan"), 1.5, -1.0, "0.5", None])
+def test_a_clue_that_weighs_nothing_sensible_costs_the_cause_and_no_page(weight):
+    class Odd(Storm):
+        def clues(self, scene):
+            yield Clue(weight, "It blows.", 3)
+            yield Clue(0.9, "It blows.", 3)
+
+    house = House(CaseBook({"odd": Odd()}))
+
+    assert house.hear(found("wind")) == [(Reason.OPENED, "wind")]
+    assert house.page().diagnosis is None
+
+
+def test_texts_of_a_cause_have_an_end():
+    class Wordy(Storm):
+        title = "storm " * 9999
+
+        def clues(self, scene):
+            while True:
+                yield Clue(0.5, "It blows. " * 9999, 3)
+
+        def remedy(self, scene):
+            return "Stay in. " * 9999
+
+    house = House(CaseBook({"wordy": Wordy()}))
+    house.hear(found("wind"))
+
+    assert len(freeze(house.page().diagnosis)) < 64_000
 
 
 def test_what_is_kept_of_a_run_does_not_grow_with_its_quiet_incidents(house):

@@ -5,10 +5,11 @@ from dataclasses import fields, is_dataclass, replace
 from typing import get_args, get_type_hints
 
 import pytest
-from pages import page
+from pages import diagnosed, page
 from pydantic import SecretStr
 
 from sentinel import discover
+from sentinel.diagnosis import Clue
 from sentinel.finding import Severity
 from sentinel.incident import Reason
 from sentinel.post import Stamped
@@ -26,6 +27,16 @@ HOSTILE = page(
     summary="\ud83d\x00" * 2000,
     evidence={"\x1b[31m": "x" * 9000, "nan": float("nan")}
     | {f"k{n}": float(n) for n in range(5000)},
+)
+WORDY = Clue(0.5, "\U0001f525" * 9000, 3)
+DIAGNOSED = diagnosed()
+HOSTILE_CAUSE = diagnosed(
+    HOSTILE,
+    others=["\U0001f525" * 9000] * 200,
+    cause="<@U1>" * 999,
+    title="<!here> \u202e" * 999,
+    evidence=(WORDY,) * 999,
+    remedy="\ud83d" * 9000,
 )
 
 
@@ -53,7 +64,7 @@ def test_is_a_dataclass_whose_every_setting_is_told(kind):
 
 
 def test_words_every_page_as_a_post(sink):
-    for told in [*PAGES, HOSTILE]:
+    for told in [*PAGES, HOSTILE, DIAGNOSED, HOSTILE_CAUSE]:
         post = sink.word(told, "0" * 32)
         assert post.url.startswith("https://")
         assert 0 < len(post.body) < 65536
@@ -85,6 +96,21 @@ def test_the_text_says_what_happened(sink):
 
     assert "KL is 2 nats." in body
     assert "grpo-7b" in body
+
+
+def test_the_text_says_what_is_behind_it_and_what_else_is(sink):
+    """The cause, how far it is believed in, why, what to do, and the other incidents."""
+    body = sink.word(DIAGNOSED, "a" * 32).body.decode()
+    words = ["policy collapse", "likely, 83 %", "since step 86: KL is 2 nats.", "reward_collapse"]
+
+    assert all(word.lower() in body.lower() for word in [*words, "raise", "step 95", "80"])
+    assert "Raise the KL coefficient." not in json.dumps(readable(body)), "whose advice counts?"
+
+
+def readable(body):
+    """What a receiver shows of a body; the whole page beside it is for programs."""
+    told = json.loads(body)
+    return {name: part for name, part in told.items() if name != "sentinel"}
 
 
 def test_nothing_printed_holds_a_secret(sink):

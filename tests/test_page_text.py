@@ -1,10 +1,11 @@
 """Page text: a stored page says what it said, and a damaged one says nothing else."""
 
 import json
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
-from pages import page
+from pages import diagnosed, page
 
 from sentinel.finding import Severity
 from sentinel.incident import Reason
@@ -17,6 +18,10 @@ def test_a_page_comes_back_as_it_was(reason, severity):
     told = page(reason, severity=severity, rank=3, onset_step=7, summary="KL «2» nats\n")
 
     assert decode(encode(told)) == told
+
+
+def test_a_cause_and_the_other_incidents_come_back_as_they_were():
+    assert decode(encode(diagnosed())) == diagnosed()
 
 
 class Odd:
@@ -42,6 +47,13 @@ def test_odd_evidence_costs_no_page():
         "f": "None",
         "g": 5.0,
     }
+
+
+def test_odd_evidence_of_another_incident_costs_no_page_either():
+    other = page(evidence={"a": nan, "e": Odd()}).incident
+    (kept,) = decode(encode(replace(page(), others=(other,)))).others
+
+    assert kept.finding.evidence == {"a": "nan", "e": "odd"}
 
 
 def test_half_a_character_costs_no_page():

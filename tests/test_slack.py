@@ -5,9 +5,10 @@ import unicodedata
 from dataclasses import replace
 
 import pytest
-from pages import page
+from pages import diagnosed, page
 from pydantic import ValidationError
 
+from sentinel.diagnosis import Clue
 from sentinel.finding import Severity
 from sentinel.incident import Reason
 from sentinel.sinks.slack import Slack
@@ -77,6 +78,46 @@ def test_words_the_whole_page():
     }
 
 
+def test_a_cause_is_told_with_how_far_it_is_believed_in_and_why():
+    worded = message(diagnosed())
+    shown = [block["text"]["text"] for block in worded["blocks"] if "text" in block]
+
+    assert worded["text"] == (
+        ":red_circle: CRITICAL: policy collapse on grpo-7b. Likely, 83 %. KL is 2 nats."
+    )
+    assert shown == [
+        ":red_circle: CRITICAL: policy collapse on grpo-7b",
+        "\n• ".join(
+            [
+                "*Likely, 83 %*",
+                "since step 86: KL is 2 nats.",
+                "since step 95: The reward fell.",
+                "The KL coefficient is 0.0001.",
+            ]
+        ),
+        "*What to do*\nGo back, and raise \u02cbbeta\u02cb.",
+        "*Told of here as well*\n• reward_collapse, warning, since step 90",
+    ]
+    assert {"*Began at step*\n86", "*Last checkpoint before*\nstep 80"} <= set(texts(diagnosed()))
+
+
+def test_incidents_without_a_cause_are_named_beside_the_first():
+    told = replace(page(), others=diagnosed().others)
+
+    assert texts(told)[0] == texts(page())[0]
+    assert "*Told of here as well*\n• reward_collapse, warning, since step 90" in texts(told)
+    assert "*What to do*\nRaise the KL coefficient." in texts(told)
+
+
+def test_the_end_of_a_case_names_its_cause():
+    worded = message(diagnosed(page(Reason.RESOLVED)))
+
+    assert worded["text"] == (
+        ":white_check_mark: RESOLVED: policy collapse on grpo-7b. "
+        "Over since step 120. It was: KL is 2 nats."
+    )
+
+
 def section(text):
     return {"type": "section", "text": markdown(text)}
 
@@ -129,7 +170,9 @@ HOSTILE = [
 def test_what_others_wrote_can_do_nothing(text):
     """In a run's name, a metric's name, a summary or evidence alike."""
     told = page(run=text, detector=text, summary=text, evidence={text: text})
-    shown = "\n".join(texts(told))
+    of_cause = {"title": text, "cause": text, "remedy": text, "evidence": (Clue(0.5, text, 3),)}
+    named = diagnosed(told, others=[text], **of_cause)
+    shown = "\n".join([*texts(told), *texts(named)])
 
     assert "<" not in shown
     assert ">" not in shown
@@ -149,16 +192,24 @@ def test_everything_stays_within_the_limits_of_slack():
             summary=long,
             evidence={f"{long}{n}": long for n in range(99)},
         )
-        worded = message(told)
-        blocks = worded["blocks"]
+        told = replace(told, incident=replace(told.incident, remedy=long), notes=(long,) * 9)
+        clues = tuple(Clue(0.5, long, step) for step in range(99))
+        named = diagnosed(told, others=[long] * 99, title=long, remedy=long, evidence=clues)
+        for each in (told, named, replace(named, reason=Reason.RESOLVED)):
+            hold(each)
 
-        assert len(blocks[0]["text"]["text"]) <= 150
-        assert len(blocks) <= 50
-        for block in blocks[1:]:
-            assert len(block.get("text", {}).get("text", "")) <= 3000
-            assert len(block.get("fields", [])) <= 10
-            assert all(len(field["text"]) <= 2000 for field in block.get("fields", []))
-        assert sum(len(text) for text in texts(told)) < 10_000
+
+def hold(told):
+    """Every limit of Slack, where something new is told and where it is over."""
+    blocks = message(told)["blocks"]
+
+    assert len(blocks[0]["text"]["text"]) <= 150
+    assert len(blocks) <= 50
+    for block in blocks[1:]:
+        assert len(block.get("text", {}).get("text", "")) <= 3000
+        assert len(block.get("fields", [])) <= 10
+        assert all(len(field["text"]) <= 2000 for field in block.get("fields", []))
+    assert sum(len(text) for text in texts(told)) < 13_000
 
 
 def test_never_cuts_an_escape_in_two():

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf, nan
 
 import pytest
-from pages import page
+from pages import diagnosed, page
 from pydantic import ValidationError
 
 from sentinel.finding import Severity
@@ -85,6 +85,52 @@ def test_the_whole_incident_is_beside_the_alert():
     assert (incident["state"], incident["severity"]) == ("firing", "critical")
     assert (incident["onset_step"], incident["opened_step"]) == (90, 100)
     assert incident["finding"]["evidence"] == {"kl": "nan", "limit": "inf", "why": "x", "steps": 3}
+
+
+def test_a_cause_is_in_the_annotations_and_labels_stay_those_of_the_first_incident():
+    """Else the end of a case that was named meanwhile would not match its beginning."""
+    plain, named = body(page()), body(diagnosed())
+
+    for part in ("groupKey", "groupLabels", "commonLabels"):
+        assert named[part] == plain[part]
+    assert named["alerts"][0]["fingerprint"] == plain["alerts"][0]["fingerprint"]
+    assert named["commonAnnotations"] == {
+        "summary": "policy collapse (likely, 83 %): KL is 2 nats.",
+        "description": "Go back, and raise `beta`.",
+        "cause": "policy_collapse",
+        "confidence": "0.83",
+        "evidence": "since step 86: KL is 2 nats.\nsince step 95: The reward fell.\n"
+        "The KL coefficient is 0.0001.",
+    }
+
+
+def test_the_diagnosis_and_the_other_incidents_are_there_for_programs():
+    told = body(diagnosed())["sentinel"]
+
+    assert told["diagnosis"]["cause"] == "policy_collapse"
+    assert told["diagnosis"]["evidence"][0] == {"weight": 0.5, "text": "KL is 2 nats.", "step": 86}
+    assert told["diagnosis"]["last_good_step"] == 80
+    assert told["others"] == [
+        {
+            "incident_name": "grpo-7b/reward_collapse#1",
+            "detector": "reward_collapse",
+            "severity": "warning",
+            "state": "firing",
+            "onset_step": 90,
+            "opened_step": 100,
+            "summary": "It fell.",
+        }
+    ]
+
+
+def test_a_message_that_grows_too_large_says_less_and_stays_the_same_alert():
+    fire = "\U0001f525" * 5000
+    told = page(evidence={f"{fire}{n}": fire for n in range(99)})
+    large = diagnosed(told, others=[fire] * 99, remedy=fire)
+
+    assert len(Webhook(url=URL).word(large, "abc").body) < 65_536
+    assert body(large)["commonLabels"] == body(page())["commonLabels"]
+    assert body(large)["sentinel"]["incident"]["key"]["detector"] == "kl_blowup"
 
 
 def test_times_that_are_none_cost_no_page():

@@ -29,8 +29,9 @@ def encode(page: Page) -> str:
     Evidence of any type is kept as a number or as text, so that an odd value costs no alert.
     """
     stored = asdict(_Stored(page.incident.name, page))
-    finding = stored["page"]["incident"]["finding"]
-    finding["evidence"] = _plain_evidence(finding["evidence"])
+    for incident in (stored["page"]["incident"], *stored["page"]["others"]):
+        finding = incident["finding"]
+        finding["evidence"] = _plain_evidence(finding["evidence"])
     text = json.dumps(stored, ensure_ascii=False, default=_plain)
     return text.encode("utf-8", "replace").decode()
 

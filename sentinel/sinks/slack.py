@@ -16,6 +16,7 @@ from pydantic import ConfigDict, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
 from sentinel.address import url_refusal
+from sentinel.diagnosis import Diagnosis
 from sentinel.finding import Severity
 from sentinel.incident import Incident, Page, Reason
 from sentinel.post import Post
@@ -28,8 +29,9 @@ _LIGHTS = {
 }
 _RESOLVED = ":white_check_mark:"
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "\uff20", "`": "\u02cb"}
-_SENTENCE, _FIELD, _NAME, _WORD = 1500, 200, 60, 40
-_MOST_NUMBERS = 12
+_SENTENCE, _FIELD, _NAME, _TITLE, _WORD = 1500, 200, 60, 44, 40
+_MOST_NUMBERS, _MOST_CLUES, _MOST_OTHERS = 12, 8, 8
+_CLUE, _NOTE = 300, 500
 _LINK_SAFE = ":/?#[]@!$&'()*+,;=%-._~"
 
 
@@ -75,18 +77,20 @@ class Slack:
         return status == 200 and body.strip() == "ok"
 
     def _blocks(self, page: Page, identity: str) -> list[dict[str, Any]]:
-        incident = page.incident
+        known = page.diagnosis if page.reason is not Reason.RESOLVED else None
         blocks = [
             {"type": "header", "text": {"type": "plain_text", "text": _headline(page)}},
-            _section(_sentence(page)),
+            _section(_sentence(page) if known is None else _reasons(known)),
             {"type": "section", "fields": [_markdown(text) for text in _fields(page)]},
         ]
-        if incident.finding.evidence:
-            blocks.append(_section(_numbers(incident)))
-        if page.reason is not Reason.RESOLVED and incident.remedy:
-            blocks.append(_section(f"*What to do*\n{_safe(incident.remedy, _SENTENCE)}"))
+        if known is None and page.incident.finding.evidence:
+            blocks.append(_section(_numbers(page.incident)))
+        if page.reason is not Reason.RESOLVED and page.remedy:
+            blocks.append(_section(f"*What to do*\n{_safe(page.remedy, _SENTENCE)}"))
+        if page.others:
+            blocks.append(_section(_others(page)))
         if page.notes:
-            blocks.append(_section("\n".join(_safe(note, _SENTENCE) for note in page.notes[:2])))
+            blocks.append(_section("\n".join(_safe(note, _NOTE) for note in page.notes[:2])))
         return [*blocks, {"type": "context", "elements": self._context(page, identity)}]
 
     def _context(self, page: Page, identity: str) -> list[dict[str, Any]]:
@@ -101,7 +105,7 @@ class Slack:
 
 def _headline(page: Page) -> str:
     key, severity = page.incident.key, page.incident.severity
-    subject = f"{_safe(key.detector, _WORD)} on {_safe(key.run, _NAME)}"
+    subject = f"{_safe(page.subject, _TITLE)} on {_safe(key.run, _NAME)}"
     if page.reason is Reason.RESOLVED:
         return f"{_RESOLVED} RESOLVED: {subject}"
     worse = "WORSE, now " if page.reason is Reason.WORSENED else ""
@@ -112,7 +116,32 @@ def _sentence(page: Page) -> str:
     summary = _safe(page.incident.finding.summary, _SENTENCE)
     if page.reason is Reason.RESOLVED:
         return f"Over since step {page.step}. It was: {summary}"
-    return summary
+    if page.diagnosis is None:
+        return summary
+    return f"{_capital(page.diagnosis.belief)}. {summary}"
+
+
+def _reasons(diagnosis: Diagnosis) -> str:
+    """How far the cause is believed in, and why, in the order it began."""
+    clues = diagnosis.evidence
+    lines = [f"• {_safe(clue.dated, _CLUE)}" for clue in clues[:_MOST_CLUES]]
+    if len(clues) > _MOST_CLUES:
+        lines.append(f"and {len(clues) - _MOST_CLUES} more")
+    return "\n".join([f"*{_capital(diagnosis.belief)}*", *lines])
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _others(page: Page) -> str:
+    lines = [
+        f"• {_safe(each.key.detector, _WORD)}, {each.severity.value}, since step {each.onset_step}"
+        for each in page.others[:_MOST_OTHERS]
+    ]
+    if len(page.others) > _MOST_OTHERS:
+        lines.append(f"and {len(page.others) - _MOST_OTHERS} more")
+    return "*Told of here as well*\n" + "\n".join(lines)
 
 
 def _fields(page: Page) -> list[str]:
@@ -120,7 +149,7 @@ def _fields(page: Page) -> list[str]:
     fields = {
         "Run": incident.key.run,
         "Step": str(page.step),
-        "Began at step": str(incident.onset_step),
+        "Began at step": str(page.onset_step),
         "Detector": incident.key.detector,
         "Signal": incident.signal,
         "Severity": incident.severity.value,
@@ -128,8 +157,8 @@ def _fields(page: Page) -> list[str]:
     culprit = incident.finding.rank if incident.key.rank == WHOLE_RUN else incident.key.rank
     if culprit is not None:
         fields["Rank"] = str(culprit)
-    if incident.last_good_step is not None:
-        fields["Last checkpoint before"] = f"step {incident.last_good_step}"
+    if page.last_good_step is not None:
+        fields["Last checkpoint before"] = f"step {page.last_good_step}"
     if incident.flaps:
         fields["Came back"] = f"{incident.flaps} times" if incident.flaps > 1 else "once"
     return [f"*{name}*\n{_safe(text, _FIELD)}" for name, text in fields.items()]

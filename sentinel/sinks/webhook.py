@@ -1,7 +1,9 @@
 """Webhook: one page as JSON, in the shape that Alertmanager sends, signed as Standard Webhooks.
 
-What already reads Alertmanager's webhooks (version 4) reads these; the object `sentinel` beside
-the alert holds the whole incident. With a `secret`, the signature is the base64 of
+What already reads Alertmanager's webhooks (version 4) reads these. The labels are those of the
+incident that came first, so that what resolves matches what fired; the object `sentinel` beside
+the alert holds that incident whole, what is behind it, and the others that are told of with it.
+With a `secret`, the signature is the base64 of
 HMAC-SHA256(key, "{webhook-id}.{webhook-timestamp}.{body}"), and `webhook-id` is the same on every
 try, so that a receiver can drop repeats.
 """
@@ -31,7 +33,10 @@ _NEVER = "0001-01-01T00:00:00Z"
 """What Alertmanager writes for the end of an alert that still fires."""
 
 _PREFIX = "whsec_"
-_LONGEST_TEXT, _MOST_ENTRIES = 1000, 64
+_LABEL = 1000
+_MOST_BYTES = 60_000
+_ROOMS = ((1000, 64), (250, 32), (60, 20))
+"""Characters of a text and entries of a table at most; the next where a message grows too large."""
 
 
 @dataclass(config=ConfigDict(extra="forbid", hide_input_in_errors=True))
@@ -103,17 +108,27 @@ def _key(secret: SecretStr) -> bytes:
 
 
 def _body(page: Page, identity: str) -> bytes:
+    for longest, most in _ROOMS:
+        message = _message(page, identity, longest, most)
+        body = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
+        if len(body) <= _MOST_BYTES:
+            break
+    return body
+
+
+def _message(page: Page, identity: str, longest: int, most: int) -> dict[str, Any]:
     incident = page.incident
     status = "resolved" if page.reason is Reason.RESOLVED else "firing"
-    labels, annotations = _labels(incident), _annotations(incident)
-    group = {"run": incident.key.run, "alertname": incident.key.detector}
-    message = {
+    # Receivers match by labels, so these do not depend on how much room there is.
+    labels = {name: text[:_LABEL] for name, text in _labels(incident).items()}
+    annotations = _plain(_annotations(page), longest, most)
+    return {
         "version": "4",
-        "groupKey": incident.name,
+        "groupKey": incident.name[:_LABEL],
         "truncatedAlerts": 0,
         "status": status,
         "receiver": "sentinel",
-        "groupLabels": group,
+        "groupLabels": {name: labels[name] for name in ("run", "alertname")},
         "commonLabels": labels,
         "commonAnnotations": annotations,
         "externalURL": "",
@@ -130,14 +145,25 @@ def _body(page: Page, identity: str) -> bytes:
                 ],
             }
         ],
-        "sentinel": {
-            "identity": identity,
-            "page": page.name,
-            "incident_name": incident.name,
-            **asdict(page),
-        },
+        "sentinel": _plain(_whole(page, identity), longest, most),
     }
-    return json.dumps(_plain(message), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _whole(page: Page, identity: str) -> dict[str, Any]:
+    others = [
+        {
+            "incident_name": each.name,
+            "detector": each.key.detector,
+            "severity": each.severity,
+            "state": each.state,
+            "onset_step": each.onset_step,
+            "opened_step": each.opened_step,
+            "summary": each.finding.summary,
+        }
+        for each in page.others
+    ]
+    known = {"identity": identity, "page": page.name, "incident_name": page.incident.name}
+    return known | asdict(replace(page, others=())) | {"others": others}
 
 
 def _labels(incident: Incident) -> dict[str, str]:
@@ -153,23 +179,32 @@ def _labels(incident: Incident) -> dict[str, str]:
     return labels
 
 
-def _annotations(incident: Incident) -> dict[str, str]:
-    return {"summary": incident.finding.summary, "description": incident.remedy}
+def _annotations(page: Page) -> dict[str, str]:
+    summary = page.incident.finding.summary
+    if page.diagnosis is None:
+        return {"summary": summary, "description": page.remedy}
+    return {
+        "summary": f"{page.subject} ({page.diagnosis.belief}): {summary}",
+        "description": page.remedy,
+        "cause": page.diagnosis.cause,
+        "confidence": f"{page.diagnosis.confidence:.2f}",
+        "evidence": "\n".join(clue.dated for clue in page.diagnosis.evidence),
+    }
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, longest: int, most: int) -> Any:
     """`value` as strict JSON of bounded size: no text and no table in it is without end."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):
-        pairs = list(value.items())[:_MOST_ENTRIES]
-        return {str(name)[:_LONGEST_TEXT]: _plain(inner) for name, inner in pairs}
+        pairs = list(value.items())[:most]
+        return {str(name)[:longest]: _plain(inner, longest, most) for name, inner in pairs}
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
+        return [_plain(inner, longest, most) for inner in value[:most]]
     if isinstance(value, float) and not isfinite(value):
         # JSON has no such numbers, and strict receivers refuse a text that has.
         return str(value)
-    return value[:_LONGEST_TEXT] if isinstance(value, str) else value
+    return value[:longest] if isinstance(value, str) else value
 
 
 def _moment(seconds: float | None) -> str:
