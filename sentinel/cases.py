@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sentinel.diagnosis import Cause, Diagnosis, Scene, Sign, diagnose
+from sentinel.diagnosis import RESUMED, Cause, Diagnosis, Scene, Sign, diagnose
 from sentinel.finding import Severity
 from sentinel.incident import Incident, Page, Reason, State
 from sentinel.record import WHOLE_RUN, Event, Record
@@ -65,11 +65,13 @@ class Case:
 class RunCases:
     """The cases of one run, and what a cause may want to know of it.
 
-    `noted` are incidents that nobody was told of and that may yet be evidence, by name, each with
-    the count of steps at which it last moved.
+    `restarted` is whether the run began again and has not stepped since. `noted` are incidents that
+    nobody was told of and that may yet be evidence, by name, each with the count of steps at which
+    it last moved.
     """
 
     steps: int = 0
+    restarted: bool = False
     facts: dict[str, str | float] = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
     noted: dict[str, tuple[int, Incident]] = field(default_factory=dict)
@@ -82,6 +84,10 @@ class RunCases:
             self.facts.update(record.facts)
         elif record.event in _TOLD:
             self.values.update(record.values)
+        if record.event is Event.START:
+            self.restarted = record.attempt > 0 or self.steps > 0
+        elif record.event is Event.STEP and self.restarted:
+            self.restarted, self.facts[RESUMED] = False, record.step
         self.steps += record.event is Event.STEP
 
     def note(self, incident: Incident) -> None:
@@ -108,9 +114,8 @@ class RunCases:
         beside = (incident for _, incident in self.noted.values())
         for incident in (*case.incidents.values(), *beside):
             sign = _sign(incident)
-            known = signs.setdefault(sign.detector, sign)
-            if sign.onset_step < known.onset_step:
-                signs[sign.detector] = sign
+            known = signs.get(sign.detector)
+            signs[sign.detector] = sign if known is None else _merged(known, sign)
         return Scene(signs, self.facts, self.values)
 
 
@@ -191,13 +196,22 @@ class CaseBook:
         if case.over.issuperset(case.incidents):
             return Reason.RESOLVED
         before = case.diagnosis
-        case.diagnosis = diagnose(run.scene(case), self.causes) or before
+        known = {incident.key.detector for incident in case.incidents.values()}
+        # What is noted beside a case is evidence for what may be behind it, and for nothing else.
+        behind = {name: each for name, each in self.causes.items() if known & each.explains}
+        case.diagnosis = diagnose(run.scene(case), behind) or before
         louder = case.grow_louder()
         if reason is Reason.OPENED:
             return reason
         if louder:
             return Reason.WORSENED
         return reason if case.diagnosis == before else Reason.UPDATED
+
+
+def _merged(one: Sign, other: Sign) -> Sign:
+    """Two incidents of one detector: the one that began first, and how often in all."""
+    first = other if other.onset_step < one.onset_step else one
+    return replace(first, times=one.times + other.times)
 
 
 def _sign(incident: Incident) -> Sign:
@@ -212,4 +226,5 @@ def _sign(incident: Incident) -> Sign:
         finding.evidence,
         incident.last_good_step,
         rank,
+        incident.flaps + 1,
     )
