@@ -1,11 +1,13 @@
-"""How often the detectors are wrong on synthetic runs, and how soon they are right.
+"""Who finds what is wrong with a training run, how soon, and how often nothing is: ours and others.
 
-    python benchmarks/detection.py [--runs 100] [--seed 20000]
+    python benchmarks/detection.py [--runs 50] [--corpus FOLDER] [--logs FOLDER] [--docs]
+    python benchmarks/detection.py peer NAME FILE
 
-Healthy runs give false alarms per 10,000 points, at warning or worse. Faulty ones give, for each
-severity, the share found, then the median and 90th percentile of points from onset to page. Healthy
-runs may stand still too: there a plateau is false where the loss without its noise fell over 2 %
-in the window spoken of. The seeds are not those the defaults were chosen on.
+All detectors, at their defaults and through the engine, and the rules of the peers, on (a)
+synthetic runs that this makes, (b) a folder of labelled logs that brings its own score.py, (c) runs
+of real trainers that `failing_runs.py` makes. The unit is the incident at warning or worse. The
+seeds are for reporting; whoever changes a default looks at those of --tune. `peer` prints the
+alarms of one judge on one log, a JSON object a line. How and why: docs/detection.md.
 """
 
 from __future__ import annotations
@@ -13,141 +15,92 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from math import log
 from pathlib import Path
-from statistics import median, quantiles
-
-from rich.console import Console
-from rich.table import Table
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from policy_runs import policy_run
-from runs import SEVERITIES, Run, rl_run, sft_run
+from detection_logs import lines, scored, verdicts
+from detection_score import NONE
+from detection_suite import everybody, judged, suite
+from detection_tables import SYNTHETIC, put, rows, title
 
-from sentinel.detectors.entropy_collapse import EntropyCollapse
-from sentinel.detectors.kl_blowup import KlBlowup
-from sentinel.detectors.length_collapse import LengthCollapse
-from sentinel.detectors.length_explosion import LengthExplosion
-from sentinel.detectors.loss_plateau import LossPlateau
-from sentinel.detectors.reward_collapse import RewardCollapse
-from sentinel.engine import Engine
-from sentinel.finding import Detector, Severity
-from sentinel.incident import Page, Reason
+REPORTING, TUNING = 7_000_000, 1_000_000
+"""First seeds. Nobody has chosen a default by looking at the reporting ones."""
 
-POLICY = {
-    "entropy_collapse": EntropyCollapse,
-    "length_explosion": LengthExplosion,
-    "length_collapse": LengthCollapse,
-}
-"""Detectors that are shown runs with entropy and length."""
-
-FAULTY = 50_000
-"""Seeds of faulty runs begin this far above those of healthy ones."""
-
-
-@dataclass
-class Tally:
-    """What became of a set of runs."""
-
-    points: int = 0
-    alarms: int = 0
-    critical: int = 0
-    delays: list[int] = field(default_factory=list)
-    runs: int = 0
-    early: int = 0
-
-
-def pages(name: str, make: Callable[[], Detector], run: Run) -> list[Page]:
-    """Pages at warning or worse, through the engine itself."""
-    engine = Engine({name: make})
-    due = [page for record in run.records() for page in engine.feed(record).pages]
-    loud = [p for p in due if p.incident.severity is not Severity.INFO]
-    return [page for page in loud if page.reason is not Reason.RESOLVED]
-
-
-def is_true(page: Page, run: Run) -> bool:
-    """Whether a plateau in a healthy run is one."""
-    points = page.incident.finding.evidence.get("points")
-    if not isinstance(points, float) or not len(run.truth):
-        return False
-    now = page.step // run.every - 1
-    return bool(log(run.truth[max(0, now - int(points))] / run.truth[now]) <= 0.02)
-
-
-def healthy(name: str, make: Callable[[], Detector], runs: list[Run]) -> Tally:
-    """Count pages, each of which is a false one unless the run stood still."""
-    tally = Tally()
-    for run in runs:
-        due = [page for page in pages(name, make, run) if not is_true(page, run)]
-        tally.points += len(run)
-        tally.alarms += len({page.incident.name for page in due})
-        tally.critical += sum(page.incident.severity is Severity.CRITICAL for page in due)
-    return tally
-
-
-def faulty(name: str, make: Callable[[], Detector], runs: list[Run]) -> Tally:
-    """Take the first page at or after the onset for the detection."""
-    tally = Tally(runs=len(runs))
-    for run in runs:
-        onset = run.onset or 0
-        due = [page.step for page in pages(name, make, run)]
-        tally.early += any(step < onset for step in due)
-        found = [step for step in due if step >= onset]
-        if found:
-            tally.delays.append((found[0] - onset) // run.every)
-    return tally
-
-
-def cell(tally: Tally) -> str:
-    """Share found, then median and 90th percentile of the delay."""
-    share = f"{100 * len(tally.delays) / tally.runs:.0f} %"
-    if len(tally.delays) < 2:
-        return share
-    late = quantiles(tally.delays, n=10)[-1]
-    return f"{share}  {median(tally.delays):.0f} / {late:.0f}"
-
-
-def made(name: str, seed: int, fault: str = "", severity: str = "moderate") -> Run:
-    """A run of the kind that this detector judges."""
-    if name == "loss_plateau":
-        return sft_run(seed, fault)
-    return (policy_run if name in POLICY else rl_run)(seed, fault, severity)
-
-
-def row(table: Table, name: str, make: Callable[[], Detector], count: int, seed: int) -> None:
-    """Measure one detector into one row."""
-    rl = name != "loss_plateau"
-    sound = [made(name, seed + i) for i in range(count)]
-    began = time.process_time()
-    calm = healthy(name, make, sound)
-    spent = time.process_time() - began
-    cells = []
-    for severity in SEVERITIES:
-        seeds = range(seed + FAULTY, seed + FAULTY + count)
-        bad = [made(name, s, name, severity) for s in seeds]
-        cells.append(cell(faulty(name, make, bad)) if rl or severity == "severe" else "")
-    rate = f"{1e4 * calm.alarms / calm.points:.2f} ({calm.alarms}, {calm.critical} critical)"
-    table.add_row(name, f"{calm.points:,}", rate, *cells, f"{1e6 * spent / calm.points:.0f}")
+SHOWN = ("recall_high", "macro_recall_high", "false_per_10k_points", "false_critical")
 
 
 def main() -> None:
-    """Measure and print."""
+    """Judge one log, or measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=20_000)
+    parser.add_argument("word", nargs="*", help="peer NAME FILE")
+    parser.add_argument("--runs", type=int, default=50, help="healthy runs of each kind")
+    parser.add_argument("--seed", type=int, default=REPORTING)
+    parser.add_argument("--tune", action="store_true", help="the seeds that may be looked at")
+    parser.add_argument("--only", default="", help="judges, by comma")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--corpus", type=Path, help="folder with index.jsonl, score.py above it")
+    parser.add_argument("--logs", type=Path, help="folder that failing_runs.py wrote")
+    parser.add_argument(
+        "--docs", action="store_true", help="write the tables into docs/detection.md"
+    )
+    parser.add_argument("--json", action="store_true", help="kept for scorers that add it")
     args = parser.parse_args()
-    table = Table("", "healthy points", "false per 10k", *SEVERITIES, "us per record")
-    for name, make in (
-        ("kl_blowup", KlBlowup),
-        ("reward_collapse", RewardCollapse),
-        ("loss_plateau", LossPlateau),
-        *POLICY.items(),
-    ):
-        row(table, name, make, args.runs, args.seed)
-    Console(width=120).print(table)
+    if args.word:
+        sys.exit(_peer(args.word, parser))
+    only = tuple(filter(None, args.only.split(",")))
+    tables = {}
+    if args.runs:
+        tables |= _synthetic(args, only)
+    if args.corpus:
+        tables["labelled-logs"] = _corpus(scored(args.corpus, everybody(only)))
+    for name, text in tables.items():
+        print(f"\n## {name}\n\n{text}")
+        if args.docs:
+            put(name, text)
+
+
+def _synthetic(args: argparse.Namespace, only: tuple[str, ...]) -> dict[str, str]:
+    seed = TUNING if args.tune else args.seed
+    specs = list(suite(seed, args.runs, max(2, args.runs // 5)))
+    began = time.process_time()
+    outcomes = judged(specs, only, args.jobs)
+    spent = time.process_time() - began
+    print(f"{len(specs)} runs from seed {seed}, {spent:.0f} s of processor time in this process")
+    needs_ours = {"faults", "collapse"}
+    here = {n: t for n, t in SYNTHETIC.items() if "ours" in outcomes or n not in needs_ours}
+    return {name: table(outcomes) for name, table in here.items()}
+
+
+def _corpus(summaries: dict[str, dict[str, Any]]) -> str:
+    head = ["", "found of the sure", "macro recall", "false per 10k points", "false critical"]
+    return rows([*head, "median delay"], [[title(n), *_of_corpus(s)] for n, s in summaries.items()])
+
+
+def _of_corpus(summary: dict[str, Any]) -> list[str]:
+    high = summary["recall_high"]
+    delay = high["median_delay"]
+    return [
+        f"{high['found']} of {high['labels']}",
+        f"{summary['macro_recall_high']:.2f}",
+        f"{summary['false_per_10k_points']:.1f} ({summary['false']} in {summary['points']:,})",
+        str(summary["false_critical"]),
+        NONE if delay is None else f"{delay:g}",
+    ]
+
+
+def _peer(words: list[str], parser: argparse.ArgumentParser) -> int:
+    judges = everybody()
+    if len(words) != 3 or words[0] != "peer" or words[1] not in judges:
+        parser.error(f"give: peer NAME FILE, with NAME one of {', '.join(judges)}")
+    try:
+        said = verdicts(Path(words[2]), {words[1]: judges[words[1]]})
+    except (OSError, ValueError) as error:
+        print(f"cannot read {words[2]}: {error}", file=sys.stderr)
+        return 2
+    print(*lines(said[words[1]]), sep="\n")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,95 @@
+"""Whole synthetic runs: all that a trainer logs at once, healthy or with a fault of known onset.
+
+Where `tests/runs.py` makes the one signal a detector judges, here every detector meets every run. A
+fault takes with it what it would in earnest: answers without end are cut off and earn less, a
+policy without entropy earns no more. All randomness is the seed's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from runs import Series
+
+from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.testing import event
+
+REINFORCED = (
+    "kl_blowup", "reward_collapse", "entropy_collapse", "length_explosion", "repetition",
+    "reward_zero_variance", "policy_collapse",
+)  # fmt: skip
+SUPERVISED = (
+    "loss_spike", "loss_divergence", "overfitting", "oscillation", "grad_explosion",
+    "grad_vanishing", "nan_or_inf", "throughput_drop", "loss_plateau",
+)  # fmt: skip
+FAULTS = (*REINFORCED, *SUPERVISED)
+EARLY = ("kl_blowup", "reward_collapse", "entropy_collapse", "length_explosion", "loss_divergence")
+"""Faults that are also tried at point 30 of a short run."""
+
+HORIZON = {
+    "loss_spike": 60, "loss_divergence": 400, "reward_collapse": 100, "entropy_collapse": 200,
+    "policy_collapse": 200, "repetition": 100, "throughput_drop": 100, "nan_or_inf": 10,
+    "oscillation": 200, "overfitting": 10_000, "loss_plateau": 10_000,
+}  # fmt: skip
+"""Logged points after the onset in which an alarm is an answer; 150 for the others."""
+
+SAMPLED = 5
+"""Points from one look at the texts to the next."""
+
+
+@dataclass
+class Whole:
+    """A run: what was logged at each point, the events between, and what is wrong with it.
+
+    `onset` and `cliff` are points, counted from 0; a point is `every` steps. `truth` is the loss
+    without its noise.
+    """
+
+    seed: int
+    fault: str = ""
+    severity: str = ""
+    series: dict[str, Series] = field(default_factory=dict)
+    onset: int | None = None
+    cliff: int | None = None
+    every: int = 1
+    truth: Series = field(default_factory=lambda: np.zeros(0))
+    save_every: int = 100
+    eval_every: int = 0
+
+    def __len__(self) -> int:
+        return len(self.series["learning_rate"])
+
+    @property
+    def ends(self) -> int:
+        """Points that are judged: nothing is asked beyond the horizon."""
+        if self.onset is None:
+            return len(self)
+        return min(len(self), self.onset + HORIZON.get(self.fault, 150) + 1)
+
+    def point(self, step: int) -> int:
+        """Which logged point a step is."""
+        return step // self.every - 1
+
+    def records(self) -> Iterator[Record]:
+        apart = {"eval_loss", "sample_repetition"}
+        clock = np.cumsum(self.series["step_time"]) * self.every
+        for at in range(self.ends):
+            step, now = (at + 1) * self.every, float(clock[at])
+            values = {k: float(x[at]) for k, x in self.series.items() if k not in apart}
+            values |= {"global_step": float(step), "optimizer_steps": float(step)}
+            yield Record("run", WHOLE_RUN, step, now, Event.STEP, values)
+            if "sample_repetition" in self.series and at % SAMPLED == 0:
+                told = float(self.series["sample_repetition"][at])
+                yield event(Event.SAMPLE, step, time=now, sample_repetition=told)
+            if self.eval_every and at % self.eval_every == self.eval_every - 1:
+                held_out = float(self.series["eval_loss"][at])
+                yield event(Event.EVAL, step, time=now, eval_loss=held_out)
+            if at % self.save_every == self.save_every - 1:
+                yield event(Event.SAVE, step, time=now)

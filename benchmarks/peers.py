@@ -1,0 +1,302 @@
+"""The rules of others, each shown the same records as ours, and named in the words of ours.
+
+Where the peer itself can be imported, its own code judges; else its formula does, and `how` says
+so. A rule that goes on firing is one alarm, and so is one that fires anew within 50 points. All is
+set in the peers' favour: what falls when it fails is watched for falls alone, where one may choose,
+and no loss of a policy gradient is shown.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from math import isfinite, sqrt
+from typing import Any
+
+from detection_judges import Alarm, Judge, Judged
+
+from sentinel.record import Event, Record
+
+MUTE = 50
+"""Points in which a rule that fires again is muted."""
+
+UP = {
+    "loss": "loss_spike", "kl_ref": "kl_blowup", "grad_norm": "grad_explosion",
+    "completion_length": "length_explosion", "step_time": "throughput_drop",
+}  # fmt: skip
+DOWN = {
+    "reward": "reward_collapse", "entropy": "entropy_collapse", "grad_norm": "grad_vanishing",
+    "completion_length": "length_collapse",
+}  # fmt: skip
+"""What an alarm on a signal, in that direction, is an alarm of."""
+
+Said = Iterator[str]
+Rule = Callable[[Record], Said]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A rule: `start` gives one for a fresh run; `how` it came to be here."""
+
+    title: str
+    how: str
+    start: Callable[[], Rule]
+    present: Callable[[], bool] = lambda: True
+
+    def judge(self, records: Iterable[Record]) -> Judged:
+        """Its alarms."""
+        rule, judged = self.start(), Judged()
+        fired: dict[str, int] = {}
+        raised: dict[str, int] = {}
+        point, step = -1, None
+        for record in records:
+            if record.event is Event.STEP and record.step != step:
+                point, step = point + 1, record.step
+            for name in rule(_fit(record)):
+                goes_on = point - fired.get(name, -9) <= 1
+                if not goes_on and point - raised.get(name, -MUTE - 1) > MUTE:
+                    judged.alarms.append(Alarm(name, record.step, record.step))
+                    raised[name] = point
+                fired[name] = point
+        return judged
+
+
+def _fit(record: Record) -> Record:
+    """Without the loss of a policy gradient, which is near 0 and says nothing."""
+    if "reward" not in record.values or not isfinite(record.values.get("loss", 0.0)):
+        return record
+    values = {name: value for name, value in record.values.items() if name != "loss"}
+    return replace(record, values=values)
+
+
+def _not_finite(record: Record) -> bool:
+    values = (record.values.get(name) for name in ("loss", "grad_norm"))
+    return any(value is not None and not isfinite(value) for value in values)
+
+
+def fixed() -> Rule:
+    """What guides write down: NaN, loss 10, KL 0.2, norm 100 or 1e-7, entropy 0.1, half cut off."""
+    limits = [
+        ("loss", "loss_divergence", lambda x: x > 10),
+        ("kl_ref", "kl_blowup", lambda x: x > 0.2),
+        ("grad_norm", "grad_explosion", lambda x: x > 100),
+        ("grad_norm", "grad_vanishing", lambda x: x < 1e-7),
+        ("entropy", "entropy_collapse", lambda x: x < 0.1),
+        ("truncated_fraction", "length_explosion", lambda x: x > 0.5),
+        ("frac_zero_std", "reward_zero_variance", lambda x: x > 0.9),
+        ("sample_repetition", "repetition", lambda x: x > 0.5),
+    ]
+
+    def rule(record: Record) -> Said:
+        if _not_finite(record):
+            yield "nan_or_inf"
+        for signal, name, beyond in limits:
+            value = record.values.get(signal)
+            if value is not None and isfinite(value) and beyond(value):
+                yield name
+
+    return rule
+
+
+@dataclass
+class Rolling:
+    """Mean and deviation of the last values of each signal."""
+
+    size: int
+    seen: dict[str, deque[float]] = field(default_factory=dict)
+
+    def score(self, signal: str, value: float) -> float:
+        """Deviations above the mean of the values before this one; 0 until there are enough."""
+        window = self.seen.setdefault(signal, deque(maxlen=self.size))
+        score = 0.0
+        if len(window) == self.size:
+            mean = sum(window) / self.size
+            spread = sqrt(sum((x - mean) ** 2 for x in window) / self.size)
+            score = (value - mean) / spread if spread > 0 else 0.0
+        window.append(value)
+        return score
+
+
+def three_sigma() -> Rule:
+    """Three deviations from the mean of the last 50, on the side on which it is a fault."""
+    falling = {name: DOWN[name] for name in ("reward", "entropy")}
+    return _scored(Rolling(50), 3.0, UP, falling)
+
+
+def wandb_zscore() -> Rule:
+    """The window and threshold that its MetricZScoreFilter comes with: 30 and 3."""
+    return _scored(Rolling(30), 3.0, UP, DOWN)
+
+
+def _scored(rolling: Rolling, limit: float, up: dict[str, str], down: dict[str, str]) -> Rule:
+    def rule(record: Record) -> Said:
+        for signal in up.keys() | down.keys():
+            value = record.values.get(signal)
+            if record.event is not Event.STEP or value is None or not isfinite(value):
+                continue
+            score = rolling.score(signal, value)
+            if score > limit and signal in up:
+                yield up[signal]
+            elif score < -limit and signal in down:
+                yield down[signal]
+
+    return rule
+
+
+@dataclass
+class Best:
+    """How many values ago a signal was at its best."""
+
+    best: float | None = None
+    since: int = 0
+
+    def add(self, value: float) -> int:
+        if self.best is None or value > self.best:
+            self.best, self.since = value, 0
+        else:
+            self.since += 1
+        return self.since
+
+
+def patience() -> Rule:
+    """No better loss or reward in 100 points; no better evaluation in 3 (Lightning's default)."""
+    loss, reward, held_out = Best(), Best(), Best()
+
+    def rule(record: Record) -> Said:
+        values = {name: value for name, value in record.values.items() if isfinite(value)}
+        if "eval_loss" in values and held_out.add(-values["eval_loss"]) == 3:
+            yield "overfitting"
+        if record.event is not Event.STEP:
+            return
+        if "reward" in values and reward.add(values["reward"]) == 100:
+            yield "reward_stalled"
+        if "loss" in values and loss.add(-values["loss"]) == 100:
+            yield "loss_plateau"
+
+    return rule
+
+
+def trainpulse() -> Rule:
+    """The Monitor of trainpulse as it comes, shown the four metrics that it knows how to judge."""
+    from trainpulse import Monitor
+
+    monitor = Monitor()
+    names = {
+        "nan_detector": "nan_or_inf", "plateau": "loss_plateau", "step_time": "throughput_drop",
+        "learning_rate": "learning_rate_anomaly",
+    }  # fmt: skip
+
+    def rule(record: Record) -> Said:
+        for signal in ("loss", "grad_norm", "learning_rate", "step_time"):
+            if record.event is not Event.STEP or signal not in record.values:
+                continue
+            for alert in monitor.log(signal, record.step, record.values[signal]):
+                if alert.detector == "gradient":
+                    yield "grad_explosion" if alert.metric_value > 1 else "grad_vanishing"
+                else:
+                    yield names.get(alert.detector, alert.detector)
+
+    return rule
+
+
+class _OneDevice:
+    """All that SpikeDetection asks of Fabric, for one process without files."""
+
+    global_rank = 1
+    root_device = "cpu"
+
+    @property
+    def strategy(self) -> _OneDevice:
+        return self
+
+    def barrier(self) -> None:
+        pass
+
+    def reduce_boolean_decision(self, decision: bool, **_how: object) -> bool:
+        return decision
+
+
+class _Mean:
+    """What `Running(MeanMetric())` of torchmetrics gives, which takes half a millisecond for it."""
+
+    def __init__(self, size: int) -> None:
+        self.last: deque[Any] = deque(maxlen=size)
+
+    def to(self, _device: str) -> None:
+        pass
+
+    def update(self, value: Any) -> None:
+        self.last.append(value)
+
+    def compute(self) -> Any:
+        return sum(self.last) / max(1, len(self.last))
+
+
+def lightning_spikes() -> Rule:
+    """Lightning's own SpikeDetection as it comes, shown the loss; after a spike it goes on."""
+    import torch
+    from lightning.fabric.utilities.spike import SpikeDetection, TrainingSpikeException
+
+    spikes, fabric, seen = SpikeDetection(), _OneDevice(), [0]
+    spikes.running_mean = _Mean(10)
+
+    def rule(record: Record) -> Said:
+        if record.event is not Event.STEP or "loss" not in record.values:
+            return
+        loss = record.values["loss"]
+        try:
+            spikes.on_train_batch_end(fabric, torch.tensor(loss), None, seen[0])
+        except TrainingSpikeException:
+            yield "loss_spike" if isfinite(loss) else "nan_or_inf"
+        seen[0] += 1
+
+    return rule
+
+
+def kill_loss_spike() -> Rule:
+    """Five losses running that are twice the mean of the last 100, or half of those over 10."""
+    window: deque[float] = deque(maxlen=100)
+    running = [0, 0]
+
+    def rule(record: Record) -> Said:
+        if record.event is not Event.STEP or "loss" not in record.values:
+            return
+        loss, full = record.values["loss"], len(window) == window.maxlen
+        running[1] += 1
+        if full:
+            outlier = loss >= 2 * sum(window) / len(window)
+            running[0] = running[0] + 1 if outlier else 0
+            if running[0] > 4:
+                yield "loss_spike"
+            elif running[1] >= 200 and sum(x > 10 for x in window) >= 50:
+                yield "loss_divergence"
+        window.append(loss)
+
+    return rule
+
+
+def _installed(name: str) -> Callable[[], bool]:
+    return lambda: find_spec(name) is not None
+
+
+FORMULA = "its formula, written anew"
+PEERS = {
+    "fixed": Peer("fixed thresholds", FORMULA, fixed),
+    "three_sigma": Peer("rolling 3 sigma, 50 values", FORMULA, three_sigma),
+    "patience": Peer("patience, 100 points or 3 evaluations", FORMULA, patience),
+    "trainpulse": Peer("trainpulse", "its own code", trainpulse, _installed("trainpulse")),
+    "wandb": Peer("W&B z-score automation", "judged on W&B's servers; " + FORMULA, wandb_zscore),
+    "lightning": Peer(
+        "Lightning SpikeDetection", "its own code", lightning_spikes, _installed("lightning")
+    ),
+    "llm_foundry": Peer(
+        "llm-foundry KillLossSpike", "asks for Composer; " + FORMULA, kill_loss_spike
+    ),
+}
+
+
+def judges() -> dict[str, Judge]:
+    """Every peer that is here."""
+    return {name: peer.judge for name, peer in PEERS.items() if peer.present()}
