@@ -31,6 +31,10 @@ MOST = 0.99
 RESUMED = "resumed_at"
 """Fact: the first step of the run since it last began again."""
 
+LATER = 8
+"""Steps by which the sign of a parent may seem to begin after that of its child: detectors differ
+in how early they doubt."""
+
 WEAK = 0.01
 """KL coefficient below which the term is weaker than what frameworks ship (0.04 to 0.2)."""
 
@@ -163,6 +167,16 @@ def seen(sign: Sign | None, weight: float) -> Iterable[Clue]:
     []
     """
     return () if sign is None else (Clue(weight, sign.summary, sign.onset_step),)
+
+
+def led(sign: Sign, *others: Sign | None) -> bool:
+    """Whether it began no later than any of the others, as far as can be told.
+
+    >>> kl, fall = Sign("kl_blowup", Severity.WARNING, 250, 262, ""), None
+    >>> led(kl, fall)
+    True
+    """
+    return all(other is None or sign.onset_step <= other.onset_step + LATER for other in others)
 
 
 def loosely_held(scene: Scene) -> Iterable[Clue]:

@@ -18,13 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.diagnosis import Clue, Scene, held_tighter, loosely_held, seen
+from sentinel.diagnosis import Clue, Scene, held_tighter, led, loosely_held, seen
 from sentinel.finding import Severity
 from sentinel.levers import lever
-
-LATER = 8
-"""Steps by which the sign of a parent may seem to begin after that of its child: detectors differ
-in how early they doubt."""
 
 
 class PolicyCollapse:
@@ -53,7 +49,7 @@ class PolicyCollapse:
             )
             if sign is not None
         ]
-        if not before or min(sign.onset_step for sign in before) > fall.onset_step + LATER:
+        if not any(led(sign, fall) for sign in before):
             return
         yield from seen(fall, 0.5)
         for sign in before:
