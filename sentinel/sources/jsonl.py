@@ -23,13 +23,17 @@ NESTED = re.compile(rb'\s*\{\s*"step"\s*:\s*\d+\s*,\s*"data"\s*:\s*\{')
 
 
 def recognises(path: Path, head: bytes) -> bool:
-    """Whether the first line that is not blank is a whole JSON object, or begins a long one."""
+    """Whether the first line that is not blank is a whole JSON object, or begins a long one.
+
+    One with `log_history` is no line of a log, but a whole history.
+    """
     if path.is_dir() or NESTED.match(head):
         return False
     lines = head.lstrip().split(b"\n", 1)
     if len(lines) == 1 and len(head) > 1000:
         return lines[0].startswith(b"{") and b'"log_history"' not in lines[0]
-    return _object(lines[0]) is not None
+    first = _object(lines[0])
+    return first is not None and "log_history" not in first
 
 
 def read(path: Path) -> Reading:
