@@ -1,0 +1,95 @@
+"""Too many updates: a batch is used until the policy has left the one that sampled it.
+
+From then on most tokens are clipped and teach nothing, the others push along old samples, and what
+a pass gains on the batch is lost on the next.
+
+Clues
+    Clipping that began no later than the KL ran away, the reward fell or the gradient grew, and a
+    policy that is far from itself at sampling. Many passes over a batch are why; where each batch
+    is known to be used for one update only, the ratio should be 1, and this is not the cause.
+
+Source
+    Schulman et al. 2017 (arXiv:1707.06347) on clipped ratios and epochs; Huang et al. 2024
+    (arXiv:2403.17031), who train on language with up to 4 epochs a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from sentinel.diagnosis import Clue, Scene, led, seen
+from sentinel.finding import Severity
+from sentinel.levers import lever
+
+MANY = 4
+"""Passes over one batch that language models bear."""
+
+FAR = 0.1
+"""Nats per token from the policy that sampled: what trainers stop early at is 0.01 to 0.1."""
+
+_WHOLE_AND_PART = (
+    ("steps_per_generation", "gradient_accumulation_steps"),
+    ("train_batch_size", "ppo_mini_batch_size"),
+)
+
+
+class TooManyUpdates:
+    """Judges by clipping, and by what followed."""
+
+    title: ClassVar[str] = "too many updates on each batch"
+    explains: ClassVar[frozenset[str]] = frozenset({
+        "clip_saturation", "kl_blowup", "kl_drift", "reward_collapse", "entropy_collapse",
+        "entropy_explosion", "grad_explosion",
+    })  # fmt: skip
+    severity: ClassVar[Severity | None] = None
+
+    def clues(self, scene: Scene) -> Iterable[Clue]:
+        """Clipping and what it leads to; nothing where something else came first."""
+        clipped = scene.first("clip_saturation")
+        followed = [
+            scene.first("kl_blowup", "kl_drift"),
+            scene.first("reward_collapse"),
+            scene.first("entropy_collapse", "entropy_explosion"),
+            scene.first("grad_explosion"),
+        ]
+        passes, updates = _passes(scene), _updates(scene)
+        if clipped is None or (updates is not None and updates <= 1):
+            return
+        if not led(clipped, *followed) and (passes or 0) <= MANY:
+            return
+        yield from seen(clipped, 0.5)
+        yield from seen(followed[0], 0.5)
+        for sign in followed[1:]:
+            yield from seen(sign, 0.3)
+        away = scene.values.get("kl_old")
+        if away is not None and away > FAR:
+            yield Clue(0.2, f"The policy is {away:.3g} nats from the one that sampled.")
+        if passes is not None and passes > 1:
+            weight = 0.3 if passes > MANY else 0.1
+            yield Clue(weight, f"Each batch is passed over {passes:g} times.")
+
+    def remedy(self, scene: Scene) -> str:
+        """Fewer passes first."""
+        return (
+            f"Bring {lever('updates per batch', scene.facts)} down to 1 or 2, or halve "
+            f"{lever('learning rate', scene.facts)}; a larger share of the batch in each update "
+            "does the same. If the reward has fallen already, go back to the last checkpoint "
+            "before the onset."
+        )
+
+
+def _passes(scene: Scene) -> float | None:
+    return scene.number("num_iterations", "num_ppo_epochs", "ppo_epochs")
+
+
+def _updates(scene: Scene) -> float | None:
+    """Updates that each batch is used for, where the settings tell."""
+    passes = _passes(scene)
+    if passes is None:
+        return None
+    for whole, part in _WHOLE_AND_PART:
+        held, used = scene.number(whole), scene.number(part)
+        if held and used:
+            return passes * held / used
+    return passes * (scene.number("num_mini_batches") or 1.0)
