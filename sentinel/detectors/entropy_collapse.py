@@ -76,6 +76,8 @@ class EntropyCollapse:
         if not self._entropy.add(record.values, logged_as, record.step):
             return None
         seen = self._entropy.course
+        if not seen.begun:
+            return Calm()
         share = seen.now / seen.first
         fallen = share < self.share or (seen.left and share < self.partly)
         return self._finding(share) if fallen else Calm()

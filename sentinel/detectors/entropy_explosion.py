@@ -64,6 +64,8 @@ class EntropyExplosion:
         if not self._entropy.add(record.values, logged_as, record.step):
             return None
         seen = self._entropy.course
+        if not seen.begun:
+            return Calm()
         times = seen.now / seen.first
         risen = times > AWAY and (seen.left or times > self.factor)
         return self._finding(times) if risen else Calm()

@@ -77,6 +77,7 @@ class KlBlowup:
 
     def __post_init__(self) -> None:
         self._course = MarginCusum(sign=1, floor=0.1)
+        self._margin = log(self.ratio)
         self._heights = Territory()
         self._travel = Travel()
         self._last: deque[float] = deque()
@@ -92,12 +93,20 @@ class KlBlowup:
             return None
         kind = kind_of(record.facts, "kl_ref")
         unit = self.per_sequence if kind.summed else 1.0
-        level, bound = self._level(kl, unit, record.step)
-        expected = self._expected(kl, self.floor * unit, travelled, record.step)
+        bound = self._bound(kl, unit, record.step)
+        course = self._course
+        # What a steady policy does as it travels is no part of its course.
+        ballistic, seen = 2 * log(travelled), max(kl, self.floor * unit)
+        self._heights.add(seen)
+        course.update(log(seen) - ballistic, self._margin, record.step)
         # Where it has gone becomes known ground in time, and it is still away.
-        left = self._left = self._course.alarmed and (self._left or self._heights.new)
+        left = self._left = course.alarmed and (self._left or self._heights.new)
+        if not left and (len(self._last) < LEVEL or max(self._last) <= bound):
+            return Calm() if course.armed else None
+        level = median(self._last) if len(self._last) == LEVEL else 0.0
         if not left and level <= bound:
-            return Calm() if self._course.armed else None
+            return Calm() if course.armed else None
+        expected = exp(min(course.usual + ballistic, MOST)) if course.armed else seen
         wild = level > max(min(self.severe * unit, CLAMPED * kind.cap), bound)
         wild |= left and self._heights.height > self.severe_ratio * expected
         times = (
@@ -108,11 +117,11 @@ class KlBlowup:
             evidence={"kl": kl, "median_of_5": level, "expected": expected, "limit": bound}
             | ({"kind": kind.in_words()} if kind.known else {}),
             severity=Severity.CRITICAL if wild else None,
-            onset_step=self._course.onset if left else self._over_since,
+            onset_step=course.onset if left else self._over_since,
         )
 
-    def _level(self, kl: float, unit: float, step: int) -> tuple[float, float]:
-        """Median of the last 5, and what it must not pass (a distilled run begins far off)."""
+    def _bound(self, kl: float, unit: float, step: int) -> float:
+        """What the median of the last 5 must not pass (a distilled run begins far off)."""
         self._last.append(kl)
         if len(self._last) <= LEVEL:
             self._start = min(self._start, kl)
@@ -123,12 +132,4 @@ class KlBlowup:
             self._over_since = None
         elif self._over_since is None:
             self._over_since = step
-        return (median(self._last) if len(self._last) == LEVEL else 0.0), bound
-
-    def _expected(self, kl: float, floor: float, travelled: float, step: int) -> float:
-        """KL that the course so far leads to expect here; the value itself while unknown."""
-        ballistic = 2 * log(travelled)
-        kl = max(kl, floor)
-        self._heights.add(kl)
-        self._course.update(log(kl) - ballistic, log(self.ratio), step)
-        return exp(min(self._course.usual + ballistic, MOST)) if self._course.armed else kl
+        return bound

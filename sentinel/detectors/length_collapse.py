@@ -87,6 +87,8 @@ class LengthCollapse:
     def _was(self) -> float | None:
         """The length it has fallen from; None where it has not."""
         seen = self._length
+        if not seen.begun and self.first_share * seen.opening <= self.share * seen.first:
+            return None
         if seen.now < self.share * seen.first or (seen.left and seen.now < HALF * seen.first):
             return seen.first
         return seen.opening if seen.now < self.first_share * seen.opening else None

@@ -69,6 +69,8 @@ class LengthExplosion:
         seen.add(length, reward if reward is not None and isfinite(reward) else None, record.step)
         if not seen.known:
             return None
+        if not seen.begun:
+            return Calm()
         times = seen.now / seen.first
         grown = times > AWAY and (seen.left or times > self.factor)
         if not grown:

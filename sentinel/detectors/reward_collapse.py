@@ -80,7 +80,7 @@ class RewardCollapse:
     )
 
     def __post_init__(self) -> None:
-        self._level = MarginCusum(sign=-1, window=64)
+        self._level = MarginCusum(sign=-1, window=64, sigmas=self.sigmas)
         self._past = Drawdown()
         self._summit = Summit()
         self._down_since: int | None = None
@@ -123,9 +123,7 @@ class RewardCollapse:
         )
 
     def _margin(self) -> float:
-        if not self._level.armed:
-            return 0.0
-        return max(self.sigmas * self._level.sigma, self.share * self._past.gain, self._least())
+        return max(self.share * self._past.gain, self._least())
 
     def _least(self) -> float:
         """A fall that matters, by the size of the rewards themselves."""

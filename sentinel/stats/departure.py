@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, log, sqrt
 from statistics import median
 
 from sentinel.stats.margin_cusum import MarginCusum
@@ -19,6 +19,9 @@ FIRST = 5
 
 NOW = 8
 """Values whose median is where it is: it takes five of eight to say anything."""
+
+ALL_BUT = 1 - 1e-9
+"""Values a rounding error short of being half way count as if they were, until it is looked at."""
 
 
 @dataclass
@@ -38,38 +41,74 @@ class Departure:
     count: int = 0
     first: float = 0.0
     """Median of the first values, 0 before there is one."""
-    now: float = 0.0
-    """Median of the latest values, 0 before there is one."""
-    before: float | None = None
-    """Reward before the departure began, or None."""
     merit: Merit = field(default_factory=Merit)
     _course: MarginCusum = field(init=False)
     _first: list[float] = field(default_factory=list)
-    _now: deque[float] = field(default_factory=deque)
+    _now: deque[float] = field(default_factory=lambda: deque(maxlen=NOW))
+    _beyond: int = 0
+    """Of the latest values, those half way there, or all but there."""
     _half_way: int | None = None
+    _before: float | None = None
 
     def __post_init__(self) -> None:
         self._course = MarginCusum(sign=self.sign, floor=0.05)
+        self._margin = log(self.factor)
+        self._half = log(self.far) / 2
+        self._edge = sqrt(self.far) * ALL_BUT
 
     def add(self, value: float, reward: float | None, step: int) -> None:
         """Take a positive value, and the finite reward of the same record where there is one."""
-        if reward is not None:
-            self.merit.add(reward)
         self.count += 1
+        self._note(value, step)
+        course, merit = self._course, self.merit
+        calm = course.evidence == 0.0
+        size = log(value)
+        course.update(size - self._drift if self.natural else size, self._margin, step)
+        if calm and course.evidence > 0.0 and merit.known:
+            self._before = merit.now
+        if reward is not None:
+            merit.add(reward)
+
+    def _note(self, value: float, step: int) -> None:
         if len(self._first) < FIRST:
             self._first.append(value)
             self.first = median(self._first)
-        self._now.append(value)
-        if len(self._now) > NOW:
-            self._now.popleft()
-        self.now = median(self._now)
-        self._course.update(log(value) - self._drift, log(self.factor), step)
-        if self.sign * log(self.now / self.first) <= log(self.far) / 2:
+            self._now.append(value)
+            self._beyond = sum(map(self._is_beyond, self._now))
+        else:
+            if len(self._now) == NOW:
+                self._beyond -= self._is_beyond(self._now[0])
+            self._now.append(value)
+            self._beyond += self._is_beyond(value)
+        # A median is beyond what half of the values are beyond, and only then need be known.
+        if 2 * self._beyond < len(self._now) or not self._is_half_way():
             self._half_way = None
         elif self._half_way is None:
             self._half_way = step
-        if self._course.evidence == 0.0 and self.merit.known:
-            self.before = self.merit.now
+
+    def _is_beyond(self, value: float) -> bool:
+        if self.sign < 0:
+            return value * self._edge < self.first
+        return value > self.first * self._edge
+
+    def _is_half_way(self) -> bool:
+        return self.sign * log(self.now / self.first) > self._half
+
+    @property
+    def now(self) -> float:
+        """Median of the latest values. Raises StatisticsError before there is one."""
+        return median(self._now)
+
+    @property
+    def before(self) -> float | None:
+        """Reward before the departure began, or None."""
+        calm = self.count and self._course.evidence == 0.0
+        return self.merit.now if calm and self.merit.known else self._before
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has left its recent level, or is half way to being far from its first."""
+        return self._course.alarmed or self._half_way is not None
 
     @property
     def known(self) -> bool:

@@ -31,46 +31,61 @@ WARM = 16
 FROZEN = 4
 """A baseline waits at most this many windows; then the new level has become the usual one."""
 
+LULL = 16
+"""Into so many parts a window is cut to say for how many values its median is known to be near."""
+
 
 @dataclass
 class MarginCusum:
     """One-sided, of bounded memory (5 windows), armed after 2 * WARM values.
 
     `sign` is +1 to watch for rises, -1 for falls. `window` is how many values make the baseline,
-    `lag` how far it stays behind. `floor` is the least spread believed. `evidence` is the sum,
-    `onset` what `update` was told `at` when it last left zero.
+    `lag` how far it stays behind. `floor` is the least spread believed. The margin is `sigmas` of
+    that spread at least. `evidence` is the sum, `onset` what `update` was told `at` when it last
+    left zero. `armed` says whether there is a baseline to judge by.
+
+    A window's median moves by one place a value, so that for some time after a look at the window
+    it is known on which side of it most values are. Such a value is evidence of nothing; it waits,
+    and the window is looked at again only when one comes that might be, or that time is over.
     """
 
     sign: int
     window: int = 128
     lag: int = 32
     floor: float = 1e-9
+    sigmas: float = 0.0
     evidence: float = 0.0
     onset: int = 0
     alarmed: bool = False
-    baseline: RollingQuantiles = field(init=False)
+    armed: bool = False
+    _baseline: RollingQuantiles = field(init=False)
     _waiting: deque[float] = field(default_factory=deque)
+    _lull: int = 0
+    _near: float = 0.0
 
     def __post_init__(self) -> None:
-        self.baseline = RollingQuantiles(self.window)
-
-    @property
-    def armed(self) -> bool:
-        """Whether there is a baseline to judge by."""
-        return len(self.baseline) >= WARM
+        self._baseline = RollingQuantiles(self.window)
 
     @property
     def usual(self) -> float:
-        """Median of the baseline."""
-        return self.baseline.median
+        """Median of the baseline. Raises IndexError before it has a value."""
+        self._catch_up()
+        return self._baseline.median
 
     @property
     def sigma(self) -> float:
-        """Spread of the baseline, never below the floor."""
-        return max(self.baseline.sigma, self.floor)
+        """Spread of the baseline, never below the floor. Raises IndexError as `usual` does."""
+        self._catch_up()
+        return max(self._baseline.sigma, self.floor)
 
     def update(self, value: float, margin: float, at: int) -> bool:
-        """Take a finite value; True while the series is away by more than `margin`."""
+        """Take a finite value; True while the series is away by more than the margin."""
+        if self._lull and self.sign * (value - self._near) <= margin:
+            self._lull -= 1
+            self._waiting.append(value)
+            self.onset = at
+            return False
+        self._catch_up()
         if self.armed:
             self._weigh(value, margin, at)
         self._waiting.append(value)
@@ -78,20 +93,37 @@ class MarginCusum:
         return self.alarmed
 
     def _weigh(self, value: float, margin: float, at: int) -> None:
-        sigma = self.sigma
-        surplus = (self.sign * (value - self.usual) - margin) / sigma
-        before = self.evidence
-        gathered = before + max(-CLIP, min(CLIP, surplus)) - ALLOWANCE
-        self.evidence = min(max(0.0, gathered), 1.5 * ALARM)
+        excess, before = self.sign * (value - self._baseline.median) - margin, self.evidence
         if before == 0.0:
             self.onset = at
+            if excess <= 0.0:
+                # Whatever the spread is: there was nothing, and this is less.
+                return
+        sigma = self.sigma
+        if self.sigmas * sigma > margin:
+            excess = self.sign * (value - self._baseline.median) - self.sigmas * sigma
+        gathered = before + max(-CLIP, min(CLIP, excess / sigma)) - ALLOWANCE
+        self.evidence = min(max(0.0, gathered), 1.5 * ALARM)
         self.alarmed = self.evidence > (ALARM / 4 if self.alarmed else ALARM)
 
     def _release(self) -> None:
         # The lag grows with the run, so that a young run has a baseline too.
-        seen = len(self.baseline) + len(self._waiting)
+        seen = len(self._baseline) + len(self._waiting)
         wait = min(self.lag, seen // 2)
         if self.armed and self.evidence >= ALARM / 2:
             wait = FROZEN * self.window
         while len(self._waiting) > wait:
-            self.baseline.add(self._waiting.popleft())
+            self._baseline.add(self._waiting.popleft())
+        size = len(self._baseline)
+        self.armed = size >= WARM
+        self._lull = 0
+        if self.evidence == 0.0 and size == self.window and len(self._waiting) == self.lag:
+            self._lull = size // LULL
+            self._near = self._baseline.ordered()[size // 2 - self.sign * self._lull]
+
+    def _catch_up(self) -> None:
+        """Bring the baseline to where it would be had every value been looked at."""
+        if self._lull:
+            self._lull = 0
+            while len(self._waiting) > self.lag:
+                self._baseline.add(self._waiting.popleft())

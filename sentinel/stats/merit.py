@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from statistics import median
 
-from sentinel.stats.rolling_quantiles import RollingQuantiles
+from sentinel.stats.rolling_quantiles import RollingQuantiles, middle
 
 FIRST = 16
 """Rewards whose median is where the run began."""
@@ -51,10 +51,10 @@ class Merit:
     best: float | None = None
     _first: list[float] = field(default_factory=list)
     _lately: RollingQuantiles = field(default_factory=lambda: RollingQuantiles(LATELY))
-    _now: RollingQuantiles = field(default_factory=lambda: RollingQuantiles(NOW))
-    _level: RollingQuantiles = field(default_factory=lambda: RollingQuantiles(LEVEL))
     _changes: RollingQuantiles = field(default_factory=lambda: RollingQuantiles(LATELY))
     _last: float | None = None
+    _over: int = 0
+    """Of the rewards that make the level, those over the best one."""
 
     def add(self, reward: float) -> None:
         """Take a finite reward."""
@@ -66,11 +66,17 @@ class Merit:
             self._first.append(reward)
             self.first = median(self._first)
         self._lately.add(reward)
-        self._now.add(reward)
-        self._level.add(reward)
-        if len(self._level) == LEVEL:
-            level = self._level.median
-            self.best = level if self.best is None else max(self.best, level)
+        if self.best is not None:
+            self._over += (reward > self.best) - (self._lately.before(LEVEL) > self.best)
+        # A median is over what half of the values are over, and only then need be known.
+        if self.count >= LEVEL and (self.best is None or self._over >= LEVEL // 2):
+            self._raise_best()
+
+    def _raise_best(self) -> None:
+        level = self._level
+        if self.best is None or level > self.best:
+            self.best = level
+            self._over = sum(reward > level for reward in self._lately.latest(LEVEL))
 
     @property
     def known(self) -> bool:
@@ -80,7 +86,7 @@ class Merit:
     @property
     def now(self) -> float:
         """Median of the latest rewards; IndexError before there is one."""
-        return self._now.median
+        return middle(self._lately.latest(NOW))
 
     @property
     def noise(self) -> float:
@@ -92,7 +98,7 @@ class Merit:
         """Whether it lately stands above where it began, or now does and clearly so."""
         first, noise = self.first, MEDIAN_ERROR * self.noise
         error = noise * sqrt(1 / len(self._first) + 1 / len(self._lately))
-        now_error = noise * sqrt(1 / len(self._first) + 1 / len(self._now))
+        now_error = noise * sqrt(1 / len(self._first) + 1 / min(NOW, self.count))
         return self._lately.median - first > error or self.now - first > CLEARLY * now_error
 
     @property
@@ -100,10 +106,14 @@ class Merit:
         """Whether it has lost a part of what had been gained that matters."""
         if self.best is None:
             return False
-        bound = max(LOST * (self.best - self.first), LOST_NOISES * self.noise)
-        return self.best - self._level.median > bound
+        fallen = self.best - self._level
+        return fallen > LOST * (self.best - self.first) and fallen > LOST_NOISES * self.noise
 
     def above(self, level: float) -> bool:
         """Whether it stands above `level`, itself a median of as many, beyond the error."""
-        error = sqrt(2 / len(self._now))
+        error = sqrt(2 / min(NOW, self.count))
         return self.now - level > MEDIAN_ERROR * error * self.noise
+
+    @property
+    def _level(self) -> float:
+        return middle(self._lately.latest(LEVEL))

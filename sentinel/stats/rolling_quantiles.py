@@ -1,18 +1,22 @@
-"""Quantiles of the last few values, each step in logarithmic search and constant memory."""
+"""Quantiles of the last few values, in constant memory; they are only sorted when one is asked."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 
 IQR_TO_SIGMA = 1.349
 """An interquartile range over a standard deviation, for normal noise."""
 
+BEHIND = 16
+"""Values that may have come since the last question and still be sorted in one by one."""
+
 
 @dataclass
 class RollingQuantiles:
-    """Keeps the last `size` values sorted; median and spread are unmoved by outliers among them.
+    """The last `size` values; median and spread are unmoved by outliers among them.
 
     >>> usual = RollingQuantiles(3)
     >>> for x in (1.0, 2.0, 9.0, 3.0):
@@ -22,37 +26,84 @@ class RollingQuantiles:
     """
 
     size: int
-    _arrived: deque[float] = field(default_factory=deque)
+    _arrived: deque[float] = field(init=False)
     _sorted: list[float] = field(default_factory=list)
+    _behind: int = 0
+
+    def __post_init__(self) -> None:
+        # Those that left since the last question are still needed, to be taken out then.
+        self._arrived = deque(maxlen=self.size + BEHIND)
 
     def __len__(self) -> int:
-        return len(self._sorted)
+        return min(self.size, len(self._arrived))
 
     def add(self, value: float) -> None:
         """Take a finite value; the oldest leaves when there are more than `size`."""
         self._arrived.append(value)
-        insort(self._sorted, value)
-        if len(self._sorted) > self.size:
-            del self._sorted[bisect_left(self._sorted, self._arrived.popleft())]
+        self._behind += 1
+        if self._behind == self.size:
+            # Nobody asks; what is kept is as large as if somebody did.
+            self.ordered()
+
+    def latest(self, count: int) -> list[float]:
+        """The last values, sorted; fewer where there are fewer."""
+        arrived = self._arrived
+        return sorted(islice(arrived, max(0, len(arrived) - count), None))
+
+    def before(self, count: int) -> float:
+        """The value that has so many, at most `size`, after it. Raises IndexError before it."""
+        return self._arrived[-count - 1]
 
     def quantile(self, share: float) -> float:
         """Value below which `share` of the window lies, linear between neighbours.
 
         Raises IndexError on an empty window.
         """
-        place = share * (len(self._sorted) - 1)
-        below = int(place)
-        low = self._sorted[below]
-        if place == below:
-            return low
-        return low + (self._sorted[below + 1] - low) * (place - below)
+        return _quantile(self.ordered(), share)
 
     @property
     def median(self) -> float:
         """Middle of the window."""
-        return self.quantile(0.5)
+        return middle(self.ordered())
 
     @property
     def sigma(self) -> float:
         """Standard deviation of normal noise with the window's interquartile range."""
-        return (self.quantile(0.75) - self.quantile(0.25)) / IQR_TO_SIGMA
+        window = self.ordered()
+        return (_quantile(window, 0.75) - _quantile(window, 0.25)) / IQR_TO_SIGMA
+
+    def ordered(self) -> list[float]:
+        """The window, sorted; good until the next value, and not to be changed."""
+        behind, size = self._behind, self.size
+        if behind:
+            self._behind = 0
+            if behind > min(BEHIND, size >> 3):
+                self._sorted = self.latest(size)
+            else:
+                self._sort_in(behind)
+        return self._sorted
+
+    def _sort_in(self, behind: int) -> None:
+        window, arrived, size = self._sorted, self._arrived, self.size
+        for back in range(-behind, 0):
+            insort(window, arrived[back])
+            if len(window) > size:
+                del window[bisect_left(window, arrived[back - size])]
+
+
+def middle(window: list[float]) -> float:
+    """Median of what is sorted already. Raises IndexError where there is nothing."""
+    half = len(window) >> 1
+    if len(window) & 1:
+        return window[half]
+    low = window[half - 1]
+    return low + (window[half] - low) * 0.5
+
+
+def _quantile(window: list[float], share: float) -> float:
+    place = share * (len(window) - 1)
+    below = int(place)
+    low = window[below]
+    if place == below:
+        return low
+    return low + (window[below + 1] - low) * (place - below)

@@ -1,0 +1,180 @@
+"""What judging costs: CPU time a step in the engine, by detector and in all, and of a whole replay.
+
+    python benchmarks/engine.py [--steps 3000] [--lines 100000]
+
+Healthy runs of 25 signals, one of reinforcement learning and one of supervised training, are shown
+to each detector alone and to all of them together; an engine without a detector is measured too,
+and taken off each detector's own figure. The log that is replayed has 20 signals a line; `--lines
+0` leaves it out. All figures are CPU time of this process; those of a step are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from math import cos, exp, pi
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from sentinel.cli.replay import replay
+from sentinel.discover import classes
+from sentinel.engine import Engine
+from sentinel.finding import Detector
+from sentinel.record import WHOLE_RUN, Record, Spread
+
+EVERY_RUN = [
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "step_time",
+    "global_step",
+    "optimizer_steps",
+    "data_wait",
+    "tokens",
+    "gpu_utilisation",
+]
+OF_POLICY = [
+    "reward",
+    "reward_std",
+    "frac_zero_std",
+    "kl_ref",
+    "entropy",
+    "clip_fraction",
+    "completion_length",
+    "truncated_fraction",
+    "explained_variance",
+    "value_loss",
+    "kl_mismatch",
+]
+ALIKE = frozenset({"grad_norm", "learning_rate", "global_step", "optimizer_steps"})
+"""What is one number on every rank."""
+SIGNALS = 25
+IN_LOG = 20
+CHUNK = 20
+"""Records between two looks at the clock."""
+WARM = 600
+"""Records before which nothing is counted: windows are not full, and a young run is not judged."""
+
+
+def series(names: Sequence[str], length: int, seed: int) -> dict[str, list[float]]:
+    """A healthy course of each signal, under noise; a name of nobody's is plain noise."""
+    dice = random.Random(seed)
+    courses: dict[str, Callable[[float], float]] = {
+        "loss": lambda way: 0.5 + 2 * (1 + 30 * way) ** -0.5,
+        "reward": lambda way: 2 / (1 + exp(6 - 14 * way)),
+        "kl_ref": lambda way: 0.002 + 0.05 * way,
+        "learning_rate": lambda way: 1e-6 * (0.55 + 0.45 * cos(pi * way)),
+        "entropy": lambda way: 0.4 + 0.8 * exp(-5 * way),
+        "completion_length": lambda way: 400 + 200 * way,
+        "frac_zero_std": lambda _: 0.2,
+        "clip_fraction": lambda _: 0.02,
+        "truncated_fraction": lambda _: 0.05,
+        "explained_variance": lambda _: 0.6,
+        "kl_mismatch": lambda _: 0.003,
+        "gpu_utilisation": lambda _: 0.8,
+        "data_wait": lambda _: 0.02,
+        "tokens": lambda _: 65536.0,
+    }
+    exact = {"learning_rate", "tokens"}
+    found: dict[str, list[float]] = {}
+    for name in names:
+        course = courses.get(name, lambda _: 1.0)
+        noise = 0.0 if name in exact else 0.1
+        found[name] = [course(at / length) * (1 + dice.gauss(0, noise)) for at in range(length)]
+    for counter in {"global_step", "optimizer_steps"} & found.keys():
+        found[counter] = [float(at + 1) for at in range(length)]
+    return found
+
+
+def named(names: Sequence[str], count: int) -> list[str]:
+    """So many names, the rest of them nobody's."""
+    return [*names, *(f"signal_{at}" for at in range(count - len(names)))]
+
+
+def moments(rows: Sequence[dict[str, float]], first: int) -> list[Record]:
+    """Records of a run of eight ranks, one of which always takes a little longer than the rest."""
+    dice = random.Random(first)
+    found = []
+    for step, row in enumerate(rows, start=first):
+        spread = {
+            name: Spread(8, x, x - far, x + far, 8 * x, far / 2, dice.randrange(8), 7)
+            for name, x in row.items()
+            for far in (0.0 if name in ALIKE else abs(0.03 * x),)
+        }
+        values = dict(row)
+        found.append(Record("run", WHOLE_RUN, step, float(step), values=values, spread=spread))
+    return found
+
+
+def microseconds(
+    makers: Mapping[str, Callable[[], Detector]], rows: Sequence[dict[str, float]]
+) -> float:
+    """CPU time a record of an engine with these detectors, once windows are full."""
+    engine, spent = Engine(makers), []
+    for at in range(0, len(rows), CHUNK):
+        # Made just before they are judged, as they are in life.
+        chunk = moments(rows[at : at + CHUNK], at + 1)
+        began = time.thread_time_ns()
+        for record in chunk:
+            engine.feed(record)
+        spent.append((time.thread_time_ns() - began) / 1e3 / len(chunk))
+    if engine.book.open:
+        raise SystemExit(f"A healthy run fell ill: {sorted(map(str, engine.book.open))}")
+    return median(spent[WARM // CHUNK :])
+
+
+def costs(names: Sequence[str], steps: int) -> Iterator[tuple[str, float]]:
+    """What each detector costs, beside the engine itself, and what all of them cost together."""
+    columns = series(named(names, SIGNALS), steps, 1)
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    makers = classes("detectors")
+    empty = microseconds({}, rows)
+    for name, make in makers.items():
+        yield name, microseconds({name: make}, rows) - empty
+    yield "none", empty
+    yield "together", microseconds(makers, rows)
+
+
+def replayed(lines: int) -> float:
+    """CPU seconds of `sentinel replay --json` for a log of so many lines."""
+    names = [name for name in (*OF_POLICY, *EVERY_RUN) if name not in {"tokens", "optimizer_steps"}]
+    columns = series(named(names, IN_LOG), lines, 2)
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "log.jsonl"
+        with path.open("w") as file:
+            for row in zip(*columns.values(), strict=True):
+                print(json.dumps(dict(zip(columns, row, strict=True))), file=file)
+        began = time.process_time()
+        with redirect_stdout(StringIO()):
+            replay(path, json=True)
+        return time.process_time() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--lines", type=int, default=100_000)
+    args = parser.parse_args()
+    runs = {"RL": (*OF_POLICY, *EVERY_RUN), "SFT": EVERY_RUN}
+    found = {kind: dict(costs(names, args.steps)) for kind, names in runs.items()}
+    table = Table("Detector", *(f"{kind}, µs a step" for kind in runs))
+    for name in sorted(found["RL"], key=lambda name: -max(found[kind][name] for kind in runs)):
+        table.add_row(name, *(f"{found[kind][name]:.1f}" for kind in runs))
+    console = Console()
+    console.print(table)
+    if args.lines:
+        seconds = replayed(args.lines)
+        console.print(f"Replay of {args.lines} steps of {IN_LOG} signals: {seconds:.1f} s of CPU")
+
+
+if __name__ == "__main__":
+    main()
