@@ -72,7 +72,28 @@ LEVERS: Mapping[str, Mapping[str, str]] = {
         "verl": "trainer.max_actor_ckpt_to_keep",
     },
     "bf16": {"transformers": "bf16", "deepspeed": "bf16.enabled", "lightning": "precision"},
-    "data workers": {"transformers": "dataloader_num_workers"},
+    "data workers": {
+        "transformers": "dataloader_num_workers",
+        "verl": "data.dataloader_num_workers",
+    },
+    "number of steps": {
+        "transformers": "max_steps",
+        "verl": "trainer.total_training_steps",
+        "lightning": "max_steps",
+    },
+    "schedule": {"transformers": "lr_scheduler_type"},
+    "best checkpoint at the end": {"transformers": "load_best_model_at_end"},
+    "saving of weights alone": {
+        "transformers": "save_only_model",
+        "lightning": "save_weights_only",
+    },
+    "checkpoint to resume from": {
+        "transformers": "resume_from_checkpoint",
+        "verl": "trainer.resume_mode",
+        "lightning": "ckpt_path",
+    },
+    "loss on answers alone": {"trl/sft": "completion_only_loss"},
+    "longest text": {"trl/sft": "max_length"},
     "weight decay": {"transformers": "weight_decay", "verl": f"{_ACTOR}.optim.weight_decay"},
 }
 """Setting to its name, by framework, or framework and algorithm where that one differs. TRL's
