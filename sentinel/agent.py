@@ -246,7 +246,7 @@ class Agent:
             self.ending = record if record.event is Event.STOP else None
         for record in self.history.facts.last(self.run):
             self.exposition.take(Verdict(record))
-        self.exposition.resume(self.fold.firing())
+        self.exposition.resume(self.fold.firing(), self.fold.standing())
         self.dating.resume(self.fold.firing())
 
     def _over(self) -> bool:

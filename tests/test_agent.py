@@ -9,6 +9,7 @@ import pytest
 from ranks import ranks
 
 from sentinel.agent import Agent
+from sentinel.diagnosis import seen
 from sentinel.outlets.database import connect
 from sentinel.settings import load
 from sentinel.wire.places import run_dir
@@ -85,3 +86,27 @@ def test_what_one_outlet_cannot_show_is_still_stored_and_judged(monkeypatch):
 
     assert queued() > 0
     assert served.tally.counts["sentinel_dropped_records_total", "unshown"] > 0
+
+
+def test_the_next_agent_shows_the_cause_that_the_last_one_named(monkeypatch):
+    class Nans:
+        title, severity, explains = "broken numbers", None, frozenset({"nan_or_inf"})
+
+        def clues(self, scene):
+            yield from seen(scene.first("nan_or_inf"), 0.9)
+
+        def remedy(self, _):
+            return "Look at the data."
+
+    monkeypatch.setattr("sentinel.agent.build_causes", lambda: {"nans": Nans()})
+    with ranks() as begin:
+        begin(0, world=1, steps=20, values={"loss": LOSSES})
+        first = agent()
+        monkeypatch.setattr(first, "_over", lambda: queued() > 0)
+        first.serve()
+        (told,) = first.exposition.state()["cases"]
+        second = agent()
+        second.presence.withdraw()
+
+    assert told["diagnosis"]["cause"] == "nans"
+    assert second.exposition.state()["cases"] == [told]

@@ -1,6 +1,7 @@
 """Exposition: every family under its name, whole at every moment, cheap to ask for."""
 
 import threading
+from dataclasses import replace
 from math import inf, isnan, nan
 
 import pytest
@@ -8,10 +9,10 @@ from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
-from verdicts import NOW, RUN, incident, measured, paged, said, spread
+from verdicts import DIAGNOSIS, NOW, RUN, concluded, incident, measured, paged, said, spread
 
 from sentinel.finding import Severity
-from sentinel.incident import Reason
+from sentinel.incident import Page, Reason, State
 from sentinel.outlets.exposition import Exposition
 from sentinel.outlets.families import MOST_LABELS
 from sentinel.outlets.standing import STATES
@@ -239,3 +240,54 @@ def test_it_is_told_which_kl_a_kl_is():
 
     told = [key for key in shown if key[0] == "sentinel_policy_kl_info"]
     assert told == [("sentinel_policy_kl_info", "k1", "ref", "sequence_sum", "kl_ref")]
+
+
+def test_a_case_is_shown_with_its_cause_and_its_incidents():
+    told = exposition(concluded()).state()
+    (case,) = told["cases"]
+
+    assert (case["name"], case["subject"]) == ("grpo-7b/kl_blowup#1", "policy collapse")
+    assert case["incidents"] == ["grpo-7b/kl_blowup#1", "grpo-7b/reward_collapse#1"]
+    assert (case["onset_step"], case["last_good_step"], case["remedy"]) == (86, 80, "Go back.")
+    assert case["diagnosis"]["belief"] == "likely, 83 %"
+    assert {each["case"] for each in told["incidents"]} == {case["name"]}
+    assert told["incidents"][1]["diagnosis"] == case["diagnosis"]
+
+
+def test_how_far_causes_are_believed_in_is_shown_while_their_cases_are_open():
+    shown = exposition(concluded())
+    series = "sentinel_diagnosis_confidence", "policy_collapse"
+    assert samples(shown)[series] == 0.826
+
+    shown.take(concluded(Reason.UPDATED, diagnosis=replace(DIAGNOSIS, confidence=0.9)))
+    assert samples(shown)[series] == 0.9
+
+    shown.take(concluded(Reason.RESOLVED))
+    assert series not in samples(shown)
+    assert shown.state()["cases"] == []
+
+
+def test_a_case_whose_incidents_calmed_down_is_not_shown_until_one_comes_back():
+    shown = exposition(concluded(of=[incident()]))
+    shown.take(replace(measured(), moved=(replace(incident(), state=State.RESOLVED),)))
+    assert shown.state()["cases"] == []
+
+    shown.take(replace(measured(), moved=(incident(),)))
+    assert len(shown.state()["cases"]) == 1
+
+
+def test_a_flood_of_causes_is_bounded():
+    causes = [replace(DIAGNOSIS, cause=f"{n:04}" + "x" * 9999) for n in range(MOST_LABELS + 50)]
+    told = (concluded(of=[incident(episode=n)], diagnosis=c) for n, c in enumerate(causes))
+    shown = samples(exposition(*told))
+
+    assert len([key for key in shown if key[0] == "sentinel_diagnosis_confidence"]) == MOST_LABELS
+
+
+def test_a_restarted_agent_goes_on_naming_the_cause():
+    shown = exposition()
+    case = Page(Reason.OPENED, incident(), 100, NOW, diagnosis=DIAGNOSIS)
+    shown.resume([incident()], [case])
+
+    assert samples(shown)["sentinel_diagnosis_confidence", "policy_collapse"] == 0.826
+    assert shown.state()["incidents"][0]["case"] == case.incident.name

@@ -7,12 +7,14 @@ import pytest
 
 from sentinel.discover import modules
 from sentinel.generate.__main__ import documents, main, stale, write
+from sentinel.generate.causes import cause_sheets
 from sentinel.generate.data_sheet import data_sheets
 from sentinel.generate.watches import WATCHES
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = documents()
 SHEETS = list(data_sheets())
+CAUSES = list(cause_sheets())
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
@@ -59,6 +61,23 @@ def test_a_runbook_shows_every_paragraph_and_every_knob(sheet):
         assert text in page
     for knob, default in sheet.knobs.items():
         assert f"| `{knob}` | `{default!r}` |" in page
+
+
+@pytest.mark.parametrize("sheet", CAUSES, ids=lambda sheet: sheet.name)
+def test_every_cause_is_told_of_and_linked_from_what_it_explains(sheet):
+    page = DOCUMENTS["docs/diagnosis.md"]
+
+    assert f"\n## {sheet.heading}\n" in page
+    for text in (sheet.meaning, sheet.story, *sheet.paragraphs.values()):
+        assert text in page
+    for detector in sheet.cause.explains:
+        assert f"(runbooks/{detector}.md)" in page
+        assert f"(../diagnosis.md#{sheet.anchor})" in DOCUMENTS[f"docs/runbooks/{detector}.md"]
+
+
+def test_every_cause_has_a_place_of_its_own_on_the_page():
+    assert [sheet.name for sheet in CAUSES] == sorted(modules("causes"))
+    assert len({sheet.anchor for sheet in CAUSES}) == len(CAUSES)
 
 
 def test_what_is_stale_is_named_and_mended(tmp_path):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import isnan, nan
 
 import pytest
+from verdicts import concluded
 
 from sentinel.engine import Verdict
 from sentinel.finding import Finding, Severity
@@ -83,3 +84,52 @@ def test_an_incident_is_kept_once_in_its_newest_state(history):
     (told,) = history.incidents()
     assert (told["state"], told["resolved_step"], told["rank"]) == ("resolved", 40, 2)
     assert (told["summary"], told["evidence"]) == ("KL is high.", {"kl": 3.0})
+
+
+def test_incidents_are_kept_with_their_case_and_what_is_behind_it(history):
+    history.take(concluded())
+    lead, other = sorted(history.incidents(), key=lambda told: told["detector"])
+
+    assert lead["case"] == other["case"] == lead["name"]
+    assert lead["diagnosis"] == other["diagnosis"]
+    assert lead["diagnosis"] == {
+        "cause": "policy_collapse",
+        "title": "policy collapse",
+        "confidence": 0.826,
+        "belief": "likely, 83 %",
+        "severity": "critical",
+        "evidence": [
+            {"weight": 0.5, "text": "KL is 2 nats.", "step": 86},
+            {"weight": 0.3, "text": "The KL coefficient is 0.0001.", "step": None},
+        ],
+        "remedy": "Go back.",
+        "last_good_step": 80,
+    }
+
+
+def test_the_newest_diagnosis_of_a_case_counts(history):
+    """Whether people were told of it or not."""
+    history.take(concluded(diagnosis=None))
+    assert [told["diagnosis"] for told in history.incidents()] == [None, None]
+
+    history.take(concluded(Reason.UPDATED, pages=False))
+    assert {told["diagnosis"]["cause"] for told in history.incidents()} == {"policy_collapse"}
+
+
+def test_an_incident_of_no_case_has_none(history):
+    history.take(page(incident()))
+
+    (told,) = history.incidents()
+    assert (told["case"], told["diagnosis"]) == (None, None)
+
+
+def test_a_database_of_before_there_were_cases_is_read(tmp_path):
+    with connect(tmp_path / "sentinel.db") as old:
+        History(old).take(page(incident()))
+        old.executescript("drop table told; pragma user_version=4")
+    old.close()
+    history = History(connect(tmp_path / "sentinel.db"))
+    history.take(concluded())
+
+    cases = {told["detector"]: told["case"] for told in history.incidents()}
+    assert cases["reward_collapse"] == "grpo-7b/kl_blowup#1"

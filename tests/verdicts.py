@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sentinel.diagnosis import Clue, Diagnosis
 from sentinel.engine import Verdict
 from sentinel.finding import Finding, Severity
 from sentinel.incident import Incident, Key, Page, Reason, State
@@ -49,3 +50,22 @@ def paged(reason=Reason.OPENED, of=None, **changes):
     """A verdict whose record is due a page about that incident."""
     told = replace(of or incident(), **changes)
     return replace(measured(step=100), pages=(Page(reason, told, 100, NOW),))
+
+
+DIAGNOSIS = Diagnosis(
+    cause="policy_collapse",
+    title="policy collapse",
+    confidence=0.826,
+    severity=Severity.CRITICAL,
+    evidence=(Clue(0.5, "KL is 2 nats.", 86), Clue(0.3, "The KL coefficient is 0.0001.")),
+    remedy="Go back.",
+    last_good_step=80,
+)
+
+
+def concluded(reason=Reason.OPENED, of=(), diagnosis=DIAGNOSIS, pages=True):
+    """A verdict that opens these incidents, the first leading, or ends them, as one case."""
+    lead, *others = of or (incident(), incident("reward_collapse", Severity.WARNING))
+    single = tuple(Page(reason, each, 100, NOW) for each in (lead, *others)) if pages else ()
+    told = Page(reason, lead, 100, NOW, diagnosis=diagnosis, others=tuple(others))
+    return replace(measured(step=100), pages=single, told=(told,))

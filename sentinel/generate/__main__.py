@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from sentinel.generate import panels
+from sentinel.generate.causes import cause_sheets, causes
 from sentinel.generate.dashboards import run_health
 from sentinel.generate.data_sheet import data_sheets
 from sentinel.generate.reference import reference
@@ -22,10 +23,11 @@ def documents() -> dict[str, str]:
 
     Without Grafana's library, which needs Python 3.11, dashboards are left out.
     """
-    sheets = list(data_sheets())
-    pages = runbooks(sheets, WATCHES).items()
+    sheets, known = list(data_sheets()), list(cause_sheets())
+    pages = runbooks(sheets, WATCHES, known).items()
     written = {"deploy/prometheus/rules.yml": rules(sheets, WATCHES)}
     written["docs/metrics.md"] = reference(sheets)
+    written["docs/diagnosis.md"] = causes(known)
     written |= {f"{RUNBOOKS}/{name}.md": text for name, text in pages}
     if panels.AVAILABLE:
         written["grafana/dashboards/run-health.json"] = run_health(sheets)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from sentinel.diagnosis import NAMED
 from sentinel.generate.data_sheet import DataSheet
 from sentinel.generate.panels import (
     BAD,
@@ -20,9 +21,10 @@ from sentinel.generate.panels import (
     number,
     page,
     row,
+    shares,
     word,
 )
-from sentinel.generate.rules import runbook_url
+from sentinel.generate.rules import causes_url, runbook_url
 from sentinel.signals import GROUPS, SIGNALS, Combine, Signal
 
 RUN = '{run="$run"}'
@@ -55,6 +57,7 @@ def run_health(sheets: Iterable[DataSheet]) -> str:
     known = list(sheets)
     parts = [
         *_top(),
+        _causes(),
         _verdicts(known),
         *(_signal_panel(SIGNALS[name], known) for name in FIRST),
         *_ranks(),
@@ -136,6 +139,20 @@ def _top() -> Iterator[Any]:
         Query(f"sum(increase(sentinel_nonfinite_total{RUN}[$__range])) or vector(0)", now=True),
         {0: GOOD, 1: BAD},
     )
+
+
+def _causes() -> Any:
+    about = About(
+        "Diagnosis",
+        "The named cause of each open case, and how far it is believed in. Evidence, remedy and "
+        "last good checkpoint are on the agent's own page. Metric: sentinel_diagnosis_confidence",
+        unit="percentunit",
+        width=24,
+        height=5,
+        links={"Causes": causes_url()},
+    )
+    named = Query(f"max by (cause) (sentinel_diagnosis_confidence{RUN})", "{{cause}}")
+    return shares(about, named, {NAMED: WARN, 0.9: BAD})
 
 
 def _verdicts(sheets: Sequence[DataSheet]) -> Any:

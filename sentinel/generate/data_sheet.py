@@ -49,11 +49,19 @@ class DataSheet:
     @property
     def paragraphs(self) -> dict[str, str]:
         """The indented paragraphs of the docstring by their title, indent taken off."""
-        found = _PARAGRAPH.findall(f"{self.docstring}\n")
-        return {
-            title: re.sub(r"^ {4}", "", text, flags=re.MULTILINE).strip("\n")
-            for title, text in found
-        }
+        return paragraphs(self.docstring)
+
+
+def paragraphs(docstring: str) -> dict[str, str]:
+    r"""The indented paragraphs of a docstring by their title, indent taken off.
+
+    >>> paragraphs("It is.\n\nSource\n    A book.")
+    {'Source': 'A book.'}
+    """
+    found = _PARAGRAPH.findall(f"{docstring}\n")
+    return {
+        title: re.sub(r"^ {4}", "", text, flags=re.MULTILINE).strip("\n") for title, text in found
+    }
 
 
 def data_sheets() -> Iterator[DataSheet]:

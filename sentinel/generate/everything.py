@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from prometheus_client.metrics_core import Metric
 
+from sentinel.diagnosis import Diagnosis
 from sentinel.engine import Verdict
-from sentinel.finding import Severity
+from sentinel.finding import Finding, Severity
 from sentinel.hardware import GPU_SIGNALS, HOST_SIGNALS, Gpu, Machine
+from sentinel.incident import Incident, Key, Page, Reason
 from sentinel.kl import KlKind, fact_of
 from sentinel.outlets.exposition import Exposition
 from sentinel.record import WHOLE_RUN, Event, Record
@@ -34,7 +36,19 @@ def everything() -> Iterator[Metric]:
     shown = Exposition(tally, {"any": Severity.WARNING}, machine=lambda: MACHINE)
     for record in _records():
         shown.take(Verdict(record))
+    shown.take(_told())
     yield from shown.collect()
+
+
+def _told() -> Verdict:
+    """An incident whose cause has a name."""
+    finding = Finding("It is so.")
+    incident = Incident(
+        Key("run", WHOLE_RUN, "any"), 1, Severity.WARNING, "loss", "Do.", finding, 1, 1, 1.0
+    )
+    diagnosis = Diagnosis("any", "any", 1.0, None, (), "Do.")
+    page = Page(Reason.OPENED, incident, 1, 1.0, diagnosis=diagnosis)
+    return Verdict(Record("run", WHOLE_RUN, 1, 1.0, Event.TICK), pages=(page,), told=(page,))
 
 
 def _records() -> Iterator[Record]:

@@ -108,6 +108,15 @@ def lanes(about: About, query: Query, words: Mapping[int, tuple[str, str]]) -> A
     return panel.legend(_legend())
 
 
+def shares(about: About, query: Query, colours: Mapping[float, str]) -> Any:
+    """One lane per series, each value written in it, in the colour from which on it counts."""
+    panel = _begun(statetimeline.Panel(), about, [query]).min(0).max(1).decimals(0)
+    panel.color_scheme(board.FieldColor().mode(model.FieldColorModeId.THRESHOLDS))
+    panel.thresholds(_thresholds(colours)).merge_values(True).no_value("none named")
+    panel.show_value(common.VisibilityMode.AUTO).row_height(0.85).fill_opacity(80)
+    return panel.legend(_legend())
+
+
 def row(title: str, panels: Iterable[Any] = ()) -> Any:
     """A heading; with panels, they are folded away under it."""
     heading = board.Row(title)

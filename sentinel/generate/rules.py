@@ -13,7 +13,7 @@ from typing import Any
 from sentinel.generate.data_sheet import DataSheet
 from sentinel.generate.watches import Watch
 
-RUNBOOKS = "https://github.com/train-sentinel/train-sentinel/blob/main/docs/runbooks"
+DOCS = "https://github.com/train-sentinel/train-sentinel/blob/main/docs"
 
 KEEP_FIRING = "15m"
 """How long an alert outlives its series. When an agent is killed, every series of it goes, which
@@ -31,7 +31,12 @@ def rules(sheets: Iterable[DataSheet], watches: Iterable[Watch]) -> str:
 
 def runbook_url(name: str) -> str:
     """Address of the page that says what to do."""
-    return f"{RUNBOOKS}/{name}.md"
+    return f"{DOCS}/runbooks/{name}.md"
+
+
+def causes_url() -> str:
+    """Address of the page that tells of every cause."""
+    return f"{DOCS}/diagnosis.md"
 
 
 def _judged(sheet: DataSheet) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from sentinel.generate.causes import CauseSheet, suspects
 from sentinel.generate.data_sheet import DataSheet
 from sentinel.generate.watches import Watch
 from sentinel.signals import Combine
@@ -11,13 +12,16 @@ from sentinel.signals import Combine
 _NOTE = "<!-- Written by `make generate`; edit {source} instead. -->"
 
 
-def runbooks(sheets: Iterable[DataSheet], watches: Iterable[Watch]) -> dict[str, str]:
+def runbooks(
+    sheets: Iterable[DataSheet], watches: Iterable[Watch], causes: Iterable[CauseSheet]
+) -> dict[str, str]:
     """Text of each page by the name of its alert's detector or watch."""
-    pages = {sheet.name: "\n".join(_of_detector(sheet)) for sheet in sheets}
+    known = list(causes)
+    pages = {sheet.name: "\n".join(_of_detector(sheet, known)) for sheet in sheets}
     return pages | {watch.name: "\n".join(_of_watch(watch)) for watch in watches}
 
 
-def _of_detector(sheet: DataSheet) -> Iterator[str]:
+def _of_detector(sheet: DataSheet, causes: Iterable[CauseSheet]) -> Iterator[str]:
     title, _, meaning = sheet.headline.partition(": ")
     yield from (f"# {title}", "")
     yield from (_NOTE.format(source=f"`sentinel/detectors/{sheet.name}.py`"), "")
@@ -27,6 +31,8 @@ def _of_detector(sheet: DataSheet) -> Iterator[str]:
     yield from ("## What to do", "", sheet.remedy, "")
     yield from ("## What to check", "")
     yield from (f"{number}. {check}" for number, check in enumerate(_checks(sheet), start=1))
+    if found := list(suspects(sheet.name, causes)):
+        yield from ("", "## What may be behind it", "", *found)
     yield from ("", "## How it decides", "")
     for name, text in sheet.paragraphs.items():
         shown = ("```text", text, "```") if name == "Formula" else (text,)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 _TABLES = """
 create table if not exists ring(
@@ -41,6 +41,9 @@ create table if not exists incident(
     name text primary key, detector text not null, state text not null, severity text not null,
     onset_step integer not null, opened_step integer not null, opened_time real not null,
     resolved_step integer, resolved_time real, body text not null);
+create table if not exists told(
+    name text primary key, state text not null, cause text, opened_time real not null,
+    body text not null);
 create table if not exists outbox(
     key text primary key, sink text not null, page text not null, state text not null,
     severity text not null, tries integer not null default 0, created real not null,

@@ -14,7 +14,8 @@ from prometheus_client.registry import Collector
 from sentinel.engine import Verdict
 from sentinel.finding import Severity
 from sentinel.hardware import Machine
-from sentinel.incident import Incident, Onset
+from sentinel.incident import Incident, Onset, Page
+from sentinel.outlets.cases import belonging, case_of
 from sentinel.outlets.families import families
 from sentinel.outlets.history import dated, described
 from sentinel.outlets.machine_families import machine_families
@@ -60,10 +61,14 @@ class Exposition(Collector):
                 self._standing.tell(page)
             for incident in verdict.moved:
                 self._standing.move(incident)
+            for page in verdict.told:
+                self._standing.conclude(page)
 
-    def resume(self, incidents: Iterable[Incident]) -> None:
+    def resume(self, incidents: Iterable[Incident], cases: Iterable[Page] = ()) -> None:
         """Show these as firing: an agent that was restarted must not read as a recovery."""
         with self._lock:
+            for page in cases:
+                self._standing.conclude(page)
             for incident in incidents:
                 self._standing.run = self._standing.run or incident.key.run
                 self._standing.open[incident.name] = incident
@@ -91,10 +96,13 @@ class Exposition(Collector):
         last_checkpoint_time (seconds since the epoch, not-a-number when there was none), about
         (facts and settings by name), taps (by integration, then by what they say of themselves,
         the ranks that say so), signals (value, unit, help, metric, and over ranks min, max,
-        worst_rank), logged, liveness, machine, incidents (with silenced and acknowledged),
-        silences, tier, ranks. Values may be not-a-number or infinite.
+        worst_rank), logged, liveness, machine, cases (what people were told as one), incidents
+        (with silenced and acknowledged, case and diagnosis), silences, tier, ranks. Values may be
+        not-a-number or infinite.
         """
         now = self._now()
+        cases = [case_of(page) for page in now.open_cases]
+        of = {name: case for case in cases for name in case["incidents"]}
         return {
             "run": now.run,
             "attempt": max(now.attempt, 0),
@@ -111,8 +119,12 @@ class Exposition(Collector):
             "logged": now.logged,
             "liveness": now.alive,
             "machine": _machine(self._machine()),
+            "cases": cases,
             "incidents": [
-                described(i) | now.quiet.said(i) | dated(self._onsets.get(i.name))
+                described(i)
+                | now.quiet.said(i)
+                | dated(self._onsets.get(i.name))
+                | belonging(of.get(i.name))
                 for i in now.open.values()
             ],
             "silences": [plain(silence) for silence in now.quiet.silences],

@@ -48,6 +48,7 @@ def families(now: Standing, detectors: Mapping[str, Severity], counts: Counts) -
         yield from _about_signals(now, run)
         yield from _about_ranks(now, run)
         yield from _about_alerts(now, run, detectors)
+        yield _about_causes(now, run)
 
 
 def _about_the_run(now: Standing, run: str) -> Iterator[Metric]:
@@ -198,6 +199,22 @@ def _about_alerts(now: Standing, run: str, detectors: Mapping[str, Severity]) ->
     ):
         family = GaugeMetricFamily(f"sentinel_alert_{word}", help_, labels=("run", "detector"))
         yield _labelled(family, (((run, name), of(name)) for name in names))
+
+
+def _about_causes(now: Standing, run: str) -> Metric:
+    named = [page.diagnosis for page in now.open_cases if page.diagnosis is not None]
+    surest: dict[str, float] = {}
+    for known in named:
+        cause = label(known.cause)
+        surest[cause] = max(known.confidence, surest.get(cause, 0.0))
+    return _labelled(
+        GaugeMetricFamily(
+            "sentinel_diagnosis_confidence",
+            "How far the named cause of an open case is believed in, from 0 to 1.",
+            labels=("run", "cause"),
+        ),
+        (((run, cause), surest[cause]) for cause in sorted(surest)[:MOST_LABELS]),
+    )
 
 
 def _own_counter(count: Count, run: str, counts: Counts) -> Metric:

@@ -13,6 +13,7 @@ from typing import Any
 from sentinel.engine import Verdict
 from sentinel.hardware import MEASURED
 from sentinel.incident import Incident, Onset
+from sentinel.outlets import cases
 from sentinel.outlets.dating import onsets
 from sentinel.outlets.facts import Facts
 from sentinel.record import WHOLE_RUN, Event, Record, Spread
@@ -32,7 +33,7 @@ _ROW = attrgetter(*_FIELDS)
 
 @dataclass
 class History:
-    """Rows of the tables `step`, `fact` and `incident`, written in the caller's transaction.
+    """Rows of the tables `step`, `fact`, `incident` and `told`, in the caller's transaction.
 
     Records of single ranks are not kept one by one: the combined record holds their spread. Of the
     ticks those are kept that tell of the machine; of facts, news.
@@ -54,6 +55,8 @@ class History:
             self._enter(page.incident)
         for incident in verdict.moved:
             self._enter(incident)
+        for page in verdict.told:
+            cases.enter(self.connection, page)
 
     @cached_property
     def facts(self) -> Facts:
@@ -93,13 +96,15 @@ class History:
         )
 
     def incidents(self) -> list[dict[str, Any]]:
-        """Every incident of the run as plain data, the newest first."""
+        """Every incident of the run as plain data, the newest first, with its case."""
         rows = self.connection.execute(
             "select body from incident order by opened_time desc, name"
         ).fetchall()
-        known = onsets(self.connection)
-        found = [json.loads(body) for (body,) in rows]
-        return [incident | dated(known.get(incident["name"])) for incident in found]
+        known, told = onsets(self.connection), cases.kept(self.connection)
+        found = [(body["name"], body) for (text,) in rows for body in (json.loads(text),)]
+        return [
+            body | dated(known.get(name)) | cases.belonging(told.get(name)) for name, body in found
+        ]
 
     def all(self, run: str) -> Iterator[Record]:
         """Every record kept, in the order they were judged."""

@@ -101,6 +101,8 @@ class Standing:
     ranks: dict[int, RankStanding] = field(default_factory=dict)
     alive: dict[str, float] = field(default_factory=dict)
     open: dict[str, Incident] = field(default_factory=dict)
+    cases: dict[str, Page] = field(default_factory=dict)
+    """What people were last told of each case, by its name."""
     alerts: Counter[tuple[str, str]] = field(default_factory=Counter)
     quiet: Quiet = field(default_factory=Quiet)
 
@@ -118,6 +120,7 @@ class Standing:
             ranks=self.ranks.copy(),
             alive=self.alive.copy(),
             open=self.open.copy(),
+            cases=self.cases.copy(),
             alerts=self.alerts.copy(),
         )
 
@@ -158,6 +161,22 @@ class Standing:
             self.open.pop(incident.name, None)
         else:
             self.open[incident.name] = incident
+
+    def conclude(self, page: Page) -> None:
+        """Take over what became of a case."""
+        if page.reason is Reason.RESOLVED:
+            self.cases.pop(page.incident.name, None)
+        else:
+            self.cases[page.incident.name] = page
+
+    @property
+    def open_cases(self) -> list[Page]:
+        """Those of which an incident fires."""
+        return [
+            page
+            for page in self.cases.values()
+            if any(each.name in self.open for each in (page.incident, *page.others))
+        ]
 
     @property
     def state(self) -> str:
