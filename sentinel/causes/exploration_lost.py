@@ -1,0 +1,61 @@
+"""Exploration lost: the policy has become certain before it became good.
+
+It gives the same answer to the same prompt every time, so that there is nothing to compare, and
+nothing that would lead it elsewhere.
+
+Clues
+    An entropy that collapsed is the cause itself. Answers that all earn the same, and a reward
+    that stands still, are what it leads to; sampling at a low temperature brings it about. Where
+    the KL ran away or tokens were clipped well before, or the reward has fallen, it is a symptom.
+
+Source
+    Cui et al. 2025 (arXiv:2505.22617): performance is bought with entropy, and ends with it;
+    DAPO (arXiv:2503.14476) on the upper clip that keeps rare tokens alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from sentinel.diagnosis import Clue, Scene, led, seen
+from sentinel.finding import Severity
+from sentinel.levers import lever
+
+COLD = 0.7
+"""Sampling temperature below which the policy learns from little but its favourites."""
+
+
+class ExplorationLost:
+    """Judges by entropy, and by what is left to compare."""
+
+    title: ClassVar[str] = "the policy has stopped exploring"
+    explains: ClassVar[frozenset[str]] = frozenset({
+        "entropy_collapse", "reward_zero_variance", "reward_stalled", "grad_vanishing",
+    })  # fmt: skip
+    severity: ClassVar[Severity | None] = None
+
+    def clues(self, scene: Scene) -> Iterable[Clue]:
+        """The entropy and what follows; nothing where the policy ran off, or lost its reward."""
+        certain = scene.first("entropy_collapse")
+        if certain is None or scene.first("reward_collapse", "repetition") is not None:
+            return
+        if not led(certain, scene.first("kl_blowup"), scene.first("clip_saturation")):
+            return
+        yield from seen(certain, 0.5)
+        yield from seen(scene.first("reward_zero_variance"), 0.4)
+        yield from seen(scene.first("reward_stalled"), 0.3)
+        yield from seen(scene.first("grad_vanishing"), 0.2)
+        temperature = scene.number("temperature")
+        if temperature is not None and 0 < temperature < COLD:
+            yield Clue(0.2, f"The sampling temperature is {temperature:g}.")
+
+    def remedy(self, scene: Scene) -> str:
+        """Back to where it still tried, and keep it trying."""
+        facts = scene.facts
+        return (
+            "Go back to the last checkpoint before the onset, and keep it exploring: "
+            f"{lever('upper clip range', facts)} at 0.28, {lever('entropy bonus', facts)} at "
+            f"0.001, {lever('sampling temperature', facts)} at 1. Leave out prompts that it "
+            "answers alike every time."
+        )
