@@ -20,7 +20,9 @@ FACTS = (
     {"framework": "verl", "algorithm": "gae", "learning_rate": float("nan"), "ppo_epochs": 8.0},
     {"framework": "lightning", "learning_rate": "1e-3", "beta": "none"},
 )
-VALUES = ({}, {"reward": float("nan"), "learning_rate": 0.0, "kl_ref": float("inf"), "loss": 0.0})
+WELL = {"reward": 0.5, "kl_ref": 0.05, "entropy": 0.6, "completion_length": 200.0, "loss": 1.5}
+ODD = {"reward": float("nan"), "learning_rate": 0.0, "kl_ref": float("inf"), "loss": 0.0}
+VALUES = ({}, WELL, ODD)
 
 
 def sign(detector, onset=10):
@@ -84,6 +86,7 @@ def test_each_cause_can_be_named(name):
     cause = CAUSES[name]()
     every = [{each: sign(each) for each in cause.explains}]
     every += [{a: sign(a), b: sign(b, 12)} for a in cause.explains for b in cause.explains]
-    found = [diagnose(Scene(signs, facts), {name: cause}) for signs in every for facts in FACTS]
+    seen = [Scene(signs, facts, values) for signs in every for facts in FACTS for values in VALUES]
+    found = [diagnose(scene, {name: cause}) for scene in seen]
 
     assert max(each.confidence for each in found if each is not None) >= NAMED

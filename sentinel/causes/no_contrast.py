@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.diagnosis import Clue, Scene, seen
+from sentinel.diagnosis import Clue, Scene, led, seen
 from sentinel.finding import Severity
 from sentinel.levers import lever
 
@@ -39,7 +39,7 @@ class NoContrast:
         """The groups, and why they say nothing; none where something else explains them."""
         alike = scene.first("reward_zero_variance")
         ill = scene.first("entropy_collapse", "reward_collapse", "kl_blowup", "repetition")
-        if alike is None or ill is not None:
+        if alike is None or (ill is not None and led(ill, alike)):
             return
         yield from seen(alike, 0.5)
         yield from seen(scene.first("reward_stalled"), 0.3)

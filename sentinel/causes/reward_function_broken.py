@@ -1,0 +1,73 @@
+"""Reward function broken: the reward went to a constant while the policy stayed as it was.
+
+A scoring server that answers with a default, a parser that fails, a judge whose quota is spent: all
+answers then earn the same, and the policy has done nothing to deserve it.
+
+Clues
+    A reward that fell off, and since then is one and the same number for all answers. KL, entropy
+    or length are told, and none of them left its range before, nor did the sampling engine: with
+    no such witness, or with one that speaks for the policy, it may be a policy collapse. Answers
+    that were alike long before the fall are those to prompts without contrast.
+
+Source
+    huggingface/trl's and verl's reward functions, which run outside the trainer and are free to
+    return a default on an error; DanceGRPO issue 55 for a reward that falls for another reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from sentinel.diagnosis import Clue, Scene, led, seen
+from sentinel.finding import Severity
+
+WITNESSES = ("kl_ref", "entropy", "completion_length")
+
+OF_THE_POLICY = (
+    "kl_blowup", "entropy_collapse", "entropy_explosion", "length_explosion", "length_collapse",
+    "repetition", "grad_explosion", "rollout_mismatch", "clip_saturation",
+)  # fmt: skip
+
+
+class RewardFunctionBroken:
+    """Judges by a reward that fell to a constant, of a policy that did not change."""
+
+    title: ClassVar[str] = "the reward function returns a constant"
+    explains: ClassVar[frozenset[str]] = frozenset({
+        "reward_collapse", "reward_zero_variance", "grad_vanishing", "reward_stalled",
+    })  # fmt: skip
+    severity: ClassVar[Severity | None] = Severity.CRITICAL
+
+    def clues(self, scene: Scene) -> Iterable[Clue]:
+        """The fall and the constant; nothing where the policy changed first, or none can say."""
+        fall, alike = scene.first("reward_collapse"), scene.first("reward_zero_variance")
+        told = [name for name in WITNESSES if name in scene.values]
+        first = scene.first(*OF_THE_POLICY)
+        if fall is None or not told or (first is not None and led(first, fall)):
+            return
+        constant = _constant(scene)
+        if not led(fall, alike) or (alike is None and not constant):
+            return
+        yield from seen(fall, 0.4)
+        yield from seen(alike, 0.4)
+        if constant:
+            yield Clue(0.4, f"All answers earn {scene.values['reward']:.4g}, whatever they say.")
+        held = ", ".join(f"{name} {scene.values[name]:.3g}" for name in told)
+        yield Clue(0.2, f"The policy was as before when it fell: {held}.")
+
+    def remedy(self, scene: Scene) -> str:
+        """Mend the service, and take back what it taught."""
+        return (
+            "Look at the log of the reward function or its server at the onset: time-outs, a "
+            "spent quota, a format it cannot parse. Call it by hand with an answer that earned "
+            "something before. Then go on from the last checkpoint before the onset, and let it "
+            "raise on an error instead of returning a default."
+        )
+
+
+def _constant(scene: Scene) -> bool:
+    """Whether no two of the latest answers earned differently."""
+    values = scene.values
+    spread = min(values.get("reward_std", 1.0), 1.0 - values.get("frac_zero_std", 0.0))
+    return spread == 0.0 and "reward" in values

@@ -1,0 +1,75 @@
+"""Rollout engine differs: what samples is not the policy that is trained.
+
+The engine has old weights, another precision, other kernels or other sampling parameters. The
+trainer corrects what nobody said, and in time the gradient, the KL or the reward goes wrong.
+
+Clues
+    A mismatch that is gross is the cause itself. A moderate one is, where gradient, KL, entropy,
+    clipping or reward went wrong after it and within `SOON` steps; one that came after them is
+    what a policy that breaks does to any engine.
+
+Source
+    Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training";
+    DanceGRPO issue 55, a reward that fell for it; verl's page on rollout correction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from sentinel.diagnosis import Clue, Scene, led, seen
+from sentinel.finding import Severity
+from sentinel.levers import lever
+
+SOON = 200
+"""Steps within which a moderate mismatch does what it does: many runs bear one all along."""
+
+
+class RolloutEngineDiffers:
+    """Judges by the mismatch, and by what followed."""
+
+    title: ClassVar[str] = "the engine that samples is not the policy that is trained"
+    explains: ClassVar[frozenset[str]] = frozenset({
+        "rollout_mismatch", "grad_explosion", "kl_blowup", "kl_drift", "reward_collapse",
+        "entropy_collapse", "entropy_explosion", "clip_saturation", "loss_spike",
+    })  # fmt: skip
+    severity: ClassVar[Severity | None] = None
+
+    def clues(self, scene: Scene) -> Iterable[Clue]:
+        """The mismatch and what it did; nothing where the policy went first."""
+        apart = scene.first("rollout_mismatch")
+        if apart is None:
+            return
+        followed = [
+            sign
+            for sign in (
+                scene.first("grad_explosion", "loss_spike"),
+                scene.first("kl_blowup", "kl_drift"),
+                scene.first("reward_collapse"),
+                scene.first("entropy_collapse", "entropy_explosion"),
+                scene.first("clip_saturation"),
+            )
+            if sign is not None
+        ]
+        soon = any(sign.onset_step - apart.onset_step <= SOON for sign in followed)
+        gross = apart.severity is not Severity.INFO
+        if not led(apart, *followed) or not (soon or gross):
+            return
+        yield from seen(apart, 0.7)
+        for sign in followed:
+            yield from seen(sign, 0.4)
+        engine = scene.text("rollout_engine") or scene.text("vllm_mode")
+        if engine:
+            yield Clue(0.1, f"Answers are sampled by an engine of its own ({engine}).")
+
+    def remedy(self, scene: Scene) -> str:
+        """Bring the two together, then correct for what is left."""
+        facts = scene.facts
+        return (
+            "Check that new weights reach the engine before it samples, and that both use one "
+            "precision (bf16 or fp16, no quantised weights or cache), one chat template and one "
+            f"{lever('sampling temperature', facts)}. Then switch on "
+            f"{lever('correction for the sampling engine', facts)}, and go on from the last "
+            "checkpoint before the onset."
+        )
