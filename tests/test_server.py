@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from ranks import until
 from servers import PATIENCE, get, servers
-from verdicts import RUN, measured
+from verdicts import RUN, concluded, measured
 
 from sentinel.outlets.exposition import Exposition
 from sentinel.tally import Tally
@@ -105,7 +105,23 @@ def test_the_page_reads_what_the_state_tells(serve, get):
     told = Exposition(Tally(), {}).state()
     read = set(re.findall(r"\brun\.(\w+)", script))
 
-    assert {"run", "state", "step", "signals", "incidents", "ranks"} <= read <= told.keys()
+    assert {"run", "state", "step", "signals", "cases", "incidents", "ranks"} <= read <= told.keys()
+
+
+def test_the_page_reads_what_a_case_tells(serve, get):
+    """Of the case, of what is behind it, and of each piece of evidence."""
+    script = get(serve() + "/app.js").text
+    shown = Exposition(Tally(), {})
+    shown.take(concluded())
+    (case,) = shown.state()["cases"]
+    for name, told in (
+        ("told", case),
+        ("diagnosis", case["diagnosis"]),
+        ("clue", case["diagnosis"]["evidence"][0]),
+    ):
+        read = set(re.findall(rf"\b{name}\.(\w+)", script))
+        assert read
+        assert read - {"by", "why"} <= told.keys()
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/-/healthy", "/nowhere"])

@@ -13,6 +13,23 @@ function make(tag, text, className) {
   return element;
 }
 
+function box(tag, className, ...parts) {
+  const element = make(tag, "", className);
+  element.append(...parts.filter(Boolean));
+  return element;
+}
+
+// Text in which what stands between backticks is a name, of a setting say.
+function prose(tag, text, className) {
+  const parts = text.split("`");
+  if (parts.length % 2 === 0) return make(tag, text, className);
+  return box(tag, className, ...parts.map((part, place) => part && (place % 2 ? make("code", part) : part)));
+}
+
+function capital(text) {
+  return text.slice(0, 1).toUpperCase() + text.slice(1);
+}
+
 function number(value) {
   if (value === null || value === undefined) return "";
   if (typeof value !== "number") return String(value);
@@ -37,17 +54,88 @@ function rows(id, lines, columns) {
   at(id).replaceChildren(...(lines.length ? lines.map(row) : [empty]));
 }
 
+// How loud it is, as a word of a style sheet.
+function loud(told) {
+  return ["critical", "warning"].includes(told.severity) ? told.severity : "info";
+}
+
 function card(incident) {
-  const box = make("article", "", `card ${incident.severity === "critical" ? "critical" : "warning"}`);
   const where = incident.rank === null ? "" : `, rank ${incident.rank}`;
-  box.append(
-    make("strong", incident.summary),
-    make("p", `${incident.detector}, ${incident.severity}${where}, since step ${incident.onset_step}`, "soft"),
-    make("p", incident.remedy),
-  );
   const words = known(incident);
-  if (words) box.append(make("p", words, "soft"));
-  return box;
+  return box("article", `card ${loud(incident)}`,
+    box("div", "top", make("span", incident.severity, "pill"), make("h3", incident.summary)),
+    make("p", `${incident.detector}${where}, since step ${incident.onset_step}`, "soft"),
+    prose("p", incident.remedy),
+    words && make("p", words, "soft"),
+  );
+}
+
+// Incidents of one cause: what it is, how sure that is, why, what to do, and they themselves.
+function caseCard(told, incidents) {
+  const { diagnosis } = told;
+  const lead = incidents.find((incident) => incident.name === told.name) || incidents[0];
+  const title = diagnosis ? capital(diagnosis.title) : lead.summary;
+  return box("article", `card case ${loud(told)}`,
+    box("div", "top", make("span", told.severity, "pill"), make("h3", title), diagnosis && surety(diagnosis)),
+    box("p", "facts",
+      make("span", `began at step ${told.onset_step}`),
+      make("span", `told at step ${told.opened_step}`),
+      typeof told.last_good_step === "number" && make("span", `last checkpoint before: step ${told.last_good_step}`, "good")),
+    diagnosis && evidence(diagnosis.evidence),
+    told.remedy && box("div", "remedy", make("h4", "What to do"), prose("p", told.remedy)),
+    members(told, incidents),
+  );
+}
+
+function surety(diagnosis) {
+  const bar = make("progress", diagnosis.belief);
+  bar.value = diagnosis.confidence;
+  bar.setAttribute("aria-label", "Confidence");
+  return box("span", "surety", bar, make("span", diagnosis.belief));
+}
+
+// In the order it began; what was set from the start has no step and comes last.
+function evidence(clues) {
+  const lines = clues.map((clue, place) => {
+    const began = clue.step !== null;
+    const next = clues[place + 1];
+    const led = next && next.step !== null;
+    return box("li", began ? led && "led" : "setting",
+      make("span", began ? `step ${clue.step}` : "set", "when"), make("span", clue.text));
+  });
+  return box("ol", "evidence", ...lines);
+}
+
+// By the case's name, where somebody folded or unfolded its incidents.
+const unfolded = new Map();
+
+function members(told, incidents) {
+  const lines = incidents.map((incident) => box("li", loud(incident),
+    box("div", "", make("strong", incident.detector), make("span", ` since step ${incident.onset_step}`, "soft")),
+    make("div", incident.summary),
+    known(incident) && make("div", known(incident), "soft")));
+  const names = incidents.map((incident) => incident.detector).join(", ");
+  const details = box("details", "",
+    make("summary", `${incidents.length === 1 ? "1 incident" : `${incidents.length} incidents`}: ${names}`),
+    box("ul", "members", ...lines));
+  details.open = unfolded.get(told.name) ?? !told.diagnosis;
+  details.addEventListener("toggle", () => unfolded.set(told.name, details.open));
+  return details;
+}
+
+let shownOpen = "";
+
+function showOpen(run) {
+  // Built anew only where there is news: else nobody could read or copy in peace.
+  const now = JSON.stringify([run.cases, run.incidents]);
+  if (now === shownOpen) return;
+  shownOpen = now;
+  const cases = run.cases.map((told) => {
+    const own = run.incidents.filter((incident) => incident.case === told.name);
+    return own.length === 1 && !told.diagnosis ? card(own[0]) : caseCard(told, own);
+  });
+  const open = [...cases, ...run.incidents.filter((incident) => !incident.case).map(card)];
+  at("open").replaceChildren(...(open.length ? open : [make("p", "None.", "soft")]));
 }
 
 // What people made of it, and what came of it since it began.
@@ -70,8 +158,7 @@ function showRun(run) {
   at("state").textContent = run.tier === "page" ? run.state : `${run.state}, ${run.tier}`;
   at("state").className = `badge ${MOOD[run.state] || "bad"}`;
   at("step").textContent = run.step === null ? "" : `step ${run.step}, ${clock(run.last_step_time)}`;
-  const open = run.incidents.map(card);
-  at("open").replaceChildren(...(open.length ? open : [make("p", "None.", "soft")]));
+  showOpen(run);
   const signals = Object.entries(run.signals).map(([name, s]) => [name, s.value, s.unit, s.min, s.max, s.worst_rank]);
   const logged = Object.entries(run.logged).map(([name, value]) => [name, value, "", "", "", ""]);
   rows("signals", [...signals, ...logged], 6);
@@ -127,7 +214,8 @@ function showFacts(run) {
 
 function showPast(incidents) {
   rows("past", incidents.map((i) =>
-    [i.name, i.severity, i.state, i.onset_step, i.opened_step, i.resolved_step, i.flaps]), 7);
+    [i.name, i.severity, i.state, i.diagnosis ? i.diagnosis.title : "",
+      i.onset_step, i.opened_step, i.resolved_step, i.flaps]), 8);
 }
 
 async function ask(path) {
