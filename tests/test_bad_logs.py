@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from math import inf, nan
+from pathlib import Path
 from random import Random
 
 import pytest
-from event_files import VERSION
 from log_files import FORMATS, healthy_rows
 from typer.testing import CliRunner
 
@@ -213,41 +214,6 @@ def test_lines_that_are_none_are_counted_and_said(tmp_path):
     assert f"{len(BROKEN_LINES)} lines could not be read and were passed over" in said
 
 
-ODD_FILES = {
-    "empty": b"",
-    "blank": b"\n \n\t\n",
-    "one byte": b"{",
-    "zeros": bytes(5000),
-    "noise": Random(1).randbytes(20_000),
-    "gzip": b"\x1f\x8b\x08\x00" + bytes(100),
-    "a pickle": b"\x80\x04\x95" + bytes(50),
-    "prose": b"Epoch 1: it went well.\n" * 50,
-    "json without rows": b"[1, 2, 3]",
-    "only an opening": b'{"step": 1, "data": {' * 3,
-    "a state that is cut": b'{"log_history": [{"step": 1, "loss": 2.0}',
-    "a state that is odd": b'{"log_history": {"step": 1}}',
-    "a head of events": VERSION,
-    "a head of W&B": b":W&B\xe1\xbe\x00",
-    "a head of SQLite": b"SQLite format 3\0" + bytes(100),
-    "names alone": b"step,loss\n",
-    "marks of order": b"\xef\xbb\xbf\xff\xfe",
-    "one long line": b'{"step": 1, "text": "' + b"x" * 3_000_000,
-    "rows without numbers": b'{"a": "b"}\n' * 20,
-}
-
-
-@pytest.mark.parametrize("content", ODD_FILES.values(), ids=ODD_FILES)
-@pytest.mark.parametrize("name", ["log", "trainer_state.json", "metrics.csv", "run.wandb", "a.db"])
-def test_what_is_no_log_is_one_plain_line_that_names_it(tmp_path, name, content):
-    path = tmp_path / name
-    path.write_bytes(content)
-    result = CliRunner().invoke(app, ["replay", str(path), "--json"])
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    (line,) = result.stderr.splitlines()
-    assert line.startswith(f"sentinel: cannot read {path}: ")
-
-
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "deepspeed"])
 def test_a_file_that_is_cut_anywhere_tells_of_what_is_whole(tmp_path, kind):
     whole = FORMATS[kind](tmp_path, healthy_rows(SEED)).read_bytes()
@@ -278,3 +244,25 @@ def test_a_file_with_wrong_bytes_in_it_fails_nothing(tmp_path, kind):
             story(path)
         except ValueError as error:
             assert str(error)  # noqa: PT017 - it is allowed, and need not come
+
+
+def resident():
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="as Linux tells it")
+def test_a_million_points_are_read_one_row_at_a_time(tmp_path):
+    path, rows = tmp_path / "long.jsonl", 50_000
+    rest = "".join(f', "mine/{n}": 0.{n}' for n in range(18))
+    with path.open("w") as file:
+        file.writelines(f'{{"step": {n}, "loss": 2.{n}, "kl": 0.{n}{rest}}}\n' for n in range(rows))
+    reading = recognised(path)
+    records = iter(reading)
+    for _ in range(10_000):
+        next(records)
+    before = resident()
+    assert sum(len(record.values) for record in records) > 40_000 * 20 - 100
+    # Kept, the rest of the rows would be over 60 MiB.
+    assert resident() - before < 2**24
+    assert reading.skipped == 0
