@@ -58,11 +58,13 @@ class RewardFunctionBroken:
 
     def remedy(self, scene: Scene) -> str:
         """Mend the service, and take back what it taught."""
+        fall = scene.first("reward_collapse", "reward_zero_variance")
+        since = "the onset" if fall is None else f"step {fall.onset_step}"
         return (
-            "Look at the log of the reward function or its server at the onset: time-outs, a "
-            "spent quota, a format it cannot parse. Call it by hand with an answer that earned "
-            "something before. Then go on from the last checkpoint before the onset, and let it "
-            "raise on an error instead of returning a default."
+            f"Look at the log of the reward function or its server at {since}: time-outs, a spent "
+            "quota, a format it cannot parse. Call it by hand with an answer that earned something "
+            "before. Then go on from the last checkpoint before the onset, and let it raise on an "
+            "error instead of returning a default."
         )
 
 
