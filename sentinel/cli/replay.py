@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict
 from enum import Enum
 from json import dumps
 from math import isfinite
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
+from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
+from sentinel.cases import CaseBook
+from sentinel.diagnosis import Diagnosis
 from sentinel.discover import classes
 from sentinel.engine import Engine
 from sentinel.finding import Severity
-from sentinel.incident import Incident, Onset, Page, Reason
-from sentinel.onset import Past
-from sentinel.record import WHOLE_RUN, Record
+from sentinel.incident import Page
+from sentinel.record import WHOLE_RUN
+from sentinel.settings import build_causes
 from sentinel.sources.recognised import recognised
+from sentinel.story import Story, Told, tell
 
 CANNOT_READ = 2
 FAILED_ON = 3
@@ -36,40 +41,11 @@ class FailOn(str, Enum):
     CRITICAL = "critical"
 
 
-@dataclass
-class Told:
-    """One incident in its last state, with the last page that told of its trouble.
-
-    `onset` is when it was found to have begun, looking back from where it opened.
-    """
-
-    incident: Incident
-    page: Page
-    onset: Onset | None = None
-
-
-@dataclass
-class Story:
-    """What a replay found, and how much it read."""
-
-    told: list[Told] = field(default_factory=list)
-    records: int = 0
-    skipped: int = 0
-    steps: int = 0
-    failed: list[str] = field(default_factory=list)
-    """Detectors that failed while judging: what they would have found is not known."""
-
-    @property
-    def worst(self) -> int:
-        """Order of the loudest severity; more than any where nothing was found."""
-        return min((told.incident.severity.order for told in self.told), default=len(Severity))
-
-
 def replay(
     path: Annotated[Path, typer.Argument(help="Log file, or folder of a run.")],
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     fail_on: Annotated[
-        FailOn | None, typer.Option(help="Exit 3 if an incident is at least this bad.")
+        FailOn | None, typer.Option(help="Exit 3 if an incident or its cause is at least this bad.")
     ] = None,
 ) -> None:
     """Judge a training log as the agent would have judged the run."""
@@ -87,66 +63,19 @@ def replay(
 
 
 def _told(path: Path) -> Story:
-    story = tell(recognised(path), Engine(classes("detectors")))
+    engine = Engine(classes("detectors"), cases=CaseBook(build_causes()))
+    story = tell(recognised(path), engine)
     if not story.records:
         raise ValueError("it holds no record of a step")
     return story
 
 
-def tell(source: Iterable[Record], engine: Engine) -> Story:
-    """Run the records through the engine; every incident once, in the order they opened."""
-    story, steps = Story(), set[int]()
-    told: dict[str, Told] = {}
-    past = Past({make().signal for make in engine.makers.values()})
-    for record in source:
-        story.records += 1
-        steps.add(record.step)
-        if record.rank == WHOLE_RUN:
-            past.hear(record)
-        for page in engine.feed(record).pages:
-            _fold(told, page, past)
-    for incident in engine.book.open.values():
-        if incident.name in told:
-            told[incident.name].incident = incident
-    story.told, story.steps = list(told.values()), len(steps)
-    story.skipped = getattr(source, "skipped", 0)
-    story.failed = sorted(engine.errors)
-    return story
-
-
-def _fold(told: dict[str, Told], page: Page, past: Past) -> None:
-    name = page.incident.name
-    if page.reason is Reason.RESOLVED and name in told:
-        told[name].incident = page.incident
-        return
-    onset = told[name].onset if name in told else None
-    if onset is None and page.incident.severity is not Severity.INFO:
-        onset = past.date(page.incident)
-    told[name] = Told(page.incident, page, onset)
-
-
 def _print_json(story: Story) -> None:
     for told in story.told:
-        incident, finding = told.incident, told.page.incident.finding
-        rank = finding.rank if finding.rank is not None else incident.key.rank
-        line = {
-            "type": "incident",
-            "detector": incident.key.detector,
-            "severity": incident.severity.value,
-            "signal": incident.signal,
-            "onset_step": incident.onset_step,
-            "opened_step": incident.opened_step,
-            "resolved_step": incident.resolved_step,
-            "rank": None if rank == WHOLE_RUN else rank,
-            "episode": incident.episode,
-            "flaps": incident.flaps,
-            "last_good_step": incident.last_good_step,
-            "onset": None if told.onset is None else asdict(told.onset),
-            "summary": finding.summary,
-            "evidence": {key: _plain(value) for key, value in finding.evidence.items()},
-            "remedy": incident.remedy,
-        }
-        print(dumps(line, allow_nan=False))
+        print(dumps(_incident(told), allow_nan=False))
+    for case in story.diagnosed:
+        if case.diagnosis is not None:
+            print(dumps(_diagnosis(story, case, case.diagnosis), allow_nan=False))
     counts = {
         "records": story.records,
         "skipped": story.skipped,
@@ -157,6 +86,47 @@ def _print_json(story: Story) -> None:
     print(dumps({"type": "summary", **counts, **failed}))
 
 
+def _incident(told: Told) -> dict[str, Any]:
+    incident, finding = told.incident, told.page.incident.finding
+    rank = finding.rank if finding.rank is not None else incident.key.rank
+    return {
+        "type": "incident",
+        "detector": incident.key.detector,
+        "severity": incident.severity.value,
+        "signal": incident.signal,
+        "onset_step": incident.onset_step,
+        "opened_step": incident.opened_step,
+        "resolved_step": incident.resolved_step,
+        "rank": None if rank == WHOLE_RUN else rank,
+        "episode": incident.episode,
+        "flaps": incident.flaps,
+        "last_good_step": incident.last_good_step,
+        "onset": None if told.onset is None else asdict(told.onset),
+        "summary": finding.summary,
+        "evidence": {key: _plain(value) for key, value in finding.evidence.items()},
+        "remedy": incident.remedy,
+        "case": told.case,
+    }
+
+
+def _diagnosis(story: Story, case: Page, diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        "type": "diagnosis",
+        "case": case.incident.name,
+        "cause": diagnosis.cause,
+        "title": diagnosis.title,
+        "confidence": diagnosis.confidence,
+        "severity": case.incident.severity.value,
+        "onset_step": case.onset_step,
+        "opened_step": case.incident.opened_step,
+        "resolved_step": story.over(case),
+        "incidents": [incident.name for incident in story.of(case)],
+        "evidence": [asdict(clue) for clue in diagnosis.evidence],
+        "remedy": diagnosis.remedy,
+        "last_good_step": diagnosis.last_good_step,
+    }
+
+
 def _plain(value: float | str) -> float | str:
     # JSON has no word for NaN or infinity.
     return value if isinstance(value, str) or isfinite(value) else str(value)
@@ -164,18 +134,52 @@ def _plain(value: float | str) -> float | str:
 
 def _print_table(story: Story) -> None:
     console = Console()
+    for case in story.diagnosed:
+        if case.diagnosis is not None:
+            console.print(_case(story, case, case.diagnosis))
     if not story.told:
         console.print(f"No incident in {story.steps} steps.")
     else:
-        console.print(_table(story))
-        for told in story.told:
-            incident = told.incident
-            console.print(f"[bold]{incident.key.detector}[/bold]: {escape(incident.remedy)}")
+        console.print(_incidents(story))
+        for name, remedy in _remedies(story):
+            console.print(f"[bold]{name}[/bold]: {escape(remedy)}")
     if story.skipped:
         console.print(f"{story.skipped} lines could not be read and were passed over.")
 
 
-def _table(story: Story) -> Table:
+def _case(story: Story, case: Page, diagnosis: Diagnosis) -> Panel:
+    severity, over = case.incident.severity, story.over(case)
+    facts = [f"Began at step {case.onset_step}", f"page due at step {case.incident.opened_step}"]
+    if over is not None:
+        facts.append(f"over at step {over}")
+    if diagnosis.last_good_step is not None:
+        facts.append(f"last checkpoint before: step {diagnosis.last_good_step}")
+    names = ", ".join(dict.fromkeys(each.key.detector for each in story.of(case)))
+    parts: list[RenderableType] = [
+        Text(f"{', '.join(facts)}."),
+        _evidence(diagnosis),
+        Text.assemble(("What to do: ", "bold"), diagnosis.remedy),
+        Text(f"Incidents: {names}", style="dim"),
+    ]
+    title = f"[{COLOURS[severity]}]{severity.value}: {escape(diagnosis.title)}[/]"
+    return Panel(
+        Group(*parts),
+        title=f"{title} ({diagnosis.belief})",
+        title_align="left",
+        border_style=COLOURS[severity],
+    )
+
+
+def _evidence(diagnosis: Diagnosis) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column()
+    for clue in diagnosis.evidence:
+        table.add_row("set" if clue.step is None else f"step {clue.step}", Text(clue.text))
+    return table
+
+
+def _incidents(story: Story) -> Table:
     table = Table("", "Detector", "Began", "Page due", "Over", "What", box=SIMPLE)
     for told in story.told:
         incident = told.incident
@@ -189,3 +193,10 @@ def _table(story: Story) -> Table:
             escape(told.page.incident.finding.summary),
         )
     return table
+
+
+def _remedies(story: Story) -> Iterator[tuple[str, str]]:
+    """What each detector advises, once, unless a cause that is named knows better."""
+    known = {case.incident.name for case in story.diagnosed}
+    alone = (told.incident for told in story.told if told.case not in known)
+    yield from {incident.key.detector: incident.remedy for incident in alone}.items()
