@@ -2,7 +2,7 @@
 
 Decorate the training function with `monitor`; everything else is optional: `log` adds values,
 `log_samples` texts, `mark` tells of checkpoints and evaluations, `phase` of time spent on something
-else.
+else; `requested` says what a loop is asked to do.
 """
 
 from __future__ import annotations
@@ -12,11 +12,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sentinel.hook.arguments import SettingsError
     from sentinel.hook.monitor import monitor
-    from sentinel.hook.verbs import log, log_samples, mark, phase
+    from sentinel.hook.verbs import log, log_samples, mark, phase, requested
 
 __version__ = "0.1.0"
 
-__all__ = ["SettingsError", "__version__", "log", "log_samples", "mark", "monitor", "phase"]
+__all__ = [
+    "SettingsError",
+    "__version__",
+    "log",
+    "log_samples",
+    "mark",
+    "monitor",
+    "phase",
+    "requested",
+]
 
 _HOMES = {
     "SettingsError": "sentinel.hook.arguments",
@@ -25,6 +34,7 @@ _HOMES = {
     "log_samples": "sentinel.hook.verbs",
     "mark": "sentinel.hook.verbs",
     "phase": "sentinel.hook.verbs",
+    "requested": "sentinel.hook.verbs",
 }
 
 

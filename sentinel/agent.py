@@ -27,6 +27,7 @@ from sentinel.outlets.exposition import Exposition
 from sentinel.outlets.history import History
 from sentinel.outlets.journal import Journal
 from sentinel.outlets.presence import Presence
+from sentinel.outlets.requesting import Requesting
 from sentinel.outlets.samples import Samples, newest
 from sentinel.outlets.telling import Telling
 from sentinel.record import WHOLE_RUN, Event, Record
@@ -40,6 +41,7 @@ from sentinel.sources.samples import SampleFiles
 from sentinel.tally import Tally
 from sentinel.web.server import Server
 from sentinel.wire.places import home, run_dir
+from sentinel.wire.ring import RingReader
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +123,11 @@ class Agent:
         self.samples = Samples(self.connection, self.settings.samples_kept)
         self.files = self._sample_files()
         self.dating = Dating(path, dated, self.exposition.date)
-        self.outlets = (self.history, self.exposition, self.samples, self.dating)
+        self.requesting = Requesting(
+            self.connection, self.settings.on_critical(), self._rings, lambda: self.telling.quiet
+        )
+        self.heeding = (self.exposition, self.telling, self.requesting)
+        self.outlets = (self.history, *self.heeding, self.samples, self.dating)
         self.server = Server(
             self.exposition.registry,
             self.exposition.state,
@@ -132,6 +138,9 @@ class Agent:
             port_tries=self.settings.port_tries,
             token=self.settings.secret_token(),
         )
+
+    def _rings(self) -> list[RingReader]:
+        return [rank.reader for rank in self.source.ranks.values() if not rank.ended]
 
     def _sample_files(self) -> SampleWatch | None:
         folder, known = self.settings.samples_from, self.samples.files()
@@ -160,6 +169,7 @@ class Agent:
     def turn(self) -> None:
         """Read what is new, judge it, and commit both."""
         self._listen()
+        self.requesting.turn()
         records = self.source.poll()
         if self.files is not None and self.source.attempt >= 0:
             records += self.files.poll(self.source.attempt)
@@ -197,7 +207,8 @@ class Agent:
             if verdict.record.rank == WHOLE_RUN and verdict.record.event is Event.STOP:
                 self.ending = verdict.record
         moved = any(verdict.pages or verdict.moved for verdict in verdicts)
-        queued = self.telling.post(page for verdict in verdicts for page in verdict.told)
+        told = (page for verdict in verdicts for page in verdict.told)
+        queued = self.telling.post(map(self.requesting.noted, told))
         # A tick that changed nothing need not be remembered.
         if record.event is not Event.TICK or moved or len(verdicts) > 1 or _measured(record):
             self.journal.append(record)
@@ -241,7 +252,8 @@ class Agent:
             for _ in self.fold.feed(record):
                 pass
         for record in self.history.last(self.run):
-            self.exposition.take(Verdict(record))
+            for outlet in self.heeding:
+                outlet.take(Verdict(record))
             # An agent killed just then may not have come to write it.
             self.ending = record if record.event is Event.STOP else None
         for record in self.history.facts.last(self.run):

@@ -31,6 +31,7 @@ _NOT_SETTINGS = frozenset(
         *("REQUIRE_STACK", "REQUIRE_FRAMEWORKS"),
     )
 )
+_LISTS = frozenset({"disable", "on_critical"})
 # Kubernetes sets these for a service that is called "sentinel".
 _KUBERNETES = re.compile(r"SENTINEL_(SERVICE_\w+|PORT_\d+_\w+)|SENTINEL_PORT=tcp://.*")
 
@@ -130,7 +131,7 @@ def _is_setting(name: str, value: str) -> bool:
 
 def _nested(name: str, value: str) -> Tree:
     *above, last = name.removeprefix(_PREFIX).lower().split("__")
-    leaf: Any = [item.strip() for item in value.split(",")] if last == "disable" else value
+    leaf: Any = [item.strip() for item in value.split(",")] if last in _LISTS else value
     tree: Tree = {last: leaf}
     for key in reversed(above):
         tree = {key: tree}

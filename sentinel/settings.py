@@ -44,7 +44,8 @@ class Settings(BaseModel):
     `per_rank_limit` ranks there are no metrics per rank. The newest `samples_kept` texts stay;
     `samples_from` is a folder in which the trainer writes such itself. GPUs, processors, memory
     and disks are looked at every `machine_seconds`; 0 for never. `tier` says how much the run
-    matters to people. `detectors` holds knobs by detector; those in `disable` do not run.
+    matters to people. `detectors` holds knobs by detector; those in `disable` do not run. `actions`
+    are what is asked of a run, by when.
     """
 
     model_config = ConfigDict(
@@ -64,6 +65,11 @@ class Settings(BaseModel):
     sinks: dict[str, Annotated[Sink, SkipValidation]] = Field(default_factory=dict)
     detectors: dict[str, dict[str, Any]] = Field(default_factory=dict)
     disable: list[str] = Field(default_factory=list)
+    actions: dict[str, list[Literal["checkpoint", "stop"]]] = Field(default_factory=dict)
+
+    def on_critical(self) -> list[str]:
+        """What is asked of the run when a case turns critical."""
+        return [*self.actions.get("on_critical", ())]
 
     def secret_token(self) -> str:
         """The token itself, to be compared and never shown; empty without one."""
@@ -87,6 +93,8 @@ def load(
     _read_secrets((), tree, {"token"}, layers)
     tree["sinks"] = _each("sinks", _sink, layers)
     tree["detectors"] = _each("detectors", _knobs, layers)
+    tree["actions"] = layers.table(("actions",), tree.get("actions", {}))
+    _refuse_unknown(("actions",), tree["actions"], ["on_critical"], layers)
     settings: Settings = _validated((), TypeAdapter(Settings), tree, layers)
     _refuse_unknown(("disable",), settings.disable, discover.classes("detectors"), layers)
     if not is_loopback(settings.host) and not settings.token:

@@ -3,6 +3,7 @@
 import pytest
 
 import sentinel
+from sentinel.hook.arguments import checked
 
 
 @pytest.mark.parametrize(
@@ -22,12 +23,36 @@ import sentinel
         ({"facts": ["lr"]}, "facts.*mapping.*list"),
         ({"facts": {"lr": [1]}}, "'lr'.*number or a text.*list"),
         ({"facts": {1: 2}}, "facts.*names"),
+        ({"tier": "loud"}, "tier.*'page', 'notify', 'quiet'.*str 'loud'"),
+        ({"tier": 1}, "tier.*int 1"),
+        ({"on_critical": "halt"}, "on_critical.*'checkpoint' or 'stop', or a function.*'halt'"),
+        ({"on_critical": ["stop", 5]}, "on_critical.*int 5"),
+        ({"on_critical": 5}, "on_critical.*int 5"),
+        ({"on_critical": [print, len]}, "on_critical.*one function"),
+        ({"call": print}, "call.*did you mean"),
     ],
     ids=repr,
 )
 def test_a_wrong_setting_is_refused_where_it_is_written(settings, words):
     with pytest.raises(sentinel.SettingsError, match=f"(?s){words}"):
         sentinel.monitor(**settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "called"),
+    [
+        (None, None, None),
+        ([], "", None),
+        ("stop", "stop", None),
+        (("checkpoint", "stop"), "checkpoint stop", None),
+        (print, "call", print),
+        (["checkpoint", print], "checkpoint call", print),
+    ],
+)
+def test_what_is_asked_when_a_case_turns_critical(given, words, called):
+    arguments = checked({"on_critical": given})
+
+    assert (arguments.on_critical, arguments.call) == (words, called)
 
 
 @pytest.mark.parametrize("thing", [5, "train", type("Trainer", (), {})])

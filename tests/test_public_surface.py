@@ -17,6 +17,7 @@ SIGNATURES = {
     "mark": "(event, step=None, **facts)",
     "monitor": "(function=None, /, **settings)",
     "phase": "(name)",
+    "requested": "()",
 }
 
 
@@ -47,6 +48,9 @@ def test_a_public_function_takes_what_it_took(name):
         ("strict", True),
         ("samples", 8),
         ("facts", {"beta": 0.1, "optimizer": "adamw"}),
+        ("tier", "notify"),
+        ("on_critical", ["checkpoint", "stop"]),
+        ("on_critical", print),
     ],
 )
 def test_the_decorator_takes_this_setting(name, value):
@@ -74,7 +78,7 @@ def test_the_version_is_the_one_in_the_changelog():
 
 
 @pytest.mark.parametrize(
-    "call", ["log({'loss': 1.0})", "mark('save')", "phase('eval').__enter__()"]
+    "call", ["log({'loss': 1.0})", "mark('save')", "phase('eval').__enter__()", "requested()"]
 )
 def test_outside_a_run_every_verb_does_nothing(call, tmp_path):
     """No file, no process, no word."""

@@ -6,12 +6,15 @@ meant; nothing later ever is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+WORDS = ("checkpoint", "stop")
+"""What `on_critical` may ask for, beside a function."""
+TIERS = ("page", "notify", "quiet")
 MOST_SAMPLES = 64
 """Texts that may be asked for of one batch."""
 
@@ -32,11 +35,15 @@ class Arguments:
     strict: bool = False
     samples: int = 0
     facts: Mapping[str, str | float] = field(default_factory=dict)
+    tier: str | None = None
+    on_critical: str | None = None
+    """The words given, with a space between each two; "call" for the function."""
+    call: Callable[[Any], object] | None = None
 
 
 def checked(given: Mapping[str, Any]) -> Arguments:
     """Arguments from keywords. Raises SettingsError naming the first that is wrong."""
-    known = [each.name for each in fields(Arguments)]
+    known = [each.name for each in fields(Arguments) if each.name != "call"]
     for key in given:
         if key not in known:
             # Only here, where training will not start: it is not worth its import otherwise.
@@ -44,6 +51,7 @@ def checked(given: Mapping[str, Any]) -> Arguments:
 
             near = get_close_matches(key, known, 1) or known
             raise SettingsError(f"monitor has no setting {key!r}: did you mean {near[0]!r}?")
+    on_critical, call = _on_critical(given.get("on_critical"))
     return Arguments(
         run=_text("run", given.get("run")),
         save_steps=_count("save_steps", given.get("save_steps")),
@@ -53,6 +61,9 @@ def checked(given: Mapping[str, Any]) -> Arguments:
         strict=_switch("strict", given.get("strict", False)),
         samples=_samples(given.get("samples", 0)),
         facts=_facts(given.get("facts")),
+        tier=_one_of("tier", given.get("tier"), TIERS),
+        on_critical=on_critical,
+        call=call,
     )
 
 
@@ -78,6 +89,28 @@ def _switch(key: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
     raise _wrong(key, value, "True or False")
+
+
+def _one_of(key: str, value: Any, known: tuple[str, ...]) -> str | None:
+    if value is None or (isinstance(value, str) and value in known):
+        return value
+    raise _wrong(key, value, f"one of {', '.join(map(repr, known))}")
+
+
+def _on_critical(value: Any) -> tuple[str | None, Callable[[Any], object] | None]:
+    """The words asked for, and the function to be called."""
+    if value is None:
+        return None, None
+    alone = callable(value) or isinstance(value, str) or not isinstance(value, Iterable)
+    each = [value] if alone else list(value)
+    calls = [one for one in each if callable(one)]
+    if len(calls) > 1:
+        raise SettingsError("monitor(on_critical=…) takes one function, not several.")
+    words = [one for one in each if not callable(one)]
+    for word in words:
+        if not (isinstance(word, str) and word in WORDS):
+            raise _wrong("on_critical", word, f"{' or '.join(map(repr, WORDS))}, or a function")
+    return " ".join([*words, *("call" for _ in calls)]), next(iter(calls), None)
 
 
 def _file(key: str, value: Any) -> Path | None:

@@ -133,7 +133,11 @@ class Loop:
             found["step_time"] = self.step_time = now - self.stepped_at
         self.stepped_at = now
         self.trains_in = threading.get_ident()
-        self.recorder.stepped(*_told_apart(found))
+        recorder = self.recorder
+        recorder.stepped(*_told_apart(found))
+        errands = recorder.errands
+        if errands.due is not None and not errands.led:
+            errands.carry_out(recorder.clock.step)
 
     def passed(self) -> None:
         """A step was taken that is not the one that is counted."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from sentinel.hook.arguments import Arguments, SettingsError, checked
+from sentinel.hook.errands import Asked
 from sentinel.hook.session import enter, leave
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Deed: TypeAlias = "Literal['checkpoint', 'stop'] | Callable[[Asked], object]"
 
 
 class Monitor:
@@ -120,6 +122,8 @@ def monitor(
     strict: bool = False,
     samples: int = 0,
     facts: Mapping[str, str | float] | None = None,
+    tier: Literal["page", "notify", "quiet"] | None = None,
+    on_critical: Deed | Iterable[Deed] | None = None,
 ) -> Monitor: ...
 
 
@@ -130,6 +134,9 @@ def monitor(function: Any = None, /, **settings: Any) -> Any:
     be held to it. `config` is the agent's settings file; `agent=False` records without starting
     one. `facts` are hyper-parameters worth remembering. `samples` is how many texts are taken of
     each batch that a framework generates; at 0 none are, unless `sentinel.log_samples` is called.
+    `tier` says how much the run matters to people: "page", "notify" or "quiet". `on_critical` is
+    what is asked of every rank, at one and the same step, when a case turns critical: "checkpoint",
+    "stop", or a function that is given `sentinel.hook.errands.Asked`; see docs/actions.md.
     `strict` lets our own errors through, for tests. With `SENTINEL_OFF=1` in the environment
     nothing happens at all. Raises SettingsError for a setting that is unknown or of the wrong kind.
     """

@@ -15,6 +15,7 @@ from time import time as wall_time
 from typing import Any
 
 from sentinel.hook.captured import Captured
+from sentinel.hook.errands import Errands
 from sentinel.hook.gate import Gate
 from sentinel.hook.guard import Guard
 from sentinel.hook.plan import FAR, PLAIN, Plan, Planner
@@ -23,6 +24,7 @@ from sentinel.hook.step_clock import StepClock
 from sentinel.hook.texts import AT_ONCE, Batch, picked
 from sentinel.record import Event
 from sentinel.wire.pack import VALUES, Moment, Packer
+from sentinel.wire.requests import NUMBER
 from sentinel.wire.ring import RingWriter
 
 _NUMBERED = ("global_step",)
@@ -41,6 +43,7 @@ class Recorder:
         self.ring = ring
         self.gate = Gate(ring, guard)
         self.clock = StepClock()
+        self.errands = Errands()
         self._tick = tick
         self._packer = Packer(ring.write, again_after=ring.capacity // 4)
         self.stash = Stash(ring.drop, cuda_lane)
@@ -254,3 +257,16 @@ class Recorder:
         if now > self._looks_at or self._looks_at > now + 2 * LOOK_EVERY:
             self._looks_at = now + LOOK_EVERY
             self._tick()
+        errands = self.errands
+        if errands.words[NUMBER] != errands.settled:
+            self._run_errands(errands)
+
+    def _run_errands(self, errands: Errands) -> None:
+        clock = self.clock
+        errands.look(clock.step, clock.beat)
+        # Until it is settled every log is looked at, none takes the short way.
+        self._looks_at = 0.0
+        if not (clock.optimizer_steps or errands.led):
+            began = perf_counter()
+            errands.carry_out(clock.step)
+            self.ring.spent -= perf_counter() - began

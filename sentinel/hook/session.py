@@ -16,6 +16,7 @@ from typing import Any
 
 from sentinel.hook.arguments import Arguments
 from sentinel.hook.arriving import Arrival
+from sentinel.hook.errands import errands
 from sentinel.hook.guard import Guard
 from sentinel.hook.loop import Loop
 from sentinel.hook.recorder import Recorder
@@ -26,6 +27,8 @@ from sentinel.wire import places
 from sentinel.wire.identity import Identity, identify
 from sentinel.wire.ring import RingWriter, fitting
 
+TIER, ON_CRITICAL = "monitor/tier", "monitor/on_critical"
+"""Facts by which the agent learns of arguments that are its own settings."""
 _TRIES = 8
 """Attempts claimed by others under our hands before we give up."""
 
@@ -41,6 +44,9 @@ class Session:
         ours = arguments.agent and self.identity.local_rank == 0
         self.keeper = Keeper(self.identity.run, arguments.config) if ours else None
         self.recorder = Recorder(self.ring, self.guard, self._tick)
+        self.recorder.errands = errands(
+            self.ring.path, self.identity, arguments.call, self.recorder.say, self.guard
+        )
         self._undo: list[Callable[[], None]] = []
 
     def open(self) -> None:
@@ -70,6 +76,7 @@ class Session:
         self._let_go()
         self.recorder.close(facts)
         self.ring.close(facts["outcome"])
+        self.recorder.errands.abandon()
         if self.keeper is not None:
             self.keeper.let_go()
 
@@ -77,6 +84,7 @@ class Session:
         """In a forked child: the run is the parent's alone."""
         self.guard.off = True
         self.ring.abandon()
+        self.recorder.errands.abandon()
         self._let_go()
 
     def _let_go(self) -> None:
@@ -137,6 +145,8 @@ def start_facts(identity: Identity, arguments: Arguments) -> dict[str, Any]:
     known = {
         "world_size": identity.world_size,
         "local_world_size": identity.local_world_size,
+        TIER: arguments.tier,
+        ON_CRITICAL: arguments.on_critical,
         "save_steps": arguments.save_steps,
         "max_steps": arguments.max_steps,
         "host": identity.host,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from sentinel.hook.errands import NOTHING
 from sentinel.hook.session import Current, current
 from sentinel.hook.texts import AT_ONCE, Batch
 from sentinel.record import Event
@@ -59,6 +60,18 @@ def mark(event: str, step: int | None = None, **facts: Any) -> None:
         raise ValueError(f"There is no mark {event!r}: use one of {sorted(_MARKS)}.")
     else:
         session.ring.drop("event")
+
+
+def requested() -> frozenset[str]:
+    """What this rank is asked to do now: "checkpoint", "stop", both, or, nearly always, nothing.
+
+    To be asked once a step, on every rank alike: each is told of a checkpoint at the same step, and
+    at that one only; of a stop from then on. It costs less than a microsecond.
+    """
+    recorder = Current.recorder
+    if recorder is None:
+        return NOTHING
+    return recorder.errands.requested(recorder.clock.beat)
 
 
 @contextmanager

@@ -4,7 +4,8 @@ Taps: `_ResultCollection.update_metrics` and `metrics`, which what `self.log` is
 the batch and by the epoch; `_LoggerConnector.on_batch_end`, where a step has its number;
 `_call_callback_hooks`, by which a trainer tells its callbacks what it does; the loops of evaluation
 and prediction; and `Trainer.save_checkpoint`. Nothing is computed, reduced or read that Lightning
-would not have: values on a device are handed on as they are.
+would not have: values on a device are handed on as they are. What is asked of the run is done when
+a batch is done: `should_stop`, and `save_checkpoint`, which every rank calls at the same step.
 
 The step's number is `trainer.global_step`, which counts the steps of all optimizers. Loss, gradient
 norm and learning rate are found by the taps of plain PyTorch.
@@ -158,6 +159,8 @@ class Events:
         """A trainer tells its callbacks something, and has not told them yet."""
         if hook == "on_train_start" or (trainer.training and not self._knows(trainer)):
             self._meet(trainer, hook)
+        if hook in {"on_train_end", "on_exception"}:
+            self._tap.recorder.errands.led = False
         if hook == "on_before_backward":
             self._window.backward(trainer, *given)
         elif hook in {"on_validation_start", "on_test_start"}:
@@ -175,6 +178,7 @@ class Events:
         if before == self._step:
             return
         self._tap.recorder.hear(self.logged.of_step(), self._step)
+        self._obey(trainer)
 
     def epoch_ended(self, _: None, connector: Any) -> None:
         """An epoch is done, of training or of an evaluation."""
@@ -201,6 +205,18 @@ class Events:
         if trainer.local_rank == 0:
             facts = run_facts(trainer, self._package)
             self._tap.recorder.say(Event.FACTS, trainer.global_step, facts)
+
+    def _obey(self, trainer: Any) -> None:
+        """Do what is asked of every rank at this step, where callbacks save as well."""
+        errands = self._tap.recorder.errands
+        errands.led = True
+        words = errands.take(trainer.global_step)
+        if "stop" in words:
+            trainer.should_stop = True
+        if "checkpoint" in words:
+            known = getattr(trainer.checkpoint_callback, "dirpath", None)
+            folder = Path(known or Path(trainer.default_root_dir) / "checkpoints")
+            trainer.save_checkpoint(folder / f"sentinel-step={trainer.global_step}.ckpt")
 
     def _evaluated(self, step: int) -> None:
         self._tap.recorder.say(Event.EVAL, step, self.logged.of_evaluation())

@@ -4,6 +4,7 @@ Taps: `CallbackHandler.call_event`, which every event of a trainer passes on eve
 the trainer was built; `Trainer.evaluate`, `predict` and `_save_checkpoint`, which take time in
 which no step is made; and `Trainer.log`, for texts, if those are asked for.
 
+What is asked of the run is done through `TrainerControl`, at the end of the step it is asked for.
 The step's number is `state.global_step`, told on every rank at the end of each step. Logs are the
 same on every rank, so rank 0 alone tells them. Loss, gradient norm and learning rate are those of
 the taps of plain PyTorch: what the trainer logs of them comes out as `logged_loss` and so on.
@@ -53,7 +54,9 @@ class Events:
         self._began_after: int | None = None
         """The step that another training began after, until its first step has told so."""
 
-    def heard(self, handler: Any, event: str, args: Any, state: Any, *_: Any, **given: Any) -> None:
+    def heard(
+        self, handler: Any, event: str, args: Any, state: Any, control: Any, **given: Any
+    ) -> None:
         """One event, before anybody's callbacks have seen it."""
         if event == "on_init_end":
             return
@@ -61,6 +64,7 @@ class Events:
             self._meet(handler, event, args, state)
         if event == "on_step_end":
             self._stepped(state)
+            self._obey(control, state.global_step)
         elif event == "on_log":
             self._logged(state, given.get("logs"))
         elif event == "on_save":
@@ -70,6 +74,7 @@ class Events:
         elif event in {"on_evaluate", "on_predict"}:
             self._phases.end(_PREDICTING)
         elif event == "on_train_end":
+            self._tap.recorder.errands.led = False
             self._phases.begin(_AFTERWARDS)
 
     def _meet(self, handler: Any, event: str, args: Any, state: Any) -> None:
@@ -92,6 +97,14 @@ class Events:
         self._phases.end(_PREDICTING)
         after, self._began_after = self._began_after, None
         self._tap.recorder.hear({} if after is None else {"began_after": after}, state.global_step)
+
+    def _obey(self, control: Any, step: int) -> None:
+        """Do what is asked of every rank at this step; callbacks have the last word."""
+        errands = self._tap.recorder.errands
+        errands.led = True
+        words = errands.take(step)
+        control.should_save = control.should_save or "checkpoint" in words
+        control.should_training_stop = control.should_training_stop or "stop" in words
 
     def _logged(self, state: Any, logs: Any) -> None:
         if not state.is_world_process_zero or not isinstance(logs, Mapping):

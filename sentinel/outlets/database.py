@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 _TABLES = """
 create table if not exists ring(
@@ -59,6 +59,9 @@ create table if not exists owed(
 create table if not exists onset(
     incident text primary key, step integer not null, earliest integer not null,
     latest integer not null, last_good integer);
+create table if not exists request(
+    incident text primary key, number integer, attempt integer, since integer, beat integer,
+    step integer, deeds text, cause text);
 create index if not exists outbox_due on outbox(state, next_at);
 """
 

@@ -10,14 +10,20 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
+from sentinel.engine import Verdict
 from sentinel.finding import Severity
 from sentinel.incident import Incident, Page, Reason, Tier
 from sentinel.outlets import outbox, page_text, silences
 from sentinel.outlets.silences import Ack, Quiet
+from sentinel.record import WHOLE_RUN, Event
 
 log = logging.getLogger(__name__)
+
+TOLD = "monitor/tier"
+"""The fact by which a run says what `sentinel.monitor` was given; it hides the setting."""
 
 
 class Telling:
@@ -57,6 +63,15 @@ class Telling:
             self.quiet = Quiet(before.tier, *found)
         self.quiet = self.quiet.at(now)
         return first or self.quiet != before
+
+    def take(self, verdict: Verdict) -> None:
+        """Heed the tier that the run was begun with, if it was given one."""
+        record = verdict.record
+        if record.event is Event.START and record.rank == WHOLE_RUN and TOLD in record.facts:
+            with suppress(ValueError):
+                self.quiet = replace(self.quiet, tier=Tier(record.facts[TOLD]))
+                # The next look is as good as the first.
+                self._version = -1
 
     def post(self, pages: Iterable[Page]) -> bool:
         """Queue each page, or owe it, or leave it; whether any was queued."""

@@ -6,10 +6,10 @@ shared memory of the machine; the next agent removes them once they are old.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 from sentinel.wire.places import shared_rings
+from sentinel.wire.requests import tidy
 from sentinel.wire.ring import RingError, RingReader
 
 OLD = 24 * 3600.0
@@ -23,8 +23,7 @@ def sweep(now: float) -> list[Path]:
     removed = [path for path in shared_rings() if _abandoned(path, now)]
     for path in removed:
         path.unlink(missing_ok=True)
-        with suppress(OSError):
-            path.parent.rmdir()
+        tidy(path.parent)
     return removed
 
 

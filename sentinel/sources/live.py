@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -22,6 +21,7 @@ from sentinel.wire.layout import DROP_REASONS, ERRORS_BEFORE_OFF
 from sentinel.wire.pack import PayloadError, Unpacker
 from sentinel.wire.places import remember, rings
 from sentinel.wire.position import Position
+from sentinel.wire.requests import tidy
 from sentinel.wire.ring import Cursor, RingError, RingReader
 
 TICK_SECONDS = 0.5
@@ -110,9 +110,7 @@ class LiveSource:
             remember(self.run, path)
             path.unlink(missing_ok=True)
         for directory in {path.parent for path in self.ranks}:
-            # The run's own directory holds more than rings, and stays.
-            with suppress(OSError):
-                directory.rmdir()
+            tidy(directory)
 
     def _current(self) -> list[Rank]:
         newest = self.attempt

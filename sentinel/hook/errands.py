@@ -1,0 +1,147 @@
+"""Errands: what the agent asks this rank to do, from the step it is due at until it is done.
+
+At the end of each step one word of mapped memory is looked at; nothing more, unless it says that
+something is asked. `sentinel.wire.requests` says how ranks come to act at the same step.
+
+A framework that can save and stop by itself takes what is due at the end of its step. In any other
+loop the user's function is called right behind the optimizer's step, and `sentinel.requested` says
+what the loop is to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.hook.guard import Guard
+from sentinel.record import Event
+from sentinel.wire.identity import Identity
+from sentinel.wire.requests import MOST_RANKS, NUMBER, Request, Requests, made, page_beside
+
+NOTHING: frozenset[str] = frozenset()
+_PHASE = "on_critical"
+_BLANK: Sequence[int] = (0,) * (NUMBER + 1)
+
+Tell = Callable[[Event, Any, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a user's function is told when it is called: why, and at which step of the trainer.
+
+    `deeds` are the other words that were asked for, "checkpoint" and "stop". `case` is the name of
+    the incident that leads the case, `cause` what is held to be behind it; it may be empty.
+    """
+
+    deeds: frozenset[str]
+    case: str
+    cause: str
+    step: int
+
+
+class Errands:
+    """Looks at the page of requests, if there is one; `call` is the user's function.
+
+    What becomes of a request is told through `tell`, an error of `call` to `guard`.
+    """
+
+    def __init__(
+        self,
+        page: Requests | None = None,
+        identity: Identity | None = None,
+        call: Callable[[Asked], object] | None = None,
+        tell: Tell = lambda *_: None,
+        guard: Guard | None = None,
+    ) -> None:
+        self.page, self._call, self._tell, self._guard = page, call, tell, guard
+        self._identity = identity or Identity("")
+        self.words = _BLANK if page is None else page.words
+        self.settled = 0
+        """Number of the newest request that is past."""
+        self.due: Request | None = None
+        """What is to be done at this step, and was not begun."""
+        self.led = False
+        """Whether a framework takes what is due."""
+        self._coming: Request | None = None
+        self._open = NOTHING
+        self._answered: int | None = None
+
+    def look(self, step: int, beat: int) -> None:
+        """A step is over, and a request is not settled: be ready for it, or act, or let it pass."""
+        number, page = self.words[NUMBER], self.page
+        if page is None:
+            return
+        if self._coming is None or self._coming.number != number:
+            self._coming = page.read()
+        coming = self._coming
+        if coming is None:
+            return
+        if beat < coming.beat:
+            if beat >= coming.since:
+                page.be_ready(self._identity.local_rank, number)
+            return
+        self.settled, self._coming = number, None
+        words = ", ".join(sorted(coming.deeds))
+        if page.ready(number, self._identity.local_world_size):
+            self.due, self._answered = coming, None
+            self._open = coming.deeds - {"call"}
+            became = f"{words} at step {step}, for {coming.case}"
+        else:
+            became = f"nothing at step {step}: not every rank was ready to {words}"
+        self._tell(Event.FACTS, None, {_PHASE: became})
+
+    def requested(self, beat: int) -> frozenset[str]:
+        """What a loop is to do now: a checkpoint at one step, a stop from then on.
+
+        The step counts, not whether it was done: ranks of which one alone saves would go apart.
+        """
+        if self._open and self._answered is None:
+            self._answered = beat
+        elif self._answered != beat:
+            self._open &= {"stop"}
+        return self._open
+
+    def take(self, step: int) -> frozenset[str]:
+        """For a framework: what it is to do at this step, the user's function called already."""
+        if self.due is not None:
+            self.carry_out(step)
+        words, self._open = self._open, NOTHING
+        return words
+
+    def carry_out(self, step: int) -> None:
+        """Call the user's function, if that is due. An error of it is counted, and told by name."""
+        due, self.due = self.due, None
+        if due is None or self._call is None or "call" not in due.deeds:
+            return
+        self._tell(Event.PHASE, None, {"name": _PHASE, "edge": "begin"})
+        try:
+            self._call(Asked(due.deeds - {"call"}, due.case, due.cause, step))
+        except Exception as error:
+            self._tell(Event.FACTS, None, {f"{_PHASE}/error": type(error).__name__})
+            if self._guard is not None:
+                self._guard.noted(error)
+        finally:
+            self._tell(Event.PHASE, None, {"name": _PHASE, "edge": "end"})
+
+    def abandon(self) -> None:
+        """Let go of the memory."""
+        self.words, self.settled, self.due = _BLANK, 0, None
+        if self.page is not None:
+            self.page.close()
+            self.page = None
+
+
+def errands(
+    ring: Path, identity: Identity, call: Callable[[Asked], object] | None, tell: Tell, guard: Guard
+) -> Errands:
+    """Those of the rank with that ring; without a page where none can be made."""
+    page = None
+    if identity.local_world_size <= MOST_RANKS and identity.local_rank < MOST_RANKS:
+        try:
+            page = made(page_beside(ring, identity.attempt))
+        except (OSError, ValueError):
+            # A request is then answered by no rank, since this one is never ready.
+            page = None
+    return Errands(page, identity, call, tell, guard)
