@@ -125,13 +125,15 @@ class FollowedLog:
         count = 0
         while True:
             record, self.held = self.held or next(self.coming, None), None
-            if record is None and reading.mark < self.skip:
+            if record is None and reading.mark + reading.held < self.skip:
                 # It is shorter than it was: begun anew while nobody looked.
                 self.skip, self.base, self.reading = 0, self.attempt + 1, None
                 self.mark = 0
                 return
             if record is None:
-                self.behind, self.skip = False, 0
+                self.behind = False
+                # What is held back of an old log was told before it was read again.
+                self.skip = 0 if reading.mark >= self.skip else self.skip
                 return
             if reading.mark <= self.skip:
                 self.base = self.attempt - record.attempt

@@ -67,6 +67,7 @@ def rows(folder: Path, reading: Reading) -> Iterator[Row | None]:
             held = None
         if not own.live:
             return
+        reading.held = 0 if held is None else len(held[1])
         yield None
 
 

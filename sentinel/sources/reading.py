@@ -16,18 +16,20 @@ class Reading:
     `skipped` counts lines or rows that hold no record: not JSON, too long, or without a number.
     `remark` says what a person should know of the choice that was made in reading; mostly nothing.
     `mark` says, of the record last given, how far into the log it reaches: it only grows, and is
-    the same whenever that log is read. `clock` gives seconds since the epoch.
+    the same whenever that log is read. `held` is what `mark` will grow by when the rows are given
+    that were read, and may not be whole. `clock` gives seconds since the epoch.
     """
 
     records: Callable[[Reading], Iterator[Record | None]]
     skipped: int = 0
     mark: int = 0
+    held: int = 0
     live: bool = False
     clock: Callable[[], float] = time.time
     remark: str = ""
 
     def __iter__(self) -> Iterator[Record]:
-        self.skipped = self.mark = 0
+        self.skipped = self.mark = self.held = 0
         self.live = False
         return (record for record in self.records(self) if record is not None)
 
@@ -36,6 +38,6 @@ class Reading:
 
         It never ends by itself. A log that is begun anew gives a START of the next attempt.
         """
-        self.skipped = self.mark = 0
+        self.skipped = self.mark = self.held = 0
         self.live = True
         return self.records(self)

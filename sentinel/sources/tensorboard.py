@@ -165,6 +165,7 @@ class Logs:
                 yield from self._told(log, row)
             if not self.reading.live:
                 return
+            self.reading.held = sum(len(log.row) for log in self.files.values())
             yield None
 
     def _look(self) -> None:
