@@ -72,6 +72,9 @@ class CheckpointCadence:
             self._note_save(record.step)
         if record.event not in (Event.SAVE, Event.STEP):
             return None
+        if len(self._hasty) < self.in_a_row and self._max_steps <= 0.0:
+            self._onset = {}
+            return Calm()
         wrong = {**self._overrun(record), **self._storm(record.step)}
         self._onset = {key: self._onset.get(key, record.step) for key in wrong}
         if "storm" in wrong:

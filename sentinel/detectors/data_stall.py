@@ -70,9 +70,11 @@ class DataStall:
         """Judge one step's wait."""
         if record.event is Event.START:
             self._restart()
-        self._broken |= record.event in BREAKS
         wait, time = record.values.get("data_wait"), record.values.get("step_time")
-        if record.event is not Event.STEP or wait is None or time is None:
+        if record.event is not Event.STEP:
+            self._broken |= record.event in BREAKS
+            return None
+        if wait is None or time is None:
             return None
         broken, self._broken = self._broken, False
         if broken or not 0.0 < time < 1e9 or not 0.0 <= wait < 1e9:

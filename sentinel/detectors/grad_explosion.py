@@ -64,6 +64,7 @@ class GradExplosion:
 
     def __post_init__(self) -> None:
         self._level = MarginCusum(sign=1, floor=0.1)
+        self._margin, self._alone = log(self.ratio), log(self.young_ratio)
         self._heights = Territory()
         self._first: list[float] = []
         self._latest: deque[float] = deque(maxlen=LATEST)
@@ -79,14 +80,17 @@ class GradExplosion:
         if not 0.0 < norm < inf:
             return None
         size = log(norm)
-        usual, stands_out = self._usual(size)
+        usual, stands_out = 0.0, False
+        # Where it holds, neither has it left nor does one norm stand out.
+        if self._young_since is not None or not self._level.holds(size, self._alone):
+            usual, stands_out = self._usual(size)
         self._heights.add(size)
         self._seen += 1
         if len(self._latest) == LATEST:
             self._before = max(self._before, self._latest[0])
         self._latest.append(size)
         self._latest_steps.append(record.step)
-        self._level.update(size, log(self.ratio), record.step)
+        self._level.update(size, self._margin, record.step)
         # Where it has gone becomes known ground in time, and it is still away.
         self._left = self._level.alarmed and (self._left or self._heights.new)
         if self._left or self._is_young_and_wild():
@@ -105,8 +109,9 @@ class GradExplosion:
             if len(self._first) < FIRST:
                 self._first.append(size)
             return median(self._first), False
-        usual, sigma = self._level.usual, self._level.sigma
-        return usual, size - usual > max(log(self.young_ratio), self.sigmas * sigma)
+        usual = self._level.usual
+        far = size - usual
+        return usual, far > self._alone and far > self.sigmas * self._level.sigma
 
     def _is_young_and_wild(self) -> bool:
         """Before there is a baseline, and on until it is over."""

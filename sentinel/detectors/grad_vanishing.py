@@ -57,6 +57,7 @@ class GradVanishing:
 
     def __post_init__(self) -> None:
         self._blocks = BlockMeans()
+        self._fresh = False
         self._seen = 0
         self._low = 0
         self._onset = 0
@@ -83,13 +84,16 @@ class GradVanishing:
         if self._low == 1 and before == 0:
             self._onset = record.step
         if norm:
-            self._blocks.add(size)
+            self._fresh |= self._blocks.add(size)
         needed = self.in_a_row * (1 if self._usual is not None else 2)
         if self._low >= needed:
             return self._finding(norm)
         return Calm() if self._usual is not None and not self._low else None
 
     def _learn_usual(self) -> None:
+        if not self._fresh:
+            return
+        self._fresh = False
         # A block of merged values is longer than one of eight: the last is then old enough alone.
         means = self._blocks.means
         young = max(1, YOUNG * GROUP // self._blocks.length)

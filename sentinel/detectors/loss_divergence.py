@@ -62,10 +62,12 @@ class LossDivergence:
 
     def __post_init__(self) -> None:
         self._level = MarginCusum(sign=1, floor=0.02)
+        self._margin = log(self.rise)
         self._latest: deque[float] = deque(maxlen=BLOCK)
         self._latest_steps: deque[int] = deque(maxlen=BLOCK)
         self._began: float | None = None
         self._lowest = inf
+        self._under = 0
         self._rewarded = False
         self._away = 0
         self._usual = 0.0
@@ -82,22 +84,33 @@ class LossDivergence:
         if self._latest and size == self._latest[-1]:
             return None
         left = self._has_left(size, record.step)
-        now = median(self._latest)
-        if len(self._latest) == BLOCK:
-            self._began = now if self._began is None else self._began
-            self._lowest = min(self._lowest, now)
+        # A median is under what half of the values are under, and only then need be known.
+        if len(self._latest) == BLOCK and (self._began is None or 2 * self._under >= BLOCK):
+            self._lower()
         if not left:
             self._away = 0
             return Calm() if self._level.armed else None
         self._away += 1
-        return self._finding(now)
+        return self._finding(median(self._latest))
+
+    def _lower(self) -> None:
+        now = median(self._latest)
+        self._began = now if self._began is None else self._began
+        self._lowest = min(self._lowest, now)
+        self._under = sum(size < self._lowest for size in self._latest)
 
     def _has_left(self, size: float, step: int) -> bool:
-        if self._away == 0:
-            self._usual = self._level.usual if self._level.armed else self._highest
-        alarmed = self._level.update(size, log(self.rise), step)
+        level = self._level
+        # From calm to away takes more than one value.
+        calm = level.armed and level.evidence == 0.0 and self._young_since is None
+        if self._away == 0 and not calm:
+            self._usual = level.usual if level.armed else self._highest
+        alarmed = level.update(size, self._margin, step)
         if len(self._latest) >= LATEST and self._young_since is None:
             self._highest = max(self._highest, self._latest[-LATEST])
+        if len(self._latest) == BLOCK:
+            self._under -= self._latest[0] < self._lowest
+        self._under += size < self._lowest
         self._latest.append(size)
         self._latest_steps.append(step)
         return alarmed or self._is_young_and_wild()

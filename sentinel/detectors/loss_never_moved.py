@@ -122,17 +122,16 @@ class LossNeverMoved:
         elif not flat:
             self._flat = {}
 
-    def _is_flat(self, means: list[float]) -> bool:
-        gone, error = fall(means)
+    def _is_flat(self, gone: float, error: float) -> bool:
         return abs(gone) + SURE * error < self.improvement
 
     def _never(self, means: list[float]) -> bool:
         gone, error = fall(means)
         self._moved |= gone - SURE * error > 2 * self.improvement
-        return not self._moved and self._is_flat(means) and not self._fell_at_once(means)
+        return not self._moved and self._is_flat(gone, error) and not self._fell_at_once(means)
 
     def _tosses_a_coin(self, means: list[float]) -> bool:
-        return abs(median(means) - log(COIN)) < self.moved and self._is_flat(means)
+        return abs(median(means) - log(COIN)) < self.moved and self._is_flat(*fall(means))
 
     def _fell_at_once(self, means: list[float]) -> bool:
         """Whether the first values were higher than what came after, by more than scatter."""

@@ -104,13 +104,14 @@ class LossPlateau:
             self._first_mean = latest
         self._lowest = min(self._lowest, latest)
         windows = [window for share in SHARES if (window := self._window(share))]
+        falls = [fall(window) for window in windows]
         self._looked |= bool(windows)
-        flat = next((window for window in windows if self._is_flat(window)), None)
+        flat = next((at for at, fallen in enumerate(falls) if self._is_flat(*fallen)), None)
         if flat is not None:
             self._in_a_row += 1
             if self._in_a_row >= 2:
-                self._state(flat, step)
-        elif self._falls_again(windows) or not self._flat:
+                self._state(windows[flat], falls[flat], step)
+        elif not self._flat or any(gone > 2 * self.improvement for gone, _ in falls):
             self._in_a_row, self._flat = 0, {}
 
     def _window(self, share: float) -> list[float]:
@@ -120,16 +121,12 @@ class LossPlateau:
             return []
         return self._blocks.means[-count:]
 
-    def _is_flat(self, window: list[float]) -> bool:
-        gone, error = fall(window)
+    def _is_flat(self, gone: float, error: float) -> bool:
         least, most = gone - SURE * error, gone + SURE * error
         return most < self.improvement and least > -3 * self.improvement
 
-    def _falls_again(self, windows: list[list[float]]) -> bool:
-        return any(fall(window)[0] > 2 * self.improvement for window in windows)
-
-    def _state(self, window: list[float], step: int) -> None:
-        gone, error = fall(window)
+    def _state(self, window: list[float], fallen: tuple[float, float], step: int) -> None:
+        gone, error = fallen
         first = self._first_step or 0
         since = step - (step - first) * len(window) / len(self._blocks.means)
         self._flat = {

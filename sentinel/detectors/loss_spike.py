@@ -80,8 +80,13 @@ class LossSpike:
         if len(self._band) < WARM:
             self._band.add(size)
             return None
-        usual, sigma = self._band.median, max(self._band.sigma, 1e-3)
+        usual = self._band.median
         jump = size - usual
+        if jump <= 0.0:
+            self._band.add(size)
+            self._jumps.append((record.step, 0.0))
+            return Calm()
+        sigma = max(self._band.sigma, 1e-3)
         self._band.add(min(size, usual + CLIP * sigma))
         self._jumps.append((record.step, jump if jump > self.sigmas * sigma else 0.0))
         severity = None if self._together(self.loud) else Severity.INFO

@@ -68,7 +68,7 @@ class NanOrInf:
         self._seen = {Event.STEP: 0, Event.EVAL: 0}
         self._by_design: set[str] = set()
         self._in_a_row: dict[str, int] = {}
-        self._lately: deque[int] = deque()
+        self._lately: deque[int] = deque(maxlen=self.window)
         self._onset: int | None = None
 
     def update(self, record: Record) -> Opinion:
@@ -118,9 +118,7 @@ class NanOrInf:
     def _count(self, lost: list[str], record: Record) -> None:
         if lost and not any(self._lately):
             self._onset = record.step
-        self._lately.append(len(set(map(_quantity, lost))))
-        if len(self._lately) > self.window:
-            self._lately.popleft()
+        self._lately.append(len(set(map(_quantity, lost))) if lost else 0)
         for name in [n for n in self._in_a_row if n in record.values and n not in lost]:
             del self._in_a_row[name]
         for name in lost[:MOST_NAMES]:

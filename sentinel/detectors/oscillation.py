@@ -28,6 +28,7 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 from math import inf, log, sqrt
+from operator import mul
 from statistics import fmean, median
 from typing import ClassVar
 
@@ -101,7 +102,7 @@ class Oscillation:
 
     def _look(self) -> None:
         rest = _swing(list(self._values))
-        deviation = sqrt(fmean(x * x for x in rest))
+        deviation = sqrt(fmean(map(mul, rest, rest)))
         before = list(islice(self._usual, max(0, len(self._usual) - YOUNG)))
         self._usual.append(deviation)
         if not before:
@@ -125,21 +126,21 @@ class Oscillation:
 
 def _swing(values: list[float]) -> list[float]:
     """What is left of the values without their line, none further out than 4 spreads."""
-    n = len(values)
-    middle, mean = (n - 1) / 2, fmean(values)
+    n, mean = len(values), fmean(values)
     spread = n * (n * n - 1) / 12
-    slope = sum((i - middle) * (y - mean) for i, y in enumerate(values)) / spread
-    rest = [y - mean - slope * (i - middle) for i, y in enumerate(values)]
-    most = 4 * 1.4826 * median(abs(x) for x in rest)
+    ramp, off = [i - (n - 1) / 2 for i in range(n)], [y - mean for y in values]
+    slope = sum(map(mul, ramp, off)) / spread
+    rest = [y - slope * x for x, y in zip(ramp, off, strict=True)]
+    most = 4 * 1.4826 * median(map(abs, rest))
     return [max(-most, min(most, x)) for x in rest]
 
 
 def _beat(rest: list[float]) -> tuple[int, float]:
     """The lag of the highest autocorrelation past its first zero, and that; (0, 0.0) if none."""
-    power = sum(x * x for x in rest)
+    power = sum(map(mul, rest, rest))
     best, crossed = (0, 0.0), False
     for lag in range(1, BEATS.stop):
-        kept = sum(x * y for x, y in zip(rest, islice(rest, lag, None), strict=False))
+        kept = sum(map(mul, rest, islice(rest, lag, None)))
         # The longer the lag the fewer the pairs.
         kept = kept / power * len(rest) / (len(rest) - lag)
         crossed |= kept < 0

@@ -73,9 +73,11 @@ class RankDesync:
             return None
         told = [name for name in ALIKE if name in record.spread]
         judged = [name for name in told if self._judge(name, record)]
+        if not self._apart:
+            return Calm() if judged else None
         wrong = [name for name in ALIKE if self._apart.get(name, 0) >= self.in_a_row]
         if not wrong or not judged:
-            return Calm() if judged and not any(self._apart.values()) else None
+            return None
         name = next((name for name in wrong if name in record.spread), "")
         if not name:
             return None
@@ -104,14 +106,18 @@ class RankDesync:
             return False
         room = self.tolerance * abs(spread.max) if name == NORM else 0.0
         apart = spread.max - spread.min > room
-        seen = self._seen[name] = min(self._seen.get(name, 0) + 1, self.proven + 1)
-        if seen <= self.proven:
+        seen = self._seen.get(name, 0)
+        if seen < self.proven:
+            self._seen[name] = seen + 1
             if apart:
                 self._never.append(name)
             return False
-        if apart and not self._apart.get(name):
+        if not apart:
+            self._apart.pop(name, None)
+            return True
+        if name not in self._apart:
             self._since[name] = record.step
-        self._apart[name] = min(self._apart.get(name, 0) + 1, self.in_a_row) if apart else 0
+        self._apart[name] = min(self._apart.get(name, 0) + 1, self.in_a_row)
         return True
 
 

@@ -28,7 +28,7 @@ from typing import ClassVar
 
 from sentinel.finding import Calm, Finding, Opinion, Severity
 from sentinel.record import Event, Record, Spread
-from sentinel.stats.lone import Lone, others
+from sentinel.stats.lone import Lone, mean_of_others, others
 
 JUDGED = ("loss", "reward")
 SILENT = frozenset({"grpo", "rloo", "asyncgrpo"})
@@ -88,11 +88,12 @@ class RankOutlier:
 
     def _degree(self, spread: Spread, value: float) -> float:
         """The z of a value; 0 where it is too near to the others to matter."""
-        rest, sigma = others(spread.count, spread.mean, spread.std, value)
+        rest = mean_of_others(spread.count, spread.mean, value)
         far = abs(value - rest)
         # Of the stages of a pipeline only the last has a loss; the others have none, said as 0.
         if far <= self.share * abs(rest) or rest == 0.0:
             return 0.0
+        _, sigma = others(spread.count, spread.mean, spread.std, value)
         return min(far / sigma, MOST) if sigma > 0.0 else MOST
 
     def _judge(self, name: str, spread: Spread, step: int) -> Finding | None:

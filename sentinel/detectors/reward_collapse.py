@@ -132,8 +132,8 @@ class RewardCollapse:
 
     def _drawn_down(self, step: int) -> bool:
         past = self._past
-        bound = max(self.lost * past.gain, self.noises * past.noise, self._least())
-        if past.loss <= bound:
+        loss = past.loss
+        if loss <= max(self.lost * past.gain, self._least()) or loss <= self.noises * past.noise:
             self._down, self._down_since = 0, None
             return False
         self._down += 1
@@ -143,9 +143,12 @@ class RewardCollapse:
 
     def _off_a_cliff(self, step: int) -> bool:
         summit = self._summit
-        bound = max(self.cliff * summit.climb, self.jolts * summit.jitter, self._least())
-        if summit.loss <= bound / 2:
+        loss, bound = summit.loss, max(self.cliff * summit.climb, self._least())
+        # The jitter is dear to tell, and mostly tells nothing more.
+        if loss > bound / 2:
+            bound = max(bound, self.jolts * summit.jitter)
+        if loss <= bound / 2:
             self._sinking_since = None
         elif self._sinking_since is None:
             self._sinking_since = step
-        return summit.loss > bound or summit.floored
+        return loss > bound or summit.floored

@@ -71,7 +71,8 @@ class RewardZeroVariance:
         if len(self._idle) > 2 * self.points:
             self._idle.popleft()
             self._steps.popleft()
-        self._varied |= len(self._idle) >= self.points and self._mean(self.points) < self.share
+        if not self._varied and len(self._idle) >= self.points:
+            self._varied = self._mean(self.points) < self.share
         window = self.points if self._varied else 2 * self.points
         if len(self._idle) < window:
             return None

@@ -29,7 +29,7 @@ from typing import ClassVar
 
 from sentinel.finding import Calm, Finding, Opinion, Severity
 from sentinel.record import Event, Record
-from sentinel.stats.lone import Lone, others
+from sentinel.stats.lone import Lone, mean_of_others
 
 PARTS = {
     "data_wait": "waits for data",
@@ -77,7 +77,7 @@ class Straggler:
         if lag <= self.notable or lone.rank is None:
             return Calm() if lone.full else None
         spread = record.spread[name]
-        rest, _ = others(spread.count, spread.mean, spread.std, spread.max)
+        rest = mean_of_others(spread.count, spread.mean, spread.max)
         return Finding(
             summary=f"Rank {lone.rank} {PARTS[name]} longer than the others, by {lag:.0%} of a "
             f"step: {spread.max:.3g} s now, and the others {rest:.3g} s.",
@@ -98,8 +98,8 @@ class Straggler:
         spread = record.spread.get(name)
         if spread is None or spread.count < 2 or not 0.0 <= spread.min <= spread.max < 1e9:
             return False
-        rest, _ = others(spread.count, spread.mean, spread.std, spread.max)
-        lag = (spread.max - rest) / max(step_time, spread.max)
+        most = spread.max
+        lag = (most - mean_of_others(spread.count, spread.mean, most)) / max(step_time, most)
         self._slowest[name].add(spread.max_rank, lag, record.step)
         return True
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from math import exp, isfinite, log
+from math import exp, inf, log
 from statistics import median
 from typing import ClassVar
 
@@ -44,9 +44,6 @@ NOW = 16
 BREAKS = frozenset({Event.SAVE, Event.EVAL, Event.PHASE})
 
 PARTS = ("step_time", "data_wait", "generation_time", "weight_sync_time")
-TOLD = frozenset(
-    {"tokens_per_second_per_gpu", "tokens_per_second", "step_time", "tokens", "completion_length"}
-)
 
 KINDS = {
     "token": "a token takes",
@@ -54,6 +51,7 @@ KINDS = {
     "step": "a step takes",
 }
 """What a cost may be of, the most telling first."""
+RANKS = ("", *reversed(KINDS))
 
 
 @dataclass
@@ -74,6 +72,7 @@ class ThroughputDrop:
     )
 
     def __post_init__(self) -> None:
+        self._margin = log(self.ratio)
         self._restart()
 
     def _restart(self) -> None:
@@ -84,14 +83,14 @@ class ThroughputDrop:
 
     def _begin(self) -> None:
         self._cost = MarginCusum(sign=1, window=256, floor=0.01)
-        self._last: deque[float] = deque()
+        self._last: deque[float] = deque(maxlen=NOW)
 
     def update(self, record: Record) -> Opinion:
         """Judge one step's cost."""
         if record.event is Event.START:
             self._restart()
-        self._broken |= record.event in BREAKS
         if record.event is not Event.STEP:
+            self._broken |= record.event in BREAKS
             return None
         kind, cost = _cost(record)
         if not self._takes(kind):
@@ -104,17 +103,14 @@ class ThroughputDrop:
 
     def _takes(self, kind: str) -> bool:
         """Whether this is the kind that is judged; the most telling of those there are."""
-        ranks = ["", *reversed(KINDS)]
-        if ranks.index(kind) > ranks.index(self._kind):
+        if kind != self._kind and RANKS.index(kind) > RANKS.index(self._kind):
             self._kind = kind
             self._begin()
         return bool(kind) and kind == self._kind
 
     def _judge(self, cost: float, record: Record) -> Opinion:
         self._last.append(cost)
-        if len(self._last) > NOW:
-            self._last.popleft()
-        slow = self._cost.update(cost, log(self.ratio), record.step)
+        slow = self._cost.update(cost, self._margin, record.step)
         if not slow:
             return Calm() if self._cost.armed else None
         times = exp(median(self._last) - self._cost.usual)
@@ -136,14 +132,14 @@ class ThroughputDrop:
 
 def _cost(record: Record) -> tuple[str, float]:
     """What is told of the cost, and the cost in seconds; empty where nothing is."""
-    told = {name: x for name, x in record.values.items() if name in TOLD and isfinite(x) and x > 0}
-    speed = told.get("tokens_per_second_per_gpu") or told.get("tokens_per_second")
-    if speed:
-        return "token", 1.0 / speed
-    if "step_time" not in told:
+    values = record.values
+    for name in ("tokens_per_second_per_gpu", "tokens_per_second"):
+        if 0.0 < (speed := values.get(name, 0.0)) < inf:
+            return "token", 1.0 / speed
+    time = values.get("step_time", 0.0)
+    if not 0.0 < time < inf:
         return "", 0.0
-    if "tokens" in told:
-        return "token", told["step_time"] / told["tokens"]
-    if "completion_length" in told:
-        return "length", told["step_time"] / told["completion_length"]
-    return "step", told["step_time"]
+    for name, kind in (("tokens", "token"), ("completion_length", "length")):
+        if 0.0 < (amount := values.get(name, 0.0)) < inf:
+            return kind, time / amount
+    return "step", time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf, sqrt
+from operator import mul
 
 GROUP = 8
 """Values averaged first, without their least and greatest: one wild value moves no block."""
@@ -63,9 +64,9 @@ def fall(means: list[float]) -> tuple[float, float]:
     n = len(means)
     if n < 3:
         return 0.0, inf
-    middle, mean = (n - 1) / 2, sum(means) / n
-    spread = n * (n * n - 1) / 12
-    slope = sum((i - middle) * (y - mean) for i, y in enumerate(means)) / spread
-    rest = sum((y - mean - slope * (i - middle)) ** 2 for i, y in enumerate(means))
+    mean, spread = sum(means) / n, n * (n * n - 1) / 12
+    ramp, off = [i - (n - 1) / 2 for i in range(n)], [y - mean for y in means]
+    slope = sum(map(mul, ramp, off)) / spread
+    rest = sum([(y - slope * x) ** 2 for x, y in zip(ramp, off, strict=True)])
     error = sqrt(rest / (n - 2) / spread)
     return -slope * (n - 1), error * (n - 1)

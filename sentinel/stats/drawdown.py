@@ -35,31 +35,37 @@ class Drawdown:
 
     start: float | None = None
     best: float | None = None
-    _recent: deque[float] = field(default_factory=deque)
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=SMOOTH))
     _changes: RollingQuantiles = field(default_factory=lambda: RollingQuantiles(CHANGES))
+    _over: int = 0
+    """Of the last 16 values, those over the best level."""
 
     def add(self, value: float) -> None:
         """Take a finite value."""
-        if len(self._recent) >= APART:
-            self._changes.add(abs(value - self._recent[-APART]))
-        self._recent.append(value)
-        if len(self._recent) < SMOOTH:
-            return
-        if len(self._recent) > SMOOTH:
-            self._recent.popleft()
+        recent, best = self._recent, self.best
+        if len(recent) >= APART:
+            self._changes.add(abs(value - recent[-APART]))
+        if best is not None:
+            self._over += (value > best) - (recent[0] > best)
+        recent.append(value)
+        # A median is over what half of the values are over, and only then need be known.
+        if len(recent) == SMOOTH and (best is None or 2 * self._over >= SMOOTH):
+            self._raise_best()
+
+    def _raise_best(self) -> None:
         level = median(self._recent)
         if self.start is None:
             self.start = level
-        self.best = level if self.best is None else max(self.best, level)
+        self.best = best = level if self.best is None else max(self.best, level)
+        self._over = sum(value > best for value in self._recent)
 
     @property
     def now(self) -> float:
-        """Median of the last 8 values.
+        """Median of the last 5 values.
 
         Raises statistics.StatisticsError before the first.
         """
-        recent = list(self._recent)
-        return median(recent[-NOW:])
+        return median(list(self._recent)[-NOW:])
 
     @property
     def noise(self) -> float:

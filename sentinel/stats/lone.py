@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from math import inf, sqrt
 from statistics import median
 
+from sentinel.stats.rolling_quantiles import RollingQuantiles
+
 
 @dataclass
 class Lone:
@@ -23,21 +25,29 @@ class Lone:
     size: int = 16
     share: float = 0.875
     rank: int | None = None
-    _seen: deque[tuple[int, float, int]] = field(default_factory=deque)
+    full: bool = False
+    """Whether there are enough records to say anything."""
+    _seen: deque[tuple[int, int]] = field(default_factory=deque)
+    _degrees: RollingQuantiles = field(init=False)
     _times: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._degrees = RollingQuantiles(self.size)
+        self._enough = self.share * self.size
 
     def add(self, rank: int, degree: float, at: int) -> None:
         """Who was furthest apart in one record, how far, and at which step."""
-        self._seen.append((rank, degree, at))
-        self._times[rank] = self._times.get(rank, 0) + 1
-        if len(self._seen) > self.size:
+        times = self._times
+        self._degrees.add(degree)
+        self._seen.append((rank, at))
+        times[rank] = times.get(rank, 0) + 1
+        if self.full:
             self._drop(self._seen.popleft()[0])
+        else:
+            self.full = len(self._seen) == self.size
         # Only who was just named can have become the one, and only the one can have ceased to be.
-        for one in (self.rank, rank):
-            enough = one is not None and self._times.get(one, 0) >= self.share * self.size
-            self.rank = one if enough and self.full else None
-            if self.rank is not None:
-                return
+        if self.full and (self.rank is None or times.get(self.rank, 0) < self._enough):
+            self.rank = rank if times[rank] >= self._enough else None
 
     def _drop(self, rank: int) -> None:
         self._times[rank] -= 1
@@ -45,17 +55,21 @@ class Lone:
             del self._times[rank]
 
     @property
-    def full(self) -> bool:
-        """Whether there are enough records to say anything."""
-        return len(self._seen) == self.size
-
-    @property
     def degree(self) -> float:
-        return median(degree for _, degree, _ in self._seen) if self._seen else 0.0
+        return median(self._degrees.ordered()) if self._seen else 0.0
 
     @property
     def since(self) -> int:
-        return self._seen[0][2] if self._seen else 0
+        return self._seen[0][1] if self._seen else 0
+
+
+def mean_of_others(count: int, mean: float, value: float) -> float:
+    """Mean of at least one other, without this value, from that of all.
+
+    >>> mean_of_others(3, 2.0, 3.0)
+    1.5
+    """
+    return (count * mean - value) / (count - 1)
 
 
 def others(count: int, mean: float, std: float, value: float) -> tuple[float, float]:
@@ -66,7 +80,7 @@ def others(count: int, mean: float, std: float, value: float) -> tuple[float, fl
     """
     if count < 2:
         return mean, inf
-    rest = (count * mean - value) / (count - 1)
+    rest = mean_of_others(count, mean, value)
     # About their own mean, since the squares themselves would be large and nearly the same.
     squares = count * (std * std + (mean - rest) ** 2) - (value - rest) ** 2
     return rest, sqrt(max(0.0, squares / (count - 1)))

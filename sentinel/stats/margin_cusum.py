@@ -61,6 +61,8 @@ class MarginCusum:
     _baseline: RollingQuantiles = field(init=False)
     _waiting: deque[float] = field(default_factory=deque)
     _lull: int = 0
+    _unseen: int = 0
+    """Values that came in this lull, of at most `_lull`."""
     _near: float = 0.0
 
     def __post_init__(self) -> None:
@@ -80,8 +82,8 @@ class MarginCusum:
 
     def update(self, value: float, margin: float, at: int) -> bool:
         """Take a finite value; True while the series is away by more than the margin."""
-        if self._lull and self.sign * (value - self._near) <= margin:
-            self._lull -= 1
+        if self.holds(value, margin):
+            self._unseen += 1
             self._waiting.append(value)
             self.onset = at
             return False
@@ -91,6 +93,10 @@ class MarginCusum:
         self._waiting.append(value)
         self._release()
         return self.alarmed
+
+    def holds(self, value: float, margin: float) -> bool:
+        """Whether a value is surely within the margin, as far as is known without a look."""
+        return self._unseen < self._lull and self.sign * (value - self._near) <= margin
 
     def _weigh(self, value: float, margin: float, at: int) -> None:
         excess, before = self.sign * (value - self._baseline.median) - margin, self.evidence
@@ -123,7 +129,6 @@ class MarginCusum:
 
     def _catch_up(self) -> None:
         """Bring the baseline to where it would be had every value been looked at."""
-        if self._lull:
-            self._lull = 0
-            while len(self._waiting) > self.lag:
-                self._baseline.add(self._waiting.popleft())
+        for _ in range(self._unseen):
+            self._baseline.add(self._waiting.popleft())
+        self._lull = self._unseen = 0

@@ -46,7 +46,7 @@ class RollingQuantiles:
             self.ordered()
 
     def latest(self, count: int) -> list[float]:
-        """The last values, sorted; fewer where there are fewer."""
+        """The last values, a few more than `size` at most, sorted; fewer where there are fewer."""
         arrived = self._arrived
         return sorted(islice(arrived, max(0, len(arrived) - count), None))
 

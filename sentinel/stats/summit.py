@@ -37,8 +37,10 @@ class Summit:
 
     first: float | None = None
     highest: float | None = None
-    _recent: deque[float] = field(default_factory=deque)
-    _jitters: deque[float] = field(default_factory=deque)
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=NOW))
+    _jitters: deque[float] = field(default_factory=lambda: deque(maxlen=CHANGES))
+    _over: int = 0
+    """Of the last 5 values, those over the highest level."""
     _count: int = 0
     _lowest: float | None = None
     _times: int = 0
@@ -49,16 +51,21 @@ class Summit:
         recent = self._recent
         if len(recent) >= 2:
             self._jitters.append(abs(value - 2 * recent[-1] + recent[-2]))
-        if len(self._jitters) > CHANGES:
-            self._jitters.popleft()
+        highest = self.highest
+        if highest is not None:
+            self._over += (value > highest) - (recent[-LEVEL] > highest)
         recent.append(value)
-        if len(recent) > NOW:
-            recent.popleft()
-        if len(recent) >= LEVEL:
-            level = median(list(recent)[-LEVEL:])
-            self.first = level if self.first is None else self.first
-            self.highest = level if self.highest is None else max(self.highest, level)
+        # A median is over what half of the values are over, and only then need be known.
+        if len(recent) >= LEVEL and (highest is None or 2 * self._over >= LEVEL):
+            self._raise_highest()
         self._note_floor(value)
+
+    def _raise_highest(self) -> None:
+        latest = list(self._recent)[-LEVEL:]
+        level = median(latest)
+        self.first = level if self.first is None else self.first
+        self.highest = highest = level if self.highest is None else max(self.highest, level)
+        self._over = sum(value > highest for value in latest)
 
     def _note_floor(self, value: float) -> None:
         self._count += 1
