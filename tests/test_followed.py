@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from sentinel.cli.main import app
 from sentinel.cli.watch import follower, name_of
 from sentinel.detectors.run_stalled import RunStalled
+from sentinel.diagnosis import seen
 from sentinel.finding import Calm, Finding, Severity
 from sentinel.outlets.database import connect
 from sentinel.record import WHOLE_RUN, Event
@@ -213,6 +214,34 @@ def test_what_was_over_before_pages_nobody_and_what_is_amiss_pages_once(path, ca
     second.stopping.set()
     second.serve()
     assert len(queued()) == 2, "the page, and that it is over"
+
+
+def test_a_case_is_printed_once_and_again_when_its_cause_gets_a_name(path, capsys, monkeypatch):
+    class Rot:
+        title, severity, explains = "rot", None, frozenset({"nan_or_inf", "step_regression"})
+
+        def clues(self, scene):
+            if "nan_or_inf" in scene.signs:
+                yield from seen(scene.first("step_regression"), 0.7)
+
+        def remedy(self, _):
+            return "Clean\x1b[2J up."
+
+    monkeypatch.setattr("sentinel.agent.build_causes", lambda: {"rot": Rot()})
+    write(path, *losses(1, 20), *losses(20, 30, "NaN"))
+    watch = agent(path)
+    watch.turn()
+    first = capsys.readouterr().out
+    write(path, *losses(15, 18, "NaN"))
+    watch.turn()
+    second = capsys.readouterr().out
+    watch.stopping.set()
+    watch.serve()
+
+    assert ("nan_or_inf opened" in first, "behind it" in first) == (True, False)
+    assert "behind it: rot (probably, 70 %)" in second
+    assert "since step 15: " in second
+    assert "what to do: Clean[2J up." in second
 
 
 def test_which_of_several_runs_is_followed_is_said_once(tmp_path, capsys):

@@ -43,6 +43,7 @@ def _told(served: Any) -> dict[str, Any]:
         "url": served.url,
         "state": state.get("state", UNREACHABLE),
         "step": state.get("step"),
+        "cases": state.get("cases", []),
         "incidents": state.get("incidents", []),
         "silences": state.get("silences", []),
         "tier": state.get("tier", "page"),
@@ -65,11 +66,40 @@ def _lines(run: dict[str, Any]) -> Iterator[str]:
     yield f"{name}: {run['state']} {where}{tier} ({run['url']})"
     if about := what_it_is(run["about"]):
         yield f"  {label(about)}"
+    named = {case["name"]: case for case in run["cases"] if case["diagnosis"]}
+    for name, case in named.items():
+        yield f"  {printable(cause(case))}"
+        yield f"    what to do: {printable(case['remedy'])}"
+        own = (incident for incident in run["incidents"] if incident["case"] == name)
+        yield from (f"    {_incident(incident)}" for incident in own)
     for incident in run["incidents"]:
-        yield f"  {incident['severity']}: {label(incident['summary'])}{label(known(incident))}"
+        if incident.get("case") not in named:
+            yield f"  {_incident(incident)}"
     for name, said, ranks in troubled(run["taps"]):
         numbers = ", ".join(map(str, ranks))
         yield f"  tap {label(name)} is {label(said)} (rank {numbers})"
+
+
+def _incident(incident: dict[str, Any]) -> str:
+    return f"{incident['severity']}: {printable(incident['summary'] + known(incident))}"
+
+
+def cause(case: dict[str, Any]) -> str:
+    """What is behind a case, how sure that is, and where to go back to.
+
+    >>> sure = {"title": "policy collapse", "belief": "likely, 83 %"}
+    >>> cause({"severity": "critical", "diagnosis": sure, "onset_step": 286, "last_good_step": 280})
+    'critical: policy collapse (likely, 83 %), since step 286; last checkpoint before: step 280'
+    """
+    named, good = case["diagnosis"], case["last_good_step"]
+    words = f"{case['severity']}: {named['title']} ({named['belief']}), since step"
+    back = "" if good is None else f"; last checkpoint before: step {good}"
+    return f"{words} {case['onset_step']}{back}"
+
+
+def printable(text: str) -> str:
+    """Without what could move the cursor or turn the line round: texts come from training code."""
+    return "".join(sign for sign in text if sign.isprintable())
 
 
 def what_it_is(about: dict[str, Any]) -> str:

@@ -98,6 +98,7 @@ def follower(path: Path, run: str, settings: Settings, max_steps: int = 0) -> Ag
 
         def _assemble(self, database: Path) -> None:
             super()._assemble(database)
+            self.printed: dict[str, str] = {}
             known = self.journal.positions()
             self.source = FollowedLog(self.run, path, self.tally, known, self.clock, max_steps)
 
@@ -109,13 +110,33 @@ def follower(path: Path, run: str, settings: Settings, max_steps: int = 0) -> Ag
 
         def _show(self, verdict: Verdict) -> None:
             super()._show(verdict)
-            for page in verdict.pages:
-                print(_line(page), flush=True)
+            for page in verdict.told:
+                if _is_news(self.printed.get(page.incident.name), page):
+                    print(_line(page), flush=True)
+                    self.printed[page.incident.name] = page.subject
 
     return Follower(run, settings)
 
 
+def _is_news(printed: str | None, page: Page) -> bool:
+    """Whether people have not read it yet: a case that only grew is not told again."""
+    from sentinel.incident import Reason
+
+    return page.reason is not Reason.UPDATED or page.subject != printed
+
+
 def _line(page: Page) -> str:
-    incident = page.incident
+    """One case in a line; where its cause has a name, in lines with evidence and remedy."""
+    from sentinel.cli.status import printable
+    from sentinel.incident import Reason
+
+    incident, known = page.incident, page.diagnosis
     words = f"{incident.severity.value} {incident.key.detector} {page.reason.value}"
-    return f"step {page.step}: {words}: {incident.finding.summary}"
+    lines = [f"step {page.step}: {words}: {incident.finding.summary}"]
+    if known is not None and page.reason is not Reason.RESOLVED:
+        lines.append(f"behind it: {known.title} ({known.belief})")
+        lines += [clue.dated for clue in known.evidence]
+        lines.append(f"what to do: {known.remedy}")
+        if page.last_good_step is not None:
+            lines.append(f"last checkpoint before: step {page.last_good_step}")
+    return "\n  ".join(map(printable, lines))
