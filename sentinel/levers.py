@@ -49,8 +49,8 @@ LEVERS: Mapping[str, Mapping[str, str]] = {
         "verl": "algorithm.rollout_correction",
     },
     "mask for answers that were cut off": {"trl": "mask_truncated_completions"},
-    "value model's learning rate": {"verl": "critic.optim.lr"},
-    "value model's head start": {"verl": "trainer.critic_warmup"},
+    "value model learning rate": {"verl": "critic.optim.lr"},
+    "value model head start": {"verl": "trainer.critic_warmup"},
     "longest answer": {
         "trl": "max_completion_length",
         "trl/ppo": "response_length",
