@@ -1,0 +1,50 @@
+"""Lightning: what is asked of a run is done at the end of the batch, as a callback would do it."""
+
+import pytest
+from asking import ask
+from needed import need
+
+need("lightning", "torch")
+
+import lightning.pytorch as L
+from lightnings import data, net, trainer
+
+import sentinel
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+
+
+class Asks(L.Callback):
+    """Asks at the end of step 2 for something at step 5."""
+
+    def __init__(self, *deeds):
+        self.deeds = deeds
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == 2:
+            ask(*self.deeds, since=2, beat=5)
+
+
+@pytest.mark.parametrize(
+    ("deeds", "saved", "ended"),
+    [
+        (("checkpoint",), ["sentinel-step=5.ckpt"], 8),
+        (("stop",), [], 5),
+        (("checkpoint", "stop", "call"), ["sentinel-step=5.ckpt"], 5),
+    ],
+    ids=["checkpoint", "stop", "everything"],
+)
+def test_a_trainer_saves_and_stops_at_the_step_it_was_asked_to(tmp_path, deeds, saved, ended):
+    calls = []
+    fit = trainer(tmp_path, max_steps=8, callbacks=[Asks(*deeds)])
+    with sentinel.monitor(run="test", agent=False, strict=True, on_critical=calls.append):
+        fit.fit(net(), data())
+
+    found = sorted((tmp_path / "checkpoints").glob("*")) if saved else []
+    assert [path.name for path in found] == saved
+    assert fit.global_step == ended
+    assert [asked.step for asked in calls] == ([5] if "call" in deeds else [])
+    if saved:
+        again = trainer(tmp_path, max_steps=7)
+        again.fit(net(), data(), ckpt_path=str(found[0]))
+        assert again.global_step == 7

@@ -1,0 +1,161 @@
+"""Transformers: what is asked of a run is done at its step, by the Trainer, on every rank."""
+
+import json
+from functools import partial
+
+import pytest
+from asking import ask
+from needed import need
+
+import sentinel
+
+need("transformers", "accelerate", "datasets")
+from transformers import TrainerCallback
+from truthful import of_trl, plain
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+
+
+class Asks(TrainerCallback):
+    """Asks at the end of step 2 for something at step 5."""
+
+    def __init__(self, *deeds):
+        self.deeds = deeds
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            ask(*self.deeds, since=2, beat=5)
+
+
+class Resets(TrainerCallback):
+    """A callback of the user's that wants no checkpoint."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_save = False
+
+
+@pytest.fixture
+def build(tokens, tmp_path):
+    return partial(plain, tokens, tmp_path / "out", max_steps=8)
+
+
+def checkpoints(tmp_path):
+    return sorted(path.name for path in (tmp_path / "out").glob("checkpoint-*"))
+
+
+@pytest.mark.parametrize(
+    ("deeds", "saved", "ended"),
+    [
+        (("checkpoint",), ["checkpoint-5"], 8),
+        (("stop",), [], 5),
+        (("checkpoint", "stop"), ["checkpoint-5"], 5),
+    ],
+    ids=["checkpoint", "stop", "both"],
+)
+def test_a_trainer_saves_and_stops_at_the_step_it_was_asked_to(
+    build, tmp_path, deeds, saved, ended
+):
+    trainer = build(callbacks=[Asks(*deeds)])
+    with sentinel.monitor(run="test", agent=False, strict=True):
+        result = trainer.train()
+        assert sentinel.requested() == frozenset()
+
+    assert checkpoints(tmp_path) == saved
+    assert result.global_step == trainer.state.global_step == ended
+    assert "train_loss" in trainer.state.log_history[-1]
+    for name in saved:
+        state = json.loads((tmp_path / "out" / name / "trainer_state.json").read_text())
+        assert state["global_step"] == 5
+
+
+def test_that_it_was_done_is_told(build, facts):
+    with sentinel.monitor(run="test", agent=False, strict=True):
+        build(callbacks=[Asks("checkpoint", "stop")]).train()
+
+    assert facts()[0]["on_critical"] == "checkpoint, stop at step 5, for run/kl_blowup#1"
+
+
+def test_the_users_function_is_called_at_the_end_of_the_step(build):
+    calls = []
+    trainer = build(callbacks=[Asks("call", "stop")])
+
+    def call(asked):
+        calls.append((asked.step, trainer.state.global_step, asked.deeds, asked.cause))
+
+    with sentinel.monitor(run="test", agent=False, strict=True, on_critical=["stop", call]):
+        trainer.train()
+
+    assert calls == [(5, 5, {"stop"}, "The rate")]
+    assert trainer.state.global_step == 5
+
+
+def test_a_callback_of_the_users_has_the_last_word(build, tmp_path):
+    trainer = build(callbacks=[Asks("checkpoint"), Resets()])
+    with sentinel.monitor(run="test", agent=False, strict=True):
+        trainer.train()
+
+    assert checkpoints(tmp_path) == []
+
+
+def test_a_grpo_trainer_does_it_as_well(tokens, tiny_path, tmp_path):
+    pytest.importorskip("trl")
+    trainer = of_trl("grpo", tokens, tiny_path, tmp_path / "out", max_steps=7)
+    trainer.add_callback(Asks("checkpoint", "stop"))
+    with sentinel.monitor(run="test", agent=False, strict=True):
+        trainer.train()
+
+    assert checkpoints(tmp_path) == ["checkpoint-5"]
+    assert trainer.state.global_step == 5
+
+
+RANKS = """
+import gc, json, os, warnings
+from pathlib import Path
+warnings.filterwarnings("ignore")
+import torch.distributed as dist
+from datasets import Dataset
+from transformers import Trainer, TrainerCallback, TrainingArguments
+import sentinel, tiny
+from asking import ask
+
+tokens = tiny.tokenizer()
+rank = int(os.environ["RANK"])
+calls = []
+
+class Asks(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if rank == 1 and state.global_step == 3:
+            ask("checkpoint", "stop", "call", since=3, beat=int(os.environ["BEAT"]))
+
+args = TrainingArguments(
+    output_dir="out", per_device_train_batch_size=2, max_steps=10, use_cpu=True, report_to=[],
+    disable_tqdm=True, seed=1, save_strategy="no",
+)
+with sentinel.monitor(
+    run="run", agent=False, strict=True, on_critical=lambda asked: calls.append(asked.step)
+):
+    trainer = Trainer(
+        tiny.llama(tokens), args, train_dataset=Dataset.from_list(tiny.rows(tokens)),
+        callbacks=[Asks()],
+    )
+    trainer.train()
+    told = [trainer.state.global_step, calls]
+    Path(f"told-{rank}.json").write_text(json.dumps(told))
+dist.barrier()
+del trainer
+gc.collect()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("beat", "ended", "saved"), [(6, 6, ["checkpoint-6"]), (3, 10, [])])
+def test_two_ranks_act_at_the_same_step_or_neither_does(torchrun, tmp_path, beat, ended, saved):
+    """A request for the very step at whose end it is made comes too late for both."""
+    torchrun(RANKS, BEAT=str(beat))
+    told = [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1)]
+
+    assert told == [[ended, [6] if saved else []]] * 2
+    assert checkpoints(tmp_path) == saved
+    assert all(
+        (tmp_path / "out" / name / f"rng_state_{n}.pth").exists() for name in saved for n in (0, 1)
+    )
