@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from detection_logs import lines, scored, verdicts
+from detection_logs import driven, lines, scored, verdicts
 from detection_score import NONE
 from detection_suite import everybody, judged, suite
 from detection_tables import SYNTHETIC, put, rows, title
@@ -55,6 +55,10 @@ def main() -> None:
         tables |= _synthetic(args, only)
     if args.corpus:
         tables["labelled-logs"] = _corpus(scored(args.corpus, everybody(only)))
+    if args.logs:
+        judges = everybody(only)
+        head = ["training", "what is wrong", *(title(name) for name in judges), "cause named"]
+        tables["driven-runs"] = rows(head, driven(args.logs, judges))
     for name, text in tables.items():
         print(f"\n## {name}\n\n{text}")
         if args.docs:

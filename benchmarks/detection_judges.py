@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from sentinel.cases import CaseBook
 from sentinel.discover import classes
 from sentinel.engine import Engine
 from sentinel.finding import Severity
 from sentinel.incident import Page, Reason
 from sentinel.record import Record
+from sentinel.settings import build_causes
 
 
 @dataclass
 class Alarm:
     """An incident: from which step on it was noted, told as a warning, told as critical.
 
-    `began` is the step it says it began at, `cause` the name that a diagnosis gave it, and `window`
-    how many points it speaks of, where it says.
+    `began` is the step it says it began at, and `window` how many points it speaks of, where it
+    says.
     """
 
     name: str
@@ -25,15 +27,30 @@ class Alarm:
     told: int | None = None
     critical: int | None = None
     began: int | None = None
-    cause: str = ""
     window: int = 100
 
 
 @dataclass
+class Told:
+    """A case that people were told of at `step`: how often in all, and what it came to in the end.
+
+    `cause` is what was named as standing behind it, `root` the detector of what began first of what
+    speaks for that.
+    """
+
+    step: int
+    pages: int = 0
+    critical: bool = False
+    cause: str = ""
+    root: str = ""
+
+
+@dataclass
 class Judged:
-    """What one judge said of one run."""
+    """What one judge said of one run: incidents, and the cases that people were told of."""
 
     alarms: list[Alarm] = field(default_factory=list)
+    cases: list[Told] = field(default_factory=list)
 
     @property
     def told(self) -> list[Alarm]:
@@ -48,15 +65,35 @@ def ours(records: Iterable[Record]) -> Judged:
 
     Raises RuntimeError where a detector failed: its silence would be counted for calm.
     """
-    engine = Engine(classes("detectors"))
+    engine = Engine(classes("detectors"), cases=CaseBook(build_causes()))
     alarms: dict[str, Alarm] = {}
+    cases: dict[str, Told] = {}
+    said: dict[str, str] = {}
     for record in records:
-        for page in engine.feed(record).pages:
+        verdict = engine.feed(record)
+        said |= {finding.summary: name for name, finding in verdict.findings.items()}
+        for page in verdict.pages:
             if page.reason is not Reason.RESOLVED:
                 _hear(alarms, page)
+        for page in verdict.told:
+            if page.reason is not Reason.RESOLVED:
+                _fold(cases, page, said)
     if engine.errors:
         raise RuntimeError(f"detectors failed: {sorted(engine.errors)}")
-    return Judged(list(alarms.values()))
+    return Judged(list(alarms.values()), list(cases.values()))
+
+
+def _fold(cases: dict[str, Told], page: Page, said: dict[str, str]) -> None:
+    """Take a page of a case over; `said` are detectors by what they found."""
+    case = cases.setdefault(page.incident.name, Told(page.step))
+    case.pages += page.reason in (Reason.OPENED, Reason.WORSENED)
+    case.critical |= page.incident.severity is Severity.CRITICAL
+    first = min((page.incident, *page.others), key=lambda incident: incident.onset_step)
+    case.root = first.key.detector
+    if page.diagnosis is not None:
+        case.cause = page.diagnosis.cause
+        clues = [said.get(clue.text, "") for clue in page.diagnosis.evidence]
+        case.root = next(filter(None, clues), case.root)
 
 
 def _hear(alarms: dict[str, Alarm], page: Page) -> None:
@@ -66,8 +103,6 @@ def _hear(alarms: dict[str, Alarm], page: Page) -> None:
     window = incident.finding.evidence.get("points")
     if isinstance(window, float):
         alarm.window = int(window)
-    # Pages have a diagnosis from the day on that there is one.
-    alarm.cause = str(getattr(getattr(page, "diagnosis", None), "cause", "") or alarm.cause)
     if incident.severity is not Severity.INFO and alarm.told is None:
         alarm.told = page.step
     if incident.severity is Severity.CRITICAL and alarm.critical is None:

@@ -14,7 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from detection_judges import Judge, Judged
+from detection_judges import Alarm, Judge, Judged
+from detection_score import NONE
+from failing_runs import TRAININGS, Training
 
 from sentinel.sources.recognised import recognised
 
@@ -33,6 +35,38 @@ def lines(judged: Judged) -> Iterator[str]:
         opened = alarm.noted if alarm.told is None else alarm.told
         line = {"detector": alarm.name, "severity": severity, "opened_step": opened}
         yield json.dumps({"type": "incident", **line, "onset_step": alarm.began})
+
+
+def driven(folder: Path, judges: dict[str, Judge]) -> list[list[str]]:
+    """One row for each training of `failing_runs.py` that is in the folder, a cell for each judge.
+
+    Of what fails, the step of the first alarm that answers for it, and how many other incidents; of
+    what is well, how many alarms.
+    """
+    here = {name: training for name, training in TRAININGS.items() if (folder / name).is_dir()}
+    if not here:
+        raise ValueError(f"{folder} holds no training: make them with failing_runs.py {folder}")
+    body = []
+    for name, training in here.items():
+        said = verdicts(folder / name / "trainer_state.json", judges)
+        cells = [_answered(training, judged.told) for judged in said.values()]
+        body.append([name, training.wrong or "well", *cells, _cause(said)])
+    return body
+
+
+def _answered(training: Training, told: list[Alarm]) -> str:
+    before = sum((alarm.told or 0) < training.onset for alarm in told)
+    if not training.wrong:
+        return f"{len(told)} false" if told else "calm"
+    steps = [a.told or 0 for a in told if a.name in training.answers]
+    right = [step for step in steps if step >= training.onset]
+    answer = f"step {min(right)}" if right else "missed"
+    return f"{answer}, {before} before" if before else answer
+
+
+def _cause(said: dict[str, Judged]) -> str:
+    cases = said["ours"].cases if "ours" in said else []
+    return ", ".join(case.cause or "none" for case in cases) or NONE
 
 
 def scored(corpus: Path, judges: dict[str, Judge]) -> dict[str, dict[str, Any]]:

@@ -49,6 +49,8 @@ def _reinforced(seed: int, fault: str, severity: str, early: bool) -> Whole:
         "learning_rate": rate * 1e-6,
         "sample_repetition": np.clip(rng.beta(2, 18, length), 0, 1),
     }
+    # Whether it is well or not says nothing of how it was configured: no clue is given away.
+    run.settings = {"beta": _between(rng, 0.0005, 0.1)}
     if fault:
         spoil = SPOILT[fault]
         spoil(run, np.maximum(np.arange(length) - onset, 0), gain)

@@ -62,6 +62,7 @@ class Whole:
     truth: Series = field(default_factory=lambda: np.zeros(0))
     save_every: int = 100
     eval_every: int = 0
+    settings: dict[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.series["learning_rate"])
@@ -80,6 +81,8 @@ class Whole:
     def records(self) -> Iterator[Record]:
         apart = {"eval_loss", "sample_repetition"}
         clock = np.cumsum(self.series["step_time"]) * self.every
+        if self.settings:
+            yield event(Event.START, 0, **self.settings)
         for at in range(self.ends):
             step, now = (at + 1) * self.every, float(clock[at])
             values = {k: float(x[at]) for k, x in self.series.items() if k not in apart}

@@ -74,6 +74,8 @@ class Found:
     told: list[int] = field(default_factory=list)
     noted: list[int] = field(default_factory=list)
     pages: list[int] = field(default_factory=list)
+    cases: list[int] = field(default_factory=list)
+    causes: dict[str, int] = field(default_factory=dict)
     leads: list[float] = field(default_factory=list)
     roots: list[bool] = field(default_factory=list)
     names: list[bool] = field(default_factory=list)
@@ -94,14 +96,17 @@ class Found:
         self.noted += [max(0, noted - onset)] if noted is not None else []
         self.missed += [run.seed] if told is None else []
         due = [a for a in judged.told if _point(run, a.told) >= onset - BEFORE]
-        if told is not None:
-            self.pages.append(len(due))
-        if told is not None and run.cliff is not None:
+        if told is None:
+            return
+        self.pages.append(len(due))
+        cases = [case for case in judged.cases if _point(run, case.step) >= onset - BEFORE]
+        self.cases.append(len(cases))
+        cause = next((case.cause for case in cases if case.cause), "")
+        self.causes[cause] = self.causes.get(cause, 0) + 1
+        if run.cliff is not None:
             self.leads.append((run.cliff - told) / (run.cliff - onset))
-            # Not the first to be told: the first to have begun.
-            root = min(due, key=lambda a: a.noted if a.began is None else a.began)
-            self.roots.append(root.name in ROOTS)
-            self.names.append(any(a.cause == run.fault for a in due))
+            self.roots.append(any(case.root in ROOTS for case in cases))
+            self.names.append(cause == run.fault)
 
 
 def _point(run: Whole, step: int | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from math import log
 from pathlib import Path
@@ -69,10 +70,10 @@ def _recall(outcome: Outcome) -> list[str]:
 def faults(outcome: Outcome) -> str:
     """Each fault as ours answered it: share, then median and 90th percentile of the delay."""
     body = [
-        [fault, *(_cell(grades.get(severity)) for severity in SEVERITIES), _pages(grades)]
+        [fault, *(_cell(grades.get(severity)) for severity in SEVERITIES), *_told(grades)]
         for fault, grades in outcome.found.items()
     ]
-    return rows(["", *SEVERITIES, "incidents a fault"], body)
+    return rows(["", *SEVERITIES, "incidents, cases", "cause named"], body)
 
 
 def _cell(found: Found | None) -> str:
@@ -84,9 +85,18 @@ def _cell(found: Found | None) -> str:
     return f"{told}{more}, {late(found.told)}" if found.told else f"{told}{more}"
 
 
-def _pages(grades: dict[str, Found]) -> str:
+def _told(grades: dict[str, Found]) -> list[str]:
+    """Incidents and cases that a fault is told as, and the cause that is named most often."""
     pages = [count for found in grades.values() for count in found.pages]
-    return f"{fmean(pages):.1f}" if pages else NONE
+    cases = [count for found in grades.values() for count in found.cases]
+    if not pages:
+        return [NONE, NONE]
+    named = Counter[str]()
+    for found in grades.values():
+        named.update(found.causes)
+    cause, count = named.most_common(1)[0]
+    share = f"{cause or 'none'} {100 * count / len(pages):.0f} %"
+    return [f"{fmean(pages):.1f}, {fmean(cases):.1f}", share]
 
 
 def by_fault(outcomes: dict[str, Outcome]) -> str:
@@ -127,7 +137,7 @@ def _collapse(found: Found) -> list[str]:
     told = f"{100 * found.recall:.0f} %"
     if not found.told:
         return [told, NONE, NONE, NONE, NONE]
-    shares = [[pages == 1 for pages in found.pages], found.roots, found.names]
+    shares = [[cases == 1 for cases in found.cases], found.roots, found.names]
     return [
         told,
         f"{100 * median(found.leads):+.0f} %",

@@ -1,0 +1,234 @@
+"""Real TRL trainings of a tiny model, some of them driven into failure, with their logs.
+
+    python benchmarks/failing_runs.py FOLDER [--only NAME,NAME]
+
+Each leaves FOLDER/NAME/trainer_state.json, as the trainer wrote it, which
+`python benchmarks/detection.py --runs 0 --logs FOLDER` judges. No download, no GPU, some minutes.
+What is wrong is wrong from the first step on, but where `onset` says otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+
+LETTERS = "abcdefgh"
+Build = Callable[[str, Any, str], Any]
+
+
+@dataclass(frozen=True)
+class Training:
+    """How it is made, what is wrong with it, and which detectors answer for that."""
+
+    build: Build
+    wrong: str = ""
+    answers: frozenset[str] = frozenset()
+    onset: int = 0
+
+
+def spoken(rng: Random, count: int) -> str:
+    """Letters of which each most likes the next in the alphabet."""
+    said = [rng.choice(LETTERS)]
+    while len(said) < count:
+        known = rng.random() < 0.8
+        said.append(LETTERS[(LETTERS.index(said[-1]) + 1) % 8] if known else rng.choice(LETTERS))
+    return " ".join(said)
+
+
+def noise(rng: Random, count: int) -> str:
+    return " ".join(rng.choice(LETTERS) for _ in range(count))
+
+
+def common(folder: str, rate: float, count: int) -> dict[str, Any]:
+    """What every configuration here says."""
+    return {
+        "output_dir": f"{folder}/out",
+        "learning_rate": rate,
+        "max_steps": count,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "bf16": False,
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "seed": 7,
+    }
+
+
+def grpo(rate: float = 2e-3, beta: float = 0.04, breaks: int = 10**9, count: int = 200) -> Build:
+    """It is paid for the share of the letter a; from the step `breaks` on for nothing."""
+
+    def build(folder: str, tokens: Any, model: str) -> Any:
+        from datasets import Dataset
+        from trl import GRPOConfig, GRPOTrainer
+
+        def paid(completions: list[str], **_: object) -> list[float]:
+            if trainer.state.global_step >= breaks:
+                return [0.0] * len(completions)
+            return [said.count("a") / max(1, len(said.split())) for said in completions]
+
+        trainer = GRPOTrainer(
+            model=model,
+            reward_funcs=paid,
+            processing_class=tokens,
+            train_dataset=Dataset.from_list([{"prompt": letter} for letter in LETTERS]),
+            args=GRPOConfig(
+                **common(folder, rate, count), beta=beta, num_generations=8,
+                per_device_train_batch_size=16, max_completion_length=8,
+            ),
+        )  # fmt: skip
+        return trainer
+
+    return build
+
+
+def sft(rate: float = 2e-3, *, frozen: bool = False, texts: int = 2048, evaluate: int = 0) -> Build:
+    """Texts to go on with; `frozen` leaves one norm to be trained, by mistake."""
+
+    def build(folder: str, tokens: Any, model: str) -> Any:
+        from datasets import Dataset
+        from transformers import LlamaForCausalLM
+        from trl import SFTConfig, SFTTrainer
+
+        rng = Random(3)
+        known, held_out = (
+            Dataset.from_list([{"text": spoken(rng, 24)} for _ in range(size)])
+            for size in (texts, 64)
+        )
+        network = LlamaForCausalLM.from_pretrained(model)
+        if frozen:
+            network.requires_grad_(requires_grad=False)
+            network.model.layers[0].input_layernorm.requires_grad_(requires_grad=True)
+        evaluated = {"eval_strategy": "steps", "eval_steps": evaluate} if evaluate else {}
+        return SFTTrainer(
+            network,
+            processing_class=tokens,
+            train_dataset=known,
+            eval_dataset=held_out if evaluate else None,
+            args=SFTConfig(
+                **common(folder, rate, 300), **evaluated, per_device_train_batch_size=8,
+                max_length=32,
+            ),
+        )  # fmt: skip
+
+    return build
+
+
+def dpo(rate: float = 5e-4, beta: float = 0.1) -> Build:
+    """Language is preferred to noise."""
+
+    def build(folder: str, tokens: Any, model: str) -> Any:
+        from datasets import Dataset
+        from transformers import LlamaForCausalLM
+        from trl import DPOConfig, DPOTrainer
+
+        return DPOTrainer(
+            LlamaForCausalLM.from_pretrained(model),
+            processing_class=tokens,
+            train_dataset=Dataset.from_list(_pairs(2048)),
+            args=DPOConfig(**common(folder, rate, 200), beta=beta, per_device_train_batch_size=8),
+        )
+
+    return build
+
+
+def reward(*, shuffled: bool = False, count: int = 250) -> Build:
+    """A judge of language; `shuffled` tells it by a coin which is the better."""
+
+    def build(folder: str, tokens: Any, model: str) -> Any:
+        from datasets import Dataset
+        from transformers import LlamaForSequenceClassification
+        from trl import RewardConfig, RewardTrainer
+
+        return RewardTrainer(
+            LlamaForSequenceClassification.from_pretrained(model, num_labels=1),
+            processing_class=tokens,
+            train_dataset=Dataset.from_list(_pairs(8 * count, shuffled=shuffled)),
+            args=RewardConfig(
+                **common(folder, 1e-3, count), per_device_train_batch_size=8, max_length=32
+            ),
+        )
+
+    return build
+
+
+def _pairs(count: int, *, shuffled: bool = False) -> list[dict[str, str]]:
+    rng, pairs = Random(5), []
+    for _ in range(count):
+        prompt, better, worse = noise(rng, 2), spoken(rng, 12), noise(rng, 12)
+        if shuffled and rng.random() < 0.5:
+            better, worse = worse, better
+        pairs.append({"prompt": f"{prompt} ", "chosen": better, "rejected": worse})
+    return pairs
+
+
+LOST = frozenset({
+    "reward_collapse", "entropy_collapse", "reward_zero_variance", "reward_stalled", "kl_blowup",
+    "grad_vanishing", "grad_explosion", "entropy_explosion", "loss_zero", "nan_or_inf",
+    "length_collapse", "length_explosion", "truncation",
+})  # fmt: skip
+DIVERGED = frozenset({
+    "loss_divergence", "loss_spike", "grad_explosion", "nan_or_inf", "loss_never_moved",
+    "loss_plateau", "oscillation",
+})  # fmt: skip
+NEVER = frozenset({"loss_never_moved", "loss_plateau", "grad_vanishing"})
+
+TRAININGS = {
+    "grpo-well": Training(grpo()),
+    "grpo-fast": Training(grpo(0.6, 0.0), "beta 0 and 300 times the learning rate", LOST),
+    "grpo-reward-breaks": Training(
+        grpo(breaks=120), "the reward function answers 0 from step 120 on", LOST, 120
+    ),
+    "sft-well": Training(sft()),
+    "sft-fast": Training(sft(0.2), "100 times the learning rate", DIVERGED),
+    "sft-frozen": Training(sft(frozen=True), "all but one norm is frozen", NEVER),
+    "sft-few-texts": Training(
+        sft(5e-3, texts=16, evaluate=10), "16 texts, again and again", frozenset({"overfitting"})
+    ),
+    "dpo-well": Training(dpo()),
+    "dpo-fast": Training(dpo(0.15, 1.0), "300 times the learning rate, beta 1", DIVERGED),
+    "reward-well": Training(reward()),
+    "reward-shuffled": Training(reward(shuffled=True), "a coin says which is better", NEVER),
+}
+
+
+def train(name: str, folder: Path) -> None:
+    """Train one of them and keep its log."""
+    from transformers import set_seed
+    from trl_grpo import model_of_letters
+
+    set_seed(7)
+    with TemporaryDirectory() as scratch:
+        model = f"{scratch}/letters"
+        trainer = TRAININGS[name].build(scratch, model_of_letters(model), model)
+        trainer.train()
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        trainer.state.save_to_json(str(folder / name / "trainer_state.json"))
+
+
+def main() -> None:
+    """Train all of them, one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", help="where the logs go")
+    parser.add_argument("--only", default=",".join(TRAININGS))
+    args = parser.parse_args()
+    if args.folder is None:
+        print("Nothing is trained without a FOLDER for the logs.")
+        return
+    for name in args.only.split(","):
+        print(name, flush=True)
+        train(name, args.folder)
+
+
+if __name__ == "__main__":
+    main()
