@@ -129,8 +129,13 @@ def _kind(key: str, about: tuple[str, ...]) -> KlKind | None:
 
 def kind_of(facts: Mapping[str, str], signal: str) -> KlKind:
     """The kind of a signal of a record that has these facts, as far as they tell it."""
-    told = KlKind.read(facts.get(fact_of(signal), ""))
-    return told or kl_kind(facts.get(signal, signal)) or KlKind(signal.removeprefix("kl_"))
+    return _kind_told(facts.get(fact_of(signal), ""), facts.get(signal, signal), signal)
+
+
+# Asked of every record, and of a run it is always the same.
+@lru_cache(maxsize=1024)
+def _kind_told(told: str, key: str, signal: str) -> KlKind:
+    return KlKind.read(told) or kl_kind(key) or KlKind(signal.removeprefix("kl_"))
 
 
 @dataclass(frozen=True, slots=True)

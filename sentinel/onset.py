@@ -50,10 +50,13 @@ class Past:
         """Take over what a record of the whole run says."""
         if record.event is Event.SAVE:
             self.saves.append(record.step)
+        values, step = record.values, record.step
         for signal in self.signals:
-            value = record.values.get(signal)
-            if value is not None:
-                self.points.setdefault(signal, deque(maxlen=WINDOW)).append((record.step, value))
+            if signal not in values:
+                continue
+            if signal not in self.points:
+                self.points[signal] = deque(maxlen=WINDOW)
+            self.points[signal].append((step, values[signal]))
 
     def date(self, incident: Incident) -> Onset | None:
         """When the incident, which opened just now, began."""
