@@ -110,6 +110,7 @@ def test_the_diagnosis_and_the_other_incidents_are_there_for_programs():
     assert told["diagnosis"]["cause"] == "policy_collapse"
     assert told["diagnosis"]["evidence"][0] == {"weight": 0.5, "text": "KL is 2 nats.", "step": 86}
     assert told["diagnosis"]["last_good_step"] == 80
+    assert told["diagnosis"]["belief"] == "likely, 83 %"
     assert told["others"] == [
         {
             "incident_name": "grpo-7b/reward_collapse#1",

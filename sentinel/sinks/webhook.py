@@ -162,8 +162,11 @@ def _whole(page: Page, identity: str) -> dict[str, Any]:
         }
         for each in page.others
     ]
-    known = {"identity": identity, "page": page.name, "incident_name": page.incident.name}
-    return known | asdict(replace(page, others=())) | {"others": others}
+    whole = {"identity": identity, "page": page.name, "incident_name": page.incident.name}
+    whole |= asdict(replace(page, others=())) | {"others": others}
+    if page.diagnosis is not None:
+        whole["diagnosis"]["belief"] = page.diagnosis.belief
+    return whole
 
 
 def _labels(incident: Incident) -> dict[str, str]:
