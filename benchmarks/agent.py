@@ -2,8 +2,9 @@
 
     python benchmarks/agent.py [--ranks 8] [--rate 10] [--signals 20] [--seconds 30]
 
-Real writers fill real rings at `rate` records a second each; the agent's CPU time and memory are
-read from /proc before and after. The delay is from the writing of the newest step to its showing
+Real writers fill real rings at `rate` records a second each, of a run that learns; the agent's CPU
+time and memory are read from /proc before and after. Were an alert to fire, what dates it would be
+loaded too, and the memory that of another case: `alerts` says how many did. The delay is from the writing of the newest step to its showing
 on `/metrics`, sampled; it includes the half second for which a step waits for further words.
 """
 
@@ -22,7 +23,7 @@ import urllib.request
 from pathlib import Path
 
 WRITER = """
-import sys, time
+import random, sys, time
 from sentinel.record import Event
 from sentinel.wire.identity import Identity
 from sentinel.wire.pack import Moment, Packer
@@ -37,7 +38,10 @@ packer.text(Event.START, Moment(0, 0, time.time()), {"local_world_size": float(w
 schema, step = packer.schema(("kl", "reward", *(f"signal_{i}" for i in range(signals - 2)))), 0
 while time.time() < until:
     step, now = step + 1, time.time()
-    packer.values(schema, Moment(step, step, now), tuple(0.1 + i for i in range(signals)))
+    noise = [random.gauss(0.0, 0.1) for _ in range(signals)]
+    courses = (0.01, step / 300, *(1.0 + i for i in range(signals - 2)))
+    values = tuple(x + abs(x) * far for x, far in zip(courses, noise))
+    packer.values(schema, Moment(step, step, now), values)
     ring.note(step, step, now)
     time.sleep(1.0 / rate)
 packer.text(Event.STOP, Moment(step, step, time.time()), facts={"outcome": "finished"})
@@ -80,7 +84,7 @@ def measured(args: argparse.Namespace, place: Path) -> dict[str, float]:
         time.sleep(0.5)
         delays.append(delay(url))
     share = (cpu_seconds(agent.pid) - spent) / (time.monotonic() - began)
-    megabytes = resident(agent.pid)
+    megabytes, alerts = resident(agent.pid), firing(url)
     for process in (*writers, agent):
         process.wait(60.0)
     return {
@@ -91,6 +95,7 @@ def measured(args: argparse.Namespace, place: Path) -> dict[str, float]:
         "agent_resident_mb": round(megabytes, 1),
         "delay_ms_p50": round(1e3 * statistics.median(delays)),
         "delay_ms_max": round(1e3 * max(delays)),
+        "alerts": alerts,
     }
 
 
@@ -103,9 +108,17 @@ def served(announced: Path) -> str:
     return str(json.loads(announced.read_text())["url"])
 
 
+def metrics(url: str) -> str:
+    return str(urllib.request.urlopen(f"{url}/metrics", timeout=5.0).read().decode())
+
+
+def firing(url: str) -> int:
+    return len(re.findall(r"^sentinel_alert_firing\S* 1\.0$", metrics(url), re.MULTILINE))
+
+
 def delay(url: str) -> float:
-    text = urllib.request.urlopen(f"{url}/metrics", timeout=5.0).read().decode()
-    newest = re.search(r"^sentinel_last_step_timestamp_seconds\S* (\S+)$", text, re.MULTILINE)
+    pattern = r"^sentinel_last_step_timestamp_seconds\S* (\S+)$"
+    newest = re.search(pattern, metrics(url), re.MULTILINE)
     return time.time() - float(newest[1]) if newest else float("nan")
 
 
