@@ -41,6 +41,9 @@ WEAK = 0.01
 FAST = 1e-5
 """Learning rate above which a full fine-tuning by reward is fast."""
 
+ADAPTERS = 10.0
+"""How much faster adapters may learn."""
+
 _KL_COEFFICIENT = ("beta", "kl_coef", "kl_loss_coef")
 
 MOST_CLUES = 32
@@ -169,14 +172,14 @@ def seen(sign: Sign | None, weight: float) -> Iterable[Clue]:
     return () if sign is None else (Clue(weight, sign.summary, sign.onset_step),)
 
 
-def led(sign: Sign, *others: Sign | None) -> bool:
-    """Whether it began no later than any of the others, as far as can be told.
+def led(sign: Sign, *others: Sign | None, later: int = LATER) -> bool:
+    """Whether it began no later than any of the others, as far as can be told, by `later` steps.
 
     >>> kl, fall = Sign("kl_blowup", Severity.WARNING, 250, 262, ""), None
     >>> led(kl, fall)
     True
     """
-    return all(other is None or sign.onset_step <= other.onset_step + LATER for other in others)
+    return all(other is None or sign.onset_step <= other.onset_step + later for other in others)
 
 
 def loosely_held(scene: Scene) -> Iterable[Clue]:
@@ -185,7 +188,8 @@ def loosely_held(scene: Scene) -> Iterable[Clue]:
     if beta is not None and beta < WEAK:
         yield Clue(0.3, f"The KL coefficient is {beta:g}, which hardly holds the policy.")
     rate = scene.number("learning_rate") or scene.values.get("learning_rate")
-    if rate is not None and rate > FAST:
+    fast = ADAPTERS * FAST if "peft" in scene.facts else FAST
+    if rate is not None and rate > fast:
         yield Clue(0.2, f"The learning rate is {rate:g}, fast for training by reward.")
 
 

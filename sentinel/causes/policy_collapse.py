@@ -22,6 +22,10 @@ from sentinel.diagnosis import Clue, Scene, held_tighter, led, loosely_held, see
 from sentinel.finding import Severity
 from sentinel.levers import lever
 
+SLOWER = 40
+"""Steps by which a policy may seem to run off after its reward fell: a cliff is dated at once, and
+a slow rise under noise only where it stands out. The study's runs were dated up to so much late."""
+
 
 class PolicyCollapse:
     """Judges by the reward's fall, and by what began no later."""
@@ -49,7 +53,7 @@ class PolicyCollapse:
             )
             if sign is not None
         ]
-        if not any(led(sign, fall) for sign in before):
+        if not any(led(sign, fall, later=SLOWER) for sign in before):
             return
         yield from seen(fall, 0.5)
         for sign in before:
