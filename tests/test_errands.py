@@ -141,6 +141,17 @@ def test_a_framework_takes_it_and_the_loop_is_told_of_nothing(told):
     assert told.recorder.errands.requested(5) == none
 
 
+def test_what_a_framework_that_was_broken_off_left_behind_is_done_at_the_next_step(tmp_path):
+    calls = []
+    told = Asking(tmp_path / "0-0.ring", calls.append)
+    told.recorder.errands.led = True
+    told.ask(1, 3)
+    seen = [told.step() for _ in range(5)]
+
+    assert [each.step for each in calls] == [4]
+    assert seen[2] == {"checkpoint", "stop"}
+
+
 def test_what_came_too_late_is_let_pass_and_told_so(told):
     for _ in range(5):
         told.step()

@@ -253,3 +253,30 @@ def test_a_project_file_with_something_else_in_our_place_is_refused(refusal, tmp
     (tmp_path / "pyproject.toml").write_text("[tool]\nsentinel = 5\n")
 
     assert '"tool.sentinel"' in refusal()
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({}, []),
+        ({"SENTINEL_ACTIONS__ON_CRITICAL": "stop"}, ["stop"]),
+        ({"SENTINEL_ACTIONS__ON_CRITICAL": "checkpoint, stop"}, ["checkpoint", "stop"]),
+    ],
+)
+def test_what_is_asked_of_a_run_is_a_list_of_words(environ, words, tmp_path):
+    assert load(environ=environ, cwd=tmp_path).on_critical() == words
+
+
+@pytest.mark.parametrize(
+    ("actions", "words"),
+    [
+        ({"on_critcal": ["stop"]}, 'actions.on_critcal.*Did you mean "on_critical"'),
+        ({"on_critical": ["halt"]}, "actions.on_critical.0.*'checkpoint' or 'stop'"),
+        ({"on_critical": "stop"}, "actions.on_critical.*the str given is wrong.*list"),
+        ("stop", "actions.*the str given is wrong.*table"),
+    ],
+    ids=repr,
+)
+def test_a_wrong_action_is_refused_with_the_right_word(actions, words, tmp_path):
+    with pytest.raises(SettingsError, match=words):
+        load({"actions": actions}, {}, tmp_path)

@@ -6,8 +6,9 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from verdicts import NOW, incident
+from verdicts import NOW, RUN, incident
 
+from sentinel.engine import Verdict
 from sentinel.finding import Severity
 from sentinel.incident import Page, Reason, State, Tier
 from sentinel.outlets import page_text, silences
@@ -15,6 +16,7 @@ from sentinel.outlets.database import connect
 from sentinel.outlets.history import History
 from sentinel.outlets.silences import Silence
 from sentinel.outlets.telling import Telling
+from sentinel.record import WHOLE_RUN, Event, Record
 
 CRITICAL = incident("kl_blowup")
 WARNING = incident("kl_blowup", Severity.WARNING)
@@ -218,3 +220,15 @@ def test_a_page_that_cannot_be_read_costs_no_watch(house):
     house.begin()
 
     assert house.telling.owed == {}
+
+
+def test_the_tier_that_the_run_was_begun_with_hides_the_settings_and_is_looked_at(house):
+    for tier, heeded in (("notify", Tier.NOTIFY), ("no such", Tier.NOTIFY), ("quiet", Tier.QUIET)):
+        facts = {"monitor/tier": tier}
+        house.telling.take(Verdict(Record(RUN, WHOLE_RUN, 0, NOW, Event.START, facts=facts)))
+        assert house.telling.look() == (tier != "no such")
+        assert house.telling.quiet.tier is heeded
+
+    house.telling.take(Verdict(Record(RUN, WHOLE_RUN, 0, NOW, Event.START)))
+    assert house.telling.quiet.tier is Tier.QUIET
+    assert not house.tell(Reason.OPENED)

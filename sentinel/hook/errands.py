@@ -97,7 +97,9 @@ class Errands:
 
         The step counts, not whether it was done: ranks of which one alone saves would go apart.
         """
-        if self._open and self._answered is None:
+        if not self._open:
+            return NOTHING
+        if self._answered is None:
             self._answered = beat
         elif self._answered != beat:
             self._open &= {"stop"}

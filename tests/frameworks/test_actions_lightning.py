@@ -1,5 +1,7 @@
 """Lightning: what is asked of a run is done at the end of the batch, as a callback would do it."""
 
+import json
+
 import pytest
 from asking import ask
 from needed import need
@@ -48,3 +50,42 @@ def test_a_trainer_saves_and_stops_at_the_step_it_was_asked_to(tmp_path, deeds, 
         again = trainer(tmp_path, max_steps=7)
         again.fit(net(), data(), ckpt_path=str(found[0]))
         assert again.global_step == 7
+
+
+RANKS = """
+import json, os, warnings
+from pathlib import Path
+warnings.filterwarnings("ignore")
+import lightning.pytorch as L
+import sentinel
+from asking import ask
+from lightnings import data, net
+
+rank = int(os.environ["RANK"])
+calls = []
+
+class Asks(L.Callback):
+    def on_train_batch_end(self, trainer, *_):
+        if rank == 1 and trainer.global_step == 2:
+            ask("checkpoint", "stop", "call", since=2, beat=5)
+
+with sentinel.monitor(
+    run="run", agent=False, strict=True, on_critical=lambda asked: calls.append(asked.step)
+):
+    fit = L.Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", default_root_dir="out", max_steps=8,
+        max_epochs=-1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[Asks()],
+    )
+    fit.fit(net(), data())
+Path(f"told-{rank}.json").write_text(json.dumps([fit.global_step, calls]))
+"""
+
+
+def test_two_ranks_act_at_the_same_step(torchrun, tmp_path):
+    torchrun(RANKS)
+    told = [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1)]
+
+    assert told == [[5, [5]]] * 2
+    found = [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()]
+    assert found == ["sentinel-step=5.ckpt"]
