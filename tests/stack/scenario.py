@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from prometheus_client.utils import floatToGoString
-from verdicts import RUN, incident, measured, said, spread
+from verdicts import DIAGNOSIS, RUN, incident, measured, said, spread
 
 from sentinel.discover import classes
 from sentinel.engine import Verdict
@@ -39,7 +39,7 @@ def openmetrics() -> str:
 
 
 def _happened(scrape: int, tally: Tally) -> Iterator[Verdict]:
-    """Two ranks train; in the second half KL blows up, a rank goes, and all is counted."""
+    """Two ranks train; in the second half KL blows up and is explained, a rank goes, and all is counted."""
     time = START + EVERY * scrape
     if scrape == 0:
         yield said(Event.START, rank=0, values={"world_size": 2.0}, time=time)
@@ -53,8 +53,8 @@ def _happened(scrape: int, tally: Tally) -> Iterator[Verdict]:
     if scrape % 40 == 39:
         yield said(Event.SAVE, step=scrape, time=time)
     if scrape == SCRAPES // 2:
-        page = Page(Reason.OPENED, incident(), scrape, time)
-        yield Verdict(Record(RUN, -1, scrape, time), pages=(page,))
+        page = Page(Reason.OPENED, incident(), scrape, time, diagnosis=DIAGNOSIS)
+        yield Verdict(Record(RUN, -1, scrape, time), pages=(page,), told=(page,))
     running = 2.0 if scrape < SCRAPES - 5 else 1.0
     yield said(Event.TICK, step=scrape, time=time, values={"ranks_running": running})
     if scrape == SCRAPES - 5:
