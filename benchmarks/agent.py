@@ -4,8 +4,9 @@
 
 Real writers fill real rings at `rate` records a second each, of a run that learns; the agent's CPU
 time and memory are read from /proc before and after. Were an alert to fire, what dates it would be
-loaded too, and the memory that of another case: `alerts` says how many did. The delay is from the writing of the newest step to its showing
-on `/metrics`, sampled; it includes the half second for which a step waits for further words.
+loaded too, and the memory that of another case: `alerts` says how many did. The delay is from the
+writing of the newest step to its showing on `/metrics`, sampled; it includes the half second for
+which a step waits for further words.
 """
 
 from __future__ import annotations
