@@ -39,7 +39,7 @@ def openmetrics() -> str:
 
 
 def _happened(scrape: int, tally: Tally) -> Iterator[Verdict]:
-    """Two ranks train; in the second half KL blows up and is explained, a rank goes, and all is counted."""
+    """Two ranks train; in the second half KL blows up, for a cause, a rank goes, all is counted."""
     time = START + EVERY * scrape
     if scrape == 0:
         yield said(Event.START, rank=0, values={"world_size": 2.0}, time=time)
