@@ -6,7 +6,8 @@ what the reward was made for; then the reward falls off, and texts repeat, grow 
 Clues
     The reward's fall is the heart of it. KL that rose no later than the reward fell is the classic
     sign, entropy or length that left their range before it another: two of three policy runs log
-    no KL. A small KL coefficient or large steps are why.
+    no KL. Texts that begin to loop beside it are as good as either. A small KL coefficient or
+    large steps are why.
 
 Source
     Ouyang et al. 2022 (arXiv:2203.02155) on what the KL term is for; the collapses of the labelled
@@ -41,6 +42,7 @@ class PolicyCollapse:
 
     def clues(self, scene: Scene) -> Iterable[Clue]:
         """The fall and what came before it; nothing without a fall, or with nothing else wrong."""
+        reward, loops = scene.first("reward_collapse"), scene.first("repetition")
         fall = scene.first("reward_collapse", "repetition")
         if fall is None:
             return
@@ -53,9 +55,14 @@ class PolicyCollapse:
             )
             if sign is not None
         ]
-        if not any(led(sign, fall, later=SLOWER) for sign in before):
+        # A reward that falls while texts begin to loop is the policy's own doing, whatever led.
+        both = reward is not None and loops is not None
+        led_by = any(led(sign, fall, later=SLOWER) for sign in before)
+        if not before or not (led_by or both):
             return
         yield from seen(fall, 0.5)
+        if both:
+            yield from seen(loops if fall is reward else reward, 0.3)
         for sign in before:
             yield from seen(sign, 0.5)
         yield from seen(scene.first("reward_zero_variance"), 0.2)

@@ -67,6 +67,14 @@ def test_a_reward_that_falls_by_itself_is_none():
     assert diagnose(scene(reward_collapse=100), {"it": PolicyCollapse()}) is None
 
 
+def test_a_reward_that_falls_as_texts_begin_to_loop_is_one_whatever_is_dated_first():
+    late = {"reward_collapse": 100, "length_explosion": 145, "repetition": 150}
+
+    assert diagnose(scene(**late), {"it": PolicyCollapse()}) is not None
+    del late["repetition"]
+    assert diagnose(scene(**late), {"it": PolicyCollapse()}) is None
+
+
 def test_a_kl_that_rises_long_after_the_reward_fell_is_none():
     late = scene(reward_collapse=100, kl_blowup=150)
 
