@@ -201,6 +201,13 @@ def held_tighter(scene: Scene) -> str:
     )
 
 
+def next_to_none(scene: Scene) -> Iterable[Clue]:
+    """A learning rate under a hundredth of what was declared, as a clue: little is learnt by it."""
+    rate, full = scene.values.get("learning_rate"), scene.number("learning_rate") or 0.0
+    if rate is not None and rate < 0.01 * full:
+        yield Clue(0.4, f"The learning rate is {rate:.3g}, of {full:g} that were declared.")
+
+
 def diagnose(scene: Scene, causes: Mapping[str, Cause]) -> Diagnosis | None:
     """The cause that most speaks for; None where none is believable. Never raises."""
     best: Diagnosis | None = None

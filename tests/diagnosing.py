@@ -5,14 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from sentinel.cases import CaseBook
+from sentinel.diagnosis import Scene, Sign
 from sentinel.discover import classes
 from sentinel.engine import Engine
+from sentinel.finding import Severity
 from sentinel.incident import Page, Reason
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.settings import build_causes
 
 RUN = "run"
+
+Facts = Mapping[str, float | str]
+
+
+def scene(
+    facts: Facts | None = None, values: Mapping[str, float] | None = None, **onsets: int
+) -> Scene:
+    """A scene of warnings by detector, each begun at that step: `scene(loss_spike=10)`."""
+    signs = {
+        name: Sign(name, Severity.WARNING, onset, onset + 5, f"{name} is off.")
+        for name, onset in onsets.items()
+    }
+    return Scene(signs, facts or {}, values or {})
+
+
+def falling(seed: int, count: int) -> np.ndarray:
+    """A loss that falls as losses do, with a little noise: whoever looks at it finds nothing."""
+    noise = np.random.default_rng(seed).lognormal(0, 0.03, count)
+    return 3.0 * (1 + np.arange(count) / 50) ** -0.4 * noise
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 from verdicts import incident
 
 from sentinel.cases import ENDINGS, JOINS_WITHIN, CaseBook
-from sentinel.diagnosis import RESUMED, Clue, Scene, seen
+from sentinel.diagnosis import Clue, Scene, seen
 from sentinel.finding import Severity
 from sentinel.incident import Page, Reason, State
 from sentinel.record import WHOLE_RUN, Event, Record
@@ -149,35 +149,6 @@ def test_what_is_noted_beside_a_case_names_no_cause_that_has_nothing_to_do_with_
 
     assert house.hear(found("theft")) == [(Reason.OPENED, "theft")]
     assert house.page().diagnosis is None
-
-
-class Seen(Storm):
-    """Tells what it was shown."""
-
-    def clues(self, scene: Scene) -> Iterable[Clue]:
-        times = {name: sign.times for name, sign in scene.signs.items()}
-        yield Clue(0.9, f"{times} {scene.facts.get(RESUMED)}")
-
-
-def test_a_cause_knows_how_often_something_came():
-    house = House(CaseBook({"seen": Seen()}))
-    house.hear(found("wind", Severity.INFO, flaps=2))
-    house.hear(found("rain"), found("wind", episode=2))
-
-    assert "'wind': 4" in house.page().diagnosis.evidence[0].text
-
-
-def test_a_cause_knows_where_a_run_went_on_after_it_had_begun_again():
-    house = House(CaseBook({"seen": Seen()}))
-    house.hear(event=Event.START)
-    house.hear(found("wind"))
-    assert "None" in house.page().diagnosis.evidence[0].text
-
-    house.hear(event=Event.START)
-    house.hear()
-    house.hear(found("rain"))
-
-    assert "102" in house.page().diagnosis.evidence[0].text
 
 
 def test_what_was_over_long_ago_is_no_evidence(house):

@@ -1,0 +1,65 @@
+"""Data not learnable: the model is trained, and there is nothing in the data for it to learn.
+
+Labels that belong to other inputs, a chat template that the model never sees again, chosen and
+rejected answers mixed up, inputs that were cut off before what matters.
+
+Clues
+    A loss that never moved is the heart of it; that gradients flow, and that the learning rate is
+    not 0, tell it from weights that do not train. A loss that stands at ln 2 is that of a choice
+    made by tossing a coin.
+
+Source
+    Zhang et al. 2017 (arXiv:1611.03530): with shuffled labels the loss stays at that of guessing
+    until the examples themselves are known by heart. Tiny trainings with shuffled labels, in the
+    tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf, log
+from typing import ClassVar
+
+from sentinel.diagnosis import Clue, Scene, next_to_none, seen
+from sentinel.finding import Severity
+from sentinel.levers import lever
+
+FLOWS = 1e-4
+"""Gradient norm from which on there is a gradient to speak of."""
+
+COIN, NEAR = log(2.0), 0.02
+
+
+class DataNotLearnable:
+    """Judges by a loss that never moved although the weights did."""
+
+    title: ClassVar[str] = "nothing in the data can be learnt"
+    explains: ClassVar[frozenset[str]] = frozenset({"loss_never_moved", "loss_plateau"})
+    severity: ClassVar[Severity | None] = None
+
+    def clues(self, scene: Scene) -> Iterable[Clue]:
+        """The loss, and that the model does train; nothing where its gradients are gone."""
+        never, norm = scene.signs.get("loss_never_moved"), scene.values.get("grad_norm", inf)
+        rate = scene.values.get("learning_rate", scene.number("learning_rate") or 0.0)
+        other = scene.first("grad_vanishing", "nan_or_inf", "learning_rate_anomaly")
+        if never is None or other is not None or norm < FLOWS or any(next_to_none(scene)):
+            return
+        yield from seen(never, 0.5)
+        yield from seen(scene.signs.get("loss_plateau"), 0.1)
+        level = never.evidence.get("level")
+        if isinstance(level, float | int) and abs(level - COIN) < NEAR:
+            yield Clue(0.3, f"The loss stands at {level:.3f}, what tossing a coin costs.")
+        if norm < inf:
+            yield Clue(0.3, f"Gradients flow: their norm is {norm:.3g}.")
+        if rate > 0.0:
+            yield Clue(0.2, f"The learning rate is {rate:g}, not 0.")
+
+    def remedy(self, scene: Scene) -> str:
+        """Look at the data before anything else."""
+        return (
+            "Print one batch as the model gets it, decoded, with its labels: do they belong "
+            "together, is the chat template the model's own, is the answer inside "
+            f"{lever('longest text', scene.facts)}, are chosen and rejected the right way round? "
+            "Then train on 16 examples alone: if that loss does not fall to nearly 0 either, the "
+            "optimizer holds other parameters than the model."
+        )

@@ -1,0 +1,49 @@
+"""Disk runs out: checkpoints fill the disk that the next one is to go to.
+
+Clues
+    A disk that will be full is enough by itself. Saves that come far too often fill it; where the
+    step counter is why, that is the cause.
+
+Source
+    huggingface/trl issue 1889, whose saves filled 12 TB in a night.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from sentinel.diagnosis import Clue, Scene, seen
+from sentinel.finding import Severity
+from sentinel.levers import lever
+
+OFTEN = 50.0
+"""Steps from save to save that are few, where a save is of a whole model."""
+
+
+class DiskRunsOut:
+    """Judges by the room that is left, and by how often it is written to."""
+
+    title: ClassVar[str] = "disk runs out"
+    explains: ClassVar[frozenset[str]] = frozenset({"disk_filling", "checkpoint_cadence"})
+    severity: ClassVar[Severity | None] = None
+
+    def clues(self, scene: Scene) -> Iterable[Clue]:
+        """The room, and what takes it."""
+        full = scene.signs.get("disk_filling")
+        if full is None:
+            return
+        yield from seen(full, 0.7)
+        yield from seen(scene.signs.get("checkpoint_cadence"), 0.5)
+        apart = scene.number("save_steps")
+        if apart is not None and 0.0 < apart <= OFTEN:
+            yield Clue(0.2, f"The run saves every {apart:g} steps.")
+
+    def remedy(self, scene: Scene) -> str:
+        """Room first, then fewer checkpoints."""
+        return (
+            "Make room now: remove all checkpoints but the newest two and the best. Then set "
+            f"{lever('checkpoints kept', scene.facts)} to 2 or 3, and raise "
+            f"{lever('save interval', scene.facts)}; a checkpoint that was cut short is the one "
+            "that a run cannot resume from, so look at the newest before you trust it."
+        )

@@ -1,0 +1,54 @@
+"""Ranks out of step: the replicas are no longer one model.
+
+Clues
+    Ranks that were alike and are not is the heart of it. A rank whose loss is far from the others',
+    and a logged loss that is not that of the ranks, follow from it; without it they are matters of
+    a shard, or of the logging.
+
+Source
+    pytorch/pytorch's notes on DistributedDataParallel: parameters are sent once, at the start, and
+    stay alike only as long as every rank takes the same steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from sentinel.diagnosis import Clue, Scene, seen
+from sentinel.finding import Severity
+
+
+class RanksOutOfStep:
+    """Judges by what must be the same on every rank."""
+
+    title: ClassVar[str] = "the ranks are no longer one model"
+    explains: ClassVar[frozenset[str]] = frozenset({
+        "rank_desync", "rank_outlier", "metric_integrity",
+    })  # fmt: skip
+    severity: ClassVar[Severity | None] = None
+
+    def clues(self, scene: Scene) -> Iterable[Clue]:
+        """Where they differ, and what shows it."""
+        apart = scene.signs.get("rank_desync")
+        if apart is None:
+            return
+        yield from seen(apart, 0.7)
+        yield from seen(scene.signs.get("rank_outlier"), 0.4)
+        yield from seen(scene.signs.get("metric_integrity"), 0.2)
+
+    def remedy(self, scene: Scene) -> str:
+        """One checkpoint for all, then whoever steps alone."""
+        apart = scene.signs.get("rank_desync")
+        signal = "grad_norm" if apart is None else apart.evidence.get("signal", "grad_norm")
+        who = "the rank named" if apart is None or apart.rank is None else f"rank {apart.rank}"
+        where = (
+            "a backward pass under `no_sync`, parameters made or set after the model was wrapped, "
+            "or batches that only some ranks skip"
+            if signal == "grad_norm"
+            else f"a step that only it takes or leaves out, since {signal} is counted there"
+        )
+        return (
+            "Resume every rank from one checkpoint before the onset: what was saved since is one "
+            f"rank's alone. On {who} look for {where}."
+        )

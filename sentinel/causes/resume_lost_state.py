@@ -1,0 +1,81 @@
+"""Resume lost state: the run went on from its weights, and left optimizer or scheduler behind.
+
+Without its moments the optimizer takes first steps far too long; without its state the schedule
+begins again, at a warm-up or at a peak that was long over.
+
+Clues
+    A learning rate that is another than at that step before the restart is proof by itself. A loss
+    or gradients that leave their level within `SOON` steps of a restart are strong: nothing else
+    changed there.
+
+Source
+    ultralytics/yolov5 issue 292 and many like it, of schedules reset on resume; a tiny training
+    whose schedule begins again, in the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from sentinel.diagnosis import RESUMED, Clue, Scene, Sign, seen
+from sentinel.finding import Severity
+from sentinel.levers import lever
+
+SOON = 32
+"""Steps after a restart in which what goes wrong is put down to it."""
+
+BEFORE = 4
+"""Steps by which an onset may be dated too early."""
+
+
+class ResumeLostState:
+    """Judges by what went wrong right after a restart."""
+
+    title: ClassVar[str] = "state lost on resume"
+    explains: ClassVar[frozenset[str]] = frozenset({
+        "learning_rate_anomaly", "loss_divergence", "loss_spike", "grad_explosion",
+        "step_regression",
+    })  # fmt: skip
+    severity: ClassVar[Severity | None] = None
+
+    def clues(self, scene: Scene) -> Iterable[Clue]:
+        """What is another than before the restart; nothing without one."""
+        again = _restart(scene)
+        if again is None:
+            return
+        rate, away = scene.signs.get("learning_rate_anomaly"), scene.signs.get("loss_divergence")
+        steep, jump = scene.signs.get("grad_explosion"), scene.signs.get("loss_spike")
+        clues = [
+            clue
+            for sign, weight in ((rate, 0.7), (away, 0.5), (steep, 0.4), (jump, 0.3))
+            if _soon(sign, again)
+            for clue in seen(sign, weight)
+        ]
+        if clues:
+            yield from clues
+            yield Clue(0.4, f"The run began again at step {again}.", again)
+
+    def remedy(self, scene: Scene) -> str:
+        """Once more from the same checkpoint, with everything it holds."""
+        return (
+            "Stop it, and resume the whole state from the checkpoint that it went on from: "
+            "weights, optimizer, scheduler and loss scaler "
+            f"({lever('checkpoint to resume from', scene.facts)}, not a model loaded by its path). "
+            "If that checkpoint has no optimizer, turn "
+            f"{lever('saving of weights alone', scene.facts)} off, and begin the rest with a "
+            "warm-up of some hundred steps up to the rate it had."
+        )
+
+
+def _restart(scene: Scene) -> int | None:
+    """The first step after the run last began again; in a log only a step that went back tells."""
+    told = scene.number(RESUMED, "resumed_from")
+    back = scene.signs.get("step_regression")
+    if told is None and back is not None and back.severity is not Severity.CRITICAL:
+        return back.onset_step
+    return None if told is None else int(told)
+
+
+def _soon(sign: Sign | None, again: int) -> bool:
+    return sign is not None and -BEFORE <= sign.onset_step - again <= SOON

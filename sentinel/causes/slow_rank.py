@@ -1,0 +1,61 @@
+"""Slow rank: one rank holds up all the others at every step.
+
+Clues
+    A rank that takes longer, always the same one, is the heart of it. A run that has slowed since,
+    or GPUs that wait, show what it costs. A GPU with errors is told of with it, and is the cause.
+
+Source
+    Jiang et al. 2024 (arXiv:2402.15627), on hosts that failed at nothing, and were slower than the
+    others for the same work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from sentinel.diagnosis import Clue, Scene, seen
+from sentinel.finding import Severity
+from sentinel.levers import lever
+
+
+class SlowRank:
+    """Judges by the rank that is last, and by what its lateness costs."""
+
+    title: ClassVar[str] = "one rank holds up the others"
+    explains: ClassVar[frozenset[str]] = frozenset({
+        "straggler", "data_stall", "throughput_drop", "gpu_underuse", "gpu_fault",
+    })  # fmt: skip
+    severity: ClassVar[Severity | None] = None
+
+    def clues(self, scene: Scene) -> Iterable[Clue]:
+        """The rank, and what followed; nothing where a GPU is failing."""
+        last, fault = scene.signs.get("straggler"), scene.signs.get("gpu_fault")
+        if last is None or (fault is not None and fault.severity is not Severity.INFO):
+            return
+        yield from seen(last, 0.65)
+        yield from seen(scene.signs.get("throughput_drop"), 0.4)
+        for name in ("data_stall", "gpu_underuse"):
+            yield from seen(scene.signs.get(name), 0.2)
+
+    def remedy(self, scene: Scene) -> str:
+        """Where to look, by what it is that takes the rank longer."""
+        last = scene.signs.get("straggler")
+        who = "the rank named" if last is None or last.rank is None else f"rank {last.rank}"
+        what = "" if last is None else last.evidence.get("signal", "")
+        if what == "data_wait":
+            return (
+                f"Look at the storage and the processors of the node of {who}, which waits for its "
+                f"data: raise {lever('data workers', scene.facts)}, and see whether its shard has "
+                "longer samples or lies on slower storage than the others'."
+            )
+        if what == "generation_time":
+            return (
+                f"See whether {who} gets longer prompts or answers than the others, and share them "
+                "out evenly; otherwise look at its sampling engine, and at other programs on its "
+                "GPU."
+            )
+        return (
+            f"Look at the node of {who}: clocks (nvidia-smi -q -d PERFORMANCE), other programs, "
+            "the network. If nothing is found, go on from the last checkpoint without that node."
+        )
