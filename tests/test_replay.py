@@ -100,6 +100,10 @@ def test_every_incident_is_a_line_and_the_summary_is_the_last(log):
     }
 
 
+BACK = [{"step": step, "loss": 1.0} for step in (9, 3, 4)]
+"""Goes back, and on from there."""
+
+
 class Storm:
     """A cause as a plug-in might bring it."""
 
@@ -152,10 +156,8 @@ def test_what_nobody_was_told_of_belongs_to_no_case(log):
 
 
 def test_a_cause_that_is_louder_than_its_incidents_counts_for_failing(log, storm):
-    rows = [{"step": 9, "loss": 1.0}, {"step": 3, "loss": 1.0}]
-
-    assert told(log(rows))[0][0]["severity"] == "warning"
-    assert ask(log(rows), "--fail-on", "critical").exit_code == 3
+    assert told(log(BACK))[0][0]["severity"] == "warning"
+    assert ask(log(BACK), "--fail-on", "critical").exit_code == 3
 
 
 def test_a_person_reads_the_cause_first_and_advice_once(log, storm):
@@ -233,8 +235,8 @@ def test_a_lost_value_of_one_run_names_no_rank(log):
         (collapse(), None, 0),
         (collapse(), "warning", 3),
         (collapse(), "critical", 3),
-        ([{"step": 9, "loss": 1.0}, {"step": 3, "loss": 1.0}], "critical", 0),
-        ([{"step": 9, "loss": 1.0}, {"step": 3, "loss": 1.0}], "warning", 3),
+        (BACK, "critical", 0),
+        (BACK, "warning", 3),
     ],
 )
 def test_fails_on_what_it_was_told_to(log, rows, fail_on, code):

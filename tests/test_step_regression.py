@@ -19,17 +19,17 @@ def counted(global_steps, per_step=1):
 
 
 def test_a_step_that_goes_back_is_told_until_it_is_past_its_old_height():
-    found = findings(steps(global_step=[8.0, 9.0, 10.0, 8.0, 9.0, 10.0, 11.0, 12.0]))
+    found = findings(counted([8.0, 9.0, 10.0, 8.0, 9.0, 10.0, 11.0, 12.0]))
 
     assert [step for step, _ in found] == [8, 9, 10]
     assert {finding.onset_step for _, finding in found} == {4}
 
 
 def test_in_a_log_it_is_a_warning_for_it_may_be_a_resume():
-    _, finding = first_finding(StepRegression(), steps(global_step=[279.0, 251.0]))
+    _, finding = first_finding(StepRegression(), steps(global_step=[279.0, 251.0, 252.0]))
 
     assert finding.severity is None
-    assert finding.evidence == {"global_step": 251.0, "highest": 279.0}
+    assert finding.evidence == {"global_step": 252.0, "highest": 279.0}
 
 
 def test_while_the_hook_counts_on_it_is_critical():
@@ -81,3 +81,15 @@ def test_counts_itself_well_otherwise():
 
 def test_a_record_without_a_step_of_the_trainer_is_not_judged():
     assert show(StepRegression(), event(Event.STEP, 7, loss=1.0)) is None
+
+
+def test_one_row_that_was_written_late_is_no_step_back():
+    late = steps(global_step=[20.0, 22.0, 21.0, 23.0, 24.0])
+
+    assert first_finding(StepRegression(), late) == (None, None)
+
+
+def test_a_log_that_goes_back_is_told_at_its_second_row_and_dated_at_the_first():
+    record, finding = first_finding(StepRegression(), steps(global_step=[20.0, 21.0, 15.0, 16.0]))
+
+    assert (record.step, finding.onset_step) == (4, 3)

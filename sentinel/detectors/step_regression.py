@@ -6,7 +6,8 @@ Formula
     stalled  = `global_step` is the same for more than max(`still`, 4 * usual) optimizer steps, with
                usual the most that it has taken for one advance so far
     critical = back, and the hook went on counting optimizer steps: nothing was restarted
-    warning  = back in a log, where a resume leaves no other trace; or stalled
+    warning  = back for two records in a row in a log, where a resume leaves no other trace and one
+               row may have been written late; or stalled
 
 Units
     `still`, `unknown`: optimizer steps. Before the number has advanced once, `unknown` of them are
@@ -55,6 +56,7 @@ class StepRegression:
         self._last: float | None = None
         self._highest = 0.0
         self._onset: int | None = None
+        self._behind = 0
         self._counting = False
         self._advanced_at: float | None = None
         self._usual: float | None = None
@@ -73,8 +75,9 @@ class StepRegression:
             self._highest = max(self._highest, last)
         waited = self._waited(last, step, count)
         if self._onset is not None and step <= self._highest:
-            return self._back(step)
-        self._onset = None
+            self._behind += 1
+            return self._back(step) if self._counting or self._behind > 1 else None
+        self._onset, self._behind = None, 0
         allowed = self.unknown if self._usual is None else max(self.still, 4 * self._usual)
         if waited > allowed:
             return self._stalled(step, waited, allowed)
