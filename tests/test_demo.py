@@ -1,4 +1,4 @@
-"""The demo: its verdict is strict, its receiver believes nobody, and the whole of it passes."""
+"""The demo: its receiver believes nobody, it leaves nothing behind, and the whole of it passes."""
 
 import json
 import random
@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 import requests
-from pages import page
+from pages import diagnosed, page
 from pydantic import SecretStr
 from ranks import until
 
 from sentinel.demo import stage
-from sentinel.demo.course import FAULTS, judge
+from sentinel.demo.course import FAULTS
 from sentinel.demo.delivery import Delivery
 from sentinel.demo.receiver import Receiver
 from sentinel.incident import Reason
@@ -24,60 +24,6 @@ from sentinel.sinks.slack import Slack
 from sentinel.sinks.webhook import Webhook
 
 ROOT = Path(__file__).parent.parent
-EXPECTED = {name: fault.step for fault in FAULTS for name in fault.detectors}
-
-
-def opened(detector: str, step: int, reason: str = "opened") -> Delivery:
-    return Delivery(reason, detector, "critical", step, step, "It is so.", "Do this.", {}, 0.1)
-
-
-def as_expected() -> list[Delivery]:
-    return [opened(name, step + 10) for name, step in EXPECTED.items()]
-
-
-def test_the_demo_passes_when_each_mistake_was_told_and_nothing_else():
-    outcome = judge(as_expected())
-
-    assert outcome.passed
-    assert outcome.caught.keys() == EXPECTED.keys()
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_the_demo_fails_when_a_page_is_missing(name):
-    outcome = judge(page for page in as_expected() if page.detector != name)
-
-    assert outcome.missing == (name,)
-    assert not outcome.passed
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        opened("loss_plateau", 500),
-        opened("kl_blowup", EXPECTED["kl_blowup"] - 1),
-        opened("reward_collapse", 10_000),
-        opened("entropy_collapse", 100),
-    ],
-    ids=["of a detector nobody expects", "before its mistake", "of a second episode", "too early"],
-)
-def test_the_demo_fails_when_a_page_comes_that_should_not(page):
-    outcome = judge(sorted([*as_expected(), page], key=lambda page: page.step))
-
-    assert outcome.unexpected == (page,)
-    assert not outcome.passed
-
-
-def test_what_follows_from_a_mistake_may_be_told_once():
-    follows = opened("entropy_collapse", EXPECTED["kl_blowup"] + 30)
-
-    assert judge([*as_expected(), follows]).passed
-    assert judge([*as_expected(), follows, follows]).unexpected == (follows,)
-
-
-def test_pages_that_tell_more_of_an_incident_are_no_new_ones():
-    later = [opened("kl_blowup", 600, "worsened"), opened("reward_collapse", 700, "resolved")]
-
-    assert judge([*as_expected(), *later]).passed
 
 
 @pytest.fixture
@@ -86,9 +32,9 @@ def receiver():
         yield receiver
 
 
-def post(receiver: Receiver, secret: str = "a secret", identity: str = "one") -> int:
+def post(receiver: Receiver, secret: str = "a secret", identity: str = "one", told=None) -> int:
     sink = Webhook(url=SecretStr(f"{receiver.url}/webhook"), secret=SecretStr(secret))
-    worded = sink.stamp(sink.word(page(Reason.OPENED), identity), time.time())
+    worded = sink.stamp(sink.word(told or page(Reason.OPENED), identity), time.time())
     sent = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=60)
     return sent.status_code
 
@@ -99,6 +45,7 @@ def test_the_receiver_reads_what_the_webhook_words(receiver):
     delivery = receiver.arrived.get(timeout=60)
     assert replace(delivery, seconds=0.0) == Delivery(
         reason="opened",
+        case="grpo-7b/kl_blowup#1",
         detector="kl_blowup",
         severity="critical",
         step=120,
@@ -108,6 +55,21 @@ def test_the_receiver_reads_what_the_webhook_words(receiver):
         evidence={"kl": 2.0, "limit": 0.4},
         seconds=0.0,
     )
+
+
+def test_the_receiver_reads_what_is_behind_an_incident(receiver):
+    assert post(receiver, told=diagnosed()) == 200
+    delivery = receiver.arrived.get(timeout=60)
+
+    assert (delivery.cause, delivery.title) == ("policy_collapse", "policy collapse")
+    assert (delivery.belief, delivery.last_good_step) == ("likely, 83 %", 80)
+    assert delivery.clues == (
+        "since step 86: KL is 2 nats.",
+        "since step 95: The reward fell.",
+        "The KL coefficient is 0.0001.",
+    )
+    assert delivery.remedy == "Go back, and raise `beta`."
+    assert delivery.others == ("reward_collapse",)
 
 
 def test_the_receiver_refuses_what_is_not_signed_with_its_secret(receiver):
@@ -247,8 +209,8 @@ def test_every_mistake_in_a_real_training_is_told_and_nothing_else():
     played = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
 
     lines = [json.loads(line) for line in played.stdout.splitlines()]
-    told = {line["detector"] for line in lines if line["type"] == "page"}
+    opened = [line for line in lines if line["type"] == "page" and line["reason"] == "opened"]
     assert (played.returncode, lines[-1]["passed"]) == (0, True), played.stdout + played.stderr
-    follows = {name for fault in FAULTS for name in fault.consequences}
-    assert EXPECTED.keys() <= told <= EXPECTED.keys() | follows
+    assert len(opened) == len(FAULTS), "consequences are told with their cause"
+    assert lines[-1]["steps_after"].keys() == {fault.cause for fault in FAULTS}
     assert all(0 <= late <= 60 for late in lines[-1]["steps_after"].values())

@@ -30,7 +30,8 @@ def demo(
 ) -> None:
     """Train a small language model on 4 processes, break it on purpose, and see who is told.
 
-    Exit status: 0 if every expected page came and no other, 1 if not, 2 if it cannot be tried.
+    Exit status: 0 if each mistake was told once and by its name, and nothing else was; 1 if not; 2
+    if it cannot be tried.
     """
     _require()
     folder = Path(tempfile.mkdtemp(prefix="sentinel-demo-"))
@@ -60,7 +61,7 @@ def _play(stage: Stage, telling: Telling, *, keep: bool) -> Outcome:
         finally:
             stage.clear()
     _tell_end(stage, telling)
-    outcome = judge(pages)
+    outcome = judge(pages, stage.causes)
     kept = stage.folder if keep or not outcome.passed else None
     telling.verdict(outcome, pages, time.monotonic() - began, kept)
     if kept is None:
@@ -80,9 +81,9 @@ def _watch(stage: Stage, receiver: Receiver, telling: Telling, deadline: float) 
             live = True
             url = stage.agent["url"]
             telling.say(f"Live now: {url}/metrics for Prometheus, {url}/ for people.")
+        pages += _arrived(receiver, telling)
         if state:
             telling.progress(state)
-        pages += _arrived(receiver, telling)
     if not over:
         telling.say(f"[red]Not over after {LONGEST:.0f} s: ended.[/]")
     return pages

@@ -1,8 +1,8 @@
-"""Course: what the demo does wrong on purpose, from which step on, and who must tell of it."""
+"""Course: what the demo does wrong on purpose, from which step on, and what must be said of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sentinel.demo.delivery import Delivery
@@ -12,15 +12,13 @@ from sentinel.demo.delivery import Delivery
 class Fault:
     """One mistake: `option` orders it from the training script, from `step` on.
 
-    `detectors` are those that must open an incident at that step or later; what follows from it,
-    `consequences`, may be told of as well.
+    `cause` is what the one case that tells of it must be put down to in the end.
     """
 
     step: int
     option: str
     mistake: str
-    detectors: tuple[str, ...]
-    consequences: tuple[str, ...] = ()
+    cause: str
 
 
 FAULTS = (
@@ -28,52 +26,57 @@ FAULTS = (
         421,
         "--reload-at",
         "settings read again: learning rate 300 times too high, KL coefficient 1000 times too low",
-        ("kl_blowup", "reward_collapse"),
-        ("entropy_collapse", "reward_zero_variance"),
+        "policy_collapse",
     ),
     Fault(
         561,
         "--count-twice-from",
         "step counter moves twice per update, so the run passes its end and saves every 2 steps",
-        ("step_stride", "checkpoint_cadence"),
+        "step_counted_twice",
     ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of the faults: the page that caught each, those that never came, and the others."""
+    """What came of the faults: by cause the page that opened its case; what never came; the rest.
+
+    `causes` has what each case was put down to in the end, by its name; "" is nothing.
+    """
 
     caught: dict[str, Delivery]
     missing: tuple[str, ...]
     unexpected: tuple[Delivery, ...]
+    causes: Mapping[str, str]
 
     @property
     def passed(self) -> bool:
-        """Whether every expected page came, and no other."""
+        """Whether each fault was told as its one case, and nothing else."""
         return not self.missing and not self.unexpected
 
 
-def judge(pages: Iterable[Delivery], faults: Sequence[Fault] = FAULTS) -> Outcome:
-    """Hold the pages that opened an incident against the faults.
+def judge(
+    pages: Iterable[Delivery], known: Mapping[str, str], faults: Sequence[Fault] = FAULTS
+) -> Outcome:
+    """Hold the pages that opened a case against the faults.
 
-    A page of the right detector that came before its fault is unexpected, and so is a second
-    episode of the same one.
+    `known` is what the agent last put each case down to, by its name: of that no page may tell any
+    more. A page that came before its fault is unexpected, and so is a second case of one fault:
+    whoever was woken by the first need not be woken by what follows from it.
     """
-    earliest = {name: fault.step for fault in faults for name in fault.detectors}
-    due_from = {name: f.step for f in faults for name in f.consequences} | earliest
-    told: set[str] = set()
+    told = list(pages)
+    causes = {page.case: page.cause for page in told}
+    causes |= {case: cause for case, cause in known.items() if cause}
+    earliest = {fault.cause: fault.step for fault in faults}
     caught: dict[str, Delivery] = {}
     unexpected: list[Delivery] = []
-    for page in pages:
+    for page in told:
         if page.reason != "opened":
             continue
-        due = due_from.get(page.detector)
-        if due is None or page.step < due or page.detector in told:
+        cause = causes[page.case]
+        if cause in caught or page.step < earliest.get(cause, page.step + 1):
             unexpected.append(page)
-            continue
-        told.add(page.detector)
-        if page.detector in earliest:
-            caught[page.detector] = page
-    missing = tuple(name for name in earliest if name not in caught)
-    return Outcome(caught, missing, tuple(unexpected))
+        else:
+            caught[cause] = page
+    missing = tuple(cause for cause in earliest if cause not in caught)
+    return Outcome(caught, missing, tuple(unexpected), causes)

@@ -11,11 +11,13 @@ from typing import Any
 class Delivery:
     """What a receiver of the webhook can read of one page.
 
-    `step` is where the page was due, `onset_step` where its cause began. `seconds` passed between
-    the record that led to the page and its arrival.
+    `step` is where the page was due, `onset_step` where the incident that leads its `case` began.
+    `seconds` passed between the record that led to the page and its arrival. `cause` and what
+    follows tell what is behind it, where that has a name: `clues` in the order they began.
     """
 
     reason: str
+    case: str
     detector: str
     severity: str
     step: int
@@ -24,6 +26,12 @@ class Delivery:
     remedy: str
     evidence: Mapping[str, float | str]
     seconds: float
+    others: tuple[str, ...] = ()
+    cause: str = ""
+    title: str = ""
+    belief: str = ""
+    clues: tuple[str, ...] = ()
+    last_good_step: int | None = None
 
 
 def read(message: Mapping[str, Any], now: float) -> Delivery:
@@ -31,14 +39,28 @@ def read(message: Mapping[str, Any], now: float) -> Delivery:
     page = message["sentinel"]
     incident = page["incident"]
     finding = incident["finding"]
+    known = page["diagnosis"] or {}
     return Delivery(
         reason=page["reason"],
+        case=page["incident_name"],
         detector=incident["key"]["detector"],
         severity=incident["severity"],
         step=page["step"],
         onset_step=incident["onset_step"],
         summary=finding["summary"],
-        remedy=incident["remedy"],
+        remedy=known.get("remedy", incident["remedy"]),
         evidence=finding["evidence"],
         seconds=now - page["time"],
+        others=tuple(dict.fromkeys(other["detector"] for other in page["others"])),
+        cause=known.get("cause", ""),
+        title=known.get("title", ""),
+        belief=known.get("belief", ""),
+        clues=tuple(dated(clue) for clue in known.get("evidence", ())),
+        last_good_step=known.get("last_good_step", incident["last_good_step"]),
     )
+
+
+def dated(clue: Mapping[str, Any]) -> str:
+    """A piece of evidence, and since when."""
+    since = "" if clue["step"] is None else f"since step {clue['step']}: "
+    return f"{since}{clue['text']}"

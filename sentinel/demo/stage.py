@@ -52,6 +52,8 @@ class Stage:
     training: subprocess.Popen[bytes] | None = field(default=None, init=False)
     agent: dict[str, Any] = field(default_factory=dict, init=False)
     about: dict[str, Any] = field(default_factory=dict, init=False)
+    causes: dict[str, str] = field(default_factory=dict, init=False)
+    """What the agent last put each case down to, by its name; "" is nothing."""
 
     def configure(self, receiver: str, secret: str) -> None:
         """Write the settings that send every page to the receiver's address."""
@@ -119,6 +121,8 @@ class Stage:
         except (requests.RequestException, ValueError):
             return {}
         self.about = answer.get("about") or self.about
+        for case in answer.get("cases", ()):
+            self.causes[case["name"]] = (case["diagnosis"] or {}).get("cause", "")
         return answer
 
     def clear(self) -> None:

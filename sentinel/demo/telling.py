@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from sentinel.demo.course import FAULTS, Outcome
-from sentinel.demo.delivery import Delivery
+from sentinel.demo.delivery import Delivery, dated
 
 COLOURS = {"critical": "red", "warning": "yellow", "info": "blue"}
 EVERY = 50
@@ -43,6 +43,7 @@ class Telling:
         self._task = self._bar.add_task("starting 4 processes", total=None)
         self._told_at = 0
         self._faults = list(FAULTS)
+        self._named: dict[str, str] = {}
 
     def __enter__(self) -> Telling:
         self._bar.start()
@@ -60,13 +61,17 @@ class Telling:
         """A page came: in full by the webhook, in a line by Slack."""
         if isinstance(item, str):
             self.say(f"[dim]Slack got:[/] {escape(_LIGHT.sub('', item))}")
-        elif self.lines:
+            return
+        self._named[item.case] = item.cause
+        if self.lines:
             self._line({"type": "page", **asdict(item)})
         else:
             self.console.print(_panel(item))
 
     def progress(self, state: Mapping[str, Any]) -> None:
         """What the agent says of the run by now."""
+        for case in state.get("cases", ()):
+            self._name(case)
         values = {name: signal["value"] for name, signal in state.get("signals", {}).items()}
         step = int(state.get("step") or 0)
         while self._faults and step >= self._faults[0].step:
@@ -81,6 +86,17 @@ class Telling:
             self._told_at = step
             self.say(text)
 
+    def _name(self, case: Mapping[str, Any]) -> None:
+        """Tell of a cause that was found after the page went out, which costs no other page."""
+        known = case["diagnosis"]
+        if not known or self._named.get(case["name"], known["cause"]) == known["cause"]:
+            return
+        self._named[case["name"]] = known["cause"]
+        if self.lines:
+            self._line({"type": "diagnosis", "case": case["name"], **known})
+        else:
+            self.console.print(_found(case, known))
+
     def verdict(
         self, outcome: Outcome, pages: Sequence[Delivery], seconds: float, kept: Path | None
     ) -> None:
@@ -88,14 +104,19 @@ class Telling:
         if self.lines:
             self._line({**_summary(outcome, seconds), "folder": str(kept) if kept else None})
             return
-        self.console.print(_timeline(pages))
+        self.console.print(_timeline(pages, outcome))
         for page in outcome.unexpected:
-            self.say(f"[red]Unexpected:[/] {page.detector} was {page.reason} at step {page.step}.")
+            cause = outcome.causes[page.case] or "nothing"
+            self.say(
+                f"[red]Unexpected:[/] {page.detector} was {page.reason} at step {page.step}, and "
+                f"put down to {cause}."
+            )
         for name in outcome.missing:
-            self.say(f"[red]Missing:[/] no page of {name}.")
+            self.say(f"[red]Missing:[/] nothing was put down to {name}.")
         if outcome.passed:
             self.say(
-                f"[green]Passed[/] in {seconds:.0f} s: every mistake was told, and nothing else."
+                f"[green]Passed[/] in {seconds:.0f} s: every mistake was told by its name, once, "
+                "and nothing else."
             )
         else:
             self.say(f"[red]Failed[/] after {seconds:.0f} s.")
@@ -108,22 +129,55 @@ class Telling:
 
 
 def _panel(page: Delivery) -> Panel:
-    numbers = ", ".join(f"{name} {_number(value)}" for name, value in page.evidence.items())
-    began = f"Began at step {page.onset_step}, {page.reason} at step {page.step}."
-    text = f"{escape(page.summary)}\n{began}\n[dim]{escape(numbers)}[/]"
-    if page.reason != "resolved":
-        text += f"\n[bold]What to do:[/] {escape(page.remedy)}"
-    colour = "green" if page.reason == "resolved" else COLOURS.get(page.severity, "white")
-    title = f"{page.severity.upper()}: {page.detector} {page.reason}"
-    came = f"webhook, signed, {page.seconds:.1f} s after the step"
-    return Panel(text, title=title, subtitle=came, border_style=colour, title_align="left")
+    over = page.reason == "resolved"
+    lines = [f"Began at step {page.onset_step}, {page.reason} at step {page.step}."]
+    if over or not page.clues:
+        numbers = ", ".join(f"{name} {_number(value)}" for name, value in page.evidence.items())
+        lines = [escape(page.summary), *lines, f"[dim]{escape(numbers)}[/]"]
+    else:
+        lines = [*lines, *_clues(page.clues)]
+    if not over:
+        lines += _advice(page.remedy, page.last_good_step)
+    if page.others:
+        lines.append(f"[dim]{page.detector} came first, then {', '.join(page.others)}.[/]")
+    sure = f" ({page.belief})" if page.belief and not over else ""
+    return Panel(
+        "\n".join(lines),
+        title=f"{page.severity.upper()}: {escape(page.title or page.detector)} {page.reason}{sure}",
+        subtitle=f"webhook, signed, {page.seconds:.1f} s after the step",
+        border_style="green" if over else COLOURS.get(page.severity, "white"),
+        title_align="left",
+    )
+
+
+def _found(case: Mapping[str, Any], known: Mapping[str, Any]) -> Panel:
+    lines = [
+        *_clues(map(dated, known["evidence"])),
+        *_advice(case["remedy"], known["last_good_step"]),
+    ]
+    return Panel(
+        "\n".join(lines),
+        title=f"What is behind it: {escape(known['title'])} ({known['belief']})",
+        subtitle="on the agent's own page; nobody is woken again",
+        border_style=COLOURS.get(case["severity"], "white"),
+        title_align="left",
+    )
+
+
+def _clues(clues: Iterable[str]) -> list[str]:
+    return [f"• {escape(clue)}" for clue in clues]
+
+
+def _advice(remedy: str, last_good_step: int | None) -> list[str]:
+    good = "" if last_good_step is None else f"\nLast checkpoint before: step {last_good_step}."
+    return [f"[bold]What to do:[/] {escape(remedy)}{good}"]
 
 
 def _number(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.4g}"
 
 
-def _timeline(pages: Sequence[Delivery]) -> Table:
+def _timeline(pages: Sequence[Delivery], outcome: Outcome) -> Table:
     """Mistakes and pages in the order of their steps."""
     table = Table(title="What was done, and what was told of it", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("step", justify="right", style="bold")
@@ -131,27 +185,30 @@ def _timeline(pages: Sequence[Delivery]) -> Table:
     table.add_column("steps after", justify="right")
     table.add_column("arrived after", justify="right")
     rows = [(fault.step, 0, (f"[bold]{fault.mistake}[/]", "", "")) for fault in FAULTS]
-    rows += [(page.step, 1, _row(page)) for page in pages]
+    rows += [(page.step, 1, _row(page, outcome.causes[page.case])) for page in pages]
     for step, _, cells in sorted(rows, key=lambda row: row[:2]):
         table.add_row(str(step), *cells)
     return table
 
 
-def _row(page: Delivery) -> tuple[str, str, str]:
-    done = [f.step for f in FAULTS if page.detector in f.detectors + f.consequences]
-    name = f"[{COLOURS.get(page.severity, 'white')}]{page.severity} {page.detector}[/]"
-    told = f"{name} {page.reason}: {escape(page.summary)}"
+def _row(page: Delivery, cause: str) -> tuple[str, str, str]:
+    done = [fault.step for fault in FAULTS if fault.cause == cause]
+    words = f"{page.severity} {escape(page.title or page.detector)}"
+    name = f"[{COLOURS.get(page.severity, 'white')}]{words}[/]"
+    told = f"{name} {page.reason}: {escape(page.belief or page.summary)}"
+    told += f" [dim]Put down to {cause}.[/]" if cause not in {"", page.cause} else ""
     return told, str(page.step - done[0]) if done else "", f"{page.seconds:.1f} s"
 
 
 def _summary(outcome: Outcome, seconds: float) -> dict[str, Any]:
-    steps = {name: fault.step for fault in FAULTS for name in fault.detectors}
+    steps = {fault.cause: fault.step for fault in FAULTS}
     return {
         "type": "summary",
         "passed": outcome.passed,
         "seconds": round(seconds, 1),
         "faults": [asdict(fault) for fault in FAULTS],
         "steps_after": {name: page.step - steps[name] for name, page in outcome.caught.items()},
+        "causes": dict(outcome.causes),
         "missing": list(outcome.missing),
         "unexpected": [page.detector for page in outcome.unexpected],
     }
