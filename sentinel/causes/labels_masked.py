@@ -4,7 +4,8 @@ A template whose answers are not found, answers behind the length at which texts
 that took all labels along: every label is -100, and the mean over nothing is 0 or not a number.
 
 Clues
-    A loss of exactly 0 beside no gradient, or one that is no number from the first step on. What
+    A loss of exactly 0 beside no gradient, or one that is no number from the first step on; in
+    fine-tuning on answers it is likelier than elsewhere, where a term of the loss may be lost. What
     was well for some steps and broke then is another matter.
 
 Source
@@ -37,11 +38,13 @@ class LabelsMasked:
             return
         if zero is None and never is None:
             return
-        yield from seen(zero, 0.6)
+        yield from seen(zero, 0.5)
         yield from seen(never, 0.6)
         yield from seen(scene.signs.get("grad_vanishing"), 0.3)
         if scene.values.get("grad_norm") == 0.0:
             yield Clue(0.3, "The gradient norm is 0.")
+        if scene.text("algorithm") == "sft":
+            yield Clue(0.2, "Which labels count is up to a template, in fine-tuning.")
 
     def remedy(self, scene: Scene) -> str:
         """Count the labels that are left."""

@@ -18,7 +18,7 @@ CAUSE = {"it": BadBatch()}
 
 @pytest.mark.parametrize("seed", range(2))
 def test_batches_that_throw_the_loss_up_once_are_named(seed):
-    story = concluded(Training(bad=range(200, 203), seed=seed).records(), FACTS)
+    story = concluded(Training(bad=range(200, 203), seed=seed, count=260).records(), FACTS)
 
     assert story.causes == ["bad_batch"]
     assert [page.reason for page in story.pages] == [Reason.OPENED, Reason.RESOLVED]
@@ -28,11 +28,11 @@ def test_batches_that_throw_the_loss_up_once_are_named(seed):
 
 
 def test_a_single_batch_wakes_nobody():
-    assert concluded(Training(bad=range(200, 201)).records(), FACTS).causes == []
+    assert concluded(Training(bad=range(200, 201), count=260).records(), FACTS).causes == []
 
 
 def test_a_learning_rate_that_is_too_high_is_another_cause():
-    run = Training(rate=lambda step: GOOD if step < 200 else 100 * GOOD)
+    run = Training(rate=lambda step: GOOD if step < 200 else 100 * GOOD, count=240)
 
     assert concluded(run.records(), {"learning_rate": 100 * GOOD}).causes[0] == (
         "learning_rate_too_high"

@@ -15,7 +15,7 @@ FACTS = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD}
 @pytest.mark.parametrize("labels", ["random", "coin"])
 @pytest.mark.parametrize("seed", range(2))
 def test_labels_that_belong_to_nothing_are_one_case_of_that_name(labels, seed):
-    story = concluded(Training(labels=labels, seed=seed).records(), FACTS)
+    story = concluded(Training(labels=labels, seed=seed, count=260).records(), FACTS)
 
     assert story.causes == ["data_not_learnable"]
     assert len(story.pages) == 1
@@ -27,7 +27,7 @@ def test_labels_that_belong_to_nothing_are_one_case_of_that_name(labels, seed):
 
 
 def test_a_loss_that_stands_and_never_moved_is_told_once():
-    story = concluded(Training(labels="random").records(), FACTS)
+    story = concluded(Training(labels="random", count=260).records(), FACTS)
     (case,) = story.cases.values()
 
     detectors = {case.incident.key.detector, *(each.key.detector for each in case.others)}
@@ -35,7 +35,9 @@ def test_a_loss_that_stands_and_never_moved_is_told_once():
 
 
 def test_weights_that_are_frozen_are_another_cause():
-    assert concluded(Training(frozen=True).records(), FACTS).causes == ["frozen_parameters"]
+    assert concluded(Training(frozen=True, count=60).records(), FACTS).causes == [
+        "frozen_parameters"
+    ]
 
 
 @pytest.mark.parametrize("values", [{}, {"grad_norm": 0.0}, {"grad_norm": 1.0}])

@@ -16,7 +16,7 @@ FACTS = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD}
 
 @pytest.mark.parametrize(
     "training",
-    [Training(frozen=True), Training(rate=lambda _: 0.0)],
+    [Training(frozen=True, count=200), Training(rate=lambda _: 0.0, count=200)],
     ids=["no gradient", "no learning rate"],
 )
 def test_what_is_not_trained_is_one_case_of_that_name(training):
@@ -54,6 +54,6 @@ def test_a_gradient_that_vanished_on_the_way_is_another_cause():
 
 
 def test_data_that_cannot_be_learnt_are_another_cause():
-    story = concluded(Training(labels="random").records(), FACTS)
+    story = concluded(Training(labels="random", count=200).records(), FACTS)
 
     assert story.causes == ["data_not_learnable"]

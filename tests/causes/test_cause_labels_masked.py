@@ -30,6 +30,11 @@ def test_a_loss_that_is_logged_as_0_from_the_start_is_named(norm):
     assert concluded(run, SFT).causes == ["labels_masked"]
 
 
+def test_a_loss_of_0_of_which_nothing_else_is_known_is_told_by_itself():
+    """In the logs of other trainings it was a term that had been lost."""
+    assert concluded(steps(loss=[0.0] * 60)).causes == [""]
+
+
 def test_half_precision_that_breaks_after_its_first_step_is_another_cause():
     run = Training(dtype=torch.float16, count=40).records()
 

@@ -21,7 +21,7 @@ def named(seen):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_rate_that_is_raised_a_hundredfold_is_named(seed):
-    run = Training(rate=lambda step: GOOD if step < 200 else FAST, count=300, seed=seed)
+    run = Training(rate=lambda step: GOOD if step < 200 else FAST, count=250, seed=seed)
     story = concluded(run.records(), FACTS)
 
     assert story.causes == ["learning_rate_too_high"]
@@ -41,7 +41,7 @@ def test_a_training_at_a_good_rate_has_no_case():
 
 
 def test_a_batch_that_is_got_over_is_none():
-    run = Training(bad=range(200, 203)).records()
+    run = Training(bad=range(200, 203), count=260).records()
 
     assert "learning_rate_too_high" not in concluded(run, {"learning_rate": GOOD}).causes
 
