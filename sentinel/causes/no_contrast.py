@@ -25,6 +25,9 @@ from sentinel.levers import lever
 FEW = 4
 """Answers a prompt with which one of middling difficulty is often all right or all wrong."""
 
+ALIVE = 0.1
+"""Nats per token above which answers of some length are hardly ever the same."""
+
 
 class NoContrast:
     """Judges by groups of one reward, of a policy that is well otherwise."""
@@ -45,7 +48,7 @@ class NoContrast:
         yield from seen(scene.first("reward_stalled"), 0.3)
         yield from seen(scene.first("grad_vanishing"), 0.2)
         entropy = scene.values.get("entropy")
-        if entropy is not None and entropy > 0:
+        if entropy is not None and entropy > ALIVE:
             yield Clue(0.2, f"Entropy is well at {entropy:.3g} nats per token: answers do differ.")
         each = scene.number("num_generations")
         if each is not None and each <= FEW:
