@@ -162,7 +162,8 @@ def _whole(page: Page, identity: str) -> dict[str, Any]:
         }
         for each in page.others
     ]
-    whole = {"identity": identity, "page": page.name, "incident_name": page.incident.name}
+    whole: dict[str, Any] = {"identity": identity, "page": page.name}
+    whole["incident_name"] = page.incident.name
     whole |= asdict(replace(page, others=())) | {"others": others}
     if page.diagnosis is not None:
         whole["diagnosis"]["belief"] = page.diagnosis.belief
