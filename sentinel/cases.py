@@ -128,7 +128,9 @@ class CaseBook:
 
     def fold(self, record: Record, news: Sequence[Page | Incident]) -> tuple[Page, ...]:
         """What people are to be told, of what became of incidents at this record of the run."""
-        run = self.runs.setdefault(record.run, RunCases())
+        run = self.runs.get(record.run)
+        if run is None:
+            run = self.runs[record.run] = RunCases()
         run.hear(record)
         if not news:
             return ()

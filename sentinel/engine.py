@@ -32,8 +32,11 @@ class Verdict:
     told: tuple[Page, ...] = ()
 
 
-Seat = tuple[Key, Detector, frozenset[str]]
-"""A detector, the key of its incidents, and what it needs."""
+MOST_KINDS = 256
+"""Kinds of records that are remembered; a run that has more is judged all the same, and slower."""
+
+Seat = tuple[Key, Detector]
+"""A detector, and the key of its incidents."""
 
 
 @dataclass
@@ -48,9 +51,11 @@ class Engine:
     cases: CaseBook = field(default_factory=CaseBook)
     detectors: dict[Key, Detector] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
-    # Which detectors a run's records are shown to, and the dict of detectors they were taken from:
-    # with another one, of a snapshot, they are looked up anew.
-    _seated: dict[str, tuple[list[Seat], object]] = field(default_factory=dict, repr=False)
+    # Which detectors a run's records are shown to, by what is told in them, and the dict of
+    # detectors they were taken from: with another one, of a snapshot, they are looked up anew.
+    _seated: dict[str, tuple[dict[frozenset[str], list[Seat]], object]] = field(
+        default_factory=dict, repr=False
+    )
 
     def feed(self, record: Record) -> Verdict:
         """Judge one record. Never raises on a detector's account."""
@@ -58,11 +63,8 @@ class Engine:
             return Verdict(record)
         findings: dict[str, Finding] = {}
         news: list[Page | Incident] = []
-        told = record.values.keys()
         troubled = {key.detector for key in self.book.open}
-        for key, detector, needs in self._seats(record.run):
-            if not needs <= told:
-                continue
+        for key, detector in self._seats(record.run, frozenset(record.values)):
             try:
                 opinion = detector.update(record)
                 # Of what is calm and has no incident there is nothing to fold: all but always.
@@ -82,14 +84,17 @@ class Engine:
         moved = tuple(new for new in news if isinstance(new, Incident))
         return Verdict(record, findings, pages, moved, self.cases.fold(record, news))
 
-    def _seats(self, run: str) -> list[Seat]:
-        """The detectors of a run that have not been switched off, in their order."""
-        seats, of = self._seated.get(run, ([], None))
-        if of is not self.detectors:
+    def _seats(self, run: str, told: frozenset[str]) -> list[Seat]:
+        """The detectors of a run that are not switched off and need no more, in their order."""
+        kinds, of = self._seated.get(run, ({}, None))
+        if of is not self.detectors or len(kinds) > MOST_KINDS:
+            kinds = {}
+            self._seated[run] = kinds, self.detectors
+        seats = kinds.get(told)
+        if seats is None:
             names = [n for n in self.makers if self.errors.get(n, 0) < ERRORS_BEFORE_OFF]
             known = [(Key(run, WHOLE_RUN, name), self.detector(run, name)) for name in names]
-            seats = [(key, detector, detector.needs) for key, detector in known]
-            self._seated[run] = seats, self.detectors
+            seats = kinds[told] = [seat for seat in known if seat[1].needs <= told]
         return seats
 
     def _note_error(self, name: str) -> None:
