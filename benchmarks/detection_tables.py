@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from math import log
 from pathlib import Path
 from statistics import fmean, median
 
 from detection_exact import EXACT
 from detection_run import FAULTS
 from detection_score import NONE, Calm, Found, late
-from detection_suite import HEALTHY_EXACT, Outcome
+from detection_suite import Outcome
 from peers import PEERS
 from runs import SEVERITIES
 
@@ -143,17 +142,6 @@ def _collapse(found: Found) -> list[str]:
         f"{100 * median(found.leads):+.0f} %",
         *(f"{100 * fmean(x):.0f} %" for x in shares),
     ]
-
-
-def counters(outcomes: dict[str, Outcome]) -> str:
-    """Healthy counters, saves and ranks."""
-    body = [[title(j), _rate(o.calm[HEALTHY_EXACT])] for j, o in outcomes.items()]
-    return rows(["", "false per 10k points"], body)
-
-
-def bound(calm: Calm) -> float:
-    """Upper bound, 95 %, of false alarms per 10,000 points, of none that were seen; else nan."""
-    return -log(0.05) * 1e4 / calm.points if not calm.told else float("nan")
 
 
 SYNTHETIC: dict[str, Callable[[dict[str, Outcome]], str]] = {
