@@ -12,6 +12,7 @@ from sentinel.snapshot import freeze, thaw
 from sentinel.stats.departure import Departure
 from sentinel.stats.drawdown import Drawdown
 from sentinel.stats.lone import Lone
+from sentinel.stats.majority import Majority
 from sentinel.stats.margin_cusum import ALARM, ALLOWANCE, CLIP, FROZEN, WARM, MarginCusum
 from sentinel.stats.merit import Merit
 from sentinel.stats.rolling_quantiles import IQR_TO_SIGMA, RollingQuantiles
@@ -131,3 +132,22 @@ def test_the_lone_rank_is_the_one_that_nearly_all_name(shown):
         assert lone.rank == (named[0] if named and len(last) == 8 else None)
         assert lone.degree == median(far for _, far in last)
         assert lone.since == max(0, at - 7)
+
+
+@given(values, st.integers(1, 12), st.booleans(), st.lists(few, min_size=1, max_size=4))
+def test_a_median_is_beyond_no_bound_that_half_of_the_values_are_within(
+    numbers, size, below, bounds
+):
+    late, window = Majority(size, below=below), deque(maxlen=size)
+    for at, number in enumerate(numbers):
+        # A bound that moves now and then.
+        bound = bounds[at // 7 % len(bounds)]
+        window.append(number)
+        may_be = late.add(number, bound)
+        beyond = sum(x <= bound if below else x >= bound for x in window)
+
+        assert late.full == (len(window) == size)
+        assert may_be == (late.full and 2 * beyond >= size)
+        assert late.median == quantile(window, 0.5)
+        if late.full and not may_be:
+            assert late.median > bound if below else late.median < bound

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 from sentinel.finding import Calm, Finding, Opinion, Severity
 from sentinel.record import Record
-from sentinel.stats.rolling_quantiles import RollingQuantiles
+from sentinel.stats.majority import Majority
 
 VALUES = 16
 """Values whose median is judged."""
@@ -47,7 +47,7 @@ class ClipSaturation:
     )
 
     def __post_init__(self) -> None:
-        self._last = RollingQuantiles(VALUES)
+        self._last = Majority(VALUES)
         self._since: int | None = None
 
     def update(self, record: Record) -> Opinion:
@@ -55,13 +55,13 @@ class ClipSaturation:
         clipped = record.values["clip_fraction"]
         if not 0.0 <= clipped <= 1.0:
             return None
-        self._last.add(clipped)
+        high = self._last.add(clipped, self.much)
         if clipped < self.much:
             self._since = None
         elif self._since is None:
             self._since = record.step
-        if len(self._last) < VALUES:
-            return None
+        if not high:
+            return Calm() if self._last.full else None
         middle = self._last.median
         if middle < self.much:
             return Calm()

@@ -31,7 +31,7 @@ from typing import ClassVar
 
 from sentinel.finding import Calm, Finding, Opinion, Severity
 from sentinel.record import Event, Record
-from sentinel.stats.rolling_quantiles import RollingQuantiles
+from sentinel.stats.majority import Majority
 
 KEPT_UP = 0.5
 """Share of `notable` under which a loader keeps up with the training."""
@@ -60,8 +60,8 @@ class DataStall:
         self._restart()
 
     def _restart(self) -> None:
-        self._shares = RollingQuantiles(self.window)
-        self._times = RollingQuantiles(self.window)
+        self._shares = Majority(self.window)
+        self._times = Majority(self.window, below=True)
         self._best = inf
         self._broken = False
         self._since: int | None = None
@@ -82,14 +82,14 @@ class DataStall:
         return self._judge(min(1.0, wait / time), time, wait, record.step)
 
     def _judge(self, share: float, time: float, wait: float, step: int) -> Opinion:
-        self._shares.add(share)
-        self._times.add(time)
+        waited = self._shares.add(share, KEPT_UP * self.notable)
+        quicker = self._times.add(time, self._best)
         if share <= self.notable:
             self._since = None
         elif self._since is None:
             self._since = step
-        if len(self._shares) < self.window:
-            return None
+        if not waited and not quicker:
+            return Calm() if self._shares.full else None
         usual, now = self._shares.median, self._times.median
         if usual <= KEPT_UP * self.notable:
             self._best = min(self._best, now)

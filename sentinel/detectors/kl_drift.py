@@ -25,7 +25,7 @@ from typing import ClassVar
 from sentinel.finding import Calm, Finding, Opinion, Severity
 from sentinel.kl import kind_of
 from sentinel.record import Record
-from sentinel.stats.rolling_quantiles import RollingQuantiles
+from sentinel.stats.majority import Majority
 
 VALUES = 16
 """Values whose median is judged."""
@@ -47,7 +47,7 @@ class KlDrift:
     )
 
     def __post_init__(self) -> None:
-        self._last = RollingQuantiles(VALUES)
+        self._last = Majority(VALUES)
         self._least = inf
         self._since: int | None = None
 
@@ -56,13 +56,16 @@ class KlDrift:
         kl = record.values["kl_ref"]
         if not isfinite(kl):
             return None
-        self._last.add(kl)
-        if len(self._last) < VALUES:
-            return None
-        level = self._last.median
-        self._least = min(self._least, level)
         kind = kind_of(record.facts, "kl_ref")
         limit = self.limit * (self.per_sequence if kind.summed else 1.0)
+        high = self._last.add(kl, limit)
+        if not self._last.full:
+            return None
+        if not high and 2 * self._least <= limit:
+            self._since = None
+            return Calm()
+        level = self._last.median
+        self._least = min(self._least, level)
         bound = max(limit, 2 * self._least)
         if level <= bound:
             self._since = None

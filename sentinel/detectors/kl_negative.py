@@ -29,7 +29,7 @@ from typing import ClassVar
 from sentinel.finding import Calm, Finding, Opinion, Severity
 from sentinel.kl import kind_of
 from sentinel.record import Record
-from sentinel.stats.rolling_quantiles import RollingQuantiles
+from sentinel.stats.majority import Majority
 
 VALUES = 32
 """Values whose median is judged: single ones are negative in every run. It errs by a fifth of their
@@ -53,7 +53,7 @@ class KlNegative:
     )
 
     def __post_init__(self) -> None:
-        self._last = RollingQuantiles(VALUES)
+        self._last = Majority(VALUES, below=True)
         self._since: int | None = None
 
     def update(self, record: Record) -> Opinion:
@@ -61,15 +61,15 @@ class KlNegative:
         kl = record.values["kl_ref"]
         if not isfinite(kl):
             return None
-        self._last.add(kl)
         kind = kind_of(record.facts, "kl_ref")
         bound = -self.limit * (self.per_sequence if kind.summed else 1.0)
+        low = self._last.add(kl, bound)
         if kl >= bound:
             self._since = None
         elif self._since is None:
             self._since = record.step
-        if len(self._last) < VALUES:
-            return None
+        if not low:
+            return Calm() if self._last.full else None
         middle = self._last.median
         if middle >= bound or -middle <= self._last.sigma:
             return Calm()

@@ -28,6 +28,7 @@ from typing import ClassVar
 from sentinel.finding import Calm, Finding, Opinion, Severity
 from sentinel.kl import kind_of
 from sentinel.record import Record
+from sentinel.stats.majority import Majority
 from sentinel.stats.rolling_quantiles import RollingQuantiles
 
 VALUES = 8
@@ -57,7 +58,8 @@ class RolloutMismatch:
     )
 
     def __post_init__(self) -> None:
-        self._kl = RollingQuantiles(VALUES)
+        self._kl = Majority(VALUES)
+        self._far = False
         self._ratio = RollingQuantiles(VALUES)
         self._since: int | None = None
 
@@ -65,16 +67,20 @@ class RolloutMismatch:
         """Judge what one record says of either; nothing of a record that has neither."""
         kl = record.values.get("kl_mismatch")
         ratio = record.values.get("importance_ratio_mean")
-        if kl is not None and isfinite(kl):
-            self._kl.add(abs(kl))
-        if ratio is not None and isfinite(ratio) and ratio > 0.0:
-            self._ratio.add(ratio)
-        if (kl is None and ratio is None) or max(len(self._kl), len(self._ratio)) < VALUES:
+        if kl is None and ratio is None:
             return None
-        away = self._kl.median if len(self._kl) == VALUES else 0.0
-        skew = self._ratio.median if len(self._ratio) == VALUES else 1.0
         kind = kind_of(record.facts, "kl_mismatch")
         limit = self.limit * (ABSOLUTE if kind.estimator == "abs" else 1.0)
+        if kl is not None and isfinite(kl):
+            self._far = self._kl.add(abs(kl), limit)
+        if ratio is not None and isfinite(ratio) and ratio > 0.0:
+            self._ratio.add(ratio)
+        told = len(self._ratio) == VALUES
+        if not self._far and not told:
+            self._since = None
+            return Calm() if self._kl.full else None
+        away = self._kl.median if self._kl.full else 0.0
+        skew = self._ratio.median if told else 1.0
         askew = max(skew, 1 / skew) > self.ratio
         if away <= limit and not askew:
             self._since = None

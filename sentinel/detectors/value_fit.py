@@ -25,7 +25,7 @@ from typing import ClassVar
 
 from sentinel.finding import Calm, Finding, Opinion, Severity
 from sentinel.record import Record
-from sentinel.stats.rolling_quantiles import RollingQuantiles
+from sentinel.stats.majority import Majority
 
 VALUES = 32
 """Values whose median is judged."""
@@ -48,7 +48,7 @@ class ValueFit:
     )
 
     def __post_init__(self) -> None:
-        self._last = RollingQuantiles(VALUES)
+        self._last = Majority(VALUES, below=True)
         self._count = 0
         self._since: int | None = None
 
@@ -57,7 +57,7 @@ class ValueFit:
         explained = record.values["explained_variance"]
         if not isfinite(explained) or explained > 1.0:
             return None
-        self._last.add(explained)
+        low = self._last.add(explained, self.least)
         self._count += 1
         if explained >= self.least:
             self._since = None
@@ -65,6 +65,8 @@ class ValueFit:
             self._since = record.step
         if self._count < self.warm:
             return None
+        if not low:
+            return Calm()
         middle = self._last.median
         if middle >= self.least:
             return Calm()

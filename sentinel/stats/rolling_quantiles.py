@@ -69,8 +69,7 @@ class RollingQuantiles:
     @property
     def sigma(self) -> float:
         """Standard deviation of normal noise with the window's interquartile range."""
-        window = self.ordered()
-        return (_quantile(window, 0.75) - _quantile(window, 0.25)) / IQR_TO_SIGMA
+        return spread(self.ordered())
 
     def ordered(self) -> list[float]:
         """The window, sorted; good until the next value, and not to be changed."""
@@ -98,6 +97,11 @@ def middle(window: list[float]) -> float:
         return window[half]
     low = window[half - 1]
     return low + (window[half] - low) * 0.5
+
+
+def spread(window: list[float]) -> float:
+    """The same of `sigma`, of what is sorted already. Raises IndexError where there is nothing."""
+    return (_quantile(window, 0.75) - _quantile(window, 0.25)) / IQR_TO_SIGMA
 
 
 def _quantile(window: list[float], share: float) -> float:
