@@ -113,10 +113,11 @@ def combine(
     values: dict[str, float] = {}
     spread: dict[str, Spread] = {}
     for name in dict.fromkeys(name for rank in order for name in ranks[rank].values):
-        rows = [(r, ranks[r].values[name], ranks[r].weights[name]) for r in order
-                if name in ranks[r].values]  # fmt: skip
-        values[name] = _folded(combine_rule(name), [v for _, v, _ in rows], [w for *_, w in rows])
-        spread[name] = _spread([(rank, value) for rank, value, _ in rows])
+        told = [rank for rank in order if name in ranks[rank].values]
+        numbers = [ranks[rank].values[name] for rank in told]
+        weights = [ranks[rank].weights[name] for rank in told]
+        values[name] = _folded(combine_rule(name), numbers, weights)
+        spread[name] = _spread(told, numbers)
     if not missing and len(ranks) >= world:
         _join_parts(values, spread, ranks)
     facts |= _kinds(values, facts, about)
@@ -162,16 +163,21 @@ def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
     return _total([v * w for v, w in zip(values, weights, strict=True)]) / total
 
 
-def _spread(rows: Sequence[tuple[int, float]]) -> Spread:
-    good = [(value, rank) for rank, value in rows if isfinite(value)]
-    bad = tuple(rank for rank, value in rows if not isfinite(value))
-    if not good:
+def _spread(ranks: Sequence[int], values: Sequence[float]) -> Spread:
+    """The spread of the values of these ranks, which are in order."""
+    bad: tuple[int, ...] = ()
+    if not all(map(isfinite, values)):
+        rows = list(zip(ranks, values, strict=True))
+        bad = tuple(rank for rank, value in rows if not isfinite(value))
+        ranks = [rank for rank, value in rows if isfinite(value)]
+        values = [value for value in values if isfinite(value)]
+    if not values:
         return Spread(0, nan, nan, nan, nan, nan, WHOLE_RUN, WHOLE_RUN, bad)
-    numbers = [value for value, _ in good]
-    total = _total(numbers)
-    mean = total / len(numbers)
+    total = _total(values)
+    mean = total / len(values)
     # Squares of their own would be out of reach long before the numbers are.
-    std = hypot(*(value - mean for value in numbers)) / sqrt(len(numbers))
+    std = hypot(*[value - mean for value in values]) / sqrt(len(values))
     # On a tie the lowest rank is named, so that the answer does not wander.
-    least, most = min(good), max(good, key=lambda pair: (pair[0], -pair[1]))
-    return Spread(len(good), mean, least[0], most[0], total, std, least[1], most[1], bad)
+    least, most = min(values), max(values)
+    lowest, highest = ranks[values.index(least)], ranks[values.index(most)]
+    return Spread(len(values), mean, least, most, total, std, lowest, highest, bad)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 from sentinel.wire.identity import Identity
 from sentinel.wire.process import Process
@@ -111,7 +112,7 @@ def parse(page: bytes) -> Header:
     outcome = words[WORD_OUTCOME]
     step, beat, time, spent, sequence, position = PROGRESS.unpack_from(page, PROGRESS_AT)
     try:
-        identity = Identity(**json.loads(page[IDENTITY_AT : IDENTITY_AT + length]))
+        identity = _identity(page[IDENTITY_AT : IDENTITY_AT + length])
     except (ValueError, TypeError) as error:
         raise ValueError("has an unreadable identity") from error
     return Header(
@@ -130,3 +131,9 @@ def parse(page: bytes) -> Header:
         errors=words[WORD_ERRORS],
         drops=tuple(words[WORD_DROPS : WORD_DROPS + len(DROP_REASONS)]),
     )
+
+
+# It is asked of every ring many times a second, and never changes.
+@lru_cache(maxsize=1024)
+def _identity(text: bytes) -> Identity:
+    return Identity(**json.loads(text))
