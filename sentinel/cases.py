@@ -2,8 +2,9 @@
 
 A case opens with the first incident that is worth telling, its lead, and is known by that one's
 name. What joins it within `JOINS_WITHIN` points of the last costs no page of its own, unless it
-makes the case louder; nor does a cause that is named later. The case is over when the last of its
-incidents is. What ends a run is never folded into anything: a run that died is always told.
+makes the case louder. Where people heard of a case before its cause had a name, they are told the
+name, once. The case is over when the last of its incidents is. What ends a run is never folded into
+anything: a run that died is always told.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Case:
     """`incidents` by name, each as it is now, the lead first; of them `over` are at their end.
 
     `latest` counts the run's steps up to the last incident that joined. `told` is how loud people
-    heard of it.
+    heard of it, and `named` whether by the name of a cause.
     """
 
     incidents: dict[str, Incident]
@@ -40,6 +41,7 @@ class Case:
     told: Severity
     over: set[str] = field(default_factory=set)
     diagnosis: Diagnosis | None = None
+    named: bool = False
 
     def page(self, reason: Reason, step: int, time: float) -> Page:
         """What people are told of the case, at that step and time."""
@@ -202,11 +204,14 @@ class CaseBook:
         # What is noted beside a case is evidence for what may be behind it, and for nothing else.
         behind = {name: each for name, each in self.causes.items() if known & each.explains}
         case.diagnosis = diagnose(run.scene(case), behind) or before
-        louder = case.grow_louder()
+        louder, unnamed = case.grow_louder(), not case.named
+        case.named = case.diagnosis is not None
         if reason is Reason.OPENED:
             return reason
         if louder:
             return Reason.WORSENED
+        if unnamed and case.named:
+            return Reason.NAMED
         return reason if case.diagnosis == before else Reason.UPDATED
 
 

@@ -46,6 +46,8 @@ class Reason(Enum):
 
     OPENED = "opened"
     WORSENED = "worsened"
+    NAMED = "named"
+    """What is behind it is known, of which people heard before it was: told once, as loudly."""
     UPDATED = "updated"
     """More is known of what people heard of: shown, and never sent."""
     RESOLVED = "resolved"

@@ -97,7 +97,20 @@ def test_a_cause_that_is_named_makes_the_case_as_loud_as_itself(house):
 def test_nobody_is_told_of_a_case_again_at_the_same_loudness(house):
     house.hear(found("wind", Severity.CRITICAL))
 
-    assert house.hear(found("rain", Severity.CRITICAL)) == [(Reason.UPDATED, "wind")]
+    assert house.hear(found("dark", Severity.CRITICAL)) == [(Reason.UPDATED, "wind")]
+    assert house.hear(found("dark", episode=2)) == [(Reason.UPDATED, "wind")]
+
+
+def test_who_heard_of_a_case_before_its_cause_is_told_the_name_once(house):
+    house.hear(found("wind", Severity.CRITICAL))
+
+    assert house.hear(found("rain")) == [(Reason.NAMED, "wind")]
+    assert house.hear(found("dark")) == [(Reason.UPDATED, "wind")]
+
+
+def test_who_was_told_the_cause_is_not_told_its_name_again(house):
+    house.hear(found("wind"), found("rain"))
+
     assert house.hear(found("dark")) == [(Reason.UPDATED, "wind")]
 
 

@@ -232,3 +232,29 @@ def test_the_tier_that_the_run_was_begun_with_hides_the_settings_and_is_looked_a
     house.telling.take(Verdict(Record(RUN, WHOLE_RUN, 0, NOW, Event.START)))
     assert house.telling.quiet.tier is Tier.QUIET
     assert not house.tell(Reason.OPENED)
+
+
+def test_a_cause_that_got_its_name_is_told_to_whoever_heard_of_the_case(house):
+    house.tell(Reason.OPENED)
+
+    assert house.tell(Reason.NAMED)
+    assert house.told() == [("opened", "critical"), ("named", "critical")]
+
+
+def test_what_was_withheld_is_told_once_and_not_named_besides(house):
+    house.silence(seconds=60.0)
+    house.tell(Reason.OPENED)
+    assert not house.tell(Reason.NAMED)
+    house.now += 61
+
+    assert house.pay(CRITICAL) == 1
+    assert house.told() == [("opened", "critical")]
+
+
+def test_a_name_is_no_news_while_pages_are_withheld(house):
+    house.tell(Reason.OPENED)
+    house.silence(seconds=60.0)
+    assert not house.tell(Reason.NAMED)
+    house.now += 61
+
+    assert house.pay(CRITICAL) == 0

@@ -102,6 +102,9 @@ class Telling:
             self._forget(page)
             # Whoever was never told of it need not hear that it is over.
             return False if hushed or waiting is not None else self._queue(page)
+        if page.reason is Reason.NAMED and (hushed or waiting is not None):
+            # What is told late is told with all that is known by then.
+            return False
         if waiting is not None and waiting.reason is Reason.OPENED:
             page = replace(page, reason=Reason.OPENED)
         if hushed:

@@ -27,6 +27,7 @@ _LIGHTS = {
     Severity.WARNING: ":large_orange_circle:",
     Severity.INFO: ":large_blue_circle:",
 }
+_TURNS = {Reason.WORSENED: "WORSE, now ", Reason.NAMED: "Cause found, still "}
 _RESOLVED = ":white_check_mark:"
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "\uff20", "`": "\u02cb"}
 _SENTENCE, _FIELD, _NAME, _TITLE, _WORD = 1500, 200, 60, 44, 40
@@ -108,8 +109,7 @@ def _headline(page: Page) -> str:
     subject = f"{_safe(page.subject, _TITLE)} on {_safe(key.run, _NAME)}"
     if page.reason is Reason.RESOLVED:
         return f"{_RESOLVED} RESOLVED: {subject}"
-    worse = "WORSE, now " if page.reason is Reason.WORSENED else ""
-    return f"{_LIGHTS[severity]} {worse}{severity.value.upper()}: {subject}"
+    return f"{_LIGHTS[severity]} {_TURNS.get(page.reason, '')}{severity.value.upper()}: {subject}"
 
 
 def _sentence(page: Page) -> str:
