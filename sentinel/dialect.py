@@ -92,6 +92,8 @@ WORDS: Mapping[tuple[str, str], Mapping[str, Word]] = {
     ("trl", "reward"): {
         "accuracy": Word("preference_accuracy"),
         "margin": Word("reward_margin"),
+        # The model's own scores, which it is free to shift: nobody is rewarded by them.
+        "mean_reward": Word("score_mean"),
     },
     ("trl", "ppo"): {"eps": Word("samples_per_second")},
     ("trl", "rloo"): {"eps": Word("samples_per_second")},
@@ -138,6 +140,7 @@ _TRAITS: tuple[tuple[frozenset[str], str, str], ...] = tuple(
         ("completion_length reward_std", "trl", "grpo"),
         ("objective/kl policy/approxkl_avg", "trl", "ppo"),
         ("objective/kl", "trl", ""),
+        ("mean_reward accuracy margin", "trl", "reward"),
         ("rewards/chosen kl", "trl", "kto"),
         ("rewards/chosen rewards/margins", "trl", "dpo"),
         ("policy_gradient_loss entropy_loss", "stable-baselines3", ""),

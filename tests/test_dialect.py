@@ -32,6 +32,14 @@ def test_accuracy_is_of_preferences_only_where_rewards_are_modelled():
     assert word("acc", "openrlhf", "dpo").name == "preference_accuracy"
 
 
+def test_the_scores_of_a_reward_model_are_nobody_s_reward():
+    """It may shift them all as it likes, and its loss is what tells how it learns."""
+    assert word("mean_reward", "trl", "RewardConfig").name == "score_mean"
+    assert word("mean_reward").name == "reward"
+    found = detect(["loss", "min_reward", "mean_reward", "max_reward", "accuracy", "margin"])
+    assert found == {"framework": "trl", "algorithm": "reward"}
+
+
 def test_a_gradient_norm_of_zero_is_none_where_the_framework_means_that():
     assert word("actor_grad_norm").measured(0.0) is None
     assert word("grad_norm", "openrlhf").measured(0.0) is None
