@@ -40,7 +40,7 @@ def falling(seed: int, count: int) -> np.ndarray:
 
 @dataclass
 class Concluded:
-    """`pages` are those that people get; `cases` the last that is known of each, by its lead."""
+    """`pages` are those that alarm people; `cases` the last that is known of each, by its lead."""
 
     pages: list[Page] = field(default_factory=list)
     cases: dict[str, Page] = field(default_factory=dict)
@@ -61,7 +61,7 @@ def concluded(
     for record in (*_told(facts or {}), *records):
         for page in engine.feed(record).told:
             story.cases[page.incident.name] = page
-            if page.reason is not Reason.UPDATED:
+            if page.reason not in (Reason.UPDATED, Reason.NAMED):
                 story.pages.append(page)
     assert not engine.errors
     return story
