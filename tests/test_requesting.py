@@ -199,6 +199,16 @@ def test_nothing_is_asked_of_a_case_that_somebody_silenced_or_has_in_hand(node):
     assert here.asks.noted(case(reason=Reason.UPDATED)).notes != ()
 
 
+def test_a_case_that_grew_critical_is_asked_for_though_a_warning_of_it_was_in_hand(node):
+    here = node()
+    here.run(20, seconds=20)
+    warning = case("reward_collapse", severity=Severity.WARNING).incident
+    grown = replace(case(reason=Reason.WORSENED), others=(warning,))
+    here.quiet = Quiet(acks={warning.name: Ack(warning.name, Severity.WARNING, NOW)})
+
+    assert here.asks.noted(grown).notes != ()
+
+
 @pytest.mark.parametrize(
     ("how", "why"),
     [

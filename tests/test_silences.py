@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from verdicts import NOW, incident, paged
 
 from sentinel.finding import Severity
-from sentinel.incident import Tier
+from sentinel.incident import Page, Reason, Tier
 from sentinel.outlets import silences
 from sentinel.outlets.database import SCHEMA_VERSION, connect
 from sentinel.outlets.history import History
@@ -55,6 +56,25 @@ def test_what_fires_is_acknowledged_and_what_is_over_is_not(connection):
     assert len(silences.acknowledge(connection, "", NOW, "bo", "")) == 2
     assert silences.give_back(connection, "loss_plateau") == 1
     assert silences.give_back(connection, "") == 1
+
+
+def test_an_incident_is_acknowledged_as_loudly_as_its_case_was_told(connection):
+    lead = incident("kl_blowup", Severity.WARNING)
+    loud = replace(lead, severity=Severity.CRITICAL)
+    history = History(connection)
+    history.take(replace(paged(of=lead), told=(Page(Reason.OPENED, loud, 100, NOW),)))
+    silences.acknowledge(connection, "", NOW, "ana", "")
+
+    assert silences.acks(connection)[lead.name].severity is Severity.CRITICAL
+
+
+def test_a_part_in_hand_is_not_the_case_once_that_is_louder():
+    part = incident("reward_collapse", Severity.WARNING)
+    lead = incident("kl_blowup")
+    known = Quiet(acks={part.name: Ack(part.name, Severity.WARNING, NOW)})
+
+    assert known.in_hand([replace(lead, severity=Severity.WARNING), part])
+    assert not known.in_hand([lead, part])
 
 
 def test_an_acknowledgement_ends_where_it_gets_louder():

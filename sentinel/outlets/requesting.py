@@ -135,7 +135,7 @@ class Requesting:
             return False
         quiet = self._quiet()
         silenced = all(quiet.silence_of(each.key.detector) is not None for each in every)
-        if silenced or any(quiet.ack_of(each) is not None for each in every):
+        if silenced or quiet.in_hand(every):
             return False
         known = "select 1 from request where incident = ?"
         return self.connection.execute(known, [page.incident.name]).fetchone() is None and bool(

@@ -7,7 +7,7 @@ and ends with it. Commands write them into the run's database, where its agent t
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from typing import Any
 
 from sentinel.finding import Severity
 from sentinel.incident import Incident, Tier
+from sentinel.outlets import cases
 
 LONGEST_WORDS = 500
 """Characters kept of why, and of by whom."""
@@ -77,6 +78,16 @@ class Quiet:
         ack = self.acks.get(incident.name)
         return ack if ack is not None and ack.covers(incident) else None
 
+    def in_hand(self, incidents: Sequence[Incident]) -> bool:
+        """Whether somebody has a case in hand, by any of its incidents, the lead first.
+
+        The lead is as loud as the case: who took a part of it in hand before the case grew louder
+        does not know of it as it is now.
+        """
+        loud = incidents[0].severity.order
+        acks = (self.ack_of(each) for each in incidents)
+        return any(ack is not None and ack.severity.order <= loud for ack in acks)
+
     def severity(self, severity: Severity) -> Severity:
         """How loud people are told of something: nobody is woken but by a run of tier page."""
         woken = severity is Severity.CRITICAL and self.tier is not Tier.PAGE
@@ -117,7 +128,11 @@ def lasting(connection: sqlite3.Connection, now: float) -> tuple[Silence, ...]:
 def acknowledge(
     connection: sqlite3.Connection, detector: str, now: float, by: str, why: str
 ) -> list[str]:
-    """Take in hand what fires of that detector, of all where it is empty; names of the episodes."""
+    """Take in hand what fires of that detector, of all where it is empty; names of the episodes.
+
+    Each is taken in hand as loudly as people were told of it: as loudly as its case.
+    """
+    told = cases.kept(connection)
     rows = connection.execute(
         "select name, severity from incident where state = 'firing' and (?1 = '' or detector = ?1)"
         " order by name",
@@ -125,7 +140,10 @@ def acknowledge(
     ).fetchall()
     connection.executemany(
         "insert or replace into ack(incident, severity, time, who, why) values(?, ?, ?, ?, ?)",
-        [(*row, now, by[:LONGEST_WORDS], why[:LONGEST_WORDS]) for row in rows],
+        [
+            (name, _louder(own, told.get(name)), now, by[:LONGEST_WORDS], why[:LONGEST_WORDS])
+            for name, own in rows
+        ],
     )
     return [str(name) for name, _ in rows]
 
@@ -172,6 +190,12 @@ def moment(seconds: float) -> str:
     '2023-11-14 22:13 UTC'
     """
     return datetime.fromtimestamp(seconds, tz=timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _louder(own: str, case: Mapping[str, Any] | None) -> str:
+    """The severity of an incident, or of its case where that is louder."""
+    both = (own, own if case is None else case["severity"])
+    return min(both, key=lambda severity: Severity(severity).order)
 
 
 def _words(told: Silence | Ack) -> dict[str, str]:
