@@ -158,7 +158,7 @@ def _found(case: Mapping[str, Any], known: Mapping[str, Any]) -> Panel:
     return Panel(
         "\n".join(lines),
         title=f"What is behind it: {escape(known['title'])} ({known['belief']})",
-        subtitle="on the agent's own page; nobody is woken again",
+        subtitle="on the agent's own page",
         border_style=COLOURS.get(case["severity"], "white"),
         title_align="left",
     )
