@@ -5,7 +5,7 @@ from random import Random
 from statistics import median
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sentinel.snapshot import freeze, thaw
@@ -123,6 +123,7 @@ def test_a_departure_is_half_way_when_its_median_is(shown, sign):
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), level), max_size=100))
+@example([(0, 1.0), *[(1, 1.0)] * 6, (0, 1.0)])
 def test_the_lone_rank_is_the_one_that_nearly_all_name(shown):
     lone = Lone(size=8, share=0.75)
     for at, (rank, degree) in enumerate(shown):

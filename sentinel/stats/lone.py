@@ -43,8 +43,8 @@ class Lone:
         times[rank] = times.get(rank, 0) + 1
         if self.full:
             self._drop(self._seen.popleft()[0])
-        else:
-            self.full = len(self._seen) == self.size
+        elif len(self._seen) == self.size:
+            self.full, rank = True, max(times, key=times.__getitem__)
         # Only who was just named can have become the one, and only the one can have ceased to be.
         if self.full and (self.rank is None or times.get(self.rank, 0) < self._enough):
             self.rank = rank if times[rank] >= self._enough else None
