@@ -22,7 +22,6 @@ Defaults
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from math import isfinite
 from statistics import median
@@ -30,6 +29,7 @@ from typing import ClassVar
 
 from sentinel.finding import Calm, Finding, Opinion, Severity
 from sentinel.record import Record
+from sentinel.stats.majority import Majority
 from sentinel.stats.merit import Merit
 
 FIRST = 5
@@ -61,7 +61,7 @@ class Truncation:
 
     def __post_init__(self) -> None:
         self._first: list[float] = []
-        self._now: deque[float] = deque()
+        self._now = Majority(NOW)
         self._merit = Merit()
         self._since: int | None = None
         self._unpaid = 0
@@ -75,12 +75,10 @@ class Truncation:
             self._merit.add(reward)
         if len(self._first) < FIRST:
             self._first.append(cut)
-        self._now.append(cut)
-        if len(self._now) > NOW:
-            self._now.popleft()
-        if len(self._now) < NOW:
+        many = self._now.add(cut, self.some)
+        if not self._now.full:
             return None
-        now = median(self._now)
+        now = median(self._now.values) if many else 0.0
         if now < self.some:
             self._since, self._unpaid = None, 0
             return Calm()

@@ -24,7 +24,7 @@ class Majority:
     size: int
     below: bool = False
     full: bool = False
-    _values: deque[float] = field(default_factory=deque)
+    values: deque[float] = field(default_factory=deque)
     _bound: float = nan
     _beyond: int = 0
 
@@ -33,7 +33,7 @@ class Majority:
 
         What lies at the bound counts as beyond. Where the bound moves, all are held against it.
         """
-        values, below = self._values, self.below
+        values, below = self.values, self.below
         values.append(value)
         if bound != self._bound:
             self._bound = bound
@@ -49,9 +49,9 @@ class Majority:
     @property
     def median(self) -> float:
         """Middle of the values. Raises IndexError before there is one."""
-        return middle(sorted(self._values))
+        return middle(sorted(self.values))
 
     @property
     def sigma(self) -> float:
         """As of `RollingQuantiles`. Raises IndexError before there is a value."""
-        return spread(sorted(self._values))
+        return spread(sorted(self.values))

@@ -47,8 +47,7 @@ class RollingQuantiles:
 
     def latest(self, count: int) -> list[float]:
         """The last values, a few more than `size` at most, sorted; fewer where there are fewer."""
-        arrived = self._arrived
-        return sorted(islice(arrived, max(0, len(arrived) - count), None))
+        return sorted(islice(reversed(self._arrived), count))
 
     def before(self, count: int) -> float:
         """The value that has so many, at most `size`, after it. Raises IndexError before it."""
