@@ -87,9 +87,9 @@ class Telling:
             self.say(text)
 
     def _name(self, case: Mapping[str, Any]) -> None:
-        """Tell of a cause that was found after the page went out, which costs no other page."""
-        known = case["diagnosis"]
-        if not known or self._named.get(case["name"], known["cause"]) == known["cause"]:
+        """Tell where a cause that people were told is another by now, which costs no page."""
+        known, told = case["diagnosis"], self._named.get(case["name"])
+        if not known or not told or told == known["cause"]:
             return
         self._named[case["name"]] = known["cause"]
         if self.lines:
