@@ -36,7 +36,7 @@ LATER = 8
 in how early they doubt."""
 
 WEAK = 0.01
-"""KL coefficient below which the term is weaker than what frameworks ship (0.04 to 0.2)."""
+"""KL coefficient below which the term is weaker than what papers held with (0.02 to 0.04)."""
 
 FAST = 1e-5
 """Learning rate above which a full fine-tuning by reward is fast."""
@@ -195,10 +195,15 @@ def loosely_held(scene: Scene) -> Iterable[Clue]:
 
 def held_tighter(scene: Scene) -> str:
     """The KL coefficient as it should be, in words: "the KL coefficient (`beta`) 2 to ..."."""
+    loss, reward = scene.text("use_kl_loss"), scene.text("use_kl_in_reward")
+    if loss == "false" and reward != "true":
+        # Its coefficient stands there, and does nothing.
+        switch, term = (lever(each, scene.facts) for each in ("KL loss", "KL coefficient"))
+        return f"{switch} on and {term} at 0.04"
+    inside = reward == "true" and loss != "true"
+    term = lever("KL coefficient in the reward" if inside else "KL coefficient", scene.facts)
     none = scene.number(*_KL_COEFFICIENT) == 0.0
-    return lever("KL coefficient", scene.facts) + (
-        " at 0.04 instead of 0" if none else " 2 to 5 times as high"
-    )
+    return term + (" at 0.04 instead of 0" if none else " 2 to 5 times as high")
 
 
 def next_to_none(scene: Scene) -> Iterable[Clue]:
@@ -228,10 +233,19 @@ def _weighed(name: str, cause: Cause, scene: Scene) -> Diagnosis | None:
     confidence = min(MOST, 1.0 - prod(1.0 - clue.weight for clue in clues))
     if confidence < NAMED:
         return None
-    first = scene.first(*cause.explains)
+    first = scene.first(*_told(cause, clues, scene))
     good = None if first is None else first.last_good_step
     title, remedy = str(cause.title)[:LONGEST_TEXT], str(cause.remedy(scene))[:LONGEST_TEXT]
     return Diagnosis(name, title, confidence, cause.severity, tuple(clues), remedy, good)
+
+
+def _told(cause: Cause, clues: Iterable[Clue], scene: Scene) -> Iterable[str]:
+    """Detectors of what people read that it began with: not all that was ever noted."""
+    quoted = {clue.step for clue in clues}
+    for name, sign in scene.signs.items():
+        loud = name in cause.explains and sign.severity is not Severity.INFO
+        if loud or sign.onset_step in quoted:
+            yield name
 
 
 def _sound(clue: Clue) -> Clue:

@@ -28,6 +28,8 @@ LEVERS: Mapping[str, Mapping[str, str]] = {
         "trl/ppo": "kl_coef",
         "verl": f"{_ACTOR}.kl_loss_coef",
     },
+    "KL coefficient in the reward": {"verl": "algorithm.kl_ctrl.kl_coef"},
+    "KL loss": {"verl": f"{_ACTOR}.use_kl_loss"},
     "updates per batch": {
         "trl": "num_iterations",
         "trl/ppo": "num_ppo_epochs",

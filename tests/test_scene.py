@@ -39,3 +39,29 @@ def test_a_cause_knows_where_a_run_went_on_after_it_had_begun_again():
     house.hear(found("rain"))
 
     assert "102" in house.page().diagnosis.evidence[0].text
+
+
+def test_the_last_good_checkpoint_is_from_before_all_that_is_quoted():
+    class Late(Storm):
+        explains = frozenset({"wind"})
+
+        def clues(self, scene: Scene) -> Iterable[Clue]:
+            yield Clue(0.9, "It was dark.", scene.signs["dark"].onset_step)
+
+    house = House(CaseBook({"late": Late()}))
+    house.hear(found("dark", Severity.INFO, onset=60, last_good_step=50))
+    house.hear(found("wind", onset=90, last_good_step=80))
+
+    assert house.page().diagnosis.last_good_step == 50
+
+
+def test_what_was_noted_long_before_and_is_not_quoted_takes_no_checkpoint_away():
+    class Wind(Storm):
+        def clues(self, scene: Scene) -> Iterable[Clue]:
+            yield Clue(0.9, "It blows.", scene.signs["wind"].onset_step)
+
+    house = House(CaseBook({"wind": Wind()}))
+    house.hear(found("dark", Severity.INFO, onset=1))
+    house.hear(found("wind", onset=90, last_good_step=80))
+
+    assert house.page().diagnosis.last_good_step == 80

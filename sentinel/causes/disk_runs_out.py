@@ -40,10 +40,11 @@ class DiskRunsOut:
             yield Clue(0.2, f"The run saves every {apart:g} steps.")
 
     def remedy(self, scene: Scene) -> str:
-        """Room first, then fewer checkpoints."""
+        """Room first, and of checkpoints none that may be needed; then fewer of them."""
         return (
-            "Make room now: remove all checkpoints but the newest two and the best. Then set "
-            f"{lever('checkpoints kept', scene.facts)} to 2 or 3, and raise "
-            f"{lever('save interval', scene.facts)}; a checkpoint that was cut short is the one "
-            "that a run cannot resume from, so look at the newest before you trust it."
+            "See what takes the room (`du`), and free it now. If it is checkpoints, first make "
+            "sure that the newest is whole, since one that was cut short cannot be resumed from; "
+            "then move or remove old ones, but keep the newest two, the best, and the last before "
+            f"any other trouble of the run. Then raise {lever('save interval', scene.facts)}, or "
+            f"let {lever('checkpoints kept', scene.facts)} be few."
         )

@@ -62,7 +62,7 @@ class FrozenParameters:
             "(`sum(p.numel() for p in model.parameters() if p.requires_grad)`), and see that "
             f"{lever('learning rate', scene.facts)} is not 0. With adapters and gradient "
             "checkpointing call `model.enable_input_require_grads()`, and see that the adapter is "
-            "the active one. No checkpoint of this run is worth keeping."
+            "the active one. Checkpoints of this run hold the weights that it began with."
         )
 
 

@@ -23,7 +23,7 @@ from sentinel.finding import Severity
 from sentinel.levers import lever
 
 BY_COMPARISON = frozenset({
-    "grpo", "rloo", "ppo", "gae", "online_dpo", "dpo", "kto", "orpo", "cpo", "reward",
+    "grpo", "rloo", "ppo", "gae", "online_dpo", "dpo", "kto", "orpo", "cpo",
 })  # fmt: skip
 """Algorithms that move a policy a little from where it is."""
 

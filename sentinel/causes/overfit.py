@@ -49,8 +49,9 @@ class Overfit:
         best = None if rising is None else rising.evidence.get("best_step")
         at = f" at step {best:.0f}" if isinstance(best, float | int) else ""
         return (
-            f"Use the checkpoint of the best evaluation{at}, and stop here: what comes after is "
-            f"worse. Next time keep {lever('best checkpoint at the end', scene.facts)}, lower "
+            f"Use the checkpoint of the best evaluation{at}, and stop here, unless a score that "
+            "counts more than this loss still rises. Next time keep "
+            f"{lever('best checkpoint at the end', scene.facts)}, lower "
             f"{lever('epochs', scene.facts)}, or raise {lever('weight decay', scene.facts)}; more "
             "data help more than either."
         )

@@ -44,6 +44,9 @@ class PolicyCollapse:
         """The fall and what came before it; nothing without a fall, or with nothing else wrong."""
         reward, loops = scene.first("reward_collapse"), scene.first("repetition")
         fall = scene.first("reward_collapse", "repetition")
+        if fall is loops and loops is not None and loops.severity is Severity.INFO:
+            # Texts that repeat by nature are no fall.
+            fall = reward
         if fall is None:
             return
         before = [

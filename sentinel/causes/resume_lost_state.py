@@ -69,12 +69,16 @@ class ResumeLostState:
 
 
 def _restart(scene: Scene) -> int | None:
-    """The first step after the run last began again; in a log only a step that went back tells."""
+    """The first step after the run last went on; in a log only a step that went back tells.
+
+    A run that began again at its first step went on from nothing, and left nothing behind.
+    """
     told = scene.number(RESUMED, "resumed_from")
     back = scene.signs.get("step_regression")
     if told is None and back is not None and back.severity is not Severity.CRITICAL:
-        return back.onset_step
-    return None if told is None else int(told)
+        told = back.onset_step
+    anew = max(1.0, scene.number("logging_steps") or 1.0)
+    return None if told is None or told <= anew else int(told)
 
 
 def _soon(sign: Sign | None, again: int) -> bool:

@@ -63,8 +63,8 @@ class RewardFunctionBroken:
         return (
             f"Look at the log of the reward function or its server at {since}: time-outs, a spent "
             "quota, a format it cannot parse. Call it by hand with an answer that earned something "
-            "before. Then go on from the last checkpoint before the onset, and let it raise on an "
-            "error instead of returning a default."
+            "before. Then go on from the last checkpoint before the onset, and let it try again on "
+            "an error, and rather stop the run than return a default."
         )
 
 

@@ -56,7 +56,8 @@ class RolloutEngineDiffers:
         gross = apart.severity is not Severity.INFO
         if not led(apart, *followed) or not (soon or gross):
             return
-        yield from seen(apart, 0.7)
+        # Many runs bear a moderate one all along: what followed has to speak as well.
+        yield from seen(apart, 0.7 if gross else 0.4)
         for sign in followed:
             yield from seen(sign, 0.4)
         engine = scene.text("rollout_engine") or scene.text("vllm_mode")

@@ -49,3 +49,10 @@ def test_a_step_counter_that_runs_ahead_is_the_cause_where_it_is_seen():
 
     assert diagnose(seen, BOTH).cause == "step_counted_twice"
     assert diagnose(scene(TRL, checkpoint_cadence=1702), BOTH) is None
+
+
+def test_nothing_is_to_be_removed_before_the_newest_is_known_to_be_whole():
+    remedy = DiskRunsOut().remedy(scene(TRL, disk_filling=100))
+
+    assert remedy.index("whole") < remedy.index("remove")
+    assert "the last before any other trouble" in remedy

@@ -60,6 +60,7 @@ def test_jumps_that_come_again_are_it_and_a_single_one_is_not():
         ({"framework": "trl", "algorithm": "dpo", "learning_rate": 5e-5}, True),
         ({"framework": "trl", "algorithm": "dpo", "learning_rate": 5e-5, "peft": "0.18"}, False),
         ({"framework": "trl", "algorithm": "sft", "learning_rate": 5e-5}, False),
+        ({"framework": "trl", "algorithm": "reward", "learning_rate": 5e-5}, False),
         ({"framework": "trl", "algorithm": "sft", "learning_rate": 5e-4}, True),
         ({"learning_rate": 3e-3}, False),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from diagnosing import concluded
@@ -73,6 +75,15 @@ def test_a_reward_that_falls_as_texts_begin_to_loop_is_one_whatever_is_dated_fir
     assert diagnose(scene(**late), {"it": PolicyCollapse()}) is not None
     del late["repetition"]
     assert diagnose(scene(**late), {"it": PolicyCollapse()}) is None
+
+
+def test_texts_that_always_repeated_are_no_fall_whatever_else_is_noted():
+    noted = scene(repetition=100, length_explosion=90, entropy_collapse=95).signs
+    quiet = {name: replace(sign, severity=Severity.INFO) for name, sign in noted.items()}
+    beside = scene(grad_explosion=400).signs
+
+    assert diagnose(Scene({**quiet, **beside}, GRPO), {"it": PolicyCollapse()}) is None
+    assert diagnose(Scene({**noted, **beside}, GRPO), {"it": PolicyCollapse()}) is not None
 
 
 def test_a_kl_that_rises_long_after_the_reward_fell_is_none():

@@ -51,6 +51,15 @@ def test_what_goes_wrong_long_after_a_restart_is_none():
     assert diagnose(scene({RESUMED: 200}, loss_divergence=400), CAUSE) is None
 
 
+def test_a_run_that_began_again_from_its_first_step_left_nothing_behind():
+    def named(**facts):
+        return diagnose(scene(facts, grad_explosion=12, loss_spike=12), CAUSE)
+
+    assert named(**{RESUMED: 10}) is not None
+    assert named(**{RESUMED: 1}) is None
+    assert named(**{RESUMED: 10}, logging_steps=10) is None
+
+
 def test_a_restart_that_went_well_has_no_case():
     assert (
         concluded(chain(Training(count=100).records(), [event(Event.START, 0)]), FACTS).causes == []

@@ -5,10 +5,16 @@ Its look-alike is the policy collapse, in which the mismatch comes last.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from diagnosing import concluded
+from diagnosing import concluded, scene
 from grpo_runs import COUNT, ONSET, TRL, doubling, grpo_run, records, since
+
+from sentinel.causes.rollout_engine_differs import RolloutEngineDiffers
+from sentinel.diagnosis import diagnose
+from sentinel.finding import Severity
 
 VLLM = TRL | {"use_vllm": "true", "vllm_mode": "server", "beta": 0.001}
 
@@ -54,3 +60,15 @@ def test_a_moderate_mismatch_of_the_whole_run_is_not_blamed_for_what_comes_late(
     run = spoilt(with_engine(2, onset=0, gap=0.15), ONSET)
 
     assert concluded(records(run), VLLM).causes == ["policy_collapse"]
+
+
+def test_a_moderate_mismatch_is_believed_in_only_as_far_as_what_followed_speaks():
+    seen = scene({}, rollout_mismatch=100, grad_explosion=150)
+    quiet = replace(seen.signs["rollout_mismatch"], severity=Severity.INFO)
+    moderate = replace(seen, signs={**seen.signs, "rollout_mismatch": quiet})
+    gross, noted = (
+        diagnose(each, {"it": RolloutEngineDiffers()}).confidence for each in (seen, moderate)
+    )
+
+    assert gross > 0.8
+    assert 0.6 < noted < 0.7

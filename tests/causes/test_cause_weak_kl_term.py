@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from diagnosing import concluded
+from diagnosing import concluded, scene
 from grpo_runs import ONSET, TRL, doubling, grpo_run, records, since
+
+from sentinel.diagnosis import held_tighter
 
 LOOSE = TRL | {"beta": 0.001}
 
@@ -49,3 +51,16 @@ def test_once_the_reward_falls_it_is_a_policy_collapse(seed):
 
 def test_a_kl_that_rises_under_settings_that_hold_it_is_left_to_speak_for_itself():
     assert concluded(records(running_away(1)), TRL).causes == [""]
+
+
+VERL = {"framework": "verl", "beta": 0.0, "kl_loss_coef": 0.001, "use_kl_loss": "false"}
+
+
+def test_where_the_term_is_switched_off_its_switch_is_named_too():
+    assert "`actor_rollout_ref.actor.use_kl_loss`) on and " in held_tighter(scene(VERL))
+
+
+def test_a_term_in_the_reward_is_held_tighter_there():
+    inside = scene(VERL | {"beta": 0.001, "use_kl_in_reward": "true"})
+
+    assert held_tighter(inside).endswith("(`algorithm.kl_ctrl.kl_coef`) 2 to 5 times as high")
