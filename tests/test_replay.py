@@ -1,6 +1,8 @@
 """Replay: the command that judges a log, and the lines it promises to machines."""
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 from replaying import BACK, ask, collapse, healthy, log, told
@@ -178,3 +180,15 @@ def test_the_same_log_is_told_the_same_way_twice(log):
     path = log(rows)
 
     assert ask(path, "--json").stdout == ask(path, "--json").stdout
+
+
+def test_which_of_several_runs_was_replayed_is_said_to_people_only(tmp_path):
+    path = tmp_path / "project.db"
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("create table metrics(id, run_name, timestamp, step, metrics)")
+        rows = [(n, f"run{n % 2}", "2026-01-01T00:00:00", n, '{"loss": 2.5}') for n in range(1, 10)]
+        other.executemany("insert into metrics values(?, ?, ?, ?, ?)", rows)
+    result = ask(path, "--json")
+
+    assert f"of {path}, it holds 2 runs (run1, run0), of which run1" in result.stderr
+    assert [json.loads(line)["steps"] for line in result.stdout.splitlines()] == [5]

@@ -54,6 +54,8 @@ def replay(
     except (OSError, ValueError) as error:
         typer.echo(f"sentinel: cannot read {path}: {error}", err=True)
         raise typer.Exit(CANNOT_READ) from None
+    if story.remark:
+        typer.echo(f"sentinel: of {path}, {story.remark}.", err=True)
     (_print_json if json else _print_table)(story)
     if story.failed:
         told = ", ".join(story.failed)
