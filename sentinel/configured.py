@@ -167,8 +167,9 @@ def _steps(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 def _last_of_path(model: str) -> str:
     """A folder's own name; the name of a model as a hub knows it, `owner/model`, stays whole."""
-    parts = PurePath(model).parts
-    return model[:TEXT] if len(parts) <= 2 and parts[0] not in "/.~" else parts[-1][:TEXT]
+    path = PurePath(model)
+    whole = len(path.parts) <= 2 and path.parts[:1] not in {("/",), ("~",)}
+    return (str(path) if whole else path.name or model)[:TEXT]
 
 
 def _beta(found: Mapping[str, Any]) -> Any:

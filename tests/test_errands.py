@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
 import pytest
-from hooked import Told
+from asked import Asking
 
 import sentinel
-from sentinel.hook.errands import Asked, errands
-from sentinel.hook.loop import Loop
+from sentinel.hook.errands import Asked
 from sentinel.hook.session import Current
 from sentinel.record import Event
-from sentinel.wire.identity import Identity
-from sentinel.wire.requests import Request, Requests, page_beside
-
-ALL = frozenset({"checkpoint", "stop", "call"})
-
-
-class Asking(Told):
-    """A recorder whose rank can be asked for something, and the loop that drives it."""
-
-    def __init__(self, path, call=None, strict=False):
-        super().__init__(path, strict)
-        recorder = self.recorder
-        guard = recorder.gate.guard
-        recorder.errands = errands(path, Identity("run"), call, recorder.say, guard)
-        self.loop = Loop(recorder)
-        self.page = page_beside(path, 0)
-
-    def ask(self, since, beat, deeds=ALL, number=1):
-        with closing(Requests(self.page)) as page:
-            page.write(Request(number, since, beat, deeds, "run/kl_blowup#1", "Too high a rate"))
-
-    def step(self):
-        self.recorder.begins()
-        self.loop.step({})
-        return self.recorder.errands.requested(self.recorder.clock.beat)
+from sentinel.wire.requests import page_beside
 
 
 @pytest.fixture

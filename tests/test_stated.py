@@ -146,6 +146,17 @@ def test_the_configuration_of_verl_is_read_as_its_hook_reads_it():
     }
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("owner/model", "owner/model"), ("gpt2", "gpt2"), ("/data/models/mine", "mine"),
+        ("./mine", "mine"), ("~/mine", "mine"), (".", "."), ("./", "."), ("/", "/"),
+    ],
+)  # fmt: skip
+def test_a_model_is_told_by_its_own_name_whatever_path_it_is_given_by(given, told):
+    assert configured({"model": given}) == {"model": told}
+
+
 def test_of_an_unknown_framework_no_count_of_steps_is_believed():
     """In somebody's own script max_steps may be those of an episode."""
     told = configured({"lr": 0.1, "max_steps": 200, "save_steps": 3, "seed": 1, "secret": "x"})

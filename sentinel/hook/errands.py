@@ -1,7 +1,9 @@
 """Errands: what the agent asks this rank to do, from the step it is due at until it is done.
 
 At the end of each step one word of mapped memory is looked at; nothing more, unless it says that
-something is asked. `sentinel.wire.requests` says how ranks come to act at the same step.
+something is asked. `sentinel.wire.requests` says how ranks come to act at the same step. A rank
+whose steps may be counted otherwise than those of the others is never ready. Optimizer steps are
+counted here as well, since the recorder may hear of one late, through another thread.
 
 A framework that can save and stop by itself takes what is due at the end of its step. In any other
 loop the user's function is called right behind the optimizer's step, and `sentinel.requested` says
@@ -10,12 +12,14 @@ what the loop is to do.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sentinel.hook.guard import Guard
+from sentinel.hook.step_clock import StepClock
 from sentinel.record import Event
 from sentinel.wire.identity import Identity
 from sentinel.wire.requests import MOST_RANKS, NUMBER, Request, Requests, made, page_beside
@@ -58,6 +62,8 @@ class Errands:
         self.page, self._call, self._tell, self._guard = page, call, tell, guard
         self._identity = identity or Identity("")
         self.words = _BLANK if page is None else page.words
+        self.steps = 0
+        """Optimizer steps that were taken."""
         self.settled = 0
         """Number of the newest request that is past."""
         self.due: Request | None = None
@@ -65,26 +71,49 @@ class Errands:
         self.led = False
         """Whether a framework takes what is due."""
         self._coming: Request | None = None
+        self._word = 0
+        """What this rank says to be ready for it, and all others must say as well."""
+        self._errors = 0
+        """Errors that were swallowed before the first step, or are the user's function's."""
         self._open = NOTHING
         self._answered: int | None = None
 
-    def look(self, step: int, beat: int) -> None:
-        """A step is over, and a request is not settled: be ready for it, or act, or let it pass."""
+    def stepped(self, clock: StepClock) -> None:
+        """The loop took an optimizer step. What no framework takes is done now."""
+        if not self.steps and self._guard is not None:
+            self._errors = self._guard.swallowed
+        self.steps += 1
+        left = self.due
+        if self.words[NUMBER] != self.settled:
+            # What was said before the first step counts as well, and maybe on one rank alone.
+            before = clock.beat - clock.optimizer_steps
+            self.look(clock.step, before + self.steps, before)
+        # What a framework left behind, it was broken off before.
+        if self.due is not None and (self.due is left or not self.led):
+            self.carry_out(clock.step)
+
+    def look(self, step: int, beat: int, ahead: int | None = 0) -> None:
+        """A step is over, and a request is not settled: be ready for it, or act, or let it pass.
+
+        `ahead` is how far beats are ahead of what the ranks count alike; None if that is not known.
+        """
         number, page = self.words[NUMBER], self.page
         if page is None:
             return
         if self._coming is None or self._coming.number != number:
-            self._coming = page.read()
+            self._coming, self._word = page.read(), 0
         coming = self._coming
         if coming is None:
             return
         if beat < coming.beat:
             if beat >= coming.since:
-                page.be_ready(self._identity.local_rank, number)
+                self._word = self._word or _word(number, ahead or 0)
+                sound = self._is_sound(ahead)
+                page.be_ready(self._identity.local_rank, self._word if sound else 0)
             return
         self.settled, self._coming = number, None
         words = ", ".join(sorted(coming.deeds))
-        if page.ready(number, self._identity.local_world_size):
+        if self._word and page.ready(self._word, self._identity.local_world_size):
             self.due, self._answered = coming, None
             self._open = coming.deeds - {"call"}
             became = f"{words} at step {step}, for {coming.case}"
@@ -123,6 +152,7 @@ class Errands:
         except Exception as error:
             self._tell(Event.FACTS, None, {f"{_PHASE}/error": type(error).__name__})
             if self._guard is not None:
+                self._errors += 1
                 self._guard.noted(error)
         finally:
             self._tell(Event.PHASE, None, {"name": _PHASE, "edge": "end"})
@@ -133,6 +163,15 @@ class Errands:
         if self.page is not None:
             self.page.close()
             self.page = None
+
+    def _is_sound(self, ahead: int | None) -> bool:
+        """Whether this rank is sure to come to the step that the others come to."""
+        if self._guard is not None and self._guard.swallowed > self._errors:
+            # A step may have been missed over it.
+            return False
+        return _group_size() in (None, self._identity.world_size) and (
+            ahead is not None or self._identity.world_size == 1
+        )
 
 
 def errands(
@@ -147,3 +186,16 @@ def errands(
             # A request is then answered by no rank, since this one is never ready.
             page = None
     return Errands(page, identity, call, tell, guard)
+
+
+def _word(number: int, ahead: int) -> int:
+    """The same for ranks that are ready for one request, and that count their steps alike."""
+    return (number & 0xFFFFFFFF) | (ahead & 0xFFFFFFFF) << 32
+
+
+def _group_size() -> int | None:
+    """Ranks of the process group, if there is one: it may be made by what no launcher numbered."""
+    group = sys.modules.get("torch.distributed")
+    if group is None or not group.is_available() or not group.is_initialized():
+        return None
+    return int(group.get_world_size())

@@ -24,6 +24,8 @@ class Guard:
     strict: bool = False
     errors: int = 0
     off: bool = False
+    swallowed: int = 0
+    """Errors that were kept from the trainer, also those that others answer for."""
 
     def caught(self, error: Exception) -> None:
         """To be called where an error of ours was caught."""
@@ -35,5 +37,6 @@ class Guard:
         """Count an error that somebody else answers for; it switches nothing off here."""
         if self.strict:
             raise error
+        self.swallowed += 1
         report(error)
         self.count()

@@ -133,13 +133,8 @@ class Loop:
             found["step_time"] = self.step_time = now - self.stepped_at
         self.stepped_at = now
         self.trains_in = threading.get_ident()
-        recorder = self.recorder
-        errands = recorder.errands
-        left = errands.due
-        recorder.stepped(*_told_apart(found))
-        # What a framework left behind, it was broken off before.
-        if errands.due is not None and (errands.due is left or not errands.led):
-            errands.carry_out(recorder.clock.step)
+        self.recorder.stepped(*_told_apart(found))
+        self.recorder.errands.stepped(self.recorder.clock)
 
     def passed(self) -> None:
         """A step was taken that is not the one that is counted."""

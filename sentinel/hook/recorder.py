@@ -258,15 +258,17 @@ class Recorder:
             self._looks_at = now + LOOK_EVERY
             self._tick()
         errands = self.errands
-        if errands.words[NUMBER] != errands.settled:
+        # Where optimizers step, it is looked at as soon as one did, whoever is in here.
+        if not self.clock.optimizer_steps and errands.words[NUMBER] != errands.settled:
             self._run_errands(errands)
 
     def _run_errands(self, errands: Errands) -> None:
         clock = self.clock
-        errands.look(clock.step, clock.beat)
+        ahead = None if clock.given is None else clock.beat - clock.given
+        errands.look(clock.step, clock.beat, ahead)
         # Until it is settled every log is looked at, none takes the short way.
         self._looks_at = 0.0
-        if not (clock.optimizer_steps or errands.led):
+        if not errands.led:
             began = perf_counter()
             errands.carry_out(clock.step)
             self.ring.spent -= perf_counter() - began

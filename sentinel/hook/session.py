@@ -83,8 +83,8 @@ class Session:
     def abandon(self) -> None:
         """In a forked child: the run is the parent's alone."""
         self.guard.off = True
-        self.ring.abandon()
         self.recorder.errands.abandon()
+        self.ring.abandon()
         self._let_go()
 
     def _let_go(self) -> None:

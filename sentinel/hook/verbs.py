@@ -71,7 +71,7 @@ def requested() -> frozenset[str]:
     recorder = Current.recorder
     if recorder is None:
         return NOTHING
-    return recorder.errands.requested(recorder.clock.beat)
+    return recorder.errands.requested(recorder.errands.steps or recorder.clock.beat)
 
 
 @contextmanager
