@@ -6,6 +6,7 @@ Detectors and sinks are set by the fields of their own classes. Any secret `x` m
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
@@ -27,11 +28,13 @@ from pydantic import (
 from sentinel import discover
 from sentinel.address import is_loopback
 from sentinel.diagnosis import Cause
-from sentinel.finding import Detector
+from sentinel.finding import Detector, Severity
 from sentinel.layers import Key, Layers, SettingsError, Tree, gather
 from sentinel.post import Sink
 
 __all__ = ["Settings", "SettingsError", "build_causes", "build_detectors", "build_sinks", "load"]
+
+log = logging.getLogger(__name__)
 
 _MOST_SECRET_BYTES = 4096
 
@@ -121,8 +124,24 @@ def build_detectors(settings: Settings) -> dict[str, Callable[[], Detector]]:
 
 
 def build_causes() -> dict[str, Cause]:
-    """One of each cause, by name."""
-    return {name: kind() for name, kind in discover.classes("causes").items()}
+    """One of each cause, by name. One of a plug-in that is none is logged and left out."""
+    made: dict[str, Cause] = {}
+    for name, kind in discover.classes("causes").items():
+        try:
+            made[name] = _sound(kind())
+        except Exception:
+            log.exception("Cause %s cannot be used and is left out", name)
+    return made
+
+
+def _sound(cause: Cause) -> Cause:
+    """The cause, if incidents can be folded by it. Raises TypeError where a page could be lost."""
+    explains, loud = cause.explains, cause.severity
+    if not isinstance(explains, frozenset) or not all(isinstance(each, str) for each in explains):
+        raise TypeError("`explains` must be a frozenset of names of detectors")
+    if not (loud is None or isinstance(loud, Severity)):
+        raise TypeError("`severity` must be a Severity or None")
+    return cause
 
 
 def _each(room: str, check: Callable[[str, Tree, Layers], Any], layers: Layers) -> Tree:
