@@ -82,8 +82,8 @@ def case(detector="kl_blowup", episode=1, severity=Severity.CRITICAL, reason=Rea
     return replace(page, incident=incident, reason=reason)
 
 
-def start(**facts):
-    return Verdict(Record("run", WHOLE_RUN, 0, NOW, Event.START, facts=facts))
+def start(attempt=0, **facts):
+    return Verdict(Record("run", WHOLE_RUN, 0, NOW, Event.START, facts=facts, attempt=attempt))
 
 
 def test_a_critical_case_is_asked_for_ahead_of_the_fastest_rank_and_its_page_says_so(node):
@@ -298,3 +298,11 @@ def test_what_the_run_was_begun_with_hides_the_setting(node):
     assert told.notes == ("A stop and a call of your function were requested for step 30.",)
     here.asks.take(start(**{"monitor/on_critical": ""}))
     assert here.asks.deeds == frozenset()
+
+
+def test_what_an_earlier_attempt_was_begun_with_is_not_asked_of_the_next(node):
+    here = node()
+    here.asks.take(start(**{"monitor/on_critical": "stop call"}))
+    here.asks.take(start(attempt=1))
+
+    assert here.asks.deeds == {"checkpoint"}

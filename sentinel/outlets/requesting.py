@@ -89,6 +89,7 @@ class Requesting:
     ) -> None:
         self.connection = connection
         self.deeds: Deeds = frozenset(deeds)
+        self._set, self._attempt = self.deeds, -1
         self._rings, self._quiet = rings, quiet
         self._pace = Pace()
         self._newest = _newest(connection)
@@ -97,8 +98,14 @@ class Requesting:
     def take(self, verdict: Verdict) -> None:
         """Heed what the run was begun with, if it was told what to do."""
         record = verdict.record
-        if record.event is Event.START and record.rank == WHOLE_RUN and TOLD in record.facts:
+        if record.event is not Event.START or record.rank != WHOLE_RUN:
+            return
+        if TOLD in record.facts:
             self.deeds = frozenset(record.facts[TOLD].split()) & frozenset(DEEDS)
+        elif record.attempt > self._attempt:
+            # What an earlier attempt was begun with is not meant for this one.
+            self.deeds = self._set
+        self._attempt = record.attempt
 
     def turn(self) -> None:
         """Look how fast the run goes, and write what was stored and is not written yet."""
