@@ -169,6 +169,31 @@ def test_ranks_that_wait_for_each_other_act_all_at_one_step_or_none_does(
         each.errands.abandon()
 
 
+@given(
+    order=st.lists(st.integers(0, 2), min_size=40, max_size=120),
+    written=st.integers(0, 40),
+    margin=st.integers(3, 12),
+)
+def test_ranks_that_wait_for_each_other_only_now_and_then_act_alike(
+    tmp_path_factory, order, written, margin
+):
+    """One may be many steps behind, as where gradients are brought together every so often."""
+    path = tmp_path_factory.mktemp("page") / "0.requests"
+    crew = [Rank(path, place, 3) for place in range(3)]
+    with closing(Requests(path)) as agent:
+        for at, chosen in enumerate([*order, *[0, 1, 2] * 70]):
+            if at == written:
+                seen = max(1, *(each.beat for each in crew))
+                agent.write(Request(1, seen, seen + margin, BOTH))
+            crew[chosen].step()
+        while (last := min(crew, key=lambda each: each.beat)).beat < 200:
+            last.step()
+
+    assert len({tuple(each.acted) for each in crew}) == 1
+    for each in crew:
+        each.errands.abandon()
+
+
 def test_a_rank_that_takes_no_steps_is_never_ready_so_nobody_acts(tmp_path):
     """Where one rank alone logs, the others would be missing in a collective."""
     path = tmp_path / "0.requests"

@@ -118,6 +118,8 @@ class Errands:
             self._open = coming.deeds - {"call"}
             became = f"{words} at step {step}, for {coming.case}"
         else:
+            # Who is behind by more than a step may become ready yet, and is not to act alone.
+            page.be_ready(self._identity.local_rank, 0)
             became = f"nothing at step {step}: not every rank was ready to {words}"
         self._tell(Event.FACTS, None, {_PHASE: became})
 

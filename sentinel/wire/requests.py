@@ -4,12 +4,13 @@ Several ranks must do it at the same step, for a checkpoint may be a collective:
 a beat in the future, and each rank writes one word, that it is ready, at a step before that beat.
 Whoever comes to the beat acts if all are ready, and otherwise nobody does. Ranks whose steps wait
 for each other agree on that: who is at the beat knows the others to be past the step before it, so
-that none of the words can change any more.
+that none of the words can change any more. Whoever is ready in vain takes its word back, for those
+that are further behind.
 
     bytes 0..15      magic, layout version
     bytes 64..71     number of the newest request, published last
     bytes 72..2047   checksum, salted with the number; size; since; beat; bits of the deeds; JSON
-    bytes 2048..4095 a word for each local rank: number of the newest request it is ready for
+    bytes 2048..4095 a word for each local rank: which request it is ready for, and how it counts
 
 Numbers are in the machine's own order and aligned, so that each is written in one piece. A request
 that is half there, or half overwritten, has the wrong checksum, and is none.
@@ -114,13 +115,13 @@ class Requests:
         deeds = frozenset(deed for at, deed in enumerate(DEEDS) if bits >> at & 1)
         return Request(number, since, beat, deeds, case, cause)
 
-    def be_ready(self, place: int, number: int) -> None:
-        """Say that the rank of that place on its node is ready for the request."""
-        self.words[_READY + place] = number
+    def be_ready(self, place: int, word: int) -> None:
+        """Have the rank of that place on its node say that word; 0 if it is not ready."""
+        self.words[_READY + place] = word
 
-    def ready(self, number: int, ranks: int) -> bool:
-        """Whether all of so many ranks are ready for it."""
-        return all(word == number for word in self.words[_READY : _READY + ranks])
+    def ready(self, word: int, ranks: int) -> bool:
+        """Whether all of so many ranks say that word."""
+        return all(said == word for said in self.words[_READY : _READY + ranks])
 
     def close(self) -> None:
         """Let go of the memory; the file stays."""
