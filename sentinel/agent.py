@@ -245,8 +245,8 @@ class Agent:
 
     def _restore(self) -> None:
         state = self.journal.state()
-        if state is not None:
-            self.fold.restore(state)
+        if state is not None and not self.fold.restore(state):
+            self.fold.engine.book.episodes = self.history.episodes()
         for record in self.journal.since_snapshot():
             # Its consequences were stored with it; only the memory of it is built again.
             for _ in self.fold.feed(record):

@@ -95,21 +95,25 @@ class Fold:
             log.exception("The detectors' state cannot be stored")
             return None
 
-    def restore(self, text: str) -> None:
-        """Take over what `freeze` gave, if it is of this version and these detector settings."""
+    def restore(self, text: str) -> bool:
+        """Take over what `freeze` gave, if it is of this version and these detector settings.
+
+        Whether it was taken over; if not, detectors begin anew.
+        """
         modules = {type(make()).__module__ for make in self.engine.makers.values()}
         try:
             kept = thaw(text, modules)
         except SnapshotError:
             log.exception("The stored state cannot be read; detectors begin anew")
-            return
+            return False
         if not isinstance(kept, Memory) or kept.stamp != self._stamp():
             log.warning("Version or detector settings changed; detectors begin anew")
-            return
+            return False
         self.aligner, self.samples = kept.aligner, kept.samples
         self.aligner.tally = self.tally
         self.engine.book, self.engine.cases.runs = kept.book, kept.cases
         self.engine.detectors, self.engine.errors = kept.detectors, kept.errors
+        return True
 
     def _stamp(self) -> str:
         return f"{__version__} {[repr(make()) for make in self.engine.makers.values()]}"

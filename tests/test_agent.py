@@ -24,9 +24,9 @@ def places(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def agent():
+def agent(**settings):
     sinks = {"webhook": {"url": "http://127.0.0.1:9/nobody"}}
-    return Agent("live", load({"linger_seconds": 0.0, "port": 0, "sinks": sinks}))
+    return Agent("live", load({"linger_seconds": 0.0, "port": 0, "sinks": sinks, **settings}))
 
 
 def queued():
@@ -86,6 +86,23 @@ def test_what_one_outlet_cannot_show_is_still_stored_and_judged(monkeypatch):
 
     assert queued() > 0
     assert served.tally.counts["sentinel_dropped_records_total", "unshown"] > 0
+
+
+def test_who_begins_anew_with_other_settings_tells_of_what_goes_wrong_again(monkeypatch):
+    """By its old name it would pass for what people were told before, and reach nobody."""
+    with ranks() as begin:
+        begin(0, world=1, steps=20, values={"loss": LOSSES})
+        first = agent()
+        monkeypatch.setattr(first, "_over", lambda: queued() > 0)
+        first.serve()
+        before = queued()
+
+        begin(0, world=1, steps=20, attempt=1, values={"loss": LOSSES}, ending="finished")
+        second = agent(disable=["loss_plateau"])
+        monkeypatch.setattr(second, "_over", lambda: second.source.ended)
+        second.serve()
+
+    assert queued() > before
 
 
 def test_the_next_agent_shows_the_cause_that_the_last_one_named(monkeypatch):

@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.engine import Verdict
 from sentinel.hardware import MEASURED
-from sentinel.incident import Incident, Onset
+from sentinel.incident import Incident, Key, Onset
 from sentinel.outlets import cases
 from sentinel.outlets.dating import onsets
 from sentinel.outlets.facts import Facts
@@ -105,6 +105,18 @@ class History:
         return [
             body | dated(known.get(name)) | cases.belonging(told.get(name)) for name, body in found
         ]
+
+    def episodes(self) -> dict[Key, int]:
+        """The last episode of each detector: whoever begins anew counts on from there.
+
+        A name that people were told of before is never sent again.
+        """
+        rows = self.connection.execute("select body from incident")
+        last: dict[Key, int] = {}
+        for body in (json.loads(text) for (text,) in rows):
+            key = Key(body["run"], WHOLE_RUN, body["detector"])
+            last[key] = max(body["episode"], last.get(key, 0))
+        return last
 
     def all(self, run: str) -> Iterator[Record]:
         """Every record kept, in the order they were judged."""
