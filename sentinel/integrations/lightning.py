@@ -216,7 +216,7 @@ class Events:
         if "checkpoint" in words:
             known = getattr(trainer.checkpoint_callback, "dirpath", None)
             folder = Path(known or Path(trainer.default_root_dir) / "checkpoints")
-            trainer.save_checkpoint(folder / f"sentinel-step={trainer.global_step}.ckpt")
+            _save(trainer, folder / f"sentinel-step={trainer.global_step}.ckpt")
 
     def _evaluated(self, step: int) -> None:
         self._tap.recorder.say(Event.EVAL, step, self.logged.of_evaluation())
@@ -231,3 +231,12 @@ def _readable(found: dict[str, Any]) -> dict[str, Any]:
         except Refused:
             continue
     return read
+
+
+def _save(trainer: Any, path: Path) -> None:
+    """Save on all ranks. Where this one cannot, it still meets the others before it goes on."""
+    try:
+        trainer.save_checkpoint(path)
+    except Exception:
+        trainer.strategy.barrier("Trainer.save_checkpoint")
+        raise

@@ -57,6 +57,7 @@ import json, os, warnings
 from pathlib import Path
 warnings.filterwarnings("ignore")
 import lightning.pytorch as L
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 import sentinel
 from asking import ask
 from lightnings import data, net
@@ -67,15 +68,21 @@ calls = []
 class Asks(L.Callback):
     def on_train_batch_end(self, trainer, *_):
         if rank == 1 and trainer.global_step == 2:
-            ask("checkpoint", "stop", "call", since=2, beat=5)
+            ask(*os.environ["DEEDS"].split(), since=2, beat=5)
+
+class Full(TorchCheckpointIO):
+    def save_checkpoint(self, *args, **kwargs):
+        raise OSError(28, "No space left on device")
 
 with sentinel.monitor(
-    run="run", agent=False, strict=True, on_critical=lambda asked: calls.append(asked.step)
+    run="run", agent=False, strict="FULL" not in os.environ,
+    on_critical=lambda asked: calls.append(asked.step),
 ):
     fit = L.Trainer(
         accelerator="cpu", devices=2, strategy="ddp", default_root_dir="out", max_steps=8,
         max_epochs=-1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, callbacks=[Asks()],
+        plugins=[Full()] if "FULL" in os.environ else None,
     )
     fit.fit(net(), data())
 Path(f"told-{rank}.json").write_text(json.dumps([fit.global_step, calls]))
@@ -83,9 +90,16 @@ Path(f"told-{rank}.json").write_text(json.dumps([fit.global_step, calls]))
 
 
 def test_two_ranks_act_at_the_same_step(torchrun, tmp_path):
-    torchrun(RANKS)
+    torchrun(RANKS, DEEDS="checkpoint stop call")
     told = [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1)]
 
     assert told == [[5, [5]]] * 2
     found = [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()]
     assert found == ["sentinel-step=5.ckpt"]
+
+
+def test_a_save_that_fails_on_the_rank_that_writes_leaves_no_other_waiting(torchrun, tmp_path):
+    torchrun(RANKS, DEEDS="checkpoint", FULL="1")
+    told = [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1)]
+
+    assert told == [[8, []]] * 2
