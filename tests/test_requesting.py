@@ -3,64 +3,19 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import pytest
+from one_node import Node
 from pages import page as page_of
 
 from sentinel.engine import Verdict
 from sentinel.finding import Severity
 from sentinel.incident import Key, Reason
-from sentinel.outlets.database import connect
-from sentinel.outlets.requesting import Requesting
 from sentinel.outlets.silences import Ack, Quiet, Silence
 from sentinel.record import WHOLE_RUN, Event, Record
-from sentinel.wire.identity import Identity
-from sentinel.wire.requests import Requests, made, page_beside
-from sentinel.wire.ring import RingReader, RingWriter
 
 NOW = time.time()
-
-
-class Node:
-    """Rings of some ranks, their page, and one who asks; beats and clocks are moved by hand."""
-
-    def __init__(self, folder, ranks=1, world=None, deeds=("checkpoint",), paged=True):
-        self.folder, self.deeds, self.quiet = folder, deeds, Quiet()
-        self.stack = ExitStack()
-        self.writers, self.readers = [], []
-        for rank in range(ranks):
-            identity = Identity("run", 0, rank, rank, world or ranks, ranks)
-            path = folder / f"0-{rank}.ring"
-            self.writers.append(RingWriter(path, identity, 1 << 16))
-            self.readers.append(RingReader(path))
-            self.stack.callback(self.readers[-1].close)
-        self.page = page_beside(folder / "0-0.ring", 0)
-        if paged:
-            made(self.page).close()
-        self.connection = self.stack.enter_context(closing(connect(folder / "sentinel.db")))
-        self.begin()
-
-    def begin(self):
-        """An agent takes over."""
-        self.asks = Requesting(
-            self.connection, self.deeds, lambda: self.readers, lambda: self.quiet
-        )
-
-    def run(self, beats, seconds, rank=None):
-        """Steps, evenly over that time, seen by the agent one by one."""
-        for _ in range(beats):
-            for writer in self.writers if rank is None else [self.writers[rank]]:
-                writer.note(writer.step + 1, writer.beat + 1, writer.time + seconds / beats)
-            self.asks.turn()
-
-    def asked(self):
-        with closing(Requests(self.page)) as page:
-            return page.read()
-
-    def rows(self):
-        return self.connection.execute("select incident, number, step from request").fetchall()
 
 
 @pytest.fixture
