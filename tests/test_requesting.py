@@ -74,6 +74,15 @@ def test_how_far_ahead_is_two_seconds_and_ten_steps_unless_they_are_long(
     assert request.beat - request.since == pytest.approx(ahead, abs=1 + ahead // 50)
 
 
+def test_a_clock_that_was_set_back_does_not_put_a_request_off_for_ever(node):
+    here = node()
+    here.run(20, seconds=-3600)
+    here.asks.noted(case())
+    here.asks.turn()
+
+    assert here.asked().beat == 30
+
+
 def test_a_run_that_only_speaks_of_every_tenth_step_is_given_as_many_of_those(node):
     here = node()
     for _ in range(6):

@@ -13,6 +13,7 @@ from sentinel.configured import configured
 from sentinel.record import WHOLE_RUN, Event
 from sentinel.sources import csv, jsonl, tensorboard, trackio, trainer_state
 from sentinel.sources.recognised import recognised
+from sentinel.sources.stated import beside
 
 TRACKED = """
 import json
@@ -268,3 +269,10 @@ def test_trackio_of_an_early_version_kept_no_configuration(tmp_path):
             "insert into metrics values(1, 'r', '2026-01-01T00:00:00', 1, '{\"loss\": 2}')"
         )
     assert kinds(trackio.read(path)) == ["start", "step"]
+
+
+def test_a_pipe_beside_a_log_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "training_args.json")
+    (tmp_path / "args.json").write_text('{"learning_rate": 0.5}')
+
+    assert beside(tmp_path).facts == {"learning_rate": 0.5}

@@ -66,9 +66,12 @@ class Pace:
         (began, first), (now, last) = self.seen[0], self.seen[-1]
         if len(self.seen) < 2:
             began, first, now, last = header.created, 0, header.last_time, header.last_beat
-        rate = (last - first) / max(now - began, 1e-3)
         beats = [beat for _, beat in self.seen]
         stride = min((b - a for a, b in pairwise(beats)), default=1)
+        if now <= began:
+            # A clock was set back.
+            return MOST_STEPS * stride
+        rate = (last - first) / (now - began)
         steps = min(MOST_STEPS, max(LEAST_STEPS, int(UNHURRIED_SECONDS * rate / stride)))
         return max(steps * stride, ceil(LEAST_SECONDS * rate))
 

@@ -50,8 +50,10 @@ def beside(path: Path) -> Stated | None:
     folder = path if path.is_dir() else path.parent
     for name in BESIDE:
         try:
-            with (folder / name).open("rb") as file:
-                return parsed(file.read(LARGEST + 1))
+            # A pipe of that name would be waited for.
+            if (folder / name).is_file():
+                with (folder / name).open("rb") as file:
+                    return parsed(file.read(LARGEST + 1))
         except OSError:
             continue
     return None
