@@ -272,3 +272,13 @@ def test_a_run_that_begins_beside_one_that_is_followed_ends_nothing(tmp_path):
     assert [r.step for r in _until_quiet(following)] == [1, 1]
     event_file(tmp_path / "b", event(1, "loss", 1.0), event(2, "loss", 1.0))
     assert _until_quiet(following) == []
+
+
+def test_a_run_in_the_folder_of_very_many_others_is_still_read(tmp_path):
+    event_file(tmp_path, event(1, "loss", 2.0))
+    event_file(tmp_path / "eval", event(1, "reward", 0.5))
+    for number in range(tensorboard.MOST_FILES):
+        event_file(tmp_path / f"other-{number}", event(1, "loss", 9.0))
+
+    ((_, values),) = [(s, v) for s, v in steps(tensorboard.read(tmp_path)) if "loss" in v]
+    assert values["loss"] == 2.0

@@ -77,6 +77,14 @@ def _folders(path: Path) -> list[Path]:
     return sorted(folder for folder in whole if not whole.intersection(folder.parents))
 
 
+def _of_run(folder: Path) -> list[Path]:
+    """Event files of a run and its parts. A folder with very many more holds other runs as well."""
+    own, within = _named(folder), _named(folder, "*")
+    if len(own) + len(within) > MOST_FILES:
+        within = [file for file in within if file.parent.name in PARTS]
+    return own + within
+
+
 def _named(folder: Path, depth: str = "") -> list[Path]:
     return [file for file in folder.glob(f"{depth}/*{IN_NAME}*".lstrip("/")) if file.is_file()]
 
@@ -173,7 +181,7 @@ class Logs:
         if self.folder is None and self.path.is_dir():
             self.folder = _folder(self.path)
         folder = self.folder
-        names = _named(folder) + _named(folder, "*") if folder else [self.path]
+        names = _of_run(folder) if folder else [self.path]
         if len(names) > MOST_FILES:
             raise ValueError(f"it holds {len(names)} event files, over {MOST_FILES}: name one")
         for name in sorted(names):
