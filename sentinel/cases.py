@@ -1,10 +1,10 @@
 """Cases: incidents that one cause may account for, told to people as one.
 
 A case opens with the first incident that is worth telling, its lead, and is known by that one's
-name. What joins it within `JOINS_WITHIN` points of the last costs no page of its own, unless it
-makes the case louder. Where people heard of a case before its cause had a name, they are told the
-name, once. The case is over when the last of its incidents is. What ends a run is never folded into
-anything: a run that died is always told.
+name. What joins it within `JOINS_WITHIN` points of the last costs no page if the cause that is
+named explains it, or if it is more of the same, unless it makes the case louder. Where people heard
+of a case before its cause had a name, they are told the name, once. The case is over when the last
+of its incidents is. What ends a run is never folded: a run that died is always told.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from sentinel.diagnosis import RESUMED, Cause, Diagnosis, Scene, Sign, diagnose
 from sentinel.finding import Severity
 from sentinel.incident import Incident, Page, Reason, State
 from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.signals import SIGNALS
 
 JOINS_WITHIN = 200
 """Steps told of. The study saw a policy fall apart within 80 points of its first sign, and 150 to
@@ -23,6 +24,12 @@ JOINS_WITHIN = 200
 
 ENDINGS = frozenset({"run_died", "run_failed", "run_stalled"})
 """Detectors whose incidents are never folded."""
+
+MOST_OVER = 16
+"""Incidents of a case at their end that it remembers, the newest, beside its lead."""
+
+MOST_NAMES = 1024
+"""Settings, and values, of a run that are remembered; of values the catalogue's come first."""
 
 _SETTINGS = (Event.START, Event.FACTS)
 _TOLD = (Event.STEP, Event.EVAL, Event.SAMPLE, Event.TICK)
@@ -33,7 +40,7 @@ class Case:
     """`incidents` by name, each as it is now, the lead first; of them `over` are at their end.
 
     `latest` counts the run's steps up to the last incident that joined. `told` is how loud people
-    heard of it, and `named` whether by the name of a cause.
+    heard of it, `named` whether by the name of a cause, and `heard` by which detectors.
     """
 
     incidents: dict[str, Incident]
@@ -42,6 +49,7 @@ class Case:
     over: set[str] = field(default_factory=set)
     diagnosis: Diagnosis | None = None
     named: bool = False
+    heard: set[str] = field(default_factory=set)
 
     def page(self, reason: Reason, step: int, time: float) -> Page:
         """What people are told of the case, at that step and time."""
@@ -53,6 +61,14 @@ class Case:
             lead.resolved_step, lead.resolved_time = last.resolved_step, last.resolved_time
             step = step if last.resolved_step is None else last.resolved_step
         return Page(reason, lead, step, time, diagnosis=self.diagnosis, others=tuple(others))
+
+    def join(self, incident: Incident, at: int) -> None:
+        """Take one more incident in, and let go of those that were over long ago."""
+        self.incidents[incident.name], self.latest = incident, at
+        old = [name for name in list(self.incidents)[1:] if name in self.over][:-MOST_OVER]
+        for name in old:
+            del self.incidents[name]
+            self.over.remove(name)
 
     def grow_louder(self) -> bool:
         """Take the loudest of its incidents and its cause for its own; whether that is news."""
@@ -84,8 +100,11 @@ class RunCases:
         if record.event in _SETTINGS:
             self.facts.update(record.values)
             self.facts.update(record.facts)
+            self.facts = dict(list(self.facts.items())[:MOST_NAMES])
         elif record.event in _TOLD:
             self.values.update(record.values)
+            if len(self.values) > MOST_NAMES:
+                self.values = {n: x for n, x in self.values.items() if n in SIGNALS}
         if record.event is Event.START:
             self.restarted = record.attempt > 0 or self.steps > 0
         elif record.event is Event.STEP and self.restarted:
@@ -149,12 +168,11 @@ class CaseBook:
         return tuple(case.page(reason, record.step, record.time) for case, reason in told)
 
     def standing(self) -> Iterator[Page]:
-        """What people would be told of each case that fires, if they were told now."""
+        """What people would be told of each open case, if they were told now."""
         for run in self.runs.values():
             for case in run.open:
-                firing = [i for i in case.incidents.values() if i.state is State.FIRING]
-                if firing:
-                    yield case.page(Reason.OPENED, firing[0].opened_step, firing[0].opened_time)
+                lead = next(iter(case.incidents.values()))
+                yield case.page(Reason.OPENED, lead.opened_step, lead.opened_time)
 
     def _place(
         self, run: RunCases, incident: Incident, *, over: bool
@@ -172,7 +190,7 @@ class CaseBook:
         run.noted.pop(name, None)
         case = self._home(run, incident)
         if case is not None:
-            case.incidents[name], case.latest = incident, run.steps
+            case.join(incident, run.steps)
             return case, Reason.UPDATED
         case = Case({name: incident}, run.steps, incident.severity)
         run.open.append(case)
@@ -204,15 +222,28 @@ class CaseBook:
         # What is noted beside a case is evidence for what may be behind it, and for nothing else.
         behind = {name: each for name, each in self.causes.items() if known & each.explains}
         case.diagnosis = diagnose(run.scene(case), behind) or before
-        louder, unnamed = case.grow_louder(), not case.named
-        case.named = case.diagnosis is not None
+        said = self._said(case, reason)
+        if said is not None:
+            case.heard |= known
+            case.named = case.diagnosis is not None
+            return said
+        return Reason.UPDATED if reason is not None or case.diagnosis != before else None
+
+    def _said(self, case: Case, reason: Reason | None) -> Reason | None:
+        """Why people are to be told of a case as it is now; None where they know enough of it."""
+        louder = case.grow_louder()
         if reason is Reason.OPENED:
             return reason
         if louder:
             return Reason.WORSENED
-        if unnamed and case.named:
-            return Reason.NAMED
-        return reason if case.diagnosis == before else Reason.UPDATED
+        cause = None if case.diagnosis is None else self.causes.get(case.diagnosis.cause)
+        explained = case.heard | (cause.explains if cause is not None else set())
+        for name, incident in reversed(case.incidents.items()):
+            if incident.key.detector not in explained:
+                # The newest stands last: it is what the page speaks of.
+                case.incidents[name] = case.incidents.pop(name)
+                return Reason.JOINED
+        return Reason.NAMED if cause is not None and not case.named else None
 
 
 def _merged(one: Sign, other: Sign) -> Sign:

@@ -46,6 +46,8 @@ class Reason(Enum):
 
     OPENED = "opened"
     WORSENED = "worsened"
+    JOINED = "joined"
+    """Something else came to it that no cause which people were told explains."""
     NAMED = "named"
     """What is behind it is known, of which people heard before it was: told once, as loudly."""
     UPDATED = "updated"
@@ -127,9 +129,17 @@ class Page:
     @property
     def name(self) -> str:
         """Identity of this very page: a page with a name that was sent is never sent again."""
-        severity = self.incident.severity.value
-        suffix = f"-{severity}" if self.reason is Reason.WORSENED else ""
-        return f"{self.incident.name}:{self.reason.value}{suffix}"
+        suffix = {
+            Reason.WORSENED: f"-{self.incident.severity.value}",
+            Reason.JOINED: f"-{self.news.key.detector}#{self.news.episode}",
+        }
+        return f"{self.incident.name}:{self.reason.value}{suffix.get(self.reason, '')}"
+
+    @property
+    def news(self) -> Incident:
+        """The incident whose words say why it is sent: the newest of a case that was joined."""
+        joined = self.reason is Reason.JOINED and self.others
+        return self.others[-1] if joined else self.incident
 
     @property
     def subject(self) -> str:
@@ -144,15 +154,20 @@ class Page:
     @property
     def onset_step(self) -> int:
         """Where the first of its incidents began, or what speaks for its cause."""
-        clues = () if self.diagnosis is None else self.diagnosis.evidence
-        dated = [clue.step for clue in clues if clue.step is not None]
-        return min([each.onset_step for each in (self.incident, *self.others)] + dated)
+        return self._began[0]
 
     @property
     def last_good_step(self) -> int | None:
         """Step of the last checkpoint before anything of it began, where there is one."""
-        told = self.incident if self.diagnosis is None else self.diagnosis
-        return told.last_good_step
+        return self._began[1]
+
+    @property
+    def _began(self) -> tuple[int, int | None]:
+        known = [(each.onset_step, each.last_good_step) for each in (self.incident, *self.others)]
+        if self.diagnosis is not None:
+            dated = [clue.step for clue in self.diagnosis.evidence if clue.step is not None]
+            known += [(step, self.diagnosis.last_good_step) for step in dated]
+        return min(known, key=lambda began: began[0])
 
 
 @dataclass
@@ -182,11 +197,8 @@ class IncidentBook:
             kept.append(record.step)
         if record.event is not Event.STOP:
             return ()
-        resting = [
-            known
-            for known in self.open.values()
-            if known.key.run == record.run and known.state is State.RESOLVED
-        ]
+        here = (known for known in self.open.values() if known.key.run == record.run)
+        resting = [known for known in here if known.state is State.RESOLVED]
         return tuple(self._end(known, record) for known in resting)
 
     def fold(

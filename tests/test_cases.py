@@ -76,11 +76,19 @@ def house():
     return House(CaseBook({"storm": Storm()}))
 
 
-def test_what_one_cause_explains_is_one_page(house):
-    assert house.hear(found("wind")) == [(Reason.OPENED, "wind")]
+def test_what_the_named_cause_explains_costs_no_page(house):
+    assert house.hear(found("wind"), found("rain")) == [(Reason.OPENED, "wind")]
     assert house.hear(found("dark")) == [(Reason.UPDATED, "wind")]
 
-    assert [each.key.detector for each in house.page().others] == ["dark"]
+    assert [each.key.detector for each in house.page().others] == ["rain", "dark"]
+
+
+def test_what_joins_a_case_without_a_name_is_told_once(house):
+    """Nobody could know of it from what was told before."""
+    house.hear(found("wind"))
+
+    assert house.hear(found("dark")) == [(Reason.JOINED, "wind")]
+    assert house.hear(found("dark", episode=2)) == [(Reason.UPDATED, "wind")]
 
 
 def test_a_cause_that_is_named_makes_the_case_as_loud_as_itself(house):
@@ -97,8 +105,8 @@ def test_a_cause_that_is_named_makes_the_case_as_loud_as_itself(house):
 def test_nobody_is_told_of_a_case_again_at_the_same_loudness(house):
     house.hear(found("wind", Severity.CRITICAL))
 
-    assert house.hear(found("dark", Severity.CRITICAL)) == [(Reason.UPDATED, "wind")]
-    assert house.hear(found("dark", episode=2)) == [(Reason.UPDATED, "wind")]
+    assert house.hear(found("wind", Severity.CRITICAL, episode=2)) == [(Reason.UPDATED, "wind")]
+    assert house.hear(found("wind", episode=3)) == [(Reason.UPDATED, "wind")]
 
 
 def test_who_heard_of_a_case_before_its_cause_is_told_the_name_once(house):
@@ -225,13 +233,6 @@ def test_what_comes_after_the_end_is_a_new_case(house):
     house.hear(over("wind"))
 
     assert house.hear(found("wind", episode=2)) == [(Reason.OPENED, "wind")]
-
-
-def test_a_calm_case_is_not_told_late(house):
-    house.hear(found("wind"))
-    house.hear(replace(incident("wind", Severity.WARNING), state=State.RESOLVED))
-
-    assert list(house.book.standing()) == []
 
 
 def test_cases_are_the_same_after_a_restart(house):

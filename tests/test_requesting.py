@@ -160,7 +160,9 @@ def test_nothing_is_asked_of_a_case_that_somebody_silenced_or_has_in_hand(node):
     assert here.asks.noted(case()).notes == ()
 
     here.quiet = Quiet()
-    assert here.asks.noted(case(reason=Reason.UPDATED)).notes != ()
+    for later in (Reason.UPDATED, Reason.NAMED, Reason.JOINED, Reason.RESOLVED):
+        joined = replace(case(reason=later), others=(case().incident,))
+        assert here.asks.noted(joined).notes == (), "who reads no page is not to find it stopped"
 
 
 def test_a_case_that_grew_critical_is_asked_for_though_a_warning_of_it_was_in_hand(node):

@@ -14,7 +14,7 @@ from sentinel.incident import Page, Reason, State, Tier
 from sentinel.outlets import page_text, silences
 from sentinel.outlets.database import connect
 from sentinel.outlets.history import History
-from sentinel.outlets.silences import Silence
+from sentinel.outlets.silences import Ack, Quiet, Silence
 from sentinel.outlets.telling import Telling
 from sentinel.record import WHOLE_RUN, Event, Record
 
@@ -258,3 +258,42 @@ def test_a_name_is_no_news_while_pages_are_withheld(house):
     house.now += 61
 
     assert house.pay(CRITICAL) == 0
+
+
+def test_a_warning_in_hand_does_not_swallow_the_critical_turn(house):
+    """Whoever has it in hand knows of a warning."""
+    part = incident("reward_collapse", Severity.WARNING)
+    house.telling.quiet = Quiet(acks={part.name: Ack(part.name, Severity.WARNING, NOW)})
+
+    assert house.telling.post([Page(Reason.WORSENED, CRITICAL, 100, NOW, others=(part,))])
+
+
+def test_what_joins_a_silenced_case_is_told_though_both_end_in_one_turn(house):
+    part = incident("loss_spike", Severity.WARNING)
+    house.silence("kl_blowup")
+    house.telling.post([Page(Reason.OPENED, WARNING, 100, NOW)])
+
+    assert house.telling.post([Page(Reason.UPDATED, WARNING, 101, NOW, others=(part,))])
+    assert house.told() == [("opened", "warning")]
+
+
+def test_a_case_that_rests_is_not_told_late(house):
+    house.silence(seconds=60.0)
+    house.tell(Reason.OPENED)
+    house.now += 61
+
+    assert house.pay(replace(CRITICAL, state=State.RESOLVED)) == 0
+    assert house.pay(CRITICAL) == 1
+
+
+def test_what_joined_while_pages_were_withheld_is_told_as_that(house):
+    part = incident("loss_spike")
+    house.tell(Reason.OPENED)
+    house.silence(seconds=60.0)
+    assert not house.telling.post([Page(Reason.JOINED, CRITICAL, 101, NOW, others=(part,))])
+    house.now += 61
+    house.telling.look()
+    due = house.telling.due(lambda: [Page(Reason.OPENED, CRITICAL, 100, NOW, others=(part,))])
+    house.telling.pay(due)
+
+    assert house.told() == [("opened", "critical"), ("joined", "critical")]

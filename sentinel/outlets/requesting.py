@@ -48,6 +48,10 @@ class RefusedError(RuntimeError):
     """Why nothing can be asked of the run, as the end of a sentence."""
 
 
+_TURNED = (Reason.OPENED, Reason.WORSENED)
+"""With which a case turns critical; of what else is told of it nobody need act."""
+
+
 @dataclass
 class Pace:
     """How fast the run goes, by the beats seen at the last looks."""
@@ -141,7 +145,7 @@ class Requesting:
         if not self.deeds or page.incident.severity is not Severity.CRITICAL:
             return False
         every = (page.incident, *page.others)
-        if page.reason is Reason.RESOLVED or not ENDINGS.isdisjoint(i.key.detector for i in every):
+        if page.reason not in _TURNED or not ENDINGS.isdisjoint(i.key.detector for i in every):
             return False
         quiet = self._quiet()
         silenced = all(quiet.silence_of(each.key.detector) is not None for each in every)

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from sentinel.engine import Verdict
 from sentinel.finding import Severity
-from sentinel.incident import Incident, Page, Reason, Tier
+from sentinel.incident import Incident, Page, Reason, State, Tier
 from sentinel.outlets import outbox, page_text, silences
 from sentinel.outlets.silences import Ack, Quiet
 from sentinel.record import WHOLE_RUN, Event
@@ -84,7 +84,7 @@ class Telling:
             return []
         now = {page.incident.name: page for page in standing()}
         told = (_late(page, now[name]) for name, page in self.owed.items() if name in now)
-        return [page for page in told if not (self._hushes(page) or self._in_hand(page))]
+        return [page for page in told if _fires(page) and not self._kept_back(page)]
 
     def pay(self, pages: Iterable[Page]) -> None:
         """Queue what was due."""
@@ -94,33 +94,31 @@ class Telling:
 
     def _post(self, page: Page) -> bool:
         incident = page.incident
-        if incident.severity is Severity.INFO or page.reason is Reason.UPDATED:
+        if incident.severity is Severity.INFO:
             return False
         waiting = self.owed.get(incident.name)
         hushed = self.history or self._hushes(page)
         if page.reason is Reason.RESOLVED:
             self._forget(page)
             # Whoever was never told of it need not hear that it is over.
-            return False if hushed or waiting is not None else self._queue(page)
-        if page.reason is Reason.NAMED and (hushed or waiting is not None):
-            # What is told late is told with all that is known by then.
+            return not hushed and waiting is None and self._queue(page)
+        if waiting is not None:
+            page = replace(page, reason=waiting.reason)
+        elif page.reason is Reason.UPDATED or (hushed and page.reason is Reason.NAMED):
             return False
-        if waiting is not None and waiting.reason is Reason.OPENED:
-            page = replace(page, reason=Reason.OPENED)
         if hushed:
             return self._owe(page)
-        if self._in_hand(page):
+        if self.quiet.in_hand(_all(page)):
             return False
         self._forget(page)
         return self._queue(page)
 
+    def _kept_back(self, page: Page) -> bool:
+        return self._hushes(page) or self.quiet.in_hand(_all(page))
+
     def _hushes(self, page: Page) -> bool:
         """Whether nobody is to be told of any incident of the page."""
         return all(self.quiet.hushes(each.key.detector) for each in _all(page))
-
-    def _in_hand(self, page: Page) -> bool:
-        """Whether somebody has it in hand, by any of its incidents, as it is now."""
-        return any(self.quiet.ack_of(each) is not None for each in _all(page))
 
     def _queue(self, page: Page) -> bool:
         told = self._softened(page)
@@ -156,10 +154,13 @@ def _all(page: Page) -> tuple[Incident, ...]:
     return (page.incident, *page.others)
 
 
+def _fires(page: Page) -> bool:
+    return any(each.state is State.FIRING for each in _all(page))
+
+
 def _late(owed: Page, now: Page) -> Page:
     note = f"Withheld at step {owed.step}, and told now that nothing keeps it back."
-    reason = owed.reason if owed.reason is Reason.WORSENED else Reason.OPENED
-    return replace(now, reason=reason, step=owed.step, time=owed.time, notes=(note,))
+    return replace(now, reason=owed.reason, step=owed.step, time=owed.time, notes=(note,))
 
 
 def _acknowledged(ack: Ack) -> str:

@@ -27,7 +27,11 @@ _LIGHTS = {
     Severity.WARNING: ":large_orange_circle:",
     Severity.INFO: ":large_blue_circle:",
 }
-_TURNS = {Reason.WORSENED: "WORSE, now ", Reason.NAMED: "Cause found, still "}
+_TURNS = {
+    Reason.WORSENED: "WORSE, now ",
+    Reason.JOINED: "More of it, still ",
+    Reason.NAMED: "Cause found, still ",
+}
 _RESOLVED = ":white_check_mark:"
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "\uff20", "`": "\u02cb"}
 _SENTENCE, _FIELD, _NAME, _TITLE, _WORD = 1500, 200, 60, 44, 40
@@ -113,7 +117,7 @@ def _headline(page: Page) -> str:
 
 
 def _sentence(page: Page) -> str:
-    summary = _safe(page.incident.finding.summary, _SENTENCE)
+    summary = _safe(page.news.finding.summary, _SENTENCE)
     if page.reason is Reason.RESOLVED:
         return f"Over since step {page.step}. It was: {summary}"
     if page.diagnosis is None:

@@ -184,7 +184,7 @@ def _labels(incident: Incident) -> dict[str, str]:
 
 
 def _annotations(page: Page) -> dict[str, str]:
-    summary = page.incident.finding.summary
+    summary = page.news.finding.summary
     if page.diagnosis is None:
         return {"summary": summary, "description": page.remedy}
     return {
