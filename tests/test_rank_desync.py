@@ -3,23 +3,12 @@
 from dataclasses import replace
 from random import Random
 
-from sentinel.combine import Said, combine
+from lockstep import together as told
+
 from sentinel.detectors.rank_desync import RankDesync
 from sentinel.finding import Calm, Finding, Severity
-from sentinel.record import Event, Record
+from sentinel.record import Event
 from sentinel.testing import event, first_finding, show
-
-
-def told(step, **by_rank):
-    """The run's record of one step from each rank's value: `told(3, grad_norm=[1.0, 1.0])`."""
-    count = len(next(iter(by_rank.values())))
-    said = {}
-    for rank in range(count):
-        values = {name: values[rank] for name, values in by_rank.items()}
-        record = Record("run", rank, step, float(step), values=values, beat=step)
-        said[rank] = Said(record)
-        said[rank].add(record)
-    return combine(Event.STEP, said, (), world=count)
 
 
 def norms(count, onset, factor, ranks=4):
