@@ -103,7 +103,7 @@ def test_a_person_reads_cause_evidence_and_remedy():
     assert "It is so." in shown(told("", 500, case="a"))
 
 
-def test_a_name_that_is_found_after_the_page_is_told_once():
+def test_a_cause_that_is_another_than_was_paged_is_told_once():
     told_of = Exposition(Tally(), {})
     told_of.take(concluded())
     console = Console(file=io.StringIO(), width=100)
@@ -111,9 +111,11 @@ def test_a_name_that_is_found_after_the_page_is_told_once():
     (case,) = told_of.state()["cases"]
 
     telling.progress({"cases": [case]})
+    telling.arrived(replace(told("", 500), case=case["name"]))
+    telling.progress({"cases": [case]})
     assert "What is behind it" not in console.file.getvalue(), "its page is still to come"
 
-    telling.arrived(replace(told("", 500), case=case["name"]))
+    telling.arrived(replace(told("weak_kl_term", 500), case=case["name"]))
     telling.progress({"cases": [case]})
     telling.progress({"cases": [case]})
     text = console.file.getvalue()
