@@ -48,7 +48,7 @@ def _told() -> Verdict:
     )
     diagnosis = Diagnosis("any", "any", 1.0, None, (), "Do.")
     page = Page(Reason.OPENED, incident, 1, 1.0, diagnosis=diagnosis)
-    return Verdict(Record("run", WHOLE_RUN, 1, 1.0, Event.TICK), pages=(page,), told=(page,))
+    return Verdict(Record("run", WHOLE_RUN, 1, 1.0, Event.PHASE), pages=(page,), told=(page,))
 
 
 def _records() -> Iterator[Record]:

@@ -22,15 +22,23 @@ class Launched:
     launch: Launch | None = None
     told: Launch | None = None
     """The launch whose end was told."""
+    final: bool = False
+    """The launcher was gone before it was read: it will say no more."""
 
     def look(self) -> None:
         """See whether it has ended."""
+        known = self.launch
+        gone = None if known is None or known.process.alive() else known.process
         self.launch = read(self.run)
+        self.final = self.launch is not None and self.launch.process == gone
 
     @property
     def running(self) -> bool:
-        """Whether the command is under way: ranks may still begin."""
-        return self.launch is not None and self.launch.running
+        """Whether the command is under way, or its launcher may have said how it ended since."""
+        launch = self.launch
+        if launch is None or launch.ended is not None:
+            return False
+        return launch.process.alive() or not self.final
 
     def alone(self, ranks: Sequence[Rank]) -> bool:
         """Whether the command ended before any rank of its own began."""
@@ -82,7 +90,7 @@ class Launched:
         launch = self.launch
         if launch is None or not all(_of(launch, rank) for rank in ranks):
             return tick
-        if launch.running:
+        if self.running:
             return replace(tick, facts={**tick.facts, "launcher": "running"})
         failure = {}
         if launch.failed and "cause" not in tick.facts and all(rank.ended for rank in ranks):

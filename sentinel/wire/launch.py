@@ -35,11 +35,6 @@ class Launch:
     code: int = 0
 
     @property
-    def running(self) -> bool:
-        """Whether the command is still under way, as far as its launcher could say."""
-        return self.ended is None and self.process.alive()
-
-    @property
     def failed(self) -> bool:
         """Whether it ended otherwise than well, or by a person's interrupt."""
         return self.ended is not None and self.code not in {0, INTERRUPTED}
