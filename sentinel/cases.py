@@ -155,14 +155,15 @@ class CaseBook:
         run.hear(record)
         if not news:
             return ()
-        reasons: dict[int, Reason] = {}
+        joined: list[Case | None] = []
         for new in news:
             over = isinstance(new, Page) and new.reason is Reason.RESOLVED
             incident = new.incident if isinstance(new, Page) else new
-            case, reason = self._place(run, incident, over=over)
-            if case is not None and reason is not None:
-                reasons.setdefault(id(case), reason)
-        turns = [(case, self._turn(run, case, reasons.get(id(case)))) for case in run.open]
+            joined.append(self._place(run, incident, over=over))
+        turns = [
+            (case, self._turn(run, case, joined=any(case is each for each in joined)))
+            for case in run.open
+        ]
         run.open = [case for case, reason in turns if reason is not Reason.RESOLVED]
         told = ((case, reason) for case, reason in turns if reason is not None)
         return tuple(case.page(reason, record.step, record.time) for case, reason in told)
@@ -174,27 +175,24 @@ class CaseBook:
                 lead = next(iter(case.incidents.values()))
                 yield case.page(Reason.OPENED, lead.opened_step, lead.opened_time)
 
-    def _place(
-        self, run: RunCases, incident: Incident, *, over: bool
-    ) -> tuple[Case | None, Reason | None]:
-        """The case of an incident that moved, and the reason to tell of it, if there is one."""
+    def _place(self, run: RunCases, incident: Incident, *, over: bool) -> Case | None:
+        """Put an incident that moved where it belongs; the case that it joined, if it did."""
         name = incident.name
         case = next((case for case in run.open if name in case.incidents), None)
         if case is not None:
             case.incidents[name] = incident
             case.over |= {name} if over else set()
-            return case, None
+            return None
         if over or incident.severity is Severity.INFO:
             run.note(incident)
-            return None, None
+            return None
         run.noted.pop(name, None)
         case = self._home(run, incident)
-        if case is not None:
+        if case is None:
+            run.open.append(Case({name: incident}, run.steps, incident.severity))
+        else:
             case.join(incident, run.steps)
-            return case, Reason.UPDATED
-        case = Case({name: incident}, run.steps, incident.severity)
-        run.open.append(case)
-        return case, Reason.OPENED
+        return case
 
     def _home(self, run: RunCases, incident: Incident) -> Case | None:
         """The newest open case to which this incident belongs."""
@@ -213,7 +211,7 @@ class CaseBook:
             return False
         return len(both) == 1 or any(both <= cause.explains for cause in self.causes.values())
 
-    def _turn(self, run: RunCases, case: Case, reason: Reason | None) -> Reason | None:
+    def _turn(self, run: RunCases, case: Case, *, joined: bool) -> Reason | None:
         """Diagnose a case anew, and say why people are to be told of it, if they are."""
         if case.over.issuperset(case.incidents):
             return Reason.RESOLVED
@@ -222,18 +220,18 @@ class CaseBook:
         # What is noted beside a case is evidence for what may be behind it, and for nothing else.
         behind = {name: each for name, each in self.causes.items() if known & each.explains}
         case.diagnosis = diagnose(run.scene(case), behind) or before
-        said = self._said(case, reason)
+        said = self._said(case)
         if said is not None:
             case.heard |= known
             case.named = case.diagnosis is not None
             return said
-        return Reason.UPDATED if reason is not None or case.diagnosis != before else None
+        return Reason.UPDATED if joined or case.diagnosis != before else None
 
-    def _said(self, case: Case, reason: Reason | None) -> Reason | None:
+    def _said(self, case: Case) -> Reason | None:
         """Why people are to be told of a case as it is now; None where they know enough of it."""
         louder = case.grow_louder()
-        if reason is Reason.OPENED:
-            return reason
+        if not case.heard:
+            return Reason.OPENED
         if louder:
             return Reason.WORSENED
         cause = None if case.diagnosis is None else self.causes.get(case.diagnosis.cause)

@@ -136,6 +136,11 @@ class Page:
         return f"{self.incident.name}:{self.reason.value}{suffix.get(self.reason, '')}"
 
     @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """All that it tells of, the first of them first."""
+        return (self.incident, *self.others)
+
+    @property
     def news(self) -> Incident:
         """The incident whose words say why it is sent: the newest of a case that was joined."""
         joined = self.reason is Reason.JOINED and self.others
@@ -163,7 +168,7 @@ class Page:
 
     @property
     def _began(self) -> tuple[int, int | None]:
-        known = [(each.onset_step, each.last_good_step) for each in (self.incident, *self.others)]
+        known = [(each.onset_step, each.last_good_step) for each in self.incidents]
         if self.diagnosis is not None:
             dated = [clue.step for clue in self.diagnosis.evidence if clue.step is not None]
             known += [(step, self.diagnosis.last_good_step) for step in dated]
@@ -223,7 +228,8 @@ class IncidentBook:
         known.severity = min(before, loud, key=lambda severity: severity.order)
         back = known.state is State.RESOLVED
         if back:
-            _reopen(known)
+            known.state, known.flaps = State.FIRING, known.flaps + 1
+            known.resolved_step = known.resolved_time = None
         if known.state is State.PENDING:
             return self._fire(known, record) if known.findings >= self.patience else None
         if known.severity is not before:
@@ -286,12 +292,6 @@ def last_before(onset: int, saves: Iterable[int]) -> int | None:
     200
     """
     return next((step for step in reversed(tuple(saves)) if step < onset), None)
-
-
-def _reopen(known: Incident) -> None:
-    known.state = State.FIRING
-    known.resolved_step = known.resolved_time = None
-    known.flaps += 1
 
 
 def _page(reason: Reason, incident: Incident, record: Record) -> Page:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from sentinel.diagnosis import Diagnosis
-from sentinel.incident import Incident, Page, Reason
+from sentinel.incident import Page, Reason
 
 Plain = dict[str, Any]
 
@@ -55,14 +55,9 @@ def case_of(page: Page) -> Plain:
         "resolved_step": lead.resolved_step if page.reason is Reason.RESOLVED else None,
         "remedy": page.remedy,
         "last_good_step": page.last_good_step,
-        "incidents": [each.name for each in members(page)],
+        "incidents": [each.name for each in page.incidents],
         "diagnosis": None if page.diagnosis is None else plain(page.diagnosis),
     }
-
-
-def members(page: Page) -> tuple[Incident, ...]:
-    """All incidents that a page tells of, the first of them first."""
-    return (page.incident, *page.others)
 
 
 def plain(diagnosis: Diagnosis) -> Plain:

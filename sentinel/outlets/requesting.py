@@ -144,7 +144,7 @@ class Requesting:
     def _wanted(self, page: Page) -> bool:
         if not self.deeds or page.incident.severity is not Severity.CRITICAL:
             return False
-        every = (page.incident, *page.others)
+        every = page.incidents
         if page.reason not in _TURNED or not ENDINGS.isdisjoint(i.key.detector for i in every):
             return False
         quiet = self._quiet()

@@ -175,7 +175,7 @@ class Standing:
         return [
             page
             for page in self.cases.values()
-            if any(each.name in self.open for each in (page.incident, *page.others))
+            if any(each.name in self.open for each in page.incidents)
         ]
 
     @property

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from sentinel.engine import Verdict
 from sentinel.finding import Severity
-from sentinel.incident import Incident, Page, Reason, State, Tier
+from sentinel.incident import Page, Reason, State, Tier
 from sentinel.outlets import outbox, page_text, silences
 from sentinel.outlets.silences import Ack, Quiet
 from sentinel.record import WHOLE_RUN, Event
@@ -108,21 +108,21 @@ class Telling:
             return False
         if hushed:
             return self._owe(page)
-        if self.quiet.in_hand(_all(page)):
+        if self.quiet.in_hand(page.incidents):
             return False
         self._forget(page)
         return self._queue(page)
 
     def _kept_back(self, page: Page) -> bool:
-        return self._hushes(page) or self.quiet.in_hand(_all(page))
+        return self._hushes(page) or self.quiet.in_hand(page.incidents)
 
     def _hushes(self, page: Page) -> bool:
         """Whether nobody is to be told of any incident of the page."""
-        return all(self.quiet.hushes(each.key.detector) for each in _all(page))
+        return all(self.quiet.hushes(each.key.detector) for each in page.incidents)
 
     def _queue(self, page: Page) -> bool:
         told = self._softened(page)
-        acks = (self.quiet.acks.get(each.name) for each in _all(page))
+        acks = (self.quiet.acks.get(each.name) for each in page.incidents)
         known = next((ack for ack in acks if ack is not None), None)
         if known is not None:
             told = replace(told, notes=(*told.notes, _acknowledged(known)))
@@ -150,12 +150,8 @@ class Telling:
             self.connection.execute("delete from owed where incident = ?", [page.incident.name])
 
 
-def _all(page: Page) -> tuple[Incident, ...]:
-    return (page.incident, *page.others)
-
-
 def _fires(page: Page) -> bool:
-    return any(each.state is State.FIRING for each in _all(page))
+    return any(each.state is State.FIRING for each in page.incidents)
 
 
 def _late(owed: Page, now: Page) -> Page:
