@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 from ailing import norm_run, records
+from louder import first_loud
 
 from sentinel.detectors.grad_explosion import GradExplosion
 from sentinel.finding import Calm, Finding, Severity
@@ -21,13 +22,7 @@ def told(norms):
 
 
 def loud(series):
-    """The first record that is found worth a word to people, and what was found."""
-    detector = GradExplosion()
-    for record in series:
-        opinion = show(detector, record)
-        if isinstance(opinion, Finding) and opinion.severity is None:
-            return record, opinion
-    return None, None
+    return first_loud(GradExplosion(), series)
 
 
 def test_a_norm_that_rises_and_stays_is_a_warning_within_six_points():

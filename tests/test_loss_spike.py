@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 from ailing import loss_run
+from louder import first_loud
 
 from sentinel.detectors.loss_spike import LossSpike
 from sentinel.finding import Calm, Finding, Severity
@@ -21,13 +22,7 @@ def told(loss, **more):
 
 
 def loud(records):
-    """The first record that is found worth a word to people, and what was found."""
-    detector = LossSpike()
-    for record in records:
-        opinion = show(detector, record)
-        if isinstance(opinion, Finding) and opinion.severity is None:
-            return record, opinion
-    return None, None
+    return first_loud(LossSpike(), records)
 
 
 def test_two_losses_of_three_at_over_twice_the_usual_are_a_warning():
