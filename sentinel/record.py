@@ -63,6 +63,7 @@ class Record:
     and may stand still or go back when the trainer is wrong. `beat` is the rank's own count of
     steps in this attempt: it only grows, and is what ranks are aligned by. `time` is in seconds
     since the epoch. `facts` hold what numbers cannot say. `spread` is filled on combined records.
+    `sequence` numbers what one rank says, 0 where nobody does: it tells a word from its repetition.
     """
 
     run: str
@@ -75,3 +76,4 @@ class Record:
     spread: Mapping[str, Spread] = field(default_factory=dict)
     attempt: int = 0
     beat: int = 0
+    sequence: int = field(default=0, compare=False)

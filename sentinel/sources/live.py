@@ -17,6 +17,7 @@ from sentinel.record import Event, Record
 from sentinel.sources.launched import Launched
 from sentinel.sources.roll_call import Rank, roll_call
 from sentinel.tally import Tally
+from sentinel.wire.identity import Identity
 from sentinel.wire.layout import DROP_REASONS, ERRORS_BEFORE_OFF
 from sentinel.wire.pack import PayloadError, Unpacker
 from sentinel.wire.places import remember, rings
@@ -90,6 +91,12 @@ class LiveSource:
         return max((rank.header.identity.attempt for rank in self.ranks.values()), default=-1)
 
     @property
+    def first(self) -> Identity | None:
+        """The lowest rank on this node, of the newest attempt; None before any rank was seen."""
+        current = [rank.header.identity for rank in self._current()]
+        return min(current, key=lambda who: who.local_rank, default=None)
+
+    @property
     def ended(self) -> bool:
         """Whether every rank of the newest attempt has ended, and the command that began them."""
         if self.launched.running:
@@ -160,8 +167,8 @@ class LiveSource:
         for reason, count in (("overrun", batch.lost), ("corrupt", batch.corrupt)):
             if count:
                 self.tally.add("sentinel_dropped_records_total", reason, count)
-        for payload in batch.payloads:
-            record = self._unpack(rank, payload)
+        for payload, sequence in zip(batch.payloads, batch.sequences, strict=True):
+            record = self._unpack(rank, payload, sequence)
             if record is not None:
                 yield record
         self._account(rank)
@@ -171,9 +178,9 @@ class LiveSource:
             rank.ended_at = now
             yield self._obituary(rank, now)
 
-    def _unpack(self, rank: Rank, payload: bytes) -> Record | None:
+    def _unpack(self, rank: Rank, payload: bytes, sequence: int) -> Record | None:
         try:
-            record = rank.unpacker.unpack(payload)
+            record = rank.unpacker.unpack(payload, sequence)
         except PayloadError:
             self.tally.add("sentinel_dropped_records_total", "payload")
             return None

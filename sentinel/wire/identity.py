@@ -15,6 +15,7 @@ from pathlib import Path
 from zlib import crc32
 
 from sentinel.wire import places
+from sentinel.wire.meeting import Meeting, meeting
 from sentinel.wire.process import Process
 
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -40,6 +41,7 @@ class Identity:
     world_size: int = 1
     local_world_size: int = 1
     host: str = ""
+    meeting: Meeting = Meeting()
 
 
 def identify(name: str | None = None, environ: Mapping[str, str] | None = None) -> Identity:
@@ -54,26 +56,63 @@ def identify(name: str | None = None, environ: Mapping[str, str] | None = None) 
     rank = _number(environ, _RANK)
     world = max(1, _number(environ, _WORLD, 1)) if _given(environ, _RANK) else 1
     local_world = min(world, max(1, _number(environ, _LOCAL_WORLD, world)))
-    run = environ.get("SENTINEL_RUN_ID") or derived(name, environ, alone=local_world == 1)
+    place = meeting(environ)
+    run = _given_id(environ, place, rank) or derived(name, environ, alone=local_world == 1)
     start = _number(environ, ("TORCHELASTIC_RESTART_COUNT",))
     return Identity(
         run=places.checked(run),
-        attempt=first_free_attempt(run, rank, start),
+        attempt=first_free_attempt(run, rank, start, sharers=local_world, world=world),
         rank=rank,
         local_rank=_number(environ, _LOCAL_RANK, rank if local_world == world else 0),
         world_size=world,
         local_world_size=local_world,
         host=os.uname().nodename,
+        meeting=place if local_world < world else Meeting(),
     )
 
 
-def first_free_attempt(run: str, rank: int, start: int = 0) -> int:
-    """The first attempt from `start` on of which that rank left no trace."""
-    taken = {path.name for path in places.rings(run)} | places.remembered(run)
-    attempt = start
-    while places.ring_name(attempt, rank) in taken:
-        attempt += 1
-    return attempt
+def _given_id(environ: Mapping[str, str], place: Meeting, rank: int) -> str:
+    """The id a person gave, with the node's name behind it on all nodes but the first.
+
+    Nodes often share a home directory, and each keeps a run of its own there. Whoever was started
+    by `sentinel run` was given an id by the launcher of its node.
+    """
+    given = environ.get("SENTINEL_RUN_ID", "")
+    elsewhere = place.node > 0 and rank > 0 and "SENTINEL_LAUNCHED" not in environ
+    return f"{given}.{_slug(os.uname().nodename)}" if given and elsewhere else given
+
+
+def first_free_attempt(
+    run: str, rank: int, start: int = 0, *, sharers: int = 1, world: int = 1
+) -> int:
+    """The attempt from `start` on that this rank is part of: one in which it left no trace.
+
+    One that had all its `sharers` on this node, or was of a world of another size, is over once
+    they are gone: an elastic restart may give this node other ranks, or more of them.
+    """
+    rings = places.rings(run)
+    taken = {path.name for path in rings} | places.remembered(run)
+    attempt = max([start, *map(places.attempt_of, taken)])
+    there = [name for name in taken if places.attempt_of(name) == attempt]
+    if places.ring_name(attempt, rank) in there:
+        return attempt + 1
+    found = [_writer(path) for path in rings if path.name in there]
+    done = len(there) >= sharers or any(size != world for _, size in found)
+    gone = not any(process.alive() for process, _ in found)
+    return attempt + 1 if there and done and gone else attempt
+
+
+def _writer(ring: Path) -> tuple[Process, int]:
+    """The process that writes to a ring, and the size of its world."""
+    from sentinel.wire.layout import HEADER_SIZE, parse  # noqa: PLC0415 - it needs `Identity`
+
+    try:
+        with ring.open("rb") as file:
+            header = parse(file.read(HEADER_SIZE))
+    except (OSError, ValueError):
+        # Of one that is just being made nothing can be said but that somebody lives.
+        return Process.me(), 0
+    return header.process, header.identity.world_size
 
 
 def derived(name: str | None, environ: Mapping[str, str], *, alone: bool) -> str:

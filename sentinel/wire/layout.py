@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 
 from sentinel.wire.identity import Identity
+from sentinel.wire.meeting import Meeting
 from sentinel.wire.process import Process
 
 MAGIC = b"SNTLRING"
@@ -136,4 +137,5 @@ def parse(page: bytes) -> Header:
 # It is asked of every ring many times a second, and never changes.
 @lru_cache(maxsize=1024)
 def _identity(text: bytes) -> Identity:
-    return Identity(**json.loads(text))
+    told = json.loads(text)
+    return Identity(**{**told, "meeting": Meeting(**told.get("meeting", {}))})

@@ -114,14 +114,17 @@ class Unpacker:
     attempt: int
     rank: int
     names: dict[str, list[str]] = field(default_factory=dict)
+    sequence: int = 0
+    """Number of the frame under way."""
 
-    def unpack(self, payload: bytes) -> Record | None:
-        """The record, or None for a payload that only brings names.
+    def unpack(self, payload: bytes, sequence: int = 0) -> Record | None:
+        """The record, or None for a payload that only brings names; `sequence` is its frame's.
 
         Raises UnknownSchemaError where the names are not known, PayloadError for anything that is
         not a record.
         """
         kind = payload[:1]
+        self.sequence = sequence
         try:
             if kind == VALUES:
                 return self._values(payload)
@@ -175,4 +178,5 @@ class Unpacker:
             facts=facts or {},
             attempt=self.attempt,
             beat=moment.beat,
+            sequence=self.sequence,
         )

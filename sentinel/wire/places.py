@@ -55,6 +55,16 @@ def ring_name(attempt: int, rank: int) -> str:
     return f"{attempt}-{rank}.ring"
 
 
+def attempt_of(name: str) -> int:
+    """The attempt that a ring of that file name is of; -1 for any other file.
+
+    >>> attempt_of("2-15.ring"), attempt_of("agent.lock")
+    (2, -1)
+    """
+    match = _RING.fullmatch(name)
+    return int(match[1]) if match else -1
+
+
 def rings(run_id: str) -> list[Path]:
     """Every ring of a run, by attempt, then rank. Creates nothing."""
     found: list[tuple[int, int, Path]] = []

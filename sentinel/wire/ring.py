@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
@@ -67,6 +68,8 @@ class Batch:
     cursor: Cursor
     lost: int = 0
     corrupt: int = 0
+    sequences: Sequence[int] = ()
+    """The number of each payload's frame."""
 
 
 class RingWriter:
@@ -219,11 +222,13 @@ class RingReader:
     def read(self, cursor: Cursor) -> Batch:
         """Everything written after `cursor`."""
         payloads: list[bytes] = []
+        sequences: list[int] = []
         lost = corrupt = 0
         while cursor.position < (end := self._words[WORD_POSITION]):
             payload, after = self._frame(cursor.position, end)
             if after.sequence == cursor.sequence + 1:
                 payloads.append(payload)
+                sequences.append(after.sequence)
                 cursor = after
                 continue
             overrun = self._overrun(cursor.position)
@@ -235,7 +240,7 @@ class RingReader:
             missing = found.sequence - cursor.sequence
             lost, corrupt = lost + missing * overrun, corrupt + missing * (not overrun)
             cursor = found
-        return Batch(payloads, cursor, lost, corrupt)
+        return Batch(payloads, cursor, lost, corrupt, sequences)
 
     def close(self) -> None:
         """Let go of the memory."""
