@@ -24,6 +24,9 @@ OPEN_STEPS = 4096
 REMEMBERED = 256
 """Closed steps whose signals are remembered, so that late words on others are still judged."""
 
+OVER = frozenset({"finished", "failed", "died"})
+"""States of which a TICK tells once no rank is left."""
+
 _TURN = {Event.STEP: 0, Event.EVAL: 1}
 """Events that ranks are waited for in, and which of one beat closes first."""
 
@@ -78,13 +81,13 @@ class Aligner:
     pace: float = 0.0
     """Seconds between the last two steps."""
     saved: int = -1
+    last_word: Record | None = None
+    """By which all ranks heard of had ended, while there may be others still to be heard."""
 
     def feed(self, record: Record) -> Iterator[Record]:
         """Take one record in; yield it, then the combined records it completes, in order."""
         if record.event is Event.TICK:
-            self.now = record.time
-            yield from self._close_ready()
-            yield record
+            yield from self._tick(record)
             return
         if record.rank == WHOLE_RUN:
             # Of a log that is followed: it is the run's already.
@@ -109,12 +112,21 @@ class Aligner:
         elif record.event is not Event.SAMPLE:
             yield replace(record, rank=WHOLE_RUN)
 
+    def _tick(self, record: Record) -> Iterator[Record]:
+        self.now = record.time
+        yield from self._close_ready()
+        if record.facts.get("state") in OVER or self._all_here():
+            yield from self._conclude()
+        yield record
+
     def _start(self, record: Record) -> Iterator[Record]:
         if record.attempt > self.attempt:
+            yield from self._conclude()
             yield from self._close_all()
             self._forget(record.attempt)
             yield replace(record, rank=WHOLE_RUN)
         self.started.add(record.rank)
+        self.last_word = None
         # A command that failed before any rank began was told of in this rank's name.
         self.ended.pop(record.rank, None)
         self.declared = max(self.declared, int(record.values.get("local_world_size", 1)))
@@ -139,8 +151,17 @@ class Aligner:
         self.ended.setdefault(record.rank, dict(record.facts))
         yield from self._close_ready()
         if self.started <= self.ended.keys():
+            self.last_word = record
+            # Of a short run one rank is read to its end before another is heard at all.
+            if self._all_here():
+                yield from self._conclude()
+
+    def _conclude(self) -> Iterator[Record]:
+        """Tell how the run ended, if it did and that was not told."""
+        if self.last_word is not None:
+            last, self.last_word = self.last_word, None
             yield from self._close_all()
-            yield self._ending(record)
+            yield self._ending(last)
 
     def _ending(self, last: Record) -> Record:
         # The first rank to fall is the cause; those after it were taken along.

@@ -30,8 +30,8 @@ def stop(rank, outcome="finished", *, beat=9):
     return Record("run", rank, beat, 200.0, Event.STOP, facts={"outcome": outcome}, beat=beat)
 
 
-def tick(time):
-    return Record("run", WHOLE_RUN, 0, time, Event.TICK)
+def tick(time, **facts):
+    return Record("run", WHOLE_RUN, 0, time, Event.TICK, facts=facts)
 
 
 def fed(aligner, *records):
@@ -170,6 +170,23 @@ def test_the_run_ends_when_all_have_and_the_first_to_fall_is_the_cause():
     *_, last = fed(aligner, stop(0, "died"), stop(2, "died"))
     assert last.event is Event.STOP
     assert last.facts == {"outcome": "exception", "ranks": "1"}
+
+
+def test_a_short_run_is_not_over_with_the_rank_that_is_read_first():
+    aligner = started(0, of=2)
+
+    assert fed(aligner, step(0, 1), stop(0), start(1), step(1, 1, loss=3.0)) == []
+    closed, last = fed(aligner, stop(1), tick(101.0, state="finished"))
+    assert (closed.values["loss"], last.event) == (2.0, Event.STOP)
+
+
+def test_a_run_is_over_once_nobody_is_left_though_some_were_never_heard():
+    aligner = started(0, of=2)
+
+    assert fed(aligner, step(0, 1), stop(0), tick(101.0, state="running")) == []
+    told = fed(aligner, tick(101.5, state="failed"))
+    assert [r.event for r in told] == [Event.STEP, Event.STOP]
+    assert fed(aligner, tick(102.0, state="failed")) == []
 
 
 def test_a_restart_closes_what_was_open_and_begins_anew():
