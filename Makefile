@@ -5,7 +5,7 @@ PY := .venv/bin/python
 SOAK_MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench generate soak clean ready-demo ready-test
+.PHONY: help demo test test-nodes lint bench generate soak clean ready-demo ready-test
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ test: ready-test ## Everything that must hold: style, types, generated files, te
 	$(PY) scripts/missing_programs.py || wrong="$$wrong programs"; \
 	$(PY) -m pytest -rfEs || wrong="$$wrong tests"; \
 	$(verdict)
+
+test-nodes: ready-test ## Nodes as network namespaces on this machine, for root: links cut, nodes killed
+	@$(PY) -m pytest -m nodes -rfEs tests/cluster
 
 lint: ready-test ## Style, types and generated files only
 	@$(static); $(verdict)

@@ -1,0 +1,97 @@
+"""Jobs: one training over several hosts, let on from gate to gate, and what it ended with."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hosts import HERE, PATIENCE, Host
+from ranks import until
+
+
+def free_port() -> int:
+    """One that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Job:
+    """A training of `ranks` ranks on each host, with the variables of that kind of launcher.
+
+    Every rank takes `steps` steps, `every` seconds apart, and waits at each of the `gates` until it
+    is opened. `unwatched` hosts run it without sentinel.
+    """
+
+    folder: Path
+    hosts: Sequence[Host]
+    steps: int
+    every: float = 0.02
+    gates: Sequence[int] = ()
+    ranks: int = 2
+    kind: str = "torchrun"
+    name: str = "nodes"
+    script: str = "plain_ranks.py"
+    unwatched: Sequence[Host] = ()
+    port: int = field(default_factory=free_port)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        plan = {"name": self.name, "steps": self.steps, "every": self.every, "gates": self.gates}
+        self.plan = self.folder / "plan.json"
+        self.plan.write_text(json.dumps(plan))
+        self.launchers: dict[Host, subprocess.Popen[bytes]] = {}
+
+    @property
+    def world(self) -> list[int]:
+        """Every rank."""
+        return [*range(self.ranks * len(self.hosts))]
+
+    def of(self, host: Host) -> list[int]:
+        """The ranks on that host."""
+        first = self.ranks * self.hosts.index(host)
+        return [*range(first, first + self.ranks)]
+
+    def start(self) -> Job:
+        """Begin on every host."""
+        for host in self.hosts:
+            self.begin(host)
+        return self
+
+    def begin(self, host: Host) -> None:
+        """Begin on that host."""
+        told = {
+            "kind": self.kind,
+            "node": self.hosts.index(host),
+            "nodes": len(self.hosts),
+            "ranks": self.ranks,
+            "head": self.hosts[0].address,
+            "port": self.port,
+        }
+        more = {"SENTINEL_OFF": "1"} if host in self.unwatched else {}
+        words = (HERE / "node_launcher.py", json.dumps(told), HERE / self.script, self.plan)
+        self.launchers[host] = host.start(sys.executable, *words, **more)
+
+    def at(self, gate: int, ranks: Sequence[int] | None = None) -> None:
+        """Wait until these ranks, or all of them, are at that gate."""
+        there = [self.folder / f"{rank}-at-{gate}" for rank in ranks or self.world]
+        until(lambda: self._broken() or all(path.exists() for path in there), PATIENCE, gate)
+        assert not self._broken(), self.hosts[0].said
+
+    def open(self, *gates: int) -> None:
+        """Let the ranks go on."""
+        for gate in gates:
+            (self.folder / f"open-{gate}").touch()
+
+    def codes(self) -> list[int]:
+        """How the training ended on each host, once it has."""
+        return [self.launchers[host].wait(PATIENCE) for host in self.hosts]
+
+    def _broken(self) -> bool:
+        return any(launcher.poll() for launcher in self.launchers.values())
