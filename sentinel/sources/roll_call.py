@@ -44,8 +44,10 @@ def roll_call(run: str, ranks: list[Rank], now: float) -> Record:
 
     Values: `ranks_running`, `ranks_gone` (died), `ranks_failed` (exception or exit code), and
     `idle_seconds` since any rank last moved a step. Facts: `state`; the ranks `gone`, `failed`
-    and `behind` as comma-separated numbers, and `held` where a signal stops the latter;
-    `cause`, the outcome of the rank that fell first, with what it said of it.
+    and `behind` as comma-separated numbers, how far the latter got as `behind_step` and
+    `behind_at` (steps taken, and the step whose backward pass began), and `held` where a signal
+    stops them; `cause`, the outcome of the rank that fell first, with what it said of it, and
+    `fell_ago`, the seconds since.
     """
     running = [r for r in ranks if not r.ended]
     gone = [r for r in ranks if r.outcome == "died"]
@@ -67,7 +69,7 @@ def roll_call(run: str, ranks: list[Rank], now: float) -> Record:
             "state": _state(ranks),
             "gone": _numbers(gone),
             "failed": _numbers(failed),
-            **_cause(ranks),
+            **_cause(ranks, now),
             **_stragglers(running, now),
         },
         attempt=newest.identity.attempt,
@@ -80,14 +82,14 @@ def _reached(rank: Rank) -> tuple[int, int]:
     return rank.header.last_beat, rank.header.begun
 
 
-def _cause(ranks: list[Rank]) -> dict[str, str]:
+def _cause(ranks: list[Rank], now: float) -> dict[str, str]:
     """The first to fall; noticed together, a death comes before the errors it causes."""
     fallen = [rank for rank in ranks if rank.ended and rank.outcome != "finished"]
     if not fallen:
         return {}
     first = min(fallen, key=lambda rank: (rank.ended_at, rank.outcome != "died"))
     known = {key: first.stop[key] for key in ("exception", "code") if key in first.stop}
-    return {"cause": first.outcome, **known}
+    return {"cause": first.outcome, "fell_ago": f"{max(0.0, now - first.ended_at):.3f}", **known}
 
 
 def _stragglers(running: list[Rank], now: float) -> dict[str, str]:
@@ -101,7 +103,12 @@ def _stragglers(running: list[Rank], now: float) -> dict[str, str]:
     stopped = [rank for rank in still if rank.header.process.stopped()]
     lowest = min(map(_reached, running))
     behind = stopped or [rank for rank in running if _reached(rank) == lowest]
-    facts = {"behind": _numbers(behind), "behind_step": str(behind[0].header.last_step)}
+    least = min(behind, key=_reached)
+    facts = {
+        "behind": _numbers(behind),
+        "behind_step": str(least.header.last_step),
+        "behind_at": ",".join(map(str, _reached(least))),
+    }
     if stopped:
         facts["held"] = "stopped"
     elif len(behind) == len(running):

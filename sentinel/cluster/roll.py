@@ -1,0 +1,156 @@
+"""Roll: the TICKs of all nodes made the one TICK of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sentinel.cluster.machines import joined, measured
+from sentinel.record import WHOLE_RUN, Event, Record
+
+TOGETHER_SECONDS = 1.0
+"""Ranks of several nodes that fell within so little of each other fell together: nodes are heard
+at different times."""
+
+_BEHIND = ("behind", "behind_step", "behind_at", "held", "everyone")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The newest TICK of one node; its attempt is already the run's.
+
+    `ranks` are those that the node has in that attempt. `age` is how long ago it was heard, in
+    seconds. `lost` is whether nothing was heard for too long though its ranks had not ended.
+    """
+
+    tick: Record
+    host: str
+    ranks: tuple[int, ...]
+    age: float
+    lost: bool
+
+    @property
+    def fell(self) -> float:
+        """Seconds since its first rank fell; below 0 where none did."""
+        facts = self.tick.facts
+        return float(facts.get("fell_ago", 0.0)) + self.age if "cause" in facts else -1.0
+
+
+def merged(run: str, told: Sequence[Told], now: float) -> Record:
+    """What a TICK says of all nodes, at `now` in seconds since the epoch.
+
+    Values and facts are those of a single node's, over the nodes of the newest attempt; and values
+    `nodes`, `nodes_lost` and `lost_seconds` since any of the latter was heard, and facts `lost` and
+    `lost_nodes`, the ranks and hosts these are. Ranks of lost nodes count for gone or failed only
+    where that was known before. What is measured of machines is joined over all that is told.
+    Raises ValueError if nothing is.
+    """
+    attempt = max(each.tick.attempt for each in told)
+    current = [each for each in told if each.tick.attempt == attempt]
+    newest = max(current, key=lambda each: each.tick.beat).tick
+    lost = [each for each in current if each.lost]
+    present = [each for each in current if not each.lost]
+    machine, worst = joined([(each.host, measured(each.tick.values)) for each in told])
+    values = {
+        "ranks_running": _sum("ranks_running", present),
+        "ranks_gone": _sum("ranks_gone", current),
+        "ranks_failed": _sum("ranks_failed", current),
+        "idle_seconds": min(_value("idle_seconds", e) + e.age for e in present or lost),
+        "nodes": float(len(current)),
+        "nodes_lost": float(len(lost)),
+        "lost_seconds": min((each.age for each in lost), default=0.0),
+    }
+    facts = {
+        **_fallen(current),
+        **_stragglers(present),
+        "state": _state(present or lost),
+        "lost": ",".join(map(str, sorted(rank for each in lost for rank in _unended(each)))),
+        "lost_nodes": ",".join(sorted({each.host for each in lost})),
+    }
+    return Record(
+        run=run,
+        rank=WHOLE_RUN,
+        step=newest.step,
+        time=now,
+        event=Event.TICK,
+        values={**values, **machine},
+        facts={**facts, **worst},
+        attempt=attempt,
+        beat=newest.beat,
+    )
+
+
+def _value(name: str, each: Told) -> float:
+    return each.tick.values.get(name, 0.0)
+
+
+def _sum(name: str, told: Iterable[Told]) -> float:
+    return sum(_value(name, each) for each in told) + 0.0
+
+
+def _unended(each: Told) -> set[int]:
+    """The ranks of a lost node, but those that were known to have fallen."""
+    return set(each.ranks) - {*_ranks("gone", each), *_ranks("failed", each)}
+
+
+def _ranks(name: str, each: Told) -> list[int]:
+    return [int(rank) for rank in each.tick.facts.get(name, "").split(",") if rank]
+
+
+def _fallen(told: Sequence[Told]) -> dict[str, str]:
+    """What the node of the first to fall says, or any; and who fell, its own before all others."""
+    order = _by_fall(told)
+    first = order[0].tick.facts
+    facts = {name: fact for name, fact in first.items() if name not in _BEHIND}
+    for name in ("gone", "failed"):
+        facts[name] = ",".join(str(rank) for each in order for rank in _ranks(name, each))
+    if order[0].fell >= 0.0:
+        facts["fell_ago"] = f"{order[0].fell:.3f}"
+    if any(each.tick.facts.get("launcher") == "running" for each in told if not each.lost):
+        facts["launcher"] = "running"
+    return facts
+
+
+def _by_fall(told: Sequence[Told]) -> list[Told]:
+    """Those where a rank fell, the first before the others; then those where none did.
+
+    Of ranks that fell together, a death comes before the errors that it causes.
+    """
+    first = max(each.fell for each in told)
+    order = sorted(told, key=lambda each: -each.fell)
+    return sorted(
+        order,
+        key=lambda each: (
+            each.fell < max(0.0, first - TOGETHER_SECONDS),
+            each.tick.facts.get("cause") != "died",
+        ),
+    )
+
+
+def _stragglers(present: Sequence[Told]) -> dict[str, str]:
+    """Who of all running ranks holds the others: stopped ones, else those that got least far."""
+    running = [each for each in present if each.tick.facts.get("behind")]
+    if not running:
+        return {}
+    held = [each for each in running if each.tick.facts.get("held")]
+    lowest = min(map(_reached, running))
+    behind = held or [each for each in running if _reached(each) == lowest]
+    first = min(behind, key=_reached).tick.facts
+    facts = {name: first[name] for name in ("behind_step", "behind_at", "held") if name in first}
+    facts["behind"] = ",".join(
+        str(r) for r in sorted(r for e in behind for r in _ranks("behind", e))
+    )
+    if not held and len(behind) == len(running) and all("everyone" in e.tick.facts for e in behind):
+        facts["everyone"] = "yes"
+    return facts
+
+
+def _reached(each: Told) -> tuple[int, ...]:
+    return tuple(int(count) for count in each.tick.facts.get("behind_at", "0,0").split(","))
+
+
+def _state(told: Sequence[Told]) -> str:
+    states = {each.tick.facts.get("state", "") for each in told}
+    if states & {"running", "starting"}:
+        return "running" if any(each.tick.beat > 0 for each in told) else "starting"
+    return next((state for state in ("died", "failed", "finished") if state in states), "")
