@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hosts import HERE, PATIENCE, Host
+from launchers import COMMANDS
 from ranks import until
 
 
@@ -23,7 +23,9 @@ def free_port() -> int:
 
 @dataclass
 class Job:
-    """A training of `ranks` ranks on each host, with the variables of that kind of launcher.
+    """A training of `ranks` ranks on each host, begun by that kind of launcher.
+
+    `kind` is one of `launchers`, which is run, or one of `node_launcher`, whose words are used.
 
     Every rank takes `steps` steps, `every` seconds apart, and waits at each of the `gates` until it
     is opened. `unwatched` hosts run it without sentinel.
@@ -35,7 +37,7 @@ class Job:
     every: float = 0.02
     gates: Sequence[int] = ()
     ranks: int = 2
-    kind: str = "torchrun"
+    kind: str = "torchelastic"
     name: str = "nodes"
     script: str = "plain_ranks.py"
     unwatched: Sequence[Host] = ()
@@ -66,7 +68,16 @@ class Job:
 
     def begin(self, host: Host) -> None:
         """Begin on that host."""
-        told = {
+        more = {"SENTINEL_OFF": "1"} if host in self.unwatched else {}
+        script = (HERE / self.script, self.plan)
+        if self.kind in COMMANDS:
+            words = (*COMMANDS[self.kind](self, host), *script)
+        else:
+            words = (HERE / "node_launcher.py", json.dumps(self._told(host)), *script)
+        self.launchers[host] = host.python(*words, **more)
+
+    def _told(self, host: Host) -> dict[str, object]:
+        return {
             "kind": self.kind,
             "node": self.hosts.index(host),
             "nodes": len(self.hosts),
@@ -74,9 +85,6 @@ class Job:
             "head": self.hosts[0].address,
             "port": self.port,
         }
-        more = {"SENTINEL_OFF": "1"} if host in self.unwatched else {}
-        words = (HERE / "node_launcher.py", json.dumps(told), HERE / self.script, self.plan)
-        self.launchers[host] = host.start(sys.executable, *words, **more)
 
     def at(self, gate: int, ranks: Sequence[int] | None = None) -> None:
         """Wait until these ranks, or all of them, are at that gate."""

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 
-def torchrun(at):
+def torchelastic(at):
     return {
         **pytorch(at),
         "LOCAL_WORLD_SIZE": at["ranks"],
@@ -31,7 +31,7 @@ def pytorch(at):
     }
 
 
-def deepspeed(at):
+def hostfile(at):
     return {**pytorch(at), "LOCAL_SIZE": at["ranks"], "CROSS_RANK": at["node"]}
 
 
@@ -67,7 +67,7 @@ def mpi(at):
     }
 
 
-KINDS = {each.__name__: each for each in (torchrun, pytorch, deepspeed, ray, slurm, mpi)}
+KINDS = {each.__name__: each for each in (torchelastic, pytorch, hostfile, ray, slurm, mpi)}
 
 
 def main():

@@ -4,6 +4,7 @@ import socket
 import subprocess
 
 import pytest
+from cable import Cable
 from hosts import PATIENCE
 from ranks import until
 
@@ -41,6 +42,30 @@ def test_a_cable_that_is_pulled_parts_two_namespaces_and_heals(cluster):
         assert not reaches(first, second.address, port)
         second.heal()
         until(lambda: reaches(first, second.address, port), PATIENCE, "healed")
+
+
+def test_a_cable_on_loopback_that_is_cut_keeps_what_is_sent_until_it_is_healed():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        Cable(server.getsockname()) as cable,
+        socket.create_connection(("127.0.0.1", cable.port)) as near,
+    ):
+        far, _ = server.accept()
+        far.settimeout(PATIENCE)
+        near.sendall(b"before")
+        assert far.recv(64) == b"before"
+        cable.cut()
+        near.sendall(b"during")
+        far.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            far.recv(64)
+        cable.heal()
+        far.settimeout(PATIENCE)
+        assert far.recv(64) == b"during"
+        far.sendall(b"back")
+        assert near.recv(64) == b"back"
+        far.close()
+        assert near.recv(64) == b""
 
 
 def test_a_host_that_is_killed_leaves_nothing_and_no_other_host_notices(site):

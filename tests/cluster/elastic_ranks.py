@@ -1,0 +1,44 @@
+"""A DDP training that goes on, whatever its world is, until a file `stop` is beside its plan."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from truth import loss
+
+import sentinel
+
+
+def train(folder):
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    net = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    kept = folder / "step"
+    step = int(kept.read_text()) if kept.exists() else 0
+    going = torch.ones(1)
+    while going.item():
+        step += 1
+        out = net(torch.randn(8, 4)).mean()
+        (out - out.detach() + loss(rank, step)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if rank == 0:
+            fresh = folder / ".step"
+            fresh.write_text(str(step))
+            fresh.replace(kept)
+        time.sleep(0.05)
+        going.fill_(not (folder / "stop").exists())
+        dist.broadcast(going, 0)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[-1])
+    name = json.loads(path.read_text())["name"]
+    sentinel.monitor(run=name)(train)(path.parent)

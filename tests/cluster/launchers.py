@@ -1,0 +1,46 @@
+"""Launchers: the command lines by which one job is begun on each of its nodes."""
+
+
+def torchrun(job, host):
+    return [
+        *("-m", "torch.distributed.run"),
+        *("--nnodes", len(job.hosts), "--node-rank", job.hosts.index(host)),
+        *("--nproc-per-node", job.ranks),
+        *("--master-addr", job.hosts[0].address, "--master-port", job.port),
+    ]
+
+
+def elastic(job, host):
+    """By rendezvous, with what there is of its nodes."""
+    return [
+        *("-m", "torch.distributed.run"),
+        *("--nnodes", f"1:{len(job.hosts)}", "--nproc-per-node", job.ranks),
+        *("--rdzv-backend", "c10d", "--rdzv-id", "elastic", "--max-restarts", "9"),
+        *("--rdzv-endpoint", f"{job.hosts[0].address}:{job.port}"),
+        *("--rdzv-conf", "last_call_timeout=3,keep_alive_interval=1"),
+        *("--local-addr", host.address),
+    ]
+
+
+def accelerate(job, host):
+    return [
+        *("-m", "accelerate.commands.launch", "--multi_gpu"),
+        *("--num_machines", len(job.hosts), "--machine_rank", job.hosts.index(host)),
+        *("--num_processes", len(job.world)),
+        *("--main_process_ip", job.hosts[0].address, "--main_process_port", job.port),
+        *("--mixed_precision", "no", "--dynamo_backend", "no"),
+    ]
+
+
+def deepspeed(job, host):
+    nodes = job.folder / "hostfile"
+    nodes.write_text("".join(f"{each.name} slots={job.ranks}\n" for each in job.hosts))
+    return [
+        *("-m", "deepspeed.launcher.runner", "--hostfile", nodes, "--no_ssh"),
+        *("--node_rank", job.hosts.index(host)),
+        *("--master_addr", job.hosts[0].address, "--master_port", job.port),
+    ]
+
+
+COMMANDS = {each.__name__: each for each in (torchrun, elastic, accelerate, deepspeed)}
+"""By name."""
