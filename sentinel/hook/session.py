@@ -150,6 +150,7 @@ def start_facts(identity: Identity, arguments: Arguments) -> dict[str, Any]:
         "save_steps": arguments.save_steps,
         "max_steps": arguments.max_steps,
         "host": identity.host,
+        "master_port": identity.meeting.port or None,
         "pid": str(os.getpid()),
         "script": sys.argv[0],
         "python": sys.version.split()[0],
