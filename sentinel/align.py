@@ -3,7 +3,8 @@
 Ranks are aligned by attempt and beat, which only grow; the trainer's own step number travels along
 and may misbehave. A step is closed when every rank expected has moved past it, when all have
 spoken and `settle` seconds passed without a further word, or `deadline` seconds after the first
-word, and then the missing ranks are named. Steps close in order. Time is what TICK records say.
+word, and then the missing ranks are named. Ranks of lost nodes are missing at once. Steps close in
+order. Time is what TICK records say.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ OVER = frozenset({"finished", "failed", "died"})
 
 _TURN = {Event.STEP: 0, Event.EVAL: 1}
 """Events that ranks are waited for in, and which of one beat closes first."""
+
+NODES_SECONDS = 30.0
+"""How long the ranks of other nodes are waited for at a start: their agents must find ours."""
 
 Place = tuple[int, int]
 """Beat and turn: where a moment stands in the order of closing."""
@@ -64,12 +68,19 @@ class Aligner:
     now: float = 0.0
     started_at: float = 0.0
     declared: int = 0
+    granted: float = 0.0
+    joined_at: float = 0.0
+    """Where ranks are on other nodes: seconds given to them to begin, and when the last began."""
     world: int = 0
     """Ranks of the whole run, as they say themselves."""
     about: About = field(default_factory=About)
     started: set[int] = field(default_factory=set)
     ended: dict[int, dict[str, str]] = field(default_factory=dict)
     """What each rank that ended said of it, in the order they ended."""
+    lost: set[int] = field(default_factory=set)
+    """Ranks of nodes that are not heard."""
+    laggard: int = WHOLE_RUN
+    """A rank that was waited for, the last time that all were looked at."""
     beats: dict[int, int] = field(default_factory=dict)
     moments: dict[Place, Moment] = field(default_factory=dict)
     closed: dict[Place, list[str]] = field(default_factory=dict)
@@ -99,6 +110,7 @@ class Aligner:
             self.tally.add("sentinel_dropped_records_total", "old_attempt")
             return
         yield record
+        self.lost.discard(record.rank)
         if record.event is Event.FACTS:
             self.about.learn(record.facts)
         if record.event is Event.START:
@@ -114,10 +126,20 @@ class Aligner:
 
     def _tick(self, record: Record) -> Iterator[Record]:
         self.now = record.time
+        self._lose(record)
         yield from self._close_ready()
         if record.facts.get("state") in OVER or self._all_here():
             yield from self._conclude()
         yield record
+
+    def _lose(self, tick: Record) -> None:
+        """Wait no longer for the ranks that a TICK tells to be lost: all others may have ended."""
+        told = tick.facts.get("lost") if tick.attempt == self.attempt else None
+        lost = {int(rank) for rank in told.split(",")} if told else set()
+        news, self.lost = lost - self.lost - self.ended.keys(), lost
+        if news and self.ended and self.started - lost <= self.ended.keys():
+            *_, facts = self.ended.values()
+            self.last_word = replace(tick, event=Event.STOP, values={}, facts=facts)
 
     def _start(self, record: Record) -> Iterator[Record]:
         if record.attempt > self.attempt:
@@ -129,15 +151,19 @@ class Aligner:
         self.last_word = None
         # A command that failed before any rank began was told of in this rank's name.
         self.ended.pop(record.rank, None)
-        self.declared = max(self.declared, int(record.values.get("local_world_size", 1)))
+        local = int(record.values.get("local_world_size", 1))
+        expected = int(record.values.get("expected_ranks", local))
+        self.declared = max(self.declared, expected)
+        if expected > local:
+            self.granted, self.joined_at = NODES_SECONDS, self.now
         self.world = max(self.world, int(record.values.get("world_size", 1)))
         # A rank that starts late knows less than what the others have found out by then.
         self.about.learn(record.facts, late=True)
 
     def _forget(self, attempt: int) -> None:
         self.attempt, self.started_at, self.declared = attempt, self.now, 0
-        self.world, self.about = 0, About()
-        for book in (self.started, self.ended, self.beats, self.moments, self.closed):
+        self.granted, self.joined_at, self.world, self.about = 0.0, 0.0, 0, About()
+        for book in (self.started, self.ended, self.lost, self.beats, self.moments, self.closed):
             book.clear()
         self.closed_upto, self.closed_at, self.pace, self.saved = (-1, 0), 0.0, 0.0, -1
 
@@ -150,7 +176,7 @@ class Aligner:
     def _stop(self, record: Record) -> Iterator[Record]:
         self.ended.setdefault(record.rank, dict(record.facts))
         yield from self._close_ready()
-        if self.started <= self.ended.keys():
+        if self.started - self.lost <= self.ended.keys():
             self.last_word = record
             # Of a short run one rank is read to its end before another is heard at all.
             if self._all_here():
@@ -215,39 +241,46 @@ class Aligner:
         yield combine(record.event, {record.rank: said}, (), self.about.facts, self.world)
 
     def _close_ready(self) -> Iterator[Record]:
+        if len(self.moments) <= OPEN_STEPS and not self._all_here():
+            return
         for place in sorted(self.moments):
             if len(self.moments) <= OPEN_STEPS and not self._ready(place, self.moments[place]):
                 return
             yield self._close(place)
 
     def _ready(self, place: Place, moment: Moment) -> bool:
-        waiting = self._waiting_for(place[0])
-        if not waiting and self._all_here():
-            return True
         # A slow run's ranks speak as far apart as its steps are long.
-        if self.now - moment.first_heard >= max(self.deadline, 2 * self.pace):
+        heard = max(moment.first_heard, self.joined_at)
+        if self.now - heard >= max(self.deadline, 2 * self.pace):
             return True
-        spoken = waiting <= moment.said.keys()
-        return spoken and self._all_here() and self.now - moment.last_heard >= self.settle
+        settled = self.now - moment.last_heard >= self.settle
+        # With very many ranks all of them are looked at but seldom.
+        enough = settled and self.laggard in moment.said
+        if self._waits_for(self.laggard, place[0]) and not enough:
+            return False
+        waiting = {rank for rank in self.started if self._waits_for(rank, place[0])}
+        unheard = waiting - moment.said.keys()
+        self.laggard = next(iter(unheard or waiting), WHOLE_RUN)
+        return not waiting or (settled and not unheard)
 
-    def _waiting_for(self, beat: int) -> set[int]:
-        """Ranks that may still have something to say about that beat.
-
-        One that has said nothing for so long after its start leaves the talking to others.
-        """
-        early = self.now - self.started_at < self.deadline
-        talking = self.started if early else self.beats.keys()
-        return {r for r in talking if r not in self.ended and self.beats.get(r, -1) <= beat}
+    def _waits_for(self, rank: int, beat: int) -> bool:
+        """Whether that rank may yet speak of that beat: long silent, it leaves that to others."""
+        if rank in self.ended or rank in self.lost or rank not in self.started:
+            return False
+        return self.beats[rank] <= beat if rank in self.beats else not self._begun()
 
     def _all_here(self) -> bool:
-        # A rank that has not even started by the deadline runs without sentinel: not waited for.
-        late = self.now - self.started_at >= self.deadline
-        return late or len(self.started) >= self.declared
+        here = len(self.started) + len(self.lost - self.started)
+        return here >= self.declared or self._begun()
+
+    def _begun(self) -> bool:
+        """Whether a rank that has not spoken by now is one without sentinel: not waited for."""
+        return self.now - self.started_at >= max(self.deadline, self.granted)
 
     def _close(self, place: Place) -> Record:
         moment = self.moments.pop(place)
         self.closed_upto = max(self.closed_upto, place)
-        silent = self.beats.keys() - self.ended.keys() - moment.said.keys()
+        silent = (self.beats.keys() | self.lost) - self.ended.keys() - moment.said.keys()
         # An evaluation is often one rank's alone.
         event, missing = Event.EVAL, []
         if place[1] == _TURN[Event.EVAL]:
