@@ -50,11 +50,13 @@ DROP_REASONS = (
     "busy",
     "event",
     "error",
+    "behind",
 )
 """Why a value, or a record, was refused inside the trainer: not a number; not exactly one element;
 a name that is not a short text; an integer beyond a float; more names than are kept; a record
 beyond what a frame may hold; device values that never became ready in time; logged while another
-thread was logging and the side queue was full; an event nobody knows; an error of ours."""
+thread was logging and the side queue was full; an event nobody knows; an error of ours; more than a
+collective had room for."""
 
 ERRORS_BEFORE_OFF = 20
 """Errors of ours after which the hook switches itself off."""

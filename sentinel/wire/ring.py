@@ -42,6 +42,7 @@ CAPACITY = 4 << 20
 """Bytes of frames by default: about 20,000 records of twenty values."""
 SMALLEST = 64 << 10
 """Bytes below which a ring is not worth having."""
+FAR = 1 << 62
 _PAGE = 4096
 _HEAD = FRAME.size
 _PROGRESS = slice(PROGRESS_AT, PROGRESS_AT + PROGRESS.size)
@@ -219,12 +220,13 @@ class RingReader:
         except ValueError as error:
             raise RingError(f"{self.path} {error}.") from error
 
-    def read(self, cursor: Cursor) -> Batch:
-        """Everything written after `cursor`."""
+    def read(self, cursor: Cursor, most: int = FAR) -> Batch:
+        """Everything written after `cursor`; of more than `most` bytes, the first of them."""
+        stop = cursor.position + most
         payloads: list[bytes] = []
         sequences: list[int] = []
         lost = corrupt = 0
-        while cursor.position < (end := self._words[WORD_POSITION]):
+        while cursor.position < min(stop, end := self._words[WORD_POSITION]):
             payload, after = self._frame(cursor.position, end)
             if after.sequence == cursor.sequence + 1:
                 payloads.append(payload)
