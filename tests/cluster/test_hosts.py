@@ -6,6 +6,7 @@ import subprocess
 import pytest
 from cable import Cable
 from hosts import PATIENCE
+from namespaces import FILES, NAMESPACES, PREFIX, ip, sweep
 from ranks import until
 
 ASK = "import socket; print(socket.gethostname(), socket.gethostbyname(socket.gethostname()))"
@@ -83,10 +84,7 @@ def test_a_host_that_is_killed_leaves_nothing_and_no_other_host_notices(site):
 
 
 @pytest.mark.nodes
-def test_nothing_of_a_namespace_is_left_when_the_test_is_over(tmp_path):
-    from namespaces import FILES, NAMESPACES, Cluster
-
-    cluster = Cluster(tmp_path)
+def test_nothing_of_a_namespace_is_left_when_the_test_is_over(cluster):
     host = cluster.host()
     child = host.python("-c", SLEEP)
     assert (NAMESPACES / host.space).exists()
@@ -96,9 +94,7 @@ def test_nothing_of_a_namespace_is_left_when_the_test_is_over(tmp_path):
 
 
 @pytest.mark.nodes
-def test_what_a_killed_test_left_is_removed_by_the_next(tmp_path, cluster):
-    from namespaces import NAMESPACES, PREFIX, ip, sweep
-
+def test_what_a_killed_test_left_is_removed_by_the_next(cluster):
     gone = subprocess.Popen(["true"])
     gone.wait()
     left = f"{PREFIX}-{gone.pid}-left"
