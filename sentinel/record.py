@@ -37,11 +37,24 @@ class Event(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Odd:
+    """Of a signal that is to be the same on every rank: what most have, and who has another.
+
+    `count` ranks do not have the `usual` value. The first of them are in `ranks`, with their own.
+    """
+
+    usual: float
+    count: int
+    ranks: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Spread:
     """How the ranks differ in one signal at one step.
 
     `count` ranks gave a finite value; `mean`, `min`, `max`, `sum` and `std` (population) are over
-    those. `bad_ranks` gave NaN or infinity.
+    those. `bad_ranks` gave NaN or infinity. `odd` is None where all are the same, where they need
+    not be, and where no value is that of more than half of the ranks.
     """
 
     count: int
@@ -53,6 +66,7 @@ class Spread:
     min_rank: int
     max_rank: int
     bad_ranks: tuple[int, ...] = ()
+    odd: Odd | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from math import inf, isnan, nan, sqrt
+from math import fsum, hypot, inf, isnan, nan, sqrt
+from random import Random
 
 import pytest
 
-from sentinel.combine import Said, combine
-from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.combine import MOST_ODD, Said, combine, place_of, placed
+from sentinel.record import WHOLE_RUN, Event, Odd, Record, Spread
 
 
 def said(rank, /, *words, step=7, **values):
@@ -174,3 +175,84 @@ def test_what_an_evaluation_measured_is_no_signal_of_training():
 
     assert record.values == {"eval_loss": 0.5, "epoch": 2.0}
     assert record.facts == {"eval_loss": "loss"}
+
+
+def test_whoever_is_odd_in_what_is_to_be_the_same_is_named_with_its_value():
+    rates = [0.1] * 9
+    rates[4], rates[7] = 0.2, 0.3
+    spread = combined(*(said(r, learning_rate=x, loss=x) for r, x in enumerate(rates))).spread
+
+    assert spread["learning_rate"].odd == Odd(0.1, 2, ((4, 0.2), (7, 0.3)))
+    assert spread["loss"].odd is None
+
+
+@pytest.mark.parametrize(
+    "norms", [(1.0, 1.0, 1.0), (1.0, 2.0), (1.0, 1.0, 2.0, 2.0), (1.0, 2.0, 3.0)], ids=str
+)
+def test_nobody_is_odd_where_all_are_alike_or_most_have_nothing_in_common(norms):
+    record = combined(*(said(rank, grad_norm=norm) for rank, norm in enumerate(norms)))
+
+    assert record.spread["grad_norm"].odd is None
+
+
+def test_who_is_odd_is_seen_through_the_noise_of_a_sum():
+    norms = (1.0, 1.0 + 1e-7, 1.0 - 1e-7, 1.01, 1.0 + 2e-7)
+    record = combined(*(said(rank, grad_norm=norm) for rank, norm in enumerate(norms)))
+
+    assert record.spread["grad_norm"].odd.ranks == ((3, 1.01),)
+
+
+def test_of_many_odd_ranks_the_first_are_named_and_all_are_counted():
+    rates = [0.1] * 1000 + [0.2] * 400
+    odd = combined(*(said(r, learning_rate=x) for r, x in enumerate(rates))).spread[
+        "learning_rate"
+    ].odd  # fmt: skip
+
+    assert (odd.count, len(odd.ranks), odd.ranks[0]) == (400, MOST_ODD, (1000, 0.2))
+
+
+def test_a_rank_that_is_not_finite_is_bad_and_not_odd():
+    record = combined(*(said(r, grad_norm=x) for r, x in enumerate((1.0, 1.0, nan, 1.0, 3.0))))
+
+    assert record.spread["grad_norm"].odd == Odd(1.0, 1, ((4, 3.0),))
+    assert record.spread["grad_norm"].bad_ranks == (2,)
+
+
+def test_the_hosts_of_ranks_that_differ_are_told_where_there_are_several():
+    record = combined(*(said(r, learning_rate=x, loss=r) for r, x in enumerate((0.1, 0.1, 0.2))))
+    hosts = {0: "a", 1: "a", 2: "b"}
+
+    assert placed(record, hosts).facts == {place_of(2): "b"}
+    assert placed(record, dict.fromkeys(range(3), "a")) is record
+
+
+def test_a_word_is_understood_the_same_whether_it_is_the_first_of_its_kind_or_not():
+    first, again = (said(r, {"kl_ref": 0.3}, {"kl": 0.5}, kl=0.1, weight=2.0) for r in range(2))
+
+    assert first.values == again.values == {"kl_ref": pytest.approx(0.25)}
+    assert first.logged_as == again.logged_as == {"kl_ref": "kl"}
+
+
+def test_weights_of_some_signals_of_some_ranks_are_theirs_alone():
+    one = said(0, {"reward": 1.0}, loss=1.0, weight=3.0)
+    record = combined(one, said(1, loss=2.0, reward=3.0))
+
+    assert record.values == {"loss": 1.25, "reward": 2.0}
+
+
+def test_a_spread_is_that_of_its_numbers_to_the_last_bit():
+    """Whatever way is fastest: the deviation is the one of `hypot`, the mean that of `fsum`."""
+    rng = Random(7)
+    for count in (1, 2, 3, 8, 100):
+        row = [rng.gauss(0, 1) * 10 ** rng.randint(-9, 9) for _ in range(count)]
+        mean = fsum(row) / count
+        expected = Spread(
+            count, mean, min(row), max(row), fsum(row),
+            hypot(*(x - mean for x in row)) / sqrt(count),
+            row.index(min(row)), row.index(max(row)),
+        )  # fmt: skip
+
+        record = combined(*(said(rank, loss=x) for rank, x in enumerate(row)))
+
+        assert record.spread["loss"] == expected
+        assert record.values["loss"] == mean

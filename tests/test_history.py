@@ -13,7 +13,7 @@ from sentinel.finding import Finding, Severity
 from sentinel.incident import Incident, Key, Page, Reason, State
 from sentinel.outlets.database import connect
 from sentinel.outlets.history import History
-from sentinel.record import WHOLE_RUN, Event, Record, Spread
+from sentinel.record import WHOLE_RUN, Event, Odd, Record, Spread
 
 
 @pytest.fixture
@@ -49,6 +49,15 @@ def page(told, reason=Reason.OPENED):
 
 def test_a_combined_record_comes_back_as_it_was(history):
     kept = record(3, loss=1.5)
+    history.take(Verdict(kept))
+
+    assert list(history.all("run")) == [kept]
+
+
+def test_who_was_odd_comes_back(history):
+    kept = record(3, loss=1.5)
+    odd = Odd(1.5, 2, ((4, 1.25), (7, 1.75)))
+    kept = replace(kept, spread={"loss": replace(kept.spread["loss"], odd=odd)})
     history.take(Verdict(kept))
 
     assert list(history.all("run")) == [kept]

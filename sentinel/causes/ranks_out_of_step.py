@@ -12,7 +12,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from sentinel.diagnosis import Clue, Scene, seen
@@ -40,15 +40,25 @@ class RanksOutOfStep:
     def remedy(self, scene: Scene) -> str:
         """One checkpoint for all, then whoever steps alone."""
         apart = scene.signs.get("rank_desync")
-        signal = "grad_norm" if apart is None else apart.evidence.get("signal", "grad_norm")
-        who = "the rank named" if apart is None or apart.rank is None else f"rank {apart.rank}"
-        where = (
-            "a backward pass under `no_sync`, parameters made or set after the model was wrapped, "
-            "or batches that only some ranks skip"
-            if signal == "grad_norm"
-            else f"a step that only it takes or leaves out, since {signal} is counted there"
-        )
+        evidence = {} if apart is None else apart.evidence
+        signal = str(evidence.get("signal", "grad_norm"))
+        alone = f"a step that only it takes or leaves out, since {signal} is counted there"
         return (
             "Resume every rank from one checkpoint before the onset: what was saved since is one "
-            f"rank's alone. On {who} look for {where}."
+            f"rank's alone. On {_who(evidence)} look for {_WHERE.get(signal, alone)}."
         )
+
+
+_WHERE = {
+    "grad_norm": "a backward pass under `no_sync`, parameters made or set after the model was "
+    "wrapped, or batches that only some ranks skip",
+    "loss_scale": "a gradient that overflows there alone: the ranks must bring together what their "
+    "scalers find (of sharded gradients by ShardedGradScaler) before any of them leaves a step out",
+}
+
+
+def _who(evidence: Mapping[str, float | str]) -> str:
+    odd = str(evidence.get("odd_ranks", ""))
+    if not odd:
+        return "the ranks named"
+    return f"ranks {odd}" if "," in odd else f"rank {odd}"

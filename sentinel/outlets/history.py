@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -16,7 +16,7 @@ from sentinel.incident import Incident, Key, Onset
 from sentinel.outlets import cases
 from sentinel.outlets.dating import onsets
 from sentinel.outlets.facts import Facts
-from sentinel.record import WHOLE_RUN, Event, Record, Spread
+from sentinel.record import WHOLE_RUN, Event, Odd, Record, Spread
 
 _ALL = "select attempt, step, time, event, vals, spread, facts from step order by id"
 _LAST = """
@@ -73,7 +73,7 @@ class History:
                 record.time,
                 record.event.value,
                 json.dumps(dict(record.values)),
-                json.dumps({name: _ROW(spread) for name, spread in record.spread.items()}),
+                json.dumps({name: _row(spread) for name, spread in record.spread.items()}),
                 json.dumps(dict(record.facts)),
             ),
         )
@@ -172,6 +172,14 @@ def _record(run: str, row: tuple[Any, ...]) -> Record:
     )
 
 
+def _row(spread: Spread) -> tuple[Any, ...]:
+    # Whoever is odd is so seldom that the column is left out; earlier versions had none.
+    row = _ROW(spread)
+    return row[:-1] if spread.odd is None else (*row[:-1], astuple(spread.odd))
+
+
 def _spread(told: list[Any]) -> Spread:
-    named = dict(zip(_FIELDS, told, strict=True))
-    return Spread(**named | {"bad_ranks": tuple(named["bad_ranks"])})
+    named = dict(zip(_FIELDS, told, strict=False))
+    odd = named.pop("odd", None)
+    known = odd and Odd(odd[0], odd[1], tuple((rank, value) for rank, value in odd[2]))
+    return Spread(**named | {"bad_ranks": tuple(named["bad_ranks"]), "odd": known})

@@ -51,3 +51,24 @@ def test_a_logged_loss_that_is_a_sum_is_none():
     seen = scene(metric_integrity=10, rank_outlier=20)
 
     assert diagnose(seen, {"it": RanksOutOfStep()}) is None
+
+
+def test_a_loss_scale_of_its_own_is_told_from_a_step_of_its_own():
+    records = (
+        together(n, loss=[1.0] * 4, loss_scale=[2.0**16] * 2 + [2.0**15 if n > 50 else 2.0**16] * 2)
+        for n in range(1, 100)
+    )
+    (case,) = concluded(records).cases.values()
+
+    assert case.diagnosis.cause == "ranks_out_of_step"
+    assert "On the ranks named look for a gradient that overflows" in case.diagnosis.remedy
+
+
+def test_several_ranks_that_go_their_own_way_are_all_named_in_its_remedy():
+    records = (
+        together(n, grad_norm=[1 + n / 99] * 6 + [(1 + n / 99) * (1.5 if n > 50 else 1.0)] * 2)
+        for n in range(1, 100)
+    )
+    (case,) = concluded(records).cases.values()
+
+    assert "On ranks 6, 7 look for a backward pass" in case.diagnosis.remedy
