@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sentinel.dialect import FACTS, Dialect, detect, dialect
 from sentinel.kl import ABOUT
+from sentinel.record import Record
 
 MOST_KEYS = 1024
 """Keys of a run whose framework nobody told that are looked at; by then it is none of ours."""
@@ -14,10 +15,14 @@ MOST_KEYS = 1024
 
 @dataclass(slots=True)
 class About:
-    """`facts` are those of `ABOUT` that are known; `keys` are looked at while they tell nothing."""
+    """`facts` are those of `ABOUT` that are known; `keys` are looked at while they tell nothing.
+
+    `hosts` are those of ranks that told theirs.
+    """
 
     facts: dict[str, str] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
+    hosts: dict[int, str] = field(default_factory=dict)
 
     @property
     def dialect(self) -> Dialect:
@@ -33,6 +38,12 @@ class About:
         if self.dialect.framework and not dialect(news).framework:
             news = {name: fact for name, fact in news.items() if name not in FACTS}
         self.facts = {**news, **self.facts} if late else {**self.facts, **news}
+
+    def meet(self, start: Record) -> None:
+        """Take over what a rank says of itself, and of the run, when it starts."""
+        self.learn(start.facts, late=True)
+        if "host" in start.facts:
+            self.hosts[start.rank] = start.facts["host"]
 
     def hear(self, keys: Iterable[str]) -> None:
         """Look for a framework in the keys of a record, and of those before it."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from sentinel.about import About
-from sentinel.combine import Said, combine
+from sentinel.combine import Said, combine, placed
 from sentinel.dialect import Dialect
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.tally import Tally
@@ -158,7 +158,7 @@ class Aligner:
             self.granted, self.joined_at = NODES_SECONDS, self.now
         self.world = max(self.world, int(record.values.get("world_size", 1)))
         # A rank that starts late knows less than what the others have found out by then.
-        self.about.learn(record.facts, late=True)
+        self.about.meet(record)
 
     def _forget(self, attempt: int) -> None:
         self.attempt, self.started_at, self.declared = attempt, self.now, 0
@@ -293,7 +293,7 @@ class Aligner:
         self.closed[place] = list(combined.values)
         for old in list(islice(self.closed, max(0, len(self.closed) - REMEMBERED))):
             del self.closed[old]
-        return combined
+        return placed(combined, self.about.hosts)
 
     def _close_all(self) -> Iterator[Record]:
         for place in sorted(self.moments):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sentinel.about import MOST_KEYS, About
+from sentinel.align import Aligner
+from sentinel.record import WHOLE_RUN, Event, Record
 
 TRL = {"framework": "trl", "framework_version": "1.16.0", "algorithm": "grpo"}
 
@@ -54,3 +58,31 @@ def test_a_trainer_that_invents_keys_is_not_listened_to_for_ever():
         about.hear([f"key {number}"])
 
     assert len(about.keys) == MOST_KEYS
+
+
+def test_where_each_rank_is_is_remembered_of_what_it_says_when_it_starts():
+    about = About()
+    about.meet(Record("run", 3, 0, 0.0, Event.START, facts={"host": "node-1"}))
+    about.meet(Record("run", 4, 0, 0.0, Event.START))
+
+    assert about.hosts == {3: "node-1"}
+
+
+def test_a_step_tells_where_the_ranks_are_that_differ_and_another_attempt_has_other_places():
+    def moved(hosts, attempt):
+        for rank, host in hosts.items():
+            start = Record("run", rank, 0, 1.0, Event.START, {"local_world_size": 1.0})
+            yield from aligner.feed(replace(start, facts={"host": host}, attempt=attempt))
+        for rank in hosts:
+            rate = {"learning_rate": 0.2 if rank == 2 else 0.1}
+            said = Record("run", rank, 1, 2.0, values=rate, attempt=attempt, beat=1)
+            yield from aligner.feed(said)
+        yield from aligner.feed(Record("run", WHOLE_RUN, 0, 50.0 + attempt, Event.TICK))
+
+    aligner = Aligner()
+    first = [*moved({0: "a", 1: "a", 2: "b"}, 0)]
+    again = [*moved({0: "c", 1: "c", 2: "d"}, 1)]
+
+    for records, host in ((first, "b"), (again, "d")):
+        (step,) = (r for r in records if r.rank == WHOLE_RUN and r.event is Event.STEP)
+        assert {key: text for key, text in step.facts.items() if "/" in key} == {"host/2": host}
