@@ -37,6 +37,15 @@ CALM = {
 }
 """Settings of every node, unless a test says otherwise."""
 
+SHIFTED = """
+import time
+def shifted(real=time.time):
+    return real() + {seconds}
+def shifted_ns(real=time.time_ns):
+    return real() + int({seconds} * 1e9)
+time.time, time.time_ns = shifted, shifted_ns
+"""
+
 MARK = "HOST_UNDER_TEST"
 """Variable that every process of a host inherits, so that none is missed and none is mistaken."""
 
@@ -91,6 +100,13 @@ class Host:
     def said(self) -> str:
         """All that its processes wrote, to show with what failed."""
         return (self.folder / "said").read_text(errors="replace")
+
+    def shift_clock(self, seconds: float) -> None:
+        """Have every process that is begun here from now on take it to be so much later."""
+        folder = self.folder / "clock"
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(SHIFTED.format(seconds=seconds))
+        self.settings["PYTHONPATH"] = f"{folder}:{os.environ['PYTHONPATH']}"
 
     def within(self, call: Callable[[], Any]) -> Any:
         """What `call` gives on this node's network."""

@@ -81,13 +81,15 @@ class Judged:
         return path.read_text(errors="replace") if path.exists() else "no log"
 
 
-def expect(steps: Iterable[Record], numbers: Iterable[int], ranks: list[int]) -> None:
+def expect(
+    steps: Iterable[Record], numbers: Iterable[int], ranks: list[int], *, weighted: bool = True
+) -> None:
     """These steps, no more and none twice, and each exactly what all these ranks said of it."""
     steps = [*steps]
     assert [record.step for record in steps] == [*numbers]
     for record in steps:
         told = record.spread["loss"]
         assert record.facts.get("missing") is None, record.facts
-        assert record.values["loss"] == mean(ranks, record.step), record.step
+        assert record.values["loss"] == mean(ranks, record.step, weighted=weighted), record.step
         for name, value in spread(ranks, record.step).items():
             assert getattr(told, name) == value, (record.step, name)

@@ -5,6 +5,7 @@ All numbers have few bits, so that sums of them are exact and a mean is rounded 
 
 from fractions import Fraction
 from math import hypot, sqrt
+from operator import mul
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 
@@ -24,10 +25,11 @@ def weight(rank, step):
     return 4.0 + (rank + step) % 3
 
 
-def mean(ranks, step):
-    """Weighted mean of the losses."""
-    total = sum(Fraction(weight(rank, step)) for rank in ranks)
-    return float(sum(Fraction(loss(r, step)) * Fraction(weight(r, step)) for r in ranks) / total)
+def mean(ranks, step, *, weighted=True):
+    """Mean of the losses, each for as many samples as it is of, or each for one."""
+    weights = [Fraction(weight(rank, step) if weighted else 1) for rank in ranks]
+    losses = [Fraction(loss(rank, step)) for rank in ranks]
+    return float(sum(map(mul, losses, weights)) / sum(weights))
 
 
 def spread(ranks, step):
