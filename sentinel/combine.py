@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from sentinel.dialect import Dialect, dialect
 from sentinel.kl import SIGNALS_OF_KL, fact_of, kl_kind
-from sentinel.record import WHOLE_RUN, Event, Odd, Record, Spread
+from sentinel.record import WHOLE_RUN, Event, Odd, Record, Spread, place_of
 from sentinel.signals import WEIGHT, Combine, combine_rule, held_out
 
 Facts = Mapping[str, str]
@@ -187,11 +187,6 @@ def _differing(spread: Spread) -> Iterable[int]:
     if spread.odd is not None:
         return [rank for rank, _ in spread.odd.ranks]
     return (spread.min_rank, spread.max_rank) if spread.min < spread.max else ()
-
-
-def place_of(rank: int) -> str:
-    """Name of the fact of a record that tells on which host that rank is."""
-    return f"host/{rank}"
 
 
 def _over_ranks(

@@ -91,3 +91,8 @@ class Record:
     attempt: int = 0
     beat: int = 0
     sequence: int = field(default=0, compare=False)
+
+
+def place_of(rank: int) -> str:
+    """Name of the fact of a combined record that tells on which host that rank is."""
+    return f"host/{rank}"

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from sentinel.combine import MOST_ODD, Said, combine, place_of, placed
-from sentinel.record import WHOLE_RUN, Event, Odd, Record, Spread
+from sentinel.combine import MOST_ODD, Said, combine, placed
+from sentinel.record import WHOLE_RUN, Event, Odd, Record, Spread, place_of
 
 
 def said(rank, /, *words, step=7, **values):
