@@ -23,7 +23,12 @@ from sentinel.signals import SIGNALS
 from sentinel.snapshot import freeze, thaw
 
 ODD = (nan, inf, -inf, 0.0, -1.0, 1e308, -1e308)
-OF_A_TICK = frozenset({"ranks_running", "ranks_gone", "ranks_failed", "idle_seconds"})
+OF_A_TICK = frozenset(
+    {
+        *("ranks_running", "ranks_gone", "ranks_failed", "idle_seconds"),
+        *("nodes", "nodes_lost", "lost_seconds"),
+    }
+)
 """What a TICK record tells, beside which the catalogue names everything."""
 
 PARAGRAPHS = ["Formula", "Units", "Source", "Defaults"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.cluster.roll import Told, merged
+from sentinel.cluster.roll import Told, headless, merged
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.sources.roll_call import Rank, roll_call
 from sentinel.wire.identity import Identity
@@ -178,7 +178,31 @@ def test_a_lost_node_is_named_and_its_ranks_neither_run_nor_are_gone():
     assert (tick.facts["lost"], tick.facts["lost_nodes"]) == ("2,3", "b")
     assert (tick.values["ranks_running"], tick.values["ranks_gone"]) == (2.0, 0.0)
     assert tick.facts["behind"] == "0,1"
+    assert "held" not in tick.facts
     assert tick.values["idle_seconds"] == 0.0
+
+
+def test_ranks_that_stand_since_a_node_was_lost_wait_for_it():
+    lost = told(rank(2, 9), rank(3, 9), host="b", age=12.0, lost=True)
+
+    for idle, held in ((8.0, "lost"), (6.0, None)):
+        standing = told(*(rank(each, 10, moved=NOW - idle) for each in (0, 1)), host="a")
+        tick = of(standing, lost)
+        assert tick.facts.get("held") == held
+        assert tick.facts["behind"] == ("2,3" if held else "0,1")
+        assert ("everyone" in tick.facts) == (held is None)
+
+    ended = told(rank(0, outcome="exception", ended=990.0), host="a")
+    assert "held" not in of(ended, lost).facts
+
+
+def test_a_node_that_hears_nothing_of_the_head_says_so_itself():
+    own = told(rank(2, moved=NOW - 30.0)).tick
+    tick = headless(own, "node0", 20.0)
+
+    assert (tick.facts["head_lost"], tick.facts["held"]) == ("node0", "lost")
+    assert (tick.values["nodes_lost"], tick.values["lost_seconds"]) == (1.0, 20.0)
+    assert "held" not in headless(told(rank(2)).tick, "node0", 20.0).facts
 
 
 def test_what_was_known_of_a_node_before_it_was_lost_stays_known():

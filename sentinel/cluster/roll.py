@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sentinel.cluster.machines import joined, measured
 from sentinel.record import WHOLE_RUN, Event, Record
@@ -11,6 +11,10 @@ from sentinel.record import WHOLE_RUN, Event, Record
 TOGETHER_SECONDS = 1.0
 """Ranks of several nodes that fell within so little of each other fell together: nodes are heard
 at different times."""
+
+AT_ONCE_SECONDS = 5.0
+"""Ranks whose last step came no later than this after the last word of a node wait for its
+ranks."""
 
 _BEHIND = ("behind", "behind_step", "behind_at", "held", "everyone")
 
@@ -41,9 +45,9 @@ def merged(run: str, told: Sequence[Told], now: float) -> Record:
 
     Values and facts are those of a single node's, over the nodes of the newest attempt; and values
     `nodes`, `nodes_lost` and `lost_seconds` since any of the latter was heard, and facts `lost` and
-    `lost_nodes`, the ranks and hosts these are. Ranks of lost nodes count for gone or failed only
-    where that was known before. What is measured of machines is joined over all that is told.
-    Raises ValueError if nothing is.
+    `lost_nodes`, the ranks and hosts these are; `held` is "lost" where the others wait for them.
+    Ranks of lost nodes count for gone or failed only where that was known before. What is measured
+    of machines is joined over all that is told. Raises ValueError if nothing is.
     """
     attempt = max(each.tick.attempt for each in told)
     current = [each for each in told if each.tick.attempt == attempt]
@@ -51,22 +55,28 @@ def merged(run: str, told: Sequence[Told], now: float) -> Record:
     lost = [each for each in current if each.lost]
     present = [each for each in current if not each.lost]
     machine, worst = joined([(each.host, measured(each.tick.values)) for each in told])
+    idle = min(_value("idle_seconds", each) + each.age for each in present or lost)
+    silent = min((each.age for each in lost), default=0.0)
+    unheard = ",".join(map(str, sorted(rank for each in lost for rank in _unended(each))))
     values = {
         "ranks_running": _sum("ranks_running", present),
         "ranks_gone": _sum("ranks_gone", current),
         "ranks_failed": _sum("ranks_failed", current),
-        "idle_seconds": min(_value("idle_seconds", e) + e.age for e in present or lost),
+        "idle_seconds": idle,
         "nodes": float(len(current)),
         "nodes_lost": float(len(lost)),
-        "lost_seconds": min((each.age for each in lost), default=0.0),
+        "lost_seconds": silent,
     }
     facts = {
         **_fallen(current),
         **_stragglers(present),
         "state": _state(present or lost),
-        "lost": ",".join(map(str, sorted(rank for each in lost for rank in _unended(each)))),
+        "lost": unheard,
         "lost_nodes": ",".join(sorted({each.host for each in lost})),
     }
+    if unheard and "behind" in facts and _waits(idle, silent):
+        facts |= {"behind": unheard, "held": "lost"}
+        facts.pop("everyone", None)
     return Record(
         run=run,
         rank=WHOLE_RUN,
@@ -78,6 +88,24 @@ def merged(run: str, told: Sequence[Told], now: float) -> Record:
         attempt=attempt,
         beat=newest.beat,
     )
+
+
+def headless(tick: Record, head: str, silent: float) -> Record:
+    """A node's own TICK, told by itself while the host `head`, which judges the run, is lost.
+
+    Nothing was heard of that for `silent` seconds. Says so by values `nodes_lost` and
+    `lost_seconds`, and facts `head_lost`, and `held` as above.
+    """
+    values = {**tick.values, "nodes_lost": 1.0, "lost_seconds": silent}
+    facts = {**tick.facts, "head_lost": head}
+    if "behind" in facts and _waits(values.get("idle_seconds", 0.0), silent):
+        facts["held"] = "lost"
+    return replace(tick, values=values, facts=facts)
+
+
+def _waits(idle: float, silent: float) -> bool:
+    """Whether ranks that are idle for so long stopped when a node fell silent."""
+    return idle + AT_ONCE_SECONDS >= silent
 
 
 def _value(name: str, each: Told) -> float:

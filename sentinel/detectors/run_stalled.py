@@ -12,7 +12,8 @@ Units
     `page_after`: plain numbers. The idle time is that since any rank last moved a step.
 
     Blamed are ranks that a signal stops, else those that got least far: by steps taken, then by
-    whether the backward pass of the next step has begun, in which data-parallel peers wait.
+    whether the backward pass of the next step has begun, in which data-parallel peers wait. Where
+    they wait for the ranks of a node that is lost, that is told instead, and by another detector.
 
 Source
     Learned limits of five times the usual interval, the first five steps left out, are the habit
@@ -87,7 +88,7 @@ class RunStalled:
             self._phases.remove(name)
 
     def _judge(self, record: Record) -> Opinion:
-        if not record.values.get("ranks_running"):
+        if not record.values.get("ranks_running") or record.facts.get("held") == "lost":
             return None
         pace = float(record.facts.get("pace", 0.0))
         idle, limit = record.values["idle_seconds"], max(self._limit(), self.times * pace)

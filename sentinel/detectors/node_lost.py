@@ -1,0 +1,112 @@
+"""Node lost: nothing is heard of a whole node, though its ranks had not ended.
+
+Formula
+    Finding  = the agent that judges the run has heard nothing of a node's agent for too long, or,
+               where that is the one not heard, another agent has heard nothing of it
+    warning  = the ranks of the other nodes go on taking steps: only the agent is lost, or the way
+               to it, for training does not go on without its ranks
+
+Units
+    `nodes_lost`: nodes of the current attempt. The silence is in seconds. Other ranks go on if they
+    still took a step later than 5 seconds after the last word of the node.
+
+Source
+    A node that loses its power, its kernel or its network takes all of its ranks with it, and none
+    can say so; what is seen is one silence, not the deaths of so many ranks.
+
+Defaults
+    None to choose. How long a silence is too long the agents' link knows: about twelve seconds. A
+    node that finished, or that a new attempt begins without, is not lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+from sentinel.finding import Calm, Finding, Opinion, Severity
+from sentinel.record import Record
+
+MOST_NAMED = 4
+"""Hosts, and stretches of ranks, that are named one by one."""
+
+
+@dataclass
+class NodeLost:
+    needs: ClassVar[frozenset[str]] = frozenset({"nodes_lost"})
+    signal: ClassVar[str] = "nodes_lost"
+    severity: ClassVar[Severity] = Severity.CRITICAL
+    remedy: ClassVar[str] = (
+        "See whether the node answers (ping, its console, the scheduler's log). If it is down, "
+        "drain it and resume from the last checkpoint with another in its place; if training goes "
+        "on, look on the node for its agent (sentinel status, agent.log), and at the network and "
+        "the firewall between the two."
+    )
+
+    def update(self, record: Record) -> Opinion:
+        lost = record.values["nodes_lost"]
+        if not lost >= 1.0:
+            return Calm()
+        goes_on = record.values.get("ranks_running", 0.0) > 0.0
+        goes_on = goes_on and record.facts.get("held") != "lost"
+        silent = record.values.get("lost_seconds", 0.0)
+        head = record.facts.get("head_lost", "")
+        ranks = _spans(record.facts.get("lost", ""))
+        told = f"{_subject(record, head, ranks)} not been heard for {silent:.0f} s"
+        return Finding(
+            summary=f"{told}{_meaning(record, head, goes_on=goes_on)}.",
+            evidence={
+                "nodes_lost": lost,
+                "silent_seconds": silent,
+                "hosts": head or record.facts.get("lost_nodes", ""),
+                "ranks": ",".join(ranks),
+                "training": "goes on" if goes_on else "stands",
+            },
+            severity=Severity.WARNING if goes_on else None,
+        )
+
+
+def _subject(record: Record, head: str, ranks: Sequence[str]) -> str:
+    """The start of the sentence: who is silent."""
+    if head:
+        return f"The agent on {head}, which judges the run, has"
+    hosts = list(filter(None, record.facts.get("lost_nodes", "").split(",")))
+    one = len(hosts) == 1
+    many = any("-" in span for span in ranks) or len(ranks) > 1
+    who = f" ({'ranks' if many else 'rank'} {_listed(ranks)})" if ranks else ""
+    return f"Node{'s' * (not one)} {_listed(hosts)}{who} {'has' if one else 'have'}"
+
+
+def _meaning(record: Record, head: str, *, goes_on: bool) -> str:
+    """The end of the sentence: what follows for the run."""
+    running = record.values.get("ranks_running", 0.0) > 0.0
+    since = f"no rank has moved past step {record.step} since"
+    if head:
+        return f": nobody judges it{f', and {since}' if running and not goes_on else ''}"
+    if goes_on:
+        return ", while the other ranks go on: its agent is lost, or the way to it, not its ranks"
+    return f", and {since if running else 'none of the other ranks runs any more'}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names in a row, the first few of many.
+
+    >>> _listed(["a", "b"]), _listed(list("abcdef"))
+    ('a, b', 'a, b, c, d and 2 more')
+    """
+    rest = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _spans(ranks: str) -> list[str]:
+    """Ranks as stretches.
+
+    >>> _spans("8,9,10,15"), _spans("")
+    (['8-10', '15'], [])
+    """
+    known = sorted(int(rank) for rank in ranks.split(",") if rank)
+    breaks = [0, *(at for at, (a, b) in enumerate(pairwise(known), 1) if b != a + 1), len(known)]
+    stretches = [known[a:b] for a, b in pairwise(breaks) if known]
+    return [f"{s[0]}-{s[-1]}" if len(s) > 1 else f"{s[0]}" for s in stretches]
