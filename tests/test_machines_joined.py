@@ -74,3 +74,20 @@ def test_one_that_tells_no_more_holds_up_nobody_and_one_that_is_lost_is_forgotte
     machines.forget("b")
     machines.hear("a", "a", {"disk_free": 99.0})
     assert machines.news()[0] == {"disk_free": 99.0}
+
+
+def test_a_node_that_joins_or_comes_back_brings_no_old_errors_as_news():
+    machines = Machines(nodes=2)
+
+    def told(**errors):
+        for node, count in errors.items():
+            machines.hear(node, node, {"gpu_ecc_errors": count})
+        return machines.news()[0].get("gpu_ecc_errors")
+
+    assert told(a=3.0, b=100.0) == 0.0
+    assert told(a=3.0, b=102.0) == 2.0
+    machines.forget("b")
+    assert told(a=4.0) is None
+    assert told(a=4.0) == 1.0
+    assert told(a=4.0, b=102.0) == 3.0
+    assert told(a=4.0, b=1.0) == 1.0

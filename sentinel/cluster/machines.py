@@ -22,6 +22,10 @@ _EXTREMES = {
     for name in GPU_SIGNALS
     for which, rule in (("min", Combine.MIN), ("max", Combine.MAX))
 }
+_COUNTS = ("gpu_ecc_errors",)
+"""Counted since long ago: of several nodes it is told what came since each was first heard, or one
+that joins would bring its old errors as news."""
+
 _DISK = "disk_free_"
 _SIZES = frozenset(name for name in MEASURED if name.endswith("_total"))
 _FOLDS: Mapping[Combine, Callable[[Sequence[float]], float]] = {
@@ -77,6 +81,7 @@ class Machines:
 
     nodes: int = 1
     newest: dict[str, tuple[str, Values]] = field(default_factory=dict)
+    first: dict[tuple[str, str], float] = field(default_factory=dict)
     since: set[str] = field(default_factory=set)
     due: bool = False
 
@@ -85,7 +90,7 @@ class Machines:
         own = measured(values)
         if own:
             self.due = self.due or node in self.since
-            self.newest[node] = host, own
+            self.newest[node] = host, {**own, **self._grown(node, own)}
             self.since.add(node)
             every = len(self.newest) >= self.nodes and self.since >= self.newest.keys()
             self.due = self.due or every
@@ -101,3 +106,11 @@ class Machines:
             return {}, {}
         self.since, self.due = set(), False
         return joined([*self.newest.values()])
+
+    def _grown(self, node: str, own: Values) -> dict[str, float]:
+        """What that node's counts have grown by; a count that fell was begun anew."""
+        told = {name: own[name] for name in _COUNTS if name in own and self.nodes > 1}
+        for name, count in told.items():
+            key = (node, name)
+            self.first[key] = min(count, self.first.get(key, count))
+        return {name: count - self.first[node, name] for name, count in told.items()}

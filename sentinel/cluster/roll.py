@@ -55,27 +55,12 @@ def merged(run: str, told: Sequence[Told], now: float) -> Record:
     lost = [each for each in current if each.lost]
     present = [each for each in current if not each.lost]
     machine, worst = joined([(each.host, measured(each.tick.values)) for each in told])
-    idle = min(_value("idle_seconds", each) + each.age for each in present or lost)
-    silent = min((each.age for each in lost), default=0.0)
-    unheard = ",".join(map(str, sorted(rank for each in lost for rank in _unended(each))))
-    values = {
-        "ranks_running": _sum("ranks_running", present),
-        "ranks_gone": _sum("ranks_gone", current),
-        "ranks_failed": _sum("ranks_failed", current),
-        "idle_seconds": idle,
-        "nodes": float(len(current)),
-        "nodes_lost": float(len(lost)),
-        "lost_seconds": silent,
-    }
-    facts = {
-        **_fallen(current),
-        **_stragglers(present),
-        "state": _state(present or lost),
-        "lost": unheard,
-        "lost_nodes": ",".join(sorted({each.host for each in lost})),
-    }
-    if unheard and "behind" in facts and _waits(idle, silent):
-        facts |= {"behind": unheard, "held": "lost"}
+    values = _values(present, lost)
+    facts = {**_fallen(current), **_stragglers(present), **_lost(lost)}
+    facts["state"] = _state(present or lost)
+    stands = "behind" in facts and _waits(values["idle_seconds"], values["lost_seconds"])
+    if facts["lost"] and stands:
+        facts |= {"behind": facts["lost"], "held": "lost"}
         facts.pop("everyone", None)
     return Record(
         run=run,
@@ -106,6 +91,24 @@ def headless(tick: Record, head: str, silent: float) -> Record:
 def _waits(idle: float, silent: float) -> bool:
     """Whether ranks that are idle for so long stopped when a node fell silent."""
     return idle + AT_ONCE_SECONDS >= silent
+
+
+def _values(present: Sequence[Told], lost: Sequence[Told]) -> dict[str, float]:
+    return {
+        "ranks_running": _sum("ranks_running", present),
+        "ranks_gone": _sum("ranks_gone", [*present, *lost]),
+        "ranks_failed": _sum("ranks_failed", [*present, *lost]),
+        "idle_seconds": min(_value("idle_seconds", each) + each.age for each in present or lost),
+        "nodes": float(len(present) + len(lost)),
+        "nodes_lost": float(len(lost)),
+        "lost_seconds": min((each.age for each in lost), default=0.0),
+    }
+
+
+def _lost(lost: Sequence[Told]) -> dict[str, str]:
+    ranks = sorted(rank for each in lost for rank in _unended(each))
+    hosts = sorted({each.host for each in lost})
+    return {"lost": ",".join(map(str, ranks)), "lost_nodes": ",".join(hosts)}
 
 
 def _value(name: str, each: Told) -> float:
