@@ -1,5 +1,7 @@
 """GPU fault: what the driver says, and how loud it is."""
 
+from dataclasses import replace
+
 import pytest
 
 from sentinel.detectors.gpu_fault import GpuFault
@@ -49,3 +51,11 @@ def test_a_gpu_that_was_reset_begins_anew():
     assert look(detector, gpu_ecc_errors=1.0).severity is Severity.WARNING
     both = look(detector, gpu_ecc_errors=1.0, gpu_xid=94.0)
     assert both.severity is Severity.CRITICAL
+
+
+def test_of_several_nodes_the_one_with_the_error_is_named():
+    record = event(Event.TICK, 7, gpu_xid=79.0)
+    finding = show(GpuFault(), replace(record, facts={"gpu_xid_host": "node-3"}))
+
+    assert finding.summary.startswith("The driver on node-3 reports XID 79")
+    assert finding.evidence["host"] == "node-3"

@@ -20,6 +20,13 @@ NOW = 1000.0
 MERGED_ONLY = {"nodes", "nodes_lost", "lost_seconds", "lost", "lost_nodes"}
 
 
+class Alive(Process):
+    """A process that nothing stops."""
+
+    def stopped(self):
+        return False
+
+
 class Still(Process):
     """A process that a signal stops."""
 
@@ -29,7 +36,7 @@ class Still(Process):
 
 def rank(number, beat=10, *, begun=0, moved=NOW, outcome="", ended=0.0, held=False, **stop):
     header = Header(
-        process=(Still if held else Process)(1, 1),
+        process=(Still if held else Alive)(1000 + number, 1),
         identity=Identity("one", rank=number),
         capacity=4096,
         created=0.0,
@@ -200,9 +207,10 @@ def test_a_node_that_hears_nothing_of_the_head_says_so_itself():
     own = told(rank(2, moved=NOW - 30.0)).tick
     tick = headless(own, "node0", 20.0)
 
-    assert (tick.facts["head_lost"], tick.facts["held"]) == ("node0", "lost")
-    assert (tick.values["nodes_lost"], tick.values["lost_seconds"]) == (1.0, 20.0)
-    assert "held" not in headless(told(rank(2)).tick, "node0", 20.0).facts
+    assert tick.facts == {"head_lost": "node0", "held": "lost"}
+    assert tick.values == {"nodes_lost": 1.0, "lost_seconds": 20.0}
+    assert headless(told(rank(2)).tick, "node0", 20.0).facts == {"head_lost": "node0"}
+    assert headless(own, "", 0.0).values["nodes_lost"] == 0.0
 
 
 def test_what_was_known_of_a_node_before_it_was_lost_stays_known():

@@ -76,16 +76,17 @@ def merged(run: str, told: Sequence[Told], now: float) -> Record:
 
 
 def headless(tick: Record, head: str, silent: float) -> Record:
-    """A node's own TICK, told by itself while the host `head`, which judges the run, is lost.
+    """What a node that judges nothing else has to say of the host `head`, which judges the run.
 
-    Nothing was heard of that for `silent` seconds. Says so by values `nodes_lost` and
-    `lost_seconds`, and facts `head_lost`, and `held` as above.
+    `tick` is the node's own. Values `nodes_lost` and `lost_seconds`; facts `head_lost`, and `held`
+    where its ranks stand since. An empty `head` is one that is heard.
     """
-    values = {**tick.values, "nodes_lost": 1.0, "lost_seconds": silent}
-    facts = {**tick.facts, "head_lost": head}
-    if "behind" in facts and _waits(values.get("idle_seconds", 0.0), silent):
+    if not head:
+        return replace(tick, values={"nodes_lost": 0.0, "lost_seconds": 0.0}, facts={})
+    facts = {"head_lost": head}
+    if "behind" not in tick.facts or _waits(tick.values.get("idle_seconds", 0.0), silent):
         facts["held"] = "lost"
-    return replace(tick, values=values, facts=facts)
+    return replace(tick, values={"nodes_lost": 1.0, "lost_seconds": silent}, facts=facts)
 
 
 def _waits(idle: float, silent: float) -> bool:

@@ -76,9 +76,11 @@ class GpuFault:
         # The number of another XID says nothing where memory is known to be broken.
         what = f"XID {number} ({BROKEN.get(number, 'see its catalogue')})" if number else ""
         memory = f"{news:.0f} memory errors that could not be corrected" if news else ""
+        host = record.facts.get("gpu_xid_host" if number else "gpu_ecc_errors_host", "")
+        where = f" on {host}" if host else ""
         return Finding(
-            summary=f"The driver reports {' and '.join(filter(None, (what, memory)))}.",
-            evidence={"xid": float(number), "new_memory_errors": news},
+            summary=f"The driver{where} reports {' and '.join(filter(None, (what, memory)))}.",
+            evidence={"xid": float(number), "new_memory_errors": news, **_of(host)},
             severity=_severity(number, news),
         )
 
@@ -89,6 +91,10 @@ class GpuFault:
         if self._errors_at_first is None or errors < self._errors_at_first:
             self._errors_at_first = errors
         return errors - self._errors_at_first
+
+
+def _of(host: str) -> dict[str, str]:
+    return {"host": host} if host else {}
 
 
 def _severity(number: int, news: float) -> Severity:

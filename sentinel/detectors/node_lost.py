@@ -49,8 +49,7 @@ class NodeLost:
         lost = record.values["nodes_lost"]
         if not lost >= 1.0:
             return Calm()
-        goes_on = record.values.get("ranks_running", 0.0) > 0.0
-        goes_on = goes_on and record.facts.get("held") != "lost"
+        goes_on = _running(record) and record.facts.get("held") != "lost"
         silent = record.values.get("lost_seconds", 0.0)
         head = record.facts.get("head_lost", "")
         ranks = _spans(record.facts.get("lost", ""))
@@ -81,13 +80,17 @@ def _subject(record: Record, head: str, ranks: Sequence[str]) -> str:
 
 def _meaning(record: Record, head: str, *, goes_on: bool) -> str:
     """The end of the sentence: what follows for the run."""
-    running = record.values.get("ranks_running", 0.0) > 0.0
-    since = f"no rank has moved past step {record.step} since"
+    stands = f"no rank has moved past step {record.step} since"
     if head:
-        return f": nobody judges it{f', and {since}' if running and not goes_on else ''}"
+        return ": nobody judges it" + (", while training goes on" if goes_on else f", and {stands}")
     if goes_on:
         return ", while the other ranks go on: its agent is lost, or the way to it, not its ranks"
-    return f", and {since if running else 'none of the other ranks runs any more'}"
+    return f", and {stands if _running(record) else 'none of the other ranks runs any more'}"
+
+
+def _running(record: Record) -> bool:
+    """Whether any other rank is there; who judges nothing else does not count them."""
+    return record.values.get("ranks_running", 1.0) > 0.0
 
 
 def _listed(names: Sequence[str]) -> str:
