@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import inf, isnan, nan
 
 import pytest
+from exposed import DETECTORS, exposition, samples
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -13,30 +14,10 @@ from verdicts import DIAGNOSIS, NOW, RUN, concluded, incident, measured, paged, 
 
 from sentinel.finding import Severity
 from sentinel.incident import Page, Reason, State
-from sentinel.outlets.exposition import Exposition
 from sentinel.outlets.families import MOST_LABELS
 from sentinel.outlets.standing import STATES
 from sentinel.record import Event
 from sentinel.tally import COUNTS, Tally
-
-DETECTORS = {"kl_blowup": Severity.CRITICAL, "loss_plateau": Severity.WARNING}
-
-
-def exposition(*verdicts, tally=None, **settings):
-    shown = Exposition(tally or Tally(), DETECTORS, **settings)
-    for verdict in verdicts:
-        shown.take(verdict)
-    return shown
-
-
-def samples(shown):
-    """Value by family and labels, the run's label left out."""
-    text = generate_latest(shown.registry).decode()
-    return {
-        (s.name, *(s.labels[name] for name in sorted(s.labels.keys() - {"run"}))): s.value
-        for family in parse(text)
-        for s in family.samples
-    }
 
 
 def test_before_the_first_record_only_sentinel_itself_is_shown():
@@ -95,9 +76,11 @@ def test_signals_are_shown_with_how_the_ranks_differ():
     assert shown["sentinel_policy_kl_nats",] == 0.2
     assert shown["sentinel_policy_kl_rank_min_nats",] == 0.1
     assert shown["sentinel_policy_kl_rank_max_nats",] == 0.3
+    assert shown["sentinel_policy_kl_rank_mean_nats",] == 0.2
+    assert shown["sentinel_policy_kl_rank_std_nats",] == pytest.approx(0.1)
     assert shown["sentinel_policy_kl_worst_rank",] == 1
     assert shown["sentinel_reward",] == 1.0
-    # Ranks agree on a learning rate or the trainer is broken; three more families say no more.
+    # Ranks agree on a learning rate or the trainer is broken; five more families say no more.
     assert ("sentinel_learning_rate_rank_min",) not in shown
 
 
@@ -107,30 +90,6 @@ def test_what_is_not_finite_is_shown_as_it_is():
 
     assert isnan(shown["sentinel_loss",])
     assert shown["sentinel_grad_norm",] == inf
-
-
-def test_ranks_are_shown_up_to_the_cap():
-    """A thousand ranks do not become three thousand series."""
-    ranks = [measured(step=4, rank=r, step_time=0.5) for r in range(1000)]
-    shown = samples(exposition(*ranks, per_rank_limit=3))
-
-    assert [key for key in shown if key[0] == "sentinel_rank_up"] == [
-        ("sentinel_rank_up", "0"),
-        ("sentinel_rank_up", "1"),
-        ("sentinel_rank_up", "2"),
-    ]
-    assert shown["sentinel_rank_step_duration_seconds", "2"] == 0.5
-    assert shown["sentinel_rank_last_step_timestamp_seconds", "2"] == NOW + 4
-
-
-def test_all_ranks_are_counted_however_many_are_shown():
-    """The cap hides ranks one by one, never their number."""
-    ticks = {"ranks_running": 1000.0, "ranks_gone": 24.0, "ranks_failed": 0.0, "idle_seconds": 1.0}
-    shown = samples(exposition(said(Event.TICK, values=ticks), per_rank_limit=0))
-
-    assert shown["sentinel_ranks_running",] == 1000
-    assert shown["sentinel_ranks_gone",] == 24
-    assert not [key for key in shown if "idle" in key[0]]
 
 
 def test_an_alert_fires_and_stops_firing_under_its_severity():

@@ -134,7 +134,7 @@ def test_ranks_are_followed_one_by_one():
 
 
 def test_no_more_ranks_are_followed_than_allowed():
-    """The first ranks seen stay; the others never take their place."""
+    """The lowest ranks are shown, so that it is always the same ones."""
     now = standing(*(measured(step=s, rank=r) for s in (1, 2) for r in range(9)), most_ranks=4)
 
     assert sorted(now.ranks) == [0, 1, 2, 3]

@@ -54,6 +54,16 @@ class Signal:
         return lowest, highest, f"sentinel_{self._stem}_worst_rank"
 
     @property
+    def deviation_metrics(self) -> tuple[str, str]:
+        """Families of the plain mean of the ranks' values, and of their standard deviation.
+
+        >>> Signal("kl_ref", "nats", Combine.MEAN, "", family="policy_kl").deviation_metrics[1]
+        'sentinel_policy_kl_rank_std_nats'
+        """
+        mean, std = (f"sentinel_{self._stem}_rank_{x}{self._suffix}" for x in ("mean", "std"))
+        return mean, std
+
+    @property
     def _stem(self) -> str:
         stem = self.family or self.name
         return stem.removesuffix(f"_{self.unit}") if self.unit else stem

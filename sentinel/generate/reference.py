@@ -38,8 +38,15 @@ _SIGNALS = """\
 ## Signals
 
 A signal is what a run measures. Its metric has the label `run` and is the value of all ranks
-together; where ranks may differ, `<metric>_rank_min`, `<metric>_rank_max` (the unit stays last) and
-`<metric>_worst_rank` (the rank that is not finite, else the highest) stand beside it.
+together; where ranks may differ, `<metric>_rank_min`, `<metric>_rank_max`, `<metric>_rank_mean` and
+`<metric>_rank_std` (the unit stays last) and `<metric>_worst_rank` (the rank that is not finite,
+else the highest) stand beside it, over all ranks, however many there are.
+
+Of single ranks only the lowest `per_rank_limit` have series (64, unless it is set otherwise), and
+up to 16 more that stand out: named by an alert that fires, fallen, not finite, late, unlike the
+others where all must be alike, or the slowest in a quarter of the last steps. `rank` is their
+label; `sentinel_ranks_unshown` counts the others. What makes a rank stand out fades over some 180
+steps, so that series do not come and go; those of an attempt that is over go at once.
 
 A key that you or your framework log under one of the other names is the same signal, whatever its
 case and with or without a leading `train/`; `eval/<key>` and `eval_<key>` are `eval_<signal>`, and
@@ -154,4 +161,4 @@ def _row(cells: Iterable[str]) -> str:
 
 def _families(signal: Signal) -> tuple[str, ...]:
     # The step number is a signal, and yet not shown by way of its record.
-    return (signal.metric, *signal.rank_metrics)
+    return (signal.metric, *signal.rank_metrics, *signal.deviation_metrics)

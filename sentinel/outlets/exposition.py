@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
 from threading import Lock
 from typing import Any
 
@@ -30,9 +29,9 @@ class Exposition(Collector):
 
     `detectors` are the enabled ones with their usual severity: each is shown as not firing from
     the start, since a series that appears only when it fires cannot be told from a missing one.
-    At most `per_rank_limit` ranks have series of their own. `run` is the run's name where it is
-    known before its first record, `machine` gives what is known of the node. `take` is called by
-    the agent's loop, the rest by any thread.
+    `per_rank_limit` ranks, and a few beyond it that stand out, have series of their own. `run` is
+    the run's name where it is known before its first record, `machine` gives what is known of the
+    node. `take` is called by the agent's loop, the rest by any thread.
     """
 
     def __init__(
@@ -95,10 +94,10 @@ class Exposition(Collector):
         Keys: run, attempt, state, active, step, steps, checkpoints, last_step_time and
         last_checkpoint_time (seconds since the epoch, not-a-number when there was none), about
         (facts and settings by name), taps (by integration, then by what they say of themselves,
-        the ranks that say so), signals (value, unit, help, metric, and over ranks min, max,
-        worst_rank), logged, liveness, machine, cases (what people were told as one), incidents
-        (with silenced and acknowledged, case and diagnosis), silences, tier, ranks. Values may be
-        not-a-number or infinite.
+        the ranks that say so), signals (value, unit, help, metric, and over ranks min, max, mean,
+        std, worst_rank), logged, liveness, machine, cases (what people were told as one), incidents
+        (with silenced and acknowledged, case and diagnosis), silences, tier, ranks (those shown one
+        by one), ranks_unshown (how many more there are). Values may be not-a-number or infinite.
         """
         now = self._now()
         cases = [case_of(page) for page in now.open_cases]
@@ -129,7 +128,8 @@ class Exposition(Collector):
             ],
             "silences": [plain(silence) for silence in now.quiet.silences],
             "tier": now.quiet.tier.value,
-            "ranks": {str(rank): asdict(known) for rank, known in sorted(now.ranks.items())},
+            "ranks": {str(rank): known._asdict() for rank, known in now.ranks.items()},
+            "ranks_unshown": now.crowd.unshown,
         }
 
     def _now(self) -> Standing:
@@ -170,5 +170,6 @@ def _signal(now: Standing, name: str) -> dict[str, Any]:
         "metric": signal.metric,
     }
     if spread is not None:
-        told |= {"min": spread.min, "max": spread.max, "worst_rank": worst_rank(spread)}
+        told |= {"min": spread.min, "max": spread.max, "mean": spread.mean, "std": spread.std}
+        told["worst_rank"] = worst_rank(spread)
     return told

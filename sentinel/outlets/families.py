@@ -114,7 +114,7 @@ def _about_signals(now: Standing, run: str) -> Iterator[Metric]:
         signal = SIGNALS[name]
         yield _gauge(signal.metric, signal.help, run, value)
         spread = now.spreads.get(name)
-        # Where every rank should say the same, how they differ is not worth three families.
+        # Where every rank should say the same, how they differ is not worth five families.
         if spread is not None and signal.combine is not Combine.SAME:
             yield from _about_spread(signal, spread, run)
     yield _about_kl(now.kl_kinds, run)
@@ -149,6 +149,9 @@ def _about_spread(signal: Signal, spread: Spread, run: str) -> Iterator[Metric]:
     lowest, highest, worst = signal.rank_metrics
     yield _gauge(lowest, f"Lowest rank's value. {signal.help}", run, spread.min)
     yield _gauge(highest, f"Highest rank's value. {signal.help}", run, spread.max)
+    mean, std = signal.deviation_metrics
+    yield _gauge(mean, f"Mean of the ranks' values. {signal.help}", run, spread.mean)
+    yield _gauge(std, f"Standard deviation over ranks. {signal.help}", run, spread.std)
     yield _gauge(worst, "Rank whose value is not finite, else highest.", run, worst_rank(spread))
 
 
@@ -156,7 +159,13 @@ def _about_ranks(now: Standing, run: str) -> Iterator[Metric]:
     for name, help_ in LIVENESS.items():
         if name in now.alive:
             yield _gauge(f"sentinel_{name}", help_, run, now.alive[name])
-    ranks = [((run, str(rank)), known) for rank, known in sorted(now.ranks.items())]
+    yield _gauge(
+        "sentinel_ranks_unshown",
+        "Ranks without series of their own, since there are too many and they do not stand out.",
+        run,
+        now.crowd.unshown,
+    )
+    ranks = [((run, str(rank)), known) for rank, known in now.ranks.items()]
     for name, help_, rows in (
         ("up", "1 while the rank's process is there.", [(at, r.up) for at, r in ranks]),
         (

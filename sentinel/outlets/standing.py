@@ -7,7 +7,7 @@ history. It grows with the number of ranks and of logged keys, both of which are
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite, nan
 from typing import TypeVar
@@ -15,6 +15,7 @@ from typing import TypeVar
 from sentinel.incident import Incident, Page, Reason, State
 from sentinel.kl import SIGNALS_OF_KL, KlKind, fact_of
 from sentinel.outlets.label import label
+from sentinel.outlets.ranks import Ranks, RankStanding
 from sentinel.outlets.silences import Quiet
 from sentinel.record import WHOLE_RUN, Event, Record, Spread
 from sentinel.signals import SIGNALS, WEIGHT
@@ -65,19 +66,9 @@ def worst_rank(spread: Spread) -> int:
     return spread.bad_ranks[0] if spread.bad_ranks else spread.max_rank
 
 
-@dataclass(frozen=True, slots=True)
-class RankStanding:
-    """What is known of one rank now. Times in seconds, `last_step` since the epoch."""
-
-    up: bool = True
-    step: int = 0
-    step_time: float = nan
-    last_step: float = nan
-
-
 @dataclass(slots=True)
 class Standing:
-    """Where one run stands. `most_ranks` ranks are followed one by one: the first ones seen."""
+    """Where one run stands. `most_ranks` ranks, and a few that stand out, are shown one by one."""
 
     run: str
     most_ranks: int = 64
@@ -98,7 +89,7 @@ class Standing:
     kl_kinds: dict[str, KlKind] = field(default_factory=dict)
     """Which of the many quantities called KL each KL signal is."""
     unshown: int = 0
-    ranks: dict[int, RankStanding] = field(default_factory=dict)
+    crowd: Ranks = field(init=False)
     alive: dict[str, float] = field(default_factory=dict)
     open: dict[str, Incident] = field(default_factory=dict)
     cases: dict[str, Page] = field(default_factory=dict)
@@ -106,9 +97,12 @@ class Standing:
     alerts: Counter[tuple[str, str]] = field(default_factory=Counter)
     quiet: Quiet = field(default_factory=Quiet)
 
+    def __post_init__(self) -> None:
+        self.crowd = Ranks(self.most_ranks)
+
     def copy(self) -> Standing:
         """As it is now, untouched by what comes later."""
-        return replace(
+        made = replace(
             self,
             about=self.about.copy(),
             settings=self.settings.copy(),
@@ -117,12 +111,13 @@ class Standing:
             spreads=self.spreads.copy(),
             logged=self.logged.copy(),
             kl_kinds=self.kl_kinds.copy(),
-            ranks=self.ranks.copy(),
             alive=self.alive.copy(),
             open=self.open.copy(),
             cases=self.cases.copy(),
             alerts=self.alerts.copy(),
         )
+        made.crowd = self.crowd.copy(self._named())
+        return made
 
     def hear(self, record: Record) -> None:
         """Take over what a record says."""
@@ -133,7 +128,9 @@ class Standing:
             self._learn(record)
             return
         if record.rank != WHOLE_RUN:
-            self._hear_rank(record)
+            # Of ranks that are no more there may be a word left.
+            if record.attempt >= self.attempt:
+                self.crowd.hear(record)
         elif record.event in _MEASURED:
             self._measure(record)
         elif record.event is Event.SAMPLE:
@@ -170,6 +167,11 @@ class Standing:
             self.cases[page.incident.name] = page
 
     @property
+    def ranks(self) -> dict[int, RankStanding]:
+        """Those that are shown one by one."""
+        return self.crowd.shown(self._named())
+
+    @property
     def open_cases(self) -> list[Page]:
         """Those of which an incident fires."""
         return [
@@ -196,7 +198,7 @@ class Standing:
     def _start(self, record: Record) -> None:
         if record.attempt != self.attempt:
             self.attempt, self.last_state = record.attempt, "starting"
-            self.ranks.clear()
+            self.crowd.clear()
             self.taps.clear()
             self._learn(record)
             return
@@ -223,6 +225,7 @@ class Standing:
         if record.event is Event.STEP:
             self.steps += 1
             self.last_step = record.time
+            self.crowd.weigh(record)
             # The last records of a run may be read after its end was.
             self.last_state = "running" if self.active else self.last_state
         elif record.event is Event.SAVE:
@@ -253,17 +256,14 @@ class Standing:
         else:
             self.unshown += 1
 
-    def _hear_rank(self, record: Record) -> None:
-        known = self.ranks.get(record.rank)
-        if known is None and len(self.ranks) >= self.most_ranks:
-            return
-        known = known or RankStanding()
-        if record.event is Event.STEP:
-            seconds = record.values.get("step_time", known.step_time)
-            known = RankStanding(known.up, record.step, seconds, record.time)
-        elif record.event in {Event.START, Event.STOP}:
-            known = replace(known, up=record.event is Event.START)
-        self.ranks[record.rank] = known
+    def _named(self) -> Iterator[int]:
+        """Ranks that incidents which fire are about."""
+        for incident in self.open.values():
+            judged, culprit = incident.key.rank, incident.finding.rank
+            if judged != WHOLE_RUN:
+                yield judged
+            elif culprit is not None:
+                yield culprit
 
 
 def tap_state(told: str) -> str:
