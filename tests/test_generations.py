@@ -147,9 +147,11 @@ def test_it_goes_on_where_it_was():
     generations = Generations()
     placed(generations, ("A0", LOW), ("B0", HIGH), ("A1", LOW))
     generations.place("A", 1, 5, 4, "29500", time=12.5)
+    before = generations.kept()
+    generations.place("A", 1, 6, 4)
     again = Generations.restored(generations.kept())
 
-    assert again == generations
+    assert again == generations != Generations.restored(before)
     assert placed(again, ("B1", HIGH)) == [1]
     assert Generations.restored("") == Generations()
 

@@ -53,6 +53,8 @@ class Generations:
 
     attempts: dict[int, Attempt] = field(default_factory=dict)
     nodes: dict[str, dict[int, int]] = field(default_factory=dict)
+    _text: str = field(default="", compare=False, repr=False)
+    """What `kept` gave, while it is still so."""
 
     @property
     def current(self) -> int:
@@ -72,6 +74,7 @@ class Generations:
         not known, `port` where its ranks meet. `time`, in seconds since the epoch, is when it
         began: by it, a node whose words come late by whole attempts still finds its own.
         """
+        self._text = ""
         known = self.of(node, theirs)
         if known is None:
             known = self._of_old(node, theirs)
@@ -87,11 +90,15 @@ class Generations:
 
     def kept(self) -> str:
         """All of it as text, for `restored`."""
+        if self._text:
+            return self._text
         attempts = {
             number: [each.world, each.port, each.began, _spans(each.ranks)]
             for number, each in self.attempts.items()
         }
-        return json.dumps({"attempts": attempts, "nodes": self.nodes}, separators=(",", ":"))
+        told = {"attempts": attempts, "nodes": self.nodes}
+        self._text = json.dumps(told, separators=(",", ":"))
+        return self._text
 
     @classmethod
     def restored(cls, text: str) -> Generations:
