@@ -39,6 +39,23 @@ log = logging.getLogger(__name__)
 _MOST_SECRET_BYTES = 4096
 
 
+class ClusterSettings(BaseModel):
+    """How agents of several nodes find each other; by default as their launcher says.
+
+    `head` is where the agent of rank 0 is: host, or host:port. `token` is what all agents of a job
+    share: who does not know it is not listened to.
+    """
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, frozen=True)
+
+    head: str = Field("", pattern=r"^(\S+)?$")
+    token: SecretStr | None = Field(None, min_length=1)
+
+    def secret_token(self) -> str:
+        """The token itself; empty without one."""
+        return self.token.get_secret_value() if self.token else ""
+
+
 class Settings(BaseModel):
     """Everything an agent can be told. Durations are in seconds.
 
@@ -69,6 +86,7 @@ class Settings(BaseModel):
     detectors: dict[str, dict[str, Any]] = Field(default_factory=dict)
     disable: list[str] = Field(default_factory=list)
     actions: dict[str, list[Literal["checkpoint", "stop"]]] = Field(default_factory=dict)
+    cluster: ClusterSettings = ClusterSettings(head="", token=None)
 
     def on_critical(self) -> list[str]:
         """What is asked of the run when a case turns critical."""
@@ -96,6 +114,7 @@ def load(
     _read_secrets((), tree, {"token"}, layers)
     tree["sinks"] = _each("sinks", _sink, layers)
     tree["detectors"] = _each("detectors", _knobs, layers)
+    tree["cluster"] = _cluster(layers)
     tree["actions"] = layers.table(("actions",), tree.get("actions", {}))
     _refuse_unknown(("actions",), tree["actions"], ["on_critical"], layers)
     settings: Settings = _validated((), TypeAdapter(Settings), tree, layers)
@@ -107,6 +126,14 @@ def load(
         )
         raise SettingsError(message)
     return settings
+
+
+def _cluster(layers: Layers) -> Tree:
+    path = ("cluster",)
+    tree = layers.table(path, layers.tree.get("cluster", {}))
+    _refuse_unknown(path, tree, {*ClusterSettings.model_fields, "token_file"}, layers)
+    _read_secrets(path, tree, {"token"}, layers)
+    return tree
 
 
 def build_sinks(settings: Settings) -> dict[str, Sink]:

@@ -21,6 +21,7 @@ COUNTS = (
     Count("sentinel_hook_errors_total", "rank", "Errors of ours swallowed inside the trainer."),
     Count("sentinel_detector_errors_total", "detector", "Failures of a detector."),
     Count("sentinel_sink_deliveries_total", "outcome", "Pages by what became of them."),
+    Count("sentinel_link_refused_total", "reason", "Messages of other agents that were refused."),
     Count("sentinel_machine_errors_total", "part", "Looks at the machine that failed."),
     Count("sentinel_hook_overhead_seconds_total", "rank", "Time spent inside the training thread."),
 )

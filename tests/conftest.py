@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as budget
 
-from sentinel import agent, fold
+from sentinel import fold, judge
 from sentinel.hook import guard, session
 from sentinel.record import Event, Record
 from sentinel.wire import places
@@ -42,7 +42,7 @@ def loud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     if "quiet" not in request.keywords:
         monkeypatch.setattr(guard, "report", _raise)
         monkeypatch.setattr(fold, "SET_ASIDE", ())
-        monkeypatch.setattr(agent, "SET_ASIDE", ())
+        monkeypatch.setattr(judge, "SET_ASIDE", ())
 
 
 @pytest.fixture(autouse=True)

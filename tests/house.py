@@ -20,7 +20,7 @@ FLOORS = {
     "hook": 4, "integrations": 4, "callbacks": 4, "sources": 4, "cluster": 4, "sinks": 4,
     "outlets": 4, "web": 4, "insight": 4, "generate": 4, "settings": 4,
     "fold": 4, "onset": 4, "demo": 4,
-    "bootstrap": 5, "launch": 5, "agent": 5, "checkup": 5, "story": 5, "sentinel": 5,
+    "bootstrap": 5, "launch": 5, "judge": 5, "agent": 5, "checkup": 5, "story": 5, "sentinel": 5,
     "cli": 6, "__main__": 7,
 }  # fmt: skip
 """Room, or file at the root of the package, to floor; `sentinel` is the package's own face."""
@@ -29,7 +29,7 @@ NEIGHBOURS = {
     "signals": {"catalogue"}, "dialect": {"signals"}, "kl": {"dialect", "signals"},
     "incident": {"diagnosis"}, "causes": {"diagnosis"}, "engine": {"cases"},
     "integrations": {"hook"}, "callbacks": {"hook"}, "web": {"outlets"}, "sentinel": {"hook"},
-    "generate": {"outlets"},
+    "generate": {"outlets"}, "agent": {"judge"},
 }  # fmt: skip
 """What a room may import besides the floors below it."""
 

@@ -44,7 +44,7 @@ def test_a_turn_that_could_not_be_stored_is_judged_again_by_the_next_agent(monke
             raise sqlite3.OperationalError("database or disk is full")
 
         with monkeypatch.context() as patched:
-            patched.setattr(first.journal, "place", full)
+            patched.setattr(first.judge.journal, "place", full)
             with pytest.raises(sqlite3.OperationalError):
                 first.serve()
         assert queued() == 0
@@ -80,7 +80,7 @@ def test_what_one_outlet_cannot_show_is_still_stored_and_judged(monkeypatch):
         def falls(_):
             raise UnicodeEncodeError("utf-8", "", 0, 1, "surrogates not allowed")
 
-        monkeypatch.setattr(served.exposition, "take", falls)
+        monkeypatch.setattr(served.judge.exposition, "take", falls)
         monkeypatch.setattr(served, "_over", lambda: queued() > 0)
         served.serve()
 
@@ -115,15 +115,15 @@ def test_the_next_agent_shows_the_cause_that_the_last_one_named(monkeypatch):
         def remedy(self, _):
             return "Look at the data."
 
-    monkeypatch.setattr("sentinel.agent.build_causes", lambda: {"nans": Nans()})
+    monkeypatch.setattr("sentinel.judge.build_causes", lambda: {"nans": Nans()})
     with ranks() as begin:
         begin(0, world=1, steps=20, values={"loss": LOSSES})
         first = agent()
         monkeypatch.setattr(first, "_over", lambda: queued() > 0)
         first.serve()
-        (told,) = first.exposition.state()["cases"]
+        (told,) = first.judge.exposition.state()["cases"]
         second = agent()
         second.presence.withdraw()
 
     assert told["diagnosis"]["cause"] == "nans"
-    assert second.exposition.state()["cases"] == [told]
+    assert second.judge.exposition.state()["cases"] == [told]

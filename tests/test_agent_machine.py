@@ -55,7 +55,7 @@ def test_facts_taps_and_gpus_are_shown(said):
         watch.once()
     agent.turn()
     agent.machine.watches["output"].once()
-    state, text = agent.exposition.state(), generate_latest(agent.exposition.registry).decode()
+    state, text = agent.judge.exposition.state(), generate_latest(agent.judge.exposition.registry).decode()
     left(agent)
 
     assert (state["about"]["framework"], state["about"]["beta"]) == ("trl", 0.1)
@@ -92,7 +92,7 @@ def test_the_next_agent_shows_the_run_as_the_last_one_knew_it(said):
     first.turn()
     left(first)
     second = begun()
-    state = second.exposition.state()
+    state = second.judge.exposition.state()
     left(second)
 
     assert state["about"]["framework"] == "trl"
@@ -128,7 +128,7 @@ def test_the_next_agent_shows_what_the_last_evaluation_measured(said):
     first.turn()
     left(first)
     second = begun()
-    state = second.exposition.state()
+    state = second.judge.exposition.state()
     left(second)
 
     assert (state["signals"]["eval_loss"]["value"], state["state"]) == (2.5, "finished")

@@ -227,7 +227,7 @@ def test_a_case_is_printed_once_and_again_when_its_cause_gets_a_name(path, capsy
         def remedy(self, _):
             return "Clean\x1b[2J up."
 
-    monkeypatch.setattr("sentinel.agent.build_causes", lambda: {"rot": Rot()})
+    monkeypatch.setattr("sentinel.judge.build_causes", lambda: {"rot": Rot()})
     write(path, *losses(1, 20), *losses(20, 30, "NaN"))
     watch = agent(path)
     watch.turn()

@@ -127,36 +127,36 @@ def test_texts_from_the_ring_are_kept_and_become_signals(served, trainer):
         trainer.stepped({"loss": 1.0}, {})
     turns(agent, lambda: "sample_distinct_1" in shown(agent))
 
-    assert [told["completion"] for told in agent.samples.newest()] == [
+    assert [told["completion"] for told in agent.judge.samples.newest()] == [
         "a b c d 2",
         "a b c d 3",
         "a b c d 4",
     ]
     assert shown(agent)["sample_distinct_1"] == pytest.approx(9 / 25)
-    (told,) = [r for r in agent.history.all("live") if r.event is Event.SAMPLE]
+    (told,) = [r for r in agent.judge.history.all("live") if r.event is Event.SAMPLE]
     assert (told.step, told.values["sample_distinct_1"]) == (1, pytest.approx(9 / 25))
 
 
 def shown(agent):
     """Values on the page: of signals, and of names of one's own."""
-    state = agent.exposition.state()
+    state = agent.judge.exposition.state()
     return {name: told["value"] for name, told in state["signals"].items()} | state["logged"]
 
 
 def test_an_agent_that_takes_over_keeps_no_text_twice(served, trainer):
     first = served()
     trainer.sample(Batch(["q"] * 2, ["one", "two"]), step=1)
-    turns(first, lambda: len(first.samples.newest()) == 2)
+    turns(first, lambda: len(first.judge.samples.newest()) == 2)
     first.connection.close()
     first.presence.withdraw()
 
     second = served()
     trainer.sample(Batch(["q"], ["three"]), step=1)
-    turns(second, lambda: len(second.samples.newest()) > 2)
+    turns(second, lambda: len(second.judge.samples.newest()) > 2)
 
-    assert [told["completion"] for told in second.samples.newest()] == ["one", "two", "three"]
+    assert [told["completion"] for told in second.judge.samples.newest()] == ["one", "two", "three"]
     # What the first had heard of the step is not forgotten.
-    assert len(second.fold.samples.steps[0, 1].texts) == 3
+    assert len(second.judge.fold.samples.steps[0, 1].texts) == 3
 
 
 def test_texts_stay_out_of_pages_metrics_and_logs(served, trainer, caplog, capfd):
@@ -168,16 +168,16 @@ def test_texts_stay_out_of_pages_metrics_and_logs(served, trainer, caplog, capfd
         trainer.sample(Batch([said], [said], {"right": [float("nan")]}, [False]), step=step)
         trainer.log({"loss": float("nan"), "kl": 1e6}, step=step)
     trainer.close({"outcome": "exception", "exception": "RuntimeError"})
-    turns(agent, agent.fold.firing)
+    turns(agent, agent.judge.fold.firing)
 
-    told = [json.dumps(agent.exposition.state(), default=str), caplog.text, *capfd.readouterr()]
-    told += [f"{family}" for family in agent.exposition.collect()]
+    told = [json.dumps(agent.judge.exposition.state(), default=str), caplog.text, *capfd.readouterr()]
+    told += [f"{family}" for family in agent.judge.exposition.collect()]
     for table, column in SENT_AWAY.items():
         rows = agent.connection.execute(f"select {column} from {table}").fetchall()
         assert rows
         told.append(f"{rows}")
     assert CANARY not in "\n".join(told)
-    assert CANARY in agent.samples.newest()[0]["completion"]
+    assert CANARY in agent.judge.samples.newest()[0]["completion"]
     assert "right" not in f"{dict(agent.tally.counts)}"
 
 
@@ -203,14 +203,14 @@ def test_texts_from_files_are_kept_once_by_whatever_agent(served, trainer, tmp_p
     first = served(samples_from=str(tmp_path / "out"))
     turns(first, lambda: not first.files.files._first)
     verl(tmp_path / "out", 7, size=2)
-    turns(first, lambda: len(first.samples.newest()) >= 2)
-    assert [told["completion"] for told in first.samples.newest()] == ["a0", "a1"]
+    turns(first, lambda: len(first.judge.samples.newest()) >= 2)
+    assert [told["completion"] for told in first.judge.samples.newest()] == ["a0", "a1"]
     first.connection.close()
     first.presence.withdraw()
 
     second = served(samples_from=str(tmp_path / "out"))
     verl(tmp_path / "out", 8, size=1)
-    turns(second, lambda: len(second.samples.newest()) >= 3)
+    turns(second, lambda: len(second.judge.samples.newest()) >= 3)
 
-    told = [(told["step"], told["rewards"]) for told in second.samples.newest()]
+    told = [(told["step"], told["rewards"]) for told in second.judge.samples.newest()]
     assert told == [(7, {"": 0.0}), (7, {"": 0.5}), (8, {"": 0.0})]

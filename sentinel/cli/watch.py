@@ -98,24 +98,31 @@ def follower(path: Path, run: str, settings: Settings, max_steps: int = 0) -> Ag
 
         def _assemble(self, database: Path) -> None:
             super()._assemble(database)
-            self.printed: dict[str, str] = {}
-            known = self.journal.positions()
+            self.judge.outlets += (Printer(),)
+            known = self.judge.journal.positions()
             self.source = FollowedLog(self.run, path, self.tally, known, self.clock, max_steps)
 
         def turn(self) -> None:
-            self.telling.history = self.source.behind
+            self.judge.telling.history = self.source.behind
             super().turn()
             if remark := self.source.remarked():
                 print(f"sentinel watch: of {path}, {remark}.", file=sys.stderr, flush=True)
 
-        def _show(self, verdict: Verdict) -> None:
-            super()._show(verdict)
-            for page in verdict.told:
-                if _is_news(self.printed.get(page.incident.name), page):
-                    print(_line(page), flush=True)
-                    self.printed[page.incident.name] = page.subject
-
     return Follower(run, settings)
+
+
+class Printer:
+    """Prints what people are told, each thing once."""
+
+    def __init__(self) -> None:
+        self.printed: dict[str, str] = {}
+
+    def take(self, verdict: Verdict) -> None:
+        """Print what is news in it."""
+        for page in verdict.told:
+            if _is_news(self.printed.get(page.incident.name), page):
+                print(_line(page), flush=True)
+                self.printed[page.incident.name] = page.subject
 
 
 def _is_news(printed: str | None, page: Page) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 _TABLES = """
 create table if not exists ring(
@@ -62,6 +62,12 @@ create table if not exists onset(
 create table if not exists request(
     incident text primary key, number integer, attempt integer, since integer, beat integer,
     step integer, deeds text, cause text);
+create table if not exists spool(
+    id integer primary key autoincrement, number integer not null, records blob not null);
+create table if not exists node(
+    name text primary key, spool text not null, row integer not null, heard text not null);
+create table if not exists cluster(
+    key text primary key, value text not null);
 create index if not exists outbox_due on outbox(state, next_at);
 """
 

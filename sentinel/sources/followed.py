@@ -59,6 +59,8 @@ class FollowedLog:
     ended: bool = False
     expected: bool = True
     attempt: int = -1
+    first: None = None
+    """A log is of the whole run: there is no rank, and no other node."""
     mark: int = 0
     told: Record | None = None
     ticked: float = 0.0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sentinel.record import Event, Record
 from sentinel.sources.launched import Launched
-from sentinel.sources.roll_call import Rank, roll_call
+from sentinel.sources.roll_call import Rank, firsthand, roll_call
 from sentinel.tally import Tally
 from sentinel.wire.identity import Identity
 from sentinel.wire.layout import DROP_REASONS, ERRORS_BEFORE_OFF
@@ -81,7 +81,8 @@ class LiveSource:
 
     def pids(self) -> dict[int, int]:
         """The processes of the newest attempt that still run, by rank; for any thread."""
-        headers = [rank.header for rank in list(self.ranks.values()) if not rank.ended]
+        ranks = firsthand(list(self.ranks.values()))
+        headers = [rank.header for rank in ranks if not rank.ended]
         newest = max((header.identity.attempt for header in headers), default=-1)
         return {h.identity.rank: h.process.pid for h in headers if h.identity.attempt == newest}
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from zlib import crc32
 
 from sentinel.wire import places
-from sentinel.wire.meeting import Meeting, meeting
+from sentinel.wire.meeting import NOWHERE, Meeting, meeting
 from sentinel.wire.process import Process
 
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -41,7 +41,7 @@ class Identity:
     world_size: int = 1
     local_world_size: int = 1
     host: str = ""
-    meeting: Meeting = Meeting()
+    meeting: Meeting = NOWHERE
 
 
 def identify(name: str | None = None, environ: Mapping[str, str] | None = None) -> Identity:
@@ -67,7 +67,7 @@ def identify(name: str | None = None, environ: Mapping[str, str] | None = None) 
         world_size=world,
         local_world_size=local_world,
         host=os.uname().nodename,
-        meeting=place if local_world < world else Meeting(),
+        meeting=place if local_world < world else NOWHERE,
     )
 
 

@@ -30,6 +30,10 @@ class Meeting:
     node: int = -1
 
 
+NOWHERE = Meeting()
+"""What a rank is told whose run is on one node."""
+
+
 def meeting(environ: Mapping[str, str]) -> Meeting:
     """What the environment of a rank tells of its job.
 

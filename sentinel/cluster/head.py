@@ -1,0 +1,237 @@
+"""Head: the records of all nodes as those of one run, for the agent that judges it.
+
+What arrives of the others is taken in the order of each node; its attempts become the run's, its
+times are by our clock. How far each was heard is stored in the transaction that judges what was
+heard, and confirmed only after: so nothing is lost, and nothing is taken twice.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sentinel.cluster.awake import Awake
+from sentinel.cluster.generations import Generations
+from sentinel.cluster.hub import Hello, Hub
+from sentinel.cluster.machines import Machines, measured
+from sentinel.cluster.member import Member, store, stored
+from sentinel.cluster.parcel import Parcel
+from sentinel.cluster.roll import Told, merged
+from sentinel.cluster.seal import RefusedError
+from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.tally import Tally
+
+LOST_SECONDS = 10.0
+"""Without a word, after which a node whose ranks have not ended is held to be lost."""
+FOR_GOOD_SECONDS = 60.0
+"""After which nobody waits for a lost node any more, if all other ranks have ended."""
+OURS = ""
+"""The name of our own node."""
+
+
+@dataclass
+class Head:
+    """Brings the nodes of `run` together; ours is `host`. `clock` gives seconds since the epoch."""
+
+    run: str
+    host: str
+    connection: sqlite3.Connection
+    hub: Hub
+    tally: Tally
+    clock: Callable[[], float] = time.time
+    by_slot: dict[int, Member] = field(default_factory=dict)
+    machines: Machines = field(default_factory=Machines)
+    _answers: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.own = Member(OURS, self.host)
+        self.members = stored(self.connection)
+        self.awake = Awake(self.clock)
+        query = "select value from cluster where key = 'generations'"
+        row = self.connection.execute(query).fetchone()
+        self._kept = row[0] if row else ""
+        self.generations = Generations.restored(self._kept)
+
+    def turn(self, local: Iterable[Record]) -> list[Record]:
+        """Our own node's records and all that arrived, as the run's."""
+        now = self.clock()
+        self.awake.look()
+        for hello in self.hub.hellos():
+            self._welcome(hello)
+        records: list[Record] = []
+        ticked = False
+        for record in local:
+            if record.event is Event.TICK:
+                ticked = True
+            records += self._placed(self.own, record)
+        for slot, data in self.hub.arrived():
+            records += self._arrived(slot, data, now)
+        if ticked:
+            records += self._roll(now)
+        return records
+
+    def keep(self) -> None:
+        """Store how far each node was heard, within the caller's transaction."""
+        for member in self.by_slot.values():
+            if member.changed:
+                store(self.connection, member)
+        kept = self.generations.kept()
+        if kept != self._kept:
+            self._kept = kept
+            self.connection.execute(
+                "insert or replace into cluster(key, value) values('generations', ?)", (kept,)
+            )
+
+    def kept(self) -> None:
+        """All that was taken is safe: confirm it."""
+        deputy = self._deputy()
+        while self._answers:
+            slot, (number, row) = self._answers.popitem()
+            self.hub.answer(slot, number, row, deputy=slot == deputy)
+
+    @property
+    def due(self) -> bool:
+        """Whether there is anything to store."""
+        return any(member.changed for member in self.by_slot.values())
+
+    @property
+    def over(self) -> bool:
+        """Whether no other node has anything to say any more."""
+        attempt = self.generations.current
+        return not any(member.unended(attempt) for member in self.by_slot.values())
+
+    def state(self) -> list[dict[str, Any]]:
+        """Each node in plain words: host, ranks, state, silent_seconds and skew_seconds.
+
+        The state is up, lost or ended.
+        """
+        attempt = self.generations.current
+        return [
+            {
+                "host": member.host,
+                "ranks": sorted(member.ranks.get(attempt, ())),
+                "state": self._state(member, attempt),
+                "silent_seconds": self.awake.seconds - member.heard_at if member.name else 0.0,
+                "skew_seconds": member.skew,
+            }
+            for member in [self.own, *self.by_slot.values()]
+        ]
+
+    def _deputy(self) -> int:
+        """The slot of the node that is to tell people if we fall silent; 0 for none."""
+        attempt = self.generations.current
+        present = {
+            min(member.ranks[attempt]): slot
+            for slot, member in self.by_slot.items()
+            if attempt in member.ranks and not self._is_lost(member)
+        }
+        return present[min(present)] if present else 0
+
+    def _state(self, member: Member, attempt: int) -> str:
+        if self._is_lost(member):
+            return "lost"
+        return "up" if member.unended(attempt) or attempt not in member.ranks else "ended"
+
+    def _welcome(self, hello: Hello) -> None:
+        name = f"{hello.card.get('host', '')}/{hello.card.get('run', '')}"
+        member = self.members.setdefault(name, Member(name))
+        if member.slot in self.by_slot:
+            self.hub.drop(member.slot)
+            del self.by_slot[member.slot]
+            self._answers.pop(member.slot, None)
+        member.begin(hello.slot, hello.card, self.run)
+        member.heard_at = self.awake.seconds
+        self.by_slot[hello.slot] = member
+        self.machines.nodes = max(self.machines.nodes, 1 + len(self.by_slot))
+        self._answers[hello.slot] = 0, member.row
+
+    def _arrived(self, slot: int, data: bytes, now: float) -> Iterator[Record]:
+        member = self.by_slot.get(slot)
+        if member is None:
+            return
+        try:
+            parcel = member.reader.parcel(data)
+        except RefusedError as refusal:
+            self.tally.add("sentinel_link_refused_total", refusal.reason)
+            # What explains the next one may have been in it: it has to begin anew.
+            self.hub.drop(slot)
+            return
+        yield from self._opened(member, parcel, now)
+        self._answers[slot] = parcel.number, member.row
+
+    def _opened(self, member: Member, parcel: Parcel, now: float) -> Iterator[Record]:
+        member.heard_at = self.awake.seconds
+        for record in member.take(parcel, now, self.tally):
+            yield from self._placed(member, record)
+
+    def _placed(self, member: Member, record: Record) -> Iterator[Record]:
+        """The record in its attempt of the run; a TICK is kept for the roll."""
+        attempt = self._attempt(member, record)
+        if record.event is Event.TICK:
+            self.machines.hear(member.name, member.host, record.values)
+            own = measured(record.values)
+            values = {name: value for name, value in record.values.items() if name not in own}
+            member.tick = replace(record, attempt=attempt, values=values)
+            return
+        if record.event is Event.START:
+            expected = {"expected_ranks": record.values.get("world_size", 1.0)}
+            record = replace(record, attempt=attempt, values={**record.values, **expected})
+        elif attempt != record.attempt:
+            record = replace(record, attempt=attempt)
+        member.note(record)
+        yield record
+
+    def _attempt(self, member: Member, record: Record) -> int:
+        """Its attempt of the run: a START says what is known of it, other words may go without."""
+        known = self.generations.of(member.name, record.attempt)
+        if record.event is Event.START:
+            world = int(record.values.get("world_size", 0))
+            port = record.facts.get("master_port", "")
+            who = member.name, record.attempt, record.rank
+            return self.generations.place(*who, world, port, time=record.time)
+        if known is None and record.rank == WHOLE_RUN:
+            return max(self.generations.current, 0)
+        if known is None:
+            return self.generations.place(
+                member.name, record.attempt, record.rank, 0, time=record.time
+            )
+        return known
+
+    def _roll(self, now: float) -> Iterator[Record]:
+        """The one TICK of the run; and the end of those that nobody waits for any more."""
+        told = [self._told(member) for member in [self.own, *self.by_slot.values()]]
+        known = [each for each in told if each is not None]
+        if not known:
+            return
+        yield from self._given_up(now)
+        tick = merged(self.run, known, now)
+        values, facts = self.machines.news()
+        yield replace(tick, values={**tick.values, **values}, facts={**tick.facts, **facts})
+
+    def _told(self, member: Member) -> Told | None:
+        lost = self._is_lost(member)
+        if lost:
+            self.machines.forget(member.name)
+        age = self.awake.seconds - member.heard_at if member.name else 0.0
+        return member.told(age, lost=lost)
+
+    def _is_lost(self, member: Member) -> bool:
+        silent = self.awake.seconds - member.heard_at > LOST_SECONDS
+        return bool(member.name) and silent and bool(member.unended(self.generations.current))
+
+    def _given_up(self, now: float) -> Iterator[Record]:
+        """A STOP for each rank of nodes long lost, once all other ranks have ended."""
+        attempt = self.generations.current
+        waiting = [m for m in [self.own, *self.by_slot.values()] if m.unended(attempt)]
+        silent = (self.awake.seconds - member.heard_at for member in waiting)
+        if self.own in waiting or any(each < FOR_GOOD_SECONDS for each in silent):
+            return
+        for member in waiting:
+            for rank in member.unended(attempt):
+                facts = {"outcome": "died", "lost": member.host}
+                end = Record(self.run, rank, 0, now, Event.STOP, facts=facts, attempt=attempt)
+                member.note(end)
+                yield end

@@ -1,0 +1,151 @@
+"""Member: one node of the run, as the head knows it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sentinel.cluster.parcel import Parcel, Reader
+from sentinel.cluster.roll import Told
+from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.tally import Tally
+
+FAR_SECONDS = 5.0
+"""Clocks that differ by less are taken as they are: parcels are under way for a part of that."""
+FUTURE_SECONDS = 60.0
+FUTURE_BEATS = 1_000_000
+"""How far ahead of its own node's clock, and of all that was heard, a record may be."""
+
+Sender = tuple[int, int]
+"""An attempt as the node counts it, and a rank."""
+
+
+@dataclass
+class Member:
+    """A node, by its `name`, and the correspondence with it.
+
+    `row` is the last of its `spool` that was taken in, `heard` the newest word of each sender by
+    number. `skew` is what is added to its clock to have ours, in seconds.
+    """
+
+    name: str
+    host: str = ""
+    slot: int = 0
+    spool: str = ""
+    row: int = 0
+    heard: dict[Sender, int] = field(default_factory=dict)
+    reader: Reader = field(default_factory=lambda: Reader(""))
+    heard_at: float = 0.0
+    """When a parcel last came, by the head's count of seconds that it listened."""
+    skew: float = 0.0
+    beat: int = 0
+    tick: Record | None = None
+    ranks: dict[int, set[int]] = field(default_factory=dict)
+    """Ranks by attempt of the run, of the newest two."""
+    ended: set[Sender] = field(default_factory=set)
+    """Attempts of the run and ranks of which the end is known."""
+    changed: bool = True
+    """What is stored of it is older than this."""
+
+    def begin(self, slot: int, card: Mapping[str, str], run: str) -> None:
+        """A new correspondence: with the same spool, the rows go on; with another, the words do."""
+        self.slot, self.host, self.reader = slot, card.get("host", ""), Reader(run)
+        if card.get("spool", "") != self.spool:
+            self.spool, self.row = card.get("spool", ""), 0
+        self.changed = True
+
+    def take(self, parcel: Parcel, now: float, tally: Tally) -> list[Record]:
+        """What is new in it, with times by our clock; attempts are still the node's own."""
+        self.changed = True
+        self._set_clock(parcel.clock, now)
+        if parcel.last >= parcel.first:
+            if parcel.first > self.row + 1:
+                refused(tally, "gap", parcel.first - self.row - 1)
+            self.row = max(self.row, parcel.last)
+        fresh = (record for record in parcel.records if self._is_taken(record, tally))
+        return [self._timed(record, parcel.clock, tally) for record in fresh]
+
+    def note(self, record: Record) -> None:
+        """Remember who has spoken, and who has ended; its attempt is the run's."""
+        if record.rank == WHOLE_RUN:
+            return
+        known = self.ranks.get(record.attempt)
+        if known is None:
+            known = self.ranks[record.attempt] = set()
+            for old in sorted(self.ranks)[:-2]:
+                del self.ranks[old]
+        known.add(record.rank)
+        if record.event is Event.STOP:
+            self.ended.add((record.attempt, record.rank))
+
+    def unended(self, attempt: int) -> list[int]:
+        """Its ranks in that attempt of the run that have not said how they ended."""
+        ranks = self.ranks.get(attempt, ())
+        return sorted(rank for rank in ranks if (attempt, rank) not in self.ended)
+
+    def told(self, age: float, *, lost: bool) -> Told | None:
+        """Its part of the roll; None before its first TICK. `age` in seconds."""
+        if self.tick is None:
+            return None
+        ranks = tuple(sorted(self.ranks.get(self.tick.attempt, ())))
+        return Told(self.tick, self.host, ranks, age, lost)
+
+    def _is_taken(self, record: Record, tally: Tally) -> bool:
+        sender = record.attempt, record.rank
+        if record.sequence:
+            if record.sequence <= self.heard.get(sender, 0):
+                refused(tally, "repeated")
+                return False
+            self.heard[sender] = record.sequence
+        if record.beat > self.beat + FUTURE_BEATS:
+            refused(tally, "future")
+            return False
+        self.beat = max(self.beat, record.beat)
+        return True
+
+    def _timed(self, record: Record, clock: float, tally: Tally) -> Record:
+        """The record with its time by our clock; one of the future is of now."""
+        time = record.time
+        if time > clock + FUTURE_SECONDS:
+            refused(tally, "future")
+            time = clock
+        if abs(self.skew) > FAR_SECONDS:
+            time += self.skew
+        return record if time == record.time else replace(record, time=time)
+
+    def _set_clock(self, theirs: float, ours: float) -> None:
+        """What a parcel was under way makes the difference too large, never too small."""
+        found = ours - theirs
+        stepped = abs(found - self.skew) > FAR_SECONDS
+        self.skew = found if stepped else min(self.skew, found)
+
+
+def refused(tally: Tally, reason: str, count: int = 1) -> None:
+    """Count what was not taken from another agent."""
+    tally.add("sentinel_link_refused_total", reason, count)
+
+
+def stored(connection: sqlite3.Connection) -> dict[str, Member]:
+    """The nodes that were heard of before, by name."""
+    rows = connection.execute("select name, spool, row, heard from node")
+    return {
+        name: Member(name, spool=spool, row=row, heard=_senders(heard), changed=False)
+        for name, spool, row, heard in rows
+    }
+
+
+def store(connection: sqlite3.Connection, member: Member) -> None:
+    """Keep how far it was heard."""
+    heard = {f"{attempt}-{rank}": number for (attempt, rank), number in member.heard.items()}
+    connection.execute(
+        "insert or replace into node(name, spool, row, heard) values(?, ?, ?, ?)",
+        (member.name, member.spool, member.row, json.dumps(heard)),
+    )
+    member.changed = False
+
+
+def _senders(text: str) -> dict[Sender, int]:
+    pairs = ((key.partition("-"), number) for key, number in json.loads(text).items())
+    return {(int(attempt), int(rank)): number for (attempt, _, rank), number in pairs}

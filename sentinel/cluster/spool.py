@@ -1,0 +1,83 @@
+"""Spool: what a node's agent read and the head has not confirmed yet, in the agent's own database.
+
+It is written in the transaction that stores how far the rings were read, so that a record is either
+still in its ring or here. Its size is bounded: of a head that stays away too long, the oldest rows
+are given up and counted, and the numbers of those that follow tell the head how many.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from secrets import token_hex
+
+from sentinel.cluster.parcel import Writer, rows
+from sentinel.record import Record
+from sentinel.tally import Tally
+
+LIMIT_BYTES = 256 << 20
+"""What may lie in it: some hours of eight ranks with ten steps a second."""
+
+
+@dataclass
+class Spool:
+    """Rows of the table `spool`, numbered without a gap, through one open connection."""
+
+    connection: sqlite3.Connection
+    tally: Tally
+    limit: int = LIMIT_BYTES
+    bytes: int = field(init=False)
+    """What lies in it now."""
+    name: str = field(init=False)
+    """Told apart by it from one that was lost: the numbers of its rows begin anew."""
+
+    def __post_init__(self) -> None:
+        query = "select coalesce(sum(length(records)), 0) from spool"
+        (self.bytes,) = self.connection.execute(query).fetchone()
+        self.connection.execute(
+            "insert or ignore into cluster(key, value) values('spool', ?)", (token_hex(8),)
+        )
+        query = "select value from cluster where key = 'spool'"
+        (self.name,) = self.connection.execute(query).fetchone()
+
+    def put(self, records: Sequence[Record]) -> None:
+        """Keep these, in their order, as one row."""
+        packed = Writer().write(records, 0, 0, 0.0)
+        self.connection.execute(
+            "insert into spool(number, records) values(?, ?)", (len(records), packed)
+        )
+        self.bytes += len(packed)
+        while self.bytes > self.limit:
+            self._give_up()
+
+    def after(self, row: int, run: str, most_bytes: int) -> tuple[int, int, list[Record]]:
+        """First and last row behind `row`, and what they hold: some bytes, but one row at least.
+
+        The records are of `run`. With no row the last is less than the first.
+        """
+        query = "select id, records from spool where id > ? order by id"
+        found: list[Record] = []
+        first, last, size = row + 1, row, 0
+        for number, packed in self.connection.execute(query, (row,)):
+            size += len(packed)
+            if found and size > most_bytes:
+                break
+            first, last = (number if last < first else first), number
+            found += rows(packed, run)
+        return first, last, found
+
+    def forget(self, row: int) -> None:
+        """Drop everything up to that row: somebody else has it."""
+        query = "select coalesce(sum(length(records)), 0) from spool where id <= ?"
+        (gone,) = self.connection.execute(query, (row,)).fetchone()
+        self.connection.execute("delete from spool where id <= ?", (row,))
+        self.bytes -= gone
+
+    def _give_up(self) -> None:
+        row, number, size = self.connection.execute(
+            "select id, number, length(records) from spool order by id limit 1"
+        ).fetchone()
+        self.connection.execute("delete from spool where id = ?", (row,))
+        self.bytes -= size
+        self.tally.add("sentinel_dropped_records_total", "spool", number)
