@@ -15,6 +15,8 @@ from typing import Any
 WORDS = ("checkpoint", "stop")
 """What `on_critical` may ask for, beside a function."""
 TIERS = ("page", "notify", "quiet")
+AGGREGATES = ("agent", "collective")
+"""How the records of ranks come together."""
 MOST_SAMPLES = 64
 """Texts that may be asked for of one batch."""
 
@@ -32,6 +34,7 @@ class Arguments:
     max_steps: int | None = None
     config: Path | None = None
     agent: bool = True
+    aggregate: str = "agent"
     strict: bool = False
     samples: int = 0
     facts: Mapping[str, str | float] = field(default_factory=dict)
@@ -58,6 +61,7 @@ def checked(given: Mapping[str, Any]) -> Arguments:
         max_steps=_count("max_steps", given.get("max_steps")),
         config=_file("config", given.get("config")),
         agent=_switch("agent", given.get("agent", True)),
+        aggregate=_one_of("aggregate", given.get("aggregate"), AGGREGATES) or AGGREGATES[0],
         strict=_switch("strict", given.get("strict", False)),
         samples=_samples(given.get("samples", 0)),
         facts=_facts(given.get("facts")),

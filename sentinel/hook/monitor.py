@@ -119,6 +119,7 @@ def monitor(
     max_steps: int | None = None,
     config: str | PathLike[str] | None = None,
     agent: bool = True,
+    aggregate: Literal["agent", "collective"] = "agent",
     strict: bool = False,
     samples: int = 0,
     facts: Mapping[str, str | float] | None = None,
@@ -132,7 +133,9 @@ def monitor(function: Any = None, /, **settings: Any) -> Any:
 
     `run` names the run. `save_steps` and `max_steps` are what the trainer was told, so that it can
     be held to it. `config` is the agent's settings file; `agent=False` records without starting
-    one. `facts` are hyper-parameters worth remembering. `samples` is how many texts are taken of
+    one. `aggregate="collective"` brings the ranks together through the training's own
+    `torch.distributed`, where only the node of rank 0 may have an agent; see docs/collective.md.
+    `facts` are hyper-parameters worth remembering. `samples` is how many texts are taken of
     each batch that a framework generates; at 0 none are, unless `sentinel.log_samples` is called.
     `tier` says how much the run matters to people: "page", "notify" or "quiet". `on_critical` is
     what is asked of every rank, at one and the same step, when a case turns critical: "checkpoint",

@@ -43,7 +43,7 @@ class Session:
         self.guard = Guard(self.ring.fail, arguments.strict)
         ours = arguments.agent and self.identity.local_rank == 0
         self.keeper = Keeper(self.identity.run, arguments.config) if ours else None
-        self.recorder = Recorder(self.ring, self.guard, self._tick)
+        self.recorder = self._recorder()
         self.recorder.errands = errands(
             self.ring.path, self.identity, arguments.call, self.recorder.say, self.guard
         )
@@ -52,8 +52,8 @@ class Session:
     def open(self) -> None:
         """Say START, start the agent, and listen to the frameworks."""
         self.recorder.say(Event.START, None, start_facts(self.identity, self.arguments))
-        if self.keeper is not None:
-            self.keeper.start()
+        if not self.gathers or self.identity.rank == 0:
+            self._serve()
         loop = Loop(self.recorder)
         for name in integrations():
             tap = Tap(name, self.recorder, loop)
@@ -93,6 +93,22 @@ class Session:
                 self._undo.pop()()
             except Exception as error:
                 self.guard.caught(error)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether rank 0's agent speaks for all ranks."""
+        return self.arguments.aggregate == "collective" and self.identity.world_size > 1
+
+    def _recorder(self) -> Recorder:
+        if not self.gathers:
+            return Recorder(self.ring, self.guard, self._tick)
+        from sentinel.hook.collective import CollectiveRecorder  # noqa: PLC0415 - few runs need it
+
+        return CollectiveRecorder(self.ring, self.guard, self._tick, self.identity, self._serve)
+
+    def _serve(self) -> None:
+        if self.keeper is not None:
+            self.keeper.start()
 
     def _tick(self) -> None:
         if self.keeper is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.wire.layout import DROP_REASONS, Header
 from sentinel.wire.pack import Unpacker
+from sentinel.wire.process import Process
 from sentinel.wire.ring import Cursor, RingReader
 
 STILL_SECONDS = 2.0
@@ -50,7 +51,8 @@ def roll_call(run: str, ranks: list[Rank], now: float) -> Record:
     `fell_ago`, the seconds since.
     """
     running = [r for r in ranks if not r.ended]
-    gone = [r for r in ranks if r.outcome == "died"]
+    died = [r for r in ranks if r.outcome == "died"]
+    gone = [*(r for r in died if r.stop), *firsthand(r for r in died if not r.stop)]
     failed = [r for r in ranks if r.outcome in FAILURES]
     newest = max(ranks, key=lambda r: r.header.last_beat).header
     return Record(
@@ -70,11 +72,22 @@ def roll_call(run: str, ranks: list[Rank], now: float) -> Record:
             "gone": _numbers(gone),
             "failed": _numbers(failed),
             **_cause(ranks, now),
-            **_stragglers(running, now),
+            **_stragglers(firsthand(running), now),
         },
         attempt=newest.identity.attempt,
         beat=newest.last_beat,
     )
+
+
+def firsthand(ranks: Iterable[Rank]) -> list[Rank]:
+    """The ranks that write their own rings: those of a collective are written by rank 0 as well.
+
+    What is known of its process is known of it alone.
+    """
+    first: dict[tuple[Process, int], Rank] = {}
+    for rank in ranks:
+        first.setdefault((rank.header.process, rank.header.identity.attempt), rank)
+    return [*first.values()]
 
 
 def _reached(rank: Rank) -> tuple[int, int]:
