@@ -8,6 +8,7 @@ ever: so calls are made from threads of their own, and `cut` ends one that takes
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -87,14 +88,15 @@ class Board:
 
 def _store(host: str, port: int, *, serves: bool, **more: Any) -> Any:
     try:
+        # A connection that breaks is news to our log, and no stack of C++ frames.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         # Seconds, and 200 MB.
         make = import_module("torch.distributed").TCPStore
+        logging.getLogger("torch").setLevel(logging.WARNING)
     except (ImportError, AttributeError) as error:
         raise BoardError("torch is not installed where the agent runs.") from error
     try:
-        return make(
-            host, port, is_master=serves, wait_for_workers=False, timeout=PATIENCE, **more
-        )
+        return make(host, port, is_master=serves, wait_for_workers=False, timeout=PATIENCE, **more)
     except (RuntimeError, OSError, ValueError) as error:
         first = str(error).partition("\n")[0]
         raise BoardError(f"No store at {host}:{port} ({type(error).__name__}: {first})") from None
@@ -120,5 +122,6 @@ def cut(port: int) -> None:
     """
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names alone are wanted
         with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as found:
-            if found.getpeername()[1] == port:
+            # That of a Unix socket is a text.
+            if found.family != socket.AF_UNIX and found.getpeername()[1] == port:
                 found.shutdown(socket.SHUT_RDWR)

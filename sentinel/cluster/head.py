@@ -27,7 +27,7 @@ from sentinel.tally import Tally
 LOST_SECONDS = 10.0
 """Without a word, after which a node whose ranks have not ended is held to be lost."""
 FOR_GOOD_SECONDS = 60.0
-"""After which nobody waits for a lost node any more, if all other ranks have ended."""
+"""After which nobody waits for ranks that were lost, or never heard, if all others have ended."""
 OURS = ""
 """The name of our own node."""
 
@@ -45,6 +45,8 @@ class Head:
     by_slot: dict[int, Member] = field(default_factory=dict)
     machines: Machines = field(default_factory=Machines)
     _answers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _heard_at: float = 0.0
+    """When any rank last said anything, as `awake` counts."""
 
     def __post_init__(self) -> None:
         self.own = Member(OURS, self.host)
@@ -101,7 +103,13 @@ class Head:
     def over(self) -> bool:
         """Whether no other node has anything to say any more."""
         attempt = self.generations.current
-        return not any(member.unended(attempt) for member in self.by_slot.values())
+        members = [self.own, *self.by_slot.values()]
+        if any(member.unended(attempt) for member in members):
+            return False
+        heard = sum(len(member.ranks.get(attempt, ())) for member in members)
+        known = self.generations.attempts.get(attempt)
+        missing = known is not None and heard < known.world
+        return not missing or self.awake.seconds - self._heard_at >= FOR_GOOD_SECONDS
 
     def state(self) -> list[dict[str, Any]]:
         """Each node in plain words: host, ranks, state, silent_seconds and skew_seconds.
@@ -182,6 +190,7 @@ class Head:
         elif attempt != record.attempt:
             record = replace(record, attempt=attempt)
         member.note(record)
+        self._heard_at = self.awake.seconds
         yield record
 
     def _attempt(self, member: Member, record: Record) -> int:
