@@ -177,6 +177,7 @@ class Agent:
         """Judge these records, and store what came of it with how far all was read."""
         with database.transaction(self.connection):
             queued = [self.judge.feed(record) for record in records]
+            self.judge.keep()
             if self.nodes.role == "post":
                 self.judge.glance(read)
             self.nodes.keep()

@@ -79,6 +79,7 @@ class Judge:
         )
         self.heeding = (self.exposition, self.telling, self.requesting)
         self.outlets: tuple[Outlet, ...] = (self.history, *self.heeding, self.samples, self.dating)
+        self._input: list[Record] = []
         self.ending: Record | None = None
         """How the run ended, until somebody has taken note."""
 
@@ -106,8 +107,13 @@ class Judge:
         queued = self.telling.post(map(self.requesting.noted, told))
         # A tick that changed nothing need not be remembered.
         if record.event is not Event.TICK or moved or len(verdicts) > 1 or _measured(record):
-            self.journal.append(record)
+            self._input.append(record)
         return queued
+
+    def keep(self) -> None:
+        """Store what was fed since the last time."""
+        self.journal.keep(self._input)
+        self._input = []
 
     def glance(self, records: Iterable[Record]) -> None:
         """Show how the ranks of this node are, though they are judged elsewhere."""
@@ -125,7 +131,7 @@ class Judge:
         state = self.journal.state()
         if state is not None and not self.fold.restore(state):
             self.fold.engine.book.episodes = self.history.episodes()
-        for record in self.journal.since_snapshot():
+        for record in self.journal.since_snapshot(self.run):
             # Its consequences were stored with it; only the memory of it is built again.
             for _ in self.fold.feed(record):
                 pass
@@ -140,7 +146,10 @@ class Judge:
         self.dating.resume(self.fold.firing())
 
     def _show(self, verdict: Verdict) -> None:
-        for outlet in self.outlets:
+        record = verdict.record
+        # What one rank says of a step concerns only whoever shows how the ranks are.
+        plain = record.rank != WHOLE_RUN and record.event is Event.STEP
+        for outlet in (self.exposition,) if plain else self.outlets:
             try:
                 outlet.take(verdict)
             except sqlite3.Error:
@@ -157,6 +166,8 @@ class Judge:
             return
         if record.event not in (Event.STEP, Event.EVAL):
             # A setting may be infinite, and a reward that does not apply to a text is no number.
+            return
+        if isfinite(sum(record.values.values())):
             return
         for name, value in record.values.items():
             if not isfinite(value):

@@ -6,11 +6,11 @@ import pytest
 from sample_records import sample, whole
 
 from sentinel.fold import Fold
-from sentinel.outlets.journal import decode, encode
 from sentinel.record import WHOLE_RUN, Event
 from sentinel.samples import JUDGED, OPEN_STEPS, Samples
 from sentinel.snapshot import freeze, thaw
 from sentinel.tally import Tally
+from sentinel.wire.parcel import alone, rows
 
 CANARY = "CANARY-7c1e"
 SENT_AWAY = {"outbox": "page", "incident": "body", "step": "facts"}
@@ -90,7 +90,7 @@ def test_a_fold_restored_in_the_middle_of_a_step_goes_on_as_if_nothing_had_been(
             if at == halt:
                 state, fold = fold.freeze(), Fold({}, Tally())
                 fold.restore(state)
-            found += [verdict.record for verdict in fold.feed(decode(encode(record)))]
+            found += [verdict.record for verdict in fold.feed(rows(alone([record]), record.run)[0])]
         return found
 
     assert all(play(halt) == play(None) for halt in range(9))

@@ -18,11 +18,10 @@ from sentinel.cluster.generations import Generations
 from sentinel.cluster.hub import Hello, Hub
 from sentinel.cluster.machines import Machines, measured
 from sentinel.cluster.member import Member, store, stored
-from sentinel.cluster.parcel import Parcel
 from sentinel.cluster.roll import Told, merged
-from sentinel.cluster.seal import RefusedError
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.tally import Tally
+from sentinel.wire.parcel import Parcel, ParcelError
 
 LOST_SECONDS = 10.0
 """Without a word, after which a node whose ranks have not ended is held to be lost."""
@@ -162,7 +161,7 @@ class Head:
             return
         try:
             parcel = member.reader.parcel(data)
-        except RefusedError as refusal:
+        except ParcelError as refusal:
             self.tally.add("sentinel_link_refused_total", refusal.reason)
             # What explains the next one may have been in it: it has to begin anew.
             self.hub.drop(slot)

@@ -55,6 +55,8 @@ class Hub:
     ports: tuple[int, ...]
     seal: Seal
     tally: Tally
+    at: str = ""
+    """The address of the head, where that is not here: whoever comes is sent on."""
     port: int = 0
     """Where it listens; 0 while it does not."""
     trouble: str = "the store is being opened"
@@ -69,6 +71,7 @@ class Hub:
     _birth: str = field(default_factory=lambda: token_hex(8))
 
     def __post_init__(self) -> None:
+        self._said = self.at
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
 
@@ -117,15 +120,23 @@ class Hub:
             self._open.clear()
             self._awaited.clear()
             self._seen, self._birth = 0, token_hex(8)
-            card = json.dumps({"birth": self._birth}).encode()
-            board.leave({SLOTS: b"0", CARD: self.seal.close(CARD, card)})
+            board.leave({SLOTS: b"0"})
+            self._put_up(board)
             self.port, self.trouble = port, ""
             while not self._stop.wait(POLL_SECONDS):
                 self._turn(board)
         finally:
             board.close()
 
+    def _put_up(self, board: Board) -> None:
+        """The card that says who we are, or who is meant."""
+        self._said = self.at
+        card = json.dumps({"birth": self._birth, "at": self.at}).encode()
+        board.leave({CARD: self.seal.close(CARD, card)})
+
     def _turn(self, board: Board) -> None:
+        if self._said != self.at:
+            self._put_up(board)
         self._tell(board)
         self._welcome(board)
         self._collect(board)

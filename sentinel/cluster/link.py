@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sentinel.cluster.board import Board, BoardError, cut
-from sentinel.cluster.places import CARD, SLOTS, Address, slot_keys
+from sentinel.cluster.places import CARD, SLOTS, Address, address, slot_keys
 from sentinel.cluster.seal import RefusedError, Seal
 from sentinel.tally import Tally
+from sentinel.wire.meeting import NOWHERE
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +125,10 @@ class Link:
 
     def _found(self, seal: Seal) -> tuple[Board, str]:
         """The head's board, and the name of this life of it. Raises BoardError, RefusedError."""
-        where, refused = self._where(), None
+        return self._found_at(self._where(), seal)
+
+    def _found_at(self, where: Address, seal: Seal, *, sent: bool = False) -> tuple[Board, str]:
+        refused = None
         if not where.host:
             raise BoardError("Nobody told where rank 0 is: set [cluster] head.")
         trouble = BoardError(f"The stores at {where.host} are not the head's.")
@@ -135,7 +139,8 @@ class Link:
                 if not board.has(CARD):
                     continue
                 (card,) = board.read([CARD])
-                birth = json.loads(seal.open(CARD, card))["birth"]
+                told = json.loads(seal.open(CARD, card))
+                birth, at = str(told["birth"]), str(told.get("at", ""))
             except BoardError as error:
                 trouble = error
             except RefusedError as refusal:
@@ -145,8 +150,10 @@ class Link:
             except (ValueError, LookupError, TypeError):
                 refused = RefusedError("damaged", f"The card at {where.host}:{port} is damaged.")
             else:
+                if at and not sent:
+                    return self._found_at(address(NOWHERE, at), seal, sent=True)
                 self.head = f"{where.host}:{port}"
-                return board, str(birth)
+                return board, birth
         raise refused or trouble
 
     def _joined(self, host: str, port: int) -> Board:

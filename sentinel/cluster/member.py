@@ -7,10 +7,10 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from sentinel.cluster.parcel import Parcel, Reader
 from sentinel.cluster.roll import Told
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.tally import Tally
+from sentinel.wire.parcel import Parcel, Reader
 
 FAR_SECONDS = 5.0
 """Clocks that differ by less are taken as they are: parcels are under way for a part of that."""

@@ -15,10 +15,10 @@ from typing import Any
 from sentinel.cluster.awake import Awake
 from sentinel.cluster.link import Link
 from sentinel.cluster.machines import measured
-from sentinel.cluster.parcel import Writer
 from sentinel.cluster.roll import headless
 from sentinel.cluster.spool import Spool
 from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.wire.parcel import Writer
 
 PARCEL_BYTES = 1 << 20
 """Of one parcel, about."""

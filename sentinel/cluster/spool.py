@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
 
-from sentinel.cluster.parcel import Writer, rows
 from sentinel.record import Record
 from sentinel.tally import Tally
+from sentinel.wire.parcel import alone, rows
 
 LIMIT_BYTES = 256 << 20
 """What may lie in it: some hours of eight ranks with ten steps a second."""
@@ -43,7 +43,7 @@ class Spool:
 
     def put(self, records: Sequence[Record]) -> None:
         """Keep these, in their order, as one row."""
-        packed = Writer().write(records, 0, 0, 0.0)
+        packed = alone(records)
         self.connection.execute(
             "insert into spool(number, records) values(?, ?)", (len(records), packed)
         )

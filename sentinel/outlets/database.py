@@ -17,8 +17,8 @@ _TABLES = """
 create table if not exists ring(
     path text primary key, position integer not null, sequence integer not null,
     names text not null);
-create table if not exists journal(
-    id integer primary key, record text not null);
+create table if not exists input(
+    id integer primary key, records blob not null);
 create table if not exists snapshot(
     one integer primary key check(one = 1), state text not null);
 create table if not exists step(

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sentinel.record import Event, Record
+from sentinel.record import Record
+from sentinel.wire.parcel import alone, rows
 from sentinel.wire.position import Position
 from sentinel.wire.ring import Cursor
 
 
 @dataclass
 class Journal:
-    """Rows of the tables `ring`, `journal` and `snapshot` through one open connection."""
+    """Rows of the tables `ring`, `input` and `snapshot` through one open connection."""
 
     connection: sqlite3.Connection
 
-    def append(self, record: Record) -> None:
-        """Keep one input record."""
-        self.connection.execute("insert into journal(record) values(?)", (encode(record),))
+    def keep(self, records: Sequence[Record]) -> None:
+        """Keep these records of input, in their order."""
+        if records:
+            self.connection.execute("insert into input(records) values(?)", (alone(records),))
 
     def place(self, positions: Mapping[str, Position]) -> None:
         """Store how far each ring has been read, by its path."""
@@ -46,51 +48,18 @@ class Journal:
         self.connection.execute(
             "insert or replace into snapshot(one, state) values(1, ?)", (state,)
         )
-        self.connection.execute("delete from journal")
+        self.connection.execute("delete from input")
 
     def state(self) -> str | None:
         """The stored snapshot, if there is one."""
         row = self.connection.execute("select state from snapshot").fetchone()
         return None if row is None else str(row[0])
 
-    def since_snapshot(self) -> Iterator[Record]:
-        """Input records newer than the snapshot, in order."""
-        rows = self.connection.execute("select record from journal order by id").fetchall()
-        for (text,) in rows:
-            yield decode(text)
-
-
-def encode(record: Record) -> str:
-    """One record of a single rank, or a TICK, as JSON; spreads are never input."""
-    return json.dumps(
-        [
-            record.run,
-            record.rank,
-            record.step,
-            record.time,
-            record.event.value,
-            dict(record.values),
-            dict(record.facts),
-            record.attempt,
-            record.beat,
-        ]
-    )
-
-
-def decode(text: str) -> Record:
-    """What `encode` wrote. Raises ValueError if it is damaged."""
-    run, rank, step, time, event, values, facts, attempt, beat = json.loads(text)
-    return Record(
-        run=run,
-        rank=rank,
-        step=step,
-        time=time,
-        event=Event(event),
-        values=values,
-        facts=facts,
-        attempt=attempt,
-        beat=beat,
-    )
+    def since_snapshot(self, run: str) -> Iterator[Record]:
+        """Input of that run that is newer than the snapshot, in order."""
+        found = self.connection.execute("select records from input order by id").fetchall()
+        for (packed,) in found:
+            yield from rows(packed, run)
 
 
 def _remembered(position: Position) -> str:

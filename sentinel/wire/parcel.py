@@ -1,4 +1,6 @@
-"""Parcel: records of one node as bytes, numbered so that what comes twice, or not at all, is seen.
+"""Parcel: records of many ranks as bytes, numbered so that what comes twice, or never, is seen.
+
+Agents hand them to each other, and keep in them what they may have to read again.
 
 A step's numbers travel as one struct, its rank and the names of its values as two numbers that
 were explained once: 32 bytes, and 8 for each value. All else travels as JSON. Explanations hold for
@@ -18,7 +20,6 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sentinel.cluster.seal import RefusedError
 from sentinel.record import Event, Record
 
 HEAD = struct.Struct("<IQQdI")
@@ -26,6 +27,15 @@ RECORD = struct.Struct("<HHIqqd")
 _LENGTH = struct.Struct("<I")
 MOST_SENDERS, MOST_NAMES = 0xFFFF, 4096
 """Senders, and sets of names, of one correspondence. Numbers under more names travel as JSON."""
+
+
+class ParcelError(ValueError):
+    """Bytes that are not the next parcel: `reason` is damaged, repeated or gap."""
+
+    def __init__(self, reason: str, what: str) -> None:
+        super().__init__(what)
+        self.reason = reason
+
 
 _NO_FACTS: Mapping[str, str] = {}
 _DAMAGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error)
@@ -97,17 +107,17 @@ class Reader:
     _names: list[tuple[tuple[str, ...], struct.Struct]] = field(default_factory=list)
 
     def parcel(self, data: bytes) -> Parcel:
-        """The next parcel. Raises RefusedError for one that is not the next, or not a parcel."""
+        """The next parcel. Raises ParcelError for one that is not the next, or not a parcel."""
         try:
             number, first, last, clock, size = HEAD.unpack_from(data)
             if number == self.read + 1:
                 self._learn(data[HEAD.size : HEAD.size + size])
                 records = list(self._records(data, HEAD.size + size))
         except _DAMAGE as error:
-            raise RefusedError("damaged", f"{type(error).__name__} in a parcel.") from error
+            raise ParcelError("damaged", f"{type(error).__name__} in a parcel.") from error
         if number != self.read + 1:
             reason = "repeated" if number <= self.read else "gap"
-            raise RefusedError(reason, f"Parcel {number} came after {self.read}.")
+            raise ParcelError(reason, f"Parcel {number} came after {self.read}.")
         self.read = number
         return Parcel(number, first, last, clock, records)
 
@@ -151,6 +161,11 @@ def _told(text: bytes) -> tuple[Event, dict[str, float], Mapping[str, str]]:
     return Event(event), numbers, {str(name): str(fact) for name, fact in facts.items()}
 
 
+def alone(records: Sequence[Record]) -> bytes:
+    """These records as a parcel that stands for itself."""
+    return Writer().write(records, 0, 0, 0.0)
+
+
 def rows(data: bytes, run: str) -> Sequence[Record]:
-    """The records of a parcel that stands for itself, as a spool keeps them."""
+    """The records of a parcel that stands for itself, as `alone` wrote it. Raises ParcelError."""
     return Reader(run).parcel(data).records
