@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sentinel.cluster.awake import Awake
-from sentinel.cluster.generations import Generations
+from sentinel.cluster.generations import Attempt, Generations
 from sentinel.cluster.hub import Hello, Hub
 from sentinel.cluster.machines import Machines, measured
 from sentinel.cluster.member import Member, store, stored
@@ -27,6 +27,8 @@ LOST_SECONDS = 10.0
 """Without a word, after which a node whose ranks have not ended is held to be lost."""
 FOR_GOOD_SECONDS = 60.0
 """After which nobody waits for ranks that were lost, or never heard, if all others have ended."""
+YOUNG_SECONDS = 120.0
+"""How long a head that just began would rather give way to one that has judged the run before."""
 OURS = ""
 """The name of our own node."""
 
@@ -44,6 +46,8 @@ class Head:
     by_slot: dict[int, Member] = field(default_factory=dict)
     machines: Machines = field(default_factory=Machines)
     _answers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    elder: str = ""
+    """The address of another head of this run, that has judged it for longer."""
     _heard_at: float = 0.0
     """When any rank last said anything, as `awake` counts."""
 
@@ -55,6 +59,15 @@ class Head:
         row = self.connection.execute(query).fetchone()
         self._kept = row[0] if row else ""
         self.generations = Generations.restored(self._kept)
+        # All that we judged so far, while another may have to judge it instead.
+        self._past: list[Record] | None = None if self._kept else []
+
+    def begin(self, attempt: int) -> None:
+        """Our own node is in that attempt of its own, and those before it were the run's."""
+        if not self._kept and attempt > 0:
+            self.generations.attempts[attempt - 1] = Attempt()
+            self.generations.nodes[OURS] = {attempt - 1: attempt - 1}
+            self._past = None
 
     def turn(self, local: Iterable[Record]) -> list[Record]:
         """Our own node's records and all that arrived, as the run's."""
@@ -62,6 +75,8 @@ class Head:
         self.awake.look()
         for hello in self.hub.hellos():
             self._welcome(hello)
+        local = [*local]
+        self._grow_up(local)
         records: list[Record] = []
         ticked = False
         for record in local:
@@ -142,7 +157,28 @@ class Head:
             return "lost"
         return "up" if member.unended(attempt) or attempt not in member.ranks else "ended"
 
+    @property
+    def young(self) -> list[Record] | None:
+        """Our node's records so far, if we began just now and no other node has come to us yet."""
+        return self._past
+
+    def hears(self, rank: int) -> bool:
+        """Whether that rank has spoken in the newest attempt."""
+        attempt = self.generations.current
+        members = (self.own, *self.by_slot.values())
+        return any(rank in member.ranks.get(attempt, ()) for member in members)
+
+    def _grow_up(self, local: Iterable[Record]) -> None:
+        if self.by_slot or self.awake.seconds >= YOUNG_SECONDS:
+            self._past = None
+        if self._past is not None:
+            self._past += (record for record in local if record.event is not Event.TICK)
+
     def _welcome(self, hello: Hello) -> None:
+        if "elder" in hello.card:
+            self.elder = hello.card["elder"]
+            self.hub.drop(hello.slot)
+            return
         name = f"{hello.card.get('host', '')}/{hello.card.get('run', '')}"
         member = self.members.setdefault(name, Member(name))
         if member.slot in self.by_slot:

@@ -76,8 +76,9 @@ class Hub:
         self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen."""
-        self._thread.start()
+        """Begin to listen, if that was not done."""
+        if not self._thread.is_alive():
+            self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
         """Leave."""

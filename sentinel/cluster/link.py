@@ -72,9 +72,13 @@ class Link:
         """Begin to look for the head."""
         self._thread.start()
 
-    def stop(self, timeout: float = 5.0) -> None:
-        """Leave; whatever blocks is cut."""
+    def let_go(self) -> None:
+        """Leave when the call under way is over."""
         self._stop.set()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Leave now; whatever blocks is cut."""
+        self.let_go()
         self._thread.join(timeout=0.5)
         if self._thread.is_alive():
             cut(self._port)

@@ -3,14 +3,18 @@
 The first ring that is read tells. Where all ranks are on this node, it is alone, and everything is
 as it was read. Where there are more nodes, that of rank 0 is the head and judges the run; the
 others are posts. A post that never reaches a head judges its own ranks after a while: several pages
-are better than none. And one to whose node rank 0 has come is the next head, once the last is gone.
+are better than none.
+
+A restart may move rank 0 to another node, and with it the place where all look for the head. The
+head stays where it is all the same: it makes itself known at the new place, where whoever was about
+to judge the run anew gives way, and sends on who comes. Once it is gone, the new place is the head.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sentinel.cluster.head import Head
@@ -53,6 +57,10 @@ class Nodes:
         self.head: Head | None = None
         self.post: Post | None = None
         self.heir: Heir | None = None
+        self.sign: Hub | None = None
+        """Where others look for the head, though it is elsewhere."""
+        self.herald: Link | None = None
+        """Makes a head known that is not where others look for it."""
         self._decided = False
 
     @property
@@ -100,10 +108,12 @@ class Nodes:
 
     def stop(self) -> None:
         """Leave the others."""
-        if self.head is not None:
-            self.head.hub.stop()
-        if self.post is not None:
-            self.post.link.stop()
+        hub = self.sign if self.head is None else self.head.hub
+        link = self.herald if self.post is None else self.post.link
+        if hub is not None:
+            hub.stop()
+        if link is not None:
+            link.stop()
 
     def state(self) -> dict[str, Any]:
         """In plain words: role; of a head its port, trouble and nodes; of a post its link."""
@@ -116,42 +126,97 @@ class Nodes:
         return told
 
     def _decide(self, first: Identity) -> None:
-        if not self._decided:
-            self._decided = True
-            if first.local_world_size >= first.world_size:
-                return
-            if _is_first(first):
+        before, self._decided = self._decided, True
+        if self.post is not None:
+            self._reconsider(first, self.post)
+        elif self.head is not None:
+            self._hold(first, self.head)
+        elif first.local_world_size < first.world_size and self.heir is None:
+            # Who has judged the run already goes on, wherever rank 0 is by now.
+            if before or _is_first(first) or self._address():
                 self._judge(first)
             else:
                 self._hand_over(first)
-        elif self.post is not None:
-            never = not self.post.link.head and self.post.silent >= ORPHANED_SECONDS
-            gone = _is_first(first) and self.post.silent >= HEAD_LOST_SECONDS
-            if never or gone:
-                self._inherit(first)
+
+    def _reconsider(self, first: Identity, post: Post) -> None:
+        """Judge after all where nobody else does; where others look for the head, send them on."""
+        here = _is_first(first)
+        never = not post.link.head and post.silent >= ORPHANED_SECONDS
+        if never or (here and post.silent >= HEAD_LOST_SECONDS):
+            self._inherit(first, post)
+        elif here and post.link.linked:
+            if self.sign is None:
+                self.sign = self._hub(first, post.link.head)
+                self.sign.start()
+            self.sign.at = post.link.head
+
+    def _hold(self, first: Identity, head: Head) -> None:
+        """Be known as the head where others look for it; or give way to one that is older."""
+        past = head.young
+        if head.elder and past is not None:
+            self._give_way(first, head, past)
+            return
+        known = _is_first(first) or head.hears(0)
+        if not known and self.herald is None and head.hub.port:
+            card = {**self._card(first), "elder": f"{self._address()}:{head.hub.port}"}
+            self.herald = self._link(first, card)
+            self.herald.start()
+        elif self.herald is not None:
+            self.herald.look()
+            if known:
+                self.herald.let_go()
+                self.herald = None
+
+    def _give_way(self, first: Identity, head: Head, past: list[Record]) -> None:
+        self.connection.execute("delete from cluster where key in ('address', 'generations')")
+        head.hub.at = head.elder
+        self.head, self.sign = None, head.hub
+        self._hand_over(first)
+        if self.post is not None:
+            self.post.turn(past)
 
     def _judge(self, first: Identity) -> None:
-        place = self._place()
-        hub = Hub(place.ports, Seal.of(self._token, first.meeting.job), self.tally)
+        if not self._address():
+            self.connection.execute(
+                "insert into cluster(key, value) values('address', ?)",
+                ((self._place().host if _is_first(first) else "") or first.host,),
+            )
+        hub, self.sign = self.sign or self._hub(first), None
+        hub.at = ""
         self.head = Head(self.run, first.host, self.connection, hub, self.tally, self.clock)
+        self.head.begin(first.attempt)
         hub.start()
 
     def _hand_over(self, first: Identity) -> None:
         spool = Spool(self.connection, self.tally)
-        card = {"host": first.host, "run": self.run, "spool": spool.name}
-        seal = Seal.of(self._token, first.meeting.job)
-        self.post = Post(self.run, spool, Link(self._place, seal, card, self.tally), self.clock)
-        self.post.link.start()
+        link = self._link(first, {**self._card(first), "spool": spool.name})
+        self.post = Post(self.run, spool, link, self.clock)
+        link.start()
 
-    def _inherit(self, first: Identity) -> None:
+    def _inherit(self, first: Identity, post: Post) -> None:
         """Judge from now on, beginning with what no head has."""
-        post, self.post = self.post, None
-        if post is None:
-            return
-        post.link.stop()
-        self.heir = Heir(self.run, post.spool)
+        post.link.let_go()
+        self.post, self.heir = None, Heir(self.run, post.spool)
         if _is_first(first):
             self._judge(first)
+
+    def _address(self) -> str:
+        """Where others found us as the head, if we ever were it."""
+        query = "select value from cluster where key = 'address'"
+        row = self.connection.execute(query).fetchone()
+        return str(row[0]) if row else ""
+
+    def _card(self, first: Identity) -> dict[str, str]:
+        return {"host": first.host, "run": self.run}
+
+    def _link(self, first: Identity, card: Mapping[str, str]) -> Link:
+        return Link(self._place, self._seal(first), card, self.tally)
+
+    def _hub(self, first: Identity, at: str = "") -> Hub:
+        return Hub(self._place().ports, self._seal(first), self.tally, at)
+
+    def _seal(self, first: Identity) -> Seal:
+        return Seal.of(self._token, first.meeting.job)
 
     def _place(self) -> Address:
         first = self.first()
