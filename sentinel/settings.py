@@ -60,12 +60,12 @@ class Settings(BaseModel):
     """Everything an agent can be told. Durations are in seconds.
 
     `port` is the first of `port_tries` that are tried. The agent stays `linger_seconds` after its
-    run is over. `token` is asked of every reader of the page and the metrics. Above
-    `per_rank_limit` ranks there are no metrics per rank. The newest `samples_kept` texts stay;
-    `samples_from` is a folder in which the trainer writes such itself. GPUs, processors, memory
-    and disks are looked at every `machine_seconds`; 0 for never. `tier` says how much the run
-    matters to people. `detectors` holds knobs by detector; those in `disable` do not run. `actions`
-    are what is asked of a run, by when.
+    run is over. `token` is asked of every reader of the page and the metrics. `per_rank_limit`
+    ranks have metrics of their own, and a few more that stand out; none where it is 0. The newest
+    `samples_kept` texts stay; `samples_from` is a folder in which the trainer writes such itself.
+    GPUs, processors, memory and disks are looked at every `machine_seconds`; 0 for never. `tier`
+    says how much the run matters to people. `detectors` holds knobs by detector; those in `disable`
+    do not run. `actions` are what is asked of a run, by when. `cluster` is for many nodes.
     """
 
     model_config = ConfigDict(
