@@ -27,7 +27,9 @@ _LOCAL_WORLD = (
     "OMPI_COMM_WORLD_LOCAL_SIZE",
     "SLURM_NTASKS_PER_NODE",
     "RAY_LOCAL_WORLD_SIZE",
+    "PET_NPROC_PER_NODE",
 )
+_NODES = ("PET_NNODES", "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "NNODES")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def identify(name: str | None = None, environ: Mapping[str, str] | None = None) 
     # SLURM_NTASKS for the shell as well.
     rank = _number(environ, _RANK)
     world = max(1, _number(environ, _WORLD, 1)) if _given(environ, _RANK) else 1
-    local_world = min(world, max(1, _number(environ, _LOCAL_WORLD, world)))
+    local_world = min(world, max(1, _number(environ, _LOCAL_WORLD, _shared_out(environ, world))))
     place = meeting(environ)
     run = _given_id(environ, place, rank) or derived(name, environ, alone=local_world == 1)
     start = _number(environ, ("TORCHELASTIC_RESTART_COUNT",))
@@ -69,6 +71,23 @@ def identify(name: str | None = None, environ: Mapping[str, str] | None = None) 
         host=os.uname().nodename,
         meeting=place if local_world < world else NOWHERE,
     )
+
+
+def _shared_out(environ: Mapping[str, str], world: int) -> int:
+    """Ranks on this node, where only those of the nodes are told, or how many nodes there are.
+
+    >>> _shared_out({"SLURM_STEP_TASKS_PER_NODE": "4(x2),1", "SLURM_NODEID": "2"}, 9)
+    1
+    >>> _shared_out({"PET_NNODES": "2"}, 8), _shared_out({}, 8)
+    (4, 8)
+    """
+    told = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", "")
+    parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", told)
+    tasks = [int(ranks) for ranks, nodes in parts for _ in range(min(int(nodes or 1), world))]
+    node = _number(environ, ("SLURM_NODEID",))
+    if node < len(tasks) and sum(tasks) == world:
+        return tasks[node]
+    return -(-world // max(1, _number(environ, _NODES, 1)))
 
 
 def _given_id(environ: Mapping[str, str], place: Meeting, rank: int) -> str:
