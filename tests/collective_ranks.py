@@ -63,7 +63,7 @@ def one_step(step, parameter, optimizer):
     sync()
     if not (MINE == "silent" and step > PLAN["steps"] // 2):
         optimizer.step()
-        values = {"kl": RANK + step / 1000, "odd": BITS[step % len(BITS)], f"own_{RANK}": step / 3}
+        values = {"x": RANK + step / 1000, "odd": BITS[step % len(BITS)], f"own_{RANK}": step / 3}
         sentinel.log(values, step=step, weight=RANK + 1)
     time.sleep(PLAN["pace"])
 

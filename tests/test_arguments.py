@@ -25,6 +25,8 @@ from sentinel.hook.arguments import checked
         ({"facts": {1: 2}}, "facts.*names"),
         ({"tier": "loud"}, "tier.*'page', 'notify', 'quiet'.*str 'loud'"),
         ({"tier": 1}, "tier.*int 1"),
+        ({"aggregate": "ring"}, "aggregate.*'agent', 'collective'.*str 'ring'"),
+        ({"aggregate": True}, "aggregate.*bool True"),
         ({"on_critical": "halt"}, "on_critical.*'checkpoint' or 'stop', or a function.*'halt'"),
         ({"on_critical": ["stop", 5]}, "on_critical.*int 5"),
         ({"on_critical": 5}, "on_critical.*int 5"),

@@ -45,6 +45,7 @@ def test_a_public_function_takes_what_it_took(name):
         ("max_steps", 20_000),
         ("config", ROOT / "pyproject.toml"),
         ("agent", False),
+        ("aggregate", "collective"),
         ("strict", True),
         ("samples", 8),
         ("facts", {"beta": 0.1, "optimizer": "adamw"}),

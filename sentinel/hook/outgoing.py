@@ -17,14 +17,14 @@ from sentinel.hook import chunk
 from sentinel.record import Event
 from sentinel.wire.identity import Identity
 from sentinel.wire.pack import VALUES
-from sentinel.wire.ring import Cursor, RingReader
+from sentinel.wire.ring import FAR, Cursor, RingReader
 
 IDENTITY = b"I"
 """Kind of the payload that says who a sender is, beside those of `sentinel.wire.pack`."""
 BEHIND = 16 * chunk.SIZE
 """Bytes of the ring not yet sent beyond which the oldest numbers are left out."""
-_AT_ONCE = 4 * chunk.SIZE
-"""Bytes read at once by who is behind: a quarter of a millisecond."""
+_AT_ONCE, _TURNS = 2 * chunk.SIZE, 4
+"""Bytes read at once by who is behind, and how often: some two milliseconds."""
 _SAMPLE = b'T["' + Event.SAMPLE.value.encode()
 
 
@@ -61,8 +61,7 @@ class Outgoing:
         """Put what is left into the last chunk: of too much, the end of it."""
         going: list[bytes] = []
         if not self.silent:
-            for _ in range(BEHIND // _AT_ONCE):
-                self._read()
+            self._hold(FAR, behind=False)
             going = self._newest()
         chunk.write(memory, number, going, self.lost, ending)
 
@@ -71,11 +70,17 @@ class Outgoing:
         self._reader.close()
 
     def _read(self) -> None:
-        """Hold at least a chunk's worth, if there is as much."""
-        behind = self._reader.header().position - self.cursor.position > BEHIND
-        if not behind and sum(map(len, self._held)) > chunk.ROOM:
-            return
-        batch = self._reader.read(self.cursor, _AT_ONCE if behind else chunk.ROOM)
+        """Hold at least a chunk's worth, if there is as much; a bounded part of it at a time."""
+        for _ in range(_TURNS):
+            behind = self._reader.header().position - self.cursor.position > BEHIND
+            if not behind and sum(map(len, self._held)) > chunk.ROOM:
+                return
+            if not self._hold(_AT_ONCE if behind else chunk.ROOM, behind=behind):
+                return
+
+    def _hold(self, most: int, *, behind: bool) -> bool:
+        """Read on by that many bytes; whether there was anything."""
+        batch = self._reader.read(self.cursor, most)
         self.cursor = batch.cursor
         self.lost += batch.lost + batch.corrupt
         for payload in batch.payloads:
@@ -83,6 +88,7 @@ class Outgoing:
                 self._held.append(payload)
             else:
                 self.lost += 1
+        return bool(batch.payloads)
 
     def _passes(self, payload: bytes, *, behind: bool) -> bool:
         if payload.startswith(_SAMPLE):

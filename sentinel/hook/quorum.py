@@ -53,8 +53,8 @@ class Quorum:
         self._began: float | None = None
         self._asks_at = 0.0
         self._seen = (0, 0.0)
-        self._pace = PAUSE
-        """Seconds from one beat to the next, lately."""
+        self._pace = 0.0
+        """Seconds from one beat to the next, lately; 0 while that is not known."""
         store.set(f"here/{rank}", word)
         store.add(f"hello/{word}", 1)
 
@@ -89,7 +89,7 @@ class Quorum:
         self._seen = beat, now
 
     def _name_a_step(self, beat: int) -> None:
-        if self.store.add(f"hello/{self.word}", 0) < self.world:
+        if not self._pace or self.store.add(f"hello/{self.word}", 0) < self.world:
             return
         ahead = 4 if self._pace > 2 * PAUSE else ceil(AHEAD / self._pace) + 4
         every = min(MOST_STEPS, max(1, int(EVERY_SECONDS / self._pace)))

@@ -1,0 +1,213 @@
+"""How a training ends with `aggregate="collective"`: exit codes and times, beside those without.
+
+    python benchmarks/collective_exits.py [--exits 1000] [--at-once 2] [--minutes 60] [--whole]
+
+Each job is two ranks on loopback, forked from one process that has loaded torch, and each ends as a
+program of its own does, through the whole of the interpreter's end: by return, with the process
+group destroyed first, by an exception, by SIGTERM. One job of five, in between, is not gathered;
+how many ended with a gather under way is counted. The time is from the end of the training to that
+of the process. What the first process had loaded is kept from the last garbage collection, which
+takes a second of CPU, unless `--whole` is given. Exits with 1 where a code is not what it must be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+import sentinel
+from sentinel.hook import collective, quorum
+from sentinel.hook.session import current
+
+ENDINGS = {"return": 0, "destroyed first": 0, "exception": 1, "SIGTERM": -signal.SIGTERM}
+MODES = ("collective",) * 4 + ("agent",)
+WORLD = 2
+
+
+class Job(NamedTuple):
+    """One training: how it ends, whether it is gathered, and after how many steps."""
+
+    number: int
+    ending: str
+    mode: str
+    steps: int
+
+
+def port() -> int:
+    with contextlib.closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def rank_of(job: Job, rank: int, meeting: int, told: int, places: Path) -> None:
+    """The life of one rank; it ends as it ends."""
+    node = places / f"{job.number}-{rank}"
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(WORLD), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(meeting), GLOO_SOCKET_IFNAME="lo",
+        SENTINEL_RUN_ID=f"exit-{job.number}", SENTINEL_HOME=str(node / "home"),
+        SENTINEL_RUNTIME_DIR=str(node / "shm"),
+    )  # fmt: skip
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 2)
+    quorum.AHEAD = quorum.PAUSE = collective.PAUSE = 0.005
+    dist.init_process_group("gloo")
+    with sentinel.monitor(aggregate=job.mode, agent=False):
+        train(job)
+        state = watched()
+        line = json.dumps([job.number, rank, *state, time.monotonic()]) + "\n"
+        os.write(told, line.encode())
+        if job.ending == "exception":
+            raise ValueError("on purpose")
+        if job.ending == "SIGTERM":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def train(job: Job) -> None:
+    parameter = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    for step in range(job.steps):
+        optimizer.zero_grad()
+        (parameter * step).sum().backward()
+        dist.all_reduce(parameter.grad)
+        optimizer.step()
+        sentinel.log({"x": float(step)}, step=step)
+        time.sleep(0.001)
+    if job.ending == "destroyed first":
+        dist.destroy_process_group()
+
+
+def warm() -> None:
+    """Have everything loaded once that a training loads, rather than by every rank."""
+    with tempfile.TemporaryDirectory() as place:
+        os.environ.update(SENTINEL_HOME=f"{place}/home", SENTINEL_RUNTIME_DIR=f"{place}/shm")
+        with sentinel.monitor(agent=False):
+            parameter = torch.nn.Parameter(torch.ones(1))
+            parameter.sum().backward()
+            torch.optim.SGD([parameter], lr=0.1).step()
+
+
+def watched() -> tuple[bool, bool]:
+    """Whether this rank is gathered, and whether a gather is under way."""
+    session = current()
+    ours: Any = getattr(session.recorder, "collective", None) if session else None
+    gathering = ours._gathering if ours is not None else None  # noqa: SLF001 - it is ours
+    return gathering is not None, gathering is not None and gathering.busy
+
+
+def jobs(exits: int) -> list[Job]:
+    chance = random.Random(1)
+    kinds = [(ending, mode) for ending in ENDINGS for mode in MODES]
+    count = max(1, exits // (WORLD * len(ENDINGS) * MODES.count("collective")))
+    made = [(ending, mode) for _ in range(count) for ending, mode in kinds]
+    return [Job(at, *kind, chance.randint(60, 100)) for at, kind in enumerate(made)]
+
+
+class Bench:
+    """Starts jobs, some at once, and keeps the time at which each process ends."""
+
+    def __init__(self, places: Path) -> None:
+        self.places = places
+        self.inlet, self.outlet = os.pipe()
+        self.running: dict[int, tuple[Job, int]] = {}
+        self.ended: dict[tuple[int, int], tuple[Job, int, float]] = {}
+
+    def start(self, job: Job) -> bool:
+        """Whether this is one of the job's own ranks, whose life is over with it."""
+        meeting = port()
+        for rank in range(WORLD):
+            pid = os.fork()
+            if pid == 0:
+                os.close(self.inlet)
+                rank_of(job, rank, meeting, self.outlet, self.places)
+                return True
+            self.running[pid] = job, rank
+        return False
+
+    def reap(self) -> None:
+        pid, status = os.wait()
+        job, rank = self.running.pop(pid)
+        code = os.waitstatus_to_exitcode(status)
+        self.ended[job.number, rank] = job, code, time.monotonic()
+        shutil.rmtree(self.places / f"{job.number}-{rank}", ignore_errors=True)
+
+    def told(self) -> dict[tuple[int, int], tuple[bool, bool, float]]:
+        os.close(self.outlet)
+        with os.fdopen(self.inlet) as lines:
+            found = map(json.loads, lines)
+            return {(number, rank): (up, busy, at) for number, rank, up, busy, at in found}
+
+
+def report(bench: Bench, told: dict[tuple[int, int], tuple[bool, bool, float]]) -> bool:
+    """Whether every code is right."""
+    codes: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    up: Counter[tuple[str, str]] = Counter()
+    busy: Counter[tuple[str, str]] = Counter()
+    for key, (job, code, at) in bench.ended.items():
+        kind = job.ending, job.mode
+        codes[kind][code] += 1
+        if key in told:
+            gathered, under_way, left = told[key]
+            up[kind] += gathered
+            busy[kind] += under_way
+            seconds[kind].append(at - left)
+    print("| ending | path | exits | codes | gathered | gather under way | exit s p50 | worst |")
+    print("|---|---|---|---|---|---|---|---|")
+    for kind, found in sorted(codes.items()):
+        times = seconds[kind] or [0.0]
+        shown = ", ".join(f"{code}: {count}" for code, count in sorted(found.items()))
+        figures = f"{statistics.median(times):.3f} | {max(times):.3f}"
+        sums = f"{found.total()} | {shown} | {up[kind]} | {busy[kind]}"
+        print(f"| {kind[0]} | {kind[1]} | {sums} | {figures} |")
+    return all(set(found) == {ENDINGS[ending]} for (ending, _), found in codes.items())
+
+
+def main() -> int | None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--exits", type=int, default=1000, help="of gathered ranks")
+    parser.add_argument("--at-once", type=int, default=2, help="jobs")
+    parser.add_argument("--minutes", type=float, default=60.0, help="begin no job after that")
+    parser.add_argument("--whole", action="store_true", help="collect all garbage at each exit")
+    asked = parser.parse_args()
+    until = time.monotonic() + 60 * asked.minutes
+    torch.set_num_threads(1)
+    warm()
+    if not asked.whole:
+        gc.collect()
+        gc.freeze()
+    home = Path(tempfile.mkdtemp(prefix="sentinel-exits-"))
+    bench = Bench(home)
+    for job in jobs(asked.exits):
+        while len(bench.running) > WORLD * (asked.at_once - 1):
+            bench.reap()
+        if time.monotonic() > until:
+            break
+        if bench.start(job):
+            return None
+    while bench.running:
+        bench.reap()
+    right = report(bench, bench.told())
+    shutil.rmtree(home, ignore_errors=True)
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
