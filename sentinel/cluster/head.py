@@ -29,6 +29,8 @@ FOR_GOOD_SECONDS = 60.0
 """After which nobody waits for ranks that were lost, or never heard, if all others have ended."""
 YOUNG_SECONDS = 120.0
 """How long a head that just began would rather give way to one that has judged the run before."""
+OVER = frozenset({"finished", "failed", "died"})
+"""States of a run of which nobody is left."""
 OURS = ""
 """The name of our own node."""
 
@@ -118,12 +120,7 @@ class Head:
         """Whether no other node has anything to say any more."""
         attempt = self.generations.current
         members = [self.own, *self.by_slot.values()]
-        if any(member.unended(attempt) for member in members):
-            return False
-        heard = sum(len(member.ranks.get(attempt, ())) for member in members)
-        known = self.generations.attempts.get(attempt)
-        missing = known is not None and heard < known.world
-        return not missing or self.awake.seconds - self._heard_at >= FOR_GOOD_SECONDS
+        return not any(member.unended(attempt) for member in members) and not self._misses()
 
     def state(self) -> list[dict[str, Any]]:
         """Each node in plain words: host, ranks, state, silent_seconds and skew_seconds.
@@ -253,7 +250,25 @@ class Head:
         yield from self._given_up(now)
         tick = merged(self.run, known, now)
         values, facts = self.machines.news()
+        if tick.facts["state"] in OVER and self._goes_on():
+            # A node's TICK is newer than its records that are still under way.
+            facts["state"] = "running"
         yield replace(tick, values={**tick.values, **values}, facts={**tick.facts, **facts})
+
+    def _misses(self) -> bool:
+        """Whether ranks that were announced are still to be heard for the first time."""
+        attempt = self.generations.current
+        members = [self.own, *self.by_slot.values()]
+        heard = sum(len(member.ranks.get(attempt, ())) for member in members)
+        known = self.generations.attempts.get(attempt)
+        missing = known is not None and heard < known.world
+        return missing and self.awake.seconds - self._heard_at < FOR_GOOD_SECONDS
+
+    def _goes_on(self) -> bool:
+        """Whether there is more to be heard of how the run goes, of others than lost nodes."""
+        attempt = self.generations.current
+        present = [m for m in [self.own, *self.by_slot.values()] if not self._is_lost(m)]
+        return any(member.unended(attempt) for member in present) or self._misses()
 
     def _told(self, member: Member) -> Told | None:
         lost = self._is_lost(member)
