@@ -118,6 +118,7 @@ class Agent:
             token=self.settings.cluster.secret_token(),
             clock=self.clock,
         )
+        self.judge.exposition.cluster = self.nodes.state
         self.courier = Courier(path, self.sinks, self.tally, self.clock)
         self.files = self._sample_files()
         self.server = Server(

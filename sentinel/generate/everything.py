@@ -12,6 +12,7 @@ from sentinel.finding import Finding, Severity
 from sentinel.hardware import GPU_SIGNALS, HOST_SIGNALS, Gpu, Machine
 from sentinel.incident import Incident, Key, Page, Reason
 from sentinel.kl import KlKind, fact_of
+from sentinel.outlets.cluster_families import cluster_families
 from sentinel.outlets.exposition import Exposition
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.tally import COUNTS, Tally
@@ -27,6 +28,10 @@ MACHINE = Machine(
 )
 """A node with one of everything."""
 
+HEAD = {"role": "head", "port": 14000, "nodes": [{"host": "any", "state": "up"}]}
+POST = {"role": "post", "head": "any:14000", "linked": True, "spooled_bytes": 0}
+"""The two parts that agents of a run on several nodes have."""
+
 
 def everything() -> Iterator[Metric]:
     """Every family of `/metrics` but those of signals, each with a sample."""
@@ -34,10 +39,14 @@ def everything() -> Iterator[Metric]:
     for count in COUNTS:
         tally.add(count.family, "any")
     shown = Exposition(tally, {"any": Severity.WARNING}, machine=lambda: MACHINE)
+    shown.cluster = lambda: HEAD
     for record in _records():
         shown.take(Verdict(record))
     shown.take(_told())
-    yield from shown.collect()
+    known = list(shown.collect())
+    names = {family.name for family in known}
+    others = cluster_families(POST, "run")
+    yield from [*known, *(family for family in others if family.name not in names)]
 
 
 def _told() -> Verdict:

@@ -15,6 +15,13 @@ from sentinel.finding import Severity
 from sentinel.hardware import Machine
 from sentinel.incident import Incident, Onset, Page
 from sentinel.outlets.cases import belonging, case_of
+from sentinel.outlets.cluster_families import (
+    cluster_families,
+    is_orphan,
+    judged_here,
+    refused,
+    told_here,
+)
 from sentinel.outlets.families import families
 from sentinel.outlets.history import dated, described
 from sentinel.outlets.machine_families import machine_families
@@ -47,6 +54,8 @@ class Exposition(Collector):
         self._detectors = dict(detectors)
         self._standing = Standing(run, per_rank_limit)
         self._machine = machine
+        self.cluster: Callable[[], Mapping[str, Any]] = dict
+        """Gives this agent's part among those of its job; empty where that is not known."""
         self._onsets: dict[str, Onset] = {}
         self._lock = Lock()
         self.registry.register(self)
@@ -83,10 +92,13 @@ class Exposition(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The families of this moment, as prometheus_client asks for them."""
-        now = self._now()
-        yield from families(now, self._detectors, self._tally.counts.copy())
+        now, cluster = self._now(), self.cluster()
+        detectors = judged_here(self._detectors, cluster)
+        yield from told_here(families(now, detectors, self._tally.counts.copy()), cluster)
         if now.run:
             yield from machine_families(self._machine(), now.run)
+            orphan = is_orphan(cluster, now.settings)
+            yield from cluster_families(cluster, now.run, orphan=orphan)
 
     def state(self) -> dict[str, Any]:
         """The run's standing in plain words and numbers, for the page and for `status`.
@@ -97,7 +109,8 @@ class Exposition(Collector):
         the ranks that say so), signals (value, unit, help, metric, and over ranks min, max, mean,
         std, worst_rank), logged, liveness, machine, cases (what people were told as one), incidents
         (with silenced and acknowledged, case and diagnosis), silences, tier, ranks (those shown one
-        by one), ranks_unshown (how many more there are). Values may be not-a-number or infinite.
+        by one), ranks_unshown (how many more there are), refused (messages of other agents, by
+        reason). Values may be not-a-number or infinite.
         """
         now = self._now()
         cases = [case_of(page) for page in now.open_cases]
@@ -130,6 +143,7 @@ class Exposition(Collector):
             "tier": now.quiet.tier.value,
             "ranks": {str(rank): known._asdict() for rank, known in now.ranks.items()},
             "ranks_unshown": now.crowd.unshown,
+            "refused": refused(self._tally.counts.copy()),
         }
 
     def _now(self) -> Standing:
