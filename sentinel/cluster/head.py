@@ -13,26 +13,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sentinel.cluster.awake import Awake
 from sentinel.cluster.generations import Attempt, Generations
 from sentinel.cluster.hub import Hello, Hub
 from sentinel.cluster.machines import Machines, measured
-from sentinel.cluster.member import Member, store, stored
+from sentinel.cluster.member import Member
 from sentinel.cluster.roll import Told, merged
+from sentinel.cluster.roster import FOR_GOOD_SECONDS, OURS, Roster
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.tally import Tally
 from sentinel.wire.parcel import Parcel, ParcelError
 
-LOST_SECONDS = 10.0
-"""Without a word, after which a node whose ranks have not ended is held to be lost."""
-FOR_GOOD_SECONDS = 60.0
-"""After which nobody waits for ranks that were lost, or never heard, if all others have ended."""
 YOUNG_SECONDS = 120.0
 """How long a head that just began would rather give way to one that has judged the run before."""
 OVER = frozenset({"finished", "failed", "died"})
 """States of a run of which nobody is left."""
-OURS = ""
-"""The name of our own node."""
 
 
 @dataclass
@@ -45,18 +39,14 @@ class Head:
     hub: Hub
     tally: Tally
     clock: Callable[[], float] = time.time
-    by_slot: dict[int, Member] = field(default_factory=dict)
     machines: Machines = field(default_factory=Machines)
-    _answers: dict[int, tuple[int, int]] = field(default_factory=dict)
     elder: str = ""
     """The address of another head of this run, that has judged it for longer."""
-    _heard_at: float = 0.0
-    """When any rank last said anything, as `awake` counts."""
+    _answers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _deputy: int = 0
 
     def __post_init__(self) -> None:
-        self.own = Member(OURS, self.host)
-        self.members = stored(self.connection)
-        self.awake = Awake(self.clock)
+        self.roster = Roster(self.host, self.connection, self.clock)
         query = "select value from cluster where key = 'generations'"
         row = self.connection.execute(query).fetchone()
         self._kept = row[0] if row else ""
@@ -74,7 +64,7 @@ class Head:
     def turn(self, local: Iterable[Record]) -> list[Record]:
         """Our own node's records and all that arrived, as the run's."""
         now = self.clock()
-        self.awake.look()
+        self.roster.awake.look()
         for hello in self.hub.hellos():
             self._welcome(hello)
         local = [*local]
@@ -84,7 +74,7 @@ class Head:
         for record in local:
             if record.event is Event.TICK:
                 ticked = True
-            records += self._placed(self.own, record)
+            records += self._placed(self.roster.own, record)
         for slot, data in self.hub.arrived():
             records += self._arrived(slot, data, now)
         if ticked:
@@ -93,9 +83,7 @@ class Head:
 
     def keep(self) -> None:
         """Store how far each node was heard, within the caller's transaction."""
-        for member in self.by_slot.values():
-            if member.changed:
-                store(self.connection, member)
+        self.roster.keep()
         kept = self.generations.kept()
         if kept != self._kept:
             self._kept = kept
@@ -105,68 +93,35 @@ class Head:
 
     def kept(self) -> None:
         """All that was taken is safe: confirm it."""
-        deputy = self._deputy()
         while self._answers:
             slot, (number, row) = self._answers.popitem()
-            self.hub.answer(slot, number, row, deputy=slot == deputy)
+            self.hub.answer(slot, number, row, deputy=slot == self._deputy)
 
     @property
     def due(self) -> bool:
         """Whether there is anything to store."""
-        return any(member.changed for member in self.by_slot.values())
+        return self.roster.due
 
     @property
     def over(self) -> bool:
-        """Whether no other node has anything to say any more."""
-        attempt = self.generations.current
-        members = [self.own, *self.by_slot.values()]
-        return not any(member.unended(attempt) for member in members) and not self._misses()
+        """Whether no node has anything to say any more."""
+        return not self.roster.waited_for(self.generations.current) and not self._misses()
 
     def state(self) -> list[dict[str, Any]]:
-        """Each node in plain words: host, ranks, state, silent_seconds and skew_seconds.
+        """Each node in plain words; see `Roster.told`."""
+        return self.roster.told(self.generations.current)
 
-        The state is up, lost or ended.
-        """
-        attempt = self.generations.current
-        return [
-            {
-                "host": member.host,
-                "ranks": sorted(member.ranks.get(attempt, ())),
-                "state": self._state(member, attempt),
-                "silent_seconds": self.awake.seconds - member.heard_at if member.name else 0.0,
-                "skew_seconds": member.skew,
-            }
-            for member in [self.own, *self.by_slot.values()]
-        ]
-
-    def _deputy(self) -> int:
-        """The slot of the node that is to tell people if we fall silent; 0 for none."""
-        attempt = self.generations.current
-        present = {
-            min(member.ranks[attempt]): slot
-            for slot, member in self.by_slot.items()
-            if attempt in member.ranks and not self._is_lost(member)
-        }
-        return present[min(present)] if present else 0
-
-    def _state(self, member: Member, attempt: int) -> str:
-        if self._is_lost(member):
-            return "lost"
-        return "up" if member.unended(attempt) or attempt not in member.ranks else "ended"
+    def hears(self, rank: int) -> bool:
+        """Whether that rank has spoken in the newest attempt."""
+        return self.roster.hears(rank, self.generations.current)
 
     @property
     def young(self) -> list[Record] | None:
         """Our node's records so far, if we began just now and no other node has come to us yet."""
         return self._past
 
-    def hears(self, rank: int) -> bool:
-        """Whether that rank has spoken in the newest attempt."""
-        attempt = self.generations.current
-        members = (self.own, *self.by_slot.values())
-        return any(rank in member.ranks.get(attempt, ()) for member in members)
-
     def _grow_up(self, local: Iterable[Record]) -> None:
-        if self.by_slot or self.awake.seconds >= YOUNG_SECONDS:
+        if self.roster.by_slot or self.roster.awake.seconds >= YOUNG_SECONDS:
             self._past = None
         if self._past is not None:
             self._past += (record for record in local if record.event is not Event.TICK)
@@ -176,20 +131,15 @@ class Head:
             self.elder = hello.card["elder"]
             self.hub.drop(hello.slot)
             return
-        name = f"{hello.card.get('host', '')}/{hello.card.get('run', '')}"
-        member = self.members.setdefault(name, Member(name))
-        if member.slot in self.by_slot:
-            self.hub.drop(member.slot)
-            del self.by_slot[member.slot]
-            self._answers.pop(member.slot, None)
-        member.begin(hello.slot, hello.card, self.run)
-        member.heard_at = self.awake.seconds
-        self.by_slot[hello.slot] = member
-        self.machines.nodes = max(self.machines.nodes, 1 + len(self.by_slot))
+        member, before = self.roster.enter(hello.slot, hello.card, self.run)
+        if before:
+            self.hub.drop(before)
+            self._answers.pop(before, None)
+        self.machines.nodes = max(self.machines.nodes, 1 + len(self.roster.by_slot))
         self._answers[hello.slot] = 0, member.row
 
     def _arrived(self, slot: int, data: bytes, now: float) -> Iterator[Record]:
-        member = self.by_slot.get(slot)
+        member = self.roster.by_slot.get(slot)
         if member is None:
             return
         try:
@@ -203,7 +153,7 @@ class Head:
         self._answers[slot] = parcel.number, member.row
 
     def _opened(self, member: Member, parcel: Parcel, now: float) -> Iterator[Record]:
-        member.heard_at = self.awake.seconds
+        member.heard_at = self.roster.awake.seconds
         for record in member.take(parcel, now, self.tally):
             yield from self._placed(member, record)
 
@@ -222,7 +172,7 @@ class Head:
         elif attempt != record.attempt:
             record = replace(record, attempt=attempt)
         member.note(record)
-        self._heard_at = self.awake.seconds
+        self.roster.heard_at = self.roster.awake.seconds
         yield record
 
     def _attempt(self, member: Member, record: Record) -> int:
@@ -243,7 +193,10 @@ class Head:
 
     def _roll(self, now: float) -> Iterator[Record]:
         """The one TICK of the run; and the end of those that nobody waits for any more."""
-        told = [self._told(member) for member in [self.own, *self.by_slot.values()]]
+        attempt = self.generations.current
+        self._deputy = self.roster.deputy(attempt)
+        self.hub.over = self.over
+        told = [self._told(member, attempt) for member in self.roster.present(attempt)]
         known = [each for each in told if each is not None]
         if not known:
             return
@@ -256,37 +209,30 @@ class Head:
         yield replace(tick, values={**tick.values, **values}, facts={**tick.facts, **facts})
 
     def _misses(self) -> bool:
-        """Whether ranks that were announced are still to be heard for the first time."""
-        attempt = self.generations.current
-        members = [self.own, *self.by_slot.values()]
-        heard = sum(len(member.ranks.get(attempt, ())) for member in members)
-        known = self.generations.attempts.get(attempt)
-        missing = known is not None and heard < known.world
-        return missing and self.awake.seconds - self._heard_at < FOR_GOOD_SECONDS
+        attempt = self.generations.attempts.get(self.generations.current)
+        world = 0 if attempt is None else attempt.world
+        return self.roster.misses(self.generations.current, world)
 
     def _goes_on(self) -> bool:
         """Whether there is more to be heard of how the run goes, of others than lost nodes."""
         attempt = self.generations.current
-        present = [m for m in [self.own, *self.by_slot.values()] if not self._is_lost(m)]
-        return any(member.unended(attempt) for member in present) or self._misses()
+        waiting = self.roster.waited_for(attempt)
+        return not all(self.roster.lost(each, attempt) for each in waiting) or self._misses()
 
-    def _told(self, member: Member) -> Told | None:
-        lost = self._is_lost(member)
+    def _told(self, member: Member, attempt: int) -> Told | None:
+        lost = self.roster.lost(member, attempt)
         if lost:
             self.machines.forget(member.name)
-        age = self.awake.seconds - member.heard_at if member.name else 0.0
-        return member.told(age, lost=lost)
-
-    def _is_lost(self, member: Member) -> bool:
-        silent = self.awake.seconds - member.heard_at > LOST_SECONDS
-        return bool(member.name) and silent and bool(member.unended(self.generations.current))
+            # One that did not come back to a head that was restarted: all we know is that it is.
+            blank = Record(self.run, WHOLE_RUN, 0, 0.0, Event.TICK, attempt=attempt)
+            member.tick = member.tick or replace(blank, facts={"state": "running"})
+        return member.told(self.roster.silent(member), lost=lost)
 
     def _given_up(self, now: float) -> Iterator[Record]:
         """A STOP for each rank of nodes long lost, once all other ranks have ended."""
         attempt = self.generations.current
-        waiting = [m for m in [self.own, *self.by_slot.values()] if m.unended(attempt)]
-        silent = (self.awake.seconds - member.heard_at for member in waiting)
-        if self.own in waiting or any(each < FOR_GOOD_SECONDS for each in silent):
+        waiting = self.roster.waited_for(attempt)
+        if any(self.roster.silent(member) < FOR_GOOD_SECONDS for member in waiting):
             return
         for member in waiting:
             for rank in member.unended(attempt):

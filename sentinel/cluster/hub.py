@@ -57,6 +57,8 @@ class Hub:
     tally: Tally
     at: str = ""
     """The address of the head, where that is not here: whoever comes is sent on."""
+    over: bool = False
+    """Whether the run is: whoever comes is of another one, that has our name."""
     port: int = 0
     """Where it listens; 0 while it does not."""
     trouble: str = "the store is being opened"
@@ -71,7 +73,7 @@ class Hub:
     _birth: str = field(default_factory=lambda: token_hex(8))
 
     def __post_init__(self) -> None:
-        self._said = self.at
+        self._said = self.at, self.over
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
 
@@ -131,12 +133,13 @@ class Hub:
 
     def _put_up(self, board: Board) -> None:
         """The card that says who we are, or who is meant."""
-        self._said = self.at
-        card = json.dumps({"birth": self._birth, "at": self.at}).encode()
+        self._said = self.at, self.over
+        told = {"birth": self._birth, "at": self.at, "over": self.over}
+        card = json.dumps(told).encode()
         board.leave({CARD: self.seal.close(CARD, card)})
 
     def _turn(self, board: Board) -> None:
-        if self._said != self.at:
+        if self._said != (self.at, self.over):
             self._put_up(board)
         self._tell(board)
         self._welcome(board)
@@ -161,6 +164,10 @@ class Hub:
     def _welcome(self, board: Board) -> None:
         (text,) = board.read([SLOTS])
         count = _number(text)
+        if count < self._seen:
+            # Somebody wrote to it, and nobody could count on from that.
+            self._refuse("damaged")
+            board.leave({SLOTS: str(self._seen).encode()})
         # Anybody may count up; whoever came by honest ways is among the last.
         self._seen = max(self._seen, count - MOST_SLOTS)
         for slot in range(self._seen + 1, min(count, self._seen + WELCOMES) + 1):
@@ -230,5 +237,5 @@ def _drained(waiting: deque[Item]) -> list[Item]:
 
 
 def _number(text: bytes) -> int:
-    """What a counter of the store says, which anybody may have written to."""
-    return int(text) if text.isdigit() and len(text) < 16 else 0
+    """What a counter of the store says, which anybody may have written to; below 0 if nonsense."""
+    return int(text) if text.isdigit() and len(text) < 16 else -1

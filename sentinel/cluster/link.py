@@ -145,6 +145,9 @@ class Link:
                 (card,) = board.read([CARD])
                 told = json.loads(seal.open(CARD, card))
                 birth, at = str(told["birth"]), str(told.get("at", ""))
+                if told.get("over"):
+                    # Its agent lingers; the next run of that name meets at the next port.
+                    continue
             except BoardError as error:
                 trouble = error
             except RefusedError as refusal:

@@ -76,9 +76,12 @@ class Member:
             known = self.ranks[record.attempt] = set()
             for old in sorted(self.ranks)[:-2]:
                 del self.ranks[old]
-        known.add(record.rank)
+        if record.rank not in known:
+            known.add(record.rank)
+            self.changed = True
         if record.event is Event.STOP:
             self.ended.add((record.attempt, record.rank))
+            self.changed = True
 
     def unended(self, attempt: int) -> list[int]:
         """Its ranks in that attempt of the run that have not said how they ended."""
@@ -130,22 +133,32 @@ def refused(tally: Tally, reason: str, count: int = 1) -> None:
 def stored(connection: sqlite3.Connection) -> dict[str, Member]:
     """The nodes that were heard of before, by name."""
     rows = connection.execute("select name, spool, row, heard from node")
-    return {
-        name: Member(name, spool=spool, row=row, heard=_senders(heard), changed=False)
-        for name, spool, row, heard in rows
-    }
+    return {name: _read(name, spool, row, text) for name, spool, row, text in rows}
 
 
 def store(connection: sqlite3.Connection, member: Member) -> None:
-    """Keep how far it was heard."""
+    """Keep how far it was heard, and who has spoken and ended."""
     heard = {f"{attempt}-{rank}": number for (attempt, rank), number in member.heard.items()}
+    ranks = {attempt: sorted(ranks) for attempt, ranks in member.ranks.items()}
+    ended = sorted(each for each in member.ended if each[0] in member.ranks)
+    told = {"host": member.host, "heard": heard, "ranks": ranks, "ended": ended}
     connection.execute(
         "insert or replace into node(name, spool, row, heard) values(?, ?, ?, ?)",
-        (member.name, member.spool, member.row, json.dumps(heard)),
+        (member.name, member.spool, member.row, json.dumps(told)),
     )
     member.changed = False
 
 
-def _senders(text: str) -> dict[Sender, int]:
-    pairs = ((key.partition("-"), number) for key, number in json.loads(text).items())
-    return {(int(attempt), int(rank)): number for (attempt, _, rank), number in pairs}
+def _read(name: str, spool: str, row: int, text: str) -> Member:
+    told = json.loads(text)
+    pairs = ((key.partition("-"), number) for key, number in told["heard"].items())
+    return Member(
+        name,
+        told["host"],
+        spool=spool,
+        row=row,
+        heard={(int(attempt), int(rank)): number for (attempt, _, rank), number in pairs},
+        ranks={int(attempt): set(ranks) for attempt, ranks in told["ranks"].items()},
+        ended={(attempt, rank) for attempt, rank in told["ended"]},
+        changed=False,
+    )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _HOSTS = ("MASTER_ADDR", "LWS_LEADER_ADDRESS", "RAY_HEAD_SERVICE_HOST")
-_NODE = ("GROUP_RANK", "SLURM_NODEID", "NODE_RANK", "LWS_WORKER_INDEX")
+_NODE = ("GROUP_RANK", "CROSS_RANK", "SLURM_NODEID", "NODE_RANK", "LWS_WORKER_INDEX")
 _ANONYMOUS = "none"
 """What torchrun calls a job that nobody named."""
 
@@ -41,7 +41,7 @@ def meeting(environ: Mapping[str, str]) -> Meeting:
     Meeting(host='gpu-a', port='29500', job='7/29500', node=-1)
     """
     told = (environ.get(name, "") for name in _HOSTS)
-    host = next(filter(None, told), "") or _first_of(environ.get("SLURM_JOB_NODELIST", ""))
+    host = next(filter(None, told), "") or _first_of(_nodes(environ))
     host = host or _host_of(environ.get("RAY_ADDRESS", ""))
     port = environ.get("MASTER_PORT", "")
     named = environ.get("TORCHELASTIC_RUN_ID", "")
@@ -51,6 +51,11 @@ def meeting(environ: Mapping[str, str]) -> Meeting:
     numbers = (environ.get(name, "") for name in _NODE)
     node = next((int(number) for number in numbers if number.isdecimal()), -1)
     return Meeting(host, port, job, node)
+
+
+def _nodes(environ: Mapping[str, str]) -> str:
+    """Those of our step of a Slurm job, which may be some of the job's."""
+    return environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
 
 
 def _first_of(nodes: str) -> str:
