@@ -1,0 +1,79 @@
+"""Nodes on one machine: an agent each, with its own folders, and the places of their ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent import served
+from aggregation_ranks import Place
+
+PORT = 14778
+
+
+@dataclass
+class Nodes:
+    """The agents of `world` ranks, `local` of them a node, each in a folder of its own."""
+
+    folder: Path
+    world: int
+    local: int
+    agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    head: str = ""
+
+    def __enter__(self) -> Nodes:
+        self.agents = [self._agent(node) for node in range(self.world // self.local)]
+        self.head = served(self._run(0) / "agent.json")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for agent in self.agents:
+            agent.send_signal(signal.SIGTERM)
+        for agent in self.agents:
+            try:
+                agent.wait(30.0)
+            except subprocess.TimeoutExpired:
+                agent.kill()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The agents' processes, the head's first."""
+        return tuple(agent.pid for agent in self.agents)
+
+    def places(self) -> Iterator[Place]:
+        """Where each rank is."""
+        for rank in range(self.world):
+            node = rank // self.local
+            rings = self.folder / str(node) / "rings" / f"bench{node}"
+            rings.mkdir(mode=0o700, parents=True, exist_ok=True)
+            yield Place(rank, self.world, self.local, node, rings, f"bench{node}")
+
+    def steps(self) -> list[int]:
+        """Of how many ranks the head has each step."""
+        path = self._run(0) / "sentinel.db"
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        rows = connection.execute("select spread from step where event = 'step' order by id")
+        return [next(iter(json.loads(text).values()))[0] for (text,) in rows if text != "{}"]
+
+    def _agent(self, node: int) -> subprocess.Popen[bytes]:
+        place = self.folder / str(node)
+        place.mkdir()
+        own = {
+            "SENTINEL_HOME": str(place / "home"), "SENTINEL_RUNTIME_DIR": str(place / "rings"),
+            "SENTINEL_CLUSTER__HEAD": f"127.0.0.1:{PORT}", "SENTINEL_CLUSTER__TOKEN": "bench",
+            "SENTINEL_LINGER_SECONDS": "0", "SENTINEL_MACHINE_SECONDS": "0",
+            "SENTINEL_DETECTORS__RUN_STALLED__FLOOR": "3600", "TORCH_CPP_LOG_LEVEL": "ERROR",
+        }  # fmt: skip
+        words = [sys.executable, "-m", "sentinel", "agent", "--run", f"bench{node}"]
+        with (place / "said").open("wb") as said:
+            return subprocess.Popen(words, env={**os.environ, **own}, stderr=said)
+
+    def _run(self, node: int) -> Path:
+        return self.folder / str(node) / "home" / "runs" / f"bench{node}"

@@ -1,0 +1,269 @@
+"""Ranks that bring 32 numbers each together, by collectives of gloo and by our rings, in turns.
+
+Each rank is a process of its own, forked once torch is imported. All of them go through the same
+blocks in the same order: a block is one way, done over and over. What a way costs is the processor
+time of all ranks in its block, threads of gloo included, less that of an empty block of the same
+round; over how many times it was done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.request import urlopen
+
+import torch
+import torch.distributed as dist
+from loopback import traffic
+
+from sentinel.record import Event
+from sentinel.wire.identity import Identity
+from sentinel.wire.meeting import Meeting
+from sentinel.wire.pack import Moment, Packer
+from sentinel.wire.ring import RingWriter
+
+SIGNALS = 32
+EMPTY, OURS = "empty", "ours"
+BURST, STEPS_OF_BURST = inf, 100
+"""Ours as fast as it goes, as the others are measured, and how many steps that are."""
+OURS_SECONDS = 8.0
+PATIENCE = timedelta(seconds=300)
+FEWEST, MOST = 3, 2000
+"""How often a way is done in one block."""
+LINK_SECONDS = 240.0
+"""In which all nodes have to have found the head: sixteen agents load torch at once."""
+
+
+class Place(NamedTuple):
+    """Where a rank is: its number, its node, and the folder of its node's rings."""
+
+    rank: int
+    world: int
+    local: int
+    node: int
+    folder: Path
+    run: str
+
+
+@dataclass
+class Plan:
+    """What all ranks do: ways of gloo, and ours at so many steps a second, in `rounds` turns.
+
+    A block takes `seconds`. `agents` are the processes of the nodes, the head's first, which can be
+    asked at `head`.
+    """
+
+    port: int
+    rounds: int
+    seconds: float
+    rates: tuple[float, ...]
+    ways: tuple[str, ...]
+    agents: tuple[int, ...]
+    head: str = ""
+
+    def blocks(self) -> list[tuple[str, float]]:
+        """One list for all, shuffled by round; at rate 0 the ranks are idle."""
+        found: list[tuple[str, float]] = []
+        for turn in range(self.rounds):
+            paced = [(OURS, rate) for rate in (0.0, BURST, *self.rates)] if self.agents else []
+            rest = [*((way, 0.0) for way in self.ways), *paced]
+            random.Random(turn).shuffle(rest)
+            found += [(EMPTY, 0.0), *rest]
+        return found
+
+
+def collectives(rank: int, world: int) -> dict[str, Callable[[], object]]:
+    """Each way of gloo as a function that does it once."""
+    mine = torch.arange(SIGNALS, dtype=torch.float64) + rank
+    packed = torch.cat([mine, mine * mine, torch.ones(SIGNALS, dtype=torch.float64)])
+    everyone = [torch.empty(SIGNALS, dtype=torch.float64) for _ in range(world)]
+    at_root = (
+        [torch.empty(SIGNALS, dtype=torch.float64) for _ in range(world)] if rank == 0 else None
+    )
+    named = {f"train/metric_{at}": value for at, value in enumerate(mine.tolist())}
+    return {
+        EMPTY: lambda: None,
+        "gather": lambda: dist.gather(mine, at_root, dst=0),
+        "all_reduce": lambda: dist.all_reduce(packed.clone()),
+        "all_gather": lambda: dist.all_gather(everyone, mine),
+        "objects": lambda: _objects(named, world),
+    }
+
+
+def _objects(named: dict[str, float], world: int) -> None:
+    """As `all_gather_object` does it, with JSON in place of pickles: lengths first, then texts."""
+    text = torch.frombuffer(bytearray(json.dumps(named).encode()), dtype=torch.uint8)
+    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
+    dist.all_gather(lengths, torch.tensor([text.numel()]))
+    longest = max(int(length) for length in lengths)
+    texts = torch.empty(longest * world, dtype=torch.uint8)
+    parts = [texts[longest * at : longest * (at + 1)] for at in range(world)]
+    dist.all_gather(parts, torch.nn.functional.pad(text, (0, longest - text.numel())))
+    for part, length in zip(parts, lengths, strict=True):
+        json.loads(part[: int(length)].numpy().tobytes())
+
+
+@dataclass
+class Ours:
+    """A rank's ring, written to as the hook does once a step."""
+
+    place: Place
+    step: int = 0
+    packer: Packer = field(init=False)
+
+    def __post_init__(self) -> None:
+        at = self.place
+        first = at.rank - at.rank % at.local
+        meeting = Meeting("127.0.0.1", "29500", "bench", at.node)
+        who = Identity(at.run, 0, at.rank, at.rank - first, at.world, at.local, "", meeting)
+        self.ring = RingWriter(at.folder / f"0-{at.rank}.ring", who)
+        self.packer = Packer(self.ring.write)
+        sizes = {"world_size": float(at.world), "local_world_size": float(at.local)}
+        self.packer.text(Event.START, Moment(0, 0, time.time()), sizes)
+        names = ("kl", "reward", *(f"signal_{at}" for at in range(SIGNALS - 2)))
+        self.schema = self.packer.schema(names)
+
+    def write(self, values: Sequence[float]) -> None:
+        self.step, now = self.step + 1, time.time()
+        self.packer.values(self.schema, Moment(self.step, self.step, now), values)
+        self.ring.note(self.step, self.step, now)
+
+    def values(self) -> tuple[float, ...]:
+        """The next step's, made before the clock is looked at: a trainer has them."""
+        return 0.01, self.step / 1000, *(1.0 + at for at in range(SIGNALS - 2))
+
+    def steps(self, rate: float, begins: float, seconds: float) -> tuple[int, float]:
+        """Steps at that rate, at the same moments in every rank; how many, and their CPU."""
+        if rate == BURST:
+            done, spent = STEPS_OF_BURST, self._burst(begins)
+        else:
+            done, spent = int(rate * seconds), 0
+            for at in range(done):
+                _sleep_until(begins + at / rate)
+                values = self.values()
+                before = time.thread_time_ns()
+                self.write(values)
+                # A look at the clock costs about as much as a part of a write.
+                spent += time.thread_time_ns() - before - _LOOK
+        _sleep_until(begins + seconds)
+        return done, spent / 1e9
+
+    def _burst(self, begins: float) -> int:
+        _sleep_until(begins)
+        values = self.values()
+        before = time.thread_time_ns()
+        for _ in range(STEPS_OF_BURST):
+            self.write(values)
+        return time.thread_time_ns() - before
+
+
+def _sleep_until(when: float) -> None:
+    time.sleep(max(0.0, when - time.monotonic()))
+
+
+def _look() -> int:
+    """What a look at the thread's clock takes, in nanoseconds."""
+    found = []
+    for _ in range(2000):
+        before = time.thread_time_ns()
+        found.append(time.thread_time_ns() - before)
+    return sorted(found)[1000]
+
+
+_LOOK = _look()
+
+
+class Rank:
+    """One rank's way through all blocks; `run` gives what the whole of them cost, in rank 0."""
+
+    def __init__(self, place: Place, plan: Plan) -> None:
+        self.place, self.plan = place, plan
+        torch.set_num_threads(1)
+        os.environ |= {
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(plan.port), "RANK": str(place.rank),
+            "WORLD_SIZE": str(place.world), "GLOO_SOCKET_IFNAME": "lo",
+        }  # fmt: skip
+        dist.init_process_group("gloo", timeout=PATIENCE)
+        self.ways = collectives(place.rank, place.world)
+        self.ours = Ours(place) if plan.agents else None
+        if plan.agents and place.rank == 0:
+            linked(plan.head, len(plan.agents))
+        dist.barrier()
+
+    def run(self) -> list[dict[str, Any]]:
+        return [
+            self.paced(rate) if way == OURS else self.tight(way) for way, rate in self.plan.blocks()
+        ]
+
+    def tight(self, way: str) -> dict[str, Any]:
+        """One way of gloo over and over, as often as fits."""
+        once = self.ways[way]
+        once()
+        dist.barrier()
+        began = time.perf_counter()
+        for _ in range(FEWEST):
+            once()
+        each = (time.perf_counter() - began) / FEWEST
+        times = int(self.agreed(max(FEWEST, min(MOST, self.plan.seconds / each))))
+        dist.barrier()
+        sent, cpu, began = traffic(), time.process_time(), time.perf_counter()
+        for _ in range(times):
+            once()
+        wall = time.perf_counter() - began
+        dist.barrier()
+        spent, went = time.process_time() - cpu, traffic().since(sent)
+        total = self.summed(spent)
+        return {
+            "way": way, "times": times, "cpu": total, "wall": wall,
+            "bytes": went.sent, "packets": went.packets,
+        }  # fmt: skip
+
+    def paced(self, rate: float) -> dict[str, Any]:
+        """Ours at so many steps a second; the processor time of each agent is read by rank 0."""
+        assert self.ours
+        begins = self.agreed(time.monotonic() + 0.3)
+        before, sent = [all_threads(pid) for pid in self.plan.agents], traffic()
+        times, spent = self.ours.steps(rate, begins, OURS_SECONDS)
+        after, went = [all_threads(pid) for pid in self.plan.agents], traffic().since(sent)
+        agents = [late - early for early, late in zip(before, after, strict=True)]
+        return {
+            "way": OURS, "rate": rate, "times": times, "seconds": OURS_SECONDS + 0.3,
+            "cpu": self.summed(spent), "head": agents[0], "nodes": sum(agents[1:]),
+            "bytes": went.sent, "packets": went.packets,
+        }  # fmt: skip
+
+    def agreed(self, value: float) -> float:
+        told = torch.tensor([value], dtype=torch.float64)
+        dist.broadcast(told, 0)
+        return float(told)
+
+    def summed(self, value: float) -> float:
+        told = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(told)
+        return float(told)
+
+
+def all_threads(pid: int) -> float:
+    """CPU seconds of a process whose threads stay, to the nanosecond."""
+    told = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(text.read_text().split()[0]) for text in told) / 1e9
+
+
+def linked(head: str, nodes: int) -> None:
+    """Wait until that many nodes have found the head."""
+    deadline = time.monotonic() + LINK_SECONDS
+    while time.monotonic() < deadline:
+        with urlopen(f"{head}/api/run", timeout=10.0) as answer:
+            known = json.load(answer)["cluster"].get("nodes", [])
+        if sum(node["state"] == "up" for node in known) >= nodes:
+            return
+        time.sleep(0.5)
+    raise SystemExit(f"Of {nodes} nodes {len(known)} found the head within {LINK_SECONDS:.0f} s.")

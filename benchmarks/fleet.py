@@ -1,0 +1,283 @@
+"""How many ranks one head agent bears: simulated nodes against a real one, and its law of growth.
+
+    python benchmarks/fleet.py [--ranks 1024 2048] [--signals 32] [--seconds 60]
+
+The head is `sentinel agent` as it is, with all detectors, the history and a scrape of `/metrics`
+every 15 s; its own node has real rings. All other nodes, 8 ranks each, are played by two processes
+that write, seal and leave real parcels in the head's store (`fleet_nodes.py`), one step a second.
+CPU is that of the head's process, user and system, over `seconds` after a warm-up; the delay is
+from a step to its row in the head's database, looked for twenty times a second; `lost` are records
+that no row speaks for. `--local 4 8 16` varies the ranks of a node, which tells the cost of a node
+from that of a rank. Writes results/fleet.json, prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from threading import Thread
+from typing import Any
+
+import numpy as np
+from agent import cpu_seconds, metrics, resident, served
+from fleet_nodes import Course, Plan
+from loopback import alone
+from scale_page import fleet, torch
+from scale_page import law as law_told
+
+from sentinel.record import Event
+from sentinel.wire.identity import Identity
+from sentinel.wire.meeting import Meeting
+from sentinel.wire.pack import Moment, Packer
+from sentinel.wire.places import ring_path
+from sentinel.wire.ring import RingWriter
+
+RESULTS = Path(__file__).parent / "results" / "fleet.json"
+RUN, JOB, TOKEN, PORT = "bench", "bench", "of the benchmark", 14777
+WARM_SECONDS = 20.0
+SCRAPE_SECONDS = 15.0
+JOIN_SECONDS = 120.0
+PLAYERS = 2
+BORNE_PERCENT = 90.0
+"""CPU of the head, above which it may be behind: what it does then says nothing of its cost."""
+LOADS = """
+import json, sys, time
+for module in sys.argv[1].split(","):
+    __import__(module)
+pages = int(open("/proc/self/statm").read().split()[1])
+print(json.dumps({"resident_mb": pages * 4096 / 1e6, "cpu_s": time.process_time()}))
+"""
+FIRING = r'^sentinel_alert_firing.*detector="(\w+)".* 1\.0$'
+MEETING = Meeting("127.0.0.1", "29500", JOB, 0)
+
+
+class Own:
+    """The ranks of the head's own node, who write to rings as a trainer does."""
+
+    def __init__(self, world: int, local: int) -> None:
+        self.rings = [
+            RingWriter(ring_path(RUN, 0, rank), who)
+            for rank in range(local)
+            for who in (Identity(RUN, 0, rank, rank, world, local, "node0", MEETING),)
+        ]
+        self.packers = [Packer(ring.write) for ring in self.rings]
+        sizes = {"world_size": float(world), "local_world_size": float(local)}
+        for packer in self.packers:
+            packer.text(Event.START, Moment(0, 0, time.time()), sizes)
+
+    def train(self, plan: Plan) -> None:
+        """Steps from `begins` to `ends`."""
+        course = Course(plan.signals, int((plan.ends - plan.begins) / plan.pace) + 2)
+        step = 0
+        while (due := plan.begins + step * plan.pace) < plan.ends:
+            time.sleep(max(0.0, due - time.time()))
+            step, now = step + 1, time.time()
+            rows = course.at(step, len(self.rings)).tolist()
+            for ring, packer, row in zip(self.rings, self.packers, rows, strict=True):
+                packer.values(packer.schema(course.names), Moment(step, step, now), row)
+                ring.note(step, step, now)
+        for ring, packer in zip(self.rings, self.packers, strict=True):
+            packer.text(Event.STOP, Moment(step, step, time.time()), facts={"outcome": "finished"})
+            ring.close("finished")
+
+
+class Watch:
+    """What is seen of the head from outside, while it is at work."""
+
+    def __init__(self, database: Path) -> None:
+        self.connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+        self.seen, self.delays = 0, list[float]()
+
+    def look(self) -> None:
+        """Note how long ago each new row's step was."""
+        query = "select id, time from step where event = 'step' and id > ? order by id"
+        for row, when in self.connection.execute(query, (self.seen,)):
+            self.seen = row
+            self.delays.append(time.time() - when)
+
+    def steps(self) -> list[tuple[int, int]]:
+        """Each step's number, and how many ranks its first signal's spread speaks for."""
+        query = "select step, spread from step where event = 'step' order by id"
+        told = [(step, json.loads(spread)) for step, spread in self.connection.execute(query)]
+        return [(step, next(iter(spread.values()))[0]) for step, spread in told if spread]
+
+
+def measured(world: int, local: int, args: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        os.environ |= {
+            "SENTINEL_HOME": f"{place}/home", "SENTINEL_RUNTIME_DIR": f"{place}/rings",
+            "SENTINEL_LINGER_SECONDS": "0", "SENTINEL_CLUSTER__TOKEN": TOKEN,
+            "SENTINEL_CLUSTER__HEAD": f"127.0.0.1:{PORT}", "TORCH_CPP_LOG_LEVEL": "ERROR",
+        }  # fmt: skip
+        with (Path(place) / "head.log").open("w") as log:
+            began = time.monotonic()
+            head = subprocess.Popen(
+                [sys.executable, "-m", "sentinel", "agent", "--run", RUN], stderr=log
+            )
+            run = Path(place) / "home" / "runs" / RUN
+            try:
+                url = served(run / "agent.json")
+            except SystemExit:
+                print((Path(place) / "head.log").read_text(), file=sys.stderr)
+                raise
+            started = time.monotonic() - began
+            try:
+                found = watched(head.pid, url, run / "sentinel.db", (world, local), args)
+            finally:
+                head.terminate()
+                head.wait(60.0)
+        said = (Path(place) / "head.log").read_text()
+        if "Traceback" in said:
+            print(said[-3000:], file=sys.stderr)
+    return {**found, "start_s": round(started, 1)}
+
+
+def watched(
+    pid: int, url: str, database: Path, size: tuple[int, int], args: argparse.Namespace
+) -> dict[str, Any]:
+    world, local = size
+    alone_mb = resident(pid)
+    own = Own(world, local)
+    begins = time.time() + 15.0 + world / local / 20
+    ends = begins + WARM_SECONDS + args.seconds + 2.0
+    edges = np.linspace(1, world // local, PLAYERS + 1).astype(int).tolist()
+    plans = [
+        Plan(first, last, world, local, args.signals, args.pace, begins, ends, PORT, TOKEN, JOB)
+        for first, last in pairwise(edges)
+    ]
+    until_listening(PORT)
+    players = [
+        subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("fleet_nodes.py")), plan.text()],
+            stdout=subprocess.PIPE, text=True,
+        )
+        for plan in plans if plan.first < plan.last
+    ]  # fmt: skip
+    training = Thread(target=own.train, args=(plans[0],))
+    training.start()
+    watch, nice = Watch(database), begins + WARM_SECONDS
+    while time.time() < nice:
+        watch.look()
+        time.sleep(0.05)
+    watch.delays.clear()
+    load = os.getloadavg()[0]
+    before, since, scraped, page = cpu_seconds(pid), time.monotonic(), 0.0, ""
+    while (passed := time.monotonic() - since) < args.seconds:
+        watch.look()
+        if passed >= scraped:
+            page, scraped = metrics(url), scraped + SCRAPE_SECONDS
+        time.sleep(0.05)
+    spent, passed = cpu_seconds(pid) - before, time.monotonic() - since
+    megabytes, page = resident(pid), metrics(url)
+    training.join()
+    told = [json.loads(player.communicate(timeout=120.0)[0].splitlines()[-1]) for player in players]
+    time.sleep(3.0)
+    steps = watch.steps()
+    sent = world * max(one["steps"] for one in told)
+    parcels = sum(one["parcels"] for one in told)
+    return {
+        "ranks": world,
+        "nodes": world // local,
+        "signals": args.signals,
+        "steps_a_second": 1.0 / args.pace,
+        "cpu_percent": round(100 * spent / passed, 1),
+        "resident_mb": round(megabytes),
+        "before_torch_mb": round(alone_mb),
+        "delay_s_median": round(median(watch.delays), 2) if watch.delays else None,
+        "delay_s_most": round(max(watch.delays), 2) if watch.delays else None,
+        "steps": len(steps),
+        "lost": sent - sum(count for _, count in steps),
+        "refused": counted("sentinel_link_refused_total", page),
+        "dropped": counted("sentinel_dropped_records_total", page),
+        "firing": re.findall(
+            r'^sentinel_alert_firing.*detector="(\w+)".* 1\.0$', page, re.MULTILINE
+        ),
+        "bytes_a_rank_and_step": round(
+            sum(one["bytes"] for one in told) / max(1, (world - local) * told[0]["steps"])
+        ),
+        "parcels_a_node_and_second": round(parcels / (world / local - 1) / (ends - begins), 2),
+        "players_late_s": round(max(one["late"] for one in told), 2),
+        "load": round(load, 1),
+    }
+
+
+def until_listening(port: int) -> None:
+    """Until the head's store is there."""
+    deadline = time.monotonic() + JOIN_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1.0).close()
+        except OSError:
+            time.sleep(0.2)
+        else:
+            return
+    raise SystemExit(f"The head does not listen at {port}.")
+
+
+def counted(family: str, page: str) -> float:
+    return sum(float(n) for n in re.findall(rf"^{family}\S* (\S+)$", page, re.MULTILINE))
+
+
+def law(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """CPU = constant + a share for each node + one for each rank, by least squares.
+
+    Of the rows that the head bore. Relative errors count alike, or the largest fleet would decide.
+    """
+    kept = [row for row in rows if row["lost"] == 0 and row["cpu_percent"] < BORNE_PERCENT]
+    shares = np.array([[1.0, row["nodes"], row["ranks"]] for row in kept])
+    spent = np.array([row["cpu_percent"] for row in kept])
+    found = np.linalg.lstsq(shares / spent[:, None], np.ones(len(kept)), rcond=None)[0]
+    return {
+        "signals": kept[0]["signals"],
+        "constant_percent": round(float(found[0]), 2),
+        "node_percent": round(float(found[1]), 5),
+        "rank_percent": round(float(found[2]), 5),
+        "off_percent": round(100 * float(np.abs(shares @ found / spent - 1).max()), 1),
+    }
+
+
+def loaded(modules: str) -> dict[str, float]:
+    """What an agent takes once these are imported: MB resident, seconds of CPU."""
+    told = []
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", LOADS, modules], stdout=subprocess.PIPE, check=True
+        )
+        told.append(json.loads(done.stdout))
+    return {name: round(median(one[name] for one in told), 2) for name in told[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1024])
+    parser.add_argument("--local", type=int, nargs="+", default=[8])
+    parser.add_argument("--signals", type=int, default=32)
+    parser.add_argument("--pace", type=float, default=1.0, help="seconds a step")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--anew", action="store_true", help="forget what was measured before")
+    args = parser.parse_args()
+    alone()
+    rows = [measured(world, local, args) for world in args.ranks for local in args.local]
+    known = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() and not args.anew else []
+    sizes = {(row["ranks"], row["nodes"]): row for row in [*known, *rows]}
+    told = [sizes[size] for size in sorted(sizes)]
+    agent = {"alone": loaded("sentinel.agent"), "torch": loaded("sentinel.agent,torch.distributed")}
+    found = {"rows": told, "law": law(told), "agent": agent}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    print(fleet(found), law_told(found), torch(found), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

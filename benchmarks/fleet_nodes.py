@@ -1,0 +1,189 @@
+"""Agents of very many nodes, played by one process: real parcels, real seals, a connection each.
+
+What a node says is made up, how it is said is not: the parcels are written, sealed and left in the
+head's store by the code that a real agent uses, at the pace at which that does it, and the next one
+leaves only when the last one was answered.
+
+    python benchmarks/fleet_nodes.py PLAN     (JSON, see `Plan`; started by fleet.py)
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+from engine import ALIKE, EVERY_RUN, OF_POLICY, named, series
+from numpy.typing import NDArray
+
+from sentinel.cluster.board import Board
+from sentinel.cluster.link import ANSWER, EXCHANGE_SECONDS
+from sentinel.cluster.places import CARD, SLOTS, slot_keys
+from sentinel.cluster.post import PULSE_SECONDS
+from sentinel.cluster.seal import Seal
+from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.wire.parcel import Writer
+
+NOISE = 0.02
+Rows = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one process plays: the agents of nodes `first` to `last - 1`, `local` ranks each.
+
+    `begins` and `ends` are in seconds since the epoch, steps are `pace` seconds apart.
+    """
+
+    first: int
+    last: int
+    world: int
+    local: int
+    signals: int
+    pace: float
+    begins: float
+    ends: float
+    port: int
+    token: str
+    job: str
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Course:
+    """The healthy course of a run, and what each rank says of a step."""
+
+    def __init__(self, signals: int, steps: int) -> None:
+        self.names = tuple(named([*OF_POLICY, *EVERY_RUN], signals)[:signals])
+        told = series(self.names, steps, 1)
+        self.rows = np.array([told[name] for name in self.names]).T
+        exact = ALIKE | {"tokens"}
+        self.noise = np.array([0.0 if name in exact else NOISE for name in self.names])
+
+    def at(self, step: int, ranks: int) -> Rows:
+        """Values of so many ranks, one row each; steps count from 1."""
+        # Another seed for each step of each caller: ranks differ by chance, none by habit.
+        chance = np.random.default_rng(random.getrandbits(32))
+        row = self.rows[min(step, len(self.rows)) - 1]
+        return row * (1.0 + self.noise * chance.standard_normal((ranks, len(row))))
+
+
+@dataclass
+class Node:
+    """One node's side of the correspondence, in the order in which `link.py` does it."""
+
+    number: int
+    plan: Plan
+    seal: Seal
+    writer: Writer = field(default_factory=Writer)
+    waiting: list[Record] = field(default_factory=list)
+    sent: int = 0
+    answered: int = -1
+    row: int = 0
+    told_at: float = 0.0
+    step: int = 0
+    bytes: int = 0
+
+    def __post_init__(self) -> None:
+        local = self.plan.local
+        self.ranks = range(self.number * local, (self.number + 1) * local)
+        self.offset = random.random() * EXCHANGE_SECONDS
+        self.board = Board.join("127.0.0.1", self.plan.port)
+        (card,) = self.board.read([CARD])
+        self.birth = json.loads(self.seal.open(CARD, card))["birth"]
+        hello, self.box, self.ack = slot_keys(self.board.count(SLOTS))
+        host = f"node{self.number}"
+        told = {"host": host, "run": f"bench.{host}", "spool": host, "clock": repr(time.time())}
+        body = self.seal.close(f"{hello}/{self.birth}", json.dumps(told).encode())
+        self.board.leave({self.box: b"", self.ack: b"", hello: body})
+
+    def exchange(self) -> None:
+        """Look for the answer; once it is there, leave all that waits."""
+        (message,) = self.board.read([self.ack])
+        if message:
+            body = self.seal.open(f"{self.ack}/{self.birth}", message)
+            self.answered = ANSWER.unpack(body)[0]
+        now = time.time()
+        if self.answered == self.sent and (self.waiting or now - self.told_at >= PULSE_SECONDS):
+            records, self.waiting = self.waiting, []
+            last = self.row + bool(records)
+            data = self.writer.write([*records, self.tick(now)], self.row + 1, last, now)
+            self.row, self.sent, self.told_at = last, self.sent + 1, now
+            message = self.seal.close(f"{self.box}/{self.birth}", data)
+            self.bytes += len(message)
+            self.board.leave({self.box: message})
+
+    def start(self, now: float) -> None:
+        sizes = {"world_size": float(self.plan.world), "local_world_size": float(self.plan.local)}
+        self.waiting += [
+            Record("", rank, 0, now, Event.START, sizes, sequence=1) for rank in self.ranks
+        ]
+
+    def say(self, now: float, names: Sequence[str], rows: list[list[float]]) -> None:
+        """One step of all ranks of this node."""
+        self.step += 1
+        self.waiting += [
+            Record(
+                "", rank, self.step, now, values=dict(zip(names, row, strict=True)),
+                beat=self.step, sequence=self.step + 1,
+            )
+            for rank, row in zip(self.ranks, rows, strict=True)
+        ]  # fmt: skip
+
+    def tick(self, now: float) -> Record:
+        """How the ranks are, as each parcel tells."""
+        counts = {"ranks_running": float(len(self.ranks)), "ranks_gone": 0.0, "ranks_failed": 0.0}
+        values, facts = {**counts, "idle_seconds": 0.1}, {"state": "running"}
+        return Record("", WHOLE_RUN, self.step, now, Event.TICK, values, facts, beat=self.step)
+
+    def end(self, now: float) -> None:
+        self.waiting += [
+            Record(
+                "", rank, self.step, now, Event.STOP, facts={"outcome": "finished"},
+                beat=self.step, sequence=self.step + 2,
+            )
+            for rank in self.ranks
+        ]  # fmt: skip
+
+
+def play(plan: Plan) -> dict[str, float]:
+    """All of the plan; bytes and parcels left, and the longest that a step waited to be sent."""
+    seal = Seal.of(plan.token, plan.job)
+    nodes = [Node(number, plan, seal) for number in range(plan.first, plan.last)]
+    course = Course(plan.signals, int((plan.ends - plan.begins) / plan.pace) + 2)
+    for node in nodes:
+        node.start(time.time())
+    step, due, slow = 0, [(node.offset, node) for node in nodes], 0.0
+    print("ready", flush=True)
+    ended = False
+    while not (ended and all(not node.waiting for node in nodes)):
+        now = time.time()
+        if not ended and now >= plan.ends:
+            ended = True
+            for node in nodes:
+                node.end(now)
+        if not ended and now >= plan.begins + step * plan.pace:
+            slow = max(slow, now - plan.begins - step * plan.pace)
+            step += 1
+            rows = course.at(step, plan.local * len(nodes)).tolist()
+            for at, node in enumerate(nodes):
+                node.say(now, course.names, rows[at * plan.local : (at + 1) * plan.local])
+        turn = time.monotonic()
+        for at, (when, node) in enumerate(due):
+            if turn >= when:
+                node.exchange()
+                due[at] = max(when + EXCHANGE_SECONDS, turn), node
+        time.sleep(0.005)
+    return {
+        "steps": step, "late": slow, "parcels": sum(node.sent for node in nodes),
+        "bytes": sum(node.bytes for node in nodes),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    print(json.dumps(play(Plan(**json.loads(sys.argv[1])))), flush=True)
