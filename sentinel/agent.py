@@ -38,7 +38,8 @@ from sentinel.wire.ring import RingReader
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
-SNAPSHOT_SECONDS = 10.0
+SNAPSHOT_SECONDS = 30.0
+"""Between two; what was read since is kept as it came, and judged again by the next agent."""
 FIRST_RANK_SECONDS = 120.0
 """How long an agent waits for the first ring before it takes the start for a mistake."""
 UNDELIVERED_SECONDS = 24 * 3600.0

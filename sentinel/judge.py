@@ -97,14 +97,14 @@ class Judge:
     def feed(self, record: Record) -> bool:
         """One input record through the whole house; whether a page was queued because of it."""
         self._count(record)
-        verdicts = list(self.fold.feed(record))
+        verdicts = [*self.fold.feed(record)]
         for verdict in verdicts:
             self._show(verdict)
             if verdict.record.rank == WHOLE_RUN and verdict.record.event is Event.STOP:
                 self.ending = verdict.record
         moved = any(verdict.pages or verdict.moved for verdict in verdicts)
-        told = (page for verdict in verdicts for page in verdict.told)
-        queued = self.telling.post(map(self.requesting.noted, told))
+        told = [page for verdict in verdicts for page in verdict.told]
+        queued = bool(told) and self.telling.post(map(self.requesting.noted, told))
         # A tick that changed nothing need not be remembered.
         if record.event is not Event.TICK or moved or len(verdicts) > 1 or _measured(record):
             self._input.append(record)
