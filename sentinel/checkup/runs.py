@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sentinel.checkup.configured import token
+from sentinel.checkup.nodes import nodes
 from sentinel.checkup.remark import Remark, mend, note, well
 from sentinel.outlets.roster import Served, announced, ask
 from sentinel.outlets.standing import tap_state
@@ -32,6 +33,7 @@ def runs() -> Iterator[Remark]:
             yield from _lost(run, header)
         if run in told:
             yield from _taps(run, told[run])
+            yield from nodes(run, told[run].state)
 
 
 def _alive() -> dict[str, list[Header]]:

@@ -49,6 +49,7 @@ def _told(served: Any) -> dict[str, Any]:
         "tier": state.get("tier", "page"),
         "about": state.get("about", {}),
         "taps": state.get("taps", {}),
+        "cluster": state.get("cluster", {}),
         "trouble": served.trouble,
         "remedy": served.remedy,
     }
@@ -56,16 +57,16 @@ def _told(served: Any) -> dict[str, Any]:
 
 def _lines(run: dict[str, Any]) -> Iterator[str]:
     from sentinel.outlets.label import label
+    from sentinel.outlets.nodes_told import nodes
 
     name = label(run["run"])
     if run["state"] == UNREACHABLE:
         yield f"{name}: {run['trouble']}; {run['remedy']}"
         return
-    where = "before its first step" if run["step"] is None else f"at step {run['step']}"
-    tier = "" if run["tier"] == "page" else f", tier {label(run['tier'])}"
-    yield f"{name}: {run['state']} {where}{tier} ({run['url']})"
+    yield f"{name}: {_how(run)} ({run['url']})"
     if about := what_it_is(run["about"]):
         yield f"  {label(about)}"
+    yield from (f"  {printable(line)}" for line in nodes(run))
     named = {case["name"]: case for case in run["cases"] if case["diagnosis"]}
     for name, case in named.items():
         yield f"  {printable(cause(case))}"
@@ -78,6 +79,19 @@ def _lines(run: dict[str, Any]) -> Iterator[str]:
     for name, said, ranks in troubled(run["taps"]):
         numbers = ", ".join(map(str, ranks))
         yield f"  tap {label(name)} is {label(said)} (rank {numbers})"
+
+
+def _how(run: dict[str, Any]) -> str:
+    """Its state and step, where it is judged if not here, and its tier."""
+    from sentinel.outlets.label import label
+    from sentinel.outlets.nodes_told import judged_at
+
+    elsewhere = printable(judged_at(run))
+    # A node that only hands its records over counts no steps.
+    first = "" if elsewhere else " before its first step"
+    where = first if run["step"] is None else f" at step {run['step']}"
+    tier = "" if run["tier"] == "page" else f"tier {label(run['tier'])}"
+    return ", ".join(filter(None, (f"{run['state']}{where}", elsewhere, tier)))
 
 
 def _incident(incident: dict[str, Any]) -> str:

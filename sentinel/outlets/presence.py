@@ -68,7 +68,8 @@ class Presence:
         """Write where the agent listens; return its address as others can reach it."""
         host = socket.gethostname() if host in EVERY_ADDRESS else host
         url = f"http://{host}:{port}"
-        told = {"run": self.run, "pid": os.getpid(), "port": port, "url": url}
+        node = os.uname().nodename
+        told = {"run": self.run, "node": node, "pid": os.getpid(), "port": port, "url": url}
         self._sweep()
         _write(self.directory / "agent.json", told)
         _write(self._target, [{"targets": [f"{host}:{port}"], "labels": {}}])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 
+from sentinel.address import is_loopback
 from sentinel.wire.lock import held
 from sentinel.wire.places import home
 
@@ -43,6 +46,9 @@ def ask(path: Path, token: str = "") -> Served:
         run, url = str(told["run"]), str(told["url"])
     except (OSError, ValueError, KeyError, TypeError):
         return Served(path.parent.name, "", {}, f"{path.name} cannot be read", f"remove {path}")
+    if elsewhere := _elsewhere(told, url):
+        remedy = f"ask there: ssh {elsewhere} sentinel status"
+        return Served(run, url, {}, f"its agent is on node {elsewhere}", remedy)
     try:
         answer = _get(f"{url}/api/run", token)
         state = answer.json() if answer.ok else {}
@@ -55,6 +61,13 @@ def ask(path: Path, token: str = "") -> Served:
     if not isinstance(state, dict) or state.get("run") != run:
         return _silent(run, url, path)
     return Served(run, url, state)
+
+
+def _elsewhere(told: dict[str, Any], url: str) -> str:
+    """The other node on which alone that agent can be asked; nodes may share a home directory."""
+    node = str(told.get("node", ""))
+    there = node not in {"", os.uname().nodename} and is_loopback(urlsplit(url).hostname or "")
+    return node if there else ""
 
 
 def _silent(run: str, url: str, path: Path) -> Served:
