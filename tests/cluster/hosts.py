@@ -24,7 +24,7 @@ import psutil
 from ranks import until
 
 HERE = Path(__file__).parent
-PATIENCE = 120.0
+PATIENCE = 240.0
 """Seconds a busy machine may take for what an idle one does in a few."""
 
 CALM = {
@@ -63,6 +63,7 @@ class Host:
         self.name, self.address, self.folder = name, address, folder
         self.mark = f"{name}-{uuid4().hex}"
         self.settings: dict[str, str] = {}
+        self._begun: list[subprocess.Popen[bytes]] = []
         folder.mkdir(parents=True)
 
     @property
@@ -83,7 +84,7 @@ class Host:
     def start(self, *words: Any, **more: Any) -> subprocess.Popen[bytes]:
         """A process of this node; its output goes to `said`. `more` are further variables."""
         with (self.folder / "said").open("ab") as said:
-            return subprocess.Popen(
+            begun = subprocess.Popen(
                 [*self.prefix, *map(str, words)],
                 env={**self.environ, **{key: str(value) for key, value in more.items()}},
                 cwd=self.folder,
@@ -91,10 +92,21 @@ class Host:
                 stdout=said,
                 stderr=said,
             )
+        self._begun.append(begun)
+        return begun
 
     def python(self, *words: Any, **more: Any) -> subprocess.Popen[bytes]:
         """A Python of this node."""
         return self.start(sys.executable, *words, **more)
+
+    def told(self, *words: Any) -> str:
+        """What a Python of this node prints, however it ends."""
+        command = [*self.prefix, sys.executable, *map(str, words)]
+        done = subprocess.run(
+            command, env=self.environ, cwd=self.folder, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        return done.stdout
 
     @property
     def said(self) -> str:
@@ -171,6 +183,8 @@ class Host:
     def close(self) -> None:
         """End all that runs here."""
         self.kill()
+        for process in self._begun:
+            process.wait(PATIENCE)
 
 
 class Site:

@@ -88,9 +88,15 @@ class Job:
 
     def at(self, gate: int, ranks: Sequence[int] | None = None) -> None:
         """Wait until these ranks, or all of them, are at that gate."""
-        there = [self.folder / f"{rank}-at-{gate}" for rank in ranks or self.world]
-        until(lambda: self._broken() or all(path.exists() for path in there), PATIENCE, gate)
-        assert not self._broken(), self.hosts[0].said
+        waited = self.world if ranks is None else ranks
+        there = [self.folder / f"{rank}-at-{gate}" for rank in waited]
+        hosts = [host for host in self.hosts if {*self.of(host)} & {*waited}]
+
+        def broken() -> str:
+            return "".join(host.said for host in hosts if self.launchers[host].poll())
+
+        until(lambda: broken() or all(path.exists() for path in there), PATIENCE, f"gate {gate}")
+        assert not broken(), broken()
 
     def open(self, *gates: int) -> None:
         """Let the ranks go on."""
@@ -100,6 +106,3 @@ class Job:
     def codes(self) -> list[int]:
         """How the training ended on each host, once it has."""
         return [self.launchers[host].wait(PATIENCE) for host in self.hosts]
-
-    def _broken(self) -> bool:
-        return any(launcher.poll() for launcher in self.launchers.values())

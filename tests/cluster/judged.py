@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -67,12 +66,8 @@ class Judged:
         return self
 
     def _left(self) -> bool:
-        with (self.run / "agent.lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-        return not (self.run / "agent.json").exists()
+        # One that was killed, and whose successor is only beginning, has left its word behind.
+        return not (self.run / "agent.json").exists() and not self.host.processes(self.run.name)
 
     @property
     def log(self) -> str:
@@ -82,14 +77,23 @@ class Judged:
 
 
 def expect(
-    steps: Iterable[Record], numbers: Iterable[int], ranks: list[int], *, weighted: bool = True
+    steps: Iterable[Record],
+    numbers: Iterable[int],
+    ranks: list[int],
+    *,
+    weighted: bool = True,
+    missing: str | None = None,
 ) -> None:
-    """These steps, no more and none twice, and each exactly what all these ranks said of it."""
-    steps = [*steps]
-    assert [record.step for record in steps] == [*numbers]
+    """These steps, no more and none twice, and each exactly what all these ranks said of it.
+
+    `missing` are ranks that are to be named as such.
+    """
+    steps, numbers = [*steps], [*numbers]
+    heard = [(record.attempt, record.step, record.spread["loss"].count) for record in steps]
+    assert heard == [(heard[0][0] if heard else 0, step, len(ranks)) for step in numbers]
     for record in steps:
         told = record.spread["loss"]
-        assert record.facts.get("missing") is None, record.facts
+        assert record.facts.get("missing") == missing, record.step
         assert record.values["loss"] == mean(ranks, record.step, weighted=weighted), record.step
         for name, value in spread(ranks, record.step).items():
             assert getattr(told, name) == value, (record.step, name)
