@@ -37,6 +37,10 @@ __all__ = ["Settings", "SettingsError", "build_causes", "build_detectors", "buil
 log = logging.getLogger(__name__)
 
 _MOST_SECRET_BYTES = 4096
+_HEAD = (
+    r"^([^\s:\[\]]*|\[[^\s\[\]]+\])(:\d{1,5})?$"  # host, or host:port, or [address]:port
+    r"|^[\da-fA-F.]*:[\da-fA-F.]*:[\da-fA-F.:]*(%\S+)?$"  # an address with colons of its own
+)
 
 
 class ClusterSettings(BaseModel):
@@ -48,7 +52,7 @@ class ClusterSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, frozen=True)
 
-    head: str = Field("", pattern=r"^(\S+)?$")
+    head: str = Field("", pattern=_HEAD)
     token: SecretStr | None = Field(None, min_length=1)
 
     def secret_token(self) -> str:

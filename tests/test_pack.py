@@ -132,3 +132,18 @@ def test_any_names_and_numbers_come_back(values, step):
 
     assert record.values == values
     assert record.step == step
+
+
+@pytest.mark.parametrize("step", [1 << 63, -(1 << 63) - 1, 10**400])
+def test_a_step_beyond_what_can_be_stored_is_refused_where_it_is_read(step):
+    payload = b"T" + json.dumps(["save", step, 1, 1.0, {}, {}]).encode()
+
+    with pytest.raises(PayloadError):
+        Unpacker("run", 0, 0).unpack(payload)
+
+
+def test_a_value_too_large_for_a_float_is_refused():
+    payload = b"T" + json.dumps(["step", 1, 1, 1.0, {"loss": 10**400}, {}]).encode()
+
+    with pytest.raises(PayloadError):
+        Unpacker("run", 0, 0).unpack(payload)

@@ -280,3 +280,16 @@ def test_what_is_asked_of_a_run_is_a_list_of_words(environ, words, tmp_path):
 def test_a_wrong_action_is_refused_with_the_right_word(actions, words, tmp_path):
     with pytest.raises(SettingsError, match=words):
         load({"actions": actions}, {}, tmp_path)
+
+
+@pytest.mark.parametrize("head", ["", "gpu-a", "gpu-a:7000", "10.0.0.1:1", "[::1]:7000", "fe80::1"])
+def test_the_head_may_be_set_by_host_or_by_host_and_port(head):
+    assert load({"cluster": {"head": head}}).cluster.head == head
+
+
+@pytest.mark.parametrize(
+    "head", ["gpu a", "gpu-a:x", "gpu-a:123456", "[::1]:x", "[::1", "tcp://a:1"]
+)
+def test_a_head_that_is_no_address_is_refused(head):
+    with pytest.raises(SettingsError, match="head"):
+        load({"cluster": {"head": head}})

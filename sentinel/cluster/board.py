@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -36,10 +37,12 @@ class Board:
     @classmethod
     def host(cls, listener: socket.socket) -> Board:
         """Host a store at a socket that is bound, which it takes over."""
+        # Before the socket is nobody's: without torch it would stay open for ever.
+        make = _maker()
         listener.listen(_BACKLOG)
         port = listener.getsockname()[1]
         listener.setblocking(True)
-        return cls(_store("localhost", port, serves=True, master_listen_fd=listener.detach()))
+        return cls(_store(make, "localhost", port, serves=True, master_listen_fd=listener.detach()))
 
     @classmethod
     def join(cls, host: str, port: int) -> Board:
@@ -48,7 +51,7 @@ class Board:
             socket.create_connection((host, port), timeout=KNOCK_SECONDS).close()
         except OSError as error:
             raise BoardError(f"Nobody answers at {host}:{port} ({error}).") from None
-        return cls(_store(host, port, serves=False))
+        return cls(_store(_maker(), host, port, serves=False))
 
     def read(self, keys: Sequence[str]) -> list[bytes]:
         """What is left there. Every key must exist: else it waits for all its patience."""
@@ -86,7 +89,7 @@ class Board:
             ) from None
 
 
-def _store(host: str, port: int, *, serves: bool, **more: Any) -> Any:
+def _maker() -> Any:
     try:
         # A connection that breaks is news to our log, and no stack of C++ frames.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -95,6 +98,10 @@ def _store(host: str, port: int, *, serves: bool, **more: Any) -> Any:
         logging.getLogger("torch").setLevel(logging.WARNING)
     except (ImportError, AttributeError) as error:
         raise BoardError("torch is not installed where the agent runs.") from error
+    return make
+
+
+def _store(make: Any, host: str, port: int, *, serves: bool, **more: Any) -> Any:
     try:
         return make(host, port, is_master=serves, wait_for_workers=False, timeout=PATIENCE, **more)
     except (RuntimeError, OSError, ValueError) as error:
@@ -121,7 +128,22 @@ def cut(port: int) -> None:
     A call of the store has no end of its own while the other side keeps its socket open.
     """
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names alone are wanted
-        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as found:
-            # That of a Unix socket is a text.
-            if found.family != socket.AF_UNIX and found.getpeername()[1] == port:
-                found.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            # One of our own: its owner may close it at any moment.
+            descriptor = os.dup(int(name))
+            try:
+                _shut(descriptor, port)
+            finally:
+                os.close(descriptor)
+
+
+def _shut(descriptor: int, port: int) -> None:
+    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        return
+    found = socket.socket(fileno=descriptor)
+    try:
+        # The address of a Unix socket is a text.
+        if found.family != socket.AF_UNIX and found.getpeername()[1] == port:
+            found.shutdown(socket.SHUT_RDWR)
+    finally:
+        found.detach()

@@ -26,16 +26,42 @@ class Address:
 def address(meeting: Meeting, head: str = "") -> Address:
     """The place by what the launcher told, and by what a person set as `head`: host, or host:port.
 
-    Raises ValueError for a port that is no number.
+    An address with colons of its own stands in brackets before a port. Raises ValueError for a
+    port that is none.
 
     >>> address(Meeting("gpu-a", "29500", "29500")).host, address(Meeting(), "h:9").ports
     ('gpu-a', (9,))
     """
-    host, colon, port = head.rpartition(":") if head.count(":") == 1 else (head, "", "")
-    if colon:
-        return Address(host, (int(port),))
-    first = FIRST_PORT + crc32(meeting.job.encode()) % (PORTS - TRIES)
-    return Address(head.strip("[]") or meeting.host, tuple(range(first, first + TRIES)))
+    host, port = _parted(head)
+    if port:
+        return Address(host or meeting.host, (int(port),))
+    # What a launcher tells may be no text at all.
+    first = FIRST_PORT + crc32(meeting.job.encode(errors="surrogatepass")) % (PORTS - TRIES)
+    return Address(host or meeting.host, tuple(range(first, first + TRIES)))
+
+
+def spelled(host: str, port: int) -> str:
+    """An address as a person would set it, and `address` reads it.
+
+    >>> spelled("gpu-a", 9), spelled("fe80::1", 9)
+    ('gpu-a:9', '[fe80::1]:9')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _parted(head: str) -> tuple[str, str]:
+    """Host and port of what a person set; no port where none was."""
+    bracketed, closed, rest = head.removeprefix("[").partition("]")
+    if head.startswith("[") and closed:
+        host, port = bracketed, rest.removeprefix(":")
+    elif head.count(":") == 1:
+        host, _, port = head.partition(":")
+    else:
+        host, port = head, ""
+    if port and not (port.isdecimal() and 0 < int(port) < 1 << 16):
+        message = f"[cluster] head is {head!r}: behind the colon belongs a port, 1 to 65535."
+        raise ValueError(message)
+    return host, port
 
 
 def slot_keys(slot: int) -> tuple[str, str, str]:

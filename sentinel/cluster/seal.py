@@ -43,7 +43,8 @@ class Seal:
 
         Then it keeps jobs apart, and strangers out only as far as they do not know the name.
         """
-        return cls(blake2b(f"{job}\0{token}".encode(), person=b"sentinel").digest())
+        shared = f"{job}\0{token}".encode(errors="surrogatepass")
+        return cls(blake2b(shared, person=b"sentinel").digest())
 
     def close(self, purpose: str, body: bytes) -> bytes:
         """The message, sealed for that purpose."""

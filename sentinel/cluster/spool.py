@@ -18,6 +18,9 @@ from sentinel.wire.parcel import alone, rows
 
 LIMIT_BYTES = 256 << 20
 """What may lie in it: some hours of eight ranks with ten steps a second."""
+ROW_BYTES = 512 << 10
+"""Of one row, about: an agent that was stopped reads whole rings at once, and no head would take
+that in one piece."""
 
 
 @dataclass
@@ -42,8 +45,13 @@ class Spool:
         (self.name,) = self.connection.execute(query).fetchone()
 
     def put(self, records: Sequence[Record]) -> None:
-        """Keep these, in their order, as one row."""
+        """Keep these, in their order, as one row, or as few as may be."""
         packed = alone(records)
+        if len(packed) > ROW_BYTES and len(records) > 1:
+            half = len(records) // 2
+            self.put(records[:half])
+            self.put(records[half:])
+            return
         self.connection.execute(
             "insert into spool(number, records) values(?, ?)", (len(records), packed)
         )

@@ -24,6 +24,16 @@ SCHEMAS_KEPT = 1024
 """Sets of names a reader remembers; a rank that makes up more has its oldest forgotten."""
 
 
+_DAMAGE = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    struct.error,
+)
+
+
 class Moment(NamedTuple):
     """When: the trainer's step, the rank's own count of steps, seconds since the epoch."""
 
@@ -133,7 +143,7 @@ class Unpacker:
             if kind == _SCHEMA:
                 self._learn(json.loads(payload[1:]))
                 return None
-        except (ValueError, TypeError, AttributeError, struct.error, RecursionError) as error:
+        except _DAMAGE as error:
             if isinstance(error, PayloadError):
                 raise
             raise PayloadError(f"A payload of {len(payload)} bytes is damaged.") from error
@@ -152,7 +162,7 @@ class Unpacker:
         event, step, beat, now, values, facts = body
         numbers = {str(name): float(value) for name, value in values.items()}
         words = {str(name): str(value) for name, value in facts.items()}
-        moment = Moment(int(step), int(beat), float(now))
+        moment = Moment(_counted(step), _counted(beat), float(now))
         return self._record(moment, Event(event), numbers, words)
 
     def _learn(self, body: list[Any]) -> None:
@@ -180,3 +190,11 @@ class Unpacker:
             beat=moment.beat,
             sequence=self.sequence,
         )
+
+
+def _counted(number: Any) -> int:
+    """A count as it is stored and sent: of 64 bits."""
+    count = int(number)
+    if not -(1 << 63) <= count < 1 << 63:
+        raise PayloadError("A step is beyond 64 bits.")
+    return count

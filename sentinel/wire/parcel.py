@@ -3,7 +3,7 @@
 Agents hand them to each other, and keep in them what they may have to read again.
 
 A step's numbers travel as one struct, its rank and the names of its values as two numbers that
-were explained once: 32 bytes, and 8 for each value. All else travels as JSON. Explanations hold for
+were explained once: 34 bytes, and 8 for each value. All else travels as JSON. Explanations hold for
 a whole correspondence, from a `Writer` to its one `Reader`, so parcels are read in their order.
 
     head      number of the parcel, first and last row of the spool, sender's clock in seconds, size
@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from sentinel.record import Event, Record
 
 HEAD = struct.Struct("<IQQdI")
-RECORD = struct.Struct("<HHIqqd")
+RECORD = struct.Struct("<IHIqqd")
 _LENGTH = struct.Struct("<I")
-MOST_SENDERS, MOST_NAMES = 0xFFFF, 4096
-"""Senders, and sets of names, of one correspondence. Numbers under more names travel as JSON."""
+MOST_NAMES = 4096
+"""Sets of names that are explained in one correspondence; numbers under others travel as JSON."""
 
 
 class ParcelError(ValueError):
@@ -38,7 +38,15 @@ class ParcelError(ValueError):
 
 
 _NO_FACTS: Mapping[str, str] = {}
-_DAMAGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error)
+_DAMAGE = (
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+    struct.error,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,7 @@ class Writer:
     _names: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def write(self, records: Sequence[Record], first: int, last: int, clock: float) -> bytes:
-        """The next parcel. Raises ValueError beyond `MOST_SENDERS`."""
+        """The next parcel."""
         senders, names = len(self._senders), len(self._names)
         body = b"".join(map(self._record, records))
         new = [[*self._senders][senders:], [*self._names][names:]]
@@ -75,8 +83,6 @@ class Writer:
     def _record(self, record: Record) -> bytes:
         key = record.attempt, record.rank
         sender = self._senders.setdefault(key, len(self._senders))
-        if sender > MOST_SENDERS:
-            raise ValueError(f"More than {MOST_SENDERS} ranks and attempts in one correspondence.")
         names = self._known(record)
         place = sender, names, record.sequence & 0xFFFFFFFF, record.step, record.beat, record.time
         if names:

@@ -1,0 +1,210 @@
+"""Parcel: what goes in comes out, in its order and to the last bit, or is refused."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import fields, replace
+from math import inf, isnan, nan
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sentinel.record import Event, Record
+from sentinel.wire.parcel import (
+    HEAD,
+    MOST_NAMES,
+    RECORD,
+    ParcelError,
+    Reader,
+    Writer,
+    alone,
+    rows,
+)
+
+NUMBERS = st.integers(-(2**63), 2**63 - 1)
+FLOATS = st.floats(allow_nan=True, allow_infinity=True)
+NAMES = st.text(max_size=8)
+RECORDS = st.builds(
+    Record,
+    run=st.just("run"),
+    rank=st.integers(-1, 1 << 40),
+    step=NUMBERS,
+    time=FLOATS,
+    event=st.sampled_from([*[Event.STEP] * 8, *Event]),
+    values=st.dictionaries(NAMES, FLOATS, max_size=5),
+    facts=st.one_of(st.just({}), st.dictionaries(NAMES, st.text(max_size=20), max_size=3)),
+    attempt=st.integers(0, 1 << 40),
+    beat=NUMBERS,
+    sequence=st.integers(0, 0xFFFFFFFF),
+)
+
+
+def exact(record):
+    """A record as what can be compared bit for bit: NaN is itself, and 0.0 is not -0.0."""
+    told = {each.name: getattr(record, each.name) for each in fields(record)}
+    told["time"] = bits(record.time)
+    told["values"] = [(name, bits(value)) for name, value in record.values.items()]
+    told["facts"] = [*record.facts.items()]
+    return told
+
+
+def bits(number):
+    return "nan" if isnan(number) else struct.pack("<d", number)
+
+
+def same(records, others):
+    return [exact(each) for each in records] == [exact(each) for each in others]
+
+
+def step(number=1, rank=0, attempt=0, **values):
+    return Record("run", rank, number, 1.0, values=values, attempt=attempt, beat=number)
+
+
+def outcome(data):
+    try:
+        return f"{len(rows(data, 'run'))} read"
+    except ParcelError as error:
+        return error.reason
+
+
+def refused(reader, data):
+    with pytest.raises(ParcelError) as caught:
+        reader.parcel(data)
+    return caught.value.reason
+
+
+@settings(max_examples=200)
+@given(st.lists(st.lists(RECORDS, max_size=4), max_size=4), st.integers(0, 2**64 - 1), FLOATS)
+def test_any_records_come_out_as_they_went_in(parcels, row, clock):
+    writer, reader = Writer(), Reader("run")
+
+    for number, records in enumerate(parcels, 1):
+        parcel = reader.parcel(writer.write(records, row, row, clock))
+        assert same(parcel.records, records)
+        assert (parcel.number, parcel.first, parcel.last) == (number, row, row)
+        assert bits(parcel.clock) == bits(clock)
+
+
+@given(st.lists(RECORDS, max_size=5))
+def test_a_parcel_that_stands_for_itself_is_read_by_anybody(records):
+    assert same(rows(alone(records), "run"), records)
+
+
+def test_numbers_that_are_none_come_through():
+    told = [step(loss=nan, grad_norm=inf, kl=-inf, reward=-0.0, entropy=5e-324)]
+
+    assert same(rows(alone(told), "run"), told)
+    # As JSON as well.
+    told = [replace(told[0], facts={"a": "b"})]
+    assert same(rows(alone(told), "run"), told)
+
+
+def test_records_are_of_the_run_that_reads_them():
+    assert rows(alone([step()]), "other")[0].run == "other"
+
+
+def test_a_number_costs_eight_bytes_once_its_name_is_explained():
+    writer = Writer()
+    writer.write([step(loss=1.0, kl=2.0)], 1, 1, 0.0)
+
+    again = writer.write([step(loss=1.5, kl=2.5), step(loss=1.0, kl=2.0)], 2, 2, 0.0)
+
+    assert len(again) == HEAD.size + 2 * (RECORD.size + 16)
+
+
+def test_beyond_the_names_that_are_explained_numbers_travel_with_theirs():
+    told = [step(number, **{f"name-{number}": float(number)}) for number in range(MOST_NAMES + 50)]
+    writer, reader = Writer(), Reader("run")
+
+    for some in (told[:3000], told[3000:], told):
+        assert same(reader.parcel(writer.write(some, 1, 1, 0.0)).records, some)
+
+
+def test_there_may_be_more_ranks_and_attempts_than_fit_in_two_bytes():
+    told = [step(1, rank, attempt, loss=1.0) for attempt in range(3) for rank in range(0x8000)]
+    writer, reader = Writer(), Reader("run")
+
+    for some in (told[:0x10000], told[0x10000:], told[-5:]):
+        assert same(reader.parcel(writer.write(some, 1, 1, 0.0)).records, some)
+
+
+def test_a_parcel_that_comes_again_or_too_early_is_refused_and_the_next_is_read():
+    writer, reader = Writer(), Reader("run")
+    first, second, third = (
+        writer.write([step(n, **{f"name-{n}": 1.0})], n, n, 0.0) for n in (1, 2, 3)
+    )
+    reader.parcel(first)
+
+    assert refused(reader, first) == "repeated"
+    assert refused(reader, third) == "gap"
+    assert reader.parcel(second).records[0].step == 2
+    assert reader.parcel(third).records[0].step == 3
+
+
+@given(st.data())
+def test_a_parcel_that_is_cut_short_is_refused(data):
+    whole = alone([step(1, loss=1.0, kl=2.0), replace(step(2, loss=1.0), facts={"a": "b"})])
+    cut = data.draw(st.integers(0, len(whole) - 1))
+
+    # Between two records nothing shows that there were more: the seal sees to that.
+    assert outcome(whole[:cut]) in {"damaged", "0 read", "1 read"}
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=120))
+def test_garbage_is_refused_and_never_anything_worse(garbage):
+    known = {"damaged", "gap", "repeated", "0 read"}
+
+    assert outcome(garbage) in known
+    assert outcome(HEAD.pack(1, 0, 0, 0.0, 0) + garbage) in known
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        '[[[0,0]],[["a"]',
+        "[]",
+        "7",
+        '{"a":1}',
+        "[[[0]],[]]",
+        '[[["x","y"]],[]]',
+        "[[[0,0]],[7]]",
+        "[" * 100_000,
+        f"[[[{'9' * 5000},0]],[]]",
+    ],
+)
+def test_explanations_that_are_none_are_refused(told):
+    assert refused(Reader("run"), HEAD.pack(1, 0, 0, 0.0, len(told)) + told.encode()) == "damaged"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "[]",
+        '["step",{},{},{}]',
+        '["nothing",{},{}]',
+        '["step",{"loss":"x"},{}]',
+        '["step",{"loss":null},{}]',
+        '["step",[1.0],{}]',
+        '["step",{},[]]',
+        f'["step",{{"loss":{"9" * 400}}},{{}}]',
+        f'["step",{{"loss":{"9" * 5000}}},{{}}]',
+    ],
+)
+def test_a_record_told_in_words_that_are_none_is_refused(told):
+    explained = json.dumps([[[0, 0]], []]).encode()
+    record = RECORD.pack(0, 0, 1, 1, 1, 1.0) + struct.pack("<I", len(told)) + told.encode()
+    data = HEAD.pack(1, 1, 1, 0.0, len(explained)) + explained + record
+
+    assert refused(Reader("run"), data) == "damaged"
+
+
+@pytest.mark.parametrize("place", [(0, 1), (7, 0), (0xFFFFFFFF, 0), (0, 0xFFFF)])
+def test_a_record_of_whom_or_what_nobody_explained_is_refused(place):
+    explained = json.dumps([[[0, 0]], []]).encode()
+    record = RECORD.pack(*place, 1, 1, 1, 1.0) + struct.pack("<I", 0)
+    data = HEAD.pack(1, 1, 1, 0.0, len(explained)) + explained + record
+
+    assert refused(Reader("run"), data) == "damaged"
