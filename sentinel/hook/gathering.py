@@ -72,7 +72,7 @@ class Gathering:
     @property
     def left(self) -> bool:
         """Whether rank 0 said that it gathers no more."""
-        return any(self._left)
+        return self._left[0] != 0
 
     def begin(self) -> None:
         """Hand over what is in `chunk`. Raises Broken."""
@@ -142,7 +142,9 @@ class Gathering:
 
     def _memory(self, size: int) -> tuple[bytearray, Any]:
         memory = bytearray(size)
-        tensor = self._torch.frombuffer(memory, dtype=self._torch.float64)
+        # A tensor of inference mode may not be written to outside of it, as gloo's threads do.
+        with self._torch.inference_mode(mode=False):
+            tensor = self._torch.frombuffer(memory, dtype=self._torch.float64)
         self._kept += [memory, tensor]
         return memory, tensor
 

@@ -80,6 +80,8 @@ class Mirrors:
 
     def put_away(self, turns: int = 1) -> None:
         """Write a part of what came in: all of it within `turns` calls."""
+        if not self._waiting:
+            return
         for _ in range(min(len(self._waiting), max(FEWEST_AT_ONCE, len(self._waiting) // turns))):
             rank, chunk = self._waiting.popleft()
             mirror = self.rings.get(rank) or self._made(rank, chunk)

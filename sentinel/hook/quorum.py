@@ -20,7 +20,7 @@ DEADLINE = 60.0
 FEWEST_LOOKS = 8
 AHEAD = 2.0
 """Seconds that the named step is ahead."""
-ROUNDS = 5
+ROUNDS = 10
 """Steps that are named until it is given up."""
 EVERY_SECONDS, MOST_STEPS = 1.0, 10
 """How often is gathered: about once a second, and at least every so many steps."""
