@@ -214,7 +214,6 @@ def _ranks() -> Iterator[Any]:
             "Values that are not finite",
             "NaN or infinity by signal. In the gradient norm alone it may be loss scaling; in the "
             "loss go back to a checkpoint. Metric: sentinel_nonfinite_total",
-            width=24,
         ),
         [
             Query(
@@ -222,6 +221,15 @@ def _ranks() -> Iterator[Any]:
                 "{{signal}}",
             )
         ],
+    )
+    yield chart(
+        About(
+            "Nodes",
+            "Of a run on several nodes: how many are heard, and how many are lost with all their "
+            "ranks; the agent's own page names them. Metric: sentinel_nodes",
+            links={"Node lost": runbook_url("node_lost")},
+        ),
+        [Query(f"max by (state) (sentinel_nodes{RUN})", "{{state}}")],
     )
 
 

@@ -27,10 +27,13 @@ class Watch:
 WATCHES = (
     Watch(
         name="run_vanished",
-        # A run that ended well said so (0) before its series went away.
+        # A run that ended well said so (0) before its series went away. Of a node that is gone
+        # the agent that judges the run tells, and of that one all the others.
         expr=(
             "(max by (run) (last_over_time(sentinel_run_active[30m])) == 1) "
-            "unless on (run) max by (run) (sentinel_run_active)"
+            "unless on (run) max by (run) (sentinel_run_active) "
+            "unless on (run) max by (run) "
+            '(last_over_time(sentinel_cluster_role_info{role="post"}[30m]))'
         ),
         wait="1m",
         severity="critical",
@@ -91,6 +94,34 @@ WATCHES = (
                 "up where it was left."
             ),
             "Does it live but not answer? A firewall, a token or a wrong target can be why.",
+        ),
+    ),
+    Watch(
+        name="link_down",
+        # However many nodes miss one head, that is one thing to mend.
+        expr=(
+            "count by (head) (max by (run, head) (sentinel_cluster_role_info) "
+            "and on (run) max by (run) (sentinel_link_up) == 0 "
+            "and on (run) max by (run) (sentinel_run_active) == 1)"
+        ),
+        wait="3m",
+        severity="warning",
+        summary="{{ $value }} nodes do not reach the agent that judges their run",
+        remedy=(
+            "Run `sentinel doctor` on one of these nodes: it says why, and what to set. Training "
+            "is not affected, and what their ranks say is kept until the agent is reached."
+        ),
+        checks=(
+            "Which nodes are they? Those whose `sentinel_link_up` is 0.",
+            (
+                "Is the head's agent gone (`SentinelAgentDown`, `SentinelRunVanished`)? "
+                "`sentinel agent --run <run>` on the node of rank 0 takes the run up again."
+            ),
+            "May the nodes talk over TCP ports 14000 to 17999, or the port of `[cluster] head`?",
+            (
+                "Is it one `[cluster] token` and one version of sentinel on all nodes? "
+                "`sentinel_link_refused_total` counts what was refused, by reason."
+            ),
         ),
     ),
     Watch(

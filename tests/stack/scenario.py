@@ -10,7 +10,7 @@ from verdicts import DIAGNOSIS, RUN, incident, measured, said, spread
 
 from sentinel.discover import classes
 from sentinel.engine import Verdict
-from sentinel.generate.everything import MACHINE
+from sentinel.generate.everything import HEAD, MACHINE
 from sentinel.incident import Page, Reason
 from sentinel.outlets.exposition import Exposition
 from sentinel.record import Event, Record
@@ -29,6 +29,7 @@ def openmetrics() -> str:
     tally = Tally()
     detectors = {name: kind.severity for name, kind in classes("detectors").items()}
     shown = Exposition(tally, detectors, machine=lambda: MACHINE)
+    shown.cluster = lambda: HEAD
     for scrape in range(SCRAPES):
         for verdict in _happened(scrape, tally):
             shown.take(verdict)
