@@ -29,6 +29,9 @@ def agent(
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     # The trainer comes first on every core.
     os.nice(10)
+    # torch looks up the name of whoever connects, and a head's store stands still meanwhile: with a
+    # DNS server that is silent, for longer than the others wait. Read at the first lookup.
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
     environ = os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}
     try:
         agent = Agent(run, load(environ=environ))
