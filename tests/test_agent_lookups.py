@@ -1,4 +1,4 @@
-"""An agent's lookups of names: a DNS server that is silent holds it up for seconds, not for good."""
+"""An agent's lookups of names: a silent DNS server holds it up for seconds, not for good."""
 
 import os
 import subprocess
