@@ -23,6 +23,7 @@ PATHS = [
     "/api/samples",
     "/",
     "/app.js",
+    "/nodes.js",
     "/style.css",
 ]
 

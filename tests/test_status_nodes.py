@@ -69,8 +69,8 @@ def test_a_node_whose_head_is_gone_says_for_how_long_and_what_waits():
     away = post(linked=False, silent_seconds=600.0, spooled_bytes=2_500_000)
     never = post(linked=False, head="", spooled_bytes=100)
 
-    assert "gpu-0:14007 that is not reached for 10 min; 2.5 MB wait" in lines(away)[0]
-    assert "judged at a head that is not reached yet; 1 kB wait" in lines(never)[0]
+    assert "gpu-0:14007, which has not been reached for 10 min; 2.5 MB wait" in lines(away)[0]
+    assert "judged at another node, which has not been reached yet; 1 kB wait" in lines(never)[0]
 
 
 def test_a_node_that_found_no_head_says_that_it_judges_alone():

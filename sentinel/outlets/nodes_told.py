@@ -49,7 +49,7 @@ def judged_at(state: Mapping[str, Any]) -> str:
         return f"judged at {head}"
     waits = f"; {size(cluster.get('spooled_bytes', 0))} wait"
     since = f" for {seconds(cluster.get('silent_seconds', 0.0))}" if head else " yet"
-    return f"judged at {head or 'a head'} that is not reached{since}{waits}"
+    return f"judged at {head or 'another node'}, which has not been reached{since}{waits}"
 
 
 def nodes(state: Mapping[str, Any]) -> Iterator[str]:

@@ -127,7 +127,8 @@ let shownOpen = "";
 
 function showOpen(run) {
   // Built anew only where there is news: else nobody could read or copy in peace.
-  const now = JSON.stringify([run.cases, run.incidents]);
+  const none = judgedElsewhere(run) ? "It is not judged here." : "None.";
+  const now = JSON.stringify([run.cases, run.incidents, none]);
   if (now === shownOpen) return;
   shownOpen = now;
   const cases = run.cases.map((told) => {
@@ -135,7 +136,7 @@ function showOpen(run) {
     return own.length === 1 && !told.diagnosis ? card(own[0]) : caseCard(told, own);
   });
   const open = [...cases, ...run.incidents.filter((incident) => !incident.case).map(card)];
-  at("open").replaceChildren(...(open.length ? open : [make("p", "None.", "soft")]));
+  at("open").replaceChildren(...(open.length ? open : [make("p", none, "soft")]));
 }
 
 // What people made of it, and what came of it since it began.
@@ -158,7 +159,9 @@ function showRun(run) {
   at("state").textContent = run.tier === "page" ? run.state : `${run.state}, ${run.tier}`;
   at("state").className = `badge ${MOOD[run.state] || "bad"}`;
   at("step").textContent = run.step === null ? "" : `step ${run.step}, ${clock(run.last_step_time)}`;
+  showJudge(run);
   showOpen(run);
+  showNodes(run);
   const signals = Object.entries(run.signals).map(([name, s]) => [name, s.value, s.unit, s.min, s.max, s.worst_rank]);
   const logged = Object.entries(run.logged).map(([name, value]) => [name, value, "", "", "", ""]);
   rows("signals", [...signals, ...logged], 6);
