@@ -113,7 +113,9 @@ class Head:
 
     def hears(self, rank: int) -> bool:
         """Whether that rank has spoken in the newest attempt."""
-        return self.roster.hears(rank, self.generations.current)
+        attempt = self.generations.current
+        present = self.roster.present(attempt)
+        return any(rank in member.ranks.get(attempt, ()) for member in present)
 
     @property
     def young(self) -> list[Record] | None:

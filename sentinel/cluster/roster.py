@@ -73,10 +73,6 @@ class Roster:
         """Whether it is not heard, though its ranks in that attempt have not ended."""
         return self.silent(member) > LOST_SECONDS and bool(member.unended(attempt))
 
-    def hears(self, rank: int, attempt: int) -> bool:
-        """Whether that rank has spoken in that attempt."""
-        return any(rank in member.ranks.get(attempt, ()) for member in self.present(attempt))
-
     def misses(self, attempt: int, world: int) -> bool:
         """Whether some of its ranks, `world` in all, are still to be heard for the first time."""
         heard = sum(len(member.ranks.get(attempt, ())) for member in self.present(attempt))
