@@ -14,7 +14,7 @@ from sentinel.record import Event
 from sentinel.tally import COUNTS, Tally
 
 DETECTORS = {"kl_blowup": Severity.CRITICAL, "node_lost": Severity.CRITICAL}
-NEW = ("sentinel_nodes", "sentinel_link_up", "sentinel_link_spooled", "sentinel_cluster")
+NEW = ("sentinel_node", "sentinel_link_up", "sentinel_link_spooled", "sentinel_cluster")
 
 HEAD = {
     "role": "head",
@@ -67,6 +67,7 @@ def test_a_post_shows_its_link_and_what_waits(linked):
         ("sentinel_cluster_role_info", "gpu-a:14007", "post"): 1.0,
         ("sentinel_link_up",): float(linked),
         ("sentinel_link_spooled_bytes",): 2048.0,
+        ("sentinel_node_active",): 1.0,
     }
 
 
@@ -98,8 +99,10 @@ def test_a_post_leaves_what_is_said_of_the_run_to_its_head():
     missing = {name for name, *_ in head.keys() - post.keys()}
 
     assert missing == {
+        "sentinel_run_active",
         "sentinel_run_info",
         "sentinel_run_setting",
+        "sentinel_run_state",
         "sentinel_steps_total",
         "sentinel_checkpoints_total",
         "sentinel_logged_values_unshown_total",
@@ -110,8 +113,13 @@ def test_a_post_leaves_what_is_said_of_the_run_to_its_head():
         "sentinel_alert_silenced",
         "sentinel_alert_acknowledged",
     }
-    assert post["sentinel_run_active",] == 1.0
     assert post["sentinel_rank_up", "2"] == 1.0
+
+
+def test_a_post_whose_ranks_have_ended_says_so():
+    end = said(Event.TICK, facts={"state": "finished"})
+
+    assert series(POST, end)["sentinel_node_active",] == 0.0
 
 
 def test_a_post_vouches_for_the_one_alert_that_it_may_raise():

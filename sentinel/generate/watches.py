@@ -24,11 +24,14 @@ class Watch:
         return "Sentinel" + "".join(word.capitalize() for word in self.name.split("_"))
 
 
+_ACTIVE = '{__name__=~"sentinel_(run|node)_active"}'
+"""Of a run where it is judged, and of its ranks on every other node."""
+
 WATCHES = (
     Watch(
         name="run_vanished",
-        # A run that ended well said so (0) before its series went away. Of a node that is gone
-        # the agent that judges the run tells, and of that one all the others.
+        # A run that ended well said so (0) before its series went away. An agent of which it turned
+        # out that another judges the run has not vanished: of a lost node that other one tells.
         expr=(
             "(max by (run) (last_over_time(sentinel_run_active[30m])) == 1) "
             "unless on (run) max by (run) (sentinel_run_active) "
@@ -82,7 +85,7 @@ WATCHES = (
         # An agent that leaves after a finished run is down as well, and nobody need know.
         expr=(
             'up{job="sentinel"} == 0 unless on (job, instance) '
-            "(max by (job, instance) (last_over_time(sentinel_run_active[1h])) == 0)"
+            f"(max by (job, instance) (last_over_time({_ACTIVE}[1h])) == 0)"
         ),
         wait="1m",
         severity="warning",
@@ -102,7 +105,7 @@ WATCHES = (
         expr=(
             "count by (head) (max by (run, head) (sentinel_cluster_role_info) "
             "and on (run) max by (run) (sentinel_link_up) == 0 "
-            "and on (run) max by (run) (sentinel_run_active) == 1)"
+            f"and on (run) max by (run) ({_ACTIVE}) == 1)"
         ),
         wait="3m",
         severity="warning",

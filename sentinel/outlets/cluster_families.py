@@ -27,7 +27,9 @@ _WATCHED_EVERYWHERE = frozenset({"node_lost"})
 _OF_THE_RUN = frozenset(
     {
         "sentinel_run",
+        "sentinel_run_active",
         "sentinel_run_setting",
+        "sentinel_run_state",
         "sentinel_steps",
         "sentinel_checkpoints",
         "sentinel_logged_values_unshown",
@@ -68,9 +70,12 @@ def told_here(families: Iterable[Metric], cluster: Mapping[str, Any]) -> Iterato
 
 
 def cluster_families(
-    cluster: Mapping[str, Any], run: str, *, orphan: bool = False
+    cluster: Mapping[str, Any], run: str, *, active: bool = True, orphan: bool = False
 ) -> Iterator[Metric]:
-    """The part of this agent, as `Nodes.state` tells it; none where it is on its own."""
+    """The part of this agent, as `Nodes.state` tells it; none where it is on its own.
+
+    `active` is whether its ranks are, or should be, training.
+    """
     role, run = cluster.get("role"), label(run)
     if role in ("head", "post") or orphan:
         yield _role(cluster, run)
@@ -82,6 +87,8 @@ def cluster_families(
     if role == "post":
         waits = "Size of the records that wait for the agent that judges the run."
         yield _gauge("sentinel_link_spooled_bytes", waits, run, cluster.get("spooled_bytes", 0))
+        trains = "1 while ranks of this node, judged elsewhere, are, or should be, training."
+        yield _gauge("sentinel_node_active", trains, run, active)
 
 
 def address_of(cluster: Mapping[str, Any]) -> str:

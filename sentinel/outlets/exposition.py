@@ -98,7 +98,7 @@ class Exposition(Collector):
         if now.run:
             yield from machine_families(self._machine(), now.run)
             orphan = is_orphan(cluster, now.settings)
-            yield from cluster_families(cluster, now.run, orphan=orphan)
+            yield from cluster_families(cluster, now.run, active=now.active, orphan=orphan)
 
     def state(self) -> dict[str, Any]:
         """The run's standing in plain words and numbers, for the page and for `status`.
