@@ -92,7 +92,7 @@ class Board:
 def _maker() -> Any:
     try:
         # A connection that breaks is news to our log, and no stack of C++ frames.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
         # Seconds, and 200 MB.
         make = import_module("torch.distributed").TCPStore
         logging.getLogger("torch").setLevel(logging.WARNING)

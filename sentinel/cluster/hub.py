@@ -122,8 +122,9 @@ class Hub:
         try:
             self._open.clear()
             self._awaited.clear()
-            self._seen, self._birth = 0, token_hex(8)
-            board.leave({SLOTS: b"0"})
+            self._birth = token_hex(8)
+            # Not from 0: what is still to be said to nodes of the last store would reach others.
+            self._count_on(board)
             self._put_up(board)
             self.port, self.trouble = port, ""
             while not self._stop.wait(POLL_SECONDS):
@@ -162,14 +163,12 @@ class Hub:
             board.remove(slot_keys(slot))
 
     def _welcome(self, board: Board) -> None:
-        (text,) = board.read([SLOTS])
-        count = _number(text)
-        if count < self._seen:
-            # Somebody wrote to it, and nobody could count on from that.
+        count = _number(board.read([SLOTS])[0]) if board.has(SLOTS) else -1
+        if not self._seen <= count <= self._seen + MOST_SLOTS:
+            # Anybody may write to it. Whoever came by honest ways comes again.
             self._refuse("damaged")
-            board.leave({SLOTS: str(self._seen).encode()})
-        # Anybody may count up; whoever came by honest ways is among the last.
-        self._seen = max(self._seen, count - MOST_SLOTS)
+            self._count_on(board)
+            count = self._seen
         for slot in range(self._seen + 1, min(count, self._seen + WELCOMES) + 1):
             self._seen = slot
             self._awaited[slot] = EMPTY_POLLS
@@ -185,6 +184,9 @@ class Hub:
                 self._awaited[slot] = looks - 1
             else:
                 del self._awaited[slot]
+
+    def _count_on(self, board: Board) -> None:
+        board.leave({SLOTS: str(self._seen).encode()})
 
     def _greet(self, board: Board, slot: int) -> None:
         hello, _, _ = slot_keys(slot)
@@ -205,9 +207,7 @@ class Hub:
     def _collect(self, board: Board) -> None:
         if sum(len(data) for _, data in self._arrived) > MOST_AT_ONCE:
             return
-        slots = sorted(self._open)
-        keys = [slot_keys(slot)[1] for slot in slots]
-        for slot, message in zip(slots, board.read(keys) if keys else (), strict=True):
+        for slot, message in self._boxes(board):
             if not message:
                 continue
             _, box, _ = slot_keys(slot)
@@ -219,6 +219,20 @@ class Hub:
             else:
                 self._open.discard(slot)
                 self._arrived.append((slot, body))
+
+    def _boxes(self, board: Board) -> list[tuple[int, bytes]]:
+        """What lies in each box."""
+        slots = sorted(self._open)
+        boxes = [slot_keys(slot)[1] for slot in slots]
+        try:
+            return [*zip(slots, board.read(boxes) if boxes else (), strict=True)]
+        except BoardError:
+            # One that somebody took away is not waited for again; its node will begin anew.
+            self._open -= {
+                slot for slot, box in zip(slots, boxes, strict=True) if not board.has(box)
+            }
+            self._refuse("damaged")
+            return []
 
     def _opened(self, purpose: str, message: bytes) -> bytes:
         if len(message) > MOST_BYTES + OVERHEAD:

@@ -13,9 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from sentinel.cluster.board import Board, BoardError, cut
-from sentinel.cluster.places import CARD, SLOTS, Address, address, slot_keys
+from sentinel.cluster.places import CARD, SLOTS, Address, address, slot_keys, spelled
 from sentinel.cluster.seal import RefusedError, Seal
 from sentinel.tally import Tally
 from sentinel.wire.meeting import NOWHERE
@@ -26,6 +27,8 @@ EXCHANGE_SECONDS = 0.2
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
 """Seconds between two attempts to reach the head."""
 WELCOME_SECONDS = 10.0
+ANSWER_SECONDS = 8.0
+"""How long a parcel may lie unanswered: somebody may have taken it away, or its answer."""
 STUCK_SECONDS = 8.0
 """How long one call may last before its connection is cut."""
 ANSWER = struct.Struct("<IQB")
@@ -61,6 +64,8 @@ class Link:
         self.trouble = "it has not been looked for yet"
         self.head = ""
         self._parcel: tuple[int, bytes] | None = None
+        self._left_at = inf
+        """When the parcel was left that is not answered yet."""
         self._session = 0
         self._moved = time.monotonic()
         self._port = 0
@@ -80,9 +85,11 @@ class Link:
         """Leave now; whatever blocks is cut."""
         self.let_go()
         self._thread.join(timeout=0.5)
-        if self._thread.is_alive():
+        until = time.monotonic() + timeout
+        while self._thread.is_alive() and time.monotonic() < until:
+            # Again and again: whoever is cut while it connects tries once more.
             cut(self._port)
-            self._thread.join(timeout)
+            self._thread.join(timeout=0.1)
 
     def send(self, session: int, parcel: bytes) -> None:
         """Leave that parcel with the head, in that correspondence; the last must be answered."""
@@ -159,7 +166,7 @@ class Link:
             else:
                 if at and not sent:
                     return self._found_at(address(NOWHERE, at), seal, sent=True)
-                self.head = f"{where.host}:{port}"
+                self.head = spelled(where.host, port)
                 return board, birth
         raise refused or trouble
 
@@ -184,7 +191,7 @@ class Link:
             self._hello(board, seal, "")
 
     def _wait_for_welcome(self, board: Board, seal: Seal, birth: str, slot: int) -> None:
-        self._parcel = None
+        self._parcel, self._left_at = None, inf
         until = time.monotonic() + WELCOME_SECONDS
         while not self._answered(board, seal, birth, slot):
             if time.monotonic() > until or self._stop.wait(EXCHANGE_SECONDS):
@@ -200,7 +207,10 @@ class Link:
         number, row, deputy = ANSWER.unpack(seal.open(f"{ack}/{birth}", message))
         if not number and not self.linked:
             self._session += 1
-        self.answer = Answer(self._session, number, row, bool(deputy))
+        last = self.answer
+        # An old one may have been put back by somebody.
+        if last is None or (self._session, number) > (last.session, last.number):
+            self.answer, self._left_at = Answer(self._session, number, row, bool(deputy)), inf
         return True
 
     def _exchange(self, board: Board, seal: Seal, birth: str, slot: int) -> None:
@@ -209,6 +219,9 @@ class Link:
         if parcel is not None and parcel[0] == self._session:
             _, box, _ = slot_keys(slot)
             board.leave({box: seal.close(f"{box}/{birth}", parcel[1])})
+            self._left_at = time.monotonic()
+        elif time.monotonic() - self._left_at > ANSWER_SECONDS:
+            raise BoardError("The head does not answer, though its store does.")
 
     def _move(self) -> None:
         self._moved = time.monotonic()

@@ -21,7 +21,7 @@ from sentinel.cluster.head import Head
 from sentinel.cluster.heir import Heir
 from sentinel.cluster.hub import Hub
 from sentinel.cluster.link import Link
-from sentinel.cluster.places import Address, address
+from sentinel.cluster.places import Address, address, spelled
 from sentinel.cluster.post import HEAD_LOST_SECONDS, Post
 from sentinel.cluster.seal import Seal
 from sentinel.cluster.spool import Spool
@@ -158,7 +158,7 @@ class Nodes:
             return
         known = _is_first(first) or head.hears(0)
         if not known and self.herald is None and head.hub.port:
-            card = {**self._card(first), "elder": f"{self._address()}:{head.hub.port}"}
+            card = {**self._card(first), "elder": spelled(self._address(), head.hub.port)}
             self.herald = self._link(first, card)
             self.herald.start()
         elif self.herald is not None:
