@@ -116,7 +116,7 @@ def _post(run: str, cluster: Mapping[str, Any]) -> Remark:
 def _refused(run: str, state: Mapping[str, Any], *, whole: bool) -> Iterator[Remark]:
     for reason, count in sorted(state.get("refused", {}).items()):
         grade = mend if reason in _KEPT_OUT and not whole else note
-        says = f"{count:.0f} messages of other agents refused: {reason}"
+        says = f"{count:.0f} message{'s' if count != 1 else ''} of other agents refused: {reason}"
         yield grade(f"run {run}, nodes", says, REASONS.get(reason, LOOK))
 
 
