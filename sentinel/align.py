@@ -70,7 +70,7 @@ class Aligner:
     declared: int = 0
     granted: float = 0.0
     joined_at: float = 0.0
-    """Where ranks are on other nodes: seconds given to them to begin, and when the last began."""
+    """Where ranks are on other nodes: seconds given to begin; when the last began, or was away."""
     world: int = 0
     """Ranks of the whole run, as they say themselves."""
     about: About = field(default_factory=About)
@@ -126,6 +126,7 @@ class Aligner:
 
     def _tick(self, record: Record) -> Iterator[Record]:
         self.now = record.time
+        self.joined_at = self.now if record.facts.get("away") else self.joined_at
         self._lose(record)
         yield from self._close_ready()
         if record.facts.get("state") in OVER or self._all_here():
@@ -179,8 +180,7 @@ class Aligner:
         if self.started - self.lost <= self.ended.keys():
             self.last_word = record
             # Of a short run one rank is read to its end before another is heard at all.
-            if self._all_here():
-                yield from self._conclude()
+            yield from self._conclude() if self._all_here() else ()
 
     def _conclude(self) -> Iterator[Record]:
         """Tell how the run ended, if it did and that was not told."""

@@ -35,8 +35,8 @@ def stop(rank, outcome="finished", *, attempt=0):
     return Record("run", rank, 9, 200.0, Event.STOP, facts=facts, attempt=attempt, beat=9)
 
 
-def tick(time, lost="", attempt=0, state="running"):
-    facts = {"lost": lost, "state": state}
+def tick(time, lost="", attempt=0, state="running", away=""):
+    facts = {"lost": lost, "state": state, "away": away}
     return Record("run", WHOLE_RUN, 0, time, Event.TICK, facts=facts, attempt=attempt)
 
 
@@ -63,6 +63,18 @@ def test_the_ranks_of_another_node_are_waited_for_while_its_agent_looks_for_ours
     fed(aligner, start(2), start(3))
     closed = fed(aligner, *lockstep((2, 3), 1), *lockstep((2, 3), 2), tick(126.0))
     assert [(r.beat, r.spread["loss"].count) for r in closed] == [(1, 4), (2, 4)]
+
+
+def test_ranks_that_are_away_are_waited_for_until_they_are_lost():
+    aligner = started(0, 1, 2, 3)
+    fed(aligner, *lockstep(range(4), 1), tick(101.0), *lockstep((0, 1), 2), *lockstep((0, 1), 3))
+
+    for time in (105.0, 112.0, 119.0):
+        assert fed(aligner, tick(time, away="2,3")) == []
+    (closed,) = fed(aligner, *lockstep((2, 3), 2), tick(120.0))
+    assert (closed.beat, closed.spread["loss"].count) == (2, 4)
+    (closed,) = fed(aligner, tick(124.0, lost="2,3"))
+    assert (closed.beat, closed.spread["loss"].count) == (3, 2)
 
 
 def test_a_node_without_sentinel_is_given_up_in_the_end():

@@ -205,6 +205,7 @@ class Head:
         yield from self._given_up(now)
         tick = merged(self.run, known, now)
         values, facts = self.machines.news()
+        facts["away"] = ",".join(map(str, self.roster.away(attempt)))
         if tick.facts["state"] in OVER and self._goes_on():
             # A node's TICK is newer than its records that are still under way.
             facts["state"] = "running"

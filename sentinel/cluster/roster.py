@@ -9,6 +9,8 @@ from typing import Any
 from sentinel.cluster.awake import Awake
 from sentinel.cluster.member import Member, store, stored
 
+AWAY_SECONDS = 2.0
+"""Without a word, though a node's agent has one each second."""
 LOST_SECONDS = 10.0
 """Without a word, after which a node whose ranks have not ended is held to be lost."""
 RETURN_SECONDS = 30.0
@@ -72,6 +74,15 @@ class Roster:
     def lost(self, member: Member, attempt: int) -> bool:
         """Whether it is not heard, though its ranks in that attempt have not ended."""
         return self.silent(member) > LOST_SECONDS and bool(member.unended(attempt))
+
+    def away(self, attempt: int) -> list[int]:
+        """The ranks that may be heard again, though at the moment their nodes are not."""
+        silent = [each for each in self.waited_for(attempt) if self._is_away(each)]
+        return sorted(r for m in silent if not self.lost(m, attempt) for r in m.unended(attempt))
+
+    def _is_away(self, member: Member) -> bool:
+        linked = member is self.own or member.slot in self.by_slot
+        return not linked or self.silent(member) > AWAY_SECONDS
 
     def misses(self, attempt: int, world: int) -> bool:
         """Whether some of its ranks, `world` in all, are still to be heard for the first time."""
