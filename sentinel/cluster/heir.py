@@ -23,9 +23,12 @@ class Heir:
         """What is to be judged now."""
         if not self.spool.bytes:
             return [*local]
+        _, self._row, records = self.spool.after(self._row, self.run, CHUNK_BYTES)
+        if self._row >= self.spool.last:
+            # That was all of it: what is read now comes right behind.
+            return [*records, *local]
         # How the ranks were then, nobody needs to know.
         self._new += [record for record in local if record.event is not Event.TICK]
-        _, self._row, records = self.spool.after(self._row, self.run, CHUNK_BYTES)
         return records
 
     def keep(self) -> None:

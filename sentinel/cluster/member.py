@@ -6,7 +6,9 @@ import json
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import isfinite
 
+from sentinel.cluster.generations import ATTEMPTS_KEPT
 from sentinel.cluster.roll import Told
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.tally import Tally
@@ -40,7 +42,10 @@ class Member:
     heard_at: float = 0.0
     """When a parcel last came, by the head's count of seconds that it listened."""
     skew: float = 0.0
+    doubted: bool = True
+    """Whether its clock, if it seems to be behind now, is no surprise."""
     beat: int = 0
+    """The newest heard in this correspondence; 0 before any."""
     tick: Record | None = None
     ranks: dict[int, set[int]] = field(default_factory=dict)
     """Ranks by attempt of the run, of the newest two."""
@@ -51,7 +56,7 @@ class Member:
 
     def begin(self, slot: int, card: Mapping[str, str], run: str) -> None:
         """A new correspondence: with the same spool, the rows go on; with another, the words do."""
-        self.slot, self.host, self.reader = slot, card.get("host", ""), Reader(run)
+        self.slot, self.host, self.reader, self.beat = slot, card.get("host", ""), Reader(run), 0
         if card.get("spool", "") != self.spool:
             self.spool, self.row = card.get("spool", ""), 0
         self.changed = True
@@ -63,6 +68,7 @@ class Member:
         if parcel.last >= parcel.first:
             if parcel.first > self.row + 1:
                 refused(tally, "gap", parcel.first - self.row - 1)
+                self.beat = 0
             self.row = max(self.row, parcel.last)
         fresh = (record for record in parcel.records if self._is_taken(record, tally))
         return [self._timed(record, parcel.clock, tally) for record in fresh]
@@ -76,6 +82,7 @@ class Member:
             known = self.ranks[record.attempt] = set()
             for old in sorted(self.ranks)[:-2]:
                 del self.ranks[old]
+            self.ended = {each for each in self.ended if each[0] in self.ranks}
         if record.rank not in known:
             known.add(record.rank)
             self.changed = True
@@ -101,12 +108,20 @@ class Member:
             if record.sequence <= self.heard.get(sender, 0):
                 refused(tally, "repeated")
                 return False
+            if sender not in self.heard:
+                self._forget_before(record.attempt - ATTEMPTS_KEPT)
             self.heard[sender] = record.sequence
-        if record.beat > self.beat + FUTURE_BEATS:
+        # A head that was away for days does not know how far they came.
+        if self.beat and record.beat > self.beat + FUTURE_BEATS:
             refused(tally, "future")
             return False
         self.beat = max(self.beat, record.beat)
         return True
+
+    def _forget_before(self, attempt: int) -> None:
+        """Nobody repeats what was said so long ago; a run that begins anew for ever stays small."""
+        for sender in [each for each in self.heard if each[0] <= attempt]:
+            del self.heard[sender]
 
     def _timed(self, record: Record, clock: float, tally: Tally) -> Record:
         """The record with its time by our clock; one of the future is of now."""
@@ -119,10 +134,18 @@ class Member:
         return record if time == record.time else replace(record, time=time)
 
     def _set_clock(self, theirs: float, ours: float) -> None:
-        """What a parcel was under way makes the difference too large, never too small."""
+        """What a parcel was under way makes the difference too large, never too small.
+
+        One alone that seems much too old was under way for long, since an agent was stopped; once
+        the next says the same, their clock was set back.
+        """
         found = ours - theirs
-        stepped = abs(found - self.skew) > FAR_SECONDS
-        self.skew = found if stepped else min(self.skew, found)
+        behind = found > self.skew + FAR_SECONDS
+        if behind and self.doubted:
+            self.skew = found
+        elif isfinite(found):
+            self.skew = min(self.skew, found)
+        self.doubted = behind and not self.doubted
 
 
 def refused(tally: Tally, reason: str, count: int = 1) -> None:

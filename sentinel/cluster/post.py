@@ -27,7 +27,8 @@ PULSE_SECONDS = 1.0
 HEAD_LOST_SECONDS = 15.0
 """Without an answer, after which the head is held to be lost."""
 LAST_WORDS_SECONDS = 30.0
-"""How long an agent whose ranks have ended keeps on trying to reach a head that is not there."""
+"""How long an agent whose ranks have ended keeps on trying to reach a head that is not there, from
+their last word on."""
 
 
 class Post:
@@ -43,7 +44,7 @@ class Post:
         self._new: list[Record] = []
         self._writer = Writer()
         self._session = self._answered = 0
-        self._answered_at = self._told_at = 0.0
+        self._answered_at = self._told_at = self._heard_at = 0.0
         self._deputy = False
         self._tick: Record | None = None
         self._machine: dict[str, float] = {}
@@ -62,6 +63,7 @@ class Post:
                 own += self._watch(record)
             else:
                 self._new.append(record)
+                self._heard_at = self.awake.seconds
                 self._note(record)
         return own
 
@@ -99,7 +101,10 @@ class Post:
     @property
     def over(self) -> bool:
         """Whether all that was ever said is with the head, or nobody is there to be told."""
-        return (not self._new and not self.spool.bytes) or self.silent >= LAST_WORDS_SECONDS
+        if not self._new and not self.spool.bytes:
+            return True
+        tried = self.awake.seconds - max(self._answered_at, self._heard_at)
+        return tried >= LAST_WORDS_SECONDS
 
     @property
     def silent(self) -> float:

@@ -75,6 +75,12 @@ class Spool:
             found += rows(packed, run)
         return first, last, found
 
+    @property
+    def last(self) -> int:
+        """Its newest row; 0 if it is empty."""
+        (row,) = self.connection.execute("select coalesce(max(id), 0) from spool").fetchone()
+        return int(row)
+
     def forget(self, row: int) -> None:
         """Drop everything up to that row: somebody else has it."""
         query = "select coalesce(sum(length(records)), 0) from spool where id <= ?"
