@@ -37,6 +37,7 @@ def node(host, ranks, state="up", silent=0.0, skew=0.0):
 
 def head(*known, port=14007, trouble="", refused=None, active=True):
     told = {"role": "head", "port": port, "trouble": trouble, "nodes": [*known]}
+    told["head"] = f"gpu-a:{port}"
     return {"cluster": told, "about": ABOUT, "refused": refused or {}, "active": active}
 
 

@@ -19,6 +19,7 @@ NEW = ("sentinel_node", "sentinel_link_up", "sentinel_link_spooled", "sentinel_c
 HEAD = {
     "role": "head",
     "port": 14007,
+    "head": "gpu-a:14007",
     "trouble": "",
     "nodes": [
         {"host": "gpu-a", "ranks": [0, 1], "state": "up"},
@@ -55,10 +56,10 @@ def test_a_head_shows_how_many_nodes_are_up_and_how_many_are_lost():
     }
 
 
-def test_a_head_that_cannot_listen_is_told_without_a_port():
-    shown = series(HEAD | {"port": 0})
+def test_a_head_that_cannot_listen_is_told_without_an_address():
+    shown = series(HEAD | {"port": 0, "head": "gpu-a:0"})
 
-    assert shown["sentinel_cluster_role_info", "gpu-a", "head"] == 1.0
+    assert shown["sentinel_cluster_role_info", "", "head"] == 1.0
 
 
 @pytest.mark.parametrize("linked", [True, False])

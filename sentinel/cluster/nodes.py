@@ -61,6 +61,8 @@ class Nodes:
         """Where others look for the head, though it is elsewhere."""
         self.herald: Link | None = None
         """Makes a head known that is not where others look for it."""
+        self._at = ""
+        """Where others reach us, if we are the head."""
         self._decided = False
 
     @property
@@ -116,11 +118,15 @@ class Nodes:
             link.stop()
 
     def state(self) -> dict[str, Any]:
-        """In plain words: role; of a head its port, trouble and nodes; of a post its link."""
+        """In plain words: role; of a head its address, trouble and nodes; of a post its link.
+
+        The address, `head`, is the same on all of them, and `port` that part of it.
+        """
         told: dict[str, Any] = {"role": self.role}
         if self.head is not None:
             hub = self.head.hub
             told |= {"port": hub.port, "trouble": hub.trouble, "nodes": self.head.state()}
+            told["head"] = spelled(self._at, hub.port)
         if self.post is not None:
             told |= self.post.state()
         return told
@@ -181,6 +187,7 @@ class Nodes:
                 "insert into cluster(key, value) values('address', ?)",
                 ((self._place().host if _is_first(first) else "") or first.host,),
             )
+        self._at = self._address()
         hub, self.sign = self.sign or self._hub(first), None
         hub.at = ""
         self.head = Head(self.run, first.host, self.connection, hub, self.tally, self.clock)

@@ -48,8 +48,14 @@ _TITLES = {
     "mfu": "Model FLOPs utilisation",
 }
 _ABBREVIATIONS = {"gpu": "GPU", "ecc": "ECC", "xid": "XID", "cpu": "CPU"}
-_LEGENDS = {"": "run", "gpu": "GPU {{gpu}}", "disk": "{{keeps}}", "host": "host"}
-"""Names of the series by what is measured."""
+_LEGENDS = {
+    "": "run", "gpu": "{{instance}} GPU {{gpu}}", "disk": "{{instance}} {{keeps}}",
+    "host": "{{instance}}",
+}  # fmt: skip
+"""Names of the series by what is measured; each node is a target of its own."""
+
+NODES = 'sentinel_cluster_role_info and on (head) sentinel_cluster_role_info{run="$run",head!=""}'
+"""Agents of all nodes of the run: each knows it by a name of its own, and all by one head."""
 
 
 def run_health(sheets: Iterable[DataSheet]) -> str:
@@ -178,7 +184,8 @@ def _signal_panel(signal: Signal, sheets: Sequence[DataSheet], width: int = 12) 
         width=width,
         links={sheet.headline.partition(":")[0]: runbook_url(sheet.name) for sheet in judges},
     )
-    middle = Query(f"{signal.metric}{RUN}", _LEGENDS[signal.each])
+    elsewhere = f" or {signal.metric} and on (run) ({NODES})" if signal.each else ""
+    middle = Query(f"{signal.metric}{RUN}{elsewhere}", _LEGENDS[signal.each])
     if signal.combine is Combine.SAME or signal.each:
         return chart(about, [middle])
     lowest, highest, _ = signal.rank_metrics
@@ -225,8 +232,7 @@ def _ranks() -> Iterator[Any]:
     yield chart(
         About(
             "Nodes",
-            "Of a run on several nodes: how many are heard, and how many are lost with all their "
-            "ranks; the agent's own page names them. Metric: sentinel_nodes",
+            "Of a run on several nodes; its page names those that are lost. Metric: sentinel_nodes",
             links={"Node lost": runbook_url("node_lost")},
         ),
         [Query(f"max by (state) (sentinel_nodes{RUN})", "{{state}}")],

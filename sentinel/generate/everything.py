@@ -28,7 +28,7 @@ MACHINE = Machine(
 )
 """A node with one of everything."""
 
-HEAD = {"role": "head", "port": 14000, "nodes": [{"host": "any", "state": "up"}]}
+HEAD = {"role": "head", "port": 14000, "head": "any:14000", "nodes": [{"state": "up"}]}
 POST = {"role": "post", "head": "any:14000", "linked": True, "spooled_bytes": 0}
 """The two parts that agents of a run on several nodes have."""
 

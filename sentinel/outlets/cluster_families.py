@@ -92,15 +92,13 @@ def cluster_families(
 
 
 def address_of(cluster: Mapping[str, Any]) -> str:
-    """Where the run is judged, as far as it is known: host:port.
+    """Where the run is judged, as far as that is known: host:port, the same on all its nodes.
 
-    >>> address_of({"role": "head", "port": 14007, "nodes": [{"host": "gpu-a"}]})
-    'gpu-a:14007'
+    >>> address_of({"role": "post", "head": "gpu-a:14007"}), address_of({"role": "alone"})
+    ('gpu-a:14007', '')
     """
-    if cluster.get("role") != "head":
-        return str(cluster.get("head", ""))
-    own = next((str(node.get("host", "")) for node in cluster.get("nodes", ())), "")
-    return f"{own}:{cluster['port']}" if cluster.get("port") else own
+    listens = cluster.get("role") != "head" or cluster.get("port")
+    return str(cluster.get("head", "")) if listens else ""
 
 
 def refused(counts: Mapping[tuple[str, str], float]) -> dict[str, float]:

@@ -14,6 +14,8 @@ from prometheus import Prometheus
 from scenario import END, START, openmetrics
 from verdicts import RUN
 
+from sentinel.generate.dashboards import NODES
+
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
 HOUR = {"$run": RUN, "$__rate_interval": "2m", "$__range": "1h", "$__interval": "30s"}
@@ -118,7 +120,8 @@ def test_a_panel_says_what_it_shows_and_where_from(panel):
 @pytest.mark.parametrize("target", QUERIES)
 def test_a_query_is_about_one_run_and_treats_counters_as_such(target):
     """Counters only under rate or increase, over a window that fits every scrape interval."""
-    expr = target["expr"]
+    # Of a run on several nodes its other nodes as well: what that gives is tested below.
+    expr = re.sub(rf" or (\w+) and on \(run\) \({re.escape(NODES)}\)$", "", target["expr"])
 
     assert target["datasource"]["uid"] == "${datasource}"
     for metric in re.findall(r"sentinel_\w+", expr):
@@ -128,6 +131,37 @@ def test_a_query_is_about_one_run_and_treats_counters_as_such(target):
             rf"(rate|increase)\({counter}\{{[^}}]*\}}\[\$__(rate_interval|range)\]", expr
         )
     assert set(re.findall(r"\$\w+", expr)) <= set(VARIABLES)
+
+
+def test_what_is_measured_of_a_node_is_shown_of_all_nodes_of_the_run_and_of_no_others(
+    promtool, tmp_path
+):
+    """Each node knows the run by a name of its own, and all by the address of one head."""
+    (expr,) = (t["expr"] for name, t in queries() if name == "run-health: Host CPU A")
+    heads = {"a": "h:1", "b": "h:1", "x": "other:1", "o": "", "p": ""}
+    cpu = [f'sentinel_host_cpu_ratio{{run="{run}"}}' for run in [*heads, "single"]]
+    role = [f'sentinel_cluster_role_info{{run="{r}",head="{head}"}}' for r, head in heads.items()]
+
+    def of(run, *nodes):
+        samples = [{"labels": cpu[[*heads, "single"].index(node)], "value": 1} for node in nodes]
+        asked = filled_in(expr, HOUR | {"$run": run})
+        return {"expr": asked, "eval_time": "1m", "exp_samples": samples}
+
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": each, "values": "1x5"} for each in [*cpu, *role]],
+        "promql_expr_test": [
+            of("a", "a", "b"),
+            of("x", "x"),
+            of("single", "single"),
+            # Neither knows a head: that is nothing they share.
+            of("o", "o"),
+        ],
+    }
+    (tmp_path / "test.yml").write_text(json.dumps({"tests": [case]}))
+    checked = told(promtool, "test", "rules", str(tmp_path / "test.yml"))
+
+    assert checked.returncode == 0, checked.stdout
 
 
 # Every query on a real Prometheus that holds an hour of a run
