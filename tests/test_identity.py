@@ -5,6 +5,12 @@ import os
 import subprocess
 import sys
 
+import pytest
+from ranks import ranks
+
+from sentinel.wire import places
+from sentinel.wire.identity import first_free_attempt
+
 
 def test_the_ranks_of_one_node_agree_on_the_run(script, tmp_path):
     """Two children of one parent, told apart only by what a launcher sets."""
@@ -37,3 +43,101 @@ def test_a_run_started_elsewhere_has_another_id():
     ids = {subprocess.check_output([sys.executable, "-c", line], timeout=240) for _ in range(2)}
 
     assert len(ids) == 2
+
+
+@pytest.fixture
+def attempt():
+    """Begins ranks of one attempt; `end` lets all of them die."""
+    with ranks() as begin:
+        yield Attempt(begin)
+
+
+class Attempt:
+    def __init__(self, begin):
+        self.begin, self.running = begin, []
+
+    def of(self, *ranks, number=0, world=4):
+        begun = [self.begin(r, run="elastic", world=world, steps=1, attempt=number) for r in ranks]
+        self.running += begun
+        return begun
+
+    def end(self):
+        for rank in self.running:
+            rank.kill()
+            rank.communicate()
+
+
+def free(rank, start=0, *, sharers=2, world=4):
+    return first_free_attempt("elastic", rank, start, sharers=sharers, world=world)
+
+
+def test_the_first_attempt_is_the_one_that_the_launcher_counts():
+    assert (free(0), free(0, 3)) == (0, 3)
+
+
+def test_ranks_that_begin_together_are_of_one_attempt(attempt):
+    attempt.of(0)
+
+    assert free(1) == 0
+
+
+def test_a_rank_that_left_a_trace_is_of_the_next_attempt(attempt):
+    attempt.of(0)
+
+    assert free(0) == 1
+
+
+def test_a_rank_joins_the_attempt_that_another_of_its_node_began_anew(attempt):
+    attempt.of(0, 1)
+    attempt.end()
+    attempt.of(0, number=1)
+
+    assert free(1) == 1
+
+
+def test_other_ranks_on_a_node_whose_ranks_are_gone_are_of_the_next_attempt(attempt):
+    """An elastic restart gave this node other ranks."""
+    attempt.of(0, 1)
+    assert free(2) == 0, "they are there still"
+    attempt.end()
+
+    assert (free(2), free(3)) == (1, 1)
+
+
+def test_an_attempt_that_is_not_whole_yet_is_joined_though_its_first_rank_is_gone(attempt):
+    attempt.of(0)
+    attempt.end()
+
+    assert free(1) == 0
+
+
+def test_a_world_of_another_size_is_another_attempt(attempt):
+    """From four nodes to two, and back."""
+    attempt.of(0, world=8)
+    attempt.end()
+    assert free(1, world=4) == 1
+    attempt.of(1, number=1, world=4)
+    attempt.end()
+
+    assert free(2, world=8) == 2
+
+
+def test_more_ranks_on_a_node_than_before_are_another_attempt(attempt):
+    attempt.of(0, 1, world=2)
+    attempt.end()
+
+    assert [free(rank, sharers=4, world=4) for rank in (3, 2, 1, 0)] == [1, 1, 1, 1]
+
+
+def test_an_attempt_whose_rings_were_removed_is_not_used_again():
+    for rank in (0, 1):
+        places.remember("elastic", places.ring_path("elastic", 0, rank))
+
+    assert (free(0), free(2)) == (1, 1)
+
+
+def test_a_ring_that_is_just_being_made_is_of_somebody_who_lives():
+    path = places.ring_path("elastic", 0, 0)
+    path.write_bytes(b"")
+
+    assert free(1, sharers=1) == 0
