@@ -226,6 +226,18 @@ def test_an_old_answer_that_somebody_puts_back_is_not_believed():
         exchanged(head, node, 3)
 
 
+def test_the_last_answer_of_a_head_that_leaves_at_once_is_read():
+    with hub() as head, link(head.port) as node:
+        hello = welcomed(head, node)
+        node.send(node.answer.session, b"last words")
+        awaited(head.arrived, "a parcel")
+        head.answer(hello.slot, 1, 10)
+        head.stop(PATIENCE)
+
+        awaited(lambda: node.answer.number == 1, "the answer")
+        awaited(lambda: not node.linked, "it is gone")
+
+
 def test_an_answer_that_is_taken_away_begins_the_correspondence_anew():
     with hub() as head, link(head.port) as node:
         hello = welcomed(head, node)

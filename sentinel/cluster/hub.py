@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 PAUSE_SECONDS = 5.0
 """Until the store is tried again that could not be hosted, or failed."""
+FAREWELL_SECONDS = 0.5
+"""For the nodes to read their last answers."""
 MOST_SLOTS = 1 << 15
 """Nodes at one time."""
 WELCOMES = 64
@@ -129,6 +132,10 @@ class Hub:
             self.port, self.trouble = port, ""
             while not self._stop.wait(POLL_SECONDS):
                 self._turn(board)
+            if self._answers:
+                # Whoever is not answered any more would wait for us.
+                self._tell(board)
+                time.sleep(FAREWELL_SECONDS)
         finally:
             board.close()
 
