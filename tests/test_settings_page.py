@@ -8,7 +8,7 @@ import pytest
 
 from sentinel import discover
 from sentinel.layers import gather
-from sentinel.settings import Settings, load
+from sentinel.settings import ClusterSettings, Settings, load
 
 PAGE = (Path(__file__).parent.parent / "docs" / "settings.md").read_text()
 
@@ -24,7 +24,18 @@ def test_every_setting_is_there_with_its_default():
     told = {name: default for name, default, _ in rows("All of them")}
     plain = Settings().model_dump()
 
-    assert told == {name: str(value) if value else "none" for name, value in plain.items()}
+    assert told == {name: "none" if is_none(value) else str(value) for name, value in plain.items()}
+
+
+def is_none(value) -> bool:
+    """Whether nothing is set; of a table, whether nothing in it is."""
+    return not (any(value.values()) if isinstance(value, dict) else value)
+
+
+def test_what_can_be_set_of_several_nodes_is_there():
+    told = {name: default for name, default, _ in rows("Several nodes")}
+
+    assert told == dict.fromkeys(ClusterSettings.model_fields, "none")
 
 
 def test_what_is_said_of_sinks_is_so():
