@@ -477,3 +477,16 @@ def test_nodes_that_share_a_name_are_still_heard_each(house):
             seen += told(house.turn())
 
     assert sorted(seen) == [(rank, 0, step) for rank in (2, 3, 4, 5) for step in range(1, 6)]
+
+
+def test_what_rank_0_gathered_leaves_its_place_to_the_ranks_own_node(house):
+    """A collective that ends is followed by the ranks' own agents, in the attempt that there is."""
+    gathered = [house.own.word(rank, Event.START, gathered="yes") for rank in (2, 3)]
+    house.turn(*house.own.says(Event.START), *gathered)
+    node = house.node()
+    node.parcel(*node.says(Event.START), *node.says(step=3))
+
+    records = house.turn(*house.own.says(step=3))
+
+    assert told(records) == [(0, 0, 3), (1, 0, 3), (2, 0, 3), (3, 0, 3)]
+    assert house.head.generations.current == 0

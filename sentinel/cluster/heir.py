@@ -31,6 +31,11 @@ class Heir:
         self._new += [record for record in local if record.event is not Event.TICK]
         return records
 
+    @property
+    def due(self) -> bool:
+        """Whether anything of the spool is left."""
+        return bool(self.spool.bytes or self._new)
+
     def keep(self) -> None:
         """Store what has to wait, and forget what was judged, within the caller's transaction."""
         if self._new:

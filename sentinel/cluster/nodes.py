@@ -87,8 +87,8 @@ class Nodes:
     @property
     def due(self) -> bool:
         """Whether there is anything to store, though there may be nothing to judge."""
-        part = self.post or self.head
-        return self.heir is not None or (part is not None and part.due)
+        parts = (self.heir, self.head, self.post)
+        return any(part is not None and part.due for part in parts)
 
     def keep(self) -> None:
         """Store what is read and what was heard, within the caller's transaction."""

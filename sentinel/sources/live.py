@@ -22,6 +22,7 @@ from sentinel.wire.layout import DROP_REASONS, ERRORS_BEFORE_OFF
 from sentinel.wire.pack import PayloadError, Unpacker
 from sentinel.wire.places import remember, rings
 from sentinel.wire.position import Position
+from sentinel.wire.process import Process
 from sentinel.wire.requests import tidy
 from sentinel.wire.ring import Cursor, RingError, RingReader
 
@@ -185,6 +186,8 @@ class LiveSource:
         except PayloadError:
             self.tally.add("sentinel_dropped_records_total", "payload")
             return None
+        if record is not None and record.event is Event.START:
+            return _told_by(rank.header.process, record)
         if record is not None and record.event is Event.STOP:
             rank.outcome = record.facts.get("outcome", "finished")
             rank.ended_at, rank.stop = self.clock(), record.facts
@@ -230,3 +233,9 @@ class LiveSource:
         current = self._current()
         told = self.launched.told_of(roll_call(self.run, current, now), current)
         return replace(told, values={**told.values, **self.machine()})
+
+
+def _told_by(process: Process, start: Record) -> Record:
+    """A START, with the fact `gathered` where another rank's process wrote it down."""
+    own = start.facts.get("pid", str(process.pid)) == str(process.pid)
+    return start if own else replace(start, facts={**start.facts, "gathered": "yes"})
