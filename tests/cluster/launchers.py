@@ -11,13 +11,14 @@ def torchrun(job, host):
 
 
 def elastic(job, host):
-    """By rendezvous, with what there is of its nodes."""
+    """By rendezvous, with what there is of its nodes; the first keeps the store for it."""
+    first = host is job.hosts[0]
     return [
         *("-m", "torch.distributed.run"),
         *("--nnodes", f"1:{len(job.hosts)}", "--nproc-per-node", job.ranks),
         *("--rdzv-backend", "c10d", "--rdzv-id", "elastic", "--max-restarts", "9"),
         *("--rdzv-endpoint", f"{job.hosts[0].address}:{job.port}"),
-        *("--rdzv-conf", "last_call_timeout=3,keep_alive_interval=1"),
+        *("--rdzv-conf", f"last_call_timeout=3,keep_alive_interval=1,is_host={int(first)}"),
         *("--local-addr", host.address),
     ]
 
