@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -12,7 +13,7 @@ from ranks import until
 from sentinel.cluster.board import Board, BoardError, listener
 from sentinel.cluster.hub import Hub
 from sentinel.cluster.link import Link
-from sentinel.cluster.places import Address
+from sentinel.cluster.places import CARD, Address
 from sentinel.cluster.seal import Seal
 from sentinel.tally import Tally
 
@@ -91,3 +92,8 @@ def welcomed(hub: Hub, link: Link, row: int = 0) -> Any:
 
 def awaited(condition: Callable[[], Any], what: str) -> Any:
     return until(condition, PATIENCE, what)
+
+
+def birth(board: Board) -> str:
+    """What the card says of this life of the store."""
+    return str(json.loads(SEAL.open(CARD, board.read([CARD])[0]))["birth"])

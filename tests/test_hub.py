@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from boards import PATIENCE, SEAL, awaited, hub, link, ports, refusals, stranger, welcomed
+from boards import PATIENCE, SEAL, awaited, birth, hub, link, ports, refusals, stranger, welcomed
 
 from sentinel.cluster import hub as module
 from sentinel.cluster.board import BoardError, listener
@@ -24,11 +24,6 @@ def hosted():
 def other(hosted):
     """Somebody who found the store."""
     return stranger(hosted.port)
-
-
-def birth(board):
-    """What the card says of this life of the store."""
-    return json.loads(SEAL.open(CARD, board.read([CARD])[0]))["birth"]
 
 
 def hello(board, seal=SEAL, card=None, said=None):
