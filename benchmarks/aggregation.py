@@ -65,7 +65,7 @@ def measured(world: int, args: argparse.Namespace, *, counted: bool) -> dict[str
         rates, ways = tuple(args.rates), tuple(args.ways)
         plan = Plan(free_port(), args.rounds, args.seconds, rates, ways, nodes.pids, nodes.head)
         blocks = forked(nodes.places(), plan)
-        heard = nodes.steps()
+        heard = nodes.heard()
     told = {way: of_gloo(way, blocks, world) for way in args.ways}
     found = {
         "nodes": world // local,

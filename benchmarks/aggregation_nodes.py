@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from agent import served
 from aggregation_ranks import Place
 
 PORT = 14778
+SETTLED_SECONDS = 5.0
 
 
 @dataclass
@@ -29,8 +31,14 @@ class Nodes:
     head: str = ""
 
     def __enter__(self) -> Nodes:
-        self.agents = [self._agent(node) for node in range(self.world // self.local)]
-        self.head = served(self._run(0) / "agent.json")
+        # The head first: where all begin at once, each takes long.
+        self.agents.append(self._agent(0))
+        try:
+            self.head = served(self._run(0) / "agent.json")
+            self.agents += [self._agent(node) for node in range(1, self.world // self.local)]
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -55,8 +63,15 @@ class Nodes:
             rings.mkdir(mode=0o700, parents=True, exist_ok=True)
             yield Place(rank, self.world, self.local, node, rings, f"bench{node}")
 
-    def steps(self) -> list[int]:
-        """Of how many ranks the head has each step."""
+    def heard(self) -> list[int]:
+        """Of how many ranks the head has each step, once it hears no more."""
+        before, now = -1, self._heard()
+        while sum(now) != before:
+            time.sleep(SETTLED_SECONDS)
+            before, now = sum(now), self._heard()
+        return now
+
+    def _heard(self) -> list[int]:
         path = self._run(0) / "sentinel.db"
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         rows = connection.execute("select spread from step where event = 'step' order by id")

@@ -49,6 +49,8 @@ WARM_SECONDS = 20.0
 SCRAPE_SECONDS = 15.0
 JOIN_SECONDS = 120.0
 PLAYERS = 2
+MEEK = ("nice", "-n", "15")
+"""The head makes way for training: here the players make way for the head."""
 BORNE_PERCENT = 90.0
 """CPU of the head, above which it may be behind: what it does then says nothing of its cost."""
 LOADS = """
@@ -149,7 +151,7 @@ def watched(
     world, local = size
     alone_mb = resident(pid)
     own = Own(world, local)
-    begins = time.time() + 15.0 + world / local / 20
+    begins = time.time() + 15.0 + world / local / 40
     ends = begins + WARM_SECONDS + args.seconds + 2.0
     edges = np.linspace(1, world // local, PLAYERS + 1).astype(int).tolist()
     plans = [
@@ -159,7 +161,7 @@ def watched(
     until_listening(PORT)
     players = [
         subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("fleet_nodes.py")), plan.text()],
+            [*MEEK, sys.executable, str(Path(__file__).with_name("fleet_nodes.py")), plan.text()],
             stdout=subprocess.PIPE, text=True,
         )
         for plan in plans if plan.first < plan.last

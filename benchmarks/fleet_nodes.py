@@ -29,6 +29,8 @@ from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.wire.parcel import Writer
 
 NOISE = 0.02
+GRACE_SECONDS = 15.0
+"""After the end, in which a head that is behind may still take up what was said."""
 Rows = NDArray[np.float64]
 
 
@@ -163,6 +165,8 @@ def play(plan: Plan) -> dict[str, float]:
     ended = False
     while not (ended and all(not node.waiting for node in nodes)):
         now = time.time()
+        if now > plan.ends + GRACE_SECONDS:
+            break
         if not ended and now >= plan.ends:
             ended = True
             for node in nodes:
@@ -182,6 +186,7 @@ def play(plan: Plan) -> dict[str, float]:
     return {
         "steps": step, "late": slow, "parcels": sum(node.sent for node in nodes),
         "bytes": sum(node.bytes for node in nodes),
+        "unsent": sum(len(node.waiting) for node in nodes),
     }  # fmt: skip
 
 
