@@ -197,7 +197,7 @@ class Head:
     def _roll(self, now: float) -> Iterator[Record]:
         """The one TICK of the run; and the end of those that nobody waits for any more."""
         attempt = self.generations.current
-        self._deputy = self.roster.deputy(attempt)
+        self._deputy = self._chosen(attempt)
         self.hub.over = self.over
         told = [self._told(member, attempt) for member in self.roster.present(attempt)]
         known = [each for each in told if each is not None]
@@ -211,6 +211,15 @@ class Head:
             # A node's TICK is newer than its records that are still under way.
             facts["state"] = "running"
         yield replace(tick, values={**tick.values, **values}, facts={**tick.facts, **facts})
+
+    def _chosen(self, attempt: int) -> int:
+        """The slot of the node that is to tell people if we fall silent; 0 for none."""
+        fit = {
+            min(member.ranks[attempt]): slot
+            for slot, member in self.roster.by_slot.items()
+            if attempt in member.ranks and not self.roster.lost(member, attempt)
+        }
+        return fit[min(fit)] if fit else 0
 
     def _misses(self) -> bool:
         attempt = self.generations.attempts.get(self.generations.current)

@@ -93,15 +93,6 @@ class Roster:
         """Those with ranks whose end is not known, lost nodes too."""
         return [member for member in self.present(attempt) if member.unended(attempt)]
 
-    def deputy(self, attempt: int) -> int:
-        """The slot of the node that is to tell people if we fall silent; 0 for none."""
-        fit = {
-            min(member.ranks[attempt]): slot
-            for slot, member in self.by_slot.items()
-            if attempt in member.ranks and not self.lost(member, attempt)
-        }
-        return fit[min(fit)] if fit else 0
-
     def told(self, attempt: int) -> list[dict[str, Any]]:
         """Each node in plain words: host, ranks, state, silent_seconds and skew_seconds.
 
