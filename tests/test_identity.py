@@ -45,6 +45,17 @@ def test_a_run_started_elsewhere_has_another_id():
     assert len(ids) == 2
 
 
+def test_torchrun_s_one_rank_of_a_node_is_in_the_same_run_after_a_restart():
+    """It is another process then, of the same parent."""
+    line = "from sentinel.wire.identity import identify; print(identify('r').run)"
+    environ = {**os.environ, "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}
+    environ |= {"LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "none"}
+    words = [sys.executable, "-c", line]
+    ids = {subprocess.check_output(words, env=environ, timeout=240) for _ in range(2)}
+
+    assert len(ids) == 1
+
+
 @pytest.fixture
 def attempt():
     """Begins ranks of one attempt; `end` lets all of them die."""

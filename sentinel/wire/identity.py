@@ -139,7 +139,8 @@ def derived(name: str | None, environ: Mapping[str, str], *, alone: bool) -> str
     me = Process.me()
     # The parent of torchrun's workers stays through elastic restarts, while the port may change;
     # one script may start several jobs one after the other, told apart by the port alone.
-    parent = None if alone else Process.of(os.getppid())
+    # They have it for a parent also where each is the only one of its node.
+    parent = None if alone and "TORCHELASTIC_RUN_ID" not in environ else Process.of(os.getppid())
     shared = parent or me
     seed = [shared.pid, shared.started, os.uname().nodename]
     if parent and "TORCHELASTIC_RUN_ID" not in environ:
