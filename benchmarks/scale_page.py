@@ -83,7 +83,7 @@ def wire(found: dict[str, Any], fleet: dict[str, Any]) -> str:
 
 def fleet(found: dict[str, Any]) -> str:
     """What a head takes and gives, by number of ranks."""
-    head = ["ranks", "nodes", "CPU, of a core", "memory", "delay, median", "most", "lost"]
+    head = ["ranks", "nodes", "CPU, of a core", "memory", "delay, median", "most", "late"]
     body = [
         [
             f"{row['ranks']:,}",
