@@ -15,7 +15,7 @@ from itertools import islice
 
 from sentinel.about import About
 from sentinel.combine import Said, combine, placed
-from sentinel.dialect import Dialect
+from sentinel.moment import Moment
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.tally import Tally
 
@@ -36,20 +36,6 @@ NODES_SECONDS = 30.0
 
 Place = tuple[int, int]
 """Beat and turn: where a moment stands in the order of closing."""
-
-
-@dataclass(slots=True)
-class Moment:
-    """One step, or evaluation, still open: what each rank said of it, and when, in seconds."""
-
-    first_heard: float
-    last_heard: float
-    said: dict[int, Said] = field(default_factory=dict)
-
-    def hear(self, record: Record, now: float, spoken: Dialect) -> None:
-        """One more word of one rank, in that dialect."""
-        self.last_heard = now
-        self.said.setdefault(record.rank, Said(record)).add(record, spoken)
 
 
 @dataclass
@@ -129,7 +115,7 @@ class Aligner:
         self.joined_at = self.now if record.facts.get("away") else self.joined_at
         self._lose(record)
         yield from self._close_ready()
-        if record.facts.get("state") in OVER or self._all_here():
+        if record.facts.get("state") in OVER or self._sure():
             yield from self._conclude()
         yield record
 
@@ -180,7 +166,7 @@ class Aligner:
         if self.started - self.lost <= self.ended.keys():
             self.last_word = record
             # Of a short run one rank is read to its end before another is heard at all.
-            yield from self._conclude() if self._all_here() else ()
+            yield from self._conclude() if self._sure() else ()
 
     def _conclude(self) -> Iterator[Record]:
         """Tell how the run ended, if it did and that was not told."""
@@ -270,8 +256,14 @@ class Aligner:
         return self.beats[rank] <= beat if rank in self.beats else not self._begun()
 
     def _all_here(self) -> bool:
-        here = len(self.started) + len(self.lost - self.started)
-        return here >= self.declared or self._begun()
+        return self._all_heard() or self._begun()
+
+    def _all_heard(self) -> bool:
+        return len(self.started) + len(self.lost - self.started) >= self.declared
+
+    def _sure(self) -> bool:
+        """Whether nobody is to be heard for the first time; of other nodes, their TICK will say."""
+        return self._all_heard() if self.granted else self._all_here()
 
     def _begun(self) -> bool:
         """Whether a rank that has not spoken by now is one without sentinel: not waited for."""

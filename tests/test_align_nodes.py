@@ -228,3 +228,14 @@ def test_a_time_that_a_tick_of_another_attempt_tells_still_counts():
 
     (first,) = fed(aligner, replace(tick(120.0), attempt=5))
     assert first.beat == 1
+
+
+def test_a_run_ends_once_however_late_another_node_is_heard():
+    """Its head's TICK says when nobody is waited for any more; time alone does not."""
+    aligner = started(0, 1)
+
+    early = fed(aligner, *(stop(rank) for rank in (0, 1)), tick(100.0 + 2 * NODES_SECONDS))
+    late = fed(aligner, *map(start, (2, 3)), *map(stop, (2, 3)), tick(200.0, state="finished"))
+
+    assert not [made for made in early if made.event is Event.STOP]
+    assert [made.facts["ranks"] for made in late if made.event is Event.STOP] == ["0,1,2,3"]
