@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 from sentinel.cluster.generations import Attempt, Generations
@@ -183,7 +184,8 @@ class Head:
         # What rank 0 gathered is claimed by nobody: the ranks' own nodes may tell of it yet.
         gathered = known is not None and "gathered" in record.facts
         if record.event is Event.START and not gathered:
-            world = int(record.values.get("world_size", 0))
+            told = record.values.get("world_size", 0.0)
+            world = int(told) if isfinite(told) else 0
             port = record.facts.get("master_port", "")
             who = member.name, record.attempt, record.rank
             return self.generations.place(*who, world, port, time=record.time)
