@@ -13,15 +13,16 @@ import torch
 import torch.distributed as dist
 
 import sentinel
-from sentinel.hook import collective, quorum
+from sentinel.hook import collective, departed, quorum
 
 PLAN = json.loads(sys.argv[1])
 RANK = int(os.environ["RANK"])
 MINE = PLAN.get("ending", "return") if RANK in PLAN.get("who", range(99)) else "return"
-for module in (collective, quorum):
-    for name, value in PLAN.get("constants", {}).items():
-        if hasattr(module, name):
-            setattr(module, name, value)
+for name, value in PLAN.get("constants", {}).items():
+    known = [module for module in (collective, departed, quorum) if hasattr(module, name)]
+    assert known, name
+    for module in known:
+        setattr(module, name, value)
 BITS = (float("nan"), float("inf"), -0.0, 1e-320, -1e308)
 
 
@@ -34,9 +35,9 @@ def watched(function):
     )(function)
 
 
-def sync():
-    """What data-parallel training does at each step."""
-    if PLAN.get("lockstep", True):
+def sync(step):
+    """What data-parallel training does at each step; ranks may part in the middle of the run."""
+    if PLAN.get("lockstep", True) or step <= PLAN["steps"] // 2:
         grad = torch.ones(1)
         dist.all_reduce(grad)
         assert grad.item() == dist.get_world_size()
@@ -60,7 +61,7 @@ def turning_point():
 def one_step(step, parameter, optimizer):
     optimizer.zero_grad()
     (parameter * (RANK + 1 + step)).sum().backward()
-    sync()
+    sync(step)
     if not (MINE == "silent" and step > PLAN["steps"] // 2):
         optimizer.step()
         values = {"x": RANK + step / 1000, "odd": BITS[step % len(BITS)], f"own_{RANK}": step / 3}

@@ -47,7 +47,7 @@ class Job:
             )
             log.close()
 
-    def ended(self, seconds: float = 120.0) -> list[int]:
+    def ended(self, seconds: float = 240.0) -> list[int]:
         """The exit codes, once all have ended."""
         return [rank.wait(seconds) for rank in self.ranks]
 

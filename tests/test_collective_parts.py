@@ -1,5 +1,7 @@
 """The parts of the collective: chunks, what goes into them, and the rings made of them."""
 
+import os
+
 import pytest
 from hooked import Told
 
@@ -48,7 +50,8 @@ class Pair:
         self.told = Told(folder / "0-1.ring")
         self.who = Identity("run", 0, 1, 0, 2, 1, "host-b")
         self.outgoing = Outgoing(folder / "0-1.ring", self.who)
-        self.mirrors = Mirrors(Identity("mirrored", 4, 0, 0, 2, 1, "host-a"))
+        ours = Identity("mirrored", 4, 0, 0, 2, 1, "host-a")
+        self.mirrors = Mirrors(ours, lambda *_: None)
         self.chunks = 0
         self.unpacker, self.cursor, self.read = Unpacker("run", 0, 0), Cursor(), []
 
@@ -187,12 +190,30 @@ def test_a_rank_beside_rank_0_hands_over_nothing(tmp_path):
 
 
 def test_what_is_no_rank_makes_no_ring(tmp_path):
-    mirrors = Mirrors(Identity("mirrored", 0, 0, 0, 2, 1))
+    dropped = []
+    mirrors = Mirrors(Identity("mirrored", 0, 0, 0, 2, 1), lambda *what: dropped.append(what))
     for payloads in ([b"V123"], [b"Inonsense"], [b'I{"host": 1}'], [b"I[]"]):
         mirrors.take([(1, chunk.Chunk(1, payloads, 0, 0))])
         mirrors.put_away()
 
     assert not mirrors.rings
+    assert dropped == 4 * [("behind", 1)]
+
+
+def test_a_forked_child_lets_go_of_mirrors_at_once(pair):
+    """A mapping that the child never had must be let go of before anything can be put there."""
+    pair.told.recorder.log({"x": 1.0}, step=1)
+    pair.hand_over()
+    child = os.fork()
+    if child == 0:
+        pair.mirrors.abandon()
+        unmapped = [mirror.ring._map.closed for mirror in pair.mirrors.rings.values()]
+        os._exit(0 if unmapped == [True] else 1)
+
+    assert os.waitpid(child, 0)[1] == 0
+    pair.told.recorder.log({"x": 2.0}, step=2)
+    pair.hand_over()
+    assert len(pair.mirrored()[1]) == 2
 
 
 def test_mirrors_are_not_taken_for_processes_of_their_own(tmp_path):

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from sentinel.hook import collective
-from sentinel.hook.collective import Collective, CollectiveRecorder
+from sentinel.hook.collective import Collective, CollectiveRecorder, Off
 from sentinel.hook.guard import Guard
 from sentinel.hook.quorum import DEADLINE, FEWEST_LOOKS, PAUSE, ROUNDS, NoQuorum, Quorum, named
 from sentinel.wire.identity import Identity
@@ -100,10 +100,53 @@ def test_without_all_ranks_there_is_none_and_rank_0_says_who(words, reason):
 def test_a_rank_that_never_agrees_in_time_is_named():
     store = Store()
     ranks = [Quorum(store, rank, 3, "word", rank) for rank in range(3)]
+    ranks[2].look(1, 0.0)
     answers = stepping(ranks[:2], pace=lambda _: 0.02, steps=100_000)
 
     assert answers == {0: "no quorum: rank 2 did not agree in time", 1: "no quorum"}
     assert ranks[0].round == ROUNDS
+
+
+def test_a_named_step_that_does_not_come_is_taken_back_by_whoever_sees_it_first():
+    """Steps turn slow at once; meanwhile the other nodes have no agent."""
+    store = Store()
+    ranks = [Quorum(store, rank, 3, "word", rank) for rank in range(3)]
+    clock, beat, answers = 0.0, 0, {}
+    while len(answers) < 3:
+        beat += 1
+        clock += 60.0 if all(quorum.start for quorum in ranks) else 0.01
+        for rank, quorum in enumerate(ranks):
+            try:
+                assert rank in answers or quorum.look(beat, clock) is None
+            except NoQuorum as reason:
+                answers[rank] = str(reason)
+
+    assert answers[0] == "no quorum: the step to begin at did not come in time"
+    assert store.add("ready/0", 0) <= 0
+
+
+def test_a_step_taken_back_by_one_rank_is_begun_by_none():
+    store = Store()
+    ranks = [Quorum(store, rank, 3, "word", rank) for rank in range(3)]
+    beat = 0
+    while not all(quorum.start for quorum in ranks):
+        beat += 1
+        for quorum in ranks:
+            quorum.look(beat, beat * 0.01)
+    with pytest.raises(NoQuorum):
+        ranks[2].look(beat + FEWEST_LOOKS, 1000.0)
+
+    assert ranks[0].look(ranks[0].start.beat, 1000.0) is None
+    assert (ranks[0].round, ranks[0].start) == (1, None)
+
+
+def test_a_store_that_is_gone_is_told():
+    class Gone(Store):
+        def add(self, key, amount):
+            raise RuntimeError(key, amount)
+
+    with pytest.raises(NoQuorum, match="does not answer"):
+        Quorum(Gone(), 0, 2, "word", 0).look(1, 0.0)
 
 
 def test_ranks_are_told_by_number():
@@ -169,16 +212,89 @@ def test_only_the_thread_that_began_the_run_has_to_do_with_it(tmp_path):
     assert turns == [2]
 
 
+def test_a_run_whose_steps_are_all_taken_in_another_thread_is_served(tmp_path, monkeypatch):
+    monkeypatch.setattr(collective, "DEADLINE", -1.0)
+    watched = Watched(tmp_path, 1)
+    other = threading.Thread(target=watched.recorder.log, args=({"x": 1.0}, 1))
+    other.start()
+    other.join()
+
+    assert watched.said() == [
+        "off: steps are taken in another thread than the one that began the run"
+    ]
+    assert watched.served == 1
+
+
+class Slow:
+    """A gather that never comes to its end."""
+
+    busy, left = True, False
+
+    def done(self):
+        return False
+
+
+def test_patience_is_for_steps_however_many_logs_speak_of_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(collective, "PATIENCE", -1.0)
+    ring = RingWriter(tmp_path / "0-1.ring", Identity("run", rank=1, world_size=2))
+    ours = Collective(ring, Identity("run", rank=1, world_size=2), lambda _: None, lambda: None)
+    ours._gathering, ours._polled = Slow(), 7
+    for beat in (7, 7, 7, 8, 8, 8, 9, 9, 9):
+        ours._gather(beat)
+
+    with pytest.raises(Off, match="timed out"):
+        ours._gather(10)
+
+
+def broken(_):
+    raise ZeroDivisionError
+
+
 @pytest.mark.quiet
 def test_an_error_of_ours_ends_it_and_the_node_is_served(tmp_path):
     watched = Watched(tmp_path, 1)
-
-    def broken(beat):
-        raise ZeroDivisionError(beat)
-
     watched.recorder.collective._turn = broken
     for step in range(3):
         watched.recorder.log({"x": 1.0}, step=step)
 
     assert watched.served == 1
+    assert watched.said() == ["off: ZeroDivisionError"]
     assert watched.recorder.gate.guard.errors == 1
+
+
+@pytest.mark.quiet
+def test_an_error_of_ours_leaves_no_ring_that_looks_like_a_rank_that_died(tmp_path):
+    watched, ended = Watched(tmp_path, 0), []
+
+    class Kept:
+        def close(self, outcome, facts):
+            ended.append((outcome, facts))
+
+    watched.recorder.collective._mirrors.rings[1] = Kept()
+    watched.recorder.collective._turn = broken
+    watched.recorder.log({"x": 1.0}, step=1)
+
+    assert ended == [("finished", {})]
+
+
+def test_a_forked_child_has_no_part_in_it_and_no_mirrors(tmp_path):
+    watched, left = Watched(tmp_path, 0), []
+    ours = watched.recorder.collective
+    ours._mirrors.abandon = lambda: left.append("mirrors")
+    watched.recorder.abandon()
+
+    assert (left, ours._turn) == (["mirrors"], None)
+
+
+@pytest.mark.quiet
+def test_an_error_while_it_is_given_up_leaves_no_node_alone(tmp_path):
+    watched = Watched(tmp_path, 1)
+
+    def over(beat):
+        raise Off(beat)
+
+    ours = watched.recorder.collective
+    ours._turn, ours._leave, ours._gathering = over, broken, object()
+    watched.recorder.log({"x": 1.0}, step=1)
+
+    assert watched.served == 1

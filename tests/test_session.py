@@ -143,6 +143,29 @@ assert not any("sentinel" in type(f).__module__ for f in sys.meta_path)
     assert (values["loss"], values["learning_rate"], values["grad_norm"]) == (3.0, 0.5, 3.0)
 
 
+PARTS = ("chunk", "collective", "departed", "gathering", "mirrors", "outgoing", "quorum")
+
+
+@pytest.mark.parametrize("asked", ["", "aggregate='collective', "])
+def test_who_does_not_ask_for_the_collective_loads_nothing_of_it(script, monkeypatch, asked):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    line = script(f"""
+import sys, sentinel
+from sentinel.hook.recorder import Recorder
+from sentinel.hook.session import Current
+with sentinel.monitor({asked}agent=False):
+    plain = type(Current.recorder) is Recorder
+    for step in range(3):
+        sentinel.log({{"x": 1.0}}, step=step)
+print(plain, *(name for name in {PARTS} if f"sentinel.hook.{{name}}" in sys.modules))
+""")
+
+    plain, *loaded = subprocess.check_output(line, timeout=240, text=True).split()
+
+    assert (plain, loaded) == (("False", [*PARTS]) if asked else ("True", []))
+
+
 def test_at_interpreter_shutdown_nothing_is_said(script):
     line = script("""
 import sentinel

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from threading import get_ident
 from time import monotonic, sleep
 from typing import Any
-from zlib import crc32
 
 from sentinel.hook import chunk
 from sentinel.hook.departed import FACT, Departed
@@ -25,11 +23,11 @@ from sentinel.hook.gathering import Broken, Gathering
 from sentinel.hook.guard import Guard
 from sentinel.hook.mirrors import Mirrors
 from sentinel.hook.outgoing import Outgoing
-from sentinel.hook.quorum import DEADLINE, FEWEST_LOOKS, PAUSE, NoQuorum, Quorum, Start
+from sentinel.hook.quorum import DEADLINE, FEWEST_LOOKS, PAUSE, NoQuorum, Quorum, Start, joined
 from sentinel.hook.recorder import Recorder
 from sentinel.record import Event
 from sentinel.wire.identity import Identity
-from sentinel.wire.layout import OUTCOMES, VERSION
+from sentinel.wire.layout import OUTCOMES
 from sentinel.wire.places import remember
 from sentinel.wire.ring import RingWriter
 
@@ -67,25 +65,40 @@ class Collective:
         self._gathering: Gathering | None = None
         self._outgoing: Outgoing | None = None
         self._departed: Departed | None = None
-        self._mirrors = Mirrors(identity)
+        self._mirrors = Mirrors(identity, ring.drop)
         self._every, self._due = 1, 0
-        self._count, self._polls, self._sent_at = 0, 0, 0.0
+        self._count, self._polls, self._polled, self._sent_at = 0, 0, 0, 0.0
 
     def step(self, beat: int) -> None:
         """A step was taken. Raises only what is an error of ours."""
-        if self._turn is None or get_ident() != self._thread:
+        if self._turn is None:
             return
         try:
-            self._turn(beat)
-        except (Off, NoQuorum, Broken) as over:
-            self._give_up(over)
-        except BaseException:
-            self._turn = None
-            self._serve_elsewhere()
+            self._take(self._turn if get_ident() == self._thread else self._stray, beat)
+        except BaseException as error:
+            self._abort(error)
             raise
 
     def close(self, outcome: str) -> None:
         """Hand over what is left, as this rank ends. Rank 0 gives the others a moment."""
+        try:
+            self._end(outcome)
+        except BaseException as error:
+            self._abort(error)
+            raise
+
+    def abandon(self) -> None:
+        """In a forked child: all of it is the parent's."""
+        self._turn = None
+        self._mirrors.abandon()
+
+    def _take(self, turn: Callable[[int], None], beat: int) -> None:
+        try:
+            turn(beat)
+        except (Off, NoQuorum, Broken) as over:
+            self._give_up(over)
+
+    def _end(self, outcome: str) -> None:
         turn, self._turn = self._turn, None
         gathering = self._gathering
         if turn == self._gather and gathering is not None:
@@ -99,6 +112,11 @@ class Collective:
             self._departed.close()
         elif turn is not None:
             self._serve_elsewhere()
+
+    def _stray(self, beat: int) -> None:  # noqa: ARG002 - as every turn
+        """A step was taken in another thread: none of ours, unless all of them are."""
+        if not self._looks and monotonic() - self._began > DEADLINE:
+            raise Off("steps are taken in another thread than the one that began the run")
 
     def _seek(self, beat: int) -> None:  # noqa: ARG002 - as every turn
         """Look for the process group of the training, which is begun when it likes."""
@@ -114,8 +132,7 @@ class Collective:
         ours = self.identity.rank, self.identity.world_size
         if (group.get_rank(), group.get_world_size()) != ours:
             raise Off("the process group counts its ranks otherwise than the launcher")
-        store = _store_of(group)
-        self._quorum = Quorum(store, *ours, _word(ours[1]), _node(self.ring.path.parent))
+        self._quorum = joined(group, Collective.begun, *ours, self.ring.path.parent)
         self._turn = self._agree
 
     def _agree(self, beat: int) -> None:
@@ -140,24 +157,30 @@ class Collective:
             raise Off("rank 0 gathers no more")
         self._mirrors.put_away(self._every)
         if gathering.busy and not self._arrived(gathering):
+            self._be_patient(beat)
             return
         if beat >= self._due:
             # By a grid that is the same on all: whoever was held up makes up for it.
             self._due += self._every
-            self._count, self._polls, self._sent_at = self._count + 1, 0, monotonic()
+            self._count, self._polls = self._count + 1, 0
+            self._polled, self._sent_at = beat, monotonic()
             assert self._outgoing is not None
             self._outgoing.fill(gathering.chunk, self._count)
             gathering.begin()
 
     def _arrived(self, gathering: Gathering) -> bool:
-        if gathering.done():
-            came = gathering.gathered() if self.identity.rank == 0 else []
-            self._mirrors.take(each for each in came if each[1].number == self._count)
-            return True
-        self._polls += 1
+        if not gathering.done():
+            return False
+        came = gathering.gathered() if self.identity.rank == 0 else []
+        self._mirrors.take(each for each in came if each[1].number == self._count)
+        return True
+
+    def _be_patient(self, beat: int) -> None:
+        """Many logs may speak of one step, in which the others stand as well: steps are counted."""
+        self._polls += beat != self._polled
+        self._polled = beat
         if self._polls >= FEWEST_POLLS and monotonic() - self._sent_at > PATIENCE:
             raise Off("timed out")
-        return False
 
     def _give_up(self, why: Exception) -> None:
         """Never again in this attempt: the direct path takes over."""
@@ -166,7 +189,7 @@ class Collective:
         if gathering is None or self.identity.rank:
             if gathering is not None:
                 self._leave(chunk.GOES_ON)
-            self._tell({FACT: f"off: {why}"})
+            self._say_off(str(why))
             self._serve_elsewhere()
             return
         self._departed = Departed(gathering, self._mirrors, self._say_off, why)
@@ -187,7 +210,7 @@ class Collective:
                     break
                 sleep(0.002)
             why: Exception | None = None
-        except (Broken, Off) as over:
+        except Broken as over:
             why = over
         Departed(gathering, self._mirrors, self._say_off, why).close()
 
@@ -211,6 +234,14 @@ class Collective:
 
     def _say_off(self, why: str) -> None:
         self._tell({FACT: f"off: {why}"})
+
+    def _abort(self, error: BaseException) -> None:
+        """After an error of ours. Rings in the others' names must not look as if they had died."""
+        self._turn = None
+        self._serve_elsewhere()
+        self._say_off(type(error).__name__)
+        for rank in [*self._mirrors.rings]:
+            self._mirrors.close(rank, "finished", {})
 
     def _serve_elsewhere(self) -> None:
         if self.identity.rank:
@@ -242,6 +273,11 @@ class CollectiveRecorder(Recorder):
         if not first:
             self._end(facts)
 
+    def abandon(self) -> None:
+        """As ever; the rings in the others' names as well."""
+        super().abandon()
+        self.collective.abandon()
+
     def _end(self, facts: Mapping[str, Any]) -> None:
         try:
             self.collective.close(str(facts["outcome"]))
@@ -254,32 +290,3 @@ class CollectiveRecorder(Recorder):
         if not self.clock.optimizer_steps:
             # The shortest way of a log leads by here no more.
             self._looks_at = 0.0
-
-
-def _store_of(group: Any) -> Any:
-    """A connection of our own to the store of the process group."""
-    store = group.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no other way
-    if not hasattr(store, "clone"):
-        raise Off("torch 2.8 or newer is needed")
-    if not group.is_gloo_available():
-        raise Off("this torch has no gloo")
-    try:
-        return group.PrefixStore(f"sentinel/{Collective.begun}", store.clone())
-    except RuntimeError as error:
-        raise Off(f"its store cannot be shared ({type(error).__name__})") from None
-
-
-def _word(world: int) -> str:
-    """What must be the same on all ranks."""
-    said = (chunk.VERSION, chunk.SIZE, VERSION, sys.byteorder, world)
-    return f"{crc32(repr(said).encode()):08x}"
-
-
-def _node(directory: Path) -> int:
-    """The same number for ranks whose rings are in one directory, which one agent reads."""
-    where = directory.stat()
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:
-        boot = ""
-    return crc32(repr((boot, where.st_dev, where.st_ino)).encode())

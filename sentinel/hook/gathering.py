@@ -52,16 +52,14 @@ class Gathering:
             meeting = group.PrefixStore("gathering", store)
             seconds = timedelta(seconds=MEETING_SECONDS)
             self._group = group.ProcessGroupGloo(meeting, rank, world, seconds)
+            self._kept.append(self._group)
+            self._await_messages()
         except RuntimeError as error:
             raise Broken(f"its group could not be made ({_first_line(error)})") from None
-        self._kept.append(self._group)
         self._options = group.GatherOptions()
         self._options.rootRank, self._options.timeout = 0, _NEVER
         self.chunk, self._mine = self._memory(chunk.SIZE)
-        others = range(world) if rank == 0 else ()
-        self._theirs = [self._memory(chunk.SIZE) for _ in others]
-        self._last = {other: self._open(other, chunk.SIZE, _LAST) for other in [*others][1:]}
-        self._left = self._open(0, _WORD, _LEFT) if rank else bytearray(_WORD)
+        self._theirs = [self._memory(chunk.SIZE) for _ in (range(world) if rank == 0 else ())]
         self._work: Any = None
 
     @property
@@ -118,6 +116,12 @@ class Gathering:
     def lost(self, others: Iterable[int]) -> list[int]:
         """Those of the ranks to which there is no connection any more: their process is gone."""
         return [other for other in others if self._gone(other)]
+
+    def _await_messages(self) -> None:
+        """Open the receipts of single messages. Raises RuntimeError where a rank is gone again."""
+        others = range(1, 1 if self.rank else self.world)
+        self._last = {other: self._open(other, chunk.SIZE, _LAST) for other in others}
+        self._left = self._open(0, _WORD, _LEFT) if self.rank else bytearray(_WORD)
 
     def _gone(self, other: int) -> bool:
         try:

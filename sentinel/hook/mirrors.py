@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,12 +66,11 @@ class Mirror:
 
 @dataclass
 class Mirrors:
-    """All mirrors of one run; `identity` is rank 0's own."""
+    """All mirrors of one run; `identity` is rank 0's own, `drop` counts in its ring."""
 
     identity: Identity
+    drop: Callable[[str, int], None]
     rings: dict[int, Mirror] = field(default_factory=dict)
-    refused: int = 0
-    """Ranks for which no ring could be made."""
     _waiting: deque[tuple[int, Chunk]] = field(default_factory=deque)
 
     def take(self, chunks: Iterable[tuple[int, Chunk]]) -> None:
@@ -86,6 +85,7 @@ class Mirrors:
             rank, chunk = self._waiting.popleft()
             mirror = self.rings.get(rank) or self._made(rank, chunk)
             if mirror is None:
+                self.drop("behind", len(chunk.payloads) + chunk.lost)
                 continue
             if chunk.lost:
                 mirror.ring.drop("behind", chunk.lost)
@@ -99,6 +99,11 @@ class Mirrors:
         if mirror is not None:
             mirror.close(outcome, facts)
 
+    def abandon(self) -> None:
+        """In a forked child: unmapped any later, this memory may be somebody else's by then."""
+        for mirror in self.rings.values():
+            mirror.ring.abandon()
+
     def _made(self, rank: int, chunk: Chunk) -> Mirror | None:
         try:
             told = described(chunk.payloads)
@@ -109,8 +114,7 @@ class Mirrors:
             capacity = fitting(path.parent, CAPACITY, sharers=who.world_size)
             mirror = Mirror(RingWriter(path, who, capacity))
         except (OSError, ValueError, TypeError, KeyError):
-            # No room for it, or not the words of a rank: counted, and the others are heard.
-            self.refused += 1
+            # No room for it, or not the words of a rank: the others are heard.
             return None
         self.rings[rank] = mirror
         return mirror

@@ -10,8 +10,14 @@ names another step.
 from __future__ import annotations
 
 import json
+import sys
 from math import ceil
+from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
+
+from sentinel.hook import chunk
+from sentinel.wire.layout import VERSION
 
 PAUSE = 0.25
 """Seconds between two looks into the store."""
@@ -43,7 +49,7 @@ class Start(NamedTuple):
 class Quorum:
     """One rank's part in the agreement. `word` must be the same on all, `node` names this node.
 
-    `store` is that of torch.distributed. Its errors go through.
+    `store` is that of torch.distributed.
     """
 
     def __init__(self, store: Any, rank: int, world: int, word: str, node: int) -> None:
@@ -55,18 +61,27 @@ class Quorum:
         self._seen = (0, 0.0)
         self._pace = 0.0
         """Seconds from one beat to the next, lately; 0 while that is not known."""
-        store.set(f"here/{rank}", word)
-        store.add(f"hello/{word}", 1)
+        self._heard = (0, 0.0)
+        """Beat, and time, at which the step was named to us."""
 
     def look(self, beat: int, now: float) -> Start | None:
         """What was agreed, once its step has come. `now` is in seconds of any clock.
 
         Raises NoQuorum.
         """
+        try:
+            return self._look(beat, now)
+        except RuntimeError as error:
+            # As all errors of stores are, those of a host that is gone as well.
+            raise NoQuorum(f"its store does not answer ({type(error).__name__})") from None
+
+    def _look(self, beat: int, now: float) -> Start | None:
         if self._began is None:
             self._began = now
+            self.store.set(f"here/{self.rank}", self.word)
+            self.store.add(f"hello/{self.word}", 1)
         if self.start is not None:
-            return self._counted(self.start, beat) if beat >= self.start.beat else None
+            return self._awaited(self.start, beat, now)
         if now < self._asks_at:
             return None
         # A thousand ranks ask one store.
@@ -78,7 +93,9 @@ class Quorum:
         else:
             self._listen(beat)
         late = now - self._began > DEADLINE and self.looks >= FEWEST_LOOKS
-        if self.start is None and late:
+        if self.start is not None:
+            self._heard = beat, now
+        elif late:
             raise NoQuorum(self._missing("here"))
         return None
 
@@ -113,6 +130,20 @@ class Quorum:
         self.store.set(f"ready/{self.round}/{self.rank}", b"1")
         self.store.add(f"ready/{self.round}", 1)
 
+    def _awaited(self, start: Start, beat: int, now: float) -> Start | None:
+        """What the ranks came to, at the named step. One that does not come is taken back.
+
+        Steps may turn slow, or beats have leapt when their pace was taken; meanwhile other nodes
+        have no agent. Whoever comes to that step later counts too few.
+        """
+        if beat >= start.beat:
+            return self._counted(start, beat)
+        since, when = self._heard
+        if now - when > DEADLINE and beat - since >= FEWEST_LOOKS:
+            self.store.add(f"ready/{self.round}", -self.world)
+            raise NoQuorum("no quorum: the step to begin at did not come in time")
+        return None
+
     def _counted(self, start: Start, beat: int) -> Start | None:
         if self.store.add(f"ready/{self.round}", 0) >= self.world:
             return start._replace(beat=beat)
@@ -135,6 +166,44 @@ class Quorum:
         if absent:
             return f"no quorum: {named(absent)} without sentinel, or without the collective"
         return "no quorum: ranks of another version of sentinel"
+
+
+def joined(group: Any, number: int, rank: int, world: int, directory: Path) -> Quorum:
+    """A rank's part in the agreement of those of the process group.
+
+    `group` is torch.distributed, `number` counts the runs of this process, `directory` is where our
+    rings are. Raises NoQuorum.
+    """
+    return Quorum(_store_of(group, number), rank, world, _word(world), _node(directory))
+
+
+def _store_of(group: Any, number: int) -> Any:
+    """A connection of our own to the store of the process group, with keys of that run's own."""
+    store = group.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no other way
+    if not hasattr(store, "clone"):
+        raise NoQuorum("torch 2.8 or newer is needed")
+    if not group.is_gloo_available():
+        raise NoQuorum("this torch has no gloo")
+    try:
+        return group.PrefixStore(f"sentinel/{number}", store.clone())
+    except RuntimeError as error:
+        raise NoQuorum(f"its store cannot be shared ({type(error).__name__})") from None
+
+
+def _word(world: int) -> str:
+    """What must be the same on all ranks."""
+    said = (chunk.VERSION, chunk.SIZE, VERSION, sys.byteorder, world)
+    return f"{crc32(repr(said).encode()):08x}"
+
+
+def _node(directory: Path) -> int:
+    """The same number for ranks whose rings are in one directory, which one agent reads."""
+    where = directory.stat()
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        boot = ""
+    return crc32(repr((boot, where.st_dev, where.st_ino)).encode())
 
 
 def named(ranks: list[int]) -> str:

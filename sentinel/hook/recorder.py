@@ -117,6 +117,10 @@ class Recorder:
         """Send what is left, then a STOP with these facts, and nothing more."""
         self.gate.close(lambda: self._close(facts))
 
+    def abandon(self) -> None:
+        """In a forked child: let go of memory that is the parent's alone."""
+        self.ring.abandon()
+
     def _again(self, values: Any, step: Any, now: float) -> bool:
         """Send the log of a new step that is like the last one but for its numbers, if it is one.
 

@@ -84,7 +84,7 @@ class Session:
         """In a forked child: the run is the parent's alone."""
         self.guard.off = True
         self.recorder.errands.abandon()
-        self.ring.abandon()
+        self.recorder.abandon()
         self._let_go()
 
     def _let_go(self) -> None:
