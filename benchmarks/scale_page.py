@@ -106,7 +106,7 @@ def law(found: dict[str, Any]) -> str:
     return (
         f"At one step a second of {told['signals']} signals the head takes {constant:.1f} % of a "
         f"core, {node:.3f} % more for each node and {rank:.4f} % for each rank: "
-        f"{1e4 * rank:.0f} µs a record, {1e4 * node:.0f} µs a node and second. These are taken from "
+        f"{1e4 * rank:.0f} µs a record, {1e4 * node:.0f} µs a node and second. They come of "
         "the rows above in which the head kept up; they are as good as those are few."
     )
 
