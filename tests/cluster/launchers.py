@@ -18,7 +18,7 @@ def elastic(job, host):
         *("--nnodes", f"1:{len(job.hosts)}", "--nproc-per-node", job.ranks),
         *("--rdzv-backend", "c10d", "--rdzv-id", "elastic", "--max-restarts", "9"),
         *("--rdzv-endpoint", f"{job.hosts[0].address}:{job.port}"),
-        *("--rdzv-conf", f"last_call_timeout=3,keep_alive_interval=1,is_host={int(first)}"),
+        *("--rdzv-conf", f"last_call_timeout=3,is_host={int(first)}"),
         *("--local-addr", host.address),
     ]
 
