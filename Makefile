@@ -28,7 +28,7 @@ test: ready-test ## Everything that must hold: style, types, generated files, te
 	$(verdict)
 
 test-nodes: ready-test ## Nodes as network namespaces on this machine, for root: links cut, nodes killed
-	@$(PY) -m pytest -m nodes -rfEs tests/cluster
+	@$(PY) -m pytest -m nodes -rfEs tests/nodes
 
 lint: ready-test ## Style, types and generated files only
 	@$(static); $(verdict)

@@ -15,8 +15,8 @@ import torch.distributed as dist
 import sentinel
 from sentinel.hook import collective, departed, quorum
 
-PLAN = json.loads(sys.argv[1])
-RANK = int(os.environ["RANK"])
+PLAN = json.loads(sys.argv[1]) if __name__ == "__main__" else {}
+RANK = int(os.environ.get("RANK", "0"))
 MINE = PLAN.get("ending", "return") if RANK in PLAN.get("who", range(99)) else "return"
 for name, value in PLAN.get("constants", {}).items():
     known = [module for module in (collective, departed, quorum) if hasattr(module, name)]
@@ -83,5 +83,6 @@ def train():
         dist.destroy_process_group()
 
 
-train()
-print("trained", flush=True)
+if __name__ == "__main__":
+    train()
+    print("trained", flush=True)

@@ -170,7 +170,11 @@ def test_texts_stay_out_of_pages_metrics_and_logs(served, trainer, caplog, capfd
     trainer.close({"outcome": "exception", "exception": "RuntimeError"})
     turns(agent, agent.judge.fold.firing)
 
-    told = [json.dumps(agent.judge.exposition.state(), default=str), caplog.text, *capfd.readouterr()]
+    told = [
+        json.dumps(agent.judge.exposition.state(), default=str),
+        caplog.text,
+        *capfd.readouterr(),
+    ]
     told += [f"{family}" for family in agent.judge.exposition.collect()]
     for table, column in SENT_AWAY.items():
         rows = agent.connection.execute(f"select {column} from {table}").fetchall()

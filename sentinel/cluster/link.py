@@ -152,8 +152,9 @@ class Link:
                 (card,) = board.read([CARD])
                 told = json.loads(seal.open(CARD, card))
                 birth, at = str(told["birth"]), str(told.get("at", ""))
-                if told.get("over"):
-                    # Its agent lingers; the next run of that name meets at the next port.
+                if told.get("over") or spelled(where.host, port) == self._card.get("elder"):
+                    # Its agent lingers, and the next run of that name meets at the next port; or
+                    # it is ourselves.
                     continue
             except BoardError as error:
                 trouble = error
