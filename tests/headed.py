@@ -53,6 +53,8 @@ class Node:
     slot: int = 0
     row: int = 0
     off: float = 0.0
+    began: float = 0.0
+    """When its ranks began, which they say however often it is read."""
 
     def hello(self, spool=""):
         self.house.slots += 1
@@ -74,11 +76,14 @@ class Node:
     def word(self, rank, event=Event.STEP, step=1, attempt=0, **facts):
         values = {"world_size": float(self.house.world)} if event is Event.START else {"loss": 1.0}
         sequence = {Event.START: 1, Event.STOP: 1000}.get(event, step + 1)
+        time = self.house.now + self.off
+        if event is Event.START:
+            time = self.began = self.began or time
         return Record(
             self.run,
             rank,
             step,
-            self.house.now + self.off,
+            time,
             event,
             values,
             facts,

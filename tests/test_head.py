@@ -223,3 +223,17 @@ def test_what_rank_0_gathered_leaves_its_place_to_the_ranks_own_node(house):
 
     assert told(records) == [(0, 0, 3), (1, 0, 3), (2, 0, 3), (3, 0, 3)]
     assert house.head.generations.current == 0
+
+
+def test_a_node_that_comes_back_without_any_memory_is_part_of_the_newest_attempt(house):
+    """A container that is started anew has its old name, and counts its attempts from 0 again."""
+    node = house.running()
+    node.parcel(*node.says(step=1), *node.says(step=2))
+    house.turn()
+    house.turn(*house.own.says(Event.START, attempt=1))
+    node.hello(spool="another")
+    house.turn()
+    node.row, node.began = 0, 0.0
+    node.parcel(*node.says(Event.START), *node.says(step=1))
+
+    assert told(house.turn()) == [(2, 1, 1), (3, 1, 1)]

@@ -1,5 +1,6 @@
 """Identity: the ranks of one node know each other without a word."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ import pytest
 from ranks import ranks
 
 from sentinel.wire import places
-from sentinel.wire.identity import first_free_attempt
+from sentinel.wire.identity import first_free_attempt, identify
 
 
 def test_the_ranks_of_one_node_agree_on_the_run(script, tmp_path):
@@ -152,3 +153,25 @@ def test_a_ring_that_is_just_being_made_is_of_somebody_who_lives():
     path.write_bytes(b"")
 
     assert free(1, sharers=1) == 0
+
+
+def test_a_node_keeps_its_run_wherever_rank_0_is_after_a_restart(tmp_path, monkeypatch):
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
+    words = {"SENTINEL_RUN_ID": "mine", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+
+    def run_of(node):
+        number = str(2 * node)
+        return identify(environ={**words, "RANK": number, "GROUP_RANK": str(node)}).run
+
+    elsewhere = run_of(1)
+    assert run_of(0) == "mine"
+    assert elsewhere.startswith("mine.")
+    places.own("mine", os.uname().nodename)
+    assert run_of(1) == "mine"
+    places.own("mine", "another")
+    assert run_of(1) == elsewhere
+    assert run_of(0) == "mine"
+    with (places.run_dir("mine") / "agent.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run_of(0) == elsewhere

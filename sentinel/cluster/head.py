@@ -180,20 +180,20 @@ class Head:
 
     def _attempt(self, member: Member, record: Record) -> int:
         """Its attempt of the run: a START says what is known of it, other words may go without."""
-        known = self.generations.of(member.name, record.attempt)
+        known = self.generations.of(member.key, record.attempt)
         # What rank 0 gathered is claimed by nobody: the ranks' own nodes may tell of it yet.
         gathered = known is not None and "gathered" in record.facts
         if record.event is Event.START and not gathered:
             told = record.values.get("world_size", 0.0)
             world = int(told) if isfinite(told) else 0
             port = record.facts.get("master_port", "")
-            who = member.name, record.attempt, record.rank
+            who = member.key, record.attempt, record.rank
             return self.generations.place(*who, world, port, time=record.time)
         if known is not None:
             return known
         if record.rank == WHOLE_RUN:
             return max(self.generations.current, 0)
-        who = member.name, record.attempt, record.rank
+        who = member.key, record.attempt, record.rank
         return self.generations.place(*who, 0, time=record.time)
 
     def _roll(self, now: float) -> Iterator[Record]:

@@ -49,10 +49,19 @@ class Member:
     tick: Record | None = None
     ranks: dict[int, set[int]] = field(default_factory=dict)
     """Ranks by attempt of the run, of the newest two."""
+    started: dict[Sender, float] = field(default_factory=dict)
+    """When each sender began, by the node's clock."""
+    life: int = 0
+    """How often it came back without any memory of what it was, and counts from 0 again."""
     ended: set[Sender] = field(default_factory=set)
     """Attempts of the run and ranks of which the end is known."""
     changed: bool = True
     """What is stored of it is older than this."""
+
+    @property
+    def key(self) -> str:
+        """What its own attempts are known by."""
+        return f"{self.name}#{self.life}" if self.life else self.name
 
     def begin(self, slot: int, card: Mapping[str, str], run: str) -> None:
         """A new correspondence: with the same spool, the rows go on; with another, the words do."""
@@ -104,6 +113,8 @@ class Member:
 
     def _is_taken(self, record: Record, tally: Tally) -> bool:
         sender = record.attempt, record.rank
+        if record.event is Event.START:
+            self._meet(sender, record.time)
         if record.sequence:
             if record.sequence <= self.heard.get(sender, 0):
                 refused(tally, "repeated")
@@ -118,10 +129,20 @@ class Member:
         self.beat = max(self.beat, record.beat)
         return True
 
+    def _meet(self, sender: Sender, began: float) -> None:
+        """A rank begins: what began at another time is no repetition, whatever its numbers say."""
+        known = self.started.get(sender, began)
+        self.started[sender] = began
+        if known != began:
+            self.life += 1
+            self.started = {sender: began}
+            self.heard.clear()
+
     def _forget_before(self, attempt: int) -> None:
         """Nobody repeats what was said so long ago; a run that begins anew for ever stays small."""
-        for sender in [each for each in self.heard if each[0] <= attempt]:
-            del self.heard[sender]
+        for book in (self.heard, self.started):
+            for sender in [each for each in book if each[0] <= attempt]:
+                del book[sender]
 
     def _timed(self, record: Record, clock: float, tally: Tally) -> Record:
         """The record with its time by our clock; one of the future is of now."""
@@ -161,10 +182,16 @@ def stored(connection: sqlite3.Connection) -> dict[str, Member]:
 
 def store(connection: sqlite3.Connection, member: Member) -> None:
     """Keep how far it was heard, and who has spoken and ended."""
-    heard = {f"{attempt}-{rank}": number for (attempt, rank), number in member.heard.items()}
     ranks = {attempt: sorted(ranks) for attempt, ranks in member.ranks.items()}
     ended = sorted(each for each in member.ended if each[0] in member.ranks)
-    told = {"host": member.host, "heard": heard, "ranks": ranks, "ended": ended}
+    told = {
+        "host": member.host,
+        "heard": [*member.heard.items()],
+        "started": [*member.started.items()],
+        "life": member.life,
+        "ranks": ranks,
+        "ended": ended,
+    }
     connection.execute(
         "insert or replace into node(name, spool, row, heard) values(?, ?, ?, ?)",
         (member.name, member.spool, member.row, json.dumps(told)),
@@ -174,13 +201,14 @@ def store(connection: sqlite3.Connection, member: Member) -> None:
 
 def _read(name: str, spool: str, row: int, text: str) -> Member:
     told = json.loads(text)
-    pairs = ((key.partition("-"), number) for key, number in told["heard"].items())
     return Member(
         name,
         told["host"],
         spool=spool,
         row=row,
-        heard={(int(attempt), int(rank)): number for (attempt, _, rank), number in pairs},
+        heard={(attempt, rank): number for (attempt, rank), number in told["heard"]},
+        started={(attempt, rank): began for (attempt, rank), began in told["started"]},
+        life=told["life"],
         ranks={int(attempt): set(ranks) for attempt, ranks in told["ranks"].items()},
         ended={(attempt, rank) for attempt, rank in told["ended"]},
         changed=False,

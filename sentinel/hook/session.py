@@ -119,6 +119,7 @@ def claim(name: str | None) -> tuple[RingWriter, Identity]:
     """A ring of our own, and who we are by it."""
     for last in reversed(range(_TRIES)):
         identity = identify(name, placed(os.environ))
+        places.own(identity.run, identity.host)
         directory = places.ring_dir(identity.run)
         capacity = fitting(directory, sharers=identity.local_world_size)
         if not capacity:

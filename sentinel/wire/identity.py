@@ -15,6 +15,7 @@ from pathlib import Path
 from zlib import crc32
 
 from sentinel.wire import places
+from sentinel.wire.lock import held
 from sentinel.wire.meeting import NOWHERE, Meeting, meeting
 from sentinel.wire.process import Process
 
@@ -93,12 +94,19 @@ def _shared_out(environ: Mapping[str, str], world: int) -> int:
 def _given_id(environ: Mapping[str, str], place: Meeting, rank: int) -> str:
     """The id a person gave, with the node's name behind it on all nodes but the first.
 
-    Nodes often share a home directory, and each keeps a run of its own there. Whoever was started
-    by `sentinel run` was given an id by the launcher of its node.
+    Nodes often share a home directory, and each keeps a run of its own there. A node that had the
+    id itself keeps it, wherever rank 0 is after a restart; while its agent lives, no other takes
+    it. Whoever was started by `sentinel run` was given an id by the launcher of its node.
     """
     given = environ.get("SENTINEL_RUN_ID", "")
-    elsewhere = place.node > 0 and rank > 0 and "SENTINEL_LAUNCHED" not in environ
-    return f"{given}.{_slug(os.uname().nodename)}" if given and elsewhere else given
+    if not given or "SENTINEL_LAUNCHED" in environ:
+        return given
+    here = os.uname().nodename
+    owner = places.owner(given)
+    if owner == here:
+        return given
+    taken = bool(owner) and held(places.run_dir(given) / "agent.lock")
+    return f"{given}.{_slug(here)}" if taken or (place.node > 0 and rank > 0) else given
 
 
 def first_free_attempt(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _RING = re.compile(r"(\d+)-(\d+)\.ring")
+_OWNER = "host"
 _READ = ".read"
 """Ending of the name of an empty file that stays in the place of a ring that was read."""
 
@@ -93,6 +94,21 @@ def remember(run_id: str, ring: Path) -> None:
 def remembered(run_id: str) -> set[str]:
     """File names of the rings of this run that are no more. Creates nothing."""
     return {path.name.removesuffix(_READ) for path in (home() / "runs" / run_id).glob(f"*{_READ}")}
+
+
+def own(run_id: str, host: str) -> None:
+    """Note which host's run of that id this is. Raises ValueError, OSError."""
+    path = run_dir(run_id) / _OWNER
+    if owner(run_id) != host:
+        path.write_text(host)
+
+
+def owner(run_id: str) -> str:
+    """The host whose run of that id there is; empty where nobody noted it. Creates nothing."""
+    try:
+        return (home() / "runs" / run_id / _OWNER).read_text()
+    except OSError:
+        return ""
 
 
 def checked(run_id: str) -> str:
