@@ -30,6 +30,7 @@ LIVE = {"$run": RUN, "$__rate_interval": "20s", "$__range": "5m", "$__interval":
 SILENT = {
     "run-health: Detector errors A": "no detector fails",
     "run-health: Diagnosis A": "a KL alone need not tell its cause",
+    "run-health: Nodes A": "this run is on one node",
     "run-health: Sink deliveries A": "this agent has no sink: Alertmanager tells people",
 } | {
     name: "there may be no GPU here" for name, _ in queries() if name.startswith("run-health: GPU ")
