@@ -210,7 +210,7 @@ def test_what_was_over_before_pages_nobody_and_what_is_amiss_pages_once(path, ca
     second.turn()
     write(path, *losses(340, 400))
     second.turn()
-    assert second.history.last("mine")
+    assert second.judge.history.last("mine")
     second.stopping.set()
     second.serve()
     assert len(queued()) == 2, "the page, and that it is over"

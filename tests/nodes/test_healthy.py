@@ -26,9 +26,9 @@ def all_left(hosts):
     ("kind", "count"),
     [
         ("torchelastic", 2),
-        ("slurm", 2),
-        ("ray", 2),
-        ("hostfile", 2),
+        pytest.param("slurm", 2, marks=pytest.mark.nodes),
+        pytest.param("ray", 2, marks=pytest.mark.nodes),
+        pytest.param("hostfile", 2, marks=pytest.mark.nodes),
         pytest.param("mpi", 2, marks=pytest.mark.nodes),
         pytest.param("pytorch", 2, marks=pytest.mark.nodes),
         pytest.param("torchelastic", 4, marks=pytest.mark.nodes),

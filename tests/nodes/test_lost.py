@@ -111,6 +111,7 @@ def test_what_was_said_behind_a_cut_link_is_heard_once_it_is_healed(
     all_left(hosts)
 
 
+@pytest.mark.nodes
 def test_what_was_said_while_the_head_could_not_be_reached_is_heard_later(
     loopback, people, tmp_path
 ):
@@ -136,6 +137,7 @@ def test_what_was_said_while_the_head_could_not_be_reached_is_heard_later(
     all_left(hosts)
 
 
+@pytest.mark.nodes
 def test_a_node_without_sentinel_is_told_of_and_the_others_are_judged(site, people, tmp_path):
     hosts = site.of(2)
     told = people(hosts[0])

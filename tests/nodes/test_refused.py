@@ -3,6 +3,7 @@
 import json
 import socket
 
+import pytest
 from hosts import PATIENCE
 from jobs import Job, free_port
 from judged import Judged, expect
@@ -32,6 +33,7 @@ def all_left(hosts):
     until(lambda: not any(host.processes() for host in hosts), PATIENCE, "all have left")
 
 
+@pytest.mark.nodes
 def test_a_wrong_token_a_wrong_head_and_none_at_all_cost_nobody_else_anything(
     site, people, tmp_path
 ):
