@@ -209,8 +209,8 @@ def _node(directory: Path) -> int:
 def named(ranks: list[int]) -> str:
     """Ranks as people read them.
 
-    >>> named([3]), named([1, 3]), named([*range(40)])[-28:]
-    ('rank 3', 'ranks 1 and 3', '13, 14, 15 and 24 further on')
+    >>> named([3]), named([1, 3]), named([*range(40)])[-24:]
+    ('rank 3', 'ranks 1 and 3', '13, 14, 15 and 24 others')
     """
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
