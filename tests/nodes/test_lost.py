@@ -51,6 +51,8 @@ def test_a_node_that_dies_is_told_as_such_once_and_the_rest_is_judged_on(site, p
     assert len(told.taken) == 1
 
 
+# Its successor has ten seconds, most of which a busy machine takes to load torch.
+@pytest.mark.nodes
 def test_an_agent_that_is_killed_is_started_again_and_nothing_is_lost_or_told(
     site, people, tmp_path
 ):
