@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event as Flag
-from typing import Any
 
 from sentinel.cluster.nodes import Nodes
 from sentinel.judge import Judge
@@ -124,7 +123,7 @@ class Agent:
         self.files = self._sample_files()
         self.server = Server(
             self.judge.exposition.registry,
-            self._state,
+            self.judge.exposition.state,
             lambda: _incidents(path),
             lambda step, limit: newest(path, step, limit),
             host=self.settings.host,
@@ -132,9 +131,6 @@ class Agent:
             port_tries=self.settings.port_tries,
             token=self.settings.secret_token(),
         )
-
-    def _state(self) -> dict[str, Any]:
-        return {**self.judge.exposition.state(), "cluster": self.nodes.state()}
 
     def _rings(self) -> list[RingReader]:
         return [rank.reader for rank in self.source.ranks.values() if not rank.ended]

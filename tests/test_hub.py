@@ -67,6 +67,15 @@ def well(hosted, board):
     return found[0].card == {"host": "well"} and taken == [(slot, b"parcel")]
 
 
+def let_in(hosted, other):
+    """The slot of a node whose hello was answered."""
+    slot = hello(other)
+    awaited(hosted.hellos, "a hello")
+    hosted.answer(slot, 0, 0)
+    answered(other, slot)
+    return slot
+
+
 def test_a_node_is_heard_answered_and_its_parcels_are_taken_one_by_one(hosted, other):
     slot = hello(other, card={"host": "b", "number": 7})
     (found,) = awaited(hosted.hellos, "a hello")
@@ -85,10 +94,7 @@ def test_a_node_is_heard_answered_and_its_parcels_are_taken_one_by_one(hosted, o
 
 
 def test_a_node_that_is_dropped_finds_nothing_any_more(hosted, other):
-    slot = hello(other)
-    awaited(hosted.hellos, "a hello")
-    hosted.answer(slot, 0, 0)
-    answered(other, slot)
+    slot = let_in(hosted, other)
 
     hosted.drop(slot)
 
@@ -126,10 +132,7 @@ def test_a_card_that_is_none_is_counted_though_its_seal_is_right(hosted, other, 
 
 
 def test_garbage_in_a_box_is_counted_and_the_node_may_leave_its_parcel_again(hosted, other):
-    slot = hello(other)
-    awaited(hosted.hellos, "a hello")
-    hosted.answer(slot, 0, 0)
-    answered(other, slot)
+    slot = let_in(hosted, other)
 
     box = slot_keys(slot)[1]
     other.leave({box: b"garbage" * 9})
@@ -143,10 +146,7 @@ def test_garbage_in_a_box_is_counted_and_the_node_may_leave_its_parcel_again(hos
 
 
 def test_a_parcel_as_large_as_may_be_is_taken(hosted, other):
-    slot = hello(other)
-    awaited(hosted.hellos, "a hello")
-    hosted.answer(slot, 0, 0)
-    answered(other, slot)
+    slot = let_in(hosted, other)
     leave(other, slot, b"x" * module.MOST_BYTES)
 
     ((_, data),) = awaited(hosted.arrived, "a parcel")
@@ -230,10 +230,7 @@ def test_a_box_that_was_taken_away_is_done_with_and_the_others_go_on(hosted, oth
 
 def test_beyond_as_many_nodes_as_may_be_one_more_is_counted(hosted, other, monkeypatch):
     monkeypatch.setattr(module, "MOST_SLOTS", 1)
-    slot = hello(other)
-    awaited(hosted.hellos, "a hello")
-    hosted.answer(slot, 0, 0)
-    answered(other, slot)
+    let_in(hosted, other)
 
     hello(other)
 

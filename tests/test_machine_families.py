@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from exposed import samples
 from prometheus_client import generate_latest
-from prometheus_client.parser import text_string_to_metric_families as parse
 from verdicts import NOW, RUN, said
 
 from sentinel.hardware import GPU_SIGNALS, HOST_SIGNALS, Gpu, Machine
@@ -32,15 +32,6 @@ def exposition(*verdicts, machine=MACHINE):
     for verdict in verdicts:
         shown.take(verdict)
     return shown
-
-
-def samples(shown):
-    text = generate_latest(shown.registry).decode()
-    return {
-        (s.name, *(s.labels[name] for name in sorted(s.labels.keys() - {"run"}))): s.value
-        for family in parse(text)
-        for s in family.samples
-    }
 
 
 def facts(rank=0, values=None, **told):

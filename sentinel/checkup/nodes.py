@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.checkup.remark import Remark, mend, note, well
 from sentinel.outlets.cluster_families import address_of, is_orphan, is_post
-from sentinel.outlets.nodes_told import clock_of, seconds, size, spans
+from sentinel.outlets.nodes_told import clock_of, listed, seconds, size
 
 TELL = 'set [cluster] head = "host:port" (SENTINEL_CLUSTER__HEAD) alike on all nodes'
 REACH = (
@@ -84,7 +84,7 @@ def _head(run: str, state: Mapping[str, Any]) -> Iterator[Remark]:
         yield well(subject, f"judges the run of {count}, and is reached at {at}")
     missing = sorted(_missing(state))
     if missing and state.get("active", True):
-        says = f"nothing was heard of {len(missing)} ranks ({spans(missing)})"
+        says = f"nothing was heard of {len(missing)} ranks ({listed(missing)})"
         yield mend(subject, says, "run sentinel doctor on their nodes: it says why")
     for node in known:
         yield from _node(run, node)
@@ -94,7 +94,7 @@ def _node(run: str, node: Mapping[str, Any]) -> Iterator[Remark]:
     subject = f"run {run}, node {node.get('host', '')}"
     if node.get("state") == "lost":
         silent = seconds(node.get("silent_seconds", 0.0))
-        says = f"not heard for {silent} (rank {spans(node.get('ranks', []))})"
+        says = f"not heard for {silent} (rank {listed(node.get('ranks', []))})"
         remedy = "see whether it answers; if it trains on, run sentinel doctor there"
         yield mend(subject, says, remedy)
     if clock := clock_of(node):

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from sentinel.stats.spans import spans
+
 ATTEMPTS_KEPT = 32
 """Newest attempts of the run, and of each node, that are remembered."""
 
@@ -93,7 +95,7 @@ class Generations:
         if self._text:
             return self._text
         attempts = {
-            number: [each.world, each.port, each.began, _spans(each.ranks)]
+            number: [each.world, each.port, each.began, ",".join(spans(each.ranks))]
             for number, each in self.attempts.items()
         }
         told = {"attempts": attempts, "nodes": self.nodes}
@@ -160,27 +162,12 @@ def _attempt(world: int, port: str, began: float, ranks: str) -> Attempt:
     return Attempt(int(world), str(port), float(began), set(_numbers(ranks)))
 
 
-def _spans(ranks: Iterable[int]) -> str:
-    """Numbers as text, those in a row in short.
-
-    >>> _spans({0, 1, 2, 7})
-    '0-2,7'
-    """
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][-1] + 1:
-            spans[-1][1:] = [rank]
-        else:
-            spans.append([rank])
-    return ",".join("-".join(map(str, span)) for span in spans)
-
-
-def _numbers(spans: str) -> Iterable[int]:
-    """What `_spans` was given.
+def _numbers(stretches: str) -> Iterable[int]:
+    """The numbers of such stretches, as `spans` gives them.
 
     >>> [*_numbers("0-2,7")]
     [0, 1, 2, 7]
     """
-    for span in filter(None, spans.split(",")):
+    for span in filter(None, stretches.split(",")):
         first, _, last = span.partition("-")
         yield from range(int(first), int(last or first) + 1)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
+from sentinel.align import OVER
 from sentinel.cluster.generations import Attempt, Generations
 from sentinel.cluster.hub import Hello, Hub
 from sentinel.cluster.machines import Machines, measured
@@ -26,8 +27,6 @@ from sentinel.wire.parcel import Parcel, ParcelError
 
 YOUNG_SECONDS = 120.0
 """How long a head that just began would rather give way to one that has judged the run before."""
-OVER = frozenset({"finished", "failed", "died"})
-"""States of a run of which nobody is left."""
 
 
 @dataclass

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar
 
 from sentinel.finding import Calm, Finding, Opinion, Severity
 from sentinel.record import Record
+from sentinel.stats.spans import spans
 
 MOST_NAMED = 4
 """Hosts, and stretches of ranks, that are named one by one."""
@@ -52,7 +52,7 @@ class NodeLost:
         goes_on = _running(record) and record.facts.get("held") != "lost"
         silent = record.values.get("lost_seconds", 0.0)
         head = record.facts.get("head_lost", "")
-        ranks = _spans(record.facts.get("lost", ""))
+        ranks = spans(map(int, filter(None, record.facts.get("lost", "").split(","))))
         told = f"{_subject(record, head, ranks)} not been heard for {silent:.0f} s"
         return Finding(
             summary=f"{told}{_meaning(record, head, goes_on=goes_on)}.",
@@ -101,15 +101,3 @@ def _listed(names: Sequence[str]) -> str:
     """
     rest = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def _spans(ranks: str) -> list[str]:
-    """Ranks as stretches.
-
-    >>> _spans("8,9,10,15"), _spans("")
-    (['8-10', '15'], [])
-    """
-    known = sorted(int(rank) for rank in ranks.split(",") if rank)
-    breaks = [0, *(at for at, (a, b) in enumerate(pairwise(known), 1) if b != a + 1), len(known)]
-    stretches = [known[a:b] for a, b in pairwise(breaks) if known]
-    return [f"{s[0]}-{s[-1]}" if len(s) > 1 else f"{s[0]}" for s in stretches]

@@ -110,7 +110,7 @@ class Exposition(Collector):
         std, worst_rank), logged, liveness, machine, cases (what people were told as one), incidents
         (with silenced and acknowledged, case and diagnosis), silences, tier, ranks (those shown one
         by one), ranks_unshown (how many more there are), refused (messages of other agents, by
-        reason). Values may be not-a-number or infinite.
+        reason), cluster (see `Nodes.state`). Values may be not-a-number or infinite.
         """
         now = self._now()
         cases = [case_of(page) for page in now.open_cases]
@@ -144,6 +144,7 @@ class Exposition(Collector):
             "ranks": {str(rank): known._asdict() for rank, known in now.ranks.items()},
             "ranks_unshown": now.crowd.unshown,
             "refused": refused(self._tally.counts.copy()),
+            "cluster": self.cluster(),
         }
 
     def _now(self) -> Standing:

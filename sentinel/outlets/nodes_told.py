@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sentinel.outlets.cluster_families import address_of, is_orphan, is_post
+from sentinel.stats.spans import spans
 
 FAR_SECONDS = 5.0
 """Clocks that differ by less are as good as equal."""
@@ -18,19 +19,13 @@ MOST_NODES = 8
 """Nodes that are told one by one though nothing is wrong with them."""
 
 
-def spans(ranks: Iterable[int]) -> str:
+def listed(ranks: Iterable[int]) -> str:
     """Ranks in a few words.
 
-    >>> spans([0, 1, 2, 3, 6, 8, 9]), spans([])
+    >>> listed([0, 1, 2, 3, 6, 8, 9]), listed([])
     ('0-3, 6, 8-9', '')
     """
-    found: list[list[int]] = []
-    for rank in sorted(ranks):
-        if found and found[-1][-1] == rank - 1:
-            found[-1][1:] = [rank]
-        else:
-            found.append([rank])
-    return ", ".join("-".join(map(str, span)) for span in found)
+    return ", ".join(spans(ranks))
 
 
 def judged_at(state: Mapping[str, Any]) -> str:
@@ -102,7 +97,7 @@ def _is_well(node: Mapping[str, Any]) -> bool:
 
 def _line(node: Mapping[str, Any]) -> str:
     ranks = node.get("ranks", [])
-    who = f"rank{'s' if len(ranks) > 1 else ''} {spans(ranks)}" if ranks else "no ranks"
+    who = f"rank{'s' if len(ranks) > 1 else ''} {listed(ranks)}" if ranks else "no ranks"
     words = [who, str(node.get("state", ""))]
     if node.get("state") == "lost":
         words[-1] += f", not heard for {seconds(node.get('silent_seconds', 0.0))}"
