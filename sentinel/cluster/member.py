@@ -101,7 +101,7 @@ class Member:
 
     def unended(self, attempt: int) -> list[int]:
         """Its ranks in that attempt of the run that have not said how they ended."""
-        ranks = self.ranks.get(attempt, ())
+        ranks = [*self.ranks.get(attempt, ())]
         return sorted(rank for rank in ranks if (attempt, rank) not in self.ended)
 
     def told(self, age: float, *, lost: bool) -> Told | None:

@@ -62,8 +62,11 @@ class Roster:
         return any(member.changed for member in self.known.values())
 
     def present(self, attempt: int) -> Iterator[Member]:
-        """Our node, and all that correspond with us, or have ranks in that attempt."""
-        for member in self.known.values():
+        """Our node, and all that correspond with us, or have ranks in that attempt.
+
+        For any thread: whoever shows the nodes asks while others come.
+        """
+        for member in [*self.known.values()]:
             if member is self.own or member.slot in self.by_slot or attempt in member.ranks:
                 yield member
 
