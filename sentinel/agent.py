@@ -153,6 +153,7 @@ class Agent:
             while not self.stopping.is_set() and not self._over():
                 self.turn()
                 self.stopping.wait(POLL_SECONDS)
+            self._last_turn()
             # After a turn that failed, memory holds what was never stored: that is not kept.
             with database.transaction(self.connection):
                 self.judge.snapshot()
@@ -170,6 +171,12 @@ class Agent:
         if records or self.nodes.due:
             self._commit(read, records)
         self.nodes.kept()
+
+    def _last_turn(self) -> None:
+        """Tell what waits for other nodes to speak: whoever ends us may end them as well."""
+        if self.nodes.head is not None:
+            self.nodes.head.final, self.source.ticked = True, 0.0
+            self.turn()
 
     def _commit(self, read: list[Record], records: list[Record]) -> None:
         """Judge these records, and store what came of it with how far all was read."""

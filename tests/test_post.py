@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from posted import House, steps, tick, word
 
@@ -258,3 +260,18 @@ def test_its_state_is_told_in_plain_words(house):
 
     assert state["linked"] is False
     assert state["spooled_bytes"] > 0
+
+
+@pytest.mark.parametrize(("outcome", "told"), [("exception", 1.0), ("finished", 0.0)])
+def test_a_run_that_falls_with_the_heads_node_is_told_of_by_its_deputy(house, outcome, told):
+    """In DDP the other ranks raise at once; whoever ended well is nobody's emergency."""
+    house.link.welcome()
+    house.turn(word(1))
+    house.link.confirm(deputy=True)
+    stop = replace(word(2, Event.STOP), facts={"outcome": outcome})
+    house.turn(stop)
+
+    ticks = house.wait(HEAD_LOST_SECONDS + 1, tick())
+
+    assert not house.post.over
+    assert ticks[-1].values["nodes_lost"] == told

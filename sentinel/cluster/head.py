@@ -42,6 +42,8 @@ class Head:
     machines: Machines = field(default_factory=Machines)
     elder: str = ""
     """The address of another head of this run, that has judged it for longer."""
+    final: bool = False
+    """Whether this is our last turn: what is still open will not be decided by us."""
     _answers: dict[int, tuple[int, int]] = field(default_factory=dict)
     _deputy: int = 0
 
@@ -205,12 +207,16 @@ class Head:
         if not known:
             return
         yield from self._given_up(now)
-        tick = merged(self.run, known, now)
+        waiting = self.roster.waited_for(attempt)
+        unheard = any(member.tick is None for member in waiting)
+        tick = merged(self.run, known, now, unheard=unheard)
         values, facts = self.machines.news()
         facts["away"] = ",".join(map(str, self.roster.away(attempt)))
         if tick.facts["state"] in OVER and self._goes_on():
             # A node's TICK is newer than its records that are still under way.
             facts["state"] = "running"
+        if self.final and tick.facts.get("fall") == "open":
+            facts["fall"] = ""
         yield replace(tick, values={**tick.values, **values}, facts={**tick.facts, **facts})
 
     def _chosen(self, attempt: int) -> int:
@@ -249,6 +255,7 @@ class Head:
         if any(self.roster.silent(member) < FOR_GOOD_SECONDS for member in waiting):
             return
         for member in waiting:
+            self.roster.given_up[member.name] = attempt
             for rank in member.unended(attempt):
                 facts = {"outcome": "died", "lost": member.host}
                 end = Record(self.run, rank, 0, now, Event.STOP, facts=facts, attempt=attempt)

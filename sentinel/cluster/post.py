@@ -26,6 +26,8 @@ PULSE_SECONDS = 1.0
 """How often the head hears how the ranks are, if nothing else is to be said."""
 HEAD_LOST_SECONDS = 15.0
 """Without an answer, after which the head is held to be lost."""
+WELL = ("finished", "interrupted")
+"""Ends of ranks of which nobody is to be told."""
 LAST_WORDS_SECONDS = 30.0
 """How long an agent whose ranks have ended keeps on trying to reach a head that is not there, from
 their last word on."""
@@ -49,6 +51,8 @@ class Post:
         self._tick: Record | None = None
         self._machine: dict[str, float] = {}
         self._running: set[tuple[int, int]] = set()
+        self._attempt = self._fallen = -1
+        """The newest attempt, and the newest in which a rank of ours fell."""
 
     def turn(self, local: Iterable[Record]) -> list[Record]:
         """Take what was read. What is returned is this agent's own to judge: that nobody judges."""
@@ -132,8 +136,11 @@ class Post:
 
     def _note(self, record: Record) -> None:
         who = record.attempt, record.rank
+        self._attempt = max(self._attempt, record.attempt)
         if record.event is Event.STOP:
             self._running.discard(who)
+            if record.facts.get("outcome", "finished") not in WELL:
+                self._fallen = max(self._fallen, record.attempt)
         elif record.rank != WHOLE_RUN:
             self._running = {each for each in self._running if each[0] == record.attempt} | {who}
 
@@ -141,5 +148,7 @@ class Post:
         """What the deputy sees of the head, as a TICK of its own; other nodes leave it to that."""
         if not self._deputy:
             return
-        lost = self.silent >= HEAD_LOST_SECONDS and bool(self._running)
+        # In DDP our ranks fall at once when the head's node dies, and nobody else tells of that.
+        untold = self.spool.bytes > 0 and self._attempt == self._fallen >= 0
+        lost = self.silent >= HEAD_LOST_SECONDS and (bool(self._running) or untold)
         yield headless(tick, self.link.head if lost else "", self.silent if lost else 0.0)

@@ -16,7 +16,15 @@ AT_ONCE_SECONDS = 5.0
 """Ranks whose last step came no later than this after the last word of a node wait for its
 ranks."""
 
+SPOKEN_SECONDS = 1.0
+"""What is heard of a node so long after a rank fell, the node said after it."""
+
+OPEN_SECONDS = 15.0
+"""How long, at most, it is left open why a rank fell."""
+
 _BEHIND = ("behind", "behind_step", "behind_at", "held", "everyone")
+
+_FALLEN = ("cause", "exception", "code", "gone", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +48,16 @@ class Told:
         return float(facts.get("fell_ago", 0.0)) + self.age if "cause" in facts else -1.0
 
 
-def merged(run: str, told: Sequence[Told], now: float) -> Record:
+def merged(run: str, told: Sequence[Told], now: float, *, unheard: bool = False) -> Record:
     """What a TICK says of all nodes, at `now` in seconds since the epoch.
 
     Values and facts are those of a single node's, over the nodes of the newest attempt; and values
     `nodes`, `nodes_lost` and `lost_seconds` since any of the latter was heard, and facts `lost` and
     `lost_nodes`, the ranks and hosts these are; `held` is "lost" where the others wait for them.
-    Ranks of lost nodes count for gone or failed only where that was known before. What is measured
-    of machines is joined over all that is told. Raises ValueError if nothing is.
+    Ranks of lost nodes count for gone or failed only where that was known before. Where a rank fell
+    for want of a lost node, the fact `fall` is "lost"; while that may yet turn out, it is "open".
+    `unheard` is whether there are nodes of which nothing is told, as after a restart of the head.
+    What is measured of machines is joined over all that is told. Raises ValueError if nothing is.
     """
     attempt = max(each.tick.attempt for each in told)
     current = [each for each in told if each.tick.attempt == attempt]
@@ -62,6 +72,7 @@ def merged(run: str, told: Sequence[Told], now: float) -> Record:
     if facts["lost"] and stands:
         facts |= {"behind": facts["lost"], "held": "lost"}
         facts.pop("everyone", None)
+    facts |= _fall(current, values["idle_seconds"], unheard=unheard)
     return Record(
         run=run,
         rank=WHOLE_RUN,
@@ -79,13 +90,17 @@ def headless(tick: Record, head: str, silent: float) -> Record:
     """What a node that judges nothing else has to say of the host `head`, which judges the run.
 
     `tick` is the node's own. Values `nodes_lost` and `lost_seconds`; facts `head_lost`, and `held`
-    where its ranks stand since. An empty `head` is one that is heard.
+    where its ranks stand since, and `fall` with what is known of the first of them that fell. An
+    empty `head` is one that is heard.
     """
     if not head:
         return replace(tick, values={"nodes_lost": 0.0, "lost_seconds": 0.0}, facts={})
     facts = {"head_lost": head}
     if "behind" not in tick.facts or _waits(tick.values.get("idle_seconds", 0.0), silent):
         facts["held"] = "lost"
+    if "fell_ago" in tick.facts:
+        known = {name: tick.facts[name] for name in _FALLEN if name in tick.facts}
+        facts |= {**known, "fall": "lost"}
     return replace(tick, values={"nodes_lost": 1.0, "lost_seconds": silent}, facts=facts)
 
 
@@ -157,6 +172,24 @@ def _by_fall(told: Sequence[Told]) -> list[Told]:
             each.tick.facts.get("cause") != "died",
         ),
     )
+
+
+def _fall(told: Sequence[Told], idle: float, *, unheard: bool) -> dict[str, str]:
+    """Whether the first rank that fell did so for want of another node, as far as that is known.
+
+    When a node dies, ranks of others may raise at once; that it is dead, only its silence says.
+    """
+    first = _by_fall(told)[0]
+    if first.lost or "fell_ago" not in first.tick.facts:
+        return {}
+    others = [each for each in told if each is not first]
+    silent = [each for each in others if each.age > first.fell - SPOKEN_SECONDS]
+    # Those without whom the first to fall went on are not what it fell for.
+    missed = [each for each in silent if _waits(idle, each.age)]
+    if any(each.lost for each in missed):
+        return {"fall": "lost"}
+    unsure = unheard or any(_value("ranks_running", each) for each in missed)
+    return {"fall": "open"} if unsure and first.fell < OPEN_SECONDS else {}
 
 
 def _stragglers(present: Sequence[Told]) -> dict[str, str]:

@@ -37,6 +37,8 @@ class Roster:
             member.heard_at = RETURN_SECONDS
         self.own = self.known.setdefault(OURS, Member(OURS, host))
         self.by_slot: dict[int, Member] = {}
+        self.given_up: dict[str, int] = {}
+        """Nodes that nobody waits for any more, by name, and the attempt of which that is so."""
         self.heard_at = 0.0
         """When any rank last said anything, as `awake` counts."""
 
@@ -75,8 +77,10 @@ class Roster:
         return 0.0 if member is self.own else max(0.0, self.awake.seconds - member.heard_at)
 
     def lost(self, member: Member, attempt: int) -> bool:
-        """Whether it is not heard, though its ranks in that attempt have not ended."""
-        return self.silent(member) > LOST_SECONDS and bool(member.unended(attempt))
+        """Whether it is not heard, though its ranks in that attempt had not ended by its word."""
+        if self.silent(member) <= LOST_SECONDS:
+            return False
+        return bool(member.unended(attempt)) or self.given_up.get(member.name) == attempt
 
     def away(self, attempt: int) -> list[int]:
         """The ranks that may be heard again, though at the moment their nodes are not."""

@@ -14,9 +14,14 @@ Source
     A node that loses its power, its kernel or its network takes all of its ranks with it, and none
     can say so; what is seen is one silence, not the deaths of so many ranks.
 
+    Where ranks meet in collectives, those of the other nodes fail at once when a node dies, each
+    with an error of its own. That is no second matter: it is told of here, with the first of these
+    errors, unless the others had gone on without the node, or it was heard after the first fell.
+
 Defaults
     None to choose. How long a silence is too long the agents' link knows: about twelve seconds. A
-    node that finished, or that a new attempt begins without, is not lost.
+    node that finished, or that a new attempt begins without, is not lost; one that falls silent
+    after a rank of another ended the run is no news.
 """
 
 from __future__ import annotations
@@ -31,6 +36,9 @@ from sentinel.stats.spans import spans
 
 MOST_NAMED = 4
 """Hosts, and stretches of ranks, that are named one by one."""
+
+SAME_SECONDS = 5.0
+"""Seconds after a rank fell in which others may still take a step that they had begun."""
 
 
 @dataclass
@@ -49,6 +57,8 @@ class NodeLost:
         lost = record.values["nodes_lost"]
         if not lost >= 1.0:
             return Calm()
+        if _is_over(record):
+            return None
         goes_on = _running(record) and record.facts.get("held") != "lost"
         silent = record.values.get("lost_seconds", 0.0)
         head = record.facts.get("head_lost", "")
@@ -61,7 +71,8 @@ class NodeLost:
                 "silent_seconds": silent,
                 "hosts": head or record.facts.get("lost_nodes", ""),
                 "ranks": ",".join(ranks),
-                "training": "goes on" if goes_on else "stands",
+                "training": "goes on" if goes_on else "stands" if _running(record) else "ended",
+                **({"first_to_fall": fell} if (fell := _fell(record)) else {}),
             },
             severity=Severity.WARNING if goes_on else None,
         )
@@ -80,12 +91,36 @@ def _subject(record: Record, head: str, ranks: Sequence[str]) -> str:
 
 def _meaning(record: Record, head: str, *, goes_on: bool) -> str:
     """The end of the sentence: what follows for the run."""
-    stands = f"no rank has moved past step {record.step} since"
+    fell = f": {_fell(record)}" if _fell(record) else ""
+    stands = f"no rank has moved past step {record.step} since{fell}"
     if head:
         return ": nobody judges it" + (", while training goes on" if goes_on else f", and {stands}")
     if goes_on:
         return ", while the other ranks go on: its agent is lost, or the way to it, not its ranks"
-    return f", and {stands if _running(record) else 'none of the other ranks runs any more'}"
+    ended = f"none of the other ranks runs any more{fell}"
+    return f", and {stands if _running(record) else ended}"
+
+
+def _fell(record: Record) -> str:
+    """What became of the first rank of another node that fell for want of this one, if any did."""
+    facts = record.facts
+    if facts.get("fall") != "lost":
+        return ""
+    rank = (facts.get("gone") if facts["cause"] == "died" else facts.get("failed")) or ""
+    # Of one that was interrupted no rank is named.
+    hows = {
+        "died": "was killed",
+        "exception": f"raised {facts.get('exception', 'an exception')}",
+        "exit": f"left with exit code {facts.get('code', 'non-zero')}",
+    }
+    return f"rank {rank.split(',')[0]} {hows[facts['cause']]}" if rank else ""
+
+
+def _is_over(record: Record) -> bool:
+    """Whether a rank fell, and not for want of these nodes, and none has taken a step since."""
+    if "fell_ago" not in record.facts or record.facts.get("fall") == "lost":
+        return False
+    return record.values.get("idle_seconds", 0.0) + SAME_SECONDS >= float(record.facts["fell_ago"])
 
 
 def _running(record: Record) -> bool:

@@ -2,7 +2,9 @@
 
 Formula
     Finding    = a rank ended without writing its STOP, and none had failed by its own word before;
-                 told once none is left, or `settle` seconds later
+                 told once none is left, or `settle` seconds later; with several nodes, once all
+                 others have spoken since, and not where one that is lost explains it: then
+                 `node_lost` tells of both
 
 Units
     `ranks_gone`: ranks of the current attempt whose process no longer exists. `settle`: seconds.
@@ -45,6 +47,8 @@ class RunDied:
         if record.facts.get("cause") != "died":
             self._since = None
             return Calm()
+        if record.facts.get("fall"):
+            return None
         left = int(record.values["ranks_running"])
         self._since = record.time if self._since is None else self._since
         # A launcher that still waits for the command will know by which signal it ended.

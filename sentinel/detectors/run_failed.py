@@ -2,7 +2,9 @@
 
 Formula
     Finding    = a rank's STOP says `exception`, or `exit` with a code, before any rank died; or
-                 `sentinel run` saw the command fail though no rank did, or none had begun
+                 `sentinel run` saw the command fail though no rank did, or none had begun;
+                 of several nodes, once all others have spoken since, and not where one that is lost
+                 explains it: then `node_lost` tells of both
 
 Units
     `ranks_failed`: ranks of the current attempt that ended by their own error.
@@ -36,6 +38,8 @@ class RunFailed:
         cause = record.facts.get("cause")
         if cause not in {"exception", "exit"}:
             return Calm()
+        if record.facts.get("fall"):
+            return None
         if not record.facts["failed"]:
             return self._command_failed(record)
         first = record.facts["failed"].split(",")[0]
