@@ -51,6 +51,31 @@ def test_a_node_that_dies_is_told_as_such_once_and_the_rest_is_judged_on(site, p
     assert len(told.taken) == 1
 
 
+def test_a_node_that_dies_and_takes_the_others_along_is_one_page(loopback, people, tmp_path):
+    """In DDP the ranks of the others raise at once, which is no matter of its own."""
+    hosts = loopback.of(2)
+    told = people(hosts[0])
+    # They are looked at for as long as it takes to give the lost ones up, and longer.
+    hosts[0].settings["SENTINEL_LINGER_SECONDS"] = "5"
+    job = Job(tmp_path / "job", hosts, 60, gates=[20, 60], script="ddp_ranks.py").start()
+    head = Judged(hosts[0])
+    job.at(20)
+    # The last step is told of when the next begins.
+    head.heard(10)
+    killed = time.time()
+    hosts[1].kill()
+    job.open(20)
+    assert job.launchers[hosts[0]].wait(PATIENCE) != 0
+    until(head.pages, PATIENCE, head.log)
+    head.over()
+    (page,) = head.pages()
+    assert (page.incident.key.detector, page.diagnosis.cause) == ("node_lost", "node_down")
+    assert page.incident.finding.evidence["ranks"] == "2-3"
+    assert "raised" in page.incident.finding.evidence["first_to_fall"]
+    assert page.incident.opened_time > killed
+    assert len(told.taken) == 1
+
+
 # Its successor has ten seconds, most of which a busy machine takes to load torch.
 @pytest.mark.nodes
 def test_an_agent_that_is_killed_is_started_again_and_nothing_is_lost_or_told(
