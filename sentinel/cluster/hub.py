@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from secrets import token_hex
 from typing import TypeVar
 
@@ -29,8 +30,8 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 PAUSE_SECONDS = 5.0
 """Until the store is tried again that could not be hosted, or failed."""
-FAREWELL_SECONDS = 0.5
-"""For the nodes to read their last answers."""
+FAREWELL_SECONDS = 1.0
+"""For the nodes to read their last answers: one that finds none would look for us for long."""
 MOST_SLOTS = 1 << 15
 """Nodes at one time."""
 WELCOMES = 64
@@ -73,6 +74,8 @@ class Hub:
     """Slots whose boxes are looked at: of welcomed nodes, but those not answered yet."""
     _awaited: dict[int, int] = field(default_factory=dict)
     _seen: int = 0
+    _told_at: float = -inf
+    """When somebody was last answered."""
     _birth: str = field(default_factory=lambda: token_hex(8))
 
     def __post_init__(self) -> None:
@@ -132,10 +135,8 @@ class Hub:
             self.port, self.trouble = port, ""
             while not self._stop.wait(POLL_SECONDS):
                 self._turn(board)
-            if self._answers:
-                # Whoever is not answered any more would wait for us.
-                self._tell(board)
-                time.sleep(FAREWELL_SECONDS)
+            self._tell(board)
+            time.sleep(max(0.0, self._told_at + FAREWELL_SECONDS - time.monotonic()))
         finally:
             board.close()
 
@@ -155,6 +156,8 @@ class Hub:
 
     def _tell(self, board: Board) -> None:
         told: dict[str, bytes] = {}
+        if self._answers:
+            self._told_at = time.monotonic()
         while self._answers:
             slot, (number, row, deputy) = self._answers.popitem()
             _, box, ack = slot_keys(slot)
