@@ -18,6 +18,7 @@ from sentinel.combine import Said, combine, placed
 from sentinel.moment import Moment
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.tally import Tally
+from sentinel.wire.layout import UNKNOWN
 
 OPEN_STEPS = 4096
 """Steps held open at most; beyond it the oldest is closed as it stands."""
@@ -177,8 +178,10 @@ class Aligner:
 
     def _ending(self, last: Record) -> Record:
         # The first rank to fall is the cause; those after it were taken along.
-        bad = (facts for facts in self.ended.values() if facts.get("outcome") != "finished")
-        cause = next(bad, last.facts)
+        # One that is unknown says nothing of the run.
+        known = [facts for facts in self.ended.values() if facts.get("outcome") != UNKNOWN]
+        bad = (facts for facts in known if facts.get("outcome") != "finished")
+        cause = next(bad, known[-1] if known and last.facts not in known else last.facts)
         alike = [rank for rank, facts in self.ended.items() if facts == cause]
         return replace(last, rank=WHOLE_RUN, facts={**cause, "ranks": ",".join(map(str, alike))})
 

@@ -35,7 +35,10 @@ PATIENCE = 10.0
 """Seconds that a gather may be under way, and steps that are taken meanwhile, at least."""
 FEWEST_POLLS = 3
 SETTLE = 0.2
-"""Seconds that rank 0, when it ends well, gives the others for their last words, at most."""
+"""Seconds that rank 0, as it ends, gives the others for their last words, at most; where it fails,
+gloo, to tell of those that are gone: the training's own connections may do so a moment earlier."""
+LOOKS = 4
+"""How often it looks meanwhile for those that are gone."""
 
 
 class Off(Exception):  # noqa: N818 - an answer, with the reason
@@ -204,10 +207,14 @@ class Collective:
         """The end of rank 0: the others' last words are most often there, or are about to be."""
         gathering, waits_till = self._gathering, monotonic() + SETTLE
         assert gathering is not None
+        failed, looks_at = outcome in ("exception", "exit"), 0.0
         try:
-            while not self._all_said(gathering) and outcome == "finished":
-                if monotonic() > waits_till:
+            while not self._all_said(gathering) and (failed or outcome == "finished"):
+                now = monotonic()
+                looks = failed and now >= looks_at
+                if now > waits_till or (looks and not gathering.present()):
                     break
+                looks_at = now + SETTLE / LOOKS if looks else looks_at
                 sleep(0.002)
             why: Exception | None = None
         except Broken as over:

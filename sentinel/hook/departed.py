@@ -1,8 +1,9 @@
 """Departed: on rank 0, the end of a collective: who was lost, who left, and who never came.
 
 The rings in the others' names must not look like ranks that hang. So each is closed: with how its
-rank ended, where that said so; as died, where its process is gone without a word; and as finished
-for us where its own node's agent speaks for it from now on. People are told why.
+rank ended, where that said so; as died, where its process is gone without a word; as finished for
+us where it said that its own node's agent speaks for it from now on; and as unknown where nothing
+was said. People are told why.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
+from sentinel.hook.chunk import Chunk
 from sentinel.hook.gathering import Broken, Gathering
 from sentinel.hook.mirrors import Mirrors
 from sentinel.hook.quorum import named
-from sentinel.wire.layout import OUTCOMES
+from sentinel.wire.layout import OUTCOMES, UNKNOWN
 
 FACT = "collective"
 """What the run says of it: "on: …" or "off: …"."""
@@ -60,11 +62,12 @@ class Departed:
         self.mirrors.put_away()
         told = {FACT: f"off: {self._told}"} if self._told else {}
         for rank in [*self.mirrors.rings]:
-            ending = words[rank].ending if rank in words else 0
-            outcome = OUTCOMES[ending] if 0 < ending < len(OUTCOMES) else "finished"
-            if rank in self._lost and rank not in words:
-                outcome = "died"
-            self.mirrors.close(rank, outcome, told)
+            word = words.get(rank)
+            self.mirrors.close(rank, self._outcome(rank) if word is None else _ending(word), told)
+
+    def _outcome(self, rank: int) -> str:
+        """How a rank ended that said nothing."""
+        return "died" if rank in self._lost else UNKNOWN
 
     def _unheard(self) -> list[int]:
         words = self.gathering.last_words()
@@ -87,3 +90,8 @@ class Departed:
             return f"{named(ended)} ended"
         absent = self._unheard() if final and not self._broken else []
         return f"{self._why}: {named(absent)} did not come" if absent else str(self._why)
+
+
+def _ending(word: Chunk) -> str:
+    """How a rank ended by its last word; for us, one that goes on without us as well."""
+    return OUTCOMES[word.ending] if 0 < word.ending < len(OUTCOMES) else "finished"

@@ -113,6 +113,13 @@ class Gathering:
         for other in range(1, self.world):
             self._send(bytearray(b"\1" * _WORD), other, _LEFT)
 
+    def present(self) -> list[int]:
+        """On rank 0, those that have not left, and are not gone."""
+        words = self.last_words()
+        silent = [other for other in range(1, self.world) if other not in words]
+        gone = self.lost(silent)
+        return [other for other in silent if other not in gone]
+
     def lost(self, others: Iterable[int]) -> list[int]:
         """Those of the ranks to which there is no connection any more: their process is gone."""
         return [other for other in others if self._gone(other)]

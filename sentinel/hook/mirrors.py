@@ -17,7 +17,7 @@ from sentinel.hook.outgoing import IDENTITY, described
 from sentinel.record import Event
 from sentinel.wire import places
 from sentinel.wire.identity import Identity
-from sentinel.wire.layout import OUTCOMES
+from sentinel.wire.layout import OUTCOMES, UNKNOWN
 from sentinel.wire.pack import HEAD, SCHEMAS_KEPT, VALUES, Moment, Packer
 from sentinel.wire.ring import RingWriter, fitting
 
@@ -61,7 +61,9 @@ class Mirror:
         if not self.stopped:
             moment = Moment(self.ring.step, self.ring.beat, self.ring.time)
             Packer(self.ring.write).text(Event.STOP, moment, facts={"outcome": outcome, **facts})
-        self.ring.close(outcome if outcome in OUTCOMES else "exit")
+        # The header is read only where the STOP is lost: what is not known is no failure.
+        failed = "finished" if outcome == UNKNOWN else "exit"
+        self.ring.close(outcome if outcome in OUTCOMES else failed)
 
 
 @dataclass

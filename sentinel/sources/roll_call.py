@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sentinel.record import WHOLE_RUN, Event, Record
-from sentinel.wire.layout import DROP_REASONS, Header
+from sentinel.wire.layout import DROP_REASONS, UNKNOWN, Header
 from sentinel.wire.pack import Unpacker
 from sentinel.wire.process import Process
 from sentinel.wire.ring import Cursor, RingReader
@@ -97,7 +97,7 @@ def _reached(rank: Rank) -> tuple[int, int]:
 
 def _cause(ranks: list[Rank], now: float) -> dict[str, str]:
     """The first to fall; noticed together, a death comes before the errors it causes."""
-    fallen = [rank for rank in ranks if rank.ended and rank.outcome != "finished"]
+    fallen = [rank for rank in ranks if rank.ended and rank.outcome not in ("finished", UNKNOWN)]
     if not fallen:
         return {}
     first = min(fallen, key=lambda rank: (rank.ended_at, rank.outcome != "died"))

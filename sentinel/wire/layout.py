@@ -64,6 +64,9 @@ ERRORS_BEFORE_OFF = 20
 OUTCOMES = ("running", "finished", "exception", "exit", "interrupted")
 """How a rank ended, as far as it could still say; `running` where it could not."""
 
+UNKNOWN = "unknown"
+"""Outcome of a rank that is heard no more, and nobody knows why: it says nothing of the run's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Header:
@@ -129,7 +132,7 @@ def parse(page: bytes) -> Header:
         last_beat=beat,
         last_time=time,
         begun=words[WORD_BEGUN],
-        outcome=OUTCOMES[outcome] if outcome < len(OUTCOMES) else "unknown",
+        outcome=OUTCOMES[outcome] if outcome < len(OUTCOMES) else UNKNOWN,
         overhead_ns=int(spent * 1e9),
         errors=words[WORD_ERRORS],
         drops=tuple(words[WORD_DROPS : WORD_DROPS + len(DROP_REASONS)]),
