@@ -8,6 +8,10 @@ from hosts import PATIENCE
 from jobs import Job, free_port
 from judged import Judged, expect
 from ranks import until
+from strangers import AN_HOUR, FAR_BEATS, Insider, met, throw, word
+
+from sentinel.cluster.hub import MOST_BYTES
+from sentinel.cluster.places import SLOTS
 
 STEPS = 40
 
@@ -60,3 +64,71 @@ def test_a_wrong_token_a_wrong_head_and_none_at_all_cost_nobody_else_anything(
     expect(head.over().steps(), range(1, STEPS + 1), [0])
     assert told.taken == []
     all_left(hosts)
+
+
+@pytest.mark.nodes
+def test_what_strangers_write_into_the_store_of_a_run_is_refused_counted_and_shown(
+    site, people, tmp_path
+):
+    """Garbage, another version, another token, too much and too many: the run goes on."""
+    hosts = site.of(2)
+    told = people(hosts[0])
+    job = Job(tmp_path / "job", hosts, 2 * STEPS, gates=[STEPS, 2 * STEPS]).start()
+    head = Judged(hosts[0])
+    job.at(STEPS)
+    head.heard(STEPS)
+    board, _ = met(job, hosts[1])
+    throw(board, range(1, board.count(SLOTS) + 1))
+    _refuses(hosts[0], head, {"token", "version", "damaged", "too_large", "too_many"})
+    before = refused(head)["damaged"]
+    board.leave({SLOTS: b"no number"})
+    until(lambda: refused(head)["damaged"] > before, PATIENCE, "it counts on")
+    job.open(STEPS)
+    job.at(2 * STEPS)
+    _unharmed(job, head, told)
+
+
+@pytest.mark.nodes
+def test_a_node_that_says_what_none_of_ours_would_is_refused_counted_and_shown(
+    site, people, tmp_path
+):
+    """It has the token: repeats, words from the future, nonsense, and more than is allowed."""
+    hosts = site.of(2)
+    told = people(hosts[0])
+    job = Job(tmp_path / "job", hosts, 2 * STEPS, gates=[STEPS, 2 * STEPS]).start()
+    head = Judged(hosts[0])
+    job.at(STEPS)
+    head.heard(STEPS)
+    insider = Insider(*met(job, hosts[1]))
+    insider.enter()
+    parcel = insider.parcel(
+        word(1), word(1), word(2, later=AN_HOUR), word(3, beat=FAR_BEATS), word(4)
+    )
+    insider.leave(parcel)
+    wanted = {"repeated": 1, "future": 2}.items()
+    until(lambda: wanted <= refused(head).items(), PATIENCE, "each is counted")
+    insider.leave(parcel)
+    for message in (b"nonsense", bytes(MOST_BYTES + 1024)):
+        insider.enter()
+        insider.leave(message)
+    _refuses(hosts[0], head, {"repeated", "future", "damaged", "too_large"})
+    assert refused(head)["repeated"] == 2
+    job.open(STEPS)
+    job.at(2 * STEPS)
+    _unharmed(job, head, told)
+
+
+def _refuses(host, head, reasons):
+    until(lambda: reasons <= refused(head).keys(), PATIENCE, "each is counted by its reason")
+    for reason in reasons:
+        assert says(host, f"refused: {reason}"), doctor(host)
+
+
+def _unharmed(job, head, told):
+    """The run was heard to its end, in full, and nobody was woken."""
+    head.heard(job.steps)
+    job.open(job.steps)
+    assert job.codes() == [0, 0]
+    expect(head.over().steps(), range(1, job.steps + 1), job.world)
+    assert head.pages() == [] == told.taken
+    all_left(job.hosts)
