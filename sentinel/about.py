@@ -53,3 +53,16 @@ class About:
         self.learn(detect(self.keys))
         if self.dialect.framework:
             self.keys.clear()
+
+
+def gathers_no_more(record: Record) -> bool:
+    """Whether it is said of a collective that from now on each node's own agent tells of its ranks.
+
+    They are to be waited for as at a start.
+    """
+    return record.rank == 0 and record.facts.get("collective", "").startswith("off")
+
+
+def is_told_elsewhere(stop: Record) -> bool:
+    """Whether a rank ended for the collective alone, as far as anybody knows."""
+    return "collective" in stop.facts and stop.facts.get("outcome") in ("finished", "unknown")
