@@ -13,7 +13,7 @@ import sys
 
 def torchelastic(at):
     return {
-        **pytorch(at),
+        **placed(at),
         "LOCAL_WORLD_SIZE": at["ranks"],
         "GROUP_RANK": at["node"],
         "TORCHELASTIC_RESTART_COUNT": 0,
@@ -22,6 +22,12 @@ def torchelastic(at):
 
 
 def pytorch(at):
+    """PyTorchJob's, whose pods are told of torchrun's options too."""
+    return {**placed(at), "PET_NNODES": at["nodes"], "PET_NODE_RANK": at["node"]}
+
+
+def placed(at):
+    """What PyTorch itself goes by."""
     return {
         "RANK": at["rank"],
         "LOCAL_RANK": at["local"],
@@ -32,12 +38,12 @@ def pytorch(at):
 
 
 def hostfile(at):
-    return {**pytorch(at), "LOCAL_SIZE": at["ranks"], "CROSS_RANK": at["node"]}
+    return {**placed(at), "LOCAL_SIZE": at["ranks"], "CROSS_RANK": at["node"]}
 
 
 def ray(at):
     return {
-        **pytorch(at),
+        **placed(at),
         "LOCAL_WORLD_SIZE": at["ranks"],
         "NODE_RANK": at["node"],
         "RAY_ADDRESS": f"{at['head']}:6379",
