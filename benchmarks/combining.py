@@ -18,10 +18,11 @@ from engine import EVERY_RUN, OF_POLICY, named
 from rich.console import Console
 from rich.table import Table
 
-from sentinel.combine import Said, combine
+from sentinel.combine import combine
 from sentinel.dialect import dialect
 from sentinel.outlets.ranks import Ranks
 from sentinel.record import Event, Record
+from sentinel.said import Said
 
 SIGNALS = 32
 ALIKE = frozenset({"grad_norm", "learning_rate", "global_step", "optimizer_steps"})

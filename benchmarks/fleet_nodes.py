@@ -26,6 +26,7 @@ from sentinel.cluster.places import CARD, SLOTS, slot_keys
 from sentinel.cluster.post import PULSE_SECONDS
 from sentinel.cluster.seal import Seal
 from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.sheet import gathered
 from sentinel.wire.parcel import Writer
 
 NOISE = 0.02
@@ -114,7 +115,7 @@ class Node:
         if self.answered == self.sent and (self.waiting or now - self.told_at >= PULSE_SECONDS):
             records, self.waiting = self.waiting, []
             last = self.row + bool(records)
-            data = self.writer.write([*records, self.tick(now)], self.row + 1, last, now)
+            data = self.writer.write([*gathered(records), self.tick(now)], self.row + 1, last, now)
             self.row, self.sent, self.told_at = last, self.sent + 1, now
             message = self.seal.close(f"{self.box}/{self.birth}", data)
             self.bytes += len(message)
@@ -140,7 +141,11 @@ class Node:
     def tick(self, now: float) -> Record:
         """How the ranks are, as each parcel tells."""
         counts = {"ranks_running": float(len(self.ranks)), "ranks_gone": 0.0, "ranks_failed": 0.0}
-        values, facts = {**counts, "idle_seconds": 0.1}, {"state": "running"}
+        values = {**counts, "idle_seconds": round(random.random(), 6)}
+        facts = {
+            "state": "running", "gone": "", "failed": "", "behind": str(self.ranks[0]),
+            "behind_step": str(self.step), "behind_at": f"{self.step},{self.step}",
+        }  # fmt: skip
         return Record("", WHOLE_RUN, self.step, now, Event.TICK, values, facts, beat=self.step)
 
     def end(self, now: float) -> None:

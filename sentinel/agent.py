@@ -24,6 +24,7 @@ from sentinel.outlets.presence import Presence
 from sentinel.outlets.samples import newest
 from sentinel.record import Event, Record
 from sentinel.settings import Settings, build_sinks
+from sentinel.sheet import Entry
 from sentinel.sources.leftovers import sweep
 from sentinel.sources.live import LiveSource
 from sentinel.sources.machine import MachineWatch, output_dir
@@ -178,7 +179,7 @@ class Agent:
             self.nodes.head.final, self.source.ticked = True, 0.0
             self.turn()
 
-    def _commit(self, read: list[Record], records: list[Record]) -> None:
+    def _commit(self, read: list[Record], records: list[Entry]) -> None:
         """Judge these records, and store what came of it with how far all was read."""
         with database.transaction(self.connection):
             queued = [self.judge.feed(record) for record in records]

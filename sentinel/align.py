@@ -11,20 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
-from sentinel.about import About
-from sentinel.combine import Said, combine, placed
-from sentinel.moment import Moment
+from sentinel.about import About, gathers_no_more, is_told_elsewhere
+from sentinel.combine import combine, placed
+from sentinel.moment import Moment, Past, Place
 from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.said import Said
+from sentinel.sheet import Entry, Sheet
 from sentinel.tally import Tally
 from sentinel.wire.layout import UNKNOWN
 
 OPEN_STEPS = 4096
 """Steps held open at most; beyond it the oldest is closed as it stands."""
-
-REMEMBERED = 256
-"""Closed steps whose signals are remembered, so that late words on others are still judged."""
 
 OVER = frozenset({"finished", "failed", "died"})
 """States of which a TICK tells once no rank is left."""
@@ -35,16 +33,13 @@ _TURN = {Event.STEP: 0, Event.EVAL: 1}
 NODES_SECONDS = 30.0
 """How long the ranks of other nodes are waited for at a start: their agents must find ours."""
 
-Place = tuple[int, int]
-"""Beat and turn: where a moment stands in the order of closing."""
-
 
 @dataclass
 class Aligner:
     """Turns records of single ranks into the run's; `feed` yields whatever a record completes.
 
-    Records of single ranks are passed on unchanged, ahead of what they complete. `deadline` and
-    `settle` are in seconds.
+    Records of single ranks are passed on unchanged, ahead of what they complete; those of a sheet
+    are not. `deadline` and `settle` are in seconds.
     """
 
     tally: Tally = field(default_factory=Tally)
@@ -70,11 +65,7 @@ class Aligner:
     """A rank that was waited for, the last time that all were looked at."""
     beats: dict[int, int] = field(default_factory=dict)
     moments: dict[Place, Moment] = field(default_factory=dict)
-    closed: dict[Place, list[str]] = field(default_factory=dict)
-    """Signals already told of each of the last closed moments."""
-    evaluators: set[int] = field(default_factory=set)
-    """Ranks that spoke in the last evaluation that was closed."""
-    closed_upto: Place = (-1, 0)
+    past: Past = field(default_factory=Past)
     closed_at: float = 0.0
     pace: float = 0.0
     """Seconds between the last two steps."""
@@ -82,11 +73,16 @@ class Aligner:
     last_word: Record | None = None
     """By which all ranks heard of had ended, while there may be others still to be heard."""
 
-    def feed(self, record: Record) -> Iterator[Record]:
-        """Take one record in; yield it, then the combined records it completes, in order."""
-        if record.event is Event.TICK:
-            yield from self._tick(record)
-            return
+    def feed(self, entry: Entry) -> Iterator[Record]:
+        """Take one entry in; yield it, then the combined records it completes, in order."""
+        if isinstance(entry, Sheet):
+            yield from self._read(entry)
+        elif entry.event is Event.TICK:
+            yield from self._tick(entry)
+        else:
+            yield from self._take(entry)
+
+    def _take(self, record: Record) -> Iterator[Record]:
         if record.rank == WHOLE_RUN:
             # Of a log that is followed: it is the run's already.
             yield record
@@ -100,6 +96,7 @@ class Aligner:
         self.lost.discard(record.rank)
         if record.event is Event.FACTS:
             self.about.learn(record.facts)
+            self.started_at = self.now if gathers_no_more(record) else self.started_at
         if record.event is Event.START:
             yield from self._start(record)
         elif record.event is Event.STOP:
@@ -151,9 +148,9 @@ class Aligner:
     def _forget(self, attempt: int) -> None:
         self.attempt, self.started_at, self.declared = attempt, self.now, 0
         self.granted, self.joined_at, self.world, self.about = 0.0, 0.0, 0, About()
-        for book in (self.started, self.ended, self.lost, self.beats, self.moments, self.closed):
+        for book in (self.started, self.ended, self.lost, self.beats, self.moments):
             book.clear()
-        self.closed_upto, self.closed_at, self.pace, self.saved = (-1, 0), 0.0, 0.0, -1
+        self.past, self.closed_at, self.pace, self.saved = Past(), 0.0, 0.0, -1
 
     def _save(self, record: Record) -> Iterator[Record]:
         """A checkpoint is told at once, and once, however many ranks wrote a part of it."""
@@ -162,6 +159,9 @@ class Aligner:
             yield replace(record, rank=WHOLE_RUN)
 
     def _stop(self, record: Record) -> Iterator[Record]:
+        if is_told_elsewhere(record):
+            self.started.discard(record.rank)
+            return
         self.ended.setdefault(record.rank, dict(record.facts))
         yield from self._close_ready()
         if self.started - self.lost <= self.ended.keys():
@@ -185,48 +185,49 @@ class Aligner:
         alike = [rank for rank, facts in self.ended.items() if facts == cause]
         return replace(last, rank=WHOLE_RUN, facts={**cause, "ranks": ",".join(map(str, alike))})
 
+    def _read(self, sheet: Sheet) -> Iterator[Record]:
+        """What several ranks say of a step that is still open at one go, all else one by one."""
+        self.now = self.now or max(sheet.times)
+        if sheet.attempt < self.attempt:
+            self.tally.add("sentinel_dropped_records_total", "old_attempt", len(sheet.ranks))
+            return
+        self.lost.difference_update(sheet.ranks)
+        place = sheet.beat, _TURN[Event.STEP]
+        if place <= self.past.upto and place not in self.moments:
+            for record in sheet.records():
+                yield from self._hear(record)
+            return
+        self.started.update(sheet.ranks)
+        self.attempt = max(self.attempt, sheet.attempt)
+        self.about.hear(sheet.names)
+        known = self.beats
+        self.beats |= {rank: max(sheet.beat, known.get(rank, -1)) for rank in sheet.ranks}
+        yield from self._note(place, sheet)
+
+    def _note(self, place: Place, entry: Entry) -> Iterator[Record]:
+        moment = self.moments.setdefault(place, Moment(self.now, self.now))
+        moment.hear(entry, self.now, self.about.dialect)
+        yield from self._close_ready()
+
     def _hear(self, record: Record) -> Iterator[Record]:
         self.started.add(record.rank)
         self.attempt = max(self.attempt, record.attempt)
         self.about.hear(record.values)
         place = record.beat, _TURN[record.event]
-        if place <= self.closed_upto and not self._reopened(place, record):
-            yield from self._late(place, record)
-            return
+        if place <= self.past.upto and place not in self.moments:
+            said = Said(record)
+            said.add(record, self.about.dialect)
+            if not self.past.reopens(place, record, said):
+                yield from self._late(place, record, said)
+                return
         self.beats[record.rank] = max(record.beat, self.beats.get(record.rank, -1))
-        moment = self.moments.setdefault(place, Moment(self.now, self.now))
-        moment.hear(record, self.now, self.about.dialect)
-        yield from self._close_ready()
+        yield from self._note(place, record)
 
-    def _reopened(self, place: Place, record: Record) -> bool:
-        """Whether that moment is still to be told of, though one after it, or the like, was.
-
-        What was captured at a step is often sent only when the next one begins, behind an
-        evaluation between them; and many a trainer evaluates once more after its last step.
-        """
-        if place in self.moments:
-            return True
-        if place not in self.closed:
-            return place[0] == self.closed_upto[0]
-        again = record.event is Event.EVAL and record.rank in self.evaluators
-        if not again or place != self.closed_upto:
-            return False
-        told = self._said(record).values.keys() & set(self.closed[place])
-        return not told <= {"global_step", "epoch"}
-
-    def _said(self, record: Record) -> Said:
-        said = Said(record)
-        said.add(record, self.about.dialect)
-        return said
-
-    def _late(self, place: Place, record: Record) -> Iterator[Record]:
+    def _late(self, place: Place, record: Record, said: Said) -> Iterator[Record]:
         """A word on a closed moment: judged where it is news, else only counted."""
-        known, said = self.closed.get(place), self._said(record)
-        said.leave_out(known or ())
-        if known is None or not said.values:
+        if not self.past.is_news(place, said):
             self.tally.add("sentinel_dropped_records_total", "late")
             return
-        known.extend(said.values)
         yield combine(record.event, {record.rank: said}, (), self.about.facts, self.world)
 
     def _close_ready(self) -> Iterator[Record]:
@@ -244,11 +245,11 @@ class Aligner:
             return True
         settled = self.now - moment.last_heard >= self.settle
         # With very many ranks all of them are looked at but seldom.
-        enough = settled and self.laggard in moment.said
+        enough = settled and self.laggard in moment.heard
         if self._waits_for(self.laggard, place[0]) and not enough:
             return False
         waiting = {rank for rank in self.started if self._waits_for(rank, place[0])}
-        unheard = waiting - moment.said.keys()
+        unheard = waiting - moment.heard
         self.laggard = next(iter(unheard or waiting), WHOLE_RUN)
         return not waiting or (settled and not unheard)
 
@@ -274,20 +275,18 @@ class Aligner:
 
     def _close(self, place: Place) -> Record:
         moment = self.moments.pop(place)
-        self.closed_upto = max(self.closed_upto, place)
-        silent = (self.beats.keys() | self.lost) - self.ended.keys() - moment.said.keys()
+        silent = (self.beats.keys() | self.lost) - self.ended.keys() - moment.heard
         # An evaluation is often one rank's alone.
         event, missing = Event.EVAL, []
         if place[1] == _TURN[Event.EVAL]:
-            self.evaluators = set(moment.said)
+            self.past.evaluators = moment.heard
         else:
             event, missing = Event.STEP, sorted(silent)
             self.pace = moment.first_heard - self.closed_at if self.closed_at else 0.0
             self.closed_at = moment.first_heard
-        combined = combine(event, moment.said, missing, self.about.facts, self.world)
-        self.closed[place] = list(combined.values)
-        for old in list(islice(self.closed, max(0, len(self.closed) - REMEMBERED))):
-            del self.closed[old]
+        facts, world = self.about.facts, self.world
+        combined = combine(event, moment.said, missing, facts, world, tables=moment.tables)
+        self.past.close(place, combined.values)
         return placed(combined, self.about.hosts)
 
     def _close_all(self) -> Iterator[Record]:

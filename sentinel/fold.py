@@ -17,8 +17,8 @@ from sentinel.diagnosis import Cause
 from sentinel.engine import Engine, Verdict
 from sentinel.finding import Detector
 from sentinel.incident import Incident, IncidentBook, Key, Page, State
-from sentinel.record import Record
 from sentinel.samples import Samples
+from sentinel.sheet import Entry, ranks_of
 from sentinel.snapshot import SnapshotError, freeze, thaw
 from sentinel.tally import Tally
 
@@ -55,18 +55,18 @@ class Fold:
         self.samples = Samples()
         self.engine = Engine(makers, cases=CaseBook(causes or {}))
 
-    def feed(self, record: Record) -> Iterator[Verdict]:
-        """The record's own verdict, then one for each combined record that it completes.
+    def feed(self, entry: Entry) -> Iterator[Verdict]:
+        """A record's own verdict, then one for each combined record that it completes.
 
         One that cannot be judged is counted and left: the next agent would fall over it again, and
         the one after that, and nobody would watch.
         """
         try:
-            for moment in self.aligner.feed(record):
+            for moment in self.aligner.feed(entry):
                 for told in self.samples.feed(moment):
                     yield self.engine.feed(told)
         except SET_ASIDE:
-            log.exception("A record of rank %d cannot be judged: it is left aside", record.rank)
+            log.exception("What ranks %s say cannot be judged: it is left aside", ranks_of(entry))
             self.tally.add("sentinel_dropped_records_total", "unjudged")
 
     def firing(self) -> list[Incident]:

@@ -30,6 +30,7 @@ from sentinel.outlets.telling import Telling
 from sentinel.post import Sink
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.settings import Settings, build_causes, build_detectors
+from sentinel.sheet import Entry, Sheet
 from sentinel.signals import canonical
 from sentinel.tally import Tally
 from sentinel.wire.ring import RingReader
@@ -79,7 +80,7 @@ class Judge:
         )
         self.heeding = (self.exposition, self.telling, self.requesting)
         self.outlets: tuple[Outlet, ...] = (self.history, *self.heeding, self.samples, self.dating)
-        self._input: list[Record] = []
+        self._input: list[Entry] = []
         self.ending: Record | None = None
         """How the run ended, until somebody has taken note."""
 
@@ -94,10 +95,12 @@ class Judge:
         self.requesting.turn()
         return bool(due)
 
-    def feed(self, record: Record) -> bool:
-        """One input record through the whole house; whether a page was queued because of it."""
-        self._count(record)
-        verdicts = [*self.fold.feed(record)]
+    def feed(self, entry: Entry) -> bool:
+        """What was read through the whole house; whether a page was queued because of it."""
+        self._count(entry)
+        if isinstance(entry, Sheet):
+            self.exposition.read(entry)
+        verdicts = [*self.fold.feed(entry)]
         for verdict in verdicts:
             self._show(verdict)
             if verdict.record.rank == WHOLE_RUN and verdict.record.event is Event.STOP:
@@ -105,9 +108,8 @@ class Judge:
         moved = any(verdict.pages or verdict.moved for verdict in verdicts)
         told = [page for verdict in verdicts for page in verdict.told]
         queued = bool(told) and self.telling.post(map(self.requesting.noted, told))
-        # A tick that changed nothing need not be remembered.
-        if record.event is not Event.TICK or moved or len(verdicts) > 1 or _measured(record):
-            self._input.append(record)
+        if moved or len(verdicts) > 1 or not _forgettable(entry):
+            self._input.append(entry)
         return queued
 
     def keep(self) -> None:
@@ -159,7 +161,13 @@ class Judge:
                 log.exception("A verdict cannot be shown: it is left aside")
                 self.tally.add("sentinel_dropped_records_total", "unshown")
 
-    def _count(self, record: Record) -> None:
+    def _count(self, record: Entry) -> None:
+        if isinstance(record, Sheet):
+            # Of numbers that are all finite the sum may not be: then they are looked at.
+            if not isfinite(sum(map(sum, record.rows))):
+                for each in record.records():
+                    self._count(each)
+            return
         if record.rank == WHOLE_RUN:
             for name, errors in self.fold.engine.errors.items():
                 self.tally.set("sentinel_detector_errors_total", name, errors)
@@ -174,5 +182,8 @@ class Judge:
                 self.tally.add("sentinel_nonfinite_total", canonical(name))
 
 
-def _measured(record: Record) -> bool:
-    return not MEASURED.isdisjoint(record.values)
+def _forgettable(entry: Entry) -> bool:
+    """Whether it is a tick that tells of no machine: one that changed nothing is not kept."""
+    if isinstance(entry, Sheet) or entry.event is not Event.TICK:
+        return False
+    return MEASURED.isdisjoint(entry.values)

@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 
 FLOORS = {
-    "record": 0, "signals": 0, "stats": 0, "discover": 0, "tally": 0,
+    "record": 0, "sheet": 0, "signals": 0, "stats": 0, "discover": 0, "tally": 0,
     "catalogue": 0, "dialect": 0, "kl": 0, "about": 1, "address": 0, "layers": 0, "configured": 0,
-    "wire": 1, "finding": 1, "combine": 1, "moment": 1, "hardware": 1, "samples": 1,
+    "wire": 1, "finding": 1, "said": 1, "combine": 1, "moment": 1, "hardware": 1, "samples": 1,
     "incident": 2, "diagnosis": 2, "detectors": 2, "causes": 2, "snapshot": 2, "align": 2,
     "levers": 0, "cases": 3, "engine": 3, "post": 3, "testing": 3,
     "hook": 4, "integrations": 4, "callbacks": 4, "sources": 4, "cluster": 4, "sinks": 4,
@@ -27,7 +27,8 @@ FLOORS = {
 
 NEIGHBOURS = {
     "signals": {"catalogue"}, "dialect": {"signals"}, "kl": {"dialect", "signals"},
-    "moment": {"combine"}, "incident": {"diagnosis"}, "causes": {"diagnosis"}, "engine": {"cases"},
+    "sheet": {"record"}, "combine": {"said"}, "moment": {"said"},
+    "incident": {"diagnosis"}, "causes": {"diagnosis"}, "engine": {"cases"},
     "integrations": {"hook"}, "callbacks": {"hook"}, "web": {"outlets"}, "sentinel": {"hook"},
     "generate": {"outlets"}, "agent": {"judge"},
 }  # fmt: skip

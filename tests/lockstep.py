@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sentinel.combine import Said, combine
+from sentinel.combine import combine
 from sentinel.record import Event, Record
+from sentinel.said import Said
 
 
 def together(step: int, **by_rank: Sequence[float]) -> Record:

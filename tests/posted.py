@@ -9,6 +9,7 @@ from sentinel.cluster.post import Post
 from sentinel.cluster.spool import Spool
 from sentinel.outlets.database import connect, transaction
 from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.sheet import records_of
 from sentinel.tally import Tally
 from sentinel.wire.parcel import Reader
 
@@ -95,4 +96,4 @@ def tick(**values):
 
 
 def steps(parcel):
-    return [record.step for record in parcel.records if record.event is not Event.TICK]
+    return [record.step for record in records_of(parcel.entries) if record.event is not Event.TICK]

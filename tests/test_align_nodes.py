@@ -218,7 +218,7 @@ def test_the_work_of_a_step_does_not_grow_with_the_square_of_the_ranks(order):
     for beat in range(1, steps + 1):
         fed(aligner, *lockstep(range(many)[::order], beat), tick(100.0 + beat))
 
-    assert aligner.closed_upto == (steps, 0)
+    assert aligner.past.upto == (steps, 0)
     assert Counting.looks < 20 * many * steps
 
 

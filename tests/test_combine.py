@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from sentinel.combine import MOST_ODD, Said, combine, placed
+from sentinel.combine import MOST_ODD, combine, placed
 from sentinel.record import WHOLE_RUN, Event, Odd, Record, Spread, place_of
+from sentinel.said import Said
 
 
 def said(rank, /, *words, step=7, **values):

@@ -11,6 +11,7 @@ from sentinel.cluster.generations import ATTEMPTS_KEPT
 from sentinel.cluster.member import FUTURE_BEATS, FUTURE_SECONDS, Member, store, stored
 from sentinel.outlets.database import connect
 from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.sheet import Sheet
 from sentinel.tally import Tally
 from sentinel.wire.parcel import Parcel
 
@@ -94,8 +95,8 @@ def test_the_same_spool_goes_on_and_another_one_begins_anew_with_what_was_heard(
 def test_what_was_heard_survives_the_head(member, tally, tmp_path):
     connection = connect(tmp_path / "sentinel.db")
     for record in member.take(parcel(step(5), step(7, 3), first=1, last=4), NOW, tally):
-        member.note(record)
-    member.note(Record("run", 3, 7, NOW, Event.STOP))
+        member.note(record.attempt, record.rank)
+    member.note(0, 3, ended=True)
     store(connection, member)
     assert not member.changed
 
@@ -193,8 +194,8 @@ def test_a_clock_that_is_none_spoils_no_other_time(member, tally, clock):
 def test_of_a_run_that_begins_anew_for_ever_only_the_newest_is_remembered(member, tally):
     for attempt in range(1000):
         for record in member.take(parcel(step(1, attempt=attempt)), NOW, tally):
-            member.note(record)
-            member.note(Record("run", 2, 1, NOW, Event.STOP, attempt=attempt))
+            member.note(record.attempt, record.rank)
+            member.note(attempt, 2, ended=True)
 
     assert len(member.heard) <= ATTEMPTS_KEPT + 1
     assert len(member.ranks) == 2
@@ -203,22 +204,64 @@ def test_of_a_run_that_begins_anew_for_ever_only_the_newest_is_remembered(member
 
 
 def test_who_speaks_is_remembered_until_it_says_how_it_ended(member):
-    member.note(step(1, 2))
-    member.note(step(1, 3))
-    member.note(Record("run", WHOLE_RUN, 1, NOW))
+    member.note(0, 2)
+    member.note(0, 3)
+    member.note(0, WHOLE_RUN)
     assert member.unended(0) == [2, 3]
     assert member.unended(1) == []
 
-    member.note(Record("run", 2, 1, NOW, Event.STOP))
+    member.note(0, 2, ended=True)
     assert member.unended(0) == [3]
 
 
 def test_before_its_first_tick_a_node_is_not_in_the_roll(member):
     assert member.told(0.0, lost=False) is None
     member.tick = Record("run", WHOLE_RUN, 1, NOW, Event.TICK)
-    member.note(step(1, 3))
-    member.note(step(1, 2))
+    member.note(0, 3)
+    member.note(0, 2)
 
     told = member.told(2.0, lost=True)
 
     assert (told.host, told.ranks, told.age, told.lost) == ("b", (2, 3), 2.0, True)
+
+
+def sheet(number=1, sequences=(1, 1), ranks=(2, 3), time=NOW):
+    rows = tuple((float(rank),) for rank in ranks)
+    times = (time,) * len(ranks)
+    return Sheet("run", 0, number, number, ("loss",), ranks, times, sequences, rows)
+
+
+def test_a_sheet_of_which_every_row_is_new_is_taken_whole(member, tally):
+    member.take(parcel(step(1), step(1, 3)), NOW, tally)
+
+    assert member.take(parcel(sheet(2, (2, 2)), first=2), NOW, tally) == [sheet(2, (2, 2))]
+    # Which is remembered.
+    assert member.take(parcel(sheet(2, (2, 2)), first=3), NOW, tally) == []
+    assert refusals(tally) == {"repeated": 2.0}
+
+
+def test_of_a_sheet_that_repeats_a_word_the_others_are_taken(member, tally):
+    member.take(parcel(step(5), step(4, 3)), NOW, tally)
+
+    (taken,) = member.take(parcel(sheet(5, (5, 5)), first=2), NOW, tally)
+
+    assert (taken.rank, taken.step, taken.values) == (3, 5, {"loss": 3.0})
+    assert refusals(tally) == {"repeated": 1.0}
+
+
+def test_a_sheet_of_the_future_is_of_now(member, tally):
+    member.take(parcel(step(1), step(1, 3)), NOW, tally)
+
+    taken = member.take(parcel(sheet(2, (2, 2), time=NOW + 3600.0), first=2), NOW, tally)
+
+    assert [record.time for record in taken] == [NOW, NOW]
+    assert refusals(tally) == {"future": 2.0}
+
+
+def test_a_sheet_of_a_node_whose_clock_is_off_is_shifted(member, tally):
+    there = NOW - 3600.0
+    member.take(parcel(step(1), step(1, 3), clock=there), NOW, tally)
+
+    (taken,) = member.take(parcel(sheet(2, (2, 2), time=there), first=2, clock=there), NOW, tally)
+
+    assert taken.times == (NOW, NOW)

@@ -14,6 +14,7 @@ from sentinel.cluster.nodes import ORPHANED_SECONDS, Nodes
 from sentinel.cluster.spool import Spool
 from sentinel.outlets.database import connect, transaction
 from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.sheet import records_of
 from sentinel.tally import Tally
 from sentinel.wire.identity import Identity
 from sentinel.wire.meeting import Meeting
@@ -58,7 +59,7 @@ class House:
             with transaction(self.connection):
                 self.nodes.keep()
         self.nodes.kept()
-        self.judged += records
+        self.judged += records_of(records)
         return records
 
     def kill(self):

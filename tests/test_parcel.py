@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import defaultdict
 from dataclasses import fields, replace
 from math import inf, isnan, nan
 
@@ -12,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.record import Event, Record
+from sentinel.sheet import gathered, records_of
 from sentinel.wire.parcel import (
+    ALONE,
+    ENTRY,
     HEAD,
     MOST_NAMES,
-    RECORD,
     ParcelError,
     Reader,
     Writer,
@@ -38,6 +41,18 @@ RECORDS = st.builds(
     attempt=st.integers(0, 1 << 40),
     beat=NUMBERS,
     sequence=st.integers(0, 0xFFFFFFFF),
+)
+
+KEYS = st.sampled_from(["idle_seconds", "ranks_running", "behind"])
+TICKS = st.builds(
+    Record,
+    run=st.just("run"),
+    rank=st.just(-1),
+    step=NUMBERS,
+    time=FLOATS,
+    event=st.just(Event.TICK),
+    values=st.dictionaries(KEYS, st.sampled_from([0.0, -0.0, 1.0, nan, inf])),
+    facts=st.dictionaries(KEYS, st.sampled_from(["", "3", "yes"])),
 )
 
 
@@ -82,7 +97,7 @@ def test_any_records_come_out_as_they_went_in(parcels, row, clock):
 
     for number, records in enumerate(parcels, 1):
         parcel = reader.parcel(writer.write(records, row, row, clock))
-        assert same(parcel.records, records)
+        assert same(parcel.entries, records)
         assert (parcel.number, parcel.first, parcel.last) == (number, row, row)
         assert bits(parcel.clock) == bits(clock)
 
@@ -111,7 +126,7 @@ def test_a_number_costs_eight_bytes_once_its_name_is_explained():
 
     again = writer.write([step(loss=1.5, kl=2.5), step(loss=1.0, kl=2.0)], 2, 2, 0.0)
 
-    assert len(again) == HEAD.size + 2 * (RECORD.size + 16)
+    assert len(again) == HEAD.size + 2 * (ENTRY.size + 16 + 16)
 
 
 def test_beyond_the_names_that_are_explained_numbers_travel_with_theirs():
@@ -119,7 +134,7 @@ def test_beyond_the_names_that_are_explained_numbers_travel_with_theirs():
     writer, reader = Writer(), Reader("run")
 
     for some in (told[:3000], told[3000:], told):
-        assert same(reader.parcel(writer.write(some, 1, 1, 0.0)).records, some)
+        assert same(reader.parcel(writer.write(some, 1, 1, 0.0)).entries, some)
 
 
 def test_there_may_be_more_ranks_and_attempts_than_fit_in_two_bytes():
@@ -127,7 +142,7 @@ def test_there_may_be_more_ranks_and_attempts_than_fit_in_two_bytes():
     writer, reader = Writer(), Reader("run")
 
     for some in (told[:0x10000], told[0x10000:], told[-5:]):
-        assert same(reader.parcel(writer.write(some, 1, 1, 0.0)).records, some)
+        assert same(reader.parcel(writer.write(some, 1, 1, 0.0)).entries, some)
 
 
 def test_a_parcel_that_comes_again_or_too_early_is_refused_and_the_next_is_read():
@@ -139,8 +154,8 @@ def test_a_parcel_that_comes_again_or_too_early_is_refused_and_the_next_is_read(
 
     assert refused(reader, first) == "repeated"
     assert refused(reader, third) == "gap"
-    assert reader.parcel(second).records[0].step == 2
-    assert reader.parcel(third).records[0].step == 3
+    assert reader.parcel(second).entries[0].step == 2
+    assert reader.parcel(third).entries[0].step == 3
 
 
 @given(st.data())
@@ -194,17 +209,81 @@ def test_explanations_that_are_none_are_refused(told):
     ],
 )
 def test_a_record_told_in_words_that_are_none_is_refused(told):
-    explained = json.dumps([[[0, 0]], []]).encode()
-    record = RECORD.pack(0, 0, 1, 1, 1, 1.0) + struct.pack("<I", len(told)) + told.encode()
-    data = HEAD.pack(1, 1, 1, 0.0, len(explained)) + explained + record
+    record = ENTRY.pack(0, 1, 1, 1) + ALONE.pack(0, 1, 1.0, len(told)) + told.encode()
 
-    assert refused(Reader("run"), data) == "damaged"
+    assert refused(Reader("run"), explained(record)) == "damaged"
 
 
-@pytest.mark.parametrize("place", [(0, 1), (7, 0), (0xFFFFFFFF, 0), (0, 0xFFFF)])
-def test_a_record_of_whom_or_what_nobody_explained_is_refused(place):
-    explained = json.dumps([[[0, 0]], []]).encode()
-    record = RECORD.pack(*place, 1, 1, 1, 1.0) + struct.pack("<I", 0)
-    data = HEAD.pack(1, 1, 1, 0.0, len(explained)) + explained + record
+@pytest.mark.parametrize("sender", [1, 0xFFFFFFFF])
+def test_a_record_of_whom_nobody_explained_is_refused(sender):
+    told = ENTRY.pack(0, 1, 1, 1) + ALONE.pack(sender, 1, 1.0, 0)
 
-    assert refused(Reader("run"), data) == "damaged"
+    assert refused(Reader("run"), explained(told)) == "damaged"
+
+
+@pytest.mark.parametrize(
+    ("names", "count", "numbers"),
+    [
+        (1, 2, (0, 7, 1, 1, 1.0, 1.0, 0.5, 0.5)),
+        (1, 2, (0, 0, 1, 1, 1.0, 1.0, 0.5, 0.5)),
+        (1, 2, (0, 2, 1, 1, 1.0, 1.0, 0.5, 0.5)),
+        (1, 0, ()),
+        (1, 0xFFFFFFFF, ()),
+        (2, 1, (0, 1, 1.0, 0.5)),
+        (0xFFFF, 1, (0, 1, 1.0, 0.5)),
+    ],
+    ids=["stranger", "twice", "two attempts", "nobody", "too many", "unknown", "far unknown"],
+)
+def test_a_sheet_that_cannot_be_one_is_refused(names, count, numbers):
+    layout = "<" + "".join("I" if isinstance(number, int) else "d" for number in numbers)
+    told = ENTRY.pack(names, count, 1, 1) + struct.pack(layout, *numbers)
+
+    assert refused(Reader("run"), explained(told)) == "damaged"
+
+
+def test_names_that_come_twice_in_a_set_are_refused():
+    told = json.dumps([[], [["loss", "loss"]]]).encode()
+
+    assert refused(Reader("run"), HEAD.pack(1, 1, 1, 0.0, len(told)) + told) == "damaged"
+
+
+def explained(body):
+    """A first parcel in which three senders and a set of one name are known."""
+    told = json.dumps([[[0, 0], [0, 1], [1, 1]], [["loss"]]]).encode()
+    return HEAD.pack(1, 1, 1, 0.0, len(told)) + told + body
+
+
+@given(st.lists(st.lists(TICKS, max_size=3), max_size=4))
+def test_of_a_tick_only_what_is_new_travels_and_the_whole_arrives(parcels):
+    writer, reader = Writer(), Reader("run")
+
+    for told in parcels:
+        assert same(reader.parcel(writer.write(told, 1, 0, 0.0)).entries, told)
+
+
+def test_a_tick_that_says_the_same_again_costs_little():
+    facts = {"state": "running", "gone": "", "failed": "", "behind": "3", "behind_step": "12"}
+    values = {"ranks_running": 8.0, "ranks_gone": 0.0, "ranks_failed": 0.0, "idle_seconds": 0.25}
+    tick = Record("run", -1, 12, 1.0, Event.TICK, values, facts)
+    writer = Writer()
+    writer.write([tick], 1, 0, 0.0)
+
+    moved = replace(tick, step=13, values={**values, "idle_seconds": 0.5})
+
+    assert len(writer.write([moved], 1, 0, 0.0)) < 120
+
+
+@given(st.lists(st.lists(RECORDS, max_size=6), max_size=3))
+def test_gathered_or_not_every_rank_is_heard_in_its_order(parcels):
+    writer, reader = Writer(), Reader("run")
+
+    for records in parcels:
+        read = reader.parcel(writer.write(gathered(records), 1, 1, 0.0)).entries
+        assert by_rank(records_of(read)) == by_rank(records)
+
+
+def by_rank(records):
+    told = defaultdict(list)
+    for record in records:
+        told[record.rank].append(exact(record))
+    return told

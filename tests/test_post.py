@@ -164,8 +164,8 @@ def test_how_the_ranks_are_is_told_though_nothing_else_is_said(house):
     house.wait(PULSE_SECONDS + 1, tick(idle_seconds=6.0))
     second = house.link.confirm()
 
-    assert [record.values["idle_seconds"] for record in first.records] == [4.0]
-    assert [record.values["idle_seconds"] for record in second.records] == [6.0]
+    assert [record.values["idle_seconds"] for record in first.entries] == [4.0]
+    assert [record.values["idle_seconds"] for record in second.entries] == [6.0]
     assert (second.first, second.last) == (1, 0)
     assert house.spool.bytes == 0
 
@@ -178,7 +178,7 @@ def test_what_was_measured_since_the_last_parcel_is_told_with_the_newest_tick(ho
     house.link.linked = True
     house.wait(PULSE_SECONDS + 1)
 
-    (told,) = house.link.confirm().records
+    (told,) = house.link.confirm().entries
     assert told.values["idle_seconds"] == 2.0
     assert told.values["gpu_utilisation"] == 50.0
 

@@ -22,6 +22,7 @@ from sentinel.cluster.member import Member
 from sentinel.cluster.roll import Told, merged
 from sentinel.cluster.roster import FOR_GOOD_SECONDS, OURS, Roster
 from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.sheet import Entry, records_of
 from sentinel.tally import Tally
 from sentinel.wire.parcel import Parcel, ParcelError
 
@@ -63,25 +64,25 @@ class Head:
             self.generations.nodes[OURS] = {attempt - 1: attempt - 1}
             self._past = None
 
-    def turn(self, local: Iterable[Record]) -> list[Record]:
-        """Our own node's records and all that arrived, as the run's."""
+    def turn(self, local: Iterable[Entry]) -> list[Entry]:
+        """What our own node said and all that arrived, as the run's."""
         now = self.clock()
         self.roster.awake.look()
         for hello in self.hub.hellos():
             self._welcome(hello)
         local = [*local]
         self._grow_up(local)
-        records: list[Record] = []
+        entries: list[Entry] = []
         ticked = False
-        for record in local:
-            if record.event is Event.TICK:
+        for entry in local:
+            if isinstance(entry, Record) and entry.event is Event.TICK:
                 ticked = True
-            records += self._placed(self.roster.own, record)
+            entries += self._placed(self.roster.own, entry)
         for slot, data in self.hub.arrived():
-            records += self._arrived(slot, data, now)
+            entries += self._arrived(slot, data, now)
         if ticked:
-            records += self._roll(now)
-        return records
+            entries += self._roll(now)
+        return entries
 
     def keep(self) -> None:
         """Store how far each node was heard, within the caller's transaction."""
@@ -124,11 +125,12 @@ class Head:
         """Our node's records so far, if we began just now and no other node has come to us yet."""
         return self._past
 
-    def _grow_up(self, local: Iterable[Record]) -> None:
+    def _grow_up(self, local: Iterable[Entry]) -> None:
         if self.roster.by_slot or self.roster.awake.seconds >= YOUNG_SECONDS:
             self._past = None
         if self._past is not None:
-            self._past += (record for record in local if record.event is not Event.TICK)
+            said = records_of(local)
+            self._past += (record for record in said if record.event is not Event.TICK)
 
     def _welcome(self, hello: Hello) -> None:
         if "elder" in hello.card:
@@ -142,7 +144,7 @@ class Head:
         self.machines.nodes = max(self.machines.nodes, 1 + len(self.roster.by_slot))
         self._answers[hello.slot] = 0, member.row
 
-    def _arrived(self, slot: int, data: bytes, now: float) -> Iterator[Record]:
+    def _arrived(self, slot: int, data: bytes, now: float) -> Iterator[Entry]:
         member = self.roster.by_slot.get(slot)
         if member is None:
             return
@@ -156,13 +158,27 @@ class Head:
         yield from self._opened(member, parcel, now)
         self._answers[slot] = parcel.number, member.row
 
-    def _opened(self, member: Member, parcel: Parcel, now: float) -> Iterator[Record]:
+    def _opened(self, member: Member, parcel: Parcel, now: float) -> Iterator[Entry]:
         member.heard_at = self.roster.awake.seconds
-        for record in member.take(parcel, now, self.tally):
-            yield from self._placed(member, record)
+        for entry in member.take(parcel, now, self.tally):
+            yield from self._placed(member, entry)
 
-    def _placed(self, member: Member, record: Record) -> Iterator[Record]:
-        """The record in its attempt of the run; a TICK is kept for the roll."""
+    def _placed(self, member: Member, entry: Entry) -> Iterator[Entry]:
+        """What was said, in its attempt of the run; a TICK is kept for the roll."""
+        if isinstance(entry, Record):
+            yield from self._known(member, entry)
+            return
+        attempt = self.generations.of(member.key, entry.attempt)
+        if attempt is None:
+            for record in entry.records():
+                yield from self._known(member, record)
+            return
+        for rank in entry.ranks:
+            member.note(attempt, rank)
+        self.roster.heard_at = self.roster.awake.seconds
+        yield entry if attempt == entry.attempt else replace(entry, attempt=attempt)
+
+    def _known(self, member: Member, record: Record) -> Iterator[Record]:
         attempt = self._attempt(member, record)
         if record.event is Event.TICK:
             self.machines.hear(member.name, member.host, record.values)
@@ -175,7 +191,7 @@ class Head:
             record = replace(record, attempt=attempt, values={**record.values, **expected})
         elif attempt != record.attempt:
             record = replace(record, attempt=attempt)
-        member.note(record)
+        member.note(attempt, record.rank, ended=record.event is Event.STOP)
         self.roster.heard_at = self.roster.awake.seconds
         yield record
 
@@ -259,5 +275,5 @@ class Head:
             for rank in member.unended(attempt):
                 facts = {"outcome": "died", "lost": member.host}
                 end = Record(self.run, rank, 0, now, Event.STOP, facts=facts, attempt=attempt)
-                member.note(end)
+                member.note(attempt, rank, ended=True)
                 yield end

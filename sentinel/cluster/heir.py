@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from sentinel.cluster.spool import Spool
 from sentinel.record import Event, Record
+from sentinel.sheet import Entry
 
 CHUNK_BYTES = 4 << 20
 """Of what was spooled, that is judged in one turn."""
@@ -19,7 +20,7 @@ class Heir:
         self._row = 0
         self._new: list[Record] = []
 
-    def turn(self, local: Iterable[Record]) -> list[Record]:
+    def turn(self, local: Iterable[Record]) -> list[Entry]:
         """What is to be judged now."""
         if not self.spool.bytes:
             return [*local]

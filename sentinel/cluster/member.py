@@ -11,6 +11,7 @@ from math import isfinite
 from sentinel.cluster.generations import ATTEMPTS_KEPT
 from sentinel.cluster.roll import Told
 from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.sheet import Entry, Sheet, records_of
 from sentinel.tally import Tally
 from sentinel.wire.parcel import Parcel, Reader
 
@@ -70,7 +71,7 @@ class Member:
             self.spool, self.row = card.get("spool", ""), 0
         self.changed = True
 
-    def take(self, parcel: Parcel, now: float, tally: Tally) -> list[Record]:
+    def take(self, parcel: Parcel, now: float, tally: Tally) -> list[Entry]:
         """What is new in it, with times by our clock; attempts are still the node's own."""
         self.changed = True
         self._set_clock(parcel.clock, now)
@@ -79,24 +80,30 @@ class Member:
                 refused(tally, "gap", parcel.first - self.row - 1)
                 self.beat = 0
             self.row = max(self.row, parcel.last)
-        fresh = (record for record in parcel.records if self._is_taken(record, tally))
-        return [self._timed(record, parcel.clock, tally) for record in fresh]
+        taken: list[Entry] = []
+        for entry in parcel.entries:
+            if isinstance(entry, Sheet) and self._is_new(entry, parcel.clock):
+                taken.append(self._shifted(entry))
+                continue
+            fresh = (record for record in records_of([entry]) if self._is_taken(record, tally))
+            taken += [self._timed(record, parcel.clock, tally) for record in fresh]
+        return taken
 
-    def note(self, record: Record) -> None:
-        """Remember who has spoken, and who has ended; its attempt is the run's."""
-        if record.rank == WHOLE_RUN:
+    def note(self, attempt: int, rank: int, *, ended: bool = False) -> None:
+        """Remember who has spoken, and who has ended, in that attempt of the run."""
+        if rank == WHOLE_RUN:
             return
-        known = self.ranks.get(record.attempt)
+        known = self.ranks.get(attempt)
         if known is None:
-            known = self.ranks[record.attempt] = set()
+            known = self.ranks[attempt] = set()
             for old in sorted(self.ranks)[:-2]:
                 del self.ranks[old]
             self.ended = {each for each in self.ended if each[0] in self.ranks}
-        if record.rank not in known:
-            known.add(record.rank)
+        if rank not in known:
+            known.add(rank)
             self.changed = True
-        if record.event is Event.STOP:
-            self.ended.add((record.attempt, record.rank))
+        if ended:
+            self.ended.add((attempt, rank))
             self.changed = True
 
     def unended(self, attempt: int) -> list[int]:
@@ -111,6 +118,24 @@ class Member:
         ranks = tuple(sorted(self.ranks.get(self.tick.attempt, ())))
         return Told(self.tick, self.host, ranks, age, lost)
 
+    def _is_new(self, sheet: Sheet, clock: float) -> bool:
+        """Whether nothing is wrong with any row of it; then they count as heard."""
+        senders = [(sheet.attempt, rank) for rank in sheet.ranks]
+        if not all(map(self.heard.__contains__, senders)):
+            return False
+        if max(sheet.times) > clock + FUTURE_SECONDS or self._is_far(sheet.beat):
+            return False
+        pairs = zip(sheet.sequences, senders, strict=True)
+        if any(sequence <= self.heard[sender] for sequence, sender in pairs):
+            return False
+        self.heard.update(zip(senders, sheet.sequences, strict=True))
+        self.beat = max(self.beat, sheet.beat)
+        return True
+
+    def _is_far(self, beat: int) -> bool:
+        # A head that was away for days does not know how far they came.
+        return self.beat > 0 and beat > self.beat + FUTURE_BEATS
+
     def _is_taken(self, record: Record, tally: Tally) -> bool:
         sender = record.attempt, record.rank
         if record.event is Event.START:
@@ -122,8 +147,7 @@ class Member:
             if sender not in self.heard:
                 self._forget_before(record.attempt - ATTEMPTS_KEPT)
             self.heard[sender] = record.sequence
-        # A head that was away for days does not know how far they came.
-        if self.beat and record.beat > self.beat + FUTURE_BEATS:
+        if self._is_far(record.beat):
             refused(tally, "future")
             return False
         self.beat = max(self.beat, record.beat)
@@ -153,6 +177,12 @@ class Member:
         if abs(self.skew) > FAR_SECONDS:
             time += self.skew
         return record if time == record.time else replace(record, time=time)
+
+    def _shifted(self, sheet: Sheet) -> Sheet:
+        """The sheet with its times by our clock."""
+        if abs(self.skew) <= FAR_SECONDS:
+            return sheet
+        return replace(sheet, times=tuple([time + self.skew for time in sheet.times]))
 
     def _set_clock(self, theirs: float, ours: float) -> None:
         """What a parcel was under way makes the difference too large, never too small.

@@ -26,6 +26,7 @@ from sentinel.cluster.post import HEAD_LOST_SECONDS, Post
 from sentinel.cluster.seal import Seal
 from sentinel.cluster.spool import Spool
 from sentinel.record import Record
+from sentinel.sheet import Entry
 from sentinel.tally import Tally
 from sentinel.wire.identity import Identity
 from sentinel.wire.meeting import NOWHERE, Meeting
@@ -74,15 +75,15 @@ class Nodes:
             return "post"
         return "head" if self.head is not None else "alone"
 
-    def turn(self, local: Iterable[Record]) -> list[Record]:
+    def turn(self, local: Iterable[Record]) -> list[Entry]:
         """What this agent is to judge now."""
         first = self.first()
         if first is not None:
             self._decide(first)
         if self.post is not None:
-            return self.post.turn(local)
-        records = [*local] if self.heir is None else self.heir.turn(local)
-        return records if self.head is None else self.head.turn(records)
+            return [*self.post.turn(local)]
+        entries: list[Entry] = [*local] if self.heir is None else self.heir.turn(local)
+        return entries if self.head is None else self.head.turn(entries)
 
     @property
     def due(self) -> bool:

@@ -93,13 +93,13 @@ class Post:
             return
         if not self.spool.bytes and now - self._told_at < PULSE_SECONDS:
             return
-        first, last, records = self.spool.after(self.row, self.run, PARCEL_BYTES)
+        first, last, entries = self.spool.after(self.row, self.run, PARCEL_BYTES)
         if self._tick is not None:
             told = {**self._tick.values, **self._machine}
-            records.append(replace(self._tick, values=told))
+            entries.append(replace(self._tick, values=told))
             self._machine = {}
         self._told_at = now
-        parcel = self._writer.write(records, first, last, self.clock())
+        parcel = self._writer.write(entries, first, last, self.clock())
         self.link.send(self._session, parcel)
 
     @property

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from secrets import token_hex
 
 from sentinel.record import Record
+from sentinel.sheet import Entry, gathered
 from sentinel.tally import Tally
 from sentinel.wire.parcel import alone, rows
 
@@ -45,8 +46,8 @@ class Spool:
         (self.name,) = self.connection.execute(query).fetchone()
 
     def put(self, records: Sequence[Record]) -> None:
-        """Keep these, in their order, as one row, or as few as may be."""
-        packed = alone(records)
+        """Keep these, those of each rank in their order, as one row, or as few as may be."""
+        packed = alone(gathered(records))
         if len(packed) > ROW_BYTES and len(records) > 1:
             half = len(records) // 2
             self.put(records[:half])
@@ -59,13 +60,13 @@ class Spool:
         while self.bytes > self.limit:
             self._give_up()
 
-    def after(self, row: int, run: str, most_bytes: int) -> tuple[int, int, list[Record]]:
+    def after(self, row: int, run: str, most_bytes: int) -> tuple[int, int, list[Entry]]:
         """First and last row behind `row`, and what they hold: some bytes, but one row at least.
 
-        The records are of `run`. With no row the last is less than the first.
+        The entries are of `run`. With no row the last is less than the first.
         """
         query = "select id, records from spool where id > ? order by id"
-        found: list[Record] = []
+        found: list[Entry] = []
         first, last, size = row + 1, row, 0
         for number, packed in self.connection.execute(query, (row,)):
             size += len(packed)
@@ -73,7 +74,7 @@ class Spool:
                 break
             first, last = (number if last < first else first), number
             found += rows(packed, run)
-        return first, last, found
+        return first, last, gathered(found)
 
     @property
     def last(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 _TABLES = """
 create table if not exists ring(
@@ -92,6 +92,8 @@ def connect(path: Path) -> sqlite3.Connection:
         raise NewerSchemaError(message)
     if version < SCHEMA_VERSION:
         connection.executescript(_TABLES)
+        # Only the version that packed these can read them.
+        connection.executescript("delete from input; delete from spool;")
         connection.execute(f"pragma user_version={SCHEMA_VERSION}")
     return connection
 

@@ -27,6 +27,7 @@ from sentinel.outlets.history import dated, described
 from sentinel.outlets.machine_families import machine_families
 from sentinel.outlets.silences import Quiet, plain
 from sentinel.outlets.standing import Standing, worst_rank
+from sentinel.sheet import Sheet
 from sentinel.signals import SIGNALS
 from sentinel.tally import Tally
 
@@ -71,6 +72,11 @@ class Exposition(Collector):
                 self._standing.move(incident)
             for page in verdict.told:
                 self._standing.conclude(page)
+
+    def read(self, sheet: Sheet) -> None:
+        """Take over what the ranks of that sheet say of how they are."""
+        with self._lock:
+            self._standing.read(sheet)
 
     def resume(self, incidents: Iterable[Incident], cases: Iterable[Page] = ()) -> None:
         """Show these as firing: an agent that was restarted must not read as a recovery."""

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sentinel.record import Record
+from sentinel.sheet import Entry
 from sentinel.wire.parcel import alone, rows
 from sentinel.wire.position import Position
 from sentinel.wire.ring import Cursor
@@ -23,7 +23,7 @@ class Journal:
 
     connection: sqlite3.Connection
 
-    def keep(self, records: Sequence[Record]) -> None:
+    def keep(self, records: Sequence[Entry]) -> None:
         """Keep these records of input, in their order."""
         if records:
             self.connection.execute("insert into input(records) values(?)", (alone(records),))
@@ -55,7 +55,7 @@ class Journal:
         row = self.connection.execute("select state from snapshot").fetchone()
         return None if row is None else str(row[0])
 
-    def since_snapshot(self, run: str) -> Iterator[Record]:
+    def since_snapshot(self, run: str) -> Iterator[Entry]:
         """Input of that run that is newer than the snapshot, in order."""
         found = self.connection.execute("select records from input order by id").fetchall()
         for (packed,) in found:

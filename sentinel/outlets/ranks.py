@@ -16,6 +16,7 @@ from math import nan
 from typing import NamedTuple
 
 from sentinel.record import Event, Record
+from sentinel.sheet import Sheet
 
 MOST = 65_536
 """Ranks that are followed; the first ones seen."""
@@ -92,6 +93,19 @@ class Ranks:
             if record.facts.get("outcome", "") not in WELL:
                 self.fallen[rank] = None
         self.known[rank] = known
+
+    def read(self, sheet: Sheet) -> None:
+        """Take over what that sheet says of each of its ranks."""
+        timed = sheet.names.index("step_time") if "step_time" in sheet.names else None
+        for rank, time, row in zip(sheet.ranks, sheet.times, sheet.rows, strict=True):
+            known = self.known.get(rank)
+            if known is None:
+                if len(self.known) >= MOST:
+                    continue
+                known = RankStanding()
+                self.lowest.clear()
+            seconds = known.step_time if timed is None else row[timed]
+            self.known[rank] = RankStanding(known.up, sheet.step, seconds, time)
 
     def weigh(self, record: Record) -> None:
         """Take over what a record of the run says of its ranks: who is slowest, lost, or odd."""

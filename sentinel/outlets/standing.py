@@ -18,6 +18,7 @@ from sentinel.outlets.label import label
 from sentinel.outlets.ranks import Ranks, RankStanding
 from sentinel.outlets.silences import Quiet
 from sentinel.record import WHOLE_RUN, Event, Record, Spread
+from sentinel.sheet import Sheet
 from sentinel.signals import SIGNALS, WEIGHT
 
 Key = TypeVar("Key")
@@ -141,6 +142,11 @@ class Standing:
             self._enter(record.facts.get("state", ""))
         elif record.event is Event.STOP:
             self._enter(_STATE_AFTER.get(record.facts.get("outcome", ""), ""))
+
+    def read(self, sheet: Sheet) -> None:
+        """Take over what the ranks of that sheet say of themselves."""
+        if sheet.attempt >= self.attempt:
+            self.crowd.read(sheet)
 
     def tell(self, page: Page) -> None:
         """Take over what a page says."""

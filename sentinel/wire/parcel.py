@@ -2,31 +2,40 @@
 
 Agents hand them to each other, and keep in them what they may have to read again.
 
-A step's numbers travel as one struct, its rank and the names of its values as two numbers that
-were explained once: 34 bytes, and 8 for each value. All else travels as JSON. Explanations hold for
-a whole correspondence, from a `Writer` to its one `Reader`, so parcels are read in their order.
+What ranks say of one step in the same words travels as one struct, each rank and the names of the
+values as numbers that were explained once: 22 bytes, 16 for each rank, and 8 for each value. All
+else travels as JSON, a TICK as what is new since the last one. Explanations hold for a whole
+correspondence, from a `Writer` to its one `Reader`, so parcels are read in their order.
 
     head      number of the parcel, first and last row of the spool, sender's clock in seconds, size
               of the explanations
     JSON      [[attempt, rank] of new senders, [name, ...] of new sets of names]
-    records   sender, set of names (0: JSON follows), sequence, step, beat, time; then the values,
-              or the length of the JSON and [event, values, facts]
+    entries   set of names (0: JSON follows), number of ranks, step, beat; then the senders, their
+              sequences, times and values; or sender, sequence, time, length of the JSON, and
+              [event, values, facts]
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, TypeVar
 
 from sentinel.record import Event, Record
+from sentinel.sheet import Entry, Sheet, alike, is_plain
+from sentinel.wire.news import News
 
 HEAD = struct.Struct("<IQQdI")
-RECORD = struct.Struct("<IHIqqd")
-_LENGTH = struct.Struct("<I")
+ENTRY = struct.Struct("<HIqq")
+ALONE = struct.Struct("<IIdI")
 MOST_NAMES = 4096
 """Sets of names that are explained in one correspondence; numbers under others travel as JSON."""
+
+Names = tuple[str, ...]
+Thing = TypeVar("Thing")
 
 
 class ParcelError(ValueError):
@@ -37,7 +46,6 @@ class ParcelError(ValueError):
         self.reason = reason
 
 
-_NO_FACTS: Mapping[str, str] = {}
 _DAMAGE = (
     ValueError,
     TypeError,
@@ -60,7 +68,7 @@ class Parcel:
     first: int
     last: int
     clock: float
-    records: Sequence[Record]
+    entries: Sequence[Entry]
 
 
 @dataclass
@@ -69,34 +77,49 @@ class Writer:
 
     written: int = 0
     _senders: dict[tuple[int, int], int] = field(default_factory=dict)
-    _names: dict[tuple[str, ...], int] = field(default_factory=dict)
+    _names: dict[Names, int] = field(default_factory=dict)
+    _news: News = field(default_factory=News)
 
-    def write(self, records: Sequence[Record], first: int, last: int, clock: float) -> bytes:
+    def write(self, entries: Sequence[Entry], first: int, last: int, clock: float) -> bytes:
         """The next parcel."""
         senders, names = len(self._senders), len(self._names)
-        body = b"".join(map(self._record, records))
+        body = b"".join([piece for entry in entries for piece in self._packed(entry)])
         new = [[*self._senders][senders:], [*self._names][names:]]
         told = json.dumps(new, separators=(",", ":")).encode() if any(new) else b""
         self.written += 1
         return HEAD.pack(self.written, first, last, clock, len(told)) + told + body
 
-    def _record(self, record: Record) -> bytes:
-        key = record.attempt, record.rank
-        sender = self._senders.setdefault(key, len(self._senders))
-        names = self._known(record)
-        place = sender, names, record.sequence & 0xFFFFFFFF, record.step, record.beat, record.time
-        if names:
-            numbers = record.values.values()
-            return RECORD.pack(*place) + struct.pack(f"<{len(numbers)}d", *numbers)
-        told = [record.event.value, dict(record.values), dict(record.facts)]
-        text = json.dumps(told, separators=(",", ":")).encode()
-        return RECORD.pack(*place) + _LENGTH.pack(len(text)) + text
+    def _packed(self, entry: Entry) -> Iterator[bytes]:
+        if isinstance(entry, Record) and not is_plain(entry):
+            yield self._text(entry)
+            return
+        sheet = entry if isinstance(entry, Sheet) else alike([entry])
+        if names := self._known(sheet.names):
+            yield self._table(sheet, names)
+        else:
+            yield from map(self._text, sheet.records())
 
-    def _known(self, record: Record) -> int:
-        """The number of its set of names, from 1; 0 where it has to travel as JSON."""
-        if record.event is not Event.STEP or record.facts:
-            return 0
-        names = tuple(record.values)
+    def _table(self, sheet: Sheet, names: int) -> bytes:
+        senders = [self._number(sheet.attempt, rank) for rank in sheet.ranks]
+        sequences = [sequence & 0xFFFFFFFF for sequence in sheet.sequences]
+        numbers = chain(senders, sequences, sheet.times, *sheet.rows)
+        head = ENTRY.pack(names, len(senders), sheet.step, sheet.beat)
+        return head + struct.pack(_layout(len(senders), len(sheet.names)), *numbers)
+
+    def _text(self, record: Record) -> bytes:
+        told: list[object] = [dict(record.values), dict(record.facts)]
+        if record.event is Event.TICK:
+            told = self._news.of(record)
+        text = json.dumps([record.event.value, *told], separators=(",", ":")).encode()
+        sender = self._number(record.attempt, record.rank)
+        alone = ALONE.pack(sender, record.sequence & 0xFFFFFFFF, record.time, len(text))
+        return ENTRY.pack(0, 1, record.step, record.beat) + alone + text
+
+    def _number(self, attempt: int, rank: int) -> int:
+        return self._senders.setdefault((attempt, rank), len(self._senders))
+
+    def _known(self, names: Names) -> int:
+        """The number of that set of names, from 1; 0 where it has to travel as JSON."""
         known = self._names.get(names)
         if known is None and len(self._names) < MOST_NAMES:
             known = self._names[names] = len(self._names) + 1
@@ -110,7 +133,8 @@ class Reader:
     run: str
     read: int = 0
     _senders: list[tuple[int, int]] = field(default_factory=list)
-    _names: list[tuple[tuple[str, ...], struct.Struct]] = field(default_factory=list)
+    _names: list[Names] = field(default_factory=list)
+    _news: News = field(default_factory=News)
 
     def parcel(self, data: bytes) -> Parcel:
         """The next parcel. Raises ParcelError for one that is not the next, or not a parcel."""
@@ -118,60 +142,90 @@ class Reader:
             number, first, last, clock, size = HEAD.unpack_from(data)
             if number == self.read + 1:
                 self._learn(data[HEAD.size : HEAD.size + size])
-                records = list(self._records(data, HEAD.size + size))
+                entries = list(self._entries(data, HEAD.size + size))
         except _DAMAGE as error:
             raise ParcelError("damaged", f"{type(error).__name__} in a parcel.") from error
         if number != self.read + 1:
             reason = "repeated" if number <= self.read else "gap"
             raise ParcelError(reason, f"Parcel {number} came after {self.read}.")
         self.read = number
-        return Parcel(number, first, last, clock, records)
+        return Parcel(number, first, last, clock, entries)
 
     def _learn(self, told: bytes) -> None:
         senders, sets = json.loads(told) if told else ((), ())
         self._senders += [(int(attempt), int(rank)) for attempt, rank in senders]
-        for names in sets:
-            self._names.append((tuple(map(str, names)), struct.Struct(f"<{len(names)}d")))
+        self._names += [_distinct(map(str, names)) for names in sets]
 
-    def _records(self, data: bytes, at: int) -> Iterator[Record]:
+    def _entries(self, data: bytes, at: int) -> Iterator[Entry]:
         while at < len(data):
-            sender, names, sequence, step, beat, time = RECORD.unpack_from(data, at)
-            attempt, rank = self._senders[sender]
-            at += RECORD.size
+            names, count, step, beat = ENTRY.unpack_from(data, at)
+            at += ENTRY.size
             if names:
-                keys, numbers = self._names[names - 1]
-                event, facts = Event.STEP, _NO_FACTS
-                values = dict(zip(keys, numbers.unpack_from(data, at), strict=True))
-                at += numbers.size
+                layout = _layout(count, len(self._names[names - 1]))
+                numbers = struct.unpack_from(layout, data, at)
+                at += struct.calcsize(layout)
+                yield self._sheet(self._names[names - 1], count, step, beat, numbers)
             else:
-                (size,) = _LENGTH.unpack_from(data, at)
-                at += _LENGTH.size + size
-                event, values, facts = _told(data[at - size : at])
-            yield Record(
-                run=self.run,
-                rank=rank,
-                step=step,
-                time=time,
-                event=event,
-                values=values,
-                facts=facts,
-                attempt=attempt,
-                beat=beat,
-                sequence=sequence,
-            )
+                sender, sequence, time, size = ALONE.unpack_from(data, at)
+                at += ALONE.size + size
+                yield self._record(data[at - size : at], step, beat, (sender, sequence, time))
+
+    def _sheet(
+        self, names: Names, count: int, step: int, beat: int, numbers: Sequence[Any]
+    ) -> Entry:
+        senders = [self._senders[number] for number in numbers[:count]]
+        (attempt,) = {attempt for attempt, _ in senders}
+        starts = [3 * count + at * len(names) for at in range(count)]
+        sheet = Sheet(
+            run=self.run,
+            attempt=attempt,
+            step=step,
+            beat=beat,
+            names=names,
+            ranks=_distinct(rank for _, rank in senders),
+            times=tuple(numbers[2 * count : 3 * count]),
+            sequences=tuple(numbers[count : 2 * count]),
+            rows=tuple([tuple(numbers[at : at + len(names)]) for at in starts]),
+        )
+        return sheet if count > 1 else next(sheet.records())
+
+    def _record(self, text: bytes, step: int, beat: int, head: tuple[int, int, float]) -> Record:
+        word, *told = json.loads(text)
+        sender, sequence, time = head
+        attempt, rank = self._senders[sender]
+        event = Event(word)
+        values, facts = self._news.taken(*told) if event is Event.TICK else told
+        return Record(
+            run=self.run,
+            rank=rank,
+            step=step,
+            time=time,
+            event=event,
+            values={str(name): float(value) for name, value in values.items()},
+            facts={str(name): str(fact) for name, fact in facts.items()},
+            attempt=attempt,
+            beat=beat,
+            sequence=sequence,
+        )
 
 
-def _told(text: bytes) -> tuple[Event, dict[str, float], Mapping[str, str]]:
-    event, values, facts = json.loads(text)
-    numbers = {str(name): float(value) for name, value in values.items()}
-    return Event(event), numbers, {str(name): str(fact) for name, fact in facts.items()}
+def _layout(ranks: int, names: int) -> str:
+    """Senders and sequences, then times and values."""
+    return f"<{2 * ranks}I{ranks * (1 + names)}d"
 
 
-def alone(records: Sequence[Record]) -> bytes:
-    """These records as a parcel that stands for itself."""
-    return Writer().write(records, 0, 0, 0.0)
+def _distinct(things: Iterable[Thing]) -> tuple[Thing, ...]:
+    told = tuple(things)
+    if len({*told}) < len(told):
+        raise ValueError("It is told twice.")
+    return told
 
 
-def rows(data: bytes, run: str) -> Sequence[Record]:
-    """The records of a parcel that stands for itself, as `alone` wrote it. Raises ParcelError."""
-    return Reader(run).parcel(data).records
+def alone(entries: Sequence[Entry]) -> bytes:
+    """These entries as a parcel that stands for itself."""
+    return Writer().write(entries, 0, 0, 0.0)
+
+
+def rows(data: bytes, run: str) -> Sequence[Entry]:
+    """What is in a parcel that stands for itself, as `alone` wrote it. Raises ParcelError."""
+    return Reader(run).parcel(data).entries
