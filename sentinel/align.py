@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from sentinel.about import About, gathers_no_more, is_told_elsewhere
 from sentinel.combine import combine, placed
-from sentinel.moment import Moment, Past, Place
+from sentinel.moment import Moment, Past, Place, without
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.said import Said
 from sentinel.sheet import Entry, Sheet
@@ -133,6 +133,9 @@ class Aligner:
             self._forget(record.attempt)
             yield replace(record, rank=WHOLE_RUN)
         self.started.add(record.rank)
+        if record.rank in self.beats:
+            # What it said was gathered, and now its own node's agent tells all of it.
+            self.moments = without(record.rank, self.moments)
         self.last_word = None
         # A command that failed before any rank began was told of in this rank's name.
         self.ended.pop(record.rank, None)

@@ -39,6 +39,14 @@ class Moment:
         else:
             self._read(entry, spoken)
 
+    def forget(self, rank: int) -> None:
+        """Leave out all that this rank said."""
+        self.heard.discard(rank)
+        self.said.pop(rank, None)
+        for table in self.tables:
+            table.rows.pop(rank, None)
+        self.tables = [table for table in self.tables if table.rows]
+
     def _hear(self, record: Record, spoken: Dialect) -> None:
         if record.rank in self.heard and record.rank not in self.said:
             (table,) = (each for each in self.tables if record.rank in each.rows)
@@ -80,6 +88,13 @@ def _alike(one: Table, other: Table) -> bool:
     """Whether rows of the one may stand in the other."""
     alike = one.names == other.names and one.logged_as == other.logged_as
     return alike and one.last.step == other.last.step
+
+
+def without(rank: int, moments: dict[Place, Moment]) -> dict[Place, Moment]:
+    """These moments, without all that one rank said; of those that others spoke of as well."""
+    for moment in moments.values():
+        moment.forget(rank)
+    return {place: moment for place, moment in moments.items() if moment.heard}
 
 
 @dataclass(slots=True)

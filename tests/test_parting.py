@@ -13,6 +13,8 @@ LEFT = "off: timed out: rank 3 did not come"
 class Run:
     """Four ranks on two nodes, of which rank 0 gathers those of the other."""
 
+    weight = 1.0
+
     def __init__(self):
         self.aligner, self.now, self.made = Aligner(), 100.0, []
         for rank in range(4):
@@ -30,7 +32,7 @@ class Run:
 
     def steps(self, step, ranks):
         for rank in ranks:
-            self.say(rank, Event.STEP, step, loss=float(rank))
+            self.say(rank, Event.STEP, step, loss=float(rank), weight=self.weight)
 
     def wait(self, seconds, state="running"):
         for _ in range(int(seconds * 2)):
@@ -105,11 +107,18 @@ def test_the_run_ends_with_those_that_are_known(run, outcome):
     assert (end.facts["outcome"], end.facts["ranks"]) == (outcome, "0,1")
 
 
-def test_what_was_heard_from_both_is_told_once(run):
-    """The ring of a rank holds what was gathered as well."""
+@pytest.mark.parametrize("weight", [1.0, 3.0])
+def test_what_was_heard_from_both_counts_once(run, weight):
+    """The ring of a rank holds what was gathered as well, of steps that are still open too."""
+    run.weight = weight
+    run.steps(6, (0, 2))
+    run.steps(7, (2,))
     run.part()
-    run.steps(6, (0, 1))
-    run.come(2, 3, until=6)
+    run.steps(6, (1,))
+    run.steps(7, (0, 1))
+    run.come(2, 3, until=7)
     run.wait(20.0)
 
-    assert run.told == [(step, 4) for step in range(1, 7)]
+    assert run.told == [(step, 4) for step in range(1, 8)]
+    steps = [record for record in run.made if record.event is Event.STEP]
+    assert [record.values["loss"] for record in steps] == [1.5] * 7
