@@ -1,0 +1,43 @@
+"""A training whose ranks hand their records over by `aggregate="collective"`, and may cease to.
+
+Takes the path of a plan, as `jobs.Job` writes it; `GATHERED` tells what else it is to do.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+from gates import wait_at
+from truth import loss, number_of, weight
+
+import sentinel
+from sentinel.hook import collective, departed, quorum
+
+TOLD = json.loads(os.environ["GATHERED"])
+for name, value in TOLD["constants"].items():
+    for module in (collective, departed, quorum):
+        if hasattr(module, name):
+            setattr(module, name, value)
+
+
+def train(plan, folder, rank):
+    dist.init_process_group("gloo")
+    for step in range(1, plan["steps"] + 1):
+        sentinel.log({"loss": loss(rank, step)}, step=step, weight=weight(rank, step))
+        wait_at(plan, folder, rank, step)
+
+
+def watched(plan, rank):
+    """The training, watched, but on ranks that are to be without sentinel."""
+    if rank in TOLD["without"]:
+        return train
+    return sentinel.monitor(run=plan["name"], aggregate="collective")(train)
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[-1])
+    plan, rank = json.loads(path.read_text()), number_of(os.environ)
+    (path.parent / f"pid-{rank}").write_text(str(os.getpid()))
+    watched(plan, rank)(plan, path.parent, rank)
