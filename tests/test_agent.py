@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from ranks import ranks
@@ -11,6 +13,7 @@ from ranks import ranks
 from sentinel.agent import Agent
 from sentinel.diagnosis import seen
 from sentinel.outlets.database import connect
+from sentinel.record import Event
 from sentinel.settings import load
 from sentinel.wire.places import run_dir
 
@@ -54,6 +57,47 @@ def test_a_turn_that_could_not_be_stored_is_judged_again_by_the_next_agent(monke
         monkeypatch.setattr(second, "_over", lambda: second.source.attempt == 1)
         second.serve()
         assert queued() > 0
+
+
+class Held:
+    """A head that would wait for another node to speak before it tells why a rank fell."""
+
+    final = due = over = False
+    hub = SimpleNamespace(stop=lambda: None)
+
+    def turn(self, records):
+        fall = {} if self.final else {"fall": "open"}
+        return [
+            replace(record, facts={**record.facts, **fall})
+            if record.event is Event.TICK
+            else record
+            for record in records
+        ]
+
+    def keep(self):
+        pass
+
+    kept = keep
+
+
+def test_what_waits_for_other_nodes_is_told_by_an_agent_that_is_ended(monkeypatch):
+    with ranks() as begin:
+        begin(0, world=1, steps=20, ending="exception")
+        ended = agent()
+        ended.nodes.head = Held()
+        monkeypatch.setattr(ended.nodes, "_decide", lambda _: None)
+        seen_by_turns = []
+
+        def after_some_turns():
+            seen_by_turns.append(queued())
+            if len(seen_by_turns) == 4:
+                ended.stopping.set()
+
+        monkeypatch.setattr(ended, "_over", after_some_turns)
+        ended.serve()
+
+        assert seen_by_turns == [0] * 4
+        assert queued() == 1
 
 
 def test_a_database_that_is_in_use_is_not_set_aside(monkeypatch):

@@ -76,6 +76,28 @@ def test_a_node_that_dies_and_takes_the_others_along_is_one_page(loopback, peopl
     assert len(told.taken) == 1
 
 
+@pytest.mark.nodes
+def test_where_the_heads_node_takes_the_others_along_its_deputy_tells_of_both(
+    loopback, people, tmp_path
+):
+    hosts = loopback.of(2)
+    told = people(hosts[1])
+    job = Job(tmp_path / "job", hosts, 60, gates=[20, 60], script="ddp_ranks.py").start()
+    head, deputy = Judged(hosts[0]), Judged(hosts[1])
+    job.at(20)
+    head.heard(10)
+    until(lambda: deputy.metrics().get("sentinel_link_up"), PATIENCE, deputy.log)
+    hosts[0].kill()
+    job.open(20)
+    assert job.launchers[hosts[1]].wait(PATIENCE) != 0
+    until(lambda: told.taken, PATIENCE, deputy.log)
+    (page,) = deputy.pages()
+    assert page.incident.key.detector == "node_lost"
+    assert "raised" in page.incident.finding.evidence["first_to_fall"]
+    deputy.over()
+    assert len(told.taken) == 1
+
+
 # Its successor has ten seconds, most of which a busy machine takes to load torch.
 @pytest.mark.nodes
 def test_an_agent_that_is_killed_is_started_again_and_nothing_is_lost_or_told(
