@@ -38,6 +38,8 @@ from sentinel.wire.ring import RingReader
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
+SHARED_POLL_SECONDS = 0.2
+"""Where ranks are on several nodes: what is said there comes no more often."""
 SNAPSHOT_SECONDS = 30.0
 """Between two; what was read since is kept as it came, and judged again by the next agent."""
 FIRST_RANK_SECONDS = 120.0
@@ -153,7 +155,8 @@ class Agent:
         try:
             while not self.stopping.is_set() and not self._over():
                 self.turn()
-                self.stopping.wait(POLL_SECONDS)
+                shared = self.nodes.role in ("head", "post")
+                self.stopping.wait(SHARED_POLL_SECONDS if shared else POLL_SECONDS)
             self._last_turn()
             # After a turn that failed, memory holds what was never stored: that is not kept.
             with database.transaction(self.connection):

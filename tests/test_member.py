@@ -98,7 +98,7 @@ def test_what_was_heard_survives_the_head(member, tally, tmp_path):
         member.note(record.attempt, record.rank)
     member.note(0, 3, ended=True)
     store(connection, member)
-    assert not member.changed
+    assert not member.due
 
     again = stored(connection)["b/r"]
 

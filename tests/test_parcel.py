@@ -188,6 +188,8 @@ def test_garbage_is_refused_and_never_anything_worse(garbage):
         "[[[0,0]],[7]]",
         "[" * 100_000,
         f"[[[{'9' * 5000},0]],[]]",
+        f"[[[0,{1 << 63}]],[]]",
+        "[[[0,1.5]],[]]",
     ],
 )
 def test_explanations_that_are_none_are_refused(told):

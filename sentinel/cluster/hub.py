@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.2
 PAUSE_SECONDS = 5.0
 """Until the store is tried again that could not be hosted, or failed."""
 FAREWELL_SECONDS = 1.0

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
+from struct import Struct
 
 from sentinel.cluster.generations import ATTEMPTS_KEPT
 from sentinel.cluster.roll import Told
@@ -20,6 +21,9 @@ FAR_SECONDS = 5.0
 FUTURE_SECONDS = 60.0
 FUTURE_BEATS = 1_000_000
 """How far ahead of its own node's clock, and of all that was heard, a record may be."""
+
+_HEARD = Struct("<qqI")
+"""Attempt, rank, and the number of its newest word."""
 
 Sender = tuple[int, int]
 """An attempt as the node counts it, and a rank."""
@@ -57,19 +61,26 @@ class Member:
     ended: set[Sender] = field(default_factory=set)
     """Attempts of the run and ranks of which the end is known."""
     changed: bool = True
-    """What is stored of it is older than this."""
+    """How far it was heard is stored as it was before."""
+    altered: bool = True
+    """All else is."""
 
     @property
     def key(self) -> str:
         """What its own attempts are known by."""
         return f"{self.name}#{self.life}" if self.life else self.name
 
+    @property
+    def due(self) -> bool:
+        """Whether there is anything to store."""
+        return self.changed or self.altered
+
     def begin(self, slot: int, card: Mapping[str, str], run: str) -> None:
         """A new correspondence: with the same spool, the rows go on; with another, the words do."""
         self.slot, self.host, self.reader, self.beat = slot, card.get("host", ""), Reader(run), 0
         if card.get("spool", "") != self.spool:
             self.spool, self.row = card.get("spool", ""), 0
-        self.changed = True
+        self.altered = True
 
     def take(self, parcel: Parcel, now: float, tally: Tally) -> list[Entry]:
         """What is new in it, with times by our clock; attempts are still the node's own."""
@@ -101,10 +112,10 @@ class Member:
             self.ended = {each for each in self.ended if each[0] in self.ranks}
         if rank not in known:
             known.add(rank)
-            self.changed = True
+            self.altered = True
         if ended:
             self.ended.add((attempt, rank))
-            self.changed = True
+            self.altered = True
 
     def unended(self, attempt: int) -> list[int]:
         """Its ranks in that attempt of the run that have not said how they ended."""
@@ -157,6 +168,7 @@ class Member:
         """A rank begins: what began at another time is no repetition, whatever its numbers say."""
         known = self.started.get(sender, began)
         self.started[sender] = began
+        self.altered = True
         if known != began:
             self.life += 1
             self.started = {sender: began}
@@ -206,40 +218,51 @@ def refused(tally: Tally, reason: str, count: int = 1) -> None:
 
 def stored(connection: sqlite3.Connection) -> dict[str, Member]:
     """The nodes that were heard of before, by name."""
-    rows = connection.execute("select name, spool, row, heard from node")
-    return {name: _read(name, spool, row, text) for name, spool, row, text in rows}
+    rows = connection.execute("select name, spool, row, heard, told from node")
+    return {name: _read(name, spool, row, heard, told) for name, spool, row, heard, told in rows}
 
 
 def store(connection: sqlite3.Connection, member: Member) -> None:
     """Keep how far it was heard, and who has spoken and ended."""
-    ranks = {attempt: sorted(ranks) for attempt, ranks in member.ranks.items()}
-    ended = sorted(each for each in member.ended if each[0] in member.ranks)
-    told = {
-        "host": member.host,
-        "heard": [*member.heard.items()],
-        "started": [*member.started.items()],
-        "life": member.life,
-        "ranks": ranks,
-        "ended": ended,
-    }
-    connection.execute(
-        "insert or replace into node(name, spool, row, heard) values(?, ?, ?, ?)",
-        (member.name, member.spool, member.row, json.dumps(told)),
+    heard = b"".join([_HEARD.pack(*sender, number) for sender, number in member.heard.items()])
+    if member.altered:
+        connection.execute(
+            "insert or replace into node(name, spool, row, heard, told) values(?, ?, ?, ?, ?)",
+            (member.name, member.spool, member.row, heard, _told(member)),
+        )
+    else:
+        # With each parcel, and there are many.
+        connection.execute(
+            "update node set row = ?, heard = ? where name = ?", (member.row, heard, member.name)
+        )
+    member.changed = member.altered = False
+
+
+def _told(member: Member) -> str:
+    return json.dumps(
+        {
+            "host": member.host,
+            "started": [*member.started.items()],
+            "life": member.life,
+            "ranks": {attempt: sorted(ranks) for attempt, ranks in member.ranks.items()},
+            "ended": sorted(each for each in member.ended if each[0] in member.ranks),
+        }
     )
-    member.changed = False
 
 
-def _read(name: str, spool: str, row: int, text: str) -> Member:
+def _read(name: str, spool: str, row: int, heard: bytes, text: str) -> Member:
     told = json.loads(text)
+    numbers = _HEARD.iter_unpack(heard)
     return Member(
         name,
         told["host"],
         spool=spool,
         row=row,
-        heard={(attempt, rank): number for (attempt, rank), number in told["heard"]},
+        heard={(attempt, rank): number for attempt, rank, number in numbers},
         started={(attempt, rank): began for (attempt, rank), began in told["started"]},
         life=told["life"],
         ranks={int(attempt): set(ranks) for attempt, ranks in told["ranks"].items()},
         ended={(attempt, rank) for attempt, rank in told["ended"]},
         changed=False,
+        altered=False,
     )

@@ -55,13 +55,13 @@ class Roster:
     def keep(self) -> None:
         """Store what changed, within the caller's transaction."""
         for member in self.known.values():
-            if member.changed:
+            if member.due:
                 store(self.connection, member)
 
     @property
     def due(self) -> bool:
         """Whether there is anything to store."""
-        return any(member.changed for member in self.known.values())
+        return any(member.due for member in self.known.values())
 
     def present(self, attempt: int) -> Iterator[Member]:
         """Our node, and all that correspond with us, or have ranks in that attempt.

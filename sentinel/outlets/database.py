@@ -65,7 +65,8 @@ create table if not exists request(
 create table if not exists spool(
     id integer primary key autoincrement, number integer not null, records blob not null);
 create table if not exists node(
-    name text primary key, spool text not null, row integer not null, heard text not null);
+    name text primary key, spool text not null, row integer not null, heard blob not null,
+    told text not null);
 create table if not exists cluster(
     key text primary key, value text not null);
 create index if not exists outbox_due on outbox(state, next_at);
@@ -74,6 +75,9 @@ create index if not exists outbox_due on outbox(state, next_at);
 
 class NewerSchemaError(RuntimeError):
     """The file was written by a later version of sentinel."""
+
+
+_PACKED = ("input", "spool", "node")
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -91,9 +95,9 @@ def connect(path: Path) -> sqlite3.Connection:
         message = f"{path} has schema {version}, this sentinel knows {SCHEMA_VERSION}: upgrade it."
         raise NewerSchemaError(message)
     if version < SCHEMA_VERSION:
-        connection.executescript(_TABLES)
         # Only the version that packed these can read them.
-        connection.executescript("delete from input; delete from spool;")
+        connection.executescript("".join(f"drop table if exists {name};" for name in _PACKED))
+        connection.executescript(_TABLES)
         connection.execute(f"pragma user_version={SCHEMA_VERSION}")
     return connection
 

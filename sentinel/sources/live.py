@@ -29,7 +29,7 @@ from sentinel.wire.ring import Cursor, RingError, RingReader
 TICK_SECONDS = 0.5
 DOUBT_SECONDS = 5.0
 SCAN_SECONDS = 0.25
-"""How often new rings are looked for."""
+"""How often new rings are looked for, and whether the processes of the known ones still run."""
 
 
 @dataclass
@@ -56,14 +56,15 @@ class LiveSource:
     def poll(self) -> list[Record]:
         """Everything new since the last call, in the order of each ring; never waits."""
         now = self.clock()
-        if now - self.scanned >= SCAN_SECONDS or now < self.scanned:
+        looks = now - self.scanned >= SCAN_SECONDS or now < self.scanned
+        if looks:
             self.scanned = now
             self._scan(now)
             self.launched.look()
         records: list[Record] = []
         for rank in self.ranks.values():
             if not rank.ended:
-                records.extend(self._drain(rank, now))
+                records.extend(self._drain(rank, now, looks=looks))
         ending = [*self._launcher(now)]
         records.extend(ending)
         # Told with what it means: an agent that lingers for no time leaves right after it.
@@ -156,9 +157,9 @@ class LiveSource:
             return Rank(reader, unpacker, Cursor(0, 0), header, moved)
         return Rank(reader, unpacker, known.cursor, header, moved, known.outcome, known.ended_at)
 
-    def _drain(self, rank: Rank, now: float) -> Iterator[Record]:
+    def _drain(self, rank: Rank, now: float, *, looks: bool) -> Iterator[Record]:
         # Asked before reading: whatever a dead process wrote is then surely seen.
-        alive = rank.header.process.alive()
+        alive = not looks or rank.header.process.alive()
         header = rank.reader.header()
         # A hook that is off takes no steps that we could see, which is no standstill.
         if header.last_beat != rank.header.last_beat or header.errors >= ERRORS_BEFORE_OFF:

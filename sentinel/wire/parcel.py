@@ -153,7 +153,7 @@ class Reader:
 
     def _learn(self, told: bytes) -> None:
         senders, sets = json.loads(told) if told else ((), ())
-        self._senders += [(int(attempt), int(rank)) for attempt, rank in senders]
+        self._senders += [(_short(attempt), _short(rank)) for attempt, rank in senders]
         self._names += [_distinct(map(str, names)) for names in sets]
 
     def _entries(self, data: bytes, at: int) -> Iterator[Entry]:
@@ -212,6 +212,13 @@ class Reader:
 def _layout(ranks: int, names: int) -> str:
     """Senders and sequences, then times and values."""
     return f"<{2 * ranks}I{ranks * (1 + names)}d"
+
+
+def _short(told: object) -> int:
+    """A number of 64 bits."""
+    if not isinstance(told, int) or told.bit_length() > 63:
+        raise ValueError("It is no attempt, and no rank.")
+    return told
 
 
 def _distinct(things: Iterable[Thing]) -> tuple[Thing, ...]:
