@@ -177,10 +177,14 @@ class Agent:
         self.nodes.kept()
 
     def _last_turn(self) -> None:
-        """Tell what waits for other nodes to speak: whoever ends us may end them as well."""
+        """Tell what waits for others to speak, or to come: whoever ends us may end them as well."""
+        waits = self.source.regrouping.waiting
+        if self.nodes.head is None and not waits:
+            return
         if self.nodes.head is not None:
-            self.nodes.head.final, self.source.ticked = True, 0.0
-            self.turn()
+            self.nodes.head.final = True
+        self.source.regrouping.final, self.source.ticked = True, 0.0
+        self.turn()
 
     def _commit(self, read: list[Record], records: list[Entry]) -> None:
         """Judge these records, and store what came of it with how far all was read."""

@@ -16,6 +16,9 @@ AT_ONCE_SECONDS = 5.0
 """Ranks whose last step came no later than this after the last word of a node wait for its
 ranks."""
 
+FRESH_SECONDS = 5.0
+"""For which a node that is not heard is believed that its ranks may come back."""
+
 SPOKEN_SECONDS = 1.0
 """What is heard of a node so long after a rank fell, the node said after it."""
 
@@ -151,6 +154,9 @@ def _fallen(told: Sequence[Told]) -> dict[str, str]:
     facts = {name: fact for name, fact in first.items() if name not in _BEHIND}
     for name in ("gone", "failed"):
         facts[name] = ",".join(str(rank) for each in order for rank in _ranks(name, each))
+    fallen = [each for each in told if "cause" in each.tick.facts]
+    if any("regroup" not in each.tick.facts or each.age > FRESH_SECONDS for each in fallen):
+        facts.pop("regroup", None)
     if order[0].fell >= 0.0:
         facts["fell_ago"] = f"{order[0].fell:.3f}"
     if any(each.tick.facts.get("launcher") == "running" for each in told if not each.lost):

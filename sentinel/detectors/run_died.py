@@ -4,7 +4,8 @@ Formula
     Finding    = a rank ended without writing its STOP, and none had failed by its own word before;
                  told once none is left, or `settle` seconds later; with several nodes, once all
                  others have spoken since, and not where one that is lost explains it: then
-                 `node_lost` tells of both
+                 `node_lost` tells of both; of an elastic launcher that lives, whose ranks are all
+                 gone at once, if they do not come back, or if it says that they had failed
 
 Units
     `ranks_gone`: ranks of the current attempt whose process no longer exists. `settle`: seconds.
@@ -47,7 +48,7 @@ class RunDied:
         if record.facts.get("cause") != "died":
             self._since = None
             return Calm()
-        if record.facts.get("fall"):
+        if record.facts.get("fall") or record.facts.get("regroup"):
             return None
         left = int(record.values["ranks_running"])
         self._since = record.time if self._since is None else self._since

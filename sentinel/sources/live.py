@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sentinel.record import Event, Record
 from sentinel.sources.launched import Launched
+from sentinel.sources.regrouping import Regrouping
 from sentinel.sources.roll_call import Rank, firsthand, roll_call
 from sentinel.tally import Tally
 from sentinel.wire.identity import Identity
@@ -52,6 +53,7 @@ class LiveSource:
 
     def __post_init__(self) -> None:
         self.launched = Launched(self.run)
+        self.regrouping = Regrouping()
 
     def poll(self) -> list[Record]:
         """Everything new since the last call, in the order of each ring; never waits."""
@@ -102,7 +104,7 @@ class LiveSource:
     @property
     def ended(self) -> bool:
         """Whether every rank of the newest attempt has ended, and the command that began them."""
-        if self.launched.running:
+        if self.launched.running or self.regrouping.waiting:
             return False
         current = self._current()
         alone = self.launched.alone([*self.ranks.values()])
@@ -132,6 +134,7 @@ class LiveSource:
                 continue
             try:
                 self.ranks[path] = self._open(path, now)
+                self.regrouping.meet(self.ranks[path])
             except RingError:
                 self._doubt(path, now)
 
@@ -233,6 +236,7 @@ class LiveSource:
         """What the source itself has to say: how the ranks are, and, when news, the machine."""
         current = self._current()
         told = self.launched.told_of(roll_call(self.run, current, now), current)
+        told = self.regrouping.told_of(told, current, now)
         return replace(told, values={**told.values, **self.machine()})
 
 

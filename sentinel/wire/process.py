@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-_STATE, _STARTED = 0, 19
-"""Places in /proc/<pid>/stat, counted after the command name (fields 3 and 22 of proc(5))."""
+_STATE, _PARENT, _STARTED = 0, 1, 19
+"""Places in /proc/<pid>/stat, counted after the command name (fields 3, 4 and 22 of proc(5))."""
 
 LONGEST = 4096
 """Bytes of that file; a kernel that knows of 52 numbers writes a quarter of it at most."""
@@ -38,6 +38,11 @@ class Process:
         """The process that has that number now, or None where there is none."""
         fields = _stat(pid)
         return Process(pid, int(fields[_STARTED])) if fields else None
+
+    def parent(self) -> Process | None:
+        """The process that began it, or has taken it over; None where it is gone itself."""
+        fields = _stat(self.pid)
+        return Process.of(int(fields[_PARENT])) if fields else None
 
     def stopped(self) -> bool:
         """Whether it is held by a stop signal or a debugger (states T and t of proc(5))."""
