@@ -15,12 +15,17 @@ from truth import loss
 
 import sentinel
 
+KEPT = []
+"""A net that dies right behind a collective may hang: torch joins gloo's threads while it holds the
+interpreter's lock, for which one of them may still wait to let go of a tensor."""
+
 
 def train(plan, folder):
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
     net = DistributedDataParallel(torch.nn.Linear(4, 1))
+    KEPT.append(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     for step in range(1, plan["steps"] + 1):
         out = net(torch.randn(8, 4)).mean()

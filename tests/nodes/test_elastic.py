@@ -1,10 +1,10 @@
-"""An elastic run goes from 4 ranks to 2 and back, and rank 0 to another node: it is one run."""
+"""An elastic run goes on with the ranks that it has, wherever rank 0 is: it is one run."""
 
 from __future__ import annotations
 
 import pytest
 from hosts import HERE, PATIENCE
-from jobs import free_port
+from jobs import Job, free_port
 from judged import Judged
 from ranks import until
 from truth import mean, spread
@@ -54,6 +54,20 @@ def sizes(steps):
     return [most[attempt] for attempt in sorted(most)]
 
 
+def exact(steps, sizes):
+    """Each attempt takes step after step; those that all its ranks told of are right to the bit."""
+    for attempt, every in enumerate(sizes):
+        own = [record for record in steps if record.attempt == attempt]
+        first = own[0].step
+        assert [record.step for record in own] == [*range(first, first + len(own))]
+        whole = [record for record in own if record.spread["loss"].count == every]
+        assert len(whole) >= STEPS
+        for record in whole:
+            heard = [*range(every)]
+            assert record.values["loss"] == mean(heard, record.step, weighted=False)
+            assert record.spread["loss"].std == spread(heard, record.step)["std"]
+
+
 @pytest.mark.parametrize("back", [1, 2], ids=["the same node", "another node"])
 def test_ranks_that_leave_and_come_back_are_one_run(loopback, tmp_path, back):
     """Rank 0 comes back on a node that was a post, or on one that never heard of the head."""
@@ -82,12 +96,38 @@ def test_ranks_that_leave_and_come_back_are_one_run(loopback, tmp_path, back):
     reach(4, 2, 4)
     job.end()
 
-    head.over()
-    for record in head.steps():
-        every = (4, 2, 4)[record.attempt]
-        # Ranks leave one after the other.
-        if record.spread["loss"].count == every:
-            heard = [*range(every)]
-            assert record.values["loss"] == mean(heard, record.step, weighted=False)
-            assert record.spread["loss"].std == spread(heard, record.step)["std"]
+    exact(head.over().steps(), (4, 2, 4))
     assert not OF_NODES & {each["detector"] for each in head.incidents()}
+
+
+@pytest.mark.nodes
+def test_torchrun_goes_on_without_a_node_that_is_lost_and_takes_it_back_as_one_run(
+    cluster, people, tmp_path
+):
+    hosts = cluster.of(2)
+    told = people(hosts[0])
+    for host in hosts:
+        # Else a launcher that is new to a job waits in vain for what was said before it came.
+        host.settings["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    folder = tmp_path / "job"
+    job = Job(folder, hosts, 0, ranks=1, kind="elastic", script="elastic_ranks.py").start()
+    head = Judged(hosts[0])
+
+    def reach(*wanted):
+        def reached():
+            steps = head.steps()
+            newest = [record for record in steps if record.attempt == len(wanted) - 1]
+            return sizes(steps) == [*wanted] and len(newest) >= 2 * STEPS
+
+        until(reached, PATIENCE, head.log)
+
+    reach(2)
+    hosts[1].kill()
+    reach(2, 1)
+    job.begin(hosts[1])
+    reach(2, 1, 2)
+    (folder / "stop").touch()
+    assert job.codes() == [0, 0], [host.said for host in hosts]
+    exact(head.over().steps(), (2, 1, 2))
+    assert {each["detector"] for each in head.incidents()} & OF_NODES <= {"node_lost"}
+    assert len(told.taken) == len(head.pages())
