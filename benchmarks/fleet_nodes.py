@@ -106,13 +106,13 @@ class Node:
         self.board.leave({self.box: b"", self.ack: b"", hello: body})
 
     def exchange(self) -> None:
-        """Look for the answer; once it is there, leave all that waits."""
-        (message,) = self.board.read([self.ack])
-        if message:
-            body = self.seal.open(f"{self.ack}/{self.birth}", message)
-            self.answered = ANSWER.unpack(body)[0]
+        """Look for the answer that is awaited; once it is there, leave all that waits."""
+        if self.answered < self.sent:
+            self.look()
         now = time.time()
         if self.answered == self.sent and (self.waiting or now - self.told_at >= PULSE_SECONDS):
+            # A link looks once more before it leaves anything.
+            self.look()
             records, self.waiting = self.waiting, []
             last = self.row + bool(records)
             data = self.writer.write([*gathered(records), self.tick(now)], self.row + 1, last, now)
@@ -120,6 +120,13 @@ class Node:
             message = self.seal.close(f"{self.box}/{self.birth}", data)
             self.bytes += len(message)
             self.board.leave({self.box: message})
+
+    def look(self) -> None:
+        """Take up the head's newest word."""
+        message = self.board.peek(self.ack)
+        if message:
+            body = self.seal.open(f"{self.ack}/{self.birth}", message)
+            self.answered = ANSWER.unpack(body)[0]
 
     def start(self, now: float) -> None:
         sizes = {"world_size": float(self.plan.world), "local_world_size": float(self.plan.local)}

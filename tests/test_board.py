@@ -37,6 +37,19 @@ def test_what_one_leaves_the_other_reads(shared):
     assert theirs.read(["a"]) == ours.read(["a"]) == [b"x" * (1 << 20)]
 
 
+def test_a_peek_tells_what_is_there_and_leaves_it_so(shared):
+    board, port = shared
+    board.leave({"seen": b"\0\xff", "blank": b""})
+
+    for _ in range(2):
+        assert [stranger(port).peek(key) for key in ("seen", "blank", "none")] == [
+            b"\0\xff",
+            b"",
+            None,
+        ]
+    assert not board.has("none")
+
+
 def test_nothing_is_left_or_removed_where_nothing_is_told(shared):
     board, _ = shared
     board.leave({})

@@ -22,6 +22,7 @@ PATIENCE = timedelta(seconds=5)
 KNOCK_SECONDS = 1.0
 """How long we wait for anybody to answer at an address, before torch tries."""
 _BACKLOG = 4096
+_NOBODYS = "nobody leaves this"
 
 
 class BoardError(OSError):
@@ -56,6 +57,12 @@ class Board:
     def read(self, keys: Sequence[str]) -> list[bytes]:
         """What is left there. Every key must exist: else it waits for all its patience."""
         return [bytes(value) for value in self._call("multi_get", list(keys))]
+
+    def peek(self, key: str) -> bytes | None:
+        """What is left there, None where nothing is; it never waits, at half the cost of `read`."""
+        # A key that is not there answers with what was expected, and one that is with its own.
+        found = bytes(self._call("compare_set", key, _NOBODYS, _NOBODYS))
+        return None if found == _NOBODYS.encode() else found
 
     def has(self, key: str) -> bool:
         """Whether there is anything."""

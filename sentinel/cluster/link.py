@@ -24,6 +24,8 @@ from sentinel.wire.meeting import NOWHERE
 log = logging.getLogger(__name__)
 
 EXCHANGE_SECONDS = 0.2
+IDLE_SECONDS = 1.0
+"""How often we look whether the head is still there, while nothing is to be said or answered."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
 """Seconds between two attempts to reach the head."""
 WELCOME_SECONDS = 10.0
@@ -67,7 +69,7 @@ class Link:
         self._left_at = inf
         """When the parcel was left that is not answered yet."""
         self._session = 0
-        self._moved = time.monotonic()
+        self._moved = self._looked = time.monotonic()
         self._port = 0
         self._knocked = False
         self._stop = threading.Event()
@@ -200,9 +202,12 @@ class Link:
 
     def _answered(self, board: Board, seal: Seal, birth: str, slot: int) -> bool:
         """Take up the head's newest word; whether there is one in this correspondence."""
+        self._looked = time.monotonic()
         self._move()
         _, _, ack = slot_keys(slot)
-        (message,) = board.read([ack])
+        message = board.peek(ack)
+        if message is None:
+            raise BoardError("The head has let go of this correspondence.")
         if not message:
             return False
         number, row, deputy = ANSWER.unpack(seal.open(f"{ack}/{birth}", message))
@@ -215,8 +220,11 @@ class Link:
         return True
 
     def _exchange(self, board: Board, seal: Seal, birth: str, slot: int) -> None:
-        self._answered(board, seal, birth, slot)
         parcel, self._parcel = self._parcel, None
+        # Where nothing is awaited, that the head is there is all there is to see.
+        idle = parcel is None and self._left_at == inf
+        if not idle or time.monotonic() - self._looked >= IDLE_SECONDS:
+            self._answered(board, seal, birth, slot)
         if parcel is not None and parcel[0] == self._session:
             _, box, _ = slot_keys(slot)
             board.leave({box: seal.close(f"{box}/{birth}", parcel[1])})
