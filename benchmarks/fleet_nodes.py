@@ -111,8 +111,6 @@ class Node:
             self.look()
         now = time.time()
         if self.answered == self.sent and (self.waiting or now - self.told_at >= PULSE_SECONDS):
-            # A link looks once more before it leaves anything.
-            self.look()
             records, self.waiting = self.waiting, []
             last = self.row + bool(records)
             data = self.writer.write([*gathered(records), self.tick(now)], self.row + 1, last, now)

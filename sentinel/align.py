@@ -203,8 +203,8 @@ class Aligner:
         self.started.update(sheet.ranks)
         self.attempt = max(self.attempt, sheet.attempt)
         self.about.hear(sheet.names)
-        known = self.beats
-        self.beats |= {rank: max(sheet.beat, known.get(rank, -1)) for rank in sheet.ranks}
+        behind = [rank for rank in sheet.ranks if self.beats.get(rank, -1) < sheet.beat]
+        self.beats.update(dict.fromkeys(behind, sheet.beat))
         yield from self._note(place, sheet)
 
     def _note(self, place: Place, entry: Entry) -> Iterator[Record]:

@@ -199,7 +199,7 @@ def test_of_a_run_that_begins_anew_for_ever_only_the_newest_is_remembered(member
 
     assert len(member.heard) <= ATTEMPTS_KEPT + 1
     assert len(member.ranks) == 2
-    assert len(member.ended) <= 3
+    assert len(member.ended) <= 2
     assert steps(member.take(parcel(step(1, attempt=999)), NOW, tally)) == []
 
 

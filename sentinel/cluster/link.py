@@ -204,9 +204,10 @@ class Link:
         """Take up the head's newest word; whether there is one in this correspondence."""
         self._looked = time.monotonic()
         self._move()
-        _, _, ack = slot_keys(slot)
+        _, box, ack = slot_keys(slot)
         message = board.peek(ack)
         if message is None:
+            board.remove([box])
             raise BoardError("The head has let go of this correspondence.")
         if not message:
             return False
@@ -222,8 +223,7 @@ class Link:
     def _exchange(self, board: Board, seal: Seal, birth: str, slot: int) -> None:
         parcel, self._parcel = self._parcel, None
         # Where nothing is awaited, that the head is there is all there is to see.
-        idle = parcel is None and self._left_at == inf
-        if not idle or time.monotonic() - self._looked >= IDLE_SECONDS:
+        if self._left_at < inf or time.monotonic() - self._looked >= IDLE_SECONDS:
             self._answered(board, seal, birth, slot)
         if parcel is not None and parcel[0] == self._session:
             _, box, _ = slot_keys(slot)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import fsum
 from statistics import fmean
 
@@ -35,6 +36,7 @@ _FOLDS: Mapping[Combine, Callable[[Sequence[float]], float]] = {
 }
 
 
+@lru_cache(maxsize=4096)
 def rule_of(name: str) -> Combine | None:
     """How that value of a TICK combines over nodes; None if it is not measured of a machine.
 

@@ -25,6 +25,8 @@ FUTURE_BEATS = 1_000_000
 _HEARD = Struct("<qqI")
 """Attempt, rank, and the number of its newest word."""
 
+_NOBODY: frozenset[int] = frozenset()
+
 Sender = tuple[int, int]
 """An attempt as the node counts it, and a rank."""
 
@@ -58,8 +60,8 @@ class Member:
     """When each sender began, by the node's clock."""
     life: int = 0
     """How often it came back without any memory of what it was, and counts from 0 again."""
-    ended: set[Sender] = field(default_factory=set)
-    """Attempts of the run and ranks of which the end is known."""
+    ended: dict[int, set[int]] = field(default_factory=dict)
+    """Those of them, by attempt, of which the end is known."""
     changed: bool = True
     """How far it was heard is stored as it was before."""
     altered: bool = True
@@ -109,18 +111,21 @@ class Member:
             known = self.ranks[attempt] = set()
             for old in sorted(self.ranks)[:-2]:
                 del self.ranks[old]
-            self.ended = {each for each in self.ended if each[0] in self.ranks}
+            self.ended = {each: ranks for each, ranks in self.ended.items() if each in self.ranks}
         if rank not in known:
             known.add(rank)
             self.altered = True
         if ended:
-            self.ended.add((attempt, rank))
+            self.ended.setdefault(attempt, set()).add(rank)
             self.altered = True
 
     def unended(self, attempt: int) -> list[int]:
         """Its ranks in that attempt of the run that have not said how they ended."""
-        ranks = [*self.ranks.get(attempt, ())]
-        return sorted(rank for rank in ranks if (attempt, rank) not in self.ended)
+        return sorted(self.ranks.get(attempt, _NOBODY) - self.ended.get(attempt, _NOBODY))
+
+    def goes_on(self, attempt: int) -> bool:
+        """Whether there are such."""
+        return len(self.ranks.get(attempt, _NOBODY)) > len(self.ended.get(attempt, _NOBODY))
 
     def told(self, age: float, *, lost: bool) -> Told | None:
         """Its part of the roll; None before its first TICK. `age` in seconds."""
@@ -245,7 +250,7 @@ def _told(member: Member) -> str:
             "started": [*member.started.items()],
             "life": member.life,
             "ranks": {attempt: sorted(ranks) for attempt, ranks in member.ranks.items()},
-            "ended": sorted(each for each in member.ended if each[0] in member.ranks),
+            "ended": {attempt: sorted(ranks) for attempt, ranks in member.ended.items()},
         }
     )
 
@@ -262,7 +267,7 @@ def _read(name: str, spool: str, row: int, heard: bytes, text: str) -> Member:
         started={(attempt, rank): began for (attempt, rank), began in told["started"]},
         life=told["life"],
         ranks={int(attempt): set(ranks) for attempt, ranks in told["ranks"].items()},
-        ended={(attempt, rank) for attempt, rank in told["ended"]},
+        ended={int(attempt): set(ranks) for attempt, ranks in told["ended"].items()},
         changed=False,
         altered=False,
     )

@@ -80,7 +80,7 @@ class Roster:
         """Whether it is not heard, though its ranks in that attempt had not ended by its word."""
         if self.silent(member) <= LOST_SECONDS:
             return False
-        return bool(member.unended(attempt)) or self.given_up.get(member.name) == attempt
+        return member.goes_on(attempt) or self.given_up.get(member.name) == attempt
 
     def away(self, attempt: int) -> list[int]:
         """The ranks that may be heard again, though at the moment their nodes are not."""
@@ -98,7 +98,7 @@ class Roster:
 
     def waited_for(self, attempt: int) -> list[Member]:
         """Those with ranks whose end is not known, lost nodes too."""
-        return [member for member in self.present(attempt) if member.unended(attempt)]
+        return [member for member in self.present(attempt) if member.goes_on(attempt)]
 
     def told(self, attempt: int) -> list[dict[str, Any]]:
         """Each node in plain words: host, ranks, state, silent_seconds and skew_seconds.
@@ -119,4 +119,4 @@ class Roster:
     def _state(self, member: Member, attempt: int) -> str:
         if self.lost(member, attempt):
             return "lost"
-        return "up" if member.unended(attempt) or attempt not in member.ranks else "ended"
+        return "up" if member.goes_on(attempt) or attempt not in member.ranks else "ended"
