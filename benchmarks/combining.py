@@ -2,9 +2,10 @@
 
     python benchmarks/combining.py [--ranks 8 64 1024 16384] [--steps 20]
 
-Every rank says 32 signals in one record a step. Told apart are hearing the records, making them one
-record with the spread of each signal, and following each rank for the page and for `/metrics`. All
-figures are CPU time of this thread, the least of all steps.
+Every rank says 32 signals in one record a step; of one node each record stands alone, of several
+nodes eight ranks are on a sheet. Told apart are hearing them, making them one record with the
+spread of each signal, and following each rank for the page and `/metrics`. All is CPU time of this
+thread, the least of all steps.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from rich.table import Table
 
 from sentinel.combine import combine
 from sentinel.dialect import dialect
+from sentinel.moment import Moment
 from sentinel.outlets.ranks import Ranks
 from sentinel.record import Event, Record
-from sentinel.said import Said
+from sentinel.sheet import Sheet, gathered
 
 SIGNALS = 32
+NODE = 8
 ALIKE = frozenset({"grad_norm", "learning_rate", "global_step", "optimizer_steps"})
 
 
@@ -44,21 +47,25 @@ def records(ranks: int, step: int) -> list[Record]:
     ]
 
 
-def costs(ranks: int, steps: int) -> list[float]:
+def costs(ranks: int, steps: int) -> dict[str, list[float]]:
     """Milliseconds of hearing, of combining and of following so many ranks for one step."""
-    least, followed, spoken = [float("inf")] * 3, Ranks(), dialect({})
+    least = {"records": [float("inf")] * 3, "sheets": [float("inf")] * 3}
+    followed, spoken = Ranks(), dialect({})
     for step in range(steps):
-        told, said, looks = records(ranks, step), dict[int, Said](), [time.thread_time_ns()]
-        for record in told:
-            said.setdefault(record.rank, Said(record)).add(record, spoken)
-        looks.append(time.thread_time_ns())
-        combine(Event.STEP, said, (), world=ranks)
-        looks.append(time.thread_time_ns())
-        for record in told:
-            followed.hear(record)
-        looks.append(time.thread_time_ns())
-        spent = [(after - before) / 1e6 for before, after in pairwise(looks)]
-        least = [min(pair) for pair in zip(least, spent, strict=True)]
+        told = records(ranks, step)
+        sheets = [sheet for at in range(0, ranks, NODE) for sheet in gathered(told[at : at + NODE])]
+        for way, entries in (("records", told), ("sheets", sheets)):
+            moment, looks = Moment(0.0, 0.0), [time.thread_time_ns()]
+            for entry in entries:
+                moment.hear(entry, 0.0, spoken)
+            looks.append(time.thread_time_ns())
+            combine(Event.STEP, moment.said, (), world=ranks, tables=moment.tables)
+            looks.append(time.thread_time_ns())
+            for entry in entries:
+                (followed.read if isinstance(entry, Sheet) else followed.hear)(entry)
+            looks.append(time.thread_time_ns())
+            spent = [(after - before) / 1e6 for before, after in pairwise(looks)]
+            least[way] = [min(pair) for pair in zip(least[way], spent, strict=True)]
     return least
 
 
@@ -67,11 +74,11 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[8, 64, 1024, 16384])
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
-    table = Table("Ranks", "hearing, ms", "combining, ms", "following, ms", "a rank, µs")
+    table = Table("Ranks", "as", "hearing, ms", "combining, ms", "following, ms", "a rank, µs")
     for ranks in args.ranks:
-        found = costs(ranks, args.steps if ranks < 4096 else 3)
-        cells = (f"{each:.2f}" for each in found)
-        table.add_row(str(ranks), *cells, f"{sum(found) / ranks * 1e3:.1f}")
+        for way, found in costs(ranks, args.steps if ranks < 4096 else 3).items():
+            cells = (f"{each:.2f}" for each in found)
+            table.add_row(str(ranks), way, *cells, f"{sum(found) / ranks * 1e3:.1f}")
     Console().print(table)
 
 
