@@ -171,9 +171,9 @@ class Agent:
         read = self.source.poll()
         if self.files is not None and self.source.attempt >= 0:
             read += self.files.poll(self.source.attempt)
-        records = self.nodes.turn(read)
-        if records or self.nodes.due:
-            self._commit(read, records)
+        entries = self.nodes.turn(read)
+        if entries or self.nodes.due:
+            self._commit(read, entries)
         self.nodes.kept()
 
     def _last_turn(self) -> None:
@@ -186,10 +186,10 @@ class Agent:
         self.source.regrouping.final, self.source.ticked = True, 0.0
         self.turn()
 
-    def _commit(self, read: list[Record], records: list[Entry]) -> None:
-        """Judge these records, and store what came of it with how far all was read."""
+    def _commit(self, read: list[Record], entries: list[Entry]) -> None:
+        """Judge these entries, and store what came of them with how far all was read."""
         with database.transaction(self.connection):
-            queued = [self.judge.feed(record) for record in records]
+            queued = [self.judge.feed(entry) for entry in entries]
             self.judge.keep()
             if self.nodes.role == "post":
                 self.judge.glance(read)

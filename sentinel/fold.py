@@ -67,7 +67,7 @@ class Fold:
                     yield self.engine.feed(told)
         except SET_ASIDE:
             log.exception("What ranks %s say cannot be judged: it is left aside", ranks_of(entry))
-            self.tally.add("sentinel_dropped_records_total", "unjudged")
+            self.tally.add("sentinel_dropped_records_total", "unjudged", len(ranks_of(entry)))
 
     def firing(self) -> list[Incident]:
         """Incidents that a page exists for and that are not over."""

@@ -133,9 +133,9 @@ class Judge:
         state = self.journal.state()
         if state is not None and not self.fold.restore(state):
             self.fold.engine.book.episodes = self.history.episodes()
-        for record in self.journal.since_snapshot(self.run):
+        for entry in self.journal.since_snapshot(self.run):
             # Its consequences were stored with it; only the memory of it is built again.
-            for _ in self.fold.feed(record):
+            for _ in self.fold.feed(entry):
                 pass
         for record in self.history.last(self.run):
             for outlet in self.heeding:
@@ -161,25 +161,20 @@ class Judge:
                 log.exception("A verdict cannot be shown: it is left aside")
                 self.tally.add("sentinel_dropped_records_total", "unshown")
 
-    def _count(self, record: Entry) -> None:
-        if isinstance(record, Sheet):
+    def _count(self, entry: Entry) -> None:
+        if isinstance(entry, Sheet):
             # Of numbers that are all finite the sum may not be: then they are looked at.
-            if not isfinite(sum(map(sum, record.rows))):
-                for each in record.records():
-                    self._count(each)
-            return
-        if record.rank == WHOLE_RUN:
+            if not isfinite(sum(map(sum, entry.rows))):
+                for record in entry.records():
+                    self._count(record)
+        elif entry.rank == WHOLE_RUN:
             for name, errors in self.fold.engine.errors.items():
                 self.tally.set("sentinel_detector_errors_total", name, errors)
-            return
-        if record.event not in (Event.STEP, Event.EVAL):
-            # A setting may be infinite, and a reward that does not apply to a text is no number.
-            return
-        if isfinite(sum(record.values.values())):
-            return
-        for name, value in record.values.items():
-            if not isfinite(value):
-                self.tally.add("sentinel_nonfinite_total", canonical(name))
+        # A setting may be infinite, and a reward that does not apply to a text is no number.
+        elif entry.event in (Event.STEP, Event.EVAL) and not isfinite(sum(entry.values.values())):
+            for name, value in entry.values.items():
+                if not isfinite(value):
+                    self.tally.add("sentinel_nonfinite_total", canonical(name))
 
 
 def _forgettable(entry: Entry) -> bool:

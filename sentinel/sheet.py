@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from sentinel.record import Event, Record
+from sentinel.record import WHOLE_RUN, Event, Record
 
 Row = tuple[float, ...]
 
@@ -53,7 +53,8 @@ Entry = Record | Sheet
 
 def is_plain(record: Record) -> bool:
     """Whether that may be a row of a sheet."""
-    return record.event is Event.STEP and not record.facts and not record.spread
+    told = record.facts or record.spread
+    return record.event is Event.STEP and record.rank != WHOLE_RUN and not told
 
 
 def records_of(entries: Iterable[Entry]) -> Iterator[Record]:
@@ -84,11 +85,6 @@ def alike(records: Sequence[Record]) -> Sheet:
         sequences=tuple([each.sequence for each in records]),
         rows=tuple([tuple(each.values.values()) for each in records]),
     )
-
-
-def count(entries: Iterable[Entry]) -> int:
-    """How many records these are."""
-    return sum(len(ranks_of(entry)) for entry in entries)
 
 
 def gathered(entries: Iterable[Entry]) -> list[Entry]:

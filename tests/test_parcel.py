@@ -229,12 +229,22 @@ def test_a_record_of_whom_nobody_explained_is_refused(sender):
         (1, 2, (0, 7, 1, 1, 1.0, 1.0, 0.5, 0.5)),
         (1, 2, (0, 0, 1, 1, 1.0, 1.0, 0.5, 0.5)),
         (1, 2, (0, 2, 1, 1, 1.0, 1.0, 0.5, 0.5)),
+        (1, 2, (0, 3, 1, 1, 1.0, 1.0, 0.5, 0.5)),
         (1, 0, ()),
         (1, 0xFFFFFFFF, ()),
         (2, 1, (0, 1, 1.0, 0.5)),
         (0xFFFF, 1, (0, 1, 1.0, 0.5)),
     ],
-    ids=["stranger", "twice", "two attempts", "nobody", "too many", "unknown", "far unknown"],
+    ids=[
+        "stranger",
+        "twice",
+        "two attempts",
+        "the run",
+        "nobody",
+        "too many",
+        "unknown",
+        "far unknown",
+    ],
 )
 def test_a_sheet_that_cannot_be_one_is_refused(names, count, numbers):
     layout = "<" + "".join("I" if isinstance(number, int) else "d" for number in numbers)
@@ -250,8 +260,8 @@ def test_names_that_come_twice_in_a_set_are_refused():
 
 
 def explained(body):
-    """A first parcel in which three senders and a set of one name are known."""
-    told = json.dumps([[[0, 0], [0, 1], [1, 1]], [["loss"]]]).encode()
+    """A first parcel in which four senders and a set of one name are known."""
+    told = json.dumps([[[0, 0], [0, 1], [1, 1], [0, -1]], [["loss"]]]).encode()
     return HEAD.pack(1, 1, 1, 0.0, len(told)) + told + body
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.record import Event, Record
-from sentinel.sheet import Sheet, count, gathered, records_of
+from sentinel.sheet import Sheet, gathered, records_of
 
 RECORDS = st.lists(
     st.builds(
@@ -44,7 +44,6 @@ def test_every_rank_says_the_same_in_the_same_order(records):
     entries = gathered(records)
 
     assert by_rank(records_of(entries)) == by_rank(records)
-    assert count(entries) == len(records)
 
 
 @given(RECORDS, st.integers(0, 12))
@@ -76,6 +75,15 @@ def test_what_stands_between_two_words_of_a_rank_stays_between_them():
     told = [step(0, loss=1.0), step(1, event=Event.SAVE), step(1, loss=1.0)]
 
     assert gathered(told) == told
+
+
+def test_a_record_of_the_whole_run_is_on_no_sheet():
+    told = [step(-1, loss=1.0), step(0, loss=1.0), step(1, loss=2.0)]
+
+    whole, sheet = gathered(told)
+
+    assert whole == told[0]
+    assert sheet.ranks == (0, 1)
 
 
 def test_a_record_alone_stays_as_it_was():

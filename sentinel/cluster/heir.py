@@ -24,13 +24,13 @@ class Heir:
         """What is to be judged now."""
         if not self.spool.bytes:
             return [*local]
-        _, self._row, records = self.spool.after(self._row, self.run, CHUNK_BYTES)
+        _, self._row, entries = self.spool.after(self._row, self.run, CHUNK_BYTES)
         if self._row >= self.spool.last:
             # That was all of it: what is read now comes right behind.
-            return [*records, *local]
+            return [*entries, *local]
         # How the ranks were then, nobody needs to know.
         self._new += [record for record in local if record.event is not Event.TICK]
-        return records
+        return entries
 
     @property
     def due(self) -> bool:

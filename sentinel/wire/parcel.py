@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeVar
 
-from sentinel.record import Event, Record
+from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.sheet import Entry, Sheet, alike, is_plain
 from sentinel.wire.news import News
 
@@ -182,7 +182,7 @@ class Reader:
             step=step,
             beat=beat,
             names=names,
-            ranks=_distinct(rank for _, rank in senders),
+            ranks=_ranks(senders),
             times=tuple(numbers[2 * count : 3 * count]),
             sequences=tuple(numbers[count : 2 * count]),
             rows=tuple([tuple(numbers[at : at + len(names)]) for at in starts]),
@@ -212,6 +212,13 @@ class Reader:
 def _layout(ranks: int, names: int) -> str:
     """Senders and sequences, then times and values."""
     return f"<{2 * ranks}I{ranks * (1 + names)}d"
+
+
+def _ranks(senders: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    ranks = _distinct(rank for _, rank in senders)
+    if WHOLE_RUN in ranks:
+        raise ValueError("The run is no rank.")
+    return ranks
 
 
 def _short(told: object) -> int:
