@@ -57,6 +57,8 @@ class Aligner:
     """Ranks of the whole run, as they say themselves."""
     about: About = field(default_factory=About)
     started: set[int] = field(default_factory=set)
+    own: set[int] = field(default_factory=set)
+    """Those of them that their own node's agent told of."""
     ended: dict[int, dict[str, str]] = field(default_factory=dict)
     """What each rank that ended said of it, in the order they ended."""
     lost: set[int] = field(default_factory=set)
@@ -71,7 +73,7 @@ class Aligner:
     """Seconds between the last two steps."""
     saved: int = -1
     last_word: Record | None = None
-    """By which all ranks heard of had ended, while there may be others still to be heard."""
+    """The newest end of a rank, while that of the run was not told."""
 
     def feed(self, entry: Entry) -> Iterator[Record]:
         """Take one entry in; yield it, then the combined records it completes, in order."""
@@ -120,11 +122,7 @@ class Aligner:
     def _lose(self, tick: Record) -> None:
         """Wait no longer for the ranks that a TICK tells to be lost: all others may have ended."""
         told = tick.facts.get("lost") if tick.attempt == self.attempt else None
-        lost = {int(rank) for rank in told.split(",")} if told else set()
-        news, self.lost = lost - self.lost - self.ended.keys(), lost
-        if news and self.ended and self.started - lost <= self.ended.keys():
-            *_, facts = self.ended.values()
-            self.last_word = replace(tick, event=Event.STOP, values={}, facts=facts)
+        self.lost = {int(rank) for rank in told.split(",")} if told else set()
 
     def _start(self, record: Record) -> Iterator[Record]:
         if record.attempt > self.attempt:
@@ -133,10 +131,11 @@ class Aligner:
             self._forget(record.attempt)
             yield replace(record, rank=WHOLE_RUN)
         self.started.add(record.rank)
-        if record.rank in self.beats:
-            # What it said was gathered, and now its own node's agent tells all of it.
-            self.moments = without(record.rank, self.moments)
-        self.last_word = None
+        if "gathered" not in record.facts:
+            self.own.add(record.rank)
+            if record.rank in self.beats:
+                # What it said was gathered, and now its own node's agent tells all of it.
+                self.moments = without(record.rank, self.moments)
         # A command that failed before any rank began was told of in this rank's name.
         self.ended.pop(record.rank, None)
         local = int(record.values.get("local_world_size", 1))
@@ -151,9 +150,10 @@ class Aligner:
     def _forget(self, attempt: int) -> None:
         self.attempt, self.started_at, self.declared = attempt, self.now, 0
         self.granted, self.joined_at, self.world, self.about = 0.0, 0.0, 0, About()
-        for book in (self.started, self.ended, self.lost, self.beats, self.moments):
+        for book in (self.started, self.own, self.ended, self.lost, self.beats, self.moments):
             book.clear()
         self.past, self.closed_at, self.pace, self.saved = Past(), 0.0, 0.0, -1
+        self.last_word = None
 
     def _save(self, record: Record) -> Iterator[Record]:
         """A checkpoint is told at once, and once, however many ranks wrote a part of it."""
@@ -163,18 +163,19 @@ class Aligner:
 
     def _stop(self, record: Record) -> Iterator[Record]:
         if is_told_elsewhere(record):
-            self.started.discard(record.rank)
+            # By those who tell of it from now on, it may have been met already.
+            self.started -= {record.rank} - self.own
             return
         self.ended.setdefault(record.rank, dict(record.facts))
+        self.last_word = record
         yield from self._close_ready()
-        if self.started - self.lost <= self.ended.keys():
-            self.last_word = record
-            # Of a short run one rank is read to its end before another is heard at all.
-            yield from self._conclude() if self._sure() else ()
+        # Of a short run one rank is read to its end before another is heard at all.
+        yield from self._conclude() if self._sure() else ()
 
     def _conclude(self) -> Iterator[Record]:
-        """Tell how the run ended, if it did and that was not told."""
-        if self.last_word is not None:
+        """Tell how the run ended, if all that began did and that was not told."""
+        all_ended = self.ended and self.started - self.lost <= self.ended.keys()
+        if self.last_word is not None and all_ended:
             last, self.last_word = self.last_word, None
             yield from self._close_all()
             yield self._ending(last)

@@ -18,7 +18,8 @@ class Run:
     def __init__(self):
         self.aligner, self.now, self.made = Aligner(), 100.0, []
         for rank in range(4):
-            self.say(rank, Event.START, local_world_size=2.0, expected_ranks=4.0)
+            told = {"gathered": "yes"} if rank > 1 else {}
+            self.say(rank, Event.START, 0, told, local_world_size=2.0, expected_ranks=4.0)
         for step in range(1, 6):
             self.steps(step, range(4))
         self.wait(1.0)
@@ -44,7 +45,11 @@ class Run:
         """Rank 0 gathers no more: rank 2 said that it goes on, of rank 3 nothing is known."""
         self.say(0, Event.FACTS, facts={"collective": LEFT})
         for rank, outcome in ((2, "finished"), (3, "unknown")):
-            self.say(rank, Event.STOP, 5, {"outcome": outcome, "collective": LEFT})
+            self.leave(rank, outcome)
+
+    def leave(self, rank, outcome):
+        """What rank 0 says of a rank, as it gathers no more."""
+        self.say(rank, Event.STOP, 5, {"outcome": outcome, "collective": LEFT})
 
     def come(self, *ranks, since=1, until):
         """Their own node's agent tells of them, from the beginning of their rings."""
@@ -105,6 +110,39 @@ def test_the_run_ends_with_those_that_are_known(run, outcome):
 
     (end,) = [record for record in run.made if record.event is Event.STOP]
     assert (end.facts["outcome"], end.facts["ranks"]) == (outcome, "0,1")
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 3, 0, 1)])
+@pytest.mark.parametrize("outcome", ["finished", "exception"])
+def test_the_run_ends_in_whatever_order_the_ends_of_its_ranks_are_read(run, order, outcome):
+    """Rank 0 says that it ended right after it let go of the others: its ring is read first."""
+    run.say(0, Event.FACTS, facts={"collective": LEFT})
+    for rank in order:
+        elsewhere = {"outcome": "unknown", "collective": LEFT}
+        run.say(rank, Event.STOP, 5 + rank, {"outcome": outcome} if rank < 2 else elsewhere)
+    run.wait(1.0, state="failed" if outcome == "exception" else "finished")
+
+    (end,) = [record for record in run.made if record.event is Event.STOP]
+    assert (end.facts["outcome"], end.facts["ranks"], end.step) == (outcome, "0,1", 6)
+
+
+@pytest.mark.parametrize("outcome", ["finished", "unknown"])
+def test_a_rank_that_its_own_node_speaks_for_is_not_let_go_of_when_rank_0_does_so_late(
+    run, outcome
+):
+    run.say(0, Event.FACTS, facts={"collective": LEFT})
+    run.come(2, 3, until=6)
+    for rank in (2, 3):
+        run.leave(rank, outcome)
+    run.steps(6, (0, 1))
+    run.wait(1.0)
+    run.steps(7, (0, 1))
+    run.wait(5.0)
+    assert run.told[-1] == (6, 4)
+    run.steps(7, (2, 3))
+    run.wait(1.0)
+
+    assert run.told == [(step, 4) for step in range(1, 8)]
 
 
 @pytest.mark.parametrize("weight", [1.0, 3.0])
