@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sentinel.dialect import FACTS, Dialect, detect, dialect
 from sentinel.kl import ABOUT
 from sentinel.record import Record
+from sentinel.wire.layout import COLLECTIVE, UNKNOWN
 
 MOST_KEYS = 1024
 """Keys of a run whose framework nobody told that are looked at; by then it is none of ours."""
@@ -60,9 +61,9 @@ def gathers_no_more(record: Record) -> bool:
 
     They are to be waited for as at a start.
     """
-    return record.rank == 0 and record.facts.get("collective", "").startswith("off")
+    return record.rank == 0 and record.facts.get(COLLECTIVE, "").startswith("off")
 
 
 def is_told_elsewhere(stop: Record) -> bool:
     """Whether a rank ended for the collective alone, as far as anybody knows."""
-    return "collective" in stop.facts and stop.facts.get("outcome") in ("finished", "unknown")
+    return COLLECTIVE in stop.facts and stop.facts.get("outcome") in ("finished", UNKNOWN)

@@ -27,7 +27,7 @@ FLOORS = {
 
 NEIGHBOURS = {
     "signals": {"catalogue"}, "dialect": {"signals"}, "kl": {"dialect", "signals"},
-    "sheet": {"record"}, "combine": {"said"}, "moment": {"said"},
+    "sheet": {"record"}, "about": {"wire"}, "combine": {"said"}, "moment": {"said"},
     "incident": {"diagnosis"}, "causes": {"diagnosis"}, "engine": {"cases"},
     "integrations": {"hook"}, "callbacks": {"hook"}, "web": {"outlets"}, "sentinel": {"hook"},
     "generate": {"outlets"}, "agent": {"judge"},

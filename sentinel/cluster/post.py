@@ -18,6 +18,7 @@ from sentinel.cluster.machines import measured
 from sentinel.cluster.roll import headless
 from sentinel.cluster.spool import Spool
 from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.wire.layout import WELL
 from sentinel.wire.parcel import Writer
 
 PARCEL_BYTES = 1 << 20
@@ -26,8 +27,6 @@ PULSE_SECONDS = 1.0
 """How often the head hears how the ranks are, if nothing else is to be said."""
 HEAD_LOST_SECONDS = 15.0
 """Without an answer, after which the head is held to be lost."""
-WELL = ("finished", "interrupted")
-"""Ends of ranks of which nobody is to be told."""
 LAST_WORDS_SECONDS = 30.0
 """How long an agent whose ranks have ended keeps on trying to reach a head that is not there, from
 their last word on."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from sentinel.record import Event, Record
 from sentinel.sheet import Sheet
+from sentinel.wire.layout import WELL
 
 MOST = 65_536
 """Ranks that are followed; the first ones seen."""
@@ -36,9 +37,6 @@ MOST_WEIGHED = 64
 
 SLOW = ("step_time", "data_wait", "generation_time")
 """Times by which a rank may be the slowest."""
-
-WELL = frozenset({"finished", "interrupted"})
-"""Outcomes of a rank that nobody needs to look at."""
 
 
 class RankStanding(NamedTuple):

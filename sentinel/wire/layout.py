@@ -67,6 +67,12 @@ OUTCOMES = ("running", "finished", "exception", "exit", "interrupted")
 UNKNOWN = "unknown"
 """Outcome of a rank that is heard no more, and nobody knows why: it says nothing of the run's."""
 
+WELL = frozenset({"finished", "interrupted"})
+"""Outcomes of a rank of which nobody needs to be told."""
+
+COLLECTIVE = "collective"
+"""Fact of a run, and of a rank's end as rank 0 tells it: "on: …" or "off: …", with the reason."""
+
 
 @dataclass(frozen=True, slots=True)
 class Header:
