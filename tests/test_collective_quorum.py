@@ -263,7 +263,7 @@ def test_an_error_of_ours_ends_it_and_the_node_is_served(tmp_path):
 
 
 @pytest.mark.quiet
-def test_an_error_of_ours_leaves_no_ring_that_looks_like_a_rank_that_died(tmp_path):
+def test_an_error_of_ours_leaves_no_ring_that_looks_like_a_rank_that_ended(tmp_path):
     watched, ended = Watched(tmp_path, 0), []
 
     class Kept:
@@ -274,7 +274,7 @@ def test_an_error_of_ours_leaves_no_ring_that_looks_like_a_rank_that_died(tmp_pa
     watched.recorder.collective._turn = broken
     watched.recorder.log({"x": 1.0}, step=1)
 
-    assert ended == [("finished", {})]
+    assert ended == [("unknown", {"collective": "off: ZeroDivisionError"})]
 
 
 def test_a_forked_child_has_no_part_in_it_and_no_mirrors(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sentinel.align import Aligner
-from sentinel.hook import chunk
+from sentinel.hook import chunk, departed
 from sentinel.hook.departed import Departed
 from sentinel.hook.gathering import Broken
 from sentinel.record import WHOLE_RUN, Event, Record
@@ -43,16 +43,18 @@ class Rings:
 
     def __init__(self):
         self.rings = dict.fromkeys(range(1, 5))
-        self.closed = {}
+        self.closed, self.facts, self.taken = {}, {}, []
 
     def take(self, chunks):
-        pass
+        self.taken += [rank for rank, _ in chunks]
 
     def put_away(self):
         pass
 
     def close(self, rank, outcome, facts):
-        self.closed[rank] = outcome
+        assert rank not in self.closed
+        self.closed[rank], self.facts[rank] = outcome, dict(facts)
+        del self.rings[rank]
 
 
 @pytest.mark.parametrize("why", [None, Broken("a connection is closed")], ids=["ends", "breaks"])
@@ -62,6 +64,31 @@ def test_a_rank_of_which_nothing_was_said_is_not_told_as_finished(why):
 
     assert rings.closed == {1: "exception", 2: "finished", 3: "died", 4: UNKNOWN}
     assert said == ["rank 3 lost"]
+    off = {"collective": "off: rank 3 lost"}
+    assert rings.facts == {1: {}, 2: off, 3: off, 4: off}
+
+
+def test_a_rank_that_goes_on_is_told_elsewhere_though_rank_0_ended_and_had_no_trouble():
+    rings, others = Rings(), Others()
+    others.gone = set()
+    Departed(others, rings, [].append, None).close()
+
+    assert rings.closed == {1: "exception", 2: "finished", 3: UNKNOWN, 4: UNKNOWN}
+    assert rings.facts == {1: {}, 2: {"collective": "off: rank 0 ended"}, 3: {}, 4: {}}
+
+
+def test_what_a_rank_left_is_put_away_as_it_comes_and_once(monkeypatch):
+    """Its own node's agent tells all of it soon after, and then it would count for two."""
+    monkeypatch.setattr(departed, "ANSWER_SECONDS", 1e9)
+    rings, others = Rings(), Others()
+    hearing = Departed(others, rings, [].append, ValueError("timed out"))
+
+    assert not hearing.heard()
+    assert (rings.taken, rings.closed) == ([1, 2], {1: "exception", 2: "finished"})
+    assert not hearing.heard()
+    others.words[4] = chunk.Chunk(9, [], 0, chunk.GOES_ON)
+    assert hearing.heard()
+    assert (rings.taken, rings.closed[3], rings.closed[4]) == ([1, 2, 4], "died", "finished")
 
 
 def header(number, outcome):

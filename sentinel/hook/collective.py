@@ -18,7 +18,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from sentinel.hook import chunk
-from sentinel.hook.departed import FACT, Departed
+from sentinel.hook.departed import Departed
 from sentinel.hook.gathering import Broken, Gathering
 from sentinel.hook.guard import Guard
 from sentinel.hook.mirrors import Mirrors
@@ -27,7 +27,7 @@ from sentinel.hook.quorum import DEADLINE, FEWEST_LOOKS, PAUSE, NoQuorum, Quorum
 from sentinel.hook.recorder import Recorder
 from sentinel.record import Event
 from sentinel.wire.identity import Identity
-from sentinel.wire.layout import OUTCOMES
+from sentinel.wire.layout import COLLECTIVE, OUTCOMES, UNKNOWN
 from sentinel.wire.places import remember
 from sentinel.wire.ring import RingWriter
 
@@ -151,7 +151,7 @@ class Collective:
         self._outgoing = Outgoing(self.ring.path, self.identity, silent)
         self._every, self._due, self._turn = start.every, start.beat, self._gather
         self._quorum = None
-        self._tell({FACT: f"on: every {self._every} steps"})
+        self._tell({COLLECTIVE: f"on: every {self._every} steps"})
 
     def _gather(self, beat: int) -> None:
         gathering = self._gathering
@@ -240,15 +240,16 @@ class Collective:
             self.ring.path.unlink(missing_ok=True)
 
     def _say_off(self, why: str) -> None:
-        self._tell({FACT: f"off: {why}"})
+        self._tell({COLLECTIVE: f"off: {why}"})
 
     def _abort(self, error: BaseException) -> None:
-        """After an error of ours. Rings in the others' names must not look as if they had died."""
+        """After an error of ours. Rings in the others' names must not look as if they had ended."""
         self._turn = None
         self._serve_elsewhere()
-        self._say_off(type(error).__name__)
+        why = type(error).__name__
+        self._say_off(why)
         for rank in [*self._mirrors.rings]:
-            self._mirrors.close(rank, "finished", {})
+            self._mirrors.close(rank, UNKNOWN, {COLLECTIVE: f"off: {why}"})
 
     def _serve_elsewhere(self) -> None:
         if self.identity.rank:

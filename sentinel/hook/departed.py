@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-from sentinel.hook.chunk import Chunk
+from sentinel.hook.chunk import GOES_ON, Chunk
 from sentinel.hook.gathering import Broken, Gathering
 from sentinel.hook.mirrors import Mirrors
 from sentinel.hook.quorum import named
-from sentinel.wire.layout import OUTCOMES, UNKNOWN
+from sentinel.wire.layout import COLLECTIVE, OUTCOMES, UNKNOWN
 
-FACT = "collective"
-"""What the run says of it: "on: …" or "off: …"."""
 ANSWER_SECONDS, FEWEST_LOOKS = 5.0, 5
 """How long ranks have to answer that they are there."""
 
@@ -38,6 +36,8 @@ class Departed:
         self._broken = isinstance(why, Broken)
         self._until, self._looks = monotonic() + ANSWER_SECONDS, 0
         self._lost: list[int] = []
+        self._closed: set[int] = set()
+        """Ranks whose last words are put away."""
         self._lost = gathering.lost(self._unheard())
         gathering.dismiss()
         self._told = ""
@@ -49,6 +49,8 @@ class Departed:
         self._looks += 1
         over = monotonic() > self._until and self._looks >= FEWEST_LOOKS
         if not over and self._unheard():
+            # Those who go on are soon told of by their own nodes: what they left comes before.
+            self._let_go(self.gathering.last_words())
             return False
         self.close()
         return True
@@ -58,16 +60,21 @@ class Departed:
         if self._why is not None:
             self._tell_reason(final=True)
         words = self.gathering.last_words()
-        self.mirrors.take(sorted(words.items()))
-        self.mirrors.put_away()
-        told = {FACT: f"off: {self._told}"} if self._told else {}
+        self._let_go(words)
+        told = {COLLECTIVE: f"off: {self._told}"} if self._told else {}
         for rank in [*self.mirrors.rings]:
-            word = words.get(rank)
-            self.mirrors.close(rank, self._outcome(rank) if word is None else _ending(word), told)
+            self.mirrors.close(rank, "died" if rank in self._lost else UNKNOWN, told)
 
-    def _outcome(self, rank: int) -> str:
-        """How a rank ended that said nothing."""
-        return "died" if rank in self._lost else UNKNOWN
+    def _let_go(self, words: dict[int, Chunk]) -> None:
+        """Put last words away that were not yet, and close the rings that they go to."""
+        news = sorted(words.keys() - self._closed)
+        self._closed.update(news)
+        self.mirrors.take((rank, words[rank]) for rank in news)
+        self.mirrors.put_away()
+        elsewhere = {COLLECTIVE: f"off: {self._told or 'rank 0 ended'}"}
+        for rank in news:
+            goes_on = words[rank].ending == GOES_ON
+            self.mirrors.close(rank, _ending(words[rank]), elsewhere if goes_on else {})
 
     def _unheard(self) -> list[int]:
         words = self.gathering.last_words()

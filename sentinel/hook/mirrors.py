@@ -22,7 +22,7 @@ from sentinel.wire.pack import HEAD, SCHEMAS_KEPT, VALUES, Moment, Packer
 from sentinel.wire.ring import RingWriter, fitting
 
 CAPACITY = 512 << 10
-"""Bytes of a mirror: it is read twenty times a second."""
+"""Bytes of a mirror: it is read five times a second."""
 FEWEST_AT_ONCE = 16
 """Ranks whose chunks are put away at one step, at least."""
 _MOMENT = struct.Struct(HEAD)
