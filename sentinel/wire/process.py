@@ -1,4 +1,8 @@
-"""Process: which process that was, told apart from a later one with the same number."""
+"""Process: which process that was, told apart from a later one with the same number; its parent.
+
+What is read of a process, anybody may read, unless the system hides those of other users: of these
+nothing is known, as if they were not there.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ class Process:
         return Process(pid, int(fields[_STARTED])) if fields else None
 
     def parent(self) -> Process | None:
-        """The process that began it, or has taken it over; None where it is gone itself."""
+        """The process that began it, or has taken it over; None where it is gone, or hidden."""
         fields = _stat(self.pid)
         return Process.of(int(fields[_PARENT])) if fields else None
 
@@ -59,13 +63,14 @@ class Process:
 
 def _stat(pid: int) -> list[str]:
     try:
-        # Twenty times a second for each rank: what `open` builds around this costs more than it.
+        # Four times a second for each rank: what `open` builds around this costs more than it.
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:
             text = os.read(descriptor, LONGEST).decode(errors="replace")
         finally:
             os.close(descriptor)
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        # What may not be looked at (hidepid of proc(5)) is another user's, and no rank of ours.
         return []
     # A command name may hold spaces and brackets: only its last bracket can be trusted.
     return text[text.rindex(")") + 2 :].split()
