@@ -89,6 +89,16 @@ def test_a_head_that_is_not_heard_is_told_by_another(idle, severity):
     assert finding.severity is severity
 
 
+@pytest.mark.parametrize("cause", [{"cause": "interrupted"}, {}])
+def test_of_a_first_to_fall_that_was_interrupted_nothing_is_said(cause):
+    """Though another rank raised since, for want of the node."""
+    known = {**cause, "failed": "1", "fell_ago": "1.0"}
+    own = tick("2,3", "node-1", **known, fall="lost")
+
+    assert "first_to_fall" not in NodeLost().update(own).evidence
+    assert "first_to_fall" not in NodeLost().update(headless(own, "node-0", 20.0)).evidence
+
+
 def told(*ticks, detectors=(NodeLost, RunDied, RunStalled)):
     """What people are told of those ticks: reason, detector and how loud."""
     engine = Engine({kind.__name__: kind for kind in detectors})

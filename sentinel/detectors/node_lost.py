@@ -106,14 +106,15 @@ def _fell(record: Record) -> str:
     facts = record.facts
     if facts.get("fall") != "lost":
         return ""
-    rank = (facts.get("gone") if facts["cause"] == "died" else facts.get("failed")) or ""
-    # Of one that was interrupted no rank is named.
+    cause = facts.get("cause", "")
+    rank = facts.get("gone" if cause == "died" else "failed", "").split(",")[0]
+    # Of one that was interrupted no rank is named, though others may have failed since.
     hows = {
         "died": "was killed",
         "exception": f"raised {facts.get('exception', 'an exception')}",
         "exit": f"left with exit code {facts.get('code', 'non-zero')}",
     }
-    return f"rank {rank.split(',')[0]} {hows[facts['cause']]}" if rank else ""
+    return f"rank {rank} {hows[cause]}" if rank and cause in hows else ""
 
 
 def _is_over(record: Record) -> bool:
