@@ -78,6 +78,21 @@ def test_a_tick_tells_who_runs_and_for_how_long_nobody_moved(source, rank):
     assert (tick.facts["state"], tick.facts["behind"]) == ("running", "1")
 
 
+def test_a_clock_that_is_set_back_forgets_no_time_that_passed(source, rank):
+    child = rank(0)
+    child.kill()
+    child.wait(60.0)
+    now = time.time()
+    source.clock = lambda: now
+    assert any(map(is_stop, source.poll()))
+    back = now - 3600.0
+    source.clock = lambda: back
+    source.poll()
+
+    tick = source.tick(back + 20.0)
+    assert (tick.facts["fell_ago"], tick.values["idle_seconds"] >= 20.0) == ("20.000", True)
+
+
 def test_a_trainers_clock_that_is_wrong_does_not_look_like_a_standstill(source, rank):
     rank(0, steps=200, every=0.02, wait=False)
     polled(source, lambda r: r.event is Event.STEP)

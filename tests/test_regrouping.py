@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -11,7 +12,14 @@ import pytest
 from sentinel.cluster.roll import FRESH_SECONDS, Told, merged
 from sentinel.detectors.run_died import RunDied
 from sentinel.finding import Finding
-from sentinel.sources.regrouping import TOLD_SECONDS, WAIT_SECONDS, Regrouping, Worker, is_elastic
+from sentinel.sources.regrouping import (
+    LEAVING_SECONDS,
+    TOLD_SECONDS,
+    WAIT_SECONDS,
+    Regrouping,
+    Worker,
+    is_elastic,
+)
 from sentinel.sources.roll_call import Rank, roll_call
 from sentinel.wire.identity import Identity
 from sentinel.wire.layout import Header
@@ -31,13 +39,13 @@ class Launcher(Process):
         return self.lives
 
 
-def rank(number, attempt=0, *, outcome="died", ended=FELL, **stop):
+def rank(number, attempt=0, *, outcome="died", ended=FELL, moved=0.0, **stop):
     header = Header(
         process=Process(1 + number, 1), identity=Identity("run", attempt, number), capacity=4096,
         created=0.0, position=0, sequence=0, last_step=9, last_beat=9, last_time=0.0,
         outcome="running", begun=0, overhead_ns=0, errors=0, drops=(),
     )  # fmt: skip
-    return Rank(None, None, Cursor(), header, 0.0, outcome, ended if outcome else 0.0, stop)
+    return Rank(None, None, Cursor(), header, moved, outcome, ended if outcome else 0.0, stop)
 
 
 GONE = [rank(0), rank(1, ended=FELL + 0.4)]
@@ -93,7 +101,7 @@ def test_a_failure_that_the_launcher_mends_is_told_once_the_next_ranks_are_there
     found = node.told(back(), 40, 80)
 
     assert found[0][1] == "Ranks 0, 1 were killed at step 9 without a word; 2 still run."
-    assert 40 < found[0][0] <= found[-1][0] < 40 + TOLD_SECONDS
+    assert 40 <= found[0][0] <= found[-1][0] < 40 + TOLD_SECONDS
 
 
 def test_ranks_that_do_not_come_back_are_told_of(node):
@@ -107,7 +115,7 @@ def test_once_the_launcher_is_gone_nobody_waits_for_it(node):
     assert node.told(GONE, 1, 5) == []
     node.begin(0, 0, lives=False)
 
-    assert node.told(GONE, 5, 10)[0][0] <= 7
+    assert node.told(GONE, 5, 10)[0][0] == 5.0
 
 
 def test_an_agent_that_is_ended_meanwhile_waits_no_longer(node):
@@ -117,18 +125,44 @@ def test_an_agent_that_is_ended_meanwhile_waits_no_longer(node):
     assert "regroup" not in node.tick(GONE, 5).facts
 
 
+def test_a_rank_that_takes_long_to_leave_wakes_nobody(node):
+    leaving = [rank(0), rank(1, outcome="")]
+    assert node.told(leaving, 0, LEAVING_SECONDS - 1) == []
+    slow = [rank(0), rank(1, ended=FELL + LEAVING_SECONDS - 1)]
+    assert node.told(slow, LEAVING_SECONDS - 1, 60) == []
+    node.begin(1, 0)
+
+    assert node.told(back(), 60, 90) == []
+
+
+def test_a_rank_that_never_leaves_was_not_told_to(node):
+    found = node.told([rank(0), rank(1, outcome="")], 0, LEAVING_SECONDS + 5)
+
+    assert LEAVING_SECONDS < found[0][0] <= LEAVING_SECONDS + 1
+    assert found[0][1] == "Rank 0 was killed at step 9 without a word; 1 still runs."
+
+
+def test_the_death_of_one_rank_of_a_launcher_that_then_ends_is_told_at_once(node):
+    leaving = [rank(0), rank(1, outcome="")]
+    assert node.told(leaving, 0, 3) == []
+    node.begin(0, 0, lives=False)
+
+    assert node.told(leaving, 3, 4)[0][0] == 3.0
+
+
 @pytest.mark.parametrize(
     "ranks",
     [
-        [rank(0), rank(1, outcome="")],
+        [rank(0), rank(1, outcome="", moved=FELL + 3.0)],
         [rank(0), rank(1, outcome="exception")],
-        [rank(0), rank(1, ended=FELL + 5.0)],
+        [rank(0), rank(1, ended=FELL + LEAVING_SECONDS + 1.0)],
         [rank(0), rank(1, outcome="died", outcome_of="collective")],
     ],
-    ids=["one lives", "one raised", "one after the other", "one was told of"],
+    ids=["one goes on", "one raised", "one after the other", "one was told of"],
 )
 def test_what_does_not_fall_as_one_is_no_regrouping(node, ranks):
-    assert "regroup" not in node.tick(ranks, 6.0).facts
+    after = max(rank.ended_at for rank in ranks) - FELL + 6.0
+    assert "regroup" not in node.tick(ranks, after).facts
 
 
 def test_of_a_launcher_that_is_not_elastic_nothing_is_waited_for():
@@ -171,6 +205,26 @@ def test_a_node_that_is_heard_no_more_is_not_believed_for_ever(node):
 )
 def test_a_launcher_is_elastic_if_its_nodes_may_come_and_leave(words, elastic):
     assert is_elastic(words) is elastic
+
+
+def test_a_launcher_that_may_not_be_looked_at_is_none_of_ours(monkeypatch):
+    """As under hidepid=1, where it is another user's."""
+    ours, really = os.getpid(), os.open
+
+    def guarded(path, *more, **named):
+        if str(path).startswith("/proc/") and f"/{ours}/" not in str(path):
+            raise PermissionError(1, "Operation not permitted", path)
+        return really(path, *more, **named)
+
+    seen = rank(0, outcome="")
+    seen.header = replace(seen.header, process=Process.me())
+    regrouping = Regrouping()
+    monkeypatch.setattr(os, "open", guarded)
+    regrouping.meet(seen)
+
+    assert Process.me().parent() is None
+    assert not Process(os.getppid(), 1).alive()
+    assert regrouping.workers == {}
 
 
 LAUNCHER = """

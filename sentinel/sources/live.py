@@ -49,6 +49,7 @@ class LiveSource:
     ranks: dict[Path, Rank] = field(default_factory=dict)
     ticked: float = 0.0
     scanned: float = 0.0
+    polled: float = 0.0
     unreadable: dict[Path, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -58,6 +59,7 @@ class LiveSource:
     def poll(self) -> list[Record]:
         """Everything new since the last call, in the order of each ring; never waits."""
         now = self.clock()
+        self._set_back(now)
         looks = now - self.scanned >= SCAN_SECONDS or now < self.scanned
         if looks:
             self.scanned = now
@@ -123,6 +125,14 @@ class LiveSource:
             path.unlink(missing_ok=True)
         for directory in {path.parent for path in self.ranks}:
             tidy(directory)
+
+    def _set_back(self, now: float) -> None:
+        """What was seen so long before a clock was set back, was seen so long before now."""
+        by = max(0.0, self.polled - now)
+        self.polled = now
+        for rank in self.ranks.values() if by else ():
+            rank.moved -= by
+            rank.ended_at -= by if rank.ended else 0.0
 
     def _current(self) -> list[Rank]:
         newest = self.attempt
@@ -233,11 +243,16 @@ class LiveSource:
             yield self.tick(now)
 
     def tick(self, now: float) -> Record:
-        """What the source itself has to say: how the ranks are, and, when news, the machine."""
+        """What the source itself has to say: how the ranks are, and, when news, the machine.
+
+        The fact `final` is there if this is the last that is said.
+        """
         current = self._current()
         told = self.launched.told_of(roll_call(self.run, current, now), current)
         told = self.regrouping.told_of(told, current, now)
-        return replace(told, values={**told.values, **self.machine()})
+        last = {"final": "yes"} if self.regrouping.final else {}
+        values, facts = {**told.values, **self.machine()}, {**told.facts, **last}
+        return replace(told, values=values, facts=facts)
 
 
 def _told_by(process: Process, start: Record) -> Record:

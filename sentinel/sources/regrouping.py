@@ -18,8 +18,11 @@ from sentinel.wire.process import Process
 
 WAIT_SECONDS = 90.0
 """How long the next ranks are waited for: nodes wait 30 s for each other, and imports take time."""
-TOGETHER_SECONDS = 1.0
-"""Within which a launcher ends all its ranks."""
+LEAVING_SECONDS = 35.0
+"""Within which the ranks that a launcher ends are all gone: it asks, and kills 30 s later whoever
+is still letting go of its GPU."""
+LAST_STEP_SECONDS = 1.0
+"""Who is still seen to take a step so long after the first rank went is not leaving."""
 TOLD_SECONDS = 10.0
 """How long it is told, once the next ranks are there, that those before them had failed."""
 RESTARTS, NODES = "TORCHELASTIC_RESTART_COUNT", "PET_NNODES"
@@ -75,7 +78,7 @@ class Regrouping:
         self.waiting = (
             not self.final
             and len(known) == len(workers)
-            and _fell_together(ranks, now)
+            and _fall_together(ranks, now)
             and all(worker.launcher.alive() for worker in known)
         )
         if not self.waiting:
@@ -120,11 +123,15 @@ def _words(pid: int, name: str) -> list[str]:
         return []
 
 
-def _fell_together(ranks: Sequence[Rank], now: float) -> bool:
-    """Whether all are gone without a word, at once and not long ago."""
-    ends = [rank.ended_at for rank in ranks if rank.outcome == "died" and not rank.stop]
-    together = len(ends) == len(ranks) > 0 and max(ends) - min(ends) <= TOGETHER_SECONDS
-    return together and now - min(ends) < WAIT_SECONDS
+def _fall_together(ranks: Sequence[Rank], now: float) -> bool:
+    """Whether some are gone without a word, not long ago, and the rest went or is leaving."""
+    gone = [rank.ended_at for rank in ranks if rank.outcome == "died" and not rank.stop]
+    left = [rank for rank in ranks if not rank.ended]
+    if not gone or len(gone) + len(left) < len(ranks):
+        return False
+    first, last = min(gone), now if left else max(gone)
+    leaving = all(rank.moved <= first + LAST_STEP_SECONDS for rank in left)
+    return leaving and last - first <= LEAVING_SECONDS and now - first < WAIT_SECONDS
 
 
 def _with_death(tick: Record, before: Record, ago: float) -> Record:
