@@ -45,6 +45,28 @@ def test_a_death_names_the_rank_and_the_last_step():
     assert (finding.rank, finding.evidence["last_step"]) == (1, 812)
 
 
+@pytest.mark.parametrize("waits", [{"fall": "open"}, {"regroup": "yes"}])
+def test_others_that_fell_with_it_show_while_it_is_open_why(waits):
+    detector, died = RunDied(), {"gone": "1", "cause": "died"}
+
+    assert detector.update(tick(0.0, running=1, **died, **waits)) is None
+    assert isinstance(detector.update(tick(1.0, running=1, **died)), Finding)
+
+
+def test_who_looks_for_the_last_time_tells_of_a_death_at_once():
+    died = {"gone": "1", "cause": "died", "launcher": "running"}
+
+    assert RunDied().update(tick(0.0, running=1, **died)) is None
+    assert isinstance(RunDied().update(tick(0.0, running=1, **died, final="yes")), Finding)
+
+
+def test_a_clock_that_is_set_back_delays_no_death():
+    detector, died = RunDied(), {"gone": "1", "cause": "died"}
+    found = [detector.update(tick(time, running=1, **died)) for time in (3600.0, 0.0, 1.0)]
+
+    assert isinstance(found[-1], Finding)
+
+
 def test_a_death_of_all_names_all():
     finding = RunDied().update(tick(running=0, gone="0,1,2", cause="died"))
 

@@ -48,13 +48,15 @@ class RunDied:
         if record.facts.get("cause") != "died":
             self._since = None
             return Calm()
+        # Counted from here on, whatever is waited for; a clock that is set back begins anew.
+        self._since = record.time if self._since is None else min(record.time, self._since)
         if record.facts.get("fall") or record.facts.get("regroup"):
             return None
         left = int(record.values["ranks_running"])
-        self._since = record.time if self._since is None else self._since
         # A launcher that still waits for the command will know by which signal it ended.
         more_to_come = left or record.facts.get("launcher") == "running"
-        if more_to_come and record.time - self._since < self.settle:
+        # An agent that is leaving will not look again.
+        if more_to_come and "final" not in record.facts and record.time - self._since < self.settle:
             return None
         gone = record.facts["gone"].split(",")
         who = f"Rank {gone[0]} was" if len(gone) == 1 else f"Ranks {', '.join(gone)} were"
