@@ -67,3 +67,8 @@ def gathers_no_more(record: Record) -> bool:
 def is_told_elsewhere(stop: Record) -> bool:
     """Whether a rank ended for the collective alone, as far as anybody knows."""
     return COLLECTIVE in stop.facts and stop.facts.get("outcome") in ("finished", UNKNOWN)
+
+
+def is_provisional(stop: Record) -> bool:
+    """Whether a rank's own node may yet tell more of that end; or that it is none."""
+    return stop.facts.get("outcome") == UNKNOWN or is_told_elsewhere(stop)

@@ -6,6 +6,7 @@ import pytest
 from boards import refusals
 from headed import House, Node, last_tick, told
 
+from sentinel.cluster.roster import FOR_GOOD_SECONDS
 from sentinel.outlets.database import transaction
 from sentinel.record import WHOLE_RUN, Event
 from sentinel.wire.parcel import Writer
@@ -223,6 +224,35 @@ def test_what_rank_0_gathered_leaves_its_place_to_the_ranks_own_node(house):
 
     assert told(records) == [(0, 0, 3), (1, 0, 3), (2, 0, 3), (3, 0, 3)]
     assert house.head.generations.current == 0
+
+
+@pytest.mark.parametrize(
+    "end",
+    [{"outcome": "unknown"}, {"outcome": "finished", "collective": "off: rank 3 ended"}],
+    ids=["unknown", "elsewhere"],
+)
+def test_a_head_stays_for_nodes_whose_ranks_it_let_go_of(house, end):
+    """They raise a moment after rank 0, and only then have an agent, which must find its head."""
+    gathered = [house.own.word(rank, Event.START, gathered="yes") for rank in (2, 3)]
+    house.turn(*house.own.says(Event.START), *gathered)
+    ends = [house.own.word(rank, Event.STOP, **end) for rank in (2, 3)]
+    house.turn(*house.own.says(Event.STOP, outcome="exception"), *ends)
+    house.wait(FOR_GOOD_SECONDS - 5)
+    assert (house.head.over, house.hub.over) == (False, False)
+    node = house.node()
+    node.parcel(*node.says(Event.START), *node.says(Event.STOP, step=9, outcome="exception"))
+    assert told(house.turn(), Event.STOP) == [(2, 0, 9), (3, 0, 9)]
+    house.wait(10.0)
+
+    assert (house.head.over, house.hub.over) == (True, True)
+
+
+def test_a_head_of_which_all_ranks_said_how_they_ended_is_over_at_once(house):
+    node = house.running()
+    node.parcel(*node.says(Event.STOP, outcome="exception"), node.tick("failed"))
+    house.turn(*house.own.says(Event.STOP, outcome="exception"), house.own.tick("failed"))
+
+    assert house.hub.over
 
 
 def test_a_node_that_comes_back_without_any_memory_is_part_of_the_newest_attempt(house):

@@ -11,9 +11,10 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
+from sentinel.about import is_provisional
 from sentinel.align import OVER
 from sentinel.cluster.generations import Attempt, Generations
 from sentinel.cluster.hub import Hello, Hub
@@ -47,6 +48,8 @@ class Head:
     """Whether this is our last turn: what is still open will not be decided by us."""
     _answers: dict[int, tuple[int, int]] = field(default_factory=dict)
     _deputy: int = 0
+    _let_go_at: float = -inf
+    """When a rank last ended of which its own node may yet tell more, as `awake` counts."""
 
     def __post_init__(self) -> None:
         self.roster = Roster(self.host, self.connection, self.clock)
@@ -108,6 +111,8 @@ class Head:
     @property
     def over(self) -> bool:
         """Whether no node has anything to say any more."""
+        if self.roster.awake.seconds - self._let_go_at < FOR_GOOD_SECONDS:
+            return False
         return not self.roster.waited_for(self.generations.current) and not self._misses()
 
     def state(self) -> list[dict[str, Any]]:
@@ -192,6 +197,8 @@ class Head:
         elif attempt != record.attempt:
             record = replace(record, attempt=attempt)
         member.note(attempt, record.rank, ended=record.event is Event.STOP)
+        if record.event is Event.STOP and is_provisional(record):
+            self._let_go_at = self.roster.awake.seconds
         self.roster.heard_at = self.roster.awake.seconds
         yield record
 
