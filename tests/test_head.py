@@ -226,6 +226,23 @@ def test_what_rank_0_gathered_leaves_its_place_to_the_ranks_own_node(house):
     assert house.head.generations.current == 0
 
 
+def test_what_rank_0_gathered_and_reads_late_does_not_count_beside_what_the_node_says(house):
+    """Rank 0 puts away what was left to it at its next step, which may take minutes."""
+    gathered = [house.own.word(rank, Event.START, gathered="yes") for rank in (2, 3)]
+    house.turn(*house.own.says(Event.START), *gathered)
+    late = [house.own.word(rank, step=3) for rank in (2, 3)]
+    assert told(house.turn(*late)) == [(2, 0, 3), (3, 0, 3)]
+    node = house.node()
+    node.parcel(*node.says(Event.START), *node.says(step=3), *node.says(step=4))
+    house.turn()
+    ends = [house.own.word(rank, Event.STOP, outcome="finished") for rank in (2, 3)]
+    records = house.turn(*house.own.says(step=4), *late, *gathered, *ends)
+
+    assert told(records) == [(0, 0, 4), (1, 0, 4)]
+    assert told(records, Event.START) == []
+    assert told(records, Event.STOP) == [(2, 0, 1), (3, 0, 1)]
+
+
 @pytest.mark.parametrize(
     "end",
     [{"outcome": "unknown"}, {"outcome": "finished", "collective": "off: rank 3 ended"}],

@@ -191,6 +191,8 @@ class Head:
             values = {name: value for name, value in record.values.items() if name not in own}
             member.tick = replace(record, attempt=attempt, values=values)
             return
+        if member is self.roster.own and self.roster.knows_better(attempt, record):
+            return
         if record.event is Event.START:
             expected = {"expected_ranks": record.values.get("world_size", 1.0)}
             record = replace(record, attempt=attempt, values={**record.values, **expected})
