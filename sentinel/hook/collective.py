@@ -38,7 +38,7 @@ SETTLE = 0.2
 """Seconds that rank 0, as it ends, gives the others for their last words, at most; where it fails,
 gloo, to tell of those that are gone: the training's own connections may do so a moment earlier."""
 LOOKS = 4
-"""How often it looks meanwhile for those that are gone."""
+"""How often it looks meanwhile whether anybody is still there."""
 
 
 class Off(Exception):  # noqa: N818 - an answer, with the reason
@@ -212,7 +212,7 @@ class Collective:
             while not self._all_said(gathering) and (failed or outcome == "finished"):
                 now = monotonic()
                 looks = failed and now >= looks_at
-                if now > waits_till or (looks and not gathering.present()):
+                if now > waits_till or (looks and not gathering.accompanied()):
                     break
                 looks_at = now + SETTLE / LOOKS if looks else looks_at
                 sleep(0.002)

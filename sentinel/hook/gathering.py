@@ -61,6 +61,8 @@ class Gathering:
         self.chunk, self._mine = self._memory(chunk.SIZE)
         self._theirs = [self._memory(chunk.SIZE) for _ in (range(world) if rank == 0 else ())]
         self._work: Any = None
+        self._words: dict[int, Chunk] = {}
+        self._lost: set[int] = set()
 
     @property
     def busy(self) -> bool:
@@ -101,8 +103,12 @@ class Gathering:
 
     def last_words(self) -> dict[int, Chunk]:
         """On rank 0, the last chunks of ranks that have left."""
-        found = ((rank, chunk.read(memory)) for rank, memory in self._last.items())
-        return {rank: each for rank, each in found if each is not None}
+        for rank, memory in [*self._last.items()]:
+            word = chunk.read(memory)
+            if word is not None:
+                self._words[rank] = word
+                del self._last[rank]
+        return self._words
 
     def leave(self, memory: bytearray) -> None:
         """Hand rank 0 that chunk, the last one; the memory is kept."""
@@ -113,12 +119,13 @@ class Gathering:
         for other in range(1, self.world):
             self._send(bytearray(b"\1" * _WORD), other, _LEFT)
 
-    def present(self) -> list[int]:
-        """On rank 0, those that have not left, and are not gone."""
+    def accompanied(self) -> bool:
+        """On rank 0, whether anybody has neither left nor is gone.
+
+        One who is there is answer enough: of a thousand ranks, each is not looked at each time.
+        """
         words = self.last_words()
-        silent = [other for other in range(1, self.world) if other not in words]
-        gone = self.lost(silent)
-        return [other for other in silent if other not in gone]
+        return any(other not in words and not self._gone(other) for other in range(1, self.world))
 
     def lost(self, others: Iterable[int]) -> list[int]:
         """Those of the ranks to which there is no connection any more: their process is gone."""
@@ -131,11 +138,13 @@ class Gathering:
         self._left = self._open(0, _WORD, _LEFT) if self.rank else bytearray(_WORD)
 
     def _gone(self, other: int) -> bool:
-        try:
-            self._open(other, _WORD, _PROBE)
-        except RuntimeError:
-            return True
-        return False
+        """Of whoever is there, one more receipt is open from then on, to the end."""
+        if other not in self._lost:
+            try:
+                self._open(other, _WORD, _PROBE)
+            except RuntimeError:
+                self._lost.add(other)
+        return other in self._lost
 
     def _send(self, memory: bytearray, other: int, tag: int) -> None:
         tensor = self._torch.frombuffer(memory, dtype=self._torch.float64)
