@@ -19,9 +19,10 @@ from sentinel.align import OVER
 from sentinel.cluster.generations import Attempt, Generations
 from sentinel.cluster.hub import Hello, Hub
 from sentinel.cluster.machines import Machines, measured
-from sentinel.cluster.member import Member
+from sentinel.cluster.member import Member, refused
 from sentinel.cluster.roll import Told, merged
 from sentinel.cluster.roster import FOR_GOOD_SECONDS, OURS, Roster
+from sentinel.cluster.sound import check, is_text
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.sheet import Entry, records_of
 from sentinel.tally import Tally
@@ -138,6 +139,10 @@ class Head:
             self._past += (record for record in said if record.event is not Event.TICK)
 
     def _welcome(self, hello: Hello) -> None:
+        if not is_text(hello.card):
+            refused(self.tally, "damaged")
+            self.hub.drop(hello.slot)
+            return
         if "elder" in hello.card:
             self.elder = hello.card["elder"]
             self.hub.drop(hello.slot)
@@ -155,8 +160,9 @@ class Head:
             return
         try:
             parcel = member.reader.parcel(data)
+            check(parcel)
         except ParcelError as refusal:
-            self.tally.add("sentinel_link_refused_total", refusal.reason)
+            refused(self.tally, refusal.reason)
             # What explains the next one may have been in it: it has to begin anew.
             self.hub.drop(slot)
             return
@@ -240,8 +246,10 @@ class Head:
         if tick.facts["state"] in OVER and self._goes_on():
             # A node's TICK is newer than its records that are still under way.
             facts["state"] = "running"
-        if self.final and tick.facts.get("fall") == "open":
-            facts["fall"] = ""
+        if self.final:
+            facts["final"] = "yes"
+            if tick.facts.get("fall") == "open":
+                facts["fall"] = ""
         yield replace(tick, values={**tick.values, **values}, facts={**tick.facts, **facts})
 
     def _chosen(self, attempt: int) -> int:

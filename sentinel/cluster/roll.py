@@ -27,6 +27,9 @@ OPEN_SECONDS = 15.0
 
 _BEHIND = ("behind", "behind_step", "behind_at", "held", "everyone")
 
+_OWN = (*_BEHIND, "fall", "final")
+"""What one node cannot say for all."""
+
 _FALLEN = ("cause", "exception", "code", "gone", "failed")
 
 
@@ -151,7 +154,7 @@ def _fallen(told: Sequence[Told]) -> dict[str, str]:
     """What the node of the first to fall says, or any; and who fell, its own before all others."""
     order = _by_fall(told)
     first = order[0].tick.facts
-    facts = {name: fact for name, fact in first.items() if name not in _BEHIND}
+    facts = {name: fact for name, fact in first.items() if name not in _OWN}
     for name in ("gone", "failed"):
         facts[name] = ",".join(str(rank) for each in order for rank in _ranks(name, each))
     fallen = [each for each in told if "cause" in each.tick.facts]
