@@ -11,11 +11,11 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
-from sentinel.about import is_provisional
 from sentinel.align import OVER
+from sentinel.cluster.gathered import Gathered
 from sentinel.cluster.generations import Attempt, Generations
 from sentinel.cluster.hub import Hello, Hub
 from sentinel.cluster.machines import Machines, measured
@@ -49,11 +49,10 @@ class Head:
     """Whether this is our last turn: what is still open will not be decided by us."""
     _answers: dict[int, tuple[int, int]] = field(default_factory=dict)
     _deputy: int = 0
-    _let_go_at: float = -inf
-    """When a rank last ended of which its own node may yet tell more, as `awake` counts."""
 
     def __post_init__(self) -> None:
         self.roster = Roster(self.host, self.connection, self.clock)
+        self.gathered = Gathered(self.roster)
         query = "select value from cluster where key = 'generations'"
         row = self.connection.execute(query).fetchone()
         self._kept = row[0] if row else ""
@@ -112,9 +111,8 @@ class Head:
     @property
     def over(self) -> bool:
         """Whether no node has anything to say any more."""
-        if self.roster.awake.seconds - self._let_go_at < FOR_GOOD_SECONDS:
-            return False
-        return not self.roster.waited_for(self.generations.current) and not self._misses()
+        waits = self.roster.waited_for(self.generations.current) or self._misses()
+        return not waits and not self.gathered.may_come
 
     def state(self) -> list[dict[str, Any]]:
         """Each node in plain words; see `Roster.told`."""
@@ -197,7 +195,7 @@ class Head:
             values = {name: value for name, value in record.values.items() if name not in own}
             member.tick = replace(record, attempt=attempt, values=values)
             return
-        if member is self.roster.own and self.roster.knows_better(attempt, record):
+        if member is self.roster.own and not self.gathered.takes(attempt, record):
             return
         if record.event is Event.START:
             expected = {"expected_ranks": record.values.get("world_size", 1.0)}
@@ -205,8 +203,6 @@ class Head:
         elif attempt != record.attempt:
             record = replace(record, attempt=attempt)
         member.note(attempt, record.rank, ended=record.event is Event.STOP)
-        if record.event is Event.STOP and is_provisional(record):
-            self._let_go_at = self.roster.awake.seconds
         self.roster.heard_at = self.roster.awake.seconds
         yield record
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from sentinel.cluster.awake import Awake
 from sentinel.cluster.member import Member, store, stored
-from sentinel.record import Event, Record
 
 AWAY_SECONDS = 2.0
 """Without a word, though a node's agent has one each second."""
@@ -38,8 +37,6 @@ class Roster:
             member.heard_at = RETURN_SECONDS
         self.own = self.known.setdefault(OURS, Member(OURS, host))
         self.by_slot: dict[int, Member] = {}
-        self.gathered: set[int] = set()
-        """Ranks of other nodes that our node told of, since rank 0 gathers."""
         self.given_up: dict[str, int] = {}
         """Nodes that nobody waits for any more, by name, and the attempt of which that is so."""
         self.heard_at = 0.0
@@ -102,17 +99,6 @@ class Roster:
     def waited_for(self, attempt: int) -> list[Member]:
         """Those with ranks whose end is not known, lost nodes too."""
         return [member for member in self.present(attempt) if member.goes_on(attempt)]
-
-    def knows_better(self, attempt: int, record: Record) -> bool:
-        """Whether what our node said of a rank that it gathered, its own node tells by now.
-
-        Its end is told all the same: nobody waits here for any more of it.
-        """
-        if "gathered" in record.facts:
-            self.gathered.add(record.rank)
-        if record.rank not in self.gathered or record.event is Event.STOP:
-            return False
-        return any(record.rank in each.ranks.get(attempt, ()) for each in self.by_slot.values())
 
     def told(self, attempt: int) -> list[dict[str, Any]]:
         """Each node in plain words: host, ranks, state, silent_seconds and skew_seconds.
