@@ -134,3 +134,14 @@ def test_while_our_own_ranks_run_a_lost_node_is_waited_for(house):
     records = house.wait(3 * FOR_GOOD_SECONDS)
 
     assert not [record for record in records if record.event is Event.STOP]
+
+
+def test_a_head_that_is_restarted_still_knows_who_was_given_up(house):
+    house.running()
+    house.turn(*house.own.says(Event.STOP, outcome="finished"))
+    house.wait(FOR_GOOD_SECONDS + 2)
+    house.connection.close()
+    house.begin()
+
+    assert last_tick(house.wait(2)).facts["lost_nodes"] == ""
+    assert last_tick(house.wait(RETURN_SECONDS + LOST_SECONDS + 2)).facts["lost_nodes"] == "b"

@@ -284,7 +284,7 @@ class Head:
         if any(self.roster.silent(member) < FOR_GOOD_SECONDS for member in waiting):
             return
         for member in waiting:
-            self.roster.given_up[member.name] = attempt
+            member.given_up = attempt
             for rank in member.unended(attempt):
                 facts = {"outcome": "died", "lost": member.host}
                 end = Record(self.run, rank, 0, now, Event.STOP, facts=facts, attempt=attempt)

@@ -62,6 +62,8 @@ class Member:
     """How often it came back without any memory of what it was, and counts from 0 again."""
     ended: dict[int, set[int]] = field(default_factory=dict)
     """Those of them, by attempt, of which the end is known."""
+    given_up: int | None = None
+    """The attempt of the run, if any, in which nobody waits for it any more."""
     changed: bool = True
     """How far it was heard is stored as it was before."""
     altered: bool = True
@@ -251,6 +253,7 @@ def _told(member: Member) -> str:
             "life": member.life,
             "ranks": {attempt: sorted(ranks) for attempt, ranks in member.ranks.items()},
             "ended": {attempt: sorted(ranks) for attempt, ranks in member.ended.items()},
+            "given_up": member.given_up,
         }
     )
 
@@ -268,6 +271,7 @@ def _read(name: str, spool: str, row: int, heard: bytes, text: str) -> Member:
         life=told["life"],
         ranks={int(attempt): set(ranks) for attempt, ranks in told["ranks"].items()},
         ended={int(attempt): set(ranks) for attempt, ranks in told["ended"].items()},
+        given_up=told.get("given_up"),
         changed=False,
         altered=False,
     )

@@ -37,8 +37,6 @@ class Roster:
             member.heard_at = RETURN_SECONDS
         self.own = self.known.setdefault(OURS, Member(OURS, host))
         self.by_slot: dict[int, Member] = {}
-        self.given_up: dict[str, int] = {}
-        """Nodes that nobody waits for any more, by name, and the attempt of which that is so."""
         self.heard_at = 0.0
         """When any rank last said anything, as `awake` counts."""
 
@@ -80,7 +78,7 @@ class Roster:
         """Whether it is not heard, though its ranks in that attempt had not ended by its word."""
         if self.silent(member) <= LOST_SECONDS:
             return False
-        return member.goes_on(attempt) or self.given_up.get(member.name) == attempt
+        return member.goes_on(attempt) or member.given_up == attempt
 
     def away(self, attempt: int) -> list[int]:
         """The ranks that may be heard again, though at the moment their nodes are not."""
