@@ -4,8 +4,8 @@ Formula
     Finding    = a rank ended without writing its STOP, and none had failed by its own word before;
                  told once none is left, or `settle` seconds later; with several nodes, once all
                  others have spoken since, and not where one that is lost explains it: then
-                 `node_lost` tells of both; of an elastic launcher that lives, whose ranks are all
-                 gone at once, if they do not come back, or if it says that they had failed
+                 `node_lost` tells of both; of an elastic launcher that lives, whose ranks go within
+                 35 seconds, if they do not come back, or if it says that they had failed
 
 Units
     `ranks_gone`: ranks of the current attempt whose process no longer exists. `settle`: seconds.

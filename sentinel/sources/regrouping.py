@@ -1,9 +1,9 @@
 """Regrouping: whether ranks that are gone were ended by a launcher that begins them again.
 
 When nodes come or leave, torchrun with `--nnodes MIN:MAX` ends all ranks by a signal, and begins
-them anew once the nodes have found each other. To whoever looks on it is a death of all ranks at
-once, with a launcher that lives. What it was is told by the count of restarts that the next ranks
-are given: a failure adds to it, nodes that come or leave do not.
+them anew once the nodes have found each other. To whoever looks on it is a death of all ranks, the
+last of them seconds after the first, with a launcher that lives. What it was is told by the count
+of restarts that the next ranks are given: a failure adds to it, nodes that come or leave do not.
 """
 
 from __future__ import annotations
