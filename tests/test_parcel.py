@@ -235,16 +235,7 @@ def test_a_record_of_whom_nobody_explained_is_refused(sender):
         (2, 1, (0, 1, 1.0, 0.5)),
         (0xFFFF, 1, (0, 1, 1.0, 0.5)),
     ],
-    ids=[
-        "stranger",
-        "twice",
-        "two attempts",
-        "the run",
-        "nobody",
-        "too many",
-        "unknown",
-        "far unknown",
-    ],
+    ids="stranger twice attempts run nobody many unknown far".split(),
 )
 def test_a_sheet_that_cannot_be_one_is_refused(names, count, numbers):
     layout = "<" + "".join("I" if isinstance(number, int) else "d" for number in numbers)
