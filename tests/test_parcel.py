@@ -235,7 +235,7 @@ def test_a_record_of_whom_nobody_explained_is_refused(sender):
         (2, 1, (0, 1, 1.0, 0.5)),
         (0xFFFF, 1, (0, 1, 1.0, 0.5)),
     ],
-    ids="stranger twice attempts run nobody many unknown far".split(),
+    ids=["stranger", "twice", "attempts", "run", "nobody", "many", "unknown", "far"],
 )
 def test_a_sheet_that_cannot_be_one_is_refused(names, count, numbers):
     layout = "<" + "".join("I" if isinstance(number, int) else "d" for number in numbers)
