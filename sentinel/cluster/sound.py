@@ -19,8 +19,8 @@ MOST = 1 << 31
 """There are fewer ranks, and fewer attempts."""
 LATEST = 1e11
 """No clock is later, in seconds since the epoch: in the year 5138."""
-LARGEST = 1e18
-"""Nothing that a TICK tells is more: these are counts, seconds, bytes and watts."""
+LARGEST = 1e300
+"""Nothing that a TICK tells is more, or its sum over all nodes would be no number."""
 LONGEST = 4096
 """Bytes of each thing that a node says of itself."""
 
