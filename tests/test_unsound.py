@@ -124,6 +124,12 @@ def test_a_parcel_whose_numbers_no_agent_has_is_refused(judging, parcel):
     assert refusals(judging.tally)["damaged"] == 1.0
 
 
+def test_a_machine_of_which_something_is_no_number_is_heard(judging):
+    judging.hears(record(more={"host_memory_used": nan, "gpu_temperature_max": nan}))
+
+    assert refusals(judging.tally) == {}
+
+
 @pytest.mark.parametrize("name", ["host", "run", "spool", "elder"])
 def test_a_node_whose_card_is_no_text_is_not_welcomed(judging, name):
     judging.hub.waiting.append(Hello(7, {"host": "b", "run": "r", "spool": "s", name: HALF}))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import isnan
 
+from sentinel.cluster.machines import rule_of
 from sentinel.record import WHOLE_RUN, Event, Record
 from sentinel.sheet import Entry, Sheet
 from sentinel.wire.parcel import Parcel, ParcelError
@@ -77,4 +79,9 @@ def _is_sound_tick(tick: Record) -> bool:
     if facts.get("cause") == "died" and not facts.get("gone"):
         return False
     spelled = (form.fullmatch(facts[name]) for name, form in _TAKEN_APART.items() if name in facts)
-    return all(spelled) and all(abs(value) <= LARGEST for value in tick.values.values())
+    return all(spelled) and all(_is_sound_value(*each) for each in tick.values.items())
+
+
+def _is_sound_value(name: str, value: float) -> bool:
+    # What cannot be measured of a machine may well be no number.
+    return abs(value) <= LARGEST or (isnan(value) and rule_of(name) is not None)
