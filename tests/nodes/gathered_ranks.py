@@ -15,11 +15,15 @@ from truth import loss, number_of, weight
 import sentinel
 from sentinel.hook import collective, departed, quorum
 
-TOLD = json.loads(os.environ["GATHERED"])
-for name, value in TOLD["constants"].items():
-    for module in (collective, departed, quorum):
-        if hasattr(module, name):
-            setattr(module, name, value)
+MODULES = (collective, departed, quorum)
+
+
+def set_constants(constants):
+    """Shorter times than people have, in whatever of ours goes by these names."""
+    for name, value in constants.items():
+        for module in MODULES:
+            if hasattr(module, name):
+                setattr(module, name, value)
 
 
 def train(plan, folder, rank):
@@ -29,15 +33,17 @@ def train(plan, folder, rank):
         wait_at(plan, folder, rank, step)
 
 
-def watched(plan, rank):
-    """The training, watched, but on ranks that are to be without sentinel."""
-    if rank in TOLD["without"]:
+def watched(plan, rank, without):
+    """The training, watched, but on ranks that are to be `without` sentinel."""
+    if rank in without:
         return train
     return sentinel.monitor(run=plan["name"], aggregate="collective")(train)
 
 
 if __name__ == "__main__":
+    told = json.loads(os.environ["GATHERED"])
+    set_constants(told["constants"])
     path = Path(sys.argv[-1])
     plan, rank = json.loads(path.read_text()), number_of(os.environ)
     (path.parent / f"pid-{rank}").write_text(str(os.getpid()))
-    watched(plan, rank)(plan, path.parent, rank)
+    watched(plan, rank, told["without"])(plan, path.parent, rank)
