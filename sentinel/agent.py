@@ -178,13 +178,11 @@ class Agent:
 
     def _last_turn(self) -> None:
         """Tell what waits for others to speak, or to come: whoever ends us may end them as well."""
-        waits = self.source.regrouping.waiting
-        if self.nodes.head is None and not waits:
-            return
+        held = self.source.conclude()
         if self.nodes.head is not None:
-            self.nodes.head.final = True
-        self.source.regrouping.final, self.source.ticked = True, 0.0
-        self.turn()
+            self.nodes.head.final = held = True
+        if held:
+            self.turn()
 
     def _commit(self, read: list[Record], entries: list[Entry]) -> None:
         """Judge these entries, and store what came of them with how far all was read."""

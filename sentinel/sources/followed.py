@@ -118,6 +118,10 @@ class FollowedLog:
         """No processes: whose log it is, is not known."""
         return {}
 
+    def conclude(self) -> bool:
+        """Whether anything was held back until the end: nothing is."""
+        return False
+
     def discard(self) -> None:
         """The log is not ours to remove."""
 

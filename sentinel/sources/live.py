@@ -117,6 +117,11 @@ class LiveSource:
         """Whether there are ranks, or a command that may still begin some."""
         return bool(self.ranks) or self.launched.running
 
+    def conclude(self) -> bool:
+        """Have the next poll tell all, as the last that is made; whether anything was held back."""
+        self.regrouping.final, self.ticked = True, 0.0
+        return self.regrouping.waiting
+
     def discard(self) -> None:
         """Remove the rings, once nobody will write to or read from them again."""
         for path, rank in self.ranks.items():
