@@ -7,8 +7,8 @@ doubles: sum, sum of squares, count), `all_gather`, and objects as `all_gather_o
 and through blocks of ours: each writes to its ring, an agent per node (8 ranks a node, two nodes at
 least) reads, spools and sends to the head agent over its `TCPStore`. Order is shuffled by round,
 figures are medians over rounds. All is CPU time, summed over the processes named. What agents spend
-while nothing is written is told apart. 128 ranks need about 12 GiB. Writes results/aggregation.json
-and prints Markdown.
+while nothing is written is told apart. 128 ranks need about 12 GiB. Prints Markdown, and writes
+results/aggregation.json where all `--ways` were gone.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ def main() -> None:
     known = json.loads(RESULTS.read_text())["worlds"] if RESULTS.exists() else {}
     told = {**known, **worlds}
     told = {key: told[key] for key in sorted(told, key=int)}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"torch": torch.__version__, "worlds": told}, indent=1) + "\n")
+    if {*args.ways} == {*WAYS}:
+        RESULTS.parent.mkdir(exist_ok=True)
+        found = {"torch": torch.__version__, "worlds": told}
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
     print(table(told))
 
 
@@ -175,7 +177,8 @@ def table(worlds: dict[str, Any]) -> str:
     for world, found in worlds.items():
         gloo, ours = found["gloo"], found["ours"]
         order = ("all_gather", "all_reduce", "objects", "gather")
-        cells = [f"{gloo[way]['all_ranks_cpu_ms']:,.1f}" for way in order]
+        known = [way in gloo and f"{gloo[way]['all_ranks_cpu_ms']:,.1f}" for way in order]
+        cells = [cell or "" for cell in known]
         cells += [f"**{ours['burst']['ranks_cpu_ms']:.2f}**", f"{ours['10']['ranks_cpu_ms']:.1f}"]
         cells += [f"{ours[rate]['node_agents_cpu_ms']:.1f}" for rate in ("burst", "10", "1")]
         lines.append(f"| {world} | {' | '.join(cells)} |")
