@@ -73,12 +73,9 @@ class Ranks:
     def hear(self, record: Record) -> None:
         """Take over what a record of a single rank says of it."""
         rank, event = record.rank, record.event
-        known = self.known.get(rank)
+        known = self._met(rank)
         if known is None:
-            if len(self.known) >= MOST:
-                return
-            known = RankStanding()
-            self.lowest.clear()
+            return
         if event is Event.STEP:
             up, _, seconds, _ = known
             seconds = record.values.get("step_time", seconds)
@@ -96,14 +93,10 @@ class Ranks:
         """Take over what that sheet says of each of its ranks."""
         timed = sheet.names.index("step_time") if "step_time" in sheet.names else None
         for rank, time, row in zip(sheet.ranks, sheet.times, sheet.rows, strict=True):
-            known = self.known.get(rank)
-            if known is None:
-                if len(self.known) >= MOST:
-                    continue
-                known = RankStanding()
-                self.lowest.clear()
-            seconds = known.step_time if timed is None else row[timed]
-            self.known[rank] = RankStanding(known.up, sheet.step, seconds, time)
+            known = self._met(rank)
+            if known is not None:
+                seconds = known.step_time if timed is None else row[timed]
+                self.known[rank] = RankStanding(known.up, sheet.step, seconds, time)
 
     def weigh(self, record: Record) -> None:
         """Take over what a record of the run says of its ranks: who is slowest, lost, or odd."""
@@ -140,6 +133,14 @@ class Ranks:
         """Those that are shown, untouched by what comes later."""
         shown = self.shown(named)
         return Ranks(len(shown), shown, unshown=len(self.known) - len(shown))
+
+    def _met(self, rank: int) -> RankStanding | None:
+        """What is known of that rank, which may be new; None where it is one too many."""
+        known = self.known.get(rank)
+        if known is None and len(self.known) < MOST:
+            self.lowest.clear()
+            return RankStanding()
+        return known
 
     def _add(self, rank: int, weight: float) -> None:
         self.weights[rank] = min(self.weights.get(rank, 0.0) + weight, float(MEMORY))
