@@ -124,6 +124,13 @@ def test_a_parcel_whose_numbers_no_agent_has_is_refused(judging, parcel):
     assert refusals(judging.tally)["damaged"] == 1.0
 
 
+@pytest.mark.parametrize("event", [Event.SAMPLE, Event.FACTS])
+def test_facts_and_texts_of_the_whole_run_are_heard(judging, event):
+    judging.hears(record(event))
+
+    assert refusals(judging.tally) == {}
+
+
 def test_a_machine_of_which_something_is_no_number_is_heard(judging):
     judging.hears(record(more={"host_memory_used": nan, "gpu_temperature_max": nan}))
 

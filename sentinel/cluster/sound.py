@@ -70,8 +70,8 @@ def _is_sound(entry: Entry) -> bool:
         0.0 <= entry.values.get(name, 0.0) < MOST for name in _SIZES
     ):
         return False
-    # Nobody but who judges the run speaks for all of it.
-    return entry.rank != WHOLE_RUN
+    # Facts and texts change no step; all else that is of the run, its judge says.
+    return entry.rank != WHOLE_RUN or entry.event in (Event.SAMPLE, Event.FACTS)
 
 
 def _is_sound_tick(tick: Record) -> bool:
