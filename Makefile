@@ -5,7 +5,7 @@ PY := .venv/bin/python
 SOAK_MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-nodes lint bench generate soak clean ready-demo ready-test
+.PHONY: help demo test test-nodes lint bench generate soak fuzz clean ready-demo ready-test
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ bench: ready-test ## Measure cost beside other tools; no pass or fail
 
 soak: ready-test ## Kill processes at random for SOAK_MINUTES (10)
 	@$(PY) scripts/soak.py $(SOAK_MINUTES)
+
+fuzz: ready-test ## Try every property with 10,000 examples, not with the 100 that the tests try
+	@$(PY) -m pytest -m hypothesis --hypothesis-profile=thorough -rfEs tests
 
 clean: ## Remove everything that make made, .venv too
 	rm -rf .venv .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -191,7 +191,7 @@ class Aligner:
 
     def _read(self, sheet: Sheet) -> Iterator[Record]:
         """What several ranks say of a step that is still open at one go, all else one by one."""
-        self.now = self.now or max(sheet.times)
+        self.now = self.now or sheet.times[0]
         if sheet.attempt < self.attempt:
             self.tally.add("sentinel_dropped_records_total", "old_attempt", len(sheet.ranks))
             return

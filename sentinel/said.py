@@ -59,9 +59,9 @@ def phrase(keys: tuple[str, ...], evaluated: bool, spoken: Dialect) -> Phrase:
 class Said:
     """All that one rank said about one step, several words on one signal folded by its rule.
 
-    `last` is its newest record: its step, time and facts are the rank's last word. `weights` are
-    those that are not 1. `logged_as` holds the names that were not ours, since some tell a unit
-    ("objective/kl" is a sum).
+    `last` is its last record: its step and facts are the rank's last word; its time is the newest
+    of all. `weights` are those that are not 1. `logged_as` holds the names that were not ours,
+    since some tell a unit ("objective/kl" is a sum).
     """
 
     last: Record
@@ -71,7 +71,8 @@ class Said:
 
     def add(self, record: Record, spoken: Dialect | None = None) -> None:
         """Fold one more record of the same rank, step and event in, its keys in that dialect."""
-        self.last = record
+        newest = max(self.last.time, record.time)
+        self.last = record if record.time == newest else replace(record, time=newest)
         spoken = spoken or dialect({})
         weight = record.values.get(WEIGHT, 1.0)
         told = phrase(tuple(record.values), record.event is Event.EVAL, spoken)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import inf, isnan, nan
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sentinel.align import Aligner
@@ -33,7 +33,7 @@ SAID = st.lists(
         run=st.just("run"),
         rank=st.integers(0, WORLD - 1),
         step=st.integers(1, 3),
-        time=st.integers(0, 9).map(float),
+        time=st.integers(1, 9).map(float),
         event=st.sampled_from([*[Event.STEP] * 5, Event.EVAL]),
         values=WORDS,
         facts=st.sampled_from([{}, {}, {}, {"loss": "logged"}]),
@@ -71,15 +71,25 @@ def plain(value):
     return "nan" if isinstance(value, float) and isnan(value) else value
 
 
-@given(st.lists(SAID, max_size=6), st.integers(0, 12))
+def combined_one_by_one(aligner, entry):
+    """What comes of an entry's records alone, if no step closes before the last of them.
+
+    The first of a sheet may complete a step that those after it would still have been named in.
+    """
+    is_open = (entry.beat, 0) > aligner.past.upto or (entry.beat, 0) in aligner.moments
+    told = [combined(aligner, record) for record in records_of([entry])]
+    assume(not (is_open and any(told[:-1])))
+    return [record for each in told for record in each]
+
+
+@given(st.lists(SAID, max_size=6), st.integers(1, 12))
 def test_what_comes_of_sheets_is_what_comes_of_their_records(batches, seconds):
     read, heard = started(), started()
 
     for at, batch in enumerate(batches, 1):
-        # No rank goes back by two: then a step may close in the midst of a sheet on it.
         entries = gathered([replace(record, beat=record.beat + at) for record in batch])
         by_sheet = [record for entry in entries for record in combined(read, entry)]
-        alone = [record for each in records_of(entries) for record in combined(heard, each)]
+        alone = [record for entry in entries for record in combined_one_by_one(heard, entry)]
         assert sorted(by_sheet, key=repr) == sorted(alone, key=repr)
         tick = Record("run", WHOLE_RUN, 0, float(at * seconds), Event.TICK)
         assert combined(read, tick) == combined(heard, tick)
