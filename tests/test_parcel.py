@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.record import Event, Record
-from sentinel.sheet import gathered, records_of
+from sentinel.sheet import alike, gathered, records_of
 from sentinel.wire.parcel import (
+    AGAIN,
     ALONE,
     ENTRY,
     HEAD,
@@ -126,7 +127,19 @@ def test_a_number_costs_eight_bytes_once_its_name_is_explained():
 
     again = writer.write([step(loss=1.5, kl=2.5), step(loss=1.0, kl=2.0)], 2, 2, 0.0)
 
-    assert len(again) == HEAD.size + 2 * (ENTRY.size + 16 + 16)
+    assert len(again) == HEAD.size + 2 * (ENTRY.size + 12 + 16)
+
+
+def test_who_spoke_last_is_not_named_again():
+    told = [alike([step(number, rank, loss=0.5) for rank in (0, 1)]) for number in (1, 2)]
+    told += [replace(told[1], ranks=(2, 1)), step(3, rank=2, loss=8.0)]
+    told += [replace(each, attempt=1) for each in told[:2]]
+    writer, reader = Writer(), Reader("run")
+    parcels = [writer.write([each], 1, 1, 0.0) for each in told]
+
+    assert [each for data in parcels for each in reader.parcel(data).entries] == told
+    assert len(parcels[1]) == HEAD.size + ENTRY.size + 2 * (12 + 8)
+    assert len(parcels[5]) == len(parcels[1])
 
 
 def test_beyond_the_names_that_are_explained_numbers_travel_with_theirs():
@@ -203,6 +216,8 @@ def test_explanations_that_are_none_are_refused(told):
         '["step",{},{},{}]',
         '["nothing",{},{}]',
         '["step",{"loss":"x"},{}]',
+        '["tick",{"0":1.0},{},true]',
+        '["tick",{"loss":1.0},{},true]',
         '["step",{"loss":null},{}]',
         '["step",[1.0],{}]',
         '["step",{},[]]',
@@ -234,14 +249,28 @@ def test_a_record_of_whom_nobody_explained_is_refused(sender):
         (1, 0xFFFFFFFF, ()),
         (2, 1, (0, 1, 1.0, 0.5)),
         (0xFFFF, 1, (0, 1, 1.0, 0.5)),
+        (AGAIN + 1, 1, (1, 1.0, 0.5)),
+        (AGAIN + 1, 0, ()),
+        (AGAIN, 0, ()),
     ],
-    ids=["stranger", "twice", "attempts", "run", "nobody", "many", "unknown", "far"],
+    ids=[
+        *("stranger", "twice", "attempts", "run", "nobody", "many", "unknown", "far"),
+        *("again", "again nobody", "no names"),
+    ],
 )
 def test_a_sheet_that_cannot_be_one_is_refused(names, count, numbers):
     layout = "<" + "".join("I" if isinstance(number, int) else "d" for number in numbers)
     told = ENTRY.pack(names, count, 1, 1) + struct.pack(layout, *numbers)
 
     assert refused(Reader("run"), explained(told)) == "damaged"
+
+
+@pytest.mark.parametrize(("names", "count"), [(AGAIN + 1, 1), (AGAIN + 1, 3), (AGAIN, 2)])
+def test_others_than_spoke_last_cannot_speak_again(names, count):
+    first = ENTRY.pack(1, 2, 1, 1) + struct.pack("<4I4d", 0, 1, 1, 1, 1.0, 1.0, 0.5, 0.5)
+    again = ENTRY.pack(names, count, 2, 2) + struct.pack(f"<{count}I{2 * count}d", *[1] * 3 * count)
+
+    assert refused(Reader("run"), explained(first + again)) == "damaged"
 
 
 def test_names_that_come_twice_in_a_set_are_refused():

@@ -18,7 +18,10 @@ class News:
     last: tuple[Words, Words] = field(default_factory=lambda: ({}, {}))
 
     def of(self, tick: Record) -> list[object]:
-        """Values and facts; if these go by the names of the last, what differs, and True."""
+        """Values and facts; if these go by the names of the last, what differs, and True.
+
+        What differs goes by its place among the names.
+        """
         before, self.last = self.last, (dict(tick.values), dict(tick.facts))
         pairs = [*zip(self.last, before, strict=True)]
         if all([*new] == [*old] for new, old in pairs):
@@ -28,11 +31,17 @@ class News:
     def taken(self, values: Words, facts: Words, alike: object = False) -> tuple[Words, Words]:
         """Values and facts of a TICK of which `of` told this."""
         if alike is True:
-            values, facts = {**self.last[0], **values}, {**self.last[1], **facts}
+            values, facts = map(_changed_by, self.last, (values, facts))
         self.last = values, facts
         return self.last
 
 
 def _changed(new: Words, old: Words) -> dict[str, object]:
     # By how it is written: 0.0 is not -0.0, and NaN is itself.
-    return {name: told for name, told in new.items() if repr(told) != repr(old[name])}
+    pairs = enumerate(zip(new.values(), old.values(), strict=True))
+    return {str(at): told for at, (told, before) in pairs if repr(told) != repr(before)}
+
+
+def _changed_by(old: Words, news: Words) -> Words:
+    names = [*old]
+    return {**old, **{names[int(at)]: told for at, told in news.items()}}

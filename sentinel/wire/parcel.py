@@ -3,16 +3,17 @@
 Agents hand them to each other, and keep in them what they may have to read again.
 
 What ranks say of one step in the same words travels as one struct, each rank and the names of the
-values as numbers that were explained once: 22 bytes, 16 for each rank, and 8 for each value. All
-else travels as JSON, a TICK as what is new since the last one. Explanations hold for a whole
-correspondence, from a `Writer` to its one `Reader`, so parcels are read in their order.
+values as numbers that were explained once: 22 bytes, 16 for each rank, or 12 where the same ranks
+said what came before it, and 8 for each value. All else travels as JSON, a TICK as what is new
+since the last one. Explanations hold for a whole correspondence, from a `Writer` to its one
+`Reader`, so parcels are read in their order.
 
     head      number of the parcel, first and last row of the spool, sender's clock in seconds, size
               of the explanations
     JSON      [[attempt, rank] of new senders, [name, ...] of new sets of names]
-    entries   set of names (0: JSON follows), number of ranks, step, beat; then the senders, their
-              sequences, times and values; or sender, sequence, time, length of the JSON, and
-              [event, values, facts]
+    entries   set of names (0: JSON follows), number of ranks, step, beat; then the senders, unless
+              they are the last ones AGAIN, their sequences, times and values; or sender, sequence,
+              time, length of the JSON, and [event, values, facts]
 """
 
 from __future__ import annotations
@@ -33,8 +34,12 @@ ENTRY = struct.Struct("<HIqq")
 ALONE = struct.Struct("<IIdI")
 MOST_NAMES = 4096
 """Sets of names that are explained in one correspondence; numbers under others travel as JSON."""
+AGAIN = 1 << 15
+"""Added to a set of names, where its senders are those of the struct before."""
 
 Names = tuple[str, ...]
+Circle = tuple[int, tuple[int, ...]]
+"""An attempt, and ranks in it."""
 Thing = TypeVar("Thing")
 
 
@@ -78,6 +83,7 @@ class Writer:
     written: int = 0
     _senders: dict[tuple[int, int], int] = field(default_factory=dict)
     _names: dict[Names, int] = field(default_factory=dict)
+    _circle: Circle = 0, ()
     _news: News = field(default_factory=News)
 
     def write(self, entries: Sequence[Entry], first: int, last: int, clock: float) -> bytes:
@@ -100,11 +106,17 @@ class Writer:
             yield from map(self._text, sheet.records())
 
     def _table(self, sheet: Sheet, names: int) -> bytes:
-        senders = [self._number(sheet.attempt, rank) for rank in sheet.ranks]
+        circle, ranks = (sheet.attempt, sheet.ranks), len(sheet.ranks)
+        senders: list[int] = []
+        if circle == self._circle:
+            names += AGAIN
+        else:
+            self._circle = circle
+            senders = [self._number(sheet.attempt, rank) for rank in sheet.ranks]
         sequences = [sequence & 0xFFFFFFFF for sequence in sheet.sequences]
         numbers = chain(senders, sequences, sheet.times, *sheet.rows)
-        head = ENTRY.pack(names, len(senders), sheet.step, sheet.beat)
-        return head + struct.pack(_layout(len(senders), len(sheet.names)), *numbers)
+        head = ENTRY.pack(names, ranks, sheet.step, sheet.beat)
+        return head + struct.pack(_layout(len(senders), ranks, len(sheet.names)), *numbers)
 
     def _text(self, record: Record) -> bytes:
         told: list[object] = [dict(record.values), dict(record.facts)]
@@ -134,6 +146,7 @@ class Reader:
     read: int = 0
     _senders: list[tuple[int, int]] = field(default_factory=list)
     _names: list[Names] = field(default_factory=list)
+    _circle: Circle = 0, ()
     _news: News = field(default_factory=News)
 
     def parcel(self, data: bytes) -> Parcel:
@@ -161,30 +174,40 @@ class Reader:
             names, count, step, beat = ENTRY.unpack_from(data, at)
             at += ENTRY.size
             if names:
-                layout = _layout(count, len(self._names[names - 1]))
+                known = self._names[(names - 1) % AGAIN]
+                told = 0 if names & AGAIN else count
+                layout = _layout(told, count, len(known))
                 numbers = struct.unpack_from(layout, data, at)
                 at += struct.calcsize(layout)
-                yield self._sheet(self._names[names - 1], count, step, beat, numbers)
+                self._meet(numbers[:told], count)
+                yield self._sheet(known, step, beat, numbers[told:])
             else:
                 sender, sequence, time, size = ALONE.unpack_from(data, at)
                 at += ALONE.size + size
                 yield self._record(data[at - size : at], step, beat, (sender, sequence, time))
 
-    def _sheet(
-        self, names: Names, count: int, step: int, beat: int, numbers: Sequence[Any]
-    ) -> Entry:
-        senders = [self._senders[number] for number in numbers[:count]]
-        (attempt,) = {attempt for attempt, _ in senders}
-        starts = [3 * count + at * len(names) for at in range(count)]
+    def _meet(self, told: Sequence[int], count: int) -> None:
+        """So many ranks speak next: these senders, or if there are none the last ones again."""
+        if told:
+            senders = [self._senders[number] for number in told]
+            (attempt,) = {attempt for attempt, _ in senders}
+            self._circle = attempt, _ranks(senders)
+        if not count or len(self._circle[1]) != count:
+            raise ValueError("Others spoke last.")
+
+    def _sheet(self, names: Names, step: int, beat: int, numbers: Sequence[Any]) -> Entry:
+        attempt, ranks = self._circle
+        count = len(ranks)
+        starts = range(2 * count, len(numbers), len(names)) if names else [0] * count
         sheet = Sheet(
             run=self.run,
             attempt=attempt,
             step=step,
             beat=beat,
             names=names,
-            ranks=_ranks(senders),
-            times=tuple(numbers[2 * count : 3 * count]),
-            sequences=tuple(numbers[count : 2 * count]),
+            ranks=ranks,
+            times=tuple(numbers[count : 2 * count]),
+            sequences=tuple(numbers[:count]),
             rows=tuple([tuple(numbers[at : at + len(names)]) for at in starts]),
         )
         return sheet if count > 1 else next(sheet.records())
@@ -209,9 +232,9 @@ class Reader:
         )
 
 
-def _layout(ranks: int, names: int) -> str:
+def _layout(senders: int, ranks: int, names: int) -> str:
     """Senders and sequences, then times and values."""
-    return f"<{2 * ranks}I{ranks * (1 + names)}d"
+    return f"<{senders + ranks}I{ranks * (1 + names)}d"
 
 
 def _ranks(senders: Iterable[tuple[int, int]]) -> tuple[int, ...]:
