@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from sentinel.record import WHOLE_RUN, Event, Record
 
@@ -101,7 +102,8 @@ def gathered(entries: Iterable[Entry]) -> list[Entry]:
             key = entry.attempt, entry.step, entry.beat, names
             draft = drafts.get(key)
             # Who said something else since then would be heard in another order.
-            if draft is None or any(last.get(rank, -1) >= draft.at for rank in ranks):
+            spoke = last.keys() & ranks
+            if draft is None or any(last[rank] >= draft.at for rank in spoke):
                 draft = drafts[key] = _Draft(at)
                 found.append(draft)
             draft.parts.append(entry)
@@ -125,10 +127,6 @@ class _Draft:
         loose = [each for each in self.parts if isinstance(each, Record)]
         if loose:
             sheets.append(alike(loose))
-        return replace(
-            sheets[0],
-            ranks=tuple([rank for each in sheets for rank in each.ranks]),
-            times=tuple([time for each in sheets for time in each.times]),
-            sequences=tuple([number for each in sheets for number in each.sequences]),
-            rows=tuple([row for each in sheets for row in each.rows]),
-        )
+        columns = zip(*[(s.ranks, s.times, s.sequences, s.rows) for s in sheets], strict=True)
+        ranks, times, sequences, rows = (tuple(chain.from_iterable(each)) for each in columns)
+        return replace(sheets[0], ranks=ranks, times=times, sequences=sequences, rows=rows)

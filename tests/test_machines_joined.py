@@ -44,6 +44,14 @@ def test_the_host_where_it_is_worst_is_named():
     }
 
 
+def test_what_only_some_machines_tell_is_told_of_those():
+    told = {"host_cpu": 0.2, "disk_free_output": 70.0}, {"host_cpu": 0.4}, {}
+    values, facts = joined([*zip("abc", told, strict=True)])
+
+    assert values == {"host_cpu": pytest.approx(0.3), "disk_free_output": 70.0}
+    assert facts == {}
+
+
 def test_a_machine_alone_is_told_as_often_as_it_tells():
     machines = Machines()
     for used in (1.0, 2.0):

@@ -222,7 +222,7 @@ def test_before_its_first_tick_a_node_is_not_in_the_roll(member):
 
     told = member.told(2.0, lost=True)
 
-    assert (told.host, told.ranks, told.age, told.lost) == ("b", (2, 3), 2.0, True)
+    assert (told.host, told.ranks, told.age, told.lost) == ("b", {2, 3}, 2.0, True)
 
 
 def sheet(number=1, sequences=(1, 1), ranks=(2, 3), time=NOW):

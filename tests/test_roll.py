@@ -54,12 +54,11 @@ def rank(number, beat=10, *, begun=0, moved=NOW, outcome="", ended=0.0, held=Fal
     return Rank(None, None, Cursor(0, 0), header, moved, outcome, ended, stop)
 
 
-def told(*ranks, host="", age=0.0, lost=False, attempt=0, **machine):
+def told(*ranks, host="", age=0.0, lost=False, attempt=0):
     tick = roll_call(host or "one", [*ranks], NOW - age)
-    values = {**tick.values, **machine}
     numbers = tuple(each.header.identity.rank for each in ranks)
     host = host or f"host{numbers[0] // 2}"
-    return Told(replace(tick, values=values, attempt=attempt), host, numbers, age, lost)
+    return Told(replace(tick, attempt=attempt), host, numbers, age, lost)
 
 
 def of(*nodes):
@@ -75,12 +74,9 @@ def sorted_ranks(facts):
 
 def test_one_node_alone_says_what_it_always_said():
     one = told(rank(0, 9), rank(1, outcome="exception", ended=990.0, exception="ValueError"))
-    tick = of(replace(one, tick=replace(one.tick, values={**one.tick.values, "host_cpu": 0.5})))
+    tick = of(one)
 
-    assert {n: v for n, v in tick.values.items() if n not in MERGED_ONLY} == {
-        **one.tick.values,
-        "host_cpu": 0.5,
-    }
+    assert {n: v for n, v in tick.values.items() if n not in MERGED_ONLY} == dict(one.tick.values)
     assert {n: f for n, f in tick.facts.items() if n not in MERGED_ONLY} == dict(one.tick.facts)
     assert (tick.run, tick.rank, tick.event) == ("run", WHOLE_RUN, Event.TICK)
     assert (tick.step, tick.beat, tick.time) == (1000, 10, NOW)
@@ -257,18 +253,6 @@ def test_the_signal_that_ended_a_command_is_that_of_the_first_to_fall():
     assert of(error, told(rank(2, outcome="died", ended=990.0))).facts.get("signal") is None
     waiting = launched(told(rank(2, outcome="died", ended=990.0)), launcher="running")
     assert of(error, waiting).facts["launcher"] == "running"
-
-
-def test_machines_of_several_nodes_are_told_as_one():
-    tick = of(
-        told(rank(0), host="a", gpu_xid=0.0, host_cpu=0.2, disk_free_output=70.0),
-        told(rank(2), host="b", gpu_xid=79.0, host_cpu=0.4, disk_free_output=10.0),
-        told(rank(4), host="c"),
-    )
-
-    assert (tick.values["gpu_xid"], tick.facts["gpu_xid_host"]) == (79.0, "b")
-    assert tick.values["host_cpu"] == pytest.approx(0.3)
-    assert (tick.values["disk_free_output"], tick.facts["disk_free_output_host"]) == (10.0, "b")
 
 
 def test_without_a_tick_there_is_nothing_to_say():

@@ -24,12 +24,14 @@ from sentinel.cluster.roll import Told, merged
 from sentinel.cluster.roster import FOR_GOOD_SECONDS, OURS, Roster
 from sentinel.cluster.sound import check, is_text
 from sentinel.record import WHOLE_RUN, Event, Record
-from sentinel.sheet import Entry, records_of
+from sentinel.sheet import Entry, gathered, records_of
 from sentinel.tally import Tally
 from sentinel.wire.parcel import Parcel, ParcelError
 
 YOUNG_SECONDS = 120.0
 """How long a head that just began would rather give way to one that has judged the run before."""
+
+_NOBODY: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -85,7 +87,7 @@ class Head:
             entries += self._arrived(slot, data, now)
         if ticked:
             entries += self._roll(now)
-        return entries
+        return gathered(entries)
 
     def keep(self) -> None:
         """Store how far each node was heard, within the caller's transaction."""
@@ -182,8 +184,9 @@ class Head:
             for record in entry.records():
                 yield from self._known(member, record)
             return
-        for rank in entry.ranks:
-            member.note(attempt, rank)
+        if not member.ranks.get(attempt, _NOBODY).issuperset(entry.ranks):
+            for rank in entry.ranks:
+                member.note(attempt, rank)
         self.roster.heard_at = self.roster.awake.seconds
         yield entry if attempt == entry.attempt else replace(entry, attempt=attempt)
 
@@ -191,9 +194,10 @@ class Head:
         attempt = self._attempt(member, record)
         if record.event is Event.TICK:
             self.machines.hear(member.name, member.host, record.values)
-            own = measured(record.values)
-            values = {name: value for name, value in record.values.items() if name not in own}
-            member.tick = replace(record, attempt=attempt, values=values)
+            if own := measured(record.values):
+                values = {name: told for name, told in record.values.items() if name not in own}
+                record = replace(record, values=values)
+            member.tick = record if attempt == record.attempt else replace(record, attempt=attempt)
             return
         if member is self.roster.own and not self.gathered.takes(attempt, record):
             return

@@ -6,7 +6,9 @@ import json
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from math import isfinite
+from operator import le
 from struct import Struct
 
 from sentinel.cluster.generations import ATTEMPTS_KEPT
@@ -26,6 +28,8 @@ _HEARD = Struct("<qqI")
 """Attempt, rank, and the number of its newest word."""
 
 _NOBODY: frozenset[int] = frozenset()
+_NEWEST = 1 << 64
+"""What no number is beyond: of who was never heard, nothing counts as new."""
 
 Sender = tuple[int, int]
 """An attempt as the node counts it, and a rank."""
@@ -133,18 +137,15 @@ class Member:
         """Its part of the roll; None before its first TICK. `age` in seconds."""
         if self.tick is None:
             return None
-        ranks = tuple(sorted(self.ranks.get(self.tick.attempt, ())))
-        return Told(self.tick, self.host, ranks, age, lost)
+        return Told(self.tick, self.host, self.ranks.get(self.tick.attempt, _NOBODY), age, lost)
 
     def _is_new(self, sheet: Sheet, clock: float) -> bool:
         """Whether nothing is wrong with any row of it; then they count as heard."""
-        senders = [(sheet.attempt, rank) for rank in sheet.ranks]
-        if not all(map(self.heard.__contains__, senders)):
-            return False
         if max(sheet.times) > clock + FUTURE_SECONDS or self._is_far(sheet.beat):
             return False
-        pairs = zip(sheet.sequences, senders, strict=True)
-        if any(sequence <= self.heard[sender] for sequence, sender in pairs):
+        senders = [(sheet.attempt, rank) for rank in sheet.ranks]
+        known = map(self.heard.get, senders, repeat(_NEWEST))
+        if any(map(le, sheet.sequences, known)):
             return False
         self.heard.update(zip(senders, sheet.sequences, strict=True))
         self.beat = max(self.beat, sheet.beat)

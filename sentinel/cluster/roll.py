@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sentinel.cluster.machines import joined, measured
 from sentinel.record import WHOLE_RUN, Event, Record
 
 TOGETHER_SECONDS = 1.0
@@ -43,7 +42,7 @@ class Told:
 
     tick: Record
     host: str
-    ranks: tuple[int, ...]
+    ranks: Collection[int]
     age: float
     lost: bool
 
@@ -63,14 +62,13 @@ def merged(run: str, told: Sequence[Told], now: float, *, unheard: bool = False)
     Ranks of lost nodes count for gone or failed only where that was known before. Where a rank fell
     for want of a lost node, the fact `fall` is "lost"; while that may yet turn out, it is "open".
     `unheard` is whether there are nodes of which nothing is told, as after a restart of the head.
-    What is measured of machines is joined over all that is told. Raises ValueError if nothing is.
+    What is measured of machines, `Machines` brings together. Raises ValueError if nothing is told.
     """
     attempt = max(each.tick.attempt for each in told)
     current = [each for each in told if each.tick.attempt == attempt]
     newest = max(current, key=lambda each: each.tick.beat).tick
     lost = [each for each in current if each.lost]
     present = [each for each in current if not each.lost]
-    machine, worst = joined([(each.host, measured(each.tick.values)) for each in told])
     values = _values(present, lost)
     facts = {**_fallen(current), **_stragglers(present), **_lost(lost)}
     facts["state"] = _state(present or lost)
@@ -85,8 +83,8 @@ def merged(run: str, told: Sequence[Told], now: float, *, unheard: bool = False)
         step=newest.step,
         time=now,
         event=Event.TICK,
-        values={**values, **machine},
-        facts={**facts, **worst},
+        values=values,
+        facts=facts,
         attempt=attempt,
         beat=newest.beat,
     )
@@ -156,7 +154,7 @@ def _fallen(told: Sequence[Told]) -> dict[str, str]:
     first = order[0].tick.facts
     facts = {name: fact for name, fact in first.items() if name not in _OWN}
     for name in ("gone", "failed"):
-        facts[name] = ",".join(str(rank) for each in order for rank in _ranks(name, each))
+        facts[name] = ",".join([fact for each in order if (fact := each.tick.facts.get(name))])
     fallen = [each for each in told if "cause" in each.tick.facts]
     if any("regroup" not in each.tick.facts or each.age > FRESH_SECONDS for each in fallen):
         facts.pop("regroup", None)
@@ -172,7 +170,9 @@ def _by_fall(told: Sequence[Told]) -> list[Told]:
 
     Of ranks that fell together, a death comes before the errors that it causes.
     """
-    first = max(each.fell for each in told)
+    first = max([each.fell for each in told])
+    if first < 0.0:
+        return [*told]
     order = sorted(told, key=lambda each: -each.fell)
     return sorted(
         order,
@@ -207,9 +207,10 @@ def _stragglers(present: Sequence[Told]) -> dict[str, str]:
     if not running:
         return {}
     held = [each for each in running if each.tick.facts.get("held")]
-    lowest = min(map(_reached, running))
-    behind = held or [each for each in running if _reached(each) == lowest]
-    first = min(behind, key=_reached).tick.facts
+    reached = [_reached(each) for each in held or running]
+    lowest = min(reached)
+    behind = held or [each for each, far in zip(running, reached, strict=True) if far == lowest]
+    first = (held or running)[reached.index(lowest)].tick.facts
     facts = {name: first[name] for name in ("behind_step", "behind_at", "held") if name in first}
     facts["behind"] = ",".join(
         str(r) for r in sorted(r for e in behind for r in _ranks("behind", e))
