@@ -113,7 +113,7 @@ class Head:
     @property
     def over(self) -> bool:
         """Whether no node has anything to say any more."""
-        waits = self.roster.waited_for(self.generations.current) or self._misses()
+        waits = any(self.roster.waited_for(self.generations.current)) or self._misses()
         return not waits and not self.gathered.may_come
 
     def state(self) -> list[dict[str, Any]]:
@@ -237,12 +237,14 @@ class Head:
         known = [each for each in told if each is not None]
         if not known:
             return
-        yield from self._given_up(now)
-        waiting = self.roster.waited_for(attempt)
+        waiting = [*self.roster.waited_for(attempt)]
+        if all(self.roster.silent(member) >= FOR_GOOD_SECONDS for member in waiting):
+            yield from self._given_up(waiting, now)
+            waiting = []
         unheard = any(member.tick is None for member in waiting)
         tick = merged(self.run, known, now, unheard=unheard)
         values, facts = self.machines.news()
-        facts["away"] = ",".join(map(str, self.roster.away(attempt)))
+        facts["away"] = ",".join(map(str, self.roster.away(waiting, attempt)))
         if tick.facts["state"] in OVER and self._goes_on():
             # A node's TICK is newer than its records that are still under way.
             facts["state"] = "running"
@@ -281,12 +283,9 @@ class Head:
             member.tick = member.tick or replace(blank, facts={"state": "running"})
         return member.told(self.roster.silent(member), lost=lost)
 
-    def _given_up(self, now: float) -> Iterator[Record]:
-        """A STOP for each rank of nodes long lost, once all other ranks have ended."""
+    def _given_up(self, waiting: Iterable[Member], now: float) -> Iterator[Record]:
+        """A STOP for each rank of these nodes, who are long lost while all others have ended."""
         attempt = self.generations.current
-        waiting = self.roster.waited_for(attempt)
-        if any(self.roster.silent(member) < FOR_GOOD_SECONDS for member in waiting):
-            return
         for member in waiting:
             member.given_up = attempt
             for rank in member.unended(attempt):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from sentinel.record import WHOLE_RUN, Event, Record
 
@@ -221,7 +222,13 @@ def _stragglers(present: Sequence[Told]) -> dict[str, str]:
 
 
 def _reached(each: Told) -> tuple[int, ...]:
-    return tuple(int(count) for count in each.tick.facts.get("behind_at", "0,0").split(","))
+    return _counts(each.tick.facts.get("behind_at", "0,0"))
+
+
+# Nodes in step with each other all say the same.
+@lru_cache(maxsize=256)
+def _counts(told: str) -> tuple[int, ...]:
+    return tuple(map(int, told.split(",")))
 
 
 def _state(told: Sequence[Told]) -> str:

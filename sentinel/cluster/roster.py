@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from sentinel.cluster.awake import Awake
@@ -80,9 +80,9 @@ class Roster:
             return False
         return member.goes_on(attempt) or member.given_up == attempt
 
-    def away(self, attempt: int) -> list[int]:
-        """The ranks that may be heard again, though at the moment their nodes are not."""
-        silent = [each for each in self.waited_for(attempt) if self._is_away(each)]
+    def away(self, waiting: Iterable[Member], attempt: int) -> list[int]:
+        """Of nodes waited for, ranks that may be heard again, though now their nodes are not."""
+        silent = [each for each in waiting if self._is_away(each)]
         return sorted(r for m in silent if not self.lost(m, attempt) for r in m.unended(attempt))
 
     def _is_away(self, member: Member) -> bool:
@@ -94,9 +94,9 @@ class Roster:
         heard = sum(len(member.ranks.get(attempt, ())) for member in self.present(attempt))
         return heard < world and self.awake.seconds - self.heard_at < FOR_GOOD_SECONDS
 
-    def waited_for(self, attempt: int) -> list[Member]:
+    def waited_for(self, attempt: int) -> Iterator[Member]:
         """Those with ranks whose end is not known, lost nodes too."""
-        return [member for member in self.present(attempt) if member.goes_on(attempt)]
+        return (member for member in self.present(attempt) if member.goes_on(attempt))
 
     def told(self, attempt: int) -> list[dict[str, Any]]:
         """Each node in plain words: host, ranks, state, silent_seconds and skew_seconds.
