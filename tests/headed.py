@@ -9,6 +9,7 @@ from sentinel.cluster.head import Head
 from sentinel.cluster.hub import Hello
 from sentinel.outlets.database import connect, transaction
 from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.sheet import records_of
 from sentinel.tally import Tally
 from sentinel.wire.parcel import Writer
 
@@ -107,7 +108,7 @@ class House:
     def __init__(self, path, world=4):
         self.path, self.world, self.now, self.slots = path, world, 1_000_000.0, 0
         self.tally = Tally()
-        self.own = Node(self, "a", (0, 1))
+        self.own = Node(self, "a", (0, 1), run="run")
         self.begin()
 
     def begin(self, path=None):
@@ -118,7 +119,7 @@ class House:
 
     def turn(self, *local, seconds=0.5):
         self.now += seconds
-        records = self.head.turn(local)
+        records = [*records_of(self.head.turn(local))]
         if records or self.head.due:
             with transaction(self.connection):
                 self.head.keep()
