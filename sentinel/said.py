@@ -59,9 +59,9 @@ def phrase(keys: tuple[str, ...], evaluated: bool, spoken: Dialect) -> Phrase:
 class Said:
     """All that one rank said about one step, several words on one signal folded by its rule.
 
-    `last` is its last record: its step and facts are the rank's last word; its time is the newest
-    of all. `weights` are those that are not 1. `logged_as` holds the names that were not ours,
-    since some tell a unit ("objective/kl" is a sum).
+    `last` is its last record: its step and facts are the rank's last word, its time the newest of
+    all its words. `weights` are those that are not 1. `logged_as` holds the names that were not
+    ours, since some tell a unit ("objective/kl" is a sum).
     """
 
     last: Record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.align import NODES_SECONDS, Aligner
@@ -187,7 +187,6 @@ def told_in_any_order(draw):
 RANKS = range(8)
 
 
-@settings(max_examples=100, deadline=None)
 @given(told_in_any_order())
 def test_every_step_is_told_once_in_order_and_whole_however_nodes_are_heard(story):
     records, time = story

@@ -105,6 +105,27 @@ def sheet(step, **columns):
     return Sheet("run", 0, step, step, tuple(columns), ranks, (1.0,) * len(ranks), numbers, told)
 
 
+def test_until_a_tick_it_is_as_late_as_the_first_row_says():
+    aligner = Aligner()
+    list(aligner.feed(replace(sheet(1, loss=[1.0, 2.0]), times=(5.0, 8.0))))
+
+    assert aligner.now == 5.0
+
+
+def test_who_speaks_first_on_a_sheet_that_closes_a_step_is_missing_there():
+    aligner = started()
+    list(aligner.feed(sheet(1, loss=[1.0, 2.0])))
+    # They may have begun long ago, so nobody waits for those who never spoke.
+    list(aligner.feed(Record("run", WHOLE_RUN, 0, 5.0, Event.TICK)))
+
+    (closed, _) = aligner.feed(Record("run", WHOLE_RUN, 0, 20.0, Event.TICK))
+    assert (closed.values, closed.facts.get("missing")) == ({"loss": 1.5}, None)
+
+    list(aligner.feed(sheet(2, loss=[1.0, 2.0])))
+    (closed,) = aligner.feed(sheet(3, loss=[1.0] * 4))
+    assert (closed.values, closed.facts["missing"]) == ({"loss": 1.5}, "2,3")
+
+
 def test_a_step_told_on_two_sheets_is_one_record_of_both():
     aligner = started()
     told = [sheet(1, loss=[1.0, 2.0, 3.0, 4.0]), sheet(1, grad_norm=[5.0, 5.0, 5.0, 6.0])]

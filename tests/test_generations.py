@@ -181,7 +181,7 @@ def restarts(draw):
     return [own[node].pop() for node in turns], draw(st.lists(st.integers(0, 9), min_size=nodes))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(restarts())
 def test_restarts_of_all_are_told_apart_in_whatever_order_nodes_are_heard(story):
     starts, offsets = story

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import struct
 from collections import defaultdict
-from dataclasses import fields, replace
-from math import inf, isnan, nan
+from dataclasses import replace
+from math import inf, nan
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parcels import bits, exact, explained, in_words, refused, same
 
 from sentinel.record import Event, Record
 from sentinel.sheet import alike, gathered, records_of
@@ -44,35 +45,6 @@ RECORDS = st.builds(
     sequence=st.integers(0, 0xFFFFFFFF),
 )
 
-KEYS = st.sampled_from(["idle_seconds", "ranks_running", "behind"])
-TICKS = st.builds(
-    Record,
-    run=st.just("run"),
-    rank=st.just(-1),
-    step=NUMBERS,
-    time=FLOATS,
-    event=st.just(Event.TICK),
-    values=st.dictionaries(KEYS, st.sampled_from([0.0, -0.0, 1.0, nan, inf])),
-    facts=st.dictionaries(KEYS, st.sampled_from(["", "3", "yes"])),
-)
-
-
-def exact(record):
-    """A record as what can be compared bit for bit: NaN is itself, and 0.0 is not -0.0."""
-    told = {each.name: getattr(record, each.name) for each in fields(record)}
-    told["time"] = bits(record.time)
-    told["values"] = [(name, bits(value)) for name, value in record.values.items()]
-    told["facts"] = [*record.facts.items()]
-    return told
-
-
-def bits(number):
-    return "nan" if isnan(number) else struct.pack("<d", number)
-
-
-def same(records, others):
-    return [exact(each) for each in records] == [exact(each) for each in others]
-
 
 def step(number=1, rank=0, attempt=0, **values):
     return Record("run", rank, number, 1.0, values=values, attempt=attempt, beat=number)
@@ -85,13 +57,7 @@ def outcome(data):
         return error.reason
 
 
-def refused(reader, data):
-    with pytest.raises(ParcelError) as caught:
-        reader.parcel(data)
-    return caught.value.reason
-
-
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(st.lists(st.lists(RECORDS, max_size=4), max_size=4), st.integers(0, 2**64 - 1), FLOATS)
 def test_any_records_come_out_as_they_went_in(parcels, row, clock):
     writer, reader = Writer(), Reader("run")
@@ -180,7 +146,7 @@ def test_a_parcel_that_is_cut_short_is_refused(data):
     assert outcome(whole[:cut]) in {"damaged", "0 read", "1 read"}
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.binary(max_size=120))
 def test_garbage_is_refused_and_never_anything_worse(garbage):
     known = {"damaged", "gap", "repeated", "0 read"}
@@ -226,9 +192,7 @@ def test_explanations_that_are_none_are_refused(told):
     ],
 )
 def test_a_record_told_in_words_that_are_none_is_refused(told):
-    record = ENTRY.pack(0, 1, 1, 1) + ALONE.pack(0, 1, 1.0, len(told)) + told.encode()
-
-    assert refused(Reader("run"), explained(record)) == "damaged"
+    assert refused(Reader("run"), explained(in_words(0, told))) == "damaged"
 
 
 @pytest.mark.parametrize("sender", [1, 0xFFFFFFFF])
@@ -277,32 +241,6 @@ def test_names_that_come_twice_in_a_set_are_refused():
     told = json.dumps([[], [["loss", "loss"]]]).encode()
 
     assert refused(Reader("run"), HEAD.pack(1, 1, 1, 0.0, len(told)) + told) == "damaged"
-
-
-def explained(body):
-    """A first parcel in which four senders and a set of one name are known."""
-    told = json.dumps([[[0, 0], [0, 1], [1, 1], [0, -1]], [["loss"]]]).encode()
-    return HEAD.pack(1, 1, 1, 0.0, len(told)) + told + body
-
-
-@given(st.lists(st.lists(TICKS, max_size=3), max_size=4))
-def test_of_a_tick_only_what_is_new_travels_and_the_whole_arrives(parcels):
-    writer, reader = Writer(), Reader("run")
-
-    for told in parcels:
-        assert same(reader.parcel(writer.write(told, 1, 0, 0.0)).entries, told)
-
-
-def test_a_tick_that_says_the_same_again_costs_little():
-    facts = {"state": "running", "gone": "", "failed": "", "behind": "3", "behind_step": "12"}
-    values = {"ranks_running": 8.0, "ranks_gone": 0.0, "ranks_failed": 0.0, "idle_seconds": 0.25}
-    tick = Record("run", -1, 12, 1.0, Event.TICK, values, facts)
-    writer = Writer()
-    writer.write([tick], 1, 0, 0.0)
-
-    moved = replace(tick, step=13, values={**values, "idle_seconds": 0.5})
-
-    assert len(writer.write([moved], 1, 0, 0.0)) < 120
 
 
 @given(st.lists(st.lists(RECORDS, max_size=6), max_size=3))

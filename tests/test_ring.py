@@ -79,7 +79,7 @@ def test_the_outcome_stays_when_the_writer_is_gone(tmp_path):
 
 
 @given(st.lists(st.binary(max_size=2000), min_size=1, max_size=400), st.integers(1, 50))
-@budget(max_examples=30, deadline=None)
+@budget(max_examples=budget.default.max_examples // 3)
 def test_read_and_lost_are_together_all_that_was_written(tmp_path_factory, payloads, every):
     """Whatever the sizes, and however seldom the reader looks, wraps and overruns included."""
     path = tmp_path_factory.mktemp("ring") / "r.ring"
@@ -147,7 +147,6 @@ def test_a_torn_tail_is_not_read_and_not_waited_for(ring, reader):
 
 
 @given(st.binary(min_size=1, max_size=4000), st.integers(0, SMALL - 4000))
-@budget(max_examples=60, deadline=None)
 def test_garbage_in_the_ring_is_never_taken_for_a_record(tmp_path_factory, garbage, at):
     path = tmp_path_factory.mktemp("ring") / "r.ring"
     writer = RingWriter(path, WHO, SMALL)

@@ -106,7 +106,7 @@ def some_ranks(draw):
     return ranks
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(some_ranks())
 def test_nodes_together_say_what_one_node_with_all_ranks_would(ranks):
     whole = roll_call("run", ranks, NOW)

@@ -1,6 +1,6 @@
 """Head: the records of all nodes as those of one run, for the agent that judges it.
 
-What arrives of the others is taken in the order of each node; its attempts become the run's, its
+What arrives of the others is taken in the order of each rank; its attempts become the run's, its
 times are by our clock. How far each was heard is stored in the transaction that judges what was
 heard, and confirmed only after: so nothing is lost, and nothing is taken twice.
 """
@@ -18,7 +18,7 @@ from sentinel.align import OVER
 from sentinel.cluster.gathered import Gathered
 from sentinel.cluster.generations import Attempt, Generations
 from sentinel.cluster.hub import Hello, Hub
-from sentinel.cluster.machines import Machines, measured
+from sentinel.cluster.machines import Machines
 from sentinel.cluster.member import Member, refused
 from sentinel.cluster.roll import Told, merged
 from sentinel.cluster.roster import FOR_GOOD_SECONDS, OURS, Roster
@@ -30,8 +30,6 @@ from sentinel.wire.parcel import Parcel, ParcelError
 
 YOUNG_SECONDS = 120.0
 """How long a head that just began would rather give way to one that has judged the run before."""
-
-_NOBODY: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -184,17 +182,14 @@ class Head:
             for record in entry.records():
                 yield from self._known(member, record)
             return
-        if not member.ranks.get(attempt, _NOBODY).issuperset(entry.ranks):
-            for rank in entry.ranks:
-                member.note(attempt, rank)
+        member.meet(attempt, entry.ranks)
         self.roster.heard_at = self.roster.awake.seconds
         yield entry if attempt == entry.attempt else replace(entry, attempt=attempt)
 
     def _known(self, member: Member, record: Record) -> Iterator[Record]:
         attempt = self._attempt(member, record)
         if record.event is Event.TICK:
-            self.machines.hear(member.name, member.host, record.values)
-            if own := measured(record.values):
+            if own := self.machines.hear(member.name, member.host, record.values):
                 values = {name: told for name, told in record.values.items() if name not in own}
                 record = replace(record, values=values)
             member.tick = record if attempt == record.attempt else replace(record, attempt=attempt)
@@ -214,8 +209,8 @@ class Head:
         """Its attempt of the run: a START says what is known of it, other words may go without."""
         known = self.generations.of(member.key, record.attempt)
         # What rank 0 gathered is claimed by nobody: the ranks' own nodes may tell of it yet.
-        gathered = known is not None and "gathered" in record.facts
-        if record.event is Event.START and not gathered:
+        by_rank_0 = known is not None and "gathered" in record.facts
+        if record.event is Event.START and not by_rank_0:
             told = record.values.get("world_size", 0.0)
             world = int(told) if isfinite(told) else 0
             port = record.facts.get("master_port", "")

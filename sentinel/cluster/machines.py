@@ -87,8 +87,8 @@ class Machines:
     since: set[str] = field(default_factory=set)
     due: bool = False
 
-    def hear(self, node: str, host: str, values: Values) -> None:
-        """Take over what is measured among the values of a new TICK of that node."""
+    def hear(self, node: str, host: str, values: Values) -> Values:
+        """Take over what is measured among the values of a new TICK of that node; that it is."""
         own = measured(values)
         if own:
             self.due = self.due or node in self.since
@@ -96,6 +96,7 @@ class Machines:
             self.since.add(node)
             every = len(self.newest) >= self.nodes and self.since >= self.newest.keys()
             self.due = self.due or every
+        return own
 
     def forget(self, node: str) -> None:
         """That node is lost, or has left: what it told is no longer the present."""

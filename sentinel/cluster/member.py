@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from math import isfinite
@@ -124,6 +124,12 @@ class Member:
         if ended:
             self.ended.setdefault(attempt, set()).add(rank)
             self.altered = True
+
+    def meet(self, attempt: int, ranks: Iterable[int]) -> None:
+        """Remember that these have spoken in it."""
+        if not self.ranks.get(attempt, _NOBODY).issuperset(ranks):
+            for rank in ranks:
+                self.note(attempt, rank)
 
     def unended(self, attempt: int) -> list[int]:
         """Its ranks in that attempt of the run that have not said how they ended."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from hmac import compare_digest
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Grows with whatever agents of two versions would misunderstand."""
 DIGEST_BYTES = 16
 OVERHEAD = 1 + DIGEST_BYTES

@@ -28,7 +28,8 @@ LONGEST = 4096
 
 _SIZES = ("world_size", "local_world_size", "expected_ranks")
 
-_RANKS = re.compile(r"([0-9]{1,10}(,[0-9]{1,10})*)?")
+_RANK = "(0|[1-9][0-9]{0,9})"
+_RANKS = re.compile(f"({_RANK}(,{_RANK})*)?")
 _REACHED = re.compile(r"-?[0-9]{1,19},-?[0-9]{1,19}")
 _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 _TAKEN_APART = {

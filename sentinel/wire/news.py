@@ -43,5 +43,5 @@ def _changed(new: Words, old: Words) -> dict[str, object]:
 
 
 def _changed_by(old: Words, news: Words) -> Words:
-    names = [*old]
-    return {**old, **{names[int(at)]: told for at, told in news.items()}}
+    places = {str(at): name for at, name in enumerate(old)}
+    return {**old, **{places[at]: told for at, told in news.items()}}

@@ -35,7 +35,7 @@ ALONE = struct.Struct("<IIdI")
 MOST_NAMES = 4096
 """Sets of names that are explained in one correspondence; numbers under others travel as JSON."""
 AGAIN = 1 << 15
-"""Added to a set of names, where its senders are those of the struct before."""
+"""Added to a set of names, where its senders are those of the last struct, in their order."""
 
 Names = tuple[str, ...]
 Circle = tuple[int, tuple[int, ...]]
@@ -111,12 +111,13 @@ class Writer:
         if circle == self._circle:
             names += AGAIN
         else:
-            self._circle = circle
             senders = [self._number(sheet.attempt, rank) for rank in sheet.ranks]
         sequences = [sequence & 0xFFFFFFFF for sequence in sheet.sequences]
         numbers = chain(senders, sequences, sheet.times, *sheet.rows)
         head = ENTRY.pack(names, ranks, sheet.step, sheet.beat)
-        return head + struct.pack(_layout(len(senders), ranks, len(sheet.names)), *numbers)
+        body = struct.pack(_layout(len(senders), ranks, len(sheet.names)), *numbers)
+        self._circle = circle
+        return head + body
 
     def _text(self, record: Record) -> bytes:
         told: list[object] = [dict(record.values), dict(record.facts)]

@@ -37,6 +37,17 @@ def all_left(hosts):
     until(lambda: not any(host.processes() for host in hosts), PATIENCE, "all have left")
 
 
+def half_way(site, people, path):
+    """A run of two nodes that stands at half of its steps, its head, and who is told of it."""
+    hosts = site.of(2)
+    told = people(hosts[0])
+    job = Job(path / "job", hosts, 2 * STEPS, gates=[STEPS, 2 * STEPS]).start()
+    head = Judged(hosts[0])
+    job.at(STEPS)
+    head.heard(STEPS)
+    return job, head, told
+
+
 @pytest.mark.nodes
 def test_a_wrong_token_a_wrong_head_and_none_at_all_cost_nobody_else_anything(
     site, people, tmp_path
@@ -71,20 +82,13 @@ def test_what_strangers_write_into_the_store_of_a_run_is_refused_counted_and_sho
     site, people, tmp_path
 ):
     """Garbage, another version, another token, too much and too many: the run goes on."""
-    hosts = site.of(2)
-    told = people(hosts[0])
-    job = Job(tmp_path / "job", hosts, 2 * STEPS, gates=[STEPS, 2 * STEPS]).start()
-    head = Judged(hosts[0])
-    job.at(STEPS)
-    head.heard(STEPS)
-    board, _ = met(job, hosts[1])
+    job, head, told = half_way(site, people, tmp_path)
+    board, _ = met(job, job.hosts[1])
     throw(board, range(1, board.count(SLOTS) + 1))
-    _refuses(hosts[0], head, {"token", "version", "damaged", "too_large", "too_many"})
+    _refuses(job.hosts[0], head, {"token", "version", "damaged", "too_large", "too_many"})
     before = refused(head)["damaged"]
     board.leave({SLOTS: b"no number"})
     until(lambda: refused(head)["damaged"] > before, PATIENCE, "it counts on")
-    job.open(STEPS)
-    job.at(2 * STEPS)
     _unharmed(job, head, told)
 
 
@@ -93,13 +97,8 @@ def test_a_node_that_says_what_none_of_ours_would_is_refused_counted_and_shown(
     site, people, tmp_path
 ):
     """It has the token: repeats, words from the future, nonsense, and more than is allowed."""
-    hosts = site.of(2)
-    told = people(hosts[0])
-    job = Job(tmp_path / "job", hosts, 2 * STEPS, gates=[STEPS, 2 * STEPS]).start()
-    head = Judged(hosts[0])
-    job.at(STEPS)
-    head.heard(STEPS)
-    insider = Insider(*met(job, hosts[1]))
+    job, head, told = half_way(site, people, tmp_path)
+    insider = Insider(*met(job, job.hosts[1]))
     insider.enter()
     parcel = insider.parcel(
         word(1), word(1), word(2, later=AN_HOUR), word(3, beat=FAR_BEATS), word(4)
@@ -111,10 +110,8 @@ def test_a_node_that_says_what_none_of_ours_would_is_refused_counted_and_shown(
     for message in (b"nonsense", bytes(MOST_BYTES + 1024)):
         insider.enter()
         insider.leave(message)
-    _refuses(hosts[0], head, {"repeated", "future", "damaged", "too_large"})
+    _refuses(job.hosts[0], head, {"repeated", "future", "damaged", "too_large"})
     assert refused(head)["repeated"] == 2
-    job.open(STEPS)
-    job.at(2 * STEPS)
     _unharmed(job, head, told)
 
 
@@ -125,7 +122,9 @@ def _refuses(host, head, reasons):
 
 
 def _unharmed(job, head, told):
-    """The run was heard to its end, in full, and nobody was woken."""
+    """The run goes on, is heard to its end, in full, and nobody is woken."""
+    job.open(STEPS)
+    job.at(job.steps)
     head.heard(job.steps)
     job.open(job.steps)
     assert job.codes() == [0, 0]
