@@ -48,6 +48,9 @@ RUN, JOB, TOKEN, PORT = "bench", "bench", "of the benchmark", 14777
 WARM_SECONDS = 20.0
 SCRAPE_SECONDS = 15.0
 JOIN_SECONDS = 120.0
+EARLY_SECONDS = 5.0
+"""Ranks begin so long before their first step. Agents of real nodes come all at once; here two
+processes join the head for all of them, which takes longer than a head waits for its ranks."""
 PLAYERS = 2
 MEEK = ("nice", "-n", "15")
 """The head makes way for training: here the players make way for the head."""
@@ -74,12 +77,13 @@ class Own:
             for who in (Identity(RUN, 0, rank, rank, world, local, "node0", MEETING),)
         ]
         self.packers = [Packer(ring.write) for ring in self.rings]
-        sizes = {"world_size": float(world), "local_world_size": float(local)}
-        for packer in self.packers:
-            packer.text(Event.START, Moment(0, 0, time.time()), sizes)
 
     def train(self, plan: Plan) -> None:
         """Steps from `begins` to `ends`."""
+        time.sleep(max(0.0, plan.begins - EARLY_SECONDS - time.time()))
+        sizes = {"world_size": float(plan.world), "local_world_size": float(plan.local)}
+        for packer in self.packers:
+            packer.text(Event.START, Moment(0, 0, time.time()), sizes)
         course = Course(plan.signals, int((plan.ends - plan.begins) / plan.pace) + 2)
         step = 0
         while (due := plan.begins + step * plan.pace) < plan.ends:
@@ -151,7 +155,7 @@ def watched(
     world, local = size
     alone_mb = resident(pid)
     own = Own(world, local)
-    begins = time.time() + 15.0 + world / local / 40
+    begins = time.time() + 15.0 + world / local / 20
     ends = begins + WARM_SECONDS + args.seconds + 2.0
     edges = np.linspace(1, world // local, PLAYERS + 1).astype(int).tolist()
     plans = [
