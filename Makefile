@@ -42,7 +42,7 @@ bench: ready-test ## Measure cost beside other tools; no pass or fail
 soak: ready-test ## Kill processes at random for SOAK_MINUTES (10)
 	@$(PY) scripts/soak.py $(SOAK_MINUTES)
 
-fuzz: ready-test ## Try every property with 10,000 examples, not with the 100 that the tests try
+fuzz: ready-test ## Try every property with 100 times as many examples as the tests do
 	@$(PY) -m pytest -m hypothesis --hypothesis-profile=thorough -rfEs tests
 
 clean: ## Remove everything that make made, .venv too

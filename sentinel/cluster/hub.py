@@ -182,9 +182,6 @@ class Hub:
         for slot in range(self._seen + 1, min(count, self._seen + WELCOMES) + 1):
             self._seen = slot
             self._awaited[slot] = EMPTY_POLLS
-        while len(self._awaited) > WELCOMES:
-            self._awaited.pop(next(iter(self._awaited)))
-            self._refuse("too_many")
         for slot, looks in [*self._awaited.items()]:
             hello, _, _ = slot_keys(slot)
             if board.has(hello):
@@ -194,6 +191,10 @@ class Hub:
                 self._awaited[slot] = looks - 1
             else:
                 del self._awaited[slot]
+        # Those who have said hello by now are welcome, however many there are.
+        while len(self._awaited) > WELCOMES:
+            self._awaited.pop(next(iter(self._awaited)))
+            self._refuse("too_many")
 
     def _count_on(self, board: Board) -> None:
         board.leave({SLOTS: str(self._seen).encode()})
