@@ -177,8 +177,7 @@ def table(worlds: dict[str, Any]) -> str:
     for world, found in worlds.items():
         gloo, ours = found["gloo"], found["ours"]
         order = ("all_gather", "all_reduce", "objects", "gather")
-        known = [way in gloo and f"{gloo[way]['all_ranks_cpu_ms']:,.1f}" for way in order]
-        cells = [cell or "" for cell in known]
+        cells = [f"{gloo[way]['all_ranks_cpu_ms']:,.1f}" if way in gloo else "" for way in order]
         cells += [f"**{ours['burst']['ranks_cpu_ms']:.2f}**", f"{ours['10']['ranks_cpu_ms']:.1f}"]
         cells += [f"{ours[rate]['node_agents_cpu_ms']:.1f}" for rate in ("burst", "10", "1")]
         lines.append(f"| {world} | {' | '.join(cells)} |")

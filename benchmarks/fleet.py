@@ -49,8 +49,7 @@ WARM_SECONDS = 20.0
 SCRAPE_SECONDS = 15.0
 JOIN_SECONDS = 120.0
 EARLY_SECONDS = 5.0
-"""Ranks begin so long before their first step. Agents of real nodes come all at once; here two
-processes join the head for all of them, which takes longer than a head waits for its ranks."""
+"""The head's own ranks begin so long before their first step."""
 PLAYERS = 2
 MEEK = ("nice", "-n", "15")
 """The head makes way for training: here the players make way for the head."""

@@ -102,8 +102,7 @@ def gathered(entries: Iterable[Entry]) -> list[Entry]:
             key = entry.attempt, entry.step, entry.beat, names
             draft = drafts.get(key)
             # Who said something else since then would be heard in another order.
-            spoke = last.keys() & ranks
-            if draft is None or any(last[rank] >= draft.at for rank in spoke):
+            if draft is None or any(last.get(rank, -1) >= draft.at for rank in ranks):
                 draft = drafts[key] = _Draft(at)
                 found.append(draft)
             draft.parts.append(entry)

@@ -188,19 +188,19 @@ class Head:
 
     def _known(self, member: Member, record: Record) -> Iterator[Record]:
         attempt = self._attempt(member, record)
+        if attempt != record.attempt:
+            record = replace(record, attempt=attempt)
         if record.event is Event.TICK:
             if own := self.machines.hear(member.name, member.host, record.values):
                 values = {name: told for name, told in record.values.items() if name not in own}
                 record = replace(record, values=values)
-            member.tick = record if attempt == record.attempt else replace(record, attempt=attempt)
+            member.tick = record
             return
         if member is self.roster.own and not self.gathered.takes(attempt, record):
             return
         if record.event is Event.START:
             expected = {"expected_ranks": record.values.get("world_size", 1.0)}
-            record = replace(record, attempt=attempt, values={**record.values, **expected})
-        elif attempt != record.attempt:
-            record = replace(record, attempt=attempt)
+            record = replace(record, values={**record.values, **expected})
         member.note(attempt, record.rank, ended=record.event is Event.STOP)
         self.roster.heard_at = self.roster.awake.seconds
         yield record

@@ -199,7 +199,7 @@ class Reader:
     def _sheet(self, names: Names, step: int, beat: int, numbers: Sequence[Any]) -> Entry:
         attempt, ranks = self._circle
         count = len(ranks)
-        starts = range(2 * count, len(numbers), len(names)) if names else [0] * count
+        starts = [2 * count + at * len(names) for at in range(count)]
         sheet = Sheet(
             run=self.run,
             attempt=attempt,
