@@ -1,4 +1,4 @@
-# A bare clone needs Python 3.10 or newer, gcc, make and a package registry; the rest is fetched
+# A bare clone needs Python 3.11 or newer, gcc, make and a package registry; the rest is fetched
 # into .venv on first use. Another Python: make PYTHON=python3.12 test
 PYTHON ?= python3
 PY := .venv/bin/python
@@ -18,6 +18,7 @@ static = wrong=; \
 	$(PY) -m ruff check . || wrong="$$wrong style"; \
 	$(PY) -m ruff format --check . || wrong="$$wrong layout"; \
 	$(PY) -m mypy || wrong="$$wrong types"; \
+	.venv/bin/lint-imports >/dev/null || { .venv/bin/lint-imports; wrong="$$wrong layers"; }; \
 	$(PY) -m sentinel.generate --check || wrong="$$wrong generated-files"
 verdict = test -z "$$wrong" || { echo "make $@ failed at:$$wrong"; exit 1; }
 

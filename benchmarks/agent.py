@@ -25,11 +25,11 @@ from pathlib import Path
 
 WRITER = """
 import random, sys, time
-from sentinel.record import Event
-from sentinel.wire.identity import Identity
-from sentinel.wire.pack import Moment, Packer
-from sentinel.wire.places import ring_path
-from sentinel.wire.ring import RingWriter
+from sentinel.model.record import Event
+from sentinel.transport.identity import Identity
+from sentinel.transport.record_codec import Moment, Packer
+from sentinel.transport.paths import ring_path
+from sentinel.transport.ring import RingWriter
 
 rank, world, signals = map(int, sys.argv[1:4])
 rate, until = float(sys.argv[4]), time.time() + float(sys.argv[5])

@@ -25,11 +25,11 @@ import torch
 import torch.distributed as dist
 from loopback import traffic
 
-from sentinel.record import Event
-from sentinel.wire.identity import Identity
-from sentinel.wire.meeting import Meeting
-from sentinel.wire.pack import Moment, Packer
-from sentinel.wire.ring import RingWriter
+from sentinel.model.record import Event
+from sentinel.transport.identity import Identity
+from sentinel.transport.record_codec import Moment, Packer
+from sentinel.transport.rendezvous import Meeting
+from sentinel.transport.ring import RingWriter
 
 SIGNALS = 32
 EMPTY, OURS = "empty", "ours"

@@ -33,8 +33,8 @@ import torch
 import torch.distributed as dist
 
 import sentinel
-from sentinel.hook import collective, quorum
-from sentinel.hook.session import current
+from sentinel.client.collective import aggregation, readiness
+from sentinel.client.session import current
 
 ENDINGS = {"return": 0, "destroyed first": 0, "exception": 1, "SIGTERM": -signal.SIGTERM}
 MODES = ("collective",) * 4 + ("agent",)
@@ -67,7 +67,7 @@ def rank_of(job: Job, rank: int, meeting: int, told: int, places: Path) -> None:
     )  # fmt: skip
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)
-    quorum.AHEAD = quorum.PAUSE = collective.PAUSE = 0.005
+    readiness.AHEAD = readiness.PAUSE = aggregation.PAUSE = 0.005
     dist.init_process_group("gloo")
     with sentinel.monitor(aggregate=job.mode, agent=False):
         train(job)

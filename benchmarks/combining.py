@@ -19,12 +19,12 @@ from engine import EVERY_RUN, OF_POLICY, named
 from rich.console import Console
 from rich.table import Table
 
-from sentinel.combine import combine
-from sentinel.dialect import dialect
-from sentinel.moment import Moment
-from sentinel.outlets.ranks import Ranks
-from sentinel.record import Event, Record
-from sentinel.sheet import Sheet, gathered
+from sentinel.aggregate.pending_step import Moment
+from sentinel.aggregate.reduce import combine
+from sentinel.metrics.rank_selection import Ranks
+from sentinel.model.record import Event, Record
+from sentinel.model.record_batch import Sheet, gathered
+from sentinel.signals.key_map import dialect
 
 SIGNALS = 32
 NODE = 8

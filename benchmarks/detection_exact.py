@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from detection_run import Whole
 
-from sentinel.record import WHOLE_RUN, Event, Record, Spread
+from sentinel.model.record import WHOLE_RUN, Event, Record, Spread
 from sentinel.testing import event
 
 EXACT = ("step_stride", "checkpoint_cadence", "straggler")

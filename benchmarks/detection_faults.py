@@ -6,10 +6,10 @@ from collections.abc import Callable
 from math import log
 
 import numpy as np
-from ailing import GRADES
 from detection_run import Whole
-from policy_runs import DECAY, LONGEST, SLOW
-from runs import Series
+from support.faulty_series import GRADES
+from support.policy_runs import DECAY, LONGEST, SLOW
+from support.synthetic_runs import Series
 
 LAG = {"mild": 80, "moderate": 40, "severe": 12}
 """Points from the first step of a policy collapse, in the KL, to the cliff of the reward."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from sentinel.cases import CaseBook
-from sentinel.discover import classes
-from sentinel.engine import Engine
-from sentinel.finding import Severity
-from sentinel.incident import Page, Reason
-from sentinel.record import Record
-from sentinel.settings import build_causes
+from sentinel.config.plugins import classes
+from sentinel.config.settings import build_causes
+from sentinel.model.finding import Severity
+from sentinel.model.incident import Page, Reason
+from sentinel.model.record import Record
+from sentinel.pipeline.cases import CaseBook
+from sentinel.pipeline.engine import Engine
 
 
 @dataclass

@@ -18,7 +18,7 @@ from detection_judges import Alarm, Judge, Judged
 from detection_score import NONE
 from failing_runs import TRAININGS, Training
 
-from sentinel.sources.recognised import recognised
+from sentinel.readers.format_detection import recognised
 
 
 def verdicts(path: Path, judges: dict[str, Judge]) -> dict[str, Judged]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from detection_faults import SPOILT
 from detection_run import HORIZON, REINFORCED, Whole
-from policy_runs import _entropy, _words
-from runs import Series, _between, _data_changes, _kl, _noise, _reward, _schedule
+from support.policy_runs import _entropy, _words
+from support.synthetic_runs import Series, _between, _data_changes, _kl, _noise, _reward, _schedule
 
 
 def made(kind: str, seed: int, fault: str = "", severity: str = "", early: bool = False) -> Whole:

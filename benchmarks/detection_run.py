@@ -16,9 +16,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from runs import Series
+from support.synthetic_runs import Series
 
-from sentinel.record import WHOLE_RUN, Event, Record
+from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.testing import event
 
 REINFORCED = (

@@ -13,7 +13,7 @@ from detection_made import made
 from detection_run import EARLY, FAULTS, REINFORCED, Whole
 from detection_score import Calm, Found
 from peers import judges as of_peers
-from runs import SEVERITIES
+from support.synthetic_runs import SEVERITIES
 
 HEALTHY_EXACT = "counters"
 ONE_GRADE = {"loss_plateau", "step_stride", "checkpoint_cadence"}

@@ -12,7 +12,7 @@ from detection_run import FAULTS
 from detection_score import NONE, Calm, Found, late
 from detection_suite import Outcome
 from peers import PEERS
-from runs import SEVERITIES
+from support.synthetic_runs import SEVERITIES
 
 PAGE = Path(__file__).parents[1] / "docs" / "detection.md"
 APART = ("oscillation", "loss_plateau", *EXACT)

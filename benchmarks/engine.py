@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.table import Table
 
 from sentinel.cli.replay import replay
-from sentinel.discover import classes
-from sentinel.engine import Engine
-from sentinel.finding import Detector
-from sentinel.record import WHOLE_RUN, Record, Spread
+from sentinel.config.plugins import classes
+from sentinel.model.finding import Detector
+from sentinel.model.record import WHOLE_RUN, Record, Spread
+from sentinel.pipeline.engine import Engine
 
 EVERY_RUN = [
     "loss",

@@ -13,12 +13,12 @@ from prometheus_client import generate_latest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from verdicts import measured, said, spread
+from support.results import measured, said, spread
 
-from sentinel.finding import Severity
-from sentinel.outlets.exposition import Exposition
-from sentinel.signals import SIGNALS
-from sentinel.tally import Tally
+from sentinel.metrics.exposition import Exposition
+from sentinel.model.counters import Tally
+from sentinel.model.finding import Severity
+from sentinel.signals.catalogue import SIGNALS
 from sentinel.web.server import Server
 
 DETECTORS = {f"detector_{i}": Severity.WARNING for i in range(12)}

@@ -36,12 +36,12 @@ from loopback import alone
 from scale_page import fleet, torch
 from scale_page import law as law_told
 
-from sentinel.record import Event
-from sentinel.wire.identity import Identity
-from sentinel.wire.meeting import Meeting
-from sentinel.wire.pack import Moment, Packer
-from sentinel.wire.places import ring_path
-from sentinel.wire.ring import RingWriter
+from sentinel.model.record import Event
+from sentinel.transport.identity import Identity
+from sentinel.transport.paths import ring_path
+from sentinel.transport.record_codec import Moment, Packer
+from sentinel.transport.rendezvous import Meeting
+from sentinel.transport.ring import RingWriter
 
 RESULTS = Path(__file__).parent / "results" / "fleet.json"
 RUN, JOB, TOKEN, PORT = "bench", "bench", "of the benchmark", 14777
@@ -277,7 +277,10 @@ def main() -> None:
     known = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() and not args.anew else []
     sizes = {(row["ranks"], row["nodes"]): row for row in [*known, *rows]}
     told = [sizes[size] for size in sorted(sizes)]
-    agent = {"alone": loaded("sentinel.agent"), "torch": loaded("sentinel.agent,torch.distributed")}
+    agent = {
+        "alone": loaded("sentinel.agent.main"),
+        "torch": loaded("sentinel.agent.main,torch.distributed"),
+    }
     found = {"rows": told, "law": law(told), "agent": agent}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")

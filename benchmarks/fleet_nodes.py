@@ -20,14 +20,14 @@ import numpy as np
 from engine import ALIKE, EVERY_RUN, OF_POLICY, named, series
 from numpy.typing import NDArray
 
-from sentinel.cluster.board import Board
-from sentinel.cluster.link import ANSWER, EXCHANGE_SECONDS
-from sentinel.cluster.places import CARD, SLOTS, slot_keys
-from sentinel.cluster.post import PULSE_SECONDS
-from sentinel.cluster.seal import Seal
-from sentinel.record import WHOLE_RUN, Event, Record
-from sentinel.sheet import gathered
-from sentinel.wire.parcel import Writer
+from sentinel.cluster.authentication import Seal
+from sentinel.cluster.client import ANSWER, EXCHANGE_SECONDS
+from sentinel.cluster.endpoints import CARD, SLOTS, slot_keys
+from sentinel.cluster.follower import PULSE_SECONDS
+from sentinel.cluster.message_store import Board
+from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.record_batch import gathered
+from sentinel.transport.batch_codec import Writer
 
 NOISE = 0.02
 GRACE_SECONDS = 15.0

@@ -36,7 +36,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 import sentinel
-from sentinel.hook.session import current
+from sentinel.client.session import current
 
 HERE = Path(__file__).parent
 BUSY_CYCLES = 4_000_000_000

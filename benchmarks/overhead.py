@@ -144,7 +144,7 @@ def import_cost() -> dict[str, Any]:
 def kills(number: int) -> dict[str, int]:
     """Writers killed at random moments; raises AssertionError if a record was lost or torn."""
     sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
-    from test_ring import killed_writer
+    from support.ring_writers import killed_writer
 
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         kept = sum(killed_writer(Path(directory) / f"{turn}.ring") for turn in range(number))

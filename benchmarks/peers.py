@@ -17,7 +17,7 @@ from typing import Any
 
 from detection_judges import Alarm, Judge, Judged
 
-from sentinel.record import Event, Record
+from sentinel.model.record import Event, Record
 
 MUTE = 50
 """Points in which a rule that fires again is muted."""

@@ -28,7 +28,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 import sentinel
-from sentinel.hook import session
+from sentinel.client import session
 
 HERE = Path(__file__).parent
 

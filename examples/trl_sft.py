@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 from trl import SFTConfig, SFTTrainer
 from trl_grpo import WORDS, model_of_letters
 
-from sentinel.callbacks.transformers import SentinelCallback
+from sentinel.integrations.callbacks.transformers import SentinelCallback
 
 STEPS = 30
 

@@ -47,10 +47,10 @@ class Torch(NamedTuple):
 def main() -> None:
     """Bring `.venv` up to date with what the goal needs."""
     goal = sys.argv[1] if len(sys.argv) > 1 else "demo"
-    if sys.version_info < (3, 10):
+    if sys.version_info < (3, 11):
         stop(
-            f"sentinel needs Python 3.10 or newer, and {sys.executable} is {version()}.",
-            f"Name another one: make PYTHON=python3.11 {goal}",
+            f"sentinel needs Python 3.11 or newer, and {sys.executable} is {version()}.",
+            f"Name another one: make PYTHON=python3.12 {goal}",
         )
     venv = ROOT / ".venv"
     if Path(sys.prefix).resolve() == venv.resolve():

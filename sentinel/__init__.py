@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sentinel.hook.arguments import SettingsError
-    from sentinel.hook.monitor import monitor
-    from sentinel.hook.verbs import log, log_samples, mark, phase, requested
+    from sentinel.client.api import log, log_samples, mark, phase, requested
+    from sentinel.client.arguments import SettingsError
+    from sentinel.client.monitor import monitor
 
 __version__ = "0.1.0"
 
@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "SettingsError": "sentinel.hook.arguments",
-    "monitor": "sentinel.hook.monitor",
-    "log": "sentinel.hook.verbs",
-    "log_samples": "sentinel.hook.verbs",
-    "mark": "sentinel.hook.verbs",
-    "phase": "sentinel.hook.verbs",
-    "requested": "sentinel.hook.verbs",
+    "SettingsError": "sentinel.client.arguments",
+    "monitor": "sentinel.client.monitor",
+    "log": "sentinel.client.api",
+    "log_samples": "sentinel.client.api",
+    "mark": "sentinel.client.api",
+    "phase": "sentinel.client.api",
+    "requested": "sentinel.client.api",
 }
 
 

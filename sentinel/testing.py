@@ -17,10 +17,10 @@ from math import inf, nan
 from random import Random
 from typing import Any
 
-from sentinel.finding import Calm, Detector, Finding, Opinion, Severity
-from sentinel.record import WHOLE_RUN, Event, Record
-from sentinel.signals import SIGNALS
-from sentinel.snapshot import freeze, thaw
+from sentinel.model.finding import Calm, Detector, Finding, Opinion, Severity
+from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.pipeline.snapshot import freeze, thaw
+from sentinel.signals.catalogue import SIGNALS
 
 ODD = (nan, inf, -inf, 0.0, -1.0, 1e308, -1e308)
 OF_A_TICK = frozenset(

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as budget
 
-from sentinel import fold, judge
-from sentinel.hook import guard, session
-from sentinel.record import Event, Record
-from sentinel.wire import places
-from sentinel.wire.pack import Unpacker
-from sentinel.wire.ring import Cursor, Header, RingReader
+from sentinel.agent import processor
+from sentinel.client import guard, session
+from sentinel.model.record import Event, Record
+from sentinel.pipeline import pipeline
+from sentinel.transport import paths
+from sentinel.transport.record_codec import Unpacker
+from sentinel.transport.ring import Cursor, Header, RingReader
 
 # A property holds or it does not, however long a busy machine takes to look.
 budget.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -42,8 +43,8 @@ def loud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """An error that we would swallow fails the test, unless swallowing is its subject."""
     if "quiet" not in request.keywords:
         monkeypatch.setattr(guard, "report", _raise)
-        monkeypatch.setattr(fold, "SET_ASIDE", ())
-        monkeypatch.setattr(judge, "SET_ASIDE", ())
+        monkeypatch.setattr(pipeline, "SET_ASIDE", ())
+        monkeypatch.setattr(processor, "SET_ASIDE", ())
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +103,7 @@ def read_rings() -> dict[int, list[Record]]:
 def _opened() -> Iterator[tuple[Header, RingReader]]:
     root = Path(os.environ["SENTINEL_RUNTIME_DIR"])
     for run in sorted(root.iterdir()) if root.is_dir() else []:
-        for path in places.rings(run.name):
+        for path in paths.rings(run.name):
             reader = RingReader(path)
             yield reader.header(), reader
             reader.close()
@@ -136,6 +137,6 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def unserved(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A run whose agent's place is taken, so that its rings stay to be read."""
     monkeypatch.setenv("SENTINEL_RUN_ID", "unserved")
-    with (places.run_dir("unserved") / "agent.lock").open("w") as lock:
+    with (paths.run_dir("unserved") / "agent.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield "unserved"

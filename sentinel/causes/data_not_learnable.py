@@ -20,9 +20,9 @@ from collections.abc import Iterable
 from math import inf, log
 from typing import ClassVar
 
-from sentinel.diagnosis import Clue, Scene, next_to_none, seen
-from sentinel.finding import Severity
-from sentinel.levers import lever
+from sentinel.model.diagnosis import Clue, Scene, next_to_none, seen
+from sentinel.model.finding import Severity
+from sentinel.signals.setting_names import lever
 
 FLOWS = 1e-4
 """Gradient norm from which on there is a gradient to speak of."""

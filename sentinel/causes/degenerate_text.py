@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.diagnosis import Clue, Scene, held_tighter, seen
-from sentinel.finding import Severity
+from sentinel.model.diagnosis import Clue, Scene, held_tighter, seen
+from sentinel.model.finding import Severity
 
 
 class DegenerateText:

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.diagnosis import FAST, Clue, Scene, seen
-from sentinel.finding import Severity
-from sentinel.levers import lever
+from sentinel.model.diagnosis import FAST, Clue, Scene, seen
+from sentinel.model.finding import Severity
+from sentinel.signals.setting_names import lever
 
 BY_COMPARISON = frozenset({
     "grpo", "rloo", "ppo", "gae", "online_dpo", "dpo", "kto", "orpo", "cpo",

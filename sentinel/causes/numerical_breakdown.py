@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.diagnosis import Clue, Scene, seen
-from sentinel.finding import Severity
-from sentinel.levers import lever
+from sentinel.model.diagnosis import Clue, Scene, seen
+from sentinel.model.finding import Severity
+from sentinel.signals.setting_names import lever
 
 LITTLE = 1.0
 """A loss scale of no more protects nothing: it began at some 65536 and halved at each overflow."""

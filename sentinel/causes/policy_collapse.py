@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.diagnosis import Clue, Scene, held_tighter, led, loosely_held, seen
-from sentinel.finding import Severity
-from sentinel.levers import lever
+from sentinel.model.diagnosis import Clue, Scene, held_tighter, led, loosely_held, seen
+from sentinel.model.finding import Severity
+from sentinel.signals.setting_names import lever
 
 SLOWER = 40
 """Steps by which a policy may seem to run off after its reward fell: a cliff is dated at once, and

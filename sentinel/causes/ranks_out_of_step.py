@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from sentinel.diagnosis import Clue, Scene, seen
-from sentinel.finding import Severity
+from sentinel.model.diagnosis import Clue, Scene, seen
+from sentinel.model.finding import Severity
 
 
 class RanksOutOfStep:

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.diagnosis import Clue, Scene, led, seen
-from sentinel.finding import Severity
+from sentinel.model.diagnosis import Clue, Scene, led, seen
+from sentinel.model.finding import Severity
 
 WITNESSES = ("kl_ref", "entropy", "completion_length")
 

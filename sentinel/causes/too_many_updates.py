@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.diagnosis import Clue, Scene, led, seen
-from sentinel.finding import Severity
-from sentinel.levers import lever
+from sentinel.model.diagnosis import Clue, Scene, led, seen
+from sentinel.model.finding import Severity
+from sentinel.signals.setting_names import lever
 
 MANY = 4
 """Passes over one batch that language models bear."""

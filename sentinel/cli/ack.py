@@ -20,7 +20,7 @@ def ack(  # noqa: PLR0913, PLR0917 - each is an option
     json: Json = False,
 ) -> None:
     """Take in hand what fires: it is paged again only if it gets louder."""
-    from sentinel.outlets import silences
+    from sentinel.store import silences
 
     if listed and end:
         raise refusal("ack", "say one of --list and --end.")
@@ -35,7 +35,7 @@ def ack(  # noqa: PLR0913, PLR0917 - each is an option
 
 
 def _taken(connection: Connection, run: str, detector: str | None, why: str) -> list[str]:
-    from sentinel.outlets import silences
+    from sentinel.store import silences
 
     named = silences.acknowledge(connection, detector or "", time.time(), whoever(), why)
     if not named:
@@ -51,7 +51,7 @@ def _plain(told: Any) -> dict[str, Any]:
 
 
 def _shown(told: dict[str, Any]) -> str:
-    from sentinel.outlets.label import label
-    from sentinel.outlets.silences import signed
+    from sentinel.metrics.label import label
+    from sentinel.store.silences import signed
 
     return signed(f"{told['incident']} acknowledged", label(told["by"]), label(told["why"]))

@@ -16,11 +16,11 @@ def agent(
     config: Path | None = typer.Option(None, help="A sentinel.toml to read."),
 ) -> None:
     """Watch one run until it is over: read its rings, judge, page, serve /metrics."""
-    from sentinel.agent import Agent
-    from sentinel.outlets.database import NewerSchemaError
-    from sentinel.outlets.presence import AlreadyServedError
-    from sentinel.settings import SettingsError, load
-    from sentinel.wire.places import RunIdError
+    from sentinel.agent.main import Agent
+    from sentinel.agent.registration import AlreadyServedError
+    from sentinel.config.settings import SettingsError, load
+    from sentinel.store.database import NewerSchemaError
+    from sentinel.transport.paths import RunIdError
 
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -12,11 +12,11 @@ from pathlib import Path
 import typer
 from rich.markup import escape
 
-from sentinel.demo.course import Outcome, judge
 from sentinel.demo.delivery import Delivery
 from sentinel.demo.receiver import Receiver
-from sentinel.demo.stage import Stage, lacking
-from sentinel.demo.telling import Telling
+from sentinel.demo.report import Telling
+from sentinel.demo.sandbox import Stage, lacking
+from sentinel.demo.scenario import Outcome, judge
 
 LONGEST = 600.0
 """Seconds after which a demo that has not ended has failed; it takes about 60 on 2 cores."""

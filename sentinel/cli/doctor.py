@@ -17,7 +17,7 @@ def doctor(
 
     Exit status: 0 if nothing has to be mended, 1 if something has.
     """
-    from sentinel.checkup.remark import Grade
+    from sentinel.doctor.check_result import Grade
 
     ailing = False
     for remark in _everything(quick=quick):
@@ -27,12 +27,12 @@ def doctor(
 
 
 def _everything(*, quick: bool) -> Iterator[Any]:
-    from sentinel.checkup.configured import configured
-    from sentinel.checkup.frameworks import frameworks
-    from sentinel.checkup.gpus import gpus
-    from sentinel.checkup.places import places
-    from sentinel.checkup.runs import runs
-    from sentinel.checkup.versions import versions
+    from sentinel.doctor.directories import places
+    from sentinel.doctor.frameworks import frameworks
+    from sentinel.doctor.gpus import gpus
+    from sentinel.doctor.runs import runs
+    from sentinel.doctor.settings_check import configured
+    from sentinel.doctor.versions import versions
 
     for look in (versions, configured, places, gpus, runs, *(() if quick else (frameworks,))):
         yield from _safely(look)
@@ -40,7 +40,7 @@ def _everything(*, quick: bool) -> Iterator[Any]:
 
 def _safely(look: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """One kind of checkup; that one fails is no reason to leave out the others."""
-    from sentinel.checkup.remark import mend
+    from sentinel.doctor.check_result import mend
 
     try:
         yield from look()
@@ -50,7 +50,7 @@ def _safely(look: Callable[[], Iterator[Any]]) -> Iterator[Any]:
 
 
 def _line(remark: Any, *, as_json: bool) -> str:
-    from sentinel.outlets.label import label
+    from sentinel.metrics.label import label
 
     if as_json:
         told = {"subject": remark.subject, "says": remark.says, "remedy": remark.remedy}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from sentinel import __version__, discover
+from sentinel import __version__
+from sentinel.config import plugins
 
 app = typer.Typer(
     name="sentinel",
@@ -30,7 +31,7 @@ def sentinel(
     """Watch PyTorch training, and wake the right person with a diagnosis."""
 
 
-for _name, _module in discover.modules("cli").items():
+for _name, _module in plugins.modules("cli").items():
     if _name == "main":
         continue
     if hasattr(_module, "app"):

@@ -13,10 +13,10 @@ from typing import Any
 
 import typer
 
-from sentinel.finding import Finding, Severity
-from sentinel.incident import Incident, Key, Page, Reason, State
-from sentinel.post import Sink
-from sentinel.record import WHOLE_RUN
+from sentinel.model.finding import Finding, Severity
+from sentinel.model.incident import Incident, Key, Page, Reason, State
+from sentinel.model.record import WHOLE_RUN
+from sentinel.model.request import Sink
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -48,7 +48,7 @@ def send_tests(
 
 
 def _chosen(only: str | None, config: Path | None) -> dict[str, Sink]:
-    from sentinel.settings import SettingsError, build_sinks, load
+    from sentinel.config.settings import SettingsError, build_sinks, load
 
     environ = os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}
     try:
@@ -70,8 +70,8 @@ def _refuse(why: str) -> Any:
 
 
 def _try(name: str, sink: Sink) -> Iterator[dict[str, Any]]:
-    from sentinel.outlets.outbox import identity
-    from sentinel.outlets.sender import send, worded
+    from sentinel.notify.http import send, worded
+    from sentinel.notify.outbox import identity
 
     for number, page in enumerate(trial_pages(time.time())):
         if number:

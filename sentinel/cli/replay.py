@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from enum import Enum
+from enum import StrEnum
 from json import dumps
 from math import isfinite
 from pathlib import Path
@@ -18,23 +18,23 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from sentinel.cases import CaseBook
-from sentinel.diagnosis import Diagnosis
-from sentinel.discover import classes
-from sentinel.engine import Engine
-from sentinel.finding import Severity
-from sentinel.incident import Page
-from sentinel.record import WHOLE_RUN
-from sentinel.settings import build_causes
-from sentinel.sources.recognised import recognised
-from sentinel.story import Story, Told, tell
+from sentinel.config.plugins import classes
+from sentinel.config.settings import build_causes
+from sentinel.model.diagnosis import Diagnosis
+from sentinel.model.finding import Severity
+from sentinel.model.incident import Page
+from sentinel.model.record import WHOLE_RUN
+from sentinel.pipeline.cases import CaseBook
+from sentinel.pipeline.engine import Engine
+from sentinel.pipeline.replay import Story, Told, tell
+from sentinel.readers.format_detection import recognised
 
 CANNOT_READ = 2
 FAILED_ON = 3
 COLOURS = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
 
 
-class FailOn(str, Enum):
+class FailOn(StrEnum):
     """From which severity on a replay is a failure."""
 
     WARNING = "warning"

@@ -21,7 +21,7 @@ def run(
 
     Its output, its input, its signals and its exit status are as if it had been run alone.
     """
-    from sentinel.launch import NOT_FOUND, Launcher, say
+    from sentinel.agent.command_runner import NOT_FOUND, Launcher, say
 
     if config is not None and not config.is_file():
         print(f"sentinel run: --config {config}: there is no such file.", file=sys.stderr)

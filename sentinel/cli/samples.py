@@ -32,8 +32,8 @@ def samples(
     """Show the newest texts the model made: prompt, completion, rewards."""
     from sqlite3 import DatabaseError
 
-    from sentinel.outlets.database import NewerSchemaError
-    from sentinel.outlets.samples import newest
+    from sentinel.store.database import NewerSchemaError
+    from sentinel.store.samples import newest
 
     path = _database(run)
     try:
@@ -49,7 +49,7 @@ def samples(
 
 def _database(run: str) -> Path:
     """Where the run's texts are. Leaves with an error if there is no such run."""
-    from sentinel.wire.places import RunIdError, checked, home
+    from sentinel.transport.paths import RunIdError, checked, home
 
     try:
         path = home() / "runs" / checked(run) / "sentinel.db"

@@ -36,7 +36,7 @@ def silence(  # noqa: PLR0913, PLR0917 - each is an option
     json: Json = False,
 ) -> None:
     """Withhold pages for a while. What still fires when it is over is told then."""
-    from sentinel.outlets import silences
+    from sentinel.store import silences
 
     if (bool(lasting), listed, end).count(True) != 1:
         raise refusal("silence", "say one of --for 2h, --list and --end.")
@@ -59,8 +59,8 @@ def silence(  # noqa: PLR0913, PLR0917 - each is an option
 @contextmanager
 def opened(verb: str, run: str, detector: str | None) -> Iterator[Connection]:
     """The run's database. Leaves with an error where there is none, or no such detector."""
-    from sentinel.outlets.database import NewerSchemaError, connect
-    from sentinel.wire.places import RunIdError, checked, home
+    from sentinel.store.database import NewerSchemaError, connect
+    from sentinel.transport.paths import RunIdError, checked, home
 
     try:
         path = home() / "runs" / checked(run) / "sentinel.db"
@@ -81,7 +81,7 @@ def opened(verb: str, run: str, detector: str | None) -> Iterator[Connection]:
 def _check(verb: str, detector: str) -> None:
     from difflib import get_close_matches
 
-    from sentinel.discover import modules
+    from sentinel.config.plugins import modules
 
     known = sorted(modules("detectors"))
     if detector not in known:
@@ -120,8 +120,8 @@ def _duration(text: str) -> float:
 
 
 def _shown(told: dict[str, Any]) -> str:
-    from sentinel.outlets.label import label
-    from sentinel.outlets.silences import moment, signed
+    from sentinel.metrics.label import label
+    from sentinel.store.silences import moment, signed
 
     text = f"{told['detector'] or 'all detectors'} silenced until {moment(told['ends'])}"
     return signed(text, label(told["by"]), label(told["why"]))

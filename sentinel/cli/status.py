@@ -15,8 +15,8 @@ def status(
     json: bool = typer.Option(False, "--json", help="One JSON object a run and line."),
 ) -> None:
     """Show every run that is being served: what it is, its step, and what is wrong with it."""
-    from sentinel.outlets.roster import announced, ask
-    from sentinel.wire.places import home
+    from sentinel.agent.discovery import announced, ask
+    from sentinel.transport.paths import home
 
     token = _token()
     runs = [_told(ask(path, token)) for path in announced()]
@@ -28,7 +28,7 @@ def status(
 
 def _token() -> str:
     """What an agent may ask of its readers; nothing where the settings cannot be read."""
-    from sentinel.settings import SettingsError, load
+    from sentinel.config.settings import SettingsError, load
 
     try:
         return load().secret_token()
@@ -56,8 +56,8 @@ def _told(served: Any) -> dict[str, Any]:
 
 
 def _lines(run: dict[str, Any]) -> Iterator[str]:
-    from sentinel.outlets.label import label
-    from sentinel.outlets.nodes_told import nodes
+    from sentinel.metrics.label import label
+    from sentinel.metrics.node_status import nodes
 
     name = label(run["run"])
     if run["state"] == UNREACHABLE:
@@ -83,8 +83,8 @@ def _lines(run: dict[str, Any]) -> Iterator[str]:
 
 def _how(run: dict[str, Any]) -> str:
     """Its state and step, where it is judged if not here, and its tier."""
-    from sentinel.outlets.label import label
-    from sentinel.outlets.nodes_told import judged_at
+    from sentinel.metrics.label import label
+    from sentinel.metrics.node_status import judged_at
 
     elsewhere = printable(judged_at(run))
     # A node that only hands its records over counts no steps.
@@ -138,7 +138,7 @@ def known(incident: dict[str, Any]) -> str:
     >>> known({"onset": {"step": 41, "earliest": 38, "latest": 44, "last_good_step": 30}})
     ' (began at step 41, between 38 and 44; last checkpoint before: step 30)'
     """
-    from sentinel.outlets.silences import moment, signed
+    from sentinel.store.silences import moment, signed
 
     words = []
     good, onset = incident.get("last_good_step"), incident.get("onset")

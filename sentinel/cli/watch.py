@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from sentinel.agent import Agent
-    from sentinel.engine import Verdict
-    from sentinel.incident import Page
-    from sentinel.settings import Settings
+    from sentinel.agent.main import Agent
+    from sentinel.config.settings import Settings
+    from sentinel.model.incident import Page
+    from sentinel.pipeline.engine import Verdict
 
 CANNOT_READ = 2
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
@@ -35,10 +35,10 @@ def watch(
     and pages nobody. Begun again, the watch goes on where it was. It ends with the run, where the
     log says that it is over, or with Ctrl-C.
     """
-    from sentinel.outlets.database import NewerSchemaError
-    from sentinel.outlets.presence import AlreadyServedError
-    from sentinel.settings import SettingsError, load
-    from sentinel.wire.places import RunIdError
+    from sentinel.agent.registration import AlreadyServedError
+    from sentinel.config.settings import SettingsError, load
+    from sentinel.store.database import NewerSchemaError
+    from sentinel.transport.paths import RunIdError
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     path = path.resolve()
@@ -59,7 +59,7 @@ def watch(
 
 def _check(path: Path) -> None:
     """Leave with one plain line where there is something that is no log."""
-    from sentinel.sources.recognised import recognised
+    from sentinel.readers.format_detection import recognised
 
     if not (path.exists() or path.parent.is_file()) or (path.is_file() and not path.stat().st_size):
         return
@@ -88,8 +88,8 @@ def follower(path: Path, run: str, settings: Settings, max_steps: int = 0) -> Ag
 
     Raises what `Agent` does.
     """
-    from sentinel.agent import Agent
-    from sentinel.sources.followed import FollowedLog
+    from sentinel.agent.main import Agent
+    from sentinel.readers.follow import FollowedLog
 
     class Follower(Agent):
         """Its source gives what a LiveSource gives, of another origin."""
@@ -127,7 +127,7 @@ class Printer:
 
 def _is_news(printed: str | None, page: Page) -> bool:
     """Whether people have not read it yet: a case that only grew is not told again."""
-    from sentinel.incident import Reason
+    from sentinel.model.incident import Reason
 
     return page.reason is not Reason.UPDATED or page.subject != printed
 
@@ -135,7 +135,7 @@ def _is_news(printed: str | None, page: Page) -> bool:
 def _line(page: Page) -> str:
     """One case in a line; where its cause has a name, in lines with evidence and remedy."""
     from sentinel.cli.status import printable
-    from sentinel.incident import Reason
+    from sentinel.model.incident import Reason
 
     incident, known = page.incident, page.diagnosis
     words = f"{incident.severity.value} {incident.key.detector} {page.reason.value}"

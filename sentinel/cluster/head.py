@@ -14,19 +14,19 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
-from sentinel.align import OVER
-from sentinel.cluster.gathered import Gathered
-from sentinel.cluster.generations import Attempt, Generations
-from sentinel.cluster.hub import Hello, Hub
-from sentinel.cluster.machines import Machines
+from sentinel.aggregate.aligner import OVER
+from sentinel.cluster.attempt_map import Attempt, Generations
+from sentinel.cluster.gathered_ranks import Gathered
+from sentinel.cluster.heartbeats import Told, merged
 from sentinel.cluster.member import Member, refused
-from sentinel.cluster.roll import Told, merged
-from sentinel.cluster.roster import FOR_GOOD_SECONDS, OURS, Roster
-from sentinel.cluster.sound import check, is_text
-from sentinel.record import WHOLE_RUN, Event, Record
-from sentinel.sheet import Entry, gathered, records_of
-from sentinel.tally import Tally
-from sentinel.wire.parcel import Parcel, ParcelError
+from sentinel.cluster.membership import FOR_GOOD_SECONDS, OURS, Roster
+from sentinel.cluster.node_hardware import Machines
+from sentinel.cluster.server import Hello, Hub
+from sentinel.cluster.validation import check, is_text
+from sentinel.model.counters import Tally
+from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.record_batch import Entry, gathered, records_of
+from sentinel.transport.batch_codec import Parcel, ParcelError
 
 YOUNG_SECONDS = 120.0
 """How long a head that just began would rather give way to one that has judged the run before."""

@@ -11,12 +11,12 @@ from math import isfinite
 from operator import le
 from struct import Struct
 
-from sentinel.cluster.generations import ATTEMPTS_KEPT
-from sentinel.cluster.roll import Told
-from sentinel.record import WHOLE_RUN, Event, Record
-from sentinel.sheet import Entry, Sheet, records_of
-from sentinel.tally import Tally
-from sentinel.wire.parcel import Parcel, Reader
+from sentinel.cluster.attempt_map import ATTEMPTS_KEPT
+from sentinel.cluster.heartbeats import Told
+from sentinel.model.counters import Tally
+from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.record_batch import Entry, Sheet, records_of
+from sentinel.transport.batch_codec import Parcel, Reader
 
 FAR_SECONDS = 5.0
 """Clocks that differ by less are taken as they are: parcels are under way for a part of that."""

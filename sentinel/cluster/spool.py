@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
 
-from sentinel.record import Record
-from sentinel.sheet import Entry, gathered
-from sentinel.tally import Tally
-from sentinel.wire.parcel import alone, rows
+from sentinel.model.counters import Tally
+from sentinel.model.record import Record
+from sentinel.model.record_batch import Entry, gathered
+from sentinel.transport.batch_codec import alone, rows
 
 LIMIT_BYTES = 256 << 20
 """What may lie in it: some hours of eight ranks with ten steps a second."""

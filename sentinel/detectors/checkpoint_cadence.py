@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Event, Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Event, Record
 
 FIRST = 3
 """Intervals that tell the usual one where the run did not declare it."""

@@ -22,9 +22,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
-from sentinel.stats.majority import Majority
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
+from sentinel.stats.k_of_n import Majority
 
 VALUES = 16
 """Values whose median is judged."""

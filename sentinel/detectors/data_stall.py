@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Event, Record
-from sentinel.stats.majority import Majority
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Event, Record
+from sentinel.stats.k_of_n import Majority
 
 KEPT_UP = 0.5
 """Share of `notable` under which a loader keeps up with the training."""

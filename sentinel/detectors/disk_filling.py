@@ -14,7 +14,7 @@ Units
 
 Source
     A checkpoint that was cut short by a full disk is the one that a run cannot resume from;
-    huggingface/trl#1889 filled 12 TB in a night. Forecast: `sentinel.stats.creep`, ours.
+    huggingface/trl#1889 filled 12 TB in a night. Forecast: `sentinel.stats.time_to_limit`, ours.
 
 Defaults
     `ahead` 21,600 leaves six hours to make room. `least` 256 MiB is less than a checkpoint of
@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Event, Record
-from sentinel.stats.creep import Creep
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Event, Record
+from sentinel.stats.time_to_limit import Creep
 
 DISKS = ("disk_free_output", "disk_free_state")
 NAMES = {"disk_free_output": "of the checkpoints", "disk_free_state": "of sentinel's own state"}

@@ -40,10 +40,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
-from sentinel.signals import plain
-from sentinel.stats.departure import Departure
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
+from sentinel.signals.catalogue import plain
+from sentinel.stats.level_shift import Departure
 from sentinel.stats.policy_entropy import PolicyEntropy
 
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Event, Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Event, Record
 
 IDLE_SECONDS = 60.0
 """A run that has not stepped for so long is another detector's."""

@@ -33,10 +33,10 @@ from math import exp, inf, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
 from sentinel.stats.margin_cusum import MarginCusum
-from sentinel.stats.territory import Territory
+from sentinel.stats.new_extreme import Territory
 
 FIRST = 5
 """Norms whose median a young run is held against."""

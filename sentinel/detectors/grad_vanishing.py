@@ -30,8 +30,8 @@ from math import exp, inf, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
 from sentinel.stats.block_means import GROUP, BlockMeans
 
 YOUNG = 2

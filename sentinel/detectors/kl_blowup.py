@@ -39,12 +39,12 @@ from math import exp, inf, isfinite, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.kl import kind_of
-from sentinel.record import Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
+from sentinel.signals.kl import kind_of
+from sentinel.stats.cumulative_lr import Travel
 from sentinel.stats.margin_cusum import MarginCusum
-from sentinel.stats.territory import Territory
-from sentinel.stats.travel import Travel
+from sentinel.stats.new_extreme import Territory
 
 CLAMPED = 0.95
 """Share of what a trainer clamps the KL to: the median of clamped values is hardly more."""

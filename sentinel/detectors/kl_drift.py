@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.kl import kind_of
-from sentinel.record import Record
-from sentinel.stats.majority import Majority
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
+from sentinel.signals.kl import kind_of
+from sentinel.stats.k_of_n import Majority
 
 VALUES = 16
 """Values whose median is judged."""

@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Event, Record
-from sentinel.stats.trace import Trace
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Event, Record
+from sentinel.stats.downsampled_history import Trace
 
 TOLD = 16
 """Records for which a reset is told."""

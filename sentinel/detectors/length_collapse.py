@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
-from sentinel.stats.departure import Departure
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
+from sentinel.stats.level_shift import Departure
 
 HALF = 0.5
 """Share of the first lengths above which nothing has collapsed, however fast it went."""

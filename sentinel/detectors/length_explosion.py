@@ -31,9 +31,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
-from sentinel.stats.departure import Departure
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
+from sentinel.stats.level_shift import Departure
 
 AWAY = 1.5
 """Factor over its beginning below which no length has exploded, whatever it did lately."""

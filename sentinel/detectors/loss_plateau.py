@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from math import exp, inf, isfinite, log
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
 from sentinel.stats.block_means import BlockMeans, fall
 
 SURE = 2.2

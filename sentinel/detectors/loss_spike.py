@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from math import exp, inf, log
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
 from sentinel.stats.rolling_quantiles import RollingQuantiles
 
 WINDOW = 64

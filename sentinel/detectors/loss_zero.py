@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
 
 POLICY_GRADIENT = frozenset({"grpo", "rloo", "ppo", "online_dpo", "reinforce"})
 

@@ -14,7 +14,7 @@ Source
     Losses kept with their graphs, lists of logged values, copies of a dataset in each worker:
     leaks of training programs are a constant amount per step, hence a straight line. What PyTorch
     keeps for itself of a GPU's memory fills it as well, and is no leak. Forecast:
-    `sentinel.stats.creep`, ours.
+    `sentinel.stats.time_to_limit`, ours.
 
 Defaults
     `share` 0.9 lets a dataset be read into memory, which is a straight line as well until it ends;
@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Event, Record
-from sentinel.stats.creep import Creep
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Event, Record
+from sentinel.stats.time_to_limit import Creep
 
 GIB = 2.0**30
 HOST = ("host_memory_used", "host_memory_total")

@@ -27,8 +27,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Event, Record, Spread
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Event, Record, Spread
 
 NOTHING = 1e-2
 """A loss nearer to 0 is of an objective that is 0 to the first order, or is rounded away."""

@@ -37,8 +37,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Event, Record, Spread
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Event, Record, Spread
 
 ALWAYS_VITAL = frozenset({"loss", "eval_loss", "grad_norm", "reward", "kl_ref", "entropy"})
 VITAL = re.compile(r"loss|grad_?norm|reward|logp|(^|[/_])kl([/_]|$)|entropy")

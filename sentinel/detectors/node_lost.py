@@ -30,9 +30,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
-from sentinel.stats.spans import spans
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
+from sentinel.stats.number_ranges import spans
 
 MOST_NAMED = 4
 """Hosts, and stretches of ranks, that are named one by one."""

@@ -32,8 +32,8 @@ from operator import mul
 from statistics import fmean, median
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
 
 WINDOW = 64
 """Values that are looked at."""

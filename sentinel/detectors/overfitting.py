@@ -32,8 +32,8 @@ from math import exp, inf, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Event, Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Event, Record
 from sentinel.stats.rolling_quantiles import RollingQuantiles
 
 LEVEL = 3

@@ -41,8 +41,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Event, Odd, Record, Spread, place_of
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Event, Odd, Record, Spread, place_of
 
 NORM, SCALE = "grad_norm", "loss_scale"
 ALIKE = (NORM, SCALE, "learning_rate", "global_step", "optimizer_steps")

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
 
 STEPS = 4
 """Steps with samples whose median counts: one prompt that asks for a list is none of it."""

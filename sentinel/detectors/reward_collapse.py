@@ -45,11 +45,11 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
 from sentinel.stats.drawdown import Drawdown
 from sentinel.stats.margin_cusum import MarginCusum
-from sentinel.stats.summit import Summit
+from sentinel.stats.peak_drop import Summit
 
 IN_A_ROW = 5
 """Points a drawdown must last: the median of five alone would take three for a collapse."""

@@ -29,11 +29,11 @@ from dataclasses import dataclass
 from math import isfinite, log
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
-from sentinel.stats.departure import Departure
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
+from sentinel.stats.cumulative_lr import Travel
+from sentinel.stats.level_shift import Departure
 from sentinel.stats.margin_cusum import MarginCusum
-from sentinel.stats.travel import Travel
 
 
 @dataclass

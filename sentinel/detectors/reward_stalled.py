@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from math import isfinite, sqrt
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
 from sentinel.stats.block_means import BlockMeans
-from sentinel.stats.hits import Hits
-from sentinel.stats.merit import Merit
+from sentinel.stats.near_minimum_rate import Hits
+from sentinel.stats.reward_gain import Merit
 
 SURE = 2.0
 """Standard errors that a statement keeps clear of its bound."""

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
 
 AT_MOST = 0.02
 """How far below its highest, as a share of its range, a reward counts as being there."""

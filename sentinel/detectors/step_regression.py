@@ -25,8 +25,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Event, Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Event, Record
 
 
 @dataclass

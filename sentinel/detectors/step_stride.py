@@ -27,8 +27,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Event, Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Event, Record
 
 ONE_FOR_ONE = frozenset({"transformers", "trl"})
 """Frameworks whose global_step counts optimizer steps, or fewer."""

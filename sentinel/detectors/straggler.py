@@ -27,9 +27,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Event, Record
-from sentinel.stats.lone import Lone, mean_of_others
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Event, Record
+from sentinel.stats.persistent_outlier import Lone, mean_of_others
 
 PARTS = {
     "data_wait": "waits for data",

@@ -34,8 +34,8 @@ from math import exp, inf, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Event, Record
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Event, Record
 from sentinel.stats.margin_cusum import MarginCusum
 
 NOW = 16

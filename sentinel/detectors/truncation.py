@@ -27,10 +27,10 @@ from math import isfinite
 from statistics import median
 from typing import ClassVar
 
-from sentinel.finding import Calm, Finding, Opinion, Severity
-from sentinel.record import Record
-from sentinel.stats.majority import Majority
-from sentinel.stats.merit import Merit
+from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.record import Record
+from sentinel.stats.k_of_n import Majority
+from sentinel.stats.reward_gain import Merit
 
 FIRST = 5
 """Values whose median is where the run began."""

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 from sentinel.generate import panels
+from sentinel.generate.agent_alerts import WATCHES
 from sentinel.generate.causes import cause_sheets, causes
 from sentinel.generate.dashboards import run_health
-from sentinel.generate.data_sheet import data_sheets
+from sentinel.generate.detector_docs import data_sheets
 from sentinel.generate.reference import reference
 from sentinel.generate.rules import rules
 from sentinel.generate.runbooks import runbooks
-from sentinel.generate.watches import WATCHES
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = "docs/runbooks"

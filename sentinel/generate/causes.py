@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.diagnosis import MOST, NAMED
-from sentinel.discover import classes, modules
-from sentinel.generate.data_sheet import paragraphs
+from sentinel.config.plugins import classes, modules
+from sentinel.generate.detector_docs import paragraphs
+from sentinel.model.diagnosis import MOST, NAMED
 
 _PAGE = f"""\
 # Diagnosis

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sentinel.diagnosis import NAMED
-from sentinel.generate.data_sheet import DataSheet
+from sentinel.generate.detector_docs import DataSheet
 from sentinel.generate.panels import (
     BAD,
     GOOD,
@@ -25,7 +24,8 @@ from sentinel.generate.panels import (
     word,
 )
 from sentinel.generate.rules import causes_url, runbook_url
-from sentinel.signals import GROUPS, SIGNALS, Combine, Signal
+from sentinel.model.diagnosis import NAMED
+from sentinel.signals.catalogue import GROUPS, SIGNALS, Combine, Signal
 
 RUN = '{run="$run"}'
 

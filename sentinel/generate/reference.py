@@ -7,14 +7,14 @@ from types import MappingProxyType
 
 from prometheus_client.metrics_core import Metric
 
-from sentinel.dialect import EVERYWHERE, FACTS, WORDS, Word
-from sentinel.generate.data_sheet import DataSheet
-from sentinel.generate.everything import everything
-from sentinel.kl import USES, kl_kind
-from sentinel.signals import GROUPS, SIGNALS, Combine, Signal
+from sentinel.generate.detector_docs import DataSheet
+from sentinel.generate.sample_exposition import everything
+from sentinel.signals.catalogue import GROUPS, SIGNALS, Combine, Signal
+from sentinel.signals.key_map import EVERYWHERE, FACTS, WORDS, Word
+from sentinel.signals.kl import USES, kl_kind
 
 _NOTE = (
-    "<!-- Written by `make generate` from `sentinel/catalogue` and what the agent shows; edit "
+    "<!-- Written by `make generate` from `sentinel/signals` and what the agent shows; edit "
     "those instead. -->"
 )
 

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from sentinel.generate.data_sheet import DataSheet
-from sentinel.generate.watches import Watch
+from sentinel.generate.agent_alerts import Watch
+from sentinel.generate.detector_docs import DataSheet
 
 DOCS = "https://github.com/train-sentinel/train-sentinel/blob/main/docs"
 

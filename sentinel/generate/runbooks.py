@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from sentinel.generate.agent_alerts import Watch
 from sentinel.generate.causes import CauseSheet, suspects
-from sentinel.generate.data_sheet import DataSheet
-from sentinel.generate.watches import Watch
-from sentinel.signals import Combine
+from sentinel.generate.detector_docs import DataSheet
+from sentinel.signals.catalogue import Combine
 
 _NOTE = "<!-- Written by `make generate`; edit {source} instead. -->"
 
@@ -64,7 +64,7 @@ def _checks(sheet: DataSheet) -> Iterator[str]:
 
 def _of_watch(watch: Watch) -> Iterator[str]:
     title = watch.name.replace("_", " ").capitalize()
-    yield from (f"# {title}", "", _NOTE.format(source="`sentinel/generate/watches.py`"), "")
+    yield from (f"# {title}", "", _NOTE.format(source="`sentinel/generate/agent_alerts.py`"), "")
     yield from (_heading(watch.alert, watch.severity), "")
     yield from ("## What to do", "", watch.remedy, "", "## What to check", "")
     yield from (f"{number}. {check}" for number, check in enumerate(watch.checks, start=1))

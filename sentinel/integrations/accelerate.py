@@ -12,10 +12,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from sentinel.hook.phases import Phases
-from sentinel.hook.tap import Tap
-from sentinel.hook.tracker import Tracker, repeats
-from sentinel.record import Event
+from sentinel.client.capture.patcher import Tap
+from sentinel.client.capture.phases import Phases
+from sentinel.client.capture.tracker import Tracker, repeats
+from sentinel.model.record import Event
 
 FRAMEWORK = "accelerate.accelerator"
 

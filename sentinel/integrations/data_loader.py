@@ -13,7 +13,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any
 
-from sentinel.hook.tap import Tap
+from sentinel.client.capture.patcher import Tap
 
 FRAMEWORK = "torch.utils.data.dataloader"
 

@@ -17,13 +17,13 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-from sentinel.hook.loop import PATIENCE
-from sentinel.hook.phases import Phases
-from sentinel.hook.root_loss import RAW
-from sentinel.hook.scalars import Refused
-from sentinel.hook.tap import Tap
-from sentinel.hook.tracker import repeats
-from sentinel.record import Event
+from sentinel.client.capture.loop import PATIENCE
+from sentinel.client.capture.loss import RAW
+from sentinel.client.capture.patcher import Tap
+from sentinel.client.capture.phases import Phases
+from sentinel.client.capture.scalars import Refused
+from sentinel.client.capture.tracker import repeats
+from sentinel.model.record import Event
 
 FRAMEWORK = "deepspeed.runtime.engine"
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from sentinel.hook.loop import Loop
-from sentinel.hook.share import Share
-from sentinel.hook.tap import Tap
+from sentinel.client.capture.grad_sharding import Share
+from sentinel.client.capture.loop import Loop
+from sentinel.client.capture.patcher import Tap
 
 FRAMEWORK = "torch.distributed.fsdp.fully_sharded_data_parallel"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from sentinel.hook.tap import Tap
+from sentinel.client.capture.patcher import Tap
 
 FRAMEWORK = "transformers.generation.utils"
 

@@ -11,9 +11,9 @@ import functools
 import sys
 from typing import Any
 
-from sentinel.hook.root_loss import RAW
-from sentinel.hook.tap import Tap
-from sentinel.record import Event
+from sentinel.client.capture.loss import RAW
+from sentinel.client.capture.patcher import Tap
+from sentinel.model.record import Event
 
 FRAMEWORK = "torch.amp.grad_scaler"
 

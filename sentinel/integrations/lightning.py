@@ -19,14 +19,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from sentinel.hook.lightning_facts import run_facts
-from sentinel.hook.loop import begin_anew
-from sentinel.hook.phases import Phases
-from sentinel.hook.root_loss import RAW
-from sentinel.hook.scalars import Refused, number
-from sentinel.hook.tap import Tap, uncompiled
-from sentinel.hook.tracker import repeats
-from sentinel.record import Event
+from sentinel.client.capture.lightning_config import run_facts
+from sentinel.client.capture.loop import begin_anew
+from sentinel.client.capture.loss import RAW
+from sentinel.client.capture.patcher import Tap, uncompiled
+from sentinel.client.capture.phases import Phases
+from sentinel.client.capture.scalars import Refused, number
+from sentinel.client.capture.tracker import repeats
+from sentinel.model.record import Event
 
 FRAMEWORK = "lightning.pytorch"
 

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from sentinel.hook.tap import Tap
-from sentinel.hook.tracker import Tracker
+from sentinel.client.capture.patcher import Tap
+from sentinel.client.capture.tracker import Tracker
 
 FRAMEWORK = "mlflow.tracking.client"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sentinel.hook.tap import Tap
+from sentinel.client.capture.patcher import Tap
 from sentinel.integrations.lightning import attach_to
 
 FRAMEWORK = "pytorch_lightning"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from sentinel.hook.tap import Tap
+from sentinel.client.capture.patcher import Tap
 from sentinel.integrations.grad_scaler import around_scale
 
 FRAMEWORK = "torch.distributed.fsdp.sharded_grad_scaler"

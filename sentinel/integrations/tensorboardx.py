@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from sentinel.hook.tap import Tap
+from sentinel.client.capture.patcher import Tap
 from sentinel.integrations.tensorboard import watch_writer
 
 FRAMEWORK = "tensorboardX.writer"

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sentinel.hook.loop import in_graph
-from sentinel.hook.tap import Tap, uncompiled
+from sentinel.client.capture.loop import in_graph
+from sentinel.client.capture.patcher import Tap, uncompiled
 
 FRAMEWORK = "torch"
 

@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sentinel.hook.loop import begin_anew
-from sentinel.hook.phases import Phases
-from sentinel.hook.session import current
-from sentinel.hook.tap import Tap
-from sentinel.hook.texts import Batch
-from sentinel.hook.trainer_facts import run_facts
-from sentinel.record import Event
+from sentinel.client.capture.loop import begin_anew
+from sentinel.client.capture.patcher import Tap
+from sentinel.client.capture.phases import Phases
+from sentinel.client.capture.text_sampling import Batch
+from sentinel.client.capture.transformers_config import run_facts
+from sentinel.client.session import current
+from sentinel.model.record import Event
 
 FRAMEWORK = "transformers.trainer"
 

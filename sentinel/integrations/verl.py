@@ -2,7 +2,7 @@
 
 Taps: `Tracking.log`, for the numbers of a step under verl's own number and by its own names; and
 `Tracking.__init__`, which is given the configuration. That it saved verl tells by the time it took.
-Ranks that compute are other processes: see `sentinel.callbacks.verl`.
+Ranks that compute are other processes: see `sentinel.integrations.callbacks.verl`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sentinel.hook.tap import Tap
-from sentinel.hook.tracker import numbers, repeats
-from sentinel.hook.verl_facts import run_facts
-from sentinel.record import Event
+from sentinel.client.capture.patcher import Tap
+from sentinel.client.capture.tracker import numbers, repeats
+from sentinel.client.capture.verl_config import run_facts
+from sentinel.model.record import Event
 
 FRAMEWORK = "verl.utils.tracking"
 

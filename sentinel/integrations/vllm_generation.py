@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from sentinel.hook.tap import Tap
+from sentinel.client.capture.patcher import Tap
 from sentinel.integrations.generation import timed
 
 FRAMEWORK = "trl.generation.vllm_generation"

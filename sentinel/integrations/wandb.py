@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from sentinel.hook.tap import Tap
-from sentinel.hook.tracker import Tracker
+from sentinel.client.capture.patcher import Tap
+from sentinel.client.capture.tracker import Tracker
 
 FRAMEWORK = "wandb.sdk.wandb_run"
 

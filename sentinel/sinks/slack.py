@@ -15,12 +15,12 @@ from urllib.parse import quote
 from pydantic import ConfigDict, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
-from sentinel.address import url_refusal
-from sentinel.diagnosis import Diagnosis
-from sentinel.finding import Severity
-from sentinel.incident import Incident, Page, Reason
-from sentinel.post import Post
-from sentinel.record import WHOLE_RUN
+from sentinel.config.url_policy import url_refusal
+from sentinel.model.diagnosis import Diagnosis
+from sentinel.model.finding import Severity
+from sentinel.model.incident import Incident, Page, Reason
+from sentinel.model.record import WHOLE_RUN
+from sentinel.model.request import Post
 
 _LIGHTS = {
     Severity.CRITICAL: ":red_circle:",

@@ -16,7 +16,7 @@ import hashlib
 import hmac
 import json
 from dataclasses import asdict, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from enum import Enum
 from math import isfinite
 from typing import Any
@@ -24,10 +24,10 @@ from typing import Any
 from pydantic import ConfigDict, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
-from sentinel.address import url_refusal
-from sentinel.incident import Incident, Page, Reason
-from sentinel.post import Post
-from sentinel.record import WHOLE_RUN
+from sentinel.config.url_policy import url_refusal
+from sentinel.model.incident import Incident, Page, Reason
+from sentinel.model.record import WHOLE_RUN
+from sentinel.model.request import Post
 
 _NEVER = "0001-01-01T00:00:00Z"
 """What Alertmanager writes for the end of an alert that still fires."""
@@ -215,7 +215,7 @@ def _moment(seconds: float | None) -> str:
     if seconds is None:
         return _NEVER
     try:
-        moment = datetime.fromtimestamp(seconds, tz=timezone.utc)
+        moment = datetime.fromtimestamp(seconds, tz=UTC)
     except (ValueError, OverflowError, OSError):
         return _NEVER
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

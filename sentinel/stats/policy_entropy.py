@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
-from sentinel.stats.departure import Departure
+from sentinel.stats.level_shift import Departure
 
 OF_CONTROL = frozenset({"entropy_loss", "losses/entropy"})
 """What stable-baselines3 and CleanRL call the entropy of a distribution of actions."""

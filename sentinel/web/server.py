@@ -22,9 +22,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from sentinel.address import is_loopback
+from sentinel.config.url_policy import is_loopback
 from sentinel.web.auth import ALWAYS_OPEN, Gate
-from sentinel.web.patience import Patience
+from sentinel.web.request_timeout import Patience
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from contextlib import closing
 from functools import partial
 
 import pytest
-from ranks import ranks, release, until
-from receiver import Receiver
+from support.rank_processes import ranks, release, until
+from support.webhook_receiver import Receiver
 
-from sentinel.outlets import page_text
-from sentinel.outlets.database import connect
-from sentinel.wire.places import run_dir
+from sentinel.notify import notification_codec
+from sentinel.store.database import connect
+from sentinel.transport.paths import run_dir
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
 
@@ -91,7 +91,7 @@ def names(pages):
 
 
 def decoded(row):
-    return page_text.decode(row[0])
+    return notification_codec.decode(row[0])
 
 
 def test_kills_leave_no_trace_in_history_verdicts_or_pages(receiver):

@@ -11,13 +11,13 @@ from contextlib import closing
 from itertools import pairwise
 
 import pytest
-import receiver
 from chaos.delivering import SINK, deliver
-from pages import page
-from receiver import Receiver
+from support import webhook_receiver
+from support.notifications import page
+from support.webhook_receiver import Receiver
 
-from sentinel.outlets import outbox
-from sentinel.outlets.database import connect
+from sentinel.notify import outbox
+from sentinel.store.database import connect
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "25"))
 PAGES = 4 * KILLS
@@ -28,12 +28,12 @@ LONGEST_END = 600.0
 def troubled(random_, requests):
     """Modes for that many requests: four in ten are some failure."""
     modes = {
-        receiver.ok(): 60,
-        receiver.status(500): 20,
-        receiver.status(429, Retry_After="0.05"): 8,
-        receiver.hang_up(): 6,
-        receiver.hang(LONGEST_HANG): 3,
-        receiver.accept_then_hang(LONGEST_HANG): 3,
+        webhook_receiver.ok(): 60,
+        webhook_receiver.status(500): 20,
+        webhook_receiver.status(429, Retry_After="0.05"): 8,
+        webhook_receiver.hang_up(): 6,
+        webhook_receiver.hang(LONGEST_HANG): 3,
+        webhook_receiver.accept_then_hang(LONGEST_HANG): 3,
     }
     return random_.choices(list(modes), list(modes.values()), k=requests)
 

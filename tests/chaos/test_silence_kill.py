@@ -10,13 +10,14 @@ from contextlib import closing
 from functools import partial
 
 import pytest
-from ranks import ranks, release, until
-from receiver import Receiver
+from support.rank_processes import ranks, release, until
+from support.webhook_receiver import Receiver
 
-from sentinel.outlets import page_text, silences
-from sentinel.outlets.database import connect
-from sentinel.outlets.silences import Silence
-from sentinel.wire.places import run_dir
+from sentinel.notify import notification_codec
+from sentinel.store import silences
+from sentinel.store.database import connect
+from sentinel.store.silences import Silence
+from sentinel.transport.paths import run_dir
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
@@ -85,7 +86,7 @@ class Watched:
     def pages(self):
         """Every page there is: detector and reason."""
         texts = self.rows("select page from outbox order by rowid")
-        return [page_text.decode(text).name.rpartition("/")[2] for (text,) in texts]
+        return [notification_codec.decode(text).name.rpartition("/")[2] for (text,) in texts]
 
 
 def sequence(pages, detector):

@@ -68,14 +68,14 @@ def torchrun(tmp_path: Path) -> Callable[..., str]:
 @pytest.fixture(scope="session")
 def tokens():
     """The tiny tokenizer."""
-    import tiny
+    import tiny_models
 
-    return tiny.tokenizer()
+    return tiny_models.tokenizer()
 
 
 @pytest.fixture(scope="session")
 def tiny_path(tokens, tmp_path_factory):
     """The folder of the tiny model and its tokenizer."""
-    import tiny
+    import tiny_models
 
-    return tiny.saved(tmp_path_factory.mktemp("model") / "tiny-llama", tokens)
+    return tiny_models.saved(tmp_path_factory.mktemp("model") / "tiny-llama", tokens)

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.monitor.monitor import MonitorMaster
 from deepspeed.runtime import engine as engines
-from ranked import Seen, random_state
+from rank_state import Seen, random_state
 from torch.optim.lr_scheduler import LambdaLR
 
 import sentinel

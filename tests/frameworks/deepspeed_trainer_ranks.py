@@ -10,7 +10,7 @@ from pathlib import Path
 os.environ["DS_ACCELERATOR"] = "cpu"
 
 import deepspeed.ops
-import tiny
+import tiny_models
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator, DeepSpeedPlugin
@@ -50,8 +50,10 @@ class Noted(Trainer):
 
 
 def trainer_run():
-    tokens = tiny.tokenizer()
-    rows = [tokens(f"{phrase} {n}")["input_ids"][:6] for n in range(6) for phrase in tiny.PHRASES]
+    tokens = tiny_models.tokenizer()
+    rows = [
+        tokens(f"{phrase} {n}")["input_ids"][:6] for n in range(6) for phrase in tiny_models.PHRASES
+    ]
     rows = [{"input_ids": row, "labels": row} for row in rows]
     adam = {"type": "AdamW", "params": {"lr": "auto", "torch_adam": True}}
     arguments = TrainingArguments(
@@ -73,7 +75,7 @@ def trainer_run():
         size = min(len(row["input_ids"]) for row in batch)
         return {name: torch.tensor([r[name][:size] for r in batch]) for name in batch[0]}
 
-    trainer = Noted(tiny.llama(tokens), arguments, train_dataset=rows, data_collator=collate)
+    trainer = Noted(tiny_models.llama(tokens), arguments, train_dataset=rows, data_collator=collate)
     kept.append(trainer)
     trainer.train()
     losses = [sum(trainer.losses[at : at + GAS]) for at in range(0, STEPS * GAS, GAS)]

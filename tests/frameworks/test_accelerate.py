@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from loops import batch, column, loss_of, model, norm, steps
-from needed import need
-from sameness import chance, patches, seed, weights
+from requirements import need
+from side_effects import chance, patches, seed, weights
+from support.training_loops import batch, column, loss_of, model, norm, steps
 
 import sentinel
-from sentinel.record import Event
+from sentinel.model.record import Event
 
 need("accelerate")
 
@@ -168,8 +168,8 @@ def test_watching_changes_no_number_no_chance_and_leaves_nothing_behind(accelera
 
 
 def test_the_tracker_watches_without_a_decorator(accelerator, told, facts):
-    from sentinel.callbacks.accelerate import SentinelTracker
-    from sentinel.hook.session import current
+    from sentinel.client.session import current
+    from sentinel.integrations.callbacks.accelerate import SentinelTracker
 
     early = accelerator(log_with=SentinelTracker(run="test", agent=False, strict=True))
     early.init_trackers("project", config={"beta": 0.05, "bf16": True, "hub_token": "s", "x": []})
@@ -188,7 +188,7 @@ def test_the_tracker_watches_without_a_decorator(accelerator, told, facts):
 
 
 def test_the_tracker_adds_nothing_where_a_run_is_on(accelerator, told):
-    from sentinel.callbacks.accelerate import SentinelTracker
+    from sentinel.integrations.callbacks.accelerate import SentinelTracker
 
     @watched
     def train():
@@ -210,7 +210,7 @@ import gc, json
 from pathlib import Path
 import torch, torch.distributed as dist
 from accelerate import Accelerator
-from loops import batch, loss_of, model
+from support.training_loops import batch, loss_of, model
 import sentinel
 
 kept = []

@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from asking import ask
-from needed import need
+from command_sender import ask
+from requirements import need
 
 need("lightning", "torch")
 
 import lightning.pytorch as L
-from lightnings import data, net, trainer
+from lightning_modules import data, net, trainer
 
 import sentinel
 
@@ -59,8 +59,8 @@ warnings.filterwarnings("ignore")
 import lightning.pytorch as L
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 import sentinel
-from asking import ask
-from lightnings import data, net
+from command_sender import ask
+from lightning_modules import data, net
 
 rank = int(os.environ["RANK"])
 calls = []

@@ -4,14 +4,14 @@ import json
 from functools import partial
 
 import pytest
-from asking import ask
-from needed import need
+from command_sender import ask
+from requirements import need
 
 import sentinel
 
 need("transformers", "accelerate", "datasets")
+from recording_trainers import of_trl, plain
 from transformers import TrainerCallback
-from truthful import of_trl, plain
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -116,7 +116,7 @@ import torch.distributed as dist
 from datasets import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 import sentinel, tiny
-from asking import ask
+from command_sender import ask
 
 tokens = tiny.tokenizer()
 rank = int(os.environ["RANK"])

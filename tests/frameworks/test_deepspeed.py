@@ -5,9 +5,9 @@ from math import inf, isnan
 from pathlib import Path
 
 import pytest
-from needed import need
+from requirements import need
 
-from sentinel.record import Event
+from sentinel.model.record import Event
 
 need("torch", "deepspeed")
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]

@@ -6,12 +6,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from hooked import Told
+from support.recorders import Told
 
-from sentinel.hook.loop import PATIENCE, Loop
-from sentinel.hook.tap import Tap
+from sentinel.client.capture.loop import PATIENCE, Loop
+from sentinel.client.capture.patcher import Tap
 from sentinel.integrations import deepspeed, torch_loop
-from sentinel.record import Event
+from sentinel.model.record import Event
 
 SCALE = 65536.0
 

@@ -3,18 +3,18 @@
 import random
 
 import pytest
-from needed import need
+from requirements import need
 
 need("lightning", "torch")
 
 import lightning.pytorch as L
 import numpy as np
 import torch
-from lightnings import Net, Two, column, data, net, patched, steps, trainer
-from syncing import pretended_device
+from lightning_modules import Net, Two, column, data, net, patched, steps, trainer
+from support.fake_device import pretended_device
 
 import sentinel
-from sentinel.record import Event
+from sentinel.model.record import Event
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 

@@ -4,16 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
-from needed import need
+from requirements import need
 
 need("lightning", "torch")
 
-from lightnings import column, data, net, patched, trainer
+from lightning_modules import column, data, net, patched, trainer
 
 import sentinel
-from sentinel.callbacks import lightning as callbacks
-from sentinel.hook import session, unattended
-from sentinel.record import Event
+from sentinel.client import auto_session, session
+from sentinel.integrations.callbacks import lightning as callbacks
+from sentinel.model.record import Event
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -63,7 +63,7 @@ def test_the_entry_point_has_a_callback_only_where_the_environment_names_a_run(m
     assert [type(each) for each in callbacks.factory()] == [callbacks.SentinelCallback]
     with watched:
         assert callbacks.factory() == []
-    assert not unattended._Own.begun
+    assert not auto_session._Own.begun
 
 
 def test_by_its_older_name_it_is_watched_alike(tmp_path, told, facts):

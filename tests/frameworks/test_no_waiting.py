@@ -9,8 +9,8 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from loops import batch, loss_of, model
-from syncing import added, waits
+from support.fake_device import added, waits
+from support.training_loops import batch, loss_of, model
 
 import sentinel
 
@@ -47,11 +47,11 @@ def by_accelerate(folder):
 
 
 def by_transformers(folder):
-    import tiny
+    import tiny_models
     from datasets import Dataset
     from transformers import Trainer, TrainingArguments
 
-    tokens = tiny.tokenizer()
+    tokens = tiny_models.tokenizer()
     arguments = TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=4,
@@ -63,8 +63,8 @@ def by_transformers(folder):
         report_to=[],
         disable_tqdm=True,
     )
-    data = Dataset.from_list(tiny.rows(tokens))
-    Trainer(model=tiny.llama(tokens), args=arguments, train_dataset=data).train()
+    data = Dataset.from_list(tiny_models.rows(tokens))
+    Trainer(model=tiny_models.llama(tokens), args=arguments, train_dataset=data).train()
 
 
 def by_lightning(folder):

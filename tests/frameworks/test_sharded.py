@@ -9,9 +9,9 @@ from math import hypot
 from pathlib import Path
 
 import pytest
-from needed import need
+from requirements import need
 
-from sentinel.record import Event
+from sentinel.model.record import Event
 
 need("torch")
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]

@@ -1,13 +1,13 @@
 """Shares of a gradient, for ranks that are only thought of: each rule by itself, and refusals."""
 
 import pytest
-from needed import need
+from requirements import need
 
 need("torch")
 
 import torch
 import torch.distributed as dist
-from hooked import Told
+from support.recorders import Told
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -15,11 +15,11 @@ from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import sentinel
-from sentinel.hook.grad_norm import GradNorm
-from sentinel.hook.loop import Loop
-from sentinel.hook.scalars import Refused
-from sentinel.hook.share import Share
-from sentinel.record import Event
+from sentinel.client.capture.grad_norm import GradNorm
+from sentinel.client.capture.grad_sharding import Share
+from sentinel.client.capture.loop import Loop
+from sentinel.client.capture.scalars import Refused
+from sentinel.model.record import Event
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 

@@ -1,11 +1,11 @@
 """Whether the step that somebody gives a tracker is the trainer's: told by what it counts."""
 
 import pytest
-from needed import need
+from requirements import need
 
 need("torch", "tensorboard")
 
-from by_hand import column, steps, train
+from manual_loop import column, steps, train
 from torch.utils.tensorboard import SummaryWriter
 
 import sentinel

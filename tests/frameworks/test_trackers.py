@@ -4,13 +4,13 @@ import math
 import random
 
 import pytest
-from needed import need
+from requirements import need
 
 need("torch", "wandb", "trackio", "tensorboard", "tensorboardX", "mlflow", "transformers")
 
 import psutil
 import torch
-from by_hand import column, steps, train
+from manual_loop import column, steps, train
 
 import sentinel
 
@@ -181,7 +181,7 @@ def test_a_nan_is_heard_as_it_was_logged(told):
 
 
 def test_what_a_trainer_reports_to_its_trackers_is_heard_once(told, tmp_path):
-    import tiny
+    import tiny_models
     import wandb
     from torch.utils.tensorboard import SummaryWriter
     from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -193,7 +193,7 @@ def test_what_a_trainer_reports_to_its_trackers_is_heard_once(told, tmp_path):
         def on_log(self, args, state, control, logs=None, **_):
             mine.add_scalar("own", state.global_step, state.global_step)
 
-    tokens = tiny.tokenizer()
+    tokens = tiny_models.tokenizer()
     args = TrainingArguments(
         output_dir=str(tmp_path / "out"),
         report_to=["wandb", "tensorboard"],
@@ -206,7 +206,7 @@ def test_what_a_trainer_reports_to_its_trackers_is_heard_once(told, tmp_path):
     )
     before = vars(integration_utils.TensorBoardCallback)["on_log"]
     with watched:
-        trainer = Trainer(tiny.llama(tokens), args, train_dataset=tiny.rows(tokens))
+        trainer = Trainer(tiny_models.llama(tokens), args, train_dataset=tiny_models.rows(tokens))
         trainer.add_callback(Own())
         trainer.train()
     wandb.finish()

@@ -5,16 +5,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from loops import column, steps
-from needed import need
-from sameness import chance, patches, seed, weights
+from requirements import need
+from side_effects import chance, patches, seed, weights
+from support.training_loops import column, steps
 
 import sentinel
-from sentinel.record import Event
+from sentinel.model.record import Event
 
 need("transformers", "accelerate", "datasets")
-import tiny
-from truthful import logged, plain
+import tiny_models
+from recording_trainers import logged, plain
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -205,9 +205,9 @@ def test_what_evaluates_in_its_own_way_is_found_evaluating(told):
 
 def test_generation_is_timed_once_however_deep_it_calls_itself(build, tokens, told):
     import torch
-    from loops import batch
+    from support.training_loops import batch
 
-    model, inner = tiny.llama(tokens), tiny.llama(tokens)
+    model, inner = tiny_models.llama(tokens), tiny_models.llama(tokens)
     head = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
     prompt = {"input_ids": torch.tensor([[5, 6]]), "max_new_tokens": 3, "do_sample": False}

@@ -3,14 +3,14 @@
 from functools import partial
 
 import pytest
-from loops import column, steps
-from needed import need
+from requirements import need
+from support.training_loops import column, steps
 
 import sentinel
-from sentinel.record import Event
+from sentinel.model.record import Event
 
 need("transformers", "accelerate", "datasets")
-from truthful import plain
+from recording_trainers import plain
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -23,8 +23,8 @@ def build(tokens, tmp_path):
 
 
 def test_the_callback_watches_without_a_decorator(build, told):
-    from sentinel.callbacks.transformers import SentinelCallback
-    from sentinel.hook.session import current
+    from sentinel.client.session import current
+    from sentinel.integrations.callbacks.transformers import SentinelCallback
 
     callback = SentinelCallback(run="test", agent=False, strict=True)
     trainer = build(callbacks=[callback])
@@ -39,7 +39,7 @@ def test_the_callback_watches_without_a_decorator(build, told):
 
 
 def test_the_callback_adds_nothing_where_a_run_is_on(build, told):
-    from sentinel.callbacks.transformers import SentinelCallback
+    from sentinel.integrations.callbacks.transformers import SentinelCallback
 
     trainer = build(callbacks=[SentinelCallback(run="other", agent=False)])
 
@@ -51,7 +51,7 @@ def test_the_callback_adds_nothing_where_a_run_is_on(build, told):
 
 
 def test_the_callback_refuses_a_setting_it_does_not_know():
-    from sentinel.callbacks.transformers import SentinelCallback
+    from sentinel.integrations.callbacks.transformers import SentinelCallback
 
     with pytest.raises(sentinel.SettingsError, match="did you mean 'run'"):
         SentinelCallback(rum="test")

@@ -3,14 +3,14 @@
 import math
 
 import pytest
-from loops import column, steps
-from needed import need
-from sameness import chance, patches, seed, weights
+from requirements import need
+from side_effects import chance, patches, seed, weights
+from support.training_loops import column, steps
 
 import sentinel
 
 need("trl", "transformers", "datasets")
-from truthful import BETA, absent, logs, of_trl, short
+from recording_trainers import BETA, absent, logs, of_trl, short
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -114,7 +114,7 @@ def test_sampling_is_the_same_watched_or_not(build):
 
 def test_sampling_by_vllm_is_a_part_of_the_step_too(told, monkeypatch):
     """VLLM itself is not needed to see that TRL's call of it is timed."""
-    from loops import batch, loss_of, model
+    from support.training_loops import batch, loss_of, model
     from torch import optim
     from trl.generation.vllm_generation import VLLMGeneration
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from needed import need
+from requirements import need
 
-from sentinel.sources.sample_rows import samples
+from sentinel.readers.sample_rows import samples
 
 need("torch", "trl", "datasets", "pandas", "pyarrow")
 
@@ -18,7 +18,7 @@ CONVERSATION = [{"role": "user", "content": ASKED}]
 def test_prompts_completions_and_rewards_are_those_that_were_rewarded(tmp_path, prompt):
     """The reward functions see every completion, and so tell what must be read."""
     from datasets import Dataset
-    from tiny import llama, tokenizer
+    from tiny_models import llama, tokenizer
     from trl import GRPOConfig, GRPOTrainer
 
     seen = []

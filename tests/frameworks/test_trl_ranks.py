@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from needed import need
+from requirements import need
 
-from sentinel.record import Event
+from sentinel.model.record import Event
 
 need("trl", "transformers", "datasets")
 

@@ -1,14 +1,14 @@
 """Texts that a TRL trainer generated are shown where a run was asked for them, and only there."""
 
 import pytest
-from needed import need
+from requirements import need
 
 import sentinel
-from sentinel.record import Event
+from sentinel.model.record import Event
 
 need("trl", "transformers", "datasets")
-import tiny
-from truthful import absent, of_trl, short
+import tiny_models
+from recording_trainers import absent, of_trl, short
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -31,7 +31,7 @@ def test_texts_are_shown_where_they_are_asked_for(build, told):
     kept = dict(zip(trainer._logs["completion"], trainer._logs["rewards"]["short"], strict=True))
     last = samples(told)[3:]
     assert [kept[r.facts["completion"]] for r in last] == [r.values["reward/short"] for r in last]
-    assert all(r.facts["prompt"] in tiny.PHRASES for r in last)
+    assert all(r.facts["prompt"] in tiny_models.PHRASES for r in last)
     assert not any("reward/absent" in r.values for r in last)
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from needed import need
+from requirements import need
 
 need("torch", "verl", "ray", "tensordict", "omegaconf", "orjson", "tensorboard")
 
@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 import sentinel
-from sentinel.callbacks import verl as plugin
-from sentinel.hook import session
-from sentinel.hook.arguments import Arguments
-from sentinel.hook.unattended import end
-from sentinel.record import Event
-from sentinel.sources import verl as source
+from sentinel.client import session
+from sentinel.client.arguments import Arguments
+from sentinel.client.auto_session import end
+from sentinel.integrations.callbacks import verl as plugin
+from sentinel.model.record import Event
+from sentinel.readers import verl as source
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -177,7 +177,7 @@ def test_a_session_that_is_on_is_enough(tracking, told):
 
 def test_nobody_is_watched_who_did_not_ask(monkeypatch):
     assert not plugin.asked()
-    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "other,sentinel.callbacks.verl")
+    monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "other,sentinel.integrations.callbacks.verl")
     assert plugin.asked()
     monkeypatch.setenv("SENTINEL_OFF", "1")
     assert not plugin.asked()
@@ -198,14 +198,14 @@ import warnings
 
 warnings.filterwarnings("ignore")
 
-from sentinel.hook.spawn import Keeper
+from sentinel.client.spawn import Keeper
 
 Keeper.start = lambda self: None
 
 import torch
 import verl
 
-from sentinel.hook import session
+from sentinel.client import session
 
 assert session.current() is None
 layer = torch.nn.Linear(2, 1)
@@ -227,7 +227,7 @@ def test_a_rank_as_ray_starts_it_is_watched_from_its_first_backward_pass(tmp_pat
     path = tmp_path / "actor.py"
     path.write_text(ACTOR)
     verls = {
-        "VERL_USE_EXTERNAL_MODULES": "sentinel.callbacks.verl",
+        "VERL_USE_EXTERNAL_MODULES": "sentinel.integrations.callbacks.verl",
         "SENTINEL_RUN_ID": "maths",
         "WG_PREFIX": "abc",
         "RANK": "1",

@@ -3,7 +3,7 @@
 import pytest
 from hosts import Site
 from namespaces import Cluster, RefusedError
-from receiver import Receiver
+from support.webhook_receiver import Receiver
 
 # Before anybody imports them: what they assert is shown as a test's own would be.
 pytest.register_assert_rewrite("jobs", "judged")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from gates import wait_at
+from expected_values import loss
+from file_barriers import wait_at
 from torch.nn.parallel import DistributedDataParallel
-from truth import loss
 
 import sentinel
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from expected_values import loss
 from torch.nn.parallel import DistributedDataParallel
-from truth import loss
 
 import sentinel
 

@@ -21,7 +21,7 @@ from urllib.request import urlopen
 from uuid import uuid4
 
 import psutil
-from ranks import until
+from support.rank_processes import until
 
 HERE = Path(__file__).parent
 PATIENCE = 240.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hosts import HERE, PATIENCE, Host
 from launchers import COMMANDS
-from ranks import until
+from support.rank_processes import until
 
 
 def free_port() -> int:

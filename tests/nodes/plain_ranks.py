@@ -8,8 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from gates import wait_at
-from truth import loss, number_of, weight
+from expected_values import loss, number_of, weight
+from file_barriers import wait_at
 
 import sentinel
 

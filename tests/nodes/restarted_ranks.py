@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from truth import loss
+from expected_values import loss
 
 import sentinel
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from agent_results import Judged
+from expected_values import mean, spread
 from hosts import HERE, PATIENCE
 from jobs import Job, free_port
-from judged import Judged
-from ranks import until
-from truth import mean, spread
+from support.rank_processes import until
 
 STEPS = 8
 OF_NODES = {"node_lost", "run_died", "run_failed", "run_stalled", "rank_desync", "step_regression"}

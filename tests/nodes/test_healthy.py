@@ -1,10 +1,10 @@
 """A healthy training on several nodes: the head judges all of its ranks, and wakes nobody."""
 
 import pytest
+from agent_results import Judged, expect
 from hosts import PATIENCE
 from jobs import Job
-from judged import Judged, expect
-from ranks import until
+from support.rank_processes import until
 
 STEPS = 40
 

@@ -4,10 +4,10 @@ import socket
 import subprocess
 
 import pytest
-from cable import Cable
 from hosts import PATIENCE
 from namespaces import FILES, NAMESPACES, PREFIX, ip, sweep
-from ranks import until
+from support.rank_processes import until
+from tcp_proxy import Cable
 
 ASK = "import socket; print(socket.gethostname(), socket.gethostbyname(socket.gethostname()))"
 SLEEP = "import time; time.sleep(3600)"

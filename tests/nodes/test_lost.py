@@ -4,11 +4,11 @@ import signal
 import time
 
 import pytest
-from cable import Cable
+from agent_results import Judged, expect
 from hosts import PATIENCE
 from jobs import Job, free_port
-from judged import Judged, expect
-from ranks import until
+from support.rank_processes import until
+from tcp_proxy import Cable
 
 NODE_LOST_SECONDS = 15.0
 

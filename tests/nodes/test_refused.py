@@ -4,14 +4,14 @@ import json
 import socket
 
 import pytest
+from agent_results import Judged, expect
 from hosts import PATIENCE
+from intruders import AN_HOUR, FAR_BEATS, Insider, met, throw, word
 from jobs import Job, free_port
-from judged import Judged, expect
-from ranks import until
-from strangers import AN_HOUR, FAR_BEATS, Insider, met, throw, word
+from support.rank_processes import until
 
-from sentinel.cluster.hub import MOST_BYTES
-from sentinel.cluster.places import SLOTS
+from sentinel.cluster.endpoints import SLOTS
+from sentinel.cluster.server import MOST_BYTES
 
 STEPS = 40
 

@@ -12,7 +12,7 @@ import requests
 import yaml
 from programs import find, free_port, running, wait_for
 from prometheus import Prometheus
-from receiver import Receiver
+from support.webhook_receiver import Receiver
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yml"
 SOON = "1s"

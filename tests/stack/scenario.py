@@ -6,16 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from prometheus_client.utils import floatToGoString
-from verdicts import DIAGNOSIS, RUN, incident, measured, said, spread
+from support.results import DIAGNOSIS, RUN, incident, measured, said, spread
 
-from sentinel.discover import classes
-from sentinel.engine import Verdict
-from sentinel.generate.everything import HEAD, MACHINE
-from sentinel.incident import Page, Reason
-from sentinel.outlets.exposition import Exposition
-from sentinel.record import Event, Record
-from sentinel.signals import SIGNALS
-from sentinel.tally import COUNTS, Tally
+from sentinel.config.plugins import classes
+from sentinel.generate.sample_exposition import HEAD, MACHINE
+from sentinel.metrics.exposition import Exposition
+from sentinel.model.counters import COUNTS, Tally
+from sentinel.model.incident import Page, Reason
+from sentinel.model.record import Event, Record
+from sentinel.pipeline.engine import Verdict
+from sentinel.signals.catalogue import SIGNALS
 
 START = 1_700_000_000.0
 EVERY = 30.0

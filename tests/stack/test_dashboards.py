@@ -12,7 +12,7 @@ from dashboards import DASHBOARDS, VARIABLES, filled_in, panels, queries
 from programs import find, free_port, running, told, wait_for
 from prometheus import Prometheus
 from scenario import END, START, openmetrics
-from verdicts import RUN
+from support.results import RUN
 
 from sentinel.generate.dashboards import NODES
 

@@ -9,14 +9,14 @@ import yaml
 from programs import told
 from prometheus_client import generate_latest
 from scenario import openmetrics
-from verdicts import incident, measured, paged, said, spread
+from support.results import incident, measured, paged, said, spread
 
-from sentinel.finding import Severity
-from sentinel.outlets.exposition import Exposition
-from sentinel.outlets.families import LIVENESS
-from sentinel.record import Event
-from sentinel.signals import SIGNALS
-from sentinel.tally import COUNTS, Tally
+from sentinel.metrics.exposition import Exposition
+from sentinel.metrics.families import LIVENESS
+from sentinel.model.counters import COUNTS, Tally
+from sentinel.model.finding import Severity
+from sentinel.model.record import Event
+from sentinel.signals.catalogue import SIGNALS
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 

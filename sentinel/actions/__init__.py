@@ -1,0 +1,1 @@
+"""Checkpoint and stop commands that a critical case triggers."""

@@ -1,0 +1,1 @@
+"""The agent process: main loop, registration and discovery."""

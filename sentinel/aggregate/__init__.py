@@ -1,0 +1,1 @@
+"""Combines the records of all ranks into records of the run."""

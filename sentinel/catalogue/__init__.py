@@ -1,1 +1,0 @@
-"""What is measured, a line each: its unit, how ranks combine, and the names others give it."""

@@ -1,0 +1,1 @@
+"""The opt-in gather over torch.distributed."""

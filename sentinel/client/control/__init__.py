@@ -1,0 +1,1 @@
+"""Commands from the agent, executed at a step."""

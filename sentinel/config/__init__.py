@@ -1,0 +1,1 @@
+"""Settings, their sources, and plug-ins."""

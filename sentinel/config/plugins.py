@@ -1,0 +1,48 @@
+"""Discover: one file, one class. `detectors/kl_blowup.py` holds `KlBlowup`.
+
+Plug-ins bring the same by an entry point of the group `sentinel.<room>`, named as a file would be.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import pkgutil
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+def classes(room: str) -> dict[str, Any]:
+    """Name to class for every file of a room and every installed plug-in of it.
+
+    Called by the agent and the commands, never at import. A plug-in that cannot be loaded is
+    logged and left out; a file of ours that cannot is a bug, and raises.
+    """
+    ours = {name: getattr(module, _camel(name)) for name, module in modules(room).items()}
+    return ours | _plugins(room)
+
+
+def modules(room: str) -> dict[str, ModuleType]:
+    """Name to module for every file of a room."""
+    package = importlib.import_module(f"sentinel.{room}")
+    names = sorted(
+        found.name for found in pkgutil.iter_modules(package.__path__) if not found.ispkg
+    )
+    return {name: importlib.import_module(f"sentinel.{room}.{name}") for name in names}
+
+
+def _plugins(room: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for plugin in entry_points(group=f"sentinel.{room}"):
+        try:
+            found[plugin.name] = plugin.load()
+        except Exception:
+            log.exception("Plug-in %s of %s cannot be loaded and is left out", plugin.name, room)
+    return found
+
+
+def _camel(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))

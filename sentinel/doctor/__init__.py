@@ -1,0 +1,1 @@
+"""Checks of what could prevent a run from being monitored."""

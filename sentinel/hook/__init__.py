@@ -1,1 +1,0 @@
-"""Inside the trainer: standard library only, torch where it is already imported."""

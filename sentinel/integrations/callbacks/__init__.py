@@ -1,0 +1,1 @@
+"""Callbacks for users who prefer them to the decorator."""

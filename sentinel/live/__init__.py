@@ -1,0 +1,1 @@
+"""What the agent polls: rings, liveness and launchers."""

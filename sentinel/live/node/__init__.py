@@ -1,0 +1,1 @@
+"""Measurements of the node: GPUs, processors, memory and disks."""

@@ -1,0 +1,1 @@
+"""Run state and its Prometheus exposition."""

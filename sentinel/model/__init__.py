@@ -1,0 +1,1 @@
+"""Plain data that every other package uses: records, findings, incidents, notifications."""

@@ -1,0 +1,1 @@
+"""Notification policy, outbox and delivery."""

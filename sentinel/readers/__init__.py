@@ -1,0 +1,1 @@
+"""One log format a file, and what the formats share."""

@@ -1,0 +1,1 @@
+"""What is measured, and what a logged key means."""

@@ -1,0 +1,95 @@
+"""Reward: what the policy is told of its answers, by a reward model or by preferences."""
+
+from __future__ import annotations
+
+from sentinel.signals.signal import Combine, Signal
+
+REWARDS = (
+    Signal(
+        "reward",
+        "",
+        Combine.MEAN,
+        "Mean task reward of the sampled completions, before any KL penalty.",
+        (
+            "reward_mean",
+            "reward/mean",
+            "rewards/mean",
+            "mean_reward",
+            "objective/scores",
+            "critic/score/mean",
+            "rollout/reward_mean",
+            "rollout/ep_rew_mean",
+            "ep_rew_mean",
+            "episode_reward",
+            "avg_reward",
+            "average_reward",
+            "charts/episodic_return",
+            "ppo/mean_scores",
+        ),
+    ),
+    Signal(
+        "reward_total",
+        "",
+        Combine.MEAN,
+        "Mean reward after the KL penalty: what is really optimised.",
+        ("objective/rlhf_reward", "critic/rewards/mean"),
+        family="reward_penalised",
+    ),
+    Signal(
+        "reward_std",
+        "",
+        Combine.MEAN,
+        "Spread of the reward within the batch.",
+        ("reward/std", "rewards/std", "rollout/reward_std"),
+    ),
+    Signal(
+        "frac_zero_std",
+        "ratio",
+        Combine.MEAN,
+        "Share of groups whose completions all got the same reward: they teach nothing.",
+        ("frac_reward_zero_std",),
+        family="zero_std_groups",
+    ),
+    Signal(
+        "advantage_mean",
+        "",
+        Combine.MEAN,
+        "Mean advantage of the batch.",
+        ("adv_mean", "advantages/mean", "advantages_mean", "critic/advantages/mean"),
+    ),
+    Signal(
+        "advantage_std",
+        "",
+        Combine.MEAN,
+        "Spread of the advantages within the batch.",
+        ("adv_std", "advantages/std", "advantages_std", "critic/advantages/std"),
+    ),
+    Signal(
+        "preference_accuracy",
+        "ratio",
+        Combine.MEAN,
+        "Share of pairs whose chosen answer is rewarded above the rejected one.",
+        ("rewards/accuracies", "reward_accuracy"),
+    ),
+    Signal(
+        "reward_margin",
+        "",
+        Combine.MEAN,
+        "How far the chosen answer's reward is above the rejected one's.",
+        ("rewards/margins",),
+    ),
+    Signal(
+        "reward_chosen",
+        "",
+        Combine.MEAN,
+        "Mean reward of the chosen answers.",
+        ("rewards/chosen", "chosen_reward"),
+    ),
+    Signal(
+        "reward_rejected",
+        "",
+        Combine.MEAN,
+        "Mean reward of the rejected answers.",
+        ("rewards/rejected", "rejected_reward", "reject_reward"),
+    ),
+)

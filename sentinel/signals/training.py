@@ -1,0 +1,229 @@
+"""Training: what every kind of training has, whatever it trains."""
+
+from __future__ import annotations
+
+from sentinel.signals.signal import Combine, Signal
+
+_MEAN, _SUM, _MAX, _SAME = Combine.MEAN, Combine.SUM, Combine.MAX, Combine.SAME
+
+LOSSES = (
+    Signal(
+        "loss",
+        "",
+        _MEAN,
+        "Training loss as it is optimised, before any filter.",
+        (
+            "train_loss",
+            "training_loss",
+            "loss/train",
+            "actor/loss",
+            "gpt_loss",
+            "total_loss",
+            "train_loss_local",
+            "samples/train_loss",
+        ),
+    ),
+    Signal(
+        "logged_loss",
+        "",
+        _MEAN,
+        "Loss as the framework logs it: after its filter, averaged over its logging window.",
+    ),
+    Signal(
+        "eval_loss",
+        "",
+        _MEAN,
+        "Loss on held-out data.",
+        ("val_loss", "val/loss", "valid_loss", "valid/loss", "validation_loss", "validation/loss"),
+    ),
+    Signal(
+        "token_accuracy",
+        "ratio",
+        _MEAN,
+        "Share of tokens that the model would have put first.",
+        ("mean_token_accuracy", "token_acc"),
+    ),
+)
+
+OPTIMISATION = (
+    Signal(
+        "grad_norm",
+        "",
+        _MAX,
+        "L2 norm of the gradient before clipping.",
+        (
+            "gradient_norm",
+            "actor/grad_norm",
+            "actor_grad_norm",
+            "global_grad_norm",
+            "grad_norm/total",
+            "total_grad_norm",
+        ),
+    ),
+    Signal(
+        "grad_norm_local",
+        "",
+        Combine.NORM,
+        "L2 norm of the part of the gradient that a rank holds, each replica its share.",
+    ),
+    Signal(
+        "logged_grad_norm",
+        "",
+        _MAX,
+        "Gradient norm as the framework logs it: of the last step of its logging window.",
+    ),
+    Signal(
+        "critic_grad_norm",
+        "",
+        _MAX,
+        "L2 norm of the value model's gradient before clipping.",
+        ("critic/grad_norm",),
+    ),
+    Signal(
+        "learning_rate",
+        "",
+        _SAME,
+        "Learning rate of the first parameter group.",
+        (
+            "lr",
+            "actor/lr",
+            "actor_lr",
+            "samples/lr",
+            "charts/learning_rate",
+            "lr(1e-3)",
+            "lr-adamw",
+            "lr-adamw/pg1",
+            "lr-adam",
+            "lr-adam/pg1",
+            "lr-sgd",
+            "lr-sgd/pg1",
+        ),
+    ),
+    Signal(
+        "loss_scale",
+        "",
+        _SAME,
+        "Factor that keeps half-precision gradients from vanishing.",
+        ("samples/loss_scale", "grad_scale", "amp_scale"),
+    ),
+    Signal(
+        "skipped_steps",
+        "",
+        _MAX,
+        "Optimiser steps left out so far because the gradient was not finite.",
+        ("skipped_iterations",),
+    ),
+)
+
+PROGRESS = (
+    Signal(
+        "global_step",
+        "",
+        _SAME,
+        "Step number as the trainer itself counts it; must never go back.",
+        ("training/global_step", "trainer/global_step"),
+    ),
+    Signal(
+        "optimizer_steps",
+        "",
+        _SAME,
+        "Optimiser steps counted by the hook in this attempt.",
+    ),
+    Signal("epoch", "", _SAME, "Passes over the training data.", ("training/epoch",)),
+    Signal(
+        "tokens",
+        "",
+        _SUM,
+        "Tokens of this step.",
+        ("perf/total_num_tokens", "global_tokens", "tokens_per_step"),
+        family="step_tokens",
+    ),
+    Signal(
+        "tokens_seen",
+        "",
+        _MAX,
+        "Tokens trained on so far, of the whole run.",
+        ("num_tokens", "num_input_tokens_seen", "total_tokens", "total_tokens(b)"),
+    ),
+)
+
+SPEED = (
+    Signal(
+        "step_time",
+        "seconds",
+        _MAX,
+        "Wall time from one optimiser step to the next.",
+        (
+            "step_seconds",
+            "perf/time_per_step",
+            "timing_s/step",
+            "timing/step_total",
+            "iteration_time",
+            "samples/elapsed_time_ms_step",
+        ),
+        family="step_duration",
+    ),
+    Signal(
+        "data_wait",
+        "seconds",
+        _MAX,
+        "Time of a step spent waiting for the next batch.",
+        ("data_time", "data_wait_seconds", "time/data"),
+        family="data_wait",
+    ),
+    Signal(
+        "generation_time",
+        "seconds",
+        _MAX,
+        "Time of a step spent sampling completions.",
+        ("timing_s/gen", "timing/generation", "time/generate", "time/generation"),
+        family="generation_duration",
+    ),
+    Signal(
+        "weight_sync_time",
+        "seconds",
+        _MAX,
+        "Time of a step spent bringing the weights to the engine that samples.",
+        ("timing_s/update_weights", "timing/broadcast"),
+        family="weight_sync_duration",
+    ),
+    Signal(
+        "tokens_per_second",
+        "",
+        _SUM,
+        "Tokens trained on per second, of all ranks together.",
+        (
+            "train_tokens_per_second",
+            "perf/tokens_per_second",
+            "throughput/tokens_per_sec",
+            "tokens_per_sec",
+        ),
+    ),
+    Signal(
+        "tokens_per_second_per_gpu",
+        "",
+        _MEAN,
+        "Tokens trained on per second and GPU.",
+        ("perf/throughput", "throughput/device/tokens_per_sec"),
+    ),
+    Signal(
+        "samples_per_second",
+        "",
+        _SUM,
+        "Samples trained on per second, of all ranks together; in games, environment steps.",
+        (
+            "train_samples_per_second",
+            "throughput/samples_per_sec",
+            "samples_per_sec",
+            "time/fps",
+            "charts/sps",
+        ),
+    ),
+    Signal(
+        "mfu",
+        "ratio",
+        _MEAN,
+        "Share of the hardware's arithmetic that the model's own operations use.",
+        ("perf/mfu", "perf/mfu/actor", "actor/mfu", "perf/mfu_wall_clock"),
+    ),
+)

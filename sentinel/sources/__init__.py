@@ -1,1 +1,0 @@
-"""Where records come from: live rings and log files, one format a file."""

@@ -1,1 +1,0 @@
-"""How records travel from a trainer to its agent."""

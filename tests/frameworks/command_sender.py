@@ -1,0 +1,13 @@
+"""Stands in for an agent: asks every rank of the run under way for something, at a step to come."""
+
+from contextlib import closing
+
+from sentinel.client.session import current
+from sentinel.transport.command_page import Request, Requests, page_beside
+
+
+def ask(*deeds, since, beat, number=1):
+    """Ask for these deeds, as an agent of this node would."""
+    session = current()
+    with closing(Requests(page_beside(session.ring.path, session.identity.attempt))) as page:
+        page.write(Request(number, since, beat, frozenset(deeds), "run/kl_blowup#1", "The rate"))

@@ -1,0 +1,216 @@
+"""The demo: its receiver believes nobody, it leaves nothing behind, and the whole of it passes."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+from pydantic import SecretStr
+from support.notifications import diagnosed, page
+from support.rank_processes import until
+
+from sentinel.demo import sandbox
+from sentinel.demo.delivery import Delivery
+from sentinel.demo.receiver import Receiver
+from sentinel.demo.scenario import FAULTS
+from sentinel.model.incident import Reason
+from sentinel.sinks.slack import Slack
+from sentinel.sinks.webhook import Webhook
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def receiver():
+    with Receiver("a secret") as receiver:
+        yield receiver
+
+
+def post(receiver: Receiver, secret: str = "a secret", identity: str = "one", told=None) -> int:
+    sink = Webhook(url=SecretStr(f"{receiver.url}/webhook"), secret=SecretStr(secret))
+    worded = sink.stamp(sink.word(told or page(Reason.OPENED), identity), time.time())
+    sent = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=60)
+    return sent.status_code
+
+
+def test_the_receiver_reads_what_the_webhook_words(receiver):
+    assert post(receiver) == 200
+
+    delivery = receiver.arrived.get(timeout=60)
+    assert replace(delivery, seconds=0.0) == Delivery(
+        reason="opened",
+        case="grpo-7b/kl_blowup#1",
+        detector="kl_blowup",
+        severity="critical",
+        step=120,
+        onset_step=90,
+        summary="KL is 2 nats.",
+        remedy="Raise the KL coefficient.",
+        evidence={"kl": 2.0, "limit": 0.4},
+        seconds=0.0,
+    )
+
+
+def test_the_receiver_reads_what_is_behind_an_incident(receiver):
+    assert post(receiver, told=diagnosed()) == 200
+    delivery = receiver.arrived.get(timeout=60)
+
+    assert (delivery.cause, delivery.title) == ("policy_collapse", "policy collapse")
+    assert (delivery.belief, delivery.last_good_step) == ("likely, 83 %", 80)
+    assert delivery.clues == (
+        "since step 86: KL is 2 nats.",
+        "since step 95: The reward fell.",
+        "The KL coefficient is 0.0001.",
+    )
+    assert delivery.remedy == "Go back, and raise `beta`."
+    assert delivery.others == ("reward_collapse",)
+
+
+def test_the_receiver_refuses_what_is_not_signed_with_its_secret(receiver):
+    assert post(receiver, secret="another") == 401
+    assert requests.post(f"{receiver.url}/webhook", data=b"{}", timeout=60).status_code == 401
+    assert receiver.arrived.empty()
+
+
+def test_the_receiver_takes_a_repeat_and_tells_it_once(receiver):
+    assert [post(receiver), post(receiver), post(receiver, identity="two")] == [200, 200, 200]
+    assert receiver.arrived.qsize() == 2
+
+
+def test_the_receiver_reads_what_slack_would(receiver):
+    sink = Slack(url=SecretStr(f"{receiver.url}/slack"))
+    worded = sink.word(page(Reason.OPENED), "one")
+    answer = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=60)
+
+    assert sink.accepted(answer.status_code, answer.text)
+    assert "kl_blowup on grpo-7b" in receiver.arrived.get(timeout=60)
+
+
+def test_no_page_of_a_demo_can_reach_the_users_own_channel(tmp_path):
+    ours = {
+        "SENTINEL_SINKS__SLACK__URL": "https://hooks.slack.com/x",
+        "SENTINEL_OFF": "1",
+        "A": "b",
+    }
+    environ = sandbox.environment(ours, tmp_path)
+
+    assert environ["A"] == "b"
+    named = {name: value for name, value in environ.items() if name.startswith("SENTINEL_")}
+    assert named.keys() == {"SENTINEL_HOME", "SENTINEL_RUNTIME_DIR", "SENTINEL_CONFIG"}
+    assert all(value.startswith(str(tmp_path)) for value in named.values())
+
+
+def test_without_torch_the_demo_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(sandbox, "find_spec", lambda _: None)
+
+    assert "pip install torch" in sandbox.lacking()
+
+
+def test_no_process_is_left_when_the_stage_is_cleared(tmp_path):
+    started = sandbox.Stage(tmp_path)
+    started.configure("http://127.0.0.1:9", "a secret")
+    started.start()
+    until(lambda: started.watched, 240.0, "the agent is up")
+    torchrun = psutil.Process(started.training.pid)
+    running = [torchrun, *torchrun.children(recursive=True), psutil.Process(started.agent["pid"])]
+    started.clear()
+
+    assert len(set(running)) >= 1 + sandbox.RANKS
+    assert [process for process in running if lives(process)] == []
+
+
+def lives(process):
+    """Whether it may still do something; one that nobody has asked for its end does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """The modules of the training script, as torchrun lets them find each other."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "demo"))
+    import stories
+    import train
+
+    return stories, train
+
+
+def numbers(stories, text: str) -> list[int]:
+    words = text.split()
+    return [stories.NUMBER[word] for word in words]
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        ("the fox sees a owl . a red fox hears the tree near the boat .", 0.5),
+        ("the fox sees a owl . the fox sees a owl .", 0.25),
+        ("the owl sees a fox . the fox sees a owl", 0.0),
+        ("the fox the fox the fox . fox sees owl .", 0.0),
+        ("a fox sees a owl . a fox sees a fox . a fox sees a bear . a fox sees a king .", 1.0),
+    ],
+    ids=["two", "the same twice", "another topic, and unfinished", "no grammar", "four"],
+)
+def test_a_story_earns_for_different_correct_sentences_about_its_topic(scripts, text, reward):
+    stories, _ = scripts
+
+    assert stories.reward(numbers(stories, "story fox : " + text)) == reward
+
+
+def test_stories_to_learn_from_earn_something_and_could_earn_more(scripts):
+    stories, _ = scripts
+    dice = random.Random(0)
+    rewards = [stories.reward(stories.story(dice)) for _ in range(500)]
+
+    assert 0.2 < sum(rewards) / 500 < 0.8
+
+
+def saved(train, updates: int, counts: int, tmp_path) -> list[int]:
+    kept = train.Checkpoints(tmp_path, save_steps=500, max_steps=4000)
+    steps = []
+    for _ in range(updates):
+        kept.global_step += counts
+        if kept.due:
+            steps.append(kept.global_step)
+    return steps
+
+
+def test_a_counter_that_moves_twice_saves_as_was_reported(scripts, tmp_path):
+    """huggingface/trl#2124: 500, 1000, ..., 4000, then every 2 steps until 8000."""
+    _, train = scripts
+
+    assert saved(train, 4000, 1, tmp_path) == list(range(500, 4001, 500))
+    twice = saved(train, 4000, 2, tmp_path)
+    assert twice == [*range(500, 4000, 500), *range(4000, 8001, 2)]
+
+
+def test_the_mistake_is_as_large_as_the_demo_says(scripts):
+    _, train = scripts
+    meant, wrong = train.Settings(), train.RELOADED
+
+    assert "300 times too high" in FAULTS[0].mistake
+    assert wrong.learning_rate / meant.learning_rate == pytest.approx(300)
+    assert "1000 times too low" in FAULTS[0].mistake
+    assert meant.kl_coef / wrong.kl_coef == pytest.approx(1000)
+
+
+@pytest.mark.timeout(1200)
+def test_every_mistake_in_a_real_training_is_told_and_nothing_else():
+    """Four real processes: this is `make demo`, and a KL and a reward that really move."""
+    command = [sys.executable, "-m", "sentinel", "demo", "--json"]
+    played = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
+
+    lines = [json.loads(line) for line in played.stdout.splitlines()]
+    opened = [line for line in lines if line["type"] == "page" and line["reason"] == "opened"]
+    assert (played.returncode, lines[-1]["passed"]) == (0, True), played.stdout + played.stderr
+    assert len(opened) == len(FAULTS), "consequences are told with their cause"
+    assert lines[-1]["steps_after"].keys() == {fault.cause for fault in FAULTS}
+    assert all(0 <= late <= 60 for late in lines[-1]["steps_after"].values())

@@ -1,0 +1,60 @@
+"""The examples run as they stand, and sentinel hears them to the end."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.rank_processes import until
+
+ROOT = Path(__file__).parents[2]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+CAPTURED = {"loss", "grad_norm", "learning_rate", "optimizer_steps", "global_step", "step_time"}
+
+EXAMPLES = {
+    "plain_loop": ([], 300, "worst_error"),
+    "ddp": ([*TORCHRUN, "--nproc-per-node", "2"], 200, "accuracy"),
+}
+
+
+@pytest.fixture
+def environ(tmp_path):
+    """An environment in which nothing of the user's own sentinel is."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("SENTINEL_")}
+    return ours | {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "SENTINEL_HOME": str(tmp_path / "home"),
+        "SENTINEL_RUNTIME_DIR": str(tmp_path / "rings"),
+        "SENTINEL_LINGER_SECONDS": "0",
+    }
+
+
+def once_written(folder: Path, name: str) -> Path:
+    """The one file of that name below `folder`, as soon as it is there."""
+    return until(lambda: list(folder.glob(f"runs/*/{name}")), 120.0, f"{name} is written")[0]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs_and_is_heard_to_its_end(name, environ, tmp_path):
+    launcher, steps, logged = EXAMPLES[name]
+    command = [sys.executable, *launcher, str(ROOT / "examples" / f"{name}.py")]
+    subprocess.run(command, env=environ, cwd=tmp_path, check=True, timeout=600)
+    outcome = once_written(tmp_path / "home", "outcome.json")
+
+    told = json.loads(outcome.read_text())
+    assert (told["outcome"], told["step"]) == ("finished", steps)
+    history = sqlite3.connect(outcome.with_name("sentinel.db"))
+    try:
+        asked = "select step, vals from step where event = 'step' order by id desc"
+        rows = history.execute(asked).fetchall()
+    finally:
+        history.close()
+    assert rows[0][0] == steps
+    # Where nothing clips, the gradient norm is measured at the first two steps, then seldom.
+    assert {name for _, values in rows for name in json.loads(values)} == {*CAPTURED, logged}

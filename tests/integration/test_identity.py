@@ -1,0 +1,177 @@
+"""Identity: the ranks of one node know each other without a word."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from support.rank_processes import ranks
+
+from sentinel.transport import paths
+from sentinel.transport.identity import first_free_attempt, identify
+
+
+def test_the_ranks_of_one_node_agree_on_the_run(script, tmp_path):
+    """Two children of one parent, told apart only by what a launcher sets."""
+    line = script("""
+import json
+from sentinel.transport.identity import identify
+who = identify("My run")
+print(json.dumps([who.run, who.rank, who.local_rank, who.world_size, who.local_world_size]))
+""")
+    found = []
+    for rank in range(2):
+        environ = {
+            **os.environ,
+            "RANK": str(rank + 2),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "4",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_PORT": "1234",
+        }
+        done = subprocess.run(line, env=environ, timeout=240, check=True, capture_output=True)
+        found.append(json.loads(done.stdout))
+
+    assert found[0][0] == found[1][0]
+    assert found[0][0].startswith("my-run-")
+    assert [each[1:] for each in found] == [[2, 0, 4, 2], [3, 1, 4, 2]]
+
+
+def test_a_run_started_elsewhere_has_another_id():
+    line = "from sentinel.transport.identity import identify; print(identify('r').run)"
+    ids = {subprocess.check_output([sys.executable, "-c", line], timeout=240) for _ in range(2)}
+
+    assert len(ids) == 2
+
+
+def test_torchrun_s_one_rank_of_a_node_is_in_the_same_run_after_a_restart():
+    """It is another process then, of the same parent."""
+    line = "from sentinel.transport.identity import identify; print(identify('r').run)"
+    environ = {**os.environ, "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}
+    environ |= {"LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "none"}
+    words = [sys.executable, "-c", line]
+    ids = {subprocess.check_output(words, env=environ, timeout=240) for _ in range(2)}
+
+    assert len(ids) == 1
+
+
+@pytest.fixture
+def attempt():
+    """Begins ranks of one attempt; `end` lets all of them die."""
+    with ranks() as begin:
+        yield Attempt(begin)
+
+
+class Attempt:
+    def __init__(self, begin):
+        self.begin, self.running = begin, []
+
+    def of(self, *ranks, number=0, world=4):
+        begun = [self.begin(r, run="elastic", world=world, steps=1, attempt=number) for r in ranks]
+        self.running += begun
+        return begun
+
+    def end(self):
+        for rank in self.running:
+            rank.kill()
+            rank.communicate()
+
+
+def free(rank, start=0, *, sharers=2, world=4):
+    return first_free_attempt("elastic", rank, start, sharers=sharers, world=world)
+
+
+def test_the_first_attempt_is_the_one_that_the_launcher_counts():
+    assert (free(0), free(0, 3)) == (0, 3)
+
+
+def test_ranks_that_begin_together_are_of_one_attempt(attempt):
+    attempt.of(0)
+
+    assert free(1) == 0
+
+
+def test_a_rank_that_left_a_trace_is_of_the_next_attempt(attempt):
+    attempt.of(0)
+
+    assert free(0) == 1
+
+
+def test_a_rank_joins_the_attempt_that_another_of_its_node_began_anew(attempt):
+    attempt.of(0, 1)
+    attempt.end()
+    attempt.of(0, number=1)
+
+    assert free(1) == 1
+
+
+def test_other_ranks_on_a_node_whose_ranks_are_gone_are_of_the_next_attempt(attempt):
+    """An elastic restart gave this node other ranks."""
+    attempt.of(0, 1)
+    assert free(2) == 0, "they are there still"
+    attempt.end()
+
+    assert (free(2), free(3)) == (1, 1)
+
+
+def test_an_attempt_that_is_not_whole_yet_is_joined_though_its_first_rank_is_gone(attempt):
+    attempt.of(0)
+    attempt.end()
+
+    assert free(1) == 0
+
+
+def test_a_world_of_another_size_is_another_attempt(attempt):
+    """From four nodes to two, and back."""
+    attempt.of(0, world=8)
+    attempt.end()
+    assert free(1, world=4) == 1
+    attempt.of(1, number=1, world=4)
+    attempt.end()
+
+    assert free(2, world=8) == 2
+
+
+def test_more_ranks_on_a_node_than_before_are_another_attempt(attempt):
+    attempt.of(0, 1, world=2)
+    attempt.end()
+
+    assert [free(rank, sharers=4, world=4) for rank in (3, 2, 1, 0)] == [1, 1, 1, 1]
+
+
+def test_an_attempt_whose_rings_were_removed_is_not_used_again():
+    for rank in (0, 1):
+        paths.remember("elastic", paths.ring_path("elastic", 0, rank))
+
+    assert (free(0), free(2)) == (1, 1)
+
+
+def test_a_ring_that_is_just_being_made_is_of_somebody_who_lives():
+    path = paths.ring_path("elastic", 0, 0)
+    path.write_bytes(b"")
+
+    assert free(1, sharers=1) == 0
+
+
+def test_a_node_keeps_its_run_wherever_rank_0_is_after_a_restart(tmp_path, monkeypatch):
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
+    words = {"SENTINEL_RUN_ID": "mine", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+
+    def run_of(node):
+        number = str(2 * node)
+        return identify(environ={**words, "RANK": number, "GROUP_RANK": str(node)}).run
+
+    elsewhere = run_of(1)
+    assert run_of(0) == "mine"
+    assert elsewhere.startswith("mine.")
+    paths.own("mine", os.uname().nodename)
+    assert run_of(1) == "mine"
+    paths.own("mine", "another")
+    assert run_of(1) == elsewhere
+    assert run_of(0) == "mine"
+    with (paths.run_dir("mine") / "agent.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run_of(0) == elsewhere

@@ -1,0 +1,274 @@
+"""Monitor: a watched function is the function it was, and the ring tells how it ended."""
+
+import asyncio
+import functools
+import inspect
+import os
+import subprocess
+import threading
+
+import pytest
+
+import sentinel
+from sentinel.client import session
+from sentinel.client.session import current, ending
+from sentinel.model.record import Event
+
+quietly = sentinel.monitor(run="test", agent=False)
+
+
+def stop(records):
+    """Facts of the one STOP there is, which is the last record."""
+    assert [r.event for r in records].count(Event.STOP) == 1
+    assert records[-1].event is Event.STOP
+    return records[-1].facts
+
+
+def test_name_signature_and_result_stay(told):
+    @quietly
+    def train(lr: float, *, steps: int = 3) -> str:
+        """Train."""
+        return f"{lr} {steps}"
+
+    assert train(0.1, steps=5) == "0.1 5"
+    assert (train.__name__, train.__doc__) == ("train", "Train.")
+    assert list(inspect.signature(train).parameters) == ["lr", "steps"]
+    assert stop(told()[0]) == {"outcome": "finished"}
+
+
+def test_bare_and_called_and_entered_are_the_same(monkeypatch, told):
+    monkeypatch.setattr(session, "Keeper", lambda *_: None)
+
+    @sentinel.monitor
+    def bare():
+        sentinel.log({"x": 1.0})
+
+    bare()
+    quietly(lambda: sentinel.log({"x": 1.0}))()
+    with quietly:
+        sentinel.log({"x": 1.0})
+
+    events = [record.event for record in told()[0]]
+    assert events == [Event.START, Event.STEP, Event.STOP] * 3
+
+
+def test_start_says_what_is_known(told):
+    with sentinel.monitor(
+        agent=False,
+        save_steps=500,
+        max_steps=4000,
+        facts={"lr": 1e-5, "algo": "grpo", "bf16": True},
+    ):
+        pass
+
+    start = told()[0][0]
+    assert start.event is Event.START
+    assert start.values == {
+        "world_size": 1.0,
+        "local_world_size": 1.0,
+        "save_steps": 500.0,
+        "max_steps": 4000.0,
+        "lr": 1e-5,
+    }
+    assert start.facts["algo"] == "grpo"
+    assert start.facts["bf16"] == "true"
+    assert start.facts["pid"] == str(os.getpid())
+    assert {"host", "script", "python", "framework"} <= start.facts.keys()
+
+
+@pytest.mark.parametrize(
+    ("error", "facts"),
+    [
+        (ValueError("no"), {"outcome": "exception", "exception": "ValueError"}),
+        (KeyboardInterrupt(), {"outcome": "interrupted"}),
+        (SystemExit(), {"outcome": "finished"}),
+        (SystemExit(0), {"outcome": "finished"}),
+        (SystemExit(3), {"outcome": "exit", "code": "3"}),
+        (SystemExit("died of"), {"outcome": "exit", "code": "1"}),
+    ],
+    ids=repr,
+)
+def test_an_ending_passes_through_and_is_told(error, facts, told, headers):
+    @quietly
+    def train():
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        train()
+
+    assert caught.value is error
+    assert stop(told()[0]) == facts
+    assert headers()[0].outcome == facts["outcome"]
+
+
+def test_a_generator_closed_early_has_finished():
+    assert ending(GeneratorExit()) == {"outcome": "finished"}
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_exit_code_of_the_process_stays(code, script, told):
+    line = script(f"""
+import sys, sentinel
+@sentinel.monitor(agent=False)
+def train():
+    sys.exit({code})
+train()
+""")
+
+    assert subprocess.run(line, timeout=240, check=False).returncode == code
+    assert stop(told()[0])["outcome"] == ("exit" if code else "finished")
+
+
+def test_a_decorated_call_in_a_decorated_call_is_one_run(told):
+    @quietly
+    def inner():
+        sentinel.log({"inner": 1.0})
+        raise KeyError
+
+    @quietly
+    @quietly
+    def outer():
+        with pytest.raises(KeyError):
+            inner()
+        sentinel.log({"outer": 1.0})
+
+    outer()
+
+    events = [record.event for record in told()[0]]
+    assert events == [Event.START, Event.STEP, Event.STEP, Event.STOP]
+    assert stop(told()[0]) == {"outcome": "finished"}
+
+
+def test_recursion_is_one_run(told):
+    @quietly
+    def dig(depth):
+        return dig(depth - 1) if depth else current()
+
+    assert dig(5) is not None
+    assert len(told()[0]) == 2
+
+
+def test_threads_share_a_run(told):
+    @quietly
+    def work(barrier):
+        barrier.wait(60)
+        sentinel.log({"x": 1.0})
+        barrier.wait(60)
+
+    barrier = threading.Barrier(4)
+    threads = [threading.Thread(target=work, args=(barrier,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    records = told()[0]
+    assert [record.event for record in records].count(Event.START) == 1
+    assert sum(record.event is Event.STEP for record in records) == 4
+
+
+def test_a_coroutine_is_watched_while_it_runs(told):
+    @quietly
+    async def train():
+        await asyncio.sleep(0)
+        sentinel.log({"x": 1.0})
+        return 5
+
+    assert inspect.iscoroutinefunction(train)
+    assert asyncio.run(train()) == 5
+    assert [r.event for r in told()[0]] == [Event.START, Event.STEP, Event.STOP]
+
+
+def test_a_generator_is_watched_while_it_is_asked(told):
+    @quietly
+    def train():
+        got = yield 1
+        sentinel.log({"got": got})
+        return "end"
+
+    running = train()
+    assert current() is None
+    assert next(running) == 1
+    with pytest.raises(StopIteration) as end:
+        running.send(7)
+
+    assert end.value.value == "end"
+    assert told()[0][1].values == {"got": 7.0}
+
+
+def test_an_asynchronous_generator_is_watched(told):
+    @quietly
+    async def train():
+        for step in range(3):
+            sentinel.log({"x": 1.0}, step=step)
+            yield step
+
+    async def drive():
+        return [step async for step in train()]
+
+    assert asyncio.run(drive()) == [0, 1, 2]
+    assert len(told()[0]) == 5
+
+
+def test_methods_partials_and_callables_are_watched(told):
+    class Trainer:
+        @quietly
+        def train(self, x):
+            return self, x
+
+        def __call__(self):
+            return "called"
+
+    trainer = Trainer()
+    assert trainer.train(3) == (trainer, 3)
+    assert quietly(functools.partial(int, "7"))() == 7
+    assert quietly(trainer)() == "called"
+    assert len(told()[0]) == 6
+
+
+def test_the_next_run_of_a_process_is_its_next_attempt(told):
+    for _ in range(3):
+        with quietly:
+            pass
+
+    assert [record.attempt for record in told()[0]] == [0, 0, 1, 1, 2, 2]
+
+
+def test_switched_off_nothing_happens(monkeypatch, told, tmp_path):
+    monkeypatch.setenv("SENTINEL_OFF", "1")
+    with quietly:
+        sentinel.log({"x": 1.0})
+        assert current() is None
+
+    assert told() == {}
+    assert not (tmp_path / "home").exists()
+
+
+def test_marks_and_phases_are_told(told):
+    with quietly:
+        sentinel.mark("save", step=500, path="/ckpt")
+        with pytest.raises(RuntimeError), sentinel.phase("eval"):
+            raise RuntimeError
+        sentinel.mark("eval", loss=0.5)
+
+    _, save, begin, end, evaluated, _ = told()[0]
+    assert (save.event, save.step, save.facts) == (Event.SAVE, 500, {"path": "/ckpt"})
+    assert [begin.facts, end.facts] == [
+        {"name": "eval", "edge": "begin"},
+        {"name": "eval", "edge": "end"},
+    ]
+    assert (evaluated.event, evaluated.values) == (Event.EVAL, {"loss": 0.5})
+
+
+def test_an_unknown_mark_is_counted(headers):
+    with quietly:
+        sentinel.mark("safe")
+        sentinel.mark(5)
+
+    assert sum(headers()[0].drops) == 2
+
+
+@pytest.mark.quiet
+def test_an_unknown_mark_is_refused_when_strict():
+    with sentinel.monitor(agent=False, strict=True), pytest.raises(ValueError, match="eval"):
+        sentinel.mark("safe")

@@ -1,0 +1,263 @@
+"""Ring: nothing is lost without being counted, and nothing is read that was not written."""
+
+import os
+import random
+import signal
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as budget
+from hypothesis import strategies as st
+from support.ring_writers import _write_for_ever, WHO, killed_writer
+
+from sentinel.transport import ring_layout
+from sentinel.transport.process import Process
+from sentinel.transport.ring import (
+    DROP_REASONS,
+    Cursor,
+    RingError,
+    RingReader,
+    RingWriter,
+    fitting,
+)
+from sentinel.transport.ring_layout import WORD_POSITION
+
+SMALL = 64 << 10
+
+
+@pytest.fixture
+def ring(tmp_path):
+    writer = RingWriter(tmp_path / "a.ring", WHO, SMALL)
+    yield writer
+    writer.close("finished")
+
+
+@pytest.fixture
+def reader(ring):
+    reader = RingReader(ring.path, patience=0.0)
+    yield reader
+    reader.close()
+
+
+def test_what_is_written_is_read_in_order(ring, reader):
+    for word in (b"one", b"", b"three"):
+        ring.write(word)
+
+    batch = reader.read(Cursor())
+
+    assert batch.payloads == [b"one", b"", b"three"]
+    assert (batch.lost, batch.corrupt) == (0, 0)
+    assert reader.read(batch.cursor).payloads == []
+
+
+def test_the_header_tells_who_writes_and_how_far_it_is(ring, reader):
+    ring.note(step=500, beat=7, now=12.5)
+    ring.drop("shape", 3)
+    ring.fail()
+    ring.spent = 1e-6
+    ring.write(b"x")
+
+    header = reader.header()
+
+    assert header.identity == WHO
+    assert header.process == Process.me()
+    assert (header.last_step, header.last_beat, header.last_time) == (500, 7, 12.5)
+    assert (header.sequence, header.errors, header.overhead_ns) == (1, 1, 1000)
+    assert dict(zip(DROP_REASONS, header.drops, strict=True))["shape"] == 3
+    assert header.outcome == "running"
+
+
+def test_the_outcome_stays_when_the_writer_is_gone(tmp_path):
+    RingWriter(tmp_path / "b.ring", WHO, SMALL).close("exception")
+
+    assert RingReader(tmp_path / "b.ring").header().outcome == "exception"
+
+
+@given(st.lists(st.binary(max_size=2000), min_size=1, max_size=400), st.integers(1, 50))
+@budget(max_examples=budget.default.max_examples // 3)
+def test_read_and_lost_are_together_all_that_was_written(tmp_path_factory, payloads, every):
+    """Whatever the sizes, and however seldom the reader looks, wraps and overruns included."""
+    path = tmp_path_factory.mktemp("ring") / "r.ring"
+    writer, cursor, seen, lost = RingWriter(path, WHO, SMALL), Cursor(), [], 0
+    reader = RingReader(path)
+    for number, payload in enumerate(payloads, start=1):
+        writer.write(struct.pack("I", number) + payload)
+        if number % every == 0 or number == len(payloads):
+            batch = reader.read(cursor)
+            cursor, lost = batch.cursor, lost + batch.lost
+            assert batch.corrupt == 0
+            seen.extend(batch.payloads)
+    numbers = [struct.unpack_from("I", payload)[0] for payload in seen]
+
+    assert len(seen) + lost == len(payloads)
+    assert numbers == sorted(set(numbers))
+    assert all(payload[4:] == payloads[n - 1] for n, payload in zip(numbers, seen, strict=True))
+    reader.close()
+    writer.close("finished")
+
+
+def test_an_overrun_reader_goes_on_with_most_of_what_is_left(ring, reader):
+    for number in range(10_000):
+        ring.write(b"%08d" % number * 10)
+
+    batch = reader.read(Cursor())
+
+    assert batch.lost + len(batch.payloads) == 10_000
+    assert len(batch.payloads) > SMALL / 2 / 104
+    assert batch.payloads[-1].startswith(b"00009999")
+
+
+def test_a_damaged_frame_is_counted_once_and_the_next_is_read(ring, reader):
+    for word in (b"first", b"second", b"third"):
+        ring.write(word)
+    _damage(ring.path, ring_layout.HEADER_SIZE + 24 + ring_layout.FRAME.size)
+
+    first = reader.read(Cursor())
+
+    assert first.payloads == [b"first", b"third"]
+    assert first.corrupt == 1
+
+
+def test_a_frame_that_looks_wrong_is_waited_for_before_it_counts_as_damaged(ring):
+    """On some machines the position can be seen before the frame it stands behind."""
+    reader = RingReader(ring.path, patience=60.0)
+    ring.write(b"late")
+    ring.write(b"later")
+    place = ring_layout.HEADER_SIZE + ring_layout.FRAME.size
+    before = _damage(ring.path, place)
+
+    assert reader.read(Cursor()).payloads == []
+    _damage(ring.path, place, before)
+    assert reader.read(Cursor()).payloads == [b"late", b"later"]
+    reader.close()
+
+
+def test_a_torn_tail_is_not_read_and_not_waited_for(ring, reader):
+    """What a writer was killed at is behind the position it last published."""
+    ring.write(b"whole")
+    _damage(ring.path, ring_layout.HEADER_SIZE + 24, b"\xff" * 40)
+
+    assert reader.read(Cursor()).payloads == [b"whole"]
+    assert reader.read(Cursor(24, 1)).corrupt == 0
+
+
+@given(st.binary(min_size=1, max_size=4000), st.integers(0, SMALL - 4000))
+def test_garbage_in_the_ring_is_never_taken_for_a_record(tmp_path_factory, garbage, at):
+    path = tmp_path_factory.mktemp("ring") / "r.ring"
+    writer = RingWriter(path, WHO, SMALL)
+    words = [b"payload %d" % n for n in range(900)]
+    for word in words:
+        writer.write(word)
+    _damage(path, ring_layout.HEADER_SIZE + at, garbage)
+
+    reader = RingReader(path, patience=0.0)
+    batch = reader.read(Cursor())
+
+    assert set(batch.payloads) <= set(words)
+    assert len(batch.payloads) + batch.lost + batch.corrupt <= len(words)
+    reader.close()
+    writer.close("finished")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "cut short"),
+        (b"x" * 8192, "not a ring"),
+        (ring_layout.MAGIC + bytes(8184), "layout 0"),
+    ],
+)
+def test_a_file_that_is_no_ring_is_refused_by_name(tmp_path, content, complaint):
+    path = tmp_path / "odd.ring"
+    path.write_bytes(content)
+
+    with pytest.raises(RingError, match=f"odd.ring.*{complaint}"):
+        RingReader(path)
+
+
+def test_a_ring_cut_short_is_refused(ring):
+    cut = ring.path.with_name("cut.ring")
+    cut.write_bytes(ring.path.read_bytes()[:10_000])
+
+    with pytest.raises(RingError, match="cut short"):
+        RingReader(cut)
+
+
+def test_no_ring_is_made_over_another(ring):
+    with pytest.raises(FileExistsError):
+        RingWriter(ring.path, WHO, SMALL)
+    assert [path.name for path in ring.path.parent.iterdir()] == ["a.ring"]
+
+
+def test_only_the_owner_may_look(ring):
+    assert ring.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_payload_beyond_reason_is_dropped_and_counted(ring, reader):
+    ring.write(b"x" * (ring.largest + 1))
+
+    assert reader.read(Cursor()).payloads == []
+    assert sum(reader.header().drops) == 1
+
+
+def test_capacity_is_what_the_place_can_hold(tmp_path, monkeypatch):
+    assert fitting(tmp_path, wanted=1 << 20) == 1 << 20
+    space = os.statvfs(tmp_path)
+    full = os.statvfs_result((4096, 4096, 100, 100, 60, *list(space)[5:10]))
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    assert fitting(tmp_path) == 29 * 4096
+    assert fitting(tmp_path, sharers=8) == 0
+
+
+def test_every_acknowledged_record_survives_a_kill(tmp_path):
+    """The writer is killed at a random moment; what it had acknowledged is there, and whole."""
+    random.seed(7)
+    for number in range(12):
+        assert killed_writer(tmp_path / f"{number}.ring") >= 1
+
+
+@pytest.mark.chaos
+def test_every_acknowledged_record_survives_a_kill_120_times(tmp_path):
+    for number in range(120):
+        killed_writer(tmp_path / f"{number}.ring")
+
+
+def test_what_is_published_is_never_blank_for_a_moment(tmp_path):
+    """Looked at very often while it is written: a kill at any of them is survived."""
+    path = tmp_path / "0-0.ring"
+    ready, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ready)
+        _write_for_ever(path, write)
+    os.close(write)
+    os.read(ready, 8)
+    drain = threading.Thread(target=_drain, args=(ready,))
+    drain.start()
+    reader = RingReader(path)
+    positions = [reader._words[WORD_POSITION] for _ in range(300_000)]
+    reader.close()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    drain.join()
+
+    assert positions == sorted(positions)
+    assert positions[0] > 0
+
+
+def _drain(descriptor):
+    while os.read(descriptor, 65536):
+        pass
+    os.close(descriptor)
+
+
+def _damage(path: Path, at: int, content: bytes = b"\xa5") -> bytes:
+    with path.open("r+b") as file:
+        file.seek(at)
+        before = file.read(len(content))
+        file.seek(at)
+        file.write(content)
+    return before

@@ -1,0 +1,60 @@
+"""A run that comes back under its id is watched anew, whatever was left of the last time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.rank_processes import until
+
+from sentinel.transport.paths import run_dir
+
+SCRIPT = """
+import sys, time
+import sentinel
+
+@sentinel.monitor
+def train():
+    for step in range(1, 30):
+        sentinel.log({"reward": 1.0}, step=step)
+        time.sleep(0.02)
+    if sys.argv[1] == "raise":
+        raise ValueError
+train()
+"""
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path, monkeypatch):
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
+    monkeypatch.setenv("SENTINEL_RUN_ID", "requeued")
+    monkeypatch.setenv("SENTINEL_LINGER_SECONDS", "0")
+
+
+def train(ending, outcome):
+    """Train once, and wait until the agent has told how it ended and left."""
+    command = [sys.executable, "-c", SCRIPT, ending]
+    subprocess.run(command, timeout=240, stderr=subprocess.DEVNULL, check=False)
+    until(lambda: told().get("outcome") == outcome, 120.0, f"the outcome is {outcome}")
+    until(lambda: not (run_dir("requeued") / "agent.json").exists(), 120.0, "the agent has left")
+
+
+def told():
+    try:
+        return json.loads((run_dir("requeued") / "outcome.json").read_text())
+    except FileNotFoundError:
+        return {}
+
+
+def test_a_run_that_was_requeued_under_its_id_is_watched_as_its_next_attempt():
+    train("return", "finished")
+    train("raise", "exception")
+
+    assert told()["attempt"] == 1
+    rings = Path(os.environ["SENTINEL_RUNTIME_DIR"])
+    until(lambda: not list(rings.iterdir()), 120.0, "the rings are removed")

@@ -1,0 +1,206 @@
+"""Session: whatever surrounds a run, training goes on, and children stay out of it."""
+
+import os
+import subprocess
+from contextlib import nullcontext
+from importlib import import_module
+
+import pytest
+
+import sentinel
+from sentinel.client import session
+from sentinel.client.guard import Guard
+from sentinel.client.session import current
+from sentinel.model.record import Event
+
+quietly = sentinel.monitor(run="test", agent=False)
+
+
+@pytest.mark.quiet
+def test_where_no_ring_can_be_made_training_runs_on(monkeypatch, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "file"))
+
+    assert quietly(lambda: 5)() == 5
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.quiet
+def test_an_integration_that_cannot_be_loaded_takes_no_other_along(monkeypatch, facts):
+    import_module("torch")
+    monkeypatch.setattr(session, "integrations", lambda: ["broken", "torch_loop"])
+    with quietly:
+        pass
+
+    known = facts()[0]
+    assert known["tap/broken"] == "off: ModuleNotFoundError in import"
+    assert known["tap/torch_loop"] == "on"
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("part", ["__init__", "open"])
+@pytest.mark.quiet
+def test_a_run_that_could_not_begin_does_not_stand_in_the_way_of_the_next(
+    monkeypatch, told, strict, failure, part
+):
+    def fail(*_):
+        raise failure
+
+    raised = strict or failure is KeyboardInterrupt
+    with monkeypatch.context() as patch:
+        patch.setattr(session.Session, part, fail)
+        with (
+            pytest.raises(failure) if raised else nullcontext(),
+            sentinel.monitor(run="test", agent=False, strict=strict),
+        ):
+            pass
+    assert session.Current.depth == 0
+
+    with quietly:
+        sentinel.log({"x": 1.0})
+    assert [r.values["x"] for r in told()[0] if r.event is Event.STEP] == [1.0]
+
+
+def test_where_shared_memory_is_full_the_run_directory_serves(monkeypatch, tmp_path, told):
+    fitting = session.fitting
+    full = lambda directory, **more: 0 if "shm" in str(directory) else fitting(directory, **more)  # noqa: E731
+    monkeypatch.setattr(session, "fitting", full)
+    with sentinel.monitor(run="t", agent=False):
+        sentinel.log({"x": 1.0})
+
+    (ring,) = (tmp_path / "home" / "runs").rglob("*.ring")
+    assert ring.name == "0-0.ring"
+
+
+def test_a_forked_child_is_silent_and_unharmed(told):
+    """The ring's memory is the parent's alone; a child that touched it would be killed."""
+    with quietly:
+        sentinel.log({"x": 1.0})
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                sentinel.log({"x": 2.0})
+                sentinel.mark("save")
+                code = 0 if current() is None else 2
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        sentinel.log({"x": 3.0})
+
+    logged = [record.values["x"] for record in told()[0] if record.event is Event.STEP]
+    assert logged == [1.0, 3.0]
+
+
+def test_a_forked_child_may_be_watched_for_itself(told):
+    with quietly:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.environ["RANK"] = "1"
+                with quietly:
+                    sentinel.log({"child": 1.0})
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+
+    assert told()[1][1].values == {"child": 1.0}
+
+
+@pytest.mark.quiet
+def test_a_broken_tap_leaves_training_alone(monkeypatch, headers):
+    def broken(recorder):
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(session, "integrations", lambda: {"sys": broken})
+
+    assert quietly(lambda: 5)() == 5
+    assert headers()[0].errors == 1
+
+
+def test_a_framework_imported_later_is_attached_then(script, told):
+    line = script("""
+import sys, sentinel
+@sentinel.monitor(agent=False)
+def train():
+    assert "torch" not in sys.modules
+    import torch
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    (weight * 3).sum().backward()
+    optimizer.step()
+    assert type(torch.__loader__).__name__ == "SourceFileLoader"
+train()
+assert not any("sentinel" in type(f).__module__ for f in sys.meta_path)
+""")
+
+    subprocess.run(line, timeout=240, check=True)
+
+    values = told()[0][1].values
+    assert (values["loss"], values["learning_rate"], values["grad_norm"]) == (3.0, 0.5, 3.0)
+
+
+PARTS = (
+    "aggregation", "chunk", "gather_group", "readiness", "replica_rings", "sender", "shutdown",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", ["", "aggregate='collective', "])
+def test_who_does_not_ask_for_the_collective_loads_nothing_of_it(script, monkeypatch, asked):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    line = script(f"""
+import sys, sentinel
+from sentinel.client.recorder import Recorder
+from sentinel.client.session import Current
+with sentinel.monitor({asked}agent=False):
+    plain = type(Current.recorder) is Recorder
+    for step in range(3):
+        sentinel.log({{"x": 1.0}}, step=step)
+print(plain, *(name for name in {PARTS} if f"sentinel.client.collective.{{name}}" in sys.modules))
+""")
+
+    plain, *loaded = subprocess.check_output(line, timeout=240, text=True).split()
+
+    assert (plain, loaded) == (("False", [*PARTS]) if asked else ("True", []))
+
+
+def test_at_interpreter_shutdown_nothing_is_said(script):
+    line = script("""
+import sentinel
+class Late:
+    def __del__(self):
+        sentinel_log({"x": 1.0}, step=1)
+sentinel_log = sentinel.log
+late = Late()
+entered = sentinel.monitor(agent=False).__enter__()
+""")
+
+    done = subprocess.run(line, timeout=240, check=True, capture_output=True, text=True)
+
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("flags", [["-O"], ["-W", "error"], ["-X", "dev", "-W", "error"]], ids=str)
+def test_it_runs_under_every_kind_of_interpreter(flags, script, headers):
+    line = script("""
+import sentinel
+with sentinel.monitor(agent=False):
+    sentinel.log({"x": 1.0, "bad": "x"}, step=1)
+""")
+
+    done = subprocess.run(
+        [line[0], *flags, line[1]], timeout=240, check=True, capture_output=True, text=True
+    )
+
+    assert done.stderr == ""
+    assert headers()[0].errors == 0
+
+
+def test_strict_reaches_the_guard():
+    with sentinel.monitor(agent=False, strict=True):
+        assert isinstance(current().guard, Guard)
+        assert current().guard.strict

@@ -1,0 +1,268 @@
+"""Followed logs: read as they grow by the very agent, told once, and judged by their own pace."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+
+import pytest
+from support.followed_logs import Clock, followed, losses, steps, tick, write
+from typer.testing import CliRunner
+
+from sentinel.cli.main import app
+from sentinel.cli.watch import follower, name_of
+from sentinel.config.settings import load
+from sentinel.detectors.run_stalled import RunStalled
+from sentinel.model.diagnosis import seen
+from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.record import WHOLE_RUN, Event
+from sentinel.readers.follow import FLUSH_SECONDS
+from sentinel.store.database import connect
+from sentinel.transport.paths import run_dir
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path, monkeypatch):
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "log.jsonl"
+
+
+def test_what_is_there_is_behind_and_what_comes_is_not(path, clock):
+    write(path, *losses(1, 4))
+    source = followed(path, clock)
+    assert source.behind
+    records = source.poll()
+    assert steps(records) == [(1, 0), (2, 0), (3, 0)]
+    assert {(r.run, r.rank) for r in records} == {("mine", WHOLE_RUN)}
+    assert not source.behind
+    write(path, *losses(4, 5))
+    assert steps(source.poll()) == [(4, 0)]
+
+
+def test_a_log_need_not_be_there_yet(path, clock):
+    source = followed(path, clock)
+    assert source.poll() == []
+    assert source.expected
+    write(path, *losses(1, 2))
+    assert steps(source.poll()) == [(1, 0)]
+
+
+def test_the_next_reader_goes_on_where_the_last_one_was(path, clock):
+    write(path, *losses(1, 4, **{"train/reward": 1.0}))
+    first = followed(path, clock)
+    first.poll()
+    write(path, *losses(4, 6, **{"train/reward": 1.0}))
+    second = followed(path, clock, first.positions())
+    assert not second.behind, "what came while nobody looked is news"
+    records = second.poll()
+    assert steps(records) == [(4, 0), (5, 0)]
+    assert records[0].values["reward"] == 1.0
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_a_log_begun_anew_is_the_next_attempt_whether_or_not_somebody_looked(path, clock, looked):
+    write(path, *losses(1, 9))
+    source = followed(path, clock)
+    source.poll()
+    path.unlink()
+    write(path, *losses(1, 3))
+    if not looked:
+        source = followed(path, clock, source.positions())
+    records = source.poll() + source.poll()
+    assert steps(records) == [(1, 1), (2, 1)]
+    assert steps(source.poll()) == []
+
+
+def test_silence_of_a_log_that_may_be_over_is_not_judged(path, clock):
+    write(path, *losses(1, 50))
+    source = followed(path, clock)
+    source.poll()
+    assert "ranks_running" not in tick(source, clock, 1e6).values
+
+
+def test_silence_is_judged_by_the_pace_of_the_log(path, clock):
+    """Rows that are a second apart by their own clocks may come in one piece every two minutes."""
+    own = [{**row, "time": 1.7e9 + row["step"]} for row in losses(1, 60, max_steps=500)]
+    write(path, *own)
+    source, stalled = followed(path, clock), RunStalled()
+    for record in source.poll():
+        stalled.update(record)
+    assert stalled.update(tick(source, clock, 4 * FLUSH_SECONDS)) == Calm()
+    late = stalled.update(tick(source, clock, 2 * FLUSH_SECONDS))
+    assert isinstance(late, Finding)
+    assert late.severity is Severity.WARNING
+
+
+def test_a_log_that_reached_its_last_step_is_over(path, clock):
+    write(path, *losses(1, 50, max_steps=50))
+    source = followed(path, clock)
+    source.poll()
+    assert not source.ended
+    write(path, *losses(50, 51, max_steps=50))
+    endings = [r for r in source.poll() if r.event is Event.STOP]
+    assert [(r.step, r.facts["outcome"]) for r in endings] == [(50, "finished")]
+    assert source.ended
+    assert tick(source, clock).facts["state"] == "finished"
+
+
+def test_a_backlog_is_read_in_pieces(path, clock, monkeypatch):
+    monkeypatch.setattr("sentinel.readers.follow.AT_ONCE", 10)
+    write(path, *losses(1, 31))
+    source = followed(path, clock)
+    pieces = []
+    while source.behind:
+        pieces.append(steps(source.poll()))
+    assert max(map(len, pieces)) <= 10
+    assert [step for piece in pieces for step, _ in piece] == list(range(1, 31))
+
+
+def test_a_growing_checkpoint_folder_is_followed(tmp_path, clock):
+    folder = tmp_path / "out"
+
+    def save(step, **more):
+        (folder / f"checkpoint-{step}").mkdir(parents=True)
+        history = [{"step": s, "loss": 2.5} for s in range(1, step + 1)]
+        state = {"log_history": history, "max_steps": 40, **more}
+        (folder / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps(state))
+
+    save(5)
+    source = followed(folder, clock)
+    assert steps(source.poll())[-1] == (5, 0)
+    save(10)
+    (folder / "checkpoint-5" / "trainer_state.json").unlink()
+    (folder / "checkpoint-5").rmdir()
+    records = source.poll()
+    assert steps(records) == [(step, 0) for step in range(6, 11)]
+    assert [r.step for r in records if r.event is Event.SAVE] == [10]
+    again = followed(folder, clock, source.positions())
+    assert steps(again.poll()) == []
+    save(15)
+    assert steps(again.poll()) == [(step, 0) for step in range(11, 16)]
+
+
+def queued():
+    with closing(connect(run_dir("mine") / "sentinel.db")) as database:
+        rows = database.execute("select * from outbox").fetchall()
+    return [row for row in rows if "nan_or_inf" in str(row)]
+
+
+def agent(path):
+    sinks = {"webhook": {"url": "http://127.0.0.1:9/nobody"}}
+    settings = {"linger_seconds": 0.0, "port": 0, "sinks": sinks, "machine_seconds": 0}
+    return follower(path, "mine", load(settings))
+
+
+def test_what_was_over_before_pages_nobody_and_what_is_amiss_pages_once(path, capsys):
+    healed = [*losses(1, 20), *losses(20, 30, "NaN"), *losses(30, 300)]
+    write(path, *healed, *losses(300, 330, "NaN"))
+    first = agent(path)
+    first.turn()
+    first.turn()
+    assert len(queued()) == 1
+    assert capsys.readouterr().out.count("nan_or_inf opened") == 2
+    write(path, *losses(330, 340, "NaN"))
+    first.turn()
+    first.stopping.set()
+    first.serve()
+    second = agent(path)
+    second.turn()
+    write(path, *losses(340, 400))
+    second.turn()
+    assert second.judge.history.last("mine")
+    second.stopping.set()
+    second.serve()
+    assert len(queued()) == 2, "the page, and that it is over"
+
+
+def test_a_case_is_printed_once_and_again_when_its_cause_gets_a_name(path, capsys, monkeypatch):
+    class Rot:
+        title, severity, explains = "rot", None, frozenset({"nan_or_inf", "step_regression"})
+
+        def clues(self, scene):
+            if "nan_or_inf" in scene.signs:
+                yield from seen(scene.first("step_regression"), 0.7)
+
+        def remedy(self, _):
+            return "Clean\x1b[2J up."
+
+    monkeypatch.setattr("sentinel.agent.processor.build_causes", lambda: {"rot": Rot()})
+    write(path, *losses(1, 20), *losses(20, 30, "NaN"))
+    watch = agent(path)
+    watch.turn()
+    first = capsys.readouterr().out
+    write(path, *losses(15, 18, "NaN"))
+    watch.turn()
+    second = capsys.readouterr().out
+    watch.stopping.set()
+    watch.serve()
+
+    assert ("nan_or_inf opened" in first, "behind it" in first) == (True, False)
+    assert "behind it: rot (probably, 70 %)" in second
+    assert "since step 15: " in second
+    assert "what to do: Clean[2J up." in second
+
+
+def test_which_of_several_runs_is_followed_is_said_once(tmp_path, capsys):
+    path = tmp_path / "project.db"
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("create table metrics(id, run_name, timestamp, step, metrics)")
+        rows = [(n, f"run{n % 2}", "2026-01-01T00:00:00", n, '{"loss": 2.5}') for n in range(9)]
+        other.executemany("insert into metrics values(?, ?, ?, ?, ?)", rows)
+    watch = agent(path)
+    watch.turn()
+    watch.turn()
+    told = capsys.readouterr().err
+    assert told.count("it holds 2 runs (run0, run1), of which run0") == 1
+    watch.stopping.set()
+    watch.serve()
+
+
+def test_settings_that_a_log_states_are_those_of_the_run(path):
+    (path.parent / "args.json").write_text('{"learning_rate": 0.5, "beta": 0.1, "optim": "sgd"}')
+    write(path, *losses(1, 9))
+    watch = agent(path)
+    watch.turn()
+    watch.stopping.set()
+    watch.serve()
+    with closing(connect(run_dir("mine") / "sentinel.db")) as database:
+        told = dict(database.execute("select key, value from facts"))
+    assert (told["learning_rate"], told["beta"], told["optim"]) == (0.5, 0.1, "sgd")
+
+
+def test_a_finished_log_ends_the_watch(path):
+    write(path, *losses(1, 50))
+    watch = agent(path)
+    watch.turn()
+    write(path, *losses(50, 51), {"step": 50, "train_runtime": 12.5, "train_loss": 2.0})
+    watch.serve()
+    outcome = json.loads((run_dir("mine") / "outcome.json").read_text())
+    assert outcome["outcome"] == "finished"
+    assert queued() == []
+
+
+@pytest.mark.parametrize("content", [b"hello\n", b"\x1f\x8b\x08\x00"])
+def test_what_is_no_log_is_one_line_and_exit_2(tmp_path, content):
+    path = tmp_path / "some.txt"
+    path.write_bytes(content)
+    result = CliRunner().invoke(app, ["watch", str(path)])
+    assert result.exit_code == 2
+    assert str(path) in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_run_is_named_for_its_log_and_always_the_same(tmp_path):
+    path = tmp_path / "a b" / "log.jsonl"
+    assert name_of(path) == name_of(path) != name_of(tmp_path / "log.jsonl")
+    assert name_of(path).startswith("a-b-log-")

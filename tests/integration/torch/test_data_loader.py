@@ -1,0 +1,63 @@
+"""Data loader: the time a step waits for its batches, with workers and without."""
+
+import threading
+
+import pytest
+import torch
+from support.training_loops import batch, column, loss_of, model, steps, watched
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_wait_for_batches_is_told_and_is_a_part_of_the_step(told, workers):
+    """With a loader that is slow, the wait is about what it takes; and never more than the step."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    loader = torch.utils.data.DataLoader(Slow(), batch_size=2, num_workers=workers)
+    with watched:
+        for x in loader:
+            optimizer.zero_grad()
+            loss_of(net, x).backward()
+            optimizer.step()
+
+    waits = column(told, "data_wait")
+    assert len(waits) == 3
+    if not workers:
+        assert min(waits) >= 2 * Slow.SECONDS
+    for record in steps(told):
+        if "step_time" in record.values:
+            assert 0 < record.values["data_wait"] <= record.values["step_time"]
+
+
+def test_batches_that_another_thread_fetches_keep_nobody_waiting(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched:
+        loss_of(net, batch(0)).backward()
+        optimizer.step()
+        thread = threading.Thread(target=lambda: list(torch.utils.data.DataLoader(Slow())))
+        thread.start()
+        thread.join()
+        loss_of(net, batch(1)).backward()
+        optimizer.step()
+
+    assert column(told, "data_wait") == []
+
+
+class Slow(torch.utils.data.Dataset):
+    SECONDS = 0.01
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, at):
+        threading.Event().wait(self.SECONDS)
+        return batch(at)[0]
+
+
+def test_the_tap_is_taken_out_again():
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    before = vars(_BaseDataLoaderIter)["__next__"]
+    with watched:
+        assert vars(_BaseDataLoaderIter)["__next__"] is not before
+    assert vars(_BaseDataLoaderIter)["__next__"] is before

@@ -1,0 +1,71 @@
+"""DDP: two real processes, and each tells what it saw itself."""
+
+import json
+import subprocess
+import sys
+
+from sentinel.model.record import Event
+
+SCRIPT = r"""
+import json, sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.utils import clip_grad_norm_
+import sentinel
+
+kept = []
+
+@sentinel.monitor(run="ddp", agent=False, max_steps=6)
+def train():
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    truth = []
+    torch.manual_seed(rank)
+    for step in range(100, 106):
+        optimizer.zero_grad()
+        loss = net(torch.randn(8, 4)).pow(2).mean()
+        loss.backward()
+        truth.append(loss.item())
+        clip_grad_norm_(net.parameters(), 0.1)
+        optimizer.step()
+        sentinel.log({"kl": rank + step / 1000}, step=step, weight=8)
+    sys.stdout.write(json.dumps([rank, truth]) + "\n")
+    sys.stdout.flush()
+    dist.barrier()
+    # Gloo's threads may still be at work; torn down under them, PyTorch can wait for ever.
+    kept.append(net)
+    time.sleep(0.2)
+
+train()
+"""
+
+
+def test_each_rank_tells_its_own_loss_and_all_the_same_norm(script, told, headers):
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--standalone",
+    ]
+    done = subprocess.run(
+        [*launch, script(SCRIPT)[1]], timeout=300, check=True, capture_output=True, text=True
+    )
+    truth = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+    records = {rank: [r for r in said if r.event is Event.STEP] for rank, said in told().items()}
+
+    assert sorted(records) == [0, 1]
+    assert len({r.run for said in records.values() for r in said}) == 1
+    for rank, said in records.items():
+        assert [r.values["loss"] for r in said] == truth[rank]
+        assert [(r.step, r.beat) for r in said] == [(100 + n, 1 + n) for n in range(6)]
+        assert [r.values["kl"] for r in said] == [rank + (100 + n) / 1000 for n in range(6)]
+        assert headers()[rank].errors == 0
+        assert headers()[rank].outcome == "finished"
+    assert truth[0] != truth[1]
+    norms = [[r.values["grad_norm"] for r in said] for said in records.values()]
+    assert norms[0] == norms[1]

@@ -1,0 +1,146 @@
+"""Optimizers of every habit: each step of training is counted once."""
+
+import pytest
+import torch
+from support.training_loops import batch, column, loss_of, model, norm, steps, watched
+from torch.nn.utils import clip_grad_norm_
+
+import sentinel
+
+
+def test_the_largest_of_two_optimizers_closes_the_step(told):
+    """Actor and critic step in turn; only the actor's steps are counted, with the actor's loss."""
+    actor, critic = model(), torch.nn.Linear(4, 1)
+    for_actor = torch.optim.SGD(actor.parameters(), lr=0.01)
+    for_critic = torch.optim.SGD(critic.parameters(), lr=0.5)
+    losses, norms = [], []
+    with watched:
+        for step in range(4):
+            critic.zero_grad()
+            loss_of(critic, batch(step)).backward()
+            clip_grad_norm_(critic.parameters(), 0.1)
+            for_critic.step()
+            actor.zero_grad()
+            loss = loss_of(actor, batch(step))
+            loss.backward()
+            losses.append(loss.item())
+            norms.append(norm(actor.parameters()))
+            clip_grad_norm_(actor.parameters(), 0.1)
+            for_actor.step()
+            sentinel.log({"kl": float(step)}, step=step)
+
+    records = steps(told)
+    assert [record.values["optimizer_steps"] for record in records if "kl" in record.values] == [
+        1,
+        2,
+        3,
+        4,
+    ]
+    assert column(told, "loss")[1:] == losses[1:]
+    assert column(told, "grad_norm")[1:] == pytest.approx(norms[1:], rel=1e-5)
+    assert set(column(told, "learning_rate")[1:]) == {0.01}
+
+
+def test_a_new_optimizer_for_the_same_model_goes_on_counting(told):
+    net = model()
+    old = []
+    with watched:
+        for _ in range(3):
+            old.append(torch.optim.SGD(net.parameters(), lr=0.01))
+            loss_of(net, batch(0)).backward()
+            old[-1].step()
+
+    assert column(told, "optimizer_steps") == [1, 2, 3]
+
+
+def test_an_optimizer_that_is_used_no_more_is_given_up(told):
+    """Another model of the same size is trained next, while the first is still around."""
+    kept = []
+    with watched:
+        for _ in range(2):
+            net = model()
+            kept.append((net, torch.optim.SGD(net.parameters(), lr=0.01)))
+            for step in range(40):
+                loss_of(net, batch(step)).backward()
+                kept[-1][1].step()
+
+    assert column(told, "optimizer_steps")[-1] > 60
+
+
+def test_a_closure_is_asked_again_and_again_and_its_last_loss_stands(told):
+    net = model()
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
+    losses = []
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of(net, batch(0))
+        loss.backward()
+        losses.append(loss.item())
+        return loss
+
+    with watched:
+        optimizer.step(closure)
+        ran = len(losses)
+        optimizer.step(closure)
+
+    assert ran > 1
+    assert column(told, "loss") == [losses[ran - 1], losses[-1]]
+    assert len(column(told, "grad_norm")) == 2
+
+
+def test_a_wrapped_optimizer_steps_once(told):
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, inner):
+            self.inner = inner
+            super().__init__(inner.param_groups, {})
+
+        def step(self, closure=None):
+            return self.inner.step(closure)
+
+    net = model()
+    optimizer = Wrapper(torch.optim.SGD(net.parameters(), lr=0.01))
+    with watched:
+        for step in range(3):
+            loss_of(net, batch(step)).backward()
+            optimizer.step()
+
+    assert column(told, "optimizer_steps") == [1, 2, 3]
+
+
+def test_a_step_that_raised_does_not_stop_the_counting(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+
+    def closure():
+        raise RuntimeError
+
+    with watched:
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                optimizer.step(closure)
+            loss_of(net, batch(0)).backward()
+            optimizer.step()
+
+    assert column(told, "optimizer_steps") == [1, 2]
+
+
+def test_optimizers_that_step_inside_the_backward_pass_are_counted_once(told):
+    net = model()
+    optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in net.parameters()}
+
+    def step_at_once(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in net.parameters():
+        parameter.register_post_accumulate_grad_hook(step_at_once)
+    losses = []
+    with watched:
+        for step in range(3):
+            loss = loss_of(net, batch(step))
+            loss.backward()
+            losses.append(loss.item())
+
+    assert column(told, "optimizer_steps") == [1, 2, 3]
+    assert column(told, "loss") == losses

@@ -1,0 +1,293 @@
+"""Pitfalls of real PyTorch: habits of training loops that mislead whoever only counts and reads."""
+
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.training_loops import batch, column, loss_of, model, norm, steps, watched
+from torch.nn.utils import clip_grad_norm_
+
+import sentinel
+
+
+def scaled_steps(optimizer, net, values):
+    """A step for each value that its loss is multiplied by, under a scaler of 8."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=10**6)
+    losses = []
+    for step, value in enumerate(values):
+        optimizer.zero_grad()
+        loss = loss_of(net, batch(step)) * value
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    return losses
+
+
+def test_a_skipped_step_is_told_with_the_scale_and_its_loss_is_left_behind(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched:
+        losses = scaled_steps(optimizer, net, [1.0, float("inf"), 1.0])
+
+    assert column(told, "optimizer_steps") == [1, 2]
+    assert column(told, "loss") == [losses[0], losses[2]]
+    assert column(told, "loss_scale") == [8.0, 4.0]
+    assert column(told, "skipped_steps") == [0.0, 1.0, 1.0]
+
+
+def test_a_fused_optimizer_that_skips_by_itself_is_counted_as_such(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, fused=True)
+    with watched:
+        losses = scaled_steps(optimizer, net, [1.0, float("inf"), 1.0])
+
+    assert column(told, "loss")[::2] == losses[::2]
+    assert column(told, "loss_scale") == [8.0, 8.0, 4.0]
+    assert column(told, "skipped_steps") == [0.0, 0.0, 1.0]
+
+
+def test_a_scaler_that_is_off_tells_nothing_of_a_scale(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    with watched:
+        loss = loss_of(net, batch(0))
+        (scaler.scale(loss) / 4).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    assert column(told, "loss") == [loss.item() / 4]
+    assert (column(told, "loss_scale"), column(told, "skipped_steps")) == ([], [])
+
+
+def test_the_scaler_of_fsdp_tells_the_loss_unscaled_too(told):
+    import torch.distributed as dist
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        with watched:
+            scaler = ShardedGradScaler("cpu", init_scale=8.0, process_group=dist.group.WORLD)
+            loss = loss_of(net, batch(0))
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    finally:
+        dist.destroy_process_group()
+
+    assert column(told, "loss") == [loss.item()]
+    assert column(told, "loss_scale") == [8.0]
+
+
+def test_unscaled_and_clipped_under_a_scaler_the_norm_is_the_true_one(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    with watched:
+        scaler.scale(loss_of(net, batch(0))).backward()
+        scaler.unscale_(optimizer)
+        truth = norm(net.parameters())
+        clip_grad_norm_(net.parameters(), 0.01)
+        scaler.step(optimizer)
+        scaler.update()
+
+    assert column(told, "grad_norm") == pytest.approx([truth], rel=1e-5)
+
+
+@pytest.mark.parametrize("change", ["mul", "copy"])
+def test_a_loss_changed_in_place_after_its_backward_pass_is_told_as_it_was(told, change):
+    """As `all_reduce(loss)` does, for a mean over ranks."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched:
+        loss = loss_of(net, batch(0))
+        truth = loss.item()
+        loss.backward()
+        with torch.no_grad():
+            if change == "mul":
+                loss.mul_(100)
+            else:
+                loss.copy_(torch.tensor(-1.0))
+        optimizer.step()
+
+    assert column(told, "loss") == [truth]
+
+
+def test_a_penalty_on_the_gradient_is_one_backward_pass(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched:
+        x = batch(0).requires_grad_()
+        (grad,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
+        loss = loss_of(net, x) + grad.pow(2).mean()
+        loss.backward()
+        truth = loss.item()
+        optimizer.step()
+
+    assert column(told, "loss") == [truth]
+
+
+def test_clipping_that_raises_on_a_bad_norm_raises_as_ever(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched:
+        (loss_of(net, batch(0)) * float("nan")).backward()
+        with pytest.raises(RuntimeError, match="non-finite"):
+            clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=True)
+        optimizer.zero_grad()
+        loss_of(net, batch(1)).backward()
+        truth = norm(net.parameters())
+        clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=True)
+        optimizer.step()
+
+    assert column(told, "grad_norm") == pytest.approx([truth], rel=1e-5)
+
+
+def test_a_stage_of_a_pipeline_has_steps_and_a_norm_but_no_loss(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    norms = []
+    with watched:
+        for step in range(3):
+            optimizer.zero_grad()
+            out = net(batch(step))
+            torch.autograd.backward([out], [torch.ones_like(out)])
+            norms.append(norm(net.parameters()))
+            clip_grad_norm_(net.parameters(), 0.1)
+            optimizer.step()
+
+    assert column(told, "loss") == []
+    assert column(told, "grad_norm") == pytest.approx(norms, rel=1e-5)
+    assert column(told, "optimizer_steps") == [1, 2, 3]
+
+
+def test_a_step_that_is_recorded_into_a_graph_is_left_alone(told, monkeypatch):
+    """Whatever we computed there, every replay would compute again."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched:
+        with monkeypatch.context() as patch:
+            patch.setattr("sentinel.client.capture.loop.capturing", lambda: True)
+            loss_of(net, batch(0)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        loss = loss_of(net, batch(1))
+        loss.backward()
+        optimizer.step()
+
+    assert column(told, "loss") == [loss.item()]
+    assert column(told, "optimizer_steps") == [1]
+
+
+def test_a_root_that_is_no_scalar_is_refused_by_pytorch_as_ever(told):
+    net = model()
+    with watched, pytest.raises(RuntimeError, match="scalar"):
+        net(batch(0)).backward()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_backward_pass_inside_a_graph_is_left_to_the_graph(told):
+    """With `trace_autograd_ops` the compiler inlines it: nothing breaks, and the steps are told."""
+    import torch._dynamo
+
+    if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+        pytest.skip("this PyTorch cannot trace backward passes")
+    torch._dynamo.reset()
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def gradients(x):
+        loss = loss_of(net, x)
+        loss.backward()
+        return loss.detach()
+
+    with watched, torch._dynamo.config.patch(trace_autograd_ops=True):
+        for step in range(3):
+            optimizer.zero_grad()
+            gradients(batch(step))
+            optimizer.step()
+
+    assert column(told, "optimizer_steps") == [1, 2, 3]
+
+
+def test_a_resumed_run_is_another_attempt_that_goes_on_where_the_trainer_does(told, monkeypatch):
+    monkeypatch.setenv("SENTINEL_RUN_ID", "resumed")
+    for first in (1, 4):
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        with sentinel.monitor(agent=False):
+            for step in range(first, first + 3):
+                optimizer.zero_grad()
+                loss_of(net, batch(step)).backward()
+                optimizer.step()
+                sentinel.log({"kl": 0.1}, step=step)
+
+    resumed = [r for r in steps(told) if "kl" in r.values]
+    assert [(r.attempt, r.step, r.beat) for r in resumed] == [
+        (0, 1, 1),
+        (0, 2, 2),
+        (0, 3, 3),
+        (1, 4, 1),
+        (1, 5, 2),
+        (1, 6, 3),
+    ]
+
+
+def test_decorated_inside_decorated_is_one_run_with_each_step_once(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+
+    @watched
+    def epoch():
+        for step in range(2):
+            optimizer.zero_grad()
+            loss_of(net, batch(step)).backward()
+            optimizer.step()
+
+    @watched
+    def train():
+        epoch()
+        epoch()
+
+    train()
+
+    assert column(told, "optimizer_steps") == [1, 2, 3, 4]
+    assert len(column(told, "loss")) == 4
+
+
+def test_a_backward_pass_in_another_thread_is_of_the_same_step(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    truth = []
+    with watched:
+
+        def half():
+            loss = loss_of(net, batch(0)) / 2
+            truth.append(loss.item())
+            loss.backward()
+
+        half()
+        thread = threading.Thread(target=half)
+        thread.start()
+        thread.join()
+        optimizer.step()
+
+    assert column(told, "loss") == pytest.approx([sum(truth)])
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_a_graph_is_known_to_be_recorded_from_an_initialised_device(monkeypatch, recording):
+    from sentinel.client.capture.device_copy import capturing
+
+    device = SimpleNamespace(
+        is_initialized=lambda: True, is_current_stream_capturing=lambda: recording
+    )
+    monkeypatch.setitem(sys.modules, "torch.cuda", device)
+
+    assert capturing() is recording

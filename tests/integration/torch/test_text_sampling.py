@@ -1,0 +1,272 @@
+"""Texts: what of a batch reaches the ring, whatever the batch is made of."""
+
+from collections import deque
+from math import isnan, nan
+
+import numpy as np
+import pytest
+import torch
+from support.recorders import Evil, EvilFloat, Told
+
+import sentinel
+from sentinel.client.capture.text_sampling import AT_ONCE, Batch
+from sentinel.client.guard import Guard
+from sentinel.client.recorder import Recorder
+from sentinel.model.record import Event
+from sentinel.stats.text_truncation import HEAD, PROMPT, TAIL
+from sentinel.transport.identity import Identity
+from sentinel.transport.record_codec import Unpacker
+from sentinel.transport.ring import Cursor, RingReader, RingWriter
+
+
+class Str(str):
+    __slots__ = ()
+    __len__ = __getitem__ = __str__ = Evil._raise
+    __hash__ = str.__hash__
+
+
+class List(list):
+    __len__ = __getitem__ = __iter__ = Evil._raise
+
+
+@pytest.fixture
+def hook(tmp_path):
+    return Told(tmp_path / "0-0.ring")
+
+
+def batch(size, **given):
+    texts = {
+        "prompts": [f"p{n}" for n in range(size)],
+        "completions": [f"c{n}" for n in range(size)],
+    }
+    return Batch(**texts | given)
+
+
+def completions(hook):
+    return [record.facts["completion"] for record in hook.records()]
+
+
+def test_texts_come_out_of_the_ring_as_they_went_in(hook):
+    hook.recorder.sample(
+        Batch(["q1", "q2"], ["a1", "a2"], {"right": [1.0, 0.0], "short": [0.5, 2]}, [True, False]),
+        step=70,
+    )
+
+    first, second = hook.records()
+    assert (first.event, first.step, first.rank) == (Event.SAMPLE, 70, 0)
+    assert first.facts == {"prompt": "q1", "completion": "a1"}
+    assert second.values == {
+        "index": 1.0,
+        "prompt_length": 2.0,
+        "length": 2.0,
+        "finished": 0.0,
+        "reward/right": 0.0,
+        "reward/short": 2.0,
+    }
+    assert hook.drops() == {}
+
+
+def test_a_text_belongs_to_the_step_of_the_moment_where_none_is_given(hook):
+    hook.stepped(loss=1.0)
+    hook.recorder.log({"kl": 0.1}, step=41)
+    hook.recorder.sample(batch(1))
+
+    (sample,) = (record for record in hook.records() if record.event is Event.SAMPLE)
+    assert (sample.step, sample.beat) == (41, 1)
+
+
+def test_of_many_texts_few_are_sent_the_best_and_the_worst_among_them(hook):
+    rewards = [0.0] * 300
+    rewards[123], rewards[45] = 9.0, -9.0
+    hook.recorder.sample(batch(300, rewards=rewards))
+
+    sent = completions(hook)
+    assert {"c0", "c299", "c123", "c45"} <= set(sent)
+    assert len(sent) <= AT_ONCE
+
+
+@pytest.mark.parametrize(
+    "row", [tuple, deque, np.array, torch.tensor, lambda r: np.array(r, dtype=np.float32)]
+)
+def test_rewards_may_be_any_plain_row(hook, row):
+    hook.recorder.sample(batch(2, rewards=row([0.5, -1.0])))
+
+    assert [record.values["reward"] for record in hook.records()] == [0.5, -1.0]
+    assert hook.drops() == {}
+
+
+def test_single_rewards_may_be_scalars_of_numpy_and_torch(hook):
+    rewards = [np.float32(0.5), torch.tensor(2.0), None, nan]
+    hook.recorder.sample(batch(4, rewards=rewards))
+
+    told = [record.values.get("reward") for record in hook.records()]
+    assert told[:3] == [0.5, 2.0, None]
+    assert isnan(told[3])
+    assert hook.drops() == {}
+
+
+NO_ROWS = {
+    "nothing": None,
+    "a number": 7,
+    "a text": "ab",
+    "bytes": b"ab",
+    "an evil object": Evil(),
+    "a class": Evil,
+    "a list of one's own": List(["x"]),
+    "a mapping": {"a": 1},
+    "a table": np.array([["x"]]),
+    "an iterator": iter("ab"),
+}
+NO_TEXTS = {
+    "an evil object": Evil(),
+    "a text of one's own": Str("x"),
+    "a number": 7,
+    "nothing": None,
+    "bytes": b"x",
+    "texts": ["x"],
+    "a number of one's own": EvilFloat(1.0),
+}
+NO_NUMBERS = {
+    "an evil object": Evil(),
+    "a number of one's own": EvilFloat(1.0),
+    "a text": "1",
+    "numbers": [1.0],
+    "a row": torch.zeros(2),
+}
+
+
+@pytest.mark.parametrize("given", NO_ROWS)
+def test_what_is_no_row_of_texts_is_counted_and_not_looked_at(hook, given):
+    hook.recorder.sample(Batch(["p"], NO_ROWS[given]))
+
+    assert hook.records() == []
+    assert hook.drops() in ({"type": 1, "shape": 1}, {"shape": 1})
+
+
+@pytest.mark.parametrize("odd", NO_TEXTS)
+def test_one_odd_text_costs_only_itself(hook, odd):
+    odd = NO_TEXTS[odd]
+    hook.recorder.sample(Batch(["p", "p", odd], ["a", odd, "c"]))
+
+    assert [(r.facts["prompt"], r.facts["completion"]) for r in hook.records()] == [
+        ("p", "a"),
+        ("", "c"),
+    ]
+    assert hook.drops() == {"type": 2}
+
+
+@pytest.mark.parametrize("odd", NO_NUMBERS)
+def test_one_odd_reward_costs_only_itself(hook, odd):
+    hook.recorder.sample(batch(2, rewards={"good": [1.0, 2.0], "odd": [NO_NUMBERS[odd], 3.0]}))
+
+    first, second = (record.values for record in hook.records())
+    assert "reward/odd" not in first
+    assert (first["reward/good"], second["reward/odd"]) == (1.0, 3.0)
+    assert hook.drops() == {"type": 1}
+
+
+def test_names_of_rewards_are_as_good_as_names_of_values(hook):
+    rewards = {7: [1.0], "": [1.0], "x" * 300: [1.0], "good": [1.0], "no row": Evil()}
+    hook.recorder.sample(batch(1, rewards=rewards))
+
+    assert "reward/good" in hook.records()[0].values
+    assert hook.drops() == {"key": 3, "type": 1}
+
+
+def test_more_rewards_than_anybody_has_are_counted(hook):
+    hook.recorder.sample(batch(1, rewards={f"r{n}": [1.0] for n in range(40)}))
+
+    assert sum(name.startswith("reward/") for name in hook.records()[0].values) == 32
+    assert hook.drops() == {"too_many_names": 8}
+
+
+def test_rows_of_different_length_are_told(hook):
+    hook.recorder.sample(Batch(["p"], ["a", "b"], [1.0, 2.0, 3.0]))
+
+    assert completions(hook) == ["a", "b"]
+    assert [record.facts["prompt"] for record in hook.records()] == ["p", ""]
+    assert hook.drops() == {"shape": 2}
+
+
+def test_a_conversation_is_its_words(hook):
+    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+    hook.recorder.sample(Batch([asked], [[{"role": "assistant", "content": "So."}]]))
+
+    assert hook.records()[0].facts == {"prompt": "Be brief.\nWhy?", "completion": "So."}
+
+
+def test_ten_megabytes_are_cut_and_their_length_is_told(hook):
+    said = "x" * HEAD + "\x1b" * 10_000_000 + "y" * TAIL
+    hook.recorder.sample(Batch(["p" * 10_000_000], [said]))
+
+    (record,) = hook.records()
+    assert record.values["length"] == len(said)
+    assert record.values["prompt_length"] == 10_000_000
+    assert record.facts["completion"].startswith("x" * HEAD + " […10,000,000 characters")
+    assert record.facts["completion"].endswith("y" * TAIL)
+    assert len(record.facts["prompt"]) < PROMPT + 50
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "\ud83d",
+        "\udc00\ud800",
+        "nul \x00 nul",
+        "\x1b]0;title\x07\x1b[2J",
+        "\u202e\u2066",
+        "\U0010ffff",
+    ],
+)
+def test_no_character_is_too_odd_for_the_ring(hook, said):
+    hook.recorder.sample(Batch([said], [said]))
+
+    assert hook.records()[0].facts == {"prompt": said, "completion": said}
+
+
+@pytest.mark.parametrize("letter", ["x", "\x01", "好", "\U0001f600"])
+@pytest.mark.parametrize("most", [1, 8, 64])
+def test_a_small_ring_takes_less_of_each_text_and_loses_nothing(tmp_path, letter, most):
+    ring = RingWriter(tmp_path / "0-0.ring", Identity("run"), 64 << 10)
+    recorder = Recorder(ring, Guard(ring.fail), lambda: None)
+    recorder.sample(Batch([letter * 9000] * 64, [letter * 9000] * 64), 1, most)
+
+    batch = RingReader(tmp_path / "0-0.ring").read(Cursor())
+    unpacker = Unpacker("run", 0, 0)
+    assert (len(batch.payloads), batch.lost, batch.corrupt) == (most, 0, 0)
+    assert all(unpacker.unpack(payload).values["length"] == 9000 for payload in batch.payloads)
+
+
+def test_the_verb_sends_as_many_as_were_asked_for(told):
+    texts = [f"t{n}" for n in range(100)]
+    with sentinel.monitor(run="asked", agent=False, strict=True, samples=3):
+        sentinel.log_samples(texts, texts, step=7)
+    with sentinel.monitor(run="usual", agent=False, strict=True):
+        sentinel.log_samples(texts, texts, rewards=[1.0] * 100, finished=[True] * 100)
+
+    samples = [record for record in told()[0] if record.event is Event.SAMPLE]
+    assert [r.facts["completion"] for r in samples if r.run.startswith("asked")] == [
+        "t0",
+        "t49",
+        "t99",
+    ]
+    assert len([r for r in samples if r.run.startswith("usual")]) == AT_ONCE
+
+
+def test_nothing_is_sent_by_itself(told):
+    """Off unless asked."""
+    with sentinel.monitor(run="quiet", agent=False, strict=True):
+        sentinel.log({"loss": 1.0}, step=1)
+
+    assert Event.SAMPLE not in [record.event for record in told()[0]]
+
+
+def test_outside_a_run_the_verb_is_silent(told):
+    sentinel.log_samples(["p"], ["c"])
+    assert told() == {}
+
+
+@pytest.mark.parametrize("wrong", [-1, 65, 1.0, "8", True, None])
+def test_a_wrong_number_of_samples_is_refused_where_it_is_written(wrong):
+    with pytest.raises(sentinel.SettingsError, match="samples"):
+        sentinel.monitor(samples=wrong)

@@ -1,0 +1,213 @@
+"""Plain PyTorch: what is captured is what was computed."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from support.training_loops import batch, column, loss_of, model, norm, steps, watched
+from torch.nn.utils import clip_grad_norm_
+
+from sentinel.client.capture import grad_norm
+from sentinel.client.capture.grad_norm import OFTEN, GradNorm
+
+
+def test_a_plain_loop_tells_its_loss_norm_rate_and_steps(told):
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    losses, norms = [], []
+
+    @watched
+    def train():
+        for step in range(5):
+            optimizer.zero_grad()
+            loss = loss_of(net, batch(step))
+            loss.backward()
+            losses.append(loss.item())
+            norms.append(norm(net.parameters()))
+            clip_grad_norm_(net.parameters(), 0.1)
+            optimizer.step()
+            schedule.step()
+
+    train()
+
+    assert column(told, "loss") == losses
+    assert column(told, "grad_norm") == pytest.approx(norms, rel=1e-5)
+    assert column(told, "learning_rate") == pytest.approx([0.01 * 0.5**n for n in range(5)])
+    assert column(told, "optimizer_steps") == [1, 2, 3, 4, 5]
+    assert [record.step for record in steps(told)] == [1, 2, 3, 4, 5]
+    assert [record.beat for record in steps(told)] == [1, 2, 3, 4, 5]
+    assert len(column(told, "step_time")) == 4
+    assert all(0 < seconds < 60 for seconds in column(told, "step_time"))
+
+
+def test_accumulated_backward_passes_are_one_step(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched:
+        totals = []
+        for step in range(3):
+            parts = [loss_of(net, batch(10 * step + part)) / 4 for part in range(4)]
+            for part in parts:
+                part.backward()
+            totals.append(sum(part.item() for part in parts))
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert column(told, "loss") == pytest.approx(totals, rel=1e-12)
+
+
+def test_without_clipping_the_norm_is_measured_often_enough(told, monkeypatch):
+    monkeypatch.setattr(grad_norm, "CHEAP", float("inf"))  # however slow the machine
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    norms = {}
+    with watched:
+        for step in range(1, 41):
+            optimizer.zero_grad()
+            loss_of(net, batch(step)).backward()
+            norms[step] = norm(net.parameters())
+            optimizer.step()
+
+    found = {r.step: r.values["grad_norm"] for r in steps(told) if "grad_norm" in r.values}
+    assert {1, 2} <= found.keys()
+    assert max(after - before for before, after in pairwise([*found, 41])) <= OFTEN
+    assert found == pytest.approx({step: norms[step] for step in found}, rel=1e-5)
+
+
+def test_the_norm_stays_within_its_budget():
+    """1 % of a 100 ms step is 1 ms: a norm of 5 ms is due every fifth step."""
+    gauge = GradNorm()
+    gauge.costs.extend([0.5, 0.005, 0.005])
+
+    assert sum(gauge.due(0.1) for _ in range(100)) == 20
+
+
+def test_a_stride_that_changes_from_step_to_step_still_measures_often_enough():
+    """The stride follows two noisy times, so it may be another one at every step."""
+    gauge = GradNorm()
+    gauge.costs.extend([0.0005, 0.0005, 0.0005])
+    step_times = [0.05 / stride for stride in (7, 10, 9, 8, 10, 7, 9) * 20]
+
+    measured = [step for step, seconds in enumerate(step_times) if gauge.due(seconds)]
+
+    assert max(after - before for before, after in pairwise(measured)) <= OFTEN
+
+
+def test_only_euclidean_clipping_is_believed(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched:
+        loss_of(net, batch(0)).backward()
+        truth = norm(net.parameters())
+        clip_grad_norm_(net.parameters(), 1e9, norm_type=1.0)
+        clip_grad_norm_(net.parameters(), 1e9, float("inf"))
+        optimizer.step()
+
+    assert column(told, "grad_norm") == pytest.approx([truth], rel=1e-5)
+
+
+def test_groups_clipped_apart_are_brought_together(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched:
+        loss_of(net, batch(0)).backward()
+        truth = norm(net.parameters())
+        clip_grad_norm_(net[0].parameters(), 0.01)
+        clip_grad_norm_(net[2].parameters(), 0.01)
+        optimizer.step()
+
+    assert column(told, "grad_norm") == pytest.approx([truth], rel=1e-5)
+
+
+def test_a_scaled_loss_is_told_unscaled(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    losses, norms = [], []
+    with watched:
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = loss_of(net, batch(step))
+            scaler.scale(loss).backward()
+            losses.append(loss.item())
+            norms.append(norm(net.parameters()) / 1024.0)
+            scaler.step(optimizer)
+            scaler.update()
+
+    assert column(told, "loss") == losses
+    assert column(told, "grad_norm")[:2] == pytest.approx(norms[:2], rel=1e-5)
+
+
+def test_a_step_that_the_scaler_skips_is_not_a_step(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with watched:
+        for value in (1.0, float("inf"), 1.0):
+            optimizer.zero_grad()
+            scaler.scale(loss_of(net, batch(0)) * value).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    assert column(told, "optimizer_steps") == [1, 2]
+
+
+def test_a_scaled_loss_that_lost_its_origin_is_not_guessed(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with watched:
+        (scaler.scale(loss_of(net, batch(0))) / 4).backward()
+        scaler.step(optimizer)
+
+    assert column(told, "loss") == []
+    assert column(told, "optimizer_steps") == [1]
+
+
+def test_nan_is_told_before_any_filter(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched:
+        (loss_of(net, batch(0)) * float("nan")).backward()
+        optimizer.step()
+
+    assert [value != value for value in column(told, "loss")] == [True]  # noqa: PLR0124
+    assert [value != value for value in column(told, "grad_norm")] == [True]  # noqa: PLR0124
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpointed_model_has_one_backward_pass(told, reentrant):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched:
+        x = batch(0).requires_grad_()
+        out = torch.utils.checkpoint.checkpoint(net, x, use_reentrant=reentrant)
+        loss = out.pow(2).mean()
+        loss.backward()
+        optimizer.step()
+
+    assert column(told, "loss") == [loss.item()]
+
+
+def test_backward_by_way_of_autograd_is_seen(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched:
+        first, second = loss_of(net, batch(0)), loss_of(net, batch(1))
+        torch.autograd.backward([first, second])
+        optimizer.step()
+
+    assert column(told, "loss") == pytest.approx([first.item() + second.item()])
+
+
+def test_a_backward_pass_with_explicit_gradients_is_not_a_loss(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched:
+        out = net(batch(0))
+        out.backward(torch.ones_like(out))
+        optimizer.step()
+
+    assert column(told, "loss") == []
+    assert column(told, "optimizer_steps") == [1]

@@ -1,0 +1,146 @@
+"""Taps: training is bit for bit what it was, and nothing of ours is left behind."""
+
+from collections import Counter
+
+import pytest
+import torch
+from support.training_loops import batch, column, loss_of, model, watched
+from torch.nn.utils import clip_grad_norm_
+
+import sentinel
+from sentinel.client.session import current
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("whole", [True, False], ids=["whole step", "model"])
+def test_a_compiled_loop_is_captured_and_compiles_to_the_same_graphs(told, whole):
+    def run():
+        torch._dynamo.reset()
+        net = model()
+        optimizer = torch.optim.AdamW(net.parameters())
+        counter = torch._dynamo.testing.CompileCounter()
+        forward = net if whole else torch.compile(net, backend=counter)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss_of(forward, x).backward()
+            clip_grad_norm_(net.parameters(), 0.1)
+            optimizer.step()
+
+        step = torch.compile(step, backend=counter) if whole else step
+        for turn in range(3):
+            step(batch(turn))
+        return counter.frame_count, counter.op_count
+
+    import torch._dynamo.testing
+
+    plain = run()
+    with watched:
+        assert run() == plain
+
+    assert column(told, "optimizer_steps") == [1, 2, 3]
+    assert len(column(told, "loss")) == 3
+
+
+def train_ten(net):
+    """Ten steps; the losses, bit by bit."""
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    losses = []
+    for step in range(10):
+        optimizer.zero_grad()
+        loss = loss_of(net, batch(step))
+        loss.backward()
+        if step % 2:
+            clip_grad_norm_(net.parameters(), 0.5)
+        optimizer.step()
+        losses.append(loss.item().hex())
+        sentinel.log({"loss": loss, "kl": 0.1}, step=step)
+    return losses
+
+
+def test_training_is_bit_for_bit_what_it_was():
+    plain = train_ten(model())
+
+    assert watched(train_ten)(model()) == plain
+
+
+def test_every_tap_is_taken_out_again():
+    from torch.nn.utils import clip_grad
+    from torch.optim import optimizer as optim
+
+    def taps():
+        hooks = optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks
+        return (
+            torch.Tensor.backward,
+            torch.autograd.backward,
+            torch.amp.GradScaler.scale,
+            torch.amp.GradScaler.step,
+            clip_grad._get_total_norm,
+            *map(len, hooks),
+        )
+
+    before = taps()
+    with watched:
+        inside = taps()
+
+    assert all(one is not other for one, other in zip(before[:5], inside[:5], strict=True))
+    assert taps() == before
+
+
+def test_what_others_patched_over_us_is_left_to_them(monkeypatch):
+    original = torch.Tensor.backward
+    with watched:
+        ours = torch.Tensor.backward
+
+        def theirs(self, *args, **kwargs):
+            return ours(self, *args, **kwargs)
+
+        torch.Tensor.backward = theirs
+    try:
+        assert torch.Tensor.backward is theirs
+        weight = torch.ones(1, requires_grad=True)
+        weight.sum().backward()
+        assert weight.grad == 1
+    finally:
+        torch.Tensor.backward = original
+
+
+@pytest.mark.quiet
+def test_a_tap_that_fails_leaves_the_step_alone(monkeypatch, headers):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    before = net[0].weight.detach().clone()
+    with watched:
+        monkeypatch.setattr(current().recorder, "stepped", lambda *_: 1 / 0)
+        loss_of(net, batch(0)).backward()
+        optimizer.step()
+
+    assert not torch.equal(net[0].weight, before)
+    assert headers()[0].errors == 1
+
+
+def test_no_tap_ever_asks_a_tensor_for_its_value_except_on_the_host():
+    """Every operation the taps run, counted: one read of the loss, one of the norm, no more."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = Counter()
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen[str(func)] += 1
+            return func(*args, **(kwargs or {}))
+
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+
+    def reads():
+        seen.clear()
+        with Count():
+            loss_of(net, batch(0)).backward()
+            clip_grad_norm_(net.parameters(), 0.1)
+            optimizer.step()
+        return seen["aten._local_scalar_dense.default"]
+
+    plain = reads()
+    with watched:
+        assert reads() == plain + 2

@@ -1,0 +1,252 @@
+"""Unbroken: odd ways to call PyTorch and frameworks that a tap must neither change nor outlive."""
+
+import gc
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.fake_device import pretended_device
+from support.training_loops import batch, column, loss_of, model, norm, watched
+from torch.nn.utils import clip_grad, clip_grad_norm_
+
+import sentinel
+from sentinel.client.capture import loss as root_loss
+from sentinel.client.capture.device_copy import cuda_lane
+from sentinel.model.record import Event
+
+
+def test_roots_that_can_be_walked_once_still_have_their_gradient(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched:
+        losses = [loss_of(net, batch(step)) for step in range(2)]
+        torch.autograd.backward(loss for loss in losses)
+        assert all(p.grad is not None for p in net.parameters())
+        optimizer.step()
+
+    assert column(told, "loss") == [sum(loss.item() for loss in losses)]
+
+
+def test_roots_given_by_name_are_heard(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched:
+        loss = loss_of(net, batch(0))
+        torch.autograd.backward(tensors=[loss])
+        optimizer.step()
+
+    assert column(told, "loss") == [loss.item()]
+
+
+def test_an_older_clipping_takes_its_parameters_by_name(told, monkeypatch):
+    """PyTorch before 2.6 has no function of its own for the norm."""
+
+    def clip(parameters, max_norm, norm_type=2.0):
+        grads = [p.grad for p in parameters]
+        total = torch.linalg.vector_norm(torch.stack([g.norm(norm_type) for g in grads]))
+        for grad in grads:
+            grad.mul_(min(1.0, max_norm / (total.item() + 1e-6)))
+        return total
+
+    clip.__name__ = "clip_grad_norm_"
+    monkeypatch.delattr(clip_grad, "_get_total_norm")
+    monkeypatch.setattr(clip_grad, "clip_grad_norm_", clip)
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clip)
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    truths = []
+    with watched:
+        for step in range(2):
+            optimizer.zero_grad()
+            loss_of(net, batch(step)).backward()
+            truths.append(norm(net.parameters()))
+            torch.nn.utils.clip_grad_norm_(parameters=net.parameters(), max_norm=0.01)
+            optimizer.step()
+
+    assert column(told, "grad_norm") == pytest.approx(truths, rel=1e-5)
+
+
+def test_gradients_that_were_clipped_are_not_kept(told):
+    """The first gradient is that of the embedding, as a rule: the largest there is."""
+    critic, net = model(), model()
+    theirs = torch.optim.SGD(critic.parameters(), lr=0.01)
+    ours = torch.optim.SGD([*net.parameters(), torch.nn.Parameter(torch.zeros(99))], lr=0.01)
+    kept = []
+    with watched:
+        for step in range(4):
+            for each, optimizer in ((net, ours), (critic, theirs)):
+                loss_of(each, batch(step)).backward()
+                clip_grad_norm_(each.parameters(), 1.0)
+                if step < 2:
+                    optimizer.step()
+                kept.append(weakref.ref(each[0].weight.grad))
+                optimizer.zero_grad()
+        gc.collect()
+        assert [ref() for ref in kept] == [None] * len(kept)
+
+    assert len(column(told, "grad_norm")) == 2
+
+
+def test_a_step_that_raised_and_was_tried_again_with_another_optimizer_is_seen(told):
+    """As where memory runs out at the first step, and a smaller batch is tried."""
+    net = model()
+
+    class Full(torch.optim.SGD):
+        def step(self, closure=None):
+            raise MemoryError
+
+    full = Full(net.parameters(), lr=0.01)
+    losses = []
+    with watched:
+        loss_of(net, batch(9)).backward()
+        with pytest.raises(MemoryError):
+            full.step()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(2):
+            optimizer.zero_grad()
+            for part in range(2):
+                losses.append(loss_of(net, batch(2 * step + part)))
+                losses[-1].backward()
+            optimizer.step()
+
+    assert column(told, "optimizer_steps") == [1, 2]
+    sums = [losses[0].item() + losses[1].item(), losses[2].item() + losses[3].item()]
+    assert column(told, "loss") == pytest.approx(sums)
+    assert len(column(told, "grad_norm")) == 2
+    del full
+
+
+def test_parameters_that_are_complex_have_a_norm(told):
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64) * (1 + 1j))
+    optimizer, truths = torch.optim.SGD([weight], lr=0.01), []
+    with watched:
+        for _ in range(4):
+            optimizer.zero_grad()
+            (weight * weight.conj()).real.sum().backward()
+            truths.append(float(weight.grad.abs().pow(2).sum() ** 0.5))
+            optimizer.step()
+
+    assert len(column(told, "loss")) == 4
+    assert column(told, "grad_norm")[:2] == pytest.approx(truths[:2])
+
+
+def test_gradients_thrown_away_take_their_loss_along(told):
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    losses = []
+    with watched:
+        for step in range(4):
+            loss = loss_of(net, batch(step))
+            loss.backward()
+            if step == 2:
+                # A batch found bad, say.
+                optimizer.zero_grad()
+                continue
+            losses.append(loss.item())
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert column(told, "loss") == losses
+
+
+def test_losses_on_two_devices_are_summed_where_the_first_one_is(monkeypatch):
+    class Scalar:
+        def __init__(self, device, value):
+            self.device, self.value = device, value
+
+        def float(self):
+            return self
+
+        def to(self, device, non_blocking):
+            assert non_blocking
+            return Scalar(device, self.value)
+
+        def __add__(self, other):
+            assert self.device == other.device
+            return Scalar(self.device, self.value + other.value)
+
+        def __radd__(self, total):
+            return Scalar(self.device, total + self.value)
+
+    monkeypatch.setattr(root_loss, "number", lambda value: value)
+    loss = root_loss.RootLoss()
+    loss.add([Scalar("cuda:0", 1.0), Scalar("cuda:1", 2.0)])
+
+    total = loss.take()
+    assert (total.device, total.value) == ("cuda:0", 3.0)
+
+
+def test_a_users_own_default_device_does_not_reach_the_host_buffer(monkeypatch):
+    asked = {}
+
+    def empty(*shape, **how):
+        asked.update(how)
+        return [None] * shape[0]
+
+    monkeypatch.setattr(torch, "empty", empty)
+    monkeypatch.setattr(torch.cuda, "Event", object)
+    cuda_lane(SimpleNamespace(type="cuda"))
+
+    assert asked["device"] == "cpu"
+
+
+def test_a_norm_that_cannot_be_had_loses_nothing_else(told, headers, monkeypatch):
+    def no_room(*_, **__):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(torch, "_foreach_norm", no_room)
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, foreach=False)
+    with watched:
+        for step in range(5):
+            loss_of(net, batch(step)).backward()
+            optimizer.step()
+        assert headers()[0].errors == 0
+
+    assert len(column(told, "loss")) == 5
+    assert column(told, "grad_norm") == []
+
+
+def test_an_evaluation_on_a_device_is_told_as_an_evaluation(told):
+    score = torch.tensor(0.5)
+    with pretended_device(), watched:
+        sentinel.mark("eval", 7, score=score, samples=3, path="held-out")
+        score.fill_(9.0)
+        sentinel.log({"reward": 1.0}, 8)
+
+    records = [r for r in told()[0] if "score" in r.values or "samples" in r.values]
+    assert [(r.event, r.step) for r in records] == [(Event.EVAL, 7)] * 2
+    assert records[0].facts == {"path": "held-out"}
+    assert records[1].values == {"score": 0.5}
+
+
+def test_a_backward_pass_that_failed_and_was_left_out_adds_nothing(told):
+    """As where memory runs out for the longest of several batches, and the rest is trained on."""
+
+    class Full(torch.autograd.Function):
+        @staticmethod
+        def forward(_, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(*_):
+            raise torch.OutOfMemoryError
+
+    net, losses = model(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched:
+        for step in range(4):
+            loss = loss_of(net, batch(step))
+            if step in {0, 2}:
+                with pytest.raises(torch.OutOfMemoryError):
+                    Full.apply(loss).backward()
+                continue
+            loss.backward()
+            losses.append(loss.item())
+        with pytest.raises(torch.OutOfMemoryError):
+            # No loss, and so nothing to be taken back.
+            Full.apply(net(batch(9))).backward(torch.ones(16, 1))
+        optimizer.step()
+
+    assert column(told, "loss") == [pytest.approx(sum(losses))]

@@ -1,0 +1,69 @@
+"""A case book, a cause to name, and notifications to feed it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from support.results import incident
+
+from sentinel.model.diagnosis import Clue, Scene, seen
+from sentinel.model.finding import Severity
+from sentinel.model.incident import Page, Reason, State
+from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.pipeline.cases import CaseBook
+
+
+class Storm:
+    """Explains four detectors, and is named by two of them."""
+
+    title: ClassVar[str] = "storm"
+    explains: ClassVar[frozenset[str]] = frozenset({"wind", "rain", "dark", "run_died"})
+    severity: ClassVar[Severity | None] = Severity.CRITICAL
+
+    def clues(self, scene: Scene) -> Iterable[Clue]:
+        yield from seen(scene.signs.get("wind"), 0.5)
+        yield from seen(scene.signs.get("rain"), 0.5)
+        if scene.facts.get("season") == "autumn":
+            yield Clue(0.2, "It is autumn.")
+
+    def remedy(self, scene: Scene) -> str:
+        return f"Stay in for {scene.values.get('hours', 0):g} hours."
+
+
+def found(detector, severity=Severity.WARNING, onset=90, **changes):
+    told = replace(incident(detector, severity), onset_step=onset, **changes)
+    return Page(Reason.OPENED, told, 100, 0.0)
+
+
+def over(detector, step=400):
+    ended = replace(
+        incident(detector, Severity.WARNING),
+        state=State.RESOLVED,
+        resolved_step=step,
+        resolved_time=float(step),
+    )
+    return Page(Reason.RESOLVED, ended, step, float(step))
+
+
+@dataclass
+class House:
+    """A book and the run that it hears of."""
+
+    book: CaseBook
+    step: int = 100
+
+    def hear(self, *news, event=Event.STEP, values=None, facts=None, steps=1):
+        told = ()
+        for _ in range(steps):
+            self.step += event is Event.STEP
+            record = Record(
+                "grpo-7b", WHOLE_RUN, self.step, float(self.step), event, values or {}, facts or {}
+            )
+            told += self.book.fold(record, news)
+        return [(page.reason, page.incident.key.detector) for page in told]
+
+    def page(self):
+        (page,) = self.book.standing()
+        return page

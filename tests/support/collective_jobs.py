@@ -1,0 +1,111 @@
+"""Jobs of several nodes on one machine: each rank a process, each node a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sentinel.model.record import Event, Record
+from sentinel.transport.record_codec import Unpacker
+from sentinel.transport.ring import Cursor, Header, RingReader
+
+SCRIPT = Path(__file__).with_name("collective_ranks.py")
+
+
+@dataclass
+class Job:
+    """`nodes` maps each rank to its node; the other arguments are the ranks' plan."""
+
+    folder: Path
+    nodes: tuple[int, ...]
+    plan: dict[str, Any]
+    ranks: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def begin(self) -> None:
+        with closing(socket.socket()) as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        for rank in range(len(self.nodes)):
+            log = (self.folder / f"{rank}.log").open("w")
+            self.ranks.append(
+                subprocess.Popen(
+                    [sys.executable, str(SCRIPT), json.dumps(self.plan)],
+                    env=self._environ(rank, port),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    text=True,
+                )
+            )
+            log.close()
+
+    def ended(self, seconds: float = 240.0) -> list[int]:
+        """The exit codes, once all have ended."""
+        return [rank.wait(seconds) for rank in self.ranks]
+
+    def said(self, rank: int) -> str:
+        return (self.folder / f"{rank}.log").read_text()
+
+    def end(self) -> None:
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait()
+
+    def rings(self, node: int) -> dict[int, tuple[Header, list[Record]]]:
+        """Every ring of a node by rank: its header, and its records."""
+        found = {}
+        for path in sorted(self.runtime(node).glob("*/*.ring")):
+            reader = RingReader(path)
+            header = reader.header()
+            who = header.identity
+            unpacker = Unpacker(who.run, who.attempt, who.rank)
+            records = map(unpacker.unpack, reader.read(Cursor()).payloads)
+            found[who.rank] = header, [record for record in records if record is not None]
+            reader.close()
+        return found
+
+    def collective(self, node: int, rank: int) -> list[str]:
+        """What a rank told of the collective."""
+        _, records = self.rings(node)[rank]
+        told = [r.facts for r in records if r.event is Event.FACTS]
+        return [facts["collective"] for facts in told if "collective" in facts]
+
+    def runtime(self, node: int) -> Path:
+        return self.folder / f"node{node}" / "shm"
+
+    def _environ(self, rank: int, port: int) -> dict[str, str]:
+        node = self.nodes[rank]
+        mates = [other for other, where in enumerate(self.nodes) if where == node]
+        return {
+            **os.environ,
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(self.nodes)),
+            "LOCAL_RANK": str(mates.index(rank)),
+            "LOCAL_WORLD_SIZE": str(len(mates)),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "SENTINEL_RUN_ID": "gathered",
+            "SENTINEL_HOME": str(self.folder / f"node{node}" / "home"),
+            "SENTINEL_RUNTIME_DIR": str(self.runtime(node)),
+        }
+
+
+@contextmanager
+def job(folder: Path, nodes: tuple[int, ...], **plan: Any) -> Iterator[Job]:
+    """A job that has begun; whatever of it is left is ended at the end."""
+    running = Job(folder, nodes, {"steps": 300, "pace": 0.01, **plan})
+    try:
+        running.begin()
+        yield running
+    finally:
+        running.end()

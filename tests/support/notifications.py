@@ -1,0 +1,67 @@
+"""Pages as an incident book makes them, for tests of how they are worded and delivered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sentinel.model.diagnosis import Clue, Diagnosis
+from sentinel.model.finding import Finding, Severity
+from sentinel.model.incident import Incident, Key, Page, Reason, State
+from sentinel.model.record import WHOLE_RUN
+
+RUN = "grpo-7b"
+NOW = 1_700_000_000.0
+
+
+def page(
+    reason=Reason.OPENED,
+    *,
+    detector="kl_blowup",
+    severity=Severity.CRITICAL,
+    episode=1,
+    rank=WHOLE_RUN,
+    run=RUN,
+    **finding,
+):
+    """A page at step 120; `finding` holds fields of its finding."""
+    told = {"summary": "KL is 2 nats.", "evidence": {"kl": 2.0, "limit": 0.4}, **finding}
+    incident = Incident(
+        key=Key(run, rank, detector),
+        episode=episode,
+        severity=severity,
+        signal="kl_ref",
+        remedy="Raise the KL coefficient.",
+        finding=Finding(**told),
+        onset_step=90,
+        opened_step=100,
+        opened_time=NOW,
+        state=State.FIRING,
+    )
+    if reason is Reason.RESOLVED:
+        incident = replace(
+            incident, state=State.RESOLVED, resolved_step=120, resolved_time=NOW + 60
+        )
+    return Page(reason, incident, 120, NOW + 60)
+
+
+def diagnosed(told=None, *, others=("reward_collapse",), **changes):
+    """That page with a cause and other incidents; `changes` are fields of the diagnosis."""
+    told = told or page()
+    known = Diagnosis(
+        cause="policy_collapse",
+        title="policy collapse",
+        confidence=0.826,
+        severity=Severity.CRITICAL,
+        evidence=(
+            Clue(0.5, "KL is 2 nats.", 86),
+            Clue(0.5, "The reward fell.", 95),
+            Clue(0.3, "The KL coefficient is 0.0001."),
+        ),
+        remedy="Go back, and raise `beta`.",
+        last_good_step=80,
+    )
+    beside = [
+        page(detector=name, severity=Severity.WARNING, summary="It fell.").incident
+        for name in others
+    ]
+    return replace(told, diagnosis=replace(known, **changes), others=tuple(beside))

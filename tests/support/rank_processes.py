@@ -1,0 +1,108 @@
+"""Real processes that write rings as a trainer's hook does, without a trainer's weight."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+SCRIPT = """
+import json, sys, time
+from sentinel.model.record import Event
+from sentinel.transport.identity import Identity
+from sentinel.transport.record_codec import Moment, Packer
+from sentinel.transport.paths import ring_path
+from sentinel.transport.ring import RingWriter
+
+plan = json.loads(sys.argv[1])
+run, rank, world = plan["run"], plan["rank"], plan["world"]
+identity = Identity(run, plan["attempt"], rank, rank, world, world)
+ring = RingWriter(ring_path(run, plan["attempt"], rank), identity)
+packer = Packer(ring.write)
+start = {"world_size": float(world), "local_world_size": float(world)}
+packer.text(Event.START, Moment(0, 0, time.time()), start)
+names = tuple(plan["values"])
+for step in range(1, plan["steps"] + 1):
+    values = [row[(step - 1) % len(row)] for row in plan["values"].values()]
+    packer.values(packer.schema(names), Moment(step, step, time.time()), values)
+    ring.note(step, step, time.time())
+    time.sleep(plan["every"])
+if plan["hold"]:
+    sys.stdin.readline()
+if plan["ending"] != "silence":
+    facts = {"outcome": plan["ending"]}
+    packer.text(Event.STOP, Moment(plan["steps"], plan["steps"], time.time()), facts=facts)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def ranks() -> Iterator[Callable[..., Any]]:
+    """Yields a function that starts one rank; all of them are ended at the end.
+
+    `values` maps a signal to its values, step by step, over again when they run out. The rank
+    lives on after its last step; `ending` is what its STOP says, "silence" writes none; with
+    `hold` it says it only once it is told to by `release`. With `wait` the function returns only
+    once the last step is written.
+    """
+    running: list[subprocess.Popen[bytes]] = []
+
+    def begin(
+        rank: int = 0,
+        *,
+        run: str = "live",
+        world: int = 2,
+        steps: int = 3,
+        every: float = 0.0,
+        ending: str = "silence",
+        attempt: int = 0,
+        values: dict[str, list[float]] | None = None,
+        hold: bool = False,
+        wait: bool = True,
+    ) -> subprocess.Popen[bytes]:
+        plan = {
+            "run": run,
+            "rank": rank,
+            "world": world,
+            "steps": steps,
+            "every": every,
+            "ending": ending,
+            "attempt": attempt,
+            "values": values or {"loss": [1.0]},
+            "hold": hold,
+        }
+        words = [sys.executable, "-c", SCRIPT, json.dumps(plan)]
+        child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        running.append(child)
+        if wait:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"ready\n"
+        return child
+
+    try:
+        yield begin
+    finally:
+        for child in running:
+            child.kill()
+            child.communicate()
+
+
+def release(rank: subprocess.Popen[bytes]) -> None:
+    """Let a rank that was begun with `hold` say how it ended."""
+    assert rank.stdin is not None
+    rank.stdin.write(b"end\n")
+    rank.stdin.flush()
+
+
+def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """The first true answer of `condition`, asked again and again for `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.02)
+    return answer

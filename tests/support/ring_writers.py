@@ -1,0 +1,55 @@
+"""A ring writer that is killed at a random moment."""
+
+import os
+import random
+import select
+import signal
+import struct
+from pathlib import Path
+
+from sentinel.transport.identity import Identity
+from sentinel.transport.ring import (
+    Cursor,
+    RingReader,
+    RingWriter,
+)
+
+WHO = Identity("run", attempt=2, rank=3, host="here")
+
+
+def killed_writer(path: Path) -> int:
+    """Records a child acknowledged before it was killed; all were read back, or this fails."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        _write_for_ever(path, write)
+    os.close(write)
+    acknowledged = b""
+    while len(acknowledged) < 8:
+        acknowledged += os.read(read, 65536)
+    select.select([], [], [], random.uniform(0.0, 0.03))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    while chunk := os.read(read, 65536):
+        acknowledged += chunk
+    os.close(read)
+    (last,) = struct.unpack_from("Q", acknowledged, len(acknowledged) // 8 * 8 - 8)
+    reader = RingReader(path)
+    batch = reader.read(Cursor())
+    numbers = [struct.unpack_from("Q", payload)[0] for payload in batch.payloads]
+    reader.close()
+    path.unlink()
+    assert (batch.lost, batch.corrupt) == (0, 0)
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) >= last
+    return int(last)
+
+
+def _write_for_ever(path: Path, acknowledge: int) -> None:
+    writer = RingWriter(path, WHO, 16 << 20)
+    number = 0
+    while True:
+        number += 1
+        writer.write(struct.pack("Q", number) + b"x" * (number % 300))
+        os.write(acknowledge, struct.pack("Q", number))

@@ -1,0 +1,67 @@
+"""`sentinel run` started for a test, and what it left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+from contextlib import closing
+
+from support.rank_processes import until
+
+from sentinel.store import database
+from sentinel.store.history import History
+from sentinel.transport.paths import home
+
+PATIENCE = 240.0
+
+TRAIN = """
+import json, os, sys
+import torch
+import torch.distributed as dist
+
+rank = int(os.environ.get("RANK", "0"))
+torch.manual_seed(rank)
+net = torch.nn.Linear(4, 1)
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+    net = torch.nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+losses = []
+for step in range(5):
+    loss = net(torch.randn(8, 4)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+sys.stdout.write(json.dumps([rank, losses]) + "\\n")
+sys.stdout.flush()
+"""
+
+
+def words(*command):
+    return [sys.executable, "-m", "sentinel", "run", *command]
+
+
+def launched(*command, **more):
+    return subprocess.run(
+        words("--", *command), capture_output=True, text=True, timeout=PATIENCE, check=False, **more
+    )
+
+
+def incidents():
+    """What was found wrong with the only run there is, once its agent has left."""
+    (run,) = (home() / "runs").iterdir()
+    until((run / "sentinel.db").exists, 60.0, "the agent is up")
+    until(lambda: not (run / "agent.json").exists() and left(run), 60.0, "the agent has left")
+    with closing(database.connect(run / "sentinel.db")) as connection:
+        return [(each["detector"], each["summary"]) for each in History(connection).incidents()]
+
+
+def left(run):
+    with (run / "agent.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True

@@ -1,0 +1,35 @@
+"""Small training loops, and what a run told of them."""
+
+import torch
+
+import sentinel
+from sentinel.model.record import Event
+
+watched = sentinel.monitor(run="test", agent=False)
+
+
+def steps(told):
+    return [record for record in told()[0] if record.event is Event.STEP]
+
+
+def column(told, name):
+    return [record.values[name] for record in steps(told) if name in record.values]
+
+
+def model(seed=0):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+
+
+def batch(step):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(16, 4, generator=generator)
+
+
+def norm(parameters):
+    """The gradient norm, computed without anything of PyTorch's clipping."""
+    return sum(float((p.grad.double() ** 2).sum()) for p in parameters) ** 0.5
+
+
+def loss_of(net, x):
+    return ((net(x) - x.sum(1, keepdim=True)) ** 2).mean()

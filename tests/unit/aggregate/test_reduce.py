@@ -1,0 +1,259 @@
+"""Combine: what ranks said about one step becomes one record, and nothing averages a fault away."""
+
+from __future__ import annotations
+
+from math import fsum, hypot, inf, isnan, nan, sqrt
+from random import Random
+
+import pytest
+
+from sentinel.aggregate.rank_values import Said
+from sentinel.aggregate.reduce import MOST_ODD, combine, placed
+from sentinel.model.record import WHOLE_RUN, Event, Odd, Record, Spread, place_of
+
+
+def said(rank, /, *words, step=7, **values):
+    """A rank that said `values`, then each further mapping of `words`."""
+    records = [Record("run", rank, step, 100.0 + rank, values=each) for each in (values, *words)]
+    told = Said(records[0])
+    for record in records:
+        told.add(record)
+    return told
+
+
+def combined(*tellers, missing=(), event=Event.STEP):
+    return combine(event, dict(enumerate(tellers)), missing)
+
+
+def test_means_are_weighted_by_what_each_rank_says_its_weight_is():
+    record = combined(said(0, loss=1.0, weight=30.0), said(1, loss=2.0, weight=10.0))
+
+    assert record.values == {"loss": 1.25}
+    assert record.rank == WHOLE_RUN
+
+
+def test_names_are_ours_whatever_a_framework_calls_them():
+    record = combined(said(0, **{"train/kl": 0.1, "my metric": 3.0}))
+
+    assert record.values == {"kl_ref": 0.1, "my metric": 3.0}
+    assert record.facts == {"kl_ref": "train/kl"}
+
+
+def test_each_signal_combines_by_its_own_rule():
+    record = combined(
+        said(0, grad_norm=1.0, learning_rate=0.1, step_time=0.5),
+        said(1, grad_norm=3.0, learning_rate=0.1, step_time=0.4),
+    )
+
+    assert record.values == {"grad_norm": 3.0, "learning_rate": 0.1, "step_time": 0.5}
+
+
+def test_the_spread_names_the_extreme_ranks():
+    spread = combined(said(0, loss=2.0), said(1, loss=5.0), said(2, loss=2.0)).spread["loss"]
+
+    assert (spread.min, spread.min_rank, spread.max, spread.max_rank) == (2.0, 0, 5.0, 1)
+    assert (spread.count, spread.mean, spread.sum) == (3, 3.0, 9.0)
+    assert spread.std == pytest.approx(2**0.5)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [(1.0, 1e200), (1.7e308, 1.7e308), (1.7e308, -1.7e308), (5e-324, 5e-324)],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["perplexity", "tokens", "step_time"])
+def test_numbers_beyond_all_reason_are_combined_as_any_others(name, told):
+    """A perplexity is the exponential of a loss: an agent that fell over it would fall for ever."""
+    spread = combined(*(said(rank, **{name: x}) for rank, x in enumerate(told))).spread[name]
+
+    assert (spread.min, spread.max, spread.count) == (min(told), max(told), 2)
+    assert not isnan(spread.std)
+
+
+@pytest.mark.parametrize("weight", [nan, inf, -inf, 0.0, -1.0])
+def test_a_weight_that_weighs_nothing_does_not_make_a_sound_value_a_lost_one(weight):
+    record = combined(said(0, loss=1.0, weight=weight), said(1, loss=3.0, weight=weight))
+
+    assert record.values == {"loss": 2.0}
+
+
+@pytest.mark.parametrize("bad", [nan, inf, -inf])
+def test_one_rank_that_is_not_finite_is_named_and_not_averaged_away(bad):
+    record = combined(said(0, loss=1.0), said(1, loss=bad), said(2, loss=3.0))
+
+    assert isnan(record.values["loss"])
+    assert record.spread["loss"].bad_ranks == (1,)
+    assert record.spread["loss"].mean == 2.0
+
+
+def test_a_signal_that_no_rank_has_finite_still_has_a_spread():
+    spread = combined(said(0, loss=nan), said(1, loss=inf)).spread["loss"]
+
+    assert (spread.count, spread.bad_ranks, spread.max_rank) == (0, (0, 1), WHOLE_RUN)
+
+
+def test_several_words_of_one_rank_fold_by_the_signals_rule():
+    record = combined(said(0, {"loss": 3.0}, {"learning_rate": 0.2}, loss=1.0, learning_rate=0.1))
+
+    assert record.values == {"loss": 2.0, "learning_rate": 0.1}
+
+
+def test_missing_ranks_are_named():
+    record = combined(said(0, loss=1.0), missing=(2, 3))
+
+    assert record.facts == {"missing": "2,3"}
+
+
+def test_the_step_is_the_one_the_trainer_itself_gave():
+    """A rank that only counts optimiser steps does not overrule one that was told the number."""
+    record = combined(said(0, loss=1.0, step=10), said(1, loss=1.0, global_step=9.0, step=9))
+
+    assert record.step == 9
+
+
+def test_weights_that_say_nothing_are_ignored():
+    record = combined(said(0, loss=1.0, weight=0.0), said(1, loss=3.0, weight=0.0))
+
+    assert record.values == {"loss": 2.0}
+
+
+def test_the_norm_of_a_gradient_in_parts_is_the_root_of_the_sum_of_their_squares():
+    """Four ranks as two replicas of two shards: each sends its part by the root of two."""
+    shards = [[3.0, 1.0, -2.0], [0.5, 4.0]]
+    parts = [sqrt(sum(x * x for x in shard) / 2) for shard in shards * 2]
+    record = combined(*(said(rank, grad_norm_local=part) for rank, part in enumerate(parts)))
+
+    assert record.values == {
+        "grad_norm": pytest.approx(sqrt(sum(x * x for s in shards for x in s)))
+    }
+    assert record.spread["grad_norm"].max_rank == 1
+
+
+def test_of_some_parts_no_norm_is_made():
+    parts = [said(rank, grad_norm_local=1.0) for rank in range(2)]
+    lacking = said(0, grad_norm_local=1.0), said(1, loss=1.0)
+
+    for record in (combined(*parts, missing=(2,)), combined(*lacking)):
+        assert "grad_norm" not in record.values
+    assert "grad_norm" not in combine(Event.STEP, dict(enumerate(parts)), (), world=3).values
+    assert combine(Event.STEP, dict(enumerate(parts)), (), world=2).values["grad_norm"] == sqrt(2)
+
+
+def test_a_norm_that_was_measured_whole_is_believed():
+    record = combined(said(0, grad_norm_local=1.0, grad_norm=5.0), said(1, grad_norm_local=1.0))
+
+    assert record.values["grad_norm"] == 5.0
+
+
+def test_a_part_that_is_not_finite_spoils_the_norm_and_is_named():
+    record = combined(said(0, grad_norm_local=1.0), said(1, grad_norm_local=inf))
+
+    assert isnan(record.values["grad_norm"])
+    assert record.spread["grad_norm"].bad_ranks == (1,)
+
+
+def test_the_kind_of_a_kl_is_told_by_what_the_run_says_of_itself():
+    facts = {"framework": "trl", "framework_version": "1.16.0", "algorithm": "GRPOConfig"}
+    record = combine(Event.STEP, {0: said(0, kl=0.1)}, (), facts)
+
+    assert record.facts["kl_ref.kind"] == "ref k3xratio token_mean unsigned cap=inf"
+
+
+def test_a_kl_of_which_nothing_is_known_has_no_kind():
+    assert combined(said(0, kl=3.0)).facts == {"kl_ref": "kl"}
+
+
+def test_a_value_that_stands_for_none_is_not_combined():
+    record = combined(said(0, actor_grad_norm=0.0, loss=1.0), said(1, actor_grad_norm=2.0))
+
+    assert record.values == {"loss": 1.0, "grad_norm": 2.0}
+
+
+def test_what_an_evaluation_measured_is_no_signal_of_training():
+    told = Said(evaluation := Record("run", 0, 7, 1.0, Event.EVAL, {"loss": 0.5, "epoch": 2.0}))
+    told.add(evaluation)
+    record = combined(told, event=Event.EVAL)
+
+    assert record.values == {"eval_loss": 0.5, "epoch": 2.0}
+    assert record.facts == {"eval_loss": "loss"}
+
+
+def test_whoever_is_odd_in_what_is_to_be_the_same_is_named_with_its_value():
+    rates = [0.1] * 9
+    rates[4], rates[7] = 0.2, 0.3
+    spread = combined(*(said(r, learning_rate=x, loss=x) for r, x in enumerate(rates))).spread
+
+    assert spread["learning_rate"].odd == Odd(0.1, 2, ((4, 0.2), (7, 0.3)))
+    assert spread["loss"].odd is None
+
+
+@pytest.mark.parametrize(
+    "norms", [(1.0, 1.0, 1.0), (1.0, 2.0), (1.0, 1.0, 2.0, 2.0), (1.0, 2.0, 3.0)], ids=str
+)
+def test_nobody_is_odd_where_all_are_alike_or_most_have_nothing_in_common(norms):
+    record = combined(*(said(rank, grad_norm=norm) for rank, norm in enumerate(norms)))
+
+    assert record.spread["grad_norm"].odd is None
+
+
+def test_who_is_odd_is_seen_through_the_noise_of_a_sum():
+    norms = (1.0, 1.0 + 1e-7, 1.0 - 1e-7, 1.01, 1.0 + 2e-7)
+    record = combined(*(said(rank, grad_norm=norm) for rank, norm in enumerate(norms)))
+
+    assert record.spread["grad_norm"].odd.ranks == ((3, 1.01),)
+
+
+def test_of_many_odd_ranks_the_first_are_named_and_all_are_counted():
+    rates = [0.1] * 1000 + [0.2] * 400
+    odd = combined(*(said(r, learning_rate=x) for r, x in enumerate(rates))).spread[
+        "learning_rate"
+    ].odd  # fmt: skip
+
+    assert (odd.count, len(odd.ranks), odd.ranks[0]) == (400, MOST_ODD, (1000, 0.2))
+
+
+def test_a_rank_that_is_not_finite_is_bad_and_not_odd():
+    record = combined(*(said(r, grad_norm=x) for r, x in enumerate((1.0, 1.0, nan, 1.0, 3.0))))
+
+    assert record.spread["grad_norm"].odd == Odd(1.0, 1, ((4, 3.0),))
+    assert record.spread["grad_norm"].bad_ranks == (2,)
+
+
+def test_the_hosts_of_ranks_that_differ_are_told_where_there_are_several():
+    record = combined(*(said(r, learning_rate=x, loss=r) for r, x in enumerate((0.1, 0.1, 0.2))))
+    hosts = {0: "a", 1: "a", 2: "b"}
+
+    assert placed(record, hosts).facts == {place_of(2): "b"}
+    assert placed(record, dict.fromkeys(range(3), "a")) is record
+
+
+def test_a_word_is_understood_the_same_whether_it_is_the_first_of_its_kind_or_not():
+    first, again = (said(r, {"kl_ref": 0.3}, {"kl": 0.5}, kl=0.1, weight=2.0) for r in range(2))
+
+    assert first.values == again.values == {"kl_ref": pytest.approx(0.25)}
+    assert first.logged_as == again.logged_as == {"kl_ref": "kl"}
+
+
+def test_weights_of_some_signals_of_some_ranks_are_theirs_alone():
+    one = said(0, {"reward": 1.0}, loss=1.0, weight=3.0)
+    record = combined(one, said(1, loss=2.0, reward=3.0))
+
+    assert record.values == {"loss": 1.25, "reward": 2.0}
+
+
+def test_a_spread_is_that_of_its_numbers_to_the_last_bit():
+    """Whatever way is fastest: the deviation is the one of `hypot`, the mean that of `fsum`."""
+    rng = Random(7)
+    for count in (1, 2, 3, 8, 100):
+        row = [rng.gauss(0, 1) * 10 ** rng.randint(-9, 9) for _ in range(count)]
+        mean = fsum(row) / count
+        expected = Spread(
+            count, mean, min(row), max(row), fsum(row),
+            hypot(*(x - mean for x in row)) / sqrt(count),
+            row.index(min(row)), row.index(max(row)),
+        )  # fmt: skip
+
+        record = combined(*(said(rank, loss=x) for rank, x in enumerate(row)))
+
+        assert record.spread["loss"] == expected
+        assert record.values["loss"] == mean

@@ -1,0 +1,59 @@
+"""Answers cut off: length grows into the limit, and what is cut earns nothing.
+
+Its look-alikes are degenerate text, which loops, and a length that explodes with room to spare.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.diagnoses import concluded
+from support.grpo_runs import COUNT, ONSET, TRL, doubling, grpo_run, records, since
+
+LIMIT = 512.0
+SHORT = TRL | {"max_completion_length": LIMIT, "beta": 0.001}
+
+
+def grown_into(limit, seed, repetition=0.1):
+    """Answers that want to be five times as long; half of those beyond the limit are cut."""
+    run, rng = grpo_run(seed), np.random.default_rng([seed, 45])
+    wanted = run["completion_length"] * doubling(40, 5)
+    cut = np.clip(wanted / limit - 0.6, 0, 0.95)
+    run["completion_length"] = np.minimum(wanted, 0.95 * limit)
+    run["truncated_fraction"] = np.clip(cut + run["truncated_fraction"], 0, 1)
+    run["sample_repetition"] = np.clip(rng.normal(0.1, 0.02, COUNT), 0, 1)
+    run["sample_repetition"] += (repetition - 0.1) * np.clip(since(ONSET + 40) / 20, 0, 1)
+    run["reward"] *= 1 - 0.8 * cut
+    return run
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_that_grow_into_the_limit_are_that(seed):
+    story = concluded(records(grown_into(LIMIT, seed)), SHORT)
+
+    assert story.causes == ["answers_cut_off"]
+    (case,) = story.cases.values()
+    assert "of the 512 allowed" in " ".join(clue.text for clue in case.diagnosis.evidence)
+    assert "`max_completion_length`" in case.diagnosis.remedy
+
+
+def test_answers_that_loop_into_the_limit_are_not():
+    found = concluded(records(grown_into(LIMIT, 1, repetition=0.9)), SHORT).causes
+
+    assert "answers_cut_off" not in found
+    assert found != [""]
+
+
+def test_a_reward_that_falls_is_not_blamed_on_what_was_always_cut():
+    run = grpo_run(3)
+    run["truncated_fraction"] = run["truncated_fraction"] + 0.4
+    run["reward"] -= 0.6 * np.clip(since() / 8, 0, 1)
+
+    assert concluded(records(run), SHORT).causes == [""]
+
+
+def test_answers_that_grow_with_room_to_spare_are_not():
+    run = grpo_run(2)
+    run["completion_length"] *= doubling(10, 8)
+
+    assert concluded(records(run), SHORT | {"max_completion_length": 8192.0}).causes == [""]

@@ -1,0 +1,51 @@
+"""Bad batch: three batches of inputs out of all bounds, in a tiny training that gets over it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.diagnoses import concluded, scene
+from support.tiny_trainings import GOOD, Training
+
+from sentinel.causes.bad_batch import BadBatch
+from sentinel.model.diagnosis import diagnose
+from sentinel.model.incident import Reason
+
+FACTS = {"framework": "lightning", "learning_rate": GOOD}
+CAUSE = {"it": BadBatch()}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_batches_that_throw_the_loss_up_once_are_named(seed):
+    story = concluded(Training(bad=range(200, 203), seed=seed, count=260).records(), FACTS)
+
+    assert story.causes == ["bad_batch"]
+    assert [page.reason for page in story.pages] == [Reason.OPENED, Reason.RESOLVED]
+    (case,) = story.cases.values()
+    assert "of step 200" in case.diagnosis.remedy
+    assert "`gradient_clip_val`" in case.diagnosis.remedy
+
+
+def test_a_single_batch_wakes_nobody():
+    assert concluded(Training(bad=range(200, 201), count=260).records(), FACTS).causes == []
+
+
+def test_a_learning_rate_that_is_too_high_is_another_cause():
+    run = Training(rate=lambda step: GOOD if step < 200 else 100 * GOOD, count=240)
+
+    assert concluded(run.records(), {"learning_rate": 100 * GOOD}).causes[0] == (
+        "learning_rate_too_high"
+    )
+
+
+def test_jumps_at_different_steps_or_again_and_again_are_none():
+    together, apart = (
+        scene(loss_spike=90, grad_explosion=91),
+        scene(loss_spike=90, grad_explosion=99),
+    )
+    again = replace(together.signs["loss_spike"], times=2)
+
+    assert diagnose(together, CAUSE) is not None
+    assert diagnose(apart, CAUSE) is None
+    assert diagnose(replace(together, signs={**together.signs, "loss_spike": again}), CAUSE) is None

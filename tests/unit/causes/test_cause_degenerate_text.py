@@ -1,0 +1,47 @@
+"""Degenerate text: repetition, with answers that grow until they are cut off.
+
+Its look-alikes are answers that are cut off without repetition, and the policy collapse, where KL
+and reward go as well.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.diagnoses import concluded
+from support.grpo_runs import COUNT, ONSET, TRL, doubling, grpo_run, records, since
+
+LOOSE = {"framework": "verl", "beta": 0.001, "learning_rate": 2e-5}
+
+
+def looping(seed, share=0.75):
+    """Texts that loop from the onset on, and no longer find their end."""
+    run, rng = grpo_run(seed), np.random.default_rng([seed, 44])
+    way = np.clip(since() / 40, 0, 1)
+    run["sample_repetition"] = rng.beta(2, 18, COUNT)
+    run["sample_repetition"] += (1 - run["sample_repetition"]) * share * way
+    run["completion_length"] *= doubling(20, 5)
+    run["truncated_fraction"] += (1 - run["truncated_fraction"]) * 0.6 * way
+    return run
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("facts", [TRL, LOOSE])
+def test_loops_that_grow_are_that_under_any_settings(seed, facts):
+    story = concluded(records(looping(seed)), facts)
+
+    assert story.causes == ["degenerate_text"]
+    (case,) = story.cases.values()
+    assert "the KL coefficient" in case.diagnosis.remedy
+
+
+def test_with_kl_and_reward_it_is_a_policy_collapse():
+    run = looping(1)
+    run["kl_ref"] *= doubling(12, 60, ONSET - 40)
+    run["reward"] -= 0.6 * np.clip(since(ONSET + 20) / 8, 0, 1)
+
+    assert concluded(records(run), TRL).causes == ["policy_collapse"]
+
+
+def test_answers_that_are_cut_off_in_mid_thought_are_not_degenerate():
+    assert concluded(records(looping(2, share=0.0)), TRL).causes == ["answers_cut_off"]

@@ -1,0 +1,69 @@
+"""Learning rate too high: tiny trainings at a hundred times the rate they learn well at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.diagnoses import concluded, scene
+from support.tiny_trainings import GOOD, Training
+
+from sentinel.causes.learning_rate_too_high import LearningRateTooHigh
+from sentinel.model.diagnosis import diagnose
+
+FAST = 100 * GOOD
+FACTS = {"learning_rate": FAST, "warmup_steps": 0.0}
+
+
+def named(seen):
+    return diagnose(seen, {"it": LearningRateTooHigh()}) is not None
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_rate_that_is_raised_a_hundredfold_is_named(seed):
+    run = Training(rate=lambda step: GOOD if step < 200 else FAST, count=250, seed=seed)
+    story = concluded(run.records(), FACTS)
+
+    assert story.causes == ["learning_rate_too_high"]
+    (case,) = story.cases.values()
+    assert "0.3" in case.diagnosis.evidence[-1].text
+    assert 200 <= case.diagnosis.evidence[0].step <= 205
+
+
+def test_a_warm_up_to_such_a_rate_is_named_as_well():
+    run = Training(rate=lambda step: FAST * min(1.0, step / 300))
+
+    assert concluded(run.records(), FACTS).causes == ["learning_rate_too_high"]
+
+
+def test_a_training_at_a_good_rate_has_no_case():
+    assert concluded(Training().records(), {"learning_rate": GOOD}).causes == []
+
+
+def test_a_batch_that_is_got_over_is_none():
+    run = Training(bad=range(200, 203), count=260).records()
+
+    assert "learning_rate_too_high" not in concluded(run, {"learning_rate": GOOD}).causes
+
+
+def test_jumps_that_come_again_are_it_and_a_single_one_is_not():
+    once = scene(loss_spike=100, grad_explosion=100)
+    again = replace(once.signs["loss_spike"], times=3)
+
+    assert not named(once)
+    assert named(replace(once, signs={**once.signs, "loss_spike": again}))
+
+
+@pytest.mark.parametrize(
+    ("facts", "fast"),
+    [
+        ({"framework": "trl", "algorithm": "dpo", "learning_rate": 5e-5}, True),
+        ({"framework": "trl", "algorithm": "dpo", "learning_rate": 5e-5, "peft": "0.18"}, False),
+        ({"framework": "trl", "algorithm": "sft", "learning_rate": 5e-5}, False),
+        ({"framework": "trl", "algorithm": "reward", "learning_rate": 5e-5}, False),
+        ({"framework": "trl", "algorithm": "sft", "learning_rate": 5e-4}, True),
+        ({"learning_rate": 3e-3}, False),
+    ],
+)
+def test_what_is_fast_depends_on_the_training(facts, fast):
+    assert named(scene(facts, loss_divergence=500)) is fast

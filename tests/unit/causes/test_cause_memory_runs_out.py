@@ -1,0 +1,41 @@
+"""Memory runs out: a leak of the host, half full, and full after two hours."""
+
+from __future__ import annotations
+
+from support.diagnoses import concluded, scene
+
+from sentinel.causes.memory_runs_out import MemoryRunsOut
+from sentinel.model.diagnosis import diagnose
+from sentinel.model.record import Event
+from sentinel.testing import event
+
+GIB = 2.0**30
+FACTS = {"framework": "transformers"}
+
+
+def looks(used, seconds=6900):
+    """A look every ten seconds at a memory of 100 GiB, beside a run of steps of ten seconds."""
+    for step in range(1, seconds // 10 + 1):
+        time = 10.0 * step
+        memory = {"host_memory_used": used(time) * GIB, "host_memory_total": 100 * GIB}
+        yield event(Event.STEP, step, time=time, step_time=10.0)
+        yield event(Event.TICK, step, time=time, **memory)
+
+
+def test_a_leak_is_named_with_the_time_that_is_left():
+    story = concluded(looks(lambda time: 50 + time / 144), FACTS)
+
+    assert story.causes == ["memory_runs_out"]
+    assert len(story.pages) == 1
+    (case,) = story.cases.values()
+    left = case.incident.finding.evidence["seconds_left"]
+    assert f"within {left / 60:.0f} minutes" in case.diagnosis.remedy
+    assert "`save_steps`" in case.diagnosis.remedy
+
+
+def test_a_cache_that_levels_off_is_no_case():
+    assert concluded(looks(lambda time: min(85.0, time / 40)), FACTS).causes == []
+
+
+def test_a_run_that_slows_is_none():
+    assert diagnose(scene(throughput_drop=100), {"it": MemoryRunsOut()}) is None

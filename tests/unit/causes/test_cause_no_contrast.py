@@ -1,0 +1,66 @@
+"""No contrast: groups that all earn the same, of a policy whose entropy is well.
+
+Its look-alikes are lost exploration, where the entropy is gone, and a reward function that broke,
+where the reward falls off.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.diagnoses import concluded
+from support.grpo_runs import COUNT, TRL, grpo_run, records, since
+
+
+def too_hard(seed):
+    """Prompts of which one answer in two thousand is right, and ever fewer groups hold one."""
+    run, rng = grpo_run(seed), np.random.default_rng([seed, 42])
+    right = rng.random((COUNT, 64)) < 0.004 * np.exp(-np.arange(COUNT) / 80)[:, None]
+    run["reward"] = right.mean(axis=1)
+    run["frac_zero_std"] = 1 - right.reshape(COUNT, 8, 8).any(axis=2).mean(axis=1)
+    run["reward_std"] = right.reshape(COUNT, 8, 8).std(axis=2).mean(axis=1)
+    run["entropy"] = run["entropy"][:1] * np.exp(rng.normal(0, 0.05, COUNT))
+    return run
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_prompts_that_are_all_but_never_solved_are_that(seed):
+    story = concluded(records(too_hard(seed)), TRL)
+
+    assert set(story.causes) == {"no_contrast"}
+    assert len(story.cases) == 1
+    (case,) = story.cases.values()
+    assert "by hand" in case.diagnosis.remedy
+    assert "`num_generations`" in case.diagnosis.remedy
+
+
+def test_few_answers_are_evidence():
+    (case,) = concluded(records(too_hard(1)), TRL | {"num_generations": 2.0}).cases.values()
+
+    assert "only 2 answers" in case.diagnosis.evidence[-1].text
+
+
+def test_groups_that_lose_their_spread_in_the_midst_of_a_run_are_that_too():
+    run = grpo_run(4)
+    run["frac_zero_std"] = np.where(since() > 0, 1.0, run["frac_zero_std"])
+    run["reward"] = np.where(since() > 0, np.round(run["reward"], 1), run["reward"])
+
+    assert concluded(records(run), TRL).causes == ["no_contrast"]
+
+
+def test_prompts_that_are_solved_wake_nobody():
+    run = grpo_run(5)
+    run["reward"] = np.clip(run["reward"] * 1.9, None, 1.0)
+    run["frac_zero_std"] = np.where(run["reward"] == 1.0, 1.0, run["frac_zero_std"])
+
+    assert concluded(records(run), TRL).pages == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_that_are_alike_because_the_entropy_is_gone_are_lost_exploration(seed):
+    run, left = grpo_run(seed), np.maximum(np.exp(-since() / 25), 0.01)
+    run["entropy"] *= left
+    run["frac_zero_std"] = 1 - (1 - run["frac_zero_std"]) * left
+    run["reward"] = np.where(since() > 0, run["reward"].mean(), run["reward"])
+
+    assert concluded(records(run), TRL).causes == ["exploration_lost"]

@@ -1,0 +1,81 @@
+"""Node down: four ranks on two nodes, of which one is not heard any more."""
+
+from __future__ import annotations
+
+import pytest
+from support.aligned_steps import together
+from support.diagnoses import concluded, scene
+
+from sentinel.causes.node_down import NodeDown
+from sentinel.model.diagnosis import Scene, Sign, diagnose
+from sentinel.model.finding import Severity
+from sentinel.model.incident import Reason
+from sentinel.model.record import WHOLE_RUN, Event, Record
+
+FACTS = {"framework": "transformers"}
+
+
+def tick(time, step, *, lost=True, idle=12.0, silent=12.0, **machine):
+    values = {
+        "ranks_running": 2.0 if lost else 4.0,
+        "ranks_gone": 0.0,
+        "ranks_failed": 0.0,
+        "idle_seconds": idle,
+        "nodes": 2.0,
+        "nodes_lost": float(lost),
+        "lost_seconds": silent if lost else 0.0,
+        **machine,
+    }
+    facts = {"lost": "2,3" if lost else "", "lost_nodes": "node-1" if lost else ""}
+    facts |= {"behind": "2,3", "held": "lost"} if lost and idle + 5 >= silent else {"behind": "0"}
+    return Record("run", WHOLE_RUN, step, time, Event.TICK, values, facts)
+
+
+def steps(first, last):
+    for step in range(first, last + 1):
+        yield together(step, step_time=[1.0] * 4, data_wait=[0.01] * 4, tokens=[1000.0] * 4)
+
+
+def standing(step, seconds=400):
+    return (tick(step + 12.0 + s, step, idle=12.0 + s, silent=12.0 + s) for s in range(seconds))
+
+
+def test_a_node_that_is_down_is_one_page_with_its_name():
+    story = concluded([*steps(1, 150), *standing(150)], FACTS)
+
+    assert story.causes == ["node_down"]
+    assert [page.reason for page in story.pages] == [Reason.OPENED]
+    (case,) = story.cases.values()
+    assert "became of node-1" in case.diagnosis.remedy
+    assert case.incident.severity is Severity.CRITICAL
+
+
+def test_a_gpu_with_errors_before_it_belongs_to_it():
+    failing = tick(150.0, 150, lost=False, idle=0.5, gpu_xid=79.0)
+    story = concluded([*steps(1, 150), failing, *standing(151)], FACTS)
+
+    assert story.causes == ["node_down"]
+    (case,) = story.cases.values()
+    assert {each.key.detector for each in case.incidents} == {"gpu_fault", "node_lost"}
+    assert "have it tested" in case.diagnosis.remedy
+
+
+def test_an_agent_that_is_lost_while_training_goes_on_is_no_node_that_is_down():
+    on = [tick(151.0 + s, 151 + s, idle=0.5, silent=12.0 + s) for s in range(60)]
+    story = concluded([*steps(1, 150), *on], FACTS)
+
+    assert story.causes == [""]
+    assert [page.incident.severity for page in story.pages] == [Severity.WARNING]
+
+
+@pytest.mark.parametrize("name", sorted(NodeDown.explains - {"node_lost"}))
+def test_without_a_lost_node_nothing_speaks_for_it(name):
+    assert list(NodeDown().clues(scene(**{name: 10}))) == []
+
+
+def test_what_begins_after_the_loss_did_not_lead_to_it():
+    lost = Sign("node_lost", Severity.CRITICAL, 100, 100, "Node b is silent.")
+    late = Sign("gpu_fault", Severity.WARNING, 150, 150, "A GPU fails.")
+    found = diagnose(Scene({"node_lost": lost, "gpu_fault": late}), {"node_down": NodeDown()})
+
+    assert len(found.evidence) == 1

@@ -1,0 +1,66 @@
+"""Numerical breakdown: a training in float16 whose optimizer divides by what underflowed."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import numpy as np
+import pytest
+import torch
+from support.diagnoses import concluded, falling
+from support.tiny_trainings import Training
+
+from sentinel.model.finding import Severity
+from sentinel.testing import steps
+
+HALF = {"framework": "transformers", "fp16": "true"}
+
+
+def test_half_precision_that_loses_its_numbers_is_named():
+    story = concluded(Training(dtype=torch.float16, count=40).records(), HALF)
+
+    assert story.causes == ["numerical_breakdown"]
+    (case,) = story.cases.values()
+    assert case.incident.severity is Severity.CRITICAL
+    assert "float16" in case.diagnosis.evidence[-1].text
+    assert "`bf16`" in case.diagnosis.remedy
+
+
+def exploding(seed, lost=240):
+    """Norms that grow by a tenth with every step from 200 on, until nothing is a number."""
+    rng = np.random.default_rng(seed)
+    since = np.maximum(np.arange(300) - 200, 0)
+    norm = rng.lognormal(0, 0.2, 300) * 1.1**since
+    loss = falling(seed, 300)
+    norm[lost:], loss[lost:] = inf, nan
+    return steps(loss=loss.tolist(), grad_norm=norm.tolist())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gradients_that_grow_until_nothing_is_a_number_are_one_case(seed):
+    story = concluded(exploding(seed))
+
+    assert story.causes == ["numerical_breakdown"]
+    (case,) = story.cases.values()
+    assert case.incident.key.detector == "grad_explosion"
+    assert [clue.step for clue in case.diagnosis.evidence][-1] == 241
+
+
+def test_a_loss_scale_that_came_to_nothing_speaks_for_it():
+    count = 120
+    scale = [65536.0 * 0.5 ** min(max(n - 60, 0), 20) for n in range(count)]
+    loss = [*falling(0, 80).tolist(), *[nan] * 40]
+
+    assert concluded(steps(loss=loss, loss_scale=scale)).causes == ["numerical_breakdown"]
+
+
+def test_labels_that_are_all_masked_are_another_cause():
+    assert concluded(Training(labels="masked", count=40).records(), HALF).causes == [
+        "labels_masked"
+    ]
+
+
+def test_a_norm_that_a_loss_scaler_skipped_is_no_case():
+    norms = [inf if n == 50 else 1.0 for n in range(120)]
+
+    assert concluded(steps(loss=falling(0, 120).tolist(), grad_norm=norms), HALF).causes == []

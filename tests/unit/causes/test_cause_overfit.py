@@ -1,0 +1,47 @@
+"""Overfit: a tiny model that sees 64 examples again and again, and is asked about others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.diagnoses import concluded, falling
+from support.tiny_trainings import Training
+
+from sentinel.model.record import Event
+from sentinel.testing import event
+
+FACTS = {"framework": "transformers", "num_train_epochs": 400.0}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_few_examples_seen_often_are_one_case_of_that_name(seed):
+    story = concluded(Training(examples=64, count=300, seed=seed).records(), FACTS)
+
+    assert story.causes == ["overfit"]
+    (case,) = story.cases.values()
+    assert case.diagnosis.title == "over-fitting"
+    assert "400 times" in case.diagnosis.evidence[-1].text
+    assert "`load_best_model_at_end`" in case.diagnosis.remedy
+
+
+def test_the_best_evaluation_is_named_by_its_step():
+    story = concluded(Training(examples=64, count=200).records(), FACTS)
+    (case,) = story.cases.values()
+    best = case.incident.finding.evidence["best_step"]
+
+    assert f"at step {best:.0f}," in case.diagnosis.remedy
+
+
+def diverging():
+    """A training loss that climbs takes the held-out loss along."""
+    since = np.maximum(np.arange(600) - 300, 0)
+    losses = falling(0, 600) * np.minimum(1.01**since, 5.0)
+    for step, loss in enumerate(losses.tolist(), 1):
+        yield event(Event.STEP, step, time=float(step), loss=loss)
+        if step % 20 == 0:
+            held_out = 1.1 * float(np.median(losses[step - 9 : step]))
+            yield event(Event.EVAL, step, time=float(step), eval_loss=held_out)
+
+
+def test_a_training_that_diverges_is_none():
+    assert "overfit" not in concluded(diverging(), FACTS).causes

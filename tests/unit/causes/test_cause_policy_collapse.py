@@ -1,0 +1,92 @@
+"""Policy collapse: KL, then the reward's cliff, with a KL term that holds nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.diagnoses import concluded
+
+from sentinel.causes.policy_collapse import PolicyCollapse
+from sentinel.model.diagnosis import Scene, Sign, diagnose
+from sentinel.model.finding import Severity
+from sentinel.model.incident import Reason
+from sentinel.testing import steps
+
+GRPO = {"framework": "trl", "algorithm": "grpo", "beta": 0.001, "learning_rate": 5e-6}
+
+
+def collapsing(seed, lag=40, count=500, onset=250):
+    """KL that doubles every 12 steps from `onset` on, and a reward that falls off `lag` later."""
+    rng = np.random.default_rng(seed)
+    since = np.maximum(np.arange(count) - onset, 0)
+    fallen = np.clip((np.arange(count) - onset - lag) / 8, 0, 1)
+    kl = 0.05 * np.exp(rng.normal(0, 0.2, count)) * np.minimum(2.0 ** (since / 12), 60)
+    reward = 0.2 + 0.6 * np.minimum(np.arange(count) / 200, 1) - 0.7 * fallen
+    reward += rng.normal(0, 0.05, count)
+    return list(steps(kl_ref=kl.tolist(), reward=reward.tolist(), learning_rate=[5e-6] * count))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_kl_and_then_the_cliff_are_one_case_of_that_name(seed):
+    story = concluded(collapsing(seed), GRPO)
+
+    assert story.causes == ["policy_collapse"]
+    (case,) = story.cases.values()
+    assert case.incident.severity is Severity.CRITICAL
+    assert case.incident.key.detector == "kl_blowup"
+    assert "`beta`" in case.diagnosis.remedy
+
+
+def test_people_are_told_at_the_first_sign_and_when_it_turns_critical():
+    pages = concluded(collapsing(1, lag=60), GRPO).pages
+    reasons = [page.reason for page in pages]
+
+    assert reasons in ([Reason.OPENED], [Reason.OPENED, Reason.WORSENED])
+    assert pages[0].step < 310
+
+
+def test_evidence_is_in_the_order_it_began_and_settings_come_last():
+    (case,) = concluded(collapsing(2), GRPO).cases.values()
+    since = [clue.step for clue in case.diagnosis.evidence]
+    known = [step for step in since if step is not None]
+
+    assert known == sorted(known)
+    assert since[-1] is None
+    assert "0.001" in case.diagnosis.evidence[-1].text
+
+
+def scene(**onsets):
+    signs = {
+        name: Sign(name, Severity.WARNING, onset, onset + 5, f"{name} is off.")
+        for name, onset in onsets.items()
+    }
+    return Scene(signs, GRPO)
+
+
+def test_a_reward_that_falls_by_itself_is_none():
+    assert diagnose(scene(reward_collapse=100), {"it": PolicyCollapse()}) is None
+
+
+def test_a_reward_that_falls_as_texts_begin_to_loop_is_one_whatever_is_dated_first():
+    late = {"reward_collapse": 100, "length_explosion": 145, "repetition": 150}
+
+    assert diagnose(scene(**late), {"it": PolicyCollapse()}) is not None
+    del late["repetition"]
+    assert diagnose(scene(**late), {"it": PolicyCollapse()}) is None
+
+
+def test_texts_that_always_repeated_are_no_fall_whatever_else_is_noted():
+    noted = scene(repetition=100, length_explosion=90, entropy_collapse=95).signs
+    quiet = {name: replace(sign, severity=Severity.INFO) for name, sign in noted.items()}
+    beside = scene(grad_explosion=400).signs
+
+    assert diagnose(Scene({**quiet, **beside}, GRPO), {"it": PolicyCollapse()}) is None
+    assert diagnose(Scene({**noted, **beside}, GRPO), {"it": PolicyCollapse()}) is not None
+
+
+def test_a_kl_that_rises_long_after_the_reward_fell_is_none():
+    late = scene(reward_collapse=100, kl_blowup=150)
+
+    assert diagnose(late, {"it": PolicyCollapse()}) is None

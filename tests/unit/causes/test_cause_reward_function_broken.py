@@ -1,0 +1,65 @@
+"""Reward function broken: a reward that is a constant from one point on, of a policy as before.
+
+Its look-alikes are a policy collapse to the lowest reward, which KL or entropy foretell, and groups
+without contrast, where the reward does not fall.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.diagnoses import concluded
+from support.grpo_runs import ONSET, TRL, doubling, grpo_run, records, since
+
+from sentinel.model.finding import Severity
+
+OF_THE_REWARD = ("reward", "reward_std", "frac_zero_std", "learning_rate")
+
+
+def broken(seed, constant=0.0):
+    """From the onset on every answer earns the same, and no gradient comes of it."""
+    run, dead = grpo_run(seed), since() > 0
+    run["reward"] = np.where(dead, constant, run["reward"])
+    run["reward_std"] = np.where(dead, 0.0, run["reward_std"])
+    run["frac_zero_std"] = np.where(dead, 1.0, run["frac_zero_std"])
+    run["grad_norm"] = np.where(dead, 1e-5, run["grad_norm"])
+    return run
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("constant", [0.0, -1.0])
+def test_a_reward_that_is_a_constant_at_once_is_that(seed, constant):
+    story = concluded(records(broken(seed, constant)), TRL)
+
+    assert story.causes == ["reward_function_broken"]
+    (case,) = story.cases.values()
+    assert case.incident.severity is Severity.CRITICAL
+    assert "server" in case.diagnosis.remedy
+
+
+def test_it_is_named_with_the_first_page():
+    first = concluded(records(broken(1)), TRL).pages[0]
+
+    assert first.diagnosis.cause == "reward_function_broken"
+    assert first.step <= ONSET + 16
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_policy_that_ran_off_before_has_collapsed(seed):
+    run = broken(seed)
+    run["kl_ref"] *= doubling(10, 60, ONSET - 60)
+
+    assert concluded(records(run), TRL).causes == ["policy_collapse"]
+
+
+def test_without_a_witness_of_the_policy_nothing_is_said():
+    run = {name: series for name, series in broken(2).items() if name in OF_THE_REWARD}
+
+    assert concluded(records(run), TRL).causes == [""]
+
+
+def test_a_reward_that_falls_and_still_tells_answers_apart_is_not_constant():
+    run = grpo_run(3)
+    run["reward"] -= 0.5 * (since() > 0)
+
+    assert concluded(records(run), TRL).causes == [""]

@@ -1,0 +1,48 @@
+"""Reward hacked: a reward that rises as KL and length run away.
+
+Its look-alikes are a weak KL term, where length and reward know nothing of it, and the policy
+collapse, where the reward falls.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.diagnoses import concluded
+from support.grpo_runs import ONSET, TRL, doubling, grpo_run, records, since
+
+LOOSE = TRL | {"beta": 0.001}
+
+
+def hacked(seed, gain=0.5):
+    """A jump in what is earned, by long answers far from the reference."""
+    run = grpo_run(seed)
+    run["kl_ref"] *= doubling(20, 40)
+    run["completion_length"] *= doubling(30, 6)
+    run["reward"] += gain * np.clip(since() / 80, 0, 1)
+    return run
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_reward_kl_and_length_that_rise_together_are_that(seed):
+    story = concluded(records(hacked(seed)), LOOSE)
+
+    assert story.causes == ["reward_hacked"]
+    (case,) = story.cases.values()
+    assert case.diagnosis.severity is None
+    assert "not trained on" in case.diagnosis.remedy
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_reward_that_falls_with_them_is_a_policy_collapse(seed):
+    run = hacked(seed, gain=0.0)
+    run["reward"] -= 0.6 * np.clip(since(ONSET + 60) / 8, 0, 1)
+
+    assert concluded(records(run), LOOSE).causes == ["policy_collapse"]
+
+
+def test_a_kl_that_runs_away_alone_is_the_weak_term():
+    run = hacked(1)
+    run["completion_length"] = grpo_run(1)["completion_length"]
+
+    assert concluded(records(run), LOOSE).causes == ["weak_kl_term"]

@@ -1,0 +1,74 @@
+"""Rollout engine differs: a mismatch, then the gradient, the KL and the reward go wrong.
+
+Its look-alike is the policy collapse, in which the mismatch comes last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.diagnoses import concluded, scene
+from support.grpo_runs import COUNT, ONSET, TRL, doubling, grpo_run, records, since
+
+from sentinel.causes.rollout_engine_differs import RolloutEngineDiffers
+from sentinel.model.diagnosis import diagnose
+from sentinel.model.finding import Severity
+
+VLLM = TRL | {"use_vllm": "true", "vllm_mode": "server", "beta": 0.001}
+
+
+def with_engine(seed, onset=ONSET, gap=0.4):
+    """A healthy run and what its engine differs by: `gap` nats per token after the onset."""
+    run, rng = grpo_run(seed), np.random.default_rng([seed, 43])
+    run["kl_mismatch"] = np.where(since(onset) > 0, gap, 0.004) * np.exp(rng.normal(0, 0.3, COUNT))
+    return run
+
+
+def spoilt(run, onset):
+    """Gradient, KL and, in the end, the reward, as of that point."""
+    run["grad_norm"] *= doubling(5, 40, onset)
+    run["kl_ref"] *= doubling(12, 40, onset + 10)
+    run["reward"] -= 0.6 * np.clip(since(onset + 60) / 8, 0, 1)
+    return run
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_mismatch_and_then_gradient_kl_and_reward_are_one_case_of_that_name(seed):
+    story = concluded(records(spoilt(with_engine(seed), ONSET + 20)), VLLM)
+
+    assert story.causes == ["rollout_engine_differs"]
+    (case,) = story.cases.values()
+    assert "server" in case.diagnosis.evidence[-1].text
+    assert "`vllm_importance_sampling_correction`" in case.diagnosis.remedy
+
+
+def test_a_gross_mismatch_is_named_alone_and_a_moderate_one_wakes_nobody():
+    assert concluded(records(with_engine(1, gap=3.0)), VLLM).causes == ["rollout_engine_differs"]
+    assert concluded(records(with_engine(1, gap=0.2)), VLLM).pages == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_mismatch_that_comes_after_the_kl_is_a_policy_collapse(seed):
+    run = spoilt(with_engine(seed, onset=ONSET + 40), ONSET - 20)
+
+    assert concluded(records(run), VLLM).causes == ["policy_collapse"]
+
+
+def test_a_moderate_mismatch_of_the_whole_run_is_not_blamed_for_what_comes_late():
+    run = spoilt(with_engine(2, onset=0, gap=0.15), ONSET)
+
+    assert concluded(records(run), VLLM).causes == ["policy_collapse"]
+
+
+def test_a_moderate_mismatch_is_believed_in_only_as_far_as_what_followed_speaks():
+    seen = scene({}, rollout_mismatch=100, grad_explosion=150)
+    quiet = replace(seen.signs["rollout_mismatch"], severity=Severity.INFO)
+    moderate = replace(seen, signs={**seen.signs, "rollout_mismatch": quiet})
+    gross, noted = (
+        diagnose(each, {"it": RolloutEngineDiffers()}).confidence for each in (seen, moderate)
+    )
+
+    assert gross > 0.8
+    assert 0.6 < noted < 0.7

@@ -1,0 +1,50 @@
+"""Schedule spent: a tiny training whose schedule is over half-way, and one whose never begins."""
+
+from __future__ import annotations
+
+from support.diagnoses import concluded, scene
+from support.tiny_trainings import GOOD, Training
+
+from sentinel.causes.schedule_spent import ScheduleSpent
+from sentinel.model.diagnosis import diagnose
+
+FACTS = {"framework": "transformers", "learning_rate": GOOD, "max_steps": 500.0}
+
+
+def test_a_schedule_that_is_over_half_way_is_named():
+    run = Training(rate=lambda step: GOOD * max(0.0, 1 - step / 250), count=500)
+    story = concluded(run.records(), FACTS)
+
+    assert story.causes == ["schedule_spent"]
+    (case,) = story.cases.values()
+    assert "of 0.003" in case.diagnosis.evidence[-1].text
+    assert "`max_steps`" in case.diagnosis.remedy
+
+
+def test_a_warm_up_that_never_gets_anywhere_is_named():
+    run = Training(rate=lambda _: GOOD / 10_000, count=300)
+    story = concluded(run.records(), {**FACTS, "warmup_steps": 100.0})
+
+    assert story.causes == ["schedule_spent"]
+    (case,) = story.cases.values()
+    detectors = {case.incident.key.detector, *(each.key.detector for each in case.others)}
+    assert {"learning_rate_anomaly", "loss_never_moved"} <= detectors
+
+
+def test_a_schedule_as_long_as_the_run_has_no_case():
+    run = Training(rate=lambda step: GOOD * (1 - step / 501), count=500)
+
+    assert concluded(run.records(), FACTS).causes == []
+
+
+def test_a_learning_rate_that_never_was_any_is_another_cause():
+    run = Training(rate=lambda _: 0.0, count=250)
+
+    assert concluded(run.records(), FACTS).causes == ["frozen_parameters"]
+
+
+def test_a_loss_that_stands_by_itself_is_none():
+    assert (
+        diagnose(scene(FACTS, {"learning_rate": 0.0}, loss_plateau=90), {"it": ScheduleSpent()})
+        is None
+    )

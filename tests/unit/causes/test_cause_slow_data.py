@@ -1,0 +1,50 @@
+"""Slow data: a loader that kept up, and no longer does."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from support.diagnoses import concluded, scene
+
+from sentinel.causes.slow_data import SlowData
+from sentinel.model.diagnosis import diagnose
+from sentinel.testing import steps
+
+FACTS = {"framework": "trl", "algorithm": "sft"}
+
+
+def starving(seed, wait=1.0, count=260, onset=130):
+    """Half a second of work, and from `onset` on twice as long a wait."""
+    rng = Random(seed)
+    waits = [
+        0.01 + (wait if n >= onset else 0.0) * (0.8 + 0.4 * rng.random()) for n in range(count)
+    ]
+    return steps(data_wait=waits, step_time=[0.5 + x for x in waits], tokens=[1000.0] * count)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_loader_that_falls_behind_is_one_case(seed):
+    story = concluded(starving(seed), FACTS)
+
+    assert story.causes == ["slow_data"]
+    assert len(story.pages) == 1
+    (case,) = story.cases.values()
+    assert {case.incident.key.detector, *(each.key.detector for each in case.others)} == {
+        "data_stall", "throughput_drop",
+    }  # fmt: skip
+    assert "`dataloader_num_workers`" in case.diagnosis.remedy
+
+
+def test_a_loader_that_never_kept_up_is_no_case():
+    assert concluded(starving(1, onset=0), FACTS).causes == []
+
+
+def test_a_run_that_slows_without_a_wait_is_none():
+    assert diagnose(scene(throughput_drop=100, gpu_underuse=120), {"it": SlowData()}) is None
+
+
+def test_a_rank_that_alone_waits_is_another_cause():
+    seen = scene(data_stall=100, throughput_drop=100, straggler=100)
+
+    assert diagnose(seen, {"it": SlowData()}) is None

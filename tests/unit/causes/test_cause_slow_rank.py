@@ -1,0 +1,61 @@
+"""Slow rank: four ranks, of which one, from some step on, waits longer for its data."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from support.aligned_steps import together
+from support.diagnoses import concluded, falling
+
+from sentinel.model.finding import Severity
+from sentinel.model.record import WHOLE_RUN, Event, Record
+
+FACTS = {"framework": "transformers"}
+
+
+def waits(seed, late, count=260, onset=130, **more):
+    """The ranks of `late` wait for nearly a second from `onset` on, and all others for them."""
+    rng = Random(seed)
+    for step in range(1, count + 1):
+        row = [0.01 + 0.02 * rng.random() for _ in range(4)]
+        for rank in late if step >= onset else ():
+            row[rank] += 0.8 + 0.1 * rng.random()
+        time = [0.5 + max(row)] * 4
+        told = {name: [series[step - 1]] * 4 for name, series in more.items()}
+        yield together(step, data_wait=row, step_time=time, tokens=[1000.0] * 4, **told)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_rank_that_all_others_wait_for_is_one_case(seed):
+    story = concluded(waits(seed, [2]), FACTS)
+
+    assert story.causes == ["slow_rank"]
+    assert len(story.pages) == 1
+    (case,) = story.cases.values()
+    assert "node of rank 2" in case.diagnosis.remedy
+    assert "`dataloader_num_workers`" in case.diagnosis.remedy
+    assert case.incident.severity is Severity.WARNING
+
+
+def test_data_that_all_ranks_wait_for_are_another_cause():
+    assert concluded(waits(1, [0, 1, 2, 3]), FACTS).causes == ["slow_data"]
+
+
+def test_a_gpu_with_errors_is_another_cause():
+    def failing():
+        for record in waits(1, [2]):
+            if record.step == 120:
+                yield Record("run", WHOLE_RUN, 120, 120.0, Event.TICK, {"gpu_xid": 79.0})
+            yield record
+
+    assert concluded(failing(), FACTS).causes == ["gpu_failing"]
+
+
+def test_a_loss_that_diverges_meanwhile_is_a_case_of_its_own():
+    losses = falling(0, 260)
+    losses[150:] *= 5.0
+    story = concluded(waits(1, [2], loss=losses.tolist()), FACTS)
+
+    assert len(story.cases) == 2
+    assert "slow_rank" in story.causes

@@ -1,0 +1,47 @@
+"""Step counted twice: the pattern of huggingface/trl issue 2124, from its first wrong stride."""
+
+from __future__ import annotations
+
+import numpy as np
+from support.diagnoses import concluded
+
+from sentinel.model.incident import Reason
+from sentinel.model.record import Event
+from sentinel.testing import event, steps
+
+TRL = {"framework": "trl", "algorithm": "rloo", "save_steps": 500.0, "max_steps": 4000.0}
+
+
+def doubled_from(step, count=60):
+    """A counter that moves twice per update from `step` on, and saves at each stride."""
+    counts = [float(n) for n in range(1, step)] + [float(step + 2 * n) for n in range(count)]
+    time = np.arange(len(counts))
+    losses = (
+        3.0 * (1 + time / 50) ** -0.4 * np.random.default_rng(0).lognormal(0, 0.05, len(time))
+    ).tolist()
+    updates = [float(n) for n in range(1, len(counts) + 1)]
+    for record in steps(global_step=counts, optimizer_steps=updates, loss=losses):
+        yield record
+        now = int(record.values["global_step"])
+        if now % 500 == 0 or now > step:
+            yield event(Event.SAVE, now, time=record.time, global_step=float(now))
+
+
+def test_stride_and_saves_are_one_case():
+    story = concluded(doubled_from(1700), TRL)
+
+    assert story.causes == ["step_counted_twice"]
+    assert [page.reason for page in story.pages][:1] == [Reason.OPENED]
+    (case,) = story.cases.values()
+    detectors = {case.incident.key.detector, *(each.key.detector for each in case.others)}
+    assert {"step_stride", "checkpoint_cadence"} <= detectors
+    assert "2124" in case.diagnosis.remedy
+    assert "`save_steps`" in case.diagnosis.remedy
+
+
+def test_it_is_named_at_the_first_wrong_strides():
+    first = concluded(doubled_from(1700), TRL).pages[0]
+
+    assert first.diagnosis.cause == "step_counted_twice"
+    assert 1700 < first.incident.onset_step <= 1702
+    assert first.step <= 1708

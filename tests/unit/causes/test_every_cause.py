@@ -1,0 +1,92 @@
+"""What every cause owes its readers, checked for each file in `sentinel/causes`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from sentinel.config.plugins import classes
+from sentinel.model.diagnosis import NAMED, Scene, Sign, diagnose
+from sentinel.model.finding import Severity
+
+CAUSES = classes("causes")
+DETECTORS = classes("detectors")
+FACTS = (
+    {},
+    {"framework": "trl", "algorithm": "grpo", "beta": 0.0, "learning_rate": 1e-3, "fp16": "true"},
+    {"framework": "verl", "algorithm": "gae", "learning_rate": float("nan"), "ppo_epochs": 8.0},
+    {"framework": "lightning", "learning_rate": "1e-3", "beta": "none"},
+)
+WELL = {"reward": 0.5, "kl_ref": 0.05, "entropy": 0.6, "completion_length": 200.0, "loss": 1.5}
+ODD = {"reward": float("nan"), "learning_rate": 0.0, "kl_ref": float("inf"), "loss": 0.0}
+VALUES = ({}, WELL, ODD)
+
+
+def sign(detector, onset=10):
+    return Sign(detector, Severity.WARNING, onset, onset + 5, f"{detector} is off.")
+
+
+def scenes():
+    """Everything alone, everything together, and a hundred odd lots."""
+    rng = Random(7)
+    lots = [[name] for name in DETECTORS] + [list(DETECTORS)]
+    lots += [rng.sample(list(DETECTORS), rng.randint(2, 6)) for _ in range(100)]
+    for lot in lots:
+        signs = {name: sign(name, rng.randint(1, 100)) for name in lot}
+        yield Scene(signs, rng.choice(FACTS), rng.choice(VALUES))
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_cause_says_what_it_is(name):
+    cause = CAUSES[name]
+    heads = [
+        line
+        for line in (sys.modules[cause.__module__].__doc__ or "").splitlines()[1:]
+        if line in ("Clues", "Source")
+    ]
+
+    assert heads == ["Clues", "Source"]
+    assert cause.title
+    assert not cause.title.endswith(".")
+    assert cause.explains
+    assert cause.explains <= DETECTORS.keys()
+    assert cause.severity is None or isinstance(cause.severity, Severity)
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_cause_has_a_test_of_its_own(name):
+    assert (Path(__file__).parent / f"test_cause_{name}.py").is_file()
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_cause_takes_any_scene(name):
+    cause = CAUSES[name]()
+    for scene in scenes():
+        clues = list(cause.clues(scene))
+        assert all(0.0 < clue.weight < 1.0 and clue.text.endswith(".") for clue in clues)
+        if any(clue.step is not None for clue in clues):
+            assert cause.explains & scene.signs.keys()
+        assert cause.remedy(scene).endswith(".")
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_without_an_incident_nothing_is_suspected(name):
+    """Settings that look odd are no fault while all goes well."""
+    for facts in FACTS:
+        for values in VALUES:
+            assert list(CAUSES[name]().clues(Scene({}, facts, values))) == []
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_each_cause_can_be_named(name):
+    """By some of what it explains, under some settings: else it stands there for nothing."""
+    cause = CAUSES[name]()
+    every = [{each: sign(each) for each in cause.explains}]
+    every += [{a: sign(a), b: sign(b, 12)} for a in cause.explains for b in cause.explains]
+    seen = [Scene(signs, facts, values) for signs in every for facts in FACTS for values in VALUES]
+    found = [diagnose(scene, {name: cause}) for scene in seen]
+
+    assert max(each.confidence for each in found if each is not None) >= NAMED

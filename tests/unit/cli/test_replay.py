@@ -1,0 +1,194 @@
+"""Replay: the command that judges a log, and the lines it promises to machines."""
+
+import json
+import sqlite3
+from contextlib import closing
+
+import pytest
+from support.replays import BACK, ask, collapse, healthy, log, told
+from support.synthetic_runs import rl_run
+
+__all__ = ["log"]
+
+KEYS = [
+    "type",
+    "detector",
+    "severity",
+    "signal",
+    "onset_step",
+    "opened_step",
+    "resolved_step",
+    "rank",
+    "episode",
+    "flaps",
+    "last_good_step",
+    "onset",
+    "summary",
+    "evidence",
+    "remedy",
+    "case",
+]
+
+
+def test_every_incident_is_a_line_and_the_summary_is_the_last(log):
+    incidents, summary = told(log([*collapse(), "broken", {"note": "nothing"}]))
+
+    assert {tuple(incident) for incident in incidents} == {tuple(KEYS)}
+    assert incidents[0]["detector"] == "kl_blowup"
+    assert incidents[0]["severity"] == "critical"
+    assert 301 <= incidents[0]["onset_step"] <= incidents[0]["opened_step"] <= 320
+    assert incidents[0]["resolved_step"] is None
+    assert incidents[0]["rank"] is None
+    assert summary == {
+        "type": "summary",
+        "records": 331,
+        "skipped": 2,
+        "steps": 330,
+        "incidents": len(incidents),
+    }
+
+
+def test_when_it_began_is_found_by_looking_back(log):
+    """The same each time; and what resolves or repeats later changes nothing."""
+    once, _ = told(log(collapse()))
+    again, _ = told(log(collapse() + [{"step": n, "kl": 0.02} for n in range(331, 400)]))
+    onset = once[0]["onset"]
+
+    assert 299 <= onset["earliest"] <= onset["step"] <= onset["latest"] <= 320
+    assert onset["last_good_step"] is None
+    assert again[0]["onset"] == onset
+
+
+def test_a_healthy_run_has_only_a_summary(log):
+    incidents, summary = told(log(healthy()))
+
+    assert incidents == []
+    assert summary["incidents"] == 0
+
+
+def test_an_incident_that_ended_is_told_once_with_its_end(log):
+    rows = [*collapse(), *({"step": n, "kl": 0.02} for n in range(331, 400))]
+    incidents, _ = told(log(rows))
+
+    assert [i["detector"] for i in incidents].count("kl_blowup") == 1
+    assert incidents[0]["detector"] == "kl_blowup"
+    assert 346 <= incidents[0]["resolved_step"] <= 380
+    evidence = incidents[0]["evidence"]
+    assert evidence["median_of_5"] > 10 * evidence["expected"], "not what it was when it ended"
+
+
+def test_what_was_only_worth_noting_is_due_when_it_gets_worse(log):
+    """One lost gradient norm is information; the page is due with the second in a row."""
+    norms = [1.0] * 20 + ["NaN", 1.0, 1.0, "NaN", "NaN"]
+    incidents, _ = told(log({"step": s, "grad_norm": g} for s, g in enumerate(norms, start=1)))
+
+    assert [(i["severity"], i["onset_step"], i["opened_step"]) for i in incidents] == [
+        ("warning", 21, 25)
+    ]
+
+
+def test_numbers_that_json_cannot_write_are_written_as_words(log):
+    incidents, _ = told(log([{"step": 1, "loss": 1.0}, {"step": 2, "loss": "Infinity"}]))
+
+    assert incidents[0]["evidence"]["loss"] == "inf"
+
+
+def test_a_lost_value_of_one_run_names_no_rank(log):
+    incidents, _ = told(log([{"step": 1, "loss": "NaN"}]))
+
+    assert incidents[0]["rank"] is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "fail_on", "code"),
+    [
+        (list(healthy()), "warning", 0),
+        (collapse(), None, 0),
+        (collapse(), "warning", 3),
+        (collapse(), "critical", 3),
+        (BACK, "critical", 0),
+        (BACK, "warning", 3),
+    ],
+)
+def test_fails_on_what_it_was_told_to(log, rows, fail_on, code):
+    wish = ["--fail-on", fail_on] if fail_on else []
+
+    assert ask(log(rows), *wish).exit_code == code
+
+
+@pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b"\x1f\x8b\x08\x00", b"{\n"])
+def test_what_it_cannot_read_is_one_line_and_exit_2(tmp_path, content):
+    path = tmp_path / "log.bin"
+    path.write_bytes(content)
+    result = ask(path, "--json")
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert str(path) in result.stderr
+    assert "JSONL" in result.stderr
+
+
+def test_a_detector_that_failed_is_named_beside_what_the_others_found(log, monkeypatch):
+    """Silence of a detector that broke must not read as health."""
+
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("sentinel.detectors.loss_plateau.LossPlateau.update", broken)
+    result = ask(log(healthy()), "--json")
+
+    assert json.loads(result.stdout.splitlines()[-1])["failed"] == ["loss_plateau"]
+    assert "loss_plateau failed" in result.stderr
+
+
+def test_a_missing_file_and_a_folder_without_a_log_are_exit_2(tmp_path):
+    missing, empty = ask(tmp_path / "none"), ask(tmp_path)
+
+    assert (missing.exit_code, empty.exit_code) == (2, 2)
+    assert "none" in missing.stderr
+
+
+def test_a_person_reads_what_happened_and_what_to_do(log):
+    result = ask(log(collapse()))
+
+    assert "kl_blowup" in result.stdout
+    assert "checkpoint before the onset" in " ".join(result.stdout.split())
+
+
+def test_a_person_reads_that_nothing_happened(log):
+    assert ask(log(healthy())).stdout == "No incident in 200 steps.\n"
+
+
+def test_a_trainer_state_is_replayed_through_the_same_detectors(tmp_path):
+    """The counter of huggingface/trl#2124 in the file that transformers leaves behind."""
+    history = [{"step": step, "loss": 1.0} for step in range(500, 4501, 100)]
+    state = {"log_history": history, "max_steps": 4000, "save_steps": 500}
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps(state))
+    incidents, _ = told(path)
+
+    assert ("checkpoint_cadence", 4100) in [(i["detector"], i["opened_step"]) for i in incidents]
+
+
+def test_the_same_log_is_told_the_same_way_twice(log):
+    series = rl_run(5, "kl_blowup", "severe").series
+    rows = [
+        dict(zip(("step", *series), row, strict=True))
+        for row in zip(range(1, 10**6), *(s.tolist() for s in series.values()))  # noqa: B905
+    ]
+    path = log(rows)
+
+    assert ask(path, "--json").stdout == ask(path, "--json").stdout
+
+
+def test_which_of_several_runs_was_replayed_is_said_to_people_only(tmp_path):
+    path = tmp_path / "project.db"
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("create table metrics(id, run_name, timestamp, step, metrics)")
+        rows = [(n, f"run{n % 2}", "2026-01-01T00:00:00", n, '{"loss": 2.5}') for n in range(1, 10)]
+        other.executemany("insert into metrics values(?, ?, ?, ?, ?)", rows)
+    result = ask(path, "--json")
+
+    assert f"of {path}, it holds 2 runs (run1, run0), of which run1" in result.stderr
+    assert [json.loads(line)["steps"] for line in result.stdout.splitlines()] == [5]

@@ -1,0 +1,100 @@
+"""Replay: causes come first for people, and after their incidents for machines."""
+
+import json
+
+import pytest
+from support.replays import BACK, ask, collapse, lines, log, told
+
+from sentinel.model.diagnosis import Clue, seen
+from sentinel.model.finding import Severity
+
+__all__ = ["log"]
+
+DIAGNOSIS_KEYS = [
+    "type",
+    "case",
+    "cause",
+    "title",
+    "confidence",
+    "severity",
+    "onset_step",
+    "opened_step",
+    "resolved_step",
+    "incidents",
+    "evidence",
+    "remedy",
+    "last_good_step",
+]
+
+
+class Storm:
+    """A cause as a plug-in might bring it."""
+
+    title, severity = "storm in the policy", Severity.CRITICAL
+    explains = frozenset({"kl_blowup", "kl_drift", "step_regression"})
+
+    def clues(self, scene):
+        yield Clue(0.3, "The season is [red]autumn[/red].")
+        yield from seen(scene.first("step_regression", "kl_blowup"), 0.8)
+        if most := scene.number("max_steps"):
+            yield Clue(0.1, f"It was to last {most:g} steps.")
+
+    def remedy(self, _):
+        return "Stay in."
+
+
+@pytest.fixture
+def storm(monkeypatch):
+    monkeypatch.setattr("sentinel.cli.replay.build_causes", lambda: {"storm": Storm()})
+
+
+def test_a_cause_is_a_line_after_those_of_its_incidents(log, storm):
+    *found, diagnosis, summary = lines(log(collapse()))
+    incidents = [line for line in found if line["case"] == diagnosis["case"]]
+
+    assert [line["type"] for line in found] == ["incident"] * summary["incidents"]
+    assert list(diagnosis) == DIAGNOSIS_KEYS
+    assert (diagnosis["type"], diagnosis["cause"]) == ("diagnosis", "storm")
+    assert (diagnosis["title"], diagnosis["severity"]) == ("storm in the policy", "critical")
+    assert diagnosis["confidence"] == pytest.approx(0.86)
+    assert [clue["step"] for clue in diagnosis["evidence"]] == [diagnosis["onset_step"], None]
+    assert diagnosis["incidents"][0] == diagnosis["case"] == "run/kl_blowup#1"
+    assert len(diagnosis["incidents"]) == len(incidents)
+    assert diagnosis["opened_step"] == incidents[0]["opened_step"]
+    assert (diagnosis["remedy"], diagnosis["resolved_step"]) == ("Stay in.", None)
+
+
+def test_a_case_is_over_with_the_last_of_its_incidents(log, storm):
+    rows = [*collapse(), *({"step": n, "kl": 0.02} for n in range(331, 600))]
+    *found, diagnosis, _ = lines(log(rows))
+    ends = [line["resolved_step"] for line in found if line["case"] == diagnosis["case"]]
+
+    assert diagnosis["resolved_step"] == max(ends)
+
+
+def test_what_nobody_was_told_of_belongs_to_no_case(log):
+    incidents, _ = told(log({"step": s, "grad_norm": "NaN" if s == 21 else 1.0} for s in range(40)))
+
+    assert [(i["severity"], i["case"]) for i in incidents] == [("info", None)]
+
+
+def test_a_cause_that_is_louder_than_its_incidents_counts_for_failing(log, storm):
+    assert told(log(BACK))[0][0]["severity"] == "warning"
+    assert ask(log(BACK), "--fail-on", "critical").exit_code == 3
+
+
+def test_a_person_reads_the_cause_first_and_advice_once(log, storm):
+    shown = " ".join(ask(log(collapse())).stdout.split())
+
+    assert "critical: storm in the policy (likely, 86 %)" in shown
+    assert "The season is [red]autumn[/red]." in shown
+    assert shown.index("What to do: Stay in.") < shown.index("Page due")
+    assert "checkpoint before the onset" not in shown, "its detector's advice is of less use"
+
+
+def test_the_settings_in_a_log_speak_for_a_cause(tmp_path, storm):
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": collapse(), "max_steps": 4000, "save_steps": 500}))
+    *_, diagnosis, _ = lines(path)
+
+    assert "It was to last 4000 steps." in [clue["text"] for clue in diagnosis["evidence"]]

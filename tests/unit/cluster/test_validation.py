@@ -1,0 +1,227 @@
+"""Unsound: whatever a node that has the secret says, its head lives on, once restarted as well."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prometheus_client import generate_latest
+from support.heads import House
+from support.message_stores import refusals
+
+from sentinel.agent.processor import Judge
+from sentinel.cluster.server import Hello
+from sentinel.config.settings import Settings
+from sentinel.model.counters import Tally
+from sentinel.model.hardware import Machine
+from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.record_batch import Sheet
+from sentinel.store.database import transaction
+
+FAR = 2**63 - 1
+HALF = "\ud800"
+"""A half of a character, which no database takes for text."""
+
+
+class Judging(House):
+    """A head, all that becomes of what it hears, and the real database of both."""
+
+    def begin(self, path=None):
+        super().begin(path)
+        self.judge = Judge(
+            "run",
+            self.path,
+            self.connection,
+            Settings(),
+            Tally(),
+            sinks={},
+            machine=Machine,
+            rings=list,
+            clock=lambda: self.now,
+        )
+        self.judge.restore()
+
+    def turn(self, *local, seconds=0.5):
+        self.now += seconds
+        entries = self.head.turn(local)
+        with transaction(self.connection):
+            for entry in entries:
+                self.judge.feed(entry)
+            self.judge.keep()
+            self.head.keep()
+            self.judge.snapshot()
+        self.head.kept()
+        return entries
+
+    def close(self):
+        self.judge.dating.stop(30.0)
+        self.connection.close()
+
+    def hears(self, *told, first=1, last=1, clock=None):
+        """All nodes run; one says this; its head goes on, and another after it."""
+        node = self.running()
+        clock = self.now if clock is None else clock
+        data = node.writer.write(told, first, last, clock)
+        self.hub.parcels.append((node.slot, data))
+        self.wait(2)
+        self.close()
+        self.begin()
+        self.wait(2)
+        generate_latest(self.judge.exposition.registry)
+        self.close()
+
+
+@pytest.fixture
+def judging(tmp_path):
+    return Judging(tmp_path / "sentinel.db")
+
+
+def record(event=Event.TICK, rank=WHOLE_RUN, step=1, time=1_000_000.0, *, more=(), **facts):
+    values = {"ranks_running": 0.0, "ranks_gone": 1.0, "ranks_failed": 0.0, "idle_seconds": 1.0}
+    values = {**(values if event is Event.TICK else {}), **dict(more)}
+    return Record("mine", rank, step, time, event, values, facts, beat=2, sequence=2)
+
+
+DEAD = {"cause": "died", "gone": "2", "fell_ago": "1.0"}
+UNSOUND = {
+    "fell ago": record(**{**DEAD, "fell_ago": "x"}),
+    "fell at no time": record(**{**DEAD, "fell_ago": "nan"}),
+    "gone": record(**{**DEAD, "gone": "x"}),
+    "gone, as no rank is spelled": record(**{**DEAD, "gone": "02"}),
+    "nobody gone": record(**{**DEAD, "gone": ""}),
+    "failed": record(cause="exit", failed="1,,2", fell_ago="1.0"),
+    "endless": record(**{**DEAD, "gone": "9" * 5000}),
+    "behind": record(behind="x", behind_at="1,1"),
+    "behind at": record(behind="2", behind_at="x"),
+    "counts": record(more={"ranks_running": nan}),
+    "bytes": record(more={"host_memory_used": 1e308}),
+    "world": record(Event.START, 2, more={"world_size": nan}),
+    "node": record(Event.START, 2, more={"local_world_size": inf}),
+    "no rank": record(Event.START),
+    "below": record(Event.STEP, -2),
+    "beyond": record(Event.STEP, FAR),
+    "never": record(Event.STEP, 2, time=nan),
+    "before": record(Event.STEP, 2, time=-inf),
+}
+
+
+@pytest.mark.parametrize("said", UNSOUND.values(), ids=UNSOUND)
+def test_what_cannot_be_counted_with_is_refused_whole(judging, said):
+    judging.hears(said)
+
+    assert refusals(judging.tally)["damaged"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "parcel",
+    [{"last": 2**63}, {"first": 2**64 - 1}, {"clock": nan}, {"clock": -inf}, {"clock": 1e300}],
+    ids=str,
+)
+def test_a_parcel_whose_numbers_no_agent_has_is_refused(judging, parcel):
+    judging.hears(record(Event.STEP, 2), **parcel)
+
+    assert refusals(judging.tally)["damaged"] == 1.0
+
+
+@pytest.mark.parametrize("event", [Event.SAMPLE, Event.FACTS])
+def test_facts_and_texts_of_the_whole_run_are_heard(judging, event):
+    judging.hears(record(event))
+
+    assert refusals(judging.tally) == {}
+
+
+def test_a_machine_of_which_something_is_no_number_is_heard(judging):
+    judging.hears(record(more={"host_memory_used": nan, "gpu_temperature_max": nan}))
+
+    assert refusals(judging.tally) == {}
+
+
+@pytest.mark.parametrize("name", ["host", "run", "spool", "elder"])
+def test_a_node_whose_card_is_no_text_is_not_welcomed(judging, name):
+    judging.hub.waiting.append(Hello(7, {"host": "b", "run": "r", "spool": "s", name: HALF}))
+    judging.wait(1)
+    judging.close()
+
+    assert judging.hub.dropped == [7]
+    assert (refusals(judging.tally)["damaged"], judging.head.elder) == (1.0, "")
+
+
+TEXTS = st.sampled_from(
+    ["", "x", "0", "2", "2,3", "-1", "nan", "1e999", HALF, "died", "exit", "exception", "running",
+     "yes", "open", "lost", "finished", "unknown", "interrupted", "9" * 5000, "1,1", "3.5", "2:3"]
+)  # fmt: skip
+NUMBERS = st.sampled_from(
+    [0.0, 1.0, 2.0, 4.0, -1.0, 0.5, nan, inf, -inf, 1e308, -1e308, 1e18, 2.0**31, 1e6]
+)
+COUNTS = st.sampled_from([0, 1, 2, 3, 30, 2**31 - 1, FAR, -1, -FAR])
+FACTS = ["state", "cause", "gone", "failed", "behind", "behind_at", "behind_step", "held", "code",
+         "everyone", "fell_ago", "regroup", "launcher", "fall", "lost", "lost_nodes", "away",
+         "final", "signal", "exit_code", "before", "exception", "outcome", "collective", "gathered",
+         "host", "pid", "master_port", "framework", "algorithm", "name", "edge", "prompt", "pace",
+         "completion", "global_step", "missing", HALF]  # fmt: skip
+VALUES = ["loss", "grad_norm", "reward", "kl", "lr", "world_size", "local_world_size", "epoch",
+          "expected_ranks", "local_rank", "ranks_running", "ranks_gone", "ranks_failed", "length",
+          "idle_seconds", "nodes_lost", "lost_seconds", "host_memory_used", "gpu_ranks",
+          "gpu_ecc_errors", "gpu_utilisation", "disk_free_output", "advantage", HALF]  # fmt: skip
+OURS = st.just(["loss"])
+"""What the ranks of other nodes speak of, too: then they are on one sheet."""
+TIMES = st.sampled_from([0.0, 1.0, 999_990.0, 1_000_001.0, 1e10, 1e11, 1e300, nan, inf, -inf])
+RECORDS = st.builds(
+    Record,
+    run=st.just("mine"),
+    rank=st.sampled_from([WHOLE_RUN, 0, 2, 3, 3, 7, 2**31 - 1, FAR, -2]),
+    step=COUNTS,
+    time=TIMES,
+    event=st.sampled_from(Event),
+    values=st.dictionaries(st.sampled_from(VALUES), NUMBERS, max_size=6),
+    facts=st.dictionaries(st.sampled_from(FACTS), TEXTS, max_size=6),
+    attempt=st.sampled_from([0, 0, 0, 1, 40, -1, FAR]),
+    beat=COUNTS,
+    sequence=st.integers(0, 2**32 - 1),
+)
+
+
+@st.composite
+def sheets(draw):
+    ranks = draw(st.lists(st.sampled_from([0, 2, 3, 7, FAR, -2]), min_size=2, unique=True))
+    names = draw(st.one_of(OURS, st.lists(st.sampled_from(VALUES), max_size=3, unique=True)))
+    return Sheet(
+        "mine", draw(st.sampled_from([0, 1, FAR])), draw(COUNTS), draw(COUNTS), tuple(names),
+        tuple(ranks),
+        tuple(draw(TIMES) for _ in ranks),
+        tuple(draw(st.integers(0, 2**32 - 1)) for _ in ranks),
+        tuple(tuple(draw(NUMBERS) for _ in names) for _ in ranks),
+    )  # fmt: skip
+
+
+PARCELS = st.tuples(
+    st.lists(st.one_of(RECORDS, RECORDS, sheets()), max_size=4),
+    st.sampled_from([0, 1, 2, 3, 2**63 - 1, 2**63, 2**64 - 1]),
+    TIMES,
+)
+
+
+@pytest.mark.quiet
+@settings(
+    max_examples=settings.default.max_examples // 4,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(parcels=st.lists(PARCELS, min_size=1, max_size=3))
+def test_no_parcel_of_a_node_ends_its_head(tmp_path_factory, parcels):
+    """Said by one that has the secret, whatever it is; it may be refused, or left aside."""
+    house = Judging(tmp_path_factory.mktemp("head") / "sentinel.db")
+    node = house.running()
+    for step, (told, row, clock) in enumerate(parcels, 1):
+        if node.slot in house.hub.dropped:
+            node.hello()
+            house.turn()
+        data = node.writer.write(told, row, row, clock)
+        house.hub.parcels.append((node.slot, data))
+        house.turn(*house.own.says(step=step), house.own.tick())
+    house.wait(2)
+    house.close()
+    house.begin()
+    house.wait(2)
+    house.close()

@@ -1,0 +1,125 @@
+"""The demo's verdict is strict, and a person reads what each mistake was put down to."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from support.results import concluded
+
+from sentinel.demo.delivery import Delivery
+from sentinel.demo.report import Telling
+from sentinel.demo.scenario import FAULTS, judge
+from sentinel.metrics.exposition import Exposition
+from sentinel.model.counters import Tally
+
+EXPECTED = {fault.cause: fault.step for fault in FAULTS}
+COLLAPSE, TWICE = EXPECTED
+
+
+def told(cause: str, step: int, reason: str = "opened", case: str = "", **more) -> Delivery:
+    """A page of the case that is named for its cause, or for `case`."""
+    known = {"summary": "It is so.", "remedy": "Do this.", "evidence": {}, "seconds": 0.1} | more
+    lead = case or cause
+    return Delivery(reason, f"demo/{lead}#1", lead, "critical", step, step, cause=cause, **known)
+
+
+def as_expected() -> list[Delivery]:
+    return [told(cause, step + 10) for cause, step in EXPECTED.items()]
+
+
+def test_the_demo_passes_when_each_mistake_was_told_by_its_name_and_nothing_else():
+    outcome = judge(as_expected(), {})
+
+    assert outcome.passed
+    assert outcome.caught.keys() == EXPECTED.keys()
+
+
+@pytest.mark.parametrize("cause", EXPECTED)
+def test_the_demo_fails_when_a_mistake_is_not_told(cause):
+    outcome = judge((page for page in as_expected() if page.cause != cause), {})
+
+    assert outcome.missing == (cause,)
+    assert not outcome.passed
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        told("", 500, case="loss_plateau"),
+        told("slow_data", 500, case="data_stall"),
+        told(COLLAPSE, EXPECTED[COLLAPSE] - 1, case="kl_blowup"),
+        told(COLLAPSE, EXPECTED[COLLAPSE] + 50, case="entropy_collapse"),
+        told("", EXPECTED[COLLAPSE] + 50, case="reward_collapse"),
+    ],
+    ids=[
+        "of nothing that has a name",
+        "of what is not wrong",
+        "before its mistake",
+        "of what follows from a mistake",
+        "of what follows, without a name",
+    ],
+)
+def test_the_demo_fails_when_a_page_comes_that_should_not(page):
+    outcome = judge(sorted([*as_expected(), page], key=lambda page: page.step), {})
+
+    assert len(outcome.unexpected) == 1
+    assert not outcome.passed
+
+
+def test_pages_that_tell_more_of_a_case_are_no_new_ones():
+    later = [told(COLLAPSE, 600, "worsened"), told(COLLAPSE, 700, "resolved")]
+
+    assert judge([*as_expected(), *later], {}).passed
+
+
+def test_what_a_case_is_put_down_to_in_the_end_counts():
+    """It may open without a name, or by that of an earlier stage."""
+    first = told("", 431, case="kl_blowup")
+    worse = told(COLLAPSE, 470, "worsened", case="kl_blowup")
+    others = [page for page in as_expected() if page.cause != COLLAPSE]
+
+    assert not judge([first, *others], {}).passed
+    assert judge([first, worse, *others], {}).caught[COLLAPSE] == first
+    assert judge([first, *others], {first.case: COLLAPSE}).passed, "no page told of it"
+    assert judge([replace(first, cause="weak_kl_term"), worse, *others], {first.case: ""}).passed
+
+
+def shown(page: Delivery) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    Telling(console=console).arrived(page)
+    return console.file.getvalue()
+
+
+def test_a_person_reads_cause_evidence_and_remedy():
+    more = {"title": "policy [red]collapse", "belief": "likely, 83 %", "others": ("b", "c")}
+    text = shown(told(COLLAPSE, 500, clues=("since step 3: KL is 2.",), last_good_step=420, **more))
+
+    assert "CRITICAL: policy [red]collapse opened (likely, 83 %)" in text
+    assert "• since step 3: KL is 2." in text
+    assert "Last checkpoint before: step 420." in text
+    assert "What to do: Do this." in text
+    assert "then b, c." in text
+    assert "It is so." in shown(told("", 500, case="a"))
+
+
+def test_a_cause_that_is_another_than_was_paged_is_told_once():
+    told_of = Exposition(Tally(), {})
+    told_of.take(concluded())
+    console = Console(file=io.StringIO(), width=100)
+    telling = Telling(console=console)
+    (case,) = told_of.state()["cases"]
+
+    telling.progress({"cases": [case]})
+    telling.arrived(replace(told("", 500), case=case["name"]))
+    telling.progress({"cases": [case]})
+    assert "What is behind it" not in console.file.getvalue(), "its page is still to come"
+
+    telling.arrived(replace(told("weak_kl_term", 500), case=case["name"]))
+    telling.progress({"cases": [case]})
+    telling.progress({"cases": [case]})
+    text = console.file.getvalue()
+    assert text.count("What is behind it: policy collapse (likely, 83 %)") == 1
+    assert "• since step 86: KL is 2 nats." in text
+    assert "What to do: Go back." in text
+    assert "Last checkpoint before: step 80." in text

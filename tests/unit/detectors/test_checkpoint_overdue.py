@@ -1,0 +1,60 @@
+"""Checkpoint overdue: a run that trains on and no longer saves."""
+
+import pytest
+
+from sentinel.detectors.checkpoint_overdue import CheckpointOverdue
+from sentinel.model.finding import Calm, Severity
+from sentinel.model.record import Event
+from sentinel.testing import event, first_finding, show
+
+
+def run(count, saves, first=1, **declared):
+    yield event(Event.START, first - 1, **declared)
+    for step in range(first, first + count):
+        yield event(Event.STEP, step, global_step=float(step))
+        if step in saves:
+            yield event(Event.SAVE, step)
+
+
+def test_a_save_that_does_not_come_is_told_before_the_third_is_due():
+    record, finding = first_finding(
+        CheckpointOverdue(), run(1000, {100, 200, 300}, save_steps=100.0)
+    )
+
+    assert record.step == 551
+    assert finding.severity is None
+    assert finding.summary == "The last save was 251 steps ago; it should be every 100."
+
+
+def test_where_none_ever_came_it_is_noted():
+    record, finding = first_finding(CheckpointOverdue(), run(1000, {}, save_steps=100.0))
+
+    assert record.step == 252
+    assert finding.severity is Severity.INFO
+
+
+@pytest.mark.parametrize("declared", [{}, {"save_steps": 0.0}, {"save_steps": -1.0}])
+def test_without_an_interval_nothing_is_overdue(declared):
+    records = [*run(5000, {100, 200, 300}, **declared)]
+
+    assert {show(CheckpointOverdue(), record) for record in records} == {None}
+
+
+def test_a_run_that_saves_as_it_said_is_calm():
+    saves = set(range(100, 2001, 100))
+
+    assert first_finding(CheckpointOverdue(), run(2000, saves, save_steps=100.0)) == (None, None)
+
+
+def test_a_resume_counts_from_where_it_goes_on():
+    records = run(200, {}, first=5000, save_steps=100.0)
+
+    assert first_finding(CheckpointOverdue(), records) == (None, None)
+
+
+def test_a_save_that_comes_late_is_the_end_of_it():
+    detector = CheckpointOverdue()
+    for record in run(900, {100, 800}, save_steps=100.0):
+        opinion = show(detector, record)
+
+    assert opinion == Calm()

@@ -1,0 +1,60 @@
+"""Data stall: a loader that no longer keeps up is told; one that never did is only noted."""
+
+from random import Random
+
+from sentinel.detectors.data_stall import DataStall
+from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.record import Event
+from sentinel.testing import event, first_finding, show, steps
+
+
+def run(count, onset, wait, before=0.02):
+    """Steps of a second of work, and so much of waiting from the onset on."""
+    rng = Random(0)
+    waits = [(wait if n >= onset else before) * rng.uniform(0.8, 1.2) for n in range(count)]
+    return steps(data_wait=waits, step_time=[1 + w for w in waits])
+
+
+def test_a_loader_that_falls_behind_is_a_warning_dated_at_its_first_step():
+    record, finding = first_finding(DataStall(), run(200, 100, 3.0))
+
+    assert 100 + 15 <= record.step <= 100 + 18
+    assert finding.severity is Severity.WARNING
+    assert finding.onset_step == 101
+    assert "4 times as long as its best" in finding.summary
+
+
+def test_a_loader_that_never_kept_up_is_noted():
+    _, finding = first_finding(DataStall(), run(200, 0, 3.0))
+
+    assert finding.severity is None
+
+
+def test_one_that_keeps_up_is_calm():
+    opinions = [show(detector, r) for detector in [DataStall()] for r in run(200, 999, 0.0)]
+
+    assert opinions[0] is None
+    assert set(opinions[40:]) == {Calm()}
+
+
+def test_the_first_batches_of_an_epoch_may_wait():
+    waits = [9.0 if n % 50 < 5 else 0.01 for n in range(1000)]
+    records = steps(data_wait=waits, step_time=[1 + w for w in waits])
+
+    assert first_finding(DataStall(), records) == (None, None)
+
+
+def test_a_slower_step_that_does_not_wait_is_no_stall():
+    times = [1.0 if n < 100 else 9.0 for n in range(300)]
+
+    assert first_finding(DataStall(), steps(data_wait=[0.1] * 300, step_time=times))[0] is None
+
+
+def test_a_step_in_which_the_run_evaluated_is_left_out():
+    detector, opinions = DataStall(), []
+    for record in run(200, 100, 3.0):
+        if record.step >= 100:
+            show(detector, event(Event.EVAL, record.step))
+        opinions.append(show(detector, record))
+
+    assert not any(isinstance(opinion, Finding) for opinion in opinions)

@@ -1,0 +1,85 @@
+"""Disk filling: foreseen where it is steady, and told where the next checkpoint has no room."""
+
+import pytest
+
+from sentinel.detectors.disk_filling import DiskFilling
+from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.record import Event
+from sentinel.testing import event, first_finding, show
+
+GIB = 2.0**30
+
+
+def looks(free, seconds, every=10.0, begins=0.0):
+    """A look every ten seconds at a disk with so much room after so many seconds."""
+    for index in range(int(seconds / every)):
+        time = begins + index * every
+        yield event(Event.TICK, index, time=time, disk_free=free(time), disk_free_output=free(time))
+
+
+def test_a_disk_that_fills_steadily_is_told_in_time():
+    """Full after two hours."""
+    record, finding = first_finding(
+        DiskFilling(), looks(lambda t: 100 * GIB * (1 - t / 7200), 7200)
+    )
+
+    assert record.time < 4500
+    assert finding.severity is None
+    assert "The disk of the checkpoints will be full in" in finding.summary
+    assert finding.evidence["seconds_left"] == pytest.approx(7200 - record.time, rel=0.05)
+
+
+def test_a_disk_that_does_not_change_is_calm():
+    assert {show(DiskFilling(), look) for look in looks(lambda _: 10 * GIB, 7200)} == {Calm()}
+
+
+def test_saves_whose_oldest_is_removed_do_not_fill_a_disk():
+    free = lambda t: (100 - min(30, 10 * (t // 600)) - 10 * (t % 600 > 570)) * GIB  # noqa: E731
+
+    assert first_finding(DiskFilling(), looks(free, 20_000)) == (None, None)
+
+
+def test_a_disk_that_saves_fill_is_only_noted_while_there_is_room_for_more():
+    """Nobody but the trainer knows how many it keeps."""
+    detector, heard = DiskFilling(), {}
+    for look in looks(lambda t: (100 - 5 * (t // 200)) * GIB, 3980):
+        opinion = show(detector, look)
+        if isinstance(opinion, Finding):
+            heard.setdefault(opinion.severity, look.values["disk_free"] / GIB)
+        if look.time % 200 == 100:
+            show(detector, event(Event.SAVE, look.step))
+
+    assert heard[Severity.INFO] > 20
+    assert heard[None] == 5
+
+
+def test_a_full_disk_is_critical():
+    _, finding = first_finding(DiskFilling(), looks(lambda _: 1e6, 10))
+
+    assert finding.severity is Severity.CRITICAL
+
+
+def test_a_disk_without_room_for_another_save_is_told():
+    """Each save takes 10 GiB; somebody else takes the rest."""
+    detector, room = DiskFilling(), 48.0
+    for save in range(5):
+        for look in looks(lambda _, room=room: room * GIB, 60, begins=save * 200.0):
+            opinion = show(detector, look)
+        room -= 10
+        for look in looks(lambda _, room=room: room * GIB, 60, begins=save * 200.0 + 60):
+            opinion = show(detector, look)
+        if save < 3:
+            assert opinion == Calm()
+        show(detector, event(Event.SAVE, save))
+        if room < 10:
+            break
+    opinion = show(detector, event(Event.TICK, 9, time=1000.0, disk_free_output=room * GIB))
+
+    assert isinstance(opinion, Finding)
+    assert opinion.summary == ("The disk of the checkpoints has 8 GiB left; a save took 10 GiB.")
+
+
+def test_the_disk_that_is_worst_off_is_the_one_told_of():
+    look = event(Event.TICK, 1, disk_free_output=50 * GIB, disk_free_state=1e5)
+
+    assert "sentinel's own state is full" in show(DiskFilling(), look).summary

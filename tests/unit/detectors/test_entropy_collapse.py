@@ -1,0 +1,82 @@
+"""Entropy collapse: certainty that was not paid for."""
+
+from dataclasses import replace
+from random import Random
+
+from support.policy_runs import policy_run
+
+from sentinel.detectors.entropy_collapse import EntropyCollapse
+from sentinel.model.finding import Severity
+from sentinel.testing import first_finding, show, steps
+
+
+def noisy(levels, sigma=0.1, seed=0):
+    rng = Random(seed)
+    return [level + rng.gauss(0.0, sigma) for level in levels]
+
+
+COLLAPSED = [0.8] * 60 + [0.8 * 0.85**t for t in range(20)] + [0.02] * 20
+
+
+def test_warns_of_a_fall_to_a_seventh_while_the_reward_stands():
+    records = steps(entropy=COLLAPSED, reward=noisy([0.5] * 100))
+    record, finding = first_finding(EntropyCollapse(), records)
+
+    assert 70 <= record.step <= 80
+    assert finding.severity is Severity.WARNING
+    assert finding.onset_step <= 72
+
+
+def test_entropy_spent_for_reward_is_only_shown():
+    spent = [0.5 * 0.99**t for t in range(250)]
+    reward = noisy([t / 50 for t in range(250)])
+    detector = EntropyCollapse()
+    opinions = [show(detector, r) for r in steps(entropy=spent, reward=reward)]
+    found = [x for x in opinions if hasattr(x, "severity")]
+
+    assert found
+    assert {x.severity for x in found} == {None}
+    assert EntropyCollapse.severity is Severity.INFO
+
+
+def test_no_entropy_at_all_and_no_reward_for_it_is_critical():
+    entropy = [0.2] * 8 + [0.0003] * 30
+    reward = noisy([-0.7] * 8, 0.02) + [-1.0] * 30
+    detector = EntropyCollapse()
+    opinions = [show(detector, r) for r in steps(entropy=entropy, reward=reward)]
+
+    assert opinions[-1].severity is Severity.CRITICAL
+
+
+def test_half_the_entropy_in_the_first_steps_is_how_runs_begin():
+    entropy = [1.0 * 0.3 ** min(1.0, t / 60) for t in range(300)]
+
+    assert first_finding(EntropyCollapse(), steps(entropy=entropy, reward=noisy([0.0] * 300))) == (
+        None,
+        None,
+    )
+
+
+def test_a_continuous_policy_is_not_judged():
+    """Its entropy has no zero: 1.4 to 0.07 is a narrow distribution, 0.0 is no certainty."""
+    narrow = [1.4 * 0.95**t for t in range(100)]
+    control = [replace(r, facts={"entropy": "train/entropy_loss"}) for r in steps(entropy=narrow)]
+    detector = EntropyCollapse()
+
+    assert [show(detector, r) for r in control] == [None] * 100
+    assert first_finding(EntropyCollapse(), steps(entropy=[-0.1, *narrow])) == (None, None)
+
+
+def test_without_a_reward_it_is_only_shown():
+    _, finding = first_finding(EntropyCollapse(), steps(entropy=COLLAPSED[:72] + [0.05] * 9))
+
+    assert finding.severity is None
+
+
+def test_finds_what_it_promises_and_leaves_healthy_runs_alone():
+    found = [policy_run(seed, "entropy_collapse", "severe") for seed in range(10)]
+    well = [policy_run(seed) for seed in range(10)]
+
+    late = [first_finding(EntropyCollapse(), run.records())[0] for run in found]
+    assert all(r is not None and r.step > run.onset for r, run in zip(late, found, strict=True))
+    assert [first_finding(EntropyCollapse(), run.records())[0] for run in well] == [None] * 10

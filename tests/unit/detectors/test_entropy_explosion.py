@@ -1,0 +1,46 @@
+"""Entropy explosion: noise instead of exploration."""
+
+from dataclasses import replace
+from random import Random
+
+from sentinel.detectors.entropy_explosion import EntropyExplosion
+from sentinel.model.finding import Severity
+from sentinel.testing import first_finding, show, steps
+
+
+def noisy(levels, sigma=0.1, seed=0):
+    rng = Random(seed)
+    return [level + rng.gauss(0.0, sigma) for level in levels]
+
+
+RISEN = [0.3] * 50 + [0.3 * 1.07**t for t in range(30)]
+
+
+def test_warns_of_a_rise_for_which_the_reward_falls():
+    reward = noisy([0.5] * 50 + [0.5 - 0.05 * t for t in range(30)])
+    record, finding = first_finding(EntropyExplosion(), steps(entropy=RISEN, reward=reward))
+
+    assert 60 <= record.step <= 78
+    assert finding.severity is Severity.WARNING
+
+
+def test_a_policy_that_explores_more_and_earns_more_is_only_shown():
+    reward = noisy([0.0] * 50 + [0.1 * t for t in range(30)])
+    detector = EntropyExplosion()
+    opinions = [show(detector, r) for r in steps(entropy=RISEN, reward=reward)]
+
+    assert {x.severity for x in opinions if hasattr(x, "severity")} == {None}
+    assert EntropyExplosion.severity is Severity.INFO
+
+
+def test_twice_the_entropy_over_a_long_time_is_nothing():
+    entropy = [0.3 * 2 ** (t / 400) for t in range(400)]
+    records = steps(entropy=entropy, reward=noisy([0.0] * 400))
+
+    assert first_finding(EntropyExplosion(), records) == (None, None)
+
+
+def test_a_continuous_policy_is_not_judged():
+    records = [replace(r, facts={"entropy": "losses/entropy"}) for r in steps(entropy=RISEN)]
+
+    assert first_finding(EntropyExplosion(), records) == (None, None)

@@ -1,0 +1,15 @@
+"""What every detector owes its readers, checked for each file in `sentinel/detectors`."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.config.plugins import classes
+from sentinel.testing import check_detector
+
+DETECTORS = classes("detectors")
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_keeps_its_obligations(name):
+    check_detector(DETECTORS[name])

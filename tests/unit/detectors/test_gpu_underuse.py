@@ -1,0 +1,46 @@
+"""GPU underuse: recorded where the GPUs are the run's and have nothing to do."""
+
+from sentinel.detectors.gpu_underuse import GpuUnderuse
+from sentinel.model.finding import Calm
+from sentinel.model.record import Event
+from sentinel.testing import event, first_finding, show
+
+
+def looks(share, minutes, *, ranks=4.0, idle=0.0, begins=0.0):
+    for index in range(minutes * 12):
+        time = begins + index * 5.0
+        yield event(
+            Event.TICK, index, time=time,
+            gpu_utilisation=share(time), gpu_ranks=ranks, idle_seconds=idle,
+        )  # fmt: skip
+
+
+def test_gpus_that_idle_for_half_an_hour_are_noted():
+    record, finding = first_finding(GpuUnderuse(), looks(lambda _: 0.2, 60))
+
+    assert 1800 <= record.time <= 1900
+    assert finding.severity is None
+    assert finding.summary == "The run's GPUs had work in 20% of the last 30 minutes."
+
+
+def test_gpus_in_use_are_calm_and_single_evaluations_are_nothing():
+    busy = lambda t: 0.05 if t % 600 < 120 else 0.95  # noqa: E731
+    opinions = [show(detector, r) for detector in [GpuUnderuse()] for r in looks(busy, 90)]
+
+    assert set(opinions[400:]) == {Calm()}
+
+
+def test_gpus_that_may_be_anybodys_are_not_judged():
+    assert first_finding(GpuUnderuse(), looks(lambda _: 0.0, 90, ranks=0.0)) == (None, None)
+
+
+def test_a_run_that_stands_still_is_not_judged():
+    assert first_finding(GpuUnderuse(), looks(lambda _: 0.0, 90, idle=600.0)) == (None, None)
+
+
+def test_after_a_gap_it_counts_anew():
+    detector = GpuUnderuse()
+    for record in looks(lambda _: 0.1, 29):
+        show(detector, record)
+
+    assert first_finding(detector, looks(lambda _: 0.1, 20, begins=9000.0)) == (None, None)

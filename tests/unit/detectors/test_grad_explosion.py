@@ -1,0 +1,92 @@
+"""Gradient explosion: a norm that rises and stays up is told of, a single wild one only noted."""
+
+from math import exp
+from random import Random
+
+import pytest
+from support.faulty_series import norm_run, records
+from support.notable_findings import first_loud
+
+from sentinel.detectors.grad_explosion import GradExplosion
+from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.testing import first_finding, show, steps
+
+
+def noisy(levels, sigma=0.3, seed=0):
+    rng = Random(seed)
+    return [level * exp(rng.gauss(0.0, sigma)) for level in levels]
+
+
+def told(norms):
+    return first_finding(GradExplosion(), steps(grad_norm=norms))
+
+
+def loud(series):
+    return first_loud(GradExplosion(), series)
+
+
+def test_a_norm_that_rises_and_stays_is_a_warning_within_six_points():
+    record, finding = loud(steps(grad_norm=noisy([1.0] * 100 + [50.0] * 50)))
+
+    assert 101 <= record.step <= 106
+    assert finding.onset_step == 101
+
+
+def test_one_wild_norm_is_only_worth_noting():
+    record, finding = told(noisy([1.0] * 100 + [50.0] + [1.0] * 50))
+
+    assert record.step == 101
+    assert finding.severity is Severity.INFO
+    assert told(noisy([1.0] * 100 + [5.0] + [1.0] * 50)) == (None, None)
+
+
+def test_a_wild_norm_among_wild_norms_is_nothing():
+    assert told(noisy([1.0] * 400, sigma=1.5)) == (None, None)
+
+
+def test_a_run_that_explodes_in_its_first_steps_is_caught_without_a_baseline():
+    record, finding = told([0.4, 0.4, 0.5, 0.5, 0.7, 0.7, 1.0, 6.0, 9.0, 9.0, 9.0])
+
+    assert record.step == 9
+    assert finding.severity is None
+    assert finding.onset_step == 7
+
+
+def test_the_first_steps_may_be_wild():
+    """A transient at the start is usual, and so is a norm that doubles in the warm-up."""
+    assert told([50.0, 20.0, 8.0, 3.0, *noisy([1.0] * 100)]) == (None, None)
+    assert told(noisy([1.0 + t / 10 for t in range(30)])) == (None, None)
+
+
+def test_steps_without_a_learning_signal_do_not_make_the_others_large():
+    mixed = [x for pair in zip([0.0] * 100, noisy([1.0] * 100), strict=True) for x in pair]
+
+    assert told(mixed) == (None, None)
+
+
+def test_a_height_held_before_is_no_explosion():
+    norms = noisy([10.0] * 60 + [1.0] * 200 + [8.0] * 60)
+
+    assert loud(steps(grad_norm=norms)) == (None, None)
+
+
+def test_it_is_over_once_the_norm_is_back():
+    detector = GradExplosion()
+    norms = noisy([1.0] * 100 + [50.0] * 20 + [1.0] * 40)
+    said = [show(detector, record) for record in steps(grad_norm=norms)]
+
+    assert isinstance(said[119], Finding)
+    assert said[-1] == Calm()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_healthy_runs_wake_nobody(seed):
+    assert loud(records(norm_run(seed))) == (None, None)
+
+
+def test_finds_every_hundredfold_rise_and_none_before_it_is_there():
+    for seed in range(100, 115):
+        run = norm_run(seed, "grad_explosion")
+        record, _ = loud(records(run))
+        assert record is not None, seed
+        assert run.onset <= record.step <= run.onset + 60 * run.every, seed

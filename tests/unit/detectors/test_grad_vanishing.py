@@ -1,0 +1,97 @@
+"""Gradient vanishing: told of where nothing trains any more, noted where nothing needs to."""
+
+from math import exp
+from random import Random
+
+import pytest
+from support.faulty_series import norm_run, records
+
+from sentinel.detectors.grad_vanishing import GradVanishing
+from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.testing import first_finding, show, steps
+
+
+def noisy(levels, seed=0):
+    rng = Random(seed)
+    return [level * exp(rng.gauss(0.0, 0.3)) for level in levels]
+
+
+GONE = noisy([1.0] * 60 + [1e-6] * 40)
+
+
+def test_the_sixteenth_norm_that_is_next_to_nothing_is_a_warning():
+    record, finding = first_finding(GradVanishing(), steps(grad_norm=GONE))
+
+    assert record.step == 76
+    assert finding.severity is None
+    assert finding.onset_step == 61
+
+
+def test_a_run_in_which_no_gradient_ever_came_is_told_of():
+    record, finding = first_finding(GradVanishing(), steps(grad_norm=[0.0] * 60))
+
+    assert record.step == 32
+    assert "from the first step on" in finding.summary
+
+
+def test_a_policy_that_collapsed_within_ten_steps_is_found():
+    norms = [0.4, 0.5, 0.5, 0.7, 0.7, 1.0, 4.0, 17.0, 0.01, *noisy([1e-4] * 40)]
+    record, _ = first_finding(GradVanishing(), steps(grad_norm=norms))
+
+    assert record.step < 45
+
+
+def test_norms_that_shrink_tenfold_are_well():
+    assert first_finding(GradVanishing(), steps(grad_norm=noisy([1.0] * 60 + [0.05] * 100))) == (
+        None,
+        None,
+    )
+
+
+def test_steps_without_a_learning_signal_between_others_are_well():
+    norms = ([0.0] * 10 + [1.0]) * 20
+
+    assert first_finding(GradVanishing(), steps(grad_norm=norms)) == (None, None)
+
+
+def test_data_known_by_heart_is_only_worth_noting():
+    loss = [2.0] * 60 + [0.001] * 40
+    _, finding = first_finding(GradVanishing(), steps(grad_norm=GONE, loss=loss))
+
+    assert finding.severity is Severity.INFO
+
+
+def test_a_small_loss_excuses_no_policy():
+    loss = [0.01] * 60 + [-0.001] * 40
+    series = steps(grad_norm=GONE, loss=loss, reward=[0.5] * 100)
+
+    assert first_finding(GradVanishing(), series)[1].severity is None
+
+
+@pytest.mark.parametrize(("signal", "value"), [("reward_std", 0.0), ("frac_zero_std", 1.0)])
+def test_rewards_without_a_spread_are_told_of_elsewhere(signal, value):
+    series = steps(grad_norm=GONE, **{signal: [0.5] * 60 + [value] * 40})
+
+    assert first_finding(GradVanishing(), series)[1].severity is Severity.INFO
+
+
+def test_it_lasts_until_a_norm_has_clearly_come_back():
+    detector = GradVanishing()
+    norms = [*GONE, 2e-3, 1.0, 1.0]
+    said = [show(detector, record) for record in steps(grad_norm=norms)]
+
+    assert isinstance(said[-3], Finding)
+    assert said[-2:] == [Calm(), Calm()]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_healthy_runs_wake_nobody(seed):
+    assert first_finding(GradVanishing(), records(norm_run(seed))) == (None, None)
+
+
+def test_finds_every_gradient_that_dies():
+    for seed in range(100, 115):
+        run = norm_run(seed, "grad_vanishing")
+        record, _ = first_finding(GradVanishing(), records(run))
+        assert record is not None, seed
+        assert run.onset <= record.step <= run.onset + 60 * run.every, seed

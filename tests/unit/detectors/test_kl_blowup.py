@@ -1,0 +1,166 @@
+"""KL blow-up: catches a runaway policy, and little else."""
+
+from dataclasses import replace
+from math import nan
+
+import pytest
+from support.synthetic_runs import rl_run
+
+from sentinel.detectors.kl_blowup import KlBlowup
+from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.readers.rows import Rows
+from sentinel.signals.kl import KlKind
+from sentinel.testing import first_finding, show, steps
+
+CALM = [0.09, 0.1, 0.11, 0.1] * 40
+"""Under a learning rate that has decayed to nothing, KL stays where it is."""
+
+DECAYED = [1.0, *[0.0] * 999]
+
+
+def held(kl):
+    return steps(kl_ref=kl, learning_rate=DECAYED[: len(kl)])
+
+
+def test_reports_a_fivefold_rise_within_eight_points_and_dates_it():
+    record, finding = first_finding(KlBlowup(), held(CALM + [0.5] * 20))
+
+    assert 164 <= record.step <= 168
+    assert finding.onset_step == 161
+    assert finding.evidence["expected"] == pytest.approx(0.1)
+    assert finding.evidence["median_of_5"] == 0.5
+
+
+def test_is_critical_at_ten_times_its_course_for_as_long_as_it_stays_there():
+    detector = KlBlowup()
+    opinions = [show(detector, record) for record in held(CALM + [0.95] * 10 + [1.5] * 200)]
+
+    assert opinions[169].severity is None
+    assert all(opinion.severity is Severity.CRITICAL for opinion in opinions[180:])
+    assert "times its course" in opinions[-1].summary
+
+
+def test_steady_drift_is_no_blowup_however_far_it_goes():
+    """KL that grows with the square of the steps has kept its course, at a hundredfold too."""
+    kl = [0.8 * (t / 1000) ** 2 for t in range(1, 1001)]
+
+    assert first_finding(KlBlowup(), steps(kl_ref=kl)) == (None, None)
+
+
+def test_single_spikes_never_alert():
+    """Two of every seven points a thousand times too high say nothing."""
+    assert first_finding(KlBlowup(), held((CALM[:5] + [100.0] * 2) * 40)) == (None, None)
+
+
+def test_limits_hold_from_the_first_points_on():
+    record, finding = first_finding(KlBlowup(), steps(kl_ref=[0.0] * 3 + [3.0] * 10))
+
+    assert record.step == 6
+    assert finding.onset_step == 4
+    assert finding.severity is None
+    assert finding.evidence["limit"] == 1.0
+
+
+def test_far_over_the_limit_is_critical_at_once():
+    _, finding = first_finding(KlBlowup(), steps(kl_ref=[0.0] * 3 + [30.0] * 10))
+
+    assert finding.severity is Severity.CRITICAL
+
+
+def test_a_run_that_begins_far_from_its_teacher_is_not_over_the_limit():
+    assert first_finding(KlBlowup(), steps(kl_ref=[1.5] * 100)) == (None, None)
+
+
+def test_a_kl_summed_over_a_sequence_is_held_to_fifty_times_as_much():
+    kl = [30.0 * (1 + t) / 400 for t in range(400)]
+    summed = [replace(record, facts={"kl_ref": "objective/kl"}) for record in steps(kl_ref=kl)]
+
+    assert first_finding(KlBlowup(), summed) == (None, None)
+    assert first_finding(KlBlowup(), steps(kl_ref=kl))[1] is not None
+
+
+def test_the_kl_of_a_preference_run_is_such_a_sum():
+    """KTO logs it under the name that others give to a mean over tokens."""
+    rows = Rows("run")
+    logged = [{"step": t, "kl": 30.0 * (1 + t) / 400, "rewards/chosen": 1.0} for t in range(400)]
+
+    assert first_finding(KlBlowup(), [rows.record(row) for row in logged]) == (None, None)
+
+
+def test_a_finding_says_what_the_number_is():
+    kind = KlKind("ref", "k1", "sequence_sum")
+    spoiled = steps(kl_ref=[1.0] * 3 + [300.0] * 10)
+    told = [replace(record, facts={"kl_ref.kind": kind.told()}) for record in spoiled]
+    _, finding = first_finding(KlBlowup(), told)
+
+    assert "300 nats per sequence" in finding.summary
+    assert finding.evidence["kind"] == "k1, sum over a sequence"
+    assert finding.evidence["limit"] == 50.0
+
+
+def test_a_kl_at_its_trainers_clamp_is_critical():
+    """No limit above the clamp could ever be passed."""
+    clamped = list(steps(kl_ref=[0.0] * 3 + [9.9, 9.8, 10.0] * 4))
+    told = [replace(record, facts={"kl_ref": "actor/kl_loss"}) for record in clamped]
+
+    assert first_finding(KlBlowup(), told)[1].severity is Severity.CRITICAL
+    assert first_finding(KlBlowup(), clamped)[1].severity is None
+
+
+def test_below_the_floor_ratios_mean_nothing():
+    kl = [1e-5] * 100 + [9e-3] * 100
+
+    assert first_finding(KlBlowup(), held(kl)) == (None, None)
+
+
+def test_what_was_high_before_is_not_a_blowup():
+    """A KL that comes back to an old height from a calm stretch has gone nowhere new."""
+    assert first_finding(KlBlowup(), held([0.5] * 40 + [0.1] * 200 + [0.45] * 30)) == (None, None)
+
+
+def test_calms_down_when_the_policy_comes_back():
+    detector = KlBlowup()
+    opinions = [show(detector, record) for record in held(CALM + [0.8] * 20 + [0.1] * 40)]
+
+    assert isinstance(opinions[178], Finding)
+    assert opinions[-16:] == [Calm()] * 16
+
+
+def test_skips_what_is_not_a_number():
+    spoiled = [x for kl in CALM + [0.5] * 20 for x in (nan, kl)]
+    record, _ = first_finding(KlBlowup(), steps(kl_ref=spoiled, learning_rate=[1.0] + [0.0] * 359))
+
+    assert 328 <= record.step <= 336
+
+
+def test_no_opinion_before_it_has_a_course():
+    detector = KlBlowup()
+    opinions = [show(detector, record) for record in steps(kl_ref=[0.1] * 31)]
+
+    assert opinions == [None] * 30 + [Calm()]
+
+
+def test_a_severe_fault_at_point_thirty_is_caught():
+    """Before the course is known in full, on nine of ten runs within 130 points."""
+    found = []
+    for seed in range(30):
+        run = rl_run(seed, "kl_blowup", "severe", onset=30)
+        record, _ = first_finding(KlBlowup(), run.records())
+        found.append(record is not None and 30 <= record.step <= 160)
+
+    assert sum(found) >= 27
+
+
+@pytest.mark.parametrize(("severity", "share"), [("moderate", 0.95), ("severe", 0.95)])
+def test_finds_what_it_promises(severity, share):
+    runs = [rl_run(seed, "kl_blowup", severity) for seed in range(30)]
+    found = [first_finding(KlBlowup(), run.records())[0] for run in runs]
+
+    late = [r is not None and r.step >= run.onset for r, run in zip(found, runs, strict=True)]
+    assert sum(late) >= share * 30
+
+
+def test_healthy_runs_are_left_alone():
+    loud = [seed for seed in range(40) if first_finding(KlBlowup(), rl_run(seed).records())[1]]
+
+    assert loud == []

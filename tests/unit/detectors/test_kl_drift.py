@@ -1,0 +1,40 @@
+"""KL drift: far from the reference, and shown."""
+
+from dataclasses import replace
+
+from sentinel.detectors.kl_drift import KlDrift
+from sentinel.model.finding import Calm, Severity
+from sentinel.signals.kl import SEQUENCE_SUM, KlKind, fact_of
+from sentinel.testing import first_finding, show, steps
+
+FAR = [0.5 * t / 300 for t in range(300)]
+
+
+def test_shows_a_slow_drift_once_it_is_far_and_pages_nobody():
+    record, finding = first_finding(KlDrift(), steps(kl_ref=FAR))
+
+    assert 180 <= record.step <= 200
+    assert finding.severity is None
+    assert KlDrift.severity is Severity.INFO
+
+
+def test_where_healthy_runs_end_is_well():
+    assert first_finding(KlDrift(), steps(kl_ref=[0.2 * t / 300 for t in range(300)]))[0] is None
+
+
+def test_a_distilled_policy_begins_far_off():
+    assert first_finding(KlDrift(), steps(kl_ref=[0.8] * 100)) == (None, None)
+
+
+def test_a_sum_over_a_sequence_may_be_higher():
+    told = {fact_of("kl_ref"): KlKind("ref", "k1", SEQUENCE_SUM).told()}
+    records = [replace(r, facts=told) for r in steps(kl_ref=[10 * x for x in FAR])]
+
+    assert first_finding(KlDrift(), records) == (None, None)
+
+
+def test_calms_down_when_it_has_come_back():
+    detector = KlDrift()
+    opinions = [show(detector, r) for r in steps(kl_ref=FAR + [0.05] * 20)]
+
+    assert opinions[-8:] == [Calm()] * 8

@@ -1,0 +1,44 @@
+"""KL negative: noise about nought is well, staying below it is not."""
+
+from dataclasses import replace
+from math import nan
+from random import Random
+
+from sentinel.detectors.kl_negative import KlNegative
+from sentinel.model.finding import Calm
+from sentinel.signals.kl import SEQUENCE_SUM, KlKind, fact_of
+from sentinel.testing import first_finding, show, steps
+
+
+def noisy(level, sigma, count=100):
+    rng = Random(2)
+    return [level + rng.gauss(0.0, sigma) for _ in range(count)]
+
+
+def per_sequence(values):
+    told = KlKind("ref", "k1", SEQUENCE_SUM).told()
+    return [replace(r, facts={fact_of("kl_ref"): told}) for r in steps(kl_ref=values)]
+
+
+def test_warns_of_a_divergence_that_stays_below_nought():
+    record, finding = first_finding(KlNegative(), steps(kl_ref=[0.01] * 20 + [-0.2] * 40))
+
+    assert 36 <= record.step <= 38
+    assert finding.onset_step == 21
+
+
+def test_noise_about_nought_is_well():
+    assert first_finding(KlNegative(), steps(kl_ref=noisy(0.0, 0.1))) == (None, None)
+
+
+def test_a_sum_over_a_sequence_may_be_lower():
+    assert first_finding(KlNegative(), per_sequence(noisy(-0.6, 0.3))) == (None, None)
+    assert first_finding(KlNegative(), per_sequence(noisy(-3.0, 0.3)))[0] is not None
+
+
+def test_calms_down_when_it_is_positive_again():
+    detector = KlNegative()
+    opinions = [show(detector, r) for r in steps(kl_ref=[-0.2] * 40 + [nan] + [0.1] * 40)]
+
+    assert opinions[40] is None
+    assert opinions[-10:] == [Calm()] * 10

@@ -1,0 +1,63 @@
+"""Length collapse: answers of almost nothing, for nothing."""
+
+from random import Random
+
+import pytest
+
+from sentinel.detectors.length_collapse import LengthCollapse
+from sentinel.model.finding import Calm, Severity
+from sentinel.testing import first_finding, show, steps
+
+
+def noisy(levels, sigma=0.1, seed=0):
+    rng = Random(seed)
+    return [level + rng.gauss(0.0, sigma) for level in levels]
+
+
+SHRUNK = [300.0] * 40 + [300.0 * 0.7**t for t in range(10)] + [8.0] * 20
+
+
+def test_warns_within_ten_points_of_the_fall():
+    records = steps(completion_length=SHRUNK, reward=noisy([0.5] * 70))
+    record, finding = first_finding(LengthCollapse(), records)
+
+    assert 42 <= record.step <= 52
+    assert finding.severity is Severity.WARNING
+    assert finding.evidence["first"] == 300.0
+
+
+def test_a_short_answer_that_earns_more_is_only_shown():
+    records = steps(completion_length=SHRUNK, reward=noisy([0.0] * 40 + [2.0] * 30))
+    _, finding = first_finding(LengthCollapse(), records)
+
+    assert finding.severity is None
+    assert LengthCollapse.severity is Severity.INFO
+
+
+def test_a_run_that_collapses_after_its_first_record_is_held_against_that_record():
+    """Logged every tenth step, a fast collapse leaves one record of what was before."""
+    length = [53.0] + [2.5] * 30
+    record, finding = first_finding(
+        LengthCollapse(), steps(completion_length=length, reward=noisy([1.0] * 31))
+    )
+
+    assert (record.step, finding.onset_step) == (13, 1)
+    assert finding.evidence["first"] == 53.0
+
+
+@pytest.mark.parametrize("last", [90.0, 290.0])
+def test_a_third_of_the_length_is_no_collapse(last):
+    length = [300.0] * 40 + [300.0 + (last - 300.0) * t / 200 for t in range(200)]
+    records = steps(completion_length=length, reward=noisy([0.5] * 240))
+
+    assert first_finding(LengthCollapse(), records) == (None, None)
+
+
+def test_calms_down_when_answers_are_long_again():
+    detector = LengthCollapse()
+    length = SHRUNK + [300.0] * 20
+    opinions = [
+        show(detector, r) for r in steps(completion_length=length, reward=noisy([0.5] * 90))
+    ]
+
+    assert opinions[-8:] == [Calm()] * 8

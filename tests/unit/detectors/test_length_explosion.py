@@ -1,0 +1,81 @@
+"""Length explosion: growth that earns nothing is told, growth that earns is shown."""
+
+from math import nan
+from random import Random
+
+from support.policy_runs import policy_run
+
+from sentinel.detectors.length_explosion import LengthExplosion
+from sentinel.model.finding import Calm, Severity
+from sentinel.testing import first_finding, show, steps
+
+
+def noisy(levels, sigma=0.1, seed=0):
+    rng = Random(seed)
+    return [level + rng.gauss(0.0, sigma) for level in levels]
+
+
+GROWING = [200.0] * 40 + [200.0 * min(2.8, 1.05**t) for t in range(40)]
+
+
+def loudest(length, reward):
+    detector = LengthExplosion()
+    seen = [show(detector, r) for r in steps(completion_length=length, reward=reward)]
+    severities = [x.severity or LengthExplosion.severity for x in seen if hasattr(x, "severity")]
+    return min(severities, key=lambda s: s.order, default=None)
+
+
+def test_warns_of_answers_that_grow_while_the_reward_stands():
+    records = steps(completion_length=GROWING, reward=noisy([0.5] * 80))
+    record, finding = first_finding(LengthExplosion(), records)
+
+    assert 45 < record.step < 70
+    assert finding.severity is Severity.WARNING
+    assert finding.evidence["first"] == 200.0
+    assert finding.onset_step <= record.step
+
+
+def test_answers_that_grow_and_earn_are_shown_and_wake_nobody():
+    reward = noisy([0.0] * 40 + [0.1 * t for t in range(40)])
+
+    assert loudest(GROWING, reward) is Severity.INFO
+
+
+def test_tripling_within_its_recent_window_is_a_warning_whatever_it_earns():
+    length = [200.0] * 80 + [200.0 * 1.2**t for t in range(30)]
+    reward = noisy([0.0] * 40 + [0.1 * t for t in range(70)])
+
+    assert loudest(length, reward) is Severity.WARNING
+
+
+def test_half_as_long_again_is_nothing():
+    assert loudest(noisy([200.0 + t for t in range(100)], 5.0), noisy([0.0] * 100)) is None
+
+
+def test_without_a_reward_it_is_only_shown():
+    assert loudest(GROWING, [None] * 80) is Severity.INFO
+
+
+def test_calms_down_when_answers_are_short_again():
+    detector = LengthExplosion()
+    records = steps(completion_length=GROWING + [200.0] * 20, reward=noisy([0.5] * 100))
+
+    assert [show(detector, record) for record in records][-10:] == [Calm()] * 10
+
+
+def test_no_opinion_of_the_first_values_and_of_no_lengths():
+    detector = LengthExplosion()
+    opinions = [show(detector, r) for r in steps(completion_length=[100.0] * 12 + [nan, 0.0])]
+
+    assert opinions == [None] * 14
+
+
+def test_finds_what_it_promises_and_wakes_nobody_over_healthy_runs():
+    sick = [policy_run(seed, "length_explosion", "severe") for seed in range(10)]
+    found = [first_finding(LengthExplosion(), run.records())[0] for run in sick]
+
+    assert all(r is not None for r in found)
+    for seed in range(10):
+        series = policy_run(seed).series
+        worst = loudest(series["completion_length"].tolist(), series["reward"].tolist())
+        assert worst in {None, Severity.INFO}

@@ -1,0 +1,165 @@
+"""Death, failure and standstill: seen from ticks, each told apart, each told once."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.detectors.run_died import RunDied
+from sentinel.detectors.run_failed import RunFailed
+from sentinel.detectors.run_stalled import RunStalled
+from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.record import WHOLE_RUN, Event, Record
+
+
+def tick(time=0.0, *, running=2, idle=0.0, step=812, **facts):
+    """A tick as the live source makes it; `gone` and `failed` list ranks."""
+    values = {
+        "ranks_running": float(running),
+        "ranks_gone": float(facts.get("gone", "").count(",") + ("gone" in facts)),
+        "ranks_failed": float(facts.get("failed", "").count(",") + ("failed" in facts)),
+        "idle_seconds": idle,
+    }
+    return Record("run", WHOLE_RUN, step, time, Event.TICK, values, facts)
+
+
+def stepped(detector, intervals, start=0.0):
+    """Steps at these intervals, in seconds; the time of the last."""
+    time = start
+    for i, interval in enumerate(intervals):
+        time += interval
+        assert detector.update(Record("run", WHOLE_RUN, i, time)) is None
+    return time
+
+
+@pytest.mark.parametrize("detector", [RunDied(), RunFailed()], ids=["died", "failed"])
+def test_a_run_in_full_health_is_calm(detector):
+    assert isinstance(detector.update(tick(state="running")), Calm)
+
+
+def test_a_death_names_the_rank_and_the_last_step():
+    detector = RunDied()
+
+    assert detector.update(tick(0.0, running=1, gone="1", cause="died")) is None
+    finding = detector.update(tick(1.0, running=1, gone="1", cause="died"))
+    assert finding.summary == "Rank 1 was killed at step 812 without a word; 1 still runs."
+    assert (finding.rank, finding.evidence["last_step"]) == (1, 812)
+
+
+@pytest.mark.parametrize("waits", [{"fall": "open"}, {"regroup": "yes"}])
+def test_others_that_fell_with_it_show_while_it_is_open_why(waits):
+    detector, died = RunDied(), {"gone": "1", "cause": "died"}
+
+    assert detector.update(tick(0.0, running=1, **died, **waits)) is None
+    assert isinstance(detector.update(tick(1.0, running=1, **died)), Finding)
+
+
+def test_who_looks_for_the_last_time_tells_of_a_death_at_once():
+    died = {"gone": "1", "cause": "died", "launcher": "running"}
+
+    assert RunDied().update(tick(0.0, running=1, **died)) is None
+    assert isinstance(RunDied().update(tick(0.0, running=1, **died, final="yes")), Finding)
+
+
+def test_a_clock_that_is_set_back_delays_no_death():
+    detector, died = RunDied(), {"gone": "1", "cause": "died"}
+    found = [detector.update(tick(time, running=1, **died)) for time in (3600.0, 0.0, 1.0)]
+
+    assert isinstance(found[-1], Finding)
+
+
+def test_a_death_of_all_names_all():
+    finding = RunDied().update(tick(running=0, gone="0,1,2", cause="died"))
+
+    assert finding.summary.startswith("Ranks 0, 1, 2 were killed at step 812")
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (
+            {"cause": "exception", "exception": "ValueError"},
+            "Rank 1 raised ValueError at step 812.",
+        ),
+        ({"cause": "exit", "code": "3"}, "Rank 1 left with exit code 3 at step 812."),
+    ],
+    ids=["exception", "exit"],
+)
+def test_a_failure_says_how(facts, words):
+    assert RunFailed().update(tick(running=1, failed="1", **facts)).summary == words
+
+
+def test_ranks_taken_along_are_not_a_second_page():
+    """Only the first to fall is the cause: launchers end the others, peers lose the connection."""
+    error_first = tick(running=0, gone="0", failed="1", cause="exception")
+    death_first = tick(running=0, gone="0", failed="1", cause="died")
+
+    assert isinstance(RunDied().update(error_first), Calm)
+    assert isinstance(RunFailed().update(death_first), Calm)
+
+
+def test_a_standstill_is_judged_by_the_runs_own_pace():
+    detector = RunStalled()
+    stepped(detector, [10.0] * 20)
+
+    assert isinstance(detector.update(tick(idle=49.0)), Calm)
+    finding = detector.update(tick(idle=51.0, behind="1", behind_step="811"))
+    assert finding.rank == 1
+    assert "Rank 1 is behind" in finding.summary
+    assert finding.severity is Severity.WARNING
+
+
+def test_a_rank_held_by_a_signal_is_said_to_be():
+    """Under data parallelism all ranks stand at the same step, so its number blames nobody."""
+    detector = RunStalled()
+    stepped(detector, [1.0] * 20)
+
+    finding = detector.update(tick(idle=31.0, behind="1", behind_step="812", held="stopped"))
+    assert finding.summary.startswith("Rank 1 is stopped by a signal; none has moved past step 812")
+
+
+def test_a_standstill_that_lasts_becomes_a_page():
+    detector = RunStalled()
+    stepped(detector, [1.0] * 20)
+
+    early, late = (
+        detector.update(tick(idle=idle, behind="0,1", everyone="yes")) for idle in (31.0, 121.0)
+    )
+    assert (early.severity, late.severity) == (Severity.WARNING, Severity.CRITICAL)
+    assert late.summary == "No rank has moved past step 812 for 121 s (limit 30 s)."
+    assert late.rank is None
+
+
+def test_compilation_at_the_start_is_not_a_standstill():
+    assert isinstance(RunStalled().update(tick(idle=600.0)), Calm)
+    assert isinstance(RunStalled().update(tick(idle=1801.0, behind="0", everyone="y")), Finding)
+
+
+def test_a_pause_that_recurs_is_learnt():
+    detector = RunStalled()
+    stepped(detector, ([1.0] * 49 + [20.0]) * 4)
+
+    assert isinstance(detector.update(tick(idle=99.0)), Calm)
+
+
+def test_a_declared_phase_may_take_its_time():
+    detector = RunStalled()
+    stepped(detector, [1.0] * 20)
+    for edge, opinion in (("begin", Calm), ("end", Finding)):
+        facts = {"name": "eval", "edge": edge}
+        detector.update(Record("run", WHOLE_RUN, 20, 0.0, Event.PHASE, facts=facts))
+        assert isinstance(detector.update(tick(idle=300.0, behind="0", everyone="y")), opinion)
+
+
+def test_a_restart_forgets_the_pace_of_the_start():
+    """After START the first interval spans the outage and teaches nothing."""
+    detector = RunStalled()
+    stepped(detector, [1.0] * 20)
+    detector.update(Record("run", WHOLE_RUN, 20, 30.0, Event.START))
+    assert isinstance(detector.update(tick(idle=600.0)), Calm)
+    stepped(detector, [1.0] * 20, start=9000.0)
+
+    assert isinstance(detector.update(tick(idle=31.0, behind="0", everyone="y")), Finding)
+
+
+def test_nothing_is_said_of_a_run_that_is_over():
+    assert RunStalled().update(tick(running=0, idle=1e6)) is None

@@ -1,0 +1,97 @@
+"""Loss never moved: said of runs that learn nothing, and not of those that learnt at once."""
+
+from math import exp, log
+from random import Random
+
+import pytest
+from support.faulty_series import loss_run
+
+from sentinel.detectors.loss_never_moved import LossNeverMoved
+from sentinel.model.finding import Calm, Finding
+from sentinel.model.record import Event
+from sentinel.testing import event, first_finding, show, steps
+
+
+def noisy(levels, sigma=0.03, seed=0):
+    rng = Random(seed)
+    return [level * exp(rng.gauss(0.0, sigma)) for level in levels]
+
+
+def told(loss, **more):
+    return first_finding(LossNeverMoved(), steps(loss=loss, **more))
+
+
+def stuck(seed):
+    """A run's own noise on a loss that stays where it began."""
+    run = loss_run(seed)
+    run.series["loss"] = run.series["loss"] / run.truth * run.truth[0]
+    return run
+
+
+def test_a_loss_that_stands_from_the_first_step_on_is_a_warning():
+    record, finding = told(noisy([7.6] * 300))
+
+    assert 160 <= record.step <= 200
+    assert finding.severity is None
+    assert finding.onset_step == 1
+    assert "tossing" not in finding.summary
+
+
+def test_a_loss_that_fell_at_once_has_moved():
+    assert told(noisy([3.0, 2.5, 2.0, 1.7, 1.5] + [1.4] * 600)) == (None, None)
+
+
+def test_a_loss_that_falls_slowly_has_moved():
+    assert told(noisy([3.0 * exp(-t / 2000) for t in range(600)])) == (None, None)
+
+
+def test_a_loss_that_only_came_down_to_a_coins_is_said_to_have():
+    loss = noisy([1.2 * exp(-t / 20) + log(2) for t in range(800)])
+    _, finding = told(loss)
+
+    assert "ln 2" in finding.summary
+
+
+def test_noise_that_could_hide_a_fall_proves_nothing():
+    assert told(noisy([1.0] * 160, sigma=0.5)) == (None, None)
+
+
+def test_a_warm_up_is_waited_for():
+    warming = [1e-6 * (t + 1) for t in range(300)]
+
+    assert told(noisy([2.0] * 300), learning_rate=warming) == (None, None)
+
+
+def test_a_long_run_is_given_a_tenth_of_its_length():
+    def of(length):
+        yield event(Event.START, 0, max_steps=length)
+        yield from steps(loss=noisy([2.0] * 400))
+
+    assert first_finding(LossNeverMoved(), of(10_000.0)) == (None, None)
+    assert first_finding(LossNeverMoved(), of(2_000.0))[0] is not None
+
+
+def test_the_loss_of_a_policy_gradient_is_not_judged():
+    assert told(noisy([2.0] * 400), reward=[1.0] * 400) == (None, None)
+
+
+def test_it_is_over_once_the_loss_has_moved():
+    detector = LossNeverMoved()
+    loss = noisy([2.0] * 200 + [2.0 * exp(-t / 200) for t in range(400)])
+    said = [show(detector, record) for record in steps(loss=loss)]
+
+    assert any(isinstance(opinion, Finding) for opinion in said[:250])
+    assert said[-1] == Calm()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_healthy_runs_wake_nobody(seed):
+    assert first_finding(LossNeverMoved(), loss_run(seed).records()) == (None, None)
+
+
+def test_finds_nearly_all_that_learn_nothing():
+    runs = [stuck(seed) for seed in range(60)]
+    long_enough = [run for run in runs if len(run) >= 300]
+    found = [first_finding(LossNeverMoved(), run.records())[0] for run in long_enough]
+
+    assert sum(record is not None for record in found) >= 0.8 * len(found)

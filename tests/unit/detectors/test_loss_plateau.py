@@ -1,0 +1,107 @@
+"""Loss plateau: speaks when standing still is proven, and only of losses that should fall."""
+
+from math import exp
+from random import Random
+
+import pytest
+from support.synthetic_runs import sft_run
+
+from sentinel.detectors.loss_plateau import LossPlateau
+from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.testing import first_finding, show, steps
+
+
+def noisy(levels, sigma=0.02, seed=0):
+    rng = Random(seed)
+    return [level * exp(rng.gauss(0.0, sigma)) for level in levels]
+
+
+FALLING = [3.0 * (1 + t / 20) ** -0.4 for t in range(300)]
+STALLED = FALLING + [FALLING[-1]] * 500
+
+
+def told(loss, rate):
+    return first_finding(LossPlateau(), steps(loss=loss, learning_rate=rate))
+
+
+def test_a_stall_under_a_living_learning_rate_is_a_warning():
+    record, finding = told(noisy(STALLED), [1e-5] * 800)
+
+    assert record.step > 300
+    assert finding.severity is None
+    assert 250 <= finding.onset_step <= record.step
+    assert abs(finding.evidence["improvement"]) < 0.01
+
+
+def test_the_end_of_a_schedule_is_only_worth_noting():
+    _, finding = told(noisy(STALLED), [1e-5] * 200 + [1e-7] * 600)
+
+    assert finding.severity is Severity.INFO
+
+
+def test_a_loss_that_never_moved_is_a_warning_whatever_the_rate():
+    _, finding = first_finding(LossPlateau(), steps(loss=noisy([0.693] * 400)))
+
+    assert finding.severity is None
+
+
+def test_a_falling_loss_is_well():
+    detector = LossPlateau()
+    loss = noisy([3.0 * (1 + t / 100) ** -0.5 for t in range(800)])
+    opinions = [show(detector, record) for record in steps(loss=loss)]
+
+    assert opinions[-1] == Calm()
+    assert not any(isinstance(opinion, Finding) for opinion in opinions)
+
+
+def test_noise_that_could_hide_a_fall_is_no_plateau():
+    """Where the error is larger than the improvement asked for, nothing is proven."""
+    assert told(noisy([1.0] * 400, sigma=0.5), [1e-5] * 400) == (None, None)
+
+
+def test_it_is_said_at_the_second_block_that_proves_it():
+    """20 blocks of 8 are the first of which 40 % hold 64 points; the 21st confirms."""
+    record, _ = first_finding(LossPlateau(), steps(loss=[1.0] * 400))
+
+    assert record.step == 21 * 8
+
+
+def test_a_rising_loss_is_no_plateau():
+    assert first_finding(LossPlateau(), steps(loss=[exp(t / 1000) for t in range(400)]))[0] is None
+
+
+def test_it_ends_when_the_loss_falls_again():
+    detector = LossPlateau()
+    again = [FALLING[-1] * exp(-t / 400) for t in range(400)]
+    opinions = [show(detector, record) for record in steps(loss=noisy(STALLED + again))]
+
+    assert isinstance(opinions[799], Finding)
+    assert opinions[-1] == Calm()
+
+
+@pytest.mark.parametrize("loss", [[0.5] * 400, [-1.0] * 400, [0.0] * 400])
+def test_the_loss_of_a_policy_gradient_is_not_judged(loss):
+    """Nor is one that is zero or negative, whose logarithm means nothing."""
+    reward = [1.0] * 400 if loss[0] > 0 else [None] * 400
+
+    assert first_finding(LossPlateau(), steps(loss=loss, reward=reward)) == (None, None)
+
+
+def test_what_it_says_is_true():
+    """Of 40 healthy runs it never says of one that stands still when it fell by over 2 %."""
+    for seed in range(40):
+        run = sft_run(seed)
+        record, finding = first_finding(LossPlateau(), run.records())
+        if finding:
+            now = record.step // run.every - 1
+            before = max(0, now - int(finding.evidence["points"]))
+            assert run.truth[before] / run.truth[now] < 1.02, seed
+
+
+def test_finds_a_good_part_of_real_stalls():
+    runs = [sft_run(seed, "loss_plateau") for seed in range(40)]
+    found = [first_finding(LossPlateau(), run.records())[0] for run in runs]
+
+    assert (
+        sum(r is not None and r.step >= run.onset for r, run in zip(found, runs, strict=True)) >= 14
+    )

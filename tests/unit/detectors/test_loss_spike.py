@@ -1,0 +1,88 @@
+"""Loss spike: a jump twofold that lasts is a warning, a lesser or lone one is only noted."""
+
+from math import exp
+from random import Random
+
+import pytest
+from support.faulty_series import loss_run
+from support.notable_findings import first_loud
+
+from sentinel.detectors.loss_spike import LossSpike
+from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.testing import first_finding, show, steps
+
+
+def noisy(levels, sigma=0.03, seed=0):
+    rng = Random(seed)
+    return [level * exp(rng.gauss(0.0, sigma)) for level in levels]
+
+
+def told(loss, **more):
+    return first_finding(LossSpike(), steps(loss=loss, **more))
+
+
+def loud(records):
+    return first_loud(LossSpike(), records)
+
+
+def test_two_losses_of_three_at_over_twice_the_usual_are_a_warning():
+    record, finding = loud(steps(loss=noisy([2.0] * 50 + [5.0, 2.0, 5.0] + [2.0] * 20)))
+
+    assert record.step == 53
+    assert finding.onset_step == 51
+
+
+def test_one_bad_batch_is_only_worth_noting():
+    record, finding = told(noisy([2.0] * 50 + [9.0] + [2.0] * 20))
+
+    assert record.step == 51
+    assert finding.severity is Severity.INFO
+    assert loud(steps(loss=noisy([2.0] * 50 + [9.0] + [2.0] * 20))) == (None, None)
+
+
+def test_two_jumps_by_less_than_twofold_are_only_worth_noting():
+    record, finding = told(noisy([2.0] * 50 + [3.0, 3.0] + [2.0] * 20))
+
+    assert record.step == 52
+    assert finding.severity is Severity.INFO
+
+
+def test_jumps_within_the_noise_are_nothing():
+    assert told(noisy([2.0] * 400, sigma=0.3)) == (None, None)
+
+
+def test_a_jump_in_the_first_steps_is_usual():
+    assert told([*noisy([2.0] * 10), 9.0, 9.0, 9.0]) == (None, None)
+
+
+def test_a_bad_batch_that_is_logged_twice_is_one():
+    loss = [x for x in noisy([2.0] * 50 + [9.0] + [2.0] * 20) for _ in range(2)]
+
+    assert loud(steps(loss=loss)) == (None, None)
+
+
+def test_the_loss_of_a_policy_gradient_is_not_judged():
+    loss = noisy([2.0] * 50 + [9.0] * 20)
+
+    assert told(loss, reward=[1.0] * 70) == (None, None)
+
+
+def test_it_is_over_with_the_first_loss_in_the_band():
+    detector = LossSpike()
+    said = [show(detector, r) for r in steps(loss=noisy([2.0] * 50 + [9.0] * 3 + [2.0]))]
+
+    assert isinstance(said[-2], Finding)
+    assert said[-1] == Calm()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_healthy_runs_wake_nobody(seed):
+    assert loud(loss_run(seed).records()) == (None, None)
+
+
+def test_finds_every_fourfold_jump_at_once():
+    for seed in range(100, 115):
+        run = loss_run(seed, "loss_spike", "severe")
+        record, _ = loud(run.records())
+        assert record is not None, seed
+        assert run.onset <= record.step <= run.onset + 5 * run.every, seed

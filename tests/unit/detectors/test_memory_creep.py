@@ -1,0 +1,64 @@
+"""Memory creep: a leak is foreseen, and a cache that fills is not taken for one."""
+
+from math import exp
+
+import pytest
+
+from sentinel.detectors.memory_creep import MemoryCreep
+from sentinel.model.finding import Calm, Severity
+from sentinel.model.record import Event
+from sentinel.testing import event, first_finding, show
+
+GIB = 2.0**30
+
+
+def looks(used, seconds, what="host", every=10.0):
+    """A look every ten seconds at a memory of 100 GiB."""
+    for index in range(int(seconds / every)):
+        values = {f"{what}_memory_used": used(index * every) * GIB}
+        values[f"{what}_memory_total"] = 100 * GIB
+        yield event(Event.TICK, index, time=index * every, **values)
+
+
+def test_a_leak_is_told_while_there_is_time():
+    """Half full, and full after two hours."""
+    record, finding = first_finding(MemoryCreep(), looks(lambda t: 50 + t / 144, 7200))
+
+    assert record.time < 6000
+    assert finding.severity is None
+    assert finding.evidence["seconds_left"] == pytest.approx(7200 - record.time, rel=0.05)
+    assert "25 GiB more each hour" in finding.summary
+
+
+def test_a_leak_of_a_gpu_is_noted_and_wakes_nobody():
+    _, finding = first_finding(MemoryCreep(), looks(lambda t: 50 + t / 144, 7200, "gpu"))
+
+    assert finding.severity is Severity.INFO
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        lambda _: 97.0,
+        lambda t: min(85.0, t / 40),
+        lambda t: 95 * (1 - exp(-t / 1000)),
+        lambda t: 70 + 20 * (t % 1200) / 1200,
+    ],
+    ids=["nearly full", "a dataset read", "a cache that levels off", "garbage collected"],
+)
+def test_what_has_an_end_is_calm(used):
+    assert {show(MemoryCreep(), look) for look in looks(used, 20_000)} == {Calm()}
+
+
+def test_a_new_start_begins_anew():
+    detector = MemoryCreep()
+    for look in looks(lambda t: 50 + t / 144, 6000):
+        show(detector, look)
+    show(detector, event(Event.START, 0))
+
+    look = event(Event.TICK, 1, time=6000.0, host_memory_used=95.0, host_memory_total=100.0)
+    assert show(detector, look) == Calm()
+
+
+def test_nothing_is_said_where_nothing_is_known():
+    assert show(MemoryCreep(), event(Event.TICK, 1, host_cpu=0.5)) is None

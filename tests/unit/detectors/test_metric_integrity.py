@@ -1,0 +1,79 @@
+"""Metric integrity: a logged loss that is a sum, or one rank's, is named for what it is."""
+
+from math import sqrt
+from random import Random
+
+import pytest
+
+from sentinel.detectors.metric_integrity import MetricIntegrity
+from sentinel.model.finding import Calm
+from sentinel.model.record import WHOLE_RUN, Event, Record, Spread
+from sentinel.testing import event, first_finding, show
+
+
+def run(count, logged, ranks=4, every=1, level=2.0, **declared):
+    """Steps of ranks with losses of their own; `logged` makes the logged one of the last ones."""
+    rng, rows = Random(0), []
+    yield event(Event.START, 0, **declared)
+    for number in range(1, count + 1):
+        row = [rng.gauss(level, 0.1 * level + 1e-3) for _ in range(ranks)]
+        rows.append(row)
+        mean = sum(row) / ranks
+        std = sqrt(sum((x - mean) ** 2 for x in row) / ranks)
+        low, high = min(row), max(row)
+        spread = Spread(ranks, mean, low, high, sum(row), std, row.index(low), row.index(high))
+        values = {"loss": mean}
+        if number % every == 0:
+            values["logged_loss"] = round(logged(rows), 4)
+            rows = []
+        yield Record(
+            "run", WHOLE_RUN, number, float(number), Event.STEP, values, spread={"loss": spread}
+        )
+
+
+def mean_of(rows):
+    return sum(sum(row) / len(row) for row in rows) / len(rows)
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_mean_of_all_is_calm(every):
+    records = [*run(400, mean_of, every=every, gradient_accumulation_steps=8.0)]
+    opinions = [show(detector, record) for detector in [MetricIntegrity()] for record in records]
+
+    assert opinions[-1] == Calm()
+    assert set(map(type, opinions)) == {type(None), Calm}
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_sum_over_micro_batches_is_named(every):
+    records = run(400, lambda rows: 8 * mean_of(rows), every=every, gradient_accumulation_steps=8.0)
+    record, finding = first_finding(MetricIntegrity(), records)
+
+    assert record.step == 16 * every
+    assert finding.summary == (
+        "The logged loss is 8 times the loss that is trained on: "
+        "the number of micro-batches of a step."
+    )
+
+
+def test_a_division_too_many_is_named():
+    records = run(100, lambda rows: mean_of(rows) / 4)
+    _, finding = first_finding(MetricIntegrity(), records)
+
+    assert finding.summary.endswith("1 over the number of ranks.")
+
+
+def test_the_loss_of_rank_0_alone_is_named():
+    _, finding = first_finding(MetricIntegrity(), run(200, lambda rows: rows[-1][0]))
+
+    assert finding.summary == "The logged loss is that of rank 0 alone."
+
+
+def test_a_loss_about_zero_is_not_judged():
+    records = run(100, lambda rows: 8 * mean_of(rows), level=0.0, gradient_accumulation_steps=8.0)
+
+    assert first_finding(MetricIntegrity(), records) == (None, None)
+
+
+def test_another_factor_is_the_trainers_own_business():
+    assert first_finding(MetricIntegrity(), run(200, lambda rows: 1.7 * mean_of(rows)))[0] is None

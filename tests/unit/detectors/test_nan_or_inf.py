@@ -1,0 +1,140 @@
+"""NaN or infinity: loud where training is lost, quiet where a scaler skipped a step."""
+
+from dataclasses import replace
+from math import inf, nan
+
+import pytest
+
+from sentinel.detectors.nan_or_inf import NanOrInf
+from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.record import Event, Spread
+from sentinel.testing import event, first_finding, show, steps
+
+FINE = [1.0] * 20
+
+
+def severities(records):
+    detector = NanOrInf()
+    opinions = [show(detector, record) for record in records]
+    return [o.severity for o in opinions if isinstance(o, Finding)]
+
+
+@pytest.mark.parametrize("bad", [nan, inf, -inf])
+def test_a_lost_loss_warns_and_a_second_one_wakes_somebody(bad):
+    loss = [*FINE, bad, bad, bad]
+
+    assert severities(steps(loss=loss)) == [
+        Severity.WARNING,
+        Severity.CRITICAL,
+        Severity.CRITICAL,
+    ]
+
+
+def test_a_loss_that_is_lost_from_the_first_step_counts_too():
+    assert severities(steps(loss=[nan, nan])) == [Severity.WARNING, Severity.CRITICAL]
+
+
+def test_two_lost_losses_far_apart_are_not_a_row():
+    assert severities(steps(loss=[*FINE, nan, *FINE, nan, *FINE])) == [Severity.WARNING] * 2
+
+
+def test_one_lost_gradient_norm_is_only_worth_noting():
+    norms = [*FINE, nan, *FINE]
+
+    assert severities(steps(loss=[1.0] * 41, grad_norm=norms)) == [Severity.INFO]
+
+
+def test_a_gradient_norm_that_is_told_thrice_is_lost_once():
+    """By our tap, as a rank's part, and by the framework: a scaler that skips two steps is well."""
+    norms = [*FINE, nan, *[1.0] * 5, nan, *FINE]
+    told = {"grad_norm": norms, "grad_norm_local": norms, "logged_grad_norm": norms}
+
+    assert severities(steps(loss=[1.0] * 47, **told)) == [Severity.INFO] * 2
+
+
+def test_a_second_lost_gradient_norm_in_a_row_is_a_warning():
+    norms = [*FINE, inf, inf]
+
+    assert severities(steps(loss=[1.0] * 22, grad_norm=norms)) == [Severity.INFO, Severity.WARNING]
+
+
+def test_the_third_within_sixteen_records_is_a_warning():
+    norms = [*FINE, nan, 1.0, 1.0, nan, 1.0, 1.0, nan]
+
+    assert severities(steps(grad_norm=norms))[-1] is Severity.WARNING
+
+
+def test_a_zero_loss_beside_a_lost_gradient_norm_is_a_lost_loss():
+    """Trainers that filter NaN out of the logged loss show it as exactly zero."""
+    _, finding = first_finding(NanOrInf(), steps(loss=[1.0, 0.0], grad_norm=[1.0, nan]))
+
+    assert finding.severity is Severity.WARNING
+    assert "loss" in finding.evidence
+
+
+def test_what_never_was_a_number_in_an_evaluation_either_wakes_nobody():
+    """A reward function that does not apply to held-out data; the first one comes late in a run."""
+    one = event(Event.EVAL, 20, **{"eval_loss": 1.0, "eval_rewards/exact/mean": nan})
+
+    assert severities([*steps(loss=FINE), one, *steps(loss=FINE), one, one]) == []
+
+
+def test_a_lost_evaluation_is_a_warning_at_once():
+    records = [*steps(loss=FINE), event(Event.EVAL, 20, eval_loss=nan)]
+
+    assert severities(records) == [Severity.WARNING]
+
+
+def test_what_never_was_a_number_is_so_by_design():
+    silent = {"rewards/length/std": [nan] * 30, "attention_entropy": [nan] * 30}
+
+    assert severities(steps(loss=[1.0] * 30, **silent)) == []
+
+
+def test_what_was_a_number_long_enough_counts():
+    _, finding = first_finding(NanOrInf(), steps(loss=[1.0] * 21, **{"logps/chosen": [*FINE, nan]}))
+
+    assert next(iter(finding.evidence)) == "logps/chosen"
+
+
+def test_names_the_rank_that_lost_it():
+    record = event(Event.STEP, 5, loss=nan)
+    spread = Spread(3, 1.0, 1.0, 1.0, 3.0, 0.0, 0, 0, bad_ranks=(2,))
+    finding = NanOrInf().update(replace(record, spread={"loss": spread}))
+
+    assert finding.rank == 2
+    assert "on rank 2" in finding.summary
+
+
+def test_blames_the_rank_that_lost_its_own_loss_not_those_it_was_reduced_onto():
+    own, reduced = (Spread(3, 1.0, 1.0, 1.0, 3.0, 0.0, 0, 0, bad_ranks=r) for r in ((1,), (0, 1)))
+    record = event(Event.STEP, 5, loss=nan, grad_norm=nan)
+    finding = NanOrInf().update(replace(record, spread={"grad_norm": reduced, "loss": own}))
+
+    assert finding.rank == 1
+
+
+def test_no_rank_is_blamed_when_several_lost_it():
+    record = event(Event.STEP, 5, loss=nan)
+    spread = Spread(2, 1.0, 1.0, 1.0, 2.0, 0.0, 0, 0, bad_ranks=(1, 3))
+
+    assert NanOrInf().update(replace(record, spread={"loss": spread})).rank is None
+
+
+def test_a_finite_record_is_well_and_an_empty_one_says_nothing():
+    detector = NanOrInf()
+
+    assert show(detector, event(Event.STEP, 1, loss=1.0)) == Calm()
+    assert show(detector, event(Event.STEP, 2)) is None
+    assert show(detector, event(Event.TICK, 2, idle_seconds=nan)) is None
+
+
+def test_values_too_large_to_be_summed_are_numbers_all_the_same():
+    assert severities(steps(loss=[1e308] * 3, other=[1e308] * 3)) == []
+
+
+def test_the_onset_is_the_first_of_a_cluster():
+    detector = NanOrInf()
+    opinions = [show(detector, r) for r in steps(grad_norm=[*FINE, nan, 1.0, nan, nan])]
+
+    assert {o.onset_step for o in opinions if isinstance(o, Finding)} == {21}

@@ -1,0 +1,152 @@
+"""Node lost: one silence is one incident, however many ranks; and training that goes on is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.cluster.heartbeats import headless
+from sentinel.detectors.node_lost import NodeLost
+from sentinel.detectors.run_died import RunDied
+from sentinel.detectors.run_stalled import RunStalled
+from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.incident import Reason
+from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.pipeline.engine import Engine
+
+
+def tick(lost="", hosts="", *, time=0.0, silent=12.0, running=2.0, idle=12.0, attempt=0, **facts):
+    """A tick as the head's roll makes it."""
+    values = {
+        "ranks_running": running,
+        "ranks_gone": 0.0,
+        "ranks_failed": 0.0,
+        "idle_seconds": idle,
+        "nodes": 2.0,
+        "nodes_lost": float(len(hosts.split(",")) if hosts else 0),
+        "lost_seconds": silent if hosts else 0.0,
+    }
+    facts = {"state": "running", "gone": "", "failed": "", "behind": "0,1", **facts}
+    if lost and idle + 5.0 >= silent and running:
+        facts |= {"behind": lost, "held": "lost"}
+    facts |= {"lost": lost, "lost_nodes": hosts}
+    return Record("run", WHOLE_RUN, 812, time, Event.TICK, values, facts, attempt=attempt)
+
+
+def test_nodes_that_are_all_heard_are_nobodys_trouble():
+    assert isinstance(NodeLost().update(tick()), Calm)
+
+
+def test_a_node_that_is_not_heard_is_named_with_its_ranks():
+    finding = NodeLost().update(tick("8,9,10,11,12,13,14,15", "node-1"))
+
+    assert finding.summary == (
+        "Node node-1 (ranks 8-15) has not been heard for 12 s, and no rank has moved past step "
+        "812 since."
+    )
+    assert finding.severity is None
+    assert (finding.evidence["hosts"], finding.evidence["ranks"]) == ("node-1", "8-15")
+    assert finding.evidence["training"] == "stands"
+
+
+def test_several_nodes_are_told_of_in_one_sentence():
+    ranks = ",".join(map(str, [*range(4), *range(6, 8)]))
+    finding = NodeLost().update(tick(ranks, "a,b,c,d,e,f"))
+
+    assert finding.summary.startswith("Nodes a, b, c, d and 2 more (ranks 0-3, 6-7) have not been")
+
+
+def test_one_rank_is_not_a_stretch():
+    assert "Node b (rank 3) has not" in NodeLost().update(tick("3", "b")).summary
+
+
+def test_where_training_goes_on_only_the_agent_or_its_link_is_lost():
+    finding = NodeLost().update(tick("2,3", "b", idle=0.4))
+
+    assert finding.severity is Severity.WARNING
+    assert finding.summary.endswith(
+        ", while the other ranks go on: its agent is lost, or the way to it, not its ranks."
+    )
+
+
+def test_ranks_that_have_all_ended_since_do_not_go_on():
+    finding = NodeLost().update(tick("2,3", "b", running=0.0))
+
+    assert finding.severity is None
+    assert finding.summary.endswith("and none of the other ranks runs any more.")
+
+
+@pytest.mark.parametrize(("idle", "severity"), [(30.0, None), (0.5, Severity.WARNING)])
+def test_a_head_that_is_not_heard_is_told_by_another(idle, severity):
+    own = Record(
+        "run", WHOLE_RUN, 812, 0.0, Event.TICK,
+        {"ranks_running": 2.0, "idle_seconds": idle}, {"behind": "2,3"},
+    )  # fmt: skip
+    finding = NodeLost().update(headless(own, "node-0", 20.0))
+
+    start = "The agent on node-0, which judges the run, has not been heard for 20 s: nobody judges"
+    assert finding.summary.startswith(start)
+    assert ("no rank has moved past step 812" in finding.summary) == (severity is None)
+    assert finding.severity is severity
+
+
+@pytest.mark.parametrize("cause", [{"cause": "interrupted"}, {}])
+def test_of_a_first_to_fall_that_was_interrupted_nothing_is_said(cause):
+    """Though another rank raised since, for want of the node."""
+    known = {**cause, "failed": "1", "fell_ago": "1.0"}
+    own = tick("2,3", "node-1", **known, fall="lost")
+
+    assert "first_to_fall" not in NodeLost().update(own).evidence
+    assert "first_to_fall" not in NodeLost().update(headless(own, "node-0", 20.0)).evidence
+
+
+def told(*ticks, detectors=(NodeLost, RunDied, RunStalled)):
+    """What people are told of those ticks: reason, detector and how loud."""
+    engine = Engine({kind.__name__: kind for kind in detectors})
+    pages = [page for each in ticks for page in engine.feed(each).told]
+    assert not engine.errors
+    heard = [page for page in pages if page.reason is not Reason.UPDATED]
+    return [(p.reason, p.incident.key.detector, p.incident.severity) for p in heard]
+
+
+def test_a_dead_node_is_one_page_though_the_others_stand_for_long():
+    steps = [Record("run", WHOLE_RUN, i, float(i)) for i in range(20)]
+    ticks = [tick("2,3", "b", time=20.0 + s, silent=12.0 + s, idle=12.0 + s) for s in range(600)]
+
+    assert told(*steps, *ticks) == [(Reason.OPENED, "NodeLost", Severity.CRITICAL)]
+
+
+def test_a_stall_of_a_run_whose_lost_agent_it_did_without_is_told():
+    steps = [Record("run", WHOLE_RUN, i, float(i)) for i in range(20)]
+    ticks = [tick("2,3", "b", time=20.0 + s, silent=12.0 + s, idle=0.2) for s in range(30)]
+    stall = [tick("2,3", "b", time=50.0 + s, silent=42.0 + s, idle=float(s)) for s in range(40)]
+
+    assert told(*steps, *ticks, *stall) == [
+        (Reason.OPENED, "NodeLost", Severity.WARNING),
+        (Reason.OPENED, "RunStalled", Severity.WARNING),
+    ]
+
+
+@pytest.mark.parametrize("attempt", [0, 1], ids=["heard again", "begun again without it"])
+def test_it_is_over_when_the_node_speaks_or_the_run_goes_on_without_it(attempt):
+    after = [tick(time=30.0 + s, idle=0.1, attempt=attempt) for s in range(60)]
+
+    assert [reason for reason, *_ in told(tick("2,3", "b"), *after)] == [
+        Reason.OPENED,
+        Reason.RESOLVED,
+    ]
+
+
+def test_a_rank_that_was_killed_alone_is_no_node():
+    dead = tick(gone="3", cause="died", time=5.0)
+
+    assert isinstance(NodeLost().update(dead), Calm)
+    later = tick(gone="3", cause="died", time=7.0)
+    assert [detector for _, detector, _ in told(dead, later)] == ["RunDied"]
+
+
+def test_odd_counts_are_no_finding():
+    record = tick("2,3", "b")
+    odd = Record("run", WHOLE_RUN, 1, 0.0, Event.TICK, {"nodes_lost": float("nan")})
+
+    assert isinstance(NodeLost().update(odd), Calm)
+    assert isinstance(NodeLost().update(record), Finding)

@@ -1,0 +1,73 @@
+"""Oscillation: a beat that is wider than the noise was is noted, noise and trends are not."""
+
+from math import exp, pi, sin
+from random import Random
+
+import pytest
+from support.faulty_series import loss_run
+
+from sentinel.detectors.oscillation import Oscillation
+from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.testing import first_finding, show, steps
+
+
+def noisy(levels, sigma=0.03, seed=0):
+    rng = Random(seed)
+    return [level * exp(rng.gauss(0.0, sigma)) for level in levels]
+
+
+def swinging(count, period=10.0, size=0.1, level=2.0):
+    return [level * exp(size * sin(2 * pi * t / period)) for t in range(count)]
+
+
+STEADY = [2.0] * 250
+
+
+def told(loss, **more):
+    return first_finding(Oscillation(), steps(loss=loss, **more))
+
+
+def test_a_loss_that_begins_to_swing_is_noted_with_its_beat():
+    record, finding = told(noisy(STEADY + swinging(150)))
+
+    assert 270 <= record.step <= 330
+    assert Oscillation.severity is Severity.INFO
+    assert finding.evidence["period"] == 10
+    assert finding.onset_step <= 250
+
+
+@pytest.mark.parametrize("sigma", [0.03, 0.3])
+def test_noise_that_grows_has_no_beat(sigma):
+    assert told(noisy(STEADY, sigma) + noisy(STEADY, 3 * sigma, seed=1)) == (None, None)
+
+
+def test_a_loss_that_swung_from_the_first_step_on_is_usual():
+    assert told(noisy(swinging(600))) == (None, None)
+
+
+def test_a_swing_that_nobody_would_see_is_none():
+    assert told(noisy(STEADY, 0.001) + noisy(swinging(200, size=0.01), 0.001)) == (None, None)
+
+
+def test_a_fall_and_a_step_are_no_swing():
+    falling = [1.0 + 2.0 * exp(-t / 60) for t in range(400)]
+
+    assert told(noisy(falling)) == (None, None)
+    assert told(noisy([2.0] * 250 + [1.5] * 250)) == (None, None)
+
+
+def test_the_loss_of_a_policy_gradient_is_not_judged():
+    assert told(noisy(STEADY + swinging(150)), reward=[1.0] * 400) == (None, None)
+
+
+def test_it_is_over_once_it_is_steady():
+    detector = Oscillation()
+    said = [show(detector, r) for r in steps(loss=noisy(STEADY + swinging(150) + STEADY))]
+
+    assert isinstance(said[399], Finding)
+    assert said[-1] == Calm()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_healthy_runs_are_not_noted(seed):
+    assert first_finding(Oscillation(), loss_run(seed).records()) == (None, None)

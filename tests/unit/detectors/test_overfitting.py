@@ -1,0 +1,92 @@
+"""Over-fitting: told after the second bad level, and only where training does not get worse too."""
+
+import pytest
+from support.faulty_series import evaluated_run, records
+
+from sentinel.detectors.overfitting import Overfitting
+from sentinel.model.finding import Calm, Finding
+from sentinel.model.record import Event
+from sentinel.testing import event, first_finding, show
+
+FALLING = [3.0, 2.5, 2.2, 2.0, 1.9, 1.8, 1.7, 1.6, 1.5, 1.4, 1.3, 1.2]
+TURNING = [3.1, 2.6, 2.4, 2.3, 2.25, 2.3, 2.4, 2.55, 2.7, 2.9, 3.1, 3.3]
+
+
+def run(trained, held_out, every=100):
+    for index, (loss, eval_loss) in enumerate(zip(trained, held_out, strict=True), start=1):
+        yield event(Event.STEP, index * every, loss=loss)
+        yield event(Event.EVAL, index * every, eval_loss=eval_loss)
+
+
+def test_held_out_loss_that_turns_while_training_falls_is_a_warning():
+    record, finding = first_finding(Overfitting(), run(FALLING, TURNING))
+
+    assert record.step == 1000
+    assert finding.severity is None
+    assert finding.onset_step == 600
+    assert finding.evidence["best_step"] == 500
+
+
+def test_both_on_the_row_of_one_step_are_judged_alike():
+    rows = (
+        event(Event.STEP, step, loss=loss, eval_loss=held_out)
+        for step, (loss, held_out) in enumerate(zip(FALLING, TURNING, strict=True))
+    )
+
+    assert first_finding(Overfitting(), rows)[1].evidence["best_step"] == 4
+
+
+def test_a_loss_that_rises_in_training_too_is_another_illness():
+    assert first_finding(Overfitting(), run(TURNING, TURNING)) == (None, None)
+
+
+def test_one_bad_evaluation_of_many_is_no_finding():
+    held_out = [*FALLING[:6], 9.0, *FALLING[7:]]
+
+    assert first_finding(Overfitting(), run(FALLING, held_out)) == (None, None)
+
+
+def test_an_evaluation_told_twice_counts_once():
+    twice = (r for r in run(FALLING, TURNING) for _ in range(1 + (r.event is Event.EVAL)))
+
+    assert first_finding(Overfitting(), twice)[0].step == 1000
+
+
+def test_evaluations_that_jump_about_must_rise_by_more():
+    """A rise of a tenth is nothing where neighbours differ by as much."""
+    held_out = [2.0, 2.4, 1.9, 2.3, 1.95, 2.45, 2.1, 2.5, 2.05, 2.55, 2.1, 2.5]
+
+    assert first_finding(Overfitting(), run(FALLING, held_out)) == (None, None)
+
+
+def test_a_policy_is_not_judged_by_its_loss():
+    rewarded = [event(Event.STEP, 0, loss=1.0, reward=1.0), *run(FALLING, TURNING)]
+
+    assert first_finding(Overfitting(), rewarded) == (None, None)
+
+
+def test_without_a_training_loss_nothing_is_said():
+    held_out = (r for r in run(FALLING, TURNING) if r.event is Event.EVAL)
+
+    assert first_finding(Overfitting(), held_out) == (None, None)
+
+
+def test_it_is_over_once_the_held_out_loss_is_near_its_best_again():
+    detector = Overfitting()
+    healed = [*TURNING, 2.2, 2.2, 2.2]
+    said = [show(detector, r) for r in run([*FALLING, 1.1, 1.0, 0.9], healed)]
+
+    assert isinstance(said[-7], Finding)
+    assert said[-1] == Calm()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_healthy_runs_wake_nobody(seed):
+    assert first_finding(Overfitting(), records(evaluated_run(seed))) == (None, None)
+
+
+def test_finds_nearly_all_that_rise_by_half():
+    sick = [evaluated_run(seed, "overfitting", "severe") for seed in range(100, 120)]
+    found = [first_finding(Overfitting(), records(run))[0] for run in sick]
+
+    assert sum(r is not None and r.step >= s.onset for r, s in zip(found, sick, strict=True)) >= 18

@@ -1,0 +1,219 @@
+"""Rank desync: replicas that part are told at once, and ranks that never were alike are not."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from support.aligned_steps import together as told
+
+from sentinel.aggregate.reduce import placed
+from sentinel.detectors.rank_desync import RankDesync
+from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.record import Event
+from sentinel.testing import event, first_finding, show
+
+
+def norms(count, onset, factor, ranks=4):
+    for step in range(count):
+        norm = 1.0 + 0.1 * (step % 7)
+        row = [norm] * ranks
+        row[2] *= factor if step >= onset else 1.0
+        yield told(step, grad_norm=row)
+
+
+def test_replicas_that_part_are_told_at_the_third_record_and_dated_at_the_first():
+    record, finding = first_finding(RankDesync(), norms(60, 40, 1.01))
+
+    assert (record.step, finding.onset_step, finding.rank) == (42, 40, 2)
+    assert finding.severity is Severity.CRITICAL
+    assert "grad_norm differs" in finding.summary
+
+
+def test_the_noise_of_a_sum_in_another_order_is_nothing():
+    rng = Random(0)
+    runs = (told(n, grad_norm=[1 + rng.gauss(0, 1e-6) for _ in range(8)]) for n in range(2000))
+
+    assert first_finding(RankDesync(), runs) == (None, None)
+
+
+def test_a_single_record_that_differs_is_nothing():
+    records = [*norms(40, 99, 1.0), *norms(2, 0, 2.0), *norms(40, 99, 1.0)]
+
+    assert first_finding(RankDesync(), records) == (None, None)
+
+
+def test_ranks_that_never_were_alike_prove_nothing():
+    """Stages of a pipeline, or a run for each rank."""
+    rng = Random(0)
+    records = (told(n, grad_norm=[rng.uniform(1, 2) for _ in range(4)]) for n in range(200))
+
+    assert first_finding(RankDesync(), records) == (None, None)
+
+
+def test_parts_of_one_gradient_are_not_compared():
+    rng = Random(0)
+    even = [told(n, grad_norm_local=[1.0] * 4) for n in range(20)]
+    records = [
+        *even,
+        *(told(n, grad_norm_local=[rng.random() for _ in range(4)]) for n in range(99)),
+    ]
+
+    assert first_finding(RankDesync(), records) == (None, None)
+
+
+def test_a_learning_rate_that_is_not_the_same_is_a_warning():
+    records = [told(n, learning_rate=[1e-4, 1e-4 if n < 20 else 9e-5]) for n in range(40)]
+    record, finding = first_finding(RankDesync(), records)
+
+    assert (record.step, finding.severity, finding.rank) == (22, None, None)
+    assert finding.evidence["signal"] == "learning_rate"
+
+
+def test_a_rank_that_is_a_step_behind_is_told():
+    records = [told(n, global_step=[n, n, n - (n >= 20)]) for n in range(40)]
+    record, finding = first_finding(RankDesync(), records)
+
+    assert record.step == 22
+    assert finding.rank == 2
+
+
+def test_it_is_over_once_the_ranks_are_alike_again():
+    detector = RankDesync()
+    for record in norms(60, 40, 1.01):
+        show(detector, record)
+
+    assert show(detector, told(61, grad_norm=[1.0] * 4)) == Calm()
+
+
+def test_a_restart_has_to_prove_it_anew():
+    detector = RankDesync()
+    for record in norms(40, 30, 1.5):
+        last = show(detector, record)
+    show(detector, event(Event.START, 40))
+
+    assert isinstance(last, Finding)
+    assert show(detector, told(41, grad_norm=[1.0, 1.0, 2.0, 1.0])) is None
+
+
+def test_one_rank_alone_says_nothing():
+    records = [told(n, grad_norm=[1.0]) for n in range(40)]
+
+    assert {show(RankDesync(), replace(record)) for record in records} == {None}
+
+
+def apart(step, odd, ranks, value):
+    """Norms of so many replicas at one step, and another value on the odd ranks."""
+    norm = 1.0 + 0.1 * (step % 7)
+    return told(step, grad_norm=[value * norm if r in odd else norm for r in range(ranks)])
+
+
+def parted(odd, ranks, value, onset=80, count=100):
+    for step in range(count):
+        yield apart(step, odd if step >= onset else (), ranks, value)
+
+
+def test_all_ranks_that_are_not_as_most_are_named_with_both_values():
+    odd = (17, 40, 99, 1000)
+    record, finding = first_finding(RankDesync(), parted(odd, 1024, 1.5, onset=8, count=20))
+
+    assert (record.step, finding.rank) == (10, None)
+    assert finding.evidence["odd_ranks"] == "17, 40, 99, 1000"
+    assert finding.evidence["usual"] == 1.0 + 0.1 * (record.step % 7)
+    assert "on the first of ranks 17, 40, 99, 1000, 1.3 on the other 1020" in finding.summary
+
+
+def test_the_hosts_of_those_that_differ_are_named_where_there_are_several():
+    hosts = {rank: f"node-{rank // 2}" for rank in range(8)}
+    records = (placed(each, hosts) for each in parted((5,), 8, 1.5, onset=8, count=20))
+    _, finding = first_finding(RankDesync(), records)
+
+    assert "1.95 on rank 5 (node-2), 1.3 on the other 7" in finding.summary
+
+
+def test_of_two_ranks_both_are_named_with_their_values_and_hosts():
+    hosts = {0: "node-a", 1: "node-b"}
+    records = (placed(each, hosts) for each in parted((1,), 2, 1.5, onset=8, count=20))
+    _, finding = first_finding(RankDesync(), records)
+
+    assert finding.rank is None
+    assert "1.3 on rank 0 (node-a), 1.95 on rank 1 (node-b)" in finding.summary
+
+
+def test_of_halves_nobody_is_the_culprit():
+    _, finding = first_finding(RankDesync(), parted((0, 1), 4, 1.5, onset=8, count=20))
+
+    assert finding.rank is None
+    assert "odd_ranks" not in finding.evidence
+
+
+def test_replicas_that_were_the_same_to_the_last_bit_are_not_to_part_by_one():
+    record, finding = first_finding(RankDesync(), parted((2,), 4, 1 + 2**-52))
+
+    assert (record.step, finding.onset_step, finding.rank) == (95, 80, 2)
+    assert finding.severity is None
+    assert finding.evidence["highest"] != finding.evidence["lowest"]
+
+
+def test_a_bit_that_becomes_a_percent_becomes_critical():
+    detector = RankDesync()
+    for record in parted((2,), 4, 1 + 2**-40):
+        warned = show(detector, record)
+    for step in range(100, 103):
+        last = show(detector, apart(step, (2,), 4, 1.01))
+
+    assert (warned.severity, last.severity) == (None, Severity.CRITICAL)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.5])
+def test_ranks_that_round_some_norms_otherwise_are_well(share):
+    """As GPUs of two kinds do."""
+    rng = Random(1)
+    rows = ((norm := rng.uniform(1, 2), norm * (1 + 6e-8 * (rng.random() < share)))
+            for _ in range(2000))  # fmt: skip
+    records = (told(n, grad_norm=[a, b, a, b]) for n, (a, b) in enumerate(rows))
+
+    assert first_finding(RankDesync(), records) == (None, None)
+
+
+def test_norms_told_after_clipping_prove_nothing_while_they_stand_still():
+    """Each rank's own gradient, clipped to 1: alike until they are small enough to be told."""
+    rng = Random(0)
+    rows = ([min(1.0, rng.uniform(1.0, 2.0) - n / 200) for _ in range(4)] for n in range(200))
+    records = (told(n, grad_norm=row) for n, row in enumerate(rows))
+
+    assert first_finding(RankDesync(), records) == (None, None)
+
+
+def test_a_loss_scale_that_one_rank_alone_lowered_is_a_warning():
+    scales = ([65536.0, 65536.0, 65536.0 if n < 20 else 32768.0] for n in range(40))
+    records = [told(n, loss_scale=row) for n, row in enumerate(scales)]
+    record, finding = first_finding(RankDesync(), records)
+
+    assert (record.step, finding.rank, finding.evidence["usual"]) == (22, 2, 65536.0)
+
+
+def test_loss_scales_of_ranks_that_train_each_for_itself_may_differ():
+    rng = Random(0)
+    rows = [([rng.random() for _ in range(4)], [2.0**16, 2.0**16, 2.0**16, 2.0**15])
+            for _ in range(99)]  # fmt: skip
+    records = (
+        told(n, grad_norm=norms, loss_scale=scales if n > 30 else [2.0**16] * 4)
+        for n, (norms, scales) in enumerate(rows)
+    )
+
+    assert first_finding(RankDesync(), records) == (None, None)
+
+
+def test_a_step_that_one_rank_alone_left_out_shows_in_its_count_of_them():
+    records = [told(n, optimizer_steps=[n, n - (n >= 20), n, n]) for n in range(40)]
+    record, finding = first_finding(RankDesync(), records)
+
+    assert (record.step, finding.rank) == (22, 1)
+    assert "optimizer_steps differs" in finding.summary
+
+
+def test_counts_of_millions_are_told_apart_in_words():
+    records = [told(n, global_step=[10**7 + n, 10**7 + n - (n >= 20)]) for n in range(40)]
+    _, finding = first_finding(RankDesync(), records)
+
+    assert "10000021 on rank 1, 10000022 on rank 0" in finding.summary

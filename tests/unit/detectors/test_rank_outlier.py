@@ -1,0 +1,70 @@
+"""Rank outlier: a rank that an average hides."""
+
+from math import sqrt
+from random import Random
+
+import pytest
+
+from sentinel.detectors.rank_outlier import RankOutlier
+from sentinel.model.finding import Calm
+from sentinel.model.record import WHOLE_RUN, Event, Record, Spread
+from sentinel.testing import first_finding, show
+
+
+def step(number, name, row):
+    mean = sum(row) / len(row)
+    std = sqrt(sum((x - mean) ** 2 for x in row) / len(row))
+    low, high = min(row), max(row)
+    spread = Spread(len(row), mean, low, high, sum(row), std, row.index(low), row.index(high))
+    return Record(
+        "run", WHOLE_RUN, number, float(number), Event.STEP, {name: mean}, spread={name: spread}
+    )
+
+
+def run(count, name="loss", *, ranks=8, onset=10**9, change=lambda x: x):
+    rng = Random(3)
+    for number in range(count):
+        row = [rng.gauss(2.0, 0.1) for _ in range(ranks)]
+        row[5 % ranks] = change(row[5 % ranks]) if number >= onset else row[5 % ranks]
+        yield step(number, name, row)
+
+
+@pytest.mark.parametrize("change", [lambda _: 0.0, lambda x: 3 * x], ids=["empty", "broken"])
+@pytest.mark.parametrize("name", ["loss", "reward"])
+def test_a_rank_far_from_all_others_is_named(name, change):
+    record, finding = first_finding(RankOutlier(), run(200, name, onset=100, change=change))
+
+    assert 100 + 12 <= record.step <= 100 + 16
+    assert finding.rank == 5
+    assert finding.evidence["signal"] == name
+    assert finding.evidence["others"] == pytest.approx(2.0, abs=0.2)
+
+
+def test_ranks_alike_are_calm():
+    opinions = [show(detector, record) for detector in [RankOutlier()] for record in run(3000)]
+
+    assert set(map(type, opinions)) == {type(None), Calm}
+
+
+def test_a_shard_that_is_a_little_harder_is_no_fault():
+    assert first_finding(RankOutlier(), run(500, onset=0, change=lambda x: 1.3 * x)) == (None, None)
+
+
+def test_three_ranks_are_too_few_to_say_which_is_odd():
+    records = run(200, ranks=3, onset=0, change=lambda x: 9 * x)
+
+    assert first_finding(RankOutlier(), records) == (None, None)
+
+
+def test_the_last_stage_of_a_pipeline_alone_has_a_loss():
+    records = (step(n, "loss", [0.0, 0.0, 0.0, 0.0, 2.0]) for n in range(100))
+
+    assert first_finding(RankOutlier(), records) == (None, None)
+
+
+def test_a_loss_that_says_nothing_is_not_judged():
+    facts = Record("run", WHOLE_RUN, 0, 0.0, Event.START, facts={"algorithm": "grpo"})
+
+    assert (
+        first_finding(RankOutlier(), [facts, *run(200, onset=0, change=lambda _: 9.0)])[0] is None
+    )

@@ -1,0 +1,47 @@
+"""Repetition: loops in what the model says, told from texts that repeat by nature."""
+
+from sentinel.detectors.repetition import Repetition
+from sentinel.model.finding import Calm, Severity
+from sentinel.model.record import Event
+from sentinel.testing import event, first_finding, show
+
+
+def samples(shares):
+    """A judged step of texts every ten steps, as the agent makes them."""
+    return [
+        event(Event.SAMPLE, 10 * at, sample_repetition=share, sample_longest_run=7.0)
+        for at, share in enumerate(shares)
+    ]
+
+
+def test_warns_when_half_of_what_is_said_was_said_before():
+    record, finding = first_finding(Repetition(), samples([0.1] * 10 + [0.5] * 6))
+
+    assert record.step == 120
+    assert finding.severity is Severity.WARNING
+    assert finding.onset_step == 100
+    assert finding.evidence["sample_longest_run"] == 7.0
+
+
+def test_loops_are_critical():
+    opinions = [show(d, r) for d in [Repetition()] for r in samples([0.1] * 10 + [0.95] * 6)]
+
+    assert opinions[-1].severity is Severity.CRITICAL
+
+
+def test_lists_that_repeat_from_the_start_are_only_shown():
+    _, finding = first_finding(Repetition(), samples([0.55] * 20))
+
+    assert finding.severity is None
+    assert Repetition.severity is Severity.INFO
+
+
+def test_one_prompt_that_asks_for_a_list_is_nothing():
+    assert first_finding(Repetition(), samples([0.1, 0.1, 0.9, 0.1, 0.1, 0.1] * 5)) == (None, None)
+
+
+def test_calms_down_and_has_no_opinion_of_nonsense():
+    detector = Repetition()
+    opinions = [show(detector, r) for r in samples([0.1] * 8 + [0.9] * 5 + [0.1] * 5 + [2.0])]
+
+    assert opinions[-3:] == [Calm(), Calm(), None]

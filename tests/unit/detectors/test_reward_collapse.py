@@ -1,0 +1,130 @@
+"""Reward collapse: sees what was learnt being lost, and bears noise."""
+
+from math import nan
+from random import Random
+
+import pytest
+from support.synthetic_runs import rl_run
+
+from sentinel.detectors.reward_collapse import RewardCollapse
+from sentinel.model.finding import Calm, Severity
+from sentinel.testing import first_finding, show, steps
+
+
+def noisy(levels, sigma=0.1, seed=0):
+    rng = Random(seed)
+    return [level + rng.gauss(0.0, sigma) for level in levels]
+
+
+LEARNT = [min(1.0, t / 100) for t in range(200)]
+
+
+def test_reports_a_cliff_within_seven_points_and_dates_it():
+    record, finding = first_finding(RewardCollapse(), steps(reward=noisy(LEARNT + [-0.5] * 20)))
+
+    assert 203 <= record.step <= 208
+    assert abs(finding.onset_step - 201) <= 3
+    assert finding.evidence["best"] == pytest.approx(1.0, abs=0.15)
+
+
+def test_losing_all_that_was_gained_becomes_critical():
+    detector = RewardCollapse()
+    opinions = [show(detector, record) for record in steps(reward=noisy(LEARNT + [0.0] * 20))]
+
+    assert opinions[-1].severity is Severity.CRITICAL
+
+
+def test_losing_a_third_is_a_warning():
+    detector = RewardCollapse()
+    opinions = [show(detector, record) for record in steps(reward=noisy(LEARNT + [0.6] * 20))]
+
+    assert opinions[-1].severity is None
+
+
+def test_a_slow_loss_is_seen_by_how_much_is_gone():
+    slow = LEARNT + [1.0 - t / 300 for t in range(300)]
+    record, _ = first_finding(RewardCollapse(), steps(reward=noisy(slow)))
+
+    assert record is not None
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (1000.0, 0.0), (0.001, 0.0), (1.0, -3.0)])
+def test_the_unit_of_the_reward_does_not_matter(scale, shift):
+    reward = [scale * (x + shift) for x in noisy(LEARNT + [-0.5] * 20)]
+    record, _ = first_finding(RewardCollapse(), steps(reward=reward))
+
+    assert 203 <= record.step <= 208
+
+
+def test_a_dip_of_three_points_is_nothing():
+    reward = noisy((LEARNT[150:] + [-1.0] * 3) * 6)
+
+    assert first_finding(RewardCollapse(), steps(reward=reward)) == (None, None)
+
+
+def test_a_saturated_reward_that_loses_a_hundredth_is_nothing():
+    reward = noisy([1.0] * 100 + [0.99] * 100, sigma=1e-4)
+
+    assert first_finding(RewardCollapse(), steps(reward=reward)) == (None, None)
+
+
+def test_skips_what_is_not_a_number():
+    detector = RewardCollapse()
+
+    assert [show(detector, record) for record in steps(reward=[nan] * 100)] == [None] * 100
+
+
+def test_calms_down_when_the_reward_is_back():
+    detector = RewardCollapse()
+    reward = noisy(LEARNT + [0.0] * 20 + [1.0] * 40)
+    opinions = [show(detector, record) for record in steps(reward=reward)]
+
+    assert opinions[-16:] == [Calm()] * 16
+
+
+@pytest.mark.parametrize("severity", ["moderate", "severe"])
+def test_finds_what_it_promises(severity):
+    runs = [rl_run(seed, "reward_collapse", severity) for seed in range(30)]
+    found = [first_finding(RewardCollapse(), run.records())[0] for run in runs]
+
+    late = [r is not None and r.step >= run.onset for r, run in zip(found, runs, strict=True)]
+    assert sum(late) >= 28
+
+
+def test_healthy_runs_are_left_alone():
+    runs = [rl_run(seed) for seed in range(40)]
+
+    assert sum(first_finding(RewardCollapse(), run.records())[1] is not None for run in runs) <= 1
+
+
+def test_a_long_run_that_learns_nothing_is_left_alone():
+    """Ten thousand points of heavy noise reach depths that a rule on the best would call a fall."""
+    rng = Random(3)
+    reward = [-1.8 + rng.gauss(0.0, 0.6) for _ in range(10_000)]
+
+    assert first_finding(RewardCollapse(), steps(reward=reward)) == (None, None)
+
+
+def test_a_smooth_climb_that_falls_by_half_and_comes_back_is_a_collapse():
+    """Rewards that are averaged over many episodes have hardly any noise, and are never flat."""
+    climb = [8000.0 * min(1.0, t / 41) ** 3 for t in range(46)]
+    fall = [6900.0, 4600.0, 2800.0, 2900.0, 3900.0, 4900.0, 5900.0, 6900.0]
+    reward = noisy(climb + fall + [8000.0] * 10, sigma=60.0)
+    record, finding = first_finding(RewardCollapse(), steps(reward=reward))
+
+    assert 49 <= record.step <= 54
+    assert 46 <= finding.onset_step <= record.step
+
+
+def test_a_reward_that_lies_on_its_floor_has_collapsed():
+    reward = [-0.6, -0.7, -0.84, -0.91, -0.92, -0.94, -0.97, -0.98, -0.99] + [-1.0] * 20
+    record, finding = first_finding(RewardCollapse(), steps(reward=reward))
+
+    assert 16 <= record.step <= 17
+    assert finding.evidence["best"] == -0.84
+
+
+def test_a_reward_that_is_rarely_earned_has_not_collapsed_where_it_is_not():
+    reward = [0.0625 if t in {0, 3, 7, 22, 31, 60} else 0.0 for t in range(145)]
+
+    assert first_finding(RewardCollapse(), steps(reward=reward)) == (None, None)

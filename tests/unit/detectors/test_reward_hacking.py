@@ -1,0 +1,53 @@
+"""Reward hacking: three things that together are evidence."""
+
+from math import nan
+from random import Random
+
+import pytest
+
+from sentinel.detectors.reward_hacking import RewardHacking
+from sentinel.model.finding import Severity
+from sentinel.testing import first_finding, show, steps
+
+COUNT, ONSET = 200, 120
+
+
+def run(far=1.0, wordy=1.0, reward=0.0):
+    """A run that drifts as healthy ones do, until it begins to grow by these factors a step."""
+    rng = Random(4)
+    since = [max(0, t - ONSET) for t in range(COUNT)]
+    return list(
+        steps(
+            kl_ref=[0.05 * (t / COUNT) ** 2 * far**s + 1e-4 for t, s in enumerate(since)],
+            completion_length=[300.0 * wordy**s + rng.gauss(0, 5) for s in since],
+            reward=[t / COUNT + reward * s + rng.gauss(0, 0.1) for t, s in enumerate(since)],
+            learning_rate=[1e-6] * COUNT,
+        )
+    )
+
+
+def test_shows_a_reward_that_rises_with_distance_and_length():
+    record, finding = first_finding(RewardHacking(), run(far=1.1, wordy=1.02, reward=0.02))
+
+    assert ONSET < record.step < ONSET + 60
+    assert ONSET - 10 < finding.onset_step <= record.step
+    assert finding.severity is None
+    assert RewardHacking.severity is Severity.INFO
+
+
+@pytest.mark.parametrize(
+    "what", [{}, {"far": 1.1, "reward": 0.02}, {"wordy": 1.02, "reward": 0.02}]
+)
+def test_any_two_of_them_are_none(what):
+    assert first_finding(RewardHacking(), run(**what)) == (None, None)
+
+
+def test_far_and_wordy_without_reward_is_no_hacking():
+    assert first_finding(RewardHacking(), run(far=1.1, wordy=1.02, reward=-0.02)) == (None, None)
+
+
+def test_skips_what_is_not_a_number():
+    detector = RewardHacking()
+    records = steps(reward=[nan] * 9, kl_ref=[1.0] * 9, completion_length=[1.0] * 9)
+
+    assert [show(detector, record) for record in records] == [None] * 9

@@ -1,0 +1,46 @@
+"""Rollout mismatch: two engines that should be one policy."""
+
+from dataclasses import replace
+
+from sentinel.detectors.rollout_mismatch import RolloutMismatch
+from sentinel.model.finding import Calm, Severity
+from sentinel.signals.kl import TOKEN_MEAN, KlKind, fact_of
+from sentinel.testing import first_finding, show, steps
+
+
+def test_a_moderate_mismatch_is_shown():
+    record, finding = first_finding(RolloutMismatch(), steps(kl_mismatch=[0.01] * 20 + [0.2] * 10))
+
+    assert record.step == 24
+    assert finding.severity is None
+    assert finding.onset_step == 24
+    assert RolloutMismatch.severity is Severity.INFO
+
+
+def test_ten_times_as_much_and_a_skewed_ratio_are_warnings():
+    _, far = first_finding(RolloutMismatch(), steps(kl_mismatch=[2.0] * 10))
+    _, askew = first_finding(RolloutMismatch(), steps(importance_ratio_mean=[0.3] * 10))
+
+    assert (far.severity, askew.severity) == (Severity.WARNING, Severity.WARNING)
+
+
+def test_an_absolute_difference_is_held_to_more():
+    told = {fact_of("kl_mismatch"): KlKind("mismatch", "abs", TOKEN_MEAN, signed=False).told()}
+    records = [replace(r, facts=told) for r in steps(kl_mismatch=[0.2] * 30)]
+
+    assert first_finding(RolloutMismatch(), records) == (None, None)
+
+
+def test_single_wild_batches_are_nothing():
+    records = steps(kl_mismatch=[0.01, 0.01, 9.0] * 20, importance_ratio_mean=[1.0, 1.0, 40.0] * 20)
+
+    assert first_finding(RolloutMismatch(), records) == (None, None)
+
+
+def test_a_record_with_neither_neither_opens_nor_calms():
+    detector = RolloutMismatch()
+    silent = [show(detector, r) for r in steps(loss=[1.0] * 20)]
+    calm = [show(detector, r) for r in steps(kl_mismatch=[0.01] * 9)]
+
+    assert silent == [None] * 20
+    assert calm[-2:] == [Calm()] * 2

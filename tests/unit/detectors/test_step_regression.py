@@ -1,0 +1,95 @@
+"""Step regression: exact about a counter that should only grow."""
+
+from sentinel.detectors.step_regression import StepRegression
+from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.record import Event
+from sentinel.testing import event, first_finding, show, steps
+
+
+def findings(records):
+    detector = StepRegression()
+    opinions = [(r, show(detector, r)) for r in records]
+    return [(int(r.values["global_step"]), o) for r, o in opinions if isinstance(o, Finding)]
+
+
+def counted(global_steps, per_step=1):
+    """Records of a hook that counts `per_step` optimizer steps for each record."""
+    counts = [float(per_step * n) for n in range(len(global_steps))]
+    return steps(global_step=global_steps, optimizer_steps=counts)
+
+
+def test_a_step_that_goes_back_is_told_until_it_is_past_its_old_height():
+    found = findings(counted([8.0, 9.0, 10.0, 8.0, 9.0, 10.0, 11.0, 12.0]))
+
+    assert [step for step, _ in found] == [8, 9, 10]
+    assert {finding.onset_step for _, finding in found} == {4}
+
+
+def test_in_a_log_it_is_a_warning_for_it_may_be_a_resume():
+    _, finding = first_finding(StepRegression(), steps(global_step=[279.0, 251.0, 252.0]))
+
+    assert finding.severity is None
+    assert finding.evidence == {"global_step": 252.0, "highest": 279.0}
+
+
+def test_while_the_hook_counts_on_it_is_critical():
+    _, finding = first_finding(StepRegression(), counted([1.0, 2.0, 3.0, 1.0]))
+
+    assert finding.severity is Severity.CRITICAL
+
+
+def test_a_declared_start_excuses_it():
+    before, after = steps(global_step=[100.0, 101.0]), steps(global_step=[90.0, 91.0])
+
+    assert findings([*before, event(Event.START, 90), *after]) == []
+
+
+def test_another_training_in_the_same_run_excuses_it():
+    first = steps(global_step=[1.0, 2.0, 3.0], optimizer_steps=[1.0, 2.0, 3.0])
+    begins = steps(global_step=[1.0], optimizer_steps=[4.0], began_after=[0.0])
+    goes_on = steps(global_step=[2.0, 3.0], optimizer_steps=[5.0, 6.0])
+
+    assert findings([*first, *begins, *goes_on]) == []
+
+
+def test_the_same_step_twice_is_normal_in_a_log():
+    assert findings(steps(global_step=[10.0, 10.0, 10.0, 10.0, 20.0, 20.0])) == []
+
+
+def test_a_step_that_stands_still_through_optimizer_steps_is_told():
+    found = findings(counted([1.0, 2.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0]))
+
+    assert [step for step, _ in found] == [3]
+    assert found[0][1].evidence["optimizer_steps"] == 5.0
+
+
+def test_a_trainer_of_many_optimizer_steps_for_one_is_well():
+    assert findings(counted([float(n // 64) for n in range(64 * 8)])) == []
+
+
+def test_a_step_that_never_moves_is_told_in_time():
+    found = findings(counted([0.0] * 300))
+
+    assert len(found) == 300 - 257
+
+
+def test_counts_itself_well_otherwise():
+    detector = StepRegression()
+
+    assert {type(show(detector, r)) for r in steps(global_step=[1.0, 2.0])} == {Calm}
+
+
+def test_a_record_without_a_step_of_the_trainer_is_not_judged():
+    assert show(StepRegression(), event(Event.STEP, 7, loss=1.0)) is None
+
+
+def test_one_row_that_was_written_late_is_no_step_back():
+    late = steps(global_step=[20.0, 22.0, 21.0, 23.0, 24.0])
+
+    assert first_finding(StepRegression(), late) == (None, None)
+
+
+def test_a_log_that_goes_back_is_told_at_its_second_row_and_dated_at_the_first():
+    record, finding = first_finding(StepRegression(), steps(global_step=[20.0, 21.0, 15.0, 16.0]))
+
+    assert (record.step, finding.onset_step) == (4, 3)

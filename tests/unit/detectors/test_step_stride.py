@@ -1,0 +1,74 @@
+"""Step stride: a counter that moves too far is named long before anything hangs on it."""
+
+import pytest
+
+from sentinel.detectors.step_stride import StepStride
+from sentinel.model.finding import Calm, Finding
+from sentinel.model.record import Event, Record
+from sentinel.testing import first_finding, show, steps
+
+
+def begun(framework):
+    return Record("run", -1, 0, 0.0, Event.START, facts={"framework": framework})
+
+
+def counted(global_steps, optimizer_steps=None):
+    counts = optimizer_steps or [float(n) for n in range(len(global_steps))]
+    return steps(global_step=[float(step) for step in global_steps], optimizer_steps=counts)
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 4])
+def test_the_counter_of_trl_2124_is_named_from_its_first_steps(epochs):
+    """One for the update, and one for each of its optimizer steps: 500 steps before any save."""
+    updates = counted([(epochs + 1) * n for n in range(40)], [float(epochs * n) for n in range(40)])
+    record, finding = first_finding(StepStride(), [begun("trl"), *updates])
+
+    assert record.values["global_step"] == 4 * (epochs + 1)
+    assert finding.evidence == {"stride": (epochs + 1) / epochs, "usual": 1.0}
+
+
+def test_a_stride_that_doubles_on_the_way_is_told_after_four_and_dated_at_the_first():
+    record, finding = first_finding(StepStride(), counted([*range(50), *range(51, 90, 2)]))
+
+    assert finding.onset_step == 51
+    assert record.step == 54
+
+
+def test_a_rollout_step_of_many_optimizer_steps_is_well():
+    updates = counted(range(40), [8.0 * n for n in range(40)])
+
+    assert first_finding(StepStride(), [begun("trl"), *updates]) == (None, None)
+
+
+def test_a_stride_that_is_the_run_s_own_is_well():
+    """Micro-batches, or the optimizers of a game between two networks, are counted on purpose."""
+    assert first_finding(StepStride(), counted(range(0, 200, 2))) == (None, None)
+
+
+def test_steps_left_out_by_a_scaler_are_no_fault():
+    skipping = [n + (n > 10) + (n > 11) + (n > 30) for n in range(60)]
+
+    assert first_finding(StepStride(), [begun("trl"), *counted(skipping)]) == (None, None)
+
+
+def test_a_counter_that_never_was_steady_is_not_judged():
+    uneven = [n * n for n in range(60)]
+
+    assert {show(StepStride(), record) for record in counted(uneven)} == {None}
+
+
+def test_a_resume_is_no_stride():
+    records = [*counted(range(20)), begun("trl"), *counted(range(500, 520))]
+
+    assert first_finding(StepStride(), records) == (None, None)
+
+
+def test_it_is_over_once_the_counter_is_right_again():
+    detector = StepStride()
+    opinions = [
+        show(detector, record)
+        for record in [begun("trl"), *counted([*range(0, 40, 2), *range(40, 60)])]
+    ]
+
+    assert isinstance(opinions[20], Finding)
+    assert opinions[-1] == Calm()

@@ -1,0 +1,78 @@
+"""Straggler: the rank that all wait for is named, and one that had bad luck is not."""
+
+from math import sqrt
+from random import Random
+
+from sentinel.detectors.straggler import Straggler
+from sentinel.model.finding import Calm, Severity
+from sentinel.model.record import WHOLE_RUN, Event, Record, Spread
+from sentinel.testing import event, first_finding, show
+
+
+def spread(row):
+    mean = sum(row) / len(row)
+    std = sqrt(sum((x - mean) ** 2 for x in row) / len(row))
+    low, high = min(row), max(row)
+    return Spread(len(row), mean, low, high, sum(row), std, row.index(low), row.index(high))
+
+
+def step(number, step_time=1.0, **by_rank):
+    spreads = {name: spread(row) for name, row in by_rank.items()}
+    values = {"step_time": step_time} | {name: max(row) for name, row in by_rank.items()}
+    return Record("run", WHOLE_RUN, number, float(number), Event.STEP, values, spread=spreads)
+
+
+def waits(count, onset, longer, ranks=4):
+    """Rank 2 waits so much longer for its data from there on."""
+    rng = Random(1)
+    for number in range(count):
+        row = [0.01 + 0.02 * rng.random() for _ in range(ranks)]
+        row[2] += longer if number >= onset else 0.0
+        yield step(number, 1.0 + max(row), data_wait=row)
+
+
+def test_a_rank_that_waits_for_its_data_is_named_once_it_is_no_chance():
+    record, finding = first_finding(Straggler(), waits(100, 50, 0.2))
+
+    assert 50 + 24 <= record.step <= 50 + 32
+    assert (finding.rank, finding.severity) == (2, None)
+    assert finding.evidence["signal"] == "data_wait"
+    assert finding.onset_step <= record.step
+
+
+def test_one_that_costs_more_than_a_quarter_is_a_warning():
+    _, finding = first_finding(Straggler(), waits(100, 50, 0.8))
+
+    assert finding.severity is Severity.WARNING
+    assert "Rank 2 waits for data longer than the others" in finding.summary
+
+
+def test_another_rank_each_time_is_chance():
+    rng = Random(0)
+    rows = ([rng.expovariate(1.0) for _ in range(4)] for _ in range(5000))
+    records = (step(n, 10.0, generation_time=row, data_wait=row) for n, row in enumerate(rows))
+
+    assert first_finding(Straggler(), records) == (None, None)
+
+
+def test_ranks_that_wait_for_each_other_take_equally_long_and_are_calm():
+    detector = Straggler()
+    opinions = [show(detector, step(n, data_wait=[0.1] * 3)) for n in range(40)]
+
+    assert opinions[0] is None
+    assert opinions[-1] == Calm()
+
+
+def test_a_rank_by_itself_has_none_to_be_behind():
+    records = [step(n, data_wait=[5.0]) for n in range(40)]
+
+    assert {show(Straggler(), record) for record in records} == {None}
+
+
+def test_a_new_start_forgets_who_it_was():
+    detector = Straggler()
+    for record in waits(100, 50, 0.8):
+        show(detector, record)
+    show(detector, event(Event.START, 100, step_time=1.0))
+
+    assert show(detector, step(101, data_wait=[0.1, 0.1, 0.1])) is None

@@ -1,0 +1,88 @@
+"""Throughput drop: slower for good is told, a longer batch and a save are not."""
+
+from random import Random
+
+import pytest
+
+from sentinel.detectors.throughput_drop import ThroughputDrop
+from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.record import Event
+from sentinel.testing import event, first_finding, show, steps
+
+
+def times(count, onset, factor, noise=0.03, seed=0):
+    rng = Random(seed)
+    return [rng.lognormvariate(0, noise) * (factor if n >= onset else 1) for n in range(count)]
+
+
+def test_a_token_that_costs_twice_as_much_is_a_warning():
+    records = steps(step_time=times(400, 200, 2.0), tokens=[8192.0] * 400)
+    record, finding = first_finding(ThroughputDrop(), records)
+
+    assert record.step <= 200 + 10
+    assert 195 <= finding.onset_step <= 205
+    assert finding.evidence["of_a"] == "token"
+
+
+def test_it_is_loud_only_where_it_is_costly():
+    def loudest(factor):
+        records = steps(step_time=times(400, 200, factor), tokens=[8192.0] * 400)
+        opinions = [show(detector, r) for detector in [ThroughputDrop()] for r in records]
+        return {o.severity for o in opinions if isinstance(o, Finding)}
+
+    assert Severity.WARNING in loudest(2.0)
+    assert loudest(1.3) == {None}
+
+
+def test_longer_batches_are_not_slower():
+    """Twice the tokens in twice the time."""
+    more = [8192.0 * (2 if n >= 200 else 1) for n in range(400)]
+    records = steps(step_time=times(400, 200, 2.0), tokens=more)
+
+    assert first_finding(ThroughputDrop(), records) == (None, None)
+
+
+def test_a_mere_step_time_is_only_noted():
+    opinions = [
+        show(detector, record)
+        for detector in [ThroughputDrop()]
+        for record in steps(step_time=times(400, 200, 9.0))
+    ]
+
+    assert {o.severity for o in opinions if isinstance(o, Finding)} == {None}
+
+
+def test_a_speed_that_falls_is_a_cost_that_rises():
+    speeds = [1e4 / t for t in times(400, 200, 2.0)]
+    record, _ = first_finding(ThroughputDrop(), steps(tokens_per_second=speeds))
+
+    assert 200 < record.step <= 210
+
+
+@pytest.mark.parametrize("kind", [Event.SAVE, Event.EVAL, Event.PHASE])
+def test_steps_that_save_or_evaluate_are_left_out(kind):
+    detector, found = ThroughputDrop(), []
+    for record in steps(step_time=times(600, 999, 1.0)):
+        if record.step >= 200:
+            show(detector, event(kind, record.step))
+            record.values["step_time"] = 60.0
+        found.append(show(detector, record))
+
+    assert not any(isinstance(opinion, Finding) for opinion in found)
+
+
+def test_a_healthy_run_is_calm_once_it_is_known():
+    detector = ThroughputDrop()
+    opinions = [show(detector, r) for r in steps(step_time=times(1000, 9999, 1.0, 0.2))]
+
+    assert opinions[20] is None
+    assert set(opinions[60:]) == {Calm()}
+
+
+def test_a_restart_on_other_hardware_is_another_run():
+    detector = ThroughputDrop()
+    before = steps(step_time=times(200, 999, 1.0), tokens=[1e4] * 200)
+    after = steps(step_time=times(200, 0, 3.0), tokens=[1e4] * 200)
+    records = [*before, event(Event.START, 200), *after]
+
+    assert first_finding(detector, records) == (None, None)

@@ -1,0 +1,49 @@
+"""Truncation: a policy that no longer ends its answers."""
+
+from random import Random
+
+from sentinel.detectors.truncation import Truncation
+from sentinel.model.finding import Calm, Severity
+from sentinel.testing import first_finding, show, steps
+
+
+def noisy(levels, sigma=0.1, seed=0):
+    rng = Random(seed)
+    return [level + rng.gauss(0.0, sigma) for level in levels]
+
+
+def worst(cut, reward):
+    detector = Truncation()
+    seen = [show(detector, r) for r in steps(truncated_fraction=cut, reward=reward)]
+    loud = [x.severity or Truncation.severity for x in seen if hasattr(x, "severity")]
+    return min(loud, key=lambda severity: severity.order, default=None)
+
+
+def test_warns_when_hardly_an_answer_ends_and_the_reward_is_no_better():
+    cut = [0.6] * 10 + [0.95] * 20
+    records = steps(truncated_fraction=cut, reward=noisy([0.5] * 30))
+    record, finding = first_finding(Truncation(), records)
+
+    assert record.step == 8
+    assert finding.severity is None
+    assert worst(cut, noisy([0.5] * 30)) is Severity.WARNING
+
+
+def test_a_limit_that_cut_most_from_the_start_is_only_shown():
+    assert worst([0.95] * 60, noisy([0.5] * 60)) is Severity.INFO
+
+
+def test_cut_answers_that_earn_more_are_only_shown():
+    assert worst([0.1] * 20 + [0.95] * 40, noisy([0.0] * 20 + [3.0] * 40)) is Severity.INFO
+
+
+def test_a_fifth_is_nothing():
+    assert worst(noisy([0.2] * 60, 0.02), noisy([0.5] * 60)) is None
+
+
+def test_calm_when_answers_end_again_and_no_opinion_of_nonsense():
+    detector = Truncation()
+    cut = [0.9] * 20 + [0.0] * 20 + [7.0]
+    opinions = [show(detector, record) for record in steps(truncated_fraction=cut)]
+
+    assert opinions[-5:] == [Calm()] * 4 + [None]

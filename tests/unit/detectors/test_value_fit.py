@@ -1,0 +1,28 @@
+"""Value fit: a value model that misleads is shown, after it has had time to learn."""
+
+from sentinel.detectors.value_fit import ValueFit
+from sentinel.model.finding import Calm, Severity
+from sentinel.testing import first_finding, show, steps
+
+
+def test_shows_a_value_model_that_has_not_learnt():
+    record, finding = first_finding(ValueFit(), steps(explained_variance=[-0.4] * 80))
+
+    assert record.step == 64
+    assert finding.severity is None
+    assert finding.onset_step == 1
+    assert ValueFit.severity is Severity.INFO
+
+
+def test_one_that_begins_badly_and_learns_is_well():
+    learning = [-3.0 + 4.0 * min(1.0, t / 40) for t in range(100)]
+
+    assert first_finding(ValueFit(), steps(explained_variance=learning)) == (None, None)
+
+
+def test_calms_down_and_has_no_opinion_of_the_impossible():
+    detector = ValueFit()
+    explained = [-0.4] * 80 + [0.5] * 40 + [7.0]
+    opinions = [show(detector, r) for r in steps(explained_variance=explained)]
+
+    assert opinions[-5:] == [Calm()] * 4 + [None]

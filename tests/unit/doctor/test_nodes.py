@@ -1,0 +1,230 @@
+"""The doctor on runs of several nodes: who judges, who is not heard, and what to do about it."""
+
+from __future__ import annotations
+
+import time
+from importlib import import_module
+
+import pytest
+
+from sentinel.agent.discovery import Served
+from sentinel.cluster import message_store as board_file
+from sentinel.cluster.authentication import REASONS as REFUSALS
+from sentinel.cluster.authentication import RefusedError, Seal
+from sentinel.cluster.client import Link
+from sentinel.cluster.endpoints import Address, address
+from sentinel.cluster.message_store import Board, BoardError, listener
+from sentinel.cluster.server import Hub
+from sentinel.doctor.check_result import Grade
+from sentinel.doctor.nodes import LOOK, REASONS, nodes, remedy_of
+from sentinel.doctor.runs import runs
+from sentinel.model.counters import Tally
+from sentinel.transport.rendezvous import NOWHERE
+
+SEAL = Seal.of("right", "job")
+ABOUT = {"world_size": 4.0, "local_world_size": 2.0}
+
+
+def node(host, ranks, state="up", silent=0.0, skew=0.0):
+    return {
+        "host": host,
+        "ranks": ranks,
+        "state": state,
+        "silent_seconds": silent,
+        "skew_seconds": skew,
+    }
+
+
+def head(*known, port=14007, trouble="", refused=None, active=True):
+    told = {"role": "head", "port": port, "trouble": trouble, "nodes": [*known]}
+    told["head"] = f"gpu-a:{port}"
+    return {"cluster": told, "about": ABOUT, "refused": refused or {}, "active": active}
+
+
+def post(*, linked=True, trouble="", refused=None, silent=0.0, at="gpu-a:14007"):
+    told = {"role": "post", "head": at, "linked": linked, "trouble": trouble}
+    told |= {"spooled_bytes": 3_000_000 if silent else 0, "silent_seconds": silent}
+    return {"cluster": told, "about": ABOUT, "refused": refused or {}}
+
+
+BOTH = node("gpu-a", [0, 1]), node("gpu-b", [2, 3])
+
+
+def told(state):
+    return [(r.grade, r.subject, r.says) for r in nodes("two", state)]
+
+
+def test_a_head_that_hears_all_nodes_is_well():
+    assert told(head(*BOTH)) == [
+        (Grade.WELL, "run two, nodes", "judges the run of 2 nodes, and is reached at gpu-a:14007")
+    ]
+
+
+def test_a_linked_post_is_well_and_says_where_its_ranks_are_judged():
+    assert told(post()) == [(Grade.WELL, "run two, nodes", "its ranks are judged at gpu-a:14007")]
+
+
+@pytest.mark.parametrize("cluster", [{}, {"role": ""}, {"role": "alone"}])
+def test_of_a_run_on_one_node_nothing_is_said(cluster):
+    one = {"world_size": 2.0, "local_world_size": 2.0}
+
+    assert told({"cluster": cluster, "about": one}) == []
+    assert told({}) == []
+
+
+def test_a_node_that_is_lost_is_named_with_its_ranks():
+    lost = node("gpu-b", [2, 3], "lost", silent=95.0)
+    (_, remark) = nodes("two", head(BOTH[0], lost))
+
+    assert (remark.grade, remark.subject) == (Grade.MEND, "run two, node gpu-b")
+    assert remark.says == "not heard for 95 s (rank 2-3)"
+
+
+@pytest.mark.parametrize(("skew", "words"), [(7200.0, "2 h behind"), (-30.0, "30 s ahead")])
+def test_a_clock_that_is_off_is_worth_a_note(skew, words):
+    (_, remark) = nodes("two", head(BOTH[0], node("gpu-b", [2, 3], skew=skew)))
+
+    assert (remark.grade, words in remark.says) == (Grade.NOTE, True)
+
+
+def test_clocks_that_differ_by_little_are_as_good_as_equal():
+    assert len(told(head(BOTH[0], node("gpu-b", [2, 3], skew=4.9)))) == 1
+
+
+def test_ranks_of_which_nothing_was_heard_are_told_while_the_run_is_on():
+    (_, grade_and_words) = told(head(BOTH[0]))
+
+    assert grade_and_words == (
+        Grade.MEND,
+        "run two, nodes",
+        "nothing was heard of 2 ranks (2-3)",
+    )
+    assert len(told(head(BOTH[0], active=False))) == 1
+
+
+def test_a_post_that_reaches_no_head_says_why_for_how_long_and_what_waits():
+    trouble = "Nobody answers at gpu-a:14007 (timed out)."
+    (remark,) = nodes("two", post(linked=False, trouble=trouble, silent=600.0))
+
+    assert remark.grade is Grade.MEND
+    assert remark.says == (
+        f"the head at gpu-a:14007 is not reached for 10 min: {trouble} 3.0 MB of records wait"
+    )
+    assert "14000 to 17999" in remark.remedy
+
+
+def test_a_node_that_judges_alone_is_to_be_mended():
+    (remark,) = nodes("two", {"cluster": {"role": "alone"}, "about": ABOUT})
+
+    assert (remark.grade, "never reached" in remark.says) == (Grade.MEND, True)
+
+
+def test_a_head_that_cannot_listen_is_to_be_mended():
+    state = head(*BOTH, port=0, trouble="torch is not installed where the agent runs.")
+    (remark,) = nodes("two", state)
+
+    assert (remark.grade, "install torch" in remark.remedy) == (Grade.MEND, True)
+
+
+def test_every_reason_to_refuse_has_a_remedy_of_its_own():
+    assert set(REASONS) == set(REFUSALS)
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_what_was_refused_is_told_with_its_count(reason):
+    (_, remark) = nodes("two", head(*BOTH, refused={reason: 3.0}))
+
+    assert remark.says == f"3 messages of other agents refused: {reason}"
+    assert (remark.grade, remark.remedy) == (Grade.NOTE, REASONS[reason])
+
+
+@pytest.mark.parametrize("reason", ["token", "version"])
+def test_who_keeps_a_node_of_the_run_out_is_to_be_mended(reason):
+    grades = {remark.grade for remark in nodes("two", head(BOTH[0], refused={reason: 1.0}))}
+    of_post = [*nodes("two", post(linked=False, trouble="It.", refused={reason: 1.0}))]
+
+    assert Grade.MEND in grades
+    assert of_post[-1].grade is Grade.MEND
+
+
+def nobody_answers():
+    with pytest.raises(BoardError) as error:
+        # The discard port, on which nobody listens.
+        Board.join("127.0.0.1", 9)
+    return str(error.value)
+
+
+def no_port_is_free():
+    with listener((0,)) as taken, pytest.raises(BoardError) as error:
+        listener((taken.getsockname()[1],))
+    return str(error.value)
+
+
+def wrong(message):
+    with pytest.raises(RefusedError) as error:
+        SEAL.open("card", message)
+    return str(error.value)
+
+
+def nobody_told():
+    link = Link(lambda: Address("", (14000,)), SEAL, {}, Tally())
+    before = link.trouble
+    link.start()
+    try:
+        until = time.monotonic() + 60.0
+        while link.trouble == before and time.monotonic() < until:
+            time.sleep(0.01)
+    finally:
+        link.stop()
+    return link.trouble
+
+
+def wrong_port():
+    with pytest.raises(ValueError, match="port") as error:
+        address(NOWHERE, "gpu-a:many")
+    return str(error.value)
+
+
+TROUBLES = {
+    "firewall": (nobody_answers, "14000 to 17999"),
+    "ports": (no_port_is_free, "a port that is free"),
+    "token": (lambda: wrong(Seal.of("wrong", "job").close("card", b"")), "SENTINEL_CLUSTER__TOKEN"),
+    "version": (lambda: wrong(b"\0" * 40), "one version"),
+    "nowhere": (nobody_told, "SENTINEL_CLUSTER__HEAD"),
+    "setting": (wrong_port, "SENTINEL_CLUSTER__HEAD"),
+    "begun": (lambda: Link(dict, SEAL, {}, Tally()).trouble, "in a few seconds"),
+    "opened": (lambda: Hub((1,), SEAL, Tally()).trouble, "in a few seconds"),
+}
+
+
+@pytest.mark.parametrize("kind", TROUBLES)
+def test_each_trouble_that_a_link_really_tells_has_its_remedy(kind):
+    really, remedy = TROUBLES[kind]
+
+    assert remedy in remedy_of(really())
+
+
+def test_an_agent_without_torch_is_told_to_have_it(monkeypatch):
+    def absent(name):
+        if name.startswith("torch"):
+            raise ImportError(name)
+        return import_module(name)
+
+    monkeypatch.setattr(board_file, "import_module", absent)
+    with listener((0,)) as place, pytest.raises(BoardError) as error:
+        Board.host(place)
+
+    assert "install torch" in remedy_of(str(error.value))
+
+
+def test_of_trouble_that_nobody_foresaw_the_log_tells_more():
+    assert remedy_of("KeyError: 7") == LOOK
+
+
+def test_it_is_part_of_what_is_told_of_a_run(monkeypatch, tmp_path):
+    path = tmp_path / "two" / "agent.json"
+    served = Served("two", "http://127.0.0.1:9", {"state": "running"} | post())
+    monkeypatch.setattr("sentinel.doctor.runs.announced", lambda: [path])
+    monkeypatch.setattr("sentinel.doctor.runs.ask", lambda *_: served)
+
+    assert "its ranks are judged at gpu-a:14007" in [remark.says for remark in runs()]

@@ -1,0 +1,101 @@
+"""Generated files are what the catalogue makes of them today."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sentinel.config.plugins import modules
+from sentinel.generate.__main__ import documents, main, stale, write
+from sentinel.generate.agent_alerts import WATCHES
+from sentinel.generate.causes import cause_sheets
+from sentinel.generate.detector_docs import data_sheets
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = documents()
+SHEETS = list(data_sheets())
+CAUSES = list(cause_sheets())
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+def test_what_is_committed_is_what_would_be_written(path):
+    """A change of the catalogue without `make generate` is seen here."""
+    assert (ROOT / path).read_text(encoding="utf-8") == DOCUMENTS[path]
+
+
+def test_every_detector_has_its_rule_and_its_runbook():
+    """Dropping a file into the room is all it takes."""
+    rules = json.loads(DOCUMENTS["deploy/prometheus/rules.yml"])
+    alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+
+    assert [sheet.name for sheet in SHEETS] == sorted(modules("detectors"))
+    assert {sheet.alert for sheet in SHEETS} | {watch.alert for watch in WATCHES} == alerts
+    assert {f"docs/runbooks/{sheet.name}.md" for sheet in SHEETS} <= DOCUMENTS.keys()
+
+
+def test_no_two_alerts_share_a_name():
+    """A detector and a watch of one name could not be told apart, nor their runbooks."""
+    names = [*(sheet.name for sheet in SHEETS), *(watch.name for watch in WATCHES)]
+
+    assert len(names) == len(set(names))
+
+
+def test_every_alert_says_what_to_do_and_outlives_its_agent():
+    """An alert without a remedy wakes somebody for nothing; one that vanishes wakes nobody."""
+    rules = json.loads(DOCUMENTS["deploy/prometheus/rules.yml"])
+    for rule in (rule for group in rules["groups"] for rule in group["rules"]):
+        told = rule["annotations"]
+        page = told["runbook_url"].rpartition("/blob/main/")[2]
+        assert page in DOCUMENTS
+        assert told["description"] in DOCUMENTS[page]
+        assert "keep_firing_for" in rule or rule["alert"] == "SentinelWatchdog"
+
+
+@pytest.mark.parametrize("sheet", SHEETS, ids=lambda sheet: sheet.name)
+def test_a_runbook_shows_every_paragraph_and_every_knob(sheet):
+    """Nothing of the data sheet is lost on the way to its reader."""
+    page = DOCUMENTS[f"docs/runbooks/{sheet.name}.md"]
+
+    assert sheet.paragraphs.keys() >= {"Formula", "Units", "Source", "Defaults"}
+    for text in sheet.paragraphs.values():
+        assert text in page
+    for knob, default in sheet.knobs.items():
+        assert f"| `{knob}` | `{default!r}` |" in page
+
+
+@pytest.mark.parametrize("sheet", CAUSES, ids=lambda sheet: sheet.name)
+def test_every_cause_is_told_of_and_linked_from_what_it_explains(sheet):
+    page = DOCUMENTS["docs/diagnosis.md"]
+
+    assert f"\n## {sheet.heading}\n" in page
+    for text in (sheet.meaning, sheet.story, *sheet.paragraphs.values()):
+        assert text in page
+    for detector in sheet.cause.explains:
+        assert f"(runbooks/{detector}.md)" in page
+        assert f"(../diagnosis.md#{sheet.anchor})" in DOCUMENTS[f"docs/runbooks/{detector}.md"]
+
+
+def test_every_cause_has_a_place_of_its_own_on_the_page():
+    assert [sheet.name for sheet in CAUSES] == sorted(modules("causes"))
+    assert len({sheet.anchor for sheet in CAUSES}) == len(CAUSES)
+
+
+def test_what_is_stale_is_named_and_mended(tmp_path):
+    """Missing, changed and left-over files are told; writing makes all well."""
+    write(tmp_path)
+    assert stale(tmp_path) == []
+
+    changed, missing = "deploy/prometheus/rules.yml", "docs/runbooks/watchdog.md"
+    (tmp_path / changed).write_text("{}")
+    (tmp_path / missing).unlink()
+    (tmp_path / "docs/runbooks/nothing.md").write_text("# Nothing")
+    assert stale(tmp_path) == [changed, "docs/runbooks/nothing.md", missing]
+
+    write(tmp_path)
+    assert stale(tmp_path) == []
+
+
+def test_a_wrong_word_is_refused_with_the_usage(capsys):
+    """The command has one option."""
+    assert main(["--chekc"]) == 2
+    assert "Usage" in capsys.readouterr().err

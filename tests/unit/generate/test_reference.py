@@ -1,0 +1,76 @@
+"""The reference lists everything that there is, under the name it really has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families as parse
+from support.results import incident, measured, paged, said
+
+from sentinel.generate.detector_docs import data_sheets
+from sentinel.generate.reference import reference
+from sentinel.generate.sample_exposition import MACHINE, everything
+from sentinel.metrics.exposition import Exposition
+from sentinel.model.counters import COUNTS, Tally
+from sentinel.model.finding import Severity
+from sentinel.model.record import Event
+from sentinel.signals.catalogue import GROUPS, SIGNALS
+from sentinel.signals.key_map import WORDS
+
+ROOT = Path(__file__).parents[3]
+PAGE = reference(data_sheets())
+ROWS = {line.split("|")[1].strip(): line for line in PAGE.splitlines() if line.startswith("| ")}
+
+
+@pytest.mark.parametrize("signal", SIGNALS.values(), ids=SIGNALS)
+def test_every_signal_has_its_row(signal):
+    row = ROWS[f"`{signal.name}`"]
+
+    assert f"| `{signal.metric}` |" in row
+    assert signal.help in row
+    assert all(f"`{alias}`" in row for alias in signal.aliases)
+
+
+def test_every_signal_is_under_one_heading():
+    assert [s.name for group in GROUPS.values() for s in group] == list(SIGNALS)
+    assert all(f"\n### {title}\n" in PAGE for title in GROUPS)
+
+
+def test_every_family_of_a_busy_page_has_its_row():
+    tally = Tally()
+    for count in COUNTS:
+        tally.add(count.family, "one")
+    shown = Exposition(tally, {"kl_blowup": Severity.CRITICAL}, machine=lambda: MACHINE)
+    facts = {"framework": "trl", "tap/trl": "off: TypeError in before_step"}
+    for verdict in (
+        said(Event.START, rank=0, facts=facts, values={"save_steps": 500.0}),
+        measured(rank=0, step_time=0.5),
+        measured(mine=1.0, global_step=1.0),
+        said(Event.SAVE),
+        said(Event.TICK, values={"ranks_running": 1.0, "ranks_gone": 0.0, "ranks_failed": 0.0}),
+        paged(of=incident()),
+    ):
+        shown.take(verdict)
+    page = generate_latest(shown.registry).decode()
+    names = {sample.name for family in parse(page) for sample in family.samples}
+
+    metrics = {signal.metric for signal in SIGNALS.values()}
+    assert {name for name in names if f"`{name}`" not in ROWS} <= metrics
+    assert {name for name in metrics if f"`{name}`" in ROWS} == set()
+
+
+def test_every_family_has_a_sample_to_tell_its_labels():
+    assert [family.name for family in everything() if not family.samples] == []
+
+
+def test_every_word_of_a_dialect_has_its_row():
+    for (framework, algorithm), words in WORDS.items():
+        for key, word in words.items():
+            cells = (framework, algorithm, f"`{key}`", f"`{word.name}`")
+            assert "|".join(f" {cell} " if cell else " " for cell in cells) in PAGE
+
+
+def test_the_map_leads_to_it():
+    assert "(metrics.md)" in (ROOT / "docs/index.md").read_text(encoding="utf-8")

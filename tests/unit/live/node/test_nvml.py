@@ -1,0 +1,131 @@
+"""NVML: what the driver tells becomes signals in base units, and what it refuses is left out."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from support.fake_nvml import Card, FakeNvml, NVMLError
+
+from sentinel.live.node.nvml import THROTTLES, NoLibraryError, Nvml
+from sentinel.model.hardware import GPU_SIGNALS
+
+
+def test_every_signal_is_told_in_its_unit():
+    card = Card(utilisation=37, used=3, total=9, milliwatts=425_500, celsius=71, ecc=2)
+    (gpu,) = Nvml(FakeNvml([card])).look()
+
+    assert set(gpu.values) == set(GPU_SIGNALS)
+    assert gpu.values == {
+        "gpu_utilisation": 0.37,
+        "gpu_memory_used": 3.0,
+        "gpu_memory_total": 9.0,
+        "gpu_power": 425.5,
+        "gpu_temperature": 71.0,
+        "gpu_ecc_errors": 2.0,
+        "gpu_xid": 0.0,
+        "gpu_throttled": 0.0,
+    }
+    assert (gpu.index, gpu.uuid, gpu.name, gpu.lost) == (0, "GPU-aaaa", "H100", False)
+
+
+def test_what_a_gpu_does_not_support_is_left_out_and_the_rest_is_told():
+    bare = Card(utilisation=None, milliwatts=None, celsius=None, ecc=None, reasons=None)
+    (gpu,) = Nvml(FakeNvml([bare], listens=False)).look()
+
+    assert set(gpu.values) == {"gpu_memory_used", "gpu_memory_total"}
+    assert not gpu.lost
+
+
+def test_old_libraries_give_names_as_bytes():
+    (gpu,) = Nvml(FakeNvml([Card(uuid=b"GPU-1", name=b"A100")])).look()
+
+    assert (gpu.uuid, gpu.name) == ("GPU-1", "A100")
+
+
+def test_an_error_of_a_gpu_is_remembered_until_a_newer_one():
+    library = FakeNvml([Card(), Card(uuid="GPU-bbbb")])
+    nvml = Nvml(library)
+    library.events.extend([(1, 31), (1, 43)])
+
+    assert [gpu.values["gpu_xid"] for gpu in nvml.look()] == [0.0, 43.0]
+    assert [gpu.values["gpu_xid"] for gpu in nvml.look()] == [0.0, 43.0]
+
+
+def test_a_gpu_that_fell_off_its_bus_is_lost_and_says_by_which_error():
+    """It answers nothing any more; the others do."""
+    library = FakeNvml([Card(), Card()])
+    nvml = Nvml(library)
+    nvml.look()
+    library.cards[1].lost = True
+    library.events.append((1, 79))
+
+    well, lost = nvml.look()
+    assert (well.lost, lost.lost) == (False, True)
+    assert lost.values == {"gpu_xid": 79.0}
+
+
+def test_when_every_gpu_is_lost_the_driver_is_asked_anew():
+    """It may have been unloaded and loaded again."""
+    library = FakeNvml()
+    nvml = Nvml(library)
+    library.cards[0].lost = True
+    assert nvml.look()[0].lost
+    assert library.opened == 0
+
+    library.cards[0].lost = False
+    assert not nvml.look()[0].lost
+    assert library.opened == 1
+
+
+@pytest.mark.parametrize(
+    ("bits", "reasons"),
+    [
+        (0x0, ()),
+        (0x1, ()),  # idle
+        (0x4, ("power_cap",)),
+        (0x48, ("slowdown", "thermal_hardware")),
+        (0x1FF, THROTTLES),
+    ],
+)
+def test_a_clock_is_held_down_for_reasons_that_have_names(bits, reasons):
+    (gpu,) = Nvml(FakeNvml([Card(reasons=bits)])).look()
+
+    assert gpu.throttled == reasons
+    assert gpu.values["gpu_throttled"] == float(bool(reasons))
+
+
+def test_the_processes_on_a_gpu_are_told():
+    (gpu,) = Nvml(FakeNvml([Card(pids=(7, 9))])).look()
+
+    assert gpu.pids == {7, 9}
+
+
+def test_a_driver_that_refuses_is_asked_again_later():
+    library = FakeNvml(refusal=NVMLError("Driver Not Loaded"))
+    nvml = Nvml(library)
+    with pytest.raises(NVMLError):
+        nvml.look()
+
+    library.refusal = None
+    assert len(nvml.look()) == 1
+
+
+def test_a_node_without_the_library_is_told_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+
+    with pytest.raises(NoLibraryError, match=r"pip install 'train-sentinel\[gpu\]'"):
+        Nvml(drivers=[tmp_path]).look()
+
+
+def test_a_node_without_a_driver_has_no_gpus_and_lacks_nothing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+
+    assert Nvml(drivers=[tmp_path / "absent"]).look() == []
+
+
+def test_the_library_has_every_name_that_is_relied_on():
+    pynvml = pytest.importorskip("pynvml")
+    names = [name for name in dir(FakeNvml) if name.startswith(("nvml", "NVML"))]
+
+    assert [name for name in names if not hasattr(pynvml, name)] == []

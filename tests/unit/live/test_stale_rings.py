@@ -1,0 +1,43 @@
+"""Leftovers: what nobody writes or reads any more is removed, and nothing else."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from support.rank_processes import ranks
+
+from sentinel.live.stale_rings import OLD, sweep
+from sentinel.transport.paths import ring_path
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path, monkeypatch):
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
+
+
+def test_only_an_old_ring_of_a_dead_process_is_removed():
+    with ranks() as begin:
+        begin(0, run="living")
+        gone = begin(0, run="dead")
+        gone.kill()
+        gone.wait()
+        living, dead = ring_path("living", 0, 0), ring_path("dead", 0, 0)
+
+        assert sweep(time.time()) == []
+        assert sweep(time.time() + OLD + 60.0) == [dead]
+        assert living.exists()
+        assert not dead.parent.exists()
+
+
+def test_what_is_not_a_ring_is_left_alone():
+    strange = ring_path("strange", 0, 0)
+    strange.write_bytes(b"somebody else's")
+
+    assert sweep(time.time() + 10 * OLD) == []
+    assert strange.exists()
+
+
+def test_a_machine_without_rings_has_nothing_to_sweep():
+    assert sweep(time.time()) == []

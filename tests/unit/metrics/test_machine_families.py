@@ -1,0 +1,123 @@
+"""Machine families: GPUs and host under their names, and each run's facts and taps as series."""
+
+from __future__ import annotations
+
+import json
+
+from prometheus_client import generate_latest
+from support.expositions import samples
+from support.results import NOW, RUN, said
+
+from sentinel.metrics.exposition import Exposition
+from sentinel.metrics.families import MOST_LABELS
+from sentinel.model.counters import Tally
+from sentinel.model.hardware import GPU_SIGNALS, HOST_SIGNALS, Gpu, Machine
+from sentinel.model.record import Event
+from sentinel.signals.catalogue import SIGNALS
+
+MACHINE = Machine(
+    host={"host_cpu": 0.5, "host_memory_used": 3.0, "host_memory_total": 9.0},
+    disks={"state": 50.0, "output": 7.0},
+    gpus=(
+        Gpu(0, "GPU-a", "H100", dict.fromkeys(GPU_SIGNALS, 1.0), ("power_cap",), frozenset({7})),
+        Gpu(1, "GPU-b", "H100", {"gpu_xid": 79.0}),
+    ),
+    ranks={0: [4], 1: []},
+    seen={"gpu": NOW, "host": NOW + 1},
+)
+
+
+def exposition(*verdicts, machine=MACHINE):
+    shown = Exposition(Tally(), {}, run=RUN, machine=lambda: machine)
+    for verdict in verdicts:
+        shown.take(verdict)
+    return shown
+
+
+def facts(rank=0, values=None, **told):
+    return said(Event.FACTS, rank=rank, facts=told, values=values or {})
+
+
+def test_every_gpu_has_a_series_of_each_signal_it_tells():
+    shown = samples(exposition())
+
+    for name in GPU_SIGNALS:
+        assert (SIGNALS[name].metric, "0") in shown
+    assert shown["sentinel_gpu_xid", "1"] == 79.0
+    assert ("sentinel_gpu_power_watts", "1") not in shown
+    assert (shown["sentinel_gpu_up", "0"], shown["sentinel_gpu_up", "1"]) == (1.0, 0.0)
+    assert shown["sentinel_gpu_info", "0", "H100", "4", "GPU-a"] == 1.0
+    assert shown["sentinel_gpu_throttle_reason", "0", "power_cap"] == 1.0
+
+
+def test_the_host_is_shown_with_each_disk():
+    shown = samples(exposition())
+
+    assert shown["sentinel_host_cpu_ratio",] == 0.5
+    assert shown["sentinel_host_memory_capacity_bytes",] == 9.0
+    assert shown["sentinel_disk_free_bytes", "output"] == 7.0
+    assert shown["sentinel_machine_sample_timestamp_seconds", "gpu"] == NOW
+
+
+def test_a_part_that_says_nothing_has_no_series():
+    shown = samples(exposition(machine=Machine()))
+
+    assert not [key for key in shown if key[0].startswith(("sentinel_gpu", "sentinel_host"))]
+
+
+def test_the_like_of_it_logged_by_the_trainer_breaks_nothing():
+    """Two families of one name would make the page unreadable."""
+    logged = dict.fromkeys((*GPU_SIGNALS, *HOST_SIGNALS), 5.0)
+    text = generate_latest(exposition(said(values=logged)).registry).decode()
+
+    names = [line for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(names) == len(set(names))
+
+
+def test_the_state_tells_of_the_machine_in_plain_words():
+    told = exposition(said(Event.START)).state()["machine"]
+
+    assert json.loads(json.dumps(told)) == told
+    assert told["gpus"][0]["ranks"] == [4]
+    assert told["gpus"][0]["gpu_power"] == 1.0
+    assert (told["gpus"][1]["up"], told["disks"]["output"]) == (False, 7.0)
+
+
+def test_what_the_run_was_set_to_is_shown_by_name():
+    shown = samples(exposition(facts(values={"beta": 0.1, "max_steps": 1234567.0})))
+
+    assert shown["sentinel_run_setting", "beta"] == 0.1
+    assert shown["sentinel_run_setting", "max_steps"] == 1234567.0
+
+
+def test_settings_are_no_more_than_so_many():
+    shown = samples(exposition(facts(values={f"key{i}": 1.0 for i in range(2 * MOST_LABELS)})))
+
+    assert len([key for key in shown if key[0] == "sentinel_run_setting"]) == MOST_LABELS
+
+
+def test_a_broken_tap_is_named_and_its_ranks_are_counted():
+    shown = samples(
+        exposition(
+            facts(0, **{"tap/trl": "on", "tap/deepspeed": "on, without DeepSpeedEngine.step"}),
+            facts(1, **{"tap/trl": "off: TypeError in on_log", "tap/deepspeed": "on"}),
+        )
+    )
+
+    assert (shown["sentinel_tap_up", "trl"], shown["sentinel_tap_up", "deepspeed"]) == (0.0, 1.0)
+    assert shown["sentinel_tap_ranks", "trl", "on"] == 1.0
+    assert shown["sentinel_tap_ranks", "trl", "off"] == 1.0
+    assert shown["sentinel_tap_ranks", "deepspeed", "partial"] == 1.0
+
+
+def test_the_state_tells_which_ranks_say_what_of_a_tap():
+    shown = exposition(*(facts(rank, **{"tap/trl": "on"}) for rank in (1, 0)))
+    shown.take(facts(2, **{"tap/trl": "off: TypeError in on_log"}))
+
+    assert shown.state()["taps"] == {"trl": {"on": [0, 1], "off: TypeError in on_log": [2]}}
+
+
+def test_the_page_is_told_facts_and_settings_together():
+    told = exposition(facts(model="qwen", values={"beta": 0.1})).state()["about"]
+
+    assert told == {"beta": 0.1, "model": "qwen"}

@@ -1,0 +1,157 @@
+"""Outbox: a page is queued once, claimed by one, and never forgotten."""
+
+import pytest
+from support.notifications import NOW, page
+
+from sentinel.model.finding import Severity
+from sentinel.model.incident import Reason
+from sentinel.notify import outbox
+from sentinel.notify.notification_codec import decode
+from sentinel.store.database import connect
+
+
+@pytest.fixture
+def connection(tmp_path):
+    connection = connect(tmp_path / "sentinel.db")
+    yield connection
+    connection.close()
+
+
+def state(connection, key):
+    query = "select state, tries, next_at, last_error from outbox where key = ?"
+    return connection.execute(query, [key]).fetchone()
+
+
+def order(connection, sink="slack"):
+    """Names of all pages in the order in which they would be delivered."""
+    names = []
+    while entry := outbox.claim(connection, sink, NOW):
+        outbox.delivered(connection, entry.key)
+        names.append(decode(entry.text).name.removeprefix("grpo-7b/"))
+    return names
+
+
+def test_a_page_is_queued_once_for_each_sink_however_often_it_is_told(connection):
+    assert outbox.enqueue(connection, page(), ["slack", "webhook"], NOW) == 2
+    assert outbox.enqueue(connection, page(), ["slack", "webhook"], NOW + 9) == 0
+    assert order(connection) == ["kl_blowup#1:opened"]
+    assert outbox.enqueue(connection, page(), ["slack"], NOW + 99) == 0
+    assert order(connection) == []
+
+
+def test_pages_of_another_reason_episode_or_severity_are_other_pages(connection):
+    others = [
+        page(),
+        page(Reason.RESOLVED),
+        page(Reason.WORSENED),
+        page(Reason.WORSENED, severity=Severity.WARNING),
+        page(episode=2),
+        page(rank=0),
+        page(run="another"),
+    ]
+
+    assert len({outbox.identity(told, sink) for told in others for sink in "ab"}) == 14
+
+
+def test_a_page_exists_only_if_its_transaction_was_committed(connection):
+    connection.execute("begin")
+    outbox.enqueue(connection, page(), ["slack"], NOW)
+    connection.execute("rollback")
+
+    assert outbox.claim(connection, "slack", NOW) is None
+
+
+def test_the_loudest_goes_first_and_within_it_the_oldest(connection):
+    for name, severity in [("a", "info"), ("b", "warning"), ("c", "critical"), ("d", "critical")]:
+        told = page(detector=name, severity=Severity(severity))
+        outbox.enqueue(connection, told, ["slack"], NOW)
+
+    assert order(connection) == ["c#1:opened", "d#1:opened", "b#1:opened", "a#1:opened"]
+
+
+def test_nobody_hears_of_an_end_before_the_beginning(connection):
+    """Pages of one episode keep their order, though the later ones are louder."""
+    outbox.enqueue(connection, page(severity=Severity.WARNING), ["slack"], NOW)
+    outbox.enqueue(connection, page(Reason.WORSENED), ["slack"], NOW)
+    outbox.enqueue(connection, page(Reason.RESOLVED), ["slack"], NOW)
+    first = outbox.claim(connection, "slack", NOW)
+    outbox.retry(connection, first.key, NOW + 60, "HTTP 500")
+
+    assert outbox.claim(connection, "slack", NOW) is None
+    outbox.retry(connection, first.key, NOW, "HTTP 500")
+    assert order(connection) == [
+        "kl_blowup#1:opened",
+        "kl_blowup#1:worsened-critical",
+        "kl_blowup#1:resolved",
+    ]
+
+
+def test_a_page_that_waits_lets_other_episodes_pass(connection):
+    outbox.enqueue(connection, page(), ["slack"], NOW)
+    outbox.retry(connection, outbox.claim(connection, "slack", NOW).key, NOW + 60, "HTTP 500")
+    outbox.enqueue(connection, page(episode=2), ["slack"], NOW)
+
+    assert order(connection) == ["kl_blowup#2:opened"]
+
+
+def test_a_claimed_page_is_nobody_elses(connection):
+    outbox.enqueue(connection, page(), ["slack"], NOW)
+
+    assert outbox.claim(connection, "slack", NOW).tries == 1
+    assert outbox.claim(connection, "slack", NOW) is None
+
+
+def test_what_was_being_sent_at_a_kill_is_sent_again(connection, tmp_path):
+    outbox.enqueue(connection, page(), ["slack"], NOW)
+    key = outbox.claim(connection, "slack", NOW).key
+    again = connect(tmp_path / "sentinel.db")
+
+    assert outbox.requeue_unknown(again) == 1
+    assert outbox.claim(again, "slack", NOW) == outbox.Entry(
+        key, again.execute("select page from outbox").fetchone()[0], "critical", 2, NOW, ""
+    )
+    again.close()
+
+
+def test_a_clock_set_back_delays_nothing_by_more_than_the_longest_wait(connection):
+    outbox.enqueue(connection, page(), ["slack"], NOW)
+
+    assert outbox.claim(connection, "slack", NOW - outbox.LONGEST_WAIT / 2) is None
+    assert outbox.claim(connection, "slack", NOW - outbox.LONGEST_WAIT * 2) is not None
+
+
+def test_holding_a_sink_puts_off_all_of_it_and_nothing_else(connection):
+    outbox.enqueue(connection, page(), ["slack", "webhook"], NOW)
+    outbox.enqueue(connection, page(episode=2), ["slack"], NOW)
+    outbox.hold(connection, "slack", NOW + 30)
+
+    assert order(connection) == []
+    assert outbox.next_at(connection, "slack") == NOW + 30
+    assert order(connection, "webhook") == ["kl_blowup#1:opened"]
+
+
+def test_a_damaged_row_does_not_hold_up_the_others(connection):
+    outbox.enqueue(connection, page(), ["slack"], NOW)
+    connection.execute("update outbox set page = 'no json', severity = 'info'")
+    outbox.enqueue(connection, page(episode=2), ["slack"], NOW)
+
+    assert decode(outbox.claim(connection, "slack", NOW).text).incident.episode == 2
+    assert outbox.claim(connection, "slack", NOW).text == "no json"
+
+
+def test_counts_tell_every_row_by_sink_and_state(connection):
+    for episode in range(1, 4):
+        outbox.enqueue(connection, page(episode=episode), ["slack", "webhook"], NOW)
+    outbox.delivered(connection, outbox.claim(connection, "slack", NOW).key)
+    key = outbox.claim(connection, "slack", NOW).key
+    outbox.dead(connection, key, "HTTP 404")
+
+    assert state(connection, key) == ("dead", 1, NOW, "HTTP 404")
+    assert outbox.counts(connection) == {
+        ("slack", "delivered"): 1,
+        ("slack", "dead"): 1,
+        ("slack", "queued"): 1,
+        ("webhook", "queued"): 3,
+    }
+    assert outbox.undelivered(connection, ["slack", "webhook"]) == 4
+    assert outbox.undelivered(connection, ["slack"]) == 1

@@ -1,0 +1,278 @@
+"""Stated: settings that a log holds are told as the hook tells them, from files as tools write."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sentinel.model.record import WHOLE_RUN, Event
+from sentinel.readers import csv, jsonl, tensorboard, trackio, trainer_state
+from sentinel.readers.format_detection import recognised
+from sentinel.readers.log_config import beside
+from sentinel.signals.framework_config import configured
+
+TRACKED = """
+import json
+from types import SimpleNamespace
+from transformers.integrations import TensorBoardCallback, TrackioCallback, WandbCallback
+from trl import GRPOConfig
+from sentinel.client.capture.transformers_config import run_facts
+
+args = GRPOConfig(
+    output_dir="out", learning_rate=3e-6, beta=0.02, max_steps=400, save_steps=50, bf16=False,
+    num_generations=4, per_device_train_batch_size=4, use_cpu=True, report_to=[], project="proj",
+)
+state = SimpleNamespace(
+    is_world_process_zero=True, is_hyper_param_search=False, trial_name=None, trial_params=None,
+    max_steps=400, save_steps=50, global_step=0, num_train_epochs=1,
+)
+control = SimpleNamespace()
+for make in (TensorBoardCallback, TrackioCallback, WandbCallback):
+    callback = make()
+    callback.on_train_begin(args, state, control, model=None)
+    for step in range(1, 6):
+        state.global_step = step
+        callback.on_log(args, state, control, logs={"loss": 1.0 / step, "kl": 0.01}, model=None)
+    if make is TrackioCallback:
+        callback._trackio.finish()
+    elif make is WandbCallback:
+        callback._wandb.finish()
+    else:
+        callback.tb_writer.close()
+with open("hook.json", "w") as file:
+    json.dump(run_facts(args, state, None), file)
+"""
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory):
+    """What transformers' own callbacks wrote of a TRL run, and what the hook said of it."""
+    for needed in ("trl", "wandb", "trackio", "tensorboard"):
+        pytest.importorskip(needed)
+    folder = tmp_path_factory.mktemp("tracked")
+    environ = {
+        "TRACKIO_DIR": str(folder / "trackio"),
+        "WANDB_DIR": str(folder),
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+        "TENSORBOARD_LOGGING_DIR": str(folder / "runs"),
+        "HF_HUB_OFFLINE": "1",
+    }
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", TRACKED],
+        cwd=folder,
+        env={**os.environ, **environ},
+        check=True,
+        timeout=300,
+    )
+    return folder
+
+
+def facts(records):
+    """All that FACTS say, numbers and texts."""
+    told = [r for r in records if r and r.event is Event.FACTS]
+    return {name: x for r in told for name, x in {**r.values, **r.facts}.items()}
+
+
+def kinds(records):
+    return [record.event.value for record in records]
+
+
+@pytest.mark.parametrize("kind", ["tensorboard", "trackio", "wandb"])
+def test_what_transformers_gives_a_tracker_is_told_as_the_hook_tells_it(tracked, kind):
+    place = {"tensorboard": "runs", "trackio": "trackio/*.db", "wandb": "wandb/offline-run-*"}[kind]
+    (path,) = tracked.glob(place)
+    records = list(recognised(path))
+    said = json.loads((tracked / "hook.json").read_text())
+    assert kinds(records)[:3] == ["start", "facts", "step"]
+    found = facts(records)
+    assert found.pop("save_steps") == "50", "a log without saves is not held to it"
+    assert found["algorithm"] == "grpo"
+    assert {name: said[name] for name in found if name != "model"} == found
+    assert set(said) - set(found) <= {
+        "save_steps", "output_dir", "framework_version", "model",
+        "torch", "transformers", "accelerate", "trl", "peft", "deepspeed", "vllm", "datasets",
+    }  # fmt: skip
+    assert {r.rank for r in records} == {WHOLE_RUN}
+    assert [r.step for r in records if r.event is Event.STEP] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", ["DPO", "GRPO", "KTO", "RLOO", "Reward", "SFT"])
+def test_the_algorithm_is_known_by_the_arguments_of_trl(name):
+    trl = pytest.importorskip("trl")
+    args = getattr(trl, f"{name}Config")("out", use_cpu=True, bf16=False, report_to=[])
+    told = configured(args.to_dict())
+    assert (told["framework"], told["algorithm"]) == ("trl", name.lower())
+    assert told["learning_rate"] == args.learning_rate
+
+
+def test_arguments_without_an_algorithm_are_transformers_own():
+    transformers = pytest.importorskip("transformers")
+    args = transformers.TrainingArguments("out", use_cpu=True, report_to=[], max_steps=9)
+    told = configured(args.to_dict())
+    assert (told["framework"], told.get("algorithm"), told["max_steps"]) == (
+        "transformers",
+        None,
+        9,
+    )
+
+
+def test_the_configuration_of_verl_is_read_as_its_hook_reads_it():
+    told = configured(
+        {
+            "actor_rollout_ref": {
+                "actor": {"optim": {"lr": 1e-6}, "use_kl_loss": True, "kl_loss_coef": 0.001},
+                "model": {"path": "/models/Qwen2.5"},
+            },
+            "algorithm": {"adv_estimator": "grpo"},
+            "trainer": {"save_freq": 20, "total_training_steps": 300, "nnodes": [1]},
+        }
+    )
+    assert told == {
+        "framework": "verl",
+        "algorithm": "grpo",
+        "learning_rate": 1e-6,
+        "use_kl_loss": "true",
+        "kl_loss_coef": 0.001,
+        "beta": 0.001,
+        "model": "Qwen2.5",
+        "save_freq": 20,
+        "save_steps": 20,
+        "max_steps": 300,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("owner/model", "owner/model"), ("gpt2", "gpt2"), ("/data/models/mine", "mine"),
+        ("./mine", "mine"), ("~/mine", "mine"), (".", "."), ("./", "."), ("/", "/"),
+    ],
+)  # fmt: skip
+def test_a_model_is_told_by_its_own_name_whatever_path_it_is_given_by(given, told):
+    assert configured({"model": given}) == {"model": told}
+
+
+def test_of_an_unknown_framework_no_count_of_steps_is_believed():
+    """In somebody's own script max_steps may be those of an episode."""
+    told = configured({"lr": 0.1, "max_steps": 200, "save_steps": 3, "seed": 1, "secret": "x"})
+    assert told == {"learning_rate": 0.1, "seed": 1}
+
+
+@pytest.mark.parametrize("begin", [1, 2])
+def test_hparams_are_told_wherever_the_writer_puts_them(tmp_path, begin):
+    pytest.importorskip("tensorboard")
+    writing = pytest.importorskip("torch.utils.tensorboard")
+    with writing.SummaryWriter(str(tmp_path / "run")) as writer:
+        pairs = {"learning_rate": 0.25, "lr_scheduler_type": "linear"}
+        writer.add_hparams(pairs, {"score": 1.0})
+        for step in range(begin, 6):
+            writer.add_scalar("train/loss", 1.0 / step, step)
+    records = list(tensorboard.read(tmp_path / "run"))
+    assert facts(records) == {"learning_rate": 0.25, "lr_scheduler_type": "linear"}
+    assert [r.step for r in records if r.event is Event.STEP] == list(range(begin, 6))
+
+
+ARGUMENTS = {"learning_rate": 0.5, "max_steps": 90, "save_steps": 7, "save_strategy": "steps"}
+ARGUMENTS |= {"per_device_train_batch_size": 2, "lr_scheduler_type": "cosine"}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tensorboard", "trainer_state"])
+@pytest.mark.parametrize("name", ["training_args.json", "args.json"])
+def test_arguments_beside_a_log_are_told_with_it(tmp_path, kind, name):
+    from support.event_files import event, event_file
+
+    (tmp_path / name).write_text(json.dumps(ARGUMENTS))
+    source = {"jsonl": jsonl, "csv": csv, "tensorboard": tensorboard}.get(kind, trainer_state)
+    path = tmp_path / "log"
+    if kind == "tensorboard":
+        event_file(tmp_path, event(1, "loss", 2.0))
+        path = tmp_path
+    elif kind == "trainer_state":
+        (tmp_path / "checkpoint-1").mkdir()
+        state = {"log_history": [{"step": 1, "loss": 2.0}], "max_steps": 90}
+        (tmp_path / "checkpoint-1" / "trainer_state.json").write_text(json.dumps(state))
+        path = tmp_path
+    else:
+        path.write_text('{"step": 1, "loss": 2.0}\n' if kind == "jsonl" else "step,loss\n1,2.0\n")
+    records = list(source.read(path))
+    assert kinds(records)[:3] == ["start", "facts", "step"]
+    told = facts(records)
+    assert (told["learning_rate"], told["max_steps"], told["framework"]) == (
+        0.5,
+        90,
+        "transformers",
+    )
+    assert told["save_steps"] == (7 if kind == "trainer_state" else "7")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", "null", '{"a":' * 90_000, '{"x": "' + "y" * 2**20]
+)
+def test_arguments_that_cannot_be_read_cost_nothing_else(tmp_path, text):
+    (tmp_path / "training_args.json").write_text(text)
+    (tmp_path / "log").write_text('{"step": 1, "loss": 2.0}\n')
+    assert kinds(jsonl.read(tmp_path / "log")) == ["start", "step"]
+
+
+def test_a_line_of_settings_is_told_with_its_texts(tmp_path):
+    lines = [
+        {"event": "start", "framework": "trl", "algorithm": "dpo", "learning_rate": 1e-6},
+        {"step": 1, "loss": 0.7},
+        {"event": "facts", "beta": 0.1, "loss_type": "sigmoid"},
+    ]
+    (tmp_path / "log").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    start, _, last = jsonl.read(tmp_path / "log")
+    assert (start.event, start.facts["algorithm"]) == (Event.START, "dpo")
+    assert (last.event, last.values["beta"], last.facts["loss_type"]) == (
+        Event.FACTS, 0.1, "sigmoid",
+    )  # fmt: skip
+
+
+def test_a_configuration_that_comes_late_is_told_once_where_it_comes(tmp_path):
+    from support.wandb_files import field, framed, row
+
+    def config(**settings):
+        items = (
+            field(1, n.encode()) + field(16, json.dumps(v).encode()) for n, v in settings.items()
+        )
+        return field(5, b"".join(field(1, item) for item in items))
+
+    path = tmp_path / "run-x.wandb"
+    more = (config(beta=0.1), row(2, 2.0), config(beta=0.1), config(beta=0.2), row(3, 2.0))
+    path.write_bytes(framed(row(1, 2.0), *more))
+    records = list(recognised(path))
+    assert kinds(records) == ["start", "step", "facts", "step", "facts", "step"]
+    assert [r.values["beta"] for r in records if r.event is Event.FACTS] == [0.1, 0.2]
+
+
+def test_numbers_that_are_none_are_left_out(tmp_path):
+    huge = '{"learning_rate": 1' + "0" * 400 + ', "beta": NaN, "seed": 3}'
+    (tmp_path / "args.json").write_text(huge)
+    (tmp_path / "log").write_text('{"step": 1, "loss": 2.0}\n')
+    assert facts(jsonl.read(tmp_path / "log")) == {"seed": 3.0}
+
+
+def test_trackio_of_an_early_version_kept_no_configuration(tmp_path):
+    import sqlite3
+    from contextlib import closing
+
+    path = tmp_path / "p.db"
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("create table metrics(id, run_name, timestamp, step, metrics)")
+        other.execute(
+            "insert into metrics values(1, 'r', '2026-01-01T00:00:00', 1, '{\"loss\": 2}')"
+        )
+    assert kinds(trackio.read(path)) == ["start", "step"]
+
+
+def test_a_pipe_beside_a_log_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "training_args.json")
+    (tmp_path / "args.json").write_text('{"learning_rate": 0.5}')
+
+    assert beside(tmp_path).facts == {"learning_rate": 0.5}

@@ -1,0 +1,43 @@
+"""Laundry: a NaN that a framework made look sound is a NaN again."""
+
+from __future__ import annotations
+
+from math import isnan, nan, sqrt
+
+import pytest
+
+from sentinel.readers.masked_nan import Laundry
+
+
+def undone(rows):
+    laundry = Laundry()
+    return [laundry.undone(row) for row in rows]
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+@pytest.mark.parametrize("loss", [0.0, nan])
+def test_a_norm_of_whole_groups_beside_a_lost_loss_is_lost_too(loss, groups):
+    rows = undone(
+        [{"loss": 2.0, "grad_norm": 0.7}] + [{"loss": loss, "grad_norm": sqrt(groups)}] * 4
+    )
+
+    assert rows[0] == {"loss": 2.0, "grad_norm": 0.7}
+    assert [isnan(row["grad_norm"]) for row in rows[1:]] == [False, False, True, True]
+    assert isnan(rows[-1]["loss"])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"loss": 2.0, "grad_norm": 1.0},
+        {"loss": 0.0, "grad_norm": 0.0},
+        {"loss": 0.0, "grad_norm": 0.93},
+        {"loss": 0.0, "grad_norm": nan},
+        {"loss": 0.0, "grad_norm": 1e200},
+        {"loss": 0.0, "grad_norm": 1.0, "reward": 0.5},
+        {"grad_norm": 1.0},
+        {"loss": 0.0},
+    ],
+)
+def test_what_may_be_true_is_left_alone(row):
+    assert [str(told) for told in undone([row] * 9)] == [str(row)] * 9

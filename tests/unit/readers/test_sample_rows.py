@@ -1,0 +1,190 @@
+"""Sample rows: prompts, completions and rewards as TRL and verl write them."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from support.sample_files import Watch, trl, verl
+
+from sentinel.model.record import Event
+from sentinel.readers.sample_files import PER_FILE
+from sentinel.readers.sample_rows import SampleFileError, samples
+from sentinel.stats.text_truncation import HEAD, TAIL
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+def test_what_verl_writes_is_read(folder):
+    watch = Watch(folder)
+    verl(folder, 12, acc=True, pred="so", extra=[1])
+
+    first, second = watch.settled()
+
+    assert (first.event, first.step, first.rank) == (Event.SAMPLE, 12, 0)
+    assert second.facts == {"prompt": "q1", "completion": "a1"}
+    assert second.values == {
+        "prompt_length": 2.0,
+        "length": 2.0,
+        "reward": 0.5,
+        "reward/acc": 1.0,
+    }
+
+
+def test_what_trl_writes_is_read(folder):
+    watch = Watch(folder)
+    trl(
+        folder,
+        7,
+        prompt=["q0", "q1"],
+        completion=["a0", "a1"],
+        right=[1.0, None],
+        advantage=[0.5, -0.5],
+        solution=["x", "y"],
+    )
+
+    first, second = watch.settled()
+
+    assert (first.step, first.facts) == (7, {"prompt": "q0", "completion": "a0"})
+    assert first.values == {
+        "prompt_length": 2.0,
+        "length": 2.0,
+        "reward/right": 1.0,
+        "advantage": 0.5,
+    }
+    assert second.values == {"prompt_length": 2.0, "length": 2.0, "advantage": -0.5}
+
+
+def test_conversations_of_newer_trl_are_their_words(folder):
+    watch = Watch(folder)
+    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+    trl(folder, 1, prompt=[asked], completion=[[{"role": "assistant", "content": "So."}]])
+
+    (record,) = watch.settled()
+
+    assert record.facts == {"prompt": "Be brief.\nWhy?", "completion": "So."}
+
+
+def test_of_a_large_table_few_rows_are_taken_the_best_and_the_worst_among_them(folder):
+    watch = Watch(folder)
+    rewards = [0.0] * 1000
+    rewards[501], rewards[777] = 5.0, -5.0
+    trl(folder, 1, prompt=["q"] * 1000, completion=[f"a{n}" for n in range(1000)], right=rewards)
+
+    texts = [record.facts["completion"] for record in watch.settled()]
+
+    assert {"a0", "a501", "a777", "a999"} <= set(texts)
+    assert PER_FILE - 2 <= len(texts) <= PER_FILE
+
+
+def test_of_a_small_file_the_best_and_the_worst_are_taken(folder):
+    scores = [0, 0, 0, 9, 0, -9, 0, 0, 0, 0, 0, 0]
+    rows = [json.dumps({"output": f"a{n}", "score": score}) for n, score in enumerate(scores)]
+    (folder / "1.jsonl").write_text("\n".join(rows) + "\n")
+
+    found = [sample.told[1]["completion"] for sample in samples(folder / "1.jsonl", 4)]
+
+    assert found == ["a0", "a3", "a5", "a11"]
+
+
+def test_of_many_lines_few_are_read_from_all_over_the_file(folder):
+    verl(folder, 1, size=10_000, padding="x" * 500)
+
+    found = [sample.told[1]["completion"] for sample in samples(folder / "1.jsonl", 20)]
+    places = [int(text[1:]) for text in found]
+
+    assert len(places) == 20
+    assert places == sorted(set(places))
+    assert places[0] == 0
+    assert places[-1] > 9000
+
+
+def test_a_long_text_is_cut(folder):
+    watch = Watch(folder)
+    verl(folder, 1, size=1, output="x" * 50_000)
+
+    (record,) = watch.settled()
+
+    assert record.values["length"] == 50_000
+    assert len(record.facts["completion"]) < HEAD + TAIL + 50
+
+
+HOSTILE = {
+    "not json": "so it goes\n",
+    "no object": "[1, 2]\n",
+    "nested deeply": "[" * 100_000 + "\n",
+    "no text": '{"input": 1, "output": 2}\n',
+    "null": '{"input": null, "output": null}\n',
+    "nothing but ends of lines": "\n\n\n\n",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_lines_that_hold_no_text_bring_none(folder, kind):
+    watch = Watch(folder)
+    (folder / "1.jsonl").write_text(HOSTILE[kind])
+
+    assert watch.settled() == []
+
+
+def test_odd_rows_cost_only_themselves(folder):
+    watch = Watch(folder)
+    rows = [
+        '{"output": "half a character: \\ud83d", "score": NaN}',
+        "junk",
+        '{"output": "far", "score": 1' + "0" * 400 + ', "step": "7"}',
+        '{"prompt": "p", "response": "other names", "score": true, "step": 3}',
+        '{"output": "beyond", "step": 1' + "0" * 30 + "}",
+    ]
+    (folder / "5.jsonl").write_text("\n".join(rows) + "\n")
+
+    found = watch.settled()
+
+    assert [record.facts["completion"][:5] for record in found] == [
+        "half ",
+        "far",
+        "other",
+        "beyon",
+    ]
+    assert [record.step for record in found] == [5, 5, 3, 5]
+    assert [record.values.get("reward") for record in found] == [None, None, 1.0, None]
+
+
+@pytest.mark.parametrize("content", [b"PAR1", b"PAR1" * 1000, b"x" * 5000])
+def test_what_only_calls_itself_a_table_is_counted(folder, content):
+    pytest.importorskip("pyarrow")
+    watch = Watch(folder)
+    (folder / "completions_00001.parquet").write_bytes(content)
+
+    assert watch.settled() == []
+    assert watch.unreadable == 1
+
+
+def test_a_table_without_texts_brings_none(folder):
+    watch = Watch(folder)
+    trl(folder, 1, loss=[1.0, 2.0])
+    assert watch.settled() == []
+
+
+def test_without_pyarrow_the_remedy_is_told_once(folder, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    watch = Watch(folder)
+    for step in range(3):
+        (folder / f"completions_{step}.parquet").write_bytes(b"PAR1")
+        watch.settled()
+
+    assert watch.unreadable == 3
+    (told,) = (record.message for record in caplog.records)
+    assert f"{folder}/completions_0.parquet" in told
+    assert "pip install 'train-sentinel[samples]'" in told
+
+
+def test_a_file_without_a_last_end_of_line_is_not_whole(folder):
+    (folder / "1.jsonl").write_text('{"output": "x"}')
+    with pytest.raises(SampleFileError, match="whole line"):
+        list(samples(folder / "1.jsonl", 8))

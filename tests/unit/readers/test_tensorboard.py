@@ -1,0 +1,284 @@
+"""TensorBoard: event files as its own writer makes them, cut off anywhere, and damaged."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from math import inf, isnan, nan
+
+import pytest
+from support.event_files import VERSION, event, event_file, field, framed, varint
+
+from sentinel.model.record import WHOLE_RUN, Event
+from sentinel.readers import tensorboard
+from sentinel.readers.crc32c import all_masked, first_header, masked
+from sentinel.readers.format_detection import recognised
+
+STEP, START = Event.STEP, Event.START
+
+
+def steps(records):
+    return [(r.step, dict(r.values)) for r in records if r.event is STEP]
+
+
+@pytest.fixture
+def clock():
+    """Seconds since the epoch, set by the test."""
+    return [1.8e9]
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A file by TensorBoard's own writer: 3 tags over 40 steps, one of them as a tensor."""
+    pytest.importorskip("tensorboard")
+    writing = pytest.importorskip("torch.utils.tensorboard")
+    with writing.SummaryWriter(str(tmp_path / "runs")) as writer:
+        for step in range(40):
+            writer.add_scalar("train/loss", 3.0 / (step + 1), step)
+            writer.add_scalar("train/grad_norm", nan if step == 7 else step + 0.5, step)
+            writer.add_scalar("train/reward", step / 8, step, new_style=True)
+        writer.add_text("args", "{}", 0)
+    (path,) = (tmp_path / "runs").iterdir()
+    return path
+
+
+def test_a_checksum_is_what_the_standard_says():
+    raw = masked(b"123456789") - 0xA282EAD8 & 0xFFFFFFFF
+    assert (raw << 15 | raw >> 17) & 0xFFFFFFFF == 0xE3069283
+
+
+def test_checksums_of_many_pieces_are_those_of_each():
+    pieces = [bytes(range(n, n + n % 7)) for n in range(60)]
+    assert all_masked(pieces) == [masked(piece) for piece in pieces]
+
+
+def test_the_head_of_a_record_is_found_among_other_bytes():
+    assert first_header(b"\x07" * 33 + VERSION) == 33
+    assert first_header(b"\x07" * 33) == first_header(b"") == -1
+
+
+def test_tells_what_its_own_reader_tells(written):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util.tensor_util import make_ndarray
+
+    oracle = EventAccumulator(str(written), size_guidance={"tensors": 0})
+    oracle.Reload()
+    told = steps(tensorboard.read(written))
+    assert len(told) == 40
+    for tag, name in (("train/loss", "loss"), ("train/grad_norm", "grad_norm")):
+        expected = [(e.step, pytest.approx(e.value, nan_ok=True)) for e in oracle.Scalars(tag)]
+        assert [(step, values[name]) for step, values in told] == expected
+    tensors = [(e.step, make_ndarray(e.tensor_proto)) for e in oracle.Tensors("train/reward")]
+    assert [(step, values["reward"]) for step, values in told] == tensors
+
+
+def test_the_file_and_its_folder_and_the_one_above_are_recognised(written):
+    head = written.read_bytes()[:4096]
+    renamed = written.rename(written.parent / "log")
+    assert tensorboard.recognises(renamed, head)
+    assert not tensorboard.recognises(renamed, b'{"step": 1}' + b" " * 4000)
+    renamed.rename(written)
+    assert tensorboard.recognises(written.parent, b"")
+    assert tensorboard.recognises(written.parent.parent, b"")
+
+
+def test_read_to_any_byte_it_tells_the_whole_rows_and_goes_on_from_there(tmp_path):
+    payloads = [event(s, tag, s + 0.5) for s in range(3) for tag in ("loss", "entropy")]
+    whole = VERSION + b"".join(map(framed, payloads))
+    path = tmp_path / "events.out.tfevents.1"
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        reading = tensorboard.read(path)
+        following = reading.follow()
+        first = _until_quiet(following)
+        assert reading.skipped == 0
+        path.write_bytes(whole)
+        rest = _until_quiet(following)
+        rows = steps(first + rest)
+        assert [(s, v["loss"], v["entropy"]) for s, v in rows] == [(0, 0.5, 0.5), (1, 1.5, 1.5)]
+        assert reading.skipped == 0
+
+
+def test_a_row_that_nothing_follows_is_told_once_it_is_quiet(tmp_path, clock):
+    path = event_file(tmp_path / "run", event(1, "loss", 2.0))
+    reading = replace(tensorboard.read(path), clock=lambda: clock[0])
+    following = reading.follow()
+    assert _until_quiet(following) == []
+    clock[0] += tensorboard.TOGETHER_SECONDS
+    assert [r.event for r in _until_quiet(following)] == [START, STEP]
+    assert reading.mark == 1
+    assert _until_quiet(following) == []
+
+
+@pytest.mark.parametrize("at", [0, 5, 9, 13, 20, 40])
+def test_a_damaged_record_spoils_no_other(tmp_path, at):
+    payloads = [event(s, "loss", s + 0.5) for s in range(1, 6)]
+    path = event_file(tmp_path / "run", *payloads)
+    data = bytearray(path.read_bytes())
+    size = len(framed(payloads[0]))
+    data[len(VERSION) + 2 * size + at] ^= 0x40
+    path.write_bytes(data)
+    reading = tensorboard.read(path)
+    assert [step for step, _ in steps(reading)] == [1, 2, 4, 5]
+    assert reading.skipped == 1
+
+
+@pytest.mark.parametrize("length", [2**64 - 1, 2**63, 2**40, 2**24 + 1])
+def test_a_record_of_absurd_length_is_looked_past(tmp_path, length):
+    head = struct.pack("<Q", length)
+    path = event_file(tmp_path / "run", event(1, "loss", 1.0))
+    with path.open("ab") as file:
+        file.write(head + struct.pack("<I", masked(head)) + b"abc")
+        file.write(framed(event(2, "loss", 1.0)))
+    reading = tensorboard.read(path)
+    assert [step for step, _ in steps(reading)] == [1, 2]
+    assert reading.skipped == 1
+
+
+def test_what_is_no_event_is_counted_and_what_has_no_number_is_not(tmp_path):
+    histogram = b"\x09" + struct.pack("<d", 1.7e9) + field(5, field(1, field(1, b"w")))
+    deep = field(5, b"")
+    for _ in range(2000):
+        deep = field(5, field(1, deep))
+    path = event_file(
+        tmp_path / "run", b"\xff" * 30, histogram, deep, b"", event(4, "loss", inf), b"\x09short"
+    )
+    reading = tensorboard.read(path)
+    assert steps(reading) == [(4, {"loss": inf, "global_step": 4.0, "step": 4.0, "time": 1.7e9})]
+    assert reading.skipped == 2
+
+
+@pytest.mark.parametrize(
+    ("tensor", "value"),
+    [
+        (varint(8) + varint(1) + field(5, struct.pack("<f", 2.5)), 2.5),
+        (varint(8) + varint(1) + field(4, struct.pack("<f", 2.5)), 2.5),
+        (varint(8) + varint(2) + field(4, struct.pack("<d", 2.5)), 2.5),
+        (varint(8) + varint(9) + field(10, varint(-3)), -3.0),
+        (varint(8) + varint(3) + varint(7 << 3) + varint(-3), -3.0),
+        (varint(8) + varint(14) + field(13, varint(0x4020)), 2.5),
+        (varint(8) + varint(19) + field(13, varint(0x4100)), 2.5),
+        (varint(8) + varint(1) + field(2, field(2, b"\x08\x02")) + field(4, b"\0" * 8), None),
+        (varint(8) + varint(7) + field(8, b"words"), None),
+    ],
+)
+def test_a_tensor_without_dimensions_is_a_number(tmp_path, tensor, value):
+    said = field(1, b"loss") + field(8, tensor)
+    payload = b"\x09" + struct.pack("<d", 1.7e9) + b"\x10\x05" + field(5, field(1, said))
+    told = steps(tensorboard.read(event_file(tmp_path / "run", payload)))
+    assert [values["loss"] for _, values in told] == ([] if value is None else [value])
+
+
+def test_a_new_file_that_goes_back_is_a_new_attempt(tmp_path):
+    folder = tmp_path / "run"
+    event_file(folder, *(event(s, "loss", 1.0, 1.7e9 + s) for s in range(10)), name="tfevents.9")
+    event_file(
+        folder, *(event(s, "loss", 1.0, 1.7e9 + 50 + s) for s in range(6, 20)), name="tfevents.10"
+    )
+    told = list(tensorboard.read(folder))
+    assert [(r.step, r.attempt) for r in told if r.event is START] == [(0, 0), (6, 1)]
+    assert [r.step for r in told if r.event is STEP] == [*range(10), *range(6, 20)]
+    assert {r.attempt for r in told if r.step > 10} == {1}
+    assert {(r.run, r.rank) for r in told} == {("run", WHOLE_RUN)}
+
+
+def test_two_files_written_side_by_side_are_one_attempt(tmp_path):
+    folder = tmp_path / "run"
+    event_file(folder, *(event(s, "loss", 1.0, 1.7e9 + s) for s in range(9)), name="tfevents.1")
+    event_file(
+        folder, *(event(s, "eval/loss", 2.0, 1.7e9 + s + 0.5) for s in (3, 6)), name="tfevents.2"
+    )
+    told = list(tensorboard.read(folder))
+    assert [r.step for r in told if r.event is Event.EVAL] == [3, 6]
+    assert [r.time for r in told] == sorted(r.time for r in told)
+    assert len([r for r in told if r.event is START]) == 1
+
+
+def test_a_file_that_appears_later_is_followed(tmp_path):
+    folder = tmp_path / "run"
+    event_file(folder, event(1, "loss", 1.0), event(2, "loss", 1.0))
+    following = tensorboard.read(folder).follow()
+    assert [r.step for r in _until_quiet(following)] == [1, 1]
+    event_file(folder, *(event(s, "loss", nan, 1.8e9) for s in (1, 2)), name="tfevents.2")
+    told = _until_quiet(following)
+    assert [(r.event, r.step, r.attempt) for r in told] == [(START, 1, 1), (STEP, 1, 1)]
+    assert isnan(told[1].values["loss"])
+
+
+def test_room_made_ahead_of_writing_is_no_damage(tmp_path):
+    path = event_file(tmp_path / "run", event(1, "loss", 1.0))
+    with path.open("ab") as file:
+        file.write(bytes(5000))
+    reading = tensorboard.read(path)
+    assert [step for step, _ in steps(reading)] == [1]
+    assert reading.skipped == 0
+
+
+def _until_quiet(following):
+    found = []
+    while (record := next(following)) is not None:
+        found.append(record)
+    return found
+
+
+@pytest.fixture
+def writing():
+    pytest.importorskip("tensorboard")
+    return pytest.importorskip("torch.utils.tensorboard")
+
+
+def test_curves_of_add_scalars_are_parts_of_the_run(tmp_path, writing):
+    with writing.SummaryWriter(str(tmp_path / "run")) as writer:
+        for step in range(1, 5):
+            writer.add_scalar("train/reward", step / 8, step)
+            writer.add_scalars("loss", {"train": 2.0 / step, "eval": 3.0 / step}, step)
+    told = list(tensorboard.read(tmp_path / "run"))
+    losses = [(r.step, r.values["loss"]) for r in told if r.event is STEP and "loss" in r.values]
+    assert losses == [(step, pytest.approx(2.0 / step)) for step in range(1, 5)]
+    assert [r.step for r in told if r.event is Event.EVAL] == [1, 2, 3, 4]
+    assert [r.values["reward"] for r in told if "reward" in r.values] == [
+        s / 8 for s in range(1, 5)
+    ]
+    assert {r.attempt for r in told} == {0}
+
+
+def test_train_and_eval_in_folders_of_their_own_are_one_run(tmp_path, writing):
+    for part, offset in (("train", 0.0), ("eval", 0.5)):
+        with writing.SummaryWriter(str(tmp_path / "run" / part)) as writer:
+            for step in range(1, 5):
+                writer.add_scalar("loss", step + offset, step)
+    told = list(recognised(tmp_path))
+    assert [r.values["loss"] for r in told if r.event is STEP] == [1.0, 2.0, 3.0, 4.0]
+    assert [r.step for r in told if r.event is Event.EVAL] == [1, 2, 3, 4]
+    assert {r.run for r in told} == {"run"}
+
+
+def test_a_folder_of_several_runs_names_them(tmp_path):
+    for name in ("a", "b"):
+        event_file(tmp_path / name, event(1, "loss", 1.0))
+    with pytest.raises(ValueError, match="event files of 2 runs: name one of a, b"):
+        list(recognised(tmp_path))
+
+
+def test_another_run_below_that_of_the_folder_is_not_mixed_in(tmp_path):
+    event_file(tmp_path, event(1, "loss", 1.0))
+    event_file(tmp_path / "other", event(1, "loss", 9.0), event(2, "loss", 9.0))
+    assert [(s, v["loss"]) for s, v in steps(tensorboard.read(tmp_path))] == [(1, 1.0)]
+
+
+def test_a_run_that_begins_beside_one_that_is_followed_ends_nothing(tmp_path):
+    event_file(tmp_path / "a", event(1, "loss", 1.0), event(2, "loss", 1.0))
+    following = tensorboard.read(tmp_path).follow()
+    assert [r.step for r in _until_quiet(following)] == [1, 1]
+    event_file(tmp_path / "b", event(1, "loss", 1.0), event(2, "loss", 1.0))
+    assert _until_quiet(following) == []
+
+
+def test_a_run_in_the_folder_of_very_many_others_is_still_read(tmp_path):
+    event_file(tmp_path, event(1, "loss", 2.0))
+    event_file(tmp_path / "eval", event(1, "reward", 0.5))
+    for number in range(tensorboard.MOST_FILES):
+        event_file(tmp_path / f"other-{number}", event(1, "loss", 9.0))
+
+    ((_, values),) = [(s, v) for s, v in steps(tensorboard.read(tmp_path)) if "loss" in v]
+    assert values["loss"] == 2.0

@@ -1,0 +1,178 @@
+"""W&B's offline files and trackio's database: as they write them, cut off and damaged."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from math import isnan
+
+import pytest
+from support.wandb_files import field, framed, row
+
+from sentinel.model.record import Event
+from sentinel.readers import trackio, wandb
+from sentinel.readers.format_detection import recognised
+
+OFFLINE = """
+import wandb
+settings = wandb.Settings(x_disable_stats=True, console="off")
+with wandb.init(project="p", mode="offline", settings=settings) as run:
+    for step in range(1, 41):
+        loss = float("nan") if step == 7 else 1.0 / step
+        run.log({"train/loss": loss, "train": {"reward": step / 8}, "text": "x" * 3000})
+"""
+
+TRACKIO = """
+from trackio.sqlite_storage import SQLiteStorage
+for name in ("first", "second"):
+    rows = [{"train/loss": 1.0 / step, "entropy": float("nan")} for step in range(1, 6)]
+    SQLiteStorage.bulk_log("proj", name, rows, steps=list(range(1, 6)))
+"""
+
+
+def steps(records):
+    return [(r.step, dict(r.values)) for r in records if r and r.event is Event.STEP]
+
+
+def until_quiet(following):
+    found = []
+    while (record := next(following)) is not None:
+        found.append(record)
+    return found
+
+
+def python(code, folder, **environ):
+    quiet = {"WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", **environ}
+    subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, **quiet},
+        check=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory):
+    """The file of a run that W&B itself recorded."""
+    pytest.importorskip("wandb")
+    folder = tmp_path_factory.mktemp("wandb")
+    python(OFFLINE, folder, WANDB_DIR=str(folder))
+    (file,) = folder.glob("wandb/offline-run-*/*.wandb")
+    return file
+
+
+@pytest.fixture
+def project(tmp_path):
+    """The database of a project that trackio itself wrote, with two runs."""
+    pytest.importorskip("trackio")
+    python(TRACKIO, tmp_path, TRACKIO_DIR=str(tmp_path))
+    return tmp_path / "proj.db"
+
+
+def test_a_run_recorded_offline_is_read_as_it_was_logged(offline):
+    told = steps(recognised(offline.parent))
+    assert len(told) == 40
+    losses = [values["loss"] for _, values in told]
+    assert isnan(losses[6])
+    assert losses[7:] == [pytest.approx(1 / step) for step in range(8, 41)]
+    assert [values["reward"] for _, values in told] == [step / 8 for step in range(1, 41)]
+
+
+def test_a_record_over_several_blocks_is_put_together(tmp_path):
+    path = tmp_path / "run-x.wandb"
+    path.write_bytes(framed(*(row(s, s + 0.5, b"x" * 20_000) for s in range(1, 9))))
+    reading = wandb.read(path)
+    assert [(s, v["loss"]) for s, v in steps(reading)] == [(s, s + 0.5) for s in range(1, 9)]
+    assert reading.skipped == 0
+
+
+def test_read_to_any_byte_it_goes_on_from_there(tmp_path):
+    whole = framed(*(row(s, s + 0.5) for s in range(1, 4)))
+    path = tmp_path / "run-x.wandb"
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        reading = wandb.read(path)
+        following = reading.follow()
+        first = until_quiet(following)
+        with path.open("ab") as file:
+            file.write(whole[cut:])
+        told = steps(first + until_quiet(following))
+        assert [step for step, _ in told] == [1, 2, 3]
+        assert reading.skipped == 0
+
+
+def test_a_damaged_piece_costs_its_own_record(tmp_path):
+    path = tmp_path / "run-x.wandb"
+    records = [row(s, s + 0.5, b"x" * 9000) for s in range(1, 12)]
+    path.write_bytes(framed(*records, damage={1, 3}))
+    reading = wandb.read(path)
+    assert [step for step, _ in steps(reading)] == [1, 3, *range(5, 12)]
+    assert reading.skipped == 2
+
+
+def test_records_that_are_no_rows_are_left_out_and_broken_ones_counted(tmp_path):
+    path = tmp_path / "run-x.wandb"
+    broken = field(2, field(1, field(1, b"a") + field(16, b"{")))
+    path.write_bytes(framed(field(17, b"run"), row(1, 2.5), broken, b"\xff" * 9, row(2, 2.5)))
+    reading = wandb.read(path)
+    assert [step for step, _ in steps(reading)] == [1, 2]
+    assert reading.skipped == 2
+
+
+def test_of_a_project_the_run_that_wrote_last_is_read(project):
+    reading = recognised(project)
+    told = steps(reading)
+    assert [(s, v["loss"]) for s, v in told] == [(s, 1.0 / s) for s in range(1, 6)]
+    assert all(isnan(values["entropy"]) for _, values in told)
+    assert all(record.time > 1e9 for record in reading)
+
+
+def test_another_run_of_a_project_is_read_by_its_name(project):
+    newest, first = recognised(project), recognised(project / "first")
+    assert {r.run for r in first} == {"first"}
+    assert len(steps(first)) == len(steps(newest)) == 5
+    assert "2 runs (second, first), of which second" in newest.remark
+    assert first.remark == ""
+    with pytest.raises(ValueError, match="holds no run 'third', but second, first"):
+        list(recognised(project / "third"))
+
+
+def test_a_log_of_one_run_has_no_parts(tmp_path):
+    (tmp_path / "log").write_text('{"step": 1, "loss": 2.0}\n')
+    with pytest.raises(ValueError, match="log is a log of one run: there is no first in it"):
+        recognised(tmp_path / "log" / "first")
+
+
+def test_a_project_is_followed_while_it_is_written(project):
+    following = trackio.read(project).follow()
+    assert len(steps(until_quiet(following))) == 5
+    with closing(sqlite3.connect(project)) as other, other:
+        other.execute(
+            "insert into metrics(run_id, timestamp, run_name, step, metrics) "
+            "select run_id, timestamp, run_name, 6, '{\"loss\": 0.5}' from metrics where id = 10"
+        )
+    assert [step for step, _ in steps(until_quiet(following))] == [6]
+
+
+@pytest.mark.parametrize("told", ["{", "[1]", "null", '{"a":' * 5000, "x" * 2**21])
+def test_a_row_of_the_project_that_is_broken_is_counted(project, told):
+    with closing(sqlite3.connect(project)) as other, other:
+        other.execute("update metrics set metrics = ? where id = 8", [told])
+    reading = trackio.read(project)
+    assert [step for step, _ in steps(reading)] == [1, 2, 4, 5]
+    assert reading.skipped == 1
+
+
+def test_another_database_is_not_taken_for_a_project(tmp_path):
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("create table metrics(a)")
+    head = path.read_bytes()[:4096]
+    assert not trackio.recognises(path, head)
+    assert not trackio.recognises(path, head[:15])
+    path.write_bytes(head[:2000])
+    assert not trackio.recognises(path, head)

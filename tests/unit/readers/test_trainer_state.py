@@ -1,0 +1,122 @@
+"""Trainer state: the history of transformers, as one file or a folder of checkpoints."""
+
+import json
+
+import pytest
+
+from sentinel.model.record import Event
+from sentinel.readers import trainer_state
+
+HISTORY = [
+    {"step": 10, "epoch": 0.1, "loss": 2.0, "learning_rate": 1e-5},
+    {"step": 20, "epoch": 0.2, "loss": 1.0, "learning_rate": 1e-5},
+    {"step": 20, "epoch": 0.2, "eval_loss": 1.5},
+]
+
+
+def state(history=HISTORY, **changes):
+    top = {"global_step": 20, "max_steps": 100, "save_steps": 10, "num_train_epochs": 1}
+    return json.dumps({**top, "log_history": history, **changes})
+
+
+def records(path):
+    reading = trainer_state.read(path)
+    return list(reading), reading.skipped
+
+
+@pytest.fixture
+def file(tmp_path):
+    def written(text):
+        path = tmp_path / "trainer_state.json"
+        path.write_text(text)
+        return path
+
+    return written
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def written(*saved, **changes):
+        for step in saved:
+            (tmp_path / f"checkpoint-{step}").mkdir()
+            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state(**changes))
+        return tmp_path
+
+    return written
+
+
+def test_tells_the_configuration_then_the_history(file):
+    (start, *told), skipped = records(file(state()))
+
+    assert start.values == {"max_steps": 100.0, "save_steps": 10.0, "num_train_epochs": 1.0}
+    assert start.facts["framework"] == "transformers"
+    assert [r.event for r in told] == [Event.STEP, Event.STEP, Event.EVAL]
+    assert [r.values["loss"] for r in told[:2]] == [2.0, 1.0]
+    assert skipped == 0
+
+
+def test_a_row_told_twice_is_told_once(file):
+    told, _ = records(file(state([HISTORY[0], HISTORY[2], HISTORY[2], HISTORY[1], HISTORY[1]])))
+
+    assert len(told) == 4
+
+
+def test_what_is_no_row_is_counted(file):
+    told, skipped = records(file(state([HISTORY[0], None, "x", {}, HISTORY[1]])))
+
+    assert (len(told), skipped) == (3, 3)
+
+
+def test_a_share_of_the_run_as_save_steps_becomes_steps(file):
+    (start, *_), _ = records(file(state(save_steps=0.25)))
+
+    assert start.values["save_steps"] == 25.0
+
+
+def test_in_a_folder_checkpoints_are_saves_in_their_place(folder):
+    told, _ = records(folder(10, 30))
+
+    assert [(r.event, r.step) for r in told] == [
+        (Event.START, 0),
+        (Event.STEP, 10),
+        (Event.SAVE, 10),
+        (Event.STEP, 20),
+        (Event.EVAL, 20),
+        (Event.SAVE, 30),
+    ]
+
+
+def test_the_newest_checkpoint_by_number_is_read(folder, tmp_path):
+    folder(900, 1000)
+    newest = tmp_path / "checkpoint-1000" / "trainer_state.json"
+    newest.write_text(state([{"step": 1000, "loss": 0.5}]))
+
+    assert [r.values["loss"] for r in records(tmp_path)[0] if r.event is Event.STEP] == [0.5]
+
+
+def test_saving_once_an_epoch_is_not_held_to_save_steps(folder):
+    """The state says save_steps 500, the default, even where saving goes by epochs."""
+    told, _ = records(folder(4, 8, 12, save_steps=500, max_steps=12, num_train_epochs=3))
+
+    assert "save_steps" not in told[0].values
+
+
+@pytest.mark.parametrize("text", ["{}", '{"log_history": 3}', "[]", "no json", "[" * 100_000])
+def test_a_broken_file_is_refused_with_a_value_error(file, text):
+    path = file(text)
+
+    with pytest.raises(ValueError, match=r"."):
+        records(path)
+
+
+def test_a_folder_without_one_is_refused(tmp_path):
+    assert not trainer_state.recognises(tmp_path, b"")
+    with pytest.raises(FileNotFoundError, match="holds no trainer_state"):
+        records(tmp_path)
+
+
+def test_recognises_its_own_by_name_and_by_content(tmp_path, folder):
+    assert trainer_state.recognises(tmp_path / "trainer_state.json", b"")
+    assert trainer_state.recognises(tmp_path / "copy.json", state().encode()[:4096])
+    assert not trainer_state.recognises(tmp_path / "log.jsonl", b'{"step": 1}')
+    assert trainer_state.recognises(folder(10), b"")

@@ -1,0 +1,69 @@
+"""verl's file logger read back: its numbers by our names, null as NaN, and the saves."""
+
+import json
+import math
+
+import pytest
+
+from sentinel.model.record import WHOLE_RUN, Event
+from sentinel.readers import jsonl, verl
+from sentinel.readers.format_detection import recognised
+
+
+def line(step, **data):
+    return json.dumps({"step": step, "data": {k.replace("__", "/"): v for k, v in data.items()}})
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "gsm8k.jsonl"
+    rows = [
+        line(0, **{"val-core/gsm8k/acc/mean@1": 0.25}),
+        line(1, actor__pg_loss=0.5, actor__ppo_kl=0.001, critic__score__mean=0.5),
+        line(2, actor__pg_loss=None, actor__ppo_kl=0.002, timing_s__save_checkpoint=3.5),
+        "not a line",
+        line(3, actor__grad_norm=None, critic__score__mean=0.75),
+    ]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_its_lines_are_told_by_our_names_and_null_was_not_a_number(log):
+    reading = verl.read(log)
+    records = list(reading)
+
+    assert [r.event for r in records] == [
+        Event.START,
+        Event.EVAL,
+        Event.STEP,
+        Event.STEP,
+        Event.SAVE,
+        Event.STEP,
+    ]
+    assert {r.rank for r in records} == {WHOLE_RUN}
+    assert records[2].values["kl_old"] == 0.001
+    assert records[2].values["reward"] == 0.5
+    assert math.isnan(records[-1].values["grad_norm"])
+    assert reading.skipped == 1
+
+
+def test_a_save_is_told_after_the_step_whose_line_has_its_time(log):
+    save = next(r for r in verl.read(log) if r.event is Event.SAVE)
+
+    assert (save.step, dict(save.values)) == (2, {})
+
+
+def test_it_is_known_by_its_first_line_even_if_that_is_long(tmp_path, log):
+    head = log.read_bytes()[:4096]
+    long = line(1, **{f"actor/k{at}": 0.123456789 for at in range(400)}).encode()[:4096]
+    spaced = b'{ "step": 12, "data": {"a": 1}}'
+
+    assert all(verl.recognises(log, each) for each in (head, long, spaced))
+    assert not any(jsonl.recognises(log, each) for each in (head, long, spaced))
+    for other in (b'{"step": 1, "loss": 2}', b'{"data": {"loss": 1}, "step": 1}', b""):
+        assert not verl.recognises(log, other)
+    assert not verl.recognises(tmp_path, b"")
+
+
+def test_a_replay_takes_it_for_what_it_is(log):
+    assert Event.SAVE in [record.event for record in recognised(log)]
