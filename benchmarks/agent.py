@@ -27,25 +27,25 @@ WRITER = """
 import random, sys, time
 from sentinel.model.record import Event
 from sentinel.transport.identity import Identity
-from sentinel.transport.record_codec import Moment, Packer
+from sentinel.transport.record_codec import StepStamp, RecordEncoder
 from sentinel.transport.paths import ring_path
 from sentinel.transport.ring import RingWriter
 
 rank, world, signals = map(int, sys.argv[1:4])
 rate, until = float(sys.argv[4]), time.time() + float(sys.argv[5])
 ring = RingWriter(ring_path("bench", 0, rank), Identity("bench", 0, rank, rank, world, world))
-packer = Packer(ring.write)
-packer.text(Event.START, Moment(0, 0, time.time()), {"local_world_size": float(world)})
+packer = RecordEncoder(ring.write)
+packer.text(Event.START, StepStamp(0, 0, time.time()), {"local_world_size": float(world)})
 schema, step = packer.schema(("kl", "reward", *(f"signal_{i}" for i in range(signals - 2)))), 0
 while time.time() < until:
     step, now = step + 1, time.time()
     noise = [random.gauss(0.0, 0.1) for _ in range(signals)]
     courses = (0.01, step / 300, *(1.0 + i for i in range(signals - 2)))
     values = tuple(x + abs(x) * far for x, far in zip(courses, noise))
-    packer.values(schema, Moment(step, step, now), values)
+    packer.values(schema, StepStamp(step, step, now), values)
     ring.note(step, step, now)
     time.sleep(1.0 / rate)
-packer.text(Event.STOP, Moment(step, step, time.time()), facts={"outcome": "finished"})
+packer.text(Event.STOP, StepStamp(step, step, time.time()), facts={"outcome": "finished"})
 """
 
 TICKS = os.sysconf("SC_CLK_TCK")

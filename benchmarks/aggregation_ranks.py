@@ -27,8 +27,8 @@ from loopback import traffic
 
 from sentinel.model.record import Event
 from sentinel.transport.identity import Identity
-from sentinel.transport.record_codec import Moment, Packer
-from sentinel.transport.rendezvous import Meeting
+from sentinel.transport.record_codec import RecordEncoder, StepStamp
+from sentinel.transport.rendezvous import Rendezvous
 from sentinel.transport.ring import RingWriter
 
 SIGNALS = 32
@@ -118,24 +118,24 @@ class Ours:
 
     place: Place
     step: int = 0
-    packer: Packer = field(init=False)
+    packer: RecordEncoder = field(init=False)
 
     def __post_init__(self) -> None:
         at = self.place
         first = at.rank - at.rank % at.local
-        meeting = Meeting("127.0.0.1", "29500", "bench", at.node)
+        meeting = Rendezvous("127.0.0.1", "29500", "bench", at.node)
         who = Identity(at.run, 0, at.rank, at.rank - first, at.world, at.local, "", meeting)
         self.ring = RingWriter(at.folder / f"0-{at.rank}.ring", who)
-        self.packer = Packer(self.ring.write)
+        self.packer = RecordEncoder(self.ring.write)
         sizes = {"world_size": float(at.world), "local_world_size": float(at.local)}
-        self.packer.text(Event.START, Moment(0, 0, time.time()), sizes)
+        self.packer.write_event(Event.START, StepStamp(0, 0, time.time()), sizes)
         names = ("kl", "reward", *(f"signal_{at}" for at in range(SIGNALS - 2)))
-        self.schema = self.packer.schema(names)
+        self.schema = self.packer.schema_for(names)
 
     def write(self, values: Sequence[float]) -> None:
         self.step, now = self.step + 1, time.time()
-        self.packer.values(self.schema, Moment(self.step, self.step, now), values)
-        self.ring.note(self.step, self.step, now)
+        self.packer.write_values(self.schema, StepStamp(self.step, self.step, now), values)
+        self.ring.publish_step(self.step, self.step, now)
 
     def values(self) -> tuple[float, ...]:
         """The next step's, made before the clock is looked at: a trainer has them."""

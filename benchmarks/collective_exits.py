@@ -34,7 +34,7 @@ import torch.distributed as dist
 
 import sentinel
 from sentinel.client.collective import aggregation, readiness
-from sentinel.client.session import current
+from sentinel.client.session import current_session
 
 ENDINGS = {"return": 0, "destroyed first": 0, "exception": 1, "SIGTERM": -signal.SIGTERM}
 MODES = ("collective",) * 4 + ("agent",)
@@ -67,7 +67,9 @@ def rank_of(job: Job, rank: int, meeting: int, told: int, places: Path) -> None:
     )  # fmt: skip
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)
-    readiness.AHEAD = readiness.PAUSE = aggregation.PAUSE = 0.005
+    readiness.LEAD_SECONDS = readiness.POLL_INTERVAL_SECONDS = aggregation.POLL_INTERVAL_SECONDS = (
+        0.005
+    )
     dist.init_process_group("gloo")
     with sentinel.monitor(aggregate=job.mode, agent=False):
         train(job)
@@ -106,9 +108,9 @@ def warm() -> None:
 
 def watched() -> tuple[bool, bool]:
     """Whether this rank is gathered, and whether a gather is under way."""
-    session = current()
+    session = current_session()
     ours: Any = getattr(session.recorder, "collective", None) if session else None
-    gathering = ours._gathering if ours is not None else None  # noqa: SLF001 - it is ours
+    gathering = ours._gather_group if ours is not None else None  # noqa: SLF001 - it is ours
     return gathering is not None, gathering is not None and gathering.busy
 
 

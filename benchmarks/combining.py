@@ -19,12 +19,12 @@ from engine import EVERY_RUN, OF_POLICY, named
 from rich.console import Console
 from rich.table import Table
 
-from sentinel.aggregate.pending_step import Moment
-from sentinel.aggregate.reduce import combine
-from sentinel.metrics.rank_selection import Ranks
+from sentinel.aggregate.pending_step import PendingStep
+from sentinel.aggregate.reduce import combine_ranks
+from sentinel.metrics.rank_selection import RankSelection
 from sentinel.model.record import Event, Record
-from sentinel.model.record_batch import Sheet, gathered
-from sentinel.signals.key_map import dialect
+from sentinel.model.record_batch import RecordBatch, coalesce
+from sentinel.signals.key_map import select_key_map
 
 SIGNALS = 32
 NODE = 8
@@ -41,7 +41,7 @@ def records(ranks: int, step: int) -> list[Record]:
             step,
             float(step),
             values={name: 1.0 + step if name in ALIKE else dice.gauss(1, 0.1) for name in names},
-            beat=step,
+            step_index=step,
         )
         for rank in range(ranks)
     ]
@@ -50,19 +50,27 @@ def records(ranks: int, step: int) -> list[Record]:
 def costs(ranks: int, steps: int) -> dict[str, list[float]]:
     """Milliseconds of hearing, of combining and of following so many ranks for one step."""
     least = {"records": [float("inf")] * 3, "sheets": [float("inf")] * 3}
-    followed, spoken = Ranks(), dialect({})
+    followed, spoken = RankSelection(), select_key_map({})
     for step in range(steps):
         told = records(ranks, step)
-        sheets = [sheet for at in range(0, ranks, NODE) for sheet in gathered(told[at : at + NODE])]
+        sheets = [sheet for at in range(0, ranks, NODE) for sheet in coalesce(told[at : at + NODE])]
         for way, entries in (("records", told), ("sheets", sheets)):
-            moment, looks = Moment(0.0, 0.0), [time.thread_time_ns()]
+            moment, looks = PendingStep(0.0, 0.0), [time.thread_time_ns()]
             for entry in entries:
-                moment.hear(entry, 0.0, spoken)
+                moment.add(entry, 0.0, spoken)
             looks.append(time.thread_time_ns())
-            combine(Event.STEP, moment.said, (), world=ranks, tables=moment.tables)
+            combine_ranks(
+                Event.STEP,
+                moment.values_by_rank,
+                (),
+                world_size=ranks,
+                value_batches=moment.value_batches,
+            )
             looks.append(time.thread_time_ns())
             for entry in entries:
-                (followed.read if isinstance(entry, Sheet) else followed.hear)(entry)
+                (followed.update_batch if isinstance(entry, RecordBatch) else followed.update)(
+                    entry
+                )
             looks.append(time.thread_time_ns())
             spent = [(after - before) / 1e6 for before, after in pairwise(looks)]
             least[way] = [min(pair) for pair in zip(least[way], spent, strict=True)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from sentinel.config.plugins import classes
+from sentinel.config.plugins import load_classes
 from sentinel.config.settings import build_causes
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Page, Reason
+from sentinel.model.incident import Notification, NotificationReason
 from sentinel.model.record import Record
 from sentinel.pipeline.cases import CaseBook
 from sentinel.pipeline.engine import Engine
@@ -65,28 +65,28 @@ def ours(records: Iterable[Record]) -> Judged:
 
     Raises RuntimeError where a detector failed: its silence would be counted for calm.
     """
-    engine = Engine(classes("detectors"), cases=CaseBook(build_causes()))
+    engine = Engine(load_classes("detectors"), case_book=CaseBook(build_causes()))
     alarms: dict[str, Alarm] = {}
     cases: dict[str, Told] = {}
     said: dict[str, str] = {}
     for record in records:
-        verdict = engine.feed(record)
+        verdict = engine.process(record)
         said |= {finding.summary: name for name, finding in verdict.findings.items()}
-        for page in verdict.pages:
-            if page.reason is not Reason.RESOLVED:
+        for page in verdict.notifications:
+            if page.reason is not NotificationReason.RESOLVED:
                 _hear(alarms, page)
-        for page in verdict.told:
-            if page.reason is not Reason.RESOLVED:
+        for page in verdict.case_notifications:
+            if page.reason is not NotificationReason.RESOLVED:
                 _fold(cases, page, said)
-    if engine.errors:
-        raise RuntimeError(f"detectors failed: {sorted(engine.errors)}")
+    if engine.error_counts:
+        raise RuntimeError(f"detectors failed: {sorted(engine.error_counts)}")
     return Judged(list(alarms.values()), list(cases.values()))
 
 
-def _fold(cases: dict[str, Told], page: Page, said: dict[str, str]) -> None:
+def _fold(cases: dict[str, Told], page: Notification, said: dict[str, str]) -> None:
     """Take a page of a case over; `said` are detectors by what they found."""
     case = cases.setdefault(page.incident.name, Told(page.step))
-    case.pages += page.reason in (Reason.OPENED, Reason.WORSENED)
+    case.pages += page.reason in (NotificationReason.OPENED, NotificationReason.ESCALATED)
     case.critical |= page.incident.severity is Severity.CRITICAL
     first = min((page.incident, *page.others), key=lambda incident: incident.onset_step)
     case.root = first.key.detector
@@ -96,7 +96,7 @@ def _fold(cases: dict[str, Told], page: Page, said: dict[str, str]) -> None:
         case.root = next(filter(None, clues), case.root)
 
 
-def _hear(alarms: dict[str, Alarm], page: Page) -> None:
+def _hear(alarms: dict[str, Alarm], page: Notification) -> None:
     incident = page.incident
     new = Alarm(incident.key.detector, page.step, began=incident.onset_step)
     alarm = alarms.setdefault(incident.name, new)

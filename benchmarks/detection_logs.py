@@ -18,12 +18,12 @@ from detection_judges import Alarm, Judge, Judged
 from detection_score import NONE
 from failing_runs import TRAININGS, Training
 
-from sentinel.readers.format_detection import recognised
+from sentinel.readers.format_detection import open_log
 
 
 def verdicts(path: Path, judges: dict[str, Judge]) -> dict[str, Judged]:
     """What each says of one log. Raises OSError and ValueError as the reader does."""
-    records = list(recognised(path))
+    records = list(open_log(path))
     return {name: judge(records) for name, judge in judges.items()}
 
 

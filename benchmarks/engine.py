@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sentinel.cli.replay import replay
-from sentinel.config.plugins import classes
+from sentinel.config.plugins import load_classes
 from sentinel.model.finding import Detector
 from sentinel.model.record import WHOLE_RUN, Record, Spread
 from sentinel.pipeline.engine import Engine
@@ -125,10 +125,12 @@ def microseconds(
         chunk = moments(rows[at : at + CHUNK], at + 1)
         began = time.thread_time_ns()
         for record in chunk:
-            engine.feed(record)
+            engine.process(record)
         spent.append((time.thread_time_ns() - began) / 1e3 / len(chunk))
-    if engine.book.open:
-        raise SystemExit(f"A healthy run fell ill: {sorted(map(str, engine.book.open))}")
+    if engine.incident_book.open_incidents:
+        raise SystemExit(
+            f"A healthy run fell ill: {sorted(map(str, engine.incident_book.open_incidents))}"
+        )
     return median(spent[WARM // CHUNK :])
 
 
@@ -136,7 +138,7 @@ def costs(names: Sequence[str], steps: int) -> Iterator[tuple[str, float]]:
     """What each detector costs, beside the engine itself, and what all of them cost together."""
     columns = series(named(names, SIGNALS), steps, 1)
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    makers = classes("detectors")
+    makers = load_classes("detectors")
     empty = microseconds({}, rows)
     for name, make in makers.items():
         yield name, microseconds({name: make}, rows) - empty

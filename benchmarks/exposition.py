@@ -16,22 +16,22 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.results import measured, said, spread
 
 from sentinel.metrics.exposition import Exposition
-from sentinel.model.counters import Tally
+from sentinel.model.counters import Counters
 from sentinel.model.finding import Severity
 from sentinel.signals.catalogue import SIGNALS
-from sentinel.web.server import Server
+from sentinel.web.server import WebServer
 
 DETECTORS = {f"detector_{i}": Severity.WARNING for i in range(12)}
 
 
 def exposition(ranks: int) -> Exposition:
     """A run of that many ranks that logs every signal and a hundred keys of its own."""
-    shown = Exposition(Tally(), DETECTORS, per_rank_limit=ranks)
+    shown = Exposition(Counters(), DETECTORS, per_rank_limit=ranks)
     for rank in range(ranks):
-        shown.take(measured(rank=rank, step_time=0.5))
+        shown.update(measured(rank=rank, step_time=0.5))
     own = {f"key{i}": 1.5 for i in range(100)}
     spreads = {name: spread(1.0, 2.0) for name in SIGNALS}
-    shown.take(said(values=dict.fromkeys(SIGNALS, 1.5) | own, spread=spreads))
+    shown.update(said(values=dict.fromkeys(SIGNALS, 1.5) | own, spread=spreads))
     return shown
 
 
@@ -53,14 +53,14 @@ def taking(times: int = 20_000) -> str:
     shown, verdict = exposition(8), measured(rank=3, step_time=0.5)
     begun = time.process_time()
     for _ in range(times):
-        shown.take(verdict)
+        shown.update(verdict)
     return f"one rank's step taken over in {(time.process_time() - begun) / times * 1e6:.1f} us"
 
 
 def load(clients: int = 10, each: int = 50) -> str:
     """Wall time of scrapes by several clients at once."""
     shown = exposition(8)
-    server = Server(shown.registry, shown.state, list)
+    server = WebServer(shown.registry, shown.state, list)
     url = f"http://127.0.0.1:{server.start()}/metrics"
     waits: list[float] = []
 

@@ -39,8 +39,8 @@ from scale_page import law as law_told
 from sentinel.model.record import Event
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import ring_path
-from sentinel.transport.record_codec import Moment, Packer
-from sentinel.transport.rendezvous import Meeting
+from sentinel.transport.record_codec import RecordEncoder, StepStamp
+from sentinel.transport.rendezvous import Rendezvous
 from sentinel.transport.ring import RingWriter
 
 RESULTS = Path(__file__).parent / "results" / "fleet.json"
@@ -63,7 +63,7 @@ pages = int(open("/proc/self/statm").read().split()[1])
 print(json.dumps({"resident_mb": pages * 4096 / 1e6, "cpu_s": time.process_time()}))
 """
 FIRING = r'^sentinel_alert_firing.*detector="(\w+)".* 1\.0$'
-MEETING = Meeting("127.0.0.1", "29500", JOB, 0)
+MEETING = Rendezvous("127.0.0.1", "29500", JOB, 0)
 
 
 class Own:
@@ -75,14 +75,14 @@ class Own:
             for rank in range(local)
             for who in (Identity(RUN, 0, rank, rank, world, local, "node0", MEETING),)
         ]
-        self.packers = [Packer(ring.write) for ring in self.rings]
+        self.packers = [RecordEncoder(ring.write) for ring in self.rings]
 
     def train(self, plan: Plan) -> None:
         """Steps from `begins` to `ends`."""
         time.sleep(max(0.0, plan.begins - EARLY_SECONDS - time.time()))
         sizes = {"world_size": float(plan.world), "local_world_size": float(plan.local)}
         for packer in self.packers:
-            packer.text(Event.START, Moment(0, 0, time.time()), sizes)
+            packer.write_event(Event.START, StepStamp(0, 0, time.time()), sizes)
         course = Course(plan.signals, int((plan.ends - plan.begins) / plan.pace) + 2)
         step = 0
         while (due := plan.begins + step * plan.pace) < plan.ends:
@@ -90,10 +90,14 @@ class Own:
             step, now = step + 1, time.time()
             rows = course.at(step, len(self.rings)).tolist()
             for ring, packer, row in zip(self.rings, self.packers, rows, strict=True):
-                packer.values(packer.schema(course.names), Moment(step, step, now), row)
-                ring.note(step, step, now)
+                packer.write_values(
+                    packer.schema_for(course.names), StepStamp(step, step, now), row
+                )
+                ring.publish_step(step, step, now)
         for ring, packer in zip(self.rings, self.packers, strict=True):
-            packer.text(Event.STOP, Moment(step, step, time.time()), facts={"outcome": "finished"})
+            packer.write_event(
+                Event.STOP, StepStamp(step, step, time.time()), facts={"outcome": "finished"}
+            )
             ring.close("finished")
 
 

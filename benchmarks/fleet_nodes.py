@@ -20,14 +20,14 @@ import numpy as np
 from engine import ALIKE, EVERY_RUN, OF_POLICY, named, series
 from numpy.typing import NDArray
 
-from sentinel.cluster.authentication import Seal
-from sentinel.cluster.client import ANSWER, EXCHANGE_SECONDS
-from sentinel.cluster.endpoints import CARD, SLOTS, slot_keys
-from sentinel.cluster.follower import PULSE_SECONDS
-from sentinel.cluster.message_store import Board
+from sentinel.cluster.authentication import MessageAuthenticator
+from sentinel.cluster.client import ACK_STRUCT, EXCHANGE_INTERVAL_SECONDS
+from sentinel.cluster.endpoints import HEAD_INFO_KEY, SLOT_COUNTER_KEY, slot_keys
+from sentinel.cluster.follower import HEARTBEAT_INTERVAL_SECONDS
+from sentinel.cluster.message_store import MessageStore
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.model.record_batch import gathered
-from sentinel.transport.batch_codec import Writer
+from sentinel.model.record_batch import coalesce
+from sentinel.transport.batch_codec import BatchEncoder
 
 NOISE = 0.02
 GRACE_SECONDS = 15.0
@@ -82,8 +82,8 @@ class Node:
 
     number: int
     plan: Plan
-    seal: Seal
-    writer: Writer = field(default_factory=Writer)
+    seal: MessageAuthenticator
+    writer: BatchEncoder = field(default_factory=BatchEncoder)
     waiting: list[Record] = field(default_factory=list)
     sent: int = 0
     answered: int = -1
@@ -95,36 +95,38 @@ class Node:
     def __post_init__(self) -> None:
         local = self.plan.local
         self.ranks = range(self.number * local, (self.number + 1) * local)
-        self.offset = random.random() * EXCHANGE_SECONDS
-        self.board = Board.join("127.0.0.1", self.plan.port)
-        (card,) = self.board.read([CARD])
-        self.birth = json.loads(self.seal.open(CARD, card))["birth"]
-        hello, self.box, self.ack = slot_keys(self.board.count(SLOTS))
+        self.offset = random.random() * EXCHANGE_INTERVAL_SECONDS
+        self.board = MessageStore.connect("127.0.0.1", self.plan.port)
+        (card,) = self.board.read([HEAD_INFO_KEY])
+        self.birth = json.loads(self.seal.verify(HEAD_INFO_KEY, card))["birth"]
+        hello, self.box, self.ack = slot_keys(self.board.increment(SLOT_COUNTER_KEY))
         host = f"node{self.number}"
         told = {"host": host, "run": f"bench.{host}", "spool": host, "clock": repr(time.time())}
-        body = self.seal.close(f"{hello}/{self.birth}", json.dumps(told).encode())
-        self.board.leave({self.box: b"", self.ack: b"", hello: body})
+        body = self.seal.sign(f"{hello}/{self.birth}", json.dumps(told).encode())
+        self.board.write({self.box: b"", self.ack: b"", hello: body})
 
     def exchange(self) -> None:
         """Look for the answer that is awaited; once it is there, leave all that waits."""
         if self.answered < self.sent:
             self.look()
         now = time.time()
-        if self.answered == self.sent and (self.waiting or now - self.told_at >= PULSE_SECONDS):
+        if self.answered == self.sent and (
+            self.waiting or now - self.told_at >= HEARTBEAT_INTERVAL_SECONDS
+        ):
             records, self.waiting = self.waiting, []
             last = self.row + bool(records)
-            data = self.writer.write([*gathered(records), self.tick(now)], self.row + 1, last, now)
+            data = self.writer.encode([*coalesce(records), self.tick(now)], self.row + 1, last, now)
             self.row, self.sent, self.told_at = last, self.sent + 1, now
-            message = self.seal.close(f"{self.box}/{self.birth}", data)
+            message = self.seal.sign(f"{self.box}/{self.birth}", data)
             self.bytes += len(message)
-            self.board.leave({self.box: message})
+            self.board.write({self.box: message})
 
     def look(self) -> None:
         """Take up the head's newest word."""
         message = self.board.peek(self.ack)
         if message:
-            body = self.seal.open(f"{self.ack}/{self.birth}", message)
-            self.answered = ANSWER.unpack(body)[0]
+            body = self.seal.verify(f"{self.ack}/{self.birth}", message)
+            self.answered = ACK_STRUCT.unpack(body)[0]
 
     def start(self, now: float) -> None:
         sizes = {"world_size": float(self.plan.world), "local_world_size": float(self.plan.local)}
@@ -138,7 +140,7 @@ class Node:
         self.waiting += [
             Record(
                 "", rank, self.step, now, values=dict(zip(names, row, strict=True)),
-                beat=self.step, sequence=self.step + 1,
+                step_index=self.step, sequence=self.step + 1,
             )
             for rank, row in zip(self.ranks, rows, strict=True)
         ]  # fmt: skip
@@ -151,13 +153,15 @@ class Node:
             "state": "running", "gone": "", "failed": "", "behind": str(self.ranks[0]),
             "behind_step": str(self.step), "behind_at": f"{self.step},{self.step}",
         }  # fmt: skip
-        return Record("", WHOLE_RUN, self.step, now, Event.TICK, values, facts, beat=self.step)
+        return Record(
+            "", WHOLE_RUN, self.step, now, Event.HEARTBEAT, values, facts, step_index=self.step
+        )
 
     def end(self, now: float) -> None:
         self.waiting += [
             Record(
-                "", rank, self.step, now, Event.STOP, facts={"outcome": "finished"},
-                beat=self.step, sequence=self.step + 2,
+                "", rank, self.step, now, Event.STOP, attributes={"outcome": "finished"},
+                step_index=self.step, sequence=self.step + 2,
             )
             for rank in self.ranks
         ]  # fmt: skip
@@ -165,7 +169,7 @@ class Node:
 
 def play(plan: Plan) -> dict[str, float]:
     """All of the plan; bytes and parcels left, and the longest that a step waited to be sent."""
-    seal = Seal.of(plan.token, plan.job)
+    seal = MessageAuthenticator.for_job(plan.token, plan.job)
     nodes = [Node(number, plan, seal) for number in range(plan.first, plan.last)]
     course = Course(plan.signals, int((plan.ends - plan.begins) / plan.pace) + 2)
     for node in nodes:
@@ -191,7 +195,7 @@ def play(plan: Plan) -> dict[str, float]:
         for at, (when, node) in enumerate(due):
             if turn >= when:
                 node.exchange()
-                due[at] = max(when + EXCHANGE_SECONDS, turn), node
+                due[at] = max(when + EXCHANGE_INTERVAL_SECONDS, turn), node
         time.sleep(0.005)
     return {
         "steps": step, "late": slow, "parcels": sum(node.sent for node in nodes),

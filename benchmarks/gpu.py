@@ -36,7 +36,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 import sentinel
-from sentinel.client.session import current
+from sentinel.client.session import current_session
 
 HERE = Path(__file__).parent
 BUSY_CYCLES = 4_000_000_000
@@ -168,8 +168,8 @@ def pinned(bench: Bench) -> str:
     """The rows of the stash."""
     with watched(strict=True):
         bench.step()
-        session = current()
-        lanes = session.recorder.stash.lanes if session is not None else {}
+        session = current_session()
+        lanes = session.recorder.device_copies.queues if session is not None else {}
         rows = [host for lane in lanes.values() for host, _ in lane.free]
         assert bench.device.type != "cuda" or rows, "no value went by way of the device's rows"
         assert all(row.is_pinned() and row.is_contiguous() for row in rows)

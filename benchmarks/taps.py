@@ -63,19 +63,19 @@ class Bench:
 @contextmanager
 def watched(without: str = "") -> Iterator[None]:
     """A run with no agent, all of whose taps are in but one."""
-    every = session.integrations
+    every = session.integration_names
 
     def left() -> dict[str, Any]:
         return {name: tap for name, tap in every().items() if name != without}
 
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         os.environ |= {"SENTINEL_HOME": folder, "SENTINEL_RUNTIME_DIR": folder}
-        session.integrations = left
+        session.integration_names = left
         try:
             with sentinel.monitor(agent=False):
                 yield
         finally:
-            session.integrations = every
+            session.integration_names = every
 
 
 def compared(bench: Bench, pairs: int, steps: int, without: str = "") -> dict[str, Any]:

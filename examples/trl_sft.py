@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 from trl import SFTConfig, SFTTrainer
 from trl_grpo import WORDS, model_of_letters
 
-from sentinel.integrations.callbacks.transformers import SentinelCallback
+from sentinel.integrations.callbacks.transformers import TransformersCallback
 
 STEPS = 30
 
@@ -26,7 +26,7 @@ def main() -> None:
             LlamaForCausalLM.from_pretrained(f"{folder}/letters"),
             processing_class=tokens,
             train_dataset=Dataset.from_list([{"text": alphabet}] * 64),
-            callbacks=[SentinelCallback(run="trl-sft")],
+            callbacks=[TransformersCallback(run="trl-sft")],
             args=SFTConfig(
                 output_dir=f"{folder}/out",
                 max_steps=STEPS,

@@ -17,13 +17,13 @@ from math import inf, nan
 from random import Random
 from typing import Any
 
-from sentinel.model.finding import Calm, Detector, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, Detector, DetectorOutput, Finding, Severity
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.pipeline.snapshot import freeze, thaw
+from sentinel.pipeline.snapshot import deserialize, serialize
 from sentinel.signals.catalogue import SIGNALS
 
-ODD = (nan, inf, -inf, 0.0, -1.0, 1e308, -1e308)
-OF_A_TICK = frozenset(
+EXTREME_VALUES = (nan, inf, -inf, 0.0, -1.0, 1e308, -1e308)
+HEARTBEAT_KEYS = frozenset(
     {
         *("ranks_running", "ranks_gone", "ranks_failed", "idle_seconds"),
         *("nodes", "nodes_lost", "lost_seconds"),
@@ -31,7 +31,7 @@ OF_A_TICK = frozenset(
 )
 """What a TICK record tells, beside which the catalogue names everything."""
 
-PARAGRAPHS = ["Formula", "Units", "Source", "Defaults"]
+DOCSTRING_SECTIONS = ["Formula", "Units", "Source", "Defaults"]
 
 
 def steps(*, first: int = 1, every: int = 1, **series: Sequence[float | None]) -> Iterator[Record]:
@@ -57,13 +57,13 @@ def first_finding(
 ) -> tuple[Record, Finding] | tuple[None, None]:
     """The first record that the detector finds something in, and what; (None, None) if none."""
     for record in records:
-        opinion = show(detector, record)
+        opinion = update_detector(detector, record)
         if isinstance(opinion, Finding):
             return record, opinion
     return None, None
 
 
-def show(detector: Detector, record: Record) -> Opinion:
+def update_detector(detector: Detector, record: Record) -> DetectorOutput:
     """The detector's opinion, asked as the engine asks: not at all if a needed value is absent."""
     return detector.update(record) if detector.needs <= record.values.keys() else None
 
@@ -71,112 +71,122 @@ def show(detector: Detector, record: Record) -> Opinion:
 def check_detector(kind: type[Any]) -> None:
     """Hold a detector class to every obligation; AssertionError names the broken one."""
     for obligation in (
-        _stands_alone,
-        _declares_itself,
-        _documents_every_knob,
-        _survives_odd_numbers,
-        _takes_every_event,
-        _leaves_the_record_alone,
-        _answers_only_opinions,
-        _goes_on_after_a_restart,
-        _stays_small,
+        _check_one_class_per_file,
+        _check_declarations,
+        _check_docstring,
+        _check_extreme_values,
+        _check_every_event,
+        _check_record_not_modified,
+        _check_outputs,
+        _check_snapshot_restore,
+        _check_bounded_state,
     ):
         obligation(kind)
 
 
-def _owe(kept: bool, kind: type[Any], obligation: str) -> None:
-    if not kept:
+def _require(condition: bool, kind: type[Any], obligation: str) -> None:
+    if not condition:
         raise AssertionError(f"{kind.__name__} {obligation}.")
 
 
-def _stands_alone(kind: type[Any]) -> None:
-    _owe(is_dataclass(kind), kind, "must be a dataclass, its fields being the knobs")
+def _check_one_class_per_file(kind: type[Any]) -> None:
+    _require(is_dataclass(kind), kind, "must be a dataclass, its fields being the knobs")
     module = sys.modules[kind.__module__]
     own = [
         n for n, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == kind.__module__
     ]
     public = [name for name in own if not name.startswith("_")]
-    _owe(public == [kind.__name__], kind, f"must be alone in its file, which has {public}")
+    _require(public == [kind.__name__], kind, f"must be alone in its file, which has {public}")
     try:
         kind()
     except TypeError as error:
         raise AssertionError(f"{kind.__name__} must have a default for every knob.") from error
 
 
-def _declares_itself(kind: type[Any]) -> None:
-    unknown = set(kind.needs) - SIGNALS.keys() - OF_A_TICK
-    _owe(not unknown, kind, f"needs {sorted(unknown)}, which the catalogue does not have")
-    _owe(isinstance(kind.severity, Severity), kind, "must have a severity")
-    _owe(bool(kind.signal), kind, "must name the signal it speaks of")
-    _owe(kind.remedy.strip().endswith("."), kind, "must say in whole sentences what to do")
+def _check_declarations(kind: type[Any]) -> None:
+    unknown = set(kind.needs) - SIGNALS.keys() - HEARTBEAT_KEYS
+    _require(not unknown, kind, f"needs {sorted(unknown)}, which the catalogue does not have")
+    _require(isinstance(kind.severity, Severity), kind, "must have a severity")
+    _require(bool(kind.signal), kind, "must name the signal it speaks of")
+    _require(kind.remedy.strip().endswith("."), kind, "must say in whole sentences what to do")
 
 
-def _documents_every_knob(kind: type[Any]) -> None:
+def _check_docstring(kind: type[Any]) -> None:
     doc = sys.modules[kind.__module__].__doc__ or ""
     heads = [line for line in doc.splitlines()[1:] if line and not line.startswith(" ")]
-    _owe(heads == PARAGRAPHS, kind, f"must document {PARAGRAPHS}, and its docstring has {heads}")
+    _require(
+        heads == DOCSTRING_SECTIONS,
+        kind,
+        f"must document {DOCSTRING_SECTIONS}, and its docstring has {heads}",
+    )
     for knob in fields(kind):
-        _owe(f"`{knob.name}`" in doc, kind, f"must document its knob `{knob.name}`")
+        _require(f"`{knob.name}`" in doc, kind, f"must document its knob `{knob.name}`")
 
 
-def _leaves_the_record_alone(kind: type[Any]) -> None:
+def _check_record_not_modified(kind: type[Any]) -> None:
     detector = kind()
-    for record in _weather(100):
+    for record in _synthetic_run(100):
         before = copy.deepcopy(record)
-        show(detector, record)
-        _owe(record == before, kind, "must leave the record as it was")
+        update_detector(detector, record)
+        _require(record == before, kind, "must leave the record as it was")
 
 
-def _survives_odd_numbers(kind: type[Any]) -> None:
-    _endures(kind, _weather(600, odd=0.2), "must survive odd numbers")
+def _check_extreme_values(kind: type[Any]) -> None:
+    _require_no_exception(kind, _synthetic_run(600, extreme_share=0.2), "must survive odd numbers")
 
 
-def _takes_every_event(kind: type[Any]) -> None:
+def _check_every_event(kind: type[Any]) -> None:
     every = (event(each, step) for step in range(3) for each in Event)
-    _endures(kind, every, "must take any event")
+    _require_no_exception(kind, every, "must take any event")
 
 
-def _endures(kind: type[Any], records: Iterable[Record], duty: str) -> None:
+def _require_no_exception(kind: type[Any], records: Iterable[Record], obligation: str) -> None:
     detector = kind()
     for record in records:
         try:
-            show(detector, record)
+            update_detector(detector, record)
         except Exception as error:
-            message = f"{kind.__name__} {duty}, and raised at {record}."
+            message = f"{kind.__name__} {obligation}, and raised at {record}."
             raise AssertionError(message) from error
 
 
-def _answers_only_opinions(kind: type[Any]) -> None:
+def _check_outputs(kind: type[Any]) -> None:
     detector = kind()
-    for record in _weather(600, odd=0.01):
-        opinion = show(detector, record)
-        _owe(opinion is None or isinstance(opinion, Calm | Finding), kind, "must answer an Opinion")
+    for record in _synthetic_run(600, extreme_share=0.01):
+        opinion = update_detector(detector, record)
+        _require(
+            opinion is None or isinstance(opinion, Clear | Finding), kind, "must answer an Opinion"
+        )
         if isinstance(opinion, Finding):
-            _owe(opinion.summary.endswith("."), kind, "must sum its finding up in a sentence")
+            _require(opinion.summary.endswith("."), kind, "must sum its finding up in a sentence")
             plain = all(isinstance(x, float | int | str) for x in opinion.evidence.values())
-            _owe(plain, kind, "must give numbers or strings as evidence")
+            _require(plain, kind, "must give numbers or strings as evidence")
             onset = record.step if opinion.onset_step is None else opinion.onset_step
-            _owe(onset <= record.step, kind, "must not date an onset in the future")
+            _require(onset <= record.step, kind, "must not date an onset in the future")
 
 
-def _goes_on_after_a_restart(kind: type[Any]) -> None:
+def _check_snapshot_restore(kind: type[Any]) -> None:
     one, two = kind(), kind()
-    for index, record in enumerate(_weather(400, odd=0.01)):
-        _owe(show(one, record) == show(two, record), kind, "must go on from a snapshot as it was")
+    for index, record in enumerate(_synthetic_run(400, extreme_share=0.01)):
+        _require(
+            update_detector(one, record) == update_detector(two, record),
+            kind,
+            "must go on from a snapshot as it was",
+        )
         if index % 7 == 0:
-            two = thaw(freeze(two), [kind.__module__])
+            two = deserialize(serialize(two), [kind.__module__])
 
 
-def _stays_small(kind: type[Any]) -> None:
+def _check_bounded_state(kind: type[Any]) -> None:
     detector, sizes = kind(), []
-    for record in _weather(6000):
-        show(detector, record)
+    for record in _synthetic_run(6000):
+        update_detector(detector, record)
         if record.event is Event.STEP and record.step % 2999 == 0:
-            sizes.append(len(freeze(detector)))
-    _owe(sizes[-1] <= 1.1 * sizes[-2] + 200, kind, f"must not grow with the run: {sizes} bytes")
+            sizes.append(len(serialize(detector)))
+    _require(sizes[-1] <= 1.1 * sizes[-2] + 200, kind, f"must not grow with the run: {sizes} bytes")
 
 
-def _weather(count: int, odd: float = 0.0) -> Iterator[Record]:
+def _synthetic_run(count: int, extreme_share: float = 0.0) -> Iterator[Record]:
     """A run with every signal and saves; a share `odd` of its values is not sane.
 
     In its last third everything is fifty times too high, and it saves at every step.
@@ -185,8 +195,8 @@ def _weather(count: int, odd: float = 0.0) -> Iterator[Record]:
     for step in range(count):
         well = step < count * 2 / 3
         values = {
-            name: rng.choice(ODD)
-            if rng.random() < odd
+            name: rng.choice(EXTREME_VALUES)
+            if rng.random() < extreme_share
             else rng.gauss(1.0, 0.1) * (1 if well else 50)
             for name in SIGNALS
         }

@@ -15,8 +15,8 @@ from sentinel.client import guard, session
 from sentinel.model.record import Event, Record
 from sentinel.pipeline import pipeline
 from sentinel.transport import paths
-from sentinel.transport.record_codec import Unpacker
-from sentinel.transport.ring import Cursor, Header, RingReader
+from sentinel.transport.record_codec import RecordDecoder
+from sentinel.transport.ring import RingCursor, RingHeader, RingReader
 
 # A property holds or it does not, however long a busy machine takes to look.
 budget.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -42,16 +42,16 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def loud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error that we would swallow fails the test, unless swallowing is its subject."""
     if "quiet" not in request.keywords:
-        monkeypatch.setattr(guard, "report", _raise)
-        monkeypatch.setattr(pipeline, "SET_ASIDE", ())
-        monkeypatch.setattr(processor, "SET_ASIDE", ())
+        monkeypatch.setattr(guard, "on_swallowed_error", _raise)
+        monkeypatch.setattr(pipeline, "SKIPPED_ERRORS", ())
+        monkeypatch.setattr(processor, "SKIPPED_ERRORS", ())
 
 
 @pytest.fixture(autouse=True)
 def nothing_left_on() -> Iterator[None]:
     """Every run that a test begins must end in it."""
     yield
-    assert session.current() is None
+    assert session.current_session() is None
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def told() -> Callable[[], dict[int, list[Record]]]:
 
     def read() -> dict[int, list[Record]]:
         found = read_rings()
-        return {rank: [r for r in found[rank] if r.event is not Event.FACTS] for rank in found}
+        return {rank: [r for r in found[rank] if r.event is not Event.METADATA] for rank in found}
 
     return read
 
@@ -74,15 +74,15 @@ def facts() -> Callable[[], dict[int, dict[str, str | float]]]:
         for rank, records in read_rings().items():
             known = found.setdefault(rank, {})
             for record in records:
-                if record.event is Event.FACTS:
-                    known |= {**record.values, **record.facts}
+                if record.event is Event.METADATA:
+                    known |= {**record.values, **record.attributes}
         return found
 
     return read
 
 
 @pytest.fixture
-def headers() -> Callable[[], dict[int, Header]]:
+def headers() -> Callable[[], dict[int, RingHeader]]:
     """Reads the header of every ring there is, by rank."""
     return lambda: {header.identity.rank: header for header, _ in _opened()}
 
@@ -92,20 +92,20 @@ def read_rings() -> dict[int, list[Record]]:
     found: dict[int, list[Record]] = {}
     for header, reader in _opened():
         who = header.identity
-        unpacker = Unpacker(who.run, who.attempt, who.rank)
-        batch = reader.read(Cursor())
-        assert (batch.lost, batch.corrupt) == (0, 0)
-        records = [unpacker.unpack(payload) for payload in batch.payloads]
+        unpacker = RecordDecoder(who.run, who.attempt, who.rank)
+        batch = reader.read(RingCursor())
+        assert (batch.lost_frames, batch.corrupt_frames) == (0, 0)
+        records = [unpacker.decode(payload) for payload in batch.payloads]
         found.setdefault(who.rank, []).extend(r for r in records if r is not None)
     return found
 
 
-def _opened() -> Iterator[tuple[Header, RingReader]]:
+def _opened() -> Iterator[tuple[RingHeader, RingReader]]:
     root = Path(os.environ["SENTINEL_RUNTIME_DIR"])
     for run in sorted(root.iterdir()) if root.is_dir() else []:
-        for path in paths.rings(run.name):
+        for path in paths.list_rings(run.name):
             reader = RingReader(path)
-            yield reader.header(), reader
+            yield reader.read_header(), reader
             reader.close()
 
 

@@ -13,15 +13,15 @@ from urllib.parse import urlsplit
 import requests
 
 from sentinel.config.url_policy import is_loopback
-from sentinel.transport.paths import home
-from sentinel.transport.run_lock import held
+from sentinel.transport.paths import home_dir
+from sentinel.transport.run_lock import is_lock_held
 
-PATIENCE = 5.0
+REQUEST_TIMEOUT_SECONDS = 5.0
 """Seconds that an agent is given to answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class DiscoveredRun:
     """One run that an agent announced. `state` is what the agent says of it; empty if nothing.
 
     `trouble` says why it said nothing, and `remedy` what to do about that.
@@ -30,51 +30,59 @@ class Served:
     run: str
     url: str
     state: dict[str, Any] = field(default_factory=dict)
-    trouble: str = ""
+    problem: str = ""
     remedy: str = ""
 
 
-def announced() -> list[Path]:
+def registration_files() -> list[Path]:
     """Where agents of this user told of themselves, by run."""
-    return sorted((home() / "runs").glob("*/agent.json"))
+    return sorted((home_dir() / "runs").glob("*/agent.json"))
 
 
-def ask(path: Path, token: str = "") -> Served:
+def query_agent(registration_file: Path, token: str = "") -> DiscoveredRun:
     """What the agent announced at `path` says of its run; never raises, at most `PATIENCE`."""
     try:
-        told = json.loads(path.read_text())
+        told = json.loads(registration_file.read_text())
         run, url = str(told["run"]), str(told["url"])
     except (OSError, ValueError, KeyError, TypeError):
-        return Served(path.parent.name, "", {}, f"{path.name} cannot be read", f"remove {path}")
-    if elsewhere := _elsewhere(told, url):
+        return DiscoveredRun(
+            registration_file.parent.name,
+            "",
+            {},
+            f"{registration_file.name} cannot be read",
+            f"remove {registration_file}",
+        )
+    if elsewhere := _remote_node(told, url):
         remedy = f"ask there: ssh {elsewhere} sentinel status"
-        return Served(run, url, {}, f"its agent is on node {elsewhere}", remedy)
+        return DiscoveredRun(run, url, {}, f"its agent is on node {elsewhere}", remedy)
     try:
         answer = _get(f"{url}/api/run", token)
         state = answer.json() if answer.ok else {}
     except (requests.RequestException, ValueError):
-        return _silent(run, url, path)
+        return _unreachable(run, url, registration_file)
     if answer.status_code == HTTPStatus.UNAUTHORIZED:
         remedy = "set the token in the settings, or SENTINEL_TOKEN"
-        return Served(run, url, {}, "its agent asks for a token", remedy)
+        return DiscoveredRun(run, url, {}, "its agent asks for a token", remedy)
     # Another agent may have the port of one that was killed.
     if not isinstance(state, dict) or state.get("run") != run:
-        return _silent(run, url, path)
-    return Served(run, url, state)
+        return _unreachable(run, url, registration_file)
+    return DiscoveredRun(run, url, state)
 
 
-def _elsewhere(told: dict[str, Any], url: str) -> str:
+def _remote_node(registration: dict[str, Any], url: str) -> str:
     """The other node on which alone that agent can be asked; nodes may share a home directory."""
-    node = str(told.get("node", ""))
+    node = str(registration.get("node", ""))
     there = node not in {"", os.uname().nodename} and is_loopback(urlsplit(url).hostname or "")
     return node if there else ""
 
 
-def _silent(run: str, url: str, path: Path) -> Served:
-    if held(path.with_name("agent.lock")):
-        remedy = f"look at agent.log in {path.parent}, and try again"
-        return Served(run, url, {}, "its agent is there but does not answer", remedy)
-    return Served(run, url, {}, "its agent is gone", f"sentinel agent --run {run} takes over")
+def _unreachable(run: str, url: str, registration_file: Path) -> DiscoveredRun:
+    if is_lock_held(registration_file.with_name("agent.lock")):
+        remedy = f"look at agent.log in {registration_file.parent}, and try again"
+        return DiscoveredRun(run, url, {}, "its agent is there but does not answer", remedy)
+    return DiscoveredRun(
+        run, url, {}, "its agent is gone", f"sentinel agent --run {run} takes over"
+    )
 
 
 def _get(url: str, token: str) -> requests.Response:
@@ -82,4 +90,6 @@ def _get(url: str, token: str) -> requests.Response:
     with requests.Session() as session:
         # The agent is on this machine: a proxy of the environment is not the way to it.
         session.trust_env = False
-        return session.get(url, headers=headers, timeout=PATIENCE, allow_redirects=False)
+        return session.get(
+            url, headers=headers, timeout=REQUEST_TIMEOUT_SECONDS, allow_redirects=False
+        )

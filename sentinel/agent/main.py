@@ -14,38 +14,38 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event as Flag
 
-from sentinel.agent.processor import Judge
-from sentinel.agent.registration import Presence
-from sentinel.cluster.agent_role import Nodes
+from sentinel.agent.processor import RunProcessor
+from sentinel.agent.registration import AgentRegistration
+from sentinel.cluster.agent_role import AgentRole
 from sentinel.config.settings import Settings, build_sinks
-from sentinel.live.node.node_metrics import MachineWatch, output_dir
-from sentinel.live.rings import LiveSource
-from sentinel.live.stale_rings import sweep
-from sentinel.model.counters import Tally
+from sentinel.live.node.node_metrics import NodeMetrics, output_dir
+from sentinel.live.rings import LiveRings
+from sentinel.live.stale_rings import remove_stale_rings
+from sentinel.model.counters import Counters
 from sentinel.model.record import Event, Record
-from sentinel.model.record_batch import Entry
+from sentinel.model.record_batch import RecordOrBatch
 from sentinel.notify import outbox
-from sentinel.notify.dispatcher import Courier
+from sentinel.notify.dispatcher import Dispatcher
 from sentinel.readers.sample_files import SampleFiles
-from sentinel.readers.sample_poller import SampleWatch
+from sentinel.readers.sample_poller import SamplePoller
 from sentinel.store import database
 from sentinel.store.history import History
 from sentinel.store.journal import Journal
-from sentinel.store.samples import newest
-from sentinel.transport.paths import home, run_dir
+from sentinel.store.samples import newest_samples
+from sentinel.transport.paths import home_dir, run_dir
 from sentinel.transport.ring import RingReader
-from sentinel.web.server import Server
+from sentinel.web.server import WebServer
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.05
-SHARED_POLL_SECONDS = 0.2
+POLL_INTERVAL_SECONDS = 0.05
+MULTI_NODE_POLL_INTERVAL_SECONDS = 0.2
 """Where ranks are on several nodes: what is said there comes no more often."""
-SNAPSHOT_SECONDS = 30.0
+SNAPSHOT_INTERVAL_SECONDS = 30.0
 """Between two; what was read since is kept as it came, and judged again by the next agent."""
-FIRST_RANK_SECONDS = 120.0
+FIRST_RANK_TIMEOUT_SECONDS = 120.0
 """How long an agent waits for the first ring before it takes the start for a mistake."""
-UNDELIVERED_SECONDS = 24 * 3600.0
+UNDELIVERED_TIMEOUT_SECONDS = 24 * 3600.0
 """How long an agent whose run is over stays for pages that no receiver has taken yet."""
 
 
@@ -62,18 +62,18 @@ class Agent:
         self.run = run
         self.settings = settings
         self.clock = clock
-        self.presence = Presence(run, directory, home() / "targets")
-        self.presence.claim()
-        self.stopping = Flag()
-        self.born = clock()
+        self.registration = AgentRegistration(run, directory, home_dir() / "targets")
+        self.registration.acquire()
+        self.stop_requested = Flag()
+        self.started_at = clock()
         self.ended_at: float | None = None
-        self.snapshot_at = self.born
-        self.tally = Tally()
-        self._open(directory / "sentinel.db")
-        self._assemble(directory / "sentinel.db")
-        self.judge.restore()
+        self.last_snapshot_at = self.started_at
+        self.counters = Counters()
+        self._open_database(directory / "sentinel.db")
+        self._build_components(directory / "sentinel.db")
+        self.processor.restore()
 
-    def _open(self, path: Path) -> None:
+    def _open_database(self, path: Path) -> None:
         try:
             self.connection = database.connect(path)
         except sqlite3.OperationalError:
@@ -81,159 +81,164 @@ class Agent:
             raise
         except sqlite3.DatabaseError:
             # Unreadable state must not stop the watch: it is set aside for a person to look at.
-            aside = path.with_name(f"{path.name}.corrupt-{int(self.born)}")
+            aside = path.with_name(f"{path.name}.corrupt-{int(self.started_at)}")
             path.rename(aside)
             for rest in ("-wal", "-shm"):
                 path.with_name(path.name + rest).unlink(missing_ok=True)
             log.exception("The database cannot be read; it was moved to %s", aside)
-            self.tally.add("sentinel_dropped_records_total", "database_corrupt")
+            self.counters.add("sentinel_dropped_records_total", "database_corrupt")
             self.connection = database.connect(path)
 
-    def _assemble(self, path: Path) -> None:
+    def _build_components(self, path: Path) -> None:
         self.sinks = build_sinks(self.settings)
         known = Journal(self.connection).positions()
-        self.source = LiveSource(self.run, self.tally, known, self.clock)
-        self.machine = MachineWatch(
+        self.source = LiveRings(self.run, self.counters, known, self.clock)
+        self.node_poller = NodeMetrics(
             self.settings.machine_seconds,
-            self.tally,
+            self.counters,
             path.parent,
-            lambda: output_dir(self.judge.history.facts.about()),
+            lambda: output_dir(self.processor.history.run_metadata.as_dict()),
             self.source.pids,
             self.clock,
         )
-        self.source.machine = self.machine.news
-        self.judge = Judge(
+        self.source.new_machine_values = self.node_poller.new_values
+        self.processor = RunProcessor(
             self.run,
             path,
             self.connection,
             self.settings,
-            self.tally,
+            self.counters,
             sinks=self.sinks,
-            machine=self.machine.now,
-            rings=self._rings,
+            read_node=self.node_poller.latest,
+            live_rings=self._live_rings,
             clock=self.clock,
         )
-        self.nodes = Nodes(
+        self.cluster_role = AgentRole(
             self.run,
             self.connection,
-            self.tally,
-            lambda: self.source.first,
-            head=self.settings.cluster.head,
+            self.counters,
+            lambda: self.source.first_identity,
+            configured_head=self.settings.cluster.head,
             token=self.settings.cluster.secret_token(),
             clock=self.clock,
         )
-        self.judge.exposition.cluster = self.nodes.state
-        self.courier = Courier(path, self.sinks, self.tally, self.clock)
-        self.files = self._sample_files()
-        self.server = Server(
-            self.judge.exposition.registry,
-            self.judge.exposition.state,
-            lambda: _incidents(path),
-            lambda step, limit: newest(path, step, limit),
+        self.processor.exposition.cluster_state = self.cluster_role.status
+        self.dispatcher = Dispatcher(path, self.sinks, self.counters, self.clock)
+        self.sample_poller = self._build_sample_poller()
+        self.server = WebServer(
+            self.processor.exposition.registry,
+            self.processor.exposition.state,
+            lambda: _read_incidents(path),
+            lambda step, limit: newest_samples(path, step, limit),
             host=self.settings.host,
             port=self.settings.port,
             port_tries=self.settings.port_tries,
             token=self.settings.secret_token(),
         )
 
-    def _rings(self) -> list[RingReader]:
+    def _live_rings(self) -> list[RingReader]:
         return [rank.reader for rank in self.source.ranks.values() if not rank.ended]
 
-    def _sample_files(self) -> SampleWatch | None:
-        folder, known = self.settings.samples_from, self.judge.samples.files()
+    def _build_sample_poller(self) -> SamplePoller | None:
+        folder, known = self.settings.samples_from, self.processor.samples.file_marks()
         if folder is None:
             return None
-        return SampleWatch(SampleFiles(self.run, folder, self.tally, known, self.clock))
+        return SamplePoller(SampleFiles(self.run, folder, self.counters, known, self.clock))
 
     def serve(self) -> None:
         """Work until the run is over, or until `stopping` is set."""
         port = self.server.start()
-        url = self.presence.announce(self.settings.host, port)
+        url = self.registration.register(self.settings.host, port)
         log.info("Serving run %s at %s/metrics", self.run, url)
-        self.courier.start()
-        self.machine.start()
-        sweep(self.clock())
+        self.dispatcher.start()
+        self.node_poller.start()
+        remove_stale_rings(self.clock())
         try:
-            while not self.stopping.is_set() and not self._over():
-                self.turn()
-                shared = self.nodes.role in ("head", "post")
-                self.stopping.wait(SHARED_POLL_SECONDS if shared else POLL_SECONDS)
-            self._last_turn()
+            while not self.stop_requested.is_set() and not self._is_finished():
+                self.run_once()
+                shared = self.cluster_role.role in ("head", "post")
+                self.stop_requested.wait(
+                    MULTI_NODE_POLL_INTERVAL_SECONDS if shared else POLL_INTERVAL_SECONDS
+                )
+            self._drain()
             # After a turn that failed, memory holds what was never stored: that is not kept.
             with database.transaction(self.connection):
-                self.judge.snapshot()
+                self.processor.snapshot()
         finally:
-            self._leave()
+            self._shut_down()
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Read what is new, judge it, and commit both."""
-        if self.judge.listen():
-            self.courier.wake()
+        if self.processor.poll_silences():
+            self.dispatcher.wake()
         read = self.source.poll()
-        if self.files is not None and self.source.attempt >= 0:
-            read += self.files.poll(self.source.attempt)
-        entries = self.nodes.turn(read)
-        if entries or self.nodes.due:
+        if self.sample_poller is not None and self.source.attempt >= 0:
+            read += self.sample_poller.poll(self.source.attempt)
+        entries = self.cluster_role.exchange(read)
+        if entries or self.cluster_role.has_unsaved_changes:
             self._commit(read, entries)
-        self.nodes.kept()
+        self.cluster_role.after_commit()
 
-    def _last_turn(self) -> None:
+    def _drain(self) -> None:
         """Tell what waits for others to speak, or to come: whoever ends us may end them as well."""
-        held = self.source.conclude()
-        if self.nodes.head is not None:
-            self.nodes.head.final = held = True
+        held = self.source.prepare_final_poll()
+        if self.cluster_role.head is not None:
+            self.cluster_role.head.is_shutting_down = held = True
         if held:
-            self.turn()
+            self.run_once()
 
-    def _commit(self, read: list[Record], entries: list[Entry]) -> None:
+    def _commit(self, read: list[Record], entries: list[RecordOrBatch]) -> None:
         """Judge these entries, and store what came of them with how far all was read."""
         with database.transaction(self.connection):
-            queued = [self.judge.feed(entry) for entry in entries]
-            self.judge.keep()
-            if self.nodes.role == "post":
-                self.judge.glance(read)
-            self.nodes.keep()
-            if self.files is not None:
-                self.judge.samples.mark(self.files.taken())
-            if any(record.event is not Event.TICK for record in read):
-                self.judge.journal.place(self.source.positions())
-            if self.clock() - self.snapshot_at >= SNAPSHOT_SECONDS:
-                self.snapshot_at = self.clock()
-                self.judge.snapshot()
+            queued = [self.processor.process(entry) for entry in entries]
+            self.processor.persist()
+            if self.cluster_role.role == "post":
+                self.processor.show_local_records(read)
+            self.cluster_role.persist()
+            if self.sample_poller is not None:
+                self.processor.samples.store_file_marks(self.sample_poller.pop_fingerprints())
+            if any(record.event is not Event.HEARTBEAT for record in read):
+                self.processor.journal.store_positions(self.source.positions())
+            if self.clock() - self.last_snapshot_at >= SNAPSHOT_INTERVAL_SECONDS:
+                self.last_snapshot_at = self.clock()
+                self.processor.snapshot()
         if any(queued):
-            self.courier.wake()
-        if self.judge.ending is not None:
-            self.presence.conclude(self.judge.ending)
-            self.judge.ending = None
+            self.dispatcher.wake()
+        if self.processor.stop_record is not None:
+            self.registration.write_outcome(self.processor.stop_record)
+            self.processor.stop_record = None
 
-    def _over(self) -> bool:
+    def _is_finished(self) -> bool:
         now = self.clock()
-        if not (self.source.ended and self.nodes.over):
+        if not (self.source.ended and self.cluster_role.finished):
             self.ended_at = None
-            return not self.source.expected and now - self.born >= FIRST_RANK_SECONDS
+            return (
+                not self.source.ranks_expected
+                and now - self.started_at >= FIRST_RANK_TIMEOUT_SECONDS
+            )
         if self.ended_at is None:
             self.ended_at = now
         passed = now - self.ended_at
         if passed < self.settings.linger_seconds:
             return False
-        undelivered = outbox.undelivered(self.connection, self.sinks)
-        return not undelivered or passed >= UNDELIVERED_SECONDS
+        undelivered = outbox.count_undelivered(self.connection, self.sinks)
+        return not undelivered or passed >= UNDELIVERED_TIMEOUT_SECONDS
 
-    def _leave(self) -> None:
-        self.nodes.stop()
-        self.machine.stop()
-        if self.files is not None:
-            self.files.stop()
-        self.courier.stop(timeout=5.0)
-        self.judge.dating.stop(timeout=5.0)
+    def _shut_down(self) -> None:
+        self.cluster_role.stop()
+        self.node_poller.stop()
+        if self.sample_poller is not None:
+            self.sample_poller.stop()
+        self.dispatcher.stop(timeout=5.0)
+        self.processor.onset_worker.stop(timeout=5.0)
         self.server.stop()
         self.connection.close()
         if self.source.ended:
-            self.source.discard()
-        self.presence.withdraw()
+            self.source.remove_rings()
+        self.registration.release()
 
 
-def _incidents(path: Path) -> list[dict[str, object]]:
+def _read_incidents(path: Path) -> list[dict[str, object]]:
     connection = database.connect(path)
     try:
         return History(connection).incidents()

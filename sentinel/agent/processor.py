@@ -14,38 +14,38 @@ from math import isfinite
 from pathlib import Path
 from typing import Protocol
 
-from sentinel.actions.planner import Requesting
+from sentinel.actions.planner import ActionPlanner
 from sentinel.config.settings import Settings, build_causes, build_detectors
 from sentinel.metrics.exposition import Exposition
-from sentinel.model.counters import Tally
-from sentinel.model.hardware import MEASURED, Machine
-from sentinel.model.incident import Tier
+from sentinel.model.counters import Counters
+from sentinel.model.hardware import NODE_SIGNALS, NodeMeasurements
+from sentinel.model.incident import RunTier
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.model.record_batch import Entry, Sheet
+from sentinel.model.record_batch import RecordBatch, RecordOrBatch
 from sentinel.model.request import Sink
-from sentinel.notify.policy import Telling
-from sentinel.pipeline.engine import Verdict
-from sentinel.pipeline.onset import dated
-from sentinel.pipeline.pipeline import SET_ASIDE, Fold
-from sentinel.signals.catalogue import canonical
+from sentinel.notify.policy import NotificationPolicy
+from sentinel.pipeline.engine import Result
+from sentinel.pipeline.onset import estimate_incident_onset
+from sentinel.pipeline.pipeline import SKIPPED_ERRORS, Pipeline
+from sentinel.signals.catalogue import canonical_name
 from sentinel.store import database
 from sentinel.store.history import History
 from sentinel.store.journal import Journal
-from sentinel.store.onset_worker import Dating
-from sentinel.store.samples import Samples
+from sentinel.store.onset_worker import OnsetWorker
+from sentinel.store.samples import SampleStore
 from sentinel.transport.ring import RingReader
 
 log = logging.getLogger(__name__)
 
 
-class Outlet(Protocol):
+class ResultConsumer(Protocol):
     """Whatever is to know of verdicts."""
 
-    def take(self, verdict: Verdict) -> None:
+    def update(self, result: Result) -> None:
         """Take one in; never waits."""
 
 
-class Judge:
+class RunProcessor:
     """Judges one run, and shows and tells what comes of it; see `feed`.
 
     `path` is of the database that `connection` is to, `sinks` tell people. `machine` gives what is
@@ -58,127 +58,141 @@ class Judge:
         path: Path,
         connection: sqlite3.Connection,
         settings: Settings,
-        tally: Tally,
+        counters: Counters,
         *,
         sinks: dict[str, Sink],
-        machine: Callable[[], Machine],
-        rings: Callable[[], list[RingReader]],
+        read_node: Callable[[], NodeMeasurements],
+        live_rings: Callable[[], list[RingReader]],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.run, self.connection, self.tally = run, connection, tally
+        self.run, self.connection, self.counters = run, connection, counters
         makers = build_detectors(settings)
-        self.fold = Fold(makers, tally, build_causes())
+        self.pipeline = Pipeline(makers, counters, build_causes())
         self.journal = Journal(connection)
         self.history = History(connection)
         severities = {name: make().severity for name, make in makers.items()}
-        self.exposition = Exposition(tally, severities, settings.per_rank_limit, run, machine)
-        self.telling = Telling(connection, sinks, Tier(settings.tier), clock)
-        self.samples = Samples(connection, settings.samples_kept)
-        self.dating = Dating(path, dated, self.exposition.date)
-        self.requesting = Requesting(
-            connection, settings.on_critical(), rings, lambda: self.telling.quiet
+        self.exposition = Exposition(counters, severities, settings.per_rank_limit, run, read_node)
+        self.notification_policy = NotificationPolicy(
+            connection, sinks, RunTier(settings.tier), clock
         )
-        self.heeding = (self.exposition, self.telling, self.requesting)
-        self.outlets: tuple[Outlet, ...] = (self.history, *self.heeding, self.samples, self.dating)
-        self._input: list[Entry] = []
-        self.ending: Record | None = None
+        self.samples = SampleStore(connection, settings.samples_kept)
+        self.onset_worker = OnsetWorker(path, estimate_incident_onset, self.exposition.set_onset)
+        self.action_planner = ActionPlanner(
+            connection,
+            settings.critical_actions(),
+            live_rings,
+            lambda: self.notification_policy.suppression,
+        )
+        self.restorable_consumers = (self.exposition, self.notification_policy, self.action_planner)
+        self.consumers: tuple[ResultConsumer, ...] = (
+            self.history,
+            *self.restorable_consumers,
+            self.samples,
+            self.onset_worker,
+        )
+        self._pending_input: list[RecordOrBatch] = []
+        self.stop_record: Record | None = None
         """How the run ended, until somebody has taken note."""
 
-    def listen(self) -> bool:
+    def poll_silences(self) -> bool:
         """Take up what people want to be told of; whether anything was told that waited for it."""
-        if self.telling.look():
-            self.exposition.hush(self.telling.quiet)
-        due = self.telling.due(self.fold.standing)
+        if self.notification_policy.poll():
+            self.exposition.set_suppression(self.notification_policy.suppression)
+        due = self.notification_policy.due_notifications(self.pipeline.current_notifications)
         if due:
             with database.transaction(self.connection):
-                self.telling.pay(due)
-        self.requesting.turn()
+                self.notification_policy.enqueue_pending(due)
+        self.action_planner.poll()
         return bool(due)
 
-    def feed(self, entry: Entry) -> bool:
+    def process(self, entry: RecordOrBatch) -> bool:
         """What was read through the whole house; whether a page was queued because of it."""
-        self._count(entry)
-        if isinstance(entry, Sheet):
-            self.exposition.read(entry)
-        verdicts = [*self.fold.feed(entry)]
+        self._update_counters(entry)
+        if isinstance(entry, RecordBatch):
+            self.exposition.update_batch(entry)
+        verdicts = [*self.pipeline.process(entry)]
         for verdict in verdicts:
-            self._show(verdict)
+            self._publish(verdict)
             if verdict.record.rank == WHOLE_RUN and verdict.record.event is Event.STOP:
-                self.ending = verdict.record
-        moved = any(verdict.pages or verdict.moved for verdict in verdicts)
-        told = [page for verdict in verdicts for page in verdict.told]
-        queued = bool(told) and self.telling.post(map(self.requesting.noted, told))
-        if moved or len(verdicts) > 1 or not _forgettable(entry):
-            self._input.append(entry)
+                self.stop_record = verdict.record
+        moved = any(verdict.notifications or verdict.changed_incidents for verdict in verdicts)
+        told = [page for verdict in verdicts for page in verdict.case_notifications]
+        queued = bool(told) and self.notification_policy.enqueue(
+            map(self.action_planner.plan, told)
+        )
+        if moved or len(verdicts) > 1 or not _is_empty_heartbeat(entry):
+            self._pending_input.append(entry)
         return queued
 
-    def keep(self) -> None:
+    def persist(self) -> None:
         """Store what was fed since the last time."""
-        self.journal.keep(self._input)
-        self._input = []
+        self.journal.append(self._pending_input)
+        self._pending_input = []
 
-    def glance(self, records: Iterable[Record]) -> None:
+    def show_local_records(self, records: Iterable[Record]) -> None:
         """Show how the ranks of this node are, though they are judged elsewhere."""
         for record in records:
-            self.exposition.take(Verdict(record))
+            self.exposition.update(Result(record))
 
     def snapshot(self) -> None:
         """Store the memory of everything so far; the journal behind it is no longer needed."""
-        state = self.fold.freeze()
+        state = self.pipeline.serialize()
         if state is not None:
-            self.journal.snapshot(state)
+            self.journal.store_snapshot(state)
 
     def restore(self) -> None:
         """Go on where the last one was when it was killed."""
-        state = self.journal.state()
-        if state is not None and not self.fold.restore(state):
-            self.fold.engine.book.episodes = self.history.episodes()
-        for entry in self.journal.since_snapshot(self.run):
+        state = self.journal.load_snapshot()
+        if state is not None and not self.pipeline.restore(state):
+            self.pipeline.engine.incident_book.last_episodes = self.history.last_episodes()
+        for entry in self.journal.entries_since_snapshot(self.run):
             # Its consequences were stored with it; only the memory of it is built again.
-            for _ in self.fold.feed(entry):
+            for _ in self.pipeline.process(entry):
                 pass
-        for record in self.history.last(self.run):
-            for outlet in self.heeding:
-                outlet.take(Verdict(record))
+        for record in self.history.latest_records(self.run):
+            for outlet in self.restorable_consumers:
+                outlet.update(Result(record))
             # An agent killed just then may not have come to write it.
-            self.ending = record if record.event is Event.STOP else None
-        for record in self.history.facts.last(self.run):
-            self.exposition.take(Verdict(record))
-        self.exposition.resume(self.fold.firing(), self.fold.standing())
-        self.dating.resume(self.fold.firing())
+            self.stop_record = record if record.event is Event.STOP else None
+        for record in self.history.run_metadata.to_records(self.run):
+            self.exposition.update(Result(record))
+        self.exposition.restore(
+            self.pipeline.firing_incidents(), self.pipeline.current_notifications()
+        )
+        self.onset_worker.restore(self.pipeline.firing_incidents())
 
-    def _show(self, verdict: Verdict) -> None:
-        record = verdict.record
+    def _publish(self, result: Result) -> None:
+        record = result.record
         # What one rank says of a step concerns only whoever shows how the ranks are.
         plain = record.rank != WHOLE_RUN and record.event is Event.STEP
-        for outlet in (self.exposition,) if plain else self.outlets:
+        for outlet in (self.exposition,) if plain else self.consumers:
             try:
-                outlet.take(verdict)
+                outlet.update(result)
             except sqlite3.Error:
                 # Nothing of this turn is kept then, and all of it is read again.
                 raise
-            except SET_ASIDE:
+            except SKIPPED_ERRORS:
                 log.exception("A verdict cannot be shown: it is left aside")
-                self.tally.add("sentinel_dropped_records_total", "unshown")
+                self.counters.add("sentinel_dropped_records_total", "unshown")
 
-    def _count(self, entry: Entry) -> None:
-        if isinstance(entry, Sheet):
+    def _update_counters(self, entry: RecordOrBatch) -> None:
+        if isinstance(entry, RecordBatch):
             # Of numbers that are all finite the sum may not be: then they are looked at.
             if not isfinite(sum(map(sum, entry.rows))):
                 for record in entry.records():
-                    self._count(record)
+                    self._update_counters(record)
         elif entry.rank == WHOLE_RUN:
-            for name, errors in self.fold.engine.errors.items():
-                self.tally.set("sentinel_detector_errors_total", name, errors)
+            for name, errors in self.pipeline.engine.error_counts.items():
+                self.counters.set("sentinel_detector_errors_total", name, errors)
         # A setting may be infinite, and a reward that does not apply to a text is no number.
         elif entry.event in (Event.STEP, Event.EVAL) and not isfinite(sum(entry.values.values())):
             for name, value in entry.values.items():
                 if not isfinite(value):
-                    self.tally.add("sentinel_nonfinite_total", canonical(name))
+                    self.counters.add("sentinel_nonfinite_total", canonical_name(name))
 
 
-def _forgettable(entry: Entry) -> bool:
+def _is_empty_heartbeat(entry: RecordOrBatch) -> bool:
     """Whether it is a tick that tells of no machine: one that changed nothing is not kept."""
-    if isinstance(entry, Sheet) or entry.event is not Event.TICK:
+    if isinstance(entry, RecordBatch) or entry.event is not Event.HEARTBEAT:
         return False
-    return MEASURED.isdisjoint(entry.values)
+    return NODE_SIGNALS.isdisjoint(entry.values)

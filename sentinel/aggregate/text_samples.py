@@ -12,82 +12,84 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.stats.text_statistics import Text, judged
-from sentinel.stats.text_truncation import Cut, parts
+from sentinel.stats.text_statistics import CompletionText, compute_text_statistics
+from sentinel.stats.text_truncation import TruncatedText, original_parts
 
-JUDGED = 32
+MAX_TEXTS_PER_STEP = 32
 """Texts of one step that are judged: the first that are heard of."""
-OPEN_STEPS = 16
+MAX_OPEN_STEPS = 16
 """Steps whose texts are held at most; beyond it the oldest is judged as it stands."""
 
 
 @dataclass(slots=True)
-class Gathered:
+class StepTexts:
     """Texts of one step so far; `last` is the newest record of one, without what it said."""
 
-    last: Record
-    texts: list[Text] = field(default_factory=list)
+    last_record: Record
+    texts: list[CompletionText] = field(default_factory=list)
 
 
 @dataclass
-class Samples:
+class TextSampleAggregator:
     """Passes every record on, and after the last text of a step, what was found in its texts.
 
     `settle` is in seconds.
     """
 
-    settle: float = 10.0
-    steps: dict[tuple[int, int], Gathered] = field(default_factory=dict)
+    settle_seconds: float = 10.0
+    texts_by_step: dict[tuple[int, int], StepTexts] = field(default_factory=dict)
     """By attempt and step, in the order they were first heard of."""
 
-    def feed(self, record: Record) -> Iterator[Record]:
+    def process(self, record: Record) -> Iterator[Record]:
         """Take one record in; yield it, behind what it completes."""
         if record.event is Event.SAMPLE:
-            self._hear(record)
-            if len(self.steps) > OPEN_STEPS:
-                yield self._judge(next(iter(self.steps)))
+            self._add_text(record)
+            if len(self.texts_by_step) > MAX_OPEN_STEPS:
+                yield self._close_step(next(iter(self.texts_by_step)))
         elif record.rank == WHOLE_RUN:
-            yield from self._judge_all(self._over(record))
+            yield from self._close_finished(self._finished_by(record))
         yield record
 
-    def _hear(self, record: Record) -> None:
-        silent = replace(record, values={}, facts={})
-        step = self.steps.setdefault((record.attempt, record.step), Gathered(silent))
-        step.last = max(step.last, silent, key=lambda last: (last.beat, last.time))
-        if len(step.texts) < JUDGED:
-            step.texts.append(text_of(record))
+    def _add_text(self, record: Record) -> None:
+        silent = replace(record, values={}, attributes={})
+        step = self.texts_by_step.setdefault((record.attempt, record.step), StepTexts(silent))
+        step.last_record = max(
+            step.last_record, silent, key=lambda last: (last.step_index, last.time)
+        )
+        if len(step.texts) < MAX_TEXTS_PER_STEP:
+            step.texts.append(completion_text(record))
 
-    def _over(self, record: Record) -> Callable[[Gathered], bool]:
+    def _finished_by(self, record: Record) -> Callable[[StepTexts], bool]:
         """Which of the open steps that record of the whole run says are over."""
-        if record.event is Event.TICK:
-            return lambda step: record.time - step.last.time >= self.settle
+        if record.event is Event.HEARTBEAT:
+            return lambda step: record.time - step.last_record.time >= self.settle_seconds
         if record.event in {Event.START, Event.STOP}:
             return lambda _: True
         moved = record.event is Event.STEP
-        return lambda step: moved and record.beat > step.last.beat
+        return lambda step: moved and record.step_index > step.last_record.step_index
 
-    def _judge_all(self, over: Callable[[Gathered], bool]) -> Iterator[Record]:
-        for place in [place for place, step in self.steps.items() if over(step)]:
-            yield self._judge(place)
+    def _close_finished(self, is_finished: Callable[[StepTexts], bool]) -> Iterator[Record]:
+        for place in [place for place, step in self.texts_by_step.items() if is_finished(step)]:
+            yield self._close_step(place)
 
-    def _judge(self, place: tuple[int, int]) -> Record:
-        step = self.steps.pop(place)
+    def _close_step(self, key: tuple[int, int]) -> Record:
+        step = self.texts_by_step.pop(key)
         return Record(
-            run=step.last.run,
+            run=step.last_record.run,
             rank=WHOLE_RUN,
-            step=step.last.step,
-            time=step.last.time,
+            step=step.last_record.step,
+            time=step.last_record.time,
             event=Event.SAMPLE,
-            values=judged(step.texts),
-            attempt=step.last.attempt,
-            beat=step.last.beat,
+            values=compute_text_statistics(step.texts),
+            attempt=step.last_record.attempt,
+            step_index=step.last_record.step_index,
         )
 
 
-def text_of(record: Record) -> Text:
+def completion_text(record: Record) -> CompletionText:
     """The completion that a SAMPLE tells of, as it is judged."""
-    completion = record.facts.get("completion", "")
+    completion = record.attributes.get("completion", "")
     size = float(len(completion))
     told = {name: value for name, value in record.values.items() if isfinite(value)}
-    cut = Cut(completion, int(told.get("first", size)), int(told.get("last", 0.0)))
-    return Text(parts(cut), told.get("length", size), told.get("finished"))
+    cut = TruncatedText(completion, int(told.get("first", size)), int(told.get("last", 0.0)))
+    return CompletionText(original_parts(cut), told.get("length", size), told.get("finished"))

@@ -19,16 +19,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
-ILL = ("kl_blowup", "entropy_collapse", "entropy_explosion", "repetition")
+EXCLUDING_DETECTORS = ("kl_blowup", "entropy_collapse", "entropy_explosion", "repetition")
 
-NEAR = 0.6
+NEAR_LIMIT_SHARE = 0.6
 """Share of the limit from which on the mean length leaves no room for the longer half."""
 
-LOOPS = 0.4
+LOOPING_SHARE = 0.4
 """Share of repeated phrases from which on texts loop: that of repetition."""
 
 
@@ -41,31 +41,41 @@ class AnswersCutOff:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """What is cut and how it came about; nothing of a policy that is ill otherwise."""
-        cut, grown = scene.first("truncation"), scene.first("length_explosion")
-        fall = scene.first("reward_collapse")
-        if cut is None or scene.first(*ILL) is not None:
+        cut, grown = (
+            context.earliest_symptom("truncation"),
+            context.earliest_symptom("length_explosion"),
+        )
+        fall = context.earliest_symptom("reward_collapse")
+        if cut is None or context.earliest_symptom(*EXCLUDING_DETECTORS) is not None:
             return
         if fall is not None and grown is None:
             # Many a healthy run cuts a third of its answers, which costs it no reward.
             return
-        yield from seen(cut, 0.5 if cut.severity is Severity.INFO else 0.6)
-        yield from seen(grown, 0.5)
-        yield from seen(fall or scene.first("reward_stalled"), 0.4)
-        length, limit = scene.values.get("completion_length"), scene.number("max_completion_length")
-        if length is not None and limit is not None and length > NEAR * limit:
-            yield Clue(0.3, f"The mean answer has {length:.4g} tokens of the {limit:g} allowed.")
-        repeats = scene.values.get("sample_repetition")
-        if repeats is not None and repeats < LOOPS:
-            yield Clue(0.2, f"Texts do not loop: {repeats:.0%} of their phrases are repetitions.")
+        yield from symptom_evidence(cut, 0.5 if cut.severity is Severity.INFO else 0.6)
+        yield from symptom_evidence(grown, 0.5)
+        yield from symptom_evidence(fall or context.earliest_symptom("reward_stalled"), 0.4)
+        length, limit = (
+            context.values.get("completion_length"),
+            context.number("max_completion_length"),
+        )
+        if length is not None and limit is not None and length > NEAR_LIMIT_SHARE * limit:
+            yield Evidence(
+                0.3, f"The mean answer has {length:.4g} tokens of the {limit:g} allowed."
+            )
+        repeats = context.values.get("sample_repetition")
+        if repeats is not None and repeats < LOOPING_SHARE:
+            yield Evidence(
+                0.2, f"Texts do not loop: {repeats:.0%} of their phrases are repetitions."
+            )
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Room, or a reason to be brief."""
-        facts = scene.facts
+        facts = context.metadata
         return (
             "Read the end of a few answers that were cut. If they were getting somewhere, raise "
-            f"{lever('longest answer', facts)}, or leave them out of the loss with "
-            f"{lever('mask for answers that were cut off', facts)}; if they ramble, let the reward "
+            f"{describe_setting('longest answer', facts)}, or leave them out of the loss with "
+            f"{describe_setting('mask for answers that were cut off', facts)}; if they ramble, let the reward "
             "fall off before the limit, so that brevity pays."
         )

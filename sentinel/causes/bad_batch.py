@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
-TOGETHER = 3
+MAX_STEPS_APART = 3
 """Steps between two jumps of one batch, as both are dated."""
 
 
@@ -29,23 +29,25 @@ class BadBatch:
     explains: ClassVar[frozenset[str]] = frozenset({"loss_spike", "grad_explosion"})
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Both jumps; nothing where there were more, or the loss did not come back."""
-        jump, steep = scene.signs.get("loss_spike"), scene.signs.get("grad_explosion")
-        worse = scene.first("loss_divergence", "oscillation", "nan_or_inf", "rank_outlier")
-        if jump is None or steep is None or worse is not None or jump.times > 1:
+        jump, steep = context.symptoms.get("loss_spike"), context.symptoms.get("grad_explosion")
+        worse = context.earliest_symptom(
+            "loss_divergence", "oscillation", "nan_or_inf", "rank_outlier"
+        )
+        if jump is None or steep is None or worse is not None or jump.occurrences > 1:
             return
-        if abs(jump.onset_step - steep.onset_step) <= TOGETHER:
-            yield from seen(jump, 0.4)
-            yield from seen(steep, 0.4)
+        if abs(jump.onset_step - steep.onset_step) <= MAX_STEPS_APART:
+            yield from symptom_evidence(jump, 0.4)
+            yield from symptom_evidence(steep, 0.4)
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Wait first: most heal."""
-        jump = scene.signs.get("loss_spike")
+        jump = context.symptoms.get("loss_spike")
         at = "" if jump is None else f" of step {jump.onset_step}"
         return (
             f"Wait: most come back within some ten steps. Read the batches{at} and of the few "
             "steps before (repeated text, broken files, other units). If the loss does not come "
             "back, go on from a checkpoint some 100 steps before, skip these batches, and clip "
-            f"harder ({lever('gradient clipping', scene.facts)})."
+            f"harder ({describe_setting('gradient clipping', context.metadata)})."
         )

@@ -20,14 +20,19 @@ from collections.abc import Iterable
 from math import inf, log
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, next_to_none, seen
+from sentinel.model.diagnosis import (
+    CaseContext,
+    Evidence,
+    low_learning_rate_evidence,
+    symptom_evidence,
+)
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
-FLOWS = 1e-4
+MIN_GRAD_NORM = 1e-4
 """Gradient norm from which on there is a gradient to speak of."""
 
-COIN, NEAR = log(2.0), 0.02
+COIN_FLIP_LOSS, COIN_FLIP_TOLERANCE = log(2.0), 0.02
 
 
 class DataNotLearnable:
@@ -37,29 +42,34 @@ class DataNotLearnable:
     explains: ClassVar[frozenset[str]] = frozenset({"loss_never_moved", "loss_plateau"})
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The loss, and that the model does train; nothing where its gradients are gone."""
-        never, norm = scene.signs.get("loss_never_moved"), scene.values.get("grad_norm", inf)
-        rate = scene.values.get("learning_rate", scene.number("learning_rate") or 0.0)
-        other = scene.first("grad_vanishing", "nan_or_inf", "learning_rate_anomaly")
-        if never is None or other is not None or norm < FLOWS or any(next_to_none(scene)):
+        never, norm = context.symptoms.get("loss_never_moved"), context.values.get("grad_norm", inf)
+        rate = context.values.get("learning_rate", context.number("learning_rate") or 0.0)
+        other = context.earliest_symptom("grad_vanishing", "nan_or_inf", "learning_rate_anomaly")
+        if (
+            never is None
+            or other is not None
+            or norm < MIN_GRAD_NORM
+            or any(low_learning_rate_evidence(context))
+        ):
             return
-        yield from seen(never, 0.5)
-        yield from seen(scene.signs.get("loss_plateau"), 0.1)
+        yield from symptom_evidence(never, 0.5)
+        yield from symptom_evidence(context.symptoms.get("loss_plateau"), 0.1)
         level = never.evidence.get("level")
-        if isinstance(level, float | int) and abs(level - COIN) < NEAR:
-            yield Clue(0.3, f"The loss stands at {level:.3f}, what tossing a coin costs.")
+        if isinstance(level, float | int) and abs(level - COIN_FLIP_LOSS) < COIN_FLIP_TOLERANCE:
+            yield Evidence(0.3, f"The loss stands at {level:.3f}, what tossing a coin costs.")
         if norm < inf:
-            yield Clue(0.3, f"Gradients flow: their norm is {norm:.3g}.")
+            yield Evidence(0.3, f"Gradients flow: their norm is {norm:.3g}.")
         if rate > 0.0:
-            yield Clue(0.2, f"The learning rate is {rate:g}, not 0.")
+            yield Evidence(0.2, f"The learning rate is {rate:g}, not 0.")
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Look at the data before anything else."""
         return (
             "Print one batch as the model gets it, decoded, with its labels: do they belong "
             "together, is the chat template the model's own, is the answer inside "
-            f"{lever('longest text', scene.facts)}, are chosen and rejected the right way round? "
+            f"{describe_setting('longest text', context.metadata)}, are chosen and rejected the right way round? "
             "Then train on 16 examples alone: if that loss does not fall to nearly 0 either, the "
             "optimizer holds other parameters than the model."
         )

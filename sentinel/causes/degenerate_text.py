@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, held_tighter, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, stronger_kl_advice, symptom_evidence
 from sentinel.model.finding import Severity
 
 
@@ -31,23 +31,28 @@ class DegenerateText:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Loops that grow; nothing of texts that repeat by nature, or with the reward's fall."""
-        loops = scene.first("repetition")
+        loops = context.earliest_symptom("repetition")
         if loops is None or loops.severity is Severity.INFO:
             return
-        longer, cut = scene.first("length_explosion"), scene.first("truncation")
-        if scene.first("reward_collapse") is not None or (longer is None and cut is None):
+        longer, cut = (
+            context.earliest_symptom("length_explosion"),
+            context.earliest_symptom("truncation"),
+        )
+        if context.earliest_symptom("reward_collapse") is not None or (
+            longer is None and cut is None
+        ):
             return
-        yield from seen(loops, 0.7)
-        yield from seen(longer, 0.6)
-        yield from seen(cut, 0.5)
+        yield from symptom_evidence(loops, 0.7)
+        yield from symptom_evidence(longer, 0.6)
+        yield from symptom_evidence(cut, 0.5)
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Back to before; a penalty at sampling cures nothing."""
         return (
             "Stop it, and go on from the last checkpoint before the onset with "
-            f"{held_tighter(scene)}. Check that the end-of-text token is trained on and stops the "
+            f"{stronger_kl_advice(context)}. Check that the end-of-text token is trained on and stops the "
             "sampling, and that the reward gives nothing for length or repeated words. A penalty "
             "on repetition at sampling hides the loops and cures nothing."
         )

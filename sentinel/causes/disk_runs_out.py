@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
-OFTEN = 50.0
+FREQUENT_SAVE_STEPS = 50.0
 """Steps from save to save that are few, where a save is of a whole model."""
 
 
@@ -28,23 +28,23 @@ class DiskRunsOut:
     explains: ClassVar[frozenset[str]] = frozenset({"disk_filling", "checkpoint_cadence"})
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The room, and what takes it."""
-        full = scene.signs.get("disk_filling")
+        full = context.symptoms.get("disk_filling")
         if full is None:
             return
-        yield from seen(full, 0.7)
-        yield from seen(scene.signs.get("checkpoint_cadence"), 0.5)
-        apart = scene.number("save_steps")
-        if apart is not None and 0.0 < apart <= OFTEN:
-            yield Clue(0.2, f"The run saves every {apart:g} steps.")
+        yield from symptom_evidence(full, 0.7)
+        yield from symptom_evidence(context.symptoms.get("checkpoint_cadence"), 0.5)
+        apart = context.number("save_steps")
+        if apart is not None and 0.0 < apart <= FREQUENT_SAVE_STEPS:
+            yield Evidence(0.2, f"The run saves every {apart:g} steps.")
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Room first, and of checkpoints none that may be needed; then fewer of them."""
         return (
             "See what takes the room (`du`), and free it now. If it is checkpoints, first make "
             "sure that the newest is whole, since one that was cut short cannot be resumed from; "
             "then move or remove old ones, but keep the newest two, the best, and the last before "
-            f"any other trouble of the run. Then raise {lever('save interval', scene.facts)}, or "
-            f"let {lever('checkpoints kept', scene.facts)} be few."
+            f"any other trouble of the run. Then raise {describe_setting('save interval', context.metadata)}, or "
+            f"let {describe_setting('checkpoints kept', context.metadata)} be few."
         )

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, led, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, began_first, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
-COLD = 0.7
+LOW_TEMPERATURE = 0.7
 """Sampling temperature below which the policy learns from little but its favourites."""
 
 
@@ -35,27 +35,31 @@ class ExplorationLost:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The entropy and what follows; nothing where the policy ran off, or lost its reward."""
-        certain = scene.first("entropy_collapse")
-        if certain is None or scene.first("reward_collapse", "repetition") is not None:
+        certain = context.earliest_symptom("entropy_collapse")
+        if certain is None or context.earliest_symptom("reward_collapse", "repetition") is not None:
             return
-        if not led(certain, scene.first("kl_blowup"), scene.first("clip_saturation")):
+        if not began_first(
+            certain,
+            context.earliest_symptom("kl_blowup"),
+            context.earliest_symptom("clip_saturation"),
+        ):
             return
-        yield from seen(certain, 0.5)
-        yield from seen(scene.first("reward_zero_variance"), 0.4)
-        yield from seen(scene.first("reward_stalled"), 0.3)
-        yield from seen(scene.first("grad_vanishing"), 0.2)
-        temperature = scene.number("temperature")
-        if temperature is not None and 0 < temperature < COLD:
-            yield Clue(0.2, f"The sampling temperature is {temperature:g}.")
+        yield from symptom_evidence(certain, 0.5)
+        yield from symptom_evidence(context.earliest_symptom("reward_zero_variance"), 0.4)
+        yield from symptom_evidence(context.earliest_symptom("reward_stalled"), 0.3)
+        yield from symptom_evidence(context.earliest_symptom("grad_vanishing"), 0.2)
+        temperature = context.number("temperature")
+        if temperature is not None and 0 < temperature < LOW_TEMPERATURE:
+            yield Evidence(0.2, f"The sampling temperature is {temperature:g}.")
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Back to where it still tried, and keep it trying."""
-        facts = scene.facts
+        facts = context.metadata
         return (
             "Go back to the last checkpoint before the onset, and keep it exploring: "
-            f"{lever('upper clip range', facts)} at 0.28, {lever('entropy bonus', facts)} at "
-            f"0.001, {lever('sampling temperature', facts)} at 1. Leave out prompts that it "
+            f"{describe_setting('upper clip range', facts)} at 0.28, {describe_setting('entropy bonus', facts)} at "
+            f"0.001, {describe_setting('sampling temperature', facts)} at 1. Leave out prompts that it "
             "answers alike every time."
         )

@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, Sign, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, Symptom, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
-NOTHING = 1e-7
+NEGLIGIBLE_GRAD_NORM = 1e-7
 """Gradient norm that moves no weight."""
 
 
@@ -38,36 +38,43 @@ class FrozenParameters:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Nothing to train by from the start, and a loss or reward that shows it."""
-        if scene.first("reward_zero_variance", "loss_zero", "nan_or_inf") is not None:
+        if context.earliest_symptom("reward_zero_variance", "loss_zero", "nan_or_inf") is not None:
             return
-        still = _from_the_start(scene.signs.get("grad_vanishing"), "usual")
-        no_rate = _from_the_start(scene.signs.get("learning_rate_anomaly"), "highest", None)
-        stands = scene.first("loss_never_moved", "reward_stalled")
-        norm = scene.values.get("grad_norm")
-        faint = still is None and stands is not None and norm is not None and 0 <= norm < NOTHING
+        still = _zero_from_start(context.symptoms.get("grad_vanishing"), "usual")
+        no_rate = _zero_from_start(context.symptoms.get("learning_rate_anomaly"), "highest", None)
+        stands = context.earliest_symptom("loss_never_moved", "reward_stalled")
+        norm = context.values.get("grad_norm")
+        faint = (
+            still is None
+            and stands is not None
+            and norm is not None
+            and 0 <= norm < NEGLIGIBLE_GRAD_NORM
+        )
         if still is None and no_rate is None and not faint:
             return
-        yield from seen(still, 0.65)
-        yield from seen(no_rate, 0.8)
-        yield from seen(stands, 0.5)
+        yield from symptom_evidence(still, 0.65)
+        yield from symptom_evidence(no_rate, 0.8)
+        yield from symptom_evidence(stands, 0.5)
         if faint:
-            yield Clue(0.5, f"The gradient norm is {norm:.2g}, which moves no weight.")
+            yield Evidence(0.5, f"The gradient norm is {norm:.2g}, which moves no weight.")
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """What to count, and where adapters lose their gradient."""
         return (
             "Stop it. Count the parameters that require a gradient and are in the optimizer "
             "(`sum(p.numel() for p in model.parameters() if p.requires_grad)`), and see that "
-            f"{lever('learning rate', scene.facts)} is not 0. With adapters and gradient "
+            f"{describe_setting('learning rate', context.metadata)} is not 0. With adapters and gradient "
             "checkpointing call `model.enable_input_require_grads()`, and see that the adapter is "
             "the active one. Checkpoints of this run hold the weights that it began with."
         )
 
 
-def _from_the_start(sign: Sign | None, known: str, default: float | None = 0.0) -> Sign | None:
+def _zero_from_start(
+    symptom: Symptom | None, evidence_key: str, default: float | None = 0.0
+) -> Symptom | None:
     """The sign, if what it was before (its evidence of that name) is 0: it never was anything."""
-    if sign is None or sign.severity is Severity.INFO:
+    if symptom is None or symptom.severity is Severity.INFO:
         return None
-    return sign if sign.evidence.get(known, default) == 0.0 else None
+    return symptom if symptom.evidence.get(evidence_key, default) == 0.0 else None

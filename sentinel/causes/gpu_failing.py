@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, symptom_evidence
 from sentinel.model.finding import Severity
 
 
@@ -31,20 +31,20 @@ class GpuFailing:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The errors, and who suffers; errors of a program are only noted, and are none."""
-        fault = scene.signs.get("gpu_fault")
+        fault = context.symptoms.get("gpu_fault")
         if fault is None or fault.severity is Severity.INFO:
             return
-        yield from seen(fault, 0.7)
-        yield from seen(scene.first("rank_desync", "rank_outlier"), 0.4)
-        yield from seen(scene.signs.get("nan_or_inf"), 0.3)
-        yield from seen(scene.signs.get("straggler"), 0.4)
-        yield from seen(scene.signs.get("throughput_drop"), 0.1)
+        yield from symptom_evidence(fault, 0.7)
+        yield from symptom_evidence(context.earliest_symptom("rank_desync", "rank_outlier"), 0.4)
+        yield from symptom_evidence(context.symptoms.get("nan_or_inf"), 0.3)
+        yield from symptom_evidence(context.symptoms.get("straggler"), 0.4)
+        yield from symptom_evidence(context.symptoms.get("throughput_drop"), 0.1)
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Leave the device; distrust what was saved since."""
-        wrong = scene.first("rank_desync", "rank_outlier", "nan_or_inf", "straggler")
+        wrong = context.earliest_symptom("rank_desync", "rank_outlier", "nan_or_inf", "straggler")
         rank = None if wrong is None else wrong.rank
         who = "" if rank is None else f" Look first at the GPU of rank {rank}."
         return (

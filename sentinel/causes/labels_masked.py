@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, Sign, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, Symptom, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
 
 class LabelsMasked:
@@ -31,35 +31,35 @@ class LabelsMasked:
     explains: ClassVar[frozenset[str]] = frozenset({"loss_zero", "nan_or_inf", "grad_vanishing"})
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """No loss, and no gradient; a loss that was learnt away is only noted, and is none."""
-        zero, never = scene.signs.get("loss_zero"), _never_a_number(scene)
+        zero, never = context.symptoms.get("loss_zero"), _loss_never_finite(context)
         if zero is not None and zero.severity is Severity.INFO:
             return
         if zero is None and never is None:
             return
-        yield from seen(zero, 0.5)
-        yield from seen(never, 0.6)
-        yield from seen(scene.signs.get("grad_vanishing"), 0.3)
-        if scene.values.get("grad_norm") == 0.0:
-            yield Clue(0.3, "The gradient norm is 0.")
-        if scene.text("algorithm") == "sft":
-            yield Clue(0.2, "Which labels count is up to a template, in fine-tuning.")
+        yield from symptom_evidence(zero, 0.5)
+        yield from symptom_evidence(never, 0.6)
+        yield from symptom_evidence(context.symptoms.get("grad_vanishing"), 0.3)
+        if context.values.get("grad_norm") == 0.0:
+            yield Evidence(0.3, "The gradient norm is 0.")
+        if context.text("algorithm") == "sft":
+            yield Evidence(0.2, "Which labels count is up to a template, in fine-tuning.")
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Count the labels that are left."""
         return (
             "Stop it, and count the labels of one batch that are not -100. If there are none, "
             "check the template of the answers against the tokenizer's, "
-            f"{lever('loss on answers alone', scene.facts)}, and whether "
-            f"{lever('longest text', scene.facts)} cuts texts off before the answer begins. "
+            f"{describe_setting('loss on answers alone', context.metadata)}, and whether "
+            f"{describe_setting('longest text', context.metadata)} cuts texts off before the answer begins. "
             "Begin again from the start: weights may be lost already."
         )
 
 
-def _never_a_number(scene: Scene) -> Sign | None:
+def _loss_never_finite(context: CaseContext) -> Symptom | None:
     """The loss, where no value of it ever was one."""
-    lost, apart = scene.signs.get("nan_or_inf"), scene.number("logging_steps") or 1.0
+    lost, apart = context.symptoms.get("nan_or_inf"), context.number("logging_steps") or 1.0
     if lost is None or "loss" not in lost.evidence or lost.onset_step > max(1.0, apart):
         return None
     return lost

@@ -18,22 +18,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import FAST, Clue, Scene, seen
+from sentinel.model.diagnosis import FAST_LEARNING_RATE, CaseContext, Evidence, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
-BY_COMPARISON = frozenset({
+REWARD_OR_PREFERENCE_ALGORITHMS = frozenset({
     "grpo", "rloo", "ppo", "gae", "online_dpo", "dpo", "kto", "orpo", "cpo",
 })  # fmt: skip
 """Algorithms that move a policy a little from where it is."""
 
-FINE_TUNING = 1e-4
+HIGH_FINE_TUNING_RATE = 1e-4
 """Learning rate above which tuning all of a language model is fast; adapters take ten times it."""
 
-FROM_SCRATCH = 1e-2
+HIGH_TRAINING_RATE = 1e-2
 """Learning rate above which any common training is fast."""
 
-EARLY = 200
+EARLY_STEPS = 200
 """Steps in which a warm-up would have helped."""
 
 
@@ -47,48 +47,50 @@ class LearningRateTooHigh:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """A loss in turmoil, and why; nothing for one jump at a rate not known to be high."""
-        away, swing = scene.signs.get("loss_divergence"), scene.signs.get("oscillation")
-        jump, fast = scene.signs.get("loss_spike"), _fast(scene)
-        again = jump is not None and jump.times > 1
+        away, swing = context.symptoms.get("loss_divergence"), context.symptoms.get("oscillation")
+        jump, fast = context.symptoms.get("loss_spike"), _high_rate_evidence(context)
+        again = jump is not None and jump.occurrences > 1
         if away is None and swing is None and not again and not (jump is not None and fast):
             return
-        yield from seen(away, 0.45)
-        yield from seen(swing, 0.45)
-        yield from seen(jump, 0.4 if again else 0.2)
-        yield from seen(scene.signs.get("grad_explosion"), 0.4)
-        yield from seen(scene.signs.get("nan_or_inf"), 0.2)
+        yield from symptom_evidence(away, 0.45)
+        yield from symptom_evidence(swing, 0.45)
+        yield from symptom_evidence(jump, 0.4 if again else 0.2)
+        yield from symptom_evidence(context.symptoms.get("grad_explosion"), 0.4)
+        yield from symptom_evidence(context.symptoms.get("nan_or_inf"), 0.2)
         yield from fast
-        began = scene.first("loss_divergence", "oscillation", "loss_spike")
-        if began is not None and began.onset_step <= EARLY and _no_warm_up(scene):
-            yield Clue(0.2, "The run has no warm-up.")
+        began = context.earliest_symptom("loss_divergence", "oscillation", "loss_spike")
+        if began is not None and began.onset_step <= EARLY_STEPS and _has_no_warmup(context):
+            yield Evidence(0.2, "The run has no warm-up.")
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Shorter steps, from before the onset."""
         return (
             "Go back to the last checkpoint before the onset and set "
-            f"{lever('learning rate', scene.facts)} to a third; if it began within the first "
-            f"steps, lengthen {lever('warm-up', scene.facts)} as well. Clip gradients with "
-            f"{lever('gradient clipping', scene.facts)} at what was their usual norm."
+            f"{describe_setting('learning rate', context.metadata)} to a third; if it began within the first "
+            f"steps, lengthen {describe_setting('warm-up', context.metadata)} as well. Clip gradients with "
+            f"{describe_setting('gradient clipping', context.metadata)} at what was their usual norm."
         )
 
 
-def _fast(scene: Scene) -> list[Clue]:
+def _high_rate_evidence(context: CaseContext) -> list[Evidence]:
     """A rate that is high for this kind of training."""
-    rates = (scene.number("learning_rate"), scene.values.get("learning_rate"))
+    rates = (context.number("learning_rate"), context.values.get("learning_rate"))
     rate = max((rate for rate in rates if rate is not None), default=0.0)
-    if scene.text("algorithm") in BY_COMPARISON:
-        usual, kind = FAST, "training by rewards or preferences"
-    elif scene.text("framework") in {"transformers", "trl", "verl"}:
-        usual, kind = FINE_TUNING, "fine-tuning"
+    if context.text("algorithm") in REWARD_OR_PREFERENCE_ALGORITHMS:
+        usual, kind = FAST_LEARNING_RATE, "training by rewards or preferences"
+    elif context.text("framework") in {"transformers", "trl", "verl"}:
+        usual, kind = HIGH_FINE_TUNING_RATE, "fine-tuning"
     else:
-        usual, kind = FROM_SCRATCH, "any training"
-    if "peft" in scene.facts:
+        usual, kind = HIGH_TRAINING_RATE, "any training"
+    if "peft" in context.metadata:
         usual, kind = 10.0 * usual, f"{kind} with adapters"
-    return [Clue(0.3, f"The learning rate is {rate:g}, high for {kind}.")] if rate > usual else []
+    return (
+        [Evidence(0.3, f"The learning rate is {rate:g}, high for {kind}.")] if rate > usual else []
+    )
 
 
-def _no_warm_up(scene: Scene) -> bool:
-    told = [scene.number("warmup_steps"), scene.number("warmup_ratio")]
+def _has_no_warmup(context: CaseContext) -> bool:
+    told = [context.number("warmup_steps"), context.number("warmup_ratio")]
     return any(told) is False and any(each is not None for each in told)

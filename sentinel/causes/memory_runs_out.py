@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
 
 class MemoryRunsOut:
@@ -26,25 +26,25 @@ class MemoryRunsOut:
     explains: ClassVar[frozenset[str]] = frozenset({"memory_creep", "throughput_drop"})
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The forecast, and what it slows."""
-        creep = scene.signs.get("memory_creep")
+        creep = context.symptoms.get("memory_creep")
         if creep is None:
             return
-        yield from seen(creep, 0.75)
-        slow = scene.signs.get("throughput_drop")
+        yield from symptom_evidence(creep, 0.75)
+        slow = context.symptoms.get("throughput_drop")
         if slow is not None and slow.onset_step >= creep.onset_step:
-            yield from seen(slow, 0.2)
+            yield from symptom_evidence(slow, 0.2)
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """A checkpoint before the end, and where leaks are."""
-        creep = scene.signs.get("memory_creep")
+        creep = context.symptoms.get("memory_creep")
         left = None if creep is None else creep.evidence.get("seconds_left")
         soon = f" within {left / 60:.0f} minutes" if isinstance(left, float | int) else ""
         return (
             f"Save a checkpoint{soon} and resume from it, which frees the memory "
-            f"({lever('save interval', scene.facts)} short enough that one comes in time). Then "
+            f"({describe_setting('save interval', context.metadata)} short enough that one comes in time). Then "
             "look for losses or logits kept with their graph (keep `loss.detach()`), lists that "
-            f"grow with every step, and with many of {lever('data workers', scene.facts)}, data "
+            f"grow with every step, and with many of {describe_setting('data workers', context.metadata)}, data "
             "that each of them copies."
         )

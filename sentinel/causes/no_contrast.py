@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, led, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, began_first, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
-FEW = 4
+FEW_GENERATIONS = 4
 """Answers a prompt with which one of middling difficulty is often all right or all wrong."""
 
-ALIVE = 0.1
+HEALTHY_ENTROPY = 0.1
 """Nats per token above which answers of some length are hardly ever the same."""
 
 
@@ -38,25 +38,29 @@ class NoContrast:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The groups, and why they say nothing; none where something else explains them."""
-        alike = scene.first("reward_zero_variance")
-        ill = scene.first("entropy_collapse", "reward_collapse", "kl_blowup", "repetition")
-        if alike is None or (ill is not None and led(ill, alike)):
+        alike = context.earliest_symptom("reward_zero_variance")
+        ill = context.earliest_symptom(
+            "entropy_collapse", "reward_collapse", "kl_blowup", "repetition"
+        )
+        if alike is None or (ill is not None and began_first(ill, alike)):
             return
-        yield from seen(alike, 0.5)
-        yield from seen(scene.first("reward_stalled"), 0.3)
-        yield from seen(scene.first("grad_vanishing"), 0.2)
-        entropy = scene.values.get("entropy")
-        if entropy is not None and entropy > ALIVE:
-            yield Clue(0.2, f"Entropy is well at {entropy:.3g} nats per token: answers do differ.")
-        each = scene.number("num_generations")
-        if each is not None and each <= FEW:
-            yield Clue(0.2, f"There are only {each:g} answers to a prompt.")
+        yield from symptom_evidence(alike, 0.5)
+        yield from symptom_evidence(context.earliest_symptom("reward_stalled"), 0.3)
+        yield from symptom_evidence(context.earliest_symptom("grad_vanishing"), 0.2)
+        entropy = context.values.get("entropy")
+        if entropy is not None and entropy > HEALTHY_ENTROPY:
+            yield Evidence(
+                0.2, f"Entropy is well at {entropy:.3g} nats per token: answers do differ."
+            )
+        each = context.number("num_generations")
+        if each is not None and each <= FEW_GENERATIONS:
+            yield Evidence(0.2, f"There are only {each:g} answers to a prompt.")
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """By which side of the reward they are on."""
-        facts, alike = scene.facts, scene.first("reward_zero_variance")
+        facts, alike = context.metadata, context.earliest_symptom("reward_zero_variance")
         solved = alike is not None and alike.severity is Severity.INFO
         side = (
             "The prompts are solved: take harder ones, or stop here. "
@@ -66,6 +70,6 @@ class NoContrast:
         )
         return (
             f"{side}Leave out prompts whose answers all earn the same (with "
-            f"{lever('filter for groups of one reward', facts)} where there is one), and sample "
-            f"more of each: {lever('answers per prompt', facts)} at 8 to 16."
+            f"{describe_setting('filter for groups of one reward', facts)} where there is one), and sample "
+            f"more of each: {describe_setting('answers per prompt', facts)} at 8 to 16."
         )

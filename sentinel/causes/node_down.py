@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, Sign, led, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, Symptom, began_first, symptom_evidence
 from sentinel.model.finding import Severity
 
-LAST_WORDS = {
+PRECURSOR_WEIGHTS = {
     "gpu_fault": 0.3,
     "memory_creep": 0.3,
     "straggler": 0.15,
@@ -40,22 +40,22 @@ class NodeDown:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The silence, and what led to it; nothing while training goes on without the node."""
-        lost = scene.signs.get("node_lost")
+        lost = context.symptoms.get("node_lost")
         if lost is None or lost.evidence.get("training") == "goes on":
             return
-        yield from seen(lost, 0.85)
-        for name, weight in LAST_WORDS.items():
-            before = scene.signs.get(name)
-            if before is not None and led(before, lost):
-                yield from seen(before, weight)
+        yield from symptom_evidence(lost, 0.85)
+        for name, weight in PRECURSOR_WEIGHTS.items():
+            before = context.symptoms.get(name)
+            if before is not None and began_first(before, lost):
+                yield from symptom_evidence(before, weight)
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Which node to look at, and how to go on."""
-        lost = scene.signs.get("node_lost")
-        where = "the node" if lost is None else _node(lost)
-        fault = scene.signs.get("gpu_fault")
+        lost = context.symptoms.get("node_lost")
+        where = "the node" if lost is None else _format_hosts(lost)
+        fault = context.symptoms.get("gpu_fault")
         first = "" if fault is None else " Its GPU had errors before: have it tested (dcgmi diag)."
         return (
             f"See on the console or in the scheduler's log what became of {where}, drain it, and "
@@ -64,6 +64,6 @@ class NodeDown:
         )
 
 
-def _node(lost: Sign) -> str:
+def _format_hosts(lost: Symptom) -> str:
     hosts = str(lost.evidence.get("hosts", ""))
     return hosts.replace(",", ", ") or "the node"

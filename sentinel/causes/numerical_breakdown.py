@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
-LITTLE = 1.0
+EXHAUSTED_LOSS_SCALE = 1.0
 """A loss scale of no more protects nothing: it began at some 65536 and halved at each overflow."""
 
 
@@ -35,30 +35,30 @@ class NumericalBreakdown:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """What was lost, and what led to it; a single lost norm is what a loss scaler is for."""
-        lost = scene.signs.get("nan_or_inf")
+        lost = context.symptoms.get("nan_or_inf")
         if lost is None or lost.severity is Severity.INFO:
             return
-        yield from seen(lost, 0.5)
+        yield from symptom_evidence(lost, 0.5)
         for grown in (
-            scene.signs.get("grad_explosion"),
-            scene.first("loss_spike", "loss_divergence"),
+            context.symptoms.get("grad_explosion"),
+            context.earliest_symptom("loss_spike", "loss_divergence"),
         ):
             if grown is not None and grown.onset_step <= lost.onset_step:
-                yield from seen(grown, 0.4)
-        if scene.text("fp16") == "true":
-            yield Clue(0.3, "The run trains in float16, which ends at 65504.")
-        scale = scene.values.get("loss_scale")
-        if scale is not None and 0.0 < scale <= LITTLE:
-            yield Clue(0.4, f"The loss scale has fallen to {scale:g}.")
+                yield from symptom_evidence(grown, 0.4)
+        if context.text("fp16") == "true":
+            yield Evidence(0.3, "The run trains in float16, which ends at 65504.")
+        scale = context.values.get("loss_scale")
+        if scale is not None and 0.0 < scale <= EXHAUSTED_LOSS_SCALE:
+            yield Evidence(0.4, f"The loss scale has fallen to {scale:g}.")
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Room for the numbers, and a start from before they were lost."""
         return (
             "Stop it: weights that are no numbers do not heal. Go on from the last checkpoint "
-            f"before the onset, in bfloat16 ({lever('bf16', scene.facts)}) if the GPU has it, with "
-            f"{lever('gradient clipping', scene.facts)} at 1 and "
-            f"{lever('learning rate', scene.facts)} halved. If it comes back at the same step, the "
+            f"before the onset, in bfloat16 ({describe_setting('bf16', context.metadata)}) if the GPU has it, with "
+            f"{describe_setting('gradient clipping', context.metadata)} at 1 and "
+            f"{describe_setting('learning rate', context.metadata)} halved. If it comes back at the same step, the "
             "batch of that step is to blame: look at it."
         )

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
-MANY = 4.0
+MAX_HARMLESS_EPOCHS = 4.0
 """Passes over the data that cost nothing yet."""
 
 
@@ -32,26 +32,28 @@ class Overfit:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The held-out loss, and why it rises; nothing where the loss in training rises too."""
-        rising = scene.signs.get("overfitting")
-        if rising is None or scene.signs.get("loss_divergence") is not None:
+        rising = context.symptoms.get("overfitting")
+        if rising is None or context.symptoms.get("loss_divergence") is not None:
             return
-        yield from seen(rising, 0.7)
-        yield from seen(scene.first("loss_zero", "grad_vanishing", "loss_plateau"), 0.2)
-        epochs = scene.number("num_train_epochs", "total_epochs")
-        if epochs is not None and epochs > MANY:
-            yield Clue(0.2, f"The run is to see its data {epochs:g} times.")
+        yield from symptom_evidence(rising, 0.7)
+        yield from symptom_evidence(
+            context.earliest_symptom("loss_zero", "grad_vanishing", "loss_plateau"), 0.2
+        )
+        epochs = context.number("num_train_epochs", "total_epochs")
+        if epochs is not None and epochs > MAX_HARMLESS_EPOCHS:
+            yield Evidence(0.2, f"The run is to see its data {epochs:g} times.")
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Back to the best, by its step, and less of the same."""
-        rising = scene.signs.get("overfitting")
+        rising = context.symptoms.get("overfitting")
         best = None if rising is None else rising.evidence.get("best_step")
         at = f" at step {best:.0f}" if isinstance(best, float | int) else ""
         return (
             f"Use the checkpoint of the best evaluation{at}, and stop here, unless a score that "
             "counts more than this loss still rises. Next time keep "
-            f"{lever('best checkpoint at the end', scene.facts)}, lower "
-            f"{lever('epochs', scene.facts)}, or raise {lever('weight decay', scene.facts)}; more "
+            f"{describe_setting('best checkpoint at the end', context.metadata)}, lower "
+            f"{describe_setting('epochs', context.metadata)}, or raise {describe_setting('weight decay', context.metadata)}; more "
             "data help more than either."
         )

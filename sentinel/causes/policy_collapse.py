@@ -19,11 +19,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, held_tighter, led, loosely_held, seen
+from sentinel.model.diagnosis import (
+    CaseContext,
+    Evidence,
+    began_first,
+    stronger_kl_advice,
+    symptom_evidence,
+    weak_kl_control_evidence,
+)
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
-SLOWER = 40
+MAX_ONSET_DELAY_STEPS = 40
 """Steps by which a policy may seem to run off after its reward fell: a cliff is dated at once, and
 a slow rise under noise only where it stands out. The study's runs were dated up to so much late."""
 
@@ -40,10 +47,13 @@ class PolicyCollapse:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = Severity.CRITICAL
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The fall and what came before it; nothing without a fall, or with nothing else wrong."""
-        reward, loops = scene.first("reward_collapse"), scene.first("repetition")
-        fall = scene.first("reward_collapse", "repetition")
+        reward, loops = (
+            context.earliest_symptom("reward_collapse"),
+            context.earliest_symptom("repetition"),
+        )
+        fall = context.earliest_symptom("reward_collapse", "repetition")
         if fall is loops and loops is not None and loops.severity is Severity.INFO:
             # Texts that repeat by nature are no fall.
             fall = reward
@@ -52,30 +62,32 @@ class PolicyCollapse:
         before = [
             sign
             for sign in (
-                scene.first("kl_blowup", "kl_drift"),
-                scene.first("entropy_collapse", "entropy_explosion"),
-                scene.first("length_explosion", "length_collapse"),
+                context.earliest_symptom("kl_blowup", "kl_drift"),
+                context.earliest_symptom("entropy_collapse", "entropy_explosion"),
+                context.earliest_symptom("length_explosion", "length_collapse"),
             )
             if sign is not None
         ]
         # A reward that falls while texts begin to loop is the policy's own doing, whatever led.
         both = reward is not None and loops is not None
-        led_by = any(led(sign, fall, later=SLOWER) for sign in before)
+        led_by = any(
+            began_first(sign, fall, tolerance_steps=MAX_ONSET_DELAY_STEPS) for sign in before
+        )
         if not before or not (led_by or both):
             return
-        yield from seen(fall, 0.5)
+        yield from symptom_evidence(fall, 0.5)
         if both:
-            yield from seen(loops if fall is reward else reward, 0.3)
+            yield from symptom_evidence(loops if fall is reward else reward, 0.3)
         for sign in before:
-            yield from seen(sign, 0.5)
-        yield from seen(scene.first("reward_zero_variance"), 0.2)
-        yield from loosely_held(scene)
+            yield from symptom_evidence(sign, 0.5)
+        yield from symptom_evidence(context.earliest_symptom("reward_zero_variance"), 0.2)
+        yield from weak_kl_control_evidence(context)
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Back to before, and hold it tighter."""
         return (
             "Stop it and go on from the last checkpoint before it began, with "
-            f"{held_tighter(scene)} and "
-            f"{lever('learning rate', scene.facts)} halved. If it happens again at the same "
+            f"{stronger_kl_advice(context)} and "
+            f"{describe_setting('learning rate', context.metadata)} halved. If it happens again at the same "
             "samples, read them: the reward may pay for what nobody wants."
         )

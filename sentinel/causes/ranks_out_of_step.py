@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, symptom_evidence
 from sentinel.model.finding import Severity
 
 
@@ -28,28 +28,28 @@ class RanksOutOfStep:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Where they differ, and what shows it."""
-        apart = scene.signs.get("rank_desync")
+        apart = context.symptoms.get("rank_desync")
         if apart is None:
             return
-        yield from seen(apart, 0.7)
-        yield from seen(scene.signs.get("rank_outlier"), 0.4)
-        yield from seen(scene.signs.get("metric_integrity"), 0.2)
+        yield from symptom_evidence(apart, 0.7)
+        yield from symptom_evidence(context.symptoms.get("rank_outlier"), 0.4)
+        yield from symptom_evidence(context.symptoms.get("metric_integrity"), 0.2)
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """One checkpoint for all, then whoever steps alone."""
-        apart = scene.signs.get("rank_desync")
+        apart = context.symptoms.get("rank_desync")
         evidence = {} if apart is None else apart.evidence
         signal = str(evidence.get("signal", "grad_norm"))
         alone = f"a step that only it takes or leaves out, since {signal} is counted there"
         return (
             "Resume every rank from one checkpoint before the onset: what was saved since is one "
-            f"rank's alone. On {_who(evidence)} look for {_WHERE.get(signal, alone)}."
+            f"rank's alone. On {_format_ranks(evidence)} look for {_WHERE_TO_LOOK.get(signal, alone)}."
         )
 
 
-_WHERE = {
+_WHERE_TO_LOOK = {
     "grad_norm": "a backward pass under `no_sync`, parameters made or set after the model was "
     "wrapped, or batches that only some ranks skip",
     "loss_scale": "a gradient that overflows there alone: the ranks must bring together what their "
@@ -57,7 +57,7 @@ _WHERE = {
 }
 
 
-def _who(evidence: Mapping[str, float | str]) -> str:
+def _format_ranks(evidence: Mapping[str, float | str]) -> str:
     odd = str(evidence.get("odd_ranks", ""))
     if not odd:
         return "the ranks named"

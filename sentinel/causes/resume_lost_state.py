@@ -18,14 +18,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import RESUMED, Clue, Scene, Sign, seen
+from sentinel.model.diagnosis import (
+    RESUMED_STEP_KEY,
+    CaseContext,
+    Evidence,
+    Symptom,
+    symptom_evidence,
+)
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
-SOON = 32
+MAX_STEPS_AFTER_RESTART = 32
 """Steps after a restart in which what goes wrong is put down to it."""
 
-BEFORE = 4
+ONSET_TOLERANCE_STEPS = 4
 """Steps by which an onset may be dated too early."""
 
 
@@ -39,47 +45,53 @@ class ResumeLostState:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """What is another than before the restart; nothing without one."""
-        again = _restart(scene)
+        again = _restart_step(context)
         if again is None:
             return
-        rate, away = scene.signs.get("learning_rate_anomaly"), scene.signs.get("loss_divergence")
-        steep, jump = scene.signs.get("grad_explosion"), scene.signs.get("loss_spike")
+        rate, away = (
+            context.symptoms.get("learning_rate_anomaly"),
+            context.symptoms.get("loss_divergence"),
+        )
+        steep, jump = context.symptoms.get("grad_explosion"), context.symptoms.get("loss_spike")
         clues = [
             clue
             for sign, weight in ((rate, 0.7), (away, 0.5), (steep, 0.4), (jump, 0.3))
-            if _soon(sign, again)
-            for clue in seen(sign, weight)
+            if _is_soon_after(sign, again)
+            for clue in symptom_evidence(sign, weight)
         ]
         if clues:
             yield from clues
-            yield Clue(0.4, f"The run began again at step {again}.", again)
+            yield Evidence(0.4, f"The run began again at step {again}.", again)
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Once more from the same checkpoint, with everything it holds."""
         return (
             "Stop it, and resume the whole state from the checkpoint that it went on from: "
             "weights, optimizer, scheduler and loss scaler "
-            f"({lever('checkpoint to resume from', scene.facts)}, not a model loaded by its path). "
+            f"({describe_setting('checkpoint to resume from', context.metadata)}, not a model loaded by its path). "
             "If that checkpoint has no optimizer, turn "
-            f"{lever('saving of weights alone', scene.facts)} off, and begin the rest with a "
+            f"{describe_setting('saving of weights alone', context.metadata)} off, and begin the rest with a "
             "warm-up of some hundred steps up to the rate it had."
         )
 
 
-def _restart(scene: Scene) -> int | None:
+def _restart_step(context: CaseContext) -> int | None:
     """The first step after the run last went on; in a log only a step that went back tells.
 
     A run that began again at its first step went on from nothing, and left nothing behind.
     """
-    told = scene.number(RESUMED, "resumed_from")
-    back = scene.signs.get("step_regression")
+    told = context.number(RESUMED_STEP_KEY, "resumed_from")
+    back = context.symptoms.get("step_regression")
     if told is None and back is not None and back.severity is not Severity.CRITICAL:
         told = back.onset_step
-    anew = max(1.0, scene.number("logging_steps") or 1.0)
+    anew = max(1.0, context.number("logging_steps") or 1.0)
     return None if told is None or told <= anew else int(told)
 
 
-def _soon(sign: Sign | None, again: int) -> bool:
-    return sign is not None and -BEFORE <= sign.onset_step - again <= SOON
+def _is_soon_after(symptom: Symptom | None, restart_step: int) -> bool:
+    return (
+        symptom is not None
+        and -ONSET_TOLERANCE_STEPS <= symptom.onset_step - restart_step <= MAX_STEPS_AFTER_RESTART
+    )

@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, led, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, began_first, symptom_evidence
 from sentinel.model.finding import Severity
 
-WITNESSES = ("kl_ref", "entropy", "completion_length")
+POLICY_SIGNALS = ("kl_ref", "entropy", "completion_length")
 
-OF_THE_POLICY = (
+POLICY_DETECTORS = (
     "kl_blowup", "entropy_collapse", "entropy_explosion", "length_explosion", "length_collapse",
     "repetition", "grad_explosion", "rollout_mismatch", "clip_saturation",
 )  # fmt: skip
@@ -39,26 +39,31 @@ class RewardFunctionBroken:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = Severity.CRITICAL
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The fall and the constant; nothing where the policy changed first, or none can say."""
-        fall, alike = scene.first("reward_collapse"), scene.first("reward_zero_variance")
-        told = [name for name in WITNESSES if name in scene.values]
-        first = scene.first(*OF_THE_POLICY)
-        if fall is None or not told or (first is not None and led(first, fall)):
+        fall, alike = (
+            context.earliest_symptom("reward_collapse"),
+            context.earliest_symptom("reward_zero_variance"),
+        )
+        told = [name for name in POLICY_SIGNALS if name in context.values]
+        first = context.earliest_symptom(*POLICY_DETECTORS)
+        if fall is None or not told or (first is not None and began_first(first, fall)):
             return
-        constant = _constant(scene)
-        if not led(fall, alike) or (alike is None and not constant):
+        constant = _is_reward_constant(context)
+        if not began_first(fall, alike) or (alike is None and not constant):
             return
-        yield from seen(fall, 0.4)
-        yield from seen(alike, 0.4)
+        yield from symptom_evidence(fall, 0.4)
+        yield from symptom_evidence(alike, 0.4)
         if constant:
-            yield Clue(0.4, f"All answers earn {scene.values['reward']:.4g}, whatever they say.")
-        held = ", ".join(f"{name} {scene.values[name]:.3g}" for name in told)
-        yield Clue(0.2, f"The policy was as before when it fell: {held}.")
+            yield Evidence(
+                0.4, f"All answers earn {context.values['reward']:.4g}, whatever they say."
+            )
+        held = ", ".join(f"{name} {context.values[name]:.3g}" for name in told)
+        yield Evidence(0.2, f"The policy was as before when it fell: {held}.")
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Mend the service, and take back what it taught."""
-        fall = scene.first("reward_collapse", "reward_zero_variance")
+        fall = context.earliest_symptom("reward_collapse", "reward_zero_variance")
         since = "the onset" if fall is None else f"step {fall.onset_step}"
         return (
             f"Look at the log of the reward function or its server at {since}: time-outs, a spent "
@@ -68,8 +73,8 @@ class RewardFunctionBroken:
         )
 
 
-def _constant(scene: Scene) -> bool:
+def _is_reward_constant(context: CaseContext) -> bool:
     """Whether no two of the latest answers earned differently."""
-    values = scene.values
+    values = context.values
     spread = min(values.get("reward_std", 1.0), 1.0 - values.get("frac_zero_std", 0.0))
     return spread == 0.0 and "reward" in values

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, held_tighter, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, stronger_kl_advice, symptom_evidence
 from sentinel.model.finding import Severity
 
 
@@ -31,21 +31,21 @@ class RewardHacked:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """What rises together, and what is an alarm of it; nothing where the reward fell."""
-        together = scene.first("reward_hacking")
-        if together is None or scene.first("reward_collapse") is not None:
+        together = context.earliest_symptom("reward_hacking")
+        if together is None or context.earliest_symptom("reward_collapse") is not None:
             return
-        yield from seen(together, 0.6)
-        yield from seen(scene.first("kl_blowup", "kl_drift"), 0.4)
-        yield from seen(scene.first("length_explosion", "truncation"), 0.4)
-        yield from seen(scene.first("repetition"), 0.4)
+        yield from symptom_evidence(together, 0.6)
+        yield from symptom_evidence(context.earliest_symptom("kl_blowup", "kl_drift"), 0.4)
+        yield from symptom_evidence(context.earliest_symptom("length_explosion", "truncation"), 0.4)
+        yield from symptom_evidence(context.earliest_symptom("repetition"), 0.4)
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Look, stop at what was best, and mend the reward."""
         return (
             "Read the answers of highest reward, and score the checkpoints by a measure that is "
             "not trained on: the best by that one is the result. To go on, take length and "
             "repetition out of the reward or renew the reward model on what the policy says now; "
-            f"{held_tighter(scene)} only slows it down."
+            f"{stronger_kl_advice(context)} only slows it down."
         )

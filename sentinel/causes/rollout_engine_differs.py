@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, led, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, began_first, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
-SOON = 200
+MAX_STEPS_AFTER_MISMATCH = 200
 """Steps within which a moderate mismatch does what it does: many runs bear one all along."""
 
 
@@ -36,41 +36,43 @@ class RolloutEngineDiffers:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The mismatch and what it did; nothing where the policy went first."""
-        apart = scene.first("rollout_mismatch")
+        apart = context.earliest_symptom("rollout_mismatch")
         if apart is None:
             return
         followed = [
             sign
             for sign in (
-                scene.first("grad_explosion", "loss_spike"),
-                scene.first("kl_blowup", "kl_drift"),
-                scene.first("reward_collapse"),
-                scene.first("entropy_collapse", "entropy_explosion"),
-                scene.first("clip_saturation"),
+                context.earliest_symptom("grad_explosion", "loss_spike"),
+                context.earliest_symptom("kl_blowup", "kl_drift"),
+                context.earliest_symptom("reward_collapse"),
+                context.earliest_symptom("entropy_collapse", "entropy_explosion"),
+                context.earliest_symptom("clip_saturation"),
             )
             if sign is not None
         ]
-        soon = any(sign.onset_step - apart.onset_step <= SOON for sign in followed)
+        soon = any(
+            sign.onset_step - apart.onset_step <= MAX_STEPS_AFTER_MISMATCH for sign in followed
+        )
         gross = apart.severity is not Severity.INFO
-        if not led(apart, *followed) or not (soon or gross):
+        if not began_first(apart, *followed) or not (soon or gross):
             return
         # Many runs bear a moderate one all along: what followed has to speak as well.
-        yield from seen(apart, 0.7 if gross else 0.4)
+        yield from symptom_evidence(apart, 0.7 if gross else 0.4)
         for sign in followed:
-            yield from seen(sign, 0.4)
-        engine = scene.text("rollout_engine") or scene.text("vllm_mode")
+            yield from symptom_evidence(sign, 0.4)
+        engine = context.text("rollout_engine") or context.text("vllm_mode")
         if engine:
-            yield Clue(0.1, f"Answers are sampled by an engine of its own ({engine}).")
+            yield Evidence(0.1, f"Answers are sampled by an engine of its own ({engine}).")
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Bring the two together, then correct for what is left."""
-        facts = scene.facts
+        facts = context.metadata
         return (
             "Check that new weights reach the engine before it samples, and that both use one "
             "precision (bf16 or fp16, no quantised weights or cache), one chat template and one "
-            f"{lever('sampling temperature', facts)}. Then switch on "
-            f"{lever('correction for the sampling engine', facts)}, and go on from the last "
+            f"{describe_setting('sampling temperature', facts)}. Then switch on "
+            f"{describe_setting('correction for the sampling engine', facts)}, and go on from the last "
             "checkpoint before the onset."
         )

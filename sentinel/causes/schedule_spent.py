@@ -18,9 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, next_to_none, seen
+from sentinel.model.diagnosis import (
+    CaseContext,
+    Evidence,
+    low_learning_rate_evidence,
+    symptom_evidence,
+)
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
 
 class ScheduleSpent:
@@ -32,22 +37,24 @@ class ScheduleSpent:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """A rate that is gone, and what stands; another rate after a restart is another matter."""
-        wrong = scene.signs.get("learning_rate_anomaly")
+        wrong = context.symptoms.get("learning_rate_anomaly")
         told = {} if wrong is None else wrong.evidence
         if wrong is None or "before" in told or told.get("highest") == 0.0:
             return
-        yield from seen(wrong, 0.5)
-        yield from seen(scene.first("loss_plateau", "loss_never_moved", "reward_stalled"), 0.4)
-        yield from next_to_none(scene)
+        yield from symptom_evidence(wrong, 0.5)
+        yield from symptom_evidence(
+            context.earliest_symptom("loss_plateau", "loss_never_moved", "reward_stalled"), 0.4
+        )
+        yield from low_learning_rate_evidence(context)
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Stop, or give the schedule the length of the run."""
         return (
             "If the loss is where you want it, stop: nothing more will come. Else go on from the "
             "last checkpoint with a schedule as long as the run: compare "
-            f"{lever('number of steps', scene.facts)} with what the scheduler was made for, see "
-            f"that {lever('schedule', scene.facts)} is stepped once per optimizer step and not "
+            f"{describe_setting('number of steps', context.metadata)} with what the scheduler was made for, see "
+            f"that {describe_setting('schedule', context.metadata)} is stepped once per optimizer step and not "
             "once per process, and that its warm-up ends."
         )

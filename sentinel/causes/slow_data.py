@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
 
 class SlowData:
@@ -28,23 +28,23 @@ class SlowData:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The wait, and what it costs; nothing where it is one rank's."""
-        waits, last = scene.signs.get("data_stall"), scene.signs.get("straggler")
+        waits, last = context.symptoms.get("data_stall"), context.symptoms.get("straggler")
         alone = last is not None and last.evidence.get("signal", "data_wait") == "data_wait"
         if waits is None or alone:
             return
-        yield from seen(waits, 0.65)
-        yield from seen(scene.signs.get("throughput_drop"), 0.4)
-        yield from seen(scene.signs.get("gpu_underuse"), 0.3)
-        workers = scene.number("dataloader_num_workers")
+        yield from symptom_evidence(waits, 0.65)
+        yield from symptom_evidence(context.symptoms.get("throughput_drop"), 0.4)
+        yield from symptom_evidence(context.symptoms.get("gpu_underuse"), 0.3)
+        workers = context.number("dataloader_num_workers")
         if workers == 0.0:
-            yield Clue(0.3, "The loader has 0 workers: it works while the training waits.")
+            yield Evidence(0.3, "The loader has 0 workers: it works while the training waits.")
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """More hands, and less to do."""
         return (
-            f"Raise {lever('data workers', scene.facts)} to some 4 to 8 for each GPU, with "
+            f"Raise {describe_setting('data workers', context.metadata)} to some 4 to 8 for each GPU, with "
             "`persistent_workers` and `prefetch_factor`, and do once before the training what the "
             "loader does each time (tokenizing, decoding). If it kept up until then, look at the "
             "storage first: another job on it, a cache that is full, files that are remote now."

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
 
 class SlowRank:
@@ -28,25 +28,25 @@ class SlowRank:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The rank, and what followed; nothing where a GPU is failing."""
-        last, fault = scene.signs.get("straggler"), scene.signs.get("gpu_fault")
+        last, fault = context.symptoms.get("straggler"), context.symptoms.get("gpu_fault")
         if last is None or (fault is not None and fault.severity is not Severity.INFO):
             return
-        yield from seen(last, 0.65)
-        yield from seen(scene.signs.get("throughput_drop"), 0.4)
+        yield from symptom_evidence(last, 0.65)
+        yield from symptom_evidence(context.symptoms.get("throughput_drop"), 0.4)
         for name in ("data_stall", "gpu_underuse"):
-            yield from seen(scene.signs.get(name), 0.2)
+            yield from symptom_evidence(context.symptoms.get(name), 0.2)
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Where to look, by what it is that takes the rank longer."""
-        last = scene.signs.get("straggler")
+        last = context.symptoms.get("straggler")
         who = "the rank named" if last is None or last.rank is None else f"rank {last.rank}"
         what = "" if last is None else last.evidence.get("signal", "")
         if what == "data_wait":
             return (
                 f"Look at the storage and the processors of the node of {who}, which waits for its "
-                f"data: raise {lever('data workers', scene.facts)}, and see whether its shard has "
+                f"data: raise {describe_setting('data workers', context.metadata)}, and see whether its shard has "
                 "longer samples or lies on slower storage than the others'."
             )
         if what == "generation_time":

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
 
 class StepCountedTwice:
@@ -31,21 +31,21 @@ class StepCountedTwice:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The stride, and the saves; saves alone are another matter."""
-        stride = scene.first("step_stride")
+        stride = context.earliest_symptom("step_stride")
         if stride is None:
             return
-        yield from seen(stride, 0.8)
-        yield from seen(scene.first("checkpoint_cadence"), 0.6)
-        yield from seen(scene.first("learning_rate_anomaly"), 0.3)
+        yield from symptom_evidence(stride, 0.8)
+        yield from symptom_evidence(context.earliest_symptom("checkpoint_cadence"), 0.6)
+        yield from symptom_evidence(context.earliest_symptom("learning_rate_anomaly"), 0.3)
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Where to look, and what to hold until then."""
-        upgrade = "TRL" if scene.text("framework") == "trl" else "the training library"
+        upgrade = "TRL" if context.text("framework") == "trl" else "the training library"
         return (
             "Look for a second place that advances the step counter (a custom loop or callback "
             f"that adds to `state.global_step`), or upgrade {upgrade}: huggingface/trl issue 2124 "
             "was this. Until then the run ends early and its saves fill the disk: raise "
-            f"{lever('save interval', scene.facts)} and watch the space left."
+            f"{describe_setting('save interval', context.metadata)} and watch the space left."
         )

@@ -18,17 +18,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, led, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, began_first, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
-MANY = 4
+MAX_HARMLESS_PASSES = 4
 """Passes over one batch that language models bear."""
 
-FAR = 0.1
+HIGH_KL_OLD = 0.1
 """Nats per token from the policy that sampled: what trainers stop early at is 0.01 to 0.1."""
 
-_WHOLE_AND_PART = (
+_BATCH_SETTINGS = (
     ("steps_per_generation", "gradient_accumulation_steps"),
     ("train_batch_size", "ppo_mini_batch_size"),
 )
@@ -44,52 +44,52 @@ class TooManyUpdates:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Clipping and what it leads to; nothing where something else came first."""
-        clipped = scene.first("clip_saturation")
+        clipped = context.earliest_symptom("clip_saturation")
         followed = [
-            scene.first("kl_blowup", "kl_drift"),
-            scene.first("reward_collapse"),
-            scene.first("entropy_collapse", "entropy_explosion"),
-            scene.first("grad_explosion"),
+            context.earliest_symptom("kl_blowup", "kl_drift"),
+            context.earliest_symptom("reward_collapse"),
+            context.earliest_symptom("entropy_collapse", "entropy_explosion"),
+            context.earliest_symptom("grad_explosion"),
         ]
-        passes, updates = _passes(scene), _updates(scene)
+        passes, updates = _passes_per_batch(context), _updates_per_batch(context)
         if clipped is None or (updates is not None and updates <= 1):
             return
-        if not led(clipped, *followed) and (passes or 0) <= MANY:
+        if not began_first(clipped, *followed) and (passes or 0) <= MAX_HARMLESS_PASSES:
             return
-        yield from seen(clipped, 0.5)
-        yield from seen(followed[0], 0.5)
+        yield from symptom_evidence(clipped, 0.5)
+        yield from symptom_evidence(followed[0], 0.5)
         for sign in followed[1:]:
-            yield from seen(sign, 0.3)
-        away = scene.values.get("kl_old")
-        if away is not None and away > FAR:
-            yield Clue(0.2, f"The policy is {away:.3g} nats from the one that sampled.")
+            yield from symptom_evidence(sign, 0.3)
+        away = context.values.get("kl_old")
+        if away is not None and away > HIGH_KL_OLD:
+            yield Evidence(0.2, f"The policy is {away:.3g} nats from the one that sampled.")
         if passes is not None and passes > 1:
-            weight = 0.3 if passes > MANY else 0.1
-            yield Clue(weight, f"Each batch is passed over {passes:g} times.")
+            weight = 0.3 if passes > MAX_HARMLESS_PASSES else 0.1
+            yield Evidence(weight, f"Each batch is passed over {passes:g} times.")
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Fewer passes first."""
         return (
-            f"Bring {lever('updates per batch', scene.facts)} down to 1 or 2, or halve "
-            f"{lever('learning rate', scene.facts)}; a larger share of the batch in each update "
+            f"Bring {describe_setting('updates per batch', context.metadata)} down to 1 or 2, or halve "
+            f"{describe_setting('learning rate', context.metadata)}; a larger share of the batch in each update "
             "does the same. If the reward has fallen already, go back to the last checkpoint "
             "before the onset."
         )
 
 
-def _passes(scene: Scene) -> float | None:
-    return scene.number("num_iterations", "num_ppo_epochs", "ppo_epochs")
+def _passes_per_batch(context: CaseContext) -> float | None:
+    return context.number("num_iterations", "num_ppo_epochs", "ppo_epochs")
 
 
-def _updates(scene: Scene) -> float | None:
+def _updates_per_batch(context: CaseContext) -> float | None:
     """Updates that each batch is used for, where the settings tell."""
-    passes = _passes(scene)
+    passes = _passes_per_batch(context)
     if passes is None:
         return None
-    for whole, part in _WHOLE_AND_PART:
-        held, used = scene.number(whole), scene.number(part)
+    for whole, part in _BATCH_SETTINGS:
+        held, used = context.number(whole), context.number(part)
         if held and used:
             return passes * held / used
-    return passes * (scene.number("num_mini_batches") or 1.0)
+    return passes * (context.number("num_mini_batches") or 1.0)

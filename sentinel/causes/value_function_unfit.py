@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, led, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, began_first, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
-CLIPPED = 0.5
+HIGH_CLIP_FRACTION = 0.5
 """Share of value predictions that are clipped at which most of its error teaches nothing."""
 
 
@@ -35,24 +35,27 @@ class ValueFunctionUnfit:
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The fit and what came of it; nothing where it followed the policy's fall."""
-        unfit, fall = scene.first("value_fit"), scene.first("reward_collapse")
-        away = scene.first("kl_blowup", "entropy_collapse", "entropy_explosion")
-        if unfit is None or away is not None or not led(unfit, fall):
+        unfit, fall = (
+            context.earliest_symptom("value_fit"),
+            context.earliest_symptom("reward_collapse"),
+        )
+        away = context.earliest_symptom("kl_blowup", "entropy_collapse", "entropy_explosion")
+        if unfit is None or away is not None or not began_first(unfit, fall):
             return
-        yield from seen(unfit, 0.5)
-        yield from seen(fall or scene.first("reward_stalled"), 0.4)
-        clipped = scene.values.get("value_clip_fraction")
-        if clipped is not None and clipped > CLIPPED:
-            yield Clue(0.2, f"{clipped:.0%} of the value predictions are clipped.")
+        yield from symptom_evidence(unfit, 0.5)
+        yield from symptom_evidence(fall or context.earliest_symptom("reward_stalled"), 0.4)
+        clipped = context.values.get("value_clip_fraction")
+        if clipped is not None and clipped > HIGH_CLIP_FRACTION:
+            yield Evidence(0.2, f"{clipped:.0%} of the value predictions are clipped.")
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Let it learn first, and faster."""
-        facts = scene.facts
+        facts = context.metadata
         return (
-            f"Train the value model before the policy ({lever('value model head start', facts)}), "
-            f"raise {lever('value model learning rate', facts)} or "
-            f"{lever('value coefficient', facts)}, bound the rewards, and check that values and "
+            f"Train the value model before the policy ({describe_setting('value model head start', facts)}), "
+            f"raise {describe_setting('value model learning rate', facts)} or "
+            f"{describe_setting('value coefficient', facts)}, bound the rewards, and check that values and "
             "returns are of the same steps. RLOO and GRPO do without one."
         )

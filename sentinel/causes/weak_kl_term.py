@@ -17,9 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import Clue, Scene, held_tighter, loosely_held, seen
+from sentinel.model.diagnosis import (
+    CaseContext,
+    Evidence,
+    stronger_kl_advice,
+    symptom_evidence,
+    weak_kl_control_evidence,
+)
 from sentinel.model.finding import Severity
-from sentinel.signals.setting_names import lever
+from sentinel.signals.setting_names import describe_setting
 
 
 class WeakKlTerm:
@@ -29,18 +35,18 @@ class WeakKlTerm:
     explains: ClassVar[frozenset[str]] = frozenset({"kl_blowup", "kl_drift"})
     severity: ClassVar[Severity | None] = None
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The KL and why; nothing where the reward has fallen, or texts repeat."""
-        away = scene.first("kl_blowup", "kl_drift")
-        if away is None or scene.first("reward_collapse", "repetition") is not None:
+        away = context.earliest_symptom("kl_blowup", "kl_drift")
+        if away is None or context.earliest_symptom("reward_collapse", "repetition") is not None:
             return
-        yield from seen(away, 0.5)
-        yield from loosely_held(scene)
+        yield from symptom_evidence(away, 0.5)
+        yield from weak_kl_control_evidence(context)
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, context: CaseContext) -> str:
         """Hold it before it is too late."""
         return (
-            f"Go on with {held_tighter(scene)}, from the last checkpoint before the onset if the "
+            f"Go on with {stronger_kl_advice(context)}, from the last checkpoint before the onset if the "
             "KL is past what you meant to allow. If that costs reward that is truly earned, halve "
-            f"{lever('learning rate', scene.facts)} instead; until then keep more checkpoints."
+            f"{describe_setting('learning rate', context.metadata)} instead; until then keep more checkpoints."
         )

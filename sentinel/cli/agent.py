@@ -18,7 +18,7 @@ def agent(
     """Watch one run until it is over: read its rings, judge, page, serve /metrics."""
     from sentinel.agent.main import Agent
     from sentinel.agent.registration import AlreadyServedError
-    from sentinel.config.settings import SettingsError, load
+    from sentinel.config.settings import ConfigError, load_settings
     from sentinel.store.database import NewerSchemaError
     from sentinel.transport.paths import RunIdError
 
@@ -34,13 +34,13 @@ def agent(
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
     environ = os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}
     try:
-        agent = Agent(run, load(environ=environ))
-    except (SettingsError, NewerSchemaError, RunIdError) as error:
+        agent = Agent(run, load_settings(environ=environ))
+    except (ConfigError, NewerSchemaError, RunIdError) as error:
         print(f"sentinel agent: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
     except AlreadyServedError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(0) from None
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: agent.stopping.set())
+        signal.signal(number, lambda *_: agent.stop_requested.set())
     agent.serve()

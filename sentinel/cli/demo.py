@@ -12,15 +12,15 @@ from pathlib import Path
 import typer
 from rich.markup import escape
 
-from sentinel.demo.delivery import Delivery
-from sentinel.demo.receiver import Receiver
-from sentinel.demo.report import Telling
-from sentinel.demo.sandbox import Stage, lacking
-from sentinel.demo.scenario import Outcome, judge
+from sentinel.demo.delivery import ReceivedNotification
+from sentinel.demo.receiver import DemoReceiver
+from sentinel.demo.report import DemoReport
+from sentinel.demo.sandbox import Sandbox, missing_requirement
+from sentinel.demo.scenario import DemoOutcome, evaluate_demo
 
-LONGEST = 600.0
+DEMO_TIMEOUT_SECONDS = 600.0
 """Seconds after which a demo that has not ended has failed; it takes about 60 on 2 cores."""
-LOOK_EVERY = 0.5
+POLL_INTERVAL_SECONDS = 0.5
 
 
 def demo(
@@ -33,75 +33,83 @@ def demo(
     Exit status: 0 if each mistake was told once and by its name, and nothing else was; 1 if not; 2
     if it cannot be tried.
     """
-    _require()
+    _check_requirements()
     folder = Path(tempfile.mkdtemp(prefix="sentinel-demo-"))
-    with Telling(lines=json) as telling:
-        telling.say(f"Everything of this demo is in {folder}.")
-        outcome = _play(Stage(folder, seed), telling, keep=keep)
+    with DemoReport(json_lines=json) as telling:
+        telling.print_text(f"Everything of this demo is in {folder}.")
+        outcome = _run_demo(Sandbox(folder, seed), telling, keep=keep)
     raise typer.Exit(0 if outcome.passed else 1)
 
 
-def _require() -> None:
-    lacks = lacking()
+def _check_requirements() -> None:
+    lacks = missing_requirement()
     if lacks:
         print(f"sentinel demo: {lacks}", file=sys.stderr)
         raise typer.Exit(2)
 
 
-def _play(stage: Stage, telling: Telling, *, keep: bool) -> Outcome:
+def _run_demo(stage: Sandbox, telling: DemoReport, *, keep: bool) -> DemoOutcome:
     """One demo from start to end. No process is ever left; the folder is, where it failed."""
     began = time.monotonic()
     secret = secrets.token_urlsafe(24)
-    with Receiver(secret) as receiver:
+    with DemoReceiver(secret) as receiver:
         stage.configure(receiver.url, secret)
-        telling.say(f"Pages go to a receiver at {receiver.url}, in place of Slack and a pager.")
+        telling.print_text(
+            f"Pages go to a receiver at {receiver.url}, in place of Slack and a pager."
+        )
         try:
             stage.start()
-            pages = _watch(stage, receiver, telling, began + LONGEST)
+            pages = _collect_until_finished(stage, receiver, telling, began + DEMO_TIMEOUT_SECONDS)
         finally:
-            stage.clear()
-    _tell_end(stage, telling)
-    outcome = judge(pages, stage.causes)
+            stage.stop()
+    _report_training_end(stage, telling)
+    outcome = evaluate_demo(pages, stage.case_causes)
     kept = stage.folder if keep or not outcome.passed else None
-    telling.verdict(outcome, pages, time.monotonic() - began, kept)
+    telling.show_outcome(outcome, pages, time.monotonic() - began, kept)
     if kept is None:
         shutil.rmtree(stage.folder)
     return outcome
 
 
-def _watch(stage: Stage, receiver: Receiver, telling: Telling, deadline: float) -> list[Delivery]:
+def _collect_until_finished(
+    stage: Sandbox, receiver: DemoReceiver, telling: DemoReport, deadline: float
+) -> list[ReceivedNotification]:
     """Show what happens until the training is over and the agent has left; return the pages."""
-    pages: list[Delivery] = []
+    pages: list[ReceivedNotification] = []
     live = over = False
     while not over and time.monotonic() < deadline:
-        time.sleep(LOOK_EVERY)
-        state = stage.look()
-        over = not state and stage.status is not None and not stage.watched
+        time.sleep(POLL_INTERVAL_SECONDS)
+        state = stage.poll()
+        over = not state and stage.exit_status is not None and not stage.is_watched
         if state and not live:
             live = True
-            url = stage.agent["url"]
-            telling.say(f"Live now: {url}/metrics for Prometheus, {url}/ for people.")
-        pages += _arrived(receiver, telling)
+            url = stage.agent_info["url"]
+            telling.print_text(f"Live now: {url}/metrics for Prometheus, {url}/ for people.")
+        pages += _collect_deliveries(receiver, telling)
         if state:
-            telling.progress(state)
+            telling.show_progress(state)
     if not over:
-        telling.say(f"[red]Not over after {LONGEST:.0f} s: ended.[/]")
+        telling.print_text(f"[red]Not over after {DEMO_TIMEOUT_SECONDS:.0f} s: ended.[/]")
     return pages
 
 
-def _arrived(receiver: Receiver, telling: Telling) -> list[Delivery]:
-    pages: list[Delivery] = []
-    while not receiver.arrived.empty():
-        item = receiver.arrived.get()
-        telling.arrived(item)
-        if isinstance(item, Delivery):
+def _collect_deliveries(receiver: DemoReceiver, telling: DemoReport) -> list[ReceivedNotification]:
+    pages: list[ReceivedNotification] = []
+    while not receiver.received.empty():
+        item = receiver.received.get()
+        telling.show_notification(item)
+        if isinstance(item, ReceivedNotification):
             pages.append(item)
     return pages
 
 
-def _tell_end(stage: Stage, telling: Telling) -> None:
-    if stage.status:
+def _report_training_end(stage: Sandbox, telling: DemoReport) -> None:
+    if stage.exit_status:
         log = (stage.folder / "training.log").read_text(errors="replace")
-        telling.say(f"[red]The training failed with status {stage.status}.[/] It said last:")
-        telling.say(escape("\n".join(log.splitlines()[-15:])))
-    telling.say(f"{stage.written} checkpoints were written, where {stage.meant} were meant.")
+        telling.print_text(
+            f"[red]The training failed with status {stage.exit_status}.[/] It said last:"
+        )
+        telling.print_text(escape("\n".join(log.splitlines()[-15:])))
+    telling.print_text(
+        f"{stage.checkpoint_count} checkpoints were written, where {stage.expected_checkpoints} were meant."
+    )

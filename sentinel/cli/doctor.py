@@ -20,46 +20,55 @@ def doctor(
     from sentinel.doctor.check_result import Grade
 
     ailing = False
-    for remark in _everything(quick=quick):
-        ailing = ailing or remark.grade is Grade.MEND
-        print(_line(remark, as_json=json), flush=True)
+    for remark in _run_checks(quick=quick):
+        ailing = ailing or remark.grade is Grade.FAIL
+        print(_format(remark, as_json=json), flush=True)
     raise typer.Exit(1 if ailing else 0)
 
 
-def _everything(*, quick: bool) -> Iterator[Any]:
-    from sentinel.doctor.directories import places
-    from sentinel.doctor.frameworks import frameworks
-    from sentinel.doctor.gpus import gpus
-    from sentinel.doctor.runs import runs
-    from sentinel.doctor.settings_check import configured
-    from sentinel.doctor.versions import versions
+def _run_checks(*, quick: bool) -> Iterator[Any]:
+    from sentinel.doctor.directories import check_directories
+    from sentinel.doctor.frameworks import check_frameworks
+    from sentinel.doctor.gpus import check_gpus
+    from sentinel.doctor.runs import check_runs
+    from sentinel.doctor.settings_check import check_settings
+    from sentinel.doctor.versions import check_versions
 
-    for look in (versions, configured, places, gpus, runs, *(() if quick else (frameworks,))):
-        yield from _safely(look)
+    for look in (
+        check_versions,
+        check_settings,
+        check_directories,
+        check_gpus,
+        check_runs,
+        *(() if quick else (check_frameworks,)),
+    ):
+        yield from _run_check(look)
 
 
-def _safely(look: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+def _run_check(check: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """One kind of checkup; that one fails is no reason to leave out the others."""
-    from sentinel.doctor.check_result import mend
+    from sentinel.doctor.check_result import fail
 
     try:
-        yield from look()
+        yield from check()
     except Exception as error:
         says = f"could not be looked at ({type(error).__name__}: {error})"
-        yield mend(look.__name__, says, "tell us of it: this is a fault of sentinel's own")
+        yield fail(check.__name__, says, "tell us of it: this is a fault of sentinel's own")
 
 
-def _line(remark: Any, *, as_json: bool) -> str:
-    from sentinel.metrics.label import label
+def _format(remark: Any, *, as_json: bool) -> str:
+    from sentinel.metrics.label import sanitize_label
 
     if as_json:
         told = {"subject": remark.subject, "says": remark.says, "remedy": remark.remedy}
         return jsonlib.dumps({"grade": remark.grade.value, **told})
-    remedy = f"\n      {_plain(remark.remedy, label)}" if remark.remedy else ""
-    said = f"{_plain(remark.subject, label)}: {_plain(remark.says, label)}"
+    remedy = f"\n      {_printable(remark.remedy, sanitize_label)}" if remark.remedy else ""
+    said = (
+        f"{_printable(remark.subject, sanitize_label)}: {_printable(remark.says, sanitize_label)}"
+    )
     return f"{remark.grade.value:<5} {said}{remedy}"
 
 
-def _plain(text: str, label: Callable[[str], str]) -> str:
+def _printable(text: str, label: Callable[[str], str]) -> str:
     """Without control marks: names come from training code, and this goes to a terminal."""
     return "".join(label(sign) for sign in text.replace("\n", " "))

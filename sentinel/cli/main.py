@@ -31,7 +31,7 @@ def sentinel(
     """Watch PyTorch training, and wake the right person with a diagnosis."""
 
 
-for _name, _module in plugins.modules("cli").items():
+for _name, _module in plugins.load_modules("cli").items():
     if _name == "main":
         continue
     if hasattr(_module, "app"):

@@ -14,13 +14,19 @@ from typing import Any
 import typer
 
 from sentinel.model.finding import Finding, Severity
-from sentinel.model.incident import Incident, Key, Page, Reason, State
+from sentinel.model.incident import (
+    Incident,
+    IncidentKey,
+    IncidentState,
+    Notification,
+    NotificationReason,
+)
 from sentinel.model.record import WHOLE_RUN
 from sentinel.model.request import Sink
 
 app = typer.Typer(no_args_is_help=True)
 
-SPACING = 1.0
+MESSAGE_INTERVAL_SECONDS = 1.0
 """Seconds between two messages to one sink, as Slack asks for."""
 
 
@@ -40,45 +46,47 @@ def send_tests(
     Exit status: 0 if every sink took both pages, 1 if one did not, 2 if the settings are wrong.
     """
     results: list[dict[str, Any]] = []
-    for name, found in _chosen(sink, config).items():
-        for result in _try(name, found):
-            _tell(result, as_json=as_json)
+    for name, found in _select_sinks(sink, config).items():
+        for result in _send_test_notifications(name, found):
+            _print_result(result, as_json=as_json)
             results.append(result)
     raise typer.Exit(0 if all(result["delivered"] for result in results) else 1)
 
 
-def _chosen(only: str | None, config: Path | None) -> dict[str, Sink]:
-    from sentinel.config.settings import SettingsError, build_sinks, load
+def _select_sinks(only: str | None, config: Path | None) -> dict[str, Sink]:
+    from sentinel.config.settings import ConfigError, build_sinks, load_settings
 
     environ = os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}
     try:
-        sinks = build_sinks(load(environ=environ))
-    except SettingsError as error:
-        _refuse(str(error))
+        sinks = build_sinks(load_settings(environ=environ))
+    except ConfigError as error:
+        _exit_with_error(str(error))
     if not sinks:
-        _refuse(
+        _exit_with_error(
             "No sink is set up. Set SENTINEL_SINKS__SLACK__URL, or [sinks.slack] url in a file."
         )
     if only is not None and only not in sinks:
-        _refuse(f'Sink "{only}" is not set up. Those that are: {", ".join(sorted(sinks))}.')
+        _exit_with_error(
+            f'Sink "{only}" is not set up. Those that are: {", ".join(sorted(sinks))}.'
+        )
     return sinks if only is None else {only: sinks[only]}
 
 
-def _refuse(why: str) -> Any:
+def _exit_with_error(why: str) -> Any:
     print(f"sentinel notify: {why}", file=sys.stderr)
     raise typer.Exit(2)
 
 
-def _try(name: str, sink: Sink) -> Iterator[dict[str, Any]]:
-    from sentinel.notify.http import send, worded
-    from sentinel.notify.outbox import identity
+def _send_test_notifications(name: str, sink: Sink) -> Iterator[dict[str, Any]]:
+    from sentinel.notify.http import render_request, send
+    from sentinel.notify.outbox import idempotency_key
 
-    for number, page in enumerate(trial_pages(time.time())):
+    for number, page in enumerate(build_test_notifications(time.time())):
         if number:
-            time.sleep(SPACING)
-        post = worded(sink, page, identity(page, name), time.time())
+            time.sleep(MESSAGE_INTERVAL_SECONDS)
+        post = render_request(sink, page, idempotency_key(page, name), time.time())
         answer = send(post, allow_http=bool(getattr(sink, "allow_http", False)))
-        delivered = not answer.error and sink.accepted(answer.status, answer.body)
+        delivered = not answer.error and sink.is_accepted(answer.status, answer.body)
         yield {
             "type": "delivery",
             "sink": name,
@@ -90,7 +98,7 @@ def _try(name: str, sink: Sink) -> Iterator[dict[str, Any]]:
             return
 
 
-def _tell(result: dict[str, Any], *, as_json: bool) -> None:
+def _print_result(result: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result), flush=True)
     else:
@@ -98,10 +106,10 @@ def _tell(result: dict[str, Any], *, as_json: bool) -> None:
         print(f"{result['sink']} {verb} the {result['page']} page: {result['answer']}", flush=True)
 
 
-def trial_pages(now: float) -> tuple[Page, Page]:
+def build_test_notifications(now: float) -> tuple[Notification, Notification]:
     """A page that opens and the page that resolves it, plainly tests, and new at every `now`."""
     opened = Incident(
-        key=Key(f"test-{int(now * 1000)}", WHOLE_RUN, "notify_test"),
+        key=IncidentKey(f"test-{int(now * 1000)}", WHOLE_RUN, "notify_test"),
         episode=1,
         severity=Severity.INFO,
         signal="loss",
@@ -112,7 +120,9 @@ def trial_pages(now: float) -> tuple[Page, Page]:
         onset_step=1,
         opened_step=2,
         opened_time=now,
-        state=State.FIRING,
+        state=IncidentState.FIRING,
     )
-    over = replace(opened, state=State.RESOLVED, resolved_step=3, resolved_time=now)
-    return Page(Reason.OPENED, opened, 2, now), Page(Reason.RESOLVED, over, 3, now)
+    over = replace(opened, state=IncidentState.RESOLVED, resolved_step=3, resolved_time=now)
+    return Notification(NotificationReason.OPENED, opened, 2, now), Notification(
+        NotificationReason.RESOLVED, over, 3, now
+    )

@@ -18,20 +18,20 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from sentinel.config.plugins import classes
+from sentinel.config.plugins import load_classes
 from sentinel.config.settings import build_causes
 from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Page
+from sentinel.model.incident import Notification
 from sentinel.model.record import WHOLE_RUN
 from sentinel.pipeline.cases import CaseBook
 from sentinel.pipeline.engine import Engine
-from sentinel.pipeline.replay import Story, Told, tell
-from sentinel.readers.format_detection import recognised
+from sentinel.pipeline.replay import ReplayedIncident, ReplayResult, replay_records
+from sentinel.readers.format_detection import open_log
 
-CANNOT_READ = 2
-FAILED_ON = 3
-COLOURS = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
+EXIT_CANNOT_READ = 2
+EXIT_SEVERITY_REACHED = 3
+SEVERITY_STYLES = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
 
 
 class FailOn(StrEnum):
@@ -50,46 +50,46 @@ def replay(
 ) -> None:
     """Judge a training log as the agent would have judged the run."""
     try:
-        story = _told(path)
+        story = _replay_log(path)
     except (OSError, ValueError) as error:
         typer.echo(f"sentinel: cannot read {path}: {error}", err=True)
-        raise typer.Exit(CANNOT_READ) from None
-    if story.remark:
-        typer.echo(f"sentinel: of {path}, {story.remark}.", err=True)
+        raise typer.Exit(EXIT_CANNOT_READ) from None
+    if story.note:
+        typer.echo(f"sentinel: of {path}, {story.note}.", err=True)
     (_print_json if json else _print_table)(story)
-    if story.failed:
-        told = ", ".join(story.failed)
+    if story.failed_detectors:
+        told = ", ".join(story.failed_detectors)
         typer.echo(f"sentinel: {told} failed, and cannot say that all is well.", err=True)
-    if fail_on is not None and story.worst <= Severity(fail_on.value).order:
-        raise typer.Exit(FAILED_ON)
+    if fail_on is not None and story.worst_severity_order <= Severity(fail_on.value).order:
+        raise typer.Exit(EXIT_SEVERITY_REACHED)
 
 
-def _told(path: Path) -> Story:
-    engine = Engine(classes("detectors"), cases=CaseBook(build_causes()))
-    story = tell(recognised(path), engine)
+def _replay_log(path: Path) -> ReplayResult:
+    engine = Engine(load_classes("detectors"), case_book=CaseBook(build_causes()))
+    story = replay_records(open_log(path), engine)
     if not story.records:
         raise ValueError("it holds no record of a step")
     return story
 
 
-def _print_json(story: Story) -> None:
-    for told in story.told:
-        print(dumps(_incident(told), allow_nan=False))
-    for case in story.diagnosed:
+def _print_json(story: ReplayResult) -> None:
+    for told in story.incidents:
+        print(dumps(_incident_json(told), allow_nan=False))
+    for case in story.diagnosed_cases:
         if case.diagnosis is not None:
-            print(dumps(_diagnosis(story, case, case.diagnosis), allow_nan=False))
+            print(dumps(_diagnosis_json(story, case, case.diagnosis), allow_nan=False))
     counts = {
         "records": story.records,
         "skipped": story.skipped,
         "steps": story.steps,
-        "incidents": len(story.told),
+        "incidents": len(story.incidents),
     }
-    failed = {"failed": story.failed} if story.failed else {}
+    failed = {"failed": story.failed_detectors} if story.failed_detectors else {}
     print(dumps({"type": "summary", **counts, **failed}))
 
 
-def _incident(told: Told) -> dict[str, Any]:
-    incident, finding = told.incident, told.page.incident.finding
+def _incident_json(told: ReplayedIncident) -> dict[str, Any]:
+    incident, finding = told.incident, told.notification.incident.finding
     rank = finding.rank if finding.rank is not None else incident.key.rank
     return {
         "type": "incident",
@@ -105,13 +105,15 @@ def _incident(told: Told) -> dict[str, Any]:
         "last_good_step": incident.last_good_step,
         "onset": None if told.onset is None else asdict(told.onset),
         "summary": finding.summary,
-        "evidence": {key: _plain(value) for key, value in finding.evidence.items()},
+        "evidence": {key: _json_safe(value) for key, value in finding.evidence.items()},
         "remedy": incident.remedy,
-        "case": told.case,
+        "case": told.case_name,
     }
 
 
-def _diagnosis(story: Story, case: Page, diagnosis: Diagnosis) -> dict[str, Any]:
+def _diagnosis_json(
+    story: ReplayResult, case: Notification, diagnosis: Diagnosis
+) -> dict[str, Any]:
     return {
         "type": "diagnosis",
         "case": case.incident.name,
@@ -121,58 +123,58 @@ def _diagnosis(story: Story, case: Page, diagnosis: Diagnosis) -> dict[str, Any]
         "severity": case.incident.severity.value,
         "onset_step": case.onset_step,
         "opened_step": case.incident.opened_step,
-        "resolved_step": story.over(case),
-        "incidents": [incident.name for incident in story.of(case)],
+        "resolved_step": story.resolved_step(case),
+        "incidents": [incident.name for incident in story.incidents_in(case)],
         "evidence": [asdict(clue) for clue in diagnosis.evidence],
         "remedy": diagnosis.remedy,
         "last_good_step": diagnosis.last_good_step,
     }
 
 
-def _plain(value: float | str) -> float | str:
+def _json_safe(value: float | str) -> float | str:
     # JSON has no word for NaN or infinity.
     return value if isinstance(value, str) or isfinite(value) else str(value)
 
 
-def _print_table(story: Story) -> None:
+def _print_table(story: ReplayResult) -> None:
     console = Console()
-    for case in story.diagnosed:
+    for case in story.diagnosed_cases:
         if case.diagnosis is not None:
-            console.print(_case(story, case, case.diagnosis))
-    if not story.told:
+            console.print(_case_panel(story, case, case.diagnosis))
+    if not story.incidents:
         console.print(f"No incident in {story.steps} steps.")
     else:
-        console.print(_incidents(story))
+        console.print(_incident_table(story))
         for name, remedy in _remedies(story):
             console.print(f"[bold]{name}[/bold]: {escape(remedy)}")
     if story.skipped:
         console.print(f"{story.skipped} lines could not be read and were passed over.")
 
 
-def _case(story: Story, case: Page, diagnosis: Diagnosis) -> Panel:
-    severity, over = case.incident.severity, story.over(case)
+def _case_panel(story: ReplayResult, case: Notification, diagnosis: Diagnosis) -> Panel:
+    severity, over = case.incident.severity, story.resolved_step(case)
     facts = [f"Began at step {case.onset_step}", f"page due at step {case.incident.opened_step}"]
     if over is not None:
         facts.append(f"over at step {over}")
     if diagnosis.last_good_step is not None:
         facts.append(f"last checkpoint before: step {diagnosis.last_good_step}")
-    names = ", ".join(dict.fromkeys(each.key.detector for each in story.of(case)))
+    names = ", ".join(dict.fromkeys(each.key.detector for each in story.incidents_in(case)))
     parts: list[RenderableType] = [
         Text(f"{', '.join(facts)}."),
-        _evidence(diagnosis),
+        _evidence_table(diagnosis),
         Text.assemble(("What to do: ", "bold"), diagnosis.remedy),
         Text(f"Incidents: {names}", style="dim"),
     ]
-    title = f"[{COLOURS[severity]}]{severity.value}: {escape(diagnosis.title)}[/]"
+    title = f"[{SEVERITY_STYLES[severity]}]{severity.value}: {escape(diagnosis.title)}[/]"
     return Panel(
         Group(*parts),
-        title=f"{title} ({diagnosis.belief})",
+        title=f"{title} ({diagnosis.confidence_text})",
         title_align="left",
-        border_style=COLOURS[severity],
+        border_style=SEVERITY_STYLES[severity],
     )
 
 
-def _evidence(diagnosis: Diagnosis) -> Table:
+def _evidence_table(diagnosis: Diagnosis) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()
@@ -181,24 +183,24 @@ def _evidence(diagnosis: Diagnosis) -> Table:
     return table
 
 
-def _incidents(story: Story) -> Table:
+def _incident_table(story: ReplayResult) -> Table:
     table = Table("", "Detector", "Began", "Page due", "Over", "What", box=SIMPLE)
-    for told in story.told:
+    for told in story.incidents:
         incident = told.incident
         over = "" if incident.resolved_step is None else str(incident.resolved_step)
         table.add_row(
-            f"[{COLOURS[incident.severity]}]{incident.severity.value}[/]",
+            f"[{SEVERITY_STYLES[incident.severity]}]{incident.severity.value}[/]",
             incident.key.detector,
             str(incident.onset_step),
             str(incident.opened_step),
             over,
-            escape(told.page.incident.finding.summary),
+            escape(told.notification.incident.finding.summary),
         )
     return table
 
 
-def _remedies(story: Story) -> Iterator[tuple[str, str]]:
+def _remedies(story: ReplayResult) -> Iterator[tuple[str, str]]:
     """What each detector advises, once, unless a cause that is named knows better."""
-    known = {case.incident.name for case in story.diagnosed}
-    alone = (told.incident for told in story.told if told.case not in known)
+    known = {case.incident.name for case in story.diagnosed_cases}
+    alone = (told.incident for told in story.incidents if told.case_name not in known)
     yield from {incident.key.detector: incident.remedy for incident in alone}.items()

@@ -21,12 +21,14 @@ def run(
 
     Its output, its input, its signals and its exit status are as if it had been run alone.
     """
-    from sentinel.agent.command_runner import NOT_FOUND, Launcher, say
+    from sentinel.agent.command_runner import EXIT_NOT_FOUND, CommandRunner, print_message
 
     if config is not None and not config.is_file():
         print(f"sentinel run: --config {config}: there is no such file.", file=sys.stderr)
         raise typer.Exit(2)
     if shutil.which(command[0]) is None and not Path(command[0]).exists():
-        say(f"{command[0]}: command not found. Is its environment active, or its path complete?")
-        raise typer.Exit(NOT_FOUND)
-    raise typer.Exit(Launcher(command, run, config).run())
+        print_message(
+            f"{command[0]}: command not found. Is its environment active, or its path complete?"
+        )
+        raise typer.Exit(EXIT_NOT_FOUND)
+    raise typer.Exit(CommandRunner(command, run, config).run())

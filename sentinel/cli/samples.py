@@ -15,12 +15,12 @@ from unicodedata import category
 
 import typer
 
-NO_RUN = 2
-_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+EXIT_NO_RUN = 2
+_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Kinds of characters that are not seen, or that steer what is."""
-_PLAIN = frozenset("\n\t\u200c\u200d")
+_ALLOWED_CHARACTERS = frozenset("\n\t\u200c\u200d")
 """Of these, those that texts and emoji need."""
-_RULE = "-" * 72
+_SEPARATOR = "-" * 72
 
 
 def samples(
@@ -33,47 +33,49 @@ def samples(
     from sqlite3 import DatabaseError
 
     from sentinel.store.database import NewerSchemaError
-    from sentinel.store.samples import newest
+    from sentinel.store.samples import newest_samples
 
-    path = _database(run)
+    path = _database_path(run)
     try:
-        found = newest(path, step, limit)
+        found = newest_samples(path, step, limit)
     except (NewerSchemaError, DatabaseError) as error:
-        raise _refusal(f"{path} cannot be read: {error}") from None
+        raise _error_exit(f"{path} cannot be read: {error}") from None
     for sample in found:
-        print(jsonlib.dumps(_told(sample), allow_nan=False) if json else _shown(sample))
+        print(jsonlib.dumps(_json_safe(sample), allow_nan=False) if json else _format(sample))
     if not found and not json:
         of = "" if step is None else f" of step {step}"
         print(f"Run {run} has shown no text{of}: sentinel.log_samples does, or samples_from.")
 
 
-def _database(run: str) -> Path:
+def _database_path(run: str) -> Path:
     """Where the run's texts are. Leaves with an error if there is no such run."""
-    from sentinel.transport.paths import RunIdError, checked, home
+    from sentinel.transport.paths import RunIdError, home_dir, validate_run_id
 
     try:
-        path = home() / "runs" / checked(run) / "sentinel.db"
+        path = home_dir() / "runs" / validate_run_id(run) / "sentinel.db"
     except RunIdError as error:
         trouble = str(error)
     else:
         if path.is_file():
             return path
-        trouble = f"There is no run {run!r} under {home()}: `ls {home() / 'runs'}` names them."
-    raise _refusal(trouble)
+        trouble = (
+            f"There is no run {run!r} under {home_dir()}: `ls {home_dir() / 'runs'}` names them."
+        )
+    raise _error_exit(trouble)
 
 
-def _refusal(trouble: str) -> typer.Exit:
-    print(f"sentinel samples: {trouble}", file=sys.stderr)
-    return typer.Exit(NO_RUN)
+def _error_exit(message: str) -> typer.Exit:
+    print(f"sentinel samples: {message}", file=sys.stderr)
+    return typer.Exit(EXIT_NO_RUN)
 
 
-def _told(sample: dict[str, Any]) -> dict[str, Any]:
+def _json_safe(sample: dict[str, Any]) -> dict[str, Any]:
     """The sample without what JSON has no word for."""
     rewards = sample["rewards"].items()
     return {**sample, "rewards": {name: v if isfinite(v) else str(v) for name, v in rewards}}
 
 
-def _shown(sample: dict[str, Any]) -> str:
+def _format(sample: dict[str, Any]) -> str:
     head = f"step {sample['step']}, rank {sample['rank']}"
     if sample["attempt"]:
         head += f", attempt {sample['attempt']}"
@@ -81,31 +83,33 @@ def _shown(sample: dict[str, Any]) -> str:
         head += f", {sample['length']:,.0f} characters"
     if sample["finished"] is False:
         head += ", cut off by the limit"
-    lines = [_RULE, head, *_scores(sample), "prompt:", _indented(sample["prompt"])]
-    return "\n".join([*lines, "completion:", _indented(sample["completion"])])
+    lines = [_SEPARATOR, head, *_format_scores(sample), "prompt:", _indent(sample["prompt"])]
+    return "\n".join([*lines, "completion:", _indent(sample["completion"])])
 
 
-def _scores(sample: dict[str, Any]) -> list[str]:
-    scores = [(visible(name) or "reward", value) for name, value in sample["rewards"].items()]
+def _format_scores(sample: dict[str, Any]) -> list[str]:
+    scores = [
+        (escape_invisible(name) or "reward", value) for name, value in sample["rewards"].items()
+    ]
     if sample["advantage"] is not None:
         scores.append(("advantage", sample["advantage"]))
     return ["  ".join(f"{name} {value:.4g}" for name, value in scores)] if scores else []
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" for line in visible(text).split("\n"))
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}" for line in escape_invisible(text).split("\n"))
 
 
-def visible(text: str) -> str:
+def escape_invisible(text: str) -> str:
     r"""The text with every character that is not seen, or steers a terminal, as its number.
 
     >>> visible("red \x1b[31m, wrong way round \u202e, half a character \ud83d")
     'red \\x1b[31m, wrong way round \\u202e, half a character \\ud83d'
     """
-    return "".join(map(_visible, text))
+    return "".join(map(_escape_character, text))
 
 
-def _visible(letter: str) -> str:
-    if letter in _PLAIN or category(letter) not in _UNSEEN:
+def _escape_character(letter: str) -> str:
+    if letter in _ALLOWED_CHARACTERS or category(letter) not in _INVISIBLE_CATEGORIES:
         return letter
     return letter.encode("unicode_escape").decode("ascii")

@@ -16,11 +16,11 @@ import typer
 if TYPE_CHECKING:
     from sentinel.agent.main import Agent
     from sentinel.config.settings import Settings
-    from sentinel.model.incident import Page
-    from sentinel.pipeline.engine import Verdict
+    from sentinel.model.incident import Notification
+    from sentinel.pipeline.engine import Result
 
-CANNOT_READ = 2
-_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+EXIT_CANNOT_READ = 2
+_INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def watch(
@@ -36,43 +36,43 @@ def watch(
     log says that it is over, or with Ctrl-C.
     """
     from sentinel.agent.registration import AlreadyServedError
-    from sentinel.config.settings import SettingsError, load
+    from sentinel.config.settings import ConfigError, load_settings
     from sentinel.store.database import NewerSchemaError
     from sentinel.transport.paths import RunIdError
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     path = path.resolve()
-    _check(path)
+    _check_log(path)
     environ = os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}
     try:
         # Whose machine the run is on, is not known.
-        settings = load({"machine_seconds": 0}, environ=environ)
-        agent = follower(path, run or name_of(path), settings, max_steps)
-    except (SettingsError, NewerSchemaError, RunIdError, AlreadyServedError) as error:
+        settings = load_settings({"machine_seconds": 0}, environ=environ)
+        agent = build_log_agent(path, run or run_name_from_path(path), settings, max_steps)
+    except (ConfigError, NewerSchemaError, RunIdError, AlreadyServedError) as error:
         print(f"sentinel watch: {error}", file=sys.stderr)
-        raise typer.Exit(CANNOT_READ) from None
+        raise typer.Exit(EXIT_CANNOT_READ) from None
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: agent.stopping.set())
+        signal.signal(number, lambda *_: agent.stop_requested.set())
     print(f"Watching {path} as run {agent.run}; Ctrl-C ends it.", flush=True)
     agent.serve()
 
 
-def _check(path: Path) -> None:
+def _check_log(path: Path) -> None:
     """Leave with one plain line where there is something that is no log."""
-    from sentinel.readers.format_detection import recognised
+    from sentinel.readers.format_detection import open_log
 
     if not (path.exists() or path.parent.is_file()) or (path.is_file() and not path.stat().st_size):
         return
     if path.is_dir() and not any(path.iterdir()):
         return
     try:
-        recognised(path)
+        open_log(path)
     except (OSError, ValueError) as error:
         print(f"sentinel watch: cannot read {path}: {error}", file=sys.stderr)
-        raise typer.Exit(CANNOT_READ) from None
+        raise typer.Exit(EXIT_CANNOT_READ) from None
 
 
-def name_of(path: Path) -> str:
+def run_name_from_path(path: Path) -> str:
     """A name for the run of that log: of its folder and itself, and the same every time.
 
     >>> name_of(Path("/data/my run/trainer_log.jsonl"))[:-7]
@@ -80,70 +80,73 @@ def name_of(path: Path) -> str:
     """
     words = f"{path.parent.name}-{path.stem if path.suffix else path.name}"
     short = hashlib.sha256(str(path).encode()).hexdigest()[:6]
-    return f"{_NOT_IN_A_NAME.sub('-', words).strip('-.')[:80] or 'log'}-{short}"
+    return f"{_INVALID_NAME_CHARACTERS.sub('-', words).strip('-.')[:80] or 'log'}-{short}"
 
 
-def follower(path: Path, run: str, settings: Settings, max_steps: int = 0) -> Agent:
+def build_log_agent(path: Path, run: str, settings: Settings, max_steps: int = 0) -> Agent:
     """The agent of a run whose log is followed in the place of its ranks' rings.
 
     Raises what `Agent` does.
     """
     from sentinel.agent.main import Agent
-    from sentinel.readers.follow import FollowedLog
+    from sentinel.readers.follow import LogFollower
 
     class Follower(Agent):
         """Its source gives what a LiveSource gives, of another origin."""
 
-        source: FollowedLog  # type: ignore[assignment]
+        source: LogFollower  # type: ignore[assignment]
 
-        def _assemble(self, database: Path) -> None:
-            super()._assemble(database)
-            self.judge.outlets += (Printer(),)
-            known = self.judge.journal.positions()
-            self.source = FollowedLog(self.run, path, self.tally, known, self.clock, max_steps)
+        def _build_components(self, database: Path) -> None:
+            super()._build_components(database)
+            self.processor.consumers += (NotificationPrinter(),)
+            known = self.processor.journal.positions()
+            self.source = LogFollower(self.run, path, self.counters, known, self.clock, max_steps)
 
-        def turn(self) -> None:
-            self.judge.telling.history = self.source.behind
-            super().turn()
-            if remark := self.source.remarked():
+        def run_once(self) -> None:
+            self.processor.notification_policy.is_catching_up = self.source.is_catching_up
+            super().run_once()
+            if remark := self.source.pop_notice():
                 print(f"sentinel watch: of {path}, {remark}.", file=sys.stderr, flush=True)
 
     return Follower(run, settings)
 
 
-class Printer:
+class NotificationPrinter:
     """Prints what people are told, each thing once."""
 
     def __init__(self) -> None:
-        self.printed: dict[str, str] = {}
+        self.printed_subjects: dict[str, str] = {}
 
-    def take(self, verdict: Verdict) -> None:
+    def update(self, result: Result) -> None:
         """Print what is news in it."""
-        for page in verdict.told:
-            if _is_news(self.printed.get(page.incident.name), page):
-                print(_line(page), flush=True)
-                self.printed[page.incident.name] = page.subject
+        for page in result.case_notifications:
+            if _is_new(self.printed_subjects.get(page.incident.name), page):
+                print(_format(page), flush=True)
+                self.printed_subjects[page.incident.name] = page.subject
 
 
-def _is_news(printed: str | None, page: Page) -> bool:
+def _is_new(printed_subject: str | None, notification: Notification) -> bool:
     """Whether people have not read it yet: a case that only grew is not told again."""
-    from sentinel.model.incident import Reason
+    from sentinel.model.incident import NotificationReason
 
-    return page.reason is not Reason.UPDATED or page.subject != printed
+    return (
+        notification.reason is not NotificationReason.UPDATED
+        or notification.subject != printed_subject
+    )
 
 
-def _line(page: Page) -> str:
+def _format(notification: Notification) -> str:
     """One case in a line; where its cause has a name, in lines with evidence and remedy."""
-    from sentinel.cli.status import printable
-    from sentinel.model.incident import Reason
+    from sentinel.cli.status import strip_unprintable
+    from sentinel.model.incident import NotificationReason
 
-    incident, known = page.incident, page.diagnosis
-    words = f"{incident.severity.value} {incident.key.detector} {page.reason.value}"
-    lines = [f"step {page.step}: {words}: {incident.finding.summary}"]
-    if known is not None and page.reason is not Reason.RESOLVED:
-        lines.append(f"behind it: {known.title} ({known.belief})")
-        lines += [clue.dated for clue in known.evidence]
+    incident, known = notification.incident, notification.diagnosis
+    words = f"{incident.severity.value} {incident.key.detector} {notification.reason.value}"
+    lines = [f"step {notification.step}: {words}: {incident.finding.summary}"]
+    if known is not None and notification.reason is not NotificationReason.RESOLVED:
+        lines.append(f"behind it: {known.title} ({known.confidence_text})")
+        lines += [clue.text_with_step for clue in known.evidence]
         lines.append(f"what to do: {known.remedy}")
-        if page.last_good_step is not None:
-            lines.append(f"last checkpoint before: step {page.last_good_step}")
-    return "\n  ".join(map(printable, lines))
+        if notification.last_good_step is not None:
+            lines.append(f"last checkpoint before: step {notification.last_good_step}")
+    return "\n  ".join(map(strip_unprintable, lines))

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sentinel.client.capture.text_sampling import AT_ONCE, Batch
-from sentinel.client.control.commands import NOTHING
-from sentinel.client.session import Current, current
+from sentinel.client.capture.text_sampling import DEFAULT_SAMPLES_PER_CALL, GeneratedBatch
+from sentinel.client.control.commands import NO_ACTIONS
+from sentinel.client.session import CurrentSession, current_session
 from sentinel.model.record import Event
 
-_MARKS = {"save": Event.SAVE, "eval": Event.EVAL}
+_MARK_EVENTS = {"save": Event.SAVE, "eval": Event.EVAL}
 
 
 def log(values: Mapping[str, Any], step: int | None = None, weight: float | None = None) -> None:
@@ -21,7 +21,7 @@ def log(values: Mapping[str, Any], step: int | None = None, weight: float | None
     many samples the values are means over, for ranks with uneven batches. What is not a number is
     counted and left out; nothing is ever raised.
     """
-    recorder = Current.recorder
+    recorder = CurrentSession.recorder
     if recorder is not None:
         recorder.log(values, step, weight)
 
@@ -39,10 +39,12 @@ def log_samples(
     each completion whether the model ended it, rather than the limit. Long texts are cut. What is
     no text, or no number, is counted and left out; nothing is ever raised.
     """
-    session = current()
+    session = current_session()
     if session is not None:
-        most = session.arguments.samples or AT_ONCE
-        session.recorder.sample(Batch(prompts, completions, rewards, finished), step, most)
+        most = session.arguments.samples or DEFAULT_SAMPLES_PER_CALL
+        session.recorder.record_samples(
+            GeneratedBatch(prompts, completions, rewards, finished), step, most
+        )
 
 
 def mark(event: str, step: int | None = None, **facts: Any) -> None:
@@ -50,16 +52,16 @@ def mark(event: str, step: int | None = None, **facts: Any) -> None:
 
     Numbers among `facts` become values of the record, such as `mark("eval", loss=0.7)`.
     """
-    session = current()
+    session = current_session()
     if session is None:
         return
-    known = _MARKS.get(event) if type(event) is str else None
+    known = _MARK_EVENTS.get(event) if type(event) is str else None
     if known is not None:
-        session.recorder.say(known, step, facts)
+        session.recorder.record_event(known, step, facts)
     elif session.arguments.strict:
-        raise ValueError(f"There is no mark {event!r}: use one of {sorted(_MARKS)}.")
+        raise ValueError(f"There is no mark {event!r}: use one of {sorted(_MARK_EVENTS)}.")
     else:
-        session.ring.drop("event")
+        session.ring.count_drop("event")
 
 
 def requested() -> frozenset[str]:
@@ -68,23 +70,25 @@ def requested() -> frozenset[str]:
     To be asked once a step, on every rank alike: each is told of a checkpoint at the same step, and
     at that one only; of a stop from then on. It costs less than a microsecond.
     """
-    recorder = Current.recorder
+    recorder = CurrentSession.recorder
     if recorder is None:
-        return NOTHING
-    return recorder.errands.requested(recorder.errands.steps or recorder.clock.beat)
+        return NO_ACTIONS
+    return recorder.commands.requested(
+        recorder.commands.optimizer_steps or recorder.clock.step_index
+    )
 
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
     """Declare that the trainer is doing something else for a while, such as an evaluation."""
-    _edge(name, "begin")
+    _record_edge(name, "begin")
     try:
         yield
     finally:
-        _edge(name, "end")
+        _record_edge(name, "end")
 
 
-def _edge(name: str, edge: str) -> None:
-    session = current()
+def _record_edge(name: str, edge: str) -> None:
+    session = current_session()
     if session is not None:
-        session.recorder.say(Event.PHASE, None, {"name": name, "edge": edge})
+        session.recorder.record_event(Event.PHASE, None, {"name": name, "edge": edge})

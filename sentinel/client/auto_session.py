@@ -15,11 +15,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ClassVar
 
-from sentinel.client.arguments import Arguments
-from sentinel.client.session import enter, leave
+from sentinel.client.arguments import MonitorArguments
+from sentinel.client.session import enter_session, leave_session
 
 
-class _Own:
+class _AutoSession:
     """The session that was begun here, and what ended the interpreter."""
 
     begun = False
@@ -27,36 +27,36 @@ class _Own:
     undo: ClassVar[list[Callable[[], None]]] = []
 
 
-def begin(arguments: Arguments | None = None) -> None:
+def begin_auto_session(arguments: MonitorArguments | None = None) -> None:
     """Watch this process from now on; a second call changes nothing. Never raises."""
-    if _Own.begun:
+    if _AutoSession.begun:
         return
-    _Own.begun, _Own.error = True, None
-    enter(arguments or Arguments())
-    _patch("excepthook", _around_excepthook)
-    _patch("exit", _around_exit)
-    atexit.register(end)
+    _AutoSession.begun, _AutoSession.error = True, None
+    enter_session(arguments or MonitorArguments())
+    _patch("excepthook", _wrap_excepthook)
+    _patch("exit", _wrap_exit)
+    atexit.register(end_auto_session)
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is not None and multiprocessing.parent_process() is not None:
         from multiprocessing.util import Finalize  # noqa: PLC0415 - a child of it has loaded it
 
-        Finalize(None, _child_ends, exitpriority=0)
+        Finalize(None, _on_child_exit, exitpriority=0)
 
 
-def end(error: BaseException | None = None) -> None:
+def end_auto_session(error: BaseException | None = None) -> None:
     """The run is over, by what ended it; a second call changes nothing."""
-    if not _Own.begun:
+    if not _AutoSession.begun:
         return
-    _Own.begun = False
-    atexit.unregister(end)
-    while _Own.undo:
-        _Own.undo.pop()()
-    leave(error or _Own.error)
+    _AutoSession.begun = False
+    atexit.unregister(end_auto_session)
+    while _AutoSession.undo:
+        _AutoSession.undo.pop()()
+    leave_session(error or _AutoSession.error)
 
 
-def _child_ends() -> None:
+def _on_child_exit() -> None:
     """Called while what its function raised, if it did, is on its way out."""
-    end(sys.exc_info()[1])
+    end_auto_session(sys.exc_info()[1])
 
 
 def _patch(name: str, around: Callable[[Any], Any]) -> None:
@@ -68,23 +68,23 @@ def _patch(name: str, around: Callable[[Any], Any]) -> None:
         if getattr(sys, name) is ours:
             setattr(sys, name, before)
 
-    _Own.undo.append(undo)
+    _AutoSession.undo.append(undo)
 
 
-def _around_excepthook(before: Any) -> Any:
+def _wrap_excepthook(before: Any) -> Any:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
-        _Own.error = error
+        _AutoSession.error = error
         return before(kind, error, trace)
 
     return hook
 
 
-def _around_exit(before: Any) -> Any:
+def _wrap_exit(before: Any) -> Any:
     @functools.wraps(before)
     def leaving(status: Any = None, /) -> Any:
         # Elsewhere it ends a thread. Who catches it here and trains on is taken for one that left.
         if threading.current_thread() is threading.main_thread():
-            _Own.error = SystemExit(status)
+            _AutoSession.error = SystemExit(status)
         return before(status)
 
     return leaving

@@ -15,9 +15,9 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sentinel.client.capture.loop import Loop
-from sentinel.client.capture.patcher import Tap
-from sentinel.client.guard import Guard
+from sentinel.client.capture.loop import TrainingLoop
+from sentinel.client.capture.patcher import Patcher
+from sentinel.client.guard import ErrorGuard
 from sentinel.client.recorder import Recorder
 from sentinel.transport.identity import Identity
 from sentinel.transport.ring import RingWriter
@@ -26,7 +26,7 @@ _RING_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Rehearsed:
+class DryRunResult:
     """How one integration's taps went in.
 
     `state` is what a tap says of itself: "on", "on, without Owner.attribute", "off: ValueError in
@@ -39,36 +39,36 @@ class Rehearsed:
     state: str
 
 
-class _Quiet(Tap):
+class _DryRunPatcher(Patcher):
     """A tap that keeps its state to itself."""
 
     state = ""
 
-    def tell(self, state: str) -> None:
+    def report_state(self, state: str) -> None:
         self.state = state
 
 
-def rehearse(names: Iterable[str]) -> list[Rehearsed]:
+def dry_run(names: Iterable[str]) -> list[DryRunResult]:
     """Try each integration of these names, in order. Raises ImportError for a name of none."""
     with TemporaryDirectory(prefix="sentinel-rehearsal-") as folder:
         ring = RingWriter(Path(folder) / "0-0.ring", Identity("rehearsal"), _RING_BYTES)
-        recorder = Recorder(ring, Guard(ring.fail), lambda: None)
-        return [_tried(name, recorder) for name in names]
+        recorder = Recorder(ring, ErrorGuard(ring.count_error), lambda: None)
+        return [_try_integration(name, recorder) for name in names]
 
 
-def _tried(name: str, recorder: Recorder) -> Rehearsed:
+def _try_integration(name: str, recorder: Recorder) -> DryRunResult:
     integration = import_module(f"sentinel.integrations.{name}")
     try:
         import_module(integration.FRAMEWORK)
     except Exception as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        return Rehearsed(name, _version(integration.FRAMEWORK), f"absent: {why}")
-    tap = _Quiet(name, recorder, Loop(recorder))
+        return DryRunResult(name, _version(integration.FRAMEWORK), f"absent: {why}")
+    tap = _DryRunPatcher(name, recorder, TrainingLoop(recorder))
     try:
         tap.attach(integration.attach)
     finally:
         tap.undo()
-    return Rehearsed(name, _version(integration.FRAMEWORK), tap.state)
+    return DryRunResult(name, _version(integration.FRAMEWORK), tap.state)
 
 
 def _version(framework: str) -> str:
@@ -77,5 +77,5 @@ def _version(framework: str) -> str:
 
 
 if __name__ == "__main__":
-    results = [asdict(result) for result in rehearse(sys.argv[2:])]
+    results = [asdict(result) for result in dry_run(sys.argv[2:])]
     Path(sys.argv[1]).write_text(json.dumps(results))

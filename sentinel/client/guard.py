@@ -5,38 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sentinel.transport.ring_layout import ERRORS_BEFORE_OFF
+from sentinel.transport.ring_layout import MAX_CLIENT_ERRORS
 
 
-def report(error: Exception) -> None:
+def on_swallowed_error(error: Exception) -> None:
     """Told of every error that is swallowed. Says nothing; tests replace it by one that raises."""
 
 
 @dataclass(slots=True)
-class Guard:
+class ErrorGuard:
     """Counts errors of ours through `count`; `off` once there were too many.
 
     `strict` raises them instead, for tests. Only `Exception` is ever swallowed: an interrupt, or a
     wish to exit, belongs to the trainer.
     """
 
-    count: Callable[[], None]
+    on_error: Callable[[], None]
     strict: bool = False
-    errors: int = 0
-    off: bool = False
-    swallowed: int = 0
+    own_errors: int = 0
+    disabled: bool = False
+    swallowed_errors: int = 0
     """Errors that were kept from the trainer, also those that others answer for."""
 
-    def caught(self, error: Exception) -> None:
+    def handle_error(self, error: Exception) -> None:
         """To be called where an error of ours was caught."""
-        self.noted(error)
-        self.errors += 1
-        self.off = self.off or self.errors >= ERRORS_BEFORE_OFF
+        self.count_error(error)
+        self.own_errors += 1
+        self.disabled = self.disabled or self.own_errors >= MAX_CLIENT_ERRORS
 
-    def noted(self, error: Exception) -> None:
+    def count_error(self, error: Exception) -> None:
         """Count an error that somebody else answers for; it switches nothing off here."""
         if self.strict:
             raise error
-        self.swallowed += 1
-        report(error)
-        self.count()
+        self.swallowed_errors += 1
+        on_swallowed_error(error)
+        self.on_error()

@@ -9,18 +9,18 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
-from sentinel.client.arguments import Arguments, SettingsError, checked
-from sentinel.client.control.commands import Asked
-from sentinel.client.session import enter, leave
+from sentinel.client.arguments import MonitorArguments, SettingsError, parse_arguments
+from sentinel.client.control.commands import CommandContext
+from sentinel.client.session import enter_session, leave_session
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Deed: TypeAlias = "Literal['checkpoint', 'stop'] | Callable[[Asked], object]"
+CriticalAction: TypeAlias = "Literal['checkpoint', 'stop'] | Callable[[CommandContext], object]"
 
 
 class Monitor:
     """A training run being watched: decorates a function, or is entered with `with`."""
 
-    def __init__(self, arguments: Arguments) -> None:
+    def __init__(self, arguments: MonitorArguments) -> None:
         self.arguments = arguments
 
     def __call__(self, function: Function) -> Function:
@@ -30,11 +30,11 @@ class Monitor:
         if isinstance(function, type) or not callable(function):
             kind = "class" if isinstance(function, type) else type(function).__name__
             raise SettingsError(f"monitor watches a function, not a {kind}: decorate its method.")
-        wrapped: Any = functools.wraps(function)(self._around(function))
+        wrapped: Any = functools.wraps(function)(self._wrap(function))
         return wrapped  # type: ignore[no-any-return]
 
     def __enter__(self) -> Monitor:
-        enter(self.arguments)
+        enter_session(self.arguments)
         return self
 
     def __exit__(
@@ -43,16 +43,16 @@ class Monitor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        leave(error)
+        leave_session(error)
 
-    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        for fits, wrap in _KINDS:
+    def _wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        for fits, wrap in _WRAPPERS:
             if fits(function):
                 return wrap(self, function)
-        return _plain(self, function)
+        return _wrap_function(self, function)
 
 
-def _plain(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_function(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
     def watched(*args: Any, **kwargs: Any) -> Any:
         with monitor:
             result: Any = function(*args, **kwargs)
@@ -61,7 +61,7 @@ def _plain(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]
     return watched
 
 
-def _coroutine(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_coroutine(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
     async def watched(*args: Any, **kwargs: Any) -> Any:
         with monitor:
             return await function(*args, **kwargs)
@@ -69,7 +69,7 @@ def _coroutine(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., 
     return watched
 
 
-def _generator(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_generator(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
     def watched(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         with monitor:
             return (yield from function(*args, **kwargs))
@@ -77,7 +77,7 @@ def _generator(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., 
     return watched
 
 
-def _async_generator(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_async_generator(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
     async def watched(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         with monitor:
             theirs = function(*args, **kwargs)
@@ -100,10 +100,10 @@ def _async_generator(monitor: Monitor, function: Callable[..., Any]) -> Callable
     return watched
 
 
-_KINDS = (
-    (inspect.iscoroutinefunction, _coroutine),
-    (inspect.isasyncgenfunction, _async_generator),
-    (inspect.isgeneratorfunction, _generator),
+_WRAPPERS = (
+    (inspect.iscoroutinefunction, _wrap_coroutine),
+    (inspect.isasyncgenfunction, _wrap_async_generator),
+    (inspect.isgeneratorfunction, _wrap_generator),
 )
 
 
@@ -122,9 +122,9 @@ def monitor(
     aggregate: Literal["agent", "collective"] = "agent",
     strict: bool = False,
     samples: int = 0,
-    facts: Mapping[str, str | float] | None = None,
+    metadata: Mapping[str, str | float] | None = None,
     tier: Literal["page", "notify", "quiet"] | None = None,
-    on_critical: Deed | Iterable[Deed] | None = None,
+    on_critical: CriticalAction | Iterable[CriticalAction] | None = None,
 ) -> Monitor: ...
 
 
@@ -144,5 +144,5 @@ def monitor(function: Any = None, /, **settings: Any) -> Any:
     `strict` lets our own errors through, for tests. With `SENTINEL_OFF=1` in the environment
     nothing happens at all. Raises SettingsError for a setting that is unknown or of the wrong kind.
     """
-    watching = Monitor(checked(settings))
+    watching = Monitor(parse_arguments(settings))
     return watching if function is None else watching(function)

@@ -14,22 +14,26 @@ from time import perf_counter
 from time import time as wall_time
 from typing import Any
 
-from sentinel.client.capture.captured_values import Captured
-from sentinel.client.capture.device_copy import Stash, cuda_lane
-from sentinel.client.capture.text_sampling import AT_ONCE, Batch, picked
-from sentinel.client.control.commands import Errands
-from sentinel.client.guard import Guard
-from sentinel.client.record_schema import FAR, PLAIN, Plan, Planner
+from sentinel.client.capture.captured_values import CapturedValues
+from sentinel.client.capture.device_copy import DeviceCopies, cuda_queue
+from sentinel.client.capture.text_sampling import (
+    DEFAULT_SAMPLES_PER_CALL,
+    GeneratedBatch,
+    select_samples,
+)
+from sentinel.client.control.commands import CommandExecutor
+from sentinel.client.guard import ErrorGuard
+from sentinel.client.record_schema import MAX_STEP_NUMBER, PLAIN_TYPES, LogSchema, LogSchemaCache
 from sentinel.client.step_clock import StepClock
-from sentinel.client.try_lock import Gate
+from sentinel.client.try_lock import TryLock
 from sentinel.model.record import Event
-from sentinel.transport.command_page import NUMBER
-from sentinel.transport.record_codec import VALUES, Moment, Packer
+from sentinel.transport.command_page import NUMBER_WORD
+from sentinel.transport.record_codec import VALUES_KIND, RecordEncoder, StepStamp
 from sentinel.transport.ring import RingWriter
 
-_NUMBERED = ("global_step",)
-_MEASURED = (Event.STEP, Event.EVAL)
-LOOK_EVERY = 0.5
+_STEP_NUMBER_NAMES = ("global_step",)
+_MEASURED_EVENTS = (Event.STEP, Event.EVAL)
+POLL_INTERVAL_SECONDS = 0.5
 """Seconds."""
 
 
@@ -39,240 +43,253 @@ class Recorder:
     `tick` is called at steps, at most every `LOOK_EVERY` seconds.
     """
 
-    def __init__(self, ring: RingWriter, guard: Guard, tick: Callable[[], None]) -> None:
+    def __init__(self, ring: RingWriter, guard: ErrorGuard, on_poll: Callable[[], None]) -> None:
         self.ring = ring
-        self.gate = Gate(ring, guard)
+        self.try_lock = TryLock(ring, guard)
         self.clock = StepClock()
-        self.errands = Errands()
-        self._tick = tick
-        self._packer = Packer(ring.write, again_after=ring.capacity // 4)
-        self.stash = Stash(ring.drop, cuda_lane)
-        self._captured = Captured(self.clock, self._packer, self.stash)
-        self._planner = Planner(self._packer, ring.drop)
-        self._plan: Plan | None = None
-        self._looks_at = 0.0
-        self._epoch = wall_time() - perf_counter()
+        self.commands = CommandExecutor()
+        self._on_poll = on_poll
+        self._encoder = RecordEncoder(ring.write, resend_after_bytes=ring.capacity // 4)
+        self.device_copies = DeviceCopies(ring.count_drop, cuda_queue)
+        self._captured = CapturedValues(self.clock, self._encoder, self.device_copies)
+        self._schema_cache = LogSchemaCache(self._encoder, ring.count_drop)
+        self._last_schema: LogSchema | None = None
+        self._next_poll_at = 0.0
+        self._clock_offset = wall_time() - perf_counter()
         """What makes `perf_counter` the time of day; asking for both each time costs more."""
 
     def log(self, values: Mapping[str, Any], step: Any = None, weight: Any = None) -> None:
         """Record values of the current step, or of the step given."""
         # As `gate.run` does it, written out: a call less is worth having here.
-        gate = self.gate
-        if gate.guard.off:
+        gate = self.try_lock
+        if gate.guard.disabled:
             return
         began = perf_counter()
-        now = began + self._epoch
+        now = began + self._clock_offset
         try:
             gate.token.pop()
         except IndexError:
-            gate.leave_aside(self._log, (values, step, weight, now))
+            gate.defer(self._log, (values, step, weight, now))
             return
         try:
-            if weight is not None or not self._again(values, step, now):
+            if weight is not None or not self._log_fast(values, step, now):
                 self._log(values, step, weight, now)
-            if gate.aside:
-                gate.catch_up()
-            self.ring.spent += perf_counter() - began
+            if gate.deferred:
+                gate.run_deferred()
+            self.ring.overhead_seconds += perf_counter() - began
         except Exception as error:
-            gate.guard.caught(error)
+            gate.guard.handle_error(error)
         finally:
             gate.token.append(None)
 
-    def hear(self, values: Mapping[str, Any], step: Any = None) -> None:
+    def log_from_framework(self, values: Mapping[str, Any], step: Any = None) -> None:
         """Record what a framework logs of a step; empty where it only counts one.
 
         A name that our taps have for themselves is told apart as `logged_…`: frameworks filter,
         average and round.
         """
-        self.gate.run(self._hear, values, step, wall_time())
+        self.try_lock.run(self._log_from_framework, values, step, wall_time())
 
-    def stepped(self, values: dict[str, float], tensors: dict[str, Any]) -> None:
+    def record_step(self, values: dict[str, float], tensors: dict[str, Any]) -> None:
         """An optimizer step was taken, and this was captured; `tensors` are on a device."""
-        self.gate.run(self._stepped, values, tensors, wall_time())
+        self.try_lock.run(self._record_step, values, tensors, wall_time())
 
-    def begins(self) -> None:
+    def begin_backward(self) -> None:
         """A backward pass begins: its step is under way, even if it never comes to its end."""
         clock = self.clock
         clock.in_progress = True
-        self.ring.begin(clock.beat + 1)
+        self.ring.begin_backward(clock.step_index + 1)
 
-    def moved(self) -> None:
+    def record_uncounted_step(self) -> None:
         """Another optimizer stepped than the one that is counted: a sign of life."""
         clock = self.clock
         clock.in_progress = False
-        self.gate.run(self.ring.note, clock.step, clock.beat, wall_time())
+        self.try_lock.run(self.ring.publish_step, clock.step, clock.step_index, wall_time())
 
-    def say(self, event: Event, step: Any, facts: Mapping[str, Any]) -> None:
+    def record_event(self, event: Event, step: Any, facts: Mapping[str, Any]) -> None:
         """Record an event; numbers among `facts` become values, texts stay facts.
 
         Of an evaluation they may be on a device.
         """
-        self.gate.run(self._say, event, step, facts, wall_time())
+        self.try_lock.run(self._record_event, event, step, facts, wall_time())
 
-    def sample(self, batch: Batch, step: Any = None, most: int = AT_ONCE) -> None:
+    def record_samples(
+        self, batch: GeneratedBatch, step: Any = None, max_samples: int = DEFAULT_SAMPLES_PER_CALL
+    ) -> None:
         """Record at most `most` of the texts that the model made."""
-        self.gate.run(self._sample, batch, step, most, wall_time())
+        self.try_lock.run(self._record_samples, batch, step, max_samples, wall_time())
 
     def close(self, facts: Mapping[str, Any]) -> None:
         """Send what is left, then a STOP with these facts, and nothing more."""
-        self.gate.close(lambda: self._close(facts))
+        self.try_lock.close(lambda: self._close(facts))
 
     def abandon(self) -> None:
         """In a forked child: let go of memory that is the parent's alone."""
         self.ring.abandon()
 
-    def _again(self, values: Any, step: Any, now: float) -> bool:
+    def _log_fast(self, values: Any, step: Any, now: float) -> bool:
         """Send the log of a new step that is like the last one but for its numbers, if it is one.
 
         Nothing is changed before that is certain, and nobody's code is run to find out. Anything
         else is for `_log`, which this is a shorter way through.
         """
-        plan, clock, pending = self._plan, self.clock, self._captured.pending
+        plan, clock, pending = self._last_schema, self.clock, self._captured.pending
         if plan is None or type(values) is not dict or type(step) is not int or clock.in_progress:
             return False
         if pending is not None:
-            held, extra = pending.numbered, (*pending.values, step)
-        elif clock.optimizer_steps or step == clock.given:
+            held, extra = pending.names_with_step, (*pending.values, step)
+        elif clock.optimizer_steps or step == clock.last_given_step:
             return False
         else:
-            held, extra = _NUMBERED, (step,)
-        if len(values) != plan.size or held != plan.held or now > self._looks_at:
+            held, extra = _STEP_NUMBER_NAMES, (step,)
+        if len(values) != plan.fast_path_size or held != plan.own_names or now > self._next_poll_at:
             return False
-        packer, ring, schema = self._packer, self.ring, plan.schema
+        packer, ring, schema = self._encoder, self.ring, plan.name_schema
         try:
-            numbers = plan.pick(values)
+            numbers = plan.get_values(values)
         except KeyError:
             return False
-        if list(map(type, numbers)) != plan.floats or packer.sent > schema.again_at:
+        if (
+            list(map(type, numbers)) != plan.float_types
+            or packer.bytes_sent > schema.resend_at_bytes
+        ):
             return False
-        beat = clock.beat
+        beat = clock.step_index
         if pending is None:
             # As `next_beat` has it, without the call.
-            beat += clock.spoken
+            beat += clock.has_logged
             beat = step if step > beat else beat  # noqa: FURB136 - a call is what is saved
-            ring.step, ring.beat, ring.time = step, beat, now
-        head = plan.head(VALUES, schema.number, step, beat, now, *extra)
-        payload = head + plan.body(*numbers)
+            ring.step, ring.step_index, ring.time = step, beat, now
+        head = plan.pack_own(VALUES_KIND, schema.number, step, beat, now, *extra)
+        payload = head + plan.pack_logged(*numbers)
         self._captured.pending = None
-        clock.step = clock.given = step
-        clock.beat, clock.spoken = beat, True
-        packer.sent += len(payload)
+        clock.step = clock.last_given_step = step
+        clock.step_index, clock.has_logged = beat, True
+        packer.bytes_sent += len(payload)
         ring.write(payload)
         return True
 
-    def _hear(self, values: Mapping[str, Any], step: Any, now: float) -> None:
-        self._log({self._captured.apart(name): values[name] for name in values}, step, None, now)
+    def _log_from_framework(self, values: Mapping[str, Any], step: Any, now: float) -> None:
+        self._log(
+            {self._captured.disambiguate(name): values[name] for name in values}, step, None, now
+        )
 
     def _log(self, values: Any, step: Any, weight: Any, now: float) -> None:
-        plain = type(step) is int and -FAR < step < FAR
-        given = step if step is None or plain else self._planner.whole(step)
+        plain = type(step) is int and -MAX_STEP_NUMBER < step < MAX_STEP_NUMBER
+        given = step if step is None or plain else self._schema_cache.read_step(step)
         if self.clock.in_progress:
             self._captured.flush()
-        moment = self._place(given, now)
-        held, extra = self._captured.take(moment)
+        moment = self._stamp(given, now)
+        held, extra = self._captured.pop(moment)
         if given is not None:
             held, extra = (*held, "global_step"), (*extra, float(given))
         if weight is not None:
-            held, extra = (*held, "weight"), (*extra, self._planner.weight(weight))
-        plan = self._planner.likely(values, held) if type(values) is dict else None
-        if plan is None or not self._sent(plan, values, extra, moment):
+            held, extra = (*held, "weight"), (*extra, self._schema_cache.read_weight(weight))
+        plan = self._schema_cache.find_cached(values, held) if type(values) is dict else None
+        if plan is None or not self._send_with_schema(plan, values, extra, moment):
             self._log_slowly(values, held, extra, moment)
-        if self.stash.lanes:
-            self._captured.fetch()
+        if self.device_copies.queues:
+            self._captured.flush_arrived()
 
-    def _sent(self, plan: Plan, values: Any, extra: tuple[float, ...], moment: Moment) -> bool:
+    def _send_with_schema(
+        self, schema: LogSchema, values: Any, extra: tuple[float, ...], moment: StepStamp
+    ) -> bool:
         """Whether the log was one that its plan could send as it stands."""
-        if tuple(values) != plan.names or not PLAIN.issuperset(map(type, values.values())):
+        if tuple(values) != schema.logged_names or not PLAIN_TYPES.issuperset(
+            map(type, values.values())
+        ):
             return False
-        if not all(isfinite(extra[at]) for at in plan.doubled):
+        if not all(isfinite(extra[at]) for at in schema.duplicate_positions):
             return False
         try:
-            self._packer.values(plan.schema, moment, (*extra, *values.values()))
+            self._encoder.write_values(schema.name_schema, moment, (*extra, *values.values()))
         except StructError:
             # An integer beyond a float.
             return False
-        self._plan = plan
+        self._last_schema = schema
         return True
 
     def _log_slowly(
-        self, values: Any, held: tuple[str, ...], extra: tuple[float, ...], moment: Moment
+        self, values: Any, own_names: tuple[str, ...], extra: tuple[float, ...], moment: StepStamp
     ) -> None:
         """Read a log for which there is no plan yet, or that holds more than plain numbers."""
         numbers: dict[str, float] = {}
         if issubclass(type(values), dict):
-            numbers, tensors = self._planner.sort(dict.items(values))
-            self.stash.put(tensors, moment)
+            numbers, tensors = self._schema_cache.split_by_device(dict.items(values))
+            self.device_copies.start_copies(tensors, moment)
         else:
-            self.ring.drop("type")
-        plan = self._planner.plan(numbers, held)
-        for at in plan.doubled:
+            self.ring.count_drop("type")
+        plan = self._schema_cache.get_or_create(numbers, own_names)
+        for at in plan.duplicate_positions:
             # What the framework shows may be filtered: a raw value that is not finite stands.
             if not isfinite(extra[at]):
-                numbers[held[at]] = extra[at]
-        self._packer.values(plan.schema, moment, (*extra, *numbers.values()))
+                numbers[own_names[at]] = extra[at]
+        self._encoder.write_values(plan.name_schema, moment, (*extra, *numbers.values()))
 
-    def _stepped(self, values: dict[str, float], tensors: dict[str, Any], now: float) -> None:
+    def _record_step(self, values: dict[str, float], tensors: dict[str, Any], now: float) -> None:
         self._captured.flush()
         clock = self.clock
-        clock.stepped()
-        self.ring.note(clock.step, clock.beat, now)
-        self._captured.hold(values, tensors, now)
-        self._captured.fetch()
-        self._look(now)
+        clock.advance()
+        self.ring.publish_step(clock.step, clock.step_index, now)
+        self._captured.store(values, tensors, now)
+        self._captured.flush_arrived()
+        self._poll(now)
 
-    def _say(self, event: Event, step: Any, facts: Mapping[str, Any], now: float) -> None:
+    def _record_event(self, event: Event, step: Any, facts: Mapping[str, Any], now: float) -> None:
         if self.clock.in_progress:
             # No log of the last step will come any more.
             self._captured.flush()
-        given = None if step is None else self._planner.whole(step)
-        values, tensors, texts = self._planner.told(facts)
+        given = None if step is None else self._schema_cache.read_step(step)
+        values, tensors, texts = self._schema_cache.split_metadata(facts)
         if given is not None:
             values["global_step"] = float(given)
-        moment = Moment(self.clock.step if given is None else given, self.clock.beat, now)
-        self._packer.text(event, moment, values, texts)
-        if event in _MEASURED:
+        moment = StepStamp(self.clock.step if given is None else given, self.clock.step_index, now)
+        self._encoder.write_event(event, moment, values, texts)
+        if event in _MEASURED_EVENTS:
             # What is still being computed comes after, when it is there.
-            self.stash.put(tensors, moment, event)
+            self.device_copies.start_copies(tensors, moment, event)
         else:
-            self.ring.drop("type", len(tensors))
+            self.ring.count_drop("type", len(tensors))
 
-    def _sample(self, batch: Batch, step: Any, most: int, now: float) -> None:
-        given = None if step is None else self._planner.whole(step)
-        moment = Moment(self.clock.step if given is None else given, self.clock.beat, now)
-        for values, facts in picked(batch, most, self.ring):
-            self._packer.text(Event.SAMPLE, moment, values, facts)
+    def _record_samples(
+        self, batch: GeneratedBatch, step: Any, max_samples: int, now: float
+    ) -> None:
+        given = None if step is None else self._schema_cache.read_step(step)
+        moment = StepStamp(self.clock.step if given is None else given, self.clock.step_index, now)
+        for values, facts in select_samples(batch, max_samples, self.ring):
+            self._encoder.write_event(Event.SAMPLE, moment, values, facts)
 
     def _close(self, facts: Mapping[str, Any]) -> None:
         self._captured.flush()
-        self._captured.fetch()
-        self.ring.drop("pending", self.stash.waiting())
-        self._say(Event.STOP, None, facts, wall_time())
+        self._captured.flush_arrived()
+        self.ring.count_drop("pending", self.device_copies.pending_count())
+        self._record_event(Event.STOP, None, facts, wall_time())
 
-    def _place(self, given: int | None, now: float) -> Moment:
+    def _stamp(self, given: int | None, now: float) -> StepStamp:
         clock = self.clock
-        step, beat = clock.place(given)
+        step, beat = clock.resolve(given)
         if not clock.optimizer_steps:
-            self.ring.note(step, beat, now)
-            self._look(now)
-        return Moment(step, beat, now)
+            self.ring.publish_step(step, beat, now)
+            self._poll(now)
+        return StepStamp(step, beat, now)
 
-    def _look(self, now: float) -> None:
-        self._epoch = wall_time() - perf_counter()
-        if now > self._looks_at or self._looks_at > now + 2 * LOOK_EVERY:
-            self._looks_at = now + LOOK_EVERY
-            self._tick()
-        errands = self.errands
+    def _poll(self, now: float) -> None:
+        self._clock_offset = wall_time() - perf_counter()
+        if now > self._next_poll_at or self._next_poll_at > now + 2 * POLL_INTERVAL_SECONDS:
+            self._next_poll_at = now + POLL_INTERVAL_SECONDS
+            self._on_poll()
+        errands = self.commands
         # Where optimizers step, it is looked at as soon as one did, whoever is in here.
-        if not self.clock.optimizer_steps and errands.words[NUMBER] != errands.settled:
-            self._run_errands(errands)
+        if not self.clock.optimizer_steps and errands.words[NUMBER_WORD] != errands.settled_number:
+            self._run_commands(errands)
 
-    def _run_errands(self, errands: Errands) -> None:
+    def _run_commands(self, commands: CommandExecutor) -> None:
         clock = self.clock
-        ahead = None if clock.given is None else clock.beat - clock.given
-        errands.look(clock.step, clock.beat, ahead)
+        ahead = None if clock.last_given_step is None else clock.step_index - clock.last_given_step
+        commands.poll(clock.step, clock.step_index, ahead)
         # Until it is settled every log is looked at, none takes the short way.
-        self._looks_at = 0.0
-        if not errands.led:
+        self._next_poll_at = 0.0
+        if not commands.framework_handles:
             began = perf_counter()
-            errands.carry_out(clock.step)
-            self.ring.spent -= perf_counter() - began
+            commands.run_callback(clock.step)
+            self.ring.overhead_seconds -= perf_counter() - began

@@ -14,117 +14,125 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from sentinel.client.arguments import Arguments
-from sentinel.client.capture.loop import Loop
-from sentinel.client.capture.patcher import Tap
-from sentinel.client.control.commands import errands
-from sentinel.client.guard import Guard
-from sentinel.client.import_hook import Arrival
+from sentinel.client.arguments import MonitorArguments
+from sentinel.client.capture.loop import TrainingLoop
+from sentinel.client.capture.patcher import Patcher
+from sentinel.client.control.commands import make_executor
+from sentinel.client.guard import ErrorGuard
+from sentinel.client.import_hook import ImportHook
 from sentinel.client.recorder import Recorder
-from sentinel.client.spawn import Keeper
+from sentinel.client.spawn import AgentSupervisor
 from sentinel.model.record import Event
 from sentinel.transport import paths
 from sentinel.transport.identity import Identity, identify
-from sentinel.transport.ring import RingWriter, fitting
+from sentinel.transport.ring import RingWriter, fitting_capacity
 
-TIER, ON_CRITICAL = "monitor/tier", "monitor/on_critical"
+TIER_FACT, ON_CRITICAL_FACT = "monitor/tier", "monitor/on_critical"
 """Facts by which the agent learns of arguments that are its own settings."""
-_TRIES = 8
+_MAX_CLAIM_TRIES = 8
 """Attempts claimed by others under our hands before we give up."""
 
 
 class Session:
     """Ring, recorder, agent and taps of one attempt of this rank."""
 
-    def __init__(self, arguments: Arguments) -> None:
+    def __init__(self, arguments: MonitorArguments) -> None:
         """Raises OSError or ValueError where no ring can be made."""
         self.arguments = arguments
-        self.ring, self.identity = claim(arguments.run)
-        self.guard = Guard(self.ring.fail, arguments.strict)
+        self.ring, self.identity = claim_ring(arguments.run)
+        self.guard = ErrorGuard(self.ring.count_error, arguments.strict)
         ours = arguments.agent and self.identity.local_rank == 0
-        self.keeper = Keeper(self.identity.run, arguments.config) if ours else None
-        self.recorder = self._recorder()
-        self.recorder.errands = errands(
-            self.ring.path, self.identity, arguments.call, self.recorder.say, self.guard
+        self.agent_supervisor = (
+            AgentSupervisor(self.identity.run, arguments.config) if ours else None
         )
-        self._undo: list[Callable[[], None]] = []
+        self.recorder = self._make_recorder()
+        self.recorder.commands = make_executor(
+            self.ring.path,
+            self.identity,
+            arguments.callback,
+            self.recorder.record_event,
+            self.guard,
+        )
+        self._undo_patches: list[Callable[[], None]] = []
 
     def open(self) -> None:
         """Say START, start the agent, and listen to the frameworks."""
-        self.recorder.say(Event.START, None, start_facts(self.identity, self.arguments))
-        if not self.gathers or self.identity.rank == 0:
-            self._serve()
-        loop = Loop(self.recorder)
-        for name in integrations():
-            tap = Tap(name, self.recorder, loop)
-            self._undo.append(tap.undo)
-            self._await(tap)
+        self.recorder.record_event(Event.START, None, start_facts(self.identity, self.arguments))
+        if not self.uses_collective or self.identity.rank == 0:
+            self._start_agent()
+        loop = TrainingLoop(self.recorder)
+        for name in integration_names():
+            tap = Patcher(name, self.recorder, loop)
+            self._undo_patches.append(tap.undo)
+            self._attach_on_import(tap)
 
-    def _await(self, tap: Tap) -> None:
+    def _attach_on_import(self, patcher: Patcher) -> None:
         """Have the tap attached as soon as its framework is there."""
         try:
-            integration = import_module(f"sentinel.integrations.{tap.name}")
-            framework, attach = integration.FRAMEWORK, partial(tap.attach, integration.attach)
+            integration = import_module(f"sentinel.integrations.{patcher.name}")
+            framework, attach = integration.FRAMEWORK, partial(patcher.attach, integration.attach)
         except Exception as error:
-            tap.give_up(error, "import")
+            patcher.disable(error, "import")
         else:
-            self._undo.append(Arrival(framework, attach).withdraw)
+            self._undo_patches.append(ImportHook(framework, attach).remove)
 
     def close(self, error: BaseException | None) -> None:
         """Say STOP and how it ended, and take every tap out again."""
-        facts = ending(error)
-        self._let_go()
+        facts = outcome_attributes(error)
+        self._remove_patches()
         self.recorder.close(facts)
         self.ring.close(facts["outcome"])
-        self.recorder.errands.abandon()
-        if self.keeper is not None:
-            self.keeper.let_go()
+        self.recorder.commands.close()
+        if self.agent_supervisor is not None:
+            self.agent_supervisor.release()
 
     def abandon(self) -> None:
         """In a forked child: the run is the parent's alone."""
-        self.guard.off = True
-        self.recorder.errands.abandon()
+        self.guard.disabled = True
+        self.recorder.commands.close()
         self.recorder.abandon()
-        self._let_go()
+        self._remove_patches()
 
-    def _let_go(self) -> None:
-        while self._undo:
+    def _remove_patches(self) -> None:
+        while self._undo_patches:
             try:
-                self._undo.pop()()
+                self._undo_patches.pop()()
             except Exception as error:
-                self.guard.caught(error)
+                self.guard.handle_error(error)
 
     @property
-    def gathers(self) -> bool:
+    def uses_collective(self) -> bool:
         """Whether rank 0's agent speaks for all ranks."""
         return self.arguments.aggregate == "collective" and self.identity.world_size > 1
 
-    def _recorder(self) -> Recorder:
-        if not self.gathers:
-            return Recorder(self.ring, self.guard, self._tick)
+    def _make_recorder(self) -> Recorder:
+        if not self.uses_collective:
+            return Recorder(self.ring, self.guard, self._poll_agent)
         from sentinel.client.collective.aggregation import CollectiveRecorder  # noqa: PLC0415 - few runs need it
 
-        return CollectiveRecorder(self.ring, self.guard, self._tick, self.identity, self._serve)
+        return CollectiveRecorder(
+            self.ring, self.guard, self._poll_agent, self.identity, self._start_agent
+        )
 
-    def _serve(self) -> None:
-        if self.keeper is not None:
-            self.keeper.start()
+    def _start_agent(self) -> None:
+        if self.agent_supervisor is not None:
+            self.agent_supervisor.start()
 
-    def _tick(self) -> None:
-        if self.keeper is not None:
-            self.keeper.look()
+    def _poll_agent(self) -> None:
+        if self.agent_supervisor is not None:
+            self.agent_supervisor.poll()
 
 
-def claim(name: str | None) -> tuple[RingWriter, Identity]:
+def claim_ring(run_name: str | None) -> tuple[RingWriter, Identity]:
     """A ring of our own, and who we are by it."""
-    for last in reversed(range(_TRIES)):
-        identity = identify(name, placed(os.environ))
-        paths.own(identity.run, identity.host)
+    for last in reversed(range(_MAX_CLAIM_TRIES)):
+        identity = identify(run_name, rank_environment(os.environ))
+        paths.write_owner_host(identity.run, identity.host)
         directory = paths.ring_dir(identity.run)
-        capacity = fitting(directory, sharers=identity.local_world_size)
+        capacity = fitting_capacity(directory, ring_count=identity.local_world_size)
         if not capacity:
             directory = paths.run_dir(identity.run)
-            capacity = fitting(directory, sharers=identity.local_world_size)
+            capacity = fitting_capacity(directory, ring_count=identity.local_world_size)
         path = directory / paths.ring_name(identity.attempt, identity.rank)
         try:
             return RingWriter(path, identity, capacity), identity
@@ -134,7 +142,7 @@ def claim(name: str | None) -> tuple[RingWriter, Identity]:
     raise AssertionError
 
 
-def placed(environ: Mapping[str, str]) -> Mapping[str, str]:
+def rank_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
     """The environment, with the rank's place where only its process group knows it.
 
     Children of `torch.multiprocessing.spawn` have no launcher that would have numbered them.
@@ -147,7 +155,7 @@ def placed(environ: Mapping[str, str]) -> Mapping[str, str]:
     return {**environ, "RANK": str(group.get_rank()), "WORLD_SIZE": str(group.get_world_size())}
 
 
-def integrations() -> list[str]:
+def integration_names() -> list[str]:
     """The files of the integrations' room.
 
     Each has FRAMEWORK, the module to wait for, and `attach(tap)`.
@@ -156,28 +164,28 @@ def integrations() -> list[str]:
     return sorted(each.name for each in iter_modules(room.__path__) if not each.ispkg)
 
 
-def start_facts(identity: Identity, arguments: Arguments) -> dict[str, Any]:
+def start_facts(identity: Identity, arguments: MonitorArguments) -> dict[str, Any]:
     """What a START record says: numbers of the run, and where and by what it is run."""
     torch = sys.modules.get("torch")
     known = {
         "world_size": identity.world_size,
         "local_world_size": identity.local_world_size,
-        TIER: arguments.tier,
-        ON_CRITICAL: arguments.on_critical,
+        TIER_FACT: arguments.tier,
+        ON_CRITICAL_FACT: arguments.on_critical,
         "save_steps": arguments.save_steps,
         "max_steps": arguments.max_steps,
         "host": identity.host,
-        "master_port": identity.meeting.port or None,
+        "master_port": identity.rendezvous.port or None,
         "pid": str(os.getpid()),
         "script": sys.argv[0],
         "python": sys.version.split()[0],
         "framework": "torch",
         "torch": str(torch.__version__) if torch is not None else None,
     }
-    return {**arguments.facts, **{key: fact for key, fact in known.items() if fact is not None}}
+    return {**arguments.metadata, **{key: fact for key, fact in known.items() if fact is not None}}
 
 
-def ending(error: BaseException | None) -> dict[str, str]:
+def outcome_attributes(error: BaseException | None) -> dict[str, str]:
     """How a run ended, by what came out of it."""
     if error is None or isinstance(error, GeneratorExit):
         return {"outcome": "finished"}
@@ -190,7 +198,7 @@ def ending(error: BaseException | None) -> dict[str, str]:
     return {"outcome": "exception", "exception": type(error).__name__}
 
 
-class Current:
+class CurrentSession:
     """The session of this process, its recorder, and how many decorated calls are in it."""
 
     session: Session | None = None
@@ -199,58 +207,58 @@ class Current:
     lock = threading.Lock()
 
 
-def current() -> Session | None:
+def current_session() -> Session | None:
     """The session of this process, if a run is on."""
-    return Current.session
+    return CurrentSession.session
 
 
-def enter(arguments: Arguments) -> None:
+def enter_session(arguments: MonitorArguments) -> None:
     """A decorated call begins. Never raises, unless strict."""
-    with Current.lock:
-        Current.depth += 1
-        if Current.depth > 1 or os.environ.get("SENTINEL_OFF", "0") not in {"", "0"}:
+    with CurrentSession.lock:
+        CurrentSession.depth += 1
+        if CurrentSession.depth > 1 or os.environ.get("SENTINEL_OFF", "0") not in {"", "0"}:
             return
         try:
             session = Session(arguments)
         except BaseException as error:
             if arguments.strict or not isinstance(error, Exception):
-                Current.depth -= 1
+                CurrentSession.depth -= 1
                 raise
             sys.stderr.write(f"sentinel: {error} Training runs on, but nobody watches it.\n")
             return
-        Current.session, Current.recorder = session, session.recorder
+        CurrentSession.session, CurrentSession.recorder = session, session.recorder
         try:
             session.open()
         except BaseException as error:
             if arguments.strict or not isinstance(error, Exception):
-                Current.depth -= 1
-                _close(session, error)
+                CurrentSession.depth -= 1
+                _close_session(session, error)
                 raise
-            session.guard.caught(error)
+            session.guard.handle_error(error)
 
 
-def leave(error: BaseException | None) -> None:
+def leave_session(error: BaseException | None) -> None:
     """A decorated call ended, with what it raised."""
-    with Current.lock:
-        Current.depth = max(0, Current.depth - 1)
-        if not Current.depth and Current.session is not None:
-            _close(Current.session, error)
+    with CurrentSession.lock:
+        CurrentSession.depth = max(0, CurrentSession.depth - 1)
+        if not CurrentSession.depth and CurrentSession.session is not None:
+            _close_session(CurrentSession.session, error)
 
 
-def _close(session: Session, error: BaseException | None) -> None:
-    Current.session = Current.recorder = None
+def _close_session(session: Session, error: BaseException | None) -> None:
+    CurrentSession.session = CurrentSession.recorder = None
     try:
         session.close(error)
     except Exception as ours:
-        session.guard.caught(ours)
+        session.guard.handle_error(ours)
 
 
-def _forget() -> None:
+def _reset_after_fork() -> None:
     """In a forked child: no run is on, whatever the parent was doing."""
-    session, Current.session, Current.recorder = Current.session, None, None
-    Current.depth, Current.lock = 0, threading.Lock()
+    session, CurrentSession.session, CurrentSession.recorder = CurrentSession.session, None, None
+    CurrentSession.depth, CurrentSession.lock = 0, threading.Lock()
     if session is not None:
         session.abandon()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_reset_after_fork)

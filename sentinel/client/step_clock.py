@@ -16,52 +16,55 @@ class StepClock:
     and `spoken` whether anything was said at all. `named` says that the trainer gave any number.
     """
 
-    beat: int = 0
+    step_index: int = 0
     step: int = 0
     optimizer_steps: int = 0
     in_progress: bool = False
-    given: int | None = None
-    spoken: bool = False
-    named: bool = False
-    _coming: int | None = None
+    last_given_step: int | None = None
+    has_logged: bool = False
+    has_trainer_step: bool = False
+    _next_step: int | None = None
 
-    def stepped(self) -> None:
+    def advance(self) -> None:
         """An optimizer step was taken."""
         self.optimizer_steps += 1
-        self.beat += 1
-        self.step = self.step + 1 if self._coming is None else self._coming
-        self._coming, self.in_progress = None, False
+        self.step_index += 1
+        self.step = self.step + 1 if self._next_step is None else self._next_step
+        self._next_step, self.in_progress = None, False
 
-    def counted(self, step: int) -> bool:
+    def set_engine_step(self, step: int) -> bool:
         """An engine's own number of the step to come, which holds until the trainer gives one."""
-        if not self.named:
-            self._coming = step
-        return not self.named
+        if not self.has_trainer_step:
+            self._next_step = step
+        return not self.has_trainer_step
 
-    def place(self, step: int | None) -> tuple[int, int]:
+    def resolve(self, step: int | None) -> tuple[int, int]:
         """Step and beat of something said now, under the trainer's number where it gave one."""
-        self.named = self.named or step is not None
+        self.has_trainer_step = self.has_trainer_step or step is not None
         if self.in_progress:
-            self._coming = self._coming if step is None else step
+            self._next_step = self._next_step if step is None else step
             if self.optimizer_steps:
-                return self.step + 1 if self._coming is None else self._coming, self.beat + 1
+                return (
+                    self.step + 1 if self._next_step is None else self._next_step,
+                    self.step_index + 1,
+                )
         if not self.optimizer_steps and self._is_new(step):
             # The first word is not a step taken: it may well be said by one rank alone.
-            self.beat = self.next_beat(step)
-            self.spoken = True
-            self.step = self.beat
+            self.step_index = self.next_step_index(step)
+            self.has_logged = True
+            self.step = self.step_index
         if step is not None:
-            self.step = self.given = step
-        return self.step, self.beat
+            self.step = self.last_given_step = step
+        return self.step, self.step_index
 
-    def next_beat(self, step: int | None) -> int:
+    def next_step_index(self, step: int | None) -> int:
         """Beat of a new word while nothing counts optimizer steps.
 
         It is the trainer's number where that allows, so that ranks which speak of different steps
         are not taken to speak of one; and it only grows.
         """
-        beat = self.beat + self.spoken
+        beat = self.step_index + self.has_logged
         return beat if step is None else max(beat, step)
 
     def _is_new(self, step: int | None) -> bool:
-        return self.given is None if step is None else step != self.given
+        return self.last_given_step is None if step is None else step != self.last_given_step

@@ -17,25 +17,25 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sentinel.cluster.authentication import Seal
-from sentinel.cluster.client import Link
-from sentinel.cluster.endpoints import Address, address, spelled
-from sentinel.cluster.failover import Heir
-from sentinel.cluster.follower import HEAD_LOST_SECONDS, Post
+from sentinel.cluster.authentication import MessageAuthenticator
+from sentinel.cluster.client import ClusterClient
+from sentinel.cluster.endpoints import HeadEndpoint, format_address, head_endpoint
+from sentinel.cluster.failover import Failover
+from sentinel.cluster.follower import HEAD_LOST_AFTER_SECONDS, Follower
 from sentinel.cluster.head import Head
-from sentinel.cluster.server import Hub
+from sentinel.cluster.server import ClusterServer
 from sentinel.cluster.spool import Spool
-from sentinel.model.counters import Tally
+from sentinel.model.counters import Counters
 from sentinel.model.record import Record
-from sentinel.model.record_batch import Entry
+from sentinel.model.record_batch import RecordOrBatch
 from sentinel.transport.identity import Identity
-from sentinel.transport.rendezvous import NOWHERE, Meeting
+from sentinel.transport.rendezvous import NO_RENDEZVOUS, Rendezvous
 
-ORPHANED_SECONDS = 300.0
+HEAD_SEARCH_TIMEOUT_SECONDS = 300.0
 """How long a post looks for a head that it never reached, before it judges its own ranks."""
 
 
-class Nodes:
+class AgentRole:
     """Gives what this agent is to judge of what it reads.
 
     `first` tells the lowest rank on this node, once one is known. `head` is where the head is, as a
@@ -46,196 +46,215 @@ class Nodes:
         self,
         run: str,
         connection: sqlite3.Connection,
-        tally: Tally,
-        first: Callable[[], Identity | None],
+        counters: Counters,
+        first_identity: Callable[[], Identity | None],
         *,
-        head: str = "",
+        configured_head: str = "",
         token: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.run, self.connection, self.tally, self.first = run, connection, tally, first
-        self._head, self._token, self.clock = head, token, clock
+        self.run, self.connection, self.counters, self.first_identity = (
+            run,
+            connection,
+            counters,
+            first_identity,
+        )
+        self._configured_head, self._token, self.clock = configured_head, token, clock
         self.head: Head | None = None
-        self.post: Post | None = None
-        self.heir: Heir | None = None
-        self.sign: Hub | None = None
+        self.follower: Follower | None = None
+        self.failover: Failover | None = None
+        self.redirect_server: ClusterServer | None = None
         """Where others look for the head, though it is elsewhere."""
-        self.herald: Link | None = None
+        self.announcing_client: ClusterClient | None = None
         """Makes a head known that is not where others look for it."""
-        self._at = ""
+        self._advertised_host = ""
         """Where others reach us, if we are the head."""
-        self._decided = False
+        self._is_decided = False
 
     @property
     def role(self) -> str:
         """What it is: alone, head or post; nothing before it is known."""
-        if not self._decided:
+        if not self._is_decided:
             return ""
-        if self.post is not None:
+        if self.follower is not None:
             return "post"
         return "head" if self.head is not None else "alone"
 
-    def turn(self, local: Iterable[Record]) -> list[Entry]:
+    def exchange(self, local_records: Iterable[Record]) -> list[RecordOrBatch]:
         """What this agent is to judge now."""
-        first = self.first()
+        first = self.first_identity()
         if first is not None:
             self._decide(first)
-        if self.post is not None:
-            return [*self.post.turn(local)]
-        entries: list[Entry] = [*local] if self.heir is None else self.heir.turn(local)
-        return entries if self.head is None else self.head.turn(entries)
+        if self.follower is not None:
+            return [*self.follower.forward(local_records)]
+        entries: list[RecordOrBatch] = (
+            [*local_records] if self.failover is None else self.failover.drain(local_records)
+        )
+        return entries if self.head is None else self.head.merge(entries)
 
     @property
-    def due(self) -> bool:
+    def has_unsaved_changes(self) -> bool:
         """Whether there is anything to store, though there may be nothing to judge."""
-        parts = (self.heir, self.head, self.post)
-        return any(part is not None and part.due for part in parts)
+        parts = (self.failover, self.head, self.follower)
+        return any(part is not None and part.has_unsaved_changes for part in parts)
 
-    def keep(self) -> None:
+    def persist(self) -> None:
         """Store what is read and what was heard, within the caller's transaction."""
-        for part in (self.heir, self.head, self.post):
+        for part in (self.failover, self.head, self.follower):
             if part is not None:
-                part.keep()
+                part.persist()
 
-    def kept(self) -> None:
+    def after_commit(self) -> None:
         """All that was read is stored: tell the others."""
-        for part in (self.head, self.post):
+        for part in (self.head, self.follower):
             if part is not None:
-                part.kept()
+                part.after_commit()
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Whether nothing is to be heard of others, or handed to them, any more."""
-        part = self.post or self.head
-        return part is None or part.over
+        part = self.follower or self.head
+        return part is None or part.finished
 
     def stop(self) -> None:
         """Leave the others."""
-        hub = self.sign if self.head is None else self.head.hub
-        link = self.herald if self.post is None else self.post.link
+        hub = self.redirect_server if self.head is None else self.head.server
+        link = self.announcing_client if self.follower is None else self.follower.client
         if hub is not None:
             hub.stop()
         if link is not None:
             link.stop()
 
-    def state(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """In plain words: role; of a head its address, trouble and nodes; of a post its link.
 
         The address, `head`, is the same on all of them, and `port` that part of it.
         """
         told: dict[str, Any] = {"role": self.role}
         if self.head is not None:
-            hub = self.head.hub
-            told |= {"port": hub.port, "trouble": hub.trouble, "nodes": self.head.state()}
-            told["head"] = spelled(self._at, hub.port)
-        if self.post is not None:
-            told |= self.post.state()
+            hub = self.head.server
+            told |= {"port": hub.port, "trouble": hub.error, "nodes": self.head.node_status()}
+            told["head"] = format_address(self._advertised_host, hub.port)
+        if self.follower is not None:
+            told |= self.follower.status()
         return told
 
-    def _decide(self, first: Identity) -> None:
-        before, self._decided = self._decided, True
-        if self.post is not None:
-            self._reconsider(first, self.post)
+    def _decide(self, identity: Identity) -> None:
+        before, self._is_decided = self._is_decided, True
+        if self.follower is not None:
+            self._fail_over_or_redirect(identity, self.follower)
         elif self.head is not None:
-            self._hold(first, self.head)
-        elif first.local_world_size < first.world_size and self.heir is None:
+            self._announce_or_yield(identity, self.head)
+        elif identity.local_world_size < identity.world_size and self.failover is None:
             # Who has judged the run already goes on, wherever rank 0 is by now.
-            if before or _is_first(first) or self._address():
-                self._judge(first)
+            if before or _hosts_rank_zero(identity) or self._stored_address():
+                self._become_head(identity)
             else:
-                self._hand_over(first)
+                self._become_follower(identity)
 
-    def _reconsider(self, first: Identity, post: Post) -> None:
+    def _fail_over_or_redirect(self, identity: Identity, follower: Follower) -> None:
         """Judge after all where nobody else does; where others look for the head, send them on."""
-        here = _is_first(first)
-        never = not post.link.head and post.silent >= ORPHANED_SECONDS
-        if never or (here and post.silent >= HEAD_LOST_SECONDS):
-            self._inherit(first, post)
-        elif here and post.link.linked:
-            if self.sign is None:
-                self.sign = self._hub(first, post.link.head)
-                self.sign.start()
-            self.sign.at = post.link.head
+        here = _hosts_rank_zero(identity)
+        never = (
+            not follower.client.head_address
+            and follower.silent_seconds >= HEAD_SEARCH_TIMEOUT_SECONDS
+        )
+        if never or (here and follower.silent_seconds >= HEAD_LOST_AFTER_SECONDS):
+            self._fail_over(identity, follower)
+        elif here and follower.client.is_connected:
+            if self.redirect_server is None:
+                self.redirect_server = self._new_server(identity, follower.client.head_address)
+                self.redirect_server.start()
+            self.redirect_server.redirect_to = follower.client.head_address
 
-    def _hold(self, first: Identity, head: Head) -> None:
+    def _announce_or_yield(self, identity: Identity, head: Head) -> None:
         """Be known as the head where others look for it; or give way to one that is older."""
-        past = head.young
-        if head.elder and past is not None:
-            self._give_way(first, head, past)
+        past = head.early_records
+        if head.established_head and past is not None:
+            self._yield_to_established_head(identity, head, past)
             return
-        known = _is_first(first) or head.hears(0)
-        if not known and self.herald is None and head.hub.port:
-            card = {**self._card(first), "elder": spelled(self._address(), head.hub.port)}
-            self.herald = self._link(first, card)
-            self.herald.start()
-        elif self.herald is not None:
-            self.herald.look()
+        known = _hosts_rank_zero(identity) or head.has_seen_rank(0)
+        if not known and self.announcing_client is None and head.server.port:
+            card = {
+                **self._node_info(identity),
+                "elder": format_address(self._stored_address(), head.server.port),
+            }
+            self.announcing_client = self._new_client(identity, card)
+            self.announcing_client.start()
+        elif self.announcing_client is not None:
+            self.announcing_client.check_timeout()
             if known:
-                self.herald.let_go()
-                self.herald = None
+                self.announcing_client.request_stop()
+                self.announcing_client = None
 
-    def _give_way(self, first: Identity, head: Head, past: list[Record]) -> None:
+    def _yield_to_established_head(
+        self, identity: Identity, head: Head, early_records: list[Record]
+    ) -> None:
         self.connection.execute("delete from cluster where key in ('address', 'generations')")
-        head.hub.at = head.elder
-        self.head, self.sign = None, head.hub
-        self._hand_over(first)
-        if self.post is not None:
-            self.post.turn(past)
+        head.server.redirect_to = head.established_head
+        self.head, self.redirect_server = None, head.server
+        self._become_follower(identity)
+        if self.follower is not None:
+            self.follower.forward(early_records)
 
-    def _judge(self, first: Identity) -> None:
-        if not self._address():
+    def _become_head(self, identity: Identity) -> None:
+        if not self._stored_address():
             self.connection.execute(
                 "insert into cluster(key, value) values('address', ?)",
-                ((self._place().host if _is_first(first) else "") or first.host,),
+                ((self._endpoint().host if _hosts_rank_zero(identity) else "") or identity.host,),
             )
-        self._at = self._address()
-        hub, self.sign = self.sign or self._hub(first), None
-        hub.at = ""
-        self.head = Head(self.run, first.host, self.connection, hub, self.tally, self.clock)
-        self.head.begin(first.attempt)
+        self._advertised_host = self._stored_address()
+        hub, self.redirect_server = self.redirect_server or self._new_server(identity), None
+        hub.redirect_to = ""
+        self.head = Head(self.run, identity.host, self.connection, hub, self.counters, self.clock)
+        self.head.start_at_attempt(identity.attempt)
         hub.start()
 
-    def _hand_over(self, first: Identity) -> None:
-        spool = Spool(self.connection, self.tally)
-        link = self._link(first, {**self._card(first), "spool": spool.name})
-        self.post = Post(self.run, spool, link, self.clock)
+    def _become_follower(self, identity: Identity) -> None:
+        spool = Spool(self.connection, self.counters)
+        link = self._new_client(identity, {**self._node_info(identity), "spool": spool.spool_id})
+        self.follower = Follower(self.run, spool, link, self.clock)
         link.start()
 
-    def _inherit(self, first: Identity, post: Post) -> None:
+    def _fail_over(self, identity: Identity, follower: Follower) -> None:
         """Judge from now on, beginning with what no head has."""
-        post.link.let_go()
-        self.post, self.heir = None, Heir(self.run, post.spool)
-        if _is_first(first):
-            self._judge(first)
+        follower.client.request_stop()
+        self.follower, self.failover = None, Failover(self.run, follower.spool)
+        if _hosts_rank_zero(identity):
+            self._become_head(identity)
 
-    def _address(self) -> str:
+    def _stored_address(self) -> str:
         """Where others found us as the head, if we ever were it."""
         query = "select value from cluster where key = 'address'"
         row = self.connection.execute(query).fetchone()
         return str(row[0]) if row else ""
 
-    def _card(self, first: Identity) -> dict[str, str]:
-        return {"host": first.host, "run": self.run}
+    def _node_info(self, identity: Identity) -> dict[str, str]:
+        return {"host": identity.host, "run": self.run}
 
-    def _link(self, first: Identity, card: Mapping[str, str]) -> Link:
-        return Link(self._place, self._seal(first), card, self.tally)
+    def _new_client(self, identity: Identity, node_info: Mapping[str, str]) -> ClusterClient:
+        return ClusterClient(
+            self._endpoint, self._authenticator(identity), node_info, self.counters
+        )
 
-    def _hub(self, first: Identity, at: str = "") -> Hub:
-        return Hub(self._place().ports, self._seal(first), self.tally, at)
+    def _new_server(self, identity: Identity, redirect_to: str = "") -> ClusterServer:
+        return ClusterServer(
+            self._endpoint().ports, self._authenticator(identity), self.counters, redirect_to
+        )
 
-    def _seal(self, first: Identity) -> Seal:
-        return Seal.of(self._token, first.meeting.job)
+    def _authenticator(self, identity: Identity) -> MessageAuthenticator:
+        return MessageAuthenticator.for_job(self._token, identity.rendezvous.job_id)
 
-    def _place(self) -> Address:
-        first = self.first()
-        return address(_meeting(first), self._head)
+    def _endpoint(self) -> HeadEndpoint:
+        first = self.first_identity()
+        return head_endpoint(_rendezvous_of(first), self._configured_head)
 
 
-def _is_first(first: Identity) -> bool:
+def _hosts_rank_zero(identity: Identity) -> bool:
     """Whether rank 0 is on the node of its lowest rank."""
-    node = first.meeting.node
-    return first.rank == 0 or (node == 0 if node >= 0 else first.rank == first.local_rank)
+    node = identity.rendezvous.node_rank
+    return identity.rank == 0 or (node == 0 if node >= 0 else identity.rank == identity.local_rank)
 
 
-def _meeting(first: Identity | None) -> Meeting:
-    return NOWHERE if first is None else first.meeting
+def _rendezvous_of(identity: Identity | None) -> Rendezvous:
+    return NO_RENDEZVOUS if identity is None else identity.rendezvous

@@ -15,63 +15,75 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
-from sentinel.cluster.authentication import RefusedError, Seal
-from sentinel.cluster.endpoints import CARD, SLOTS, Address, address, slot_keys, spelled
-from sentinel.cluster.message_store import Board, BoardError, cut
-from sentinel.model.counters import Tally
-from sentinel.transport.rendezvous import NOWHERE
+from sentinel.cluster.authentication import MessageAuthenticator, RefusedMessageError
+from sentinel.cluster.endpoints import (
+    HEAD_INFO_KEY,
+    SLOT_COUNTER_KEY,
+    HeadEndpoint,
+    format_address,
+    head_endpoint,
+    slot_keys,
+)
+from sentinel.cluster.message_store import MessageStore, MessageStoreError, shutdown_connections
+from sentinel.model.counters import Counters
+from sentinel.transport.rendezvous import NO_RENDEZVOUS
 
 log = logging.getLogger(__name__)
 
-EXCHANGE_SECONDS = 0.2
-IDLE_SECONDS = 1.0
+EXCHANGE_INTERVAL_SECONDS = 0.2
+IDLE_POLL_INTERVAL_SECONDS = 1.0
 """How often we look whether the head is still there, while nothing is to be said or answered."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
+INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 5.0
 """Seconds between two attempts to reach the head."""
-WELCOME_SECONDS = 10.0
-ANSWER_SECONDS = 8.0
+JOIN_TIMEOUT_SECONDS = 10.0
+ACK_TIMEOUT_SECONDS = 8.0
 """How long a parcel may lie unanswered: somebody may have taken it away, or its answer."""
-STUCK_SECONDS = 8.0
+CALL_TIMEOUT_SECONDS = 8.0
 """How long one call may last before its connection is cut."""
-ANSWER = struct.Struct("<IQB")
+ACK_STRUCT = struct.Struct("<IQB")
 """Number of the parcel that is answered, the last row that is safe, whether we are the deputy."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MessageAck:
     """The head's word: all rows up to `row` are safe with it, and parcel `number` was read.
 
     `session` counts the correspondences; a new one begins with number 0 and a new `Writer`.
     """
 
     session: int
-    number: int
-    row: int
-    deputy: bool
+    message_number: int
+    last_row: int
+    is_deputy: bool
 
 
-class Link:
+class ClusterClient:
     """Reaches the head at `where` says, with the `card` of this node. Start it once."""
 
     def __init__(
         self,
-        where: Callable[[], Address],
-        seal: Seal,
-        card: Mapping[str, str],
-        tally: Tally,
+        find_endpoint: Callable[[], HeadEndpoint],
+        authenticator: MessageAuthenticator,
+        node_info: Mapping[str, str],
+        counters: Counters,
     ) -> None:
-        self._where, self._seal, self._card, self._tally = where, seal, dict(card), tally
-        self.answer: Answer | None = None
-        self.linked = False
-        self.trouble = "it has not been looked for yet"
-        self.head = ""
-        self._parcel: tuple[int, bytes] | None = None
-        self._left_at = inf
+        self._find_endpoint, self._authenticator, self._node_info, self._counters = (
+            find_endpoint,
+            authenticator,
+            dict(node_info),
+            counters,
+        )
+        self.last_ack: MessageAck | None = None
+        self.is_connected = False
+        self.error = "it has not been looked for yet"
+        self.head_address = ""
+        self._outgoing: tuple[int, bytes] | None = None
+        self._sent_at = inf
         """When the parcel was left that is not answered yet."""
         self._session = 0
-        self._moved = self._looked = time.monotonic()
+        self._last_progress_at = self._last_poll_at = time.monotonic()
         self._port = 0
-        self._knocked = False
+        self._refusal_reported = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="link", daemon=True)
 
@@ -79,158 +91,187 @@ class Link:
         """Begin to look for the head."""
         self._thread.start()
 
-    def let_go(self) -> None:
+    def request_stop(self) -> None:
         """Leave when the call under way is over."""
         self._stop.set()
 
     def stop(self, timeout: float = 5.0) -> None:
         """Leave now; whatever blocks is cut."""
-        self.let_go()
+        self.request_stop()
         self._thread.join(timeout=0.5)
         until = time.monotonic() + timeout
         while self._thread.is_alive() and time.monotonic() < until:
             # Again and again: whoever is cut while it connects tries once more.
-            cut(self._port)
+            shutdown_connections(self._port)
             self._thread.join(timeout=0.1)
 
-    def send(self, session: int, parcel: bytes) -> None:
+    def send(self, session: int, message: bytes) -> None:
         """Leave that parcel with the head, in that correspondence; the last must be answered."""
-        self._parcel = session, parcel
+        self._outgoing = session, message
 
-    def look(self) -> None:
+    def check_timeout(self) -> None:
         """Cut a call that takes too long. To be called often."""
-        if time.monotonic() - self._moved > STUCK_SECONDS:
-            self._move()
-            cut(self._port)
+        if time.monotonic() - self._last_progress_at > CALL_TIMEOUT_SECONDS:
+            self._note_progress()
+            shutdown_connections(self._port)
 
     def _run(self) -> None:
-        pause = FIRST_PAUSE
+        pause = INITIAL_BACKOFF_SECONDS
         while not self._stop.is_set():
             before = self._session
             try:
-                self._correspond()
-            except RefusedError as refusal:
-                self._tally.add("sentinel_link_refused_total", refusal.reason)
-                self.trouble = str(refusal)
-            except BoardError as error:
-                self.trouble = str(error)
+                self._run_session()
+            except RefusedMessageError as refusal:
+                self._counters.add("sentinel_link_refused_total", refusal.reason)
+                self.error = str(refusal)
+            except MessageStoreError as error:
+                self.error = str(error)
             except Exception as error:
                 log.exception("The link to the head failed")
-                self.trouble = f"{type(error).__name__}: {error}"
-            self.linked = False
-            self._move()
-            pause = FIRST_PAUSE if self._session > before else min(2 * pause, LONGEST_PAUSE)
+                self.error = f"{type(error).__name__}: {error}"
+            self.is_connected = False
+            self._note_progress()
+            pause = (
+                INITIAL_BACKOFF_SECONDS
+                if self._session > before
+                else min(2 * pause, MAX_BACKOFF_SECONDS)
+            )
             self._stop.wait(pause)
 
-    def _correspond(self) -> None:
+    def _run_session(self) -> None:
         """One correspondence, until it breaks."""
-        seal = self._seal
-        board, birth = self._found(seal)
+        seal = self._authenticator
+        board, birth = self._connect_to_head(seal)
         try:
-            slot = self._hello(board, seal, birth)
-            self._wait_for_welcome(board, seal, birth, slot)
-            self.linked, self.trouble = True, ""
+            slot = self._send_hello(board, seal, birth)
+            self._wait_until_accepted(board, seal, birth, slot)
+            self.is_connected, self.error = True, ""
             while not self._stop.is_set():
                 self._exchange(board, seal, birth, slot)
-                self._stop.wait(EXCHANGE_SECONDS)
+                self._stop.wait(EXCHANGE_INTERVAL_SECONDS)
         finally:
             board.close()
 
-    def _found(self, seal: Seal) -> tuple[Board, str]:
+    def _connect_to_head(self, authenticator: MessageAuthenticator) -> tuple[MessageStore, str]:
         """The head's board, and the name of this life of it. Raises BoardError, RefusedError."""
-        return self._found_at(self._where(), seal)
+        return self._connect_at(self._find_endpoint(), authenticator)
 
-    def _found_at(self, where: Address, seal: Seal, *, sent: bool = False) -> tuple[Board, str]:
+    def _connect_at(
+        self,
+        endpoint: HeadEndpoint,
+        authenticator: MessageAuthenticator,
+        *,
+        is_redirected: bool = False,
+    ) -> tuple[MessageStore, str]:
         refused = None
-        if not where.host:
-            raise BoardError("Nobody told where rank 0 is: set [cluster] head.")
-        trouble = BoardError(f"The stores at {where.host} are not the head's.")
-        for port in where.ports:
+        if not endpoint.host:
+            raise MessageStoreError("Nobody told where rank 0 is: set [cluster] head.")
+        trouble = MessageStoreError(f"The stores at {endpoint.host} are not the head's.")
+        for port in endpoint.ports:
             try:
-                board = self._joined(where.host, port)
-                self._move()
-                if not board.has(CARD):
+                board = self._open_store(endpoint.host, port)
+                self._note_progress()
+                if not board.has(HEAD_INFO_KEY):
                     continue
-                (card,) = board.read([CARD])
-                told = json.loads(seal.open(CARD, card))
+                (card,) = board.read([HEAD_INFO_KEY])
+                told = json.loads(authenticator.verify(HEAD_INFO_KEY, card))
                 birth, at = str(told["birth"]), str(told.get("at", ""))
-                if told.get("over") or spelled(where.host, port) == self._card.get("elder"):
+                if told.get("over") or format_address(endpoint.host, port) == self._node_info.get(
+                    "elder"
+                ):
                     # Its agent lingers, and the next run of that name meets at the next port; or
                     # it is ourselves.
                     continue
-            except BoardError as error:
+            except MessageStoreError as error:
                 trouble = error
-            except RefusedError as refusal:
+            except RefusedMessageError as refusal:
                 # Of another job, maybe: ours may be at the next port.
                 refused = refusal
-                self._knock(board, seal)
+                self._report_refusal(board, authenticator)
             except (ValueError, LookupError, TypeError):
-                refused = RefusedError("damaged", f"The card at {where.host}:{port} is damaged.")
+                refused = RefusedMessageError(
+                    "damaged", f"The card at {endpoint.host}:{port} is damaged."
+                )
             else:
-                if at and not sent:
-                    return self._found_at(address(NOWHERE, at), seal, sent=True)
-                self.head = spelled(where.host, port)
+                if at and not is_redirected:
+                    return self._connect_at(
+                        head_endpoint(NO_RENDEZVOUS, at), authenticator, is_redirected=True
+                    )
+                self.head_address = format_address(endpoint.host, port)
                 return board, birth
         raise refused or trouble
 
-    def _joined(self, host: str, port: int) -> Board:
+    def _open_store(self, host: str, port: int) -> MessageStore:
         self._port = port
-        self._move()
-        return Board.join(host, port)
+        self._note_progress()
+        return MessageStore.connect(host, port)
 
-    def _hello(self, board: Board, seal: Seal, birth: str) -> int:
+    def _send_hello(
+        self, store: MessageStore, authenticator: MessageAuthenticator, instance_id: str
+    ) -> int:
         """Say who we are, in a place of our own, whose number is returned."""
-        self._move()
-        slot = board.count(SLOTS)
+        self._note_progress()
+        slot = store.increment(SLOT_COUNTER_KEY)
         hello, box, ack = slot_keys(slot)
-        card = json.dumps({**self._card, "clock": repr(time.time())}).encode()
-        board.leave({box: b"", ack: b"", hello: seal.close(f"{hello}/{birth}", card)})
+        card = json.dumps({**self._node_info, "clock": repr(time.time())}).encode()
+        store.write({box: b"", ack: b"", hello: authenticator.sign(f"{hello}/{instance_id}", card)})
         return slot
 
-    def _knock(self, board: Board, seal: Seal) -> None:
+    def _report_refusal(self, store: MessageStore, authenticator: MessageAuthenticator) -> None:
         """Have a head that we cannot understand count us among those it refused."""
-        if not self._knocked:
-            self._knocked = True
-            self._hello(board, seal, "")
+        if not self._refusal_reported:
+            self._refusal_reported = True
+            self._send_hello(store, authenticator, "")
 
-    def _wait_for_welcome(self, board: Board, seal: Seal, birth: str, slot: int) -> None:
-        self._parcel, self._left_at = None, inf
-        until = time.monotonic() + WELCOME_SECONDS
-        while not self._answered(board, seal, birth, slot):
-            if time.monotonic() > until or self._stop.wait(EXCHANGE_SECONDS):
-                raise BoardError("The head does not answer, though its store does.")
+    def _wait_until_accepted(
+        self, store: MessageStore, authenticator: MessageAuthenticator, instance_id: str, slot: int
+    ) -> None:
+        self._outgoing, self._sent_at = None, inf
+        until = time.monotonic() + JOIN_TIMEOUT_SECONDS
+        while not self._poll_ack(store, authenticator, instance_id, slot):
+            if time.monotonic() > until or self._stop.wait(EXCHANGE_INTERVAL_SECONDS):
+                raise MessageStoreError("The head does not answer, though its store does.")
 
-    def _answered(self, board: Board, seal: Seal, birth: str, slot: int) -> bool:
+    def _poll_ack(
+        self, store: MessageStore, authenticator: MessageAuthenticator, instance_id: str, slot: int
+    ) -> bool:
         """Take up the head's newest word; whether there is one in this correspondence."""
-        self._looked = time.monotonic()
-        self._move()
+        self._last_poll_at = time.monotonic()
+        self._note_progress()
         _, box, ack = slot_keys(slot)
-        message = board.peek(ack)
+        message = store.peek(ack)
         if message is None:
-            board.remove([box])
-            raise BoardError("The head has let go of this correspondence.")
+            store.remove([box])
+            raise MessageStoreError("The head has let go of this correspondence.")
         if not message:
             return False
-        number, row, deputy = ANSWER.unpack(seal.open(f"{ack}/{birth}", message))
-        if not number and not self.linked:
+        number, row, deputy = ACK_STRUCT.unpack(
+            authenticator.verify(f"{ack}/{instance_id}", message)
+        )
+        if not number and not self.is_connected:
             self._session += 1
-        last = self.answer
+        last = self.last_ack
         # An old one may have been put back by somebody.
-        if last is None or (self._session, number) > (last.session, last.number):
-            self.answer, self._left_at = Answer(self._session, number, row, bool(deputy)), inf
+        if last is None or (self._session, number) > (last.session, last.message_number):
+            self.last_ack, self._sent_at = MessageAck(self._session, number, row, bool(deputy)), inf
         return True
 
-    def _exchange(self, board: Board, seal: Seal, birth: str, slot: int) -> None:
-        parcel, self._parcel = self._parcel, None
+    def _exchange(
+        self, store: MessageStore, authenticator: MessageAuthenticator, instance_id: str, slot: int
+    ) -> None:
+        parcel, self._outgoing = self._outgoing, None
         # Where nothing is awaited, that the head is there is all there is to see.
-        if self._left_at < inf or time.monotonic() - self._looked >= IDLE_SECONDS:
-            self._answered(board, seal, birth, slot)
+        if (
+            self._sent_at < inf
+            or time.monotonic() - self._last_poll_at >= IDLE_POLL_INTERVAL_SECONDS
+        ):
+            self._poll_ack(store, authenticator, instance_id, slot)
         if parcel is not None and parcel[0] == self._session:
             _, box, _ = slot_keys(slot)
-            board.leave({box: seal.close(f"{box}/{birth}", parcel[1])})
-            self._left_at = time.monotonic()
-        elif time.monotonic() - self._left_at > ANSWER_SECONDS:
-            raise BoardError("The head does not answer, though its store does.")
+            store.write({box: authenticator.sign(f"{box}/{instance_id}", parcel[1])})
+            self._sent_at = time.monotonic()
+        elif time.monotonic() - self._sent_at > ACK_TIMEOUT_SECONDS:
+            raise MessageStoreError("The head does not answer, though its store does.")
 
-    def _move(self) -> None:
-        self._moved = time.monotonic()
+    def _note_progress(self) -> None:
+        self._last_progress_at = time.monotonic()

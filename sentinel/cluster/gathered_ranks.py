@@ -8,37 +8,40 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from sentinel.cluster.membership import FOR_GOOD_SECONDS, Roster
+from sentinel.cluster.membership import ABANDON_AFTER_SECONDS, Membership
 from sentinel.model.record import Event, Record
-from sentinel.signals.run_metadata import is_provisional
+from sentinel.signals.run_metadata import is_provisional_stop
 
 
 @dataclass
-class Gathered:
+class GatheredRanks:
     """The ranks of other nodes, by the `roster`, that our own told of."""
 
-    roster: Roster
+    membership: Membership
     ranks: set[int] = field(default_factory=set)
-    _let_go_at: float = -inf
+    _provisional_stop_at: float = -inf
     """When one of them last ended of which its own node may yet tell more."""
 
-    def takes(self, attempt: int, record: Record) -> bool:
+    def accepts(self, attempt: int, record: Record) -> bool:
         """Whether that word of our node counts; not where the rank's own node tells it by now.
 
         An end is told all the same: nobody waits here for any more of that rank.
         """
-        if "gathered" in record.facts:
+        if "gathered" in record.attributes:
             self.ranks.add(record.rank)
         if record.event is Event.STOP:
-            if is_provisional(record):
-                self._let_go_at = self.roster.awake.seconds
+            if is_provisional_stop(record):
+                self._provisional_stop_at = self.membership.listening_clock.seconds
             return True
         if record.rank not in self.ranks:
             return True
-        others = self.roster.by_slot.values()
-        return not any(record.rank in each.ranks.get(attempt, ()) for each in others)
+        others = self.membership.by_slot.values()
+        return not any(record.rank in each.ranks_by_attempt.get(attempt, ()) for each in others)
 
     @property
-    def may_come(self) -> bool:
+    def is_awaiting_ranks(self) -> bool:
         """Whether the nodes of ranks that were let go of may yet find us."""
-        return self.roster.awake.seconds - self._let_go_at < FOR_GOOD_SECONDS
+        return (
+            self.membership.listening_clock.seconds - self._provisional_stop_at
+            < ABANDON_AFTER_SECONDS
+        )

@@ -18,41 +18,43 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
-PATIENCE = timedelta(seconds=5)
-KNOCK_SECONDS = 1.0
+STORE_TIMEOUT = timedelta(seconds=5)
+CONNECT_TIMEOUT_SECONDS = 1.0
 """How long we wait for anybody to answer at an address, before torch tries."""
-_BACKLOG = 4096
-_NOBODYS = "nobody leaves this"
+_LISTEN_BACKLOG = 4096
+_ABSENT_VALUE = "nobody leaves this"
 
 
-class BoardError(OSError):
+class MessageStoreError(OSError):
     """There is no store at that address, or it can be reached no more."""
 
 
-class Board:
+class MessageStore:
     """One connection to the store; every method but `close` may raise BoardError."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
 
     @classmethod
-    def host(cls, listener: socket.socket) -> Board:
+    def host(cls, listener: socket.socket) -> MessageStore:
         """Host a store at a socket that is bound, which it takes over."""
         # Before the socket is nobody's: without torch it would stay open for ever.
-        make = _maker()
-        listener.listen(_BACKLOG)
+        make = _load_store_class()
+        listener.listen(_LISTEN_BACKLOG)
         port = listener.getsockname()[1]
         listener.setblocking(True)
-        return cls(_store(make, "localhost", port, serves=True, master_listen_fd=listener.detach()))
+        return cls(
+            _open_store(make, "localhost", port, is_host=True, master_listen_fd=listener.detach())
+        )
 
     @classmethod
-    def join(cls, host: str, port: int) -> Board:
+    def connect(cls, host: str, port: int) -> MessageStore:
         """Connect to the store at that address."""
         try:
-            socket.create_connection((host, port), timeout=KNOCK_SECONDS).close()
+            socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_SECONDS).close()
         except OSError as error:
-            raise BoardError(f"Nobody answers at {host}:{port} ({error}).") from None
-        return cls(_store(_maker(), host, port, serves=False))
+            raise MessageStoreError(f"Nobody answers at {host}:{port} ({error}).") from None
+        return cls(_open_store(_load_store_class(), host, port, is_host=False))
 
     def read(self, keys: Sequence[str]) -> list[bytes]:
         """What is left there. Every key must exist: else it waits for all its patience."""
@@ -61,21 +63,21 @@ class Board:
     def peek(self, key: str) -> bytes | None:
         """What is left there, None where nothing is; it never waits, at half the cost of `read`."""
         # A key that is not there answers with what was expected, and one that is with its own.
-        found = bytes(self._call("compare_set", key, _NOBODYS, _NOBODYS))
-        return None if found == _NOBODYS.encode() else found
+        found = bytes(self._call("compare_set", key, _ABSENT_VALUE, _ABSENT_VALUE))
+        return None if found == _ABSENT_VALUE.encode() else found
 
     def has(self, key: str) -> bool:
         """Whether there is anything."""
         return bool(self._call("check", [key]))
 
-    def leave(self, messages: Mapping[str, bytes]) -> None:
+    def write(self, messages: Mapping[str, bytes]) -> None:
         """Leave these there, in their order."""
         if messages:
             self._call("multi_set", list(messages), list(messages.values()))
 
-    def count(self, key: str, more: int = 1) -> int:
+    def increment(self, key: str, amount: int = 1) -> int:
         """Add to a number there, and what it is then."""
-        return int(self._call("add", key, more))
+        return int(self._call("add", key, amount))
 
     def remove(self, keys: Sequence[str]) -> None:
         """Leave nothing there."""
@@ -91,12 +93,12 @@ class Board:
             return getattr(self._store, name)(*args)
         except (RuntimeError, OSError, AttributeError) as error:
             first = str(error).partition("\n")[0]
-            raise BoardError(
+            raise MessageStoreError(
                 f"The store does not answer ({type(error).__name__}: {first})"
             ) from None
 
 
-def _maker() -> Any:
+def _load_store_class() -> Any:
     try:
         # A connection that breaks is news to our log, and no stack of C++ frames.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
@@ -104,19 +106,23 @@ def _maker() -> Any:
         make = import_module("torch.distributed").TCPStore
         logging.getLogger("torch").setLevel(logging.WARNING)
     except (ImportError, AttributeError) as error:
-        raise BoardError("torch is not installed where the agent runs.") from error
+        raise MessageStoreError("torch is not installed where the agent runs.") from error
     return make
 
 
-def _store(make: Any, host: str, port: int, *, serves: bool, **more: Any) -> Any:
+def _open_store(store_class: Any, host: str, port: int, *, is_host: bool, **more: Any) -> Any:
     try:
-        return make(host, port, is_master=serves, wait_for_workers=False, timeout=PATIENCE, **more)
+        return store_class(
+            host, port, is_master=is_host, wait_for_workers=False, timeout=STORE_TIMEOUT, **more
+        )
     except (RuntimeError, OSError, ValueError) as error:
         first = str(error).partition("\n")[0]
-        raise BoardError(f"No store at {host}:{port} ({type(error).__name__}: {first})") from None
+        raise MessageStoreError(
+            f"No store at {host}:{port} ({type(error).__name__}: {first})"
+        ) from None
 
 
-def listener(ports: Sequence[int]) -> socket.socket:
+def bind_first_free_port(ports: Sequence[int]) -> socket.socket:
     """A socket at the first of these ports that is free, for all networks of this node.
 
     Raises BoardError where none is.
@@ -126,10 +132,12 @@ def listener(ports: Sequence[int]) -> socket.socket:
             if socket.has_dualstack_ipv6():
                 return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
             return socket.create_server(("", port))
-    raise BoardError(f"None of the ports {ports[0]} to {ports[-1]} is free: set [cluster] head.")
+    raise MessageStoreError(
+        f"None of the ports {ports[0]} to {ports[-1]} is free: set [cluster] head."
+    )
 
 
-def cut(port: int) -> None:
+def shutdown_connections(port: int) -> None:
     """End every connection of this process to such a port; whoever waits there gets an error.
 
     A call of the store has no end of its own while the other side keeps its socket open.
@@ -139,12 +147,12 @@ def cut(port: int) -> None:
             # One of our own: its owner may close it at any moment.
             descriptor = os.dup(int(name))
             try:
-                _shut(descriptor, port)
+                _shutdown_if_peer_port(descriptor, port)
             finally:
                 os.close(descriptor)
 
 
-def _shut(descriptor: int, port: int) -> None:
+def _shutdown_if_peer_port(descriptor: int, port: int) -> None:
     if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         return
     found = socket.socket(fileno=descriptor)

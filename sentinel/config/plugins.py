@@ -15,34 +15,36 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 
-def classes(room: str) -> dict[str, Any]:
+def load_classes(group: str) -> dict[str, Any]:
     """Name to class for every file of a room and every installed plug-in of it.
 
     Called by the agent and the commands, never at import. A plug-in that cannot be loaded is
     logged and left out; a file of ours that cannot is a bug, and raises.
     """
-    ours = {name: getattr(module, _camel(name)) for name, module in modules(room).items()}
-    return ours | _plugins(room)
+    ours = {
+        name: getattr(module, _class_name(name)) for name, module in load_modules(group).items()
+    }
+    return ours | _load_plugins(group)
 
 
-def modules(room: str) -> dict[str, ModuleType]:
+def load_modules(group: str) -> dict[str, ModuleType]:
     """Name to module for every file of a room."""
-    package = importlib.import_module(f"sentinel.{room}")
+    package = importlib.import_module(f"sentinel.{group}")
     names = sorted(
         found.name for found in pkgutil.iter_modules(package.__path__) if not found.ispkg
     )
-    return {name: importlib.import_module(f"sentinel.{room}.{name}") for name in names}
+    return {name: importlib.import_module(f"sentinel.{group}.{name}") for name in names}
 
 
-def _plugins(room: str) -> dict[str, Any]:
+def _load_plugins(group: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for plugin in entry_points(group=f"sentinel.{room}"):
+    for plugin in entry_points(group=f"sentinel.{group}"):
         try:
             found[plugin.name] = plugin.load()
         except Exception:
-            log.exception("Plug-in %s of %s cannot be loaded and is left out", plugin.name, room)
+            log.exception("Plug-in %s of %s cannot be loaded and is left out", plugin.name, group)
     return found
 
 
-def _camel(name: str) -> str:
+def _class_name(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))

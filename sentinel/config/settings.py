@@ -26,18 +26,31 @@ from pydantic import (
 )
 
 from sentinel.config import plugins
-from sentinel.config.config_sources import Key, Layers, SettingsError, Tree, gather
+from sentinel.config.config_sources import (
+    ConfigError,
+    ConfigPath,
+    ConfigSources,
+    ConfigTree,
+    read_sources,
+)
 from sentinel.config.url_policy import is_loopback
 from sentinel.model.diagnosis import Cause
 from sentinel.model.finding import Detector, Severity
 from sentinel.model.request import Sink
 
-__all__ = ["Settings", "SettingsError", "build_causes", "build_detectors", "build_sinks", "load"]
+__all__ = [
+    "ConfigError",
+    "Settings",
+    "build_causes",
+    "build_detectors",
+    "build_sinks",
+    "load_settings",
+]
 
 log = logging.getLogger(__name__)
 
-_MOST_SECRET_BYTES = 4096
-_HEAD = (
+_MAX_SECRET_BYTES = 4096
+_HEAD_ADDRESS_PATTERN = (
     r"^([^\s:\[\]]*|\[[^\s\[\]]+\])(:\d{1,5})?$"  # host, or host:port, or [address]:port
     r"|^[\da-fA-F.]*:[\da-fA-F.]*:[\da-fA-F.:]*(%\S+)?$"  # an address with colons of its own
 )
@@ -52,7 +65,7 @@ class ClusterSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, frozen=True)
 
-    head: str = Field("", pattern=_HEAD)
+    head: str = Field("", pattern=_HEAD_ADDRESS_PATTERN)
     token: SecretStr | None = Field(None, min_length=1)
 
     def secret_token(self) -> str:
@@ -92,7 +105,7 @@ class Settings(BaseModel):
     actions: dict[str, list[Literal["checkpoint", "stop"]]] = Field(default_factory=dict)
     cluster: ClusterSettings = ClusterSettings(head="", token=None)
 
-    def on_critical(self) -> list[str]:
+    def critical_actions(self) -> list[str]:
         """What is asked of the run when a case turns critical."""
         return [*self.actions.get("on_critical", ())]
 
@@ -101,7 +114,7 @@ class Settings(BaseModel):
         return self.token.get_secret_value() if self.token else ""
 
 
-def load(
+def load_settings(
     overrides: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
@@ -112,30 +125,30 @@ def load(
     file that cannot be read, and an address that others can reach without a token.
     """
     environ = os.environ if environ is None else environ
-    layers = gather(overrides or {}, environ, cwd or Path.cwd())
+    layers = read_sources(overrides or {}, environ, cwd or Path.cwd())
     tree = dict(layers.tree)
-    _refuse_unknown((), tree, {*Settings.model_fields, "token_file"}, layers)
+    _reject_unknown((), tree, {*Settings.model_fields, "token_file"}, layers)
     _read_secrets((), tree, {"token"}, layers)
-    tree["sinks"] = _each("sinks", _sink, layers)
-    tree["detectors"] = _each("detectors", _knobs, layers)
-    tree["cluster"] = _cluster(layers)
-    tree["actions"] = layers.table(("actions",), tree.get("actions", {}))
-    _refuse_unknown(("actions",), tree["actions"], ["on_critical"], layers)
-    settings: Settings = _validated((), TypeAdapter(Settings), tree, layers)
-    _refuse_unknown(("disable",), settings.disable, plugins.classes("detectors"), layers)
+    tree["sinks"] = _check_tables("sinks", _build_sink, layers)
+    tree["detectors"] = _check_tables("detectors", _check_detector_settings, layers)
+    tree["cluster"] = _cluster_settings(layers)
+    tree["actions"] = layers.as_table(("actions",), tree.get("actions", {}))
+    _reject_unknown(("actions",), tree["actions"], ["on_critical"], layers)
+    settings: Settings = _validate((), TypeAdapter(Settings), tree, layers)
+    _reject_unknown(("disable",), settings.disable, plugins.load_classes("detectors"), layers)
     if not is_loopback(settings.host) and not settings.token:
         message = (
-            f"{layers.where(('host',))}: others can reach this address, so it needs a token. "
+            f"{layers.describe(('host',))}: others can reach this address, so it needs a token. "
             'Set "token" or "token_file", or keep host 127.0.0.1.'
         )
-        raise SettingsError(message)
+        raise ConfigError(message)
     return settings
 
 
-def _cluster(layers: Layers) -> Tree:
+def _cluster_settings(layers: ConfigSources) -> ConfigTree:
     path = ("cluster",)
-    tree = layers.table(path, layers.tree.get("cluster", {}))
-    _refuse_unknown(path, tree, {*ClusterSettings.model_fields, "token_file"}, layers)
+    tree = layers.as_table(path, layers.tree.get("cluster", {}))
+    _reject_unknown(path, tree, {*ClusterSettings.model_fields, "token_file"}, layers)
     _read_secrets(path, tree, {"token"}, layers)
     return tree
 
@@ -149,7 +162,7 @@ def build_detectors(settings: Settings) -> dict[str, Callable[[], Detector]]:
     """A maker for each detector that is not disabled, with its knobs as set."""
     return {
         name: partial(kind, **settings.detectors.get(name, {}))
-        for name, kind in plugins.classes("detectors").items()
+        for name, kind in plugins.load_classes("detectors").items()
         if name not in settings.disable
     }
 
@@ -157,15 +170,15 @@ def build_detectors(settings: Settings) -> dict[str, Callable[[], Detector]]:
 def build_causes() -> dict[str, Cause]:
     """One of each cause, by name. One of a plug-in that is none is logged and left out."""
     made: dict[str, Cause] = {}
-    for name, kind in plugins.classes("causes").items():
+    for name, kind in plugins.load_classes("causes").items():
         try:
-            made[name] = _sound(kind())
+            made[name] = _validate_cause(kind())
         except Exception:
             log.exception("Cause %s cannot be used and is left out", name)
     return made
 
 
-def _sound(cause: Cause) -> Cause:
+def _validate_cause(cause: Cause) -> Cause:
     """The cause, if incidents can be folded by it. Raises TypeError where a page could be lost."""
     explains, loud = cause.explains, cause.severity
     if not isinstance(explains, frozenset) or not all(isinstance(each, str) for each in explains):
@@ -175,94 +188,101 @@ def _sound(cause: Cause) -> Cause:
     return cause
 
 
-def _each(room: str, check: Callable[[str, Tree, Layers], Any], layers: Layers) -> Tree:
-    tables = layers.table((room,), layers.tree.get(room, {}))
+def _check_tables(
+    section: str, check: Callable[[str, ConfigTree, ConfigSources], Any], layers: ConfigSources
+) -> ConfigTree:
+    tables = layers.as_table((section,), layers.tree.get(section, {}))
     return {
-        name: check(name, layers.table((room, name), raw), layers) for name, raw in tables.items()
+        name: check(name, layers.as_table((section, name), raw), layers)
+        for name, raw in tables.items()
     }
 
 
-def _sink(name: str, raw: Tree, layers: Layers) -> Sink:
+def _build_sink(name: str, raw: ConfigTree, layers: ConfigSources) -> Sink:
     """Build one sink. It is called as its class's file is, unless `kind` says otherwise."""
     path = ("sinks", name)
-    kinds = plugins.classes("sinks")
+    kinds = plugins.load_classes("sinks")
     where = (*path, "kind") if "kind" in raw else ("sinks",)
     kind = str(raw.pop("kind", name))
-    _refuse_unknown(where, [kind], kinds, layers)
-    hints = _knob_types(kinds[kind])
+    _reject_unknown(where, [kind], kinds, layers)
+    hints = _setting_types(kinds[kind])
     secrets = {key for key, hint in hints.items() if SecretStr in (hint, *get_args(hint))}
     known = {*hints, "kind", *(f"{key}_file" for key in secrets)}
-    _refuse_unknown(path, raw, known, layers)
+    _reject_unknown(path, raw, known, layers)
     _read_secrets(path, raw, secrets, layers)
-    sink: Sink = _validated(path, TypeAdapter(kinds[kind]), raw, layers)
+    sink: Sink = _validate(path, TypeAdapter(kinds[kind]), raw, layers)
     return sink
 
 
-def _knobs(name: str, raw: Tree, layers: Layers) -> Tree:
+def _check_detector_settings(name: str, raw: ConfigTree, layers: ConfigSources) -> ConfigTree:
     path = ("detectors", name)
-    kinds = plugins.classes("detectors")
-    _refuse_unknown(("detectors",), [name], kinds, layers)
-    hints = _knob_types(kinds[name])
-    _refuse_unknown(path, raw, hints, layers)
+    kinds = plugins.load_classes("detectors")
+    _reject_unknown(("detectors",), [name], kinds, layers)
+    hints = _setting_types(kinds[name])
+    _reject_unknown(path, raw, hints, layers)
     knobs = {
-        key: _validated((*path, key), TypeAdapter(hints[key]), value, layers)
+        key: _validate((*path, key), TypeAdapter(hints[key]), value, layers)
         for key, value in raw.items()
     }
     try:
         kinds[name](**knobs)
     except (TypeError, ValueError) as error:
-        raise SettingsError(f"{layers.where(path)}: {error}") from None
+        raise ConfigError(f"{layers.describe(path)}: {error}") from None
     return knobs
 
 
-def _knob_types(kind: Any) -> dict[str, Any]:
+def _setting_types(kind: Any) -> dict[str, Any]:
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind) if field.init}
 
 
-def _validated(path: Key, adapter: TypeAdapter[Any], raw: Any, layers: Layers) -> Any:
+def _validate(path: ConfigPath, adapter: TypeAdapter[Any], raw: Any, layers: ConfigSources) -> Any:
     try:
         return adapter.validate_python(raw)
     except ValidationError as wrong:
         first = wrong.errors(include_url=False, include_context=False)[0]
-    where = layers.where((*path, *map(str, first["loc"])))
+    where = layers.describe((*path, *map(str, first["loc"])))
     if first["type"] == "missing":
-        raise SettingsError(f"{where} is not set, and there is no default.")
+        raise ConfigError(f"{where} is not set, and there is no default.")
     valid = first["msg"].removeprefix("Value error, ")
-    raise SettingsError(f"{where}: the {type(first['input']).__name__} given is wrong: {valid}.")
+    raise ConfigError(f"{where}: the {type(first['input']).__name__} given is wrong: {valid}.")
 
 
-def _refuse_unknown(path: Key, given: Iterable[str], known: Iterable[str], layers: Layers) -> None:
+def _reject_unknown(
+    path: ConfigPath, given: Iterable[str], known: Iterable[str], layers: ConfigSources
+) -> None:
     valid = sorted(known)
     for key in given:
         if key in valid:
             continue
         near = get_close_matches(key, valid, n=1)
         hint = f'Did you mean "{near[0]}"? ' if near else ""
-        message = f"{layers.where((*path, key))} is not known. {hint}Valid: {', '.join(valid)}."
-        raise SettingsError(message)
+        message = f"{layers.describe((*path, key))} is not known. {hint}Valid: {', '.join(valid)}."
+        raise ConfigError(message)
 
 
-def _read_secrets(path: Key, tree: Tree, secrets: Iterable[str], layers: Layers) -> None:
+def _read_secrets(
+    path: ConfigPath, tree: ConfigTree, secrets: Iterable[str], layers: ConfigSources
+) -> None:
     for key in sorted(secrets):
         file = tree.pop(f"{key}_file", None)
         if file is None:
             continue
-        where = layers.where((*path, f"{key}_file"))
+        where = layers.describe((*path, f"{key}_file"))
         if key in tree:
-            raise SettingsError(f'{where}: give either it or "{key}", not both.')
-        tree[key] = _secret_in(file, where)
+            raise ConfigError(f'{where}: give either it or "{key}", not both.')
+        tree[key] = _read_secret_file(file, where)
 
 
-def _secret_in(file: Any, where: str) -> str:
+def _read_secret_file(file: Any, where: str) -> str:
     if not isinstance(file, (str, Path)):
-        raise SettingsError(f"{where}: the {type(file).__name__} given is not the path of a file.")
+        raise ConfigError(f"{where}: the {type(file).__name__} given is not the path of a file.")
     try:
         with Path(file).expanduser().open("rb") as opened:
-            secret = opened.read(_MOST_SECRET_BYTES).decode().strip()
+            secret = opened.read(_MAX_SECRET_BYTES).decode().strip()
     except (OSError, ValueError) as error:
         kind = type(error).__name__
-        raise SettingsError(f"{where}: the file cannot be read ({kind}); check it.") from None
+        raise ConfigError(f"{where}: the file cannot be read ({kind}); check it.") from None
     if not secret:
-        raise SettingsError(f"{where}: the file is empty; write the secret into it.")
+        raise ConfigError(f"{where}: the file is empty; write the secret into it.")
     return secret

@@ -5,7 +5,9 @@ from __future__ import annotations
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
 
-_METADATA = frozenset({"100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254"})
+_METADATA_ADDRESSES = frozenset(
+    {"100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254"}
+)
 """Cloud services outside the link-local range that hand credentials to whoever asks."""
 
 
@@ -42,7 +44,7 @@ def peer_refusal(peer: str) -> str | None:
         found = found.ipv4_mapped
     if found.is_link_local:
         return "is link-local, where cloud metadata lives"
-    if str(found) in _METADATA:
+    if str(found) in _METADATA_ADDRESSES:
         return "is a cloud metadata service"
     if found.is_multicast or found.is_unspecified:
         return "is not one machine"

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class ReceivedNotification:
     """What a receiver of the webhook can read of one page.
 
     `step` is where the page was due, `onset_step` where the incident that leads its `case` began.
@@ -30,17 +30,17 @@ class Delivery:
     cause: str = ""
     title: str = ""
     belief: str = ""
-    clues: tuple[str, ...] = ()
+    cause_evidence: tuple[str, ...] = ()
     last_good_step: int | None = None
 
 
-def read(message: Mapping[str, Any], now: float) -> Delivery:
+def parse_notification(message: Mapping[str, Any], received_time: float) -> ReceivedNotification:
     """Read a webhook's message that came at `now`. Raises KeyError if it is not one of ours."""
     page = message["sentinel"]
     incident = page["incident"]
     finding = incident["finding"]
     known = page["diagnosis"] or {}
-    return Delivery(
+    return ReceivedNotification(
         reason=page["reason"],
         case=page["incident_name"],
         detector=incident["key"]["detector"],
@@ -50,17 +50,17 @@ def read(message: Mapping[str, Any], now: float) -> Delivery:
         summary=finding["summary"],
         remedy=known.get("remedy", incident["remedy"]),
         evidence=finding["evidence"],
-        seconds=now - page["time"],
+        seconds=received_time - page["time"],
         others=tuple(dict.fromkeys(other["detector"] for other in page["others"])),
         cause=known.get("cause", ""),
         title=known.get("title", ""),
         belief=known.get("belief", ""),
-        clues=tuple(dated(clue) for clue in known.get("evidence", ())),
+        cause_evidence=tuple(format_evidence(clue) for clue in known.get("evidence", ())),
         last_good_step=known.get("last_good_step", incident["last_good_step"]),
     )
 
 
-def dated(clue: Mapping[str, Any]) -> str:
+def format_evidence(evidence: Mapping[str, Any]) -> str:
     """A piece of evidence, and since when."""
-    since = "" if clue["step"] is None else f"since step {clue['step']}: "
-    return f"{since}{clue['text']}"
+    since = "" if evidence["step"] is None else f"since step {evidence['step']}: "
+    return f"{since}{evidence['text']}"

@@ -11,12 +11,12 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import SimpleQueue
 
-from sentinel.demo.delivery import Delivery, read
+from sentinel.demo.delivery import ReceivedNotification, parse_notification
 
-_LONGEST_BODY = 1 << 20
+_MAX_BODY_BYTES = 1 << 20
 
 
-class Receiver:
+class DemoReceiver:
     """Context manager: takes pages at `url`/slack and `url`/webhook until it is left.
 
     What came is in `arrived`, in order: a Delivery from the webhook, the message's text from
@@ -26,15 +26,15 @@ class Receiver:
 
     def __init__(self, secret: str) -> None:
         self.secret = secret.encode()
-        self.arrived: SimpleQueue[Delivery | str] = SimpleQueue()
-        self._seen: set[str] = set()
+        self.received: SimpleQueue[ReceivedNotification | str] = SimpleQueue()
+        self._seen_ids: set[str] = set()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.receiver = self
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="demo-receiver", daemon=True
         )
 
-    def __enter__(self) -> Receiver:
+    def __enter__(self) -> DemoReceiver:
         self._thread.start()
         return self
 
@@ -48,23 +48,23 @@ class Receiver:
         """Where it listens."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
-    def signed(self, identity: str, timestamp: str, signature: str, body: bytes) -> bool:
+    def is_signed(self, message_id: str, timestamp: str, signature: str, body: bytes) -> bool:
         """Whether the body carries our secret's signature, as Standard Webhooks has it."""
-        told = f"{identity}.{timestamp}.".encode() + body
+        told = f"{message_id}.{timestamp}.".encode() + body
         digest = hmac.new(self.secret, told, hashlib.sha256).digest()
         return hmac.compare_digest(signature, f"v1,{base64.b64encode(digest).decode()}")
 
-    def take(self, identity: str, body: bytes) -> None:
+    def add(self, message_id: str, body: bytes) -> None:
         """Keep a signed webhook, unless it is a repeat. Raises KeyError or ValueError."""
-        page = read(json.loads(body), time.time())
-        if identity not in self._seen:
-            self._seen.add(identity)
-            self.arrived.put(page)
+        page = parse_notification(json.loads(body), time.time())
+        if message_id not in self._seen_ids:
+            self._seen_ids.add(message_id)
+            self.received.put(page)
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    receiver: Receiver
+    receiver: DemoReceiver
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -72,9 +72,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = int(self.headers.get("Content-Length", 0))
-        body = self.rfile.read(min(length, _LONGEST_BODY))
+        body = self.rfile.read(min(length, _MAX_BODY_BYTES))
         try:
-            status = self._slack(body) if self.path == "/slack" else self._webhook(body)
+            status = (
+                self._receive_slack(body) if self.path == "/slack" else self._receive_webhook(body)
+            )
         except (KeyError, ValueError):
             status = 400
         answer = b"ok" if status == 200 else b"refused"
@@ -86,14 +88,14 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Say nothing: what arrives is shown by the demo."""
 
-    def _slack(self, body: bytes) -> int:
-        self.server.receiver.arrived.put(str(json.loads(body)["text"]))
+    def _receive_slack(self, body: bytes) -> int:
+        self.server.receiver.received.put(str(json.loads(body)["text"]))
         return 200
 
-    def _webhook(self, body: bytes) -> int:
+    def _receive_webhook(self, body: bytes) -> int:
         receiver, names = self.server.receiver, ("id", "timestamp", "signature")
         identity, timestamp, signature = (self.headers.get(f"webhook-{name}", "") for name in names)
-        if not receiver.signed(identity, timestamp, signature, body):
+        if not receiver.is_signed(identity, timestamp, signature, body):
             return 401
-        receiver.take(identity, body)
+        receiver.add(identity, body)
         return 200

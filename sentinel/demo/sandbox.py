@@ -18,8 +18,8 @@ import requests
 
 from sentinel.demo.scenario import FAULTS
 
-RANKS = 4
-PATIENCE = 10.0
+NUM_RANKS = 4
+STOP_TIMEOUT_SECONDS = 10.0
 """Seconds that a process is given to leave after it was asked to."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SCRIPTS = (
@@ -29,123 +29,131 @@ _SCRIPTS = (
 """Where the training script is: in an installation, in a clone."""
 
 
-def script() -> Path | None:
+def training_script() -> Path | None:
     """The training script, wherever this sentinel was installed from."""
     return next((path for path in _SCRIPTS if path.is_file()), None)
 
 
-def lacking() -> str | None:
+def missing_requirement() -> str | None:
     """What the demo needs and this machine has not, with the remedy."""
     if find_spec("torch") is None:
         return "it trains with PyTorch, which is not here. Install it: pip install torch"
-    if script() is None:
+    if training_script() is None:
         return "its training script is not in this installation. Run it from a clone: make demo"
     return None
 
 
 @dataclass
-class Stage:
+class Sandbox:
     """Everything that one demo starts or writes is below `folder`."""
 
     folder: Path
     seed: int = 0
-    training: subprocess.Popen[bytes] | None = field(default=None, init=False)
-    agent: dict[str, Any] = field(default_factory=dict, init=False)
-    about: dict[str, Any] = field(default_factory=dict, init=False)
-    causes: dict[str, str] = field(default_factory=dict, init=False)
+    trainer: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    agent_info: dict[str, Any] = field(default_factory=dict, init=False)
+    run_metadata: dict[str, Any] = field(default_factory=dict, init=False)
+    case_causes: dict[str, str] = field(default_factory=dict, init=False)
     """What the agent last put each case down to, by its name; "" is nothing."""
 
-    def configure(self, receiver: str, secret: str) -> None:
+    def configure(self, receiver_url: str, secret: str) -> None:
         """Write the settings that send every page to the receiver's address."""
         key = self.folder / "webhook.secret"
         key.touch(mode=0o600)
         key.write_text(secret)
         (self.folder / "sentinel.toml").write_text(
             "linger_seconds = 2.0\n\n"
-            f'[sinks.slack]\nurl = "{receiver}/slack"\n\n'
-            f'[sinks.webhook]\nurl = "{receiver}/webhook"\nsecret_file = "{key}"\n'
+            f'[sinks.slack]\nurl = "{receiver_url}/slack"\n\n'
+            f'[sinks.webhook]\nurl = "{receiver_url}/webhook"\nsecret_file = "{key}"\n'
         )
 
     def start(self) -> None:
         """Start the training with the faults ordered, as a user would: by torchrun."""
         (self.folder / "checkpoints").mkdir()
         with (self.folder / "training.log").open("wb") as log:
-            self.training = subprocess.Popen(  # noqa: S603 - our own command line
-                self._command(),
+            self.trainer = subprocess.Popen(  # noqa: S603 - our own command line
+                self._trainer_command(),
                 cwd=self.folder,
-                env=environment(os.environ, self.folder),
+                env=training_environment(os.environ, self.folder),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
 
-    def _command(self) -> list[str]:
+    def _trainer_command(self) -> list[str]:
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
-        command = [sys.executable, *torchrun, "--nproc-per-node", str(RANKS), str(script())]
+        command = [
+            sys.executable,
+            *torchrun,
+            "--nproc-per-node",
+            str(NUM_RANKS),
+            str(training_script()),
+        ]
         command += ["--folder", str(self.folder / "checkpoints"), "--seed", str(self.seed)]
         return command + [word for fault in FAULTS for word in (fault.option, str(fault.step))]
 
     @property
-    def status(self) -> int | None:
+    def exit_status(self) -> int | None:
         """Exit status of the training; None while it runs."""
-        return self.training.poll() if self.training else None
+        return self.trainer.poll() if self.trainer else None
 
     @property
-    def watched(self) -> bool:
+    def is_watched(self) -> bool:
         """Whether an agent is there, which is noted in `agent`."""
         for path in self.folder.glob("home/runs/*/agent.json"):
             with suppress(OSError, ValueError):
-                self.agent = json.loads(path.read_text())
-                return psutil.pid_exists(self.agent["pid"])
+                self.agent_info = json.loads(path.read_text())
+                return psutil.pid_exists(self.agent_info["pid"])
         return False
 
     @property
-    def written(self) -> int:
+    def checkpoint_count(self) -> int:
         """Checkpoints written so far."""
         return sum(1 for _ in self.folder.glob("checkpoints/*.pt"))
 
     @property
-    def meant(self) -> int:
+    def expected_checkpoints(self) -> int:
         """Checkpoints that the run's own configuration asks for, as its agent has it."""
-        about = self.about
+        about = self.run_metadata
         return int(float(about.get("max_steps", 0)) // float(about.get("save_steps", 1)))
 
-    def look(self) -> dict[str, Any]:
+    def poll(self) -> dict[str, Any]:
         """What the agent says of the run; empty where it says nothing."""
-        if not self.watched:
+        if not self.is_watched:
             return {}
         try:
             answer: dict[str, Any] = requests.get(
-                f"{self.agent['url']}/api/run", timeout=2.0
+                f"{self.agent_info['url']}/api/run", timeout=2.0
             ).json()
         except (requests.RequestException, ValueError):
             return {}
-        self.about = answer.get("about") or self.about
+        self.run_metadata = answer.get("about") or self.run_metadata
         for case in answer.get("cases", ()):
-            self.causes[case["name"]] = (case["diagnosis"] or {}).get("cause", "")
+            self.case_causes[case["name"]] = (case["diagnosis"] or {}).get("cause", "")
         return answer
 
-    def clear(self) -> None:
+    def stop(self) -> None:
         """End what is still running: the training with its ranks, and the agent."""
         ended: list[psutil.Process] = []
         with suppress(psutil.NoSuchProcess):
-            if self.training and self.training.poll() is None:
-                torchrun = psutil.Process(self.training.pid)
+            if self.trainer and self.trainer.poll() is None:
+                torchrun = psutil.Process(self.trainer.pid)
                 ended += [torchrun, *torchrun.children(recursive=True)]
         with suppress(psutil.NoSuchProcess):
-            if self.watched:
-                ended.append(psutil.Process(self.agent["pid"]))
-        _end(ended)
-        if self.training:
-            self.training.wait()
+            if self.is_watched:
+                ended.append(psutil.Process(self.agent_info["pid"]))
+        _terminate(ended)
+        if self.trainer:
+            self.trainer.wait()
 
 
-def environment(ours: Mapping[str, str], folder: Path) -> dict[str, str]:
+def training_environment(base_environ: Mapping[str, str], folder: Path) -> dict[str, str]:
     """The environment of the training.
 
     Nothing of the user's own sentinel settings is in it: no page of a demo may reach his channel.
     """
-    environ = {name: value for name, value in ours.items() if not name.startswith("SENTINEL_")}
+    environ = {
+        name: value for name, value in base_environ.items() if not name.startswith("SENTINEL_")
+    }
     if _PACKAGE.parent.name not in {"site-packages", "dist-packages"}:
         found = (str(_PACKAGE.parent), environ.get("PYTHONPATH", ""))
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, found))
@@ -158,12 +166,12 @@ def environment(ours: Mapping[str, str], folder: Path) -> dict[str, str]:
     }
 
 
-def _end(processes: list[psutil.Process]) -> None:
+def _terminate(processes: list[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-    _, left = psutil.wait_procs(processes, timeout=PATIENCE)
+    _, left = psutil.wait_procs(processes, timeout=STOP_TIMEOUT_SECONDS)
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(left, timeout=PATIENCE)
+    psutil.wait_procs(left, timeout=STOP_TIMEOUT_SECONDS)

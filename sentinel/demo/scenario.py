@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sentinel.demo.delivery import Delivery
+from sentinel.demo.delivery import ReceivedNotification
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Fault:
 
     step: int
     option: str
-    mistake: str
+    description: str
     cause: str
 
 
@@ -38,15 +38,15 @@ FAULTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoOutcome:
     """What came of the faults: by cause the page that opened its case; what never came; the rest.
 
     `causes` has what each case was put down to in the end, by its name; "" is nothing.
     """
 
-    caught: dict[str, Delivery]
+    detected: dict[str, ReceivedNotification]
     missing: tuple[str, ...]
-    unexpected: tuple[Delivery, ...]
+    unexpected: tuple[ReceivedNotification, ...]
     causes: Mapping[str, str]
 
     @property
@@ -55,21 +55,23 @@ class Outcome:
         return not self.missing and not self.unexpected
 
 
-def judge(
-    pages: Iterable[Delivery], known: Mapping[str, str], faults: Sequence[Fault] = FAULTS
-) -> Outcome:
+def evaluate_demo(
+    notifications: Iterable[ReceivedNotification],
+    final_causes: Mapping[str, str],
+    faults: Sequence[Fault] = FAULTS,
+) -> DemoOutcome:
     """Hold the pages that opened a case against the faults.
 
     `known` is what the agent last put each case down to, by its name: of that no page may tell any
     more. A page that came before its fault is unexpected, and so is a second case of one fault:
     whoever was woken by the first need not be woken by what follows from it.
     """
-    told = list(pages)
+    told = list(notifications)
     causes = {page.case: page.cause for page in told}
-    causes |= {case: cause for case, cause in known.items() if cause}
+    causes |= {case: cause for case, cause in final_causes.items() if cause}
     earliest = {fault.cause: fault.step for fault in faults}
-    caught: dict[str, Delivery] = {}
-    unexpected: list[Delivery] = []
+    caught: dict[str, ReceivedNotification] = {}
+    unexpected: list[ReceivedNotification] = []
     for page in told:
         if page.reason != "opened":
             continue
@@ -79,4 +81,4 @@ def judge(
         else:
             caught[cause] = page
     missing = tuple(cause for cause in earliest if cause not in caught)
-    return Outcome(caught, missing, tuple(unexpected), causes)
+    return DemoOutcome(caught, missing, tuple(unexpected), causes)

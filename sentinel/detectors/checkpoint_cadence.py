@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 
-FIRST = 3
+INTERVALS_TO_LEARN = 3
 """Intervals that tell the usual one where the run did not declare it."""
 
 
@@ -53,82 +53,86 @@ class CheckpointCadence:
     def __post_init__(self) -> None:
         self._save_steps = 0.0
         self._max_steps = 0.0
-        self._first: list[int] = []
-        self._saved: int | None = None
-        self._hasty: list[int] = []
-        self._hasty_since = 0
-        self._gap = 0
-        self._onset: dict[str, int] = {}
+        self._first_intervals: list[int] = []
+        self._last_save_step: int | None = None
+        self._short_intervals: list[int] = []
+        self._first_short_step = 0
+        self._last_interval = 0
+        self._onset_steps: dict[str, int] = {}
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one save or step; learn from what the run declares."""
-        if record.event in (Event.START, Event.FACTS):
+        if record.event in (Event.START, Event.METADATA):
             self._save_steps = record.values.get("save_steps", self._save_steps)
             self._max_steps = record.values.get("max_steps", self._max_steps)
         if record.event is Event.START:
-            self._saved = None
-            self._hasty.clear()
+            self._last_save_step = None
+            self._short_intervals.clear()
         elif record.event is Event.SAVE:
-            self._note_save(record.step)
+            self._record_save(record.step)
         if record.event not in (Event.SAVE, Event.STEP):
             return None
-        if len(self._hasty) < self.in_a_row and self._max_steps <= 0.0:
-            self._onset = {}
-            return Calm()
-        wrong = {**self._overrun(record), **self._storm(record.step)}
-        self._onset = {key: self._onset.get(key, record.step) for key in wrong}
+        if len(self._short_intervals) < self.in_a_row and self._max_steps <= 0.0:
+            self._onset_steps = {}
+            return Clear()
+        wrong = {**self._past_max_steps(record), **self._saves_too_often(record.step)}
+        self._onset_steps = {key: self._onset_steps.get(key, record.step) for key in wrong}
         if "storm" in wrong:
-            self._onset["storm"] = self._hasty_since
+            self._onset_steps["storm"] = self._first_short_step
         if not wrong:
-            return Calm()
+            return Clear()
         return Finding(
             summary=". ".join(wrong.values()) + ".",
             evidence={
-                "saves_too_soon": float(len(self._hasty)),
-                "interval": float(self._gap),
-                "usual_interval": self._usual or 0.0,
+                "saves_too_soon": float(len(self._short_intervals)),
+                "interval": float(self._last_interval),
+                "usual_interval": self._usual_interval or 0.0,
                 "max_steps": self._max_steps,
             },
-            severity=Severity.CRITICAL if len(self._hasty) == 2 * self.in_a_row else None,
-            onset_step=min(self._onset.values()),
+            severity=Severity.CRITICAL if len(self._short_intervals) == 2 * self.in_a_row else None,
+            onset_step=min(self._onset_steps.values()),
         )
 
     @property
-    def _usual(self) -> float | None:
+    def _usual_interval(self) -> float | None:
         if self._save_steps >= 1:
             return self._save_steps
-        return median(self._first) if len(self._first) == FIRST else None
+        return (
+            median(self._first_intervals)
+            if len(self._first_intervals) == INTERVALS_TO_LEARN
+            else None
+        )
 
-    def _note_save(self, step: int) -> None:
-        before, self._saved = self._saved, step
+    def _record_save(self, step: int) -> None:
+        before, self._last_save_step = self._last_save_step, step
         if before is None or step <= before:
             return
-        self._gap = step - before
-        usual = self._usual
-        if len(self._first) < FIRST:
-            self._first.append(self._gap)
-        if usual is None or self._gap > self.share * usual:
-            self._hasty.clear()
+        self._last_interval = step - before
+        usual = self._usual_interval
+        if len(self._first_intervals) < INTERVALS_TO_LEARN:
+            self._first_intervals.append(self._last_interval)
+        if usual is None or self._last_interval > self.share * usual:
+            self._short_intervals.clear()
             return
-        if not self._hasty:
-            self._hasty_since = step
-        self._hasty = [*self._hasty, self._gap][-2 * self.in_a_row :]
+        if not self._short_intervals:
+            self._first_short_step = step
+        self._short_intervals = [*self._short_intervals, self._last_interval][-2 * self.in_a_row :]
 
-    def _storm(self, step: int) -> dict[str, str]:
-        usual, gaps = self._usual, self._hasty
-        if usual is None or self._saved is None or len(gaps) < self.in_a_row:
+    def _saves_too_often(self, step: int) -> dict[str, str]:
+        usual, gaps = self._usual_interval, self._short_intervals
+        if usual is None or self._last_save_step is None or len(gaps) < self.in_a_row:
             return {}
-        if step - self._saved > self.share * usual:
+        if step - self._last_save_step > self.share * usual:
             gaps.clear()
             return {}
         # A counter gone wild saves at a beat; a person, or a best model, does not.
         beat = max(gaps) <= 2 * min(gaps)
         if not beat and len(gaps) < 2 * self.in_a_row:
             return {}
-        text = f"Checkpoints come every {self._gap} steps"
+        text = f"Checkpoints come every {self._last_interval} steps"
         return {"storm": f"{text} where {usual:.0f} are usual"}
 
-    def _overrun(self, record: Record) -> dict[str, str]:
+    def _past_max_steps(self, record: Record) -> dict[str, str]:
         step = record.values.get("global_step", 0.0)
         if not 0 < self._max_steps < step:
             return {}

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 
 
@@ -44,36 +44,40 @@ class CheckpointOverdue:
     )
 
     def __post_init__(self) -> None:
-        self._usual = 0.0
-        self._restart()
+        self._save_steps = 0.0
+        self._reset()
 
-    def _restart(self) -> None:
-        self._saved = False
-        self._from: float | None = None
+    def _reset(self) -> None:
+        self._has_saved = False
+        self._counted_from: float | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one step; learn from saves and from what the run declares."""
         if record.event is Event.START or "began_after" in record.values:
-            self._restart()
-        if record.event in (Event.START, Event.FACTS):
-            self._usual = record.values.get("save_steps", self._usual)
+            self._reset()
+        if record.event in (Event.START, Event.METADATA):
+            self._save_steps = record.values.get("save_steps", self._save_steps)
         if record.event is Event.SAVE:
-            self._saved, self._from = True, float(record.step)
+            self._has_saved, self._counted_from = True, float(record.step)
         step = record.values.get("global_step")
         if record.event is not Event.STEP or step is None or not -1e15 < step < 1e15:
             return None
-        if self._from is None or step < self._from:
+        if self._counted_from is None or step < self._counted_from:
             # A step that goes back, as of a resume in a log, counts from there.
-            self._from = step
-        if not 1.0 <= self._usual < 1e15:
+            self._counted_from = step
+        if not 1.0 <= self._save_steps < 1e15:
             return None
-        since = step - self._from
-        if since <= self.times * self._usual:
-            return Calm()
-        what = "The last save was" if self._saved else "Nothing was saved in"
-        ago = " steps ago" if self._saved else " steps"
+        since = step - self._counted_from
+        if since <= self.times * self._save_steps:
+            return Clear()
+        what = "The last save was" if self._has_saved else "Nothing was saved in"
+        ago = " steps ago" if self._has_saved else " steps"
         return Finding(
-            summary=f"{what} {since:.0f}{ago}; it should be every {self._usual:.0f}.",
-            evidence={"steps_since": since, "save_steps": self._usual, "counted_from": self._from},
-            severity=None if self._saved else Severity.INFO,
+            summary=f"{what} {since:.0f}{ago}; it should be every {self._save_steps:.0f}.",
+            evidence={
+                "steps_since": since,
+                "save_steps": self._save_steps,
+                "counted_from": self._counted_from,
+            },
+            severity=None if self._has_saved else Severity.INFO,
         )

@@ -22,11 +22,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.stats.k_of_n import Majority
+from sentinel.stats.k_of_n import KOfN
 
-VALUES = 16
+MEDIAN_WINDOW = 16
 """Values whose median is judged."""
 
 
@@ -47,24 +47,24 @@ class ClipSaturation:
     )
 
     def __post_init__(self) -> None:
-        self._last = Majority(VALUES)
-        self._since: int | None = None
+        self._recent = KOfN(MEDIAN_WINDOW)
+        self._onset_step: int | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one clip fraction."""
         clipped = record.values["clip_fraction"]
         if not 0.0 <= clipped <= 1.0:
             return None
-        high = self._last.add(clipped, self.much)
+        high = self._recent.add(clipped, self.much)
         if clipped < self.much:
-            self._since = None
-        elif self._since is None:
-            self._since = record.step
+            self._onset_step = None
+        elif self._onset_step is None:
+            self._onset_step = record.step
         if not high:
-            return Calm() if self._last.full else None
-        middle = self._last.median
+            return Clear() if self._recent.is_full else None
+        middle = self._recent.median
         if middle < self.much:
-            return Calm()
+            return Clear()
         told = {"clip_fraction": clipped, "median_of_16": middle}
         if "kl_old" in record.values:
             told["kl_old"] = record.values["kl_old"]
@@ -72,5 +72,5 @@ class ClipSaturation:
             summary=f"{middle:.0%} of the tokens are clipped, and teach nothing.",
             evidence=told,
             severity=Severity.WARNING if middle >= self.most else None,
-            onset_step=self._since,
+            onset_step=self._onset_step,
         )

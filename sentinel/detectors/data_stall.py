@@ -29,14 +29,14 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
-from sentinel.stats.k_of_n import Majority
+from sentinel.stats.k_of_n import KOfN
 
-KEPT_UP = 0.5
+KEEPS_UP_SHARE = 0.5
 """Share of `notable` under which a loader keeps up with the training."""
 
-BREAKS = frozenset({Event.SAVE, Event.EVAL, Event.PHASE})
+INTERRUPTING_EVENTS = frozenset({Event.SAVE, Event.EVAL, Event.PHASE})
 
 
 @dataclass
@@ -57,51 +57,55 @@ class DataStall:
     )
 
     def __post_init__(self) -> None:
-        self._restart()
+        self._reset()
 
-    def _restart(self) -> None:
-        self._shares = Majority(self.window)
-        self._times = Majority(self.window, below=True)
-        self._best = inf
-        self._broken = False
-        self._since: int | None = None
+    def _reset(self) -> None:
+        self._wait_shares = KOfN(self.window)
+        self._step_times = KOfN(self.window, below=True)
+        self._best_step_time = inf
+        self._was_interrupted = False
+        self._onset_step: int | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one step's wait."""
         if record.event is Event.START:
-            self._restart()
+            self._reset()
         wait, time = record.values.get("data_wait"), record.values.get("step_time")
         if record.event is not Event.STEP:
-            self._broken |= record.event in BREAKS
+            self._was_interrupted |= record.event in INTERRUPTING_EVENTS
             return None
         if wait is None or time is None:
             return None
-        broken, self._broken = self._broken, False
+        broken, self._was_interrupted = self._was_interrupted, False
         if broken or not 0.0 < time < 1e9 or not 0.0 <= wait < 1e9:
             return None
-        return self._judge(min(1.0, wait / time), time, wait, record.step)
+        return self._evaluate(min(1.0, wait / time), time, wait, record.step)
 
-    def _judge(self, share: float, time: float, wait: float, step: int) -> Opinion:
-        waited = self._shares.add(share, KEPT_UP * self.notable)
-        quicker = self._times.add(time, self._best)
+    def _evaluate(self, share: float, time: float, wait: float, step: int) -> DetectorOutput:
+        waited = self._wait_shares.add(share, KEEPS_UP_SHARE * self.notable)
+        quicker = self._step_times.add(time, self._best_step_time)
         if share <= self.notable:
-            self._since = None
-        elif self._since is None:
-            self._since = step
+            self._onset_step = None
+        elif self._onset_step is None:
+            self._onset_step = step
         if not waited and not quicker:
-            return Calm() if self._shares.full else None
-        usual, now = self._shares.median, self._times.median
-        if usual <= KEPT_UP * self.notable:
-            self._best = min(self._best, now)
+            return Clear() if self._wait_shares.is_full else None
+        usual, now = self._wait_shares.median, self._step_times.median
+        if usual <= KEEPS_UP_SHARE * self.notable:
+            self._best_step_time = min(self._best_step_time, now)
         if usual <= self.notable:
-            return Calm()
-        slowed = now > self.slower * self._best
-        than = f", {now / self._best:.2g} times as long as its best" if slowed else ""
+            return Clear()
+        slowed = now > self.slower * self._best_step_time
+        than = f", {now / self._best_step_time:.2g} times as long as its best" if slowed else ""
         return Finding(
             summary=f"Training waits for data {usual:.0%} of the time; "
             f"a step takes {now:.3g} s{than}.",
             evidence={"wait_share": usual, "data_wait": wait, "step_seconds": now}
-            | ({"best_step_seconds": self._best} if isfinite(self._best) else {}),
+            | (
+                {"best_step_seconds": self._best_step_time}
+                if isfinite(self._best_step_time)
+                else {}
+            ),
             severity=Severity.WARNING if slowed else None,
-            onset_step=self._since,
+            onset_step=self._onset_step,
         )

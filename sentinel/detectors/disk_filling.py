@@ -29,13 +29,16 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
-from sentinel.stats.time_to_limit import Creep
+from sentinel.stats.time_to_limit import TimeToLimit
 
-DISKS = ("disk_free_output", "disk_free_state")
-NAMES = {"disk_free_output": "of the checkpoints", "disk_free_state": "of sentinel's own state"}
-SAVES = 3
+DISK_SIGNALS = ("disk_free_output", "disk_free_state")
+DISK_NAMES = {
+    "disk_free_output": "of the checkpoints",
+    "disk_free_state": "of sentinel's own state",
+}
+SAVES_TO_LEARN = 3
 GIB = 2.0**30
 
 
@@ -56,31 +59,31 @@ class DiskFilling:
     )
 
     def __post_init__(self) -> None:
-        self._creeps: dict[str, Creep] = {}
-        self._any_saved = False
-        self._high: float | None = None
-        self._low = inf
-        self._drops: list[float] = []
+        self._trends: dict[str, TimeToLimit] = {}
+        self._has_saved = False
+        self._highest_free: float | None = None
+        self._lowest_free = inf
+        self._save_sizes: list[float] = []
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one look at the disks; learn what a save takes."""
         if record.event is Event.SAVE:
-            self._saved()
-        told = {name: record.values[name] for name in DISKS if name in record.values}
+            self._record_save()
+        told = {name: record.values[name] for name in DISK_SIGNALS if name in record.values}
         if not told and "disk_free" in record.values:
             told = {"disk_free": record.values["disk_free"]}
         told = {name: free for name, free in told.items() if isfinite(free) and free >= 0.0}
-        if record.event is not Event.TICK or not told:
+        if record.event is not Event.HEARTBEAT or not told:
             return None
-        found = [self._judge(name, free, record.time) for name, free in told.items()]
-        return min(filter(None, found), key=_loudness, default=Calm())
+        found = [self._evaluate(name, free, record.time) for name, free in told.items()]
+        return min(filter(None, found), key=_severity_key, default=Clear())
 
-    def _judge(self, name: str, free: float, time: float) -> Finding | None:
-        creep = self._creeps.setdefault(name, Creep())
+    def _evaluate(self, signal: str, free: float, time: float) -> Finding | None:
+        creep = self._trends.setdefault(signal, TimeToLimit())
         creep.add(time, -free)
-        need = self._need(free) if name != "disk_free_state" else 0.0
-        left = creep.left(0.0)
-        disk = f"The disk {NAMES[name]}" if name in NAMES else "The fullest disk"
+        need = self._bytes_per_save(free) if signal != "disk_free_state" else 0.0
+        left = creep.seconds_left(0.0)
+        disk = f"The disk {DISK_NAMES[signal]}" if signal in DISK_NAMES else "The fullest disk"
         if free < self.least:
             text = f"{disk} is full: {free / GIB:.3g} GiB are left."
         elif left < self.ahead:
@@ -93,35 +96,38 @@ class DiskFilling:
             summary=text,
             evidence={
                 "free_bytes": free,
-                "bytes_per_second": creep.rate,
+                "bytes_per_second": creep.rise_per_second,
                 "seconds_left": left if isfinite(left) else -1.0,
                 "save_bytes": need,
             },
-            severity=self._severity(name, free, need),
+            severity=self._severity(signal, free, need),
         )
 
-    def _severity(self, name: str, free: float, need: float) -> Severity | None:
+    def _severity(self, signal: str, free: float, save_bytes: float) -> Severity | None:
         """A trainer that keeps the last few checkpoints fills the disk up to there, and no more."""
         if free < self.least:
             return Severity.CRITICAL
-        by_saves = self._any_saved and name != "disk_free_state"
-        roomy = free >= self.saves * need if need else by_saves
+        by_saves = self._has_saved and signal != "disk_free_state"
+        roomy = free >= self.saves * save_bytes if save_bytes else by_saves
         return Severity.INFO if by_saves and roomy else None
 
-    def _need(self, free: float) -> float:
+    def _bytes_per_save(self, free: float) -> float:
         """What each of the last saves took at least, the room at its highest less at its lowest."""
-        self._high = free if self._high is None else max(self._high, free)
-        self._low = min(self._low, free)
-        return min(self._drops) if len(self._drops) == SAVES else 0.0
+        self._highest_free = free if self._highest_free is None else max(self._highest_free, free)
+        self._lowest_free = min(self._lowest_free, free)
+        return min(self._save_sizes) if len(self._save_sizes) == SAVES_TO_LEARN else 0.0
 
-    def _saved(self) -> None:
+    def _record_save(self) -> None:
         """From one save to the next; before the second, what fell may be anything."""
-        self._any_saved = True
-        if self._high is not None:
-            self._drops = [*self._drops, max(0.0, self._high - self._low)][-SAVES:]
-        self._high, self._low = None, inf
+        self._has_saved = True
+        if self._highest_free is not None:
+            self._save_sizes = [
+                *self._save_sizes,
+                max(0.0, self._highest_free - self._lowest_free),
+            ][-SAVES_TO_LEARN:]
+        self._highest_free, self._lowest_free = None, inf
 
 
-def _loudness(finding: Finding) -> tuple[int, float]:
+def _severity_key(finding: Finding) -> tuple[int, float]:
     severity = finding.severity or DiskFilling.severity
     return severity.order, float(finding.evidence["free_bytes"])

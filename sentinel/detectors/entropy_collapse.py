@@ -40,10 +40,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.signals.catalogue import plain
-from sentinel.stats.level_shift import Departure
+from sentinel.signals.catalogue import normalize_key
+from sentinel.stats.level_shift import LevelShift
 from sentinel.stats.policy_entropy import PolicyEntropy
 
 
@@ -68,32 +68,35 @@ class EntropyCollapse:
     )
 
     def __post_init__(self) -> None:
-        self._entropy = PolicyEntropy(Departure(-1, self.recent, 1 / self.share, self.natural))
+        self._entropy = PolicyEntropy(LevelShift(-1, self.recent, 1 / self.share, self.natural))
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one entropy."""
-        logged_as = plain(record.facts.get("entropy", ""))
+        logged_as = normalize_key(record.attributes.get("entropy", ""))
         if not self._entropy.add(record.values, logged_as, record.step):
             return None
-        seen = self._entropy.course
-        if not seen.begun:
-            return Calm()
-        share = seen.now / seen.first
-        fallen = share < self.share or (seen.left and share < self.partly)
-        return self._finding(share) if fallen else Calm()
+        seen = self._entropy.level_shift
+        if not seen.has_begun:
+            return Clear()
+        share = seen.current_level / seen.first_level
+        fallen = share < self.share or (seen.has_left_recent_level and share < self.partly)
+        return self._finding(share) if fallen else Clear()
 
     def _finding(self, share: float) -> Finding:
-        seen = self._entropy.course
-        told: dict[str, float | str] = {"entropy": seen.now, "first": seen.first}
-        told["usual"] = seen.usual
-        if seen.merit.known:
-            told |= {"reward": seen.merit.now, "reward_first": seen.merit.first}
-        dead = seen.unpaid and seen.now < self.nothing
-        bad = seen.unpaid or (seen.left and share < 2 / 3 * self.share)
+        seen = self._entropy.level_shift
+        told: dict[str, float | str] = {"entropy": seen.current_level, "first": seen.first_level}
+        told["usual"] = seen.expected_level
+        if seen.reward_gain.is_ready:
+            told |= {
+                "reward": seen.reward_gain.current_level,
+                "reward_first": seen.reward_gain.first_level,
+            }
+        dead = seen.is_unrewarded and seen.current_level < self.nothing
+        bad = seen.is_unrewarded or (seen.has_left_recent_level and share < 2 / 3 * self.share)
         loud = Severity.CRITICAL if dead else Severity.WARNING
         return Finding(
-            summary=f"Entropy fell from {seen.first:.3g} to {seen.now:.3g} nats per token, "
-            f"{share:.1%} of where it began" + (", for no reward." if seen.unpaid else "."),
+            summary=f"Entropy fell from {seen.first_level:.3g} to {seen.current_level:.3g} nats per token, "
+            f"{share:.1%} of where it began" + (", for no reward." if seen.is_unrewarded else "."),
             evidence=told,
             severity=loud if bad else None,
             onset_step=seen.onset,

@@ -28,13 +28,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.signals.catalogue import plain
-from sentinel.stats.level_shift import Departure
+from sentinel.signals.catalogue import normalize_key
+from sentinel.stats.level_shift import LevelShift
 from sentinel.stats.policy_entropy import PolicyEntropy
 
-AWAY = 1.5
+MIN_FACTOR = 1.5
 """Factor over its beginning below which no entropy has exploded, whatever it did lately."""
 
 
@@ -56,31 +56,31 @@ class EntropyExplosion:
     )
 
     def __post_init__(self) -> None:
-        self._entropy = PolicyEntropy(Departure(1, self.recent, self.factor))
+        self._entropy = PolicyEntropy(LevelShift(1, self.recent, self.factor))
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one entropy."""
-        logged_as = plain(record.facts.get("entropy", ""))
+        logged_as = normalize_key(record.attributes.get("entropy", ""))
         if not self._entropy.add(record.values, logged_as, record.step):
             return None
-        seen = self._entropy.course
-        if not seen.begun:
-            return Calm()
-        times = seen.now / seen.first
-        risen = times > AWAY and (seen.left or times > self.factor)
-        return self._finding(times) if risen else Calm()
+        seen = self._entropy.level_shift
+        if not seen.has_begun:
+            return Clear()
+        times = seen.current_level / seen.first_level
+        risen = times > MIN_FACTOR and (seen.has_left_recent_level or times > self.factor)
+        return self._finding(times) if risen else Clear()
 
     def _finding(self, times: float) -> Finding:
-        seen, merit = self._entropy.course, self._entropy.course.merit
-        told: dict[str, float | str] = {"entropy": seen.now, "first": seen.first}
-        told["usual"] = seen.usual
-        if merit.known:
-            told |= {"reward": merit.now, "reward_first": merit.first}
+        seen, merit = self._entropy.level_shift, self._entropy.level_shift.reward_gain
+        told: dict[str, float | str] = {"entropy": seen.current_level, "first": seen.first_level}
+        told["usual"] = seen.expected_level
+        if merit.is_ready:
+            told |= {"reward": merit.current_level, "reward_first": merit.first_level}
         return Finding(
-            summary=f"Entropy rose from {seen.first:.3g} to {seen.now:.3g} nats per token, "
+            summary=f"Entropy rose from {seen.first_level:.3g} to {seen.current_level:.3g} nats per token, "
             f"{times:.3g} times where it began"
-            + (", and the reward did not." if seen.unpaid else "."),
+            + (", and the reward did not." if seen.is_unrewarded else "."),
             evidence=told,
-            severity=Severity.WARNING if seen.unpaid else None,
+            severity=Severity.WARNING if seen.is_unrewarded else None,
             onset_step=seen.onset,
         )

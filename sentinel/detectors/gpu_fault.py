@@ -26,10 +26,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 
-BROKEN = {
+XID_MEANINGS = {
     48: "a memory error that could not be corrected",
     62: "an internal halt of the GPU",
     63: "memory rows to be remapped",
@@ -43,8 +43,8 @@ BROKEN = {
     120: "an error of the GPU's own processor",
     140: "a memory error that could not be corrected",
 }
-OF_A_PROGRAM = frozenset({13, 31, 43, 45})
-HARMLESS = frozenset({63, 92})
+APPLICATION_XIDS = frozenset({13, 31, 43, 45})
+TOLERABLE_XIDS = frozenset({63, 92})
 """Of a device that goes on as it is, and wants a look once the run is over."""
 
 
@@ -62,42 +62,42 @@ class GpuFault:
     )
 
     def __post_init__(self) -> None:
-        self._errors_at_first: float | None = None
+        self._baseline_errors: float | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one look at the GPUs."""
         errors, xid = record.values.get("gpu_ecc_errors"), record.values.get("gpu_xid")
-        if record.event is not Event.TICK or (errors is None and xid is None):
+        if record.event is not Event.HEARTBEAT or (errors is None and xid is None):
             return None
-        news = 0.0 if errors is None else self._grown(errors)
+        news = 0.0 if errors is None else self._new_errors(errors)
         number = 0 if xid is None or not 0 < xid < 10_000 else int(xid)
         if not news and not number:
-            return Calm()
+            return Clear()
         # The number of another XID says nothing where memory is known to be broken.
-        what = f"XID {number} ({BROKEN.get(number, 'see its catalogue')})" if number else ""
+        what = f"XID {number} ({XID_MEANINGS.get(number, 'see its catalogue')})" if number else ""
         memory = f"{news:.0f} memory errors that could not be corrected" if news else ""
-        host = record.facts.get("gpu_xid_host" if number else "gpu_ecc_errors_host", "")
+        host = record.attributes.get("gpu_xid_host" if number else "gpu_ecc_errors_host", "")
         where = f" on {host}" if host else ""
         return Finding(
             summary=f"The driver{where} reports {' and '.join(filter(None, (what, memory)))}.",
-            evidence={"xid": float(number), "new_memory_errors": news, **_of(host)},
+            evidence={"xid": float(number), "new_memory_errors": news, **_host_evidence(host)},
             severity=_severity(number, news),
         )
 
-    def _grown(self, errors: float) -> float:
+    def _new_errors(self, errors: float) -> float:
         """Errors since the first look; fewer than then means that a GPU was reset or has left."""
         if errors - errors != 0.0:
             return 0.0
-        if self._errors_at_first is None or errors < self._errors_at_first:
-            self._errors_at_first = errors
-        return errors - self._errors_at_first
+        if self._baseline_errors is None or errors < self._baseline_errors:
+            self._baseline_errors = errors
+        return errors - self._baseline_errors
 
 
-def _of(host: str) -> dict[str, str]:
+def _host_evidence(host: str) -> dict[str, str]:
     return {"host": host} if host else {}
 
 
-def _severity(number: int, news: float) -> Severity:
-    if number in BROKEN and number not in HARMLESS:
+def _severity(xid: int, new_errors: float) -> Severity:
+    if xid in XID_MEANINGS and xid not in TOLERABLE_XIDS:
         return Severity.CRITICAL
-    return Severity.INFO if number in OF_A_PROGRAM and not news else Severity.WARNING
+    return Severity.INFO if xid in APPLICATION_XIDS and not new_errors else Severity.WARNING

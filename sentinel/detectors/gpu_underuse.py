@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 
 IDLE_SECONDS = 60.0
@@ -51,35 +51,35 @@ class GpuUnderuse:
     )
 
     def __post_init__(self) -> None:
-        self._restart()
+        self._reset()
 
-    def _restart(self) -> None:
-        self._means: deque[float] = deque()
-        self._looks: list[float] = []
-        self._began = 0.0
-        self._latest: float | None = None
+    def _reset(self) -> None:
+        self._minute_means: deque[float] = deque()
+        self._minute_samples: list[float] = []
+        self._minute_start = 0.0
+        self._last_time: float | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one look at the GPUs."""
         share, idle = record.values["gpu_utilisation"], record.values.get("idle_seconds", 0.0)
-        used = record.event is Event.TICK and record.values.get("gpu_ranks", 0.0) > 0
+        used = record.event is Event.HEARTBEAT and record.values.get("gpu_ranks", 0.0) > 0
         if not used or not 0.0 <= share <= 1.0 or not idle < IDLE_SECONDS:
             return None
-        if self._latest is None or not 0.0 <= record.time - self._latest < GAP_SECONDS:
-            self._restart()
-            self._began = record.time
-        self._latest = record.time
-        self._looks = [*self._looks, share][-1024:]
-        if record.time - self._began >= 60.0:
-            self._means.append(fmean(self._looks))
-            self._looks, self._began = [], record.time
-        while len(self._means) > self.minutes:
-            self._means.popleft()
-        if len(self._means) < self.minutes:
+        if self._last_time is None or not 0.0 <= record.time - self._last_time < GAP_SECONDS:
+            self._reset()
+            self._minute_start = record.time
+        self._last_time = record.time
+        self._minute_samples = [*self._minute_samples, share][-1024:]
+        if record.time - self._minute_start >= 60.0:
+            self._minute_means.append(fmean(self._minute_samples))
+            self._minute_samples, self._minute_start = [], record.time
+        while len(self._minute_means) > self.minutes:
+            self._minute_means.popleft()
+        if len(self._minute_means) < self.minutes:
             return None
-        usual = median(self._means)
+        usual = median(self._minute_means)
         if usual >= self.least:
-            return Calm()
+            return Clear()
         return Finding(
             summary=f"The run's GPUs had work in {usual:.0%} of the last {self.minutes} minutes.",
             evidence={

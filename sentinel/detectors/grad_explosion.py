@@ -33,15 +33,15 @@ from math import exp, inf, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.margin_cusum import MarginCusum
-from sentinel.stats.new_extreme import Territory
+from sentinel.stats.new_extreme import NewExtreme
 
-FIRST = 5
+BASELINE_NORMS = 5
 """Norms whose median a young run is held against."""
 
-LATEST = 3
+RECENT_NORMS = 3
 """Norms of a young run that must agree."""
 
 
@@ -63,18 +63,18 @@ class GradExplosion:
     )
 
     def __post_init__(self) -> None:
-        self._level = MarginCusum(sign=1, floor=0.1)
-        self._margin, self._alone = log(self.ratio), log(self.young_ratio)
-        self._heights = Territory()
-        self._first: list[float] = []
-        self._latest: deque[float] = deque(maxlen=LATEST)
-        self._latest_steps: deque[int] = deque(maxlen=LATEST)
-        self._seen = 0
-        self._before = -inf
-        self._left = False
-        self._young_since: int | None = None
+        self._cusum = MarginCusum(sign=1, min_sigma=0.1)
+        self._margin, self._single_margin = log(self.ratio), log(self.young_ratio)
+        self._extremes = NewExtreme()
+        self._first_norms: list[float] = []
+        self._recent: deque[float] = deque(maxlen=RECENT_NORMS)
+        self._recent_steps: deque[int] = deque(maxlen=RECENT_NORMS)
+        self._count = 0
+        self._highest_before = -inf
+        self._is_shifted = False
+        self._early_onset_step: int | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one norm."""
         norm = record.values["grad_norm"]
         if not 0.0 < norm < inf:
@@ -82,52 +82,56 @@ class GradExplosion:
         size = log(norm)
         usual, stands_out = 0.0, False
         # Where it holds, neither has it left nor does one norm stand out.
-        if self._young_since is not None or not self._level.holds(size, self._alone):
-            usual, stands_out = self._usual(size)
-        self._heights.add(size)
-        self._seen += 1
-        if len(self._latest) == LATEST:
-            self._before = max(self._before, self._latest[0])
-        self._latest.append(size)
-        self._latest_steps.append(record.step)
-        self._level.update(size, self._margin, record.step)
+        if self._early_onset_step is not None or not self._cusum.is_within_margin(
+            size, self._single_margin
+        ):
+            usual, stands_out = self._compare_with_level(size)
+        self._extremes.add(size)
+        self._count += 1
+        if len(self._recent) == RECENT_NORMS:
+            self._highest_before = max(self._highest_before, self._recent[0])
+        self._recent.append(size)
+        self._recent_steps.append(record.step)
+        self._cusum.update(size, self._margin, record.step)
         # Where it has gone becomes known ground in time, and it is still away.
-        self._left = self._level.alarmed and (self._left or self._heights.new)
-        if self._left or self._is_young_and_wild():
-            return self._finding(norm, median(self._latest), usual)
+        self._is_shifted = self._cusum.is_alarmed and (self._is_shifted or self._extremes.is_new)
+        if self._is_shifted or self._is_early_explosion():
+            return self._finding(norm, median(self._recent), usual)
         if stands_out:
             return Finding(
                 summary=f"Gradient norm was {norm:.3g} once, where {exp(usual):.3g} is usual.",
                 evidence={"grad_norm": norm, "usual": exp(usual)},
                 severity=Severity.INFO,
             )
-        return Calm() if self._level.armed else None
+        return Clear() if self._cusum.is_armed else None
 
-    def _usual(self, size: float) -> tuple[float, bool]:
+    def _compare_with_level(self, log_norm: float) -> tuple[float, bool]:
         """The level so far, and whether this one norm stands out of it."""
-        if not self._level.armed:
-            if len(self._first) < FIRST:
-                self._first.append(size)
-            return median(self._first), False
-        usual = self._level.usual
-        far = size - usual
-        return usual, far > self._alone and far > self.sigmas * self._level.sigma
+        if not self._cusum.is_armed:
+            if len(self._first_norms) < BASELINE_NORMS:
+                self._first_norms.append(log_norm)
+            return median(self._first_norms), False
+        usual = self._cusum.baseline_median
+        far = log_norm - usual
+        return usual, far > self._single_margin and far > self.sigmas * self._cusum.sigma
 
-    def _is_young_and_wild(self) -> bool:
+    def _is_early_explosion(self) -> bool:
         """Before there is a baseline, and on until it is over."""
-        if self._seen < FIRST + LATEST or (self._level.armed and self._young_since is None):
+        if self._count < BASELINE_NORMS + RECENT_NORMS or (
+            self._cusum.is_armed and self._early_onset_step is None
+        ):
             return False
-        bound = median(self._first) + log(self.young_ratio)
-        if median(self._latest) <= bound:
-            self._young_since = None
-        elif self._young_since is None and min(self._latest) > self._before:
-            self._young_since = self._latest_steps[0]
-        return self._young_since is not None
+        bound = median(self._first_norms) + log(self.young_ratio)
+        if median(self._recent) <= bound:
+            self._early_onset_step = None
+        elif self._early_onset_step is None and min(self._recent) > self._highest_before:
+            self._early_onset_step = self._recent_steps[0]
+        return self._early_onset_step is not None
 
     def _finding(self, norm: float, level: float, usual: float) -> Finding:
         return Finding(
             summary=f"Gradient norm rose from {exp(usual):.3g} to {exp(level):.3g}, and stays "
             "there.",
             evidence={"grad_norm": norm, "median_of_3": exp(level), "usual": exp(usual)},
-            onset_step=self._level.onset if self._left else self._young_since,
+            onset_step=self._cusum.onset if self._is_shifted else self._early_onset_step,
         )

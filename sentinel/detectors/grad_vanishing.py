@@ -30,11 +30,11 @@ from math import exp, inf, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.stats.block_means import GROUP, BlockMeans
+from sentinel.stats.block_means import VALUES_PER_GROUP, BlockMeans
 
-YOUNG = 2
+RECENT_BLOCKS = 2
 """Latest blocks, which may hold the fault."""
 
 
@@ -57,67 +57,67 @@ class GradVanishing:
 
     def __post_init__(self) -> None:
         self._blocks = BlockMeans()
-        self._fresh = False
-        self._seen = 0
-        self._low = 0
-        self._onset = 0
+        self._has_new_block = False
+        self._count = 0
+        self._low_count = 0
+        self._onset_step = 0
         self._usual: float | None = None
         self._highest_loss = 0.0
         self._loss = inf
-        self._alike = False
-        self._rewarded = False
+        self._has_no_reward_spread = False
+        self._has_reward = False
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one norm."""
         norm = record.values["grad_norm"]
         if not 0.0 <= norm < inf:
             return None
-        self._note_reasons(record)
-        if self._low == 0 or self._usual is None:
-            self._learn_usual()
-        self._seen += 1
+        self._update_context(record)
+        if self._low_count == 0 or self._usual is None:
+            self._update_usual()
+        self._count += 1
         bound = -inf if self._usual is None else self._usual + log(self.share)
         # Once it has vanished it must come back clearly to have come back.
-        bound += log(10.0) if self._low >= self.in_a_row else 0.0
+        bound += log(10.0) if self._low_count >= self.in_a_row else 0.0
         size = log(norm) if norm else -inf
-        self._low, before = (self._low + 1 if size <= bound else 0), self._low
-        if self._low == 1 and before == 0:
-            self._onset = record.step
+        self._low_count, before = (self._low_count + 1 if size <= bound else 0), self._low_count
+        if self._low_count == 1 and before == 0:
+            self._onset_step = record.step
         if norm:
-            self._fresh |= self._blocks.add(size)
+            self._has_new_block |= self._blocks.add(size)
         needed = self.in_a_row * (1 if self._usual is not None else 2)
-        if self._low >= needed:
+        if self._low_count >= needed:
             return self._finding(norm)
-        return Calm() if self._usual is not None and not self._low else None
+        return Clear() if self._usual is not None and not self._low_count else None
 
-    def _learn_usual(self) -> None:
-        if not self._fresh:
+    def _update_usual(self) -> None:
+        if not self._has_new_block:
             return
-        self._fresh = False
+        self._has_new_block = False
         # A block of merged values is longer than one of eight: the last is then old enough alone.
         means = self._blocks.means
-        young = max(1, YOUNG * GROUP // self._blocks.length)
+        young = max(1, RECENT_BLOCKS * VALUES_PER_GROUP // self._blocks.values_per_block)
         if len(means) > young:
             self._usual = median(means[:-young])
 
-    def _note_reasons(self, record: Record) -> None:
-        self._rewarded |= "reward" in record.values
+    def _update_context(self, record: Record) -> None:
+        self._has_reward |= "reward" in record.values
         loss = record.values.get("loss", inf)
         if loss < inf:
             self._loss = loss
             self._highest_loss = max(self._highest_loss, loss)
         spread = record.values.get("reward_std")
         flat = record.values.get("frac_zero_std")
-        self._alike = spread == 0.0 or (flat is not None and flat >= 1.0)
+        self._has_no_reward_spread = spread == 0.0 or (flat is not None and flat >= 1.0)
 
     def _finding(self, norm: float) -> Finding:
         # The loss of a policy gradient is near zero whatever it has learnt.
-        learnt = not self._rewarded and self._loss <= self.learnt * self._highest_loss
+        learnt = not self._has_reward and self._loss <= self.learnt * self._highest_loss
         usual = 0.0 if self._usual is None else exp(self._usual)
         was = f", where {usual:.3g} was usual" if usual else " from the first step on"
         return Finding(
-            summary=f"Gradient norm is {norm:.3g}{was}; it has been so for {self._low} values.",
-            evidence={"grad_norm": norm, "usual": usual, "values": float(self._low)},
-            severity=Severity.INFO if learnt or self._alike else None,
-            onset_step=self._onset,
+            summary=f"Gradient norm is {norm:.3g}{was}; it has been so for {self._low_count} values.",
+            evidence={"grad_norm": norm, "usual": usual, "values": float(self._low_count)},
+            severity=Severity.INFO if learnt or self._has_no_reward_spread else None,
+            onset_step=self._onset_step,
         )

@@ -39,20 +39,20 @@ from math import exp, inf, isfinite, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.signals.kl import kind_of
-from sentinel.stats.cumulative_lr import Travel
+from sentinel.signals.kl import get_kl_kind
+from sentinel.stats.cumulative_lr import CumulativeLearningRate
 from sentinel.stats.margin_cusum import MarginCusum
-from sentinel.stats.new_extreme import Territory
+from sentinel.stats.new_extreme import NewExtreme
 
-CLAMPED = 0.95
+CLAMPED_SHARE = 0.95
 """Share of what a trainer clamps the KL to: the median of clamped values is hardly more."""
 
-MOST = 700.0
+MAX_EXP_ARGUMENT = 700.0
 """Largest logarithm whose exponential is still a number."""
 
-LEVEL = 5
+MEDIAN_WINDOW = 5
 """Values whose median is held against the limits: two wild ones of five say nothing."""
 
 
@@ -76,60 +76,64 @@ class KlBlowup:
     )
 
     def __post_init__(self) -> None:
-        self._course = MarginCusum(sign=1, floor=0.1)
+        self._cusum = MarginCusum(sign=1, min_sigma=0.1)
         self._margin = log(self.ratio)
-        self._heights = Territory()
-        self._travel = Travel()
-        self._last: deque[float] = deque()
-        self._start = inf
-        self._left = False
-        self._over_since: int | None = None
+        self._extremes = NewExtreme()
+        self._cumulative_lr = CumulativeLearningRate()
+        self._recent: deque[float] = deque()
+        self._start_kl = inf
+        self._is_shifted = False
+        self._over_limit_step: int | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one KL value."""
         kl = record.values["kl_ref"]
-        travelled = self._travel.add(record.values.get("learning_rate"))
+        travelled = self._cumulative_lr.add(record.values.get("learning_rate"))
         if not isfinite(kl) or travelled == 0.0:
             return None
-        kind = kind_of(record.facts, "kl_ref")
-        unit = self.per_sequence if kind.summed else 1.0
-        bound = self._bound(kl, unit, record.step)
-        course = self._course
+        kind = get_kl_kind(record.attributes, "kl_ref")
+        unit = self.per_sequence if kind.is_summed else 1.0
+        bound = self._update_bound(kl, unit, record.step)
+        course = self._cusum
         # What a steady policy does as it travels is no part of its course.
         ballistic, seen = 2 * log(travelled), max(kl, self.floor * unit)
-        self._heights.add(seen)
+        self._extremes.add(seen)
         course.update(log(seen) - ballistic, self._margin, record.step)
         # Where it has gone becomes known ground in time, and it is still away.
-        left = self._left = course.alarmed and (self._left or self._heights.new)
-        if not left and (len(self._last) < LEVEL or max(self._last) <= bound):
-            return Calm() if course.armed else None
-        level = median(self._last) if len(self._last) == LEVEL else 0.0
+        left = self._is_shifted = course.is_alarmed and (self._is_shifted or self._extremes.is_new)
+        if not left and (len(self._recent) < MEDIAN_WINDOW or max(self._recent) <= bound):
+            return Clear() if course.is_armed else None
+        level = median(self._recent) if len(self._recent) == MEDIAN_WINDOW else 0.0
         if not left and level <= bound:
-            return Calm() if course.armed else None
-        expected = exp(min(course.usual + ballistic, MOST)) if course.armed else seen
-        wild = level > max(min(self.severe * unit, CLAMPED * kind.cap), bound)
-        wild |= left and self._heights.height > self.severe_ratio * expected
+            return Clear() if course.is_armed else None
+        expected = (
+            exp(min(course.baseline_median + ballistic, MAX_EXP_ARGUMENT))
+            if course.is_armed
+            else seen
+        )
+        wild = level > max(min(self.severe * unit, CLAMPED_SHARE * kind.cap), bound)
+        wild |= left and self._extremes.current_level > self.severe_ratio * expected
         times = (
             f"{level / expected:.3g} times its course" if left else f"over its limit {bound:.3g}"
         )
         return Finding(
             summary=f"KL to the reference is {level:.3g} {kind.unit}, {times}.",
             evidence={"kl": kl, "median_of_5": level, "expected": expected, "limit": bound}
-            | ({"kind": kind.in_words()} if kind.known else {}),
+            | ({"kind": kind.describe()} if kind.is_known else {}),
             severity=Severity.CRITICAL if wild else None,
-            onset_step=course.onset if left else self._over_since,
+            onset_step=course.onset if left else self._over_limit_step,
         )
 
-    def _bound(self, kl: float, unit: float, step: int) -> float:
+    def _update_bound(self, kl: float, unit: float, step: int) -> float:
         """What the median of the last 5 must not pass (a distilled run begins far off)."""
-        self._last.append(kl)
-        if len(self._last) <= LEVEL:
-            self._start = min(self._start, kl)
+        self._recent.append(kl)
+        if len(self._recent) <= MEDIAN_WINDOW:
+            self._start_kl = min(self._start_kl, kl)
         else:
-            self._last.popleft()
-        bound = max(self.limit * unit, 2 * self._start)
+            self._recent.popleft()
+        bound = max(self.limit * unit, 2 * self._start_kl)
         if kl <= bound:
-            self._over_since = None
-        elif self._over_since is None:
-            self._over_since = step
+            self._over_limit_step = None
+        elif self._over_limit_step is None:
+            self._over_limit_step = step
         return bound

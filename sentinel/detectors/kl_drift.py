@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.signals.kl import kind_of
-from sentinel.stats.k_of_n import Majority
+from sentinel.signals.kl import get_kl_kind
+from sentinel.stats.k_of_n import KOfN
 
-VALUES = 16
+MEDIAN_WINDOW = 16
 """Values whose median is judged."""
 
 
@@ -47,34 +47,34 @@ class KlDrift:
     )
 
     def __post_init__(self) -> None:
-        self._last = Majority(VALUES)
-        self._least = inf
-        self._since: int | None = None
+        self._recent = KOfN(MEDIAN_WINDOW)
+        self._lowest_level = inf
+        self._onset_step: int | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one KL value."""
         kl = record.values["kl_ref"]
         if not isfinite(kl):
             return None
-        kind = kind_of(record.facts, "kl_ref")
-        limit = self.limit * (self.per_sequence if kind.summed else 1.0)
-        high = self._last.add(kl, limit)
-        if not self._last.full:
+        kind = get_kl_kind(record.attributes, "kl_ref")
+        limit = self.limit * (self.per_sequence if kind.is_summed else 1.0)
+        high = self._recent.add(kl, limit)
+        if not self._recent.is_full:
             return None
-        if not high and 2 * self._least <= limit:
-            self._since = None
-            return Calm()
-        level = self._last.median
-        self._least = min(self._least, level)
-        bound = max(limit, 2 * self._least)
+        if not high and 2 * self._lowest_level <= limit:
+            self._onset_step = None
+            return Clear()
+        level = self._recent.median
+        self._lowest_level = min(self._lowest_level, level)
+        bound = max(limit, 2 * self._lowest_level)
         if level <= bound:
-            self._since = None
-            return Calm()
-        if self._since is None:
-            self._since = record.step
+            self._onset_step = None
+            return Clear()
+        if self._onset_step is None:
+            self._onset_step = record.step
         return Finding(
             summary=f"KL to the reference has come to {level:.3g} {kind.unit}; most runs that do "
             f"well end below {limit / 3:.3g}.",
             evidence={"kl": kl, "median_of_16": level, "limit": bound},
-            onset_step=self._since,
+            onset_step=self._onset_step,
         )

@@ -26,12 +26,12 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.signals.kl import kind_of
-from sentinel.stats.k_of_n import Majority
+from sentinel.signals.kl import get_kl_kind
+from sentinel.stats.k_of_n import KOfN
 
-VALUES = 32
+MEDIAN_WINDOW = 32
 """Values whose median is judged: single ones are negative in every run. It errs by a fifth of their
 spread, so that one below by the whole of it is below."""
 
@@ -53,29 +53,29 @@ class KlNegative:
     )
 
     def __post_init__(self) -> None:
-        self._last = Majority(VALUES, below=True)
-        self._since: int | None = None
+        self._recent = KOfN(MEDIAN_WINDOW, below=True)
+        self._onset_step: int | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one KL value."""
         kl = record.values["kl_ref"]
         if not isfinite(kl):
             return None
-        kind = kind_of(record.facts, "kl_ref")
-        bound = -self.limit * (self.per_sequence if kind.summed else 1.0)
-        low = self._last.add(kl, bound)
+        kind = get_kl_kind(record.attributes, "kl_ref")
+        bound = -self.limit * (self.per_sequence if kind.is_summed else 1.0)
+        low = self._recent.add(kl, bound)
         if kl >= bound:
-            self._since = None
-        elif self._since is None:
-            self._since = record.step
+            self._onset_step = None
+        elif self._onset_step is None:
+            self._onset_step = record.step
         if not low:
-            return Calm() if self._last.full else None
-        middle = self._last.median
-        if middle >= bound or -middle <= self._last.sigma:
-            return Calm()
+            return Clear() if self._recent.is_full else None
+        middle = self._recent.median
+        if middle >= bound or -middle <= self._recent.sigma:
+            return Clear()
         return Finding(
             summary=f"KL to the reference stays at {middle:.3g} {kind.unit}, which no divergence "
             "can.",
             evidence={"kl": kl, "median_of_32": middle, "limit": bound},
-            onset_step=self._since,
+            onset_step=self._onset_step,
         )

@@ -30,11 +30,11 @@ from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
-from sentinel.stats.downsampled_history import Trace
+from sentinel.stats.downsampled_history import DownsampledHistory
 
-TOLD = 16
+RESET_FINDING_RECORDS = 16
 """Records for which a reset is told."""
 
 
@@ -55,110 +55,110 @@ class LearningRateAnomaly:
     )
 
     def __post_init__(self) -> None:
-        self._warmup = 0.0
+        self._warmup_steps = 0.0
         self._max_steps = 0.0
-        self._declared: float | None = None
-        self._forget()
+        self._declared_rate: float | None = None
+        self._clear_history()
 
-    def _forget(self) -> None:
-        self._past = Trace()
-        self._peak = 0.0
-        self._resumed = False
-        self._reset: dict[str, float] = {}
+    def _clear_history(self) -> None:
+        self._history = DownsampledHistory()
+        self._peak_rate = 0.0
+        self._has_resumed = False
+        self._reset_evidence: dict[str, float] = {}
         self._reset_step = 0
-        self._told = 0
-        self._first: float | None = None
+        self._reset_records_left = 0
+        self._first_rate: float | None = None
         self._first_step = 0
         self._last_step = 0
-        self._same = 0
-        self._zeros = 0
-        self._zero_since = 0
+        self._unchanged_count = 0
+        self._zero_count = 0
+        self._zero_since_step = 0
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one rate; learn from what the run declares."""
-        if record.event in (Event.START, Event.FACTS):
-            self._learn(record)
+        if record.event in (Event.START, Event.METADATA):
+            self._read_config(record)
         rate = record.values.get("learning_rate")
         if record.event is not Event.STEP or rate is None or not 0.0 <= rate < inf:
             return None
         if "began_after" in record.values:
-            self._forget()
-        if self._resumed:
-            self._compare(rate, record.step)
-        self._note(rate, record.step)
-        return self._opinion(rate, record.step)
+            self._clear_history()
+        if self._has_resumed:
+            self._compare_with_history(rate, record.step)
+        self._append(rate, record.step)
+        return self._evaluate(rate, record.step)
 
-    def _learn(self, record: Record) -> None:
+    def _read_config(self, record: Record) -> None:
         values = record.values
         self._max_steps = values.get("max_steps", self._max_steps)
         warmup = values.get("warmup_steps", 0.0) or values.get("warmup_ratio", 0.0)
         # Below one it is a share of the run.
         warmup = warmup * self._max_steps if warmup < 1.0 else warmup
-        self._warmup = warmup if 0.0 < warmup < inf else self._warmup
-        if record.event is Event.FACTS:
+        self._warmup_steps = warmup if 0.0 < warmup < inf else self._warmup_steps
+        if record.event is Event.METADATA:
             return
         declared = values.get("learning_rate")
-        if declared != self._declared:
-            self._forget()
-        self._declared, self._resumed = declared, True
+        if declared != self._declared_rate:
+            self._clear_history()
+        self._declared_rate, self._has_resumed = declared, True
 
-    def _compare(self, rate: float, step: int) -> None:
+    def _compare_with_history(self, rate: float, step: int) -> None:
         """Hold the first rate after a START against the one at that step before it."""
-        self._resumed = False
-        was = self._past.at(step)
+        self._has_resumed = False
+        was = self._history.value_at(step)
         # Far beyond what was seen, the schedule may have gone anywhere.
         known = self._last_step + max(16, (self._last_step - self._first_step) // 10)
         if was is None or step > known:
-            self._forget()
+            self._clear_history()
             return
-        self._past.cut(step)
+        self._history.discard_from(step)
         off = max(rate, was) > self.factor * min(rate, was)
-        if off and abs(rate - was) > 0.1 * max(self._peak, rate):
-            self._reset = {"learning_rate": rate, "before": was}
-            self._reset_step, self._told = step, TOLD
+        if off and abs(rate - was) > 0.1 * max(self._peak_rate, rate):
+            self._reset_evidence = {"learning_rate": rate, "before": was}
+            self._reset_step, self._reset_records_left = step, RESET_FINDING_RECORDS
 
-    def _note(self, rate: float, step: int) -> None:
-        self._past.add(step, rate)
+    def _append(self, rate: float, step: int) -> None:
+        self._history.add(step, rate)
         self._last_step = step
-        self._peak = max(self._peak, rate)
-        if self._first is None:
-            self._first, self._first_step = rate, step
+        self._peak_rate = max(self._peak_rate, rate)
+        if self._first_rate is None:
+            self._first_rate, self._first_step = rate, step
         # Once it has moved it runs, and a constant stretch is part of the schedule.
-        moves = rate != self._first or self._same < 0
-        self._same = -1 if moves else self._same + 1
-        if rate == 0.0 and self._zeros == 0:
-            self._zero_since = step
-        self._zeros = self._zeros + 1 if rate == 0.0 else 0
+        moves = rate != self._first_rate or self._unchanged_count < 0
+        self._unchanged_count = -1 if moves else self._unchanged_count + 1
+        if rate == 0.0 and self._zero_count == 0:
+            self._zero_since_step = step
+        self._zero_count = self._zero_count + 1 if rate == 0.0 else 0
 
-    def _opinion(self, rate: float, step: int) -> Opinion:
-        if self._zeros >= self.points and self._is_dead(step):
+    def _evaluate(self, rate: float, step: int) -> DetectorOutput:
+        if self._zero_count >= self.points and self._is_dead(step):
             return Finding(
-                summary=f"The learning rate has been 0 for {self._zeros} logged values.",
-                evidence={"learning_rate": 0.0, "highest": self._peak},
-                onset_step=self._zero_since,
+                summary=f"The learning rate has been 0 for {self._zero_count} logged values.",
+                evidence={"learning_rate": 0.0, "highest": self._peak_rate},
+                onset_step=self._zero_since_step,
             )
-        if self._told:
-            self._told -= 1
-            was = self._reset["before"]
+        if self._reset_records_left:
+            self._reset_records_left -= 1
+            was = self._reset_evidence["before"]
             return Finding(
-                summary=f"The learning rate is {self._reset['learning_rate']:.3g} after the "
+                summary=f"The learning rate is {self._reset_evidence['learning_rate']:.3g} after the "
                 f"restart at step {self._reset_step}, where it had been {was:.3g}.",
-                evidence=dict(self._reset),
+                evidence=dict(self._reset_evidence),
                 onset_step=self._reset_step,
             )
         if self._is_stuck(step):
             return Finding(
                 summary=f"The learning rate stands at {rate:.3g} through a warm-up of "
-                f"{self._warmup:.0f} steps and beyond.",
-                evidence={"learning_rate": rate, "warmup_steps": self._warmup},
+                f"{self._warmup_steps:.0f} steps and beyond.",
+                evidence={"learning_rate": rate, "warmup_steps": self._warmup_steps},
                 onset_step=self._first_step,
             )
-        return Calm()
+        return Clear()
 
     def _is_dead(self, step: int) -> bool:
-        gone, so_far = step - self._zero_since, step - self._first_step
-        return self._peak == 0.0 or 20 * gone >= so_far
+        gone, so_far = step - self._zero_since_step, step - self._first_step
+        return self._peak_rate == 0.0 or 20 * gone >= so_far
 
     def _is_stuck(self, step: int) -> bool:
-        early = self._first_step < self._warmup / 2
-        return early and self._same >= self.points and step > 2 * self._warmup
+        early = self._first_step < self._warmup_steps / 2
+        return early and self._unchanged_count >= self.points and step > 2 * self._warmup_steps

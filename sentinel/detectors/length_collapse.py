@@ -30,11 +30,11 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.stats.level_shift import Departure
+from sentinel.stats.level_shift import LevelShift
 
-HALF = 0.5
+MAX_COLLAPSED_SHARE = 0.5
 """Share of the first lengths above which nothing has collapsed, however fast it went."""
 
 
@@ -56,39 +56,50 @@ class LengthCollapse:
     )
 
     def __post_init__(self) -> None:
-        self._length = Departure(-1, self.recent, 1 / self.share)
+        self._length_shift = LevelShift(-1, self.recent, 1 / self.share)
         self._first_step: int | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one mean length."""
         length, reward = record.values["completion_length"], record.values.get("reward")
         if not isfinite(length) or length <= 0.0:
             return None
         if self._first_step is None:
             self._first_step = record.step
-        seen = self._length
+        seen = self._length_shift
         seen.add(length, reward if reward is not None and isfinite(reward) else None, record.step)
-        if not seen.known:
+        if not seen.is_ready:
             return None
-        was = self._was()
+        was = self._length_before()
         if was is None:
-            return Calm()
-        told = {"length": seen.now, "first": was, "usual": seen.usual}
-        if seen.merit.known:
-            told |= {"reward": seen.merit.now, "reward_first": seen.merit.first}
+            return Clear()
+        told = {"length": seen.current_level, "first": was, "usual": seen.expected_level}
+        if seen.reward_gain.is_ready:
+            told |= {
+                "reward": seen.reward_gain.current_level,
+                "reward_first": seen.reward_gain.first_level,
+            }
         return Finding(
-            summary=f"Answers shrank from {was:.4g} to {seen.now:.4g} tokens"
-            + (", and the reward is no better." if seen.unpaid else "."),
+            summary=f"Answers shrank from {was:.4g} to {seen.current_level:.4g} tokens"
+            + (", and the reward is no better." if seen.is_unrewarded else "."),
             evidence=told,
-            severity=Severity.WARNING if seen.unpaid else None,
+            severity=Severity.WARNING if seen.is_unrewarded else None,
             onset_step=self._first_step if seen.onset is None else seen.onset,
         )
 
-    def _was(self) -> float | None:
+    def _length_before(self) -> float | None:
         """The length it has fallen from; None where it has not."""
-        seen = self._length
-        if not seen.begun and self.first_share * seen.opening <= self.share * seen.first:
+        seen = self._length_shift
+        if (
+            not seen.has_begun
+            and self.first_share * seen.first_value <= self.share * seen.first_level
+        ):
             return None
-        if seen.now < self.share * seen.first or (seen.left and seen.now < HALF * seen.first):
-            return seen.first
-        return seen.opening if seen.now < self.first_share * seen.opening else None
+        if seen.current_level < self.share * seen.first_level or (
+            seen.has_left_recent_level
+            and seen.current_level < MAX_COLLAPSED_SHARE * seen.first_level
+        ):
+            return seen.first_level
+        return (
+            seen.first_value if seen.current_level < self.first_share * seen.first_value else None
+        )

@@ -31,11 +31,11 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.stats.level_shift import Departure
+from sentinel.stats.level_shift import LevelShift
 
-AWAY = 1.5
+MIN_FACTOR = 1.5
 """Factor over its beginning below which no length has exploded, whatever it did lately."""
 
 
@@ -58,40 +58,45 @@ class LengthExplosion:
     )
 
     def __post_init__(self) -> None:
-        self._length = Departure(1, self.recent, self.factor)
+        self._length_shift = LevelShift(1, self.recent, self.factor)
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one mean length."""
         length, reward = record.values["completion_length"], record.values.get("reward")
         if not isfinite(length) or length <= 0.0:
             return None
-        seen = self._length
+        seen = self._length_shift
         seen.add(length, reward if reward is not None and isfinite(reward) else None, record.step)
-        if not seen.known:
+        if not seen.is_ready:
             return None
-        if not seen.begun:
-            return Calm()
-        times = seen.now / seen.first
-        grown = times > AWAY and (seen.left or times > self.factor)
+        if not seen.has_begun:
+            return Clear()
+        times = seen.current_level / seen.first_level
+        grown = times > MIN_FACTOR and (seen.has_left_recent_level or times > self.factor)
         if not grown:
-            return Calm()
-        bad = seen.unpaid or (seen.left and seen.now > self.runaway * seen.usual)
+            return Clear()
+        bad = seen.is_unrewarded or (
+            seen.has_left_recent_level and seen.current_level > self.runaway * seen.expected_level
+        )
         return Finding(
-            summary=f"Answers grew from {seen.first:.4g} to {seen.now:.4g} tokens"
-            + (", and the reward did not." if seen.unpaid else "."),
+            summary=f"Answers grew from {seen.first_level:.4g} to {seen.current_level:.4g} tokens"
+            + (", and the reward did not." if seen.is_unrewarded else "."),
             evidence=self._evidence(record),
             severity=Severity.WARNING if bad else None,
             onset_step=seen.onset,
         )
 
     def _evidence(self, record: Record) -> dict[str, float | str]:
-        seen = self._length
+        seen = self._length_shift
         told: dict[str, float | str] = {
-            "length": seen.now,
-            "first": seen.first,
-            "usual": seen.usual,
+            "length": seen.current_level,
+            "first": seen.first_level,
+            "usual": seen.expected_level,
         }
-        if seen.merit.known:
-            told |= {"reward": seen.merit.now, "reward_first": seen.merit.first}
+        if seen.reward_gain.is_ready:
+            told |= {
+                "reward": seen.reward_gain.current_level,
+                "reward_first": seen.reward_gain.first_level,
+            }
         cut = record.values.get("truncated_fraction")
         return told | ({} if cut is None else {"truncated_fraction": cut})

@@ -31,14 +31,14 @@ from math import exp, inf, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.margin_cusum import MarginCusum
 
-BLOCK = 8
+LEVEL_WINDOW = 8
 """Losses whose median is a level."""
 
-LATEST = 5
+EARLY_WINDOW = 5
 """Losses of a young run that must agree."""
 
 
@@ -61,87 +61,89 @@ class LossDivergence:
     )
 
     def __post_init__(self) -> None:
-        self._level = MarginCusum(sign=1, floor=0.02)
+        self._cusum = MarginCusum(sign=1, min_sigma=0.02)
         self._margin = log(self.rise)
-        self._latest: deque[float] = deque(maxlen=BLOCK)
-        self._latest_steps: deque[int] = deque(maxlen=BLOCK)
-        self._began: float | None = None
-        self._lowest = inf
-        self._under = 0
-        self._rewarded = False
-        self._away = 0
-        self._usual = 0.0
-        self._highest = -inf
-        self._young_since: int | None = None
+        self._recent: deque[float] = deque(maxlen=LEVEL_WINDOW)
+        self._recent_steps: deque[int] = deque(maxlen=LEVEL_WINDOW)
+        self._initial_level: float | None = None
+        self._lowest_level = inf
+        self._below_lowest_count = 0
+        self._has_reward = False
+        self._shifted_count = 0
+        self._usual_level = 0.0
+        self._highest_before = -inf
+        self._early_onset_step: int | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one loss."""
         loss = record.values["loss"]
-        self._rewarded |= "reward" in record.values
-        if self._rewarded or not 0.0 < loss < inf:
+        self._has_reward |= "reward" in record.values
+        if self._has_reward or not 0.0 < loss < inf:
             return None
         size = log(loss)
-        if self._latest and size == self._latest[-1]:
+        if self._recent and size == self._recent[-1]:
             return None
-        left = self._has_left(size, record.step)
+        left = self._update_shift(size, record.step)
         # A median is under what half of the values are under, and only then need be known.
-        if len(self._latest) == BLOCK and (self._began is None or 2 * self._under >= BLOCK):
-            self._lower()
+        if len(self._recent) == LEVEL_WINDOW and (
+            self._initial_level is None or 2 * self._below_lowest_count >= LEVEL_WINDOW
+        ):
+            self._update_lowest()
         if not left:
-            self._away = 0
-            return Calm() if self._level.armed else None
-        self._away += 1
-        return self._finding(median(self._latest))
+            self._shifted_count = 0
+            return Clear() if self._cusum.is_armed else None
+        self._shifted_count += 1
+        return self._finding(median(self._recent))
 
-    def _lower(self) -> None:
-        now = median(self._latest)
-        self._began = now if self._began is None else self._began
-        self._lowest = min(self._lowest, now)
-        self._under = sum(size < self._lowest for size in self._latest)
+    def _update_lowest(self) -> None:
+        now = median(self._recent)
+        self._initial_level = now if self._initial_level is None else self._initial_level
+        self._lowest_level = min(self._lowest_level, now)
+        self._below_lowest_count = sum(size < self._lowest_level for size in self._recent)
 
-    def _has_left(self, size: float, step: int) -> bool:
-        level = self._level
+    def _update_shift(self, log_loss: float, step: int) -> bool:
+        level = self._cusum
         # From calm to away takes more than one value.
-        calm = level.armed and level.evidence == 0.0 and self._young_since is None
-        if self._away == 0 and not calm:
-            self._usual = level.usual if level.armed else self._highest
-        alarmed = level.update(size, self._margin, step)
-        if len(self._latest) >= LATEST and self._young_since is None:
-            self._highest = max(self._highest, self._latest[-LATEST])
-        if len(self._latest) == BLOCK:
-            self._under -= self._latest[0] < self._lowest
-        self._under += size < self._lowest
-        self._latest.append(size)
-        self._latest_steps.append(step)
-        return alarmed or self._is_young_and_wild()
+        calm = level.is_armed and level.evidence == 0.0 and self._early_onset_step is None
+        if self._shifted_count == 0 and not calm:
+            self._usual_level = level.baseline_median if level.is_armed else self._highest_before
+        alarmed = level.update(log_loss, self._margin, step)
+        if len(self._recent) >= EARLY_WINDOW and self._early_onset_step is None:
+            self._highest_before = max(self._highest_before, self._recent[-EARLY_WINDOW])
+        if len(self._recent) == LEVEL_WINDOW:
+            self._below_lowest_count -= self._recent[0] < self._lowest_level
+        self._below_lowest_count += log_loss < self._lowest_level
+        self._recent.append(log_loss)
+        self._recent_steps.append(step)
+        return alarmed or self._is_early_divergence()
 
-    def _is_young_and_wild(self) -> bool:
+    def _is_early_divergence(self) -> bool:
         """Before there is a baseline, and on until it is over."""
-        if self._level.armed and self._young_since is None:
+        if self._cusum.is_armed and self._early_onset_step is None:
             return False
-        latest = list(self._latest)[-LATEST:]
-        bound = self._highest + log(self.young_rise)
-        if self._young_since is None and self._highest > -inf and min(latest) > bound:
-            self._young_since = self._latest_steps[-LATEST]
+        latest = list(self._recent)[-EARLY_WINDOW:]
+        bound = self._highest_before + log(self.young_rise)
+        if self._early_onset_step is None and self._highest_before > -inf and min(latest) > bound:
+            self._early_onset_step = self._recent_steps[-EARLY_WINDOW]
         elif median(latest) <= bound:
-            self._young_since = None
-        return self._young_since is not None
+            self._early_onset_step = None
+        return self._early_onset_step is not None
 
-    def _finding(self, now: float) -> Finding:
-        began = self._began or 0.0
-        lost = now >= began or now - self._lowest > log(self.severe)
-        young = self._young_since
-        usual = exp(self._usual)
+    def _finding(self, level: float) -> Finding:
+        began = self._initial_level or 0.0
+        lost = level >= began or level - self._lowest_level > log(self.severe)
+        young = self._early_onset_step
+        usual = exp(self._usual_level)
         return Finding(
-            summary=f"Loss rose from {usual:.4g} to {exp(now):.4g} and stays there; the run began "
+            summary=f"Loss rose from {usual:.4g} to {exp(level):.4g} and stays there; the run began "
             f"at {exp(began):.4g}.",
             evidence={
-                "loss": exp(self._latest[-1]),
-                "median_of_8": exp(now),
+                "loss": exp(self._recent[-1]),
+                "median_of_8": exp(level),
                 "usual": usual,
-                "lowest": exp(self._lowest),
+                "lowest": exp(self._lowest_level),
                 "began": exp(began),
             },
-            severity=Severity.CRITICAL if lost and self._away > self.settle else None,
-            onset_step=self._level.onset if young is None else young,
+            severity=Severity.CRITICAL if lost and self._shifted_count > self.settle else None,
+            onset_step=self._cusum.onset if young is None else young,
         )

@@ -33,20 +33,20 @@ from math import exp, inf, log, sqrt
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.stats.block_means import GROUP, BlockMeans, fall
+from sentinel.stats.block_means import VALUES_PER_GROUP, BlockMeans, linear_fall
 
-SURE = 2.2
+CONFIDENCE_Z = 2.2
 """Standard errors either side: one false statement in seventy, if block means were independent."""
 
-FEWEST = 8
+MIN_BLOCKS = 8
 """Block means a line is fitted to."""
 
-WARMING = 1.01
+WARMUP_GROWTH = 1.01
 """A learning rate that grew by over this factor from one block to the next is in its warm-up."""
 
-COIN = log(2.0)
+COIN_FLIP_LOSS = log(2.0)
 
 
 @dataclass
@@ -69,81 +69,87 @@ class LossNeverMoved:
     def __post_init__(self) -> None:
         self._blocks = BlockMeans()
         self._count = 0
-        self._first: float | None = None
+        self._first_mean: float | None = None
         self._first_step = 0
         self._rate = 0.0
-        self._block_rate = 0.0
-        self._most_steps = 0.0
-        self._rewarded = False
-        self._moved = False
+        self._rate_at_last_block = 0.0
+        self._max_steps = 0.0
+        self._has_reward = False
+        self._has_moved = False
         self._in_a_row = 0
-        self._flat: dict[str, float] = {}
+        self._flat_evidence: dict[str, float] = {}
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one loss."""
         values = record.values
-        self._most_steps = values.get("max_steps", self._most_steps)
+        self._max_steps = values.get("max_steps", self._max_steps)
         loss = values.get("loss", 0.0)
         # The loss of a policy gradient says nothing: it is near zero by construction.
-        self._rewarded |= "reward" in values
-        if self._rewarded or not 0.0 < loss < inf:
+        self._has_reward |= "reward" in values
+        if self._has_reward or not 0.0 < loss < inf:
             return None
         self._rate = values.get("learning_rate", self._rate)
         if not self._count:
             self._first_step = record.step
         self._count += 1
         if self._blocks.add(log(loss)):
-            self._look(record.step)
-        if self._flat:
+            self._test_blocks(record.step)
+        if self._flat_evidence:
             return self._finding()
-        return Calm() if self._moved else None
+        return Clear() if self._has_moved else None
 
-    def _look(self, step: int) -> None:
+    def _test_blocks(self, step: int) -> None:
         """Test again, now that there is another block."""
         means = self._blocks.means
-        warming = self._rate > WARMING * self._block_rate > 0.0
-        self._block_rate = self._rate
-        if self._first is None:
-            self._first = means[0]
-        enough = self._count >= self.points and len(means) >= FEWEST
-        if not enough or warming or 10 * (step - self._first_step) < self._most_steps:
+        warming = self._rate > WARMUP_GROWTH * self._rate_at_last_block > 0.0
+        self._rate_at_last_block = self._rate
+        if self._first_mean is None:
+            self._first_mean = means[0]
+        enough = self._count >= self.points and len(means) >= MIN_BLOCKS
+        if not enough or warming or 10 * (step - self._first_step) < self._max_steps:
             return
-        window = means if self._never(means) else means[len(means) // 2 :]
-        flat = window is means or self._tosses_a_coin(window)
+        window = means if self._never_moved(means) else means[len(means) // 2 :]
+        flat = window is means or self._is_coin_flip_loss(window)
         self._in_a_row = self._in_a_row + 1 if flat else 0
         if self._in_a_row >= 2:
-            gone, error = fall(window)
-            self._flat = {
+            gone, error = linear_fall(window)
+            self._flat_evidence = {
                 "level": exp(median(window)),
                 "improvement": gone,
                 "error": error,
-                "points": float(len(window) * self._blocks.length),
+                "points": float(len(window) * self._blocks.values_per_block),
             }
         elif not flat:
-            self._flat = {}
+            self._flat_evidence = {}
 
-    def _is_flat(self, gone: float, error: float) -> bool:
-        return abs(gone) + SURE * error < self.improvement
+    def _is_flat(self, improvement: float, error: float) -> bool:
+        return abs(improvement) + CONFIDENCE_Z * error < self.improvement
 
-    def _never(self, means: list[float]) -> bool:
-        gone, error = fall(means)
-        self._moved |= gone - SURE * error > 2 * self.improvement
-        return not self._moved and self._is_flat(gone, error) and not self._fell_at_once(means)
+    def _never_moved(self, means: list[float]) -> bool:
+        gone, error = linear_fall(means)
+        self._has_moved |= gone - CONFIDENCE_Z * error > 2 * self.improvement
+        return (
+            not self._has_moved and self._is_flat(gone, error) and not self._dropped_at_start(means)
+        )
 
-    def _tosses_a_coin(self, means: list[float]) -> bool:
-        return abs(median(means) - log(COIN)) < self.moved and self._is_flat(*fall(means))
+    def _is_coin_flip_loss(self, means: list[float]) -> bool:
+        return abs(median(means) - log(COIN_FLIP_LOSS)) < self.moved and self._is_flat(
+            *linear_fall(means)
+        )
 
-    def _fell_at_once(self, means: list[float]) -> bool:
+    def _dropped_at_start(self, means: list[float]) -> bool:
         """Whether the first values were higher than what came after, by more than scatter."""
         level = median(means)
         # Blocks get longer as neighbours merge; the first one was of the shortest.
-        per_first = sqrt(self._blocks.length / GROUP)
+        per_first = sqrt(self._blocks.values_per_block / VALUES_PER_GROUP)
         scatter = median(abs(mean - level) for mean in means) * 1.4826 * per_first
-        return (self._first or level) - level > max(self.moved, SURE * scatter)
+        return (self._first_mean or level) - level > max(self.moved, CONFIDENCE_Z * scatter)
 
     def _finding(self) -> Finding:
-        flat = self._flat
-        coin = " That is ln 2, what tossing a coin costs." * (abs(flat["level"] - COIN) < 0.02)
+        flat = self._flat_evidence
+        coin = " That is ln 2, what tossing a coin costs." * (
+            abs(flat["level"] - COIN_FLIP_LOSS) < 0.02
+        )
         return Finding(
             summary=f"Loss stands at {flat['level']:.4g}: over {flat['points']:.0f} points it "
             f"improved by {flat['improvement']:.2%}.{coin}",

@@ -31,17 +31,17 @@ from dataclasses import dataclass
 from math import exp, inf, isfinite, log
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.stats.block_means import BlockMeans, fall
+from sentinel.stats.block_means import BlockMeans, linear_fall
 
-SURE = 2.2
+CONFIDENCE_Z = 2.2
 """Standard errors either side: one false statement in seventy, if block means were independent."""
 
-FEWEST = 6
+MIN_BLOCKS = 6
 """Block means a line is fitted to."""
 
-SHARES = (0.25, 0.4)
+WINDOW_SHARES = (0.25, 0.4)
 """Of the run so far, to look at."""
 
 
@@ -66,79 +66,81 @@ class LossPlateau:
 
     def __post_init__(self) -> None:
         self._blocks = BlockMeans()
-        self._rewarded = False
+        self._has_reward = False
         self._rate: float | None = None
         self._peak_rate = 0.0
         self._first_step: int | None = None
         self._in_a_row = 0
-        self._looked = False
-        self._flat: dict[str, float] = {}
+        self._was_tested = False
+        self._flat_evidence: dict[str, float] = {}
         self._first_mean: float | None = None
         self._lowest = inf
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one loss."""
         # The loss of a policy gradient says nothing: it is near zero by construction.
-        self._rewarded |= "reward" in record.values
+        self._has_reward |= "reward" in record.values
         loss = record.values["loss"]
-        if self._rewarded or not isfinite(loss) or loss < self.floor:
+        if self._has_reward or not isfinite(loss) or loss < self.floor:
             return None
-        self._note_rate(record.values.get("learning_rate"))
+        self._update_rate(record.values.get("learning_rate"))
         if self._first_step is None:
             self._first_step = record.step
         if self._blocks.add(log(loss)):
-            self._look(record.step)
-        if self._flat:
+            self._test_blocks(record.step)
+        if self._flat_evidence:
             return self._finding()
-        return Calm() if self._looked else None
+        return Clear() if self._was_tested else None
 
-    def _note_rate(self, rate: float | None) -> None:
+    def _update_rate(self, rate: float | None) -> None:
         if rate is not None and isfinite(rate):
             self._rate = rate
             self._peak_rate = max(self._peak_rate, rate)
 
-    def _look(self, step: int) -> None:
+    def _test_blocks(self, step: int) -> None:
         """Test again, now that there is another block."""
         latest = self._blocks.means[-1]
         if self._first_mean is None:
             self._first_mean = latest
         self._lowest = min(self._lowest, latest)
-        windows = [window for share in SHARES if (window := self._window(share))]
-        falls = [fall(window) for window in windows]
-        self._looked |= bool(windows)
+        windows = [window for share in WINDOW_SHARES if (window := self._window(share))]
+        falls = [linear_fall(window) for window in windows]
+        self._was_tested |= bool(windows)
         flat = next((at for at, fallen in enumerate(falls) if self._is_flat(*fallen)), None)
         if flat is not None:
             self._in_a_row += 1
             if self._in_a_row >= 2:
-                self._state(windows[flat], falls[flat], step)
-        elif not self._flat or any(gone > 2 * self.improvement for gone, _ in falls):
-            self._in_a_row, self._flat = 0, {}
+                self._set_flat(windows[flat], falls[flat], step)
+        elif not self._flat_evidence or any(gone > 2 * self.improvement for gone, _ in falls):
+            self._in_a_row, self._flat_evidence = 0, {}
 
     def _window(self, share: float) -> list[float]:
         """Latest `share` of the block means; empty where that is too little to judge."""
         count = int(share * len(self._blocks.means))
-        if count < FEWEST or count * self._blocks.length < self.points:
+        if count < MIN_BLOCKS or count * self._blocks.values_per_block < self.points:
             return []
         return self._blocks.means[-count:]
 
-    def _is_flat(self, gone: float, error: float) -> bool:
-        least, most = gone - SURE * error, gone + SURE * error
+    def _is_flat(self, improvement: float, error: float) -> bool:
+        least, most = improvement - CONFIDENCE_Z * error, improvement + CONFIDENCE_Z * error
         return most < self.improvement and least > -3 * self.improvement
 
-    def _state(self, window: list[float], fallen: tuple[float, float], step: int) -> None:
-        gone, error = fallen
+    def _set_flat(
+        self, window: list[float], fall_and_error: tuple[float, float], step: int
+    ) -> None:
+        gone, error = fall_and_error
         first = self._first_step or 0
         since = step - (step - first) * len(window) / len(self._blocks.means)
-        self._flat = {
+        self._flat_evidence = {
             "level": exp(sum(window) / len(window)),
             "improvement": gone,
             "error": error,
-            "points": float(len(window) * self._blocks.length),
-            "since_step": self._flat.get("since_step", float(int(since))),
+            "points": float(len(window) * self._blocks.values_per_block),
+            "since_step": self._flat_evidence.get("since_step", float(int(since))),
         }
 
     def _finding(self) -> Finding:
-        flat = self._flat
+        flat = self._flat_evidence
         trains = self._rate is not None and self._rate >= self.rate_share * self._peak_rate
         never = self._first_mean is not None and self._first_mean - self._lowest < self.unmoved
         return Finding(

@@ -31,17 +31,17 @@ from dataclasses import dataclass
 from math import exp, inf, log
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.rolling_quantiles import RollingQuantiles
 
 WINDOW = 64
 """Values that make the band."""
 
-WARM = 24
+WARMUP_VALUES = 24
 """Values it takes before anything is judged."""
 
-CLIP = 4.0
+CLIP_SIGMAS = 4.0
 """Spreads that a value may be off when it enters the band."""
 
 
@@ -67,17 +67,17 @@ class LossSpike:
     def __post_init__(self) -> None:
         self._band = RollingQuantiles(WINDOW)
         self._jumps: deque[tuple[int, float]] = deque(maxlen=3)
-        self._last = -inf
-        self._rewarded = False
+        self._last_loss = -inf
+        self._has_reward = False
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one loss."""
         loss = record.values["loss"]
-        self._rewarded |= "reward" in record.values
-        if self._rewarded or not 0.0 < loss < inf or loss == self._last:
+        self._has_reward |= "reward" in record.values
+        if self._has_reward or not 0.0 < loss < inf or loss == self._last_loss:
             return None
-        self._last, size = loss, log(loss)
-        if len(self._band) < WARM:
+        self._last_loss, size = loss, log(loss)
+        if len(self._band) < WARMUP_VALUES:
             self._band.add(size)
             return None
         usual = self._band.median
@@ -85,14 +85,14 @@ class LossSpike:
         if jump <= 0.0:
             self._band.add(size)
             self._jumps.append((record.step, 0.0))
-            return Calm()
+            return Clear()
         sigma = max(self._band.sigma, 1e-3)
-        self._band.add(min(size, usual + CLIP * sigma))
+        self._band.add(min(size, usual + CLIP_SIGMAS * sigma))
         self._jumps.append((record.step, jump if jump > self.sigmas * sigma else 0.0))
-        severity = None if self._together(self.loud) else Severity.INFO
+        severity = None if self._is_repeated_jump(self.loud) else Severity.INFO
         alone = jump > max(log(self.alone), self.alone_sigmas * sigma)
-        if severity and not alone and not self._together(self.together):
-            return Calm()
+        if severity and not alone and not self._is_repeated_jump(self.together):
+            return Clear()
         return Finding(
             summary=f"Loss jumped to {loss:.4g} where {exp(usual):.4g} is usual.",
             evidence={"loss": loss, "usual": exp(usual), "spread_of_ln": sigma},
@@ -100,7 +100,7 @@ class LossSpike:
             onset_step=next(step for step, size in self._jumps if size),
         )
 
-    def _together(self, factor: float) -> bool:
+    def _is_repeated_jump(self, factor: float) -> bool:
         """Whether this value and one of the two before it jumped so far."""
         far = [jump > log(factor) for _, jump in self._jumps]
         return far[-1] and sum(far) >= 2

@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 
-POLICY_GRADIENT = frozenset({"grpo", "rloo", "ppo", "online_dpo", "reinforce"})
+POLICY_GRADIENT_ALGORITHMS = frozenset({"grpo", "rloo", "ppo", "online_dpo", "reinforce"})
 
 
 @dataclass
@@ -50,36 +50,36 @@ class LossZero:
     )
 
     def __post_init__(self) -> None:
-        self._rewarded = False
-        self._zeros = 0
-        self._onset = 0
-        self._before = inf
-        self._steepest = 0.0
+        self._has_reward = False
+        self._zero_count = 0
+        self._onset_step = 0
+        self._loss_before = inf
+        self._highest_norm = 0.0
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one loss."""
         loss, norm = record.values["loss"], record.values.get("grad_norm", 0.0)
-        self._rewarded |= "reward" in record.values
-        self._rewarded |= record.facts.get("algorithm") in POLICY_GRADIENT
-        if self._rewarded or not isfinite(loss) or not isfinite(norm):
+        self._has_reward |= "reward" in record.values
+        self._has_reward |= record.attributes.get("algorithm") in POLICY_GRADIENT_ALGORITHMS
+        if self._has_reward or not isfinite(loss) or not isfinite(norm):
             return None
         if loss != 0.0:
-            self._zeros, self._steepest, self._before = 0, 0.0, abs(loss)
-            return Calm()
-        if self._zeros == 0:
-            self._onset = record.step
-        self._zeros += 1
-        self._steepest = max(self._steepest, norm)
-        if self._zeros < self.in_a_row:
+            self._zero_count, self._highest_norm, self._loss_before = 0, 0.0, abs(loss)
+            return Clear()
+        if self._zero_count == 0:
+            self._onset_step = record.step
+        self._zero_count += 1
+        self._highest_norm = max(self._highest_norm, norm)
+        if self._zero_count < self.in_a_row:
             return None
-        learnt = self._steepest > self.alive or self._before < self.rounded
+        learnt = self._highest_norm > self.alive or self._loss_before < self.rounded
         return Finding(
-            summary=f"Loss has been exactly 0 for {self._zeros} logged values.",
+            summary=f"Loss has been exactly 0 for {self._zero_count} logged values.",
             evidence={
-                "zeros": float(self._zeros),
-                "grad_norm": self._steepest,
-                "loss_before": "none" if self._before == inf else self._before,
+                "zeros": float(self._zero_count),
+                "grad_norm": self._highest_norm,
+                "loss_before": "none" if self._loss_before == inf else self._loss_before,
             },
             severity=Severity.INFO if learnt else None,
-            onset_step=self._onset,
+            onset_step=self._onset_step,
         )

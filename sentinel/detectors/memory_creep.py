@@ -30,13 +30,13 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
-from sentinel.stats.time_to_limit import Creep
+from sentinel.stats.time_to_limit import TimeToLimit
 
 GIB = 2.0**30
-HOST = ("host_memory_used", "host_memory_total")
-GPU = ("gpu_memory_used", "gpu_memory_total")
+HOST_SIGNALS = ("host_memory_used", "host_memory_total")
+GPU_SIGNALS = ("gpu_memory_used", "gpu_memory_total")
 
 
 @dataclass
@@ -56,36 +56,39 @@ class MemoryCreep:
     )
 
     def __post_init__(self) -> None:
-        self._creeps = {"host": Creep(), "GPU": Creep()}
+        self._trends = {"host": TimeToLimit(), "GPU": TimeToLimit()}
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one look at the memory."""
         if record.event is Event.START:
             self.__post_init__()
-        if record.event is not Event.TICK:
+        if record.event is not Event.HEARTBEAT:
             return None
-        seen = [self._judge("host", HOST, record), self._judge("GPU", GPU, record)]
+        seen = [
+            self._evaluate("host", HOST_SIGNALS, record),
+            self._evaluate("GPU", GPU_SIGNALS, record),
+        ]
         found = [opinion for opinion in seen if isinstance(opinion, Finding)]
         return found[0] if found else next((each for each in seen if each is not None), None)
 
-    def _judge(self, what: str, names: tuple[str, str], record: Record) -> Opinion:
+    def _evaluate(self, device: str, names: tuple[str, str], record: Record) -> DetectorOutput:
         used, total = (record.values.get(name, -1.0) for name in names)
         if not (isfinite(used) and isfinite(total) and 0.0 <= used <= total and total > 0.0):
             return None
-        creep = self._creeps[what]
+        creep = self._trends[device]
         creep.add(record.time, used)
-        left = creep.left(total)
-        if left >= self.ahead or creep.low < self.share * total:
-            return Calm()
+        left = creep.seconds_left(total)
+        if left >= self.ahead or creep.last_low < self.share * total:
+            return Clear()
         return Finding(
-            summary=f"The memory of the {what} will be used up in {left / 60:.0f} minutes: "
+            summary=f"The memory of the {device} will be used up in {left / 60:.0f} minutes: "
             f"{used / GIB:.3g} of {total / GIB:.3g} GiB are used, "
-            f"and {creep.rate * 3600 / GIB:.3g} GiB more each hour.",
+            f"and {creep.rise_per_second * 3600 / GIB:.3g} GiB more each hour.",
             evidence={
                 "used_bytes": used,
                 "total_bytes": total,
-                "bytes_per_second": creep.rate,
+                "bytes_per_second": creep.rise_per_second,
                 "seconds_left": left,
             },
-            severity=Severity.INFO if what == "GPU" else None,
+            severity=Severity.INFO if device == "GPU" else None,
         )

@@ -27,13 +27,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record, Spread
 
-NOTHING = 1e-2
+MIN_LOSS = 1e-2
 """A loss nearer to 0 is of an objective that is 0 to the first order, or is rounded away."""
 
-APART = 20.0
+MIN_RANK0_DISTANCE = 20.0
 """Times `exact` that rank 0 must be from the mean to be told from it."""
 
 
@@ -55,64 +55,64 @@ class MetricIntegrity:
     )
 
     def __post_init__(self) -> None:
-        self._accumulated = 1.0
-        self._restart()
+        self._accumulation_steps = 1.0
+        self._reset()
 
-    def _restart(self) -> None:
-        self._sum = 0.0
-        self._steps = 0
+    def _reset(self) -> None:
+        self._loss_sum = 0.0
+        self._loss_count = 0
         self._ratios: deque[float] = deque(maxlen=self.window)
-        self._alone: deque[bool] = deque(maxlen=self.window)
+        self._matches_rank0: deque[bool] = deque(maxlen=self.window)
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one logged loss; add up what was trained on since the last."""
         if record.event is Event.START:
-            self._restart()
-        if record.event in (Event.START, Event.FACTS):
-            declared = record.values.get("gradient_accumulation_steps", self._accumulated)
-            self._accumulated = declared if 1.0 <= declared < 1e6 else 1.0
+            self._reset()
+        if record.event in (Event.START, Event.METADATA):
+            declared = record.values.get("gradient_accumulation_steps", self._accumulation_steps)
+            self._accumulation_steps = declared if 1.0 <= declared < 1e6 else 1.0
         loss, logged = record.values.get("loss"), record.values.get("logged_loss")
         if record.event is not Event.STEP:
             return None
         if loss is not None:
-            self._sum, self._steps = self._sum + loss, self._steps + 1
-        if logged is None or not self._steps:
+            self._loss_sum, self._loss_count = self._loss_sum + loss, self._loss_count + 1
+        if logged is None or not self._loss_count:
             return None
-        mean, steps = self._sum / self._steps, self._steps
-        self._sum, self._steps = 0.0, 0
-        if not NOTHING < abs(mean) < 1e30 or not abs(logged) < 1e30:
+        mean, steps = self._loss_sum / self._loss_count, self._loss_count
+        self._loss_sum, self._loss_count = 0.0, 0
+        if not MIN_LOSS < abs(mean) < 1e30 or not abs(logged) < 1e30:
             return None
         self._ratios.append(logged / mean)
         spread = record.spread.get("loss")
         if steps == 1 and spread is not None:
-            self._compare(logged, spread)
-        return self._judge(logged, mean, 1 if spread is None else spread.count)
+            self._compare_with_rank0(logged, spread)
+        return self._evaluate(logged, mean, 1 if spread is None else spread.count)
 
-    def _compare(self, logged: float, spread: Spread) -> None:
+    def _compare_with_rank0(self, logged: float, spread: Spread) -> None:
         """Whether this is rank 0's alone, of a step in which that can be told."""
         ends = {spread.max_rank: spread.max, spread.min_rank: spread.min}
         own = ends.get(0)
         near = self.exact * abs(spread.mean)
-        if own is not None and abs(own - spread.mean) > APART * near:
-            self._alone.append(abs(logged - own) <= near)
+        if own is not None and abs(own - spread.mean) > MIN_RANK0_DISTANCE * near:
+            self._matches_rank0.append(abs(logged - own) <= near)
 
-    def _judge(self, logged: float, mean: float, ranks: int) -> Opinion:
+    def _evaluate(self, logged: float, mean: float, ranks: int) -> DetectorOutput:
         if len(self._ratios) < self.window:
             return None
         evidence = {"logged_loss": logged, "loss": mean, "ratio": logged / mean}
-        for factor, what in self._factors(float(ranks)).items():
+        for factor, what in self._candidate_factors(float(ranks)).items():
             if all(abs(ratio / factor - 1) <= self.tolerance for ratio in self._ratios):
                 return Finding(
                     f"The logged loss is {factor:.3g} times the loss that is trained on: {what}.",
                     evidence,
                 )
-        if len(self._alone) == self.window and all(self._alone):
+        if len(self._matches_rank0) == self.window and all(self._matches_rank0):
             return Finding("The logged loss is that of rank 0 alone.", evidence)
-        return Calm()
+        return Clear()
 
-    def _factors(self, ranks: float) -> dict[float, str]:
+    def _candidate_factors(self, ranks: float) -> dict[float, str]:
         """What a sum in place of a mean multiplies by, or a division too many divides by."""
-        micro, both = self._accumulated, self._accumulated * ranks
+        micro, both = self._accumulation_steps, self._accumulation_steps * ranks
         known = {
             both: "the micro-batches of all ranks",
             ranks: "the number of ranks",

@@ -37,14 +37,14 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record, Spread
 
-ALWAYS_VITAL = frozenset({"loss", "eval_loss", "grad_norm", "reward", "kl_ref", "entropy"})
-VITAL = re.compile(r"loss|grad_?norm|reward|logp|(^|[/_])kl([/_]|$)|entropy")
-DEVIATION = re.compile(r"(^|[/_.])std($|[/_.])")
+CORE_SIGNALS = frozenset({"loss", "eval_loss", "grad_norm", "reward", "kl_ref", "entropy"})
+RELEVANT_PATTERN = re.compile(r"loss|grad_?norm|reward|logp|(^|[/_])kl([/_]|$)|entropy")
+STD_PATTERN = re.compile(r"(^|[/_.])std($|[/_.])")
 
-MOST_NAMES = 256
+MAX_NAMES = 256
 """Names whose NaN is known to be by design; beyond, a trainer that invents names is not heard."""
 
 
@@ -65,80 +65,84 @@ class NanOrInf:
     )
 
     def __post_init__(self) -> None:
-        self._seen = {Event.STEP: 0, Event.EVAL: 0}
-        self._by_design: set[str] = set()
-        self._in_a_row: dict[str, int] = {}
-        self._lately: deque[int] = deque(maxlen=self.window)
-        self._onset: int | None = None
+        self._record_counts = {Event.STEP: 0, Event.EVAL: 0}
+        self._nan_by_design: set[str] = set()
+        self._consecutive: dict[str, int] = {}
+        self._recent_counts: deque[int] = deque(maxlen=self.window)
+        self._onset_step: int | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one record."""
-        if record.event not in self._seen or not record.values:
+        if record.event not in self._record_counts or not record.values:
             return None
-        self._seen[record.event] += 1
-        lost = self._lost(record)
-        self._count(lost, record)
+        self._record_counts[record.event] += 1
+        lost = self._nonfinite_names(record)
+        self._update_counts(lost, record)
         if not lost:
-            return Calm()
+            return Clear()
         severity = self._severity(lost)
-        ranks = _ranks(lost, record.spread)
+        ranks = _nonfinite_ranks(lost, record.spread)
         names = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
         where = f" on rank {', '.join(map(str, ranks[:8]))}" if ranks else ""
         return Finding(
             summary=f"Not a number, or infinite: {names}{where}.",
             evidence={name: str(record.values.get(name)) for name in lost[:8]}
-            | {"lost_lately": float(sum(self._lately)), "ranks": ",".join(map(str, ranks))},
+            | {"lost_lately": float(sum(self._recent_counts)), "ranks": ",".join(map(str, ranks))},
             severity=severity,
-            onset_step=self._onset,
+            onset_step=self._onset_step,
             rank=ranks[0] if len(ranks) == 1 else None,
         )
 
-    def _lost(self, record: Record) -> list[str]:
+    def _nonfinite_names(self, record: Record) -> list[str]:
         values = record.values
         lost = [name for name, spread in record.spread.items() if spread.bad_ranks]
         # One addition tells a sound record: a NaN or infinity poisons the sum.
         if not lost and isfinite(sum(values.values())):
             return []
         lost += [name for name, x in values.items() if not isfinite(x) and name not in lost]
-        lost = [name for name in lost if self._is_vital(name, self._seen[record.event])]
+        lost = [name for name in lost if self._is_relevant(name, self._record_counts[record.event])]
         if "grad_norm" in lost and values.get("loss") == 0.0:
             lost.append("loss")
-        return sorted(lost, key=lambda name: name not in ALWAYS_VITAL)
+        return sorted(lost, key=lambda name: name not in CORE_SIGNALS)
 
-    def _is_vital(self, name: str, seen: int) -> bool:
-        if name in ALWAYS_VITAL:
+    def _is_relevant(self, name: str, seen: int) -> bool:
+        if name in CORE_SIGNALS:
             return True
-        if name in self._by_design or not VITAL.search(name.lower()) or DEVIATION.search(name):
+        if (
+            name in self._nan_by_design
+            or not RELEVANT_PATTERN.search(name.lower())
+            or STD_PATTERN.search(name)
+        ):
             return False
-        if seen > self.proven or len(self._by_design) >= MOST_NAMES:
+        if seen > self.proven or len(self._nan_by_design) >= MAX_NAMES:
             return True
-        self._by_design.add(name)
+        self._nan_by_design.add(name)
         return False
 
-    def _count(self, lost: list[str], record: Record) -> None:
-        if lost and not any(self._lately):
-            self._onset = record.step
-        self._lately.append(len(set(map(_quantity, lost))) if lost else 0)
-        for name in [n for n in self._in_a_row if n in record.values and n not in lost]:
-            del self._in_a_row[name]
-        for name in lost[:MOST_NAMES]:
-            self._in_a_row[name] = self._in_a_row.get(name, 0) + 1
+    def _update_counts(self, names: list[str], record: Record) -> None:
+        if names and not any(self._recent_counts):
+            self._onset_step = record.step
+        self._recent_counts.append(len(set(map(_base_name, names))) if names else 0)
+        for name in [n for n in self._consecutive if n in record.values and n not in names]:
+            del self._consecutive[name]
+        for name in names[:MAX_NAMES]:
+            self._consecutive[name] = self._consecutive.get(name, 0) + 1
 
-    def _severity(self, lost: list[str]) -> Severity:
-        if "loss" in lost:
-            return Severity.CRITICAL if self._in_a_row["loss"] >= 2 else Severity.WARNING
-        repeated = any(self._in_a_row[name] >= 2 for name in lost)
-        if "eval_loss" in lost or repeated or sum(self._lately) >= self.several:
+    def _severity(self, names: list[str]) -> Severity:
+        if "loss" in names:
+            return Severity.CRITICAL if self._consecutive["loss"] >= 2 else Severity.WARNING
+        repeated = any(self._consecutive[name] >= 2 for name in names)
+        if "eval_loss" in names or repeated or sum(self._recent_counts) >= self.several:
             return Severity.WARNING
         return Severity.INFO
 
 
-def _quantity(name: str) -> str:
+def _base_name(name: str) -> str:
     """What a value is of: one lost norm is one, by however many names it is told."""
     return name.removeprefix("logged_").removesuffix("_local")
 
 
-def _ranks(lost: list[str], spreads: Mapping[str, Spread]) -> tuple[int, ...]:
+def _nonfinite_ranks(names: list[str], spreads: Mapping[str, Spread]) -> tuple[int, ...]:
     """Ranks to blame: those of the value fewest of them lost, since reducing spreads a NaN."""
-    guilty = [spreads[name].bad_ranks for name in lost if name in spreads]
+    guilty = [spreads[name].bad_ranks for name in names if name in spreads]
     return min((ranks for ranks in guilty if ranks), key=len, default=())

@@ -30,14 +30,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.stats.number_ranges import spans
+from sentinel.stats.number_ranges import format_ranges
 
-MOST_NAMED = 4
+MAX_LISTED = 4
 """Hosts, and stretches of ranks, that are named one by one."""
 
-SAME_SECONDS = 5.0
+SAME_FAILURE_SECONDS = 5.0
 """Seconds after a rank fell in which others may still take a step that they had begun."""
 
 
@@ -53,57 +53,61 @@ class NodeLost:
         "the firewall between the two."
     )
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         lost = record.values["nodes_lost"]
         if not lost >= 1.0:
-            return Calm()
-        if _is_over(record):
+            return Clear()
+        if _is_run_over(record):
             return None
-        goes_on = _running(record) and record.facts.get("held") != "lost"
+        goes_on = _has_running_ranks(record) and record.attributes.get("held") != "lost"
         silent = record.values.get("lost_seconds", 0.0)
-        head = record.facts.get("head_lost", "")
-        ranks = spans(map(int, filter(None, record.facts.get("lost", "").split(","))))
-        told = f"{_subject(record, head, ranks)} not been heard for {silent:.0f} s"
+        head = record.attributes.get("head_lost", "")
+        ranks = format_ranges(map(int, filter(None, record.attributes.get("lost", "").split(","))))
+        told = f"{_subject_text(record, head, ranks)} not been heard for {silent:.0f} s"
         return Finding(
-            summary=f"{told}{_meaning(record, head, goes_on=goes_on)}.",
+            summary=f"{told}{_consequence_text(record, head, goes_on=goes_on)}.",
             evidence={
                 "nodes_lost": lost,
                 "silent_seconds": silent,
-                "hosts": head or record.facts.get("lost_nodes", ""),
+                "hosts": head or record.attributes.get("lost_nodes", ""),
                 "ranks": ",".join(ranks),
-                "training": "goes on" if goes_on else "stands" if _running(record) else "ended",
-                **({"first_to_fall": fell} if (fell := _fell(record)) else {}),
+                "training": "goes on"
+                if goes_on
+                else "stands"
+                if _has_running_ranks(record)
+                else "ended",
+                **({"first_to_fall": fell} if (fell := _first_failed_rank_text(record)) else {}),
             },
             severity=Severity.WARNING if goes_on else None,
         )
 
 
-def _subject(record: Record, head: str, ranks: Sequence[str]) -> str:
+def _subject_text(record: Record, head: str, ranks: Sequence[str]) -> str:
     """The start of the sentence: who is silent."""
     if head:
         return f"The agent on {head}, which judges the run, has"
-    hosts = list(filter(None, record.facts.get("lost_nodes", "").split(",")))
+    hosts = list(filter(None, record.attributes.get("lost_nodes", "").split(",")))
     one = len(hosts) == 1
     many = any("-" in span for span in ranks) or len(ranks) > 1
-    who = f" ({'ranks' if many else 'rank'} {_listed(ranks)})" if ranks else ""
-    return f"Node{'s' * (not one)} {_listed(hosts)}{who} {'has' if one else 'have'}"
+    who = f" ({'ranks' if many else 'rank'} {_join_names(ranks)})" if ranks else ""
+    return f"Node{'s' * (not one)} {_join_names(hosts)}{who} {'has' if one else 'have'}"
 
 
-def _meaning(record: Record, head: str, *, goes_on: bool) -> str:
+def _consequence_text(record: Record, head: str, *, goes_on: bool) -> str:
     """The end of the sentence: what follows for the run."""
-    fell = f": {_fell(record)}" if _fell(record) else ""
+    fell = f": {_first_failed_rank_text(record)}" if _first_failed_rank_text(record) else ""
     stands = f"no rank has moved past step {record.step} since{fell}"
     if head:
         return ": nobody judges it" + (", while training goes on" if goes_on else f", and {stands}")
     if goes_on:
         return ", while the other ranks go on: its agent is lost, or the way to it, not its ranks"
     ended = f"none of the other ranks runs any more{fell}"
-    return f", and {stands if _running(record) else ended}"
+    return f", and {stands if _has_running_ranks(record) else ended}"
 
 
-def _fell(record: Record) -> str:
+def _first_failed_rank_text(record: Record) -> str:
     """What became of the first rank of another node that fell for want of this one, if any did."""
-    facts = record.facts
+    facts = record.attributes
     if facts.get("fall") != "lost":
         return ""
     cause = facts.get("cause", "")
@@ -117,23 +121,25 @@ def _fell(record: Record) -> str:
     return f"rank {rank} {hows[cause]}" if rank and cause in hows else ""
 
 
-def _is_over(record: Record) -> bool:
+def _is_run_over(record: Record) -> bool:
     """Whether a rank fell, and not for want of these nodes, and none has taken a step since."""
-    if "fell_ago" not in record.facts or record.facts.get("fall") == "lost":
+    if "fell_ago" not in record.attributes or record.attributes.get("fall") == "lost":
         return False
-    return record.values.get("idle_seconds", 0.0) + SAME_SECONDS >= float(record.facts["fell_ago"])
+    return record.values.get("idle_seconds", 0.0) + SAME_FAILURE_SECONDS >= float(
+        record.attributes["fell_ago"]
+    )
 
 
-def _running(record: Record) -> bool:
+def _has_running_ranks(record: Record) -> bool:
     """Whether any other rank is there; who judges nothing else does not count them."""
     return record.values.get("ranks_running", 1.0) > 0.0
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     """Names in a row, the first few of many.
 
     >>> _listed(["a", "b"]), _listed(list("abcdef"))
     ('a, b', 'a, b, c, d and 2 more')
     """
-    rest = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(names) - MAX_LISTED
+    return ", ".join(names[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")

@@ -32,22 +32,22 @@ from operator import mul
 from statistics import fmean, median
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 
 WINDOW = 64
 """Values that are looked at."""
 
-EVERY = 16
+VALUES_PER_TEST = 16
 """Values from one look to the next."""
 
-BEATS = range(4, 25)
+PERIODS = range(4, 25)
 """Values from one crest to the next."""
 
-HISTORY = 64
+BASELINE_DEVIATIONS = 64
 """Deviations that make the usual one."""
 
-YOUNG = 4
+RECENT_DEVIATIONS = 4
 """Latest deviations, which may hold the fault."""
 
 
@@ -69,30 +69,30 @@ class Oscillation:
 
     def __post_init__(self) -> None:
         self._values: deque[float] = deque(maxlen=WINDOW)
-        self._onset_steps: deque[int] = deque(maxlen=WINDOW)
-        self._usual: deque[float] = deque(maxlen=HISTORY)
-        self._since = 0
-        self._rewarded = False
+        self._steps: deque[int] = deque(maxlen=WINDOW)
+        self._deviations: deque[float] = deque(maxlen=BASELINE_DEVIATIONS)
+        self._values_since_test = 0
+        self._has_reward = False
         self._in_a_row = 0
-        self._swinging: dict[str, float] = {}
+        self._oscillation: dict[str, float] = {}
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one loss."""
         loss = record.values["loss"]
-        self._rewarded |= "reward" in record.values
-        if self._rewarded or not 0.0 < loss < inf:
+        self._has_reward |= "reward" in record.values
+        if self._has_reward or not 0.0 < loss < inf:
             return None
         self._values.append(log(loss))
-        self._onset_steps.append(record.step)
-        self._since += 1
-        if len(self._values) == WINDOW and self._since >= EVERY:
-            self._since = 0
-            self._look()
-        if len(self._usual) <= YOUNG:
+        self._steps.append(record.step)
+        self._values_since_test += 1
+        if len(self._values) == WINDOW and self._values_since_test >= VALUES_PER_TEST:
+            self._values_since_test = 0
+            self._test_window()
+        if len(self._deviations) <= RECENT_DEVIATIONS:
             return None
-        if not self._swinging:
-            return Calm()
-        swing = self._swinging
+        if not self._oscillation:
+            return Clear()
+        swing = self._oscillation
         return Finding(
             summary=f"Loss swings by {swing['deviation']:.1%} with a beat of "
             f"{swing['period']:.0f} logged values; {swing['usual']:.1%} was usual.",
@@ -100,22 +100,22 @@ class Oscillation:
             onset_step=int(swing["since_step"]),
         )
 
-    def _look(self) -> None:
-        rest = _swing(list(self._values))
+    def _test_window(self) -> None:
+        rest = _detrend(list(self._values))
         deviation = sqrt(fmean(map(mul, rest, rest)))
-        before = list(islice(self._usual, max(0, len(self._usual) - YOUNG)))
-        self._usual.append(deviation)
+        before = list(islice(self._deviations, max(0, len(self._deviations) - RECENT_DEVIATIONS)))
+        self._deviations.append(deviation)
         if not before:
             return
         usual = median(before)
         wide = deviation > max(self.wider * usual, self.least)
-        period, strength = _beat(rest) if wide else (0, 0.0)
+        period, strength = _dominant_period(rest) if wide else (0, 0.0)
         self._in_a_row = self._in_a_row + 1 if strength > self.beat else 0
         if self._in_a_row == 0:
-            self._swinging = {}
+            self._oscillation = {}
         elif self._in_a_row >= 2:
-            since = self._swinging.get("since_step", float(self._onset_steps[0]))
-            self._swinging = {
+            since = self._oscillation.get("since_step", float(self._steps[0]))
+            self._oscillation = {
                 "deviation": deviation,
                 "usual": usual,
                 "period": float(period),
@@ -124,7 +124,7 @@ class Oscillation:
             }
 
 
-def _swing(values: list[float]) -> list[float]:
+def _detrend(values: list[float]) -> list[float]:
     """What is left of the values without their line, none further out than 4 spreads."""
     n, mean = len(values), fmean(values)
     spread = n * (n * n - 1) / 12
@@ -135,15 +135,15 @@ def _swing(values: list[float]) -> list[float]:
     return [max(-most, min(most, x)) for x in rest]
 
 
-def _beat(rest: list[float]) -> tuple[int, float]:
+def _dominant_period(residuals: list[float]) -> tuple[int, float]:
     """The lag of the highest autocorrelation past its first zero, and that; (0, 0.0) if none."""
-    power = sum(map(mul, rest, rest))
+    power = sum(map(mul, residuals, residuals))
     best, crossed = (0, 0.0), False
-    for lag in range(1, BEATS.stop):
-        kept = sum(map(mul, rest, islice(rest, lag, None)))
+    for lag in range(1, PERIODS.stop):
+        kept = sum(map(mul, residuals, islice(residuals, lag, None)))
         # The longer the lag the fewer the pairs.
-        kept = kept / power * len(rest) / (len(rest) - lag)
+        kept = kept / power * len(residuals) / (len(residuals) - lag)
         crossed |= kept < 0
-        if crossed and lag in BEATS and kept > best[1]:
+        if crossed and lag in PERIODS and kept > best[1]:
             best = (lag, kept)
     return best

@@ -32,20 +32,20 @@ from math import exp, inf, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.stats.rolling_quantiles import RollingQuantiles
 
-LEVEL = 3
+MEDIAN_WINDOW = 3
 """Evaluations whose median is a level: one that went wrong, or very well, says nothing."""
 
-TRAINED = 64
+TRAIN_WINDOW = 64
 """Training losses whose median stands beside an evaluation."""
 
-ABSURD = 1e300
+MAX_LOSS = 1e300
 """No loss is this large; such would run out of numbers."""
 
-BEND_TO_SIGMA = 1.4826 / 1.5**0.5
+CURVATURE_TO_SIGMA = 1.4826 / 1.5**0.5
 """A median distance from the middle of two neighbours over a standard deviation."""
 
 
@@ -67,63 +67,65 @@ class Overfitting:
     )
 
     def __post_init__(self) -> None:
-        self._rewarded = False
-        self._trained: deque[float] = deque(maxlen=TRAINED)
-        self._fresh = 0
-        self._evals: deque[float] = deque(maxlen=LEVEL)
-        self._beside: deque[float] = deque(maxlen=LEVEL)
-        self._bends = RollingQuantiles(64)
-        self._evaluated: int | None = None
+        self._has_reward = False
+        self._train_losses: deque[float] = deque(maxlen=TRAIN_WINDOW)
+        self._train_losses_since_eval = 0
+        self._eval_losses: deque[float] = deque(maxlen=MEDIAN_WINDOW)
+        self._train_levels: deque[float] = deque(maxlen=MEDIAN_WINDOW)
+        self._curvatures = RollingQuantiles(64)
+        self._last_eval_step: int | None = None
         self._lowest = inf
         self._lowest_step = 0
-        self._onset: int | None = None
-        self._best = inf
-        self._best_trained = -inf
-        self._over = 0
+        self._onset_step: int | None = None
+        self._best_level = inf
+        self._train_level_at_best = -inf
+        self._rising_count = 0
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Learn from a training loss; judge an evaluation loss."""
         values = record.values
-        self._rewarded |= "reward" in values
+        self._has_reward |= "reward" in values
         loss = values.get("loss", 0.0)
-        if record.event is Event.STEP and 0.0 < loss < ABSURD:
-            self._trained.append(log(loss))
-            self._fresh = min(self._fresh + 1, TRAINED)
+        if record.event is Event.STEP and 0.0 < loss < MAX_LOSS:
+            self._train_losses.append(log(loss))
+            self._train_losses_since_eval = min(self._train_losses_since_eval + 1, TRAIN_WINDOW)
         held_out = values.get("eval_loss", 0.0)
         # Some trainers tell an evaluation twice.
-        again = record.step == self._evaluated
-        if self._rewarded or again or not self._trained or not 0.0 < held_out < ABSURD:
+        again = record.step == self._last_eval_step
+        if self._has_reward or again or not self._train_losses or not 0.0 < held_out < MAX_LOSS:
             return None
-        self._evaluated = record.step
-        self._note(log(held_out), record.step)
-        return self._opinion()
+        self._last_eval_step = record.step
+        self._append_eval(log(held_out), record.step)
+        return self._evaluate()
 
-    def _note(self, held_out: float, step: int) -> None:
-        recent = list(self._trained)
-        self._beside.append(median(recent[-max(1, self._fresh) :]))
-        self._fresh = 0
-        self._evals.append(held_out)
-        if len(self._evals) == LEVEL:
-            first, middle, last = self._evals
-            self._bends.add(abs(middle - (first + last) / 2))
-        if held_out < self._lowest:
-            self._lowest, self._lowest_step, self._onset = held_out, step, None
-        elif self._onset is None:
-            self._onset = step
+    def _append_eval(self, log_eval_loss: float, step: int) -> None:
+        recent = list(self._train_losses)
+        self._train_levels.append(median(recent[-max(1, self._train_losses_since_eval) :]))
+        self._train_losses_since_eval = 0
+        self._eval_losses.append(log_eval_loss)
+        if len(self._eval_losses) == MEDIAN_WINDOW:
+            first, middle, last = self._eval_losses
+            self._curvatures.add(abs(middle - (first + last) / 2))
+        if log_eval_loss < self._lowest:
+            self._lowest, self._lowest_step, self._onset_step = log_eval_loss, step, None
+        elif self._onset_step is None:
+            self._onset_step = step
 
-    def _opinion(self) -> Opinion:
-        if len(self._evals) < LEVEL:
+    def _evaluate(self) -> DetectorOutput:
+        if len(self._eval_losses) < MEDIAN_WINDOW:
             return None
-        level, trained = median(self._evals), median(self._beside)
-        if level < self._best:
-            self._best, self._best_trained = level, trained
-        sigma = self._bends.median * BEND_TO_SIGMA
-        risen, fallen = level - self._best, self._best_trained - trained
+        level, trained = median(self._eval_losses), median(self._train_levels)
+        if level < self._best_level:
+            self._best_level, self._train_level_at_best = level, trained
+        sigma = self._curvatures.median * CURVATURE_TO_SIGMA
+        risen, fallen = level - self._best_level, self._train_level_at_best - trained
         bound = max(log(1 + self.rise), self.noises * sigma)
-        self._over = self._over + 1 if risen > bound and -fallen < self.follows * risen else 0
-        if self._over < 2:
-            return Calm()
-        now, best, was = exp(level), exp(self._best), exp(self._best_trained)
+        self._rising_count = (
+            self._rising_count + 1 if risen > bound and -fallen < self.follows * risen else 0
+        )
+        if self._rising_count < 2:
+            return Clear()
+        now, best, was = exp(level), exp(self._best_level), exp(self._train_level_at_best)
         return Finding(
             summary=f"Loss on held-out data rose from {best:.4g} to {now:.4g} "
             f"({now / best - 1:+.0%}), while that in training went from {was:.4g} to "
@@ -136,5 +138,5 @@ class Overfitting:
                 "train_loss_at_best": was,
                 "noise": sigma,
             },
-            onset_step=self._onset,
+            onset_step=self._onset_step,
         )

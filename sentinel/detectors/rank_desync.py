@@ -41,30 +41,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
-from sentinel.model.record import Event, Odd, Record, Spread, place_of
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
+from sentinel.model.record import Event, RankMismatch, Record, Spread, host_key
 
 NORM, SCALE = "grad_norm", "loss_scale"
-ALIKE = (NORM, SCALE, "learning_rate", "global_step", "optimizer_steps")
+REPLICATED_SIGNALS = (NORM, SCALE, "learning_rate", "global_step", "optimizer_steps")
 
-NOTHING = 1e-6
+MIN_NORM_SHARE = 1e-6
 """A norm so much below another is of a rank that holds no part of what is trained."""
 
 
 @dataclass
-class _Course:
+class _SignalState:
     """What one signal has proven so far, and for how many records it has been apart."""
 
-    seen: int = 0
-    last: float = 0.0
-    exact: bool = True
+    proven_count: int = 0
+    last_value: float = 0.0
+    is_always_exact: bool = True
     """Whether it was always the same to the last bit."""
-    never: bool = False
-    apart: int = 0
+    is_excluded: bool = False
+    apart_count: int = 0
     """Records, one after the other."""
-    far: int = 0
+    far_count: int = 0
     """Of these the last ones, one after the other, by more than is tolerated."""
-    since: int = 0
+    onset_step: int = 0
 
 
 @dataclass
@@ -87,60 +87,70 @@ class RankDesync:
     )
 
     def __post_init__(self) -> None:
-        self._courses = {name: _Course() for name in ALIKE}
+        self._states = {name: _SignalState() for name in REPLICATED_SIGNALS}
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one step's spread."""
         if record.event is Event.START:
             self.__post_init__()
         if record.event is not Event.STEP:
             return None
-        judged = [name for name in ALIKE if name in record.spread and self._judge(name, record)]
-        if not any(course.apart for course in self._courses.values()):
-            return Calm() if judged else None
-        wrong = [name for name in judged if self._is_wrong(self._courses[name])]
+        judged = [
+            name
+            for name in REPLICATED_SIGNALS
+            if name in record.spread and self._update_signal(name, record)
+        ]
+        if not any(course.apart_count for course in self._states.values()):
+            return Clear() if judged else None
+        wrong = [name for name in judged if self._is_wrong(self._states[name])]
         return self._finding(wrong[0], record) if wrong else None
 
-    def _judge(self, name: str, record: Record) -> bool:
+    def _update_signal(self, name: str, record: Record) -> bool:
         """Count one value in; whether it says anything."""
-        spread, course = record.spread[name], self._courses[name]
-        if spread.count < 2 or course.never:
+        spread, course = record.spread[name], self._states[name]
+        if spread.count < 2 or course.is_excluded:
             return False
-        if name == NORM and not _whole(spread, record.values[name]):
+        if name == NORM and not _is_whole_gradient(spread, record.values[name]):
             return False
         same = spread.min == spread.max
         far = spread.max - spread.min > (self.tolerance * abs(spread.max) if name == NORM else 0.0)
-        if course.seen < self.proven:
-            self._prove(name, course, spread, never=far)
+        if course.proven_count < self.proven:
+            self._update_proof(name, course, spread, exclude=far)
             return False
-        if name == NORM and course.seen < self.exact:
-            self._prove(name, course, spread, never=False)
-        if name == SCALE and self._courses[NORM].never:
-            course.apart = 0
+        if name == NORM and course.proven_count < self.exact:
+            self._update_proof(name, course, spread, exclude=False)
+        if name == SCALE and self._states[NORM].is_excluded:
+            course.apart_count = 0
             return False
-        exactly = name != NORM or (course.exact and course.seen >= self.exact)
-        self._count(course, record.step, apart=not same if exactly else far, far=far)
+        exactly = name != NORM or (course.is_always_exact and course.proven_count >= self.exact)
+        self._update_counts(course, record.step, is_apart=not same if exactly else far, is_far=far)
         return True
 
-    def _prove(self, name: str, course: _Course, spread: Spread, *, never: bool) -> None:
-        course.never = course.never or never
-        course.exact = course.exact and spread.min == spread.max
+    def _update_proof(
+        self, name: str, state: _SignalState, spread: Spread, *, exclude: bool
+    ) -> None:
+        state.is_excluded = state.is_excluded or exclude
+        state.is_always_exact = state.is_always_exact and spread.min == spread.max
         # Clipped before it was told, it stands still whatever the ranks do.
-        if name != NORM or spread.max != course.last:
-            course.seen += 1
-        course.last = spread.max
+        if name != NORM or spread.max != state.last_value:
+            state.proven_count += 1
+        state.last_value = spread.max
 
-    def _count(self, course: _Course, step: int, *, apart: bool, far: bool) -> None:
-        if apart and not course.apart:
-            course.since = step
-        course.apart = min(course.apart + 1, max(self.lasting, self.in_a_row)) if apart else 0
-        course.far = min(course.far + 1, self.in_a_row) if far else 0
+    def _update_counts(
+        self, state: _SignalState, step: int, *, is_apart: bool, is_far: bool
+    ) -> None:
+        if is_apart and not state.apart_count:
+            state.onset_step = step
+        state.apart_count = (
+            min(state.apart_count + 1, max(self.lasting, self.in_a_row)) if is_apart else 0
+        )
+        state.far_count = min(state.far_count + 1, self.in_a_row) if is_far else 0
 
-    def _is_wrong(self, course: _Course) -> bool:
-        return course.far >= self.in_a_row or course.apart >= self.lasting
+    def _is_wrong(self, state: _SignalState) -> bool:
+        return state.far_count >= self.in_a_row or state.apart_count >= self.lasting
 
     def _finding(self, name: str, record: Record) -> Finding:
-        spread, course = record.spread[name], self._courses[name]
+        spread, course = record.spread[name], self._states[name]
         evidence: dict[str, float | str] = {
             "signal": name,
             "lowest": spread.min,
@@ -149,53 +159,59 @@ class RankDesync:
             "highest_rank": float(spread.max_rank),
             "ranks": float(spread.count),
         }
-        odd = spread.odd
+        odd = spread.mismatch
         if odd is not None:
-            evidence |= {"usual": odd.usual, "odd": float(odd.count), "odd_ranks": _numbers(odd)}
+            evidence |= {
+                "usual": odd.majority_value,
+                "odd": float(odd.count),
+                "odd_ranks": _format_ranks(odd),
+            }
         return Finding(
-            summary=f"{name} differs between ranks that were alike: {_who(spread, record.facts)}.",
+            summary=f"{name} differs between ranks that were alike: {_describe_ranks(spread, record.attributes)}.",
             evidence=evidence,
-            severity=Severity.CRITICAL if name == NORM and course.far >= self.in_a_row else None,
-            onset_step=min(course.since, record.step),
-            rank=odd.ranks[0][0] if odd is not None and odd.count == 1 else None,
+            severity=Severity.CRITICAL
+            if name == NORM and course.far_count >= self.in_a_row
+            else None,
+            onset_step=min(course.onset_step, record.step),
+            rank=odd.differing_ranks[0][0] if odd is not None and odd.count == 1 else None,
         )
 
 
-def _whole(spread: Spread, value: float) -> bool:
+def _is_whole_gradient(spread: Spread, value: float) -> bool:
     """Whether these are norms of one gradient; of its parts the norm is longer than any."""
-    return value == spread.max and spread.min > NOTHING * spread.max
+    return value == spread.max and spread.min > MIN_NORM_SHARE * spread.max
 
 
-def _who(spread: Spread, facts: Mapping[str, str]) -> str:
+def _describe_ranks(spread: Spread, facts: Mapping[str, str]) -> str:
     """Which ranks have what, and where they are if the facts tell it."""
-    odd = spread.odd
+    odd = spread.mismatch
     if odd is None:
-        least, most = _apart(spread.min, spread.max)
+        least, most = _format_distinct(spread.min, spread.max)
         lowest, highest = spread.min_rank, spread.max_rank
         return (
-            f"{least} on rank {lowest}{_at([lowest], facts)}, "
-            f"{most} on rank {highest}{_at([highest], facts)}"
+            f"{least} on rank {lowest}{_format_hosts([lowest], facts)}, "
+            f"{most} on rank {highest}{_format_hosts([highest], facts)}"
         )
-    ranks = [rank for rank, _ in odd.ranks]
-    mine, usual = _apart(odd.ranks[0][1], odd.usual)
+    ranks = [rank for rank, _ in odd.differing_ranks]
+    mine, usual = _format_distinct(odd.differing_ranks[0][1], odd.majority_value)
     rest = f", {usual} on the other {spread.count - odd.count}"
     if odd.count == 1:
-        return f"{mine} on rank {ranks[0]}{_at(ranks, facts)}{rest}"
+        return f"{mine} on rank {ranks[0]}{_format_hosts(ranks, facts)}{rest}"
     more = f" and {odd.count - len(ranks)} more" if odd.count > len(ranks) else ""
-    return f"{mine} on the first of ranks {_numbers(odd)}{more}{_at(ranks, facts)}{rest}"
+    return f"{mine} on the first of ranks {_format_ranks(odd)}{more}{_format_hosts(ranks, facts)}{rest}"
 
 
-def _numbers(odd: Odd) -> str:
-    return ", ".join(str(rank) for rank, _ in odd.ranks)
+def _format_ranks(odd: RankMismatch) -> str:
+    return ", ".join(str(rank) for rank, _ in odd.differing_ranks)
 
 
-def _at(ranks: Sequence[int], facts: Mapping[str, str]) -> str:
+def _format_hosts(ranks: Sequence[int], facts: Mapping[str, str]) -> str:
     """The hosts of these ranks in brackets, where they are known."""
-    hosts = dict.fromkeys(facts[place_of(r)] for r in ranks if place_of(r) in facts)
+    hosts = dict.fromkeys(facts[host_key(r)] for r in ranks if host_key(r) in facts)
     return f" ({', '.join(hosts)})" if hosts else ""
 
 
-def _apart(one: float, other: float) -> tuple[str, str]:
+def _format_distinct(one: float, other: float) -> tuple[str, str]:
     """Two numbers that are not the same, in as few digits as tell them apart."""
     texts = ((f"{one:.{n}g}", f"{other:.{n}g}") for n in (6, 9, 13))
     return next((pair for pair in texts if pair[0] != pair[1]), (repr(one), repr(other)))

@@ -26,15 +26,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record, Spread
-from sentinel.stats.persistent_outlier import Lone, mean_of_others, others
+from sentinel.stats.persistent_outlier import PersistentOutlier, mean_of_others, stats_of_others
 
-JUDGED = ("loss", "reward")
-SILENT = frozenset({"grpo", "rloo", "asyncgrpo"})
+COMPARED_SIGNALS = ("loss", "reward")
+ZERO_LOSS_ALGORITHMS = frozenset({"grpo", "rloo", "asyncgrpo"})
 """Algorithms whose loss is about 0 whatever happens."""
-FEWEST = 4
-MOST = 1e6
+MIN_RANKS = 4
+MAX_Z_SCORE = 1e6
 """A z beyond it says no more."""
 
 
@@ -55,53 +55,60 @@ class RankOutlier:
     )
 
     def __post_init__(self) -> None:
-        self._says_nothing = ""
-        self._restart()
+        self._ignored_signal = ""
+        self._reset()
 
-    def _restart(self) -> None:
-        self._below = {name: Lone() for name in JUDGED}
-        self._above = {name: Lone() for name in JUDGED}
+    def _reset(self) -> None:
+        self._low_outliers = {name: PersistentOutlier() for name in COMPARED_SIGNALS}
+        self._high_outliers = {name: PersistentOutlier() for name in COMPARED_SIGNALS}
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one step's spread."""
-        if record.facts.get("algorithm", "") in SILENT:
-            self._says_nothing = "loss"
+        if record.attributes.get("algorithm", "") in ZERO_LOSS_ALGORITHMS:
+            self._ignored_signal = "loss"
         if record.event is Event.START:
-            self._restart()
+            self._reset()
         if record.event is not Event.STEP:
             return None
-        told = [name for name in JUDGED if name != self._says_nothing and self._hear(name, record)]
-        found = [self._judge(name, record.spread[name], record.step) for name in told]
-        calm = Calm() if any(self._below[name].full for name in told) else None
+        told = [
+            name
+            for name in COMPARED_SIGNALS
+            if name != self._ignored_signal and self._update_signal(name, record)
+        ]
+        found = [self._evaluate(name, record.spread[name], record.step) for name in told]
+        calm = Clear() if any(self._low_outliers[name].is_full for name in told) else None
         return next(filter(None, found), calm)
 
-    def _hear(self, name: str, record: Record) -> bool:
+    def _update_signal(self, name: str, record: Record) -> bool:
         spread = record.spread.get(name)
-        if spread is None or spread.count < FEWEST or not abs(spread.max - spread.min) < 1e30:
+        if spread is None or spread.count < MIN_RANKS or not abs(spread.max - spread.min) < 1e30:
             return False
         for lone, value, rank in (
-            (self._below[name], spread.min, spread.min_rank),
-            (self._above[name], spread.max, spread.max_rank),
+            (self._low_outliers[name], spread.min, spread.min_rank),
+            (self._high_outliers[name], spread.max, spread.max_rank),
         ):
-            lone.add(rank, self._degree(spread, value), record.step)
+            lone.add(rank, self._z_score(spread, value), record.step)
         return True
 
-    def _degree(self, spread: Spread, value: float) -> float:
+    def _z_score(self, spread: Spread, value: float) -> float:
         """The z of a value; 0 where it is too near to the others to matter."""
         rest = mean_of_others(spread.count, spread.mean, value)
         far = abs(value - rest)
         # Of the stages of a pipeline only the last has a loss; the others have none, said as 0.
         if far <= self.share * abs(rest) or rest == 0.0:
             return 0.0
-        _, sigma = others(spread.count, spread.mean, spread.std, value)
-        return min(far / sigma, MOST) if sigma > 0.0 else MOST
+        _, sigma = stats_of_others(spread.count, spread.mean, spread.std, value)
+        return min(far / sigma, MAX_Z_SCORE) if sigma > 0.0 else MAX_Z_SCORE
 
-    def _judge(self, name: str, spread: Spread, step: int) -> Finding | None:
-        for lone, value in ((self._below[name], spread.min), (self._above[name], spread.max)):
+    def _evaluate(self, name: str, spread: Spread, step: int) -> Finding | None:
+        for lone, value in (
+            (self._low_outliers[name], spread.min),
+            (self._high_outliers[name], spread.max),
+        ):
             rank = lone.rank
             if rank is None or lone.degree <= self.sigmas:
                 continue
-            rest, sigma = others(spread.count, spread.mean, spread.std, value)
+            rest, sigma = stats_of_others(spread.count, spread.mean, spread.std, value)
             return Finding(
                 summary=f"Rank {rank} alone has a {name} far from the others': {value:.4g}, "
                 f"and the other {spread.count - 1} have {rest:.4g} on the average.",
@@ -113,7 +120,7 @@ class RankOutlier:
                     "median_z": lone.degree,
                     "ranks": float(spread.count),
                 },
-                onset_step=min(lone.since, step),
+                onset_step=min(lone.since_step, step),
                 rank=rank,
             )
         return None

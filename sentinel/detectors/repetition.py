@@ -28,13 +28,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 
-STEPS = 4
+MEDIAN_WINDOW = 4
 """Steps with samples whose median counts: one prompt that asks for a list is none of it."""
 
-BESIDE = ("sample_longest_run", "sample_distinct_2", "sample_truncated", "sample_length")
+RELATED_SIGNALS = ("sample_longest_run", "sample_distinct_2", "sample_truncated", "sample_length")
 """What is told with it."""
 
 
@@ -57,37 +57,37 @@ class Repetition:
     )
 
     def __post_init__(self) -> None:
-        self._first: list[float] = []
-        self._now: deque[float] = deque()
-        self._since: int | None = None
+        self._first_shares: list[float] = []
+        self._recent: deque[float] = deque()
+        self._onset_step: int | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge the texts of one step."""
         share = record.values["sample_repetition"]
         if not 0.0 <= share <= 1.0:
             return None
-        if len(self._first) < STEPS:
-            self._first.append(share)
-        self._now.append(share)
-        if len(self._now) > STEPS:
-            self._now.popleft()
+        if len(self._first_shares) < MEDIAN_WINDOW:
+            self._first_shares.append(share)
+        self._recent.append(share)
+        if len(self._recent) > MEDIAN_WINDOW:
+            self._recent.popleft()
         if share < self.some:
-            self._since = None
-        elif self._since is None:
-            self._since = record.step
-        if len(self._now) < STEPS:
+            self._onset_step = None
+        elif self._onset_step is None:
+            self._onset_step = record.step
+        if len(self._recent) < MEDIAN_WINDOW:
             return None
-        now = median(self._now)
-        return Calm() if now < self.some else self._finding(now, record)
+        now = median(self._recent)
+        return Clear() if now < self.some else self._finding(now, record)
 
-    def _finding(self, now: float, record: Record) -> Finding:
-        first = median(self._first)
-        loud = Severity.CRITICAL if now >= self.most else Severity.WARNING
-        told = {name: record.values[name] for name in BESIDE if name in record.values}
+    def _finding(self, median_share: float, record: Record) -> Finding:
+        first = median(self._first_shares)
+        loud = Severity.CRITICAL if median_share >= self.most else Severity.WARNING
+        told = {name: record.values[name] for name in RELATED_SIGNALS if name in record.values}
         return Finding(
-            summary=f"{now:.0%} of the phrases in the samples are repetitions; it began with "
+            summary=f"{median_share:.0%} of the phrases in the samples are repetitions; it began with "
             f"{first:.0%}.",
-            evidence={"repetition": now, "first": first, **told},
-            severity=loud if now - first >= self.rise else None,
-            onset_step=self._since,
+            evidence={"repetition": median_share, "first": first, **told},
+            severity=loud if median_share - first >= self.rise else None,
+            onset_step=self._onset_step,
         )

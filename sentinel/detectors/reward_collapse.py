@@ -45,16 +45,16 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.drawdown import Drawdown
 from sentinel.stats.margin_cusum import MarginCusum
-from sentinel.stats.peak_drop import Summit
+from sentinel.stats.peak_drop import PeakDrop
 
-IN_A_ROW = 5
+MIN_DRAWDOWN_POINTS = 5
 """Points a drawdown must last: the median of five alone would take three for a collapse."""
 
-SURE = 1.5
+CRITICAL_NOISE_FACTOR = 1.5
 """How much clearer a fall must stand out of the noise before anybody is woken."""
 
 
@@ -80,75 +80,77 @@ class RewardCollapse:
     )
 
     def __post_init__(self) -> None:
-        self._level = MarginCusum(sign=-1, window=64, sigmas=self.sigmas)
-        self._past = Drawdown()
-        self._summit = Summit()
-        self._down_since: int | None = None
-        self._down = 0
-        self._sinking_since: int | None = None
+        self._cusum = MarginCusum(sign=-1, window=64, margin_sigmas=self.sigmas)
+        self._drawdown = Drawdown()
+        self._peak_drop = PeakDrop()
+        self._drawdown_step: int | None = None
+        self._drawdown_count = 0
+        self._cliff_step: int | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one reward."""
         reward = record.values["reward"]
         if not isfinite(reward):
             return None
-        past = self._past
+        past = self._drawdown
         past.add(reward)
-        self._summit.add(reward)
-        fell = self._level.update(reward, self._margin(), record.step)
-        if past.best is None or past.start is None:
+        self._peak_drop.add(reward)
+        fell = self._cusum.update(reward, self._margin(), record.step)
+        if past.best_level is None or past.first_level is None:
             return None
-        drawn, sunk = self._drawn_down(record.step), self._off_a_cliff(record.step)
+        drawn, sunk = self._update_drawdown(record.step), self._update_cliff(record.step)
         if not (fell or drawn or sunk):
-            return Calm() if self._level.armed else None
+            return Clear() if self._cusum.is_armed else None
         return self._finding(reward, fell)
 
-    def _finding(self, reward: float, fell: bool) -> Finding:
-        past, summit = self._past, self._summit
-        best, start = past.best or 0.0, past.start or 0.0
-        sure = SURE * self.noises * past.noise
-        gone = past.loss > max(past.gain / 2, sure) or start - past.now > sure
-        best = max(best, best if summit.highest is None else summit.highest)
+    def _finding(self, reward: float, level_shifted: bool) -> Finding:
+        past, summit = self._drawdown, self._peak_drop
+        best, start = past.best_level or 0.0, past.first_level or 0.0
+        sure = CRITICAL_NOISE_FACTOR * self.noises * past.noise
+        gone = past.drop > max(past.gain / 2, sure) or start - past.current_level > sure
+        best = max(best, best if summit.peak_level is None else summit.peak_level)
         return Finding(
-            summary=f"Reward fell from {best:.3g} to {past.now:.3g}; it began at {start:.3g}.",
+            summary=f"Reward fell from {best:.3g} to {past.current_level:.3g}; it began at {start:.3g}.",
             evidence={
                 "reward": reward,
-                "now": past.now,
+                "now": past.current_level,
                 "best": best,
                 "start": start,
                 "noise": past.noise,
             },
             severity=Severity.CRITICAL if gone else None,
-            onset_step=self._level.onset if fell else (self._sinking_since or self._down_since),
+            onset_step=self._cusum.onset
+            if level_shifted
+            else (self._cliff_step or self._drawdown_step),
         )
 
     def _margin(self) -> float:
-        return max(self.share * self._past.gain, self._least())
+        return max(self.share * self._drawdown.gain, self._min_fall())
 
-    def _least(self) -> float:
+    def _min_fall(self) -> float:
         """A fall that matters, by the size of the rewards themselves."""
-        past = self._past
-        return self.least * max(abs(past.best or 0.0), abs(past.start or 0.0))
+        past = self._drawdown
+        return self.least * max(abs(past.best_level or 0.0), abs(past.first_level or 0.0))
 
-    def _drawn_down(self, step: int) -> bool:
-        past = self._past
-        loss = past.loss
-        if loss <= max(self.lost * past.gain, self._least()) or loss <= self.noises * past.noise:
-            self._down, self._down_since = 0, None
+    def _update_drawdown(self, step: int) -> bool:
+        past = self._drawdown
+        loss = past.drop
+        if loss <= max(self.lost * past.gain, self._min_fall()) or loss <= self.noises * past.noise:
+            self._drawdown_count, self._drawdown_step = 0, None
             return False
-        self._down += 1
-        if self._down_since is None:
-            self._down_since = step
-        return self._down >= IN_A_ROW
+        self._drawdown_count += 1
+        if self._drawdown_step is None:
+            self._drawdown_step = step
+        return self._drawdown_count >= MIN_DRAWDOWN_POINTS
 
-    def _off_a_cliff(self, step: int) -> bool:
-        summit = self._summit
-        loss, bound = summit.loss, max(self.cliff * summit.climb, self._least())
+    def _update_cliff(self, step: int) -> bool:
+        summit = self._peak_drop
+        loss, bound = summit.drop, max(self.cliff * summit.gain, self._min_fall())
         # The jitter is dear to tell, and mostly tells nothing more.
         if loss > bound / 2:
             bound = max(bound, self.jolts * summit.jitter)
         if loss <= bound / 2:
-            self._sinking_since = None
-        elif self._sinking_since is None:
-            self._sinking_since = step
-        return loss > bound or summit.floored
+            self._cliff_step = None
+        elif self._cliff_step is None:
+            self._cliff_step = step
+        return loss > bound or summit.is_on_new_floor

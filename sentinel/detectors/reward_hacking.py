@@ -29,10 +29,10 @@ from dataclasses import dataclass
 from math import isfinite, log
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.stats.cumulative_lr import Travel
-from sentinel.stats.level_shift import Departure
+from sentinel.stats.cumulative_lr import CumulativeLearningRate
+from sentinel.stats.level_shift import LevelShift
 from sentinel.stats.margin_cusum import MarginCusum
 
 
@@ -55,41 +55,46 @@ class RewardHacking:
     )
 
     def __post_init__(self) -> None:
-        self._kl = MarginCusum(sign=1, floor=0.1)
-        self._length = Departure(1, self.wordy, 2.0)
-        self._travel = Travel()
-        self._far_at = self._wordy_at = -1
+        self._kl_cusum = MarginCusum(sign=1, min_sigma=0.1)
+        self._length_shift = LevelShift(1, self.wordy, 2.0)
+        self._cumulative_lr = CumulativeLearningRate()
+        self._last_kl_shift = self._last_length_shift = -1
         self._count = 0
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one record that has all three."""
         values = record.values
         reward, kl, length = values["reward"], values["kl_ref"], values["completion_length"]
-        travelled = self._travel.add(values.get("learning_rate"))
+        travelled = self._cumulative_lr.add(values.get("learning_rate"))
         if not (isfinite(reward) and isfinite(kl) and isfinite(length)):
             return None
         if travelled == 0.0 or length <= 0.0:
             return None
         self._count += 1
-        seen = self._length
+        seen = self._length_shift
         seen.add(length, reward, record.step)
         course = log(max(kl, self.floor)) - 2 * log(travelled)
-        if self._kl.update(course, log(self.recent), record.step):
-            self._far_at = self._count
-        if seen.left:
-            self._wordy_at = self._count
-        if not self._kl.armed:
+        if self._kl_cusum.update(course, log(self.recent), record.step):
+            self._last_kl_shift = self._count
+        if seen.has_left_recent_level:
+            self._last_length_shift = self._count
+        if not self._kl_cusum.is_armed:
             return None
-        both = min(self._far_at, self._wordy_at)
-        if both < 0 or self._count - both > self.within or not self._pays():
-            return Calm()
+        both = min(self._last_kl_shift, self._last_length_shift)
+        if both < 0 or self._count - both > self.within or not self._has_reward_gain():
+            return Clear()
         return Finding(
-            summary=f"Reward rose to {seen.merit.now:.3g} while KL came to {kl:.3g} nats and "
-            f"answers to {seen.now:.4g} tokens.",
-            evidence={"reward": seen.merit.now, "kl": kl, "length": seen.now, "usual": seen.usual},
-            onset_step=min(self._kl.onset, seen.onset or record.step),
+            summary=f"Reward rose to {seen.reward_gain.current_level:.3g} while KL came to {kl:.3g} nats and "
+            f"answers to {seen.current_level:.4g} tokens.",
+            evidence={
+                "reward": seen.reward_gain.current_level,
+                "kl": kl,
+                "length": seen.current_level,
+                "usual": seen.expected_level,
+            },
+            onset_step=min(self._kl_cusum.onset, seen.onset or record.step),
         )
 
-    def _pays(self) -> bool:
-        merit, before = self._length.merit, self._length.before
-        return merit.known and merit.gained and (before is None or merit.above(before))
+    def _has_reward_gain(self) -> bool:
+        merit, before = self._length_shift.reward_gain, self._length_shift.reward_before
+        return merit.is_ready and merit.has_gained and (before is None or merit.is_above(before))

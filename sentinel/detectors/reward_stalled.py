@@ -28,16 +28,16 @@ from dataclasses import dataclass
 from math import isfinite, sqrt
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.block_means import BlockMeans
-from sentinel.stats.near_minimum_rate import Hits
-from sentinel.stats.reward_gain import Merit
+from sentinel.stats.near_minimum_rate import AboveMinimumRate
+from sentinel.stats.reward_gain import RewardGain
 
-SURE = 2.0
+CONFIDENCE_Z = 2.0
 """Standard errors that a statement keeps clear of its bound."""
 
-CLEAR = 0.5
+RARER_REWARD_Z = 0.5
 """Standard errors by which rewards must have become rarer: a run that learns does so in leaps."""
 
 
@@ -62,14 +62,14 @@ class RewardStalled:
 
     def __post_init__(self) -> None:
         self._blocks = BlockMeans()
-        self._merit = Merit()
-        self._hits = Hits()
+        self._reward_gain = RewardGain()
+        self._near_minimum = AboveMinimumRate()
         self._count = 0
         self._first_step: int | None = None
-        self._told: dict[str, float] = {}
-        self._sure = False
+        self._stall_evidence: dict[str, float] = {}
+        self._is_certain = False
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one reward; the statement is made anew with every completed block."""
         reward = record.values["reward"]
         if not isfinite(reward):
@@ -77,34 +77,41 @@ class RewardStalled:
         if self._first_step is None:
             self._first_step = record.step
         self._count += 1
-        self._merit.add(reward)
-        self._hits.add(reward)
+        self._reward_gain.add(reward)
+        self._near_minimum.add(reward)
         if self._blocks.add(reward) and self._count >= self.points:
-            self._look()
+            self._test_blocks()
         if self._count < self.points:
             return None
-        if not self._told:
-            return Calm()
+        if not self._stall_evidence:
+            return Clear()
         return Finding(
-            summary=f"Reward stands at {self._told['lately']:.4g} after {self._count} points; it "
-            f"began at {self._told['first']:.4g}.",
-            evidence=dict(self._told),
-            severity=None if self._sure else Severity.INFO,
+            summary=f"Reward stands at {self._stall_evidence['lately']:.4g} after {self._count} points; it "
+            f"began at {self._stall_evidence['first']:.4g}.",
+            evidence=dict(self._stall_evidence),
+            severity=None if self._is_certain else Severity.INFO,
             onset_step=self._first_step,
         )
 
-    def _look(self) -> None:
-        means, length = self._blocks.means, self._blocks.length
+    def _test_blocks(self) -> None:
+        means, length = self._blocks.means, self._blocks.values_per_block
         few, quarter = max(1, len(means) // 16), max(1, len(means) // 4)
         first, lately = sum(means[:few]) / few, sum(means[-quarter:]) / quarter
-        noise = self._merit.noise
+        noise = self._reward_gain.noise
         error = noise * sqrt(1 / (few * length) + 1 / (quarter * length))
-        early, late = self._hits.halves
-        fewer = early - late >= CLEAR * sqrt(early + late)
-        floored = 1 - self._hits.share >= self.share and fewer
+        early, late = self._near_minimum.counts_by_half
+        fewer = early - late >= RARER_REWARD_Z * sqrt(early + late)
+        floored = 1 - self._near_minimum.share >= self.share and fewer
         gone = lately - first
-        unmoved = self._count >= self.many and gone + SURE * error < self.noises * noise
-        self._sure = floored or unmoved
-        stands = self._sure or gone < error
-        told = {"first": first, "lately": lately, "noise": noise, "lowest": self._hits.lowest}
-        self._told = told | {"share_lowest": 1 - self._hits.share} if stands else {}
+        unmoved = self._count >= self.many and gone + CONFIDENCE_Z * error < self.noises * noise
+        self._is_certain = floored or unmoved
+        stands = self._is_certain or gone < error
+        told = {
+            "first": first,
+            "lately": lately,
+            "noise": noise,
+            "lowest": self._near_minimum.minimum,
+        }
+        self._stall_evidence = (
+            told | {"share_lowest": 1 - self._near_minimum.share} if stands else {}
+        )

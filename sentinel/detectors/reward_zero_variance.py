@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 
-AT_MOST = 0.02
+SOLVED_RANGE_SHARE = 0.02
 """How far below its highest, as a share of its range, a reward counts as being there."""
 
 
@@ -53,37 +53,40 @@ class RewardZeroVariance:
     )
 
     def __post_init__(self) -> None:
-        self._idle: deque[float] = deque()
+        self._zero_variance_shares: deque[float] = deque()
         self._steps: deque[int] = deque()
-        self._lowest, self._highest = inf, -inf
-        self._last: float | None = None
-        self._varied = False
+        self._lowest_reward, self._highest_reward = inf, -inf
+        self._last_reward: float | None = None
+        self._has_varied = False
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge the reward of one step."""
         reward = record.values["reward"]
-        idle = self._idleness(record, reward) if isfinite(reward) else None
+        idle = self._zero_variance_share(record, reward) if isfinite(reward) else None
         if idle is None:
             return None
-        self._lowest, self._highest = min(self._lowest, reward), max(self._highest, reward)
-        self._idle.append(idle)
+        self._lowest_reward, self._highest_reward = (
+            min(self._lowest_reward, reward),
+            max(self._highest_reward, reward),
+        )
+        self._zero_variance_shares.append(idle)
         self._steps.append(record.step)
-        if len(self._idle) > 2 * self.points:
-            self._idle.popleft()
+        if len(self._zero_variance_shares) > 2 * self.points:
+            self._zero_variance_shares.popleft()
             self._steps.popleft()
-        if not self._varied and len(self._idle) >= self.points:
-            self._varied = self._mean(self.points) < self.share
-        window = self.points if self._varied else 2 * self.points
-        if len(self._idle) < window:
+        if not self._has_varied and len(self._zero_variance_shares) >= self.points:
+            self._has_varied = self._recent_mean(self.points) < self.share
+        window = self.points if self._has_varied else 2 * self.points
+        if len(self._zero_variance_shares) < window:
             return None
-        mean = self._mean(window)
+        mean = self._recent_mean(window)
         if mean < self.share:
-            return Calm()
+            return Clear()
         return self._finding(mean, reward, min(self._steps[-window], record.step))
 
-    def _idleness(self, record: Record, reward: float) -> float | None:
+    def _zero_variance_share(self, record: Record, reward: float) -> float | None:
         values = record.values
-        last, self._last = self._last, reward
+        last, self._last_reward = self._last_reward, reward
         share, spread = values.get("frac_zero_std"), values.get("reward_std")
         if share is not None:
             return share if 0.0 <= share <= 1.0 else None
@@ -91,17 +94,17 @@ class RewardZeroVariance:
             return float(spread == 0.0) if isfinite(spread) else None
         return float(reward == last) if "completion_length" in values else None
 
-    def _mean(self, count: int) -> float:
-        return sum(list(self._idle)[-count:]) / count
+    def _recent_mean(self, count: int) -> float:
+        return sum(list(self._zero_variance_shares)[-count:]) / count
 
     def _finding(self, mean: float, reward: float, onset: int) -> Finding:
-        extent = self._highest - self._lowest
-        solved = extent > 0 and self._highest - reward <= AT_MOST * extent
+        extent = self._highest_reward - self._lowest_reward
+        solved = extent > 0 and self._highest_reward - reward <= SOLVED_RANGE_SHARE * extent
         end = ", at its highest" if solved else ""
         return Finding(
             summary=f"{mean:.0%} of the groups got one reward for all answers; it is "
             f"{reward:.4g}{end}.",
-            evidence={"share": mean, "reward": reward, "highest": self._highest},
+            evidence={"share": mean, "reward": reward, "highest": self._highest_reward},
             severity=Severity.INFO if solved else None,
             onset_step=onset,
         )

@@ -25,19 +25,19 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.signals.kl import kind_of
-from sentinel.stats.k_of_n import Majority
+from sentinel.signals.kl import get_kl_kind
+from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.rolling_quantiles import RollingQuantiles
 
-VALUES = 8
+MEDIAN_WINDOW = 8
 """Values whose median is judged."""
 
-ABSOLUTE = 3.0
+ABS_TO_KL_FACTOR = 3.0
 """A mean absolute difference over a divergence, for the same engines."""
 
-FAR = 10.0
+SEVERE_LIMIT_FACTOR = 10.0
 """Limits at which it is no matter of precision."""
 
 
@@ -58,39 +58,39 @@ class RolloutMismatch:
     )
 
     def __post_init__(self) -> None:
-        self._kl = Majority(VALUES)
-        self._far = False
-        self._ratio = RollingQuantiles(VALUES)
-        self._since: int | None = None
+        self._recent_kl = KOfN(MEDIAN_WINDOW)
+        self._is_kl_high = False
+        self._recent_ratios = RollingQuantiles(MEDIAN_WINDOW)
+        self._onset_step: int | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge what one record says of either; nothing of a record that has neither."""
         kl = record.values.get("kl_mismatch")
         ratio = record.values.get("importance_ratio_mean")
         if kl is None and ratio is None:
             return None
-        kind = kind_of(record.facts, "kl_mismatch")
-        limit = self.limit * (ABSOLUTE if kind.estimator == "abs" else 1.0)
+        kind = get_kl_kind(record.attributes, "kl_mismatch")
+        limit = self.limit * (ABS_TO_KL_FACTOR if kind.estimator == "abs" else 1.0)
         if kl is not None and isfinite(kl):
-            self._far = self._kl.add(abs(kl), limit)
+            self._is_kl_high = self._recent_kl.add(abs(kl), limit)
         if ratio is not None and isfinite(ratio) and ratio > 0.0:
-            self._ratio.add(ratio)
-        told = len(self._ratio) == VALUES
-        if not self._far and not told:
-            self._since = None
-            return Calm() if self._kl.full else None
-        away = self._kl.median if self._kl.full else 0.0
-        skew = self._ratio.median if told else 1.0
+            self._recent_ratios.add(ratio)
+        told = len(self._recent_ratios) == MEDIAN_WINDOW
+        if not self._is_kl_high and not told:
+            self._onset_step = None
+            return Clear() if self._recent_kl.is_full else None
+        away = self._recent_kl.median if self._recent_kl.is_full else 0.0
+        skew = self._recent_ratios.median if told else 1.0
         askew = max(skew, 1 / skew) > self.ratio
         if away <= limit and not askew:
-            self._since = None
-            return Calm()
-        if self._since is None:
-            self._since = record.step
+            self._onset_step = None
+            return Clear()
+        if self._onset_step is None:
+            self._onset_step = record.step
         return Finding(
             summary=f"What samples is not what is trained: {away:.3g} {kind.unit} apart, mean "
             f"importance ratio {skew:.3g}.",
             evidence={"kl_mismatch": away, "limit": limit, "importance_ratio": skew},
-            severity=Severity.WARNING if askew or away > FAR * limit else None,
-            onset_step=self._since,
+            severity=Severity.WARNING if askew or away > SEVERE_LIMIT_FACTOR * limit else None,
+            onset_step=self._onset_step,
         )

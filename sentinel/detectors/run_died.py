@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 
 
@@ -42,26 +42,36 @@ class RunDied:
     )
 
     def __post_init__(self) -> None:
-        self._since: float | None = None
+        self._died_time: float | None = None
 
-    def update(self, record: Record) -> Opinion:
-        if record.facts.get("cause") != "died":
-            self._since = None
-            return Calm()
+    def update(self, record: Record) -> DetectorOutput:
+        if record.attributes.get("cause") != "died":
+            self._died_time = None
+            return Clear()
         # Counted from here on, whatever is waited for; a clock that is set back begins anew.
-        self._since = record.time if self._since is None else min(record.time, self._since)
-        if record.facts.get("fall") or record.facts.get("regroup"):
+        self._died_time = (
+            record.time if self._died_time is None else min(record.time, self._died_time)
+        )
+        if record.attributes.get("fall") or record.attributes.get("regroup"):
             return None
         left = int(record.values["ranks_running"])
         # A launcher that still waits for the command will know by which signal it ended.
-        more_to_come = left or record.facts.get("launcher") == "running"
+        more_to_come = left or record.attributes.get("launcher") == "running"
         # An agent that is leaving will not look again.
-        if more_to_come and "final" not in record.facts and record.time - self._since < self.settle:
+        if (
+            more_to_come
+            and "final" not in record.attributes
+            and record.time - self._died_time < self.settle
+        ):
             return None
-        gone = record.facts["gone"].split(",")
+        gone = record.attributes["gone"].split(",")
         who = f"Rank {gone[0]} was" if len(gone) == 1 else f"Ranks {', '.join(gone)} were"
         rest = f"{left} still run{'s' * (left == 1)}" if left else "none is left"
-        known = {key: record.facts[key] for key in ("signal", "exit_code") if key in record.facts}
+        known = {
+            key: record.attributes[key]
+            for key in ("signal", "exit_code")
+            if key in record.attributes
+        }
         killed = f"killed by {known['signal']}" if "signal" in known else "killed"
         return Finding(
             summary=f"{who} {killed} at step {record.step} without a word; {rest}.",

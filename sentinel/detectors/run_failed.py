@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 
 
@@ -34,17 +34,17 @@ class RunFailed:
         "Read the traceback in the trainer's own log, mend it, and resume from the last checkpoint."
     )
 
-    def update(self, record: Record) -> Opinion:
-        cause = record.facts.get("cause")
+    def update(self, record: Record) -> DetectorOutput:
+        cause = record.attributes.get("cause")
         if cause not in {"exception", "exit"}:
-            return Calm()
-        if record.facts.get("fall"):
+            return Clear()
+        if record.attributes.get("fall"):
             return None
-        if not record.facts["failed"]:
-            return self._command_failed(record)
-        first = record.facts["failed"].split(",")[0]
-        error = record.facts.get("exception", "an exception")
-        code = record.facts.get("code", "non-zero")
+        if not record.attributes["failed"]:
+            return self._command_finding(record)
+        first = record.attributes["failed"].split(",")[0]
+        error = record.attributes.get("exception", "an exception")
+        code = record.attributes.get("code", "non-zero")
         how = f"raised {error}" if cause == "exception" else f"left with exit code {code}"
         return Finding(
             summary=f"Rank {first} {how} at step {record.step}.",
@@ -56,10 +56,14 @@ class RunFailed:
             rank=int(first),
         )
 
-    def _command_failed(self, record: Record) -> Finding:
-        code, killer = record.facts.get("code", "non-zero"), record.facts.get("signal")
+    def _command_finding(self, record: Record) -> Finding:
+        code, killer = record.attributes.get("code", "non-zero"), record.attributes.get("signal")
         how = f"was ended by {killer}" if killer else f"left with exit code {code}"
-        when = "before any rank began" if "before" in record.facts else "after every rank had ended"
+        when = (
+            "before any rank began"
+            if "before" in record.attributes
+            else "after every rank had ended"
+        )
         return Finding(
             summary=f"The command {how} {when}.",
             evidence={

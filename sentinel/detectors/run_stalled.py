@@ -33,7 +33,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 
 
@@ -56,68 +56,68 @@ class RunStalled:
     )
 
     def __post_init__(self) -> None:
-        self._intervals: deque[float] = deque(maxlen=self.window)
-        self._steps = 0
-        self._last: float | None = None
-        self._phases: list[str] = []
+        self._step_intervals: deque[float] = deque(maxlen=self.window)
+        self._step_count = 0
+        self._last_step_time: float | None = None
+        self._open_phases: list[str] = []
 
-    def update(self, record: Record) -> Opinion:
-        if record.event is Event.TICK:
-            return self._judge(record)
+    def update(self, record: Record) -> DetectorOutput:
+        if record.event is Event.HEARTBEAT:
+            return self._evaluate(record)
         if record.event is Event.START:
-            self._steps, self._last = 0, None
-            self._intervals.clear()
-            self._phases.clear()
+            self._step_count, self._last_step_time = 0, None
+            self._step_intervals.clear()
+            self._open_phases.clear()
         elif record.event is Event.STEP:
-            self._learn(record.time)
+            self._append_step(record.time)
         elif record.event is Event.PHASE:
-            self._phase(record)
+            self._update_phases(record)
         return None
 
-    def _learn(self, time: float) -> None:
-        self._steps += 1
-        if self._last is not None and self._steps > self.warmup:
-            self._intervals.append(max(0.0, time - self._last))
-        self._last = time
+    def _append_step(self, time: float) -> None:
+        self._step_count += 1
+        if self._last_step_time is not None and self._step_count > self.warmup:
+            self._step_intervals.append(max(0.0, time - self._last_step_time))
+        self._last_step_time = time
 
-    def _phase(self, record: Record) -> None:
-        name = record.facts.get("name", "")
-        if record.facts.get("edge") == "begin":
-            self._phases.append(name)
-        elif name in self._phases:
-            self._phases.remove(name)
+    def _update_phases(self, record: Record) -> None:
+        name = record.attributes.get("name", "")
+        if record.attributes.get("edge") == "begin":
+            self._open_phases.append(name)
+        elif name in self._open_phases:
+            self._open_phases.remove(name)
 
-    def _judge(self, record: Record) -> Opinion:
-        if not record.values.get("ranks_running") or record.facts.get("held") == "lost":
+    def _evaluate(self, record: Record) -> DetectorOutput:
+        if not record.values.get("ranks_running") or record.attributes.get("held") == "lost":
             return None
-        pace = float(record.facts.get("pace", 0.0))
-        idle, limit = record.values["idle_seconds"], max(self._limit(), self.times * pace)
+        pace = float(record.attributes.get("pace", 0.0))
+        idle, limit = record.values["idle_seconds"], max(self._limit_seconds(), self.times * pace)
         if idle <= limit:
-            return Calm()
-        behind = record.facts.get("behind", "")
+            return Clear()
+        behind = record.attributes.get("behind", "")
         return Finding(
-            summary=f"{_who(record.facts)} moved past step {record.step} for {idle:.0f} s "
+            summary=f"{_subject_text(record.attributes)} moved past step {record.step} for {idle:.0f} s "
             f"(limit {limit:.0f} s).",
             evidence={
                 "idle_seconds": idle,
                 "limit_seconds": limit,
                 "behind": behind,
-                "behind_step": record.facts.get("behind_step", ""),
+                "behind_step": record.attributes.get("behind_step", ""),
             },
             severity=Severity.CRITICAL if idle > self.page_after * limit else Severity.WARNING,
-            rank=None if record.facts.get("everyone") else int(behind.split(",")[0]),
+            rank=None if record.attributes.get("everyone") else int(behind.split(",")[0]),
         )
 
-    def _limit(self) -> float:
-        if not self._intervals:
+    def _limit_seconds(self) -> float:
+        if not self._step_intervals:
             return self.patience_first
-        ordered = sorted(self._intervals)
+        ordered = sorted(self._step_intervals)
         slowest = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
         limit = max(self.floor, self.times * slowest)
-        return max(limit, self.patience_phase) if self._phases else limit
+        return max(limit, self.patience_phase) if self._open_phases else limit
 
 
-def _who(facts: Mapping[str, str]) -> str:
+def _subject_text(facts: Mapping[str, str]) -> str:
     """The start of the sentence: who is to blame, as far as can be told."""
     if facts.get("everyone"):
         return "No rank has"

@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 
 
@@ -50,59 +50,72 @@ class StepRegression:
     )
 
     def __post_init__(self) -> None:
-        self._restart()
+        self._reset()
 
-    def _restart(self) -> None:
-        self._last: float | None = None
-        self._highest = 0.0
-        self._onset: int | None = None
-        self._behind = 0
-        self._counting = False
-        self._advanced_at: float | None = None
-        self._usual: float | None = None
+    def _reset(self) -> None:
+        self._last_step: float | None = None
+        self._highest_step = 0.0
+        self._onset_step: int | None = None
+        self._behind_count = 0
+        self._has_optimizer_steps = False
+        self._optimizer_steps_at_advance: float | None = None
+        self._usual_interval: float | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one declared step number."""
         if record.event is Event.START or "began_after" in record.values:
-            self._restart()
+            self._reset()
         step = record.values.get("global_step")
         if record.event is not Event.STEP or step is None or step - step != 0.0:
             return None
         count = record.values.get("optimizer_steps")
-        last, self._last = self._last, step
+        last, self._last_step = self._last_step, step
         if last is not None and step < last:
-            self._onset, self._counting = record.step, count is not None
-            self._highest = max(self._highest, last)
-        waited = self._waited(last, step, count)
-        if self._onset is not None and step <= self._highest:
-            self._behind += 1
-            return self._back(step) if self._counting or self._behind > 1 else None
-        self._onset, self._behind = None, 0
-        allowed = self.unknown if self._usual is None else max(self.still, 4 * self._usual)
+            self._onset_step, self._has_optimizer_steps = record.step, count is not None
+            self._highest_step = max(self._highest_step, last)
+        waited = self._steps_since_advance(last, step, count)
+        if self._onset_step is not None and step <= self._highest_step:
+            self._behind_count += 1
+            return (
+                self._regression_finding(step)
+                if self._has_optimizer_steps or self._behind_count > 1
+                else None
+            )
+        self._onset_step, self._behind_count = None, 0
+        allowed = (
+            self.unknown
+            if self._usual_interval is None
+            else max(self.still, 4 * self._usual_interval)
+        )
         if waited > allowed:
-            return self._stalled(step, waited, allowed)
-        return Calm()
+            return self._stall_finding(step, waited, allowed)
+        return Clear()
 
-    def _waited(self, last: float | None, step: float, count: float | None) -> float:
+    def _steps_since_advance(
+        self, last: float | None, step: float, optimizer_steps: float | None
+    ) -> float:
         """Optimizer steps since the number last moved; 0 where nobody counts them."""
-        if count is None:
+        if optimizer_steps is None:
             return 0.0
-        if last == step and self._advanced_at is not None:
-            return count - self._advanced_at
-        if last is not None and step > last and self._advanced_at is not None:
-            self._usual = max(self._usual or 0.0, (count - self._advanced_at) / (step - last))
-        self._advanced_at = count
+        if last == step and self._optimizer_steps_at_advance is not None:
+            return optimizer_steps - self._optimizer_steps_at_advance
+        if last is not None and step > last and self._optimizer_steps_at_advance is not None:
+            self._usual_interval = max(
+                self._usual_interval or 0.0,
+                (optimizer_steps - self._optimizer_steps_at_advance) / (step - last),
+            )
+        self._optimizer_steps_at_advance = optimizer_steps
         return 0.0
 
-    def _back(self, step: float) -> Finding:
+    def _regression_finding(self, step: float) -> Finding:
         return Finding(
-            summary=f"global_step is {step:.0f} after {self._highest:.0f}, with no resume between.",
-            evidence={"global_step": step, "highest": self._highest},
-            severity=Severity.CRITICAL if self._counting else None,
-            onset_step=self._onset,
+            summary=f"global_step is {step:.0f} after {self._highest_step:.0f}, with no resume between.",
+            evidence={"global_step": step, "highest": self._highest_step},
+            severity=Severity.CRITICAL if self._has_optimizer_steps else None,
+            onset_step=self._onset_step,
         )
 
-    def _stalled(self, step: float, waited: float, allowed: float) -> Finding:
+    def _stall_finding(self, step: float, waited: float, allowed: float) -> Finding:
         return Finding(
             summary=f"global_step stands at {step:.0f} through {waited:.0f} optimizer steps.",
             evidence={"global_step": step, "optimizer_steps": waited, "allowed": allowed},

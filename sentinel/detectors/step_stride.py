@@ -27,10 +27,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 
-ONE_FOR_ONE = frozenset({"transformers", "trl"})
+OPTIMIZER_STEP_FRAMEWORKS = frozenset({"transformers", "trl"})
 """Frameworks whose global_step counts optimizer steps, or fewer."""
 
 
@@ -52,67 +52,67 @@ class StepStride:
     )
 
     def __post_init__(self) -> None:
-        self._by_design = 0.0
-        self._restart()
+        self._expected_stride = 0.0
+        self._reset()
 
-    def _restart(self) -> None:
-        self._last: tuple[float, float] | None = None
-        self._usual = self._by_design
+    def _reset(self) -> None:
+        self._last_counters: tuple[float, float] | None = None
+        self._usual_stride = self._expected_stride
         self._strides: list[float] = []
-        self._wrong = 0
-        self._since = 0
-        self._found = False
+        self._change_count = 0
+        self._onset_step = 0
+        self._is_wrong = False
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one record of both counters."""
-        if record.facts.get("framework") in ONE_FOR_ONE:
-            self._by_design = 1.0
-            self._usual = self._usual or 1.0
+        if record.attributes.get("framework") in OPTIMIZER_STEP_FRAMEWORKS:
+            self._expected_stride = 1.0
+            self._usual_stride = self._usual_stride or 1.0
         if record.event is Event.START or "began_after" in record.values:
-            self._restart()
+            self._reset()
         step, count = record.values.get("global_step"), record.values.get("optimizer_steps")
         if record.event is not Event.STEP or step is None or count is None:
             return None
-        stride = self._stride(step, count)
-        if stride is None or not self._known(stride):
+        stride = self._next_stride(step, count)
+        if stride is None or not self._has_usual_stride(stride):
             return None
-        return self._judge(stride, record.step)
+        return self._evaluate(stride, record.step)
 
-    def _stride(self, step: float, count: float) -> float | None:
-        last, self._last = self._last, (step, count)
-        if last is None or count <= last[1] or step < last[0]:
+    def _next_stride(self, step: float, optimizer_steps: float) -> float | None:
+        last, self._last_counters = self._last_counters, (step, optimizer_steps)
+        if last is None or optimizer_steps <= last[1] or step < last[0]:
             return None
-        stride = (step - last[0]) / (count - last[1])
+        stride = (step - last[0]) / (optimizer_steps - last[1])
         return stride if stride - stride == 0.0 else None
 
-    def _known(self, stride: float) -> bool:
+    def _has_usual_stride(self, stride: float) -> bool:
         """Whether there is a usual stride to judge by; a run that has none never gets one."""
-        if self._usual or len(self._strides) > self.proven:
-            return self._usual > 0.0
+        if self._usual_stride or len(self._strides) > self.proven:
+            return self._usual_stride > 0.0
         self._strides.append(stride)
         if len(self._strides) == self.proven:
             least, most = min(self._strides), max(self._strides)
             if most <= least * (1 + self.tolerance):
-                self._usual = least
+                self._usual_stride = least
             else:
                 self._strides.append(stride)
         return False
 
-    def _judge(self, stride: float, at: int) -> Opinion:
-        wrong = stride > self._usual * (1 + self.tolerance)
-        if wrong == self._found:
-            self._wrong = 0
+    def _evaluate(self, stride: float, step: int) -> DetectorOutput:
+        wrong = stride > self._usual_stride * (1 + self.tolerance)
+        if wrong == self._is_wrong:
+            self._change_count = 0
         else:
-            if not self._wrong and wrong:
-                self._since = at
-            self._wrong += 1
-        if self._wrong >= self.in_a_row:
-            self._found, self._wrong = wrong, 0
-        if not self._found:
-            return None if wrong else Calm()
+            if not self._change_count and wrong:
+                self._onset_step = step
+            self._change_count += 1
+        if self._change_count >= self.in_a_row:
+            self._is_wrong, self._change_count = wrong, 0
+        if not self._is_wrong:
+            return None if wrong else Clear()
         return Finding(
             summary=f"global_step moves by {stride:.3g} per optimizer step, "
-            f"where {self._usual:.3g} is right.",
-            evidence={"stride": stride, "usual": self._usual},
-            onset_step=min(self._since, at),
+            f"where {self._usual_stride:.3g} is right.",
+            evidence={"stride": stride, "usual": self._usual_stride},
+            onset_step=min(self._onset_step, step),
         )

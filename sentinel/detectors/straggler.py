@@ -27,18 +27,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
-from sentinel.stats.persistent_outlier import Lone, mean_of_others
+from sentinel.stats.persistent_outlier import PersistentOutlier, mean_of_others
 
-PARTS = {
+TIME_SIGNALS = {
     "data_wait": "waits for data",
     "generation_time": "samples",
     "step_time": "takes for a step",
 }
 """Times that a rank spends by itself, the most telling first."""
 
-WINDOW = 32
+OUTLIER_WINDOW = 32
 """Records in which the same rank must be the slowest: of two ranks, chance has one often enough."""
 
 
@@ -60,26 +60,28 @@ class Straggler:
     )
 
     def __post_init__(self) -> None:
-        self._slowest = {name: Lone(size=WINDOW) for name in PARTS}
+        self._slowest_ranks = {
+            name: PersistentOutlier(window=OUTLIER_WINDOW) for name in TIME_SIGNALS
+        }
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one step's times."""
         if record.event is Event.START:
             self.__post_init__()
         step_time = record.values["step_time"]
         if record.event is not Event.STEP or not 0.0 < step_time < 1e9:
             return None
-        judged = [name for name in PARTS if self._hear(name, record, step_time)]
+        judged = [name for name in TIME_SIGNALS if self._update_signal(name, record, step_time)]
         if not judged:
             return None
-        lag, name = max((self._lag(name), name) for name in judged)
-        lone = self._slowest[name]
+        lag, name = max((self._lag_share(name), name) for name in judged)
+        lone = self._slowest_ranks[name]
         if lag <= self.notable or lone.rank is None:
-            return Calm() if lone.full else None
+            return Clear() if lone.is_full else None
         spread = record.spread[name]
         rest = mean_of_others(spread.count, spread.mean, spread.max)
         return Finding(
-            summary=f"Rank {lone.rank} {PARTS[name]} longer than the others, by {lag:.0%} of a "
+            summary=f"Rank {lone.rank} {TIME_SIGNALS[name]} longer than the others, by {lag:.0%} of a "
             f"step: {spread.max:.3g} s now, and the others {rest:.3g} s.",
             evidence={
                 "signal": name,
@@ -90,19 +92,19 @@ class Straggler:
                 "ranks": float(spread.count),
             },
             severity=Severity.WARNING if lag > self.costly else None,
-            onset_step=min(lone.since, record.step),
+            onset_step=min(lone.since_step, record.step),
             rank=lone.rank,
         )
 
-    def _hear(self, name: str, record: Record, step_time: float) -> bool:
+    def _update_signal(self, name: str, record: Record, step_time: float) -> bool:
         spread = record.spread.get(name)
         if spread is None or spread.count < 2 or not 0.0 <= spread.min <= spread.max < 1e9:
             return False
         most = spread.max
         lag = (most - mean_of_others(spread.count, spread.mean, most)) / max(step_time, most)
-        self._slowest[name].add(spread.max_rank, lag, record.step)
+        self._slowest_ranks[name].add(spread.max_rank, lag, record.step)
         return True
 
-    def _lag(self, name: str) -> float:
-        lone = self._slowest[name]
+    def _lag_share(self, name: str) -> float:
+        lone = self._slowest_ranks[name]
         return lone.degree if lone.rank is not None else 0.0

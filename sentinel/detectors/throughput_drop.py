@@ -34,24 +34,24 @@ from math import exp, inf, log
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.stats.margin_cusum import MarginCusum
 
-NOW = 16
+MEDIAN_WINDOW = 16
 """Records whose median is the cost now."""
 
-BREAKS = frozenset({Event.SAVE, Event.EVAL, Event.PHASE})
+INTERRUPTING_EVENTS = frozenset({Event.SAVE, Event.EVAL, Event.PHASE})
 
-PARTS = ("step_time", "data_wait", "generation_time", "weight_sync_time")
+TIME_SIGNALS = ("step_time", "data_wait", "generation_time", "weight_sync_time")
 
-KINDS = {
+COST_KINDS = {
     "token": "a token takes",
     "length": "a step takes, for the length of its completions,",
     "step": "a step takes",
 }
 """What a cost may be of, the most telling first."""
-RANKS = ("", *reversed(KINDS))
+KIND_PRIORITY = ("", *reversed(COST_KINDS))
 
 
 @dataclass
@@ -73,64 +73,64 @@ class ThroughputDrop:
 
     def __post_init__(self) -> None:
         self._margin = log(self.ratio)
-        self._restart()
+        self._reset()
 
-    def _restart(self) -> None:
+    def _reset(self) -> None:
         self._kind = ""
-        self._seen = 0
-        self._broken = False
-        self._begin()
+        self._count = 0
+        self._was_interrupted = False
+        self._reset_cusum()
 
-    def _begin(self) -> None:
-        self._cost = MarginCusum(sign=1, window=256, floor=0.01)
-        self._last: deque[float] = deque(maxlen=NOW)
+    def _reset_cusum(self) -> None:
+        self._cost_cusum = MarginCusum(sign=1, window=256, min_sigma=0.01)
+        self._recent: deque[float] = deque(maxlen=MEDIAN_WINDOW)
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one step's cost."""
         if record.event is Event.START:
-            self._restart()
+            self._reset()
         if record.event is not Event.STEP:
-            self._broken |= record.event in BREAKS
+            self._was_interrupted |= record.event in INTERRUPTING_EVENTS
             return None
-        kind, cost = _cost(record)
-        if not self._takes(kind):
+        kind, cost = _step_cost(record)
+        if not self._select_kind(kind):
             return None
-        broken, self._broken = self._broken, False
-        self._seen += 1
-        if broken or self._seen <= self.skip or not 1e-30 < cost < 1e30:
+        broken, self._was_interrupted = self._was_interrupted, False
+        self._count += 1
+        if broken or self._count <= self.skip or not 1e-30 < cost < 1e30:
             return None
-        return self._judge(log(cost), record)
+        return self._evaluate(log(cost), record)
 
-    def _takes(self, kind: str) -> bool:
+    def _select_kind(self, kind: str) -> bool:
         """Whether this is the kind that is judged; the most telling of those there are."""
-        if kind != self._kind and RANKS.index(kind) > RANKS.index(self._kind):
+        if kind != self._kind and KIND_PRIORITY.index(kind) > KIND_PRIORITY.index(self._kind):
             self._kind = kind
-            self._begin()
+            self._reset_cusum()
         return bool(kind) and kind == self._kind
 
-    def _judge(self, cost: float, record: Record) -> Opinion:
-        self._last.append(cost)
-        slow = self._cost.update(cost, self._margin, record.step)
+    def _evaluate(self, log_cost: float, record: Record) -> DetectorOutput:
+        self._recent.append(log_cost)
+        slow = self._cost_cusum.update(log_cost, self._margin, record.step)
         if not slow:
-            return Calm() if self._cost.armed else None
-        times = exp(median(self._last) - self._cost.usual)
+            return Clear() if self._cost_cusum.is_armed else None
+        times = exp(median(self._recent) - self._cost_cusum.baseline_median)
         loud = self._kind == "token" and times > self.costly
         evidence: dict[str, float | str] = {
             "times": times,
             "of_a": self._kind,
-            "usual_seconds": exp(self._cost.usual),
-            "seconds": exp(median(self._last)),
+            "usual_seconds": exp(self._cost_cusum.baseline_median),
+            "seconds": exp(median(self._recent)),
         }
-        evidence |= {name: record.values[name] for name in PARTS if name in record.values}
+        evidence |= {name: record.values[name] for name in TIME_SIGNALS if name in record.values}
         return Finding(
-            summary=f"The run has slowed: {KINDS[self._kind]} {times:.3g} times as long as usual.",
+            summary=f"The run has slowed: {COST_KINDS[self._kind]} {times:.3g} times as long as usual.",
             evidence=evidence,
             severity=Severity.WARNING if loud else None,
-            onset_step=min(self._cost.onset, record.step),
+            onset_step=min(self._cost_cusum.onset, record.step),
         )
 
 
-def _cost(record: Record) -> tuple[str, float]:
+def _step_cost(record: Record) -> tuple[str, float]:
     """What is told of the cost, and the cost in seconds; empty where nothing is."""
     values = record.values
     for name in ("tokens_per_second_per_gpu", "tokens_per_second"):

@@ -27,18 +27,18 @@ from math import isfinite
 from statistics import median
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.stats.k_of_n import Majority
-from sentinel.stats.reward_gain import Merit
+from sentinel.stats.k_of_n import KOfN
+from sentinel.stats.reward_gain import RewardGain
 
-FIRST = 5
+BASELINE_VALUES = 5
 """Values whose median is where the run began."""
 
-NOW = 8
+MEDIAN_WINDOW = 8
 """Values whose median is where it is."""
 
-THIRD = 1 / 3
+MAX_FINISHED_RATIO = 1 / 3
 """Of the answers that ended in the beginning: fewer is another policy, more may be chance."""
 
 
@@ -60,44 +60,48 @@ class Truncation:
     )
 
     def __post_init__(self) -> None:
-        self._first: list[float] = []
-        self._now = Majority(NOW)
-        self._merit = Merit()
-        self._since: int | None = None
-        self._unpaid = 0
+        self._first_fractions: list[float] = []
+        self._recent = KOfN(MEDIAN_WINDOW)
+        self._reward_gain = RewardGain()
+        self._onset_step: int | None = None
+        self._unrewarded_count = 0
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge the truncated fraction of one step."""
         cut, reward = record.values["truncated_fraction"], record.values.get("reward")
         if not 0.0 <= cut <= 1.0:
             return None
         if reward is not None and isfinite(reward):
-            self._merit.add(reward)
-        if len(self._first) < FIRST:
-            self._first.append(cut)
-        many = self._now.add(cut, self.some)
-        if not self._now.full:
+            self._reward_gain.add(reward)
+        if len(self._first_fractions) < BASELINE_VALUES:
+            self._first_fractions.append(cut)
+        many = self._recent.add(cut, self.some)
+        if not self._recent.is_full:
             return None
-        now = median(self._now.values) if many else 0.0
+        now = median(self._recent.values) if many else 0.0
         if now < self.some:
-            self._since, self._unpaid = None, 0
-            return Calm()
-        if self._since is None:
-            self._since = record.step
+            self._onset_step, self._unrewarded_count = None, 0
+            return Clear()
+        if self._onset_step is None:
+            self._onset_step = record.step
         return self._finding(now)
 
-    def _finding(self, now: float) -> Finding:
-        first, merit = median(self._first), self._merit
-        unpaid = merit.known and (merit.lost or not merit.gained)
-        fewer = now >= self.most and first < now and 1 - now <= THIRD * (1 - first)
-        self._unpaid = self._unpaid + 1 if fewer and unpaid else 0
-        told = {"truncated": now, "first": first}
-        if merit.known:
-            told |= {"reward": merit.now, "reward_first": merit.first}
+    def _finding(self, median_fraction: float) -> Finding:
+        first, merit = median(self._first_fractions), self._reward_gain
+        unpaid = merit.is_ready and (merit.has_lost or not merit.has_gained)
+        fewer = (
+            median_fraction >= self.most
+            and first < median_fraction
+            and 1 - median_fraction <= MAX_FINISHED_RATIO * (1 - first)
+        )
+        self._unrewarded_count = self._unrewarded_count + 1 if fewer and unpaid else 0
+        told = {"truncated": median_fraction, "first": first}
+        if merit.is_ready:
+            told |= {"reward": merit.current_level, "reward_first": merit.first_level}
         return Finding(
-            summary=f"{now:.0%} of the answers are cut off at the length limit; it began with "
+            summary=f"{median_fraction:.0%} of the answers are cut off at the length limit; it began with "
             f"{first:.0%}.",
             evidence=told,
-            severity=Severity.WARNING if self._unpaid >= NOW else None,
-            onset_step=self._since,
+            severity=Severity.WARNING if self._unrewarded_count >= MEDIAN_WINDOW else None,
+            onset_step=self._onset_step,
         )

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
-from sentinel.model.finding import Calm, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.stats.k_of_n import Majority
+from sentinel.stats.k_of_n import KOfN
 
-VALUES = 32
+MEDIAN_WINDOW = 32
 """Values whose median is judged."""
 
 
@@ -48,31 +48,31 @@ class ValueFit:
     )
 
     def __post_init__(self) -> None:
-        self._last = Majority(VALUES, below=True)
+        self._recent = KOfN(MEDIAN_WINDOW, below=True)
         self._count = 0
-        self._since: int | None = None
+        self._onset_step: int | None = None
 
-    def update(self, record: Record) -> Opinion:
+    def update(self, record: Record) -> DetectorOutput:
         """Judge one explained variance."""
         explained = record.values["explained_variance"]
         if not isfinite(explained) or explained > 1.0:
             return None
-        low = self._last.add(explained, self.least)
+        low = self._recent.add(explained, self.least)
         self._count += 1
         if explained >= self.least:
-            self._since = None
-        elif self._since is None:
-            self._since = record.step
+            self._onset_step = None
+        elif self._onset_step is None:
+            self._onset_step = record.step
         if self._count < self.warm:
             return None
         if not low:
-            return Calm()
-        middle = self._last.median
+            return Clear()
+        middle = self._recent.median
         if middle >= self.least:
-            return Calm()
+            return Clear()
         return Finding(
             summary=f"The value model explains {middle:.3g} of the returns' variance: a constant "
             "would do better.",
             evidence={"explained_variance": explained, "median_of_32": middle},
-            onset_step=self._since,
+            onset_step=self._onset_step,
         )

@@ -9,37 +9,37 @@ from enum import Enum
 class Grade(Enum):
     """How good it is."""
 
-    WELL = "ok"
-    NOTE = "note"
+    OK = "ok"
+    WARN = "note"
     """Worth knowing; nothing has to be done."""
-    MEND = "mend"
+    FAIL = "mend"
     """Something is, or will be, not watched or not told until somebody mends it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class CheckResult:
     """`subject` is what was looked at, `says` how it is; whatever is not well has a `remedy`."""
 
     grade: Grade
     subject: str
-    says: str
+    message: str
     remedy: str = ""
 
     def __post_init__(self) -> None:
-        if (self.grade is Grade.WELL) == bool(self.remedy):
+        if (self.grade is Grade.OK) == bool(self.remedy):
             raise ValueError(f"{self.subject}: a remedy belongs to whatever is not well")
 
 
-def well(subject: str, says: str) -> Remark:
+def ok(subject: str, message: str) -> CheckResult:
     """All is as it should be."""
-    return Remark(Grade.WELL, subject, says)
+    return CheckResult(Grade.OK, subject, message)
 
 
-def note(subject: str, says: str, remedy: str) -> Remark:
+def warn(subject: str, message: str, remedy: str) -> CheckResult:
     """Worth knowing."""
-    return Remark(Grade.NOTE, subject, says, remedy)
+    return CheckResult(Grade.WARN, subject, message, remedy)
 
 
-def mend(subject: str, says: str, remedy: str) -> Remark:
+def fail(subject: str, message: str, remedy: str) -> CheckResult:
     """Somebody has to do something."""
-    return Remark(Grade.MEND, subject, says, remedy)
+    return CheckResult(Grade.FAIL, subject, message, remedy)

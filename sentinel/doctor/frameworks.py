@@ -18,13 +18,13 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 
 from sentinel.config import plugins
-from sentinel.doctor.check_result import Remark, mend, note, well
-from sentinel.doctor.versions import at_least
+from sentinel.doctor.check_result import CheckResult, fail, ok, warn
+from sentinel.doctor.versions import is_at_least
 
-PATIENCE = 600.0
+DRY_RUN_TIMEOUT_SECONDS = 600.0
 """Seconds that loading frameworks, and trying their taps, may take."""
 
-TESTED: Mapping[str, tuple[str, str]] = {
+TESTED_VERSIONS: Mapping[str, tuple[str, str]] = {
     "accelerate": ("1.15", "1.15"),
     "deepspeed": ("0.19", "0.19"),
     "lightning": ("2.6", "2.6"),
@@ -40,94 +40,94 @@ TESTED: Mapping[str, tuple[str, str]] = {
 }
 """The lowest and the highest version of each framework that the taps were tried with."""
 
-Told = Mapping[str, str]
-Rehearse = Callable[[list[str]], list[Told]]
+IntegrationStatus = Mapping[str, str]
+DryRun = Callable[[list[str]], list[IntegrationStatus]]
 
 
-def frameworks(rehearse: Rehearse | None = None) -> Iterator[Remark]:
+def check_frameworks(dry_run: DryRun | None = None) -> Iterator[CheckResult]:
     """A remark for each integration, by name.
 
     `rehearse` takes names of integrations and gives for each `integration`, `version` and `state`
     as sentinel.client.dry_run does; it raises OSError, SubprocessError or ValueError if it cannot.
     """
-    modules = plugins.modules("integrations")
+    modules = plugins.load_modules("integrations")
     grouped: defaultdict[str, list[str]] = defaultdict(list)
     for name, module in modules.items():
-        grouped[_top(module)].append(name)
+        grouped[_package(module)].append(name)
     here = [names for top, names in grouped.items() if find_spec(top) is not None]
-    found = {told["integration"]: told for told in _answered(here, rehearse or _rehearse)}
+    found = {told["integration"]: told for told in _dry_run_groups(here, dry_run or _dry_run)}
     for name, module in sorted(modules.items()):
-        top = _top(module)
+        top = _package(module)
         if name in found:
-            yield _judged(name, top, found[name])
+            yield _check_integration(name, top, found[name])
         else:
-            yield well(_subject(name, top), "not installed, so there is nothing to tap")
+            yield ok(_subject(name, top), "not installed, so there is nothing to tap")
 
 
-def _judged(name: str, top: str, told: Told) -> Remark:
-    subject, state = _subject(name, top), told["state"]
-    version = told["version"] or "of unknown version"
-    says = f"{top} {version}, {state}"
+def _check_integration(name: str, package: str, status: IntegrationStatus) -> CheckResult:
+    subject, state = _subject(name, package), status["state"]
+    version = status["version"] or "of unknown version"
+    says = f"{package} {version}, {state}"
     if state.startswith("absent"):
-        remedy = f"nothing, unless you use it; `python -c 'import {top}'` shows the whole error"
-        return note(subject, says, remedy)
+        remedy = f"nothing, unless you use it; `python -c 'import {package}'` shows the whole error"
+        return warn(subject, says, remedy)
     if state.startswith("off"):
         remedy = "its signals are not captured: use a tested version, or tell us of this one"
-        return mend(subject, f"{says}; {_range(top)}", remedy)
+        return fail(subject, f"{says}; {_tested_range(package)}", remedy)
     if state != "on":
         remedy = "what hangs on that is not captured: use a tested version, or tell us of this one"
-        return mend(subject, f"{says}; {_range(top)}", remedy)
-    if told["version"] and not _tested(top, told["version"]):
+        return fail(subject, f"{says}; {_tested_range(package)}", remedy)
+    if status["version"] and not _is_tested(package, status["version"]):
         remedy = "every tap went in; look at /metrics whether its signals come"
-        return note(subject, f"{says}; {_range(top)}", remedy)
-    return well(subject, says)
+        return warn(subject, f"{says}; {_tested_range(package)}", remedy)
+    return ok(subject, says)
 
 
-def _subject(name: str, top: str) -> str:
-    return f"tap {name}" if name == top else f"tap {name} ({top})"
+def _subject(name: str, package: str) -> str:
+    return f"tap {name}" if name == package else f"tap {name} ({package})"
 
 
-def _range(top: str) -> str:
-    if top not in TESTED:
+def _tested_range(package: str) -> str:
+    if package not in TESTED_VERSIONS:
         return "no version of it was tested"
-    lowest, highest = TESTED[top]
+    lowest, highest = TESTED_VERSIONS[package]
     return f"tested with {lowest}" + (f" to {highest}" if highest != lowest else "")
 
 
-def _tested(top: str, version: str) -> bool:
-    if top not in TESTED:
+def _is_tested(package: str, version: str) -> bool:
+    if package not in TESTED_VERSIONS:
         return False
-    lowest, highest = TESTED[top]
+    lowest, highest = TESTED_VERSIONS[package]
     # Patches of the highest one are it.
-    return at_least(version, lowest) and at_least(f"{highest}.99999", version)
+    return is_at_least(version, lowest) and is_at_least(f"{highest}.99999", version)
 
 
-def _answered(groups: list[list[str]], rehearse: Rehearse) -> list[Told]:
+def _dry_run_groups(groups: list[list[str]], dry_run: DryRun) -> list[IntegrationStatus]:
     """What became of all; where one takes the others down with it, of each framework by itself."""
     if not groups:
         return []
     try:
-        return rehearse([name for names in groups for name in names])
+        return dry_run([name for names in groups for name in names])
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         if len(groups) > 1:
-            return [told for names in groups for told in _answered([names], rehearse)]
+            return [told for names in groups for told in _dry_run_groups([names], dry_run)]
         why = f"absent: loading it ended by {type(error).__name__}"
         return [{"integration": name, "version": "", "state": why} for name in groups[0]]
 
 
-def _top(module: ModuleType) -> str:
+def _package(module: ModuleType) -> str:
     """The package that an integration's framework is in."""
     return str(module.FRAMEWORK).partition(".")[0]
 
 
-def _rehearse(names: list[str]) -> list[Told]:
+def _dry_run(names: list[str]) -> list[IntegrationStatus]:
     with TemporaryDirectory(prefix="sentinel-doctor-") as folder:
         out = Path(folder) / "told.json"
         command = [sys.executable, "-m", "sentinel.client.dry_run", str(out), *names]
         subprocess.run(  # noqa: S603 - our own module
             command,
             check=True,
-            timeout=PATIENCE,
+            timeout=DRY_RUN_TIMEOUT_SECONDS,
             stdin=subprocess.DEVNULL,
             # A pipe would be waited for as long as anything that a framework began holds it.
             stdout=subprocess.DEVNULL,
@@ -135,5 +135,5 @@ def _rehearse(names: list[str]) -> list[Told]:
             # Nothing may take the rehearsal for a run.
             env={**os.environ, "SENTINEL_OFF": "1"},
         )
-        told: list[Told] = json.loads(out.read_text())
+        told: list[IntegrationStatus] = json.loads(out.read_text())
     return told

@@ -4,48 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sentinel.config.settings import Settings, SettingsError, load
-from sentinel.doctor.check_result import Remark, mend, note, well
-from sentinel.web.server import listen
+from sentinel.config.settings import ConfigError, Settings, load_settings
+from sentinel.doctor.check_result import CheckResult, fail, ok, warn
+from sentinel.web.server import bind_free_port
 
 
-def configured() -> Iterator[Remark]:
+def check_settings() -> Iterator[CheckResult]:
     """The settings as an agent started here and now would read them."""
     try:
-        settings = load()
-    except SettingsError as error:
-        yield mend("settings", str(error), "correct it: no agent starts until then")
+        settings = load_settings()
+    except ConfigError as error:
+        yield fail("settings", str(error), "correct it: no agent starts until then")
         return
-    yield well("settings", "valid")
-    yield _people(settings)
-    yield _port(settings)
+    yield ok("settings", "valid")
+    yield _check_sinks(settings)
+    yield _check_port(settings)
 
 
-def token() -> str:
+def api_token() -> str:
     """What an agent may ask of its readers; empty where the settings cannot be read."""
     try:
-        return load().secret_token()
-    except SettingsError:
+        return load_settings().secret_token()
+    except ConfigError:
         return ""
 
 
-def _people(settings: Settings) -> Remark:
+def _check_sinks(settings: Settings) -> CheckResult:
     if not settings.sinks:
         remedy = "set up a sink, such as SENTINEL_SINKS__SLACK__URL, or let Alertmanager tell"
-        return note("sinks", "none: an alert is only on /metrics, and reaches nobody by us", remedy)
+        return warn("sinks", "none: an alert is only on /metrics, and reaches nobody by us", remedy)
     names = ", ".join(sorted(settings.sinks))
-    return well("sinks", f"{names}; `sentinel notify test` tries them")
+    return ok("sinks", f"{names}; `sentinel notify test` tries them")
 
 
-def _port(settings: Settings) -> Remark:
+def _check_port(settings: Settings) -> CheckResult:
     asked = f"{settings.host}:{settings.port}"
     try:
-        with listen(settings.host, settings.port, settings.port_tries) as found:
+        with bind_free_port(settings.host, settings.port, settings.port_tries) as found:
             port = found.getsockname()[1]
     except OSError as error:
         remedy = 'end what listens there, or set "port" and "port_tries"'
-        return mend("port", f"none is free from {asked} on ({error.strerror or error})", remedy)
+        return fail("port", f"none is free from {asked} on ({error.strerror or error})", remedy)
     if settings.port not in {0, port}:
         remedy = "nothing: an agent that runs has the first; scrapers find each by its target file"
-        return note("port", f"{asked} is taken; the next agent gets {port}", remedy)
-    return well("port", f"{asked} is free")
+        return warn("port", f"{asked} is taken; the next agent gets {port}", remedy)
+    return ok("port", f"{asked} is free")

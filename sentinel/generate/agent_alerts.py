@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Watch:
+class AgentAlert:
     """One such alert. `wait` and `keep` are Prometheus durations; empty is none."""
 
     name: str
@@ -15,8 +15,8 @@ class Watch:
     summary: str
     remedy: str
     checks: tuple[str, ...]
-    wait: str = ""
-    keep: str = "15m"
+    for_duration: str = ""
+    keep_firing_for: str = "15m"
 
     @property
     def alert(self) -> str:
@@ -24,11 +24,11 @@ class Watch:
         return "Sentinel" + "".join(word.capitalize() for word in self.name.split("_"))
 
 
-_ACTIVE = '{__name__=~"sentinel_(run|node)_active"}'
+_ACTIVE_SELECTOR = '{__name__=~"sentinel_(run|node)_active"}'
 """Of a run where it is judged, and of its ranks on every other node."""
 
-WATCHES = (
-    Watch(
+AGENT_ALERTS = (
+    AgentAlert(
         name="run_vanished",
         # A run that ended well said so (0) before its series went away. An agent of which it turned
         # out that another judges the run has not vanished: of a lost node that other one tells.
@@ -38,7 +38,7 @@ WATCHES = (
             "unless on (run) max by (run) "
             '(last_over_time(sentinel_cluster_role_info{role="post"}[30m]))'
         ),
-        wait="1m",
+        for_duration="1m",
         severity="critical",
         summary="Run {{ $labels.run }} was training, and now nobody speaks for it",
         remedy=(
@@ -54,7 +54,7 @@ WATCHES = (
             ),
         ),
     ),
-    Watch(
+    AgentAlert(
         name="records_stopped",
         # The agent's own detector knows how long steps take and speaks much sooner. This one
         # speaks when the agent no longer does.
@@ -80,14 +80,14 @@ WATCHES = (
             ),
         ),
     ),
-    Watch(
+    AgentAlert(
         name="agent_down",
         # An agent that leaves after a finished run is down as well, and nobody need know.
         expr=(
             'up{job="sentinel"} == 0 unless on (job, instance) '
-            f"(max by (job, instance) (last_over_time({_ACTIVE}[1h])) == 0)"
+            f"(max by (job, instance) (last_over_time({_ACTIVE_SELECTOR}[1h])) == 0)"
         ),
-        wait="1m",
+        for_duration="1m",
         severity="warning",
         summary="The agent at {{ $labels.instance }} does not answer",
         remedy="Start it again: what the ranks wrote meanwhile waits in memory and is read then.",
@@ -99,15 +99,15 @@ WATCHES = (
             "Does it live but not answer? A firewall, a token or a wrong target can be why.",
         ),
     ),
-    Watch(
+    AgentAlert(
         name="link_down",
         # However many nodes miss one head, that is one thing to mend.
         expr=(
             "count by (head) (max by (run, head) (sentinel_cluster_role_info) "
             "and on (run) max by (run) (sentinel_link_up) == 0 "
-            f"and on (run) max by (run) ({_ACTIVE}) == 1)"
+            f"and on (run) max by (run) ({_ACTIVE_SELECTOR}) == 1)"
         ),
-        wait="3m",
+        for_duration="3m",
         severity="warning",
         summary="{{ $value }} nodes do not reach the agent that judges their run",
         remedy=(
@@ -127,7 +127,7 @@ WATCHES = (
             ),
         ),
     ),
-    Watch(
+    AgentAlert(
         name="detector_failing",
         expr="max by (run, detector) (sentinel_detector_errors_total) > 0",
         severity="warning",
@@ -135,7 +135,7 @@ WATCHES = (
         remedy="Report it with the agent's log: after three failures it is off for this run.",
         checks=("The agent's log has the traceback. The other detectors go on.",),
     ),
-    Watch(
+    AgentAlert(
         name="records_dropped",
         # A counter that begins above zero has not increased, so both are asked for.
         expr=(
@@ -155,7 +155,7 @@ WATCHES = (
             "`type`, `shape`, `key`, `range`: something was logged that is not one number.",
         ),
     ),
-    Watch(
+    AgentAlert(
         name="sink_failing",
         expr=(
             "sum by (run, outcome) "
@@ -171,13 +171,13 @@ WATCHES = (
             "`retry` means that it does not answer, or asks for patience; pages wait meanwhile.",
         ),
     ),
-    Watch(
+    AgentAlert(
         name="watchdog",
         expr="vector(1)",
         severity="none",
         summary="Alerting works",
         remedy="Nothing: this alert always fires. Send it to a service that calls when it stops.",
         checks=("If it is missing, Prometheus, Alertmanager or the way between them is broken.",),
-        keep="",
+        keep_firing_for="",
     ),
 )

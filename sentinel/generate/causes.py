@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.config.plugins import classes, modules
-from sentinel.generate.detector_docs import paragraphs
-from sentinel.model.diagnosis import MOST, NAMED
+from sentinel.config.plugins import load_classes, load_modules
+from sentinel.generate.detector_docs import parse_paragraphs
+from sentinel.model.diagnosis import MAX_CONFIDENCE, MIN_CONFIDENCE
 
-_PAGE = f"""\
+_PAGE_HEADER = f"""\
 # Diagnosis
 
 <!-- Written by `make generate` from `sentinel/causes` and `sentinel/generate/causes.py`. -->
@@ -25,8 +25,8 @@ framework, and the last checkpoint before anything went wrong.
 and at where its signals stand, and gives clues. A clue has a weight w, how far one would believe in
 the cause by it alone; clues count as independent, so that together they are worth
 1 - (1 - w1)(1 - w2)... (a noisy-or: Pearl, "Probabilistic Reasoning in Intelligent Systems", 1988).
-The cause of the highest confidence is named if that is at least {NAMED:g}, and no confidence is
-above {MOST:g}. Below, the incidents speak for themselves, each with the advice of its detector.
+The cause of the highest confidence is named if that is at least {MIN_CONFIDENCE:g}, and no confidence is
+above {MAX_CONFIDENCE:g}. Below, the incidents speak for themselves, each with the advice of its detector.
 
 A confidence orders causes, and says how much speaks for one. It is not a measured frequency.
 
@@ -40,7 +40,7 @@ group `sentinel.causes`.
 
 
 @dataclass(frozen=True)
-class CauseSheet:
+class CauseDoc:
     """One cause: its file's name, its class and its docstring."""
 
     name: str
@@ -59,7 +59,7 @@ class CauseSheet:
         return f"{meaning[0].upper()}{meaning[1:]}." if meaning else ""
 
     @property
-    def story(self) -> str:
+    def description(self) -> str:
         """What the docstring says before its paragraphs begin."""
         told = self.docstring.partition("\n")[2]
         return re.split(r"^\w+\n {4}", told, maxsplit=1, flags=re.MULTILINE)[0].strip()
@@ -67,7 +67,7 @@ class CauseSheet:
     @property
     def paragraphs(self) -> dict[str, str]:
         """The indented paragraphs of the docstring by their title."""
-        return paragraphs(self.docstring)
+        return parse_paragraphs(self.docstring)
 
     @property
     def anchor(self) -> str:
@@ -79,44 +79,46 @@ class CauseSheet:
         return self.docstring.partition("\n")[0].partition(": ")
 
 
-def cause_sheets() -> Iterator[CauseSheet]:
+def cause_docs() -> Iterator[CauseDoc]:
     """One per file of the room; plug-ins bring their own pages."""
-    known = classes("causes")
-    for name, module in modules("causes").items():
-        yield CauseSheet(name, known[name], (module.__doc__ or "").strip())
+    known = load_classes("causes")
+    for name, module in load_modules("causes").items():
+        yield CauseDoc(name, known[name], (module.__doc__ or "").strip())
 
 
-def causes(sheets: Iterable[CauseSheet]) -> str:
+def diagnosis_page(docs: Iterable[CauseDoc]) -> str:
     """The page docs/diagnosis.md."""
-    known = list(sheets)
-    return "\n".join([_PAGE, *_index(known), *(line for sheet in known for line in _told(sheet))])
+    known = list(docs)
+    return "\n".join(
+        [_PAGE_HEADER, *_index(known), *(line for sheet in known for line in _section(sheet))]
+    )
 
 
-def suspects(detector: str, sheets: Iterable[CauseSheet]) -> Iterator[str]:
+def possible_causes(detector: str, docs: Iterable[CauseDoc]) -> Iterator[str]:
     """For a runbook: what may stand behind the incidents of that detector, a line each."""
-    for sheet in sheets:
+    for sheet in docs:
         if detector in sheet.cause.explains:
             link = f"[{sheet.heading}](../diagnosis.md#{sheet.anchor})"
             yield f"- {link}: {sheet.meaning[0].lower()}{sheet.meaning[1:]}"
 
 
-def _index(sheets: Iterable[CauseSheet]) -> Iterator[str]:
+def _index(docs: Iterable[CauseDoc]) -> Iterator[str]:
     yield from ("| cause | what it is |", "|---|---|")
-    yield from (f"| [{sheet.heading}](#{sheet.anchor}) | {sheet.meaning} |" for sheet in sheets)
+    yield from (f"| [{sheet.heading}](#{sheet.anchor}) | {sheet.meaning} |" for sheet in docs)
     yield ""
 
 
-def _told(sheet: CauseSheet) -> Iterator[str]:
-    yield from (f"## {sheet.heading}", "", f"`{sheet.name}`, told as {_loudness(sheet)}.", "")
-    yield from (sheet.meaning, "")
-    if sheet.story:
-        yield from (sheet.story, "")
-    for name, text in sheet.paragraphs.items():
+def _section(doc: CauseDoc) -> Iterator[str]:
+    yield from (f"## {doc.heading}", "", f"`{doc.name}`, told as {_severity_text(doc)}.", "")
+    yield from (doc.meaning, "")
+    if doc.description:
+        yield from (doc.description, "")
+    for name, text in doc.paragraphs.items():
         yield from (f"**{name}.** {text}", "")
-    links = (f"[{name}](runbooks/{name}.md)" for name in sorted(sheet.cause.explains))
+    links = (f"[{name}](runbooks/{name}.md)" for name in sorted(doc.cause.explains))
     yield from (f"**Explains.** {', '.join(links)}", "")
 
 
-def _loudness(sheet: CauseSheet) -> str:
-    severity = sheet.cause.severity
+def _severity_text(doc: CauseDoc) -> str:
+    severity = doc.cause.severity
     return "loudly as its incidents are" if severity is None else f"`{severity.value}`"

@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sentinel.generate.detector_docs import DataSheet
+from sentinel.generate.detector_docs import DetectorDoc
 from sentinel.generate.panels import (
     BAD,
     GOOD,
     WARN,
-    About,
-    Front,
-    Query,
-    band,
-    chart,
-    lanes,
-    note,
-    number,
-    page,
-    row,
-    shares,
-    word,
+    DashboardOptions,
+    PanelOptions,
+    PanelQuery,
+    annotation,
+    collapsible_row,
+    confidence_timeline_panel,
+    dashboard_json,
+    rank_band_panel,
+    stat_panel,
+    state_panel,
+    state_timeline_panel,
+    time_series_panel,
 )
-from sentinel.generate.rules import causes_url, runbook_url
-from sentinel.model.diagnosis import NAMED
-from sentinel.signals.catalogue import GROUPS, SIGNALS, Combine, Signal
+from sentinel.generate.rules import diagnosis_url, runbook_url
+from sentinel.model.diagnosis import MIN_CONFIDENCE
+from sentinel.signals.catalogue import SIGNAL_GROUPS, SIGNALS, CombineRule, Signal
 
-RUN = '{run="$run"}'
+RUN_SELECTOR = '{run="$run"}'
 
-FIRST = ("kl_ref", "reward", "loss", "grad_norm", "step_time", "global_step")
+TOP_SIGNALS = ("kl_ref", "reward", "loss", "grad_norm", "step_time", "global_step")
 """The signals one looks at first; all others follow, folded away by what they are about."""
 
 _UNITS = {
@@ -54,40 +54,46 @@ _LEGENDS = {
 }  # fmt: skip
 """Names of the series by what is measured; each node is a target of its own."""
 
-NODES = 'sentinel_cluster_role_info and on (head) sentinel_cluster_role_info{run="$run",head!=""}'
+CLUSTER_AGENTS = (
+    'sentinel_cluster_role_info and on (head) sentinel_cluster_role_info{run="$run",head!=""}'
+)
 """Agents of all nodes of the run: each knows it by a name of its own, and all by one head."""
 
 
-def run_health(sheets: Iterable[DataSheet]) -> str:
+def run_health_dashboard(docs: Iterable[DetectorDoc]) -> str:
     """The page for whoever is on call: is it healthy, since when not, which rank, what to do."""
-    known = list(sheets)
+    known = list(docs)
     parts = [
-        *_top(),
-        _causes(),
-        _verdicts(known),
-        *(_signal_panel(SIGNALS[name], known) for name in FIRST),
-        *_ranks(),
+        *_stat_panels(),
+        _diagnosis_panel(),
+        _detector_panel(known),
+        *(_signal_panel(SIGNALS[name], known) for name in TOP_SIGNALS),
+        *_rank_panels(),
         *(
-            row(title, [_signal_panel(s, known, 8) for s in signals if s.name not in FIRST])
-            for title, signals in GROUPS.items()
+            collapsible_row(
+                title, [_signal_panel(s, known, 8) for s in signals if s.name not in TOP_SIGNALS]
+            )
+            for title, signals in SIGNAL_GROUPS.items()
         ),
-        row("Sentinel itself", _itself()),
+        collapsible_row("Sentinel itself", _self_panels()),
     ]
-    front = Front(
+    front = DashboardOptions(
         "Run health",
         "sentinel-run-health",
         "Whether one training run is healthy, and if not: since when, which rank, and what to do.",
-        runs_of="sentinel_run_info",
+        run_metric="sentinel_run_info",
     )
-    return page(front, parts, _notes())
+    return dashboard_json(front, parts, _annotations())
 
 
-def _top() -> Iterator[Any]:
-    yield word(
-        _small(
+def _stat_panels() -> Iterator[Any]:
+    yield state_panel(
+        _small_panel(
             "State", "State of the run; no word when no agent speaks for it.", "sentinel_run_state"
         ),
-        Query(f"max by (state) (sentinel_run_state{RUN} == 1)", "{{state}}", now=True),
+        PanelQuery(
+            f"max by (state) (sentinel_run_state{RUN_SELECTOR} == 1)", "{{state}}", is_instant=True
+        ),
         {
             "starting": "blue",
             "running": GOOD,
@@ -97,194 +103,217 @@ def _top() -> Iterator[Any]:
             "died": BAD,
         },
     )
-    yield number(
-        _small(
+    yield stat_panel(
+        _small_panel(
             "Alerts firing",
             "Open each one's runbook from the lanes below.",
             "sentinel_alert_firing",
         ),
-        Query(f"sum(max by (detector, severity) (sentinel_alert_firing{RUN}))", now=True),
+        PanelQuery(
+            f"sum(max by (detector, severity) (sentinel_alert_firing{RUN_SELECTOR}))",
+            is_instant=True,
+        ),
         {0: GOOD, 1: BAD},
     )
     for name in ("kl_ref", "reward"):
         signal = SIGNALS[name]
-        about = _small(_title(signal), signal.help, signal.metric, _unit(signal))
-        yield number(about, Query(f"{signal.metric}{RUN}", now=True))
-    yield number(
-        _small(
+        about = _small_panel(_title(signal), signal.help, signal.metric, _unit(signal))
+        yield stat_panel(about, PanelQuery(f"{signal.metric}{RUN_SELECTOR}", is_instant=True))
+    yield stat_panel(
+        _small_panel(
             "Steps per minute",
             "Zero while an evaluation or a save lasts.",
             "sentinel_steps_total",
             "cpm",
         ),
-        Query(f"60 * sum(rate(sentinel_steps_total{RUN}[$__rate_interval]))", now=True),
+        PanelQuery(
+            f"60 * sum(rate(sentinel_steps_total{RUN_SELECTOR}[$__rate_interval]))", is_instant=True
+        ),
     )
-    yield number(
-        _small(
+    yield stat_panel(
+        _small_panel(
             "Last step ago",
             "Far above the step time: look for a hang.",
             "sentinel_last_step_timestamp_seconds",
             "s",
         ),
-        Query(f"time() - max(sentinel_last_step_timestamp_seconds{RUN})", now=True),
+        PanelQuery(
+            f"time() - max(sentinel_last_step_timestamp_seconds{RUN_SELECTOR})", is_instant=True
+        ),
     )
-    yield number(
-        _small(
+    yield stat_panel(
+        _small_panel(
             "Ranks running",
             "Fewer than were started: a rank has died or ended.",
             "sentinel_ranks_running",
         ),
-        Query(f"sum(sentinel_ranks_running{RUN})", now=True),
+        PanelQuery(f"sum(sentinel_ranks_running{RUN_SELECTOR})", is_instant=True),
     )
-    yield number(
-        _small(
+    yield stat_panel(
+        _small_panel(
             "Not finite",
             "NaN or infinite values in the time shown: see which signal below.",
             "sentinel_nonfinite_total",
         ),
-        Query(f"sum(increase(sentinel_nonfinite_total{RUN}[$__range])) or vector(0)", now=True),
+        PanelQuery(
+            f"sum(increase(sentinel_nonfinite_total{RUN_SELECTOR}[$__range])) or vector(0)",
+            is_instant=True,
+        ),
         {0: GOOD, 1: BAD},
     )
 
 
-def _causes() -> Any:
-    about = About(
+def _diagnosis_panel() -> Any:
+    about = PanelOptions(
         "Diagnosis",
         "The named cause of each open case, and how far it is believed in. Evidence, remedy and "
         "last good checkpoint are on the agent's own page. Metric: sentinel_diagnosis_confidence",
         unit="percentunit",
         width=24,
         height=5,
-        links={"Causes": causes_url()},
+        links={"Causes": diagnosis_url()},
     )
-    named = Query(f"max by (cause) (sentinel_diagnosis_confidence{RUN})", "{{cause}}")
-    return shares(about, named, {NAMED: WARN, 0.9: BAD})
+    named = PanelQuery(f"max by (cause) (sentinel_diagnosis_confidence{RUN_SELECTOR})", "{{cause}}")
+    return confidence_timeline_panel(about, named, {MIN_CONFIDENCE: WARN, 0.9: BAD})
 
 
-def _verdicts(sheets: Sequence[DataSheet]) -> Any:
-    about = About(
+def _detector_panel(docs: Sequence[DetectorDoc]) -> Any:
+    about = PanelOptions(
         "Detectors",
         "One lane per detector, red while its alert fires. The links are its runbooks. "
         "Metric: sentinel_alert_firing",
         width=24,
-        height=max(6, 2 + (len(sheets) + 1) // 2),
-        links={sheet.headline.partition(":")[0]: runbook_url(sheet.name) for sheet in sheets},
+        height=max(6, 2 + (len(docs) + 1) // 2),
+        links={sheet.headline.partition(":")[0]: runbook_url(sheet.name) for sheet in docs},
     )
-    firing = Query(f"max by (detector) (sentinel_alert_firing{RUN})", "{{detector}}")
-    return lanes(about, firing, {0: ("calm", GOOD), 1: ("firing", BAD)})
+    firing = PanelQuery(f"max by (detector) (sentinel_alert_firing{RUN_SELECTOR})", "{{detector}}")
+    return state_timeline_panel(about, firing, {0: ("calm", GOOD), 1: ("firing", BAD)})
 
 
-def _signal_panel(signal: Signal, sheets: Sequence[DataSheet], width: int = 12) -> Any:
-    judges = [sheet for sheet in sheets if sheet.signal is signal]
+def _signal_panel(signal: Signal, docs: Sequence[DetectorDoc], width: int = 12) -> Any:
+    judges = [sheet for sheet in docs if sheet.signal is signal]
     advice = "".join(f" {sheet.headline.partition(':')[0]}: {sheet.remedy}" for sheet in judges)
-    about = About(
+    about = PanelOptions(
         _title(signal),
         f"{signal.help}{advice} Metric: {signal.metric}",
         unit=_unit(signal),
         width=width,
         links={sheet.headline.partition(":")[0]: runbook_url(sheet.name) for sheet in judges},
     )
-    elsewhere = f" or {signal.metric} and on (run) ({NODES})" if signal.each else ""
-    middle = Query(f"{signal.metric}{RUN}{elsewhere}", _LEGENDS[signal.each])
-    if signal.combine is Combine.SAME or signal.each:
-        return chart(about, [middle])
+    elsewhere = f" or {signal.metric} and on (run) ({CLUSTER_AGENTS})" if signal.entity else ""
+    middle = PanelQuery(f"{signal.metric}{RUN_SELECTOR}{elsewhere}", _LEGENDS[signal.entity])
+    if signal.combine_rule is CombineRule.SAME or signal.entity:
+        return time_series_panel(about, [middle])
     lowest, highest, _ = signal.rank_metrics
-    return band(
+    return rank_band_panel(
         about,
         middle,
-        Query(f"{lowest}{RUN}", "lowest rank"),
-        Query(f"{highest}{RUN}", "highest rank"),
+        PanelQuery(f"{lowest}{RUN_SELECTOR}", "lowest rank"),
+        PanelQuery(f"{highest}{RUN_SELECTOR}", "highest rank"),
     )
 
 
-def _ranks() -> Iterator[Any]:
-    yield chart(
-        About(
+def _rank_panels() -> Iterator[Any]:
+    yield time_series_panel(
+        PanelOptions(
             "Slowest ranks",
             "Step time of the eight slowest ranks. One far above the others holds them all: look "
             "at its node. Metric: sentinel_rank_step_duration_seconds",
             unit="s",
         ),
-        [Query(f"topk(8, sentinel_rank_step_duration_seconds{RUN})", "rank {{rank}}")],
+        [
+            PanelQuery(
+                f"topk(8, sentinel_rank_step_duration_seconds{RUN_SELECTOR})", "rank {{rank}}"
+            )
+        ],
     )
-    yield lanes(
-        About(
+    yield state_timeline_panel(
+        PanelOptions(
             "Ranks",
             "Whether each rank's process is there. The first to go is the one to look at. "
             "Metric: sentinel_rank_up",
         ),
-        Query(f"max by (rank) (sentinel_rank_up{RUN})", "rank {{rank}}"),
+        PanelQuery(f"max by (rank) (sentinel_rank_up{RUN_SELECTOR})", "rank {{rank}}"),
         {0: ("gone", BAD), 1: ("up", GOOD)},
     )
-    yield chart(
-        About(
+    yield time_series_panel(
+        PanelOptions(
             "Values that are not finite",
             "NaN or infinity by signal. In the gradient norm alone it may be loss scaling; in the "
             "loss go back to a checkpoint. Metric: sentinel_nonfinite_total",
         ),
         [
-            Query(
-                f"sum by (signal) (increase(sentinel_nonfinite_total{RUN}[$__rate_interval]))",
+            PanelQuery(
+                f"sum by (signal) (increase(sentinel_nonfinite_total{RUN_SELECTOR}[$__rate_interval]))",
                 "{{signal}}",
             )
         ],
     )
-    yield chart(
-        About(
+    yield time_series_panel(
+        PanelOptions(
             "Nodes",
             "Of a run on several nodes; its page names those that are lost. Metric: sentinel_nodes",
             links={"Node lost": runbook_url("node_lost")},
         ),
-        [Query(f"max by (state) (sentinel_nodes{RUN})", "{{state}}")],
+        [PanelQuery(f"max by (state) (sentinel_nodes{RUN_SELECTOR})", "{{state}}")],
     )
 
 
-def _itself() -> Iterator[Any]:
-    yield number(
-        About(
+def _self_panels() -> Iterator[Any]:
+    yield stat_panel(
+        PanelOptions(
             "Agents unreachable",
             "Start them again with `sentinel agent --run <run>`. Metric: up",
             width=8,
         ),
-        Query('count(up{job="sentinel"} == 0) or vector(0)', now=True),
+        PanelQuery('count(up{job="sentinel"} == 0) or vector(0)', is_instant=True),
         {0: GOOD, 1: BAD},
     )
-    yield _own("hook_overhead_seconds", "rank", "Share of its time a rank spends in the hook.")
-    yield _own("dropped_records", "reason", "Detectors see less than happened.")
-    yield _own("hook_errors", "rank", "Swallowed inside the trainer: report them.")
-    yield _own("detector_errors", "detector", "After three it is off for the run: report it.")
-    yield _own("sink_deliveries", "outcome", "Try a sink with `sentinel notify test`.")
+    yield _self_panel(
+        "hook_overhead_seconds", "rank", "Share of its time a rank spends in the hook."
+    )
+    yield _self_panel("dropped_records", "reason", "Detectors see less than happened.")
+    yield _self_panel("hook_errors", "rank", "Swallowed inside the trainer: report them.")
+    yield _self_panel(
+        "detector_errors", "detector", "After three it is off for the run: report it."
+    )
+    yield _self_panel("sink_deliveries", "outcome", "Try a sink with `sentinel notify test`.")
 
 
-def _own(name: str, by: str, text: str) -> Any:
+def _self_panel(name: str, label: str, text: str) -> Any:
     family = f"sentinel_{name}_total"
     is_time = name.endswith("seconds")
     how, unit = ("rate", "percentunit") if is_time else ("increase", "short")
     title = name.replace("_", " ").capitalize()
-    return chart(
-        About(title, f"{text} Metric: {family}", unit=unit, width=8),
-        [Query(f"sum by ({by}) ({how}({family}{RUN}[$__rate_interval]))", f"{{{{{by}}}}}")],
+    return time_series_panel(
+        PanelOptions(title, f"{text} Metric: {family}", unit=unit, width=8),
+        [
+            PanelQuery(
+                f"sum by ({label}) ({how}({family}{RUN_SELECTOR}[$__rate_interval]))",
+                f"{{{{{label}}}}}",
+            )
+        ],
     )
 
 
-def _notes() -> Iterator[Any]:
-    yield note(
+def _annotations() -> Iterator[Any]:
+    yield annotation(
         "Alert",
-        f"max by (detector, severity) (sentinel_alert_firing{RUN}) == 1",
+        f"max by (detector, severity) (sentinel_alert_firing{RUN_SELECTOR}) == 1",
         "{{detector}} ({{severity}})",
         BAD,
     )
-    yield note(
+    yield annotation(
         "Checkpoint",
-        f"1000 * sentinel_last_checkpoint_timestamp_seconds{RUN}",
+        f"1000 * sentinel_last_checkpoint_timestamp_seconds{RUN_SELECTOR}",
         "Checkpoint written",
         "blue",
         value_is_time=True,
     )
 
 
-def _small(title: str, text: str, metric: str, unit: str = "short") -> About:
-    return About(title, f"{text} Metric: {metric}", unit=unit, width=3, height=4)
+def _small_panel(title: str, text: str, metric: str, unit: str = "short") -> PanelOptions:
+    return PanelOptions(title, f"{text} Metric: {metric}", unit=unit, width=3, height=4)
 
 
 def _title(signal: Signal) -> str:

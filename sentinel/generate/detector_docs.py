@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sentinel.config.plugins import modules
+from sentinel.config.plugins import load_modules
 from sentinel.signals.catalogue import SIGNALS, Signal
 
 _PARAGRAPH = re.compile(r"^(\w+)\n((?:[ ]{4}.*(?:\n+|$))+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class DataSheet:
+class DetectorDoc:
     """One detector: its file's name, its class and its docstring."""
 
     name: str
@@ -24,7 +24,7 @@ class DataSheet:
     @property
     def alert(self) -> str:
         """Name of its Prometheus alert: `kl_blowup` is `SentinelKlBlowup`."""
-        return f"Sentinel{_camel(self.name)}"
+        return f"Sentinel{_camel_case(self.name)}"
 
     @property
     def headline(self) -> str:
@@ -42,17 +42,17 @@ class DataSheet:
         return SIGNALS.get(self.detector.signal)
 
     @property
-    def knobs(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Every setting and its default."""
         return {knob.name: knob.default for knob in fields(self.detector) if knob.init}
 
     @property
     def paragraphs(self) -> dict[str, str]:
         """The indented paragraphs of the docstring by their title, indent taken off."""
-        return paragraphs(self.docstring)
+        return parse_paragraphs(self.docstring)
 
 
-def paragraphs(docstring: str) -> dict[str, str]:
+def parse_paragraphs(docstring: str) -> dict[str, str]:
     r"""The indented paragraphs of a docstring by their title, indent taken off.
 
     >>> paragraphs("It is.\n\nSource\n    A book.")
@@ -64,11 +64,11 @@ def paragraphs(docstring: str) -> dict[str, str]:
     }
 
 
-def data_sheets() -> Iterator[DataSheet]:
+def detector_docs() -> Iterator[DetectorDoc]:
     """One per file of the room; plug-ins bring their own pages."""
-    for name, module in modules("detectors").items():
-        yield DataSheet(name, getattr(module, _camel(name)), (module.__doc__ or "").strip())
+    for name, module in load_modules("detectors").items():
+        yield DetectorDoc(name, getattr(module, _camel_case(name)), (module.__doc__ or "").strip())
 
 
-def _camel(name: str) -> str:
+def _camel_case(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))

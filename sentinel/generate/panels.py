@@ -24,26 +24,26 @@ with warnings.catch_warnings(), suppress(ImportError):
     from grafana_foundation_sdk.models import common
     from grafana_foundation_sdk.models import dashboard as model
 
-AVAILABLE = find_spec("grafana_foundation_sdk") is not None
+IS_SDK_INSTALLED = find_spec("grafana_foundation_sdk") is not None
 
 GOOD, WARN, BAD, PLAIN = "green", "orange", "red", "text"
 
 
 @dataclass(frozen=True)
-class Query:
+class PanelQuery:
     """PromQL and the name its series go by; `now` asks for the present moment only."""
 
     expr: str
     legend: str = ""
-    now: bool = False
+    is_instant: bool = False
 
 
 @dataclass(frozen=True)
-class About:
+class PanelOptions:
     """What every panel has. `text` says what it shows and what to do; `links` are title to URL."""
 
     title: str
-    text: str
+    description: str
     unit: str = "short"
     width: int = 12
     height: int = 8
@@ -51,18 +51,20 @@ class About:
 
 
 @dataclass(frozen=True)
-class Front:
+class DashboardOptions:
     """What a dashboard is called, and the metric whose runs can be chosen."""
 
     title: str
     uid: str
-    text: str
-    runs_of: str
+    description: str
+    run_metric: str
 
 
-def number(about: About, query: Query, colours: Mapping[float, str] | None = None) -> Any:
+def stat_panel(
+    options: PanelOptions, query: PanelQuery, colours: Mapping[float, str] | None = None
+) -> Any:
     """One number, coloured from each of the given values on."""
-    panel = _begun(stat.Panel(), about, [query])
+    panel = _configure(stat.Panel(), options, [query])
     panel.thresholds(_thresholds(colours or {}))
     mode = common.BigValueColorMode
     panel.color_mode(mode.BACKGROUND if colours else mode.NONE)
@@ -70,54 +72,60 @@ def number(about: About, query: Query, colours: Mapping[float, str] | None = Non
     return panel.reduce_options(ReduceDataOptions().calcs(["lastNotNull"])).no_value("no word")
 
 
-def word(about: About, query: Query, colours: Mapping[str, str]) -> Any:
+def state_panel(options: PanelOptions, query: PanelQuery, colours: Mapping[str, str]) -> Any:
     """The name of the series that is there, in its colour."""
-    panel = number(about, query).text_mode(common.BigValueTextMode.NAME)
+    panel = stat_panel(options, query).text_mode(common.BigValueTextMode.NAME)
     panel.color_mode(common.BigValueColorMode.BACKGROUND)
     for name, colour in colours.items():
-        panel.override_by_name(name, [_fixed(colour)])
+        panel.override_by_name(name, [_fixed_color(colour)])
     return panel
 
 
-def chart(about: About, queries: Sequence[Query]) -> Any:
+def time_series_panel(options: PanelOptions, queries: Sequence[PanelQuery]) -> Any:
     """Lines over time."""
-    panel = _begun(timeseries.Panel(), about, queries)
+    panel = _configure(timeseries.Panel(), options, queries)
     panel.line_width(1).show_points(common.VisibilityMode.AUTO).no_value("not logged")
     return panel.legend(_legend())
 
 
-def band(about: About, middle: Query, lowest: Query, highest: Query) -> Any:
+def rank_band_panel(
+    options: PanelOptions, middle: PanelQuery, lowest: PanelQuery, highest: PanelQuery
+) -> Any:
     """A line, with the space between the lowest and the highest rank filled."""
-    panel = chart(about, [middle, lowest, highest])
+    panel = time_series_panel(options, [middle, lowest, highest])
     edge = model.DynamicConfigValue(id_val="custom.lineWidth", value=0)
     fill = model.DynamicConfigValue(id_val="custom.fillOpacity", value=15)
     below = model.DynamicConfigValue(id_val="custom.fillBelowTo", value=lowest.legend)
-    panel.override_by_name(lowest.legend, [edge, _fixed("blue")])
-    return panel.override_by_name(highest.legend, [edge, fill, below, _fixed("blue")])
+    panel.override_by_name(lowest.legend, [edge, _fixed_color("blue")])
+    return panel.override_by_name(highest.legend, [edge, fill, below, _fixed_color("blue")])
 
 
-def lanes(about: About, query: Query, words: Mapping[int, tuple[str, str]]) -> Any:
+def state_timeline_panel(
+    panel_options: PanelOptions, query: PanelQuery, states: Mapping[int, tuple[str, str]]
+) -> Any:
     """One lane per series, each value in its word and colour."""
-    panel = _begun(statetimeline.Panel(), about, [query])
+    panel = _configure(statetimeline.Panel(), panel_options, [query])
     options = {
         str(value): model.ValueMappingResult(text=text, color=colour, index=value)
-        for value, (text, colour) in words.items()
+        for value, (text, colour) in states.items()
     }
     panel.mappings([model.ValueMap(options=options)]).merge_values(True).no_value("no word")
     panel.show_value(common.VisibilityMode.NEVER).row_height(0.85).fill_opacity(80)
     return panel.legend(_legend())
 
 
-def shares(about: About, query: Query, colours: Mapping[float, str]) -> Any:
+def confidence_timeline_panel(
+    options: PanelOptions, query: PanelQuery, colours: Mapping[float, str]
+) -> Any:
     """One lane per series, each value written in it, in the colour from which on it counts."""
-    panel = _begun(statetimeline.Panel(), about, [query]).min(0).max(1).decimals(0)
+    panel = _configure(statetimeline.Panel(), options, [query]).min(0).max(1).decimals(0)
     panel.color_scheme(board.FieldColor().mode(model.FieldColorModeId.THRESHOLDS))
     panel.thresholds(_thresholds(colours)).merge_values(True).no_value("none named")
     panel.show_value(common.VisibilityMode.AUTO).row_height(0.85).fill_opacity(80)
     return panel.legend(_legend())
 
 
-def row(title: str, panels: Iterable[Any] = ()) -> Any:
+def collapsible_row(title: str, panels: Iterable[Any] = ()) -> Any:
     """A heading; with panels, they are folded away under it."""
     heading = board.Row(title)
     for panel in panels:
@@ -125,50 +133,60 @@ def row(title: str, panels: Iterable[Any] = ()) -> Any:
     return heading.collapsed(True) if heading.build().panels else heading
 
 
-def note(name: str, expr: str, text: str, colour: str, *, value_is_time: bool = False) -> Any:
+def annotation(name: str, expr: str, text: str, colour: str, *, value_is_time: bool = False) -> Any:
     """Marks on every chart at the times a query has a value, or at the times it gives (in ms)."""
-    marks = board.AnnotationQuery().name(name).datasource(_source()).enable(True).icon_color(colour)
+    marks = (
+        board.AnnotationQuery()
+        .name(name)
+        .datasource(_data_source())
+        .enable(True)
+        .icon_color(colour)
+    )
     marks.expr(expr).title_format(name).text_format(text).step("15s")
     return marks.use_value_for_time(value_is_time)
 
 
-def page(front: Front, parts: Iterable[Any], notes: Iterable[Any]) -> str:
+def dashboard_json(
+    options: DashboardOptions, panels: Iterable[Any], annotation_queries: Iterable[Any]
+) -> str:
     """The dashboard's JSON, with a data source and a run to choose."""
-    whole = board.Dashboard(front.title).uid(front.uid).description(front.text)
+    whole = board.Dashboard(options.title).uid(options.uid).description(options.description)
     whole.tags(["sentinel"]).readonly()
     whole.refresh("30s").time("now-6h", "now").timezone("browser")
     whole.tooltip(model.DashboardCursorSync.CROSSHAIR)
     whole.with_variable(board.DatasourceVariable("datasource").type("prometheus").label("Source"))
-    whole.with_variable(_run_variable(front.runs_of))
-    for part in parts:
+    whole.with_variable(_run_variable(options.run_metric))
+    for part in panels:
         add = whole.with_row if isinstance(part, board.Row) else whole.with_panel
         add(part)
-    for marks in notes:
+    for marks in annotation_queries:
         whole.annotation(marks)
     whole.link(
         board.DashboardLink("sentinel").type(model.DashboardLinkType.DASHBOARDS)
         .tags(["sentinel"]).as_dropdown(True).include_vars(True).keep_time(True)
     )  # fmt: skip
-    built = _numbered(whole.build())
+    built = _number_panels(whole.build())
     return json.dumps(built, cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
 
 
 def _run_variable(metric: str) -> Any:
     query = f"label_values({metric}, run)"
     variable = board.QueryVariable("run").label("Run").query(query).definition(query)
-    variable.datasource(_source()).refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
+    variable.datasource(_data_source()).refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
     return variable.sort(model.VariableSort.ALPHABETICAL_DESC)
 
 
-def _begun(panel: Any, about: About, queries: Sequence[Query]) -> Any:
-    panel.title(about.title).description(about.text).unit(about.unit).datasource(_source())
-    panel.span(about.width).height(about.height)
+def _configure(panel: Any, options: PanelOptions, queries: Sequence[PanelQuery]) -> Any:
+    panel.title(options.title).description(options.description).unit(options.unit).datasource(
+        _data_source()
+    )
+    panel.span(options.width).height(options.height)
     for letter, query in zip("ABCDEFGH", queries, strict=False):
-        asked = prometheus.Dataquery().expr(query.expr).ref_id(letter).datasource(_source())
+        asked = prometheus.Dataquery().expr(query.expr).ref_id(letter).datasource(_data_source())
         asked.legend_format(query.legend or "__auto")
-        panel.with_target(asked.instant() if query.now else asked.range())
-    if about.links:
-        panel.links([_link(title, url) for title, url in about.links.items()])
+        panel.with_target(asked.instant() if query.is_instant else asked.range())
+    if options.links:
+        panel.links([_link(title, url) for title, url in options.links.items()])
     return panel
 
 
@@ -177,7 +195,7 @@ def _link(title: str, url: str) -> Any:
     return link.target_blank(True)
 
 
-def _source() -> Any:
+def _data_source() -> Any:
     return common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 
@@ -187,7 +205,7 @@ def _thresholds(colours: Mapping[float, str]) -> Any:
     return board.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(steps)
 
 
-def _fixed(colour: str) -> Any:
+def _fixed_color(colour: str) -> Any:
     fixed = {"mode": "fixed", "fixedColor": colour}
     return model.DynamicConfigValue(id_val="color", value=fixed)
 
@@ -197,7 +215,7 @@ def _legend() -> Any:
     return legend.display_mode(common.LegendDisplayMode.LIST)
 
 
-def _numbered(built: Any) -> Any:
+def _number_panels(built: Any) -> Any:
     # Panels without a number of their own cannot be linked to.
     count = 0
     for panel in built.panels:

@@ -12,57 +12,61 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from sentinel.client.capture.patcher import Tap
-from sentinel.client.capture.phases import Phases
-from sentinel.client.capture.tracker import Tracker, repeats
+from sentinel.client.capture.patcher import Patcher
+from sentinel.client.capture.phases import PhaseRecorder
+from sentinel.client.capture.tracker import TrackerCapture, ignore_trackers_during
 from sentinel.model.record import Event
 
 FRAMEWORK = "accelerate.accelerator"
 
 
-def attach(tap: Tap) -> None:
+def attach(patcher: Patcher) -> None:
     """Put the taps in."""
     owner = sys.modules[FRAMEWORK].Accelerator
-    words = Words(tap)
-    tap.watch(owner, "__init__", after=words.made)
-    tap.watch(owner, "backward", before=words.met)
-    repeats(tap, owner, "log")
-    tap.watch(owner, "log", before=words.logged)
-    tap.replace(owner, "save_state", Phases(tap).around("save"))
-    tap.watch(owner, "save_state", after=words.saved)
+    words = AcceleratorObserver(patcher)
+    patcher.wrap(owner, "__init__", after=words.on_init)
+    patcher.wrap(owner, "backward", before=words.on_backward)
+    ignore_trackers_during(patcher, owner, "log")
+    patcher.wrap(owner, "log", before=words.on_log)
+    patcher.replace(owner, "save_state", PhaseRecorder(patcher).wrapper_for("save"))
+    patcher.wrap(owner, "save_state", after=words.on_save)
 
 
-class Words:
+class AcceleratorObserver:
     """What an accelerator says."""
 
-    def __init__(self, tap: Tap) -> None:
-        self._tap, self._tracker = tap, Tracker(tap)
-        self._known = False
+    def __init__(self, patcher: Patcher) -> None:
+        self._patcher, self._tracker = patcher, TrackerCapture(patcher)
+        self._is_reported = False
 
-    def made(self, _: None, accelerator: Any, *__: Any, **___: Any) -> None:
+    def on_init(self, _: None, accelerator: Any, *__: Any, **___: Any) -> None:
         """An accelerator was built."""
         steps = accelerator.gradient_accumulation_steps
-        self._tell(accelerator, {"framework": "accelerate", "gradient_accumulation_steps": steps})
+        self._report_config(
+            accelerator, {"framework": "accelerate", "gradient_accumulation_steps": steps}
+        )
 
-    def met(self, accelerator: Any, *_: Any, **__: Any) -> None:
+    def on_backward(self, accelerator: Any, *_: Any, **__: Any) -> None:
         """A backward pass: of one that was built before the run began, if it is the first."""
-        if not self._known:
+        if not self._is_reported:
             # A Trainer's, which accumulates by itself, says 1.
             steps = accelerator.gradient_accumulation_steps
-            self._tell(accelerator, {"gradient_accumulation_steps": steps} if steps > 1 else {})
+            self._report_config(
+                accelerator, {"gradient_accumulation_steps": steps} if steps > 1 else {}
+            )
 
-    def logged(self, accelerator: Any, values: Any, step: Any = None, *_: Any, **__: Any) -> None:
+    def on_log(self, accelerator: Any, values: Any, step: Any = None, *_: Any, **__: Any) -> None:
         """Values for its trackers, of which only the main process tells."""
         if accelerator.is_main_process:
-            self._tracker.hear(values, step)
+            self._tracker.log(values, step)
 
-    def saved(self, path: Any, *_: Any, **__: Any) -> None:
+    def on_save(self, path: Any, *_: Any, **__: Any) -> None:
         """A checkpoint was written."""
         facts = {"path": str(Path(path).absolute())} if isinstance(path, str | PathLike) else {}
-        self._tap.recorder.say(Event.SAVE, None, facts)
+        self._patcher.recorder.record_event(Event.SAVE, None, facts)
 
-    def _tell(self, accelerator: Any, facts: dict[str, Any]) -> None:
-        self._known = True
+    def _report_config(self, accelerator: Any, facts: dict[str, Any]) -> None:
+        self._is_reported = True
         if not accelerator.is_local_main_process:
             return
         accelerate = sys.modules["accelerate"]
@@ -71,4 +75,4 @@ class Words:
             "mixed_precision": str(accelerator.mixed_precision),
             "distributed_type": str(getattr(accelerator.distributed_type, "value", "")),
         }
-        self._tap.recorder.say(Event.FACTS, None, {**told, **facts})
+        self._patcher.recorder.record_event(Event.METADATA, None, {**told, **facts})

@@ -13,18 +13,18 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any
 
-from sentinel.client.capture.patcher import Tap
+from sentinel.client.capture.patcher import Patcher
 
 FRAMEWORK = "torch.utils.data.dataloader"
 
 
-def attach(tap: Tap) -> None:
+def attach(patcher: Patcher) -> None:
     """Put the tap in."""
     owner = getattr(sys.modules[FRAMEWORK], "_BaseDataLoaderIter", None)
     if owner is None:
-        tap.lacks("_BaseDataLoaderIter")
+        patcher.add_missing("_BaseDataLoaderIter")
         return
-    loop = tap.loop
+    loop = patcher.loop
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
@@ -33,9 +33,9 @@ def attach(tap: Tap) -> None:
             try:
                 return original(self)
             finally:
-                if loop.trains_in in {None, get_ident()}:
-                    loop.spent("data_wait", perf_counter() - began)
+                if loop.training_thread_id in {None, get_ident()}:
+                    loop.add_seconds("data_wait", perf_counter() - began)
 
         return waited
 
-    tap.replace(owner, "__next__", make)
+    patcher.replace(owner, "__next__", make)

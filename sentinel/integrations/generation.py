@@ -12,21 +12,21 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from sentinel.client.capture.patcher import Tap
+from sentinel.client.capture.patcher import Patcher
 
 FRAMEWORK = "transformers.generation.utils"
 
 
-def attach(tap: Tap) -> None:
+def attach(patcher: Patcher) -> None:
     """Put the taps in."""
     utils = sys.modules[FRAMEWORK]
-    tap.replace(utils.GenerationMixin, "generate", timed(tap))
+    patcher.replace(utils.GenerationMixin, "generate", timing_wrapper(patcher))
     batched = getattr(utils, "ContinuousMixin", None)
     if batched is not None:
-        tap.replace(batched, "generate_batch", timed(tap))
+        patcher.replace(batched, "generate_batch", timing_wrapper(patcher))
 
 
-def timed(tap: Tap, signal: str = "generation_time") -> Callable[[Any], Any]:
+def timing_wrapper(patcher: Patcher, signal: str = "generation_time") -> Callable[[Any], Any]:
     """For `Tap.replace`: what a call takes is told by that name; one inside another counts once."""
     thread = threading.local()
 
@@ -41,7 +41,7 @@ def timed(tap: Tap, signal: str = "generation_time") -> Callable[[Any], Any]:
                 return original(*args, **kwargs)
             finally:
                 thread.inside = False
-                tap.safely(tap.loop.spent, signal, perf_counter() - began)
+                patcher.call_safely(patcher.loop.add_seconds, signal, perf_counter() - began)
 
         return generate
 

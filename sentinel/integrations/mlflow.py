@@ -9,17 +9,17 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from sentinel.client.capture.patcher import Tap
-from sentinel.client.capture.tracker import Tracker
+from sentinel.client.capture.patcher import Patcher
+from sentinel.client.capture.tracker import TrackerCapture
 
 FRAMEWORK = "mlflow.tracking.client"
 
-OF_THE_MACHINE = "system/"
+SYSTEM_METRIC_PREFIX = "system/"
 
 
-def attach(tap: Tap) -> None:
+def attach(patcher: Patcher) -> None:
     """Put the taps in."""
-    tracker = Tracker(tap)
+    tracker = TrackerCapture(patcher)
 
     def one(
         _: Any,
@@ -31,20 +31,20 @@ def attach(tap: Tap) -> None:
         *__: Any,
         **___: Any,
     ) -> None:
-        tracker.hear({key: value}, step)
+        tracker.log({key: value}, step)
 
     def several(_: Any, run_id: Any, metrics: Iterable[Any] = (), *__: Any, **___: Any) -> None:  # noqa: ARG001
-        for step, values in _by_step(metrics).items():
-            tracker.hear(values, step)
+        for step, values in _group_by_step(metrics).items():
+            tracker.log(values, step)
 
     client = sys.modules[FRAMEWORK].MlflowClient
-    tap.watch(client, "log_metric", before=one)
-    tap.watch(client, "log_batch", before=several)
+    patcher.wrap(client, "log_metric", before=one)
+    patcher.wrap(client, "log_batch", before=several)
 
 
-def _by_step(metrics: Iterable[Any]) -> dict[Any, dict[str, Any]]:
+def _group_by_step(metrics: Iterable[Any]) -> dict[Any, dict[str, Any]]:
     found: dict[Any, dict[str, Any]] = {}
     for metric in metrics if isinstance(metrics, (list, tuple)) else ():
-        if not metric.key.startswith(OF_THE_MACHINE):
+        if not metric.key.startswith(SYSTEM_METRIC_PREFIX):
             found.setdefault(metric.step, {})[metric.key] = metric.value
     return found

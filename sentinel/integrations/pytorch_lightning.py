@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sentinel.client.capture.patcher import Tap
-from sentinel.integrations.lightning import attach_to
+from sentinel.client.capture.patcher import Patcher
+from sentinel.integrations.lightning import attach_package
 
 FRAMEWORK = "pytorch_lightning"
 
 
-def attach(tap: Tap) -> None:
+def attach(patcher: Patcher) -> None:
     """Put the taps in."""
-    attach_to(tap, FRAMEWORK)
+    attach_package(patcher, FRAMEWORK)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from sentinel.client.capture.patcher import Tap
-from sentinel.integrations.grad_scaler import around_scale
+from sentinel.client.capture.patcher import Patcher
+from sentinel.integrations.grad_scaler import wrap_scale
 
 FRAMEWORK = "torch.distributed.fsdp.sharded_grad_scaler"
 
 
-def attach(tap: Tap) -> None:
+def attach(patcher: Patcher) -> None:
     """Put the tap in."""
     scaler = sys.modules[FRAMEWORK].ShardedGradScaler
-    tap.replace(scaler, "scale", lambda original: around_scale(tap, original))
+    patcher.replace(scaler, "scale", lambda original: wrap_scale(patcher, original))

@@ -5,30 +5,30 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from sentinel.client.capture.patcher import Tap
-from sentinel.client.capture.tracker import Tracker
+from sentinel.client.capture.patcher import Patcher
+from sentinel.client.capture.tracker import TrackerCapture
 
 FRAMEWORK = "torch.utils.tensorboard.writer"
 
 
-def attach(tap: Tap) -> None:
+def attach(patcher: Patcher) -> None:
     """Put the taps in."""
-    watch_writer(tap, sys.modules[FRAMEWORK].SummaryWriter)
+    patch_writer(patcher, sys.modules[FRAMEWORK].SummaryWriter)
 
 
-def watch_writer(tap: Tap, writer: Any) -> None:
+def patch_writer(patcher: Patcher, writer: Any) -> None:
     """Hear the scalars of a class of writers."""
-    tracker = Tracker(tap)
+    tracker = TrackerCapture(patcher)
 
     def scalar(
         _: Any, tag: Any, scalar_value: Any, global_step: Any = None, *__: Any, **___: Any
     ) -> None:
-        tracker.hear({tag: scalar_value}, global_step)
+        tracker.log({tag: scalar_value}, global_step)
 
     def scalars(
         _: Any, main_tag: Any, tag_scalar_dict: Any, global_step: Any = None, *__: Any, **___: Any
     ) -> None:
-        tracker.hear({main_tag: tag_scalar_dict}, global_step)
+        tracker.log({main_tag: tag_scalar_dict}, global_step)
 
-    tap.watch(writer, "add_scalar", before=scalar)
-    tap.watch(writer, "add_scalars", before=scalars)
+    patcher.wrap(writer, "add_scalar", before=scalar)
+    patcher.wrap(writer, "add_scalars", before=scalars)

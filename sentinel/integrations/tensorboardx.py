@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from sentinel.client.capture.patcher import Tap
-from sentinel.integrations.tensorboard import watch_writer
+from sentinel.client.capture.patcher import Patcher
+from sentinel.integrations.tensorboard import patch_writer
 
 FRAMEWORK = "tensorboardX.writer"
 
 
-def attach(tap: Tap) -> None:
+def attach(patcher: Patcher) -> None:
     """Put the taps in."""
-    watch_writer(tap, sys.modules[FRAMEWORK].SummaryWriter)
+    patch_writer(patcher, sys.modules[FRAMEWORK].SummaryWriter)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sys
 
-from sentinel.client.capture.patcher import Tap
-from sentinel.client.capture.tracker import repeats
+from sentinel.client.capture.patcher import Patcher
+from sentinel.client.capture.tracker import ignore_trackers_during
 
 FRAMEWORK = "transformers.integrations.integration_utils"
 
 
-def attach(tap: Tap) -> None:
+def attach(patcher: Patcher) -> None:
     """Put the taps in."""
     module = sys.modules[FRAMEWORK]
     callback = sys.modules["transformers.trainer_callback"].TrainerCallback
@@ -22,4 +22,4 @@ def attach(tap: Tap) -> None:
         # Not what is imported there, such as the handler through which all callbacks are called.
         if isinstance(kind, type) and issubclass(kind, callback) and kind.__module__ == FRAMEWORK:
             for name in [name for name in vars(kind) if name.startswith("on_")]:
-                repeats(tap, kind, name)
+                ignore_trackers_during(patcher, kind, name)

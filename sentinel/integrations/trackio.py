@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from sentinel.client.capture.patcher import Tap
-from sentinel.client.capture.tracker import Tracker
+from sentinel.client.capture.patcher import Patcher
+from sentinel.client.capture.tracker import TrackerCapture
 
 FRAMEWORK = "trackio.run"
 
 
-def attach(tap: Tap) -> None:
+def attach(patcher: Patcher) -> None:
     """Put the taps in."""
-    tracker = Tracker(tap)
+    tracker = TrackerCapture(patcher)
 
     def logged(_: Any, metrics: Any, step: Any = None) -> None:
-        tracker.hear(metrics, step)
+        tracker.log(metrics, step)
 
-    tap.watch(sys.modules[FRAMEWORK].Run, "log", before=logged)
+    patcher.wrap(sys.modules[FRAMEWORK].Run, "log", before=logged)

@@ -12,34 +12,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sentinel.client.capture.patcher import Tap
-from sentinel.client.capture.tracker import numbers, repeats
-from sentinel.client.capture.verl_config import run_facts
+from sentinel.client.capture.patcher import Patcher
+from sentinel.client.capture.tracker import ignore_trackers_during, read_numbers
+from sentinel.client.capture.verl_config import run_metadata
 from sentinel.model.record import Event
 
 FRAMEWORK = "verl.utils.tracking"
 
-SAVED = "timing_s/save_checkpoint"
-_HELD_OUT = ("val/", "val-core/", "val-aux/")
+SAVE_TIME_KEY = "timing_s/save_checkpoint"
+_HELD_OUT_PREFIXES = ("val/", "val-core/", "val-aux/")
 
 
-def attach(tap: Tap) -> None:
+def attach(patcher: Patcher) -> None:
     """Put the taps in."""
     tracking = sys.modules[FRAMEWORK].Tracking
-    words = Words(tap)
-    tap.watch(tracking, "__init__", before=words.made)
-    repeats(tap, tracking, "log")
-    tap.watch(tracking, "log", before=words.logged)
+    words = VerlObserver(patcher)
+    patcher.wrap(tracking, "__init__", before=words.on_init)
+    ignore_trackers_during(patcher, tracking, "log")
+    patcher.wrap(tracking, "log", before=words.on_log)
 
 
-class Words:
+class VerlObserver:
     """What verl says."""
 
-    def __init__(self, tap: Tap) -> None:
-        self._tap = tap
-        self._folder = ""
+    def __init__(self, patcher: Patcher) -> None:
+        self._patcher = patcher
+        self._output_dir = ""
 
-    def made(
+    def on_init(
         self,
         _: Any,
         project_name: Any,
@@ -48,21 +48,23 @@ class Words:
         config: Any = None,
     ) -> None:
         """A training begins: say what it is."""
-        facts = run_facts(project_name, experiment_name, config)
-        self._folder = str(facts.get("output_dir", ""))
-        self._tap.recorder.say(Event.FACTS, None, facts)
+        facts = run_metadata(project_name, experiment_name, config)
+        self._output_dir = str(facts.get("output_dir", ""))
+        self._patcher.recorder.record_event(Event.METADATA, None, facts)
 
-    def logged(self, _: Any, data: Any, step: Any, backend: Any = None) -> None:  # noqa: ARG002
+    def on_log(self, _: Any, data: Any, step: Any, backend: Any = None) -> None:  # noqa: ARG002
         """The numbers of one step, or of an evaluation before or after all steps."""
         if not isinstance(data, Mapping):
             return
-        found, recorder = numbers(data), self._tap.recorder
-        if found and all(name.startswith(_HELD_OUT) for name in found):
-            recorder.say(Event.EVAL, step, found)
+        found, recorder = read_numbers(data), self._patcher.recorder
+        if found and all(name.startswith(_HELD_OUT_PREFIXES) for name in found):
+            recorder.record_event(Event.EVAL, step, found)
             return
-        recorder.hear(found, step)
-        if SAVED in found:
+        recorder.log_from_framework(found, step)
+        if SAVE_TIME_KEY in found:
             place = (
-                {"path": str(Path(self._folder) / f"global_step_{step}")} if self._folder else {}
+                {"path": str(Path(self._output_dir) / f"global_step_{step}")}
+                if self._output_dir
+                else {}
             )
-            recorder.say(Event.SAVE, step, place)
+            recorder.record_event(Event.SAVE, step, place)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import sys
 
-from sentinel.client.capture.patcher import Tap
-from sentinel.integrations.generation import timed
+from sentinel.client.capture.patcher import Patcher
+from sentinel.integrations.generation import timing_wrapper
 
 FRAMEWORK = "trl.generation.vllm_generation"
 
 
-def attach(tap: Tap) -> None:
+def attach(patcher: Patcher) -> None:
     """Put the taps in."""
     owner = sys.modules[FRAMEWORK].VLLMGeneration
-    tap.replace(owner, "generate", timed(tap))
-    tap.replace(owner, "sync_weights", timed(tap, "weight_sync_time"))
+    patcher.replace(owner, "generate", timing_wrapper(patcher))
+    patcher.replace(owner, "sync_weights", timing_wrapper(patcher, "weight_sync_time"))

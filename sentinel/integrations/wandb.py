@@ -10,17 +10,17 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from sentinel.client.capture.patcher import Tap
-from sentinel.client.capture.tracker import Tracker
+from sentinel.client.capture.patcher import Patcher
+from sentinel.client.capture.tracker import TrackerCapture
 
 FRAMEWORK = "wandb.sdk.wandb_run"
 
 
-def attach(tap: Tap) -> None:
+def attach(patcher: Patcher) -> None:
     """Put the taps in."""
-    tracker = Tracker(tap, between=".")
+    tracker = TrackerCapture(patcher, separator=".")
 
     def logged(_: Any, data: Any, step: Any = None, commit: Any = None) -> None:  # noqa: ARG001
-        tracker.hear(data, step)
+        tracker.log(data, step)
 
-    tap.watch(sys.modules[FRAMEWORK].Run, "_log", before=logged)
+    patcher.wrap(sys.modules[FRAMEWORK].Run, "_log", before=logged)

@@ -8,32 +8,32 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sentinel.transport.command_page import tidy
-from sentinel.transport.paths import shared_rings
+from sentinel.transport.command_page import remove_orphan_pages
+from sentinel.transport.paths import list_shared_rings
 from sentinel.transport.ring import RingError, RingReader
 
-OLD = 24 * 3600.0
+STALE_AFTER_SECONDS = 24 * 3600.0
 """Seconds since a rank's last step, after which its ring is nobody's."""
 
 
-def sweep(now: float) -> list[Path]:
+def remove_stale_rings(now: float) -> list[Path]:
     """Remove every old ring of this user's whose process is gone; `now` is in seconds since the
     epoch. Returns what was removed.
     """
-    removed = [path for path in shared_rings() if _abandoned(path, now)]
+    removed = [path for path in list_shared_rings() if _is_stale(path, now)]
     for path in removed:
         path.unlink(missing_ok=True)
-        tidy(path.parent)
+        remove_orphan_pages(path.parent)
     return removed
 
 
-def _abandoned(path: Path, now: float) -> bool:
+def _is_stale(path: Path, now: float) -> bool:
     try:
         reader = RingReader(path)
     except (RingError, OSError):
         return False
     try:
-        header = reader.header()
+        header = reader.read_header()
     finally:
         reader.close()
-    return now - header.last_time > OLD and not header.process.alive()
+    return now - header.last_time > STALE_AFTER_SECONDS and not header.process.is_alive()

@@ -13,18 +13,18 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from sentinel.metrics.label import label
+from sentinel.metrics.label import sanitize_label
 from sentinel.model.finding import Severity
 
 NODE_STATES = ("up", "lost")
 """Of those that `sentinel_nodes` counts; one whose ranks have all ended is neither."""
 
-REFUSED = "sentinel_link_refused_total"
+REFUSED_MESSAGES_METRIC = "sentinel_link_refused_total"
 
-_WATCHED_EVERYWHERE = frozenset({"node_lost"})
+_DETECTORS_ON_FOLLOWERS = frozenset({"node_lost"})
 """Detectors that a post runs too: that of the head itself, which nobody else could miss."""
 
-_OF_THE_RUN = frozenset(
+_RUN_LEVEL_METRICS = frozenset(
     {
         "sentinel_run",
         "sentinel_run_active",
@@ -37,12 +37,12 @@ _OF_THE_RUN = frozenset(
 )
 
 
-def is_post(cluster: Mapping[str, Any]) -> bool:
+def is_follower(cluster: Mapping[str, Any]) -> bool:
     """Whether what its ranks do is judged by the agent of another node."""
     return bool(cluster.get("role") == "post")
 
 
-def is_orphan(cluster: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+def is_isolated(cluster: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
     """Whether it judges some ranks of a run alone, since it reached no head.
 
     `settings` are what the run says of itself; the ranks there are, and those of one node.
@@ -54,34 +54,36 @@ def is_orphan(cluster: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
     return cluster.get("role") == "alone" and 0 < here < ranks
 
 
-def judged_here(
+def detectors_run_here(
     detectors: Mapping[str, Severity], cluster: Mapping[str, Any]
 ) -> Mapping[str, Severity]:
     """Those of the detectors whose calm this agent can vouch for."""
-    if not is_post(cluster):
+    if not is_follower(cluster):
         return detectors
-    return {name: loud for name, loud in detectors.items() if name in _WATCHED_EVERYWHERE}
+    return {name: loud for name, loud in detectors.items() if name in _DETECTORS_ON_FOLLOWERS}
 
 
-def told_here(families: Iterable[Metric], cluster: Mapping[str, Any]) -> Iterator[Metric]:
+def families_exported_here(
+    families: Iterable[Metric], cluster: Mapping[str, Any]
+) -> Iterator[Metric]:
     """Those of the families that are this agent's to tell."""
-    of_others = _OF_THE_RUN if is_post(cluster) else frozenset()
+    of_others = _RUN_LEVEL_METRICS if is_follower(cluster) else frozenset()
     return (family for family in families if family.name not in of_others)
 
 
 def cluster_families(
-    cluster: Mapping[str, Any], run: str, *, active: bool = True, orphan: bool = False
+    cluster: Mapping[str, Any], run: str, *, active: bool = True, isolated: bool = False
 ) -> Iterator[Metric]:
     """The part of this agent, as `Nodes.state` tells it; none where it is on its own.
 
     `active` is whether its ranks are, or should be, training.
     """
-    role, run = cluster.get("role"), label(run)
-    if role in ("head", "post") or orphan:
-        yield _role(cluster, run)
+    role, run = cluster.get("role"), sanitize_label(run)
+    if role in ("head", "post") or isolated:
+        yield _role_family(cluster, run)
     if role == "head":
-        yield _nodes(cluster, run)
-    if role == "post" or orphan:
+        yield _node_count_family(cluster, run)
+    if role == "post" or isolated:
         linked = "1 while the agent that judges the run answers this node's."
         yield _gauge("sentinel_link_up", linked, run, bool(cluster.get("linked")))
     if role == "post":
@@ -91,7 +93,7 @@ def cluster_families(
         yield _gauge("sentinel_node_active", trains, run, active)
 
 
-def address_of(cluster: Mapping[str, Any]) -> str:
+def head_address(cluster: Mapping[str, Any]) -> str:
     """Where the run is judged, as far as that is known: host:port, the same on all its nodes.
 
     >>> address_of({"role": "post", "head": "gpu-a:14007"}), address_of({"role": "alone"})
@@ -101,24 +103,28 @@ def address_of(cluster: Mapping[str, Any]) -> str:
     return str(cluster.get("head", "")) if listens else ""
 
 
-def refused(counts: Mapping[tuple[str, str], float]) -> dict[str, float]:
+def refused_messages_by_reason(counts: Mapping[tuple[str, str], float]) -> dict[str, float]:
     """How many messages of other agents were refused, by reason."""
-    return {reason: n for (family, reason), n in sorted(counts.items()) if family == REFUSED}
+    return {
+        reason: n
+        for (family, reason), n in sorted(counts.items())
+        if family == REFUSED_MESSAGES_METRIC
+    }
 
 
-def _role(cluster: Mapping[str, Any], run: str) -> Metric:
+def _role_family(cluster: Mapping[str, Any], run: str) -> Metric:
     family = InfoMetricFamily(
         "sentinel_cluster_role",
         "Whether this agent judges the run (head), hands its node's records over (post), or judges "
         "its node alone since it reached no head (alone); and where the head is.",
         labels=("run",),
     )
-    told = {"role": str(cluster["role"]), "head": label(address_of(cluster))}
+    told = {"role": str(cluster["role"]), "head": sanitize_label(head_address(cluster))}
     family.add_metric((run,), told)
     return family
 
 
-def _nodes(cluster: Mapping[str, Any], run: str) -> Metric:
+def _node_count_family(cluster: Mapping[str, Any], run: str) -> Metric:
     family = GaugeMetricFamily(
         "sentinel_nodes", "Nodes of the run by how they are.", labels=("run", "state")
     )

@@ -12,24 +12,24 @@ from prometheus_client.registry import Collector
 
 from sentinel.metrics.cluster_families import (
     cluster_families,
-    is_orphan,
-    judged_here,
-    refused,
-    told_here,
+    detectors_run_here,
+    families_exported_here,
+    is_isolated,
+    refused_messages_by_reason,
 )
-from sentinel.metrics.families import families
+from sentinel.metrics.families import metric_families
 from sentinel.metrics.machine_families import machine_families
-from sentinel.metrics.run_state import Standing, worst_rank
-from sentinel.model.counters import Tally
+from sentinel.metrics.run_state import RunState, worst_rank
+from sentinel.model.counters import Counters
 from sentinel.model.finding import Severity
-from sentinel.model.hardware import Machine
-from sentinel.model.incident import Incident, Onset, Page
-from sentinel.model.record_batch import Sheet
-from sentinel.pipeline.engine import Verdict
+from sentinel.model.hardware import NodeMeasurements
+from sentinel.model.incident import Incident, Notification, Onset
+from sentinel.model.record_batch import RecordBatch
+from sentinel.pipeline.engine import Result
 from sentinel.signals.catalogue import SIGNALS
-from sentinel.store.cases import belonging, case_of
-from sentinel.store.history import dated, described
-from sentinel.store.silences import Quiet, plain
+from sentinel.store.cases import case_fields, case_to_dict
+from sentinel.store.history import incident_to_dict, onset_fields
+from sentinel.store.silences import Suppression, silence_to_dict
 
 
 class Exposition(Collector):
@@ -44,67 +44,71 @@ class Exposition(Collector):
 
     def __init__(
         self,
-        tally: Tally,
+        counters: Counters,
         detectors: Mapping[str, Severity],
         per_rank_limit: int = 64,
         run: str = "",
-        machine: Callable[[], Machine] = Machine,
+        machine: Callable[[], NodeMeasurements] = NodeMeasurements,
     ) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self._tally = tally
+        self._counters = counters
         self._detectors = dict(detectors)
-        self._standing = Standing(run, per_rank_limit)
+        self._run_state = RunState(run, per_rank_limit)
         self._machine = machine
-        self.cluster: Callable[[], Mapping[str, Any]] = dict
+        self.cluster_state: Callable[[], Mapping[str, Any]] = dict
         """Gives this agent's part among those of its job; empty where that is not known."""
         self._onsets: dict[str, Onset] = {}
         self._lock = Lock()
         self.registry.register(self)
 
-    def take(self, verdict: Verdict) -> None:
+    def update(self, result: Result) -> None:
         """Take one verdict over; microseconds, never waits but for a copy being made."""
         with self._lock:
-            self._standing.run = self._standing.run or verdict.record.run
-            self._standing.hear(verdict.record)
-            for page in verdict.pages:
-                self._standing.tell(page)
-            for incident in verdict.moved:
-                self._standing.move(incident)
-            for page in verdict.told:
-                self._standing.conclude(page)
+            self._run_state.run = self._run_state.run or result.record.run
+            self._run_state.update(result.record)
+            for page in result.notifications:
+                self._run_state.update_notification(page)
+            for incident in result.changed_incidents:
+                self._run_state.update_incident(incident)
+            for page in result.case_notifications:
+                self._run_state.update_case(page)
 
-    def read(self, sheet: Sheet) -> None:
+    def update_batch(self, batch: RecordBatch) -> None:
         """Take over what the ranks of that sheet say of how they are."""
         with self._lock:
-            self._standing.read(sheet)
+            self._run_state.update_batch(batch)
 
-    def resume(self, incidents: Iterable[Incident], cases: Iterable[Page] = ()) -> None:
+    def restore(
+        self, incidents: Iterable[Incident], open_cases: Iterable[Notification] = ()
+    ) -> None:
         """Show these as firing: an agent that was restarted must not read as a recovery."""
         with self._lock:
-            for page in cases:
-                self._standing.conclude(page)
+            for page in open_cases:
+                self._run_state.update_case(page)
             for incident in incidents:
-                self._standing.run = self._standing.run or incident.key.run
-                self._standing.open[incident.name] = incident
+                self._run_state.run = self._run_state.run or incident.key.run
+                self._run_state.open_incidents[incident.name] = incident
 
-    def date(self, incident: str, onset: Onset) -> None:
+    def set_onset(self, incident: str, onset: Onset) -> None:
         """Show that the incident of that name was found to have begun then."""
         self._onsets[incident] = onset
 
-    def hush(self, quiet: Quiet) -> None:
+    def set_suppression(self, suppression: Suppression) -> None:
         """Show that this keeps pages from people now."""
         with self._lock:
-            self._standing.quiet = quiet
+            self._run_state.suppression = suppression
 
     def collect(self) -> Iterator[Metric]:
         """The families of this moment, as prometheus_client asks for them."""
-        now, cluster = self._now(), self.cluster()
-        detectors = judged_here(self._detectors, cluster)
-        yield from told_here(families(now, detectors, self._tally.counts.copy()), cluster)
+        now, cluster = self._copy_run_state(), self.cluster_state()
+        detectors = detectors_run_here(self._detectors, cluster)
+        yield from families_exported_here(
+            metric_families(now, detectors, self._counters.values.copy()), cluster
+        )
         if now.run:
             yield from machine_families(self._machine(), now.run)
-            orphan = is_orphan(cluster, now.settings)
-            yield from cluster_families(cluster, now.run, active=now.active, orphan=orphan)
+            orphan = is_isolated(cluster, now.settings)
+            yield from cluster_families(cluster, now.run, active=now.is_active, isolated=orphan)
 
     def state(self) -> dict[str, Any]:
         """The run's standing in plain words and numbers, for the page and for `status`.
@@ -118,74 +122,78 @@ class Exposition(Collector):
         by one), ranks_unshown (how many more there are), refused (messages of other agents, by
         reason), cluster (see `Nodes.state`). Values may be not-a-number or infinite.
         """
-        now = self._now()
-        cases = [case_of(page) for page in now.open_cases]
+        now = self._copy_run_state()
+        cases = [case_to_dict(page) for page in now.open_cases]
         of = {name: case for case in cases for name in case["incidents"]}
         return {
             "run": now.run,
             "attempt": max(now.attempt, 0),
             "state": now.state,
-            "active": now.active,
+            "active": now.is_active,
             "step": now.step,
-            "steps": now.steps,
-            "checkpoints": now.saves,
-            "last_step_time": now.last_step,
-            "last_checkpoint_time": now.last_save,
-            "about": {**now.settings, **now.about},
-            "taps": _taps(now),
-            "signals": {name: _signal(now, name) for name in now.signals},
+            "steps": now.step_count,
+            "checkpoints": now.checkpoint_count,
+            "last_step_time": now.last_step_time,
+            "last_checkpoint_time": now.last_checkpoint_time,
+            "about": {**now.settings, **now.metadata},
+            "taps": _patch_states(now),
+            "signals": {name: _signal_to_dict(now, name) for name in now.signals},
             "logged": now.logged,
-            "liveness": now.alive,
-            "machine": _machine(self._machine()),
+            "liveness": now.liveness,
+            "machine": _machine_to_dict(self._machine()),
             "cases": cases,
             "incidents": [
-                described(i)
-                | now.quiet.said(i)
-                | dated(self._onsets.get(i.name))
-                | belonging(of.get(i.name))
-                for i in now.open.values()
+                incident_to_dict(i)
+                | now.suppression.suppression_fields(i)
+                | onset_fields(self._onsets.get(i.name))
+                | case_fields(of.get(i.name))
+                for i in now.open_incidents.values()
             ],
-            "silences": [plain(silence) for silence in now.quiet.silences],
-            "tier": now.quiet.tier.value,
-            "ranks": {str(rank): known._asdict() for rank, known in now.ranks.items()},
-            "ranks_unshown": now.crowd.unshown,
-            "refused": refused(self._tally.counts.copy()),
-            "cluster": self.cluster(),
+            "silences": [silence_to_dict(silence) for silence in now.suppression.silences],
+            "tier": now.suppression.tier.value,
+            "ranks": {str(rank): known._asdict() for rank, known in now.shown_ranks.items()},
+            "ranks_unshown": now.rank_selection.hidden_count,
+            "refused": refused_messages_by_reason(self._counters.values.copy()),
+            "cluster": self.cluster_state(),
         }
 
-    def _now(self) -> Standing:
+    def _copy_run_state(self) -> RunState:
         with self._lock:
-            return self._standing.copy()
+            return self._run_state.copy()
 
 
-def _taps(now: Standing) -> dict[str, dict[str, list[int]]]:
+def _patch_states(run_state: RunState) -> dict[str, dict[str, list[int]]]:
     told: dict[str, dict[str, list[int]]] = {}
-    for (name, rank), state in sorted(now.taps.items()):
+    for (name, rank), state in sorted(run_state.patches.items()):
         told.setdefault(name, {}).setdefault(state, []).append(rank)
     return told
 
 
-def _machine(machine: Machine) -> dict[str, Any]:
+def _machine_to_dict(machine: NodeMeasurements) -> dict[str, Any]:
     gpus = [
         {
             "gpu": gpu.index,
             "name": gpu.name,
             "uuid": gpu.uuid,
-            "up": not gpu.lost,
-            "ranks": list(machine.ranks.get(gpu.index, ())),
-            "throttled": list(gpu.throttled),
+            "up": not gpu.is_lost,
+            "ranks": list(machine.ranks_by_gpu.get(gpu.index, ())),
+            "throttled": list(gpu.throttle_reasons),
             **gpu.values,
         }
         for gpu in machine.gpus
     ]
-    host, disks, seen = dict(machine.host), dict(machine.disks), dict(machine.seen)
+    host, disks, seen = (
+        dict(machine.host_values),
+        dict(machine.free_bytes),
+        dict(machine.measured_at),
+    )
     return {"host": host, "disks": disks, "gpus": gpus, "seen": seen}
 
 
-def _signal(now: Standing, name: str) -> dict[str, Any]:
-    signal, spread = SIGNALS[name], now.spreads.get(name)
+def _signal_to_dict(run_state: RunState, name: str) -> dict[str, Any]:
+    signal, spread = SIGNALS[name], run_state.spreads.get(name)
     told: dict[str, Any] = {
-        "value": now.signals[name],
+        "value": run_state.signals[name],
         "unit": signal.unit,
         "help": signal.help,
         "metric": signal.metric,

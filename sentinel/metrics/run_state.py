@@ -12,53 +12,53 @@ from dataclasses import dataclass, field, replace
 from math import isfinite, nan
 from typing import TypeVar
 
-from sentinel.metrics.label import label
-from sentinel.metrics.rank_selection import Ranks, RankStanding
-from sentinel.model.incident import Incident, Page, Reason, State
+from sentinel.metrics.label import sanitize_label
+from sentinel.metrics.rank_selection import RankSelection, RankState
+from sentinel.model.incident import Incident, IncidentState, Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record, Spread
-from sentinel.model.record_batch import Sheet
-from sentinel.signals.catalogue import SIGNALS, WEIGHT
-from sentinel.signals.kl import SIGNALS_OF_KL, KlKind, fact_of
-from sentinel.store.silences import Quiet
+from sentinel.model.record_batch import RecordBatch
+from sentinel.signals.catalogue import SIGNALS, WEIGHT_KEY
+from sentinel.signals.kl import KL_SIGNALS, KlKind, kl_kind_fact
+from sentinel.store.silences import Suppression
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
 
-STATES = ("starting", "running", "stalled", "finished", "failed", "died")
-ACTIVE = frozenset({"starting", "running", "stalled"})
+RUN_STATES = ("starting", "running", "stalled", "finished", "failed", "died")
+ACTIVE_STATES = frozenset({"starting", "running", "stalled"})
 
 # Whoever interrupts a run wanted it to end: nobody needs to be woken.
-_STATE_AFTER = {
+_STATE_BY_OUTCOME = {
     "finished": "finished",
     "interrupted": "finished",
     "exception": "failed",
     "exit": "failed",
     "died": "died",
 }
-_MEASURED = frozenset({Event.STEP, Event.EVAL, Event.SAVE})
+_PROGRESS_EVENTS = frozenset({Event.STEP, Event.EVAL, Event.SAVE})
 
-LIVENESS = ("ranks_running", "ranks_gone", "ranks_failed", "idle_seconds")
+LIVENESS_KEYS = ("ranks_running", "ranks_gone", "ranks_failed", "idle_seconds")
 """What a TICK counts of all ranks, however many there are."""
 
-STALL = "run_stalled"
+STALL_DETECTOR = "run_stalled"
 """The detector that says whether a run whose processes live still gets anywhere."""
 
-MOST_KEYS = 100
+MAX_LOGGED_KEYS = 100
 """Logged keys outside the catalogue that are shown; the first ones seen."""
 
-MOST_FACTS = 200
+MAX_METADATA_KEYS = 200
 """Texts, and as many numbers, that a run may say of itself; the first ones seen."""
 
-LONGEST_FACT = 1000
+MAX_METADATA_CHARS = 1000
 """Characters kept of one text that a run says of itself."""
 
-MOST_TAPS = 10_000
+MAX_PATCHES = 10_000
 """Taps that are followed, each rank's counted; the first ones seen."""
 
-TAP_STATES = ("on", "partial", "off")
+PATCH_STATES = ("on", "partial", "off")
 """A tap is whole; on, but without a part that this version of its framework lacks; or off."""
 
-TAP = "tap/"
+PATCH_KEY_PREFIX = "tap/"
 """What begins the name of a fact that tells how an integration's tap is."""
 
 
@@ -68,203 +68,207 @@ def worst_rank(spread: Spread) -> int:
 
 
 @dataclass(slots=True)
-class Standing:
+class RunState:
     """Where one run stands. `most_ranks` ranks, and a few that stand out, are shown one by one."""
 
     run: str
-    most_ranks: int = 64
+    max_ranks_shown: int = 64
     attempt: int = -1
     last_state: str = "starting"
     step: int | None = None
-    steps: int = 0
-    saves: int = 0
-    last_step: float = nan
-    last_save: float = nan
-    about: dict[str, str] = field(default_factory=dict)
+    step_count: int = 0
+    checkpoint_count: int = 0
+    last_step_time: float = nan
+    last_checkpoint_time: float = nan
+    metadata: dict[str, str] = field(default_factory=dict)
     settings: dict[str, float] = field(default_factory=dict)
-    taps: dict[tuple[str, int], str] = field(default_factory=dict)
+    patches: dict[tuple[str, int], str] = field(default_factory=dict)
     """What the tap of that integration, in that rank, last said of itself."""
     signals: dict[str, float] = field(default_factory=dict)
     spreads: dict[str, Spread] = field(default_factory=dict)
     logged: dict[str, float] = field(default_factory=dict)
     kl_kinds: dict[str, KlKind] = field(default_factory=dict)
     """Which of the many quantities called KL each KL signal is."""
-    unshown: int = 0
-    crowd: Ranks = field(init=False)
-    alive: dict[str, float] = field(default_factory=dict)
-    open: dict[str, Incident] = field(default_factory=dict)
-    cases: dict[str, Page] = field(default_factory=dict)
+    hidden_value_count: int = 0
+    rank_selection: RankSelection = field(init=False)
+    liveness: dict[str, float] = field(default_factory=dict)
+    open_incidents: dict[str, Incident] = field(default_factory=dict)
+    cases: dict[str, Notification] = field(default_factory=dict)
     """What people were last told of each case, by its name."""
-    alerts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    quiet: Quiet = field(default_factory=Quiet)
+    alert_counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    suppression: Suppression = field(default_factory=Suppression)
 
     def __post_init__(self) -> None:
-        self.crowd = Ranks(self.most_ranks)
+        self.rank_selection = RankSelection(self.max_ranks_shown)
 
-    def copy(self) -> Standing:
+    def copy(self) -> RunState:
         """As it is now, untouched by what comes later."""
         made = replace(
             self,
-            about=self.about.copy(),
+            metadata=self.metadata.copy(),
             settings=self.settings.copy(),
-            taps=self.taps.copy(),
+            patches=self.patches.copy(),
             signals=self.signals.copy(),
             spreads=self.spreads.copy(),
             logged=self.logged.copy(),
             kl_kinds=self.kl_kinds.copy(),
-            alive=self.alive.copy(),
-            open=self.open.copy(),
+            liveness=self.liveness.copy(),
+            open_incidents=self.open_incidents.copy(),
             cases=self.cases.copy(),
-            alerts=self.alerts.copy(),
+            alert_counts=self.alert_counts.copy(),
         )
-        made.crowd = self.crowd.copy(self._named())
+        made.rank_selection = self.rank_selection.copy(self._incident_ranks())
         return made
 
-    def hear(self, record: Record) -> None:
+    def update(self, record: Record) -> None:
         """Take over what a record says."""
         if record.event is Event.START:
-            self._start(record)
-        elif record.event is Event.FACTS:
+            self._start_attempt(record)
+        elif record.event is Event.METADATA:
             # An agent that was restarted hears them again: they are no sign of life.
-            self._learn(record)
+            self._update_metadata(record)
             return
         if record.rank != WHOLE_RUN:
             # Of ranks that are no more there may be a word left.
             if record.attempt >= self.attempt:
-                self.crowd.hear(record)
-        elif record.event in _MEASURED:
-            self._measure(record)
+                self.rank_selection.update(record)
+        elif record.event in _PROGRESS_EVENTS:
+            self._update_progress(record)
         elif record.event is Event.SAMPLE:
             # Read from files, texts may be of a step long past.
-            self._keep(record.values)
-        elif record.event is Event.TICK:
-            self.alive = {name: n for name, n in record.values.items() if name in LIVENESS}
-            self._enter(record.facts.get("state", ""))
+            self._update_values(record.values)
+        elif record.event is Event.HEARTBEAT:
+            self.liveness = {name: n for name, n in record.values.items() if name in LIVENESS_KEYS}
+            self._set_state(record.attributes.get("state", ""))
         elif record.event is Event.STOP:
-            self._enter(_STATE_AFTER.get(record.facts.get("outcome", ""), ""))
+            self._set_state(_STATE_BY_OUTCOME.get(record.attributes.get("outcome", ""), ""))
 
-    def read(self, sheet: Sheet) -> None:
+    def update_batch(self, batch: RecordBatch) -> None:
         """Take over what the ranks of that sheet say of themselves."""
-        if sheet.attempt >= self.attempt:
-            self.crowd.read(sheet)
+        if batch.attempt >= self.attempt:
+            self.rank_selection.update_batch(batch)
 
-    def tell(self, page: Page) -> None:
+    def update_notification(self, notification: Notification) -> None:
         """Take over what a page says."""
-        incident = page.incident
-        if page.reason is Reason.RESOLVED:
-            self.open.pop(incident.name, None)
+        incident = notification.incident
+        if notification.reason is NotificationReason.RESOLVED:
+            self.open_incidents.pop(incident.name, None)
             return
-        self.move(incident)
-        if page.reason is Reason.OPENED:
-            self.alerts[incident.key.detector, incident.severity.value] += 1
+        self.update_incident(incident)
+        if notification.reason is NotificationReason.OPENED:
+            self.alert_counts[incident.key.detector, incident.severity.value] += 1
 
-    def move(self, incident: Incident) -> None:
+    def update_incident(self, incident: Incident) -> None:
         """Take over how an incident is now."""
-        if incident.state is State.RESOLVED:
-            self.open.pop(incident.name, None)
+        if incident.state is IncidentState.RESOLVED:
+            self.open_incidents.pop(incident.name, None)
         else:
-            self.open[incident.name] = incident
+            self.open_incidents[incident.name] = incident
 
-    def conclude(self, page: Page) -> None:
+    def update_case(self, notification: Notification) -> None:
         """Take over what became of a case."""
-        if page.reason is Reason.RESOLVED:
-            self.cases.pop(page.incident.name, None)
+        if notification.reason is NotificationReason.RESOLVED:
+            self.cases.pop(notification.incident.name, None)
         else:
-            self.cases[page.incident.name] = page
+            self.cases[notification.incident.name] = notification
 
     @property
-    def ranks(self) -> dict[int, RankStanding]:
+    def shown_ranks(self) -> dict[int, RankState]:
         """Those that are shown one by one."""
-        return self.crowd.shown(self._named())
+        return self.rank_selection.select(self._incident_ranks())
 
     @property
-    def open_cases(self) -> list[Page]:
+    def open_cases(self) -> list[Notification]:
         """Those of which an incident fires."""
         return [
             page
             for page in self.cases.values()
-            if any(each.name in self.open for each in page.incidents)
+            if any(each.name in self.open_incidents for each in page.incidents)
         ]
 
     @property
     def state(self) -> str:
         """One of `STATES`."""
-        stalled = any(incident.key.detector == STALL for incident in self.open.values())
-        return "stalled" if stalled and self.active else self.last_state
+        stalled = any(
+            incident.key.detector == STALL_DETECTOR for incident in self.open_incidents.values()
+        )
+        return "stalled" if stalled and self.is_active else self.last_state
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """Whether the run is, or should be, training."""
-        return self.last_state in ACTIVE
+        return self.last_state in ACTIVE_STATES
 
-    def _enter(self, state: str) -> None:
-        if state in STATES:
+    def _set_state(self, state: str) -> None:
+        if state in RUN_STATES:
             self.last_state = state
 
-    def _start(self, record: Record) -> None:
+    def _start_attempt(self, record: Record) -> None:
         if record.attempt != self.attempt:
             self.attempt, self.last_state = record.attempt, "starting"
-            self.crowd.clear()
-            self.taps.clear()
-            self._learn(record)
+            self.rank_selection.clear()
+            self.patches.clear()
+            self._update_metadata(record)
             return
         # A rank that starts late knows less than what the others have found out by then.
-        facts = {key: text for key, text in record.facts.items() if key not in self.about}
+        facts = {key: text for key, text in record.attributes.items() if key not in self.metadata}
         values = {key: n for key, n in record.values.items() if key not in self.settings}
-        self._learn(replace(record, facts=facts, values=values))
+        self._update_metadata(replace(record, attributes=facts, values=values))
 
-    def _learn(self, record: Record) -> None:
-        for name, text in record.facts.items():
-            if not name.startswith(TAP):
-                _enter(self.about, name, text[:LONGEST_FACT], MOST_FACTS)
+    def _update_metadata(self, record: Record) -> None:
+        for name, text in record.attributes.items():
+            if not name.startswith(PATCH_KEY_PREFIX):
+                _put_bounded(self.metadata, name, text[:MAX_METADATA_CHARS], MAX_METADATA_KEYS)
             elif record.rank != WHOLE_RUN:
-                tap = name.removeprefix(TAP), record.rank
-                _enter(self.taps, tap, text[:LONGEST_FACT], MOST_TAPS)
+                tap = name.removeprefix(PATCH_KEY_PREFIX), record.rank
+                _put_bounded(self.patches, tap, text[:MAX_METADATA_CHARS], MAX_PATCHES)
         for name, value in record.values.items():
             if name != "global_step":
-                _enter(self.settings, name, value, MOST_FACTS)
+                _put_bounded(self.settings, name, value, MAX_METADATA_KEYS)
 
-    def _measure(self, record: Record) -> None:
+    def _update_progress(self, record: Record) -> None:
         declared = record.values.get("global_step", nan)
         # Anybody may log it, and as NaN too.
         self.step = int(declared) if isfinite(declared) else record.step
         if record.event is Event.STEP:
-            self.steps += 1
-            self.last_step = record.time
-            self.crowd.weigh(record)
+            self.step_count += 1
+            self.last_step_time = record.time
+            self.rank_selection.update_weights(record)
             # The last records of a run may be read after its end was.
-            self.last_state = "running" if self.active else self.last_state
+            self.last_state = "running" if self.is_active else self.last_state
         elif record.event is Event.SAVE:
-            self.saves += 1
-            self.last_save = record.time
-        self._keep(record.values)
-        self._keep_kinds(record)
+            self.checkpoint_count += 1
+            self.last_checkpoint_time = record.time
+        self._update_values(record.values)
+        self._update_kl_kinds(record)
         self.spreads.update((name, s) for name, s in record.spread.items() if name in SIGNALS)
 
-    def _keep_kinds(self, record: Record) -> None:
-        for name in SIGNALS_OF_KL:
+    def _update_kl_kinds(self, record: Record) -> None:
+        for name in KL_SIGNALS:
             kind = (
-                KlKind.read(record.facts.get(fact_of(name), "")) if name in record.values else None
+                KlKind.deserialize(record.attributes.get(kl_kind_fact(name), ""))
+                if name in record.values
+                else None
             )
             if kind:
                 self.kl_kinds[name] = kind
 
-    def _keep(self, values: Mapping[str, float]) -> None:
+    def _update_values(self, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             if name in SIGNALS:
                 self.signals[name] = value
-            elif name != WEIGHT:
-                self._keep_logged(label(name), value)
+            elif name != WEIGHT_KEY:
+                self._update_logged(sanitize_label(name), value)
 
-    def _keep_logged(self, key: str, value: float) -> None:
-        if key in self.logged or len(self.logged) < MOST_KEYS:
+    def _update_logged(self, key: str, value: float) -> None:
+        if key in self.logged or len(self.logged) < MAX_LOGGED_KEYS:
             self.logged[key] = value
         else:
-            self.unshown += 1
+            self.hidden_value_count += 1
 
-    def _named(self) -> Iterator[int]:
+    def _incident_ranks(self) -> Iterator[int]:
         """Ranks that incidents which fire are about."""
-        for incident in self.open.values():
+        for incident in self.open_incidents.values():
             judged, culprit = incident.key.rank, incident.finding.rank
             if judged != WHOLE_RUN:
                 yield judged
@@ -272,18 +276,18 @@ class Standing:
                 yield culprit
 
 
-def tap_state(told: str) -> str:
+def patch_state(text: str) -> str:
     """One of `TAP_STATES`, from what a tap says of itself.
 
     >>> tap_state("on, without Trainer.step"), tap_state("off: TypeError in before_step")
     ('partial', 'off')
     """
-    if told == "on":
-        return told
-    return "partial" if told.startswith("on,") else "off"
+    if text == "on":
+        return text
+    return "partial" if text.startswith("on,") else "off"
 
 
-def _enter(book: dict[Key, Value], key: Key, value: Value, most: int) -> None:
+def _put_bounded(mapping: dict[KeyT, ValueT], key: KeyT, value: ValueT, max_size: int) -> None:
     """Take over what is newest of what is known, and what is new while there is room."""
-    if key in book or len(book) < most:
-        book[key] = value
+    if key in mapping or len(mapping) < max_size:
+        mapping[key] = value

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class CounterFamily:
     """One self-accounting counter: Prometheus family, its label, and what it says."""
 
     family: str
@@ -15,20 +15,26 @@ class Count:
     help: str
 
 
-COUNTS = (
-    Count("sentinel_dropped_records_total", "reason", "Records or values lost or refused."),
-    Count("sentinel_nonfinite_total", "signal", "Values that were NaN or infinite."),
-    Count("sentinel_hook_errors_total", "rank", "Errors of ours swallowed inside the trainer."),
-    Count("sentinel_detector_errors_total", "detector", "Failures of a detector."),
-    Count("sentinel_sink_deliveries_total", "outcome", "Pages by what became of them."),
-    Count("sentinel_link_refused_total", "reason", "Messages of other agents that were refused."),
-    Count("sentinel_machine_errors_total", "part", "Looks at the machine that failed."),
-    Count("sentinel_hook_overhead_seconds_total", "rank", "Time spent inside the training thread."),
+COUNTER_FAMILIES = (
+    CounterFamily("sentinel_dropped_records_total", "reason", "Records or values lost or refused."),
+    CounterFamily("sentinel_nonfinite_total", "signal", "Values that were NaN or infinite."),
+    CounterFamily(
+        "sentinel_hook_errors_total", "rank", "Errors of ours swallowed inside the trainer."
+    ),
+    CounterFamily("sentinel_detector_errors_total", "detector", "Failures of a detector."),
+    CounterFamily("sentinel_sink_deliveries_total", "outcome", "Pages by what became of them."),
+    CounterFamily(
+        "sentinel_link_refused_total", "reason", "Messages of other agents that were refused."
+    ),
+    CounterFamily("sentinel_machine_errors_total", "part", "Looks at the machine that failed."),
+    CounterFamily(
+        "sentinel_hook_overhead_seconds_total", "rank", "Time spent inside the training thread."
+    ),
 )
 
 
 @dataclass
-class Tally:
+class Counters:
     """Counters by family and label value, kept by the agent and shown on `/metrics`.
 
     >>> tally = Tally()
@@ -37,12 +43,12 @@ class Tally:
     2.0
     """
 
-    counts: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
+    values: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, family: str, label: str, amount: float = 1.0) -> None:
         """Count `amount` more."""
-        self.counts[family, label] += amount
+        self.values[family, label] += amount
 
     def set(self, family: str, label: str, total: float) -> None:
         """Take over a total that somebody else counts, such as a ring's header."""
-        self.counts[family, label] = total
+        self.values[family, label] = total

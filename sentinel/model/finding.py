@@ -43,11 +43,11 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Calm:
+class Clear:
     """The detector looked, and all is well."""
 
 
-Opinion = Finding | Calm | None
+DetectorOutput = Finding | Clear | None
 """None is no opinion (warming up, not a number, nothing to see): it neither opens nor closes."""
 
 
@@ -67,4 +67,4 @@ class Detector(Protocol):
     severity: ClassVar[Severity]
     remedy: ClassVar[str]
 
-    def update(self, record: Record) -> Opinion: ...
+    def update(self, record: Record) -> DetectorOutput: ...

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from math import fsum
 from statistics import fmean
 
-from sentinel.signals.catalogue import SIGNALS, Combine, combine_rule
+from sentinel.signals.catalogue import SIGNALS, CombineRule, get_combine_rule
 
-GPU_SIGNALS = tuple(name for name, signal in SIGNALS.items() if signal.each == "gpu")
+GPU_SIGNALS = tuple(name for name, signal in SIGNALS.items() if signal.entity == "gpu")
 """Measured of each GPU, if its driver tells."""
 
-HOST_SIGNALS = tuple(name for name, signal in SIGNALS.items() if signal.each == "host")
+HOST_SIGNALS = tuple(name for name, signal in SIGNALS.items() if signal.entity == "host")
 """Measured of the node."""
 
-MEASURED = frozenset({*GPU_SIGNALS, *HOST_SIGNALS, "disk_free"})
+NODE_SIGNALS = frozenset({*GPU_SIGNALS, *HOST_SIGNALS, "disk_free"})
 """Signals that the agent measures itself, at its own pace, step or no step."""
 
 
@@ -34,29 +34,29 @@ class Gpu:
     uuid: str = ""
     name: str = ""
     values: Mapping[str, float] = field(default_factory=dict)
-    throttled: tuple[str, ...] = ()
+    throttle_reasons: tuple[str, ...] = ()
     pids: frozenset[int] = frozenset()
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether it answers nothing, as one that fell off its bus: an XID is what others say."""
         return self.values.keys() <= {"gpu_xid"}
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class NodeMeasurements:
     """The newest that is known of a node. `seen` is when each part was looked at, in seconds.
 
     `ranks` tells which ranks compute on a GPU. `disks` are bytes free, by what the run keeps there.
     """
 
-    host: Mapping[str, float] = field(default_factory=dict)
-    disks: Mapping[str, float] = field(default_factory=dict)
+    host_values: Mapping[str, float] = field(default_factory=dict)
+    free_bytes: Mapping[str, float] = field(default_factory=dict)
     gpus: Sequence[Gpu] = ()
-    ranks: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    seen: Mapping[str, float] = field(default_factory=dict)
+    ranks_by_gpu: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    measured_at: Mapping[str, float] = field(default_factory=dict)
 
-    def values(self) -> dict[str, float]:
+    def heartbeat_values(self) -> dict[str, float]:
         """What a TICK tells of the machine.
 
         A GPU signal is gathered over the run's GPUs as the catalogue says, with its extremes under
@@ -64,21 +64,23 @@ class Machine:
         the fullest is `disk_free`. `gpu_ranks` counts the ranks that were seen to compute on a GPU;
         where it is 0, nobody knows whether the GPUs are the run's at all.
         """
-        told = dict(self.host)
+        told = dict(self.host_values)
         if self.gpus:
-            told["gpu_ranks"] = float(len({rank for on in self.ranks.values() for rank in on}))
+            told["gpu_ranks"] = float(
+                len({rank for on in self.ranks_by_gpu.values() for rank in on})
+            )
         for name in GPU_SIGNALS:
             found = [gpu.values[name] for gpu in self.gpus if name in gpu.values]
             if found:
-                gathered = _GATHER.get(combine_rule(name), fmean)(found)
+                gathered = _REDUCERS.get(get_combine_rule(name), fmean)(found)
                 told |= {name: gathered, f"{name}_min": min(found), f"{name}_max": max(found)}
-        if self.disks:
-            told["disk_free"] = min(self.disks.values())
-            told |= {f"disk_free_{what}": free for what, free in self.disks.items()}
+        if self.free_bytes:
+            told["disk_free"] = min(self.free_bytes.values())
+            told |= {f"disk_free_{what}": free for what, free in self.free_bytes.items()}
         return told
 
 
-def serving(
+def select_run_gpus(
     gpus: Sequence[Gpu], wanted: Collection[str] | None, pids: Collection[int]
 ) -> list[Gpu]:
     """The GPUs that the run computes on.
@@ -89,16 +91,16 @@ def serving(
     used = [gpu for gpu in gpus if not gpu.pids.isdisjoint(pids)]
     if used or wanted is None:
         return used or list(gpus)
-    return [gpu for gpu in gpus if any(_is(gpu, name) for name in wanted)]
+    return [gpu for gpu in gpus if any(_matches_gpu(gpu, name) for name in wanted)]
 
 
-def _is(gpu: Gpu, name: str) -> bool:
+def _matches_gpu(gpu: Gpu, name: str) -> bool:
     # CUDA takes any beginning of a UUID that is not ambiguous.
     return name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name))
 
 
-_GATHER: Mapping[Combine, Callable[[Sequence[float]], float]] = {
-    Combine.SUM: fsum,
-    Combine.MAX: max,
-    Combine.MIN: min,
+_REDUCERS: Mapping[CombineRule, Callable[[Sequence[float]], float]] = {
+    CombineRule.SUM: fsum,
+    CombineRule.MAX: max,
+    CombineRule.MIN: min,
 }

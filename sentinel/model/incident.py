@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from sentinel.model.diagnosis import Diagnosis
-from sentinel.model.finding import Calm, Detector, Finding, Opinion, Severity
+from sentinel.model.finding import Clear, Detector, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 
-SAVES_KEPT = 64
+MAX_CHECKPOINTS_PER_RUN = 64
 """Checkpoints of a run that are remembered, the newest."""
 
 
-class State(Enum):
+class IncidentState(Enum):
     """Where an incident stands in its life."""
 
     PENDING = "pending"
@@ -30,7 +30,7 @@ class State(Enum):
     RESOLVED = "resolved"
 
 
-class Tier(Enum):
+class RunTier(Enum):
     """How much a run matters to people."""
 
     PAGE = "page"
@@ -41,14 +41,14 @@ class Tier(Enum):
     """Nobody is told; everything is recorded and shown."""
 
 
-class Reason(Enum):
+class NotificationReason(Enum):
     """Why a page is sent. There is no page without a reason."""
 
     OPENED = "opened"
-    WORSENED = "worsened"
-    JOINED = "joined"
+    ESCALATED = "worsened"
+    INCIDENT_ADDED = "joined"
     """Something else came to it that no cause which people were told explains."""
-    NAMED = "named"
+    CAUSE_FOUND = "named"
     """What is behind it is known, of which people heard before it was: told once, as loudly."""
     UPDATED = "updated"
     """More is known of what people heard of: shown, and never sent."""
@@ -56,7 +56,7 @@ class Reason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class IncidentKey:
     """What makes two findings the same incident; `rank` is WHOLE_RUN unless a rank was judged."""
 
     run: str
@@ -73,7 +73,7 @@ class Incident:
     onset, where there is one. Times are in seconds since the epoch, of the records that moved it.
     """
 
-    key: Key
+    key: IncidentKey
     episode: int
     severity: Severity
     signal: str
@@ -82,11 +82,11 @@ class Incident:
     onset_step: int
     opened_step: int
     opened_time: float
-    state: State = State.PENDING
+    state: IncidentState = IncidentState.PENDING
     resolved_step: int | None = None
     resolved_time: float | None = None
-    findings: int = 1
-    calm: int = 0
+    finding_count: int = 1
+    clear_count: int = 0
     flaps: int = 0
     last_good_step: int | None = None
 
@@ -111,14 +111,14 @@ class Onset:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class Notification:
     """What a person is told, and why; unsent and unworded.
 
     `notes` are sentences about the telling itself: by whom it is taken care of, why it comes late.
     `diagnosis` names what is behind `incident` and the `others` that are told of with it.
     """
 
-    reason: Reason
+    reason: NotificationReason
     incident: Incident
     step: int
     time: float
@@ -130,8 +130,8 @@ class Page:
     def name(self) -> str:
         """Identity of this very page: a page with a name that was sent is never sent again."""
         suffix = {
-            Reason.WORSENED: f"-{self.incident.severity.value}",
-            Reason.JOINED: f"-{self.news.key.detector}#{self.news.episode}",
+            NotificationReason.ESCALATED: f"-{self.incident.severity.value}",
+            NotificationReason.INCIDENT_ADDED: f"-{self.trigger.key.detector}#{self.trigger.episode}",
         }
         return f"{self.incident.name}:{self.reason.value}{suffix.get(self.reason, '')}"
 
@@ -141,9 +141,9 @@ class Page:
         return (self.incident, *self.others)
 
     @property
-    def news(self) -> Incident:
+    def trigger(self) -> Incident:
         """The incident whose words say why it is sent: the newest of a case that was joined."""
-        joined = self.reason is Reason.JOINED and self.others
+        joined = self.reason is NotificationReason.INCIDENT_ADDED and self.others
         return self.others[-1] if joined else self.incident
 
     @property
@@ -159,15 +159,15 @@ class Page:
     @property
     def onset_step(self) -> int:
         """Where the first of its incidents began, or what speaks for its cause."""
-        return self._began[0]
+        return self._earliest_onset[0]
 
     @property
     def last_good_step(self) -> int | None:
         """Step of the last checkpoint before anything of it began, where there is one."""
-        return self._began[1]
+        return self._earliest_onset[1]
 
     @property
-    def _began(self) -> tuple[int, int | None]:
+    def _earliest_onset(self) -> tuple[int, int | None]:
         known = [(each.onset_step, each.last_good_step) for each in self.incidents]
         if self.diagnosis is not None:
             dated = [clue.step for clue in self.diagnosis.evidence if clue.step is not None]
@@ -185,63 +185,76 @@ class IncidentBook:
     and costs no page. Evaluations, saves and ticks count as records like steps do.
     """
 
-    patience: int = 1
-    calm_records: int = 16
-    cooldown: int = 32
-    open: dict[Key, Incident] = field(default_factory=dict)
-    episodes: dict[Key, int] = field(default_factory=dict)
-    saves: dict[str, deque[int]] = field(default_factory=dict)
+    findings_to_fire: int = 1
+    clears_to_resolve: int = 16
+    cooldown_records: int = 32
+    open_incidents: dict[IncidentKey, Incident] = field(default_factory=dict)
+    last_episodes: dict[IncidentKey, int] = field(default_factory=dict)
+    checkpoint_steps: dict[str, deque[int]] = field(default_factory=dict)
 
-    def hear(self, record: Record) -> tuple[Page, ...]:
+    def update(self, record: Record) -> tuple[Notification, ...]:
         """Take over what a record says whoever judges it; the pages that are due because of it.
 
         Behind the end of a run nothing comes back: what rests then is over.
         """
         if record.event is Event.SAVE:
-            kept = self.saves.setdefault(record.run, deque(maxlen=SAVES_KEPT))
+            kept = self.checkpoint_steps.setdefault(
+                record.run, deque(maxlen=MAX_CHECKPOINTS_PER_RUN)
+            )
             kept.append(record.step)
         if record.event is not Event.STOP:
             return ()
-        here = (known for known in self.open.values() if known.key.run == record.run)
-        resting = [known for known in here if known.state is State.RESOLVED]
-        return tuple(self._end(known, record) for known in resting)
+        here = (known for known in self.open_incidents.values() if known.key.run == record.run)
+        resting = [known for known in here if known.state is IncidentState.RESOLVED]
+        return tuple(self._close_incident(known, record) for known in resting)
 
-    def fold(
-        self, key: Key, record: Record, opinion: Opinion, detector: Detector
-    ) -> Page | Incident | None:
+    def update_incident(
+        self, key: IncidentKey, record: Record, output: DetectorOutput, detector: Detector
+    ) -> Notification | Incident | None:
         """Fold one opinion of `detector` in; return the page that is due because of it, if any.
 
         An incident that moved without a page, by calming down or by coming back, is returned as
         it is now.
         """
-        if opinion is None:
+        if output is None:
             return None
-        known = self.open.get(key)
-        if isinstance(opinion, Calm):
-            return self._calm(known, record) if known else None
-        loud = opinion.severity or detector.severity
+        known = self.open_incidents.get(key)
+        if isinstance(output, Clear):
+            return self._record_clear(known, record) if known else None
+        loud = output.severity or detector.severity
         if known is None:
-            known = self._begin(key, record, opinion, detector, loud)
+            known = self._open_incident(key, record, output, detector, loud)
         else:
-            known.findings += 1
-        before, known.calm, known.finding = known.severity, 0, opinion
+            known.finding_count += 1
+        before, known.clear_count, known.finding = known.severity, 0, output
         known.severity = min(before, loud, key=lambda severity: severity.order)
-        back = known.state is State.RESOLVED
+        back = known.state is IncidentState.RESOLVED
         if back:
-            known.state, known.flaps = State.FIRING, known.flaps + 1
+            known.state, known.flaps = IncidentState.FIRING, known.flaps + 1
             known.resolved_step = known.resolved_time = None
-        if known.state is State.PENDING:
-            return self._fire(known, record) if known.findings >= self.patience else None
+        if known.state is IncidentState.PENDING:
+            return (
+                self._fire(known, record) if known.finding_count >= self.findings_to_fire else None
+            )
         if known.severity is not before:
             # What was only noted so far, nobody was told of: to people it opens now.
             noted = before is Severity.INFO
-            return self._fire(known, record) if noted else _page(Reason.WORSENED, known, record)
+            return (
+                self._fire(known, record)
+                if noted
+                else _notification(NotificationReason.ESCALATED, known, record)
+            )
         return replace(known) if back else None
 
-    def _begin(
-        self, key: Key, record: Record, finding: Finding, detector: Detector, severity: Severity
+    def _open_incident(
+        self,
+        key: IncidentKey,
+        record: Record,
+        finding: Finding,
+        detector: Detector,
+        severity: Severity,
     ) -> Incident:
-        self.episodes[key] = episode = self.episodes.get(key, 0) + 1
+        self.last_episodes[key] = episode = self.last_episodes.get(key, 0) + 1
         onset = record.step if finding.onset_step is None else finding.onset_step
         incident = Incident(
             key=key,
@@ -253,48 +266,48 @@ class IncidentBook:
             onset_step=onset,
             opened_step=record.step,
             opened_time=record.time,
-            last_good_step=last_before(onset, self.saves.get(key.run, ())),
+            last_good_step=last_checkpoint_before(onset, self.checkpoint_steps.get(key.run, ())),
         )
-        self.open[key] = incident
+        self.open_incidents[key] = incident
         return incident
 
-    def _fire(self, known: Incident, record: Record) -> Page:
-        known.state = State.FIRING
-        known.opened_step, known.opened_time = record.step, record.time
-        return _page(Reason.OPENED, known, record)
+    def _fire(self, incident: Incident, record: Record) -> Notification:
+        incident.state = IncidentState.FIRING
+        incident.opened_step, incident.opened_time = record.step, record.time
+        return _notification(NotificationReason.OPENED, incident, record)
 
-    def _calm(self, known: Incident, record: Record) -> Page | Incident | None:
-        known.calm += 1
-        if known.state is State.PENDING:
+    def _record_clear(self, incident: Incident, record: Record) -> Notification | Incident | None:
+        incident.clear_count += 1
+        if incident.state is IncidentState.PENDING:
             # A pending incident was never told to anybody, so it ends without a word.
-            del self.open[known.key]
-            self.episodes[known.key] -= 1
+            del self.open_incidents[incident.key]
+            self.last_episodes[incident.key] -= 1
             return None
-        if known.calm < self.calm_records:
+        if incident.clear_count < self.clears_to_resolve:
             return None
-        rested = known.state is State.RESOLVED
+        rested = incident.state is IncidentState.RESOLVED
         if not rested:
-            known.state = State.RESOLVED
-            known.resolved_step, known.resolved_time = record.step, record.time
-        if known.calm >= self.calm_records + self.cooldown:
-            return self._end(known, record)
-        return None if rested else replace(known)
+            incident.state = IncidentState.RESOLVED
+            incident.resolved_step, incident.resolved_time = record.step, record.time
+        if incident.clear_count >= self.clears_to_resolve + self.cooldown_records:
+            return self._close_incident(incident, record)
+        return None if rested else replace(incident)
 
-    def _end(self, known: Incident, record: Record) -> Page:
-        del self.open[known.key]
-        return _page(Reason.RESOLVED, known, record)
+    def _close_incident(self, incident: Incident, record: Record) -> Notification:
+        del self.open_incidents[incident.key]
+        return _notification(NotificationReason.RESOLVED, incident, record)
 
 
-def last_before(onset: int, saves: Iterable[int]) -> int | None:
+def last_checkpoint_before(onset: int, checkpoint_steps: Iterable[int]) -> int | None:
     """Step of the last checkpoint before that step, of those told in the order they were made.
 
     >>> last_before(250, [100, 200, 300])
     200
     """
-    return next((step for step in reversed(tuple(saves)) if step < onset), None)
+    return next((step for step in reversed(tuple(checkpoint_steps)) if step < onset), None)
 
 
-def _page(reason: Reason, incident: Incident, record: Record) -> Page:
+def _notification(reason: NotificationReason, incident: Incident, record: Record) -> Notification:
     # A copy: the page tells of this moment, while the book's incident lives on.
     step = record.step if incident.resolved_step is None else incident.resolved_step
-    return Page(reason, replace(incident), step, record.time)
+    return Notification(reason, replace(incident), step, record.time)

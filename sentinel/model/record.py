@@ -23,29 +23,29 @@ class Event(Enum):
     """Values measured on held-out data."""
     PHASE = "phase"
     """The trainer entered, or left, a declared phase such as an evaluation."""
-    FACTS = "facts"
+    METADATA = "facts"
     """Something about the run became known: its settings, or a tap that went wrong."""
     SAMPLE = "sample"
     """One text that the model made: facts hold prompt and completion, values its rewards.
 
     Of the whole run: statistics of the texts of one step, and no text.
     """
-    TICK = "tick"
+    HEARTBEAT = "tick"
     """Nobody spoke: the source tells the time, and who is still alive."""
     STOP = "stop"
     """A rank, or the run, ended; facts say how."""
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
+class RankMismatch:
     """Of a signal that is to be the same on every rank: what most have, and who has another.
 
     `count` ranks do not have the `usual` value. The first of them are in `ranks`, with their own.
     """
 
-    usual: float
+    majority_value: float
     count: int
-    ranks: tuple[tuple[int, float], ...]
+    differing_ranks: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Spread:
     min_rank: int
     max_rank: int
     bad_ranks: tuple[int, ...] = ()
-    odd: Odd | None = None
+    mismatch: RankMismatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +86,13 @@ class Record:
     time: float
     event: Event = Event.STEP
     values: Mapping[str, float] = field(default_factory=dict)
-    facts: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str] = field(default_factory=dict)
     spread: Mapping[str, Spread] = field(default_factory=dict)
     attempt: int = 0
-    beat: int = 0
+    step_index: int = 0
     sequence: int = field(default=0, compare=False)
 
 
-def place_of(rank: int) -> str:
+def host_key(rank: int) -> str:
     """Name of the fact of a combined record that tells on which host that rank is."""
     return f"host/{rank}"

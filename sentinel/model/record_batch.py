@@ -16,7 +16,7 @@ Row = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class RecordBatch:
     """STEP records without facts of two ranks or more, all of one attempt, step and beat.
 
     Each rank has its place in `ranks`, which are distinct, in `times`, in `sequences`, and in
@@ -26,7 +26,7 @@ class Sheet:
     run: str
     attempt: int
     step: int
-    beat: int
+    step_index: int
     names: tuple[str, ...]
     ranks: tuple[int, ...]
     times: tuple[float, ...]
@@ -44,42 +44,42 @@ class Sheet:
                 time=time,
                 values=dict(zip(self.names, row, strict=True)),
                 attempt=self.attempt,
-                beat=self.beat,
+                step_index=self.step_index,
                 sequence=sequence,
             )
 
 
-Entry = Record | Sheet
+RecordOrBatch = Record | RecordBatch
 
 
-def is_plain(record: Record) -> bool:
+def is_batchable(record: Record) -> bool:
     """Whether that may be a row of a sheet."""
-    told = record.facts or record.spread
+    told = record.attributes or record.spread
     return record.event is Event.STEP and record.rank != WHOLE_RUN and not told
 
 
-def records_of(entries: Iterable[Entry]) -> Iterator[Record]:
+def iter_records(entries: Iterable[RecordOrBatch]) -> Iterator[Record]:
     """The same, each rank's alone."""
     for entry in entries:
-        if isinstance(entry, Sheet):
+        if isinstance(entry, RecordBatch):
             yield from entry.records()
         else:
             yield entry
 
 
-def ranks_of(entry: Entry) -> tuple[int, ...]:
+def entry_ranks(entry: RecordOrBatch) -> tuple[int, ...]:
     """The ranks that speak in it."""
-    return entry.ranks if isinstance(entry, Sheet) else (entry.rank,)
+    return entry.ranks if isinstance(entry, RecordBatch) else (entry.rank,)
 
 
-def alike(records: Sequence[Record]) -> Sheet:
+def make_batch(records: Sequence[Record]) -> RecordBatch:
     """The sheet of these, of which each may be a row of the same."""
     first = records[0]
-    return Sheet(
+    return RecordBatch(
         run=first.run,
         attempt=first.attempt,
         step=first.step,
-        beat=first.beat,
+        step_index=first.step_index,
         names=tuple(first.values),
         ranks=tuple([each.rank for each in records]),
         times=tuple([each.time for each in records]),
@@ -88,44 +88,44 @@ def alike(records: Sequence[Record]) -> Sheet:
     )
 
 
-def gathered(entries: Iterable[Entry]) -> list[Entry]:
+def coalesce(entries: Iterable[RecordOrBatch]) -> list[RecordOrBatch]:
     """The same records in as few entries as may be, those of each rank in their order."""
-    found: list[Entry | _Draft] = []
-    drafts: dict[object, _Draft] = {}
+    found: list[RecordOrBatch | _BatchBuilder] = []
+    drafts: dict[object, _BatchBuilder] = {}
     last: dict[int, int] = {}
     for entry in entries:
-        at, ranks = len(found), ranks_of(entry)
-        if isinstance(entry, Record) and not is_plain(entry):
+        at, ranks = len(found), entry_ranks(entry)
+        if isinstance(entry, Record) and not is_batchable(entry):
             found.append(entry)
         else:
-            names = entry.names if isinstance(entry, Sheet) else tuple(entry.values)
-            key = entry.attempt, entry.step, entry.beat, names
+            names = entry.names if isinstance(entry, RecordBatch) else tuple(entry.values)
+            key = entry.attempt, entry.step, entry.step_index, names
             draft = drafts.get(key)
             # Who said something else since then would be heard in another order.
-            if draft is None or any(last.get(rank, -1) >= draft.at for rank in ranks):
-                draft = drafts[key] = _Draft(at)
+            if draft is None or any(last.get(rank, -1) >= draft.position for rank in ranks):
+                draft = drafts[key] = _BatchBuilder(at)
                 found.append(draft)
             draft.parts.append(entry)
-            at = draft.at
+            at = draft.position
         last.update(dict.fromkeys(ranks, at))
-    return [each.entry() if isinstance(each, _Draft) else each for each in found]
+    return [each.build() if isinstance(each, _BatchBuilder) else each for each in found]
 
 
 @dataclass(slots=True)
-class _Draft:
+class _BatchBuilder:
     """A sheet that is being written, for the place `at` among its like."""
 
-    at: int
-    parts: list[Entry] = field(default_factory=list)
+    position: int
+    parts: list[RecordOrBatch] = field(default_factory=list)
 
-    def entry(self) -> Entry:
+    def build(self) -> RecordOrBatch:
         """What it became: of one part, this."""
         if len(self.parts) == 1:
             return self.parts[0]
-        sheets = [each for each in self.parts if isinstance(each, Sheet)]
+        sheets = [each for each in self.parts if isinstance(each, RecordBatch)]
         loose = [each for each in self.parts if isinstance(each, Record)]
         if loose:
-            sheets.append(alike(loose))
+            sheets.append(make_batch(loose))
         columns = zip(*[(s.ranks, s.times, s.sequences, s.rows) for s in sheets], strict=True)
         ranks, times, sequences, rows = (tuple(chain.from_iterable(each)) for each in columns)
         return replace(sheets[0], ranks=ranks, times=times, sequences=sequences, rows=rows)

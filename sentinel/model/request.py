@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from sentinel.model.incident import Page
+from sentinel.model.incident import Notification
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class Request:
     """One HTTP POST. Address and headers may hold secrets, so no printing of it shows them."""
 
     url: str = field(repr=False)
@@ -25,19 +25,19 @@ class Sink(Protocol):
     typed `SecretStr`.
     """
 
-    def word(self, page: Page, identity: str) -> Post:
+    def render(self, notification: Notification, delivery_id: str) -> Request:
         """Word the page. `identity` is the same on every try, for the receiver to see repeats."""
         ...
 
-    def accepted(self, status: int, body: str) -> bool:
+    def is_accepted(self, status: int, body: str) -> bool:
         """Whether the receiver took the page, by its HTTP status and the first 64 KiB it said."""
         ...
 
 
 @runtime_checkable
-class Stamped(Protocol):
+class SignedSink(Protocol):
     """A sink whose requests say when they were sent, as signatures do. Pure, like `word`."""
 
-    def stamp(self, post: Post, now: float) -> Post:
+    def sign(self, request: Request, sent_at: float) -> Request:
         """The same request as of `now`, in seconds since the epoch."""
         ...

@@ -22,34 +22,34 @@ class AddressRefusedError(OSError):
     """The receiver's name led to an address that no page may be sent to."""
 
 
-class CutError(OSError):
+class DeadlineExceededError(OSError):
     """The connection came into being after its time was up."""
 
 
-class Leash:
+class AbortableConnections:
     """Holds sockets for as long as one request lasts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
-        self._cut = False
+        self._is_aborted = False
 
-    def hold(self, connection: socket.socket) -> None:
+    def add(self, connection: socket.socket) -> None:
         """Keep hold of a fresh connection. Raises CutError once `cut` was called."""
         with self._lock:
-            if self._cut:
-                raise CutError
+            if self._is_aborted:
+                raise DeadlineExceededError
             # A duplicate, because wrapping a socket in TLS leaves the original without its number.
             self._sockets.append(connection.dup())
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """End every connection, and every one still to come, from any thread."""
         with self._lock:
-            self._cut = True
+            self._is_aborted = True
             for held in self._sockets:
-                _shut(held)
+                _shut_down(held)
 
-    def release(self) -> None:
+    def close(self) -> None:
         """The request is over: let go of its sockets."""
         with self._lock:
             for held in self._sockets:
@@ -57,29 +57,29 @@ class Leash:
             self._sockets.clear()
 
 
-class LeashedAdapter(HTTPAdapter):
+class AbortableAdapter(HTTPAdapter):
     """Transport of `requests` whose every connection, by proxy or not, is on the leash."""
 
-    def __init__(self, leash: Leash) -> None:
-        self._pools = _pools(leash)
+    def __init__(self, connections: AbortableConnections) -> None:
+        self._pool_classes = _make_pool_classes(connections)
         super().__init__(max_retries=0)
 
     def init_poolmanager(self, *args: Any, **settings: Any) -> None:
         super().init_poolmanager(*args, **settings)
-        self.poolmanager.pool_classes_by_scheme = self._pools
+        self.poolmanager.pool_classes_by_scheme = self._pool_classes
 
     def proxy_manager_for(self, *args: Any, **settings: Any) -> Any:
         manager = super().proxy_manager_for(*args, **settings)
-        manager.pool_classes_by_scheme = self._pools
+        manager.pool_classes_by_scheme = self._pool_classes
         return manager
 
 
-def _pools(leash: Leash) -> Mapping[str, type]:
+def _make_pool_classes(connections: AbortableConnections) -> Mapping[str, type]:
     def leashed(self: Any) -> socket.socket:
         made = cast("socket.socket", super(type(self), self)._new_conn())
         try:
-            _check(made, self.host, plain=not isinstance(self, HTTPSConnection))
-            leash.hold(made)
+            _check_peer_address(made, self.host, is_plaintext=not isinstance(self, HTTPSConnection))
+            connections.add(made)
         except OSError:
             made.close()
             raise
@@ -95,14 +95,14 @@ def _pools(leash: Leash) -> Mapping[str, type]:
     }
 
 
-def _check(connection: socket.socket, host: str, *, plain: bool) -> None:
+def _check_peer_address(connection: socket.socket, host: str, *, is_plaintext: bool) -> None:
     peer = str(connection.getpeername()[0])
-    if peer_refusal(peer) or (plain and is_loopback(host) and not is_loopback(peer)):
+    if peer_refusal(peer) or (is_plaintext and is_loopback(host) and not is_loopback(peer)):
         raise AddressRefusedError
 
 
-def _shut(held: socket.socket) -> None:
+def _shut_down(connection: socket.socket) -> None:
     try:
-        held.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(socket.SHUT_RDWR)
     except OSError:
         return

@@ -16,26 +16,26 @@ from urllib.parse import urlsplit
 import requests
 
 from sentinel.config.url_policy import is_loopback, url_refusal
-from sentinel.model.incident import Page
-from sentinel.model.request import Post, Sink, Stamped
+from sentinel.model.incident import Notification
+from sentinel.model.request import Request, SignedSink, Sink
 from sentinel.notify import retry_after
-from sentinel.notify.bounded_connection import Leash, LeashedAdapter
+from sentinel.notify.bounded_connection import AbortableAdapter, AbortableConnections
 
-DEADLINE = 15.0
+REQUEST_DEADLINE_SECONDS = 15.0
 """Seconds from the call to the whole answer, name look-up included."""
 
-BODY_CAP = 65536
+MAX_RESPONSE_BYTES = 65536
 """Bytes of the answer that are read."""
 
-_MARGIN = 60.0
+_READ_TIMEOUT_MARGIN_SECONDS = 60.0
 """Seconds by which one silence may outlast the deadline, however late this machine wakes us."""
 
-_THREAD = "sentinel-send"
+_THREAD_NAME = "sentinel-send"
 _HEADERS = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": "sentinel"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """What came back. `status` is 0 where nothing did, and `error` then is a class name.
 
     `retry_after` is the silence asked for, in seconds.
@@ -50,93 +50,101 @@ class Answer:
         return self.error or f"HTTP {self.status}"
 
 
-def worded(sink: Sink, page: Page, identity: str, now: float) -> Post:
+def render_request(sink: Sink, notification: Notification, identity: str, now: float) -> Request:
     """The page as the request that `sink` makes of it at the moment `now`."""
-    post = sink.word(page, identity)
-    return sink.stamp(post, now) if isinstance(sink, Stamped) else post
+    post = sink.render(notification, identity)
+    return sink.sign(post, now) if isinstance(sink, SignedSink) else post
 
 
-def send(post: Post, *, deadline: float = DEADLINE, allow_http: bool = False) -> Answer:
+def send(
+    request: Request, *, deadline: float = REQUEST_DEADLINE_SECONDS, allow_http: bool = False
+) -> HttpResponse:
     """POST once and say what came back. Never raises on the network's account, never waits longer.
 
     `allow_http` permits unencrypted requests to other machines.
     """
-    if url_refusal(post.url, allow_http=allow_http):
-        return Answer(error="AddressRefusedError")
-    answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-    leash = Leash()
+    if url_refusal(request.url, allow_http=allow_http):
+        return HttpResponse(error="AddressRefusedError")
+    answers: queue.SimpleQueue[HttpResponse] = queue.SimpleQueue()
+    leash = AbortableConnections()
     # A thread of its own, because nothing else can stop waiting for a name server.
     attempt = threading.Thread(
-        target=lambda: answers.put(_attempt(post, leash, deadline)), name=_THREAD, daemon=True
+        target=lambda: answers.put(_try_exchange(request, leash, deadline)),
+        name=_THREAD_NAME,
+        daemon=True,
     )
     attempt.start()
     try:
         return answers.get(timeout=deadline)
     except queue.Empty:
         # Whatever the attempt says from here on is a lie: a cut answer can read as a whole one.
-        leash.cut()
-        return Answer(error="DeadlineError")
+        leash.abort()
+        return HttpResponse(error="DeadlineError")
 
 
-def _attempt(post: Post, leash: Leash, deadline: float) -> Answer:
+def _try_exchange(
+    request: Request, connections: AbortableConnections, deadline: float
+) -> HttpResponse:
     try:
-        with _Session() as session:
-            return _exchange(session, post, leash, deadline)
+        with _NoRedirectSession() as session:
+            return _exchange(session, request, connections, deadline)
     except Exception as error:
-        return Answer(error=_innermost(error))
+        return HttpResponse(error=_root_cause_name(error))
     finally:
-        leash.release()
+        connections.close()
 
 
-def _exchange(session: requests.Session, post: Post, leash: Leash, deadline: float) -> Answer:
-    host = urlsplit(post.url).hostname or ""
-    session.mount("http://", LeashedAdapter(leash))
-    session.mount("https://", LeashedAdapter(leash))
+def _exchange(
+    session: requests.Session, request: Request, connections: AbortableConnections, deadline: float
+) -> HttpResponse:
+    host = urlsplit(request.url).hostname or ""
+    session.mount("http://", AbortableAdapter(connections))
+    session.mount("https://", AbortableAdapter(connections))
     with session.post(
-        post.url,
-        data=post.body,
-        headers={**post.headers, **_HEADERS},
-        auth=_as_it_is,
+        request.url,
+        data=request.body,
+        headers={**request.headers, **_HEADERS},
+        auth=_no_auth,
         # A proxy is for reaching others; it must not see what is meant for this machine.
         proxies={"no_proxy": host} if is_loopback(host) else None,
         # Of one wait each; so much longer than the deadline that only that can end an exchange.
-        timeout=deadline + _MARGIN,
+        timeout=deadline + _READ_TIMEOUT_MARGIN_SECONDS,
         stream=True,
         allow_redirects=False,
     ) as response:
-        body = response.raw.read(BODY_CAP, decode_content=False)
-        wait = retry_after.seconds(response.headers.get("Retry-After"), time.time())
-        return Answer(response.status_code, body.decode("utf-8", "replace"), wait)
+        body = response.raw.read(MAX_RESPONSE_BYTES, decode_content=False)
+        wait = retry_after.parse_retry_after(response.headers.get("Retry-After"), time.time())
+        return HttpResponse(response.status_code, body.decode("utf-8", "replace"), wait)
 
 
-class _Session(requests.Session):
+class _NoRedirectSession(requests.Session):
     def get_redirect_target(self, resp: requests.Response) -> None:
         # Even when told not to follow, the library reads a redirect's whole body; so there is none.
         del resp
 
 
-def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
     # Given as `auth`, it keeps credentials of ~/.netrc from being added.
     return request
 
 
-def _innermost(error: BaseException) -> str:
+def _root_cause_name(error: BaseException) -> str:
     inner = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return _innermost(inner) if inner else type(error).__name__
+    return _root_cause_name(inner) if inner else type(error).__name__
 
 
-class _Silence(logging.Filter):
+class _HttpLogFilter(logging.Filter):
     """Drops what HTTP libraries log from the sending thread: request lines, thus secrets."""
 
     def filter(self, _record: logging.LogRecord) -> bool:
-        return threading.current_thread().name != _THREAD
+        return threading.current_thread().name != _THREAD_NAME
 
 
-def _silence() -> None:
-    silence = _Silence()
+def _install_log_filter() -> None:
+    silence = _HttpLogFilter()
     for name in list(logging.root.manager.loggerDict):
         if name.partition(".")[0] in {"requests", "urllib3"}:
             logging.getLogger(name).addFilter(silence)
 
 
-_silence()
+_install_log_filter()

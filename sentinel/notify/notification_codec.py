@@ -10,46 +10,46 @@ from functools import cache
 from math import isfinite
 from typing import Any
 
-from sentinel.model.incident import Page
+from sentinel.model.incident import Notification
 
 
-class UnreadablePageError(ValueError):
+class UnreadableNotificationError(ValueError):
     """A stored page that no longer means a page; its text is not repeated."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _StoredNotification:
     episode: str
-    page: Page
+    page: Notification
 
 
-def encode(page: Page) -> str:
+def encode(notification: Notification) -> str:
     """The page as JSON that SQLite can look into; `$.episode` names its incident.
 
     Evidence of any type is kept as a number or as text, so that an odd value costs no alert.
     """
-    stored = asdict(_Stored(page.incident.name, page))
+    stored = asdict(_StoredNotification(notification.incident.name, notification))
     for incident in (stored["page"]["incident"], *stored["page"]["others"]):
         finding = incident["finding"]
-        finding["evidence"] = _plain_evidence(finding["evidence"])
-    text = json.dumps(stored, ensure_ascii=False, default=_plain)
+        finding["evidence"] = _evidence_to_json(finding["evidence"])
+    text = json.dumps(stored, ensure_ascii=False, default=_to_json_scalar)
     return text.encode("utf-8", "replace").decode()
 
 
-def decode(text: str) -> Page:
+def decode(text: str) -> Notification:
     """The page that `encode` wrote. Raises UnreadablePageError on anything else."""
     try:
-        stored: _Stored = _adapter().validate_json(text)
+        stored: _StoredNotification = _type_adapter().validate_json(text)
     except ValueError:
-        raise UnreadablePageError("The outbox holds a page that cannot be read.") from None
+        raise UnreadableNotificationError("The outbox holds a page that cannot be read.") from None
     return stored.page
 
 
-def _plain_evidence(evidence: Mapping[str, Any]) -> dict[str, float | str]:
-    return {str(name): _plain(value) for name, value in evidence.items()}
+def _evidence_to_json(evidence: Mapping[str, Any]) -> dict[str, float | str]:
+    return {str(name): _to_json_scalar(value) for name, value in evidence.items()}
 
 
-def _plain(value: Any) -> float | str:
+def _to_json_scalar(value: Any) -> float | str:
     if isinstance(value, Enum):
         value = value.value
     if isinstance(value, str):
@@ -63,7 +63,7 @@ def _plain(value: Any) -> float | str:
 
 
 @cache
-def _adapter() -> Any:
+def _type_adapter() -> Any:
     from pydantic import TypeAdapter  # noqa: PLC0415 -- the schema is built at first use
 
-    return TypeAdapter(_Stored)
+    return TypeAdapter(_StoredNotification)

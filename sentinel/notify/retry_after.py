@@ -6,13 +6,13 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from math import isfinite
 
-CAP = 3600.0
+MAX_RETRY_AFTER_SECONDS = 3600.0
 """Seconds; a receiver that asks for more is asked again after an hour."""
 
-_LONGEST_HEADER = 64
+_MAX_HEADER_CHARS = 64
 
 
-def seconds(header: str | None, now: float) -> float | None:
+def parse_retry_after(header: str | None, now: float) -> float | None:
     """Seconds of silence asked for, at most `CAP`; None where the header says nothing usable.
 
     RFC 9110 knows whole seconds and HTTP dates; fractions are common and are understood too.
@@ -21,16 +21,16 @@ def seconds(header: str | None, now: float) -> float | None:
     (1.5, 5.0)
     >>> seconds("soon", now=0)
     """
-    if header is None or len(header) > _LONGEST_HEADER:
+    if header is None or len(header) > _MAX_HEADER_CHARS:
         return None
-    wait = _number(header)
+    wait = _parse_number(header)
     if wait is None:
-        moment = _date(header)
+        moment = _parse_date(header)
         wait = None if moment is None else max(0.0, moment - now)
-    return None if wait is None or wait < 0 else min(wait, CAP)
+    return None if wait is None or wait < 0 else min(wait, MAX_RETRY_AFTER_SECONDS)
 
 
-def _number(header: str) -> float | None:
+def _parse_number(header: str) -> float | None:
     try:
         number = float(header)
     except ValueError:
@@ -38,7 +38,7 @@ def _number(header: str) -> float | None:
     return number if isfinite(number) else None
 
 
-def _date(header: str) -> float | None:
+def _parse_date(header: str) -> float | None:
     try:
         moment = parsedate_to_datetime(header)
         if moment.tzinfo is None:

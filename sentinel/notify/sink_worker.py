@@ -8,144 +8,152 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from sentinel.model.counters import Tally
-from sentinel.model.incident import Page
+from sentinel.model.counters import Counters
+from sentinel.model.incident import Notification
 from sentinel.model.request import Sink
 from sentinel.notify import notification_codec, outbox, retry
-from sentinel.notify.http import DEADLINE, Answer, send, worded
-from sentinel.notify.outbox import Entry
+from sentinel.notify.http import REQUEST_DEADLINE_SECONDS, HttpResponse, render_request, send
+from sentinel.notify.outbox import OutboxEntry
 
 log = logging.getLogger(__name__)
 
-FAMILY = "sentinel_sink_deliveries_total"
-OUTCOMES = ("delivered", "retry", "dead")
+DELIVERIES_METRIC = "sentinel_sink_deliveries_total"
+DELIVERY_OUTCOMES = ("delivered", "retry", "dead")
 
-_TOO_LONG = "too long"
-_SHORT = 300
+_TOO_LONG_PREFIX = "too long"
+_SHORTENED_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class DeliveryTiming:
     """How a receiver is treated.
 
     `spacing` seconds lie between two requests, `deadline` seconds bound one, `idle` seconds is the
     longest sleep. `draw` gives random numbers in [0, 1).
     """
 
-    spacing: float = 1.0
-    deadline: float = DEADLINE
-    idle: float = 1.0
-    draw: Callable[[], float] = random.random
+    min_interval_seconds: float = 1.0
+    deadline_seconds: float = REQUEST_DEADLINE_SECONDS
+    max_sleep_seconds: float = 1.0
+    uniform_random: Callable[[], float] = random.random
 
 
 @dataclass
-class Lane:
+class SinkWorker:
     """Takes one sink's due pages out of the outbox, one at a time."""
 
     name: str
     sink: Sink
     connection: sqlite3.Connection
-    tally: Tally
+    counters: Counters
     clock: Callable[[], float]
-    pace: Pace = field(default_factory=Pace)
-    _spoke: float = field(default=0.0, init=False)
-    _silence: float = field(default=0.0, init=False)
-    _owed: Callable[[], None] | None = field(default=None, init=False)
+    timing: DeliveryTiming = field(default_factory=DeliveryTiming)
+    _last_request_time: float = field(default=0.0, init=False)
+    _wait_seconds: float = field(default=0.0, init=False)
+    _store_outcome: Callable[[], None] | None = field(default=None, init=False)
 
-    def turn(self) -> float:
+    def deliver_next(self) -> float:
         """Try the one page that is due, if any; seconds until it is worth looking again.
 
         Raises sqlite3.Error if the outbox cannot be read or written; nothing is lost by calling
         again.
         """
-        self._settle()
+        self._store_pending_outcome()
         now = self.clock()
         # Measured from the last request, so that a clock set back cannot silence the lane.
-        if 0 <= now - self._spoke < self._silence:
-            return self._spoke + self._silence - now
+        if 0 <= now - self._last_request_time < self._wait_seconds:
+            return self._last_request_time + self._wait_seconds - now
         entry = outbox.claim(self.connection, self.name, now)
         if entry is None:
-            return self._nap(now)
-        self._silence = self.pace.spacing
-        self._owed = self._outcome(entry)
-        self._spoke = self.clock()
-        self._settle()
-        return self._silence
+            return self._seconds_until_due(now)
+        self._wait_seconds = self.timing.min_interval_seconds
+        self._store_outcome = self._deliver(entry)
+        self._last_request_time = self.clock()
+        self._store_pending_outcome()
+        return self._wait_seconds
 
-    def _settle(self) -> None:
+    def _store_pending_outcome(self) -> None:
         # What came of a request is owed to the outbox until it is stored: forgetting it because
         # the disk was full for a moment would send the page again.
-        if self._owed is not None:
-            self._owed()
-            self._owed = None
+        if self._store_outcome is not None:
+            self._store_outcome()
+            self._store_outcome = None
 
-    def _nap(self, now: float) -> float:
-        due = outbox.next_at(self.connection, self.name)
-        return self.pace.idle if due is None else min(max(due - now, 0.01), self.pace.idle)
+    def _seconds_until_due(self, now: float) -> float:
+        due = outbox.next_attempt_time(self.connection, self.name)
+        return (
+            self.timing.max_sleep_seconds
+            if due is None
+            else min(max(due - now, 0.01), self.timing.max_sleep_seconds)
+        )
 
-    def _outcome(self, entry: Entry) -> Callable[[], None]:
+    def _deliver(self, entry: OutboxEntry) -> Callable[[], None]:
         try:
-            page = notification_codec.decode(entry.text)
-            if entry.last_error.startswith(_TOO_LONG):
-                page = _shortened(page)
-            post = worded(self.sink, page, entry.key, self.clock())
+            page = notification_codec.decode(entry.notification_json)
+            if entry.last_error.startswith(_TOO_LONG_PREFIX):
+                page = _shorten(page)
+            post = render_request(self.sink, page, entry.key, self.clock())
         except Exception as error:
-            return self._dead(entry, type(error).__name__)
+            return self._handle_dead(entry, type(error).__name__)
         allow_http = bool(getattr(self.sink, "allow_http", False))
-        answer = send(post, deadline=self.pace.deadline, allow_http=allow_http)
-        if self._accepted(answer):
-            return self._delivered(entry, answer)
-        return self._refused(entry, answer)
+        answer = send(post, deadline=self.timing.deadline_seconds, allow_http=allow_http)
+        if self._is_accepted(answer):
+            return self._handle_delivered(entry, answer)
+        return self._handle_failure(entry, answer)
 
-    def _accepted(self, answer: Answer) -> bool:
+    def _is_accepted(self, response: HttpResponse) -> bool:
         try:
-            return not answer.error and self.sink.accepted(answer.status, answer.body)
+            return not response.error and self.sink.is_accepted(response.status, response.body)
         except Exception as error:
             log.error("Sink %s cannot judge an answer: %s", self.name, type(error).__name__)  # noqa: TRY400
             return False
 
-    def _delivered(self, entry: Entry, answer: Answer) -> Callable[[], None]:
-        log.info("Sink %s took a page (%s, try %d)", self.name, answer, entry.tries)
+    def _handle_delivered(self, entry: OutboxEntry, response: HttpResponse) -> Callable[[], None]:
+        log.info("Sink %s took a page (%s, try %d)", self.name, response, entry.tries)
         self._count("delivered")
-        return lambda: outbox.delivered(self.connection, entry.key)
+        return lambda: outbox.mark_delivered(self.connection, entry.key)
 
-    def _refused(self, entry: Entry, answer: Answer) -> Callable[[], None]:
-        shorter = retry.too_long(answer) and not entry.last_error.startswith(_TOO_LONG)
-        if retry.hopeless(answer) and not shorter:
-            return self._dead(entry, str(answer))
+    def _handle_failure(self, entry: OutboxEntry, response: HttpResponse) -> Callable[[], None]:
+        shorter = retry.is_payload_too_long(response) and not entry.last_error.startswith(
+            _TOO_LONG_PREFIX
+        )
+        if retry.is_permanent_failure(response) and not shorter:
+            return self._handle_dead(entry, str(response))
         now = self.clock()
-        if now - entry.created >= retry.patience(entry.severity):
-            return self._dead(entry, str(answer))
-        return self._again(entry, answer, now, shorter=shorter)
+        if now - entry.created >= retry.max_age_seconds(entry.severity):
+            return self._handle_dead(entry, str(response))
+        return self._handle_retry(entry, response, now, shorten=shorter)
 
-    def _again(
-        self, entry: Entry, answer: Answer, now: float, *, shorter: bool
+    def _handle_retry(
+        self, entry: OutboxEntry, response: HttpResponse, now: float, *, shorten: bool
     ) -> Callable[[], None]:
-        wait = retry.wait(answer, entry.tries, self.pace.draw())
-        log.warning("Sink %s did not take a page (%s); again in %.1f s", self.name, answer, wait)
+        wait = retry.retry_delay_seconds(response, entry.tries, self.timing.uniform_random())
+        log.warning("Sink %s did not take a page (%s); again in %.1f s", self.name, response, wait)
         self._count("retry")
-        shorter = shorter or entry.last_error.startswith(_TOO_LONG)
-        error = f"{_TOO_LONG}: {answer}" if shorter else str(answer)
-        asked = answer.retry_after or 0.0
-        self._silence = max(self.pace.spacing, asked)
+        shorten = shorten or entry.last_error.startswith(_TOO_LONG_PREFIX)
+        error = f"{_TOO_LONG_PREFIX}: {response}" if shorten else str(response)
+        asked = response.retry_after or 0.0
+        self._wait_seconds = max(self.timing.min_interval_seconds, asked)
 
         def put_off() -> None:
-            outbox.hold(self.connection, self.name, now + asked)
-            outbox.retry(self.connection, entry.key, now + wait, error)
+            outbox.postpone_sink(self.connection, self.name, now + asked)
+            outbox.reschedule(self.connection, entry.key, now + wait, error)
 
         return put_off
 
-    def _dead(self, entry: Entry, error: str) -> Callable[[], None]:
+    def _handle_dead(self, entry: OutboxEntry, error: str) -> Callable[[], None]:
         log.error("Sink %s will not take a page (%s); it is given up", self.name, error)
         self._count("dead")
-        return lambda: outbox.dead(self.connection, entry.key, error)
+        return lambda: outbox.mark_dead(self.connection, entry.key, error)
 
     def _count(self, outcome: str) -> None:
-        self.tally.add(FAMILY, f"{self.name}:{outcome}")
+        self.counters.add(DELIVERIES_METRIC, f"{self.name}:{outcome}")
 
 
-def _shortened(page: Page) -> Page:
-    incident = page.incident
-    finding = replace(incident.finding, summary=incident.finding.summary[:_SHORT], evidence={})
-    brief = replace(incident, finding=finding, remedy=incident.remedy[:_SHORT])
-    return replace(page, incident=brief)
+def _shorten(notification: Notification) -> Notification:
+    incident = notification.incident
+    finding = replace(
+        incident.finding, summary=incident.finding.summary[:_SHORTENED_CHARS], evidence={}
+    )
+    brief = replace(incident, finding=finding, remedy=incident.remedy[:_SHORTENED_CHARS])
+    return replace(notification, incident=brief)

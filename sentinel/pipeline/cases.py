@@ -12,27 +12,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sentinel.model.diagnosis import RESUMED, Cause, Diagnosis, Scene, Sign, diagnose
+from sentinel.model.diagnosis import (
+    RESUMED_STEP_KEY,
+    CaseContext,
+    Cause,
+    Diagnosis,
+    Symptom,
+    diagnose,
+)
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Incident, Page, Reason, State
+from sentinel.model.incident import Incident, IncidentState, Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.signals.catalogue import SIGNALS
 
-JOINS_WITHIN = 200
+MAX_JOIN_GAP_STEPS = 200
 """Steps told of. The study saw a policy fall apart within 80 points of its first sign, and 150 to
 200 fold its runs into one case each."""
 
-ENDINGS = frozenset({"run_died", "run_failed", "run_stalled"})
+RUN_END_DETECTORS = frozenset({"run_died", "run_failed", "run_stalled"})
 """Detectors whose incidents are never folded."""
 
-MOST_OVER = 16
+MAX_RESOLVED_PER_CASE = 16
 """Incidents of a case at their end that it remembers, the newest, beside its lead."""
 
-MOST_NAMES = 1024
+MAX_NAMES_PER_RUN = 1024
 """Settings, and values, of a run that are remembered; of values the catalogue's come first."""
 
-_SETTINGS = (Event.START, Event.FACTS)
-_TOLD = (Event.STEP, Event.EVAL, Event.SAMPLE, Event.TICK)
+_METADATA_EVENTS = (Event.START, Event.METADATA)
+_VALUE_EVENTS = (Event.STEP, Event.EVAL, Event.SAMPLE, Event.HEARTBEAT)
 
 
 @dataclass(slots=True)
@@ -44,39 +51,51 @@ class Case:
     """
 
     incidents: dict[str, Incident]
-    latest: int
-    told: Severity
-    over: set[str] = field(default_factory=set)
+    last_join_step_count: int
+    notified_severity: Severity
+    resolved_names: set[str] = field(default_factory=set)
     diagnosis: Diagnosis | None = None
-    named: bool = False
-    heard: set[str] = field(default_factory=set)
+    is_cause_notified: bool = False
+    notified_detectors: set[str] = field(default_factory=set)
 
-    def page(self, reason: Reason, step: int, time: float) -> Page:
+    def build_notification(
+        self, reason: NotificationReason, step: int, time: float
+    ) -> Notification:
         """What people are told of the case, at that step and time."""
         lead, *others = (replace(incident) for incident in self.incidents.values())
-        lead.severity = self.told
-        if reason is Reason.RESOLVED:
+        lead.severity = self.notified_severity
+        if reason is NotificationReason.RESOLVED:
             last = max(self.incidents.values(), key=lambda each: each.resolved_time or 0.0)
-            lead.state = State.RESOLVED
+            lead.state = IncidentState.RESOLVED
             lead.resolved_step, lead.resolved_time = last.resolved_step, last.resolved_time
             step = step if last.resolved_step is None else last.resolved_step
-        return Page(reason, lead, step, time, diagnosis=self.diagnosis, others=tuple(others))
+        return Notification(
+            reason, lead, step, time, diagnosis=self.diagnosis, others=tuple(others)
+        )
 
-    def join(self, incident: Incident, at: int) -> None:
+    def add(self, incident: Incident, step_count: int) -> None:
         """Take one more incident in, and let go of those that were over long ago."""
-        self.incidents[incident.name], self.latest = incident, at
-        old = [name for name in list(self.incidents)[1:] if name in self.over][:-MOST_OVER]
+        self.incidents[incident.name], self.last_join_step_count = incident, step_count
+        old = [name for name in list(self.incidents)[1:] if name in self.resolved_names][
+            :-MAX_RESOLVED_PER_CASE
+        ]
         for name in old:
             del self.incidents[name]
-            self.over.remove(name)
+            self.resolved_names.remove(name)
 
-    def grow_louder(self) -> bool:
+    def escalate(self) -> bool:
         """Take the loudest of its incidents and its cause for its own; whether that is news."""
-        heard = [self.told, *(incident.severity for incident in self.incidents.values())]
+        heard = [
+            self.notified_severity,
+            *(incident.severity for incident in self.incidents.values()),
+        ]
         if self.diagnosis is not None and self.diagnosis.severity is not None:
             heard.append(self.diagnosis.severity)
-        before, self.told = self.told, min(heard, key=lambda severity: severity.order)
-        return self.told is not before
+        before, self.notified_severity = (
+            self.notified_severity,
+            min(heard, key=lambda severity: severity.order),
+        )
+        return self.notified_severity is not before
 
 
 @dataclass(slots=True)
@@ -88,56 +107,56 @@ class RunCases:
     it last moved.
     """
 
-    steps: int = 0
-    restarted: bool = False
-    facts: dict[str, str | float] = field(default_factory=dict)
+    step_count: int = 0
+    is_restarting: bool = False
+    metadata: dict[str, str | float] = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
-    noted: dict[str, tuple[int, Incident]] = field(default_factory=dict)
-    open: list[Case] = field(default_factory=list)
+    unnotified_incidents: dict[str, tuple[int, Incident]] = field(default_factory=dict)
+    open_cases: list[Case] = field(default_factory=list)
 
-    def hear(self, record: Record) -> None:
+    def update(self, record: Record) -> None:
         """Take over what a record says of the run."""
-        if record.event in _SETTINGS:
-            self.facts.update(record.values)
-            self.facts.update(record.facts)
-            self.facts = dict(list(self.facts.items())[:MOST_NAMES])
-        elif record.event in _TOLD:
+        if record.event in _METADATA_EVENTS:
+            self.metadata.update(record.values)
+            self.metadata.update(record.attributes)
+            self.metadata = dict(list(self.metadata.items())[:MAX_NAMES_PER_RUN])
+        elif record.event in _VALUE_EVENTS:
             self.values.update(record.values)
-            if len(self.values) > MOST_NAMES:
+            if len(self.values) > MAX_NAMES_PER_RUN:
                 self.values = {n: x for n, x in self.values.items() if n in SIGNALS}
         if record.event is Event.START:
-            self.restarted = record.attempt > 0 or self.steps > 0
-        elif record.event is Event.STEP and self.restarted:
-            self.restarted, self.facts[RESUMED] = False, record.step
-        self.steps += record.event is Event.STEP
+            self.is_restarting = record.attempt > 0 or self.step_count > 0
+        elif record.event is Event.STEP and self.is_restarting:
+            self.is_restarting, self.metadata[RESUMED_STEP_KEY] = False, record.step
+        self.step_count += record.event is Event.STEP
 
-    def note(self, incident: Incident) -> None:
+    def add_unnotified(self, incident: Incident) -> None:
         """Keep a quiet incident for evidence."""
-        self.noted[incident.name] = self.steps, incident
-        self.forget()
+        self.unnotified_incidents[incident.name] = self.step_count, incident
+        self.drop_expired()
 
-    def forget(self) -> None:
+    def drop_expired(self) -> None:
         """Let go of what was over long ago."""
-        self.noted = {
+        self.unnotified_incidents = {
             name: (at, known)
-            for name, (at, known) in self.noted.items()
-            if known.state is State.FIRING or self.near(at)
+            for name, (at, known) in self.unnotified_incidents.items()
+            if known.state is IncidentState.FIRING or self.is_recent(at)
         }
 
-    def near(self, at: int) -> bool:
+    def is_recent(self, step_count: int) -> bool:
         """Whether the run has gone on only so little since then that both may belong together."""
-        return self.steps - at <= JOINS_WITHIN
+        return self.step_count - step_count <= MAX_JOIN_GAP_STEPS
 
-    def scene(self, case: Case) -> Scene:
+    def context_for(self, case: Case) -> CaseContext:
         """What there is to explain, and to explain it by."""
-        self.forget()
-        signs: dict[str, Sign] = {}
-        beside = (incident for _, incident in self.noted.values())
+        self.drop_expired()
+        signs: dict[str, Symptom] = {}
+        beside = (incident for _, incident in self.unnotified_incidents.values())
         for incident in (*case.incidents.values(), *beside):
-            sign = _sign(incident)
+            sign = _symptom_from(incident)
             known = signs.get(sign.detector)
-            signs[sign.detector] = sign if known is None else _merged(known, sign)
-        return Scene(signs, self.facts, self.values)
+            signs[sign.detector] = sign if known is None else _merge_symptoms(known, sign)
+        return CaseContext(signs, self.metadata, self.values)
 
 
 @dataclass
@@ -147,113 +166,131 @@ class CaseBook:
     causes: Mapping[str, Cause] = field(default_factory=dict)
     runs: dict[str, RunCases] = field(default_factory=dict)
 
-    def fold(self, record: Record, news: Sequence[Page | Incident]) -> tuple[Page, ...]:
+    def update(
+        self, record: Record, changes: Sequence[Notification | Incident]
+    ) -> tuple[Notification, ...]:
         """What people are to be told, of what became of incidents at this record of the run."""
         run = self.runs.get(record.run)
         if run is None:
             run = self.runs[record.run] = RunCases()
-        run.hear(record)
-        if not news:
+        run.update(record)
+        if not changes:
             return ()
         joined: list[Case | None] = []
-        for new in news:
-            over = isinstance(new, Page) and new.reason is Reason.RESOLVED
-            incident = new.incident if isinstance(new, Page) else new
-            joined.append(self._place(run, incident, over=over))
+        for new in changes:
+            over = isinstance(new, Notification) and new.reason is NotificationReason.RESOLVED
+            incident = new.incident if isinstance(new, Notification) else new
+            joined.append(self._assign_to_case(run, incident, is_resolved=over))
         turns = [
-            (case, self._turn(run, case, joined=any(case is each for each in joined)))
-            for case in run.open
+            (case, self._reassess(run, case, has_new_incident=any(case is each for each in joined)))
+            for case in run.open_cases
         ]
-        run.open = [case for case, reason in turns if reason is not Reason.RESOLVED]
+        run.open_cases = [
+            case for case, reason in turns if reason is not NotificationReason.RESOLVED
+        ]
         told = ((case, reason) for case, reason in turns if reason is not None)
-        return tuple(case.page(reason, record.step, record.time) for case, reason in told)
+        return tuple(
+            case.build_notification(reason, record.step, record.time) for case, reason in told
+        )
 
-    def standing(self) -> Iterator[Page]:
+    def current_notifications(self) -> Iterator[Notification]:
         """What people would be told of each open case, if they were told now."""
         for run in self.runs.values():
-            for case in run.open:
+            for case in run.open_cases:
                 lead = next(iter(case.incidents.values()))
-                yield case.page(Reason.OPENED, lead.opened_step, lead.opened_time)
+                yield case.build_notification(
+                    NotificationReason.OPENED, lead.opened_step, lead.opened_time
+                )
 
-    def _place(self, run: RunCases, incident: Incident, *, over: bool) -> Case | None:
+    def _assign_to_case(
+        self, run: RunCases, incident: Incident, *, is_resolved: bool
+    ) -> Case | None:
         """Put an incident that moved where it belongs; the case that it joined, if it did."""
         name = incident.name
-        case = next((case for case in run.open if name in case.incidents), None)
+        case = next((case for case in run.open_cases if name in case.incidents), None)
         if case is not None:
             case.incidents[name] = incident
-            case.over |= {name} if over else set()
+            case.resolved_names |= {name} if is_resolved else set()
             return None
-        if over or incident.severity is Severity.INFO:
-            run.note(incident)
+        if is_resolved or incident.severity is Severity.INFO:
+            run.add_unnotified(incident)
             return None
-        run.noted.pop(name, None)
-        case = self._home(run, incident)
+        run.unnotified_incidents.pop(name, None)
+        case = self._find_case(run, incident)
         if case is None:
-            run.open.append(Case({name: incident}, run.steps, incident.severity))
+            run.open_cases.append(Case({name: incident}, run.step_count, incident.severity))
         else:
-            case.join(incident, run.steps)
+            case.add(incident, run.step_count)
         return case
 
-    def _home(self, run: RunCases, incident: Incident) -> Case | None:
+    def _find_case(self, run: RunCases, incident: Incident) -> Case | None:
         """The newest open case to which this incident belongs."""
-        close = (case for case in reversed(run.open) if run.near(case.latest))
+        close = (
+            case for case in reversed(run.open_cases) if run.is_recent(case.last_join_step_count)
+        )
         akin = (
             case
             for case in close
-            if any(self._belong(incident, other) for other in case.incidents.values())
+            if any(self._share_cause(incident, other) for other in case.incidents.values())
         )
         return next(akin, None)
 
-    def _belong(self, one: Incident, other: Incident) -> bool:
+    def _share_cause(self, one: Incident, other: Incident) -> bool:
         """Whether one cause may explain both."""
         both = {one.key.detector, other.key.detector}
-        if not both.isdisjoint(ENDINGS):
+        if not both.isdisjoint(RUN_END_DETECTORS):
             return False
         return len(both) == 1 or any(both <= cause.explains for cause in self.causes.values())
 
-    def _turn(self, run: RunCases, case: Case, *, joined: bool) -> Reason | None:
+    def _reassess(
+        self, run: RunCases, case: Case, *, has_new_incident: bool
+    ) -> NotificationReason | None:
         """Diagnose a case anew, and say why people are to be told of it, if they are."""
-        if case.over.issuperset(case.incidents):
-            return Reason.RESOLVED
+        if case.resolved_names.issuperset(case.incidents):
+            return NotificationReason.RESOLVED
         before = case.diagnosis
         known = {incident.key.detector for incident in case.incidents.values()}
         # What is noted beside a case is evidence for what may be behind it, and for nothing else.
         behind = {name: each for name, each in self.causes.items() if known & each.explains}
-        case.diagnosis = diagnose(run.scene(case), behind) or before
-        said = self._said(case)
+        case.diagnosis = diagnose(run.context_for(case), behind) or before
+        said = self._notification_reason(case)
         if said is not None:
-            case.heard |= known
-            case.named = case.diagnosis is not None
+            case.notified_detectors |= known
+            case.is_cause_notified = case.diagnosis is not None
             return said
-        return Reason.UPDATED if joined or case.diagnosis != before else None
+        return NotificationReason.UPDATED if has_new_incident or case.diagnosis != before else None
 
-    def _said(self, case: Case) -> Reason | None:
+    def _notification_reason(self, case: Case) -> NotificationReason | None:
         """Why people are to be told of a case as it is now; None where they know enough of it."""
-        louder = case.grow_louder()
-        if not case.heard:
-            return Reason.OPENED
+        louder = case.escalate()
+        if not case.notified_detectors:
+            return NotificationReason.OPENED
         if louder:
-            return Reason.WORSENED
+            return NotificationReason.ESCALATED
         cause = None if case.diagnosis is None else self.causes.get(case.diagnosis.cause)
-        explained = case.heard | (cause.explains if cause is not None else set())
+        explained = case.notified_detectors | (cause.explains if cause is not None else set())
         for name, incident in reversed(case.incidents.items()):
             if incident.key.detector not in explained:
                 # The newest stands last: it is what the page speaks of.
                 case.incidents[name] = case.incidents.pop(name)
-                return Reason.JOINED
-        return Reason.NAMED if cause is not None and not case.named else None
+                return NotificationReason.INCIDENT_ADDED
+        return (
+            NotificationReason.CAUSE_FOUND
+            if cause is not None and not case.is_cause_notified
+            else None
+        )
 
 
-def _merged(one: Sign, other: Sign) -> Sign:
+def _merge_symptoms(one: Symptom, other: Symptom) -> Symptom:
     """Two incidents of one detector: the one that began first, and how often in all."""
     first = other if other.onset_step < one.onset_step else one
-    return replace(first, times=one.times + other.times)
+    return replace(first, occurrences=one.occurrences + other.occurrences)
 
 
-def _sign(incident: Incident) -> Sign:
+def _symptom_from(incident: Incident) -> Symptom:
     finding = incident.finding
     rank = incident.key.rank if incident.key.rank != WHOLE_RUN else finding.rank
-    return Sign(
+    return Symptom(
         incident.key.detector,
         incident.severity,
         incident.onset_step,

@@ -15,122 +15,133 @@ from dataclasses import dataclass, field, replace
 from math import isfinite, log
 from typing import TYPE_CHECKING, Any
 
-from sentinel.model.incident import SAVES_KEPT, Incident, Onset, last_before
+from sentinel.model.incident import MAX_CHECKPOINTS_PER_RUN, Incident, Onset, last_checkpoint_before
 from sentinel.model.record import Event, Record
 
 if TYPE_CHECKING:
     import numpy as np
 
-WINDOW = 256
+WINDOW_POINTS = 256
 """Points of a signal that are looked at, the last before its incident opened."""
-BEFORE = 96
+POINTS_BEFORE_ONSET = 96
 """Of these, points before the detector's own onset: enough to know how it was when it was well."""
-FEWEST = 12
+MIN_POINTS = 12
 """Points below which nothing is said."""
-SEGMENT = 3
+MIN_SEGMENT_POINTS = 3
 """Points a segment has at least."""
-SPIKE = 6.0
+SPIKE_NOISE_WIDTHS = 6.0
 """Noise widths from both its neighbours at which a value counts no more: one spike is no change."""
-NEARLY = 10.0
+INTERVAL_COST_MARGIN = 10.0
 """How much worse than the best cut another may be (twice the log-likelihood) to be in the interval;
 of 40 points of a synthetic step, ramp or exponential growth, 98 % of the true ones lie within."""
-CLEARLY = 12.0
+MIN_COST_IMPROVEMENT = 12.0
 """How much better than no cut the best one must be, beyond what its parameters cost."""
 
 
 @dataclass
-class Past:
+class RecentSignals:
     """The recent past of `signals`, gathered from the run's records, to date incidents by."""
 
     signals: Collection[str]
     points: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
-    saves: deque[int] = field(default_factory=lambda: deque(maxlen=SAVES_KEPT))
+    checkpoint_steps: deque[int] = field(
+        default_factory=lambda: deque(maxlen=MAX_CHECKPOINTS_PER_RUN)
+    )
 
-    def hear(self, record: Record) -> None:
+    def update(self, record: Record) -> None:
         """Take over what a record of the whole run says."""
         if record.event is Event.SAVE:
-            self.saves.append(record.step)
+            self.checkpoint_steps.append(record.step)
         values, step = record.values, record.step
         for signal in self.signals:
             if signal not in values:
                 continue
             if signal not in self.points:
-                self.points[signal] = deque(maxlen=WINDOW)
+                self.points[signal] = deque(maxlen=WINDOW_POINTS)
             self.points[signal].append((step, values[signal]))
 
-    def date(self, incident: Incident) -> Onset | None:
+    def estimate_onset(self, incident: Incident) -> Onset | None:
         """When the incident, which opened just now, began."""
-        return dated(incident, tuple(self.points.get(incident.signal, ())), self.saves)
+        return estimate_incident_onset(
+            incident, tuple(self.points.get(incident.signal, ())), self.checkpoint_steps
+        )
 
 
-def dated(
-    incident: Incident, points: Sequence[tuple[int, float]], saves: Iterable[int]
+def estimate_incident_onset(
+    incident: Incident, points: Sequence[tuple[int, float]], checkpoint_steps: Iterable[int]
 ) -> Onset | None:
     """When the incident began, and the last checkpoint that is surely older. See `date`."""
-    found = date(points, incident.onset_step)
+    found = estimate_onset(points, incident.onset_step)
     if found is None:
         return None
-    return replace(found, last_good_step=last_before(found.earliest, saves))
+    return replace(found, last_good_step=last_checkpoint_before(found.earliest, checkpoint_steps))
 
 
-def date(points: Sequence[tuple[int, float]], doubted: int) -> Onset | None:
+def estimate_onset(points: Sequence[tuple[int, float]], suspected_step: int) -> Onset | None:
     """When the signal began to go wrong; None where that cannot be told.
 
     `points` are its steps and values, in order, up to where the incident opened; `doubted` is the
     step at which the detector's own doubt began.
     """
-    recent = points[-WINDOW:]
-    since = [at for at, (step, _) in enumerate(recent) if step >= doubted]
+    recent = points[-WINDOW_POINTS:]
+    since = [at for at, (step, _) in enumerate(recent) if step >= suspected_step]
     if any(not isfinite(recent[at][1]) for at in since):
         # What is not a number began where the detector says.
         return None
     first = since[0] if since else len(recent)
-    known = [point for point in recent[max(0, first - BEFORE) :] if isfinite(point[1])]
-    if len(known) < FEWEST:
+    known = [point for point in recent[max(0, first - POINTS_BEFORE_ONSET) :] if isfinite(point[1])]
+    if len(known) < MIN_POINTS:
         return None
-    found = _cut([value for _, value in known])
+    found = _best_cut([value for _, value in known])
     if found is None:
         return None
     best, earliest, latest = (known[at][0] for at in found)
     return Onset(best, earliest, latest)
 
 
-def _cut(values: Sequence[float]) -> tuple[int, int, int] | None:
+def _best_cut(values: Sequence[float]) -> tuple[int, int, int] | None:
     """The best place to cut, and the first and last that are nearly as good."""
-    scaled = _scaled(values)
+    scaled = _scale_by_noise(values)
     n = len(scaled)
-    ways = [_way(_levels(scaled), 1, n), _way(_lines(scaled), 2, n), _knees(scaled)]
-    best = min(ways, key=lambda way: way.cost)
+    ways = [
+        _fit_cut_model(_level_cost(scaled), 1, n),
+        _fit_cut_model(_line_cost(scaled), 2, n),
+        _bend_model(scaled),
+    ]
+    best = min(ways, key=lambda way: way.best_cost)
     # The noise as it is about the best fit: heavier tails than normal make the interval wider.
-    noise = max(1.0, min(best.cuts) / n)
-    if (min(way.uncut for way in ways) - best.cost) / noise < CLEARLY:
+    noise = max(1.0, min(best.cut_costs) / n)
+    if (min(way.uncut_cost for way in ways) - best.best_cost) / noise < MIN_COST_IMPROVEMENT:
         return None
     near = [
         at
         for way in ways
-        if (way.cost - best.cost) / noise <= CLEARLY
-        for at, cost in enumerate(way.cuts, SEGMENT)
-        if (cost - min(way.cuts)) / noise <= NEARLY
+        if (way.best_cost - best.best_cost) / noise <= MIN_COST_IMPROVEMENT
+        for at, cost in enumerate(way.cut_costs, MIN_SEGMENT_POINTS)
+        if (cost - min(way.cut_costs)) / noise <= INTERVAL_COST_MARGIN
     ]
-    return best.cuts.index(min(best.cuts)) + SEGMENT, min(near), max(near)
+    return best.cut_costs.index(min(best.cut_costs)) + MIN_SEGMENT_POINTS, min(near), max(near)
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _CutModel:
     """One way to explain a window: what it costs uncut, cut at the best place, and at each."""
 
-    uncut: float
-    cost: float
-    cuts: list[float]
+    uncut_cost: float
+    best_cost: float
+    cut_costs: list[float]
 
 
-def _way(error: Callable[[int, int], float], parameters: int, n: int) -> _Way:
-    cuts = [error(0, at) + error(at, n) for at in range(SEGMENT, n - SEGMENT + 1)]
-    uncut = error(0, n) + parameters * log(n)
-    return _Way(uncut, min(cuts) + (2 * parameters + 1) * log(n), cuts)
+def _fit_cut_model(segment_cost: Callable[[int, int], float], parameters: int, n: int) -> _CutModel:
+    cuts = [
+        segment_cost(0, at) + segment_cost(at, n)
+        for at in range(MIN_SEGMENT_POINTS, n - MIN_SEGMENT_POINTS + 1)
+    ]
+    uncut = segment_cost(0, n) + parameters * log(n)
+    return _CutModel(uncut, min(cuts) + (2 * parameters + 1) * log(n), cuts)
 
 
-def _scaled(values: Sequence[float]) -> np.ndarray[Any, Any]:
+def _scale_by_noise(values: Sequence[float]) -> np.ndarray[Any, Any]:
     """Values in widths of their noise; by their logarithm where they span magnitudes."""
     import numpy as np  # noqa: PLC0415 - with ruptures
 
@@ -141,13 +152,13 @@ def _scaled(values: Sequence[float]) -> np.ndarray[Any, Any]:
     noise = float(np.median(np.abs(steps - np.median(steps)))) / 0.6745 / 2**0.5
     noise = noise or float(np.std(y)) * 1e-3 or 1.0
     inner = np.median([y[:-2], y[1:-1], y[2:]], axis=0)
-    spikes = np.abs(y[1:-1] - inner) > SPIKE * noise
+    spikes = np.abs(y[1:-1] - inner) > SPIKE_NOISE_WIDTHS * noise
     y[1:-1][spikes] = inner[spikes]
     scaled: np.ndarray[Any, Any] = (y - y.mean()) / noise
     return scaled
 
 
-def _levels(values: np.ndarray[Any, Any]) -> Callable[[int, int], float]:
+def _level_cost(values: np.ndarray[Any, Any]) -> Callable[[int, int], float]:
     """What it costs to take a stretch for one level."""
     from ruptures.costs import CostL2  # noqa: PLC0415 - slow to load
 
@@ -155,32 +166,39 @@ def _levels(values: np.ndarray[Any, Any]) -> Callable[[int, int], float]:
     return lambda start, end: float(cost.error(start, end))
 
 
-def _lines(values: np.ndarray[Any, Any]) -> Callable[[int, int], float]:
+def _line_cost(values: np.ndarray[Any, Any]) -> Callable[[int, int], float]:
     """What it costs to take a stretch for one straight line."""
-    return _fitted(values, _straight(len(values)))
+    return _regression_cost(values, _line_columns(len(values)))
 
 
-def _knees(values: np.ndarray[Any, Any]) -> _Way:
+def _bend_model(values: np.ndarray[Any, Any]) -> _CutModel:
     """One line that bends at the cut: what grows from nothing has no step."""
     import numpy as np  # noqa: PLC0415 - with ruptures
 
     n = len(values)
-    straight = _straight(n)
-    bends = (np.maximum(straight[:, :1] - at / n, 0.0) for at in range(SEGMENT, n - SEGMENT + 1))
-    cuts = [_fitted(values, np.hstack([straight, bend]))(0, n) for bend in bends]
-    return _Way(_fitted(values, straight)(0, n) + 2 * log(n), min(cuts) + 4 * log(n), cuts)
+    straight = _line_columns(n)
+    bends = (
+        np.maximum(straight[:, :1] - at / n, 0.0)
+        for at in range(MIN_SEGMENT_POINTS, n - MIN_SEGMENT_POINTS + 1)
+    )
+    cuts = [_regression_cost(values, np.hstack([straight, bend]))(0, n) for bend in bends]
+    return _CutModel(
+        _regression_cost(values, straight)(0, n) + 2 * log(n), min(cuts) + 4 * log(n), cuts
+    )
 
 
-def _straight(n: int) -> np.ndarray[Any, Any]:
+def _line_columns(n: int) -> np.ndarray[Any, Any]:
     import numpy as np  # noqa: PLC0415 - with ruptures
 
     return np.column_stack([np.arange(n) / n, np.ones(n)])
 
 
-def _fitted(values: np.ndarray[Any, Any], by: np.ndarray[Any, Any]) -> Callable[[int, int], float]:
+def _regression_cost(
+    values: np.ndarray[Any, Any], columns: np.ndarray[Any, Any]
+) -> Callable[[int, int], float]:
     """What it costs to explain a stretch by the best combination of these columns."""
     import numpy as np  # noqa: PLC0415 - with ruptures
     from ruptures.costs import CostLinear  # noqa: PLC0415 - slow to load
 
-    cost = CostLinear().fit(np.column_stack([values, by]))
+    cost = CostLinear().fit(np.column_stack([values, columns]))
     return lambda start, end: float(np.sum(cost.error(start, end)))

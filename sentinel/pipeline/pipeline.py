@@ -12,85 +12,91 @@ from dataclasses import dataclass, replace
 
 from sentinel import __version__
 from sentinel.aggregate.aligner import Aligner
-from sentinel.aggregate.text_samples import Samples
-from sentinel.model.counters import Tally
+from sentinel.aggregate.text_samples import TextSampleAggregator
+from sentinel.model.counters import Counters
 from sentinel.model.diagnosis import Cause
 from sentinel.model.finding import Detector
-from sentinel.model.incident import Incident, IncidentBook, Key, Page, State
-from sentinel.model.record_batch import Entry, ranks_of
+from sentinel.model.incident import Incident, IncidentBook, IncidentKey, IncidentState, Notification
+from sentinel.model.record_batch import RecordOrBatch, entry_ranks
 from sentinel.pipeline.cases import CaseBook, RunCases
-from sentinel.pipeline.engine import Engine, Verdict
-from sentinel.pipeline.snapshot import SnapshotError, freeze, thaw
+from sentinel.pipeline.engine import Engine, Result
+from sentinel.pipeline.snapshot import SnapshotError, deserialize, serialize
 
 log = logging.getLogger(__name__)
 
-SET_ASIDE: tuple[type[Exception], ...] = (Exception,)
+SKIPPED_ERRORS: tuple[type[Exception], ...] = (Exception,)
 """What a record may raise that is then left unjudged; tests, which want to know, make it empty."""
 
 
 @dataclass
-class Memory:
+class PipelineState:
     """All that the next agent goes on from; `stamp` is of the version and settings that made it."""
 
-    stamp: str
+    fingerprint: str
     aligner: Aligner
-    samples: Samples
-    book: IncidentBook
+    samples: TextSampleAggregator
+    incident_book: IncidentBook
     cases: dict[str, RunCases]
-    detectors: dict[Key, Detector]
-    errors: dict[str, int]
+    detectors: dict[IncidentKey, Detector]
+    error_counts: dict[str, int]
 
 
-class Fold:
+class Pipeline:
     """Aligner and engine as one: `feed` takes a record in and yields what it leads to."""
 
     def __init__(
         self,
-        makers: Mapping[str, Callable[[], Detector]],
-        tally: Tally,
+        detector_factories: Mapping[str, Callable[[], Detector]],
+        counters: Counters,
         causes: Mapping[str, Cause] | None = None,
     ) -> None:
-        self.tally = tally
-        self.aligner = Aligner(tally)
-        self.samples = Samples()
-        self.engine = Engine(makers, cases=CaseBook(causes or {}))
+        self.counters = counters
+        self.aligner = Aligner(counters)
+        self.samples = TextSampleAggregator()
+        self.engine = Engine(detector_factories, case_book=CaseBook(causes or {}))
 
-    def feed(self, entry: Entry) -> Iterator[Verdict]:
+    def process(self, entry: RecordOrBatch) -> Iterator[Result]:
         """A record's own verdict, then one for each combined record that it completes.
 
         One that cannot be judged is counted and left: the next agent would fall over it again, and
         the one after that, and nobody would watch.
         """
         try:
-            for moment in self.aligner.feed(entry):
-                for told in self.samples.feed(moment):
-                    yield self.engine.feed(told)
-        except SET_ASIDE:
-            log.exception("What ranks %s say cannot be judged: it is left aside", ranks_of(entry))
-            self.tally.add("sentinel_dropped_records_total", "unjudged", len(ranks_of(entry)))
+            for moment in self.aligner.process(entry):
+                for told in self.samples.process(moment):
+                    yield self.engine.process(told)
+        except SKIPPED_ERRORS:
+            log.exception(
+                "What ranks %s say cannot be judged: it is left aside", entry_ranks(entry)
+            )
+            self.counters.add("sentinel_dropped_records_total", "unjudged", len(entry_ranks(entry)))
 
-    def firing(self) -> list[Incident]:
+    def firing_incidents(self) -> list[Incident]:
         """Incidents that a page exists for and that are not over."""
-        return [i for i in self.engine.book.open.values() if i.state is State.FIRING]
+        return [
+            i
+            for i in self.engine.incident_book.open_incidents.values()
+            if i.state is IncidentState.FIRING
+        ]
 
-    def standing(self) -> Iterator[Page]:
+    def current_notifications(self) -> Iterator[Notification]:
         """What people would be told of each case that fires, if they were told now."""
-        return self.engine.cases.standing()
+        return self.engine.case_book.current_notifications()
 
-    def freeze(self) -> str | None:
+    def serialize(self) -> str | None:
         """The memory as text; None if a plug-in keeps something that cannot be stored."""
-        kept = Memory(
-            self._stamp(),
+        kept = PipelineState(
+            self._fingerprint(),
             # What was counted is the agent's to keep, not a step's.
-            replace(self.aligner, tally=Tally()),
+            replace(self.aligner, counters=Counters()),
             self.samples,
-            self.engine.book,
-            self.engine.cases.runs,
+            self.engine.incident_book,
+            self.engine.case_book.runs,
             self.engine.detectors,
-            self.engine.errors,
+            self.engine.error_counts,
         )
         try:
-            return freeze(kept)
+            return serialize(kept)
         except SnapshotError:
             log.exception("The detectors' state cannot be stored")
             return None
@@ -100,20 +106,20 @@ class Fold:
 
         Whether it was taken over; if not, detectors begin anew.
         """
-        modules = {type(make()).__module__ for make in self.engine.makers.values()}
+        modules = {type(make()).__module__ for make in self.engine.detector_factories.values()}
         try:
-            kept = thaw(text, modules)
+            kept = deserialize(text, modules)
         except SnapshotError:
             log.exception("The stored state cannot be read; detectors begin anew")
             return False
-        if not isinstance(kept, Memory) or kept.stamp != self._stamp():
+        if not isinstance(kept, PipelineState) or kept.fingerprint != self._fingerprint():
             log.warning("Version or detector settings changed; detectors begin anew")
             return False
         self.aligner, self.samples = kept.aligner, kept.samples
-        self.aligner.tally = self.tally
-        self.engine.book, self.engine.cases.runs = kept.book, kept.cases
-        self.engine.detectors, self.engine.errors = kept.detectors, kept.errors
+        self.aligner.counters = self.counters
+        self.engine.incident_book, self.engine.case_book.runs = kept.incident_book, kept.cases
+        self.engine.detectors, self.engine.error_counts = kept.detectors, kept.error_counts
         return True
 
-    def _stamp(self) -> str:
-        return f"{__version__} {[repr(make()) for make in self.engine.makers.values()]}"
+    def _fingerprint(self) -> str:
+        return f"{__version__} {[repr(make()) for make in self.engine.detector_factories.values()]}"

@@ -7,10 +7,10 @@ import csv
 from sentinel.readers.rows import STEP_KEYS
 
 SEPARATORS = (",", "\t", ";")
-STEPS = frozenset({*STEP_KEYS, "steps", "epoch"})
+STEP_COLUMNS = frozenset({*STEP_KEYS, "steps", "epoch"})
 
 
-def cells(line: str) -> list[str]:
+def split_cells(line: str) -> list[str]:
     """What stands between the separators; nothing if the line cannot be taken apart."""
     separator = max(SEPARATORS, key=line.count)
     try:
@@ -19,16 +19,16 @@ def cells(line: str) -> list[str]:
         return []
 
 
-def names(found: list[str]) -> list[str] | None:
+def column_names(cells: list[str]) -> list[str] | None:
     """The cells, if they are names of at least two columns, one of them a step."""
-    if len(found) < 2 or not STEPS.intersection(map(str.lower, found)):
+    if len(cells) < 2 or not STEP_COLUMNS.intersection(map(str.lower, cells)):
         return None
-    if any(number(cell) is not None for cell in found):
+    if any(parse_number(cell) is not None for cell in cells):
         return None
-    return [cell.lower() if cell.lower() in STEPS else cell for cell in found]
+    return [cell.lower() if cell.lower() in STEP_COLUMNS else cell for cell in cells]
 
 
-def number(cell: str) -> float | None:
+def parse_number(cell: str) -> float | None:
     """The number in a cell, if there is one."""
     try:
         return float(cell)

@@ -11,58 +11,58 @@ from collections.abc import Iterator
 from struct import error, unpack
 from typing import Any
 
-from sentinel.readers.log_config import LARGEST, Stated, stated
-from sentinel.readers.protobuf import fields, inside, text
+from sentinel.readers.log_config import MAX_CONFIG_BYTES, LoggedConfig, extract_config
+from sentinel.readers.protobuf import decode_text, fields, subfields
 
-ARGUMENTS, SESSION = b"args/text_summary", b"_hparams_/session_start_info"
+ARGUMENTS_TAG, HPARAMS_TAG = b"args/text_summary", b"_hparams_/session_start_info"
 """Tags of the two."""
 
-_SUMMARY, _VALUE, _TENSOR, _TEXTS, _ABOUT = 5, 1, 8, 8, 9
-_PLUGIN, _CONTENT, _STARTED, _PAIRS = 1, 2, 3, 1
-_NUMBER, _TEXT, _TRUTH = 2, 3, 4
+_SUMMARY, _VALUE, _TENSOR, _STRINGS, _METADATA = 5, 1, 8, 8, 9
+_PLUGIN, _CONTENT, _SESSION_START, _PAIRS = 1, 2, 3, 1
+_NUMBER, _TEXT, _BOOL = 2, 3, 4
 
 
-def settings(payload: bytes) -> Stated | None:
+def decode_config(payload: bytes) -> LoggedConfig | None:
     """What the event says of how the run is configured; None if it says nothing of that."""
     head = payload[:256]
-    if len(payload) > LARGEST or not (ARGUMENTS in head or SESSION in head):
+    if len(payload) > MAX_CONFIG_BYTES or not (ARGUMENTS_TAG in head or HPARAMS_TAG in head):
         return None
     try:
-        return stated(dict(_pairs(payload)))
+        return extract_config(dict(_config_items(payload)))
     except (ValueError, RecursionError, error):
         return None
 
 
-def _pairs(payload: bytes) -> Iterator[tuple[str, Any]]:
-    for value in _at(payload, _SUMMARY, _VALUE):
-        for part in _at(value, _TENSOR, _TEXTS):
+def _config_items(payload: bytes) -> Iterator[tuple[str, Any]]:
+    for value in _find_fields(payload, _SUMMARY, _VALUE):
+        for part in _find_fields(value, _TENSOR, _STRINGS):
             told = json.loads(part)
             yield from told.items() if isinstance(told, dict) else ()
-        for pair in _at(value, _ABOUT, _PLUGIN, _CONTENT, _STARTED, _PAIRS):
-            yield _pair(pair)
+        for pair in _find_fields(value, _METADATA, _PLUGIN, _CONTENT, _SESSION_START, _PAIRS):
+            yield _decode_pair(pair)
 
 
-def _at(message: bytes, *path: int) -> Iterator[bytes]:
+def _find_fields(message: bytes, *path: int) -> Iterator[bytes]:
     """Contents of the fields at the end of that path of numbers."""
     for number, content in fields(message):
         if number == path[0] and isinstance(content, bytes):
             if len(path) == 1:
                 yield content
             else:
-                yield from _at(content, *path[1:])
+                yield from _find_fields(content, *path[1:])
 
 
-def _pair(pair: bytes) -> tuple[str, Any]:
+def _decode_pair(pair: bytes) -> tuple[str, Any]:
     name, value = "", None
     for number, content in fields(pair):
         if number == 1:
-            name = text(content)
+            name = decode_text(content)
             continue
-        for kind, said in inside(content):
+        for kind, said in subfields(content):
             if kind == _NUMBER and isinstance(said, bytes):
                 value = unpack("<d", said)[0]
             elif kind == _TEXT:
-                value = text(said)
-            elif kind == _TRUTH:
+                value = decode_text(said)
+            elif kind == _BOOL:
                 value = bool(said)
     return name, value

@@ -14,52 +14,52 @@ import numpy as np
 import numpy.typing as npt
 
 POLYNOMIAL = 0x82F63B78
-ONES = 0xFFFFFFFF
+ALL_ONES = 0xFFFFFFFF
 MASK_DELTA = 0xA282EAD8
 """What the format adds, after turning by 15 bits, so that a checksum of checksums is none."""
 
-FEW = 4
+MAX_UNVECTORIZED = 4
 """So few pieces of one length are cheaper one by one."""
 
 
-def _row(byte: int) -> int:
+def _table_entry(byte: int) -> int:
     for _ in range(8):
         byte = (byte >> 1) ^ (POLYNOMIAL if byte & 1 else 0)
     return byte
 
 
-TABLE = tuple(map(_row, range(256)))
-_TABLE = np.array(TABLE, dtype=np.uint32)
+CRC_TABLE = tuple(map(_table_entry, range(256)))
+_CRC_TABLE_ARRAY = np.array(CRC_TABLE, dtype=np.uint32)
 
 
-def masked(piece: bytes) -> int:
+def masked_crc32c(data: bytes) -> int:
     """The checksum as the format writes it."""
-    crc = ONES
-    for byte in piece:
-        crc = TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    crc ^= ONES
-    return ((crc >> 15 | crc << 17) + MASK_DELTA) & ONES
+    crc = ALL_ONES
+    for byte in data:
+        crc = CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= ALL_ONES
+    return ((crc >> 15 | crc << 17) + MASK_DELTA) & ALL_ONES
 
 
-def all_masked(pieces: Sequence[bytes]) -> list[int]:
+def masked_crc32c_batch(buffers: Sequence[bytes]) -> list[int]:
     """The same of each piece."""
     alike: dict[int, list[int]] = defaultdict(list)
-    for index, piece in enumerate(pieces):
+    for index, piece in enumerate(buffers):
         alike[len(piece)].append(index)
-    found = [0] * len(pieces)
+    found = [0] * len(buffers)
     for length, indices in alike.items():
-        if len(indices) <= FEW:
+        if len(indices) <= MAX_UNVECTORIZED:
             for index in indices:
-                found[index] = masked(pieces[index])
+                found[index] = masked_crc32c(buffers[index])
             continue
-        joined = np.frombuffer(b"".join([pieces[i] for i in indices]), dtype=np.uint8)
-        sums = _masked_rows(joined.reshape(len(indices), length))
+        joined = np.frombuffer(b"".join([buffers[i] for i in indices]), dtype=np.uint8)
+        sums = _masked_crc32c_rows(joined.reshape(len(indices), length))
         for index, value in zip(indices, sums.tolist(), strict=True):
             found[index] = value
     return found
 
 
-def first_header(data: bytes) -> int:
+def find_record_header(data: bytes) -> int:
     """Where the first 12 bytes lie whose last four are the checksum of their first eight; else -1.
 
     That is what begins a record, and next to never anything else.
@@ -68,14 +68,14 @@ def first_header(data: bytes) -> int:
         return -1
     windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, dtype=np.uint8), 12)
     told = np.ascontiguousarray(windows[:, 8:]).view("<u4")[:, 0]
-    hits = np.flatnonzero(_masked_rows(windows[:, :8]) == told)
+    hits = np.flatnonzero(_masked_crc32c_rows(windows[:, :8]) == told)
     return int(hits[0]) if len(hits) else -1
 
 
-def _masked_rows(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
-    crc = np.full(len(rows), ONES, dtype=np.uint32)
+def _masked_crc32c_rows(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
+    crc = np.full(len(rows), ALL_ONES, dtype=np.uint32)
     for column in rows.T:
-        crc = _TABLE[(crc ^ column) & 0xFF] ^ (crc >> 8)
-    crc ^= np.uint32(ONES)
+        crc = _CRC_TABLE_ARRAY[(crc ^ column) & 0xFF] ^ (crc >> 8)
+    crc ^= np.uint32(ALL_ONES)
     turned = (crc >> np.uint32(15)) | (crc << np.uint32(17))
     return turned + np.uint32(MASK_DELTA)

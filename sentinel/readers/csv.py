@@ -11,72 +11,76 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.readers import deepspeed_csv
-from sentinel.readers.cells import cells, names
-from sentinel.readers.lines import BegunAnewError, lines
-from sentinel.readers.log_config import Stated, beside
-from sentinel.readers.log_reader import Reading
-from sentinel.readers.row_reader import Row, telling
-from sentinel.readers.rows import Rows
+from sentinel.readers.cells import column_names, split_cells
+from sentinel.readers.lines import LogRestartedError, read_lines
+from sentinel.readers.log_config import LoggedConfig, read_config_file
+from sentinel.readers.log_reader import LogReader
+from sentinel.readers.row_reader import Row, row_reader
+from sentinel.readers.rows import RowConverter
 
-LONGEST_HEAD = 4096
+MAX_HEAD_BYTES = 4096
 
 
-def recognises(path: Path, head: bytes) -> bool:
+def can_read(path: Path, head: bytes) -> bool:
     """Whether the first line is names of columns, one a step, or a folder of DeepSpeed's."""
     if path.is_dir():
-        return bool(deepspeed_csv.named(path))
+        return bool(deepspeed_csv.metric_files(path))
     first, _, rest = head.decode("utf-8-sig", "replace").partition("\n")
-    if not rest and len(head) < LONGEST_HEAD:
+    if not rest and len(head) < MAX_HEAD_BYTES:
         # A table without a line holds nothing yet, unless it is called one.
-        return path.suffix == ".csv" and names(cells(first)) is not None
-    return names(cells(first)) is not None
+        return path.suffix == ".csv" and column_names(split_cells(first)) is not None
+    return column_names(split_cells(first)) is not None
 
 
-def read(path: Path) -> Reading:
+def read(path: Path) -> LogReader:
     """Records of the file or folder. Raises OSError or ValueError, while iterating."""
 
-    def rows(_: Mapping[str, Any]) -> Rows:
-        return Rows(run=path.resolve().name if path.is_dir() else path.stem)
+    def rows(_: Mapping[str, Any]) -> RowConverter:
+        return RowConverter(run=path.resolve().name if path.is_dir() else path.stem)
 
-    def found(reading: Reading) -> Iterator[Row | Stated | None]:
-        if (said := beside(path)) is not None:
+    def found(reading: LogReader) -> Iterator[Row | LoggedConfig | None]:
+        if (said := read_config_file(path)) is not None:
             yield said
-        yield from deepspeed_csv.rows(path, reading) if path.is_dir() else _table(path, reading)
+        yield from (
+            deepspeed_csv.read_rows(path, reading)
+            if path.is_dir()
+            else _follow_table(path, reading)
+        )
 
-    return telling(rows, found)
+    return row_reader(rows, found)
 
 
-def _table(path: Path, reading: Reading) -> Iterator[Row | None]:
+def _follow_table(path: Path, reading: LogReader) -> Iterator[Row | None]:
     told = 0
     while True:
         try:
-            for row in _rows(path, reading, told):
+            for row in _read_rows(path, reading, told):
                 told += row is not None
-                reading.mark = told
+                reading.position = told
                 yield row
-        except BegunAnewError:
+        except LogRestartedError:
             # Lightning writes the whole file anew, longer, when a column comes up.
-            if sum(1 for _ in _rows(path, Reading(iter), 0)) < told:
+            if sum(1 for _ in _read_rows(path, LogReader(iter), 0)) < told:
                 raise
             continue
         return
 
 
-def _rows(path: Path, reading: Reading, skip: int) -> Iterator[Row | None]:
+def _read_rows(path: Path, reading: LogReader, skip: int) -> Iterator[Row | None]:
     """The rows after the first `skip`, by the names that stand above them."""
     head: list[str] = []
-    for line in lines(path, reading):
-        found = [] if line is None else cells(line.decode("utf-8-sig", "replace"))
+    for line in read_lines(path, reading):
+        found = [] if line is None else split_cells(line.decode("utf-8-sig", "replace"))
         if line is None:
             yield None
-        elif (new := names(found)) is not None:
+        elif (new := column_names(found)) is not None:
             head = new
         elif skip:
             skip -= 1
         else:
             # What has other cells than there are names may be of another writer.
-            yield _row(head, found) if len(found) == len(head) else {}
+            yield _to_row(head, found) if len(found) == len(head) else {}
 
 
-def _row(head: list[str], found: list[str]) -> Row:
-    return {name: cell for name, cell in zip(head, found, strict=True) if cell}
+def _to_row(columns: list[str], cells: list[str]) -> Row:
+    return {name: cell for name, cell in zip(columns, cells, strict=True) if cell}

@@ -12,101 +12,101 @@ from itertools import groupby
 from math import isfinite
 from pathlib import Path
 
-from sentinel.readers.cells import cells, names, number
-from sentinel.readers.lines import lines
-from sentinel.readers.log_reader import Reading
+from sentinel.readers.cells import column_names, parse_number, split_cells
+from sentinel.readers.lines import read_lines
+from sentinel.readers.log_reader import LogReader
 from sentinel.readers.row_reader import Row
 
-MOST_FILES = 1000
-TOGETHER_SECONDS = 5.0
+MAX_FILES = 1000
+MAX_ROW_GAP_SECONDS = 5.0
 """A row that nothing followed for so long is taken to be whole."""
 
-SAMPLES = "Train_Samples_"
+FILE_PREFIX = "Train_Samples_"
 """How the names of the files begin."""
 
-Place = tuple[int, float]
+StepKey = tuple[int, float]
 """Attempt and step."""
 
-Point = tuple[Place, str, str]
+MetricPoint = tuple[StepKey, str, str]
 """Where, of what, and how much."""
 
 
-def named(folder: Path) -> list[Path]:
+def metric_files(folder: Path) -> list[Path]:
     """The files of a folder that are such."""
-    return sorted(folder.glob(f"{SAMPLES}*.csv"))
+    return sorted(folder.glob(f"{FILE_PREFIX}*.csv"))
 
 
-def rows(folder: Path, reading: Reading) -> Iterator[Row | None]:
+def read_rows(folder: Path, reader: LogReader) -> Iterator[Row | None]:
     """Rows of all files, those of one step as one. Raises OSError, ValueError and BegunAnewError.
 
     `reading.mark` counts numbers. The last row of a live folder may not be whole, and is held back
     until something follows or nothing does for a while.
     """
-    files: dict[Path, Iterator[Point | None]] = {}
-    own = Reading(lambda _: iter(()), live=reading.live)
-    held: tuple[Place, dict[str, str]] | None = None
+    files: dict[Path, Iterator[MetricPoint | None]] = {}
+    own = LogReader(lambda _: iter(()), is_live=reader.is_live)
+    held: tuple[StepKey, dict[str, str]] | None = None
     grew = 0.0
     while True:
-        for file in _new(folder, files):
-            files[file] = _points(file, own)
-        news = merge(*map(_until_quiet, files.values()), key=_place)
-        for place, group in groupby(news, key=_place):
+        for file in _new_files(folder, files):
+            files[file] = _read_points(file, own)
+        news = merge(*map(_available_points, files.values()), key=_step_key)
+        for place, group in groupby(news, key=_step_key):
             row = {name: value for _, name, value in group}
-            grew = reading.clock()
+            grew = reader.clock()
             if held is not None and place == held[0]:
                 held[1].update(row)
             elif held is not None and place < held[0]:
-                yield _row(place, row, reading)
+                yield _finish_row(place, row, reader)
             else:
                 if held is not None:
-                    yield _row(*held, reading)
+                    yield _finish_row(*held, reader)
                 held = place, row
-        reading.skipped, own.skipped = reading.skipped + own.skipped, 0
-        if held is not None and (not own.live or reading.clock() - grew >= TOGETHER_SECONDS):
-            yield _row(*held, reading)
+        reader.skipped, own.skipped = reader.skipped + own.skipped, 0
+        if held is not None and (not own.is_live or reader.clock() - grew >= MAX_ROW_GAP_SECONDS):
+            yield _finish_row(*held, reader)
             held = None
-        if not own.live:
+        if not own.is_live:
             return
-        reading.held = 0 if held is None else len(held[1])
+        reader.pending_count = 0 if held is None else len(held[1])
         yield None
 
 
-def _new(folder: Path, known: dict[Path, Iterator[Point | None]]) -> list[Path]:
-    files = named(folder)
-    if len(files) > MOST_FILES:
-        raise ValueError(f"it holds {len(files)} CSV files, over {MOST_FILES}")
+def _new_files(folder: Path, known: dict[Path, Iterator[MetricPoint | None]]) -> list[Path]:
+    files = metric_files(folder)
+    if len(files) > MAX_FILES:
+        raise ValueError(f"it holds {len(files)} CSV files, over {MAX_FILES}")
     return [file for file in files if file not in known]
 
 
-def _row(place: Place, row: dict[str, str], reading: Reading) -> Row:
-    reading.mark += len(row)
-    return {**row, "step": place[1]}
+def _finish_row(step_key: StepKey, row: dict[str, str], reading: LogReader) -> Row:
+    reading.position += len(row)
+    return {**row, "step": step_key[1]}
 
 
-def _points(file: Path, reading: Reading) -> Iterator[Point | None]:
+def _read_points(file: Path, reading: LogReader) -> Iterator[MetricPoint | None]:
     """The points of a file, and None wherever a live one has no more for now."""
-    attempt, name = 0, file.stem.removeprefix(SAMPLES)
-    for line in lines(file, reading):
+    attempt, name = 0, file.stem.removeprefix(FILE_PREFIX)
+    for line in read_lines(file, reading):
         if line is None:
             yield None
             continue
-        found = cells(line.decode("utf-8", "replace"))
-        if names(found) is not None:
+        found = split_cells(line.decode("utf-8", "replace"))
+        if column_names(found) is not None:
             attempt, name = attempt + 1, found[1]
             continue
-        step = number(found[0]) if len(found) == 2 else None
+        step = parse_number(found[0]) if len(found) == 2 else None
         if step is not None and isfinite(step):
             yield (attempt, step), name, found[1]
         else:
             reading.skipped += 1
 
 
-def _until_quiet(points: Iterator[Point | None]) -> Iterator[Point]:
+def _available_points(points: Iterator[MetricPoint | None]) -> Iterator[MetricPoint]:
     for point in points:
         if point is None:
             return
         yield point
 
 
-def _place(point: Point) -> Place:
+def _step_key(point: MetricPoint) -> StepKey:
     return point[0]

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct, unpack
 
-from sentinel.readers.crc32c import all_masked, first_header, masked
+from sentinel.readers.crc32c import find_record_header, masked_crc32c, masked_crc32c_batch
 
-CHUNK = 2**20
-LARGEST = 2**24
+CHUNK_BYTES = 2**20
+MAX_PAYLOAD_BYTES = 2**24
 """Bytes of a payload; a longer one is no record of numbers, and is looked past."""
 
-LONGEST_CHECKED = 2**16
+MAX_CHECKED_BYTES = 2**16
 """Bytes of a payload whose checksum is looked at: longer ones are pictures and histograms."""
 
-HEAD, FOOT = 12, 4
-MOST_HEADS = 4096
-_LENGTH = Struct("<QI")
+HEADER_BYTES, FOOTER_BYTES = 12, 4
+MAX_CACHED_HEADERS = 4096
+_HEADER = Struct("<QI")
 
 
 @dataclass
@@ -30,15 +30,15 @@ class EventFile:
 
     path: Path
     offset: int = 0
-    skipped: int = 0
-    _heads: dict[bytes, int] = field(default_factory=dict)
-    _lost: bool = False
+    damaged_records: int = 0
+    _header_cache: dict[bytes, int] = field(default_factory=dict)
+    _is_resyncing: bool = False
 
     def poll(self) -> list[bytes]:
         """The next payloads, in order; none where no more are whole. Raises OSError."""
         while True:
-            data = self._read(CHUNK)
-            payloads, used = self._split(data)
+            data = self._read_chunk(CHUNK_BYTES)
+            payloads, used = self._split_records(data)
             self.offset += used
             if payloads or not used:
                 return payloads
@@ -47,70 +47,72 @@ class EventFile:
         """Bytes of the file at this moment. Raises OSError."""
         return self.path.stat().st_size
 
-    def _read(self, count: int) -> bytes:
+    def _read_chunk(self, count: int) -> bytes:
         with self.path.open("rb") as file:
             file.seek(self.offset)
             data = file.read(count)
-            whole = HEAD + self._length(data[:HEAD]) + FOOT
+            whole = HEADER_BYTES + self._payload_length(data[:HEADER_BYTES]) + FOOTER_BYTES
             # A record may be longer than what is read at a time.
-            return data + file.read(whole - len(data)) if whole > len(data) >= HEAD else data
+            return (
+                data + file.read(whole - len(data)) if whole > len(data) >= HEADER_BYTES else data
+            )
 
-    def _split(self, data: bytes) -> tuple[list[bytes], int]:
+    def _split_records(self, data: bytes) -> tuple[list[bytes], int]:
         """The payloads whose checksums hold, and how many bytes are done with."""
         payloads: list[bytes] = []
         sums: list[bytes] = []
-        heads, at, end = self._heads, 0, len(data)
-        while end - at >= HEAD:
-            head = data[at : at + HEAD]
-            length = heads[head] if head in heads else self._length(head)
+        heads, at, end = self._header_cache, 0, len(data)
+        while end - at >= HEADER_BYTES:
+            head = data[at : at + HEADER_BYTES]
+            length = heads[head] if head in heads else self._payload_length(head)
             if length < 0:
                 if not any(data[at:]):
                     # Room that a file system made ahead of what is to be written there.
                     break
-                at = self._past_damage(data, at)
+                at = self._skip_damage(data, at)
                 continue
-            self._lost = False
-            over = at + HEAD + length
-            if over + FOOT > end:
+            self._is_resyncing = False
+            over = at + HEADER_BYTES + length
+            if over + FOOTER_BYTES > end:
                 break
-            payloads.append(data[at + HEAD : over])
-            sums.append(data[over : over + FOOT])
-            at = over + FOOT
-        return self._sound(payloads, b"".join(sums)), at
+            payloads.append(data[at + HEADER_BYTES : over])
+            sums.append(data[over : over + FOOTER_BYTES])
+            at = over + FOOTER_BYTES
+        return self._verified(payloads, b"".join(sums)), at
 
-    def _length(self, head: bytes) -> int:
+    def _payload_length(self, header: bytes) -> int:
         """Bytes of the payload behind that head; -1 if it is none."""
-        if len(head) < HEAD:
+        if len(header) < HEADER_BYTES:
             return -1
-        length, told = _LENGTH.unpack(head)
-        if length > LARGEST or masked(head[:8]) != told:
+        length, told = _HEADER.unpack(header)
+        if length > MAX_PAYLOAD_BYTES or masked_crc32c(header[:8]) != told:
             return -1
-        if len(self._heads) < MOST_HEADS:
+        if len(self._header_cache) < MAX_CACHED_HEADERS:
             # Records of one kind have one length.
-            self._heads[head] = length
+            self._header_cache[header] = length
         return int(length)
 
-    def _past_damage(self, data: bytes, at: int) -> int:
+    def _skip_damage(self, data: bytes, offset: int) -> int:
         """Where the next head is, or the last bytes that may be the start of one."""
-        if not self._lost:
-            self.skipped += 1
-        self._lost = True
-        while (found := first_header(data[at + 1 :])) >= 0:
-            at += 1 + found
-            if self._length(data[at : at + HEAD]) >= 0:
-                return at
-        return len(data) - HEAD + 1
+        if not self._is_resyncing:
+            self.damaged_records += 1
+        self._is_resyncing = True
+        while (found := find_record_header(data[offset + 1 :])) >= 0:
+            offset += 1 + found
+            if self._payload_length(data[offset : offset + HEADER_BYTES]) >= 0:
+                return offset
+        return len(data) - HEADER_BYTES + 1
 
-    def _sound(self, payloads: list[bytes], sums: bytes) -> list[bytes]:
+    def _verified(self, payloads: list[bytes], checksums: bytes) -> list[bytes]:
         """Those whose checksum is the one written behind them."""
-        told = unpack(f"<{len(payloads)}I", sums)
-        checked = [p if len(p) <= LONGEST_CHECKED else b"" for p in payloads]
+        told = unpack(f"<{len(payloads)}I", checksums)
+        checked = [p if len(p) <= MAX_CHECKED_BYTES else b"" for p in payloads]
         sound = [
             payload
             for payload, look, own, other in zip(
-                payloads, checked, all_masked(checked), told, strict=True
+                payloads, checked, masked_crc32c_batch(checked), told, strict=True
             )
             if own == other or len(look) < len(payload)
         ]
-        self.skipped += len(payloads) - len(sound)
+        self.damaged_records += len(payloads) - len(sound)
         return sound

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from sentinel.readers.log_reader import Reading
+from sentinel.readers.log_reader import LogReader
 
-LONGEST_LINE = 2**20
+MAX_LINE_BYTES = 2**20
 """Bytes; a longer line is passed over without being held in memory."""
 
-HEAD = 256
+FINGERPRINT_BYTES = 256
 """Bytes of the beginning by which a file is known again."""
 
 
-class BegunAnewError(Exception):
+class LogRestartedError(Exception):
     """The file is shorter than what was read of it, or another one under its name."""
 
 
-def lines(path: Path, reading: Reading) -> Iterator[bytes | None]:
+def read_lines(path: Path, reader: LogReader) -> Iterator[bytes | None]:
     """Lines that are not blank; None wherever a live file has no more for now.
 
     `reading.mark` is where the line given ends, in bytes. A line that is cut off by the end of the
@@ -29,41 +29,41 @@ def lines(path: Path, reading: Reading) -> Iterator[bytes | None]:
     with path.open("rb") as file:
         at, long, head = 0, False, b""
         while True:
-            line = file.readline(LONGEST_LINE + 1)
+            line = file.readline(MAX_LINE_BYTES + 1)
             whole = line.endswith(b"\n")
-            if len(line) > LONGEST_LINE and not whole:
-                reading.skipped += not long
+            if len(line) > MAX_LINE_BYTES and not whole:
+                reader.skipped += not long
                 at, long = at + len(line), True
-            elif line and (whole or not reading.live):
+            elif line and (whole or not reader.is_live):
                 at += len(line)
                 if not long and line.strip():
-                    reading.mark = at
+                    reader.position = at
                     yield line
                 long = False
-            elif reading.live:
-                head = head or _head(file, at)
+            elif reader.is_live:
+                head = head or _read_fingerprint(file, at)
                 yield None
-                if head != _head(file, at)[: len(head)]:
-                    raise BegunAnewError
-                _same(path, file.fileno(), at)
+                if head != _read_fingerprint(file, at)[: len(head)]:
+                    raise LogRestartedError
+                _check_same_file(path, file.fileno(), at)
                 file.seek(at)
             else:
                 return
 
 
-def _head(file: IO[bytes], read: int) -> bytes:
+def _read_fingerprint(file: IO[bytes], read_bytes: int) -> bytes:
     """The beginning of the file, as far as it was read."""
     file.seek(0)
-    return file.read(min(read, HEAD))
+    return file.read(min(read_bytes, FINGERPRINT_BYTES))
 
 
-def _same(path: Path, number: int, at: int) -> None:
+def _check_same_file(path: Path, descriptor: int, offset: int) -> None:
     """Raises BegunAnewError unless the open file is what lies there, and as long as it was."""
-    ours = os.fstat(number)
+    ours = os.fstat(descriptor)
     try:
         there = path.stat()
     except FileNotFoundError:
         # It may be just being replaced.
         return
-    if ours.st_ino != there.st_ino or there.st_size < at:
-        raise BegunAnewError
+    if ours.st_ino != there.st_ino or there.st_size < offset:
+        raise LogRestartedError

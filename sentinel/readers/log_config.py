@@ -10,75 +10,75 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.signals.framework_config import Facts, configured
+from sentinel.signals.framework_config import ConfigMetadata, parse_framework_config
 
-BESIDE = ("training_args.json", "args.json")
+CONFIG_FILE_NAMES = ("training_args.json", "args.json")
 """Names under which the arguments of a run are written beside its log: as JSON, never a pickle."""
 
-LARGEST = 2**20
+MAX_CONFIG_BYTES = 2**20
 """Bytes, or characters, of a configuration."""
 
-UNSEEN = "save_steps"
+SAVE_INTERVAL_SETTING = "save_steps"
 """A setting that only a log that tells of saves is held to; of any other it stays a text."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
+class LoggedConfig:
     """A configuration that stands between the rows of a log."""
 
-    facts: Facts
+    metadata: ConfigMetadata
 
 
-def stated(config: Any) -> Stated | None:
+def extract_config(config: Any) -> LoggedConfig | None:
     """What is known of it; None if that is nothing, or if it is no configuration."""
-    facts = configured(config) if isinstance(config, Mapping) else {}
-    return Stated(facts) if facts else None
+    facts = parse_framework_config(config) if isinstance(config, Mapping) else {}
+    return LoggedConfig(facts) if facts else None
 
 
-def parsed(text: str | bytes) -> Stated | None:
+def parse_config(text: str | bytes) -> LoggedConfig | None:
     """The same of its JSON; None of what cannot be read."""
-    if len(text) > LARGEST:
+    if len(text) > MAX_CONFIG_BYTES:
         return None
     try:
-        return stated(json.loads(text))
+        return extract_config(json.loads(text))
     except (ValueError, RecursionError):
         return None
 
 
-def beside(path: Path) -> Stated | None:
+def read_config_file(log_path: Path) -> LoggedConfig | None:
     """What the first file of arguments in the folder of a log says."""
-    folder = path if path.is_dir() else path.parent
-    for name in BESIDE:
+    folder = log_path if log_path.is_dir() else log_path.parent
+    for name in CONFIG_FILE_NAMES:
         try:
             # A pipe of that name would be waited for.
             if (folder / name).is_file():
                 with (folder / name).open("rb") as file:
-                    return parsed(file.read(LARGEST + 1))
+                    return parse_config(file.read(MAX_CONFIG_BYTES + 1))
         except OSError:
             continue
     return None
 
 
-def texts(facts: Facts) -> dict[str, str]:
+def text_metadata(facts: ConfigMetadata) -> dict[str, str]:
     """Those that are texts."""
     return {name: said for name, said in facts.items() if isinstance(said, str)}
 
 
-def stating(facts: Facts, where: Record, *, saves: bool = False) -> Record:
+def config_record(facts: ConfigMetadata, template: Record, *, logs_saves: bool = False) -> Record:
     """The record of them, at the place of another; `saves` says that the log tells of saves."""
-    said = texts(facts)
+    said = text_metadata(facts)
     values = {name: float(x) for name, x in facts.items() if name not in said and _is_number(x)}
-    if not saves and UNSEEN in values:
-        said[UNSEEN] = f"{values.pop(UNSEEN):g}"
+    if not logs_saves and SAVE_INTERVAL_SETTING in values:
+        said[SAVE_INTERVAL_SETTING] = f"{values.pop(SAVE_INTERVAL_SETTING):g}"
     return Record(
-        run=where.run,
+        run=template.run,
         rank=WHOLE_RUN,
-        step=where.step,
-        time=where.time,
-        event=Event.FACTS,
+        step=template.step,
+        time=template.time,
+        event=Event.METADATA,
         values=values,
-        facts=said,
-        attempt=where.attempt,
+        attributes=said,
+        attempt=template.attempt,
     )
 
 

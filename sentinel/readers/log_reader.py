@@ -10,7 +10,7 @@ from sentinel.model.record import Record
 
 
 @dataclass
-class Reading:
+class LogReader:
     """Iterate it for the records, in the order of the file; `skipped` is known afterwards.
 
     `skipped` counts lines or rows that hold no record: not JSON, too long, or without a number.
@@ -20,24 +20,24 @@ class Reading:
     that were read, and may not be whole. `clock` gives seconds since the epoch.
     """
 
-    records: Callable[[Reading], Iterator[Record | None]]
+    iterate_records: Callable[[LogReader], Iterator[Record | None]]
     skipped: int = 0
-    mark: int = 0
-    held: int = 0
-    live: bool = False
+    position: int = 0
+    pending_count: int = 0
+    is_live: bool = False
     clock: Callable[[], float] = time.time
-    remark: str = ""
+    notice: str = ""
 
     def __iter__(self) -> Iterator[Record]:
-        self.skipped = self.mark = self.held = 0
-        self.live = False
-        return (record for record in self.records(self) if record is not None)
+        self.skipped = self.position = self.pending_count = 0
+        self.is_live = False
+        return (record for record in self.iterate_records(self) if record is not None)
 
     def follow(self) -> Iterator[Record | None]:
         """The records, then those that come; None wherever there is no more for now.
 
         It never ends by itself. A log that is begun anew gives a START of the next attempt.
         """
-        self.skipped = self.mark = self.held = 0
-        self.live = True
-        return self.records(self)
+        self.skipped = self.position = self.pending_count = 0
+        self.is_live = True
+        return self.iterate_records(self)

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-MOST_KINDS = 256
+MAX_KEY_SETS = 256
 
 
 @dataclass
-class Counters:
+class StepFilter:
     """Tells a run whose step goes back from a log in which two writers count for themselves.
 
     Rows of one kind, which is the set of their keys, come from one writer. A number below the last
     one only follows, as a step of the run, where it is below the last of its own kind too.
     """
 
-    last: float | None = None
-    by_kind: dict[frozenset[str], float] = field(default_factory=dict)
+    last_step: float | None = None
+    last_step_by_keys: dict[frozenset[str], float] = field(default_factory=dict)
 
-    def follows(self, kind: frozenset[str], step: float) -> bool:
+    def accepts(self, keys: frozenset[str], step: float) -> bool:
         """Whether the step is the run's; False if it is another writer's count."""
-        own = self.by_kind.get(kind)
-        if own is not None or len(self.by_kind) < MOST_KINDS:
-            self.by_kind[kind] = step
-        if self.last is not None and step < self.last and (own is None or step >= own):
+        own = self.last_step_by_keys.get(keys)
+        if own is not None or len(self.last_step_by_keys) < MAX_KEY_SETS:
+            self.last_step_by_keys[keys] = step
+        if self.last_step is not None and step < self.last_step and (own is None or step >= own):
             return False
-        self.last = step
+        self.last_step = step
         return True

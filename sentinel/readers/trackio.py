@@ -14,65 +14,65 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sentinel.readers.log_config import Stated, parsed
-from sentinel.readers.log_reader import Reading
-from sentinel.readers.row_reader import Row, telling
-from sentinel.readers.rows import Rows
+from sentinel.readers.log_config import LoggedConfig, parse_config
+from sentinel.readers.log_reader import LogReader
+from sentinel.readers.row_reader import Row, row_reader
+from sentinel.readers.rows import RowConverter
 
-BEGINNING = b"SQLite format 3\0"
-LONGEST = 2**20
+SQLITE_MAGIC = b"SQLite format 3\0"
+MAX_JSON_CHARS = 2**20
 """Characters of the numbers of one row."""
 
-MOST_SHOWN = 10
+MAX_NAMES_SHOWN = 10
 
-COLUMNS = {"id", "run_name", "timestamp", "step", "metrics"}
-_NAMES = "select run_name from metrics group by run_name order by max(id) desc"
-_CONFIG = """select case when length(config) <= ? then config end
+REQUIRED_COLUMNS = {"id", "run_name", "timestamp", "step", "metrics"}
+_SELECT_RUN_NAMES = "select run_name from metrics group by run_name order by max(id) desc"
+_SELECT_CONFIG = """select case when length(config) <= ? then config end
 from configs where run_name = ? order by id desc limit 1"""
-_NEWER = """select id, step, timestamp, case when length(metrics) <= ? then metrics end
+_SELECT_NEW_ROWS = """select id, step, timestamp, case when length(metrics) <= ? then metrics end
 from metrics where run_name = ? and id > ? order by id"""
 
 
-def recognises(path: Path, head: bytes) -> bool:
+def can_read(path: Path, head: bytes) -> bool:
     """Whether it is an SQLite file with trackio's table of metrics."""
-    if path.is_dir() or not head.startswith(BEGINNING):
+    if path.is_dir() or not head.startswith(SQLITE_MAGIC):
         return False
     try:
         with closing(_open(path)) as connection:
-            _names(connection)
+            _run_names(connection)
     except (sqlite3.Error, ValueError):
         return False
     return True
 
 
-def read(path: Path, part: str = "") -> Reading:
+def read(path: Path, run_name: str = "") -> LogReader:
     """Records of the run `part`, else of the one that wrote last.
 
     Raises OSError or ValueError, while iterating, if unreadable or without that run.
     """
 
-    def found(reading: Reading) -> Iterator[Row | Stated | None]:
+    def found(reading: LogReader) -> Iterator[Row | LoggedConfig | None]:
         try:
             with closing(_open(path)) as connection:
-                name = _chosen(_names(connection), part, reading)
-                yield from _rows(connection, name, reading)
+                name = _choose_run(_run_names(connection), run_name, reading)
+                yield from _read_rows(connection, name, reading)
         except sqlite3.Error as error:
             raise ValueError(f"it cannot be read as trackio's: {error}") from None
 
-    return telling(lambda _: Rows(run=part or path.stem), found)
+    return row_reader(lambda _: RowConverter(run=run_name or path.stem), found)
 
 
-def _chosen(names: list[str], part: str, reading: Reading) -> str:
+def _choose_run(names: list[str], run_name: str, reading: LogReader) -> str:
     """The run to read; what it was chosen from is remarked."""
-    shown = ", ".join(names[:MOST_SHOWN]) + (", ..." if len(names) > MOST_SHOWN else "")
-    if part and part not in names:
-        raise ValueError(f"it holds no run {part!r}, but {shown}")
-    if not part and len(names) > 1:
-        reading.remark = (
+    shown = ", ".join(names[:MAX_NAMES_SHOWN]) + (", ..." if len(names) > MAX_NAMES_SHOWN else "")
+    if run_name and run_name not in names:
+        raise ValueError(f"it holds no run {run_name!r}, but {shown}")
+    if not run_name and len(names) > 1:
+        reading.notice = (
             f"it holds {len(names)} runs ({shown}), of which {names[0]}, the one that wrote last, "
             "is read; put another's name behind the path, as in project.db/name"
         )
-    return part or names[0]
+    return run_name or names[0]
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -82,45 +82,47 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _names(connection: sqlite3.Connection) -> list[str]:
+def _run_names(connection: sqlite3.Connection) -> list[str]:
     """Its runs, the one that wrote last first. Raises ValueError if it holds none."""
     kinds = connection.execute("select type from sqlite_master where name = 'metrics'").fetchall()
     columns = {row[1] for row in connection.execute("pragma table_info(metrics)")}
-    if kinds != [("table",)] or not columns >= COLUMNS:
+    if kinds != [("table",)] or not columns >= REQUIRED_COLUMNS:
         raise ValueError("it has no table of metrics as trackio makes it")
-    names = [str(row[0]) for row in connection.execute(_NAMES)]
+    names = [str(row[0]) for row in connection.execute(_SELECT_RUN_NAMES)]
     if not names:
         raise ValueError("it has no metrics yet")
     return names
 
 
-def _rows(
-    connection: sqlite3.Connection, name: str, reading: Reading
-) -> Iterator[Row | Stated | None]:
+def _read_rows(
+    connection: sqlite3.Connection, name: str, reading: LogReader
+) -> Iterator[Row | LoggedConfig | None]:
     while True:
-        if (config := _config(connection, name)) is not None:
+        if (config := _read_config(connection, name)) is not None:
             yield config
-        for number, step, time, told in connection.execute(_NEWER, (LONGEST, name, reading.mark)):
-            reading.mark = number
-            yield _row(step, time, told)
-        if not reading.live:
+        for number, step, time, told in connection.execute(
+            _SELECT_NEW_ROWS, (MAX_JSON_CHARS, name, reading.position)
+        ):
+            reading.position = number
+            yield _parse_row(step, time, told)
+        if not reading.is_live:
             return
         yield None
 
 
-def _config(connection: sqlite3.Connection, name: str) -> Stated | None:
+def _read_config(connection: sqlite3.Connection, name: str) -> LoggedConfig | None:
     """What the run was configured with, where that is kept: early versions kept none."""
     columns = {row[1] for row in connection.execute("pragma table_info(configs)")}
     if not columns >= {"id", "run_name", "config"}:
         return None
-    row = connection.execute(_CONFIG, (LONGEST, name)).fetchone()
-    return parsed(row[0]) if row is not None and isinstance(row[0], str | bytes) else None
+    row = connection.execute(_SELECT_CONFIG, (MAX_JSON_CHARS, name)).fetchone()
+    return parse_config(row[0]) if row is not None and isinstance(row[0], str | bytes) else None
 
 
-def _row(step: Any, time: Any, told: Any) -> Row:
+def _parse_row(step: Any, time: Any, metrics: Any) -> Row:
     """The row, or nothing if it cannot be read."""
     try:
-        values = json.loads(told)
+        values = json.loads(metrics)
         at = datetime.fromisoformat(time).timestamp()
     except (TypeError, ValueError, RecursionError):
         return {}

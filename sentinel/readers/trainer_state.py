@@ -16,97 +16,104 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.readers.log_config import beside, stated, stating, texts
-from sentinel.readers.log_reader import Reading
-from sentinel.readers.rows import Rows
-from sentinel.signals.framework_config import Facts
-from sentinel.signals.run_metadata import About
+from sentinel.readers.log_config import (
+    config_record,
+    extract_config,
+    read_config_file,
+    text_metadata,
+)
+from sentinel.readers.log_reader import LogReader
+from sentinel.readers.rows import RowConverter
+from sentinel.signals.framework_config import ConfigMetadata
+from sentinel.signals.run_metadata import RunMetadata
 
-NAME = "trainer_state.json"
-BEYOND = 1e18
+FILE_NAME = "trainer_state.json"
+MAX_NUMBER = 1e18
 """No run has this many steps; an integer may be too large to be a float."""
 
-SETTINGS = {
+CONFIG_KEYS = {
     **{n: n for n in ("max_steps", "save_steps", "logging_steps", "num_train_epochs")},
     "train_batch_size": "per_device_train_batch_size",
 }
 """What the state says of the configuration, and what that is called elsewhere."""
 
-Place = tuple[Event, int]
-UNCOUNTED = (Event.SAVE, Event.FACTS)
+EventKey = tuple[Event, int]
+UNCOUNTED_EVENTS = (Event.SAVE, Event.METADATA)
 """What may be there no more, or come to be there, of one and the same history."""
 
-CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+CHECKPOINT_FOLDER = re.compile(r"checkpoint-(\d+)")
 
 
-def recognises(path: Path, head: bytes) -> bool:
+def can_read(path: Path, head: bytes) -> bool:
     """Whether this is such a file, by name or content, or a folder with one."""
     if path.is_dir():
-        return _newest(path) is not None
-    return path.name == NAME or b'"log_history"' in head
+        return _newest_state_file(path) is not None
+    return path.name == FILE_NAME or b'"log_history"' in head
 
 
-def read(path: Path) -> Reading:
+def read(path: Path) -> LogReader:
     """Records of the run. Raises OSError or ValueError, while iterating, if unreadable."""
 
-    def records(reading: Reading) -> Iterator[Record | None]:
-        if reading.live:
-            yield from _grown(path, reading)
+    def records(reading: LogReader) -> Iterator[Record | None]:
+        if reading.is_live:
+            yield from _follow(path, reading)
         else:
-            yield from _whole(path, reading)
+            yield from _read_once(path, reading)
 
-    return Reading(records)
+    return LogReader(records)
 
 
-def _whole(path: Path, reading: Reading) -> Iterator[Record]:
-    file = _newest(path) if path.is_dir() else path
+def _read_once(path: Path, reading: LogReader) -> Iterator[Record]:
+    file = _newest_state_file(path) if path.is_dir() else path
     if file is None:
-        raise FileNotFoundError(f"{path} holds no {NAME}")
-    state = _state(file)
+        raise FileNotFoundError(f"{path} holds no {FILE_NAME}")
+    state = _load_state(file)
     run = path.resolve().name if path.is_dir() else path.stem
-    saved = _saved(path) if path.is_dir() else []
-    about = About()
-    about.hear({key for row in state["log_history"] if isinstance(row, dict) for key in row})
-    start = _start(run, state, saved, {"framework": "transformers", **about.facts})
+    saved = _checkpoint_steps(path) if path.is_dir() else []
+    about = RunMetadata()
+    about.detect_framework(
+        {key for row in state["log_history"] if isinstance(row, dict) for key in row}
+    )
+    start = _start_record(run, state, saved, {"framework": "transformers", **about.metadata})
     yield start
-    known = _known(path, state)
+    known = _config_metadata(path, state)
     if known:
-        about.learn(texts(known))
-        yield stating(known, start, saves=bool(saved))
-    saves = (_save(run, step) for step in saved)
-    history = _history(Rows(run=run, about=about), state, reading)
+        about.update_metadata(text_metadata(known))
+        yield config_record(known, start, logs_saves=bool(saved))
+    saves = (_save_record(run, step) for step in saved)
+    history = _history_records(RowConverter(run=run, metadata=about), state, reading)
     yield from merge(history, saves, key=lambda record: record.step)
 
 
-def _grown(path: Path, reading: Reading) -> Iterator[Record | None]:
+def _follow(path: Path, reading: LogReader) -> Iterator[Record | None]:
     """What the newest state holds more than the one before; `reading.mark` counts its records.
 
     Checkpoints that were removed stay told. A history that became shorter is that of a run which
     was begun anew.
     """
-    attempt, before, told = 0, None, Counter[Place]()
+    attempt, before, told = 0, None, Counter[EventKey]()
     while True:
-        seen = _stamp(path)
-        records = [] if seen == before else _records(path, reading)
+        seen = _fingerprint(path)
+        records = [] if seen == before else _read_all_records(path, reading)
         if not records:
             yield None
             continue
-        before, places = seen, Counter(map(_place, records))
-        if any(event not in UNCOUNTED for event, _ in told - places):
-            attempt, told, reading.mark = attempt + 1, Counter(), 0
+        before, places = seen, Counter(map(_event_key, records))
+        if any(event not in UNCOUNTED_EVENTS for event, _ in told - places):
+            attempt, told, reading.position = attempt + 1, Counter(), 0
         passed = told.copy()
         told |= places
         for record in records:
-            if passed[_place(record)]:
-                passed[_place(record)] -= 1
+            if passed[_event_key(record)]:
+                passed[_event_key(record)] -= 1
                 continue
-            reading.mark += record.event not in UNCOUNTED
+            reading.position += record.event not in UNCOUNTED_EVENTS
             yield replace(record, attempt=attempt) if attempt else record
 
 
-def _records(path: Path, reading: Reading) -> list[Record]:
+def _read_all_records(path: Path, reading: LogReader) -> list[Record]:
     """All records of the state as it is; none where it cannot be read, or is just being written."""
-    whole = Reading(lambda own: _whole(path, own))
+    whole = LogReader(lambda own: _read_once(path, own))
     try:
         records = list(whole)
     except (OSError, ValueError):
@@ -115,12 +122,12 @@ def _records(path: Path, reading: Reading) -> list[Record]:
     return records
 
 
-def _place(record: Record) -> Place:
+def _event_key(record: Record) -> EventKey:
     return record.event, record.step
 
 
-def _stamp(path: Path) -> tuple[str, int, int] | None:
-    file = _newest(path) if path.is_dir() else path
+def _fingerprint(path: Path) -> tuple[str, int, int] | None:
+    file = _newest_state_file(path) if path.is_dir() else path
     try:
         state = file.stat() if file else None
     except OSError:
@@ -128,7 +135,7 @@ def _stamp(path: Path) -> tuple[str, int, int] | None:
     return (str(file), state.st_mtime_ns, state.st_size) if state else None
 
 
-def _state(file: Path) -> dict[str, Any]:
+def _load_state(file: Path) -> dict[str, Any]:
     try:
         state = json.loads(file.read_bytes())
     except RecursionError:
@@ -138,35 +145,37 @@ def _state(file: Path) -> dict[str, Any]:
     raise ValueError(f"{file} has no list log_history")
 
 
-def _newest(folder: Path) -> Path | None:
-    own = folder / NAME
-    files = [folder / f"checkpoint-{step}" / NAME for step in _saved(folder)] + [own]
+def _newest_state_file(folder: Path) -> Path | None:
+    own = folder / FILE_NAME
+    files = [folder / f"checkpoint-{step}" / FILE_NAME for step in _checkpoint_steps(folder)] + [
+        own
+    ]
     return next((file for file in reversed(files) if file.is_file()), None)
 
 
-def _saved(folder: Path) -> list[int]:
+def _checkpoint_steps(folder: Path) -> list[int]:
     """Steps of the checkpoints that are there, ascending."""
-    matches = (CHECKPOINT.fullmatch(path.name) for path in folder.iterdir())
+    matches = (CHECKPOINT_FOLDER.fullmatch(path.name) for path in folder.iterdir())
     return sorted(int(match[1]) for match in matches if match)
 
 
-def _known(path: Path, state: Mapping[str, Any]) -> Facts:
+def _config_metadata(path: Path, state: Mapping[str, Any]) -> ConfigMetadata:
     """What a file of arguments, or a search for the best ones, says of the configuration."""
-    said = (beside(path), stated(state.get("trial_params")))
-    return {name: fact for each in said if each for name, fact in each.facts.items()}
+    said = (read_config_file(path), extract_config(state.get("trial_params")))
+    return {name: fact for each in said if each for name, fact in each.metadata.items()}
 
 
-def _start(
-    run: str, state: Mapping[str, Any], saved: list[int], about: Mapping[str, str]
+def _start_record(
+    run: str, state: Mapping[str, Any], checkpoint_steps: list[int], metadata: Mapping[str, str]
 ) -> Record:
     values = {
         name: float(state[key])
-        for key, name in SETTINGS.items()
+        for key, name in CONFIG_KEYS.items()
         if isinstance(state.get(key), int | float)
         and not isinstance(state[key], bool)
-        and abs(state[key]) < BEYOND
+        and abs(state[key]) < MAX_NUMBER
     }
-    if _once_an_epoch(state, saved):
+    if _saves_by_epoch(state, checkpoint_steps):
         # The state names save_steps, its default, even where saving goes by epochs.
         values.pop("save_steps", None)
     elif 0 < values.get("save_steps", 0.0) < 1:
@@ -178,28 +187,36 @@ def _start(
         time=0.0,
         event=Event.START,
         values=values,
-        facts=about,
+        attributes=metadata,
     )
 
 
-def _once_an_epoch(state: Mapping[str, Any], saved: list[int]) -> bool:
+def _saves_by_epoch(state: Mapping[str, Any], checkpoint_steps: list[int]) -> bool:
     epochs, steps = state.get("num_train_epochs"), state.get("max_steps")
-    if not saved or not isinstance(epochs, int | float) or not isinstance(steps, int | float):
+    if (
+        not checkpoint_steps
+        or not isinstance(epochs, int | float)
+        or not isinstance(steps, int | float)
+    ):
         return False
-    if not 0 < epochs < BEYOND or not 0 < steps < BEYOND:
+    if not 0 < epochs < MAX_NUMBER or not 0 < steps < MAX_NUMBER:
         return False
     epoch = steps / epochs
-    return all(step >= steps or abs(step - round(step / epoch) * epoch) < 1.5 for step in saved)
+    return all(
+        step >= steps or abs(step - round(step / epoch) * epoch) < 1.5 for step in checkpoint_steps
+    )
 
 
-def _save(run: str, step: int) -> Record:
+def _save_record(run: str, step: int) -> Record:
     return Record(run=run, rank=WHOLE_RUN, step=step, time=float(step), event=Event.SAVE)
 
 
-def _history(rows: Rows, state: Mapping[str, Any], reading: Reading) -> Iterator[Record]:
+def _history_records(
+    converter: RowConverter, state: Mapping[str, Any], reading: LogReader
+) -> Iterator[Record]:
     told: dict[frozenset[str], int | None] = {}
     for row in state["log_history"]:
-        record = rows.record(row) if isinstance(row, dict) else None
+        record = converter.to_record(row) if isinstance(row, dict) else None
         if record is None:
             reading.skipped += 1
             continue

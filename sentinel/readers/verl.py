@@ -12,27 +12,27 @@ from pathlib import Path
 
 from sentinel.model.record import Event, Record
 from sentinel.readers import jsonl
-from sentinel.readers.log_reader import Reading
+from sentinel.readers.log_reader import LogReader
 
-SAVED = "timing_s/save_checkpoint"
+CHECKPOINT_KEY = "timing_s/save_checkpoint"
 """A key that only the lines of steps with a checkpoint have."""
 
 
-def recognises(path: Path, head: bytes) -> bool:
+def can_read(path: Path, head: bytes) -> bool:
     """Whether the first line is one of that file, even if it is longer than the head."""
-    return not path.is_dir() and jsonl.NESTED.match(head) is not None
+    return not path.is_dir() and jsonl.VERL_LINE.match(head) is not None
 
 
-def read(path: Path) -> Reading:
+def read(path: Path) -> LogReader:
     """Records of the file. Raises OSError, while iterating, if it cannot be opened."""
 
-    def records(reading: Reading) -> Iterator[Record | None]:
+    def records(reading: LogReader) -> Iterator[Record | None]:
         lines = jsonl.read(path)
-        for record in lines.follow() if reading.live else lines:
-            reading.skipped, reading.mark = lines.skipped, lines.mark
+        for record in lines.follow() if reading.is_live else lines:
+            reading.skipped, reading.position = lines.skipped, lines.position
             yield record
-            if record and record.event is Event.STEP and SAVED in record.values:
+            if record and record.event is Event.STEP and CHECKPOINT_KEY in record.values:
                 yield replace(record, event=Event.SAVE, values={})
         reading.skipped = lines.skipped
 
-    return Reading(records)
+    return LogReader(records)

@@ -11,48 +11,48 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sentinel.readers.log_config import LARGEST, Stated, stated
-from sentinel.readers.log_reader import Reading
-from sentinel.readers.protobuf import fields, inside, text
-from sentinel.readers.row_reader import Row, telling
-from sentinel.readers.rows import Rows
-from sentinel.readers.wandb_file import BEGINNING, payloads
+from sentinel.readers.log_config import MAX_CONFIG_BYTES, LoggedConfig, extract_config
+from sentinel.readers.log_reader import LogReader
+from sentinel.readers.protobuf import decode_text, fields, subfields
+from sentinel.readers.row_reader import Row, row_reader
+from sentinel.readers.rows import RowConverter
+from sentinel.readers.wandb_file import FILE_MAGIC, read_payloads
 
-LONGEST_NUMBER = 64
+MAX_NUMBER_CHARS = 64
 """Characters; what is longer is a table, a picture or a text."""
 
-_HISTORY, _CONFIG, _RUN, _CONFIG_OF_RUN = 2, 5, 17, 4
+_HISTORY, _CONFIG, _RUN, _RUN_CONFIG = 2, 5, 17, 4
 """Kinds of a record, and where in that of the run the configuration it began with lies."""
 
 _ITEM, _KEY, _NESTED, _VALUE = 1, 1, 2, 16
 
 
-def recognises(path: Path, head: bytes) -> bool:
+def can_read(path: Path, head: bytes) -> bool:
     """Whether it begins as such a file does, or is a folder with one."""
-    return _inside(path) is not None if path.is_dir() else head.startswith(BEGINNING)
+    return _find_file(path) is not None if path.is_dir() else head.startswith(FILE_MAGIC)
 
 
-def read(path: Path) -> Reading:
+def read(path: Path) -> LogReader:
     """Records of the run. Raises OSError, while iterating, if it cannot be opened."""
-    file = (_inside(path) if path.is_dir() else path) or path
+    file = (_find_file(path) if path.is_dir() else path) or path
 
-    def found(reading: Reading) -> Iterator[Row | Stated | None]:
+    def found(reading: LogReader) -> Iterator[Row | LoggedConfig | None]:
         config: dict[str, Any] = {}
-        for payload in payloads(file, reading):
-            row = None if payload is None else _row(payload, config)
+        for payload in read_payloads(file, reading):
+            row = None if payload is None else _decode_record(payload, config)
             # Files, lines of output and measures of the machine are no rows.
             if payload is None or row is not None:
                 yield row
 
-    return telling(lambda _: Rows(run=file.stem.removeprefix("run-")), found)
+    return row_reader(lambda _: RowConverter(run=file.stem.removeprefix("run-")), found)
 
 
-def _inside(folder: Path) -> Path | None:
+def _find_file(folder: Path) -> Path | None:
     files = list(folder.glob("*.wandb"))
     return files[0] if len(files) == 1 else None
 
 
-def _row(payload: bytes, config: dict[str, Any]) -> Row | Stated | None:
+def _decode_record(payload: bytes, config: dict[str, Any]) -> Row | LoggedConfig | None:
     """The numbers of one row, or what `config` says with what a record adds to it.
 
     None of a record that is neither, nothing of one that is damaged.
@@ -60,34 +60,36 @@ def _row(payload: bytes, config: dict[str, Any]) -> Row | Stated | None:
     try:
         for number, content in fields(payload):
             if number == _HISTORY:
-                return dict(_items(content, LONGEST_NUMBER))
+                return dict(_decode_items(content, MAX_NUMBER_CHARS))
             if number in (_CONFIG, _RUN):
-                return _config(content, config, of_run=number == _RUN)
+                return _update_config(content, config, is_run_record=number == _RUN)
     except (ValueError, RecursionError):
         return {}
     return None
 
 
-def _config(content: int | bytes, config: dict[str, Any], *, of_run: bool) -> Stated | None:
+def _update_config(
+    content: int | bytes, config: dict[str, Any], *, is_run_record: bool
+) -> LoggedConfig | None:
     try:
-        if of_run:
-            content = next((part for n, part in inside(content) if n == _CONFIG_OF_RUN), b"")
-        config |= dict(_items(content, LARGEST))
+        if is_run_record:
+            content = next((part for n, part in subfields(content) if n == _RUN_CONFIG), b"")
+        config |= dict(_decode_items(content, MAX_CONFIG_BYTES))
     except (ValueError, RecursionError):
         return None
-    return stated(config)
+    return extract_config(config)
 
 
-def _items(told: int | bytes, longest: int) -> Iterator[tuple[str, Any]]:
-    for number, item in inside(told):
+def _decode_items(message: int | bytes, max_chars: int) -> Iterator[tuple[str, Any]]:
+    for number, item in subfields(message):
         if number != _ITEM:
             continue
         names: list[str] = []
         value = ""
-        for part, content in inside(item):
+        for part, content in subfields(item):
             if part in (_KEY, _NESTED):
-                names.append(text(content))
-            elif part == _VALUE and isinstance(content, bytes) and len(content) <= longest:
-                value = text(content)
+                names.append(decode_text(content))
+            elif part == _VALUE and isinstance(content, bytes) and len(content) <= max_chars:
+                value = decode_text(content)
         if value:
             yield "/".join(filter(None, names)), json.loads(value)

@@ -12,28 +12,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 
-from sentinel.readers.log_reader import Reading
+from sentinel.readers.log_reader import LogReader
 
-BEGINNING = b":W&B"
-FILE_HEAD = 7
-BLOCK = 2**15
-HEAD = Struct("<IHB")
+FILE_MAGIC = b":W&B"
+FILE_HEADER_BYTES = 7
+BLOCK_BYTES = 2**15
+FRAGMENT_HEADER = Struct("<IHB")
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
-LARGEST = 2**24
+MAX_RECORD_BYTES = 2**24
 """Bytes of a record; a longer one holds no row."""
 
-Piece = tuple[int, bytes | None, int]
+Fragment = tuple[int, bytes | None, int]
 """Its kind, its bytes if they are sound, and where it ends."""
 
 
-def payloads(path: Path, reading: Reading) -> Iterator[bytes | None]:
+def read_payloads(path: Path, reader: LogReader) -> Iterator[bytes | None]:
     """Records in order; None wherever a live file has no more for now.
 
     `reading.mark` is where the record given ends, in bytes. A damaged piece costs its record, or,
     where its length makes no sense, the rest of its block. Raises OSError.
     """
     parts: list[bytes] = []
-    for piece in _pieces(path, reading):
+    for piece in _read_fragments(path, reader):
         if piece is None:
             yield None
             continue
@@ -43,28 +43,28 @@ def payloads(path: Path, reading: Reading) -> Iterator[bytes | None]:
         elif not parts:
             # The rest of a record whose beginning is lost.
             continue
-        if content is None or sum(map(len, parts)) > LARGEST:
-            reading.skipped += 1
+        if content is None or sum(map(len, parts)) > MAX_RECORD_BYTES:
+            reader.skipped += 1
             parts = []
             continue
         parts.append(content)
         if kind in (FULL, LAST):
-            reading.mark = end
+            reader.position = end
             yield b"".join(parts)
             parts = []
 
 
-def _pieces(path: Path, reading: Reading) -> Iterator[Piece | None]:
-    at = FILE_HEAD
+def _read_fragments(path: Path, reading: LogReader) -> Iterator[Fragment | None]:
+    at = FILE_HEADER_BYTES
     with path.open("rb") as file:
         while True:
-            room = BLOCK - at % BLOCK
-            if room < HEAD.size:
+            room = BLOCK_BYTES - at % BLOCK_BYTES
+            if room < FRAGMENT_HEADER.size:
                 at += room
                 continue
             file.seek(at)
             data = file.read(room)
-            over, kind, content = _piece(data)
+            over, kind, content = _parse_fragment(data)
             if over:
                 at += over
                 yield kind, content, at
@@ -72,19 +72,19 @@ def _pieces(path: Path, reading: Reading) -> Iterator[Piece | None]:
                 # The block is whole, and this is no piece.
                 at += room
                 yield 0, None, at
-            elif reading.live:
+            elif reading.is_live:
                 yield None
             else:
                 return
 
 
-def _piece(data: bytes) -> tuple[int, int, bytes | None]:
+def _parse_fragment(data: bytes) -> tuple[int, int, bytes | None]:
     """How long the first piece is, its kind, and its bytes if they are sound; 0 if it is none."""
-    if len(data) < HEAD.size:
+    if len(data) < FRAGMENT_HEADER.size:
         return 0, 0, None
-    told, length, kind = HEAD.unpack_from(data)
-    over = HEAD.size + length
+    told, length, kind = FRAGMENT_HEADER.unpack_from(data)
+    over = FRAGMENT_HEADER.size + length
     if over > len(data) or not FULL <= kind <= LAST:
         return 0, 0, None
-    content = data[HEAD.size : over]
+    content = data[FRAGMENT_HEADER.size : over]
     return over, kind, content if zlib.crc32(data[6:over]) == told else None

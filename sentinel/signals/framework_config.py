@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
-OF_TRAINERS = (
+TRAINER_SETTINGS = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "warmup_ratio", "optim", "weight_decay",
     "max_grad_norm", "per_device_train_batch_size", "gradient_accumulation_steps",
     "num_train_epochs", "seed", "bf16", "fp16", "gradient_checkpointing", "logging_steps",
@@ -26,7 +26,7 @@ OF_TRAINERS = (
 
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 
-OF_VERL = {
+VERL_SETTING_PATHS = {
     "algorithm": "algorithm.adv_estimator",
     "learning_rate": f"{_ACTOR}optim.lr",
     "critic_learning_rate": "critic.optim.lr",
@@ -58,7 +58,7 @@ OF_VERL = {
 }  # fmt: skip
 """Name of a fact, and where in verl's configuration it stands; nothing else there is looked at."""
 
-ALGORITHMS = (
+TRL_ALGORITHM_SIGNATURES = (
     ("gkd", {"lmbda"}),
     ("rloo", {"reward_clip_range"}),
     ("rloo", {"rloo_k"}),
@@ -71,53 +71,53 @@ ALGORITHMS = (
 )
 """Algorithms of TRL by settings that only their arguments have, in the order to be asked."""
 
-_A_TRAINERS = {"per_device_train_batch_size", "lr_scheduler_type"}
-_VERLS = {"actor_rollout_ref", "trainer"}
+_TRAINER_SIGNATURE = {"per_device_train_batch_size", "lr_scheduler_type"}
+_VERL_SIGNATURE = {"actor_rollout_ref", "trainer"}
 
-TEXT = 200
+MAX_SETTING_CHARS = 200
 """Characters of a setting."""
 
-Facts = dict[str, str | float]
+ConfigMetadata = dict[str, str | float]
 
 
-def configured(config: Mapping[str, Any]) -> Facts:
+def parse_framework_config(config: Mapping[str, Any]) -> ConfigMetadata:
     """What a configuration that a tracker kept says; of an unknown framework's, its settings alone.
 
     Frameworks are known by what only their configurations have. `max_steps` and `save_steps` are
     told of known frameworks only: others may count something else.
     """
-    if config.keys() >= _VERLS:
-        return {**of_verl(config), "framework": "verl"}
-    trainers = config.keys() >= _A_TRAINERS
-    algorithm = algorithm_of(config) if trainers else ""
-    found = of_trainer(config.get, algorithm)
+    if config.keys() >= _VERL_SIGNATURE:
+        return {**extract_verl_settings(config), "framework": "verl"}
+    trainers = config.keys() >= _TRAINER_SIGNATURE
+    algorithm = detect_trl_algorithm(config) if trainers else ""
+    found = extract_trainer_settings(config.get, algorithm)
     if trainers:
         found["framework"] = "trl" if algorithm else "transformers"
-        found |= _steps(config)
-    elif (rate := fact(config.get("lr"))) is not None:
+        found |= _step_settings(config)
+    elif (rate := to_fact(config.get("lr"))) is not None:
         found.setdefault("learning_rate", rate)
     for name in ("algorithm", "framework", "framework_version"):
-        if name not in found and isinstance(said := fact(config.get(name)), str):
+        if name not in found and isinstance(said := to_fact(config.get(name)), str):
             found[name] = said
     model = config.get("model_name_or_path") or config.get("_name_or_path") or config.get("model")
     if isinstance(model, str) and model:
-        found["model"] = _last_of_path(model)
+        found["model"] = _short_model_name(model)
     return found
 
 
-def algorithm_of(config: Mapping[str, Any]) -> str:
+def detect_trl_algorithm(config: Mapping[str, Any]) -> str:
     """The algorithm whose arguments in TRL these are; empty if they are not TRL's.
 
     >>> algorithm_of({"num_generations": 8, "beta": 0.04, "scale_rewards": "group"})
     'grpo'
     """
-    return next((name for name, own in ALGORITHMS if config.keys() >= own), "")
+    return next((name for name, own in TRL_ALGORITHM_SIGNATURES if config.keys() >= own), "")
 
 
-def of_trainer(look: Callable[[str], Any], algorithm: str) -> Facts:
+def extract_trainer_settings(get_argument: Callable[[str], Any], algorithm: str) -> ConfigMetadata:
     """Settings of the arguments of a `transformers.Trainer`; `look` gives one, or None."""
-    found = {name: fact(look(name)) for name in OF_TRAINERS}
-    corrected = look("use_bias_correction_kl")
+    found = {name: to_fact(get_argument(name)) for name in TRAINER_SETTINGS}
+    corrected = get_argument("use_bias_correction_kl")
     if algorithm == "grpo" and corrected is not None:
         found["kl_estimator"] = "k3xratio" if corrected else "k3"
     if algorithm:
@@ -125,25 +125,25 @@ def of_trainer(look: Callable[[str], Any], algorithm: str) -> Facts:
     return {name: said for name, said in found.items() if said is not None}
 
 
-def of_verl(config: Any) -> Facts:
+def extract_verl_settings(config: Any) -> ConfigMetadata:
     """Settings of verl's configuration, which may be None, or lack any of them."""
-    found = {name: _at(config, place) for name, place in OF_VERL.items()}
-    model = _at(config, "actor_rollout_ref.model.path") or _at(config, "model.path")
+    found = {name: _get_nested(config, place) for name, place in VERL_SETTING_PATHS.items()}
+    model = _get_nested(config, "actor_rollout_ref.model.path") or _get_nested(config, "model.path")
     if isinstance(model, str):
         found["model"] = PurePath(model).name
     for name, place in (("save_steps", "save_freq"), ("max_steps", "total_training_steps")):
-        number = _at(config, f"trainer.{place}")
+        number = _get_nested(config, f"trainer.{place}")
         # -1 stands for never, and none for as many as the data last.
         if type(number) is int and number > 0:
             found[name] = number
-    beta = _beta(found)
+    beta = _kl_coefficient(found)
     if beta is not None:
         found["beta"] = beta
     plain = ((name, value) for name, value in found.items() if not isinstance(value, list | tuple))
-    return {name: said for name, value in plain if (said := fact(value)) is not None}
+    return {name: said for name, value in plain if (said := to_fact(value)) is not None}
 
 
-def fact(value: Any) -> str | float | None:
+def to_fact(value: Any) -> str | float | None:
     """A number or a short text; None for what is neither."""
     if isinstance(value, Enum):
         value = value.value
@@ -153,10 +153,10 @@ def fact(value: Any) -> str | float | None:
         return str(value).lower()
     if isinstance(value, int | float):
         return value
-    return str(value)[:TEXT] if isinstance(value, str) else None
+    return str(value)[:MAX_SETTING_CHARS] if isinstance(value, str) else None
 
 
-def _steps(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _step_settings(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """How far a trainer goes and how often it saves, where its arguments say so by steps."""
     most, each = config.get("max_steps"), config.get("save_steps")
     if type(most) is int and most > 0:
@@ -165,14 +165,14 @@ def _steps(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         yield "save_steps", each
 
 
-def _last_of_path(model: str) -> str:
+def _short_model_name(model: str) -> str:
     """A folder's own name; the name of a model as a hub knows it, `owner/model`, stays whole."""
     path = PurePath(model)
     whole = len(path.parts) <= 2 and path.parts[:1] not in {("/",), ("~",)}
-    return (str(path) if whole else path.name or model)[:TEXT]
+    return (str(path) if whole else path.name or model)[:MAX_SETTING_CHARS]
 
 
-def _beta(found: Mapping[str, Any]) -> Any:
+def _kl_coefficient(found: Mapping[str, Any]) -> Any:
     """The coefficient of the KL to the reference, wherever it enters; 0 where it does nowhere."""
     if found["use_kl_loss"] is True:
         return found["kl_loss_coef"]
@@ -181,7 +181,7 @@ def _beta(found: Mapping[str, Any]) -> Any:
     return 0.0 if found["use_kl_loss"] is False else None
 
 
-def _at(config: Any, place: str) -> Any:
-    for name in place.split("."):
+def _get_nested(config: Any, path: str) -> Any:
+    for name in path.split("."):
         config = config.get(name) if isinstance(config, Mapping) else None
     return config

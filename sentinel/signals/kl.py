@@ -14,15 +14,22 @@ from functools import lru_cache
 from math import inf
 from types import MappingProxyType
 
-from sentinel.signals.catalogue import plain
-from sentinel.signals.key_map import FACTS, Dialect, dialect
+from sentinel.signals.catalogue import normalize_key
+from sentinel.signals.key_map import FRAMEWORK_FACTS, KeyMap, select_key_map
 
-SIGNALS_OF_KL = ("kl_ref", "kl_old", "kl_mismatch")
+KL_SIGNALS = ("kl_ref", "kl_old", "kl_mismatch")
 """Signals that have a kind."""
 
 TOKEN_MEAN, SEQUENCE_SUM = "token_mean", "sequence_sum"
 
-ABOUT = (*FACTS, "kl_estimator", "kl_loss_type", "kl_penalty", "kl_reduction", "loss_agg_mode")
+KL_FACTS = (
+    *FRAMEWORK_FACTS,
+    "kl_estimator",
+    "kl_loss_type",
+    "kl_penalty",
+    "kl_reduction",
+    "loss_agg_mode",
+)
 """What a run says of itself that decides the kind."""
 
 _ESTIMATORS = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
@@ -31,8 +38,10 @@ _REDUCTIONS = {
     "seq-mean-token-mean": TOKEN_MEAN,
     "seq-mean-token-sum": SEQUENCE_SUM,
 }
-_TOLD = re.compile(r"(\w+) (\w+|\?) (\w+|\?) (signed|unsigned) cap=(inf|\d+(?:\.\d+)?(?:e\+\d+)?)")
-_SIGNED = frozenset({"", "k1"})
+_KIND_PATTERN = re.compile(
+    r"(\w+) (\w+|\?) (\w+|\?) (signed|unsigned) cap=(inf|\d+(?:\.\d+)?(?:e\+\d+)?)"
+)
+_SIGNED_ESTIMATORS = frozenset({"", "k1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +61,12 @@ class KlKind:
     cap: float = inf
 
     @property
-    def summed(self) -> bool:
+    def is_summed(self) -> bool:
         """Whether it is a sum over the tokens of a sequence, and so grows with its length."""
         return self.reduction == SEQUENCE_SUM
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether more is known of it than what it compares."""
         return bool(self.estimator or self.reduction)
 
@@ -67,7 +76,7 @@ class KlKind:
         per = {TOKEN_MEAN: " per token", SEQUENCE_SUM: " per sequence"}.get(self.reduction, "")
         return f"nats{per}"
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """What is known of it, for people; empty where that is nothing.
 
         >>> KlKind("ref", "k3", "token_mean", False, 10.0).in_words()
@@ -78,7 +87,7 @@ class KlKind:
         parts = (self.estimator, reduction.get(self.reduction, ""), clamp)
         return ", ".join(part for part in parts if part)
 
-    def told(self) -> str:
+    def serialize(self) -> str:
         """One line of five words, which `read` understands; `?` stands for what is not known."""
         sign = "signed" if self.signed else "unsigned"
         return (
@@ -86,26 +95,26 @@ class KlKind:
         )
 
     @staticmethod
-    def read(text: str) -> KlKind | None:
+    def deserialize(text: str) -> KlKind | None:
         """The kind that `told` wrote; None if it did not write this.
 
         >>> kind = KlKind("ref", "k3", "token_mean", False, 10.0)
         >>> kind.told(), KlKind.read(kind.told()) == kind, KlKind.read("objective/kl")
         ('ref k3 token_mean unsigned cap=10', True, None)
         """
-        words = _TOLD.fullmatch(text)
+        words = _KIND_PATTERN.fullmatch(text)
         if not words:
             return None
         pair, estimator, reduction = (word.replace("?", "") for word in words.groups()[:3])
         return KlKind(pair, estimator, reduction, words[4] == "signed", float(words[5]))
 
 
-def fact_of(signal: str) -> str:
+def kl_kind_fact(signal: str) -> str:
     """Name of the fact of a record that tells the kind of that signal."""
     return f"{signal}.kind"
 
 
-def kl_kind(key: str, facts: Mapping[str, str] = MappingProxyType({})) -> KlKind | None:
+def infer_kl_kind(key: str, facts: Mapping[str, str] = MappingProxyType({})) -> KlKind | None:
     """What a key logged by a run with these facts is; None if it is no KL that we know.
 
     Facts that matter: framework, framework_version, algorithm, and where the user knows them
@@ -114,32 +123,36 @@ def kl_kind(key: str, facts: Mapping[str, str] = MappingProxyType({})) -> KlKind
     >>> kl_kind("kl", {"framework": "trl", "algorithm": "kto"}).told()
     'ref k1 sequence_sum unsigned cap=inf'
     """
-    return _kind(plain(key), tuple(facts.get(name, "") for name in ABOUT))
+    return _infer_kl_kind(normalize_key(key), tuple(facts.get(name, "") for name in KL_FACTS))
 
 
 @lru_cache(maxsize=1024)
-def _kind(key: str, about: tuple[str, ...]) -> KlKind | None:
-    facts = dict(zip(ABOUT, about, strict=True))
-    spoken = dialect(facts)
-    for use in USES:
-        if use.fits(key, spoken):
-            return _as_set(use, facts)
+def _infer_kl_kind(key: str, fact_values: tuple[str, ...]) -> KlKind | None:
+    facts = dict(zip(KL_FACTS, fact_values, strict=True))
+    spoken = select_key_map(facts)
+    for use in KL_USAGES:
+        if use.matches(key, spoken):
+            return _apply_settings(use, facts)
     return None
 
 
-def kind_of(facts: Mapping[str, str], signal: str) -> KlKind:
+def get_kl_kind(facts: Mapping[str, str], signal: str) -> KlKind:
     """The kind of a signal of a record that has these facts, as far as they tell it."""
-    return _kind_told(facts.get(fact_of(signal), ""), facts.get(signal, signal), signal)
+    return _parse_or_infer_kl_kind(
+        facts.get(kl_kind_fact(signal), ""), facts.get(signal, signal), signal
+    )
 
 
 # Asked of every record, and of a run it is always the same.
 @lru_cache(maxsize=1024)
-def _kind_told(told: str, key: str, signal: str) -> KlKind:
-    return KlKind.read(told) or kl_kind(key) or KlKind(signal.removeprefix("kl_"))
+def _parse_or_infer_kl_kind(serialized: str, key: str, signal: str) -> KlKind:
+    return (
+        KlKind.deserialize(serialized) or infer_kl_kind(key) or KlKind(signal.removeprefix("kl_"))
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class KlUsage:
     """One use of some keys: by whom, and since which version; empty is whoever, and whenever.
 
     `set_by` are the facts that change the estimator, best first, `summed_by` those that change the
@@ -150,29 +163,33 @@ class Use:
     kind: KlKind
     framework: str = ""
     algorithms: str = ""
-    since: tuple[int, ...] = ()
-    set_by: tuple[str, ...] = ()
-    summed_by: tuple[str, ...] = ("kl_reduction",)
+    min_version: tuple[int, ...] = ()
+    estimator_metadata: tuple[str, ...] = ()
+    reduction_metadata: tuple[str, ...] = ("kl_reduction",)
     k3_cap: float = inf
 
-    def fits(self, key: str, spoken: Dialect) -> bool:
+    def matches(self, key: str, key_map: KeyMap) -> bool:
         """Whether this is how that dialect uses the key."""
         return (
             key in self.keys.split()
-            and self.framework in ("", spoken.framework)
-            and (not self.algorithms or spoken.algorithm in self.algorithms.split())
-            and self.since <= spoken.version
+            and self.framework in ("", key_map.framework)
+            and (not self.algorithms or key_map.algorithm in self.algorithms.split())
+            and self.min_version <= key_map.version
         )
 
 
-def _as_set(use: Use, facts: Mapping[str, str]) -> KlKind:
+def _apply_settings(use: KlUsage, facts: Mapping[str, str]) -> KlKind:
     """The kind with what the run says that it was set to."""
     kind = use.kind
-    estimator = next((facts[name] for name in use.set_by if facts[name]), "").lower().rstrip("+")
+    estimator = (
+        next((facts[name] for name in use.estimator_metadata if facts[name]), "")
+        .lower()
+        .rstrip("+")
+    )
     if estimator:
         estimator = _ESTIMATORS.get(estimator, estimator)
-        kind = replace(kind, estimator=estimator, signed=estimator in _SIGNED)
-    reduction = next((facts[name] for name in use.summed_by if facts[name]), "")
+        kind = replace(kind, estimator=estimator, signed=estimator in _SIGNED_ESTIMATORS)
+    reduction = next((facts[name] for name in use.reduction_metadata if facts[name]), "")
     if reduction:
         reduction = _REDUCTIONS.get(reduction, reduction)
         known = reduction in (TOKEN_MEAN, SEQUENCE_SUM)
@@ -180,44 +197,72 @@ def _as_set(use: Use, facts: Mapping[str, str]) -> KlKind:
     return replace(kind, cap=min(kind.cap, use.k3_cap)) if kind.estimator == "k3" else kind
 
 
-_FREE = ("kl_estimator",)
-USES = (
-    Use("kl", KlKind("mismatch", "k3", TOKEN_MEAN, False), "trl", "asyncgrpo"),
+_ESTIMATOR_FACT = ("kl_estimator",)
+KL_USAGES = (
+    KlUsage("kl", KlKind("mismatch", "k3", TOKEN_MEAN, False), "trl", "asyncgrpo"),
     # The mean of sums that are clamped at 0, over answers to other prompts.
-    Use("kl", KlKind("ref", "k1", SEQUENCE_SUM, False), "trl", "kto bco"),
+    KlUsage("kl", KlKind("ref", "k1", SEQUENCE_SUM, False), "trl", "kto bco"),
     # How far the policy was from the reference when it sampled.
-    Use("kl", KlKind("ref", "k1", TOKEN_MEAN), "trl", "rloo", set_by=_FREE),
-    Use("kl", KlKind("ref", "k3xratio", TOKEN_MEAN, False), "trl", "grpo", (1, 10), set_by=_FREE),
-    Use("kl", KlKind("ref", "k3", TOKEN_MEAN, False), "trl", "grpo", set_by=_FREE),
-    Use("kl", KlKind("ref", "", TOKEN_MEAN), "trl", set_by=_FREE),
-    Use("objective/kl", KlKind("ref", "k1", SEQUENCE_SUM), set_by=("kl_estimator", "kl_penalty")),
-    Use("policy/approxkl_avg", KlKind("old", "k2", SEQUENCE_SUM, False), "trl", "rloo"),
-    Use("policy/approxkl_avg", KlKind("old", "k2", TOKEN_MEAN, False), "trl", "ppo"),
-    Use("policy/approxkl_avg ppo/policy/approxkl", KlKind("old", "k2", "", False)),
-    Use("sampling/sampling_logp_difference/mean", KlKind("mismatch", "abs", TOKEN_MEAN, False)),
-    Use(
+    KlUsage(
+        "kl", KlKind("ref", "k1", TOKEN_MEAN), "trl", "rloo", estimator_metadata=_ESTIMATOR_FACT
+    ),
+    KlUsage(
+        "kl",
+        KlKind("ref", "k3xratio", TOKEN_MEAN, False),
+        "trl",
+        "grpo",
+        (1, 10),
+        estimator_metadata=_ESTIMATOR_FACT,
+    ),
+    KlUsage(
+        "kl",
+        KlKind("ref", "k3", TOKEN_MEAN, False),
+        "trl",
+        "grpo",
+        estimator_metadata=_ESTIMATOR_FACT,
+    ),
+    KlUsage("kl", KlKind("ref", "", TOKEN_MEAN), "trl", estimator_metadata=_ESTIMATOR_FACT),
+    KlUsage(
+        "objective/kl",
+        KlKind("ref", "k1", SEQUENCE_SUM),
+        estimator_metadata=("kl_estimator", "kl_penalty"),
+    ),
+    KlUsage("policy/approxkl_avg", KlKind("old", "k2", SEQUENCE_SUM, False), "trl", "rloo"),
+    KlUsage("policy/approxkl_avg", KlKind("old", "k2", TOKEN_MEAN, False), "trl", "ppo"),
+    KlUsage("policy/approxkl_avg ppo/policy/approxkl", KlKind("old", "k2", "", False)),
+    KlUsage("sampling/sampling_logp_difference/mean", KlKind("mismatch", "abs", TOKEN_MEAN, False)),
+    KlUsage(
         "actor/kl_loss",
         KlKind("ref", "k3", TOKEN_MEAN, False),
-        set_by=("kl_loss_type", "kl_estimator"),
-        summed_by=("loss_agg_mode", "kl_reduction"),
+        estimator_metadata=("kl_loss_type", "kl_estimator"),
+        reduction_metadata=("loss_agg_mode", "kl_reduction"),
         k3_cap=10.0,
     ),
-    Use(
+    KlUsage(
         "actor/reward_kl_penalty critic/kl",
         KlKind("ref", "k1", TOKEN_MEAN),
-        set_by=("kl_penalty", "kl_estimator"),
+        estimator_metadata=("kl_penalty", "kl_estimator"),
         k3_cap=10.0,
     ),
-    Use("actor/ppo_kl", KlKind("old", "k1", TOKEN_MEAN, cap=20.0)),
-    Use("rollout_corr/kl mismatch/mismatch_kl", KlKind("mismatch", "k1", TOKEN_MEAN)),
-    Use("rollout_corr/k3_kl mismatch/mismatch_k3_kl", KlKind("mismatch", "k3", TOKEN_MEAN, False)),
-    Use("kl", KlKind("ref", "k1", TOKEN_MEAN, cap=10.0), "openrlhf", set_by=_FREE),
-    Use("ppo_kl", KlKind("old", "k1", TOKEN_MEAN), "openrlhf"),
-    Use("vllm_kl", KlKind("mismatch", "k1", TOKEN_MEAN)),
-    Use("approx_kl", KlKind("old", "k3", TOKEN_MEAN, False), "stable-baselines3"),
-    Use("losses/approx_kl", KlKind("old", "k3", TOKEN_MEAN, False)),
-    Use("approx_kl approxkl ppo_kl kl_old", KlKind("old"), set_by=_FREE),
-    Use("kl_mismatch", KlKind("mismatch"), set_by=_FREE),
-    Use("kl kl_ref mean_kl kl_loss kl_divergence", KlKind("ref"), set_by=_FREE),
+    KlUsage("actor/ppo_kl", KlKind("old", "k1", TOKEN_MEAN, cap=20.0)),
+    KlUsage("rollout_corr/kl mismatch/mismatch_kl", KlKind("mismatch", "k1", TOKEN_MEAN)),
+    KlUsage(
+        "rollout_corr/k3_kl mismatch/mismatch_k3_kl", KlKind("mismatch", "k3", TOKEN_MEAN, False)
+    ),
+    KlUsage(
+        "kl",
+        KlKind("ref", "k1", TOKEN_MEAN, cap=10.0),
+        "openrlhf",
+        estimator_metadata=_ESTIMATOR_FACT,
+    ),
+    KlUsage("ppo_kl", KlKind("old", "k1", TOKEN_MEAN), "openrlhf"),
+    KlUsage("vllm_kl", KlKind("mismatch", "k1", TOKEN_MEAN)),
+    KlUsage("approx_kl", KlKind("old", "k3", TOKEN_MEAN, False), "stable-baselines3"),
+    KlUsage("losses/approx_kl", KlKind("old", "k3", TOKEN_MEAN, False)),
+    KlUsage("approx_kl approxkl ppo_kl kl_old", KlKind("old"), estimator_metadata=_ESTIMATOR_FACT),
+    KlUsage("kl_mismatch", KlKind("mismatch"), estimator_metadata=_ESTIMATOR_FACT),
+    KlUsage(
+        "kl kl_ref mean_kl kl_loss kl_divergence", KlKind("ref"), estimator_metadata=_ESTIMATOR_FACT
+    ),
 )
 """First come first; the last ones tell no more than the pair."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sentinel.signals.signal import Combine, Signal
+from sentinel.signals.signal import CombineRule, Signal
 
-_MEAN, _MAX, _MIN, _SAME = Combine.MEAN, Combine.MAX, Combine.MIN, Combine.SAME
+_MEAN, _MAX, _MIN, _SAME = CombineRule.MEAN, CombineRule.MAX, CombineRule.MIN, CombineRule.SAME
 
 DIVERGENCE = (
     Signal(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sentinel.signals.signal import Combine, Signal
+from sentinel.signals.signal import CombineRule, Signal
 
 REWARDS = (
     Signal(
         "reward",
         "",
-        Combine.MEAN,
+        CombineRule.MEAN,
         "Mean task reward of the sampled completions, before any KL penalty.",
         (
             "reward_mean",
@@ -30,7 +30,7 @@ REWARDS = (
     Signal(
         "reward_total",
         "",
-        Combine.MEAN,
+        CombineRule.MEAN,
         "Mean reward after the KL penalty: what is really optimised.",
         ("objective/rlhf_reward", "critic/rewards/mean"),
         family="reward_penalised",
@@ -38,14 +38,14 @@ REWARDS = (
     Signal(
         "reward_std",
         "",
-        Combine.MEAN,
+        CombineRule.MEAN,
         "Spread of the reward within the batch.",
         ("reward/std", "rewards/std", "rollout/reward_std"),
     ),
     Signal(
         "frac_zero_std",
         "ratio",
-        Combine.MEAN,
+        CombineRule.MEAN,
         "Share of groups whose completions all got the same reward: they teach nothing.",
         ("frac_reward_zero_std",),
         family="zero_std_groups",
@@ -53,42 +53,42 @@ REWARDS = (
     Signal(
         "advantage_mean",
         "",
-        Combine.MEAN,
+        CombineRule.MEAN,
         "Mean advantage of the batch.",
         ("adv_mean", "advantages/mean", "advantages_mean", "critic/advantages/mean"),
     ),
     Signal(
         "advantage_std",
         "",
-        Combine.MEAN,
+        CombineRule.MEAN,
         "Spread of the advantages within the batch.",
         ("adv_std", "advantages/std", "advantages_std", "critic/advantages/std"),
     ),
     Signal(
         "preference_accuracy",
         "ratio",
-        Combine.MEAN,
+        CombineRule.MEAN,
         "Share of pairs whose chosen answer is rewarded above the rejected one.",
         ("rewards/accuracies", "reward_accuracy"),
     ),
     Signal(
         "reward_margin",
         "",
-        Combine.MEAN,
+        CombineRule.MEAN,
         "How far the chosen answer's reward is above the rejected one's.",
         ("rewards/margins",),
     ),
     Signal(
         "reward_chosen",
         "",
-        Combine.MEAN,
+        CombineRule.MEAN,
         "Mean reward of the chosen answers.",
         ("rewards/chosen", "chosen_reward"),
     ),
     Signal(
         "reward_rejected",
         "",
-        Combine.MEAN,
+        CombineRule.MEAN,
         "Mean reward of the rejected answers.",
         ("rewards/rejected", "rejected_reward", "reject_reward"),
     ),

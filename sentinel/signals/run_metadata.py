@@ -6,69 +6,80 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sentinel.model.record import Record
-from sentinel.signals.key_map import FACTS, Dialect, detect, dialect
-from sentinel.signals.kl import ABOUT
-from sentinel.transport.ring_layout import COLLECTIVE, UNKNOWN
+from sentinel.signals.key_map import FRAMEWORK_FACTS, KeyMap, detect_framework, select_key_map
+from sentinel.signals.kl import KL_FACTS
+from sentinel.transport.ring_layout import COLLECTIVE_FACT, UNKNOWN_OUTCOME
 
-MOST_KEYS = 1024
+MAX_DETECTION_KEYS = 1024
 """Keys of a run whose framework nobody told that are looked at; by then it is none of ours."""
 
 
 @dataclass(slots=True)
-class About:
+class RunMetadata:
     """`facts` are those of `ABOUT` that are known; `keys` are looked at while they tell nothing.
 
     `hosts` are those of ranks that told theirs.
     """
 
-    facts: dict[str, str] = field(default_factory=dict)
-    keys: set[str] = field(default_factory=set)
-    hosts: dict[int, str] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
+    observed_keys: set[str] = field(default_factory=set)
+    host_by_rank: dict[int, str] = field(default_factory=dict)
 
     @property
-    def dialect(self) -> Dialect:
+    def key_map(self) -> KeyMap:
         """How the run speaks."""
-        return dialect(self.facts)
+        return select_key_map(self.metadata)
 
-    def learn(self, told: Mapping[str, str], *, late: bool = False) -> None:
+    def update_metadata(
+        self, metadata: Mapping[str, str], *, fill_missing_only: bool = False
+    ) -> None:
         """Take facts over; `late` ones say nothing against those that are known.
 
         Nor does a framework that others are built on unsay the one that is built on it.
         """
-        news = {name: told[name] for name in ABOUT if name in told}
-        if self.dialect.framework and not dialect(news).framework:
-            news = {name: fact for name, fact in news.items() if name not in FACTS}
-        self.facts = {**news, **self.facts} if late else {**self.facts, **news}
+        news = {name: metadata[name] for name in KL_FACTS if name in metadata}
+        if self.key_map.framework and not select_key_map(news).framework:
+            news = {name: fact for name, fact in news.items() if name not in FRAMEWORK_FACTS}
+        self.metadata = (
+            {**news, **self.metadata} if fill_missing_only else {**self.metadata, **news}
+        )
 
-    def meet(self, start: Record) -> None:
+    def update_from_start(self, start: Record) -> None:
         """Take over what a rank says of itself, and of the run, when it starts."""
-        self.learn(start.facts, late=True)
-        if "host" in start.facts:
-            self.hosts[start.rank] = start.facts["host"]
+        self.update_metadata(start.attributes, fill_missing_only=True)
+        if "host" in start.attributes:
+            self.host_by_rank[start.rank] = start.attributes["host"]
 
-    def hear(self, keys: Iterable[str]) -> None:
+    def detect_framework(self, keys: Iterable[str]) -> None:
         """Look for a framework in the keys of a record, and of those before it."""
-        if self.dialect.framework or len(self.keys) >= MOST_KEYS or self.keys.issuperset(keys):
+        if (
+            self.key_map.framework
+            or len(self.observed_keys) >= MAX_DETECTION_KEYS
+            or self.observed_keys.issuperset(keys)
+        ):
             return
-        self.keys.update(keys)
-        self.learn(detect(self.keys))
-        if self.dialect.framework:
+        self.observed_keys.update(keys)
+        self.update_metadata(detect_framework(self.observed_keys))
+        if self.key_map.framework:
             self.keys.clear()
 
 
-def gathers_no_more(record: Record) -> bool:
+def is_collective_turned_off(record: Record) -> bool:
     """Whether it is said of a collective that from now on each node's own agent tells of its ranks.
 
     They are to be waited for as at a start.
     """
-    return record.rank == 0 and record.facts.get(COLLECTIVE, "").startswith("off")
+    return record.rank == 0 and record.attributes.get(COLLECTIVE_FACT, "").startswith("off")
 
 
-def is_told_elsewhere(stop: Record) -> bool:
+def is_collective_handover(stop: Record) -> bool:
     """Whether a rank ended for the collective alone, as far as anybody knows."""
-    return COLLECTIVE in stop.facts and stop.facts.get("outcome") in ("finished", UNKNOWN)
+    return COLLECTIVE_FACT in stop.attributes and stop.attributes.get("outcome") in (
+        "finished",
+        UNKNOWN_OUTCOME,
+    )
 
 
-def is_provisional(stop: Record) -> bool:
+def is_provisional_stop(stop: Record) -> bool:
     """Whether a rank's own node may yet tell more of that end; or that it is none."""
-    return stop.facts.get("outcome") == UNKNOWN or is_told_elsewhere(stop)
+    return stop.attributes.get("outcome") == UNKNOWN_OUTCOME or is_collective_handover(stop)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
-LEVERS: Mapping[str, Mapping[str, str]] = {
+SETTING_NAMES: Mapping[str, Mapping[str, str]] = {
     "learning rate": {
         "transformers": "learning_rate",
         "verl": f"{_ACTOR}.optim.lr",
@@ -101,10 +101,10 @@ LEVERS: Mapping[str, Mapping[str, str]] = {
 """Setting to its name, by framework, or framework and algorithm where that one differs. TRL's
 trainers take those of transformers as well."""
 
-_BUILT_ON = {"trl": "transformers"}
+_BASE_FRAMEWORKS = {"trl": "transformers"}
 
 
-def lever(setting: str, facts: Mapping[str, str | float]) -> str:
+def describe_setting(setting: str, facts: Mapping[str, str | float]) -> str:
     """The setting as a person would look for it: its plain name, and the framework's for it.
 
     >>> lever("KL coefficient", {"framework": "trl", "algorithm": "grpo"})
@@ -112,9 +112,9 @@ def lever(setting: str, facts: Mapping[str, str | float]) -> str:
     >>> lever("KL coefficient", {})
     'the KL coefficient'
     """
-    names = LEVERS[setting]
+    names = SETTING_NAMES[setting]
     framework = str(facts.get("framework", "")).lower()
     algorithm = str(facts.get("algorithm", "")).lower()
-    places = (f"{framework}/{algorithm}", framework, _BUILT_ON.get(framework, ""))
+    places = (f"{framework}/{algorithm}", framework, _BASE_FRAMEWORKS.get(framework, ""))
     name = next((names[place] for place in places if place in names), None)
     return f"the {setting}" if name is None else f"the {setting} (`{name}`)"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Combine(Enum):
+class CombineRule(Enum):
     """How the ranks' values become the run's one value."""
 
     MEAN = "mean"
@@ -32,11 +32,11 @@ class Signal:
 
     name: str
     unit: str
-    combine: Combine
+    combine_rule: CombineRule
     help: str
     aliases: tuple[str, ...] = ()
     family: str = ""
-    each: str = ""
+    entity: str = ""
 
     @property
     def metric(self) -> str:

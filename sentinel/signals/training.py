@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sentinel.signals.signal import Combine, Signal
+from sentinel.signals.signal import CombineRule, Signal
 
-_MEAN, _SUM, _MAX, _SAME = Combine.MEAN, Combine.SUM, Combine.MAX, Combine.SAME
+_MEAN, _SUM, _MAX, _SAME = CombineRule.MEAN, CombineRule.SUM, CombineRule.MAX, CombineRule.SAME
 
 LOSSES = (
     Signal(
@@ -63,7 +63,7 @@ OPTIMISATION = (
     Signal(
         "grad_norm_local",
         "",
-        Combine.NORM,
+        CombineRule.NORM,
         "L2 norm of the part of the gradient that a rank holds, each replica its share.",
     ),
     Signal(

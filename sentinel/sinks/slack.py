@@ -18,25 +18,31 @@ from pydantic.dataclasses import dataclass
 from sentinel.config.url_policy import url_refusal
 from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Incident, Page, Reason
+from sentinel.model.incident import Incident, Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
-from sentinel.model.request import Post
+from sentinel.model.request import Request
 
-_LIGHTS = {
+_SEVERITY_EMOJI = {
     Severity.CRITICAL: ":red_circle:",
     Severity.WARNING: ":large_orange_circle:",
     Severity.INFO: ":large_blue_circle:",
 }
-_TURNS = {
-    Reason.WORSENED: "WORSE, now ",
-    Reason.JOINED: "More of it, still ",
-    Reason.NAMED: "Cause found, still ",
+_REASON_PREFIXES = {
+    NotificationReason.ESCALATED: "WORSE, now ",
+    NotificationReason.INCIDENT_ADDED: "More of it, still ",
+    NotificationReason.CAUSE_FOUND: "Cause found, still ",
 }
-_RESOLVED = ":white_check_mark:"
+_RESOLVED_EMOJI = ":white_check_mark:"
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "\uff20", "`": "\u02cb"}
-_SENTENCE, _FIELD, _NAME, _TITLE, _WORD = 1500, 200, 60, 44, 40
-_MOST_NUMBERS, _MOST_CLUES, _MOST_OTHERS = 12, 8, 8
-_CLUE, _NOTE = 300, 500
+_MAX_SENTENCE_CHARS, _MAX_FIELD_CHARS, _MAX_NAME_CHARS, _MAX_TITLE_CHARS, _MAX_WORD_CHARS = (
+    1500,
+    200,
+    60,
+    44,
+    40,
+)
+_MAX_EVIDENCE_VALUES, _MAX_EVIDENCE_LINES, _MAX_OTHER_INCIDENTS = 12, 8, 8
+_MAX_EVIDENCE_CHARS, _MAX_NOTE_CHARS = 300, 500
 _LINK_SAFE = ":/?#[]@!$&'()*+,;=%-._~"
 
 
@@ -64,96 +70,116 @@ class Slack:
             raise ValueError(refusal)
         return link
 
-    def word(self, page: Page, identity: str) -> Post:
+    def render(self, notification: Notification, idempotency_key: str) -> Request:
         """The message. Slack knows no repeats, so people see `identity` and can tell one."""
         message = {
-            "text": f"{_headline(page)}. {_sentence(page)}",
-            "blocks": self._blocks(page, identity),
+            "text": f"{_headline(notification)}. {_summary_text(notification)}",
+            "blocks": self._blocks(notification, idempotency_key),
             "mrkdwn": False,
             "unfurl_links": False,
             "unfurl_media": False,
             "link_names": 0,
         }
         body = json.dumps(message).encode()
-        return Post(self.url.get_secret_value(), body, {"Content-Type": "application/json"})
+        return Request(self.url.get_secret_value(), body, {"Content-Type": "application/json"})
 
     def accepted(self, status: int, body: str) -> bool:
         """Slack says 200 and `ok`; a proxy's login page says 200 as well."""
         return status == 200 and body.strip() == "ok"
 
-    def _blocks(self, page: Page, identity: str) -> list[dict[str, Any]]:
-        known = page.diagnosis if page.reason is not Reason.RESOLVED else None
+    def _blocks(self, notification: Notification, idempotency_key: str) -> list[dict[str, Any]]:
+        known = (
+            notification.diagnosis
+            if notification.reason is not NotificationReason.RESOLVED
+            else None
+        )
         blocks = [
-            {"type": "header", "text": {"type": "plain_text", "text": _headline(page)}},
-            _section(_sentence(page) if known is None else _reasons(known)),
-            {"type": "section", "fields": [_markdown(text) for text in _fields(page)]},
+            {"type": "header", "text": {"type": "plain_text", "text": _headline(notification)}},
+            _section(_summary_text(notification) if known is None else _diagnosis_text(known)),
+            {"type": "section", "fields": [_markdown(text) for text in _fields(notification)]},
         ]
-        if known is None and page.incident.finding.evidence:
-            blocks.append(_section(_numbers(page.incident)))
-        if page.reason is not Reason.RESOLVED and page.remedy:
-            blocks.append(_section(f"*What to do*\n{_safe(page.remedy, _SENTENCE)}"))
-        if page.others:
-            blocks.append(_section(_others(page)))
-        if page.notes:
-            blocks.append(_section("\n".join(_safe(note, _NOTE) for note in page.notes[:2])))
-        return [*blocks, {"type": "context", "elements": self._context(page, identity)}]
+        if known is None and notification.incident.finding.evidence:
+            blocks.append(_section(_evidence_values(notification.incident)))
+        if notification.reason is not NotificationReason.RESOLVED and notification.remedy:
+            blocks.append(
+                _section(f"*What to do*\n{_escape(notification.remedy, _MAX_SENTENCE_CHARS)}")
+            )
+        if notification.others:
+            blocks.append(_section(_other_incidents(notification)))
+        if notification.notes:
+            blocks.append(
+                _section(
+                    "\n".join(_escape(note, _MAX_NOTE_CHARS) for note in notification.notes[:2])
+                )
+            )
+        return [
+            *blocks,
+            {"type": "context", "elements": self._context(notification, idempotency_key)},
+        ]
 
-    def _context(self, page: Page, identity: str) -> list[dict[str, Any]]:
-        elements = [_markdown(f"{_safe(page.name, _FIELD)} · {identity[:8]}")]
+    def _context(self, notification: Notification, idempotency_key: str) -> list[dict[str, Any]]:
+        elements = [
+            _markdown(f"{_escape(notification.name, _MAX_FIELD_CHARS)} · {idempotency_key[:8]}")
+        ]
         if self.link:
-            key = page.incident.key
+            key = notification.incident.key
             link = self.link.replace("{run}", quote(key.run, safe=""))
             link = link.replace("{detector}", quote(key.detector, safe=""))
             elements.append(_markdown(f"<{quote(link, safe=_LINK_SAFE)}|Look closer>"))
         return elements
 
 
-def _headline(page: Page) -> str:
-    key, severity = page.incident.key, page.incident.severity
-    subject = f"{_safe(page.subject, _TITLE)} on {_safe(key.run, _NAME)}"
-    if page.reason is Reason.RESOLVED:
-        return f"{_RESOLVED} RESOLVED: {subject}"
-    return f"{_LIGHTS[severity]} {_TURNS.get(page.reason, '')}{severity.value.upper()}: {subject}"
+def _headline(notification: Notification) -> str:
+    key, severity = notification.incident.key, notification.incident.severity
+    subject = (
+        f"{_escape(notification.subject, _MAX_TITLE_CHARS)} on {_escape(key.run, _MAX_NAME_CHARS)}"
+    )
+    if notification.reason is NotificationReason.RESOLVED:
+        return f"{_RESOLVED_EMOJI} RESOLVED: {subject}"
+    return f"{_SEVERITY_EMOJI[severity]} {_REASON_PREFIXES.get(notification.reason, '')}{severity.value.upper()}: {subject}"
 
 
-def _sentence(page: Page) -> str:
-    summary = _safe(page.news.finding.summary, _SENTENCE)
-    if page.reason is Reason.RESOLVED:
-        return f"Over since step {page.step}. It was: {summary}"
-    if page.diagnosis is None:
+def _summary_text(notification: Notification) -> str:
+    summary = _escape(notification.trigger.finding.summary, _MAX_SENTENCE_CHARS)
+    if notification.reason is NotificationReason.RESOLVED:
+        return f"Over since step {notification.step}. It was: {summary}"
+    if notification.diagnosis is None:
         return summary
-    return f"{_capital(page.diagnosis.belief)}. {summary}"
+    return f"{_capitalize(notification.diagnosis.confidence_text)}. {summary}"
 
 
-def _reasons(diagnosis: Diagnosis) -> str:
+def _diagnosis_text(diagnosis: Diagnosis) -> str:
     """How far the cause is believed in, and why, in the order it began."""
     clues = diagnosis.evidence
-    lines = [f"• {_safe(clue.dated, _CLUE)}" for clue in clues[:_MOST_CLUES]]
-    if len(clues) > _MOST_CLUES:
-        lines.append(f"and {len(clues) - _MOST_CLUES} more")
-    return "\n".join([f"*{_capital(diagnosis.belief)}*", *lines])
+    lines = [
+        f"• {_escape(clue.text_with_step, _MAX_EVIDENCE_CHARS)}"
+        for clue in clues[:_MAX_EVIDENCE_LINES]
+    ]
+    if len(clues) > _MAX_EVIDENCE_LINES:
+        lines.append(f"and {len(clues) - _MAX_EVIDENCE_LINES} more")
+    return "\n".join([f"*{_capitalize(diagnosis.confidence_text)}*", *lines])
 
 
-def _capital(text: str) -> str:
+def _capitalize(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def _others(page: Page) -> str:
+def _other_incidents(notification: Notification) -> str:
     lines = [
-        f"• {_safe(each.key.detector, _WORD)}, {each.severity.value}, since step {each.onset_step}"
-        for each in page.others[:_MOST_OTHERS]
+        f"• {_escape(each.key.detector, _MAX_WORD_CHARS)}, {each.severity.value}, since step {each.onset_step}"
+        for each in notification.others[:_MAX_OTHER_INCIDENTS]
     ]
-    if len(page.others) > _MOST_OTHERS:
-        lines.append(f"and {len(page.others) - _MOST_OTHERS} more")
+    if len(notification.others) > _MAX_OTHER_INCIDENTS:
+        lines.append(f"and {len(notification.others) - _MAX_OTHER_INCIDENTS} more")
     return "*Told of here as well*\n" + "\n".join(lines)
 
 
-def _fields(page: Page) -> list[str]:
-    incident = page.incident
+def _fields(notification: Notification) -> list[str]:
+    incident = notification.incident
     fields = {
         "Run": incident.key.run,
-        "Step": str(page.step),
-        "Began at step": str(page.onset_step),
+        "Step": str(notification.step),
+        "Began at step": str(notification.onset_step),
         "Detector": incident.key.detector,
         "Signal": incident.signal,
         "Severity": incident.severity.value,
@@ -161,23 +187,26 @@ def _fields(page: Page) -> list[str]:
     culprit = incident.finding.rank if incident.key.rank == WHOLE_RUN else incident.key.rank
     if culprit is not None:
         fields["Rank"] = str(culprit)
-    if page.last_good_step is not None:
-        fields["Last checkpoint before"] = f"step {page.last_good_step}"
+    if notification.last_good_step is not None:
+        fields["Last checkpoint before"] = f"step {notification.last_good_step}"
     if incident.flaps:
         fields["Came back"] = f"{incident.flaps} times" if incident.flaps > 1 else "once"
-    return [f"*{name}*\n{_safe(text, _FIELD)}" for name, text in fields.items()]
+    return [f"*{name}*\n{_escape(text, _MAX_FIELD_CHARS)}" for name, text in fields.items()]
 
 
-def _numbers(incident: Incident) -> str:
+def _evidence_values(incident: Incident) -> str:
     evidence = list(incident.finding.evidence.items())
-    lines = [f"{_safe(name, _WORD)} = {_value(value)}" for name, value in evidence[:_MOST_NUMBERS]]
-    if len(evidence) > _MOST_NUMBERS:
-        lines.append(f"and {len(evidence) - _MOST_NUMBERS} more")
+    lines = [
+        f"{_escape(name, _MAX_WORD_CHARS)} = {_format_value(value)}"
+        for name, value in evidence[:_MAX_EVIDENCE_VALUES]
+    ]
+    if len(evidence) > _MAX_EVIDENCE_VALUES:
+        lines.append(f"and {len(evidence) - _MAX_EVIDENCE_VALUES} more")
     return "*Evidence*\n" + "\n".join(lines)
 
 
-def _value(value: float | str) -> str:
-    return _safe(value, _NAME) if isinstance(value, str) else f"{value:.6g}"
+def _format_value(value: float | str) -> str:
+    return _escape(value, _MAX_NAME_CHARS) if isinstance(value, str) else f"{value:.6g}"
 
 
 def _section(text: str) -> dict[str, Any]:
@@ -189,12 +218,12 @@ def _markdown(text: str) -> dict[str, Any]:
     return {"type": "mrkdwn", "text": text, "verbatim": True}
 
 
-def _safe(text: str, limit: int) -> str:
+def _escape(text: str, limit: int) -> str:
     """`text` escaped, without control, hidden or direction-changing characters, cut to `limit`."""
     pieces: list[str] = []
     room = limit - 1
     for character in text:
-        piece = _piece(character)
+        piece = _escape_character(character)
         room -= len(piece)
         if room < 0:
             return "".join(pieces) + "…"
@@ -202,7 +231,7 @@ def _safe(text: str, limit: int) -> str:
     return "".join(pieces)
 
 
-def _piece(character: str) -> str:
+def _escape_character(character: str) -> str:
     category = unicodedata.category(character)
     if character.isspace() or category.startswith("Z"):
         return " "

@@ -25,17 +25,17 @@ from pydantic import ConfigDict, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
 from sentinel.config.url_policy import url_refusal
-from sentinel.model.incident import Incident, Page, Reason
+from sentinel.model.incident import Incident, Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
-from sentinel.model.request import Post
+from sentinel.model.request import Request
 
-_NEVER = "0001-01-01T00:00:00Z"
+_NO_END_TIME = "0001-01-01T00:00:00Z"
 """What Alertmanager writes for the end of an alert that still fires."""
 
-_PREFIX = "whsec_"
-_LABEL = 1000
-_MOST_BYTES = 60_000
-_ROOMS = ((1000, 64), (250, 32), (60, 20))
+_SECRET_PREFIX = "whsec_"
+_MAX_LABEL_CHARS = 1000
+_MAX_BODY_BYTES = 60_000
+_TRUNCATION_LIMITS = ((1000, 64), (250, 32), (60, 20))
 """Characters of a text and entries of a table at most; the next where a message grows too large."""
 
 
@@ -61,35 +61,35 @@ class Webhook:
     @classmethod
     def _check_secret(cls, secret: SecretStr | None) -> SecretStr | None:
         if secret is not None:
-            _key(secret)
+            _signing_key(secret)
         return secret
 
     @field_validator("authorization")
     @classmethod
-    def _check_header(cls, header: SecretStr | None) -> SecretStr | None:
+    def _check_authorization(cls, header: SecretStr | None) -> SecretStr | None:
         if header is not None and not header.get_secret_value().isprintable():
             raise ValueError("must be one line of printable text")
         return header
 
-    def word(self, page: Page, identity: str) -> Post:
+    def render(self, notification: Notification, idempotency_key: str) -> Request:
         """The request as it is at any moment; `stamp` adds what depends on when it is sent."""
         headers = {
             "Content-Type": "application/json",
-            "Idempotency-Key": identity,
-            "webhook-id": identity,
+            "Idempotency-Key": idempotency_key,
+            "webhook-id": idempotency_key,
         }
         if self.authorization:
             headers["Authorization"] = self.authorization.get_secret_value()
-        return Post(self.url.get_secret_value(), _body(page, identity), headers)
+        return Request(self.url.get_secret_value(), _body(notification, idempotency_key), headers)
 
-    def stamp(self, post: Post, now: float) -> Post:
+    def stamp(self, request: Request, now: float) -> Request:
         """The request dated `now` (seconds since the epoch) and signed."""
-        headers = {**post.headers, "webhook-timestamp": str(int(now))}
+        headers = {**request.headers, "webhook-timestamp": str(int(now))}
         if self.secret:
-            signed = f"{headers['webhook-id']}.{int(now)}.".encode() + post.body
-            digest = hmac.new(_key(self.secret), signed, hashlib.sha256).digest()
+            signed = f"{headers['webhook-id']}.{int(now)}.".encode() + request.body
+            digest = hmac.new(_signing_key(self.secret), signed, hashlib.sha256).digest()
             headers["webhook-signature"] = f"v1,{base64.b64encode(digest).decode()}"
-        return replace(post, headers=headers)
+        return replace(request, headers=headers)
 
     def accepted(self, status: int, body: str) -> bool:
         """Any 2xx: what a receiver says besides is its own affair."""
@@ -97,34 +97,36 @@ class Webhook:
         return 200 <= status < 300
 
 
-def _key(secret: SecretStr) -> bytes:
+def _signing_key(secret: SecretStr) -> bytes:
     text = secret.get_secret_value()
-    if not text.startswith(_PREFIX):
+    if not text.startswith(_SECRET_PREFIX):
         return text.encode()
     try:
-        return base64.b64decode(text.removeprefix(_PREFIX), validate=True)
+        return base64.b64decode(text.removeprefix(_SECRET_PREFIX), validate=True)
     except binascii.Error:
-        raise ValueError(f"must be base64 after {_PREFIX}, or not begin with it") from None
+        raise ValueError(f"must be base64 after {_SECRET_PREFIX}, or not begin with it") from None
 
 
-def _body(page: Page, identity: str) -> bytes:
-    for longest, most in _ROOMS:
-        message = _message(page, identity, longest, most)
+def _body(notification: Notification, idempotency_key: str) -> bytes:
+    for longest, most in _TRUNCATION_LIMITS:
+        message = _message(notification, idempotency_key, longest, most)
         body = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
-        if len(body) <= _MOST_BYTES:
+        if len(body) <= _MAX_BODY_BYTES:
             break
     return body
 
 
-def _message(page: Page, identity: str, longest: int, most: int) -> dict[str, Any]:
-    incident = page.incident
-    status = "resolved" if page.reason is Reason.RESOLVED else "firing"
+def _message(
+    notification: Notification, idempotency_key: str, max_chars: int, max_items: int
+) -> dict[str, Any]:
+    incident = notification.incident
+    status = "resolved" if notification.reason is NotificationReason.RESOLVED else "firing"
     # Receivers match by labels, so these do not depend on how much room there is.
-    labels = {name: text[:_LABEL] for name, text in _labels(incident).items()}
-    annotations = _plain(_annotations(page), longest, most)
+    labels = {name: text[:_MAX_LABEL_CHARS] for name, text in _labels(incident).items()}
+    annotations = _to_bounded_json(_annotations(notification), max_chars, max_items)
     return {
         "version": "4",
-        "groupKey": incident.name[:_LABEL],
+        "groupKey": incident.name[:_MAX_LABEL_CHARS],
         "truncatedAlerts": 0,
         "status": status,
         "receiver": "sentinel",
@@ -137,19 +139,21 @@ def _message(page: Page, identity: str, longest: int, most: int) -> dict[str, An
                 "status": status,
                 "labels": labels,
                 "annotations": annotations,
-                "startsAt": _moment(incident.opened_time),
-                "endsAt": _moment(incident.resolved_time),
+                "startsAt": _format_rfc3339(incident.opened_time),
+                "endsAt": _format_rfc3339(incident.resolved_time),
                 "generatorURL": "",
                 "fingerprint": hashlib.sha256(incident.name.encode("utf-8", "replace")).hexdigest()[
                     :16
                 ],
             }
         ],
-        "sentinel": _plain(_whole(page, identity), longest, most),
+        "sentinel": _to_bounded_json(
+            _sentinel_object(notification, idempotency_key), max_chars, max_items
+        ),
     }
 
 
-def _whole(page: Page, identity: str) -> dict[str, Any]:
+def _sentinel_object(notification: Notification, idempotency_key: str) -> dict[str, Any]:
     others = [
         {
             "incident_name": each.name,
@@ -160,13 +164,13 @@ def _whole(page: Page, identity: str) -> dict[str, Any]:
             "opened_step": each.opened_step,
             "summary": each.finding.summary,
         }
-        for each in page.others
+        for each in notification.others
     ]
-    whole: dict[str, Any] = {"identity": identity, "page": page.name}
-    whole["incident_name"] = page.incident.name
-    whole |= asdict(replace(page, others=())) | {"others": others}
-    if page.diagnosis is not None:
-        whole["diagnosis"]["belief"] = page.diagnosis.belief
+    whole: dict[str, Any] = {"identity": idempotency_key, "page": notification.name}
+    whole["incident_name"] = notification.incident.name
+    whole |= asdict(replace(notification, others=())) | {"others": others}
+    if notification.diagnosis is not None:
+        whole["diagnosis"]["belief"] = notification.diagnosis.confidence_text
     return whole
 
 
@@ -183,39 +187,42 @@ def _labels(incident: Incident) -> dict[str, str]:
     return labels
 
 
-def _annotations(page: Page) -> dict[str, str]:
-    summary = page.news.finding.summary
-    if page.diagnosis is None:
-        return {"summary": summary, "description": page.remedy}
+def _annotations(notification: Notification) -> dict[str, str]:
+    summary = notification.trigger.finding.summary
+    if notification.diagnosis is None:
+        return {"summary": summary, "description": notification.remedy}
     return {
-        "summary": f"{page.subject} ({page.diagnosis.belief}): {summary}",
-        "description": page.remedy,
-        "cause": page.diagnosis.cause,
-        "confidence": f"{page.diagnosis.confidence:.2f}",
-        "evidence": "\n".join(clue.dated for clue in page.diagnosis.evidence),
+        "summary": f"{notification.subject} ({notification.diagnosis.confidence_text}): {summary}",
+        "description": notification.remedy,
+        "cause": notification.diagnosis.cause,
+        "confidence": f"{notification.diagnosis.confidence:.2f}",
+        "evidence": "\n".join(clue.text_with_step for clue in notification.diagnosis.evidence),
     }
 
 
-def _plain(value: Any, longest: int, most: int) -> Any:
+def _to_bounded_json(value: Any, max_chars: int, max_items: int) -> Any:
     """`value` as strict JSON of bounded size: no text and no table in it is without end."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):
-        pairs = list(value.items())[:most]
-        return {str(name)[:longest]: _plain(inner, longest, most) for name, inner in pairs}
+        pairs = list(value.items())[:max_items]
+        return {
+            str(name)[:max_chars]: _to_bounded_json(inner, max_chars, max_items)
+            for name, inner in pairs
+        }
     if isinstance(value, (list, tuple)):
-        return [_plain(inner, longest, most) for inner in value[:most]]
+        return [_to_bounded_json(inner, max_chars, max_items) for inner in value[:max_items]]
     if isinstance(value, float) and not isfinite(value):
         # JSON has no such numbers, and strict receivers refuse a text that has.
         return str(value)
-    return value[:longest] if isinstance(value, str) else value
+    return value[:max_chars] if isinstance(value, str) else value
 
 
-def _moment(seconds: float | None) -> str:
+def _format_rfc3339(seconds: float | None) -> str:
     if seconds is None:
-        return _NEVER
+        return _NO_END_TIME
     try:
         moment = datetime.fromtimestamp(seconds, tz=UTC)
     except (ValueError, OverflowError, OSError):
-        return _NEVER
+        return _NO_END_TIME
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

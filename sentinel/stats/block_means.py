@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from math import inf, sqrt
 from operator import mul
 
-GROUP = 8
+VALUES_PER_GROUP = 8
 """Values averaged first, without their least and greatest: one wild value moves no block."""
 
-MOST = 64
+MAX_BLOCKS = 64
 """Blocks kept; when there are more, neighbours merge and a block is twice as long."""
 
 
@@ -27,36 +27,36 @@ class BlockMeans:
     """
 
     means: list[float] = field(default_factory=list)
-    length: int = GROUP
+    values_per_block: int = VALUES_PER_GROUP
     _group: list[float] = field(default_factory=list)
-    _groups: list[float] = field(default_factory=list)
+    _group_means: list[float] = field(default_factory=list)
 
     def add(self, value: float) -> bool:
         """Take a finite value; True when it completed a block."""
         self._group.append(value)
-        if len(self._group) < GROUP:
+        if len(self._group) < VALUES_PER_GROUP:
             return False
         trimmed = sorted(self._group)[1:-1]
-        self._groups.append(sum(trimmed) / len(trimmed))
+        self._group_means.append(sum(trimmed) / len(trimmed))
         self._group.clear()
-        if len(self._groups) * GROUP < self.length:
+        if len(self._group_means) * VALUES_PER_GROUP < self.values_per_block:
             return False
-        self.means.append(sum(self._groups) / len(self._groups))
-        self._groups.clear()
-        if len(self.means) > MOST:
+        self.means.append(sum(self._group_means) / len(self._group_means))
+        self._group_means.clear()
+        if len(self.means) > MAX_BLOCKS:
             self._merge()
         return True
 
     def _merge(self) -> None:
         # The odd one out, MOST being even, is half a block of the new length: it waits.
         half = self.means.pop()
-        self._groups = [half] * (self.length // GROUP)
+        self._group_means = [half] * (self.values_per_block // VALUES_PER_GROUP)
         pairs = zip(self.means[0::2], self.means[1::2], strict=True)
         self.means = [(left + right) / 2 for left, right in pairs]
-        self.length *= 2
+        self.values_per_block *= 2
 
 
-def fall(means: list[float]) -> tuple[float, float]:
+def linear_fall(means: list[float]) -> tuple[float, float]:
     """How far a straight line through `means` falls from first to last, and its standard error.
 
     Least squares, errors taken as independent. Fewer than three means have an infinite error.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-_MESSAGES = 1000
+_MAX_MESSAGES = 1000
 """Messages of one conversation, and parts of one message, that are read: the last ones."""
 
 
-def plain(given: Any) -> str | None:
+def to_plain_text(text_or_messages: Any) -> str | None:
     r"""The text itself, or what the messages of a conversation say; None for anything else.
 
     Only exact texts, lists and dicts are looked into, so nobody's code is run.
@@ -18,22 +18,22 @@ def plain(given: Any) -> str | None:
     >>> plain([{"content": [{"type": "image"}, {"type": "text", "text": "a cat"}]}])
     'a cat'
     """
-    if type(given) is str:
-        return given
-    said = _each(given, "content")
+    if type(text_or_messages) is str:
+        return text_or_messages
+    said = _collect_texts(text_or_messages, "content")
     return None if said is None else "\n".join(said)
 
 
-def _each(given: Any, key: str) -> list[str] | None:
-    if type(given) is not list:
+def _collect_texts(messages: Any, key: str) -> list[str] | None:
+    if type(messages) is not list:
         return None
     found: list[str] = []
-    for message in given[-_MESSAGES:]:
+    for message in messages[-_MAX_MESSAGES:]:
         if type(message) is not dict:
             return None
         said = message.get(key)
         if type(said) is str:
             found.append(said)
         elif key == "content":
-            found.extend(_each(said, "text") or ())
+            found.extend(_collect_texts(said, "text") or ())
     return found

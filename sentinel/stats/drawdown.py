@@ -8,16 +8,16 @@ from statistics import median
 
 from sentinel.stats.rolling_quantiles import RollingQuantiles
 
-SMOOTH = 16
+LEVEL_VALUES = 16
 """Values whose median makes a level that counts as reached."""
 
-NOW = 5
+CURRENT_VALUES = 5
 """Values whose median is the level now."""
 
-CHANGES = 64
+NOISE_CHANGES = 64
 """Changes that tell the noise."""
 
-APART = 8
+CHANGE_LAG = 8
 """Values between the two of a change: near neighbours are alike where noise is autocorrelated, and
 trends tell between far ones."""
 
@@ -33,39 +33,41 @@ class Drawdown:
     None before there are 16.
     """
 
-    start: float | None = None
-    best: float | None = None
-    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=SMOOTH))
-    _changes: RollingQuantiles = field(default_factory=lambda: RollingQuantiles(CHANGES))
-    _over: int = 0
+    first_level: float | None = None
+    best_level: float | None = None
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=LEVEL_VALUES))
+    _changes: RollingQuantiles = field(default_factory=lambda: RollingQuantiles(NOISE_CHANGES))
+    _above_best_count: int = 0
     """Of the last 16 values, those over the best level."""
 
     def add(self, value: float) -> None:
         """Take a finite value."""
-        recent, best = self._recent, self.best
-        if len(recent) >= APART:
-            self._changes.add(abs(value - recent[-APART]))
+        recent, best = self._recent, self.best_level
+        if len(recent) >= CHANGE_LAG:
+            self._changes.add(abs(value - recent[-CHANGE_LAG]))
         if best is not None:
-            self._over += (value > best) - (recent[0] > best)
+            self._above_best_count += (value > best) - (recent[0] > best)
         recent.append(value)
         # A median is over what half of the values are over, and only then need be known.
-        if len(recent) == SMOOTH and (best is None or 2 * self._over >= SMOOTH):
-            self._raise_best()
+        if len(recent) == LEVEL_VALUES and (
+            best is None or 2 * self._above_best_count >= LEVEL_VALUES
+        ):
+            self._update_best()
 
-    def _raise_best(self) -> None:
+    def _update_best(self) -> None:
         level = median(self._recent)
-        if self.start is None:
-            self.start = level
-        self.best = best = level if self.best is None else max(self.best, level)
-        self._over = sum(value > best for value in self._recent)
+        if self.first_level is None:
+            self.first_level = level
+        self.best_level = best = level if self.best_level is None else max(self.best_level, level)
+        self._above_best_count = sum(value > best for value in self._recent)
 
     @property
-    def now(self) -> float:
+    def current_level(self) -> float:
         """Median of the last 5 values.
 
         Raises statistics.StatisticsError before the first.
         """
-        return median(list(self._recent)[-NOW:])
+        return median(list(self._recent)[-CURRENT_VALUES:])
 
     @property
     def noise(self) -> float:
@@ -75,9 +77,13 @@ class Drawdown:
     @property
     def gain(self) -> float:
         """Best over start, 0 while unknown."""
-        return 0.0 if self.best is None or self.start is None else self.best - self.start
+        return (
+            0.0
+            if self.best_level is None or self.first_level is None
+            else self.best_level - self.first_level
+        )
 
     @property
-    def loss(self) -> float:
+    def drop(self) -> float:
         """Best over now, 0 while unknown."""
-        return 0.0 if self.best is None else self.best - self.now
+        return 0.0 if self.best_level is None else self.best_level - self.current_level

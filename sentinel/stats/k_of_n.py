@@ -9,11 +9,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import nan
 
-from sentinel.stats.rolling_quantiles import middle, spread
+from sentinel.stats.rolling_quantiles import median_of_sorted, sigma_of_sorted
 
 
 @dataclass
-class Majority:
+class KOfN:
     """The last `size` values, held against a bound above them, or `below` them.
 
     >>> high = Majority(3)
@@ -23,10 +23,10 @@ class Majority:
 
     size: int
     below: bool = False
-    full: bool = False
+    is_full: bool = False
     values: deque[float] = field(default_factory=deque)
     _bound: float = nan
-    _beyond: int = 0
+    _beyond_count: int = 0
 
     def add(self, value: float, bound: float) -> bool:
         """Take a finite value; whether there are enough, and their median may be beyond `bound`.
@@ -37,21 +37,21 @@ class Majority:
         values.append(value)
         if bound != self._bound:
             self._bound = bound
-            self._beyond = sum([x <= bound if below else x >= bound for x in values])
+            self._beyond_count = sum([x <= bound if below else x >= bound for x in values])
         else:
-            self._beyond += value <= bound if below else value >= bound
+            self._beyond_count += value <= bound if below else value >= bound
         if len(values) > self.size:
             oldest = values.popleft()
-            self._beyond -= oldest <= bound if below else oldest >= bound
-        self.full = len(values) == self.size
-        return self.full and 2 * self._beyond >= self.size
+            self._beyond_count -= oldest <= bound if below else oldest >= bound
+        self.is_full = len(values) == self.size
+        return self.is_full and 2 * self._beyond_count >= self.size
 
     @property
     def median(self) -> float:
         """Middle of the values. Raises IndexError before there is one."""
-        return middle(sorted(self.values))
+        return median_of_sorted(sorted(self.values))
 
     @property
     def sigma(self) -> float:
         """As of `RollingQuantiles`. Raises IndexError before there is a value."""
-        return spread(sorted(self.values))
+        return sigma_of_sorted(sorted(self.values))

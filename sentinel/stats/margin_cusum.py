@@ -16,22 +16,22 @@ from dataclasses import dataclass, field
 
 from sentinel.stats.rolling_quantiles import RollingQuantiles
 
-ALLOWANCE = 0.5
+SLACK_SIGMAS = 0.5
 """Sigmas beyond the margin that count as nothing."""
 
-CLIP = 3.0
+CLIP_SIGMAS = 3.0
 """Most that one value may count, in sigmas: an alarm takes at least ALARM / 2.5 = 4 values."""
 
-ALARM = 10.0
+ALARM_THRESHOLD = 10.0
 """Evidence at which the series has left; it has come back at a quarter of that."""
 
-WARM = 16
+WARMUP_VALUES = 16
 """Values the baseline needs before anything is judged."""
 
-FROZEN = 4
+MAX_FROZEN_WINDOWS = 4
 """A baseline waits at most this many windows; then the new level has become the usual one."""
 
-LULL = 16
+SKIP_WINDOW_PARTS = 16
 """Into so many parts a window is cut to say for how many values its median is known to be near."""
 
 
@@ -52,83 +52,89 @@ class MarginCusum:
     sign: int
     window: int = 128
     lag: int = 32
-    floor: float = 1e-9
-    sigmas: float = 0.0
+    min_sigma: float = 1e-9
+    margin_sigmas: float = 0.0
     evidence: float = 0.0
     onset: int = 0
-    alarmed: bool = False
-    armed: bool = False
+    is_alarmed: bool = False
+    is_armed: bool = False
     _baseline: RollingQuantiles = field(init=False)
     _waiting: deque[float] = field(default_factory=deque)
-    _lull: int = 0
-    _unseen: int = 0
+    _max_skipped: int = 0
+    _skipped: int = 0
     """Values that came in this lull, of at most `_lull`."""
-    _near: float = 0.0
+    _skip_bound: float = 0.0
 
     def __post_init__(self) -> None:
         self._baseline = RollingQuantiles(self.window)
 
     @property
-    def usual(self) -> float:
+    def baseline_median(self) -> float:
         """Median of the baseline. Raises IndexError before it has a value."""
-        self._catch_up()
+        self._absorb_skipped()
         return self._baseline.median
 
     @property
     def sigma(self) -> float:
         """Spread of the baseline, never below the floor. Raises IndexError as `usual` does."""
-        self._catch_up()
-        return max(self._baseline.sigma, self.floor)
+        self._absorb_skipped()
+        return max(self._baseline.sigma, self.min_sigma)
 
-    def update(self, value: float, margin: float, at: int) -> bool:
+    def update(self, value: float, margin: float, step: int) -> bool:
         """Take a finite value; True while the series is away by more than the margin."""
-        if self.holds(value, margin):
-            self._unseen += 1
+        if self.is_within_margin(value, margin):
+            self._skipped += 1
             self._waiting.append(value)
-            self.onset = at
+            self.onset = step
             return False
-        self._catch_up()
-        if self.armed:
-            self._weigh(value, margin, at)
+        self._absorb_skipped()
+        if self.is_armed:
+            self._accumulate(value, margin, step)
         self._waiting.append(value)
-        self._release()
-        return self.alarmed
+        self._advance_baseline()
+        return self.is_alarmed
 
-    def holds(self, value: float, margin: float) -> bool:
+    def is_within_margin(self, value: float, margin: float) -> bool:
         """Whether a value is surely within the margin, as far as is known without a look."""
-        return self._unseen < self._lull and self.sign * (value - self._near) <= margin
+        return (
+            self._skipped < self._max_skipped and self.sign * (value - self._skip_bound) <= margin
+        )
 
-    def _weigh(self, value: float, margin: float, at: int) -> None:
+    def _accumulate(self, value: float, margin: float, step: int) -> None:
         excess, before = self.sign * (value - self._baseline.median) - margin, self.evidence
         if before == 0.0:
-            self.onset = at
+            self.onset = step
             if excess <= 0.0:
                 # Whatever the spread is: there was nothing, and this is less.
                 return
         sigma = self.sigma
-        if self.sigmas * sigma > margin:
-            excess = self.sign * (value - self._baseline.median) - self.sigmas * sigma
-        gathered = before + max(-CLIP, min(CLIP, excess / sigma)) - ALLOWANCE
-        self.evidence = min(max(0.0, gathered), 1.5 * ALARM)
-        self.alarmed = self.evidence > (ALARM / 4 if self.alarmed else ALARM)
+        if self.margin_sigmas * sigma > margin:
+            excess = self.sign * (value - self._baseline.median) - self.margin_sigmas * sigma
+        gathered = before + max(-CLIP_SIGMAS, min(CLIP_SIGMAS, excess / sigma)) - SLACK_SIGMAS
+        self.evidence = min(max(0.0, gathered), 1.5 * ALARM_THRESHOLD)
+        self.is_alarmed = self.evidence > (
+            ALARM_THRESHOLD / 4 if self.is_alarmed else ALARM_THRESHOLD
+        )
 
-    def _release(self) -> None:
+    def _advance_baseline(self) -> None:
         # The lag grows with the run, so that a young run has a baseline too.
         seen = len(self._baseline) + len(self._waiting)
         wait = min(self.lag, seen // 2)
-        if self.armed and self.evidence >= ALARM / 2:
-            wait = FROZEN * self.window
+        if self.is_armed and self.evidence >= ALARM_THRESHOLD / 2:
+            wait = MAX_FROZEN_WINDOWS * self.window
         while len(self._waiting) > wait:
             self._baseline.add(self._waiting.popleft())
         size = len(self._baseline)
-        self.armed = size >= WARM
-        self._lull = 0
+        self.is_armed = size >= WARMUP_VALUES
+        self._max_skipped = 0
         if self.evidence == 0.0 and size == self.window and len(self._waiting) == self.lag:
-            self._lull = size // LULL
-            self._near = self._baseline.ordered()[size // 2 - self.sign * self._lull]
+            self._max_skipped = size // SKIP_WINDOW_PARTS
+            self._skip_bound = self._baseline.sorted_values()[
+                size // 2 - self.sign * self._max_skipped
+            ]
 
-    def _catch_up(self) -> None:
+    def _absorb_skipped(self) -> None:
         """Bring the baseline to where it would be had every value been looked at."""
-        for _ in range(self._unseen):
+        for _ in range(self._skipped):
             self._baseline.add(self._waiting.popleft())
-        self._lull = self._unseen = 0
+        self._max_skipped = self._skipped = 0

@@ -10,27 +10,27 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-BLOCK = 8
+BLOCK_VALUES = 8
 """Values whose median makes one height."""
 
-FRESH = 3
+FRESH_BLOCKS = 3
 """Blocks that are too young to count as known ground."""
 
 
 @dataclass
-class Territory:
+class NewExtreme:
     """Compares the median of the last 8 values with the greatest such median of older blocks.
 
     `known` is that greatest median, None while the run is younger than four blocks.
     """
 
-    known: float | None = None
+    previous_maximum: float | None = None
     _recent: deque[float] = field(default_factory=deque)
     _block: list[float] = field(default_factory=list)
-    _fresh: deque[float] = field(default_factory=deque)
+    _fresh_medians: deque[float] = field(default_factory=deque)
 
     @property
-    def height(self) -> float:
+    def current_level(self) -> float:
         """Median of the last 8 values, of fewer in the beginning.
 
         Raises statistics.StatisticsError before the first.
@@ -38,19 +38,21 @@ class Territory:
         return median(self._recent)
 
     @property
-    def new(self) -> bool:
+    def is_new(self) -> bool:
         """Whether the series stands above all it has known."""
-        return self.known is None or self.height > self.known
+        return self.previous_maximum is None or self.current_level > self.previous_maximum
 
     def add(self, value: float) -> None:
         """Take a finite value."""
         self._recent.append(value)
-        if len(self._recent) > BLOCK:
+        if len(self._recent) > BLOCK_VALUES:
             self._recent.popleft()
         self._block.append(value)
-        if len(self._block) == BLOCK:
-            self._fresh.append(median(self._block))
+        if len(self._block) == BLOCK_VALUES:
+            self._fresh_medians.append(median(self._block))
             self._block.clear()
-        if len(self._fresh) > FRESH:
-            old = self._fresh.popleft()
-            self.known = old if self.known is None else max(self.known, old)
+        if len(self._fresh_medians) > FRESH_BLOCKS:
+            old = self._fresh_medians.popleft()
+            self.previous_maximum = (
+                old if self.previous_maximum is None else max(self.previous_maximum, old)
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def spans(numbers: Iterable[int]) -> list[str]:
+def format_ranges(numbers: Iterable[int]) -> list[str]:
     """Each stretch of numbers in a row, the lowest first. A number is told as often as it is given.
 
     >>> spans({9, 0, 1, 2, 3, 6, 8}), spans([])

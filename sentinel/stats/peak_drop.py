@@ -11,74 +11,78 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-LEVEL = 5
+LEVEL_VALUES = 5
 """Values whose median makes a level that was reached."""
 
-NOW = 7
+CURRENT_VALUES = 7
 """Values whose median is the level now: a dip of three is none."""
 
-CHANGES = 32
+JITTER_DIFFERENCES = 32
 """Second differences that tell the jitter."""
 
 DIFFERENCE_TO_SIGMA = 1.2533 / 6**0.5
 """A mean absolute second difference over a standard deviation, for white normal noise. (A median
 one would be 0 for a reward that is mostly 0.)"""
 
-SAME = 8
+MIN_FLOOR_VALUES = 8
 """Equal values in a row that make a floor."""
 
-RARE = 0.1
+MAX_PRIOR_FLOOR_SHARE = 0.1
 """Share of the values before it, at most, that were a floor: a usual one says nothing."""
 
 
 @dataclass
-class Summit:
+class PeakDrop:
     """First, highest and present level, the jitter, and whether the series lies on a new floor."""
 
-    first: float | None = None
-    highest: float | None = None
-    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=NOW))
-    _jitters: deque[float] = field(default_factory=lambda: deque(maxlen=CHANGES))
-    _over: int = 0
+    first_level: float | None = None
+    peak_level: float | None = None
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=CURRENT_VALUES))
+    _jitters: deque[float] = field(default_factory=lambda: deque(maxlen=JITTER_DIFFERENCES))
+    _above_peak_count: int = 0
     """Of the last 5 values, those over the highest level."""
     _count: int = 0
-    _lowest: float | None = None
-    _times: int = 0
-    _in_a_row: int = 0
+    _minimum: float | None = None
+    _minimum_count: int = 0
+    _minimum_run: int = 0
 
     def add(self, value: float) -> None:
         """Take a finite value."""
         recent = self._recent
         if len(recent) >= 2:
             self._jitters.append(abs(value - 2 * recent[-1] + recent[-2]))
-        highest = self.highest
+        highest = self.peak_level
         if highest is not None:
-            self._over += (value > highest) - (recent[-LEVEL] > highest)
+            self._above_peak_count += (value > highest) - (recent[-LEVEL_VALUES] > highest)
         recent.append(value)
         # A median is over what half of the values are over, and only then need be known.
-        if len(recent) >= LEVEL and (highest is None or 2 * self._over >= LEVEL):
-            self._raise_highest()
-        self._note_floor(value)
+        if len(recent) >= LEVEL_VALUES and (
+            highest is None or 2 * self._above_peak_count >= LEVEL_VALUES
+        ):
+            self._update_peak()
+        self._update_floor(value)
 
-    def _raise_highest(self) -> None:
-        latest = list(self._recent)[-LEVEL:]
+    def _update_peak(self) -> None:
+        latest = list(self._recent)[-LEVEL_VALUES:]
         level = median(latest)
-        self.first = level if self.first is None else self.first
-        self.highest = highest = level if self.highest is None else max(self.highest, level)
-        self._over = sum(value > highest for value in latest)
+        self.first_level = level if self.first_level is None else self.first_level
+        self.peak_level = highest = (
+            level if self.peak_level is None else max(self.peak_level, level)
+        )
+        self._above_peak_count = sum(value > highest for value in latest)
 
-    def _note_floor(self, value: float) -> None:
+    def _update_floor(self, value: float) -> None:
         self._count += 1
-        if self._lowest is None or value < self._lowest:
-            self._lowest, self._times, self._in_a_row = value, 0, 0
-        if value > self._lowest:
-            self._in_a_row = 0
+        if self._minimum is None or value < self._minimum:
+            self._minimum, self._minimum_count, self._minimum_run = value, 0, 0
+        if value > self._minimum:
+            self._minimum_run = 0
             return
-        self._times += 1
-        self._in_a_row += 1
+        self._minimum_count += 1
+        self._minimum_run += 1
 
     @property
-    def now(self) -> float:
+    def current_level(self) -> float:
         """Median of the last 7; statistics.StatisticsError before the first value."""
         return median(self._recent)
 
@@ -89,18 +93,26 @@ class Summit:
         return sum(self._jitters) / count * DIFFERENCE_TO_SIGMA if count else 0.0
 
     @property
-    def loss(self) -> float:
+    def drop(self) -> float:
         """Highest over present level, 0 while unknown."""
-        return 0.0 if self.highest is None else self.highest - self.now
+        return 0.0 if self.peak_level is None else self.peak_level - self.current_level
 
     @property
-    def climb(self) -> float:
+    def gain(self) -> float:
         """Highest over first level, 0 while unknown."""
-        return 0.0 if self.highest is None or self.first is None else self.highest - self.first
+        return (
+            0.0
+            if self.peak_level is None or self.first_level is None
+            else self.peak_level - self.first_level
+        )
 
     @property
-    def floored(self) -> bool:
+    def is_on_new_floor(self) -> bool:
         """Whether the last values are one number, lower than all, that was rare before."""
-        before = self._count - self._in_a_row
-        usual = self._times - self._in_a_row
-        return self._in_a_row >= SAME and before >= LEVEL and usual <= RARE * before
+        before = self._count - self._minimum_run
+        usual = self._minimum_count - self._minimum_run
+        return (
+            self._minimum_run >= MIN_FLOOR_VALUES
+            and before >= LEVEL_VALUES
+            and usual <= MAX_PRIOR_FLOOR_SHARE * before
+        )

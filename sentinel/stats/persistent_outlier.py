@@ -15,52 +15,52 @@ from sentinel.stats.rolling_quantiles import RollingQuantiles
 
 
 @dataclass
-class Lone:
+class PersistentOutlier:
     """The last `size` records: `rank`, where at least `share` of them name it, and its `degree`.
 
     `rank` is None while nobody, or not yet anybody, stands out. `degree` is the median of the
     degrees, of whatever unit they are given in. `since` is where the window begins.
     """
 
-    size: int = 16
-    share: float = 0.875
+    window: int = 16
+    min_share: float = 0.875
     rank: int | None = None
-    full: bool = False
+    is_full: bool = False
     """Whether there are enough records to say anything."""
-    _seen: deque[tuple[int, int]] = field(default_factory=deque)
+    _named_ranks: deque[tuple[int, int]] = field(default_factory=deque)
     _degrees: RollingQuantiles = field(init=False)
-    _times: dict[int, int] = field(default_factory=dict)
+    _count_by_rank: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._degrees = RollingQuantiles(self.size)
-        self._enough = self.share * self.size
+        self._degrees = RollingQuantiles(self.window)
+        self._min_count = self.min_share * self.window
 
-    def add(self, rank: int, degree: float, at: int) -> None:
+    def add(self, rank: int, degree: float, step: int) -> None:
         """Who was furthest apart in one record, how far, and at which step."""
-        times = self._times
+        times = self._count_by_rank
         self._degrees.add(degree)
-        self._seen.append((rank, at))
+        self._named_ranks.append((rank, step))
         times[rank] = times.get(rank, 0) + 1
-        if self.full:
-            self._drop(self._seen.popleft()[0])
-        elif len(self._seen) == self.size:
-            self.full, rank = True, max(times, key=times.__getitem__)
+        if self.is_full:
+            self._decrement(self._named_ranks.popleft()[0])
+        elif len(self._named_ranks) == self.window:
+            self.is_full, rank = True, max(times, key=times.__getitem__)
         # Only who was just named can have become the one, and only the one can have ceased to be.
-        if self.full and (self.rank is None or times.get(self.rank, 0) < self._enough):
-            self.rank = rank if times[rank] >= self._enough else None
+        if self.is_full and (self.rank is None or times.get(self.rank, 0) < self._min_count):
+            self.rank = rank if times[rank] >= self._min_count else None
 
-    def _drop(self, rank: int) -> None:
-        self._times[rank] -= 1
-        if not self._times[rank]:
-            del self._times[rank]
+    def _decrement(self, rank: int) -> None:
+        self._count_by_rank[rank] -= 1
+        if not self._count_by_rank[rank]:
+            del self._count_by_rank[rank]
 
     @property
     def degree(self) -> float:
-        return median(self._degrees.ordered()) if self._seen else 0.0
+        return median(self._degrees.sorted_values()) if self._named_ranks else 0.0
 
     @property
-    def since(self) -> int:
-        return self._seen[0][1] if self._seen else 0
+    def since_step(self) -> int:
+        return self._named_ranks[0][1] if self._named_ranks else 0
 
 
 def mean_of_others(count: int, mean: float, value: float) -> float:
@@ -72,7 +72,7 @@ def mean_of_others(count: int, mean: float, value: float) -> float:
     return (count * mean - value) / (count - 1)
 
 
-def others(count: int, mean: float, std: float, value: float) -> tuple[float, float]:
+def stats_of_others(count: int, mean: float, std: float, value: float) -> tuple[float, float]:
     """Mean and population deviation of the others, without this value, from those of all.
 
     >>> others(3, 2.0, sqrt(2 / 3), 3.0)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
-from sentinel.stats.level_shift import Departure
+from sentinel.stats.level_shift import LevelShift
 
-OF_CONTROL = frozenset({"entropy_loss", "losses/entropy"})
+ACTION_ENTROPY_KEYS = frozenset({"entropy_loss", "losses/entropy"})
 """What stable-baselines3 and CleanRL call the entropy of a distribution of actions."""
 
-LEAST = 1e-7
+MIN_ENTROPY = 1e-7
 """Nats per token; what is less is as good as this, so that there is a logarithm."""
 
 
@@ -19,17 +19,17 @@ LEAST = 1e-7
 class PolicyEntropy:
     """Feeds `course`, until the entropy proves to be one over continuous actions."""
 
-    course: Departure
-    continuous: bool = False
+    level_shift: LevelShift
+    is_continuous: bool = False
 
     def add(self, values: Mapping[str, float], logged_as: str, step: int) -> bool:
         """Take the `entropy` of a record, and its `reward`; whether its course can be judged."""
         entropy, reward = values["entropy"], values.get("reward")
         if not isfinite(entropy):
             return False
-        self.continuous |= entropy < 0.0 or logged_as in OF_CONTROL
-        if self.continuous:
+        self.is_continuous |= entropy < 0.0 or logged_as in ACTION_ENTROPY_KEYS
+        if self.is_continuous:
             return False
         paid_in = reward if reward is not None and isfinite(reward) else None
-        self.course.add(max(entropy, LEAST), paid_in, step)
-        return self.course.known
+        self.level_shift.add(max(entropy, MIN_ENTROPY), paid_in, step)
+        return self.level_shift.is_ready

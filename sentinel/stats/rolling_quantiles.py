@@ -10,7 +10,7 @@ from itertools import islice
 IQR_TO_SIGMA = 1.349
 """An interquartile range over a standard deviation, for normal noise."""
 
-BEHIND = 16
+MAX_UNSORTED_VALUES = 16
 """Values that may have come since the last question and still be sorted in one by one."""
 
 
@@ -28,11 +28,11 @@ class RollingQuantiles:
     size: int
     _arrived: deque[float] = field(init=False)
     _sorted: list[float] = field(default_factory=list)
-    _behind: int = 0
+    _unsorted_count: int = 0
 
     def __post_init__(self) -> None:
         # Those that left since the last question are still needed, to be taken out then.
-        self._arrived = deque(maxlen=self.size + BEHIND)
+        self._arrived = deque(maxlen=self.size + MAX_UNSORTED_VALUES)
 
     def __len__(self) -> int:
         return min(self.size, len(self._arrived))
@@ -40,16 +40,16 @@ class RollingQuantiles:
     def add(self, value: float) -> None:
         """Take a finite value; the oldest leaves when there are more than `size`."""
         self._arrived.append(value)
-        self._behind += 1
-        if self._behind == self.size:
+        self._unsorted_count += 1
+        if self._unsorted_count == self.size:
             # Nobody asks; what is kept is as large as if somebody did.
-            self.ordered()
+            self.sorted_values()
 
-    def latest(self, count: int) -> list[float]:
+    def sorted_latest(self, count: int) -> list[float]:
         """The last values, a few more than `size` at most, sorted; fewer where there are fewer."""
         return sorted(islice(reversed(self._arrived), count))
 
-    def before(self, count: int) -> float:
+    def value_before(self, count: int) -> float:
         """The value that has so many, at most `size`, after it. Raises IndexError before it."""
         return self._arrived[-count - 1]
 
@@ -58,30 +58,30 @@ class RollingQuantiles:
 
         Raises IndexError on an empty window.
         """
-        return _quantile(self.ordered(), share)
+        return _quantile_of_sorted(self.sorted_values(), share)
 
     @property
     def median(self) -> float:
         """Middle of the window."""
-        return middle(self.ordered())
+        return median_of_sorted(self.sorted_values())
 
     @property
     def sigma(self) -> float:
         """Standard deviation of normal noise with the window's interquartile range."""
-        return spread(self.ordered())
+        return sigma_of_sorted(self.sorted_values())
 
-    def ordered(self) -> list[float]:
+    def sorted_values(self) -> list[float]:
         """The window, sorted; good until the next value, and not to be changed."""
-        behind, size = self._behind, self.size
+        behind, size = self._unsorted_count, self.size
         if behind:
-            self._behind = 0
-            if behind > min(BEHIND, size >> 3):
-                self._sorted = self.latest(size)
+            self._unsorted_count = 0
+            if behind > min(MAX_UNSORTED_VALUES, size >> 3):
+                self._sorted = self.sorted_latest(size)
             else:
-                self._sort_in(behind)
+                self._insert_latest(behind)
         return self._sorted
 
-    def _sort_in(self, behind: int) -> None:
+    def _insert_latest(self, behind: int) -> None:
         window, arrived, size = self._sorted, self._arrived, self.size
         for back in range(-behind, 0):
             insort(window, arrived[back])
@@ -89,7 +89,7 @@ class RollingQuantiles:
                 del window[bisect_left(window, arrived[back - size])]
 
 
-def middle(window: list[float]) -> float:
+def median_of_sorted(window: list[float]) -> float:
     """Median of what is sorted already. Raises IndexError where there is nothing."""
     half = len(window) >> 1
     if len(window) & 1:
@@ -98,12 +98,12 @@ def middle(window: list[float]) -> float:
     return low + (window[half] - low) * 0.5
 
 
-def spread(window: list[float]) -> float:
+def sigma_of_sorted(window: list[float]) -> float:
     """The same of `sigma`, of what is sorted already. Raises IndexError where there is nothing."""
-    return (_quantile(window, 0.75) - _quantile(window, 0.25)) / IQR_TO_SIGMA
+    return (_quantile_of_sorted(window, 0.75) - _quantile_of_sorted(window, 0.25)) / IQR_TO_SIGMA
 
 
-def _quantile(window: list[float], share: float) -> float:
+def _quantile_of_sorted(window: list[float], share: float) -> float:
     place = share * (len(window) - 1)
     below = int(place)
     low = window[below]

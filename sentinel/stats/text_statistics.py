@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import fsum
 
-GRAM = 4
+REPETITION_NGRAM_WORDS = 4
 """Words in an n-gram of repetition."""
-LONGEST_WORDS = 24
+MAX_MEAN_WORD_CHARS = 24
 """Characters a word has on average, at most; else the text has no words."""
 
 _UNSPACED = (
@@ -26,44 +26,44 @@ _UNSPACED = (
     "\U00020000-\U0003ffff"
 )
 """Thai, Lao, Burmese, Khmer, kana and Han."""
-_WORDS = re.compile(f"[{_UNSPACED}]|[^\\s{_UNSPACED}]+")
+_WORD_PATTERN = re.compile(f"[{_UNSPACED}]|[^\\s{_UNSPACED}]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class CompletionText:
     """One completion: the parts of it that are known, and its full length in characters.
 
     `finished` is 1 where the model ended it, 0 where the limit did, None where nobody told.
     """
 
     parts: tuple[str, ...]
-    length: float
+    length_chars: float
     finished: float | None = None
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words of a text.
 
     >>> words("so be it"), words("好的 ok")
     (['so', 'be', 'it'], ['好', '的', 'ok'])
     """
-    found: list[str] = _WORDS.findall(text)
-    if len(text) > LONGEST_WORDS and sum(map(len, found)) > LONGEST_WORDS * len(found):
+    found: list[str] = _WORD_PATTERN.findall(text)
+    if len(text) > MAX_MEAN_WORD_CHARS and sum(map(len, found)) > MAX_MEAN_WORD_CHARS * len(found):
         return [letter for letter in text if not letter.isspace()]
     return found
 
 
-def repetition(parts: Sequence[Sequence[str]]) -> float:
+def repetition_share(parts: Sequence[Sequence[str]]) -> float:
     """Share of n-grams that are not the first of their kind; 0 where there are none.
 
     >>> repetition([words("round and round and round and round")])
     0.5
     """
-    grams = [gram for part in parts for gram in _grams(part, GRAM)]
+    grams = [gram for part in parts for gram in _ngrams(part, REPETITION_NGRAM_WORDS)]
     return 1.0 - len(set(grams)) / len(grams) if grams else 0.0
 
 
-def longest_run(parts: Sequence[Sequence[str]]) -> int:
+def longest_word_run(parts: Sequence[Sequence[str]]) -> int:
     """Times that one word follows itself without another between, at most.
 
     >>> longest_run([words("no no no yes yes")])
@@ -73,40 +73,42 @@ def longest_run(parts: Sequence[Sequence[str]]) -> int:
     return max(runs, default=0)
 
 
-def distinct(texts: Sequence[Sequence[Sequence[str]]], size: int) -> float | None:
+def distinct_ngram_share(
+    texts: Sequence[Sequence[Sequence[str]]], ngram_words: int
+) -> float | None:
     """Share of distinct n-grams of that size over all texts; None where there are none.
 
     >>> distinct([[["a", "b"]], [["a", "c"]]], 1)
     0.75
     """
-    grams = [gram for parts in texts for part in parts for gram in _grams(part, size)]
+    grams = [gram for parts in texts for part in parts for gram in _ngrams(part, ngram_words)]
     return len(set(grams)) / len(grams) if grams else None
 
 
-def judged(texts: Sequence[Text]) -> dict[str, float]:
+def compute_text_statistics(texts: Sequence[CompletionText]) -> dict[str, float]:
     """The statistics of a step's texts, of at least one; what cannot be told is left out.
 
     `sample_repetition` (mean share), `sample_longest_run` (words, the longest of all),
     `sample_empty` (share), `sample_truncated` (share of those of which it is known),
     `sample_distinct_1`, `sample_distinct_2` (shares), `sample_length` (mean, characters).
     """
-    cut = [[words(part) for part in text.parts] for text in texts]
+    cut = [[split_words(part) for part in text.parts] for text in texts]
     said = [parts for parts in cut if any(parts)]
     told = [text.finished for text in texts if text.finished is not None]
     found = {
-        "sample_repetition": _mean([repetition(parts) for parts in said]),
-        "sample_longest_run": float(max(map(longest_run, said))) if said else None,
+        "sample_repetition": _mean([repetition_share(parts) for parts in said]),
+        "sample_longest_run": float(max(map(longest_word_run, said))) if said else None,
         "sample_empty": 1.0 - len(said) / len(texts),
         "sample_truncated": _mean([1.0 - finished for finished in told]),
-        "sample_distinct_1": distinct(said, 1),
-        "sample_distinct_2": distinct(said, 2),
-        "sample_length": _mean([text.length for text in texts]),
+        "sample_distinct_1": distinct_ngram_share(said, 1),
+        "sample_distinct_2": distinct_ngram_share(said, 2),
+        "sample_length": _mean([text.length_chars for text in texts]),
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _grams(said: Sequence[str], size: int) -> Iterator[tuple[str, ...]]:
-    return zip(*(said[at:] for at in range(size)), strict=False)
+def _ngrams(words: Sequence[str], ngram_words: int) -> Iterator[tuple[str, ...]]:
+    return zip(*(words[at:] for at in range(ngram_words)), strict=False)
 
 
 def _mean(values: Sequence[float]) -> float | None:

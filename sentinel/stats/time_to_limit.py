@@ -15,28 +15,28 @@ from itertools import pairwise
 from math import inf
 from statistics import fmean
 
-KEEP = 32
+LOWS_PER_SCALE = 32
 """Lows of a scale."""
 
-SCALES = 4
+SCALE_COUNT = 4
 
-FOUR = 4
+SCALE_FACTOR = 4
 """Lows of a scale that make one of the next, and parts in which a rise must show."""
 
-FORESIGHT = 2.0
+MAX_EXTRAPOLATION_FACTOR = 2.0
 
-STRAIGHT = 5.0
+MIN_RISE_TO_SCATTER = 5.0
 """Times that the rise must be over the scatter about its line."""
 
-SLOWING = 0.75
+MIN_LAST_TO_FIRST_RISE = 0.75
 """A rise whose last part is less than this of its first will come to an end by itself."""
 
-GAP = 8
+MAX_GAP_SPANS = 8
 """Spans without a value after which nothing of before counts."""
 
 
 @dataclass
-class Creep:
+class TimeToLimit:
     """Takes a level and its time in seconds; `finest` is the span of the first scale.
 
     With 30 seconds the scales see 16 minutes, 1, 4 and 17 hours. `rate` is that of the steady rise
@@ -44,65 +44,74 @@ class Creep:
     of the last span.
     """
 
-    finest: float = 30.0
-    rate: float = 0.0
-    seen: float = 0.0
-    low: float = -inf
-    _lows: list[deque[tuple[float, float]]] = field(default_factory=list)
-    _open: list[tuple[float, float]] = field(default_factory=list)
-    _latest: float = -inf
+    finest_span_seconds: float = 30.0
+    rise_per_second: float = 0.0
+    rise_seconds: float = 0.0
+    last_low: float = -inf
+    _lows_by_scale: list[deque[tuple[float, float]]] = field(default_factory=list)
+    _open_span: list[tuple[float, float]] = field(default_factory=list)
+    _last_time: float = -inf
 
     def add(self, time: float, level: float) -> bool:
         """Take a finite level; True when `rate` was judged anew."""
-        if not 0.0 <= time - self._latest <= GAP * self.finest:
-            self._begin(time)
-        self._latest = time
-        began, low = self._open[0] if self._open else (time, inf)
-        self._open[:1] = [(began, min(low, level))]
-        if time - began < self.finest:
+        if not 0.0 <= time - self._last_time <= MAX_GAP_SPANS * self.finest_span_seconds:
+            self._restart(time)
+        self._last_time = time
+        began, low = self._open_span[0] if self._open_span else (time, inf)
+        self._open_span[:1] = [(began, min(low, level))]
+        if time - began < self.finest_span_seconds:
             return False
-        self.low = min(low, level)
-        self._close(began, self.low)
-        self._open[:1] = []
-        self.rate, self.seen = self._steadiest()
+        self.last_low = min(low, level)
+        self._close_span(began, self.last_low)
+        self._open_span[:1] = []
+        self.rise_per_second, self.rise_seconds = self._longest_steady_rise()
         return True
 
-    def left(self, limit: float) -> float:
+    def seconds_left(self, limit: float) -> float:
         """Seconds until the limit; infinite where nothing rises steadily, or it is too far off."""
-        if self.rate <= 0.0:
+        if self.rise_per_second <= 0.0:
             return inf
-        since = self._latest - self._lows[0][-1][0]
-        left = max(0.0, (limit - self.low) / self.rate - since)
-        return left if left <= FORESIGHT * self.seen else inf
+        since = self._last_time - self._lows_by_scale[0][-1][0]
+        left = max(0.0, (limit - self.last_low) / self.rise_per_second - since)
+        return left if left <= MAX_EXTRAPOLATION_FACTOR * self.rise_seconds else inf
 
-    def _begin(self, time: float) -> None:
-        self._lows = [deque() for _ in range(SCALES)]
-        self._open, self._latest = [], time
-        self.rate = self.seen = 0.0
+    def _restart(self, time: float) -> None:
+        self._lows_by_scale = [deque() for _ in range(SCALE_COUNT)]
+        self._open_span, self._last_time = [], time
+        self.rise_per_second = self.rise_seconds = 0.0
 
-    def _close(self, at: float, low: float) -> None:
+    def _close_span(self, began_at: float, low: float) -> None:
         """A span ended: a low of the first scale, and each fourth of a scale one of the next."""
-        for scale, lows in enumerate(self._lows):
-            lows.append((at, low))
-            if len(lows) > KEEP:
+        for scale, lows in enumerate(self._lows_by_scale):
+            lows.append((began_at, low))
+            if len(lows) > LOWS_PER_SCALE:
                 lows.popleft()
-            place = int(at / (self.finest * FOUR ** (scale + 1)))
-            if len(lows) < FOUR or place == int(lows[-2][0] / (self.finest * FOUR ** (scale + 1))):
+            place = int(began_at / (self.finest_span_seconds * SCALE_FACTOR ** (scale + 1)))
+            if len(lows) < SCALE_FACTOR or place == int(
+                lows[-2][0] / (self.finest_span_seconds * SCALE_FACTOR ** (scale + 1))
+            ):
                 return
-            at, low = lows[-FOUR][0], min(value for _, value in list(lows)[-FOUR:])
+            began_at, low = (
+                lows[-SCALE_FACTOR][0],
+                min(value for _, value in list(lows)[-SCALE_FACTOR:]),
+            )
 
-    def _steadiest(self) -> tuple[float, float]:
+    def _longest_steady_rise(self) -> tuple[float, float]:
         """Rate and seconds seen of the longest scale that rises."""
-        full = [_steady(list(lows)) for lows in reversed(self._lows) if len(lows) == KEEP]
+        full = [
+            _fit_steady_rise(list(lows))
+            for lows in reversed(self._lows_by_scale)
+            if len(lows) == LOWS_PER_SCALE
+        ]
         return next((found for found in full if found[0] > 0.0), (0.0, 0.0))
 
 
-def _steady(lows: list[tuple[float, float]]) -> tuple[float, float]:
+def _fit_steady_rise(lows: list[tuple[float, float]]) -> tuple[float, float]:
     """Rate per second and seconds seen of a steady rise; zeros where it is none."""
-    size = len(lows) // FOUR
+    size = len(lows) // SCALE_FACTOR
     parts = [fmean(y for _, y in lows[at : at + size]) for at in range(0, len(lows), size)]
     rises = [after - before for before, after in pairwise(parts)]
-    slowing = rises[-1] < SLOWING * rises[0]
+    slowing = rises[-1] < MIN_LAST_TO_FIRST_RISE * rises[0]
     if min(rises) <= 0.0 or min(rises) < 0.5 * fmean(rises) or slowing:
         return 0.0, 0.0
     middle, mean = fmean(t for t, _ in lows), fmean(y for _, y in lows)
@@ -110,4 +119,4 @@ def _steady(lows: list[tuple[float, float]]) -> tuple[float, float]:
     rate = sum((t - middle) * (y - mean) for t, y in lows) / spread
     scatter = fmean((y - mean - rate * (t - middle)) ** 2 for t, y in lows) ** 0.5
     seen = lows[-1][0] - lows[0][0]
-    return (rate, seen) if rate * seen > STRAIGHT * scatter else (0.0, 0.0)
+    return (rate, seen) if rate * seen > MIN_RISE_TO_SCATTER * scatter else (0.0, 0.0)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 SCHEMA_VERSION = 9
 
-_TABLES = """
+_SCHEMA_SQL = """
 create table if not exists ring(
     path text primary key, position integer not null, sequence integer not null,
     names text not null);
@@ -77,7 +77,7 @@ class NewerSchemaError(RuntimeError):
     """The file was written by a later version of sentinel."""
 
 
-_PACKED = ("input", "spool", "node")
+_VERSION_SPECIFIC_TABLES = ("input", "spool", "node")
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -96,8 +96,10 @@ def connect(path: Path) -> sqlite3.Connection:
         raise NewerSchemaError(message)
     if version < SCHEMA_VERSION:
         # Only the version that packed these can read them.
-        connection.executescript("".join(f"drop table if exists {name};" for name in _PACKED))
-        connection.executescript(_TABLES)
+        connection.executescript(
+            "".join(f"drop table if exists {name};" for name in _VERSION_SPECIFIC_TABLES)
+        )
+        connection.executescript(_SCHEMA_SQL)
         connection.execute(f"pragma user_version={SCHEMA_VERSION}")
     return connection
 

@@ -10,24 +10,24 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
-from sentinel.model.hardware import MEASURED
-from sentinel.model.incident import Incident, Key, Onset
-from sentinel.model.record import WHOLE_RUN, Event, Odd, Record, Spread
-from sentinel.pipeline.engine import Verdict
+from sentinel.model.hardware import NODE_SIGNALS
+from sentinel.model.incident import Incident, IncidentKey, Onset
+from sentinel.model.record import WHOLE_RUN, Event, RankMismatch, Record, Spread
+from sentinel.pipeline.engine import Result
 from sentinel.store import cases
-from sentinel.store.onset_worker import onsets
-from sentinel.store.run_metadata import Facts
+from sentinel.store.onset_worker import load_onsets
+from sentinel.store.run_metadata import RunMetadataStore
 
-_ALL = "select attempt, step, time, event, vals, spread, facts from step order by id"
-_LAST = """
+_ALL_RECORDS_SQL = "select attempt, step, time, event, vals, spread, facts from step order by id"
+_LATEST_PER_EVENT_SQL = """
 select attempt, step, time, event, vals, spread, facts from step where id in (
     select max(id) from step where event in ('start', 'save', 'step', 'eval', 'stop')
     group by event)
 order by id
 """
 
-_FIELDS = tuple(field.name for field in fields(Spread))
-_ROW = attrgetter(*_FIELDS)
+_SPREAD_FIELDS = tuple(field.name for field in fields(Spread))
+_SPREAD_VALUES = attrgetter(*_SPREAD_FIELDS)
 """A spread as its values in order; `asdict` would copy each, ten times as slowly."""
 
 
@@ -41,29 +41,29 @@ class History:
 
     connection: sqlite3.Connection
 
-    def take(self, verdict: Verdict) -> None:
+    def update(self, result: Result) -> None:
         """Store the record and whatever it opened or closed."""
-        record = verdict.record
-        news = self.facts.take(record)
-        if record.event is Event.TICK:
-            news = not MEASURED.isdisjoint(record.values)
-        elif record.event is not Event.FACTS:
+        record = result.record
+        news = self.run_metadata.update(record)
+        if record.event is Event.HEARTBEAT:
+            news = not NODE_SIGNALS.isdisjoint(record.values)
+        elif record.event is not Event.METADATA:
             news = True
         if record.rank == WHOLE_RUN and news:
-            self._keep(record)
-        for page in verdict.pages:
-            self._enter(page.incident)
-        for incident in verdict.moved:
-            self._enter(incident)
-        for page in verdict.told:
-            cases.enter(self.connection, page)
+            self._insert_record(record)
+        for page in result.notifications:
+            self._store_incident(page.incident)
+        for incident in result.changed_incidents:
+            self._store_incident(incident)
+        for page in result.case_notifications:
+            cases.store_case(self.connection, page)
 
     @cached_property
-    def facts(self) -> Facts:
+    def run_metadata(self) -> RunMetadataStore:
         """What the run said of itself."""
-        return Facts(self.connection)
+        return RunMetadataStore(self.connection)
 
-    def _keep(self, record: Record) -> None:
+    def _insert_record(self, record: Record) -> None:
         self.connection.execute(
             "insert into step(attempt, step, time, event, vals, spread, facts) "
             "values(?, ?, ?, ?, ?, ?, ?)",
@@ -73,12 +73,14 @@ class History:
                 record.time,
                 record.event.value,
                 json.dumps(dict(record.values)),
-                json.dumps({name: _row(spread) for name, spread in record.spread.items()}),
-                json.dumps(dict(record.facts)),
+                json.dumps(
+                    {name: _spread_to_row(spread) for name, spread in record.spread.items()}
+                ),
+                json.dumps(dict(record.attributes)),
             ),
         )
 
-    def _enter(self, incident: Incident) -> None:
+    def _store_incident(self, incident: Incident) -> None:
         self.connection.execute(
             "insert or replace into incident values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -91,7 +93,7 @@ class History:
                 incident.opened_time,
                 incident.resolved_step,
                 incident.resolved_time,
-                json.dumps(described(incident)),
+                json.dumps(incident_to_dict(incident)),
             ),
         )
 
@@ -100,40 +102,43 @@ class History:
         rows = self.connection.execute(
             "select body from incident order by opened_time desc, name"
         ).fetchall()
-        known, told = onsets(self.connection), cases.kept(self.connection)
+        known, told = load_onsets(self.connection), cases.cases_by_incident(self.connection)
         found = [(body["name"], body) for (text,) in rows for body in (json.loads(text),)]
         return [
-            body | dated(known.get(name)) | cases.belonging(told.get(name)) for name, body in found
+            body | onset_fields(known.get(name)) | cases.case_fields(told.get(name))
+            for name, body in found
         ]
 
-    def episodes(self) -> dict[Key, int]:
+    def last_episodes(self) -> dict[IncidentKey, int]:
         """The last episode of each detector: whoever begins anew counts on from there.
 
         A name that people were told of before is never sent again.
         """
         rows = self.connection.execute("select body from incident")
-        last: dict[Key, int] = {}
+        last: dict[IncidentKey, int] = {}
         for body in (json.loads(text) for (text,) in rows):
-            key = Key(body["run"], WHOLE_RUN, body["detector"])
+            key = IncidentKey(body["run"], WHOLE_RUN, body["detector"])
             last[key] = max(body["episode"], last.get(key, 0))
         return last
 
-    def all(self, run: str) -> Iterator[Record]:
+    def records(self, run: str) -> Iterator[Record]:
         """Every record kept, in the order they were judged."""
-        for row in self.connection.execute(_ALL):
-            yield _record(run, row)
+        for row in self.connection.execute(_ALL_RECORDS_SQL):
+            yield _record_from_row(run, row)
 
-    def last(self, run: str) -> list[Record]:
+    def latest_records(self, run: str) -> list[Record]:
         """The newest START, SAVE, STEP, EVAL and STOP, oldest first: how the run stood."""
-        return [_record(run, row) for row in self.connection.execute(_LAST)]
+        return [
+            _record_from_row(run, row) for row in self.connection.execute(_LATEST_PER_EVENT_SQL)
+        ]
 
 
-def dated(onset: Onset | None) -> dict[str, Any]:
+def onset_fields(onset: Onset | None) -> dict[str, Any]:
     """When an incident was found to have begun, as plain data; `onset` is None where it was not."""
     return {"onset": None if onset is None else asdict(onset)}
 
 
-def described(incident: Incident) -> dict[str, Any]:
+def incident_to_dict(incident: Incident) -> dict[str, Any]:
     """One incident as plain data: what the API shows."""
     return {
         "name": incident.name,
@@ -157,7 +162,7 @@ def described(incident: Incident) -> dict[str, Any]:
     }
 
 
-def _record(run: str, row: tuple[Any, ...]) -> Record:
+def _record_from_row(run: str, row: tuple[Any, ...]) -> Record:
     attempt, step, time, event, values, spread, facts = row
     return Record(
         run=run,
@@ -166,20 +171,20 @@ def _record(run: str, row: tuple[Any, ...]) -> Record:
         time=time,
         event=Event(event),
         values=json.loads(values),
-        facts=json.loads(facts),
-        spread={name: _spread(told) for name, told in json.loads(spread).items()},
+        attributes=json.loads(facts),
+        spread={name: _spread_from_row(told) for name, told in json.loads(spread).items()},
         attempt=attempt,
     )
 
 
-def _row(spread: Spread) -> tuple[Any, ...]:
+def _spread_to_row(spread: Spread) -> tuple[Any, ...]:
     # Whoever is odd is so seldom that the column is left out; earlier versions had none.
-    row = _ROW(spread)
-    return row[:-1] if spread.odd is None else (*row[:-1], astuple(spread.odd))
+    row = _SPREAD_VALUES(spread)
+    return row[:-1] if spread.mismatch is None else (*row[:-1], astuple(spread.mismatch))
 
 
-def _spread(told: list[Any]) -> Spread:
-    named = dict(zip(_FIELDS, told, strict=False))
+def _spread_from_row(row: list[Any]) -> Spread:
+    named = dict(zip(_SPREAD_FIELDS, row, strict=False))
     odd = named.pop("odd", None)
-    known = odd and Odd(odd[0], odd[1], tuple((rank, value) for rank, value in odd[2]))
+    known = odd and RankMismatch(odd[0], odd[1], tuple((rank, value) for rank, value in odd[2]))
     return Spread(**named | {"bad_ranks": tuple(named["bad_ranks"]), "odd": known})

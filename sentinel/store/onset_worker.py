@@ -17,111 +17,126 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import SAVES_KEPT, Incident, Onset, Reason
-from sentinel.pipeline.engine import Verdict
+from sentinel.model.incident import MAX_CHECKPOINTS_PER_RUN, Incident, NotificationReason, Onset
+from sentinel.pipeline.engine import Result
 from sentinel.store.database import connect
 
 log = logging.getLogger(__name__)
 
-MOST_ROWS = 4096
+MAX_HISTORY_ROWS = 4096
 """Records of the history that are looked through for a signal, which not every one has."""
-POINTS = 256
+MAX_SIGNAL_POINTS = 256
 """Points of the signal that are looked at."""
-PATIENCE = 10.0
+INCIDENT_STORED_TIMEOUT_SECONDS = 10.0
 """Seconds until an incident that was not stored is given up."""
-_PAUSE = 0.05
+_INCIDENT_STORED_POLL_SECONDS = 0.05
 
-Points = Sequence[tuple[int, float]]
-Date = Callable[[Incident, Points, Iterable[int]], Onset | None]
+SignalPoints = Sequence[tuple[int, float]]
+OnsetEstimator = Callable[[Incident, SignalPoints, Iterable[int]], Onset | None]
 
-_ROWS = "select step, vals from step where time <= ? order by id desc limit ?"
-_SAVES = "select step from step where event = 'save' and time <= ? order by id desc limit ?"
+_RECENT_VALUES_SQL = "select step, vals from step where time <= ? order by id desc limit ?"
+_CHECKPOINT_STEPS_SQL = (
+    "select step from step where event = 'save' and time <= ? order by id desc limit ?"
+)
 
 
-class Dating:
+class OnsetWorker:
     """Dates what opens at warning or louder, in a thread that begins with the first of them.
 
     `date` finds out from an incident, the points of its signal and the checkpoints' steps when it
     began; `found` is told the name of an incident and its onset, by any thread.
     """
 
-    def __init__(self, path: Path, date: Date, found: Callable[[str, Onset], None]) -> None:
-        self.path = path
-        self._date, self._found = date, found
-        self._asked: SimpleQueue[Incident | None] = SimpleQueue()
+    def __init__(
+        self,
+        database_path: Path,
+        estimate_onset: OnsetEstimator,
+        on_onset: Callable[[str, Onset], None],
+    ) -> None:
+        self.database_path = database_path
+        self._estimate_onset, self._on_onset = estimate_onset, on_onset
+        self._queue: SimpleQueue[Incident | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def take(self, verdict: Verdict) -> None:
+    def update(self, result: Result) -> None:
         """Ask for what opened. Never waits."""
-        for page in verdict.pages:
-            if page.reason is not Reason.RESOLVED:
-                self._ask(page.incident)
+        for page in result.notifications:
+            if page.reason is not NotificationReason.RESOLVED:
+                self._enqueue(page.incident)
 
-    def resume(self, firing: Iterable[Incident]) -> None:
+    def restore(self, incidents: Iterable[Incident]) -> None:
         """Show what the last agent found of these, and ask for what it did not come to."""
-        with closing(connect(self.path)) as connection:
-            known = onsets(connection)
-        for incident in firing:
+        with closing(connect(self.database_path)) as connection:
+            known = load_onsets(connection)
+        for incident in incidents:
             if incident.name in known:
-                self._found(incident.name, known[incident.name])
+                self._on_onset(incident.name, known[incident.name])
             else:
-                self._ask(incident)
+                self._enqueue(incident)
 
     def stop(self, timeout: float) -> None:
         """End the thread, waiting so many seconds for what is under way."""
         if self._thread is not None:
-            self._asked.put(None)
+            self._queue.put(None)
             self._thread.join(timeout)
 
-    def _ask(self, incident: Incident) -> None:
+    def _enqueue(self, incident: Incident) -> None:
         if incident.severity is Severity.INFO:
             return
-        self._asked.put(incident)
+        self._queue.put(incident)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="dating", daemon=True)
+            self._thread = threading.Thread(target=self._run_thread, name="dating", daemon=True)
             self._thread.start()
 
-    def _work(self) -> None:
-        while (incident := self._asked.get()) is not None:
+    def _run_thread(self) -> None:
+        while (incident := self._queue.get()) is not None:
             try:
-                self._look_back(incident)
+                self._find_onset(incident)
             except Exception:
                 log.exception("Incident %s cannot be dated", incident.name)
 
-    def _look_back(self, incident: Incident) -> None:
-        with closing(connect(self.path)) as connection:
-            if incident.name in onsets(connection) or not _stored(connection, incident):
+    def _find_onset(self, incident: Incident) -> None:
+        with closing(connect(self.database_path)) as connection:
+            if incident.name in load_onsets(connection) or not _wait_until_stored(
+                connection, incident
+            ):
                 return
-            saves = connection.execute(_SAVES, (incident.opened_time, SAVES_KEPT)).fetchall()
-            onset = self._date(incident, _points(connection, incident), [s for (s,) in saves[::-1]])
+            saves = connection.execute(
+                _CHECKPOINT_STEPS_SQL, (incident.opened_time, MAX_CHECKPOINTS_PER_RUN)
+            ).fetchall()
+            onset = self._estimate_onset(
+                incident, _load_signal_points(connection, incident), [s for (s,) in saves[::-1]]
+            )
             if onset is None:
                 return
             row = (incident.name, onset.step, onset.earliest, onset.latest, onset.last_good_step)
             connection.execute("insert or replace into onset values(?, ?, ?, ?, ?)", row)
-        self._found(incident.name, onset)
+        self._on_onset(incident.name, onset)
 
 
-def onsets(connection: sqlite3.Connection) -> dict[str, Onset]:
+def load_onsets(connection: sqlite3.Connection) -> dict[str, Onset]:
     """What was found out, by the incident's name."""
     rows = connection.execute("select incident, step, earliest, latest, last_good from onset")
     return {name: Onset(*rest) for name, *rest in rows}
 
 
-def _stored(connection: sqlite3.Connection, incident: Incident) -> bool:
+def _wait_until_stored(connection: sqlite3.Connection, incident: Incident) -> bool:
     """Wait for the transaction that stores the incident; whether it came."""
-    limit = time.monotonic() + PATIENCE
+    limit = time.monotonic() + INCIDENT_STORED_TIMEOUT_SECONDS
     asked = "select 1 from incident where name = ?"
     while connection.execute(asked, [incident.name]).fetchone() is None:
         if time.monotonic() > limit:
             return False
-        time.sleep(_PAUSE)
+        time.sleep(_INCIDENT_STORED_POLL_SECONDS)
     return True
 
 
-def _points(connection: sqlite3.Connection, incident: Incident) -> Points:
+def _load_signal_points(connection: sqlite3.Connection, incident: Incident) -> SignalPoints:
     points: list[tuple[int, float]] = []
-    for step, values in connection.execute(_ROWS, (incident.opened_time, MOST_ROWS)):
+    for step, values in connection.execute(
+        _RECENT_VALUES_SQL, (incident.opened_time, MAX_HISTORY_ROWS)
+    ):
         value = json.loads(values).get(incident.signal)
-        if value is not None and len(points) < POINTS:
+        if value is not None and len(points) < MAX_SIGNAL_POINTS:
             points.append((step, value))
     return points[::-1]

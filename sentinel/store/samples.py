@@ -15,41 +15,41 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.model.record import WHOLE_RUN, Event
-from sentinel.pipeline.engine import Verdict
+from sentinel.pipeline.engine import Result
 from sentinel.store import database
 
-MOST_SHOWN = 500
+MAX_SAMPLES_RETURNED = 500
 """Texts given at a time."""
 
-_NEWEST = """
+_NEWEST_SAMPLES_SQL = """
 select attempt, step, rank, time, vals, facts from sample where (?1 is null or step = ?1)
 order by attempt desc, step desc, id desc limit ?2
 """
 
 
 @dataclass
-class Samples:
+class SampleStore:
     """Rows of the tables `sample` and `sample_file`; an outlet in the caller's transaction.
 
     The newest `kept` texts stay.
     """
 
     connection: sqlite3.Connection
-    kept: int = 2000
+    max_stored: int = 2000
 
-    def take(self, verdict: Verdict) -> None:
+    def update(self, result: Result) -> None:
         """Store the record if it is a text."""
-        record = verdict.record
+        record = result.record
         if record.event is not Event.SAMPLE or record.rank == WHOLE_RUN:
             return
         # As JSON, since a text may hold what no database takes for text.
-        told = json.dumps(dict(record.values)), json.dumps(dict(record.facts))
+        told = json.dumps(dict(record.values)), json.dumps(dict(record.attributes))
         row = self.connection.execute(
             "insert into sample(attempt, step, rank, time, vals, facts) values(?, ?, ?, ?, ?, ?)",
             (record.attempt, record.step, record.rank, record.time, *told),
         )
         newest = row.lastrowid or 0
-        self.connection.execute("delete from sample where id <= ?", (newest - self.kept,))
+        self.connection.execute("delete from sample where id <= ?", (newest - self.max_stored,))
 
     def newest(self, step: int | None = None, limit: int = 20) -> list[dict[str, Any]]:
         """The texts of the last steps, or of one; of these the newest, in the order they came.
@@ -59,27 +59,29 @@ class Samples:
         (characters before any cut), advantage and
         finished (true or false), none where they were not told.
         """
-        rows = self.connection.execute(_NEWEST, (step, max(0, min(limit, MOST_SHOWN)))).fetchall()
-        return [_described(row) for row in reversed(rows)]
+        rows = self.connection.execute(
+            _NEWEST_SAMPLES_SQL, (step, max(0, min(limit, MAX_SAMPLES_RETURNED)))
+        ).fetchall()
+        return [_sample_to_dict(row) for row in reversed(rows)]
 
-    def files(self) -> dict[str, str]:
+    def file_marks(self) -> dict[str, str]:
         """Files of samples that were read: path to the mark of the state they were in."""
         return dict(self.connection.execute("select path, mark from sample_file"))
 
-    def mark(self, files: Mapping[str, str]) -> None:
+    def store_file_marks(self, files: Mapping[str, str]) -> None:
         """Remember that these were read."""
         self.connection.executemany(
             "insert or replace into sample_file(path, mark) values(?, ?)", files.items()
         )
 
 
-def newest(path: Path, step: int | None, limit: int) -> list[dict[str, Any]]:
+def newest_samples(database_path: Path, step: int | None, limit: int) -> list[dict[str, Any]]:
     """As `Samples.newest`, through a connection of its own to that database, from any thread."""
-    with closing(database.connect(path)) as connection:
-        return Samples(connection).newest(step, limit)
+    with closing(database.connect(database_path)) as connection:
+        return SampleStore(connection).newest(step, limit)
 
 
-def _described(row: tuple[Any, ...]) -> dict[str, Any]:
+def _sample_to_dict(row: tuple[Any, ...]) -> dict[str, Any]:
     attempt, step, rank, time, vals, facts = row
     values, texts = json.loads(vals), json.loads(facts)
     finished = values.get("finished")

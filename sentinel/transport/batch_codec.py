@@ -26,32 +26,32 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.model.record_batch import Entry, Sheet, alike, is_plain
-from sentinel.transport.heartbeat_delta import News
+from sentinel.model.record_batch import RecordBatch, RecordOrBatch, is_batchable, make_batch
+from sentinel.transport.heartbeat_delta import HeartbeatDelta
 
-HEAD = struct.Struct("<IQQdI")
-ENTRY = struct.Struct("<HIqq")
-ALONE = struct.Struct("<IIdI")
-MOST_NAMES = 4096
+MESSAGE_HEADER = struct.Struct("<IQQdI")
+ENTRY_HEADER = struct.Struct("<HIqq")
+JSON_RECORD_HEADER = struct.Struct("<IIdI")
+MAX_NAME_SETS = 4096
 """Sets of names that are explained in one correspondence; numbers under others travel as JSON."""
-AGAIN = 1 << 15
+SAME_RANKS_FLAG = 1 << 15
 """Added to a set of names, where its senders are those of the last struct, in their order."""
 
 Names = tuple[str, ...]
-Circle = tuple[int, tuple[int, ...]]
+AttemptRanks = tuple[int, tuple[int, ...]]
 """An attempt, and ranks in it."""
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 
 
-class ParcelError(ValueError):
+class BatchMessageError(ValueError):
     """Bytes that are not the next parcel: `reason` is damaged, repeated or gap."""
 
-    def __init__(self, reason: str, what: str) -> None:
-        super().__init__(what)
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
         self.reason = reason
 
 
-_DAMAGE = (
+_DECODE_ERRORS = (
     ValueError,
     TypeError,
     ArithmeticError,
@@ -63,148 +63,162 @@ _DAMAGE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class BatchMessage:
     """What came in one piece: rows `first` to `last` of the sender's spool; none if `last` is less.
 
     `clock` is the sender's time when it was written, in seconds since the epoch.
     """
 
     number: int
-    first: int
-    last: int
-    clock: float
-    entries: Sequence[Entry]
+    first_row: int
+    last_row: int
+    sender_time: float
+    entries: Sequence[RecordOrBatch]
 
 
 @dataclass
-class Writer:
+class BatchEncoder:
     """The sender's side of one correspondence."""
 
-    written: int = 0
-    _senders: dict[tuple[int, int], int] = field(default_factory=dict)
-    _names: dict[Names, int] = field(default_factory=dict)
-    _circle: Circle = 0, ()
-    _news: News = field(default_factory=News)
+    message_count: int = 0
+    _sender_numbers: dict[tuple[int, int], int] = field(default_factory=dict)
+    _name_set_numbers: dict[Names, int] = field(default_factory=dict)
+    _last_ranks: AttemptRanks = 0, ()
+    _delta: HeartbeatDelta = field(default_factory=HeartbeatDelta)
 
-    def write(self, entries: Sequence[Entry], first: int, last: int, clock: float) -> bytes:
+    def encode(
+        self, entries: Sequence[RecordOrBatch], first_row: int, last_row: int, sender_time: float
+    ) -> bytes:
         """The next parcel."""
-        senders, names = len(self._senders), len(self._names)
-        body = b"".join([piece for entry in entries for piece in self._packed(entry)])
-        new = [[*self._senders][senders:], [*self._names][names:]]
+        senders, names = len(self._sender_numbers), len(self._name_set_numbers)
+        body = b"".join([piece for entry in entries for piece in self._encode_entry(entry)])
+        new = [[*self._sender_numbers][senders:], [*self._name_set_numbers][names:]]
         told = json.dumps(new, separators=(",", ":")).encode() if any(new) else b""
-        self.written += 1
-        return HEAD.pack(self.written, first, last, clock, len(told)) + told + body
+        self.message_count += 1
+        return (
+            MESSAGE_HEADER.pack(self.message_count, first_row, last_row, sender_time, len(told))
+            + told
+            + body
+        )
 
-    def _packed(self, entry: Entry) -> Iterator[bytes]:
-        if isinstance(entry, Record) and not is_plain(entry):
-            yield self._text(entry)
+    def _encode_entry(self, entry: RecordOrBatch) -> Iterator[bytes]:
+        if isinstance(entry, Record) and not is_batchable(entry):
+            yield self._encode_json(entry)
             return
-        sheet = entry if isinstance(entry, Sheet) else alike([entry])
-        if names := self._known(sheet.names):
-            yield self._table(sheet, names)
+        sheet = entry if isinstance(entry, RecordBatch) else make_batch([entry])
+        if names := self._name_set_number(sheet.names):
+            yield self._encode_batch(sheet, names)
         else:
-            yield from map(self._text, sheet.records())
+            yield from map(self._encode_json, sheet.records())
 
-    def _table(self, sheet: Sheet, names: int) -> bytes:
-        circle, ranks = (sheet.attempt, sheet.ranks), len(sheet.ranks)
+    def _encode_batch(self, batch: RecordBatch, name_set: int) -> bytes:
+        circle, ranks = (batch.attempt, batch.ranks), len(batch.ranks)
         senders: list[int] = []
-        if circle == self._circle:
-            names += AGAIN
+        if circle == self._last_ranks:
+            name_set += SAME_RANKS_FLAG
         else:
-            senders = [self._number(sheet.attempt, rank) for rank in sheet.ranks]
-        sequences = [sequence & 0xFFFFFFFF for sequence in sheet.sequences]
-        numbers = chain(senders, sequences, sheet.times, *sheet.rows)
-        head = ENTRY.pack(names, ranks, sheet.step, sheet.beat)
-        body = struct.pack(_layout(len(senders), ranks, len(sheet.names)), *numbers)
-        self._circle = circle
+            senders = [self._sender_number(batch.attempt, rank) for rank in batch.ranks]
+        sequences = [sequence & 0xFFFFFFFF for sequence in batch.sequences]
+        numbers = chain(senders, sequences, batch.times, *batch.rows)
+        head = ENTRY_HEADER.pack(name_set, ranks, batch.step, batch.step_index)
+        body = struct.pack(_batch_format(len(senders), ranks, len(batch.names)), *numbers)
+        self._last_ranks = circle
         return head + body
 
-    def _text(self, record: Record) -> bytes:
-        told: list[object] = [dict(record.values), dict(record.facts)]
-        if record.event is Event.TICK:
-            told = self._news.of(record)
+    def _encode_json(self, record: Record) -> bytes:
+        told: list[object] = [dict(record.values), dict(record.attributes)]
+        if record.event is Event.HEARTBEAT:
+            told = self._delta.encode(record)
         text = json.dumps([record.event.value, *told], separators=(",", ":")).encode()
-        sender = self._number(record.attempt, record.rank)
-        alone = ALONE.pack(sender, record.sequence & 0xFFFFFFFF, record.time, len(text))
-        return ENTRY.pack(0, 1, record.step, record.beat) + alone + text
+        sender = self._sender_number(record.attempt, record.rank)
+        alone = JSON_RECORD_HEADER.pack(
+            sender, record.sequence & 0xFFFFFFFF, record.time, len(text)
+        )
+        return ENTRY_HEADER.pack(0, 1, record.step, record.step_index) + alone + text
 
-    def _number(self, attempt: int, rank: int) -> int:
-        return self._senders.setdefault((attempt, rank), len(self._senders))
+    def _sender_number(self, attempt: int, rank: int) -> int:
+        return self._sender_numbers.setdefault((attempt, rank), len(self._sender_numbers))
 
-    def _known(self, names: Names) -> int:
+    def _name_set_number(self, names: Names) -> int:
         """The number of that set of names, from 1; 0 where it has to travel as JSON."""
-        known = self._names.get(names)
-        if known is None and len(self._names) < MOST_NAMES:
-            known = self._names[names] = len(self._names) + 1
+        known = self._name_set_numbers.get(names)
+        if known is None and len(self._name_set_numbers) < MAX_NAME_SETS:
+            known = self._name_set_numbers[names] = len(self._name_set_numbers) + 1
         return known or 0
 
 
 @dataclass
-class Reader:
+class BatchDecoder:
     """The receiver's side. Records it reads are of `run`."""
 
     run: str
-    read: int = 0
+    last_number: int = 0
     _senders: list[tuple[int, int]] = field(default_factory=list)
-    _names: list[Names] = field(default_factory=list)
-    _circle: Circle = 0, ()
-    _news: News = field(default_factory=News)
+    _name_sets: list[Names] = field(default_factory=list)
+    _last_ranks: AttemptRanks = 0, ()
+    _delta: HeartbeatDelta = field(default_factory=HeartbeatDelta)
 
-    def parcel(self, data: bytes) -> Parcel:
+    def decode(self, data: bytes) -> BatchMessage:
         """The next parcel. Raises ParcelError for one that is not the next, or not a parcel."""
         try:
-            number, first, last, clock, size = HEAD.unpack_from(data)
-            if number == self.read + 1:
-                self._learn(data[HEAD.size : HEAD.size + size])
-                entries = list(self._entries(data, HEAD.size + size))
-        except _DAMAGE as error:
-            raise ParcelError("damaged", f"{type(error).__name__} in a parcel.") from error
-        if number != self.read + 1:
-            reason = "repeated" if number <= self.read else "gap"
-            raise ParcelError(reason, f"Parcel {number} came after {self.read}.")
-        self.read = number
-        return Parcel(number, first, last, clock, entries)
+            number, first, last, clock, size = MESSAGE_HEADER.unpack_from(data)
+            if number == self.last_number + 1:
+                self._add_definitions(data[MESSAGE_HEADER.size : MESSAGE_HEADER.size + size])
+                entries = list(self._decode_entries(data, MESSAGE_HEADER.size + size))
+        except _DECODE_ERRORS as error:
+            raise BatchMessageError("damaged", f"{type(error).__name__} in a parcel.") from error
+        if number != self.last_number + 1:
+            reason = "repeated" if number <= self.last_number else "gap"
+            raise BatchMessageError(reason, f"Parcel {number} came after {self.last_number}.")
+        self.last_number = number
+        return BatchMessage(number, first, last, clock, entries)
 
-    def _learn(self, told: bytes) -> None:
-        senders, sets = json.loads(told) if told else ((), ())
-        self._senders += [(_short(attempt), _short(rank)) for attempt, rank in senders]
-        self._names += [_distinct(map(str, names)) for names in sets]
+    def _add_definitions(self, definitions: bytes) -> None:
+        senders, sets = json.loads(definitions) if definitions else ((), ())
+        self._senders += [
+            (_checked_int64(attempt), _checked_int64(rank)) for attempt, rank in senders
+        ]
+        self._name_sets += [_checked_distinct(map(str, names)) for names in sets]
 
-    def _entries(self, data: bytes, at: int) -> Iterator[Entry]:
-        while at < len(data):
-            names, count, step, beat = ENTRY.unpack_from(data, at)
-            at += ENTRY.size
+    def _decode_entries(self, data: bytes, offset: int) -> Iterator[RecordOrBatch]:
+        while offset < len(data):
+            names, count, step, beat = ENTRY_HEADER.unpack_from(data, offset)
+            offset += ENTRY_HEADER.size
             if names:
-                known = self._names[(names - 1) % AGAIN]
-                told = 0 if names & AGAIN else count
-                layout = _layout(told, count, len(known))
-                numbers = struct.unpack_from(layout, data, at)
-                at += struct.calcsize(layout)
-                self._meet(numbers[:told], count)
-                yield self._sheet(known, step, beat, numbers[told:])
+                known = self._name_sets[(names - 1) % SAME_RANKS_FLAG]
+                told = 0 if names & SAME_RANKS_FLAG else count
+                layout = _batch_format(told, count, len(known))
+                numbers = struct.unpack_from(layout, data, offset)
+                offset += struct.calcsize(layout)
+                self._set_ranks(numbers[:told], count)
+                yield self._decode_batch(known, step, beat, numbers[told:])
             else:
-                sender, sequence, time, size = ALONE.unpack_from(data, at)
-                at += ALONE.size + size
-                yield self._record(data[at - size : at], step, beat, (sender, sequence, time))
+                sender, sequence, time, size = JSON_RECORD_HEADER.unpack_from(data, offset)
+                offset += JSON_RECORD_HEADER.size + size
+                yield self._decode_record(
+                    data[offset - size : offset], step, beat, (sender, sequence, time)
+                )
 
-    def _meet(self, told: Sequence[int], count: int) -> None:
+    def _set_ranks(self, sender_numbers: Sequence[int], count: int) -> None:
         """So many ranks speak next: these senders, or if there are none the last ones again."""
-        if told:
-            senders = [self._senders[number] for number in told]
+        if sender_numbers:
+            senders = [self._senders[number] for number in sender_numbers]
             (attempt,) = {attempt for attempt, _ in senders}
-            self._circle = attempt, _ranks(senders)
-        if not count or len(self._circle[1]) != count:
+            self._last_ranks = attempt, _checked_ranks(senders)
+        if not count or len(self._last_ranks[1]) != count:
             raise ValueError("Others spoke last.")
 
-    def _sheet(self, names: Names, step: int, beat: int, numbers: Sequence[Any]) -> Entry:
-        attempt, ranks = self._circle
+    def _decode_batch(
+        self, names: Names, step: int, step_index: int, numbers: Sequence[Any]
+    ) -> RecordOrBatch:
+        attempt, ranks = self._last_ranks
         count = len(ranks)
         starts = [2 * count + at * len(names) for at in range(count)]
-        sheet = Sheet(
+        sheet = RecordBatch(
             run=self.run,
             attempt=attempt,
             step=step,
-            beat=beat,
+            step_index=step_index,
             names=names,
             ranks=ranks,
             times=tuple(numbers[count : 2 * count]),
@@ -213,12 +227,14 @@ class Reader:
         )
         return sheet if count > 1 else next(sheet.records())
 
-    def _record(self, text: bytes, step: int, beat: int, head: tuple[int, int, float]) -> Record:
+    def _decode_record(
+        self, text: bytes, step: int, step_index: int, header: tuple[int, int, float]
+    ) -> Record:
         word, *told = json.loads(text)
-        sender, sequence, time = head
+        sender, sequence, time = header
         attempt, rank = self._senders[sender]
         event = Event(word)
-        values, facts = self._news.taken(*told) if event is Event.TICK else told
+        values, facts = self._delta.decode(*told) if event is Event.HEARTBEAT else told
         return Record(
             run=self.run,
             rank=rank,
@@ -226,44 +242,44 @@ class Reader:
             time=time,
             event=event,
             values={str(name): float(value) for name, value in values.items()},
-            facts={str(name): str(fact) for name, fact in facts.items()},
+            attributes={str(name): str(fact) for name, fact in facts.items()},
             attempt=attempt,
-            beat=beat,
+            step_index=step_index,
             sequence=sequence,
         )
 
 
-def _layout(senders: int, ranks: int, names: int) -> str:
+def _batch_format(senders: int, ranks: int, names: int) -> str:
     """Senders and sequences, then times and values."""
     return f"<{senders + ranks}I{ranks * (1 + names)}d"
 
 
-def _ranks(senders: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    ranks = _distinct(rank for _, rank in senders)
+def _checked_ranks(senders: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    ranks = _checked_distinct(rank for _, rank in senders)
     if WHOLE_RUN in ranks:
         raise ValueError("The run is no rank.")
     return ranks
 
 
-def _short(told: object) -> int:
+def _checked_int64(value: object) -> int:
     """A number of 64 bits."""
-    if not isinstance(told, int) or told.bit_length() > 63:
+    if not isinstance(value, int) or value.bit_length() > 63:
         raise ValueError("It is no attempt, and no rank.")
-    return told
+    return value
 
 
-def _distinct(things: Iterable[Thing]) -> tuple[Thing, ...]:
-    told = tuple(things)
+def _checked_distinct(items: Iterable[Item]) -> tuple[Item, ...]:
+    told = tuple(items)
     if len({*told}) < len(told):
         raise ValueError("It is told twice.")
     return told
 
 
-def alone(entries: Sequence[Entry]) -> bytes:
+def encode_standalone(entries: Sequence[RecordOrBatch]) -> bytes:
     """These entries as a parcel that stands for itself."""
-    return Writer().write(entries, 0, 0, 0.0)
+    return BatchEncoder().encode(entries, 0, 0, 0.0)
 
 
-def rows(data: bytes, run: str) -> Sequence[Entry]:
+def decode_standalone(data: bytes, run: str) -> Sequence[RecordOrBatch]:
     """What is in a parcel that stands for itself, as `alone` wrote it. Raises ParcelError."""
-    return Reader(run).parcel(data).entries
+    return BatchDecoder(run).decode(data).entries

@@ -16,13 +16,13 @@ from zlib import crc32
 
 from sentinel.transport import paths
 from sentinel.transport.process import Process
-from sentinel.transport.rendezvous import NOWHERE, Meeting, meeting
-from sentinel.transport.run_lock import held
+from sentinel.transport.rendezvous import NO_RENDEZVOUS, Rendezvous, detect_rendezvous
+from sentinel.transport.run_lock import is_lock_held
 
-_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
-_WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-_LOCAL_WORLD = (
+_RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_LOCAL_RANK_VARIABLES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+_WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_LOCAL_WORLD_SIZE_VARIABLES = (
     "LOCAL_WORLD_SIZE",
     "LOCAL_SIZE",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -30,7 +30,7 @@ _LOCAL_WORLD = (
     "RAY_LOCAL_WORLD_SIZE",
     "PET_NPROC_PER_NODE",
 )
-_NODES = ("PET_NNODES", "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "NNODES")
+_NODE_COUNT_VARIABLES = ("PET_NNODES", "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "NNODES")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Identity:
     world_size: int = 1
     local_world_size: int = 1
     host: str = ""
-    meeting: Meeting = NOWHERE
+    rendezvous: Rendezvous = NO_RENDEZVOUS
 
 
 def identify(name: str | None = None, environ: Mapping[str, str] | None = None) -> Identity:
@@ -56,25 +56,43 @@ def identify(name: str | None = None, environ: Mapping[str, str] | None = None) 
     environ = os.environ if environ is None else environ
     # Tasks of a Slurm allocation that no launcher numbered are one process: `salloc` sets
     # SLURM_NTASKS for the shell as well.
-    rank = _number(environ, _RANK)
-    world = max(1, _number(environ, _WORLD, 1)) if _given(environ, _RANK) else 1
-    local_world = min(world, max(1, _number(environ, _LOCAL_WORLD, _shared_out(environ, world))))
-    place = meeting(environ)
-    run = _given_id(environ, place, rank) or derived(name, environ, alone=local_world == 1)
-    start = _number(environ, ("TORCHELASTIC_RESTART_COUNT",))
+    rank = _int_variable(environ, _RANK_VARIABLES)
+    world = (
+        max(1, _int_variable(environ, _WORLD_SIZE_VARIABLES, 1))
+        if _has_int_variable(environ, _RANK_VARIABLES)
+        else 1
+    )
+    local_world = min(
+        world,
+        max(
+            1,
+            _int_variable(
+                environ, _LOCAL_WORLD_SIZE_VARIABLES, _infer_local_world_size(environ, world)
+            ),
+        ),
+    )
+    place = detect_rendezvous(environ)
+    run = _explicit_run_id(environ, place, rank) or derive_run_id(
+        name, environ, is_alone=local_world == 1
+    )
+    start = _int_variable(environ, ("TORCHELASTIC_RESTART_COUNT",))
     return Identity(
-        run=paths.checked(run),
-        attempt=first_free_attempt(run, rank, start, sharers=local_world, world=world),
+        run=paths.validate_run_id(run),
+        attempt=first_free_attempt(
+            run, rank, start, local_world_size=local_world, world_size=world
+        ),
         rank=rank,
-        local_rank=_number(environ, _LOCAL_RANK, rank if local_world == world else 0),
+        local_rank=_int_variable(
+            environ, _LOCAL_RANK_VARIABLES, rank if local_world == world else 0
+        ),
         world_size=world,
         local_world_size=local_world,
         host=os.uname().nodename,
-        meeting=place if local_world < world else NOWHERE,
+        rendezvous=place if local_world < world else NO_RENDEZVOUS,
     )
 
 
-def _shared_out(environ: Mapping[str, str], world: int) -> int:
+def _infer_local_world_size(environ: Mapping[str, str], world_size: int) -> int:
     """Ranks on this node, where only those of the nodes are told, or how many nodes there are.
 
     >>> _shared_out({"SLURM_STEP_TASKS_PER_NODE": "4(x2),1", "SLURM_NODEID": "2"}, 9)
@@ -84,14 +102,14 @@ def _shared_out(environ: Mapping[str, str], world: int) -> int:
     """
     told = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", "")
     parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", told)
-    tasks = [int(ranks) for ranks, nodes in parts for _ in range(min(int(nodes or 1), world))]
-    node = _number(environ, ("SLURM_NODEID",))
-    if node < len(tasks) and sum(tasks) == world:
+    tasks = [int(ranks) for ranks, nodes in parts for _ in range(min(int(nodes or 1), world_size))]
+    node = _int_variable(environ, ("SLURM_NODEID",))
+    if node < len(tasks) and sum(tasks) == world_size:
         return tasks[node]
-    return -(-world // max(1, _number(environ, _NODES, 1)))
+    return -(-world_size // max(1, _int_variable(environ, _NODE_COUNT_VARIABLES, 1)))
 
 
-def _given_id(environ: Mapping[str, str], place: Meeting, rank: int) -> str:
+def _explicit_run_id(environ: Mapping[str, str], rendezvous: Rendezvous, rank: int) -> str:
     """The id a person gave, with the node's name behind it on all nodes but the first.
 
     Nodes often share a home directory, and each keeps a run of its own there. A node that had the
@@ -102,55 +120,59 @@ def _given_id(environ: Mapping[str, str], place: Meeting, rank: int) -> str:
     if not given or "SENTINEL_LAUNCHED" in environ:
         return given
     here = os.uname().nodename
-    owner = paths.owner(given)
+    owner = paths.read_owner_host(given)
     if owner == here:
         return given
-    taken = bool(owner) and held(paths.run_dir(given) / "agent.lock")
-    return f"{given}.{_slug(here)}" if taken or (place.node > 0 and rank > 0) else given
+    taken = bool(owner) and is_lock_held(paths.run_dir(given) / "agent.lock")
+    return f"{given}.{_slug(here)}" if taken or (rendezvous.node_rank > 0 and rank > 0) else given
 
 
 def first_free_attempt(
-    run: str, rank: int, start: int = 0, *, sharers: int = 1, world: int = 1
+    run: str, rank: int, start: int = 0, *, local_world_size: int = 1, world_size: int = 1
 ) -> int:
     """The attempt from `start` on that this rank is part of: one in which it left no trace.
 
     One that had all its `sharers` on this node, or was of a world of another size, is over once
     they are gone: an elastic restart may give this node other ranks, or more of them.
     """
-    rings = paths.rings(run)
-    taken = {path.name for path in rings} | paths.remembered(run)
-    attempt = max([start, *map(paths.attempt_of, taken)])
-    there = [name for name in taken if paths.attempt_of(name) == attempt]
+    rings = paths.list_rings(run)
+    taken = {path.name for path in rings} | paths.removed_ring_names(run)
+    attempt = max([start, *map(paths.attempt_from_ring_name, taken)])
+    there = [name for name in taken if paths.attempt_from_ring_name(name) == attempt]
     if paths.ring_name(attempt, rank) in there:
         return attempt + 1
-    found = [_writer(path) for path in rings if path.name in there]
-    done = len(there) >= sharers or any(size != world for _, size in found)
-    gone = not any(process.alive() for process, _ in found)
+    found = [_ring_writer(path) for path in rings if path.name in there]
+    done = len(there) >= local_world_size or any(size != world_size for _, size in found)
+    gone = not any(process.is_alive() for process, _ in found)
     return attempt + 1 if there and done and gone else attempt
 
 
-def _writer(ring: Path) -> tuple[Process, int]:
+def _ring_writer(ring: Path) -> tuple[Process, int]:
     """The process that writes to a ring, and the size of its world."""
-    from sentinel.transport.ring_layout import HEADER_SIZE, parse  # noqa: PLC0415 - it needs `Identity`
+    from sentinel.transport.ring_layout import HEADER_SIZE, parse_header  # noqa: PLC0415 - it needs `Identity`
 
     try:
         with ring.open("rb") as file:
-            header = parse(file.read(HEADER_SIZE))
+            header = parse_header(file.read(HEADER_SIZE))
     except (OSError, ValueError):
         # Of one that is just being made nothing can be said but that somebody lives.
-        return Process.me(), 0
+        return Process.current(), 0
     return header.process, header.identity.world_size
 
 
-def derived(name: str | None, environ: Mapping[str, str], *, alone: bool) -> str:
+def derive_run_id(name: str | None, environ: Mapping[str, str], *, is_alone: bool) -> str:
     """An id for a run that has none: that of our own process where it is `alone` on its node."""
-    me = Process.me()
+    me = Process.current()
     # The parent of torchrun's workers stays through elastic restarts, while the port may change;
     # one script may start several jobs one after the other, told apart by the port alone.
     # They have it for a parent also where each is the only one of its node.
-    parent = None if alone and "TORCHELASTIC_RUN_ID" not in environ else Process.of(os.getppid())
+    parent = (
+        None
+        if is_alone and "TORCHELASTIC_RUN_ID" not in environ
+        else Process.from_pid(os.getppid())
+    )
     shared = parent or me
-    seed = [shared.pid, shared.started, os.uname().nodename]
+    seed = [shared.pid, shared.start_ticks, os.uname().nodename]
     if parent and "TORCHELASTIC_RUN_ID" not in environ:
         seed += [environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")]
     digest = crc32(repr(seed).encode()) & 0xFFFFFF
@@ -166,12 +188,12 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-._")[:80] or "run"
 
 
-def _given(environ: Mapping[str, str], names: tuple[str, ...]) -> bool:
+def _has_int_variable(environ: Mapping[str, str], names: tuple[str, ...]) -> bool:
     return any(environ.get(name, "").isdecimal() for name in names)
 
 
-def _number(environ: Mapping[str, str], names: tuple[str, ...], otherwise: int = 0) -> int:
+def _int_variable(environ: Mapping[str, str], names: tuple[str, ...], default: int = 0) -> int:
     for name in names:
         if environ.get(name, "").isdecimal():
             return int(environ[name])
-    return otherwise
+    return default

@@ -14,13 +14,13 @@ from pathlib import Path
 from sentinel.transport import paths
 from sentinel.transport.process import Process
 
-LAUNCHED = "SENTINEL_LAUNCHED"
+LAUNCHER_PID_VARIABLE = "SENTINEL_LAUNCHED"
 """Environment variable of whatever `sentinel run` started: the process id of the launcher."""
-INTERRUPTED = 128 + signal.SIGINT
+INTERRUPTED_EXIT_CODE = 128 + signal.SIGINT
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchStatus:
     """One command, from its start to its end.
 
     `process` is the launcher's. `began` and `ended` are in seconds since the epoch, `ended` None
@@ -28,50 +28,50 @@ class Launch:
     """
 
     run: str
-    process: Process
+    launcher: Process
     command: str
-    began: float
-    ended: float | None = None
-    code: int = 0
+    started_at: float
+    ended_at: float | None = None
+    exit_code: int = 0
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether it ended otherwise than well, or by a person's interrupt."""
-        return self.ended is not None and self.code not in {0, INTERRUPTED}
+        return self.ended_at is not None and self.exit_code not in {0, INTERRUPTED_EXIT_CODE}
 
     @property
-    def facts(self) -> dict[str, str]:
+    def exit_attributes(self) -> dict[str, str]:
         """How it ended: `exit_code`, and `signal` where one ended it; empty before."""
-        if self.ended is None:
+        if self.ended_at is None:
             return {}
-        name = signal_of(self.code)
-        return {"exit_code": str(self.code), **({"signal": name} if name else {})}
+        name = signal_name(self.exit_code)
+        return {"exit_code": str(self.exit_code), **({"signal": name} if name else {})}
 
-    def over(self, code: int, now: float) -> Launch:
+    def with_exit(self, exit_code: int, ended_at: float) -> LaunchStatus:
         """The same, ended."""
-        return replace(self, ended=now, code=code)
+        return replace(self, ended_at=ended_at, exit_code=exit_code)
 
     def write(self) -> None:
         """Leave it in the run's directory. Raises OSError."""
-        path = _path(self.run)
+        path = _status_path(self.run)
         told = {
-            "pid": self.process.pid,
-            "started": self.process.started,
+            "pid": self.launcher.pid,
+            "started": self.launcher.start_ticks,
             "command": self.command,
-            "began": self.began,
-            "ended": self.ended,
-            "code": self.code,
+            "began": self.started_at,
+            "ended": self.ended_at,
+            "code": self.exit_code,
         }
-        beside = path.with_name(f".{path.name}.{self.process.pid}")
+        beside = path.with_name(f".{path.name}.{self.launcher.pid}")
         beside.write_text(json.dumps(told))
         beside.replace(path)
 
 
-def read(run: str) -> Launch | None:
+def read_launch_status(run: str) -> LaunchStatus | None:
     """The run's newest launch; None where it was started otherwise, or nothing can be read."""
     try:
-        told = json.loads(_path(run).read_text())
-        return Launch(
+        told = json.loads(_status_path(run).read_text())
+        return LaunchStatus(
             run,
             Process(int(told["pid"]), int(told["started"])),
             str(told["command"]),
@@ -83,17 +83,17 @@ def read(run: str) -> Launch | None:
         return None
 
 
-def signal_of(code: int) -> str:
+def signal_name(exit_code: int) -> str:
     """Name of the signal that an exit status of a shell speaks of, or nothing.
 
     >>> signal_of(137), signal_of(3)
     ('SIGKILL', '')
     """
     try:
-        return signal.Signals(code - 128).name if code > 128 else ""
+        return signal.Signals(exit_code - 128).name if exit_code > 128 else ""
     except ValueError:
         return ""
 
 
-def _path(run: str) -> Path:
+def _status_path(run: str) -> Path:
     return paths.run_dir(run) / "launch.json"

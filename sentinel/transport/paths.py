@@ -13,9 +13,9 @@ import stat
 from pathlib import Path
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
-_RING = re.compile(r"(\d+)-(\d+)\.ring")
-_OWNER = "host"
-_READ = ".read"
+_RING_NAME = re.compile(r"(\d+)-(\d+)\.ring")
+_OWNER_FILE = "host"
+_REMOVED_SUFFIX = ".read"
 """Ending of the name of an empty file that stays in the place of a ring that was read."""
 
 
@@ -23,11 +23,11 @@ class RunIdError(ValueError):
     """An id that no directory may be named by."""
 
 
-class PlaceError(OSError):
+class UnsafeDirectoryError(OSError):
     """A directory is not safe to use: not ours, or others may write to it."""
 
 
-def home() -> Path:
+def home_dir() -> Path:
     """`$SENTINEL_HOME`, else `sentinel` in the user's state directory. Not created."""
     chosen = os.environ.get("SENTINEL_HOME")
     if chosen:
@@ -38,12 +38,14 @@ def home() -> Path:
 
 def run_dir(run_id: str) -> Path:
     """Directory of a run, made if missing. Raises ValueError for a bad id, PlaceError."""
-    return _private(_private(_made(home()) / "runs") / checked(run_id))
+    return _make_private_dir(
+        _make_private_dir(_make_dir(home_dir()) / "runs") / validate_run_id(run_id)
+    )
 
 
 def ring_dir(run_id: str) -> Path:
     """Shared-memory directory of a run, made if missing. Raises ValueError, PlaceError."""
-    return _private(_shared(make=True) / checked(run_id))
+    return _make_private_dir(_shared_memory_dir(make=True) / validate_run_id(run_id))
 
 
 def ring_path(run_id: str, attempt: int, rank: int) -> Path:
@@ -56,62 +58,68 @@ def ring_name(attempt: int, rank: int) -> str:
     return f"{attempt}-{rank}.ring"
 
 
-def attempt_of(name: str) -> int:
+def attempt_from_ring_name(name: str) -> int:
     """The attempt that a ring of that file name is of; -1 for any other file.
 
     >>> attempt_of("2-15.ring"), attempt_of("agent.lock")
     (2, -1)
     """
-    match = _RING.fullmatch(name)
+    match = _RING_NAME.fullmatch(name)
     return int(match[1]) if match else -1
 
 
-def rings(run_id: str) -> list[Path]:
+def list_rings(run_id: str) -> list[Path]:
     """Every ring of a run, by attempt, then rank. Creates nothing."""
     found: list[tuple[int, int, Path]] = []
-    for directory in (_shared(make=False) / checked(run_id), home() / "runs" / run_id):
+    for directory in (
+        _shared_memory_dir(make=False) / validate_run_id(run_id),
+        home_dir() / "runs" / run_id,
+    ):
         try:
             names = os.listdir(directory)  # noqa: PTH208 - names alone are wanted
         except (FileNotFoundError, NotADirectoryError):
             continue
         for name in names:
-            match = _RING.fullmatch(name)
+            match = _RING_NAME.fullmatch(name)
             if match:
                 found.append((int(match[1]), int(match[2]), directory / name))
     return [path for _, _, path in sorted(found)]
 
 
-def shared_rings() -> list[Path]:
+def list_shared_rings() -> list[Path]:
     """Every ring of this user's in shared memory, of whatever run. Creates nothing."""
-    return sorted(_shared(make=False).glob("*/*.ring"))
+    return sorted(_shared_memory_dir(make=False).glob("*/*.ring"))
 
 
-def remember(run_id: str, ring: Path) -> None:
+def mark_ring_removed(run_id: str, ring: Path) -> None:
     """Note that this ring was there, before it is removed: its attempt is not used again."""
-    (run_dir(run_id) / f"{ring.name}{_READ}").touch(mode=0o600)
+    (run_dir(run_id) / f"{ring.name}{_REMOVED_SUFFIX}").touch(mode=0o600)
 
 
-def remembered(run_id: str) -> set[str]:
+def removed_ring_names(run_id: str) -> set[str]:
     """File names of the rings of this run that are no more. Creates nothing."""
-    return {path.name.removesuffix(_READ) for path in (home() / "runs" / run_id).glob(f"*{_READ}")}
+    return {
+        path.name.removesuffix(_REMOVED_SUFFIX)
+        for path in (home_dir() / "runs" / run_id).glob(f"*{_REMOVED_SUFFIX}")
+    }
 
 
-def own(run_id: str, host: str) -> None:
+def write_owner_host(run_id: str, host: str) -> None:
     """Note which host's run of that id this is. Raises ValueError, OSError."""
-    path = run_dir(run_id) / _OWNER
-    if owner(run_id) != host:
+    path = run_dir(run_id) / _OWNER_FILE
+    if read_owner_host(run_id) != host:
         path.write_text(host)
 
 
-def owner(run_id: str) -> str:
+def read_owner_host(run_id: str) -> str:
     """The host whose run of that id there is; empty where nobody noted it. Creates nothing."""
     try:
-        return (home() / "runs" / run_id / _OWNER).read_text()
+        return (home_dir() / "runs" / run_id / _OWNER_FILE).read_text()
     except OSError:
         return ""
 
 
-def checked(run_id: str) -> str:
+def validate_run_id(run_id: str) -> str:
     """The id itself, if it is one. Raises RunIdError.
 
     >>> checked("demo-3f9a1c")
@@ -126,28 +134,28 @@ def checked(run_id: str) -> str:
     return run_id
 
 
-def _shared(*, make: bool) -> Path:
+def _shared_memory_dir(*, make: bool) -> Path:
     chosen = os.environ.get("SENTINEL_RUNTIME_DIR")
     if chosen:
-        return _made(Path(chosen)) if make else Path(chosen)
+        return _make_dir(Path(chosen)) if make else Path(chosen)
     usual = Path(f"/dev/shm/sentinel-{os.geteuid()}")  # noqa: S108 - owner and mode are checked
-    return _private(usual) if make else usual
+    return _make_private_dir(usual) if make else usual
 
 
-def _made(path: Path) -> Path:
+def _make_dir(path: Path) -> Path:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
 
 
-def _private(path: Path) -> Path:
+def _make_private_dir(path: Path) -> Path:
     """Make the directory, and trust it only if nobody else could have put something there."""
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode):
-            raise PlaceError(f"{path} is not a directory: remove it.") from None
+            raise UnsafeDirectoryError(f"{path} is not a directory: remove it.") from None
         if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             message = f"{path} belongs to, or can be written by, another user: remove it."
-            raise PlaceError(message) from None
+            raise UnsafeDirectoryError(message) from None
     return path

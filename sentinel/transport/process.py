@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-_STATE, _PARENT, _STARTED = 0, 1, 19
+_STATE_FIELD, _PARENT_FIELD, _START_TICKS_FIELD = 0, 1, 19
 """Places in /proc/<pid>/stat, counted after the command name (fields 3, 4 and 22 of proc(5))."""
 
-LONGEST = 4096
+MAX_STAT_BYTES = 4096
 """Bytes of that file; a kernel that knows of 52 numbers writes a quarter of it at most."""
 
 
@@ -27,46 +27,48 @@ class Process:
     """
 
     pid: int
-    started: int
+    start_ticks: int
 
     @staticmethod
-    def me() -> Process:
+    def current() -> Process:
         """The calling process."""
-        found = Process.of(os.getpid())
+        found = Process.from_pid(os.getpid())
         if found is None:
             raise OSError("/proc is not mounted, so a process cannot be told from its successors.")
         return found
 
     @staticmethod
-    def of(pid: int) -> Process | None:
+    def from_pid(pid: int) -> Process | None:
         """The process that has that number now, or None where there is none."""
-        fields = _stat(pid)
-        return Process(pid, int(fields[_STARTED])) if fields else None
+        fields = _stat_fields(pid)
+        return Process(pid, int(fields[_START_TICKS_FIELD])) if fields else None
 
     def parent(self) -> Process | None:
         """The process that began it, or has taken it over; None where it is gone, or hidden."""
-        fields = _stat(self.pid)
-        return Process.of(int(fields[_PARENT])) if fields else None
+        fields = _stat_fields(self.pid)
+        return Process.from_pid(int(fields[_PARENT_FIELD])) if fields else None
 
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         """Whether it is held by a stop signal or a debugger (states T and t of proc(5))."""
-        fields = _stat(self.pid)
-        return bool(fields) and fields[_STATE] in ("T", "t")
+        fields = _stat_fields(self.pid)
+        return bool(fields) and fields[_STATE_FIELD] in ("T", "t")
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it still runs. A zombie does not: it only waits for its parent to look."""
-        fields = _stat(self.pid)
+        fields = _stat_fields(self.pid)
         return bool(
-            fields and int(fields[_STARTED]) == self.started and fields[_STATE] not in ("Z", "X")
+            fields
+            and int(fields[_START_TICKS_FIELD]) == self.start_ticks
+            and fields[_STATE_FIELD] not in ("Z", "X")
         )
 
 
-def _stat(pid: int) -> list[str]:
+def _stat_fields(pid: int) -> list[str]:
     try:
         # Four times a second for each rank: what `open` builds around this costs more than it.
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            text = os.read(descriptor, LONGEST).decode(errors="replace")
+            text = os.read(descriptor, MAX_STAT_BYTES).decode(errors="replace")
         finally:
             os.close(descriptor)
     except (FileNotFoundError, ProcessLookupError, PermissionError):

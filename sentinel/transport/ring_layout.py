@@ -25,19 +25,19 @@ from functools import lru_cache
 
 from sentinel.transport.identity import Identity
 from sentinel.transport.process import Process
-from sentinel.transport.rendezvous import Meeting
+from sentinel.transport.rendezvous import Rendezvous
 
-MAGIC = b"SNTLRING"
-VERSION = 1
+RING_MAGIC = b"SNTLRING"
+RING_VERSION = 1
 HEADER_SIZE = 4096
-STATIC = struct.Struct("@8sQQQQdQ")
-PROGRESS = struct.Struct("@qqddQQ")
-FRAME = struct.Struct("@IIQ")
-PROGRESS_AT = 64
-IDENTITY_AT = 1024
-WRAP = 0xFFFFFFFF
+STATIC_STRUCT = struct.Struct("@8sQQQQdQ")
+PROGRESS_STRUCT = struct.Struct("@qqddQQ")
+FRAME_HEADER = struct.Struct("@IIQ")
+PROGRESS_OFFSET = 64
+IDENTITY_OFFSET = 1024
+WRAP_MARKER = 0xFFFFFFFF
 WORD_SEQUENCE, WORD_POSITION = 12, 13
-WORD_OUTCOME, WORD_ERRORS, WORD_BEGUN, WORD_DROPS = 16, 17, 18, 32
+WORD_OUTCOME, WORD_ERRORS, WORD_BACKWARD_STEP_INDEX, WORD_DROPS = 16, 17, 18, 32
 
 DROP_REASONS = (
     "type",
@@ -58,24 +58,24 @@ beyond what a frame may hold; device values that never became ready in time; log
 thread was logging and the side queue was full; an event nobody knows; an error of ours; more than a
 collective had room for."""
 
-ERRORS_BEFORE_OFF = 20
+MAX_CLIENT_ERRORS = 20
 """Errors of ours after which the hook switches itself off."""
 
 OUTCOMES = ("running", "finished", "exception", "exit", "interrupted")
 """How a rank ended, as far as it could still say; `running` where it could not."""
 
-UNKNOWN = "unknown"
+UNKNOWN_OUTCOME = "unknown"
 """Outcome of a rank that is heard no more, and nobody knows why: it says nothing of the run's."""
 
-WELL = frozenset({"finished", "interrupted"})
+NORMAL_OUTCOMES = frozenset({"finished", "interrupted"})
 """Outcomes of a rank of which nobody needs to be told."""
 
-COLLECTIVE = "collective"
+COLLECTIVE_FACT = "collective"
 """Fact of a run, and of a rank's end as rank 0 tells it: "on: …" or "off: …", with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class RingHeader:
     """What a ring says of itself and its writer.
 
     `last_step`, `last_beat` and `last_time` (seconds since the epoch) are of the last step the
@@ -88,65 +88,73 @@ class Header:
     process: Process
     identity: Identity
     capacity: int
-    created: float
+    created_at: float
     position: int
     sequence: int
     last_step: int
-    last_beat: int
+    last_step_index: int
     last_time: float
-    begun: int
+    backward_step_index: int
     outcome: str
     overhead_ns: int
     errors: int
-    drops: tuple[int, ...]
+    drop_counts: tuple[int, ...]
 
 
-def first_page(identity: Identity, process: Process, capacity: int, created: float) -> bytes:
+def pack_header(identity: Identity, process: Process, capacity: int, created_at: float) -> bytes:
     """Header of a new ring."""
-    text = json.dumps(asdict(identity)).encode()[: HEADER_SIZE - IDENTITY_AT]
+    text = json.dumps(asdict(identity)).encode()[: HEADER_SIZE - IDENTITY_OFFSET]
     page = bytearray(HEADER_SIZE)
-    STATIC.pack_into(
-        page, 0, MAGIC, VERSION, capacity, process.pid, process.started, created, len(text)
+    STATIC_STRUCT.pack_into(
+        page,
+        0,
+        RING_MAGIC,
+        RING_VERSION,
+        capacity,
+        process.pid,
+        process.start_ticks,
+        created_at,
+        len(text),
     )
-    PROGRESS.pack_into(page, PROGRESS_AT, 0, 0, created, 0.0, 0, 0)
-    page[IDENTITY_AT : IDENTITY_AT + len(text)] = text
+    PROGRESS_STRUCT.pack_into(page, PROGRESS_OFFSET, 0, 0, created_at, 0.0, 0, 0)
+    page[IDENTITY_OFFSET : IDENTITY_OFFSET + len(text)] = text
     return bytes(page)
 
 
-def parse(page: bytes) -> Header:
+def parse_header(page: bytes) -> RingHeader:
     """Header from a copy of the first page. Raises ValueError saying what is wrong with it."""
-    if len(page) < HEADER_SIZE or page[: len(MAGIC)] != MAGIC:
+    if len(page) < HEADER_SIZE or page[: len(RING_MAGIC)] != RING_MAGIC:
         raise ValueError("is not a ring of sentinel")
-    _, version, capacity, pid, started, created, length = STATIC.unpack_from(page, 0)
-    if version != VERSION:
-        raise ValueError(f"has ring layout {version}, this sentinel reads {VERSION}")
+    _, version, capacity, pid, started, created, length = STATIC_STRUCT.unpack_from(page, 0)
+    if version != RING_VERSION:
+        raise ValueError(f"has ring layout {version}, this sentinel reads {RING_VERSION}")
     words = memoryview(page).cast("Q")
     outcome = words[WORD_OUTCOME]
-    step, beat, time, spent, sequence, position = PROGRESS.unpack_from(page, PROGRESS_AT)
+    step, beat, time, spent, sequence, position = PROGRESS_STRUCT.unpack_from(page, PROGRESS_OFFSET)
     try:
-        identity = _identity(page[IDENTITY_AT : IDENTITY_AT + length])
+        identity = _parse_identity(page[IDENTITY_OFFSET : IDENTITY_OFFSET + length])
     except (ValueError, TypeError) as error:
         raise ValueError("has an unreadable identity") from error
-    return Header(
+    return RingHeader(
         process=Process(pid, started),
         identity=identity,
         capacity=capacity,
-        created=created,
+        created_at=created,
         position=position,
         sequence=sequence,
         last_step=step,
-        last_beat=beat,
+        last_step_index=beat,
         last_time=time,
-        begun=words[WORD_BEGUN],
-        outcome=OUTCOMES[outcome] if outcome < len(OUTCOMES) else UNKNOWN,
+        backward_step_index=words[WORD_BACKWARD_STEP_INDEX],
+        outcome=OUTCOMES[outcome] if outcome < len(OUTCOMES) else UNKNOWN_OUTCOME,
         overhead_ns=int(spent * 1e9),
         errors=words[WORD_ERRORS],
-        drops=tuple(words[WORD_DROPS : WORD_DROPS + len(DROP_REASONS)]),
+        drop_counts=tuple(words[WORD_DROPS : WORD_DROPS + len(DROP_REASONS)]),
     )
 
 
 # It is asked of every ring many times a second, and never changes.
 @lru_cache(maxsize=1024)
-def _identity(text: bytes) -> Identity:
+def _parse_identity(text: bytes) -> Identity:
     told = json.loads(text)
-    return Identity(**{**told, "meeting": Meeting(**told.get("meeting", {}))})
+    return Identity(**{**told, "meeting": Rendezvous(**told.get("meeting", {}))})

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 
-def held(lock: Path) -> bool:
+def is_lock_held(path: Path) -> bool:
     """Whether a living process holds that lock file. Never waits; a missing file is not held."""
     try:
-        number = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        number = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

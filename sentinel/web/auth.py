@@ -12,15 +12,15 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-ALWAYS_OPEN = "/-/healthy"
+HEALTH_PATH = "/-/healthy"
 """The one path that answers anybody: a probe has no token and learns nothing here."""
 
-_POLICY = (
+_CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
-_HEADERS = {
-    "content-security-policy": _POLICY,
+_SECURITY_HEADERS = {
+    "content-security-policy": _CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
@@ -28,7 +28,7 @@ _HEADERS = {
 }
 
 
-class Gate:
+class AuthMiddleware:
     """Lets through whoever knows the token; where none is set, whoever names a host of ours.
 
     The token is taken as `Authorization: Bearer <token>`, or as the password of any user by Basic,
@@ -51,30 +51,30 @@ class Gate:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
+                MutableHeaders(scope=message).update(_SECURITY_HEADERS)
             await send(message)
 
-        refusal = None if scope["path"] == ALWAYS_OPEN else self._refusal(Headers(scope=scope))
+        refusal = None if scope["path"] == HEALTH_PATH else self._rejection(Headers(scope=scope))
         await (refusal or self._app)(scope, receive, send_guarded)
 
-    def _refusal(self, headers: Headers) -> PlainTextResponse | None:
+    def _rejection(self, headers: Headers) -> PlainTextResponse | None:
         if self._token:
-            if self._knows(headers.get("authorization", "")):
+            if self._has_valid_token(headers.get("authorization", "")):
                 return None
             asked = {"www-authenticate": 'Basic realm="sentinel", Bearer realm="sentinel"'}
             return PlainTextResponse("A token is needed.\n", 401, asked)
-        if self._ours(headers.get("host", "")):
+        if self._is_own_host(headers.get("host", "")):
             return None
         return PlainTextResponse("This host name is not one of the monitor's.\n", 400)
 
-    def _ours(self, host: str) -> bool:
+    def _is_own_host(self, host: str) -> bool:
         name = _without_port(host).lower()
         # An address is not a name, so no name service can have been made to lie about it.
         return name in self._hosts or _is_address(name)
 
-    def _knows(self, authorization: str) -> bool:
+    def _has_valid_token(self, authorization: str) -> bool:
         kind, _, rest = authorization.partition(" ")
-        given = _password(rest) if kind.lower() == "basic" else rest.strip().encode("latin-1")
+        given = _basic_password(rest) if kind.lower() == "basic" else rest.strip().encode("latin-1")
         known = kind.lower() in {"basic", "bearer"}
         return hmac.compare_digest(given, self._token) and known
 
@@ -93,7 +93,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _password(encoded: str) -> bytes:
+def _basic_password(encoded: str) -> bytes:
     try:
         return b64decode(encoded, validate=True).partition(b":")[2]
     except ValueError:

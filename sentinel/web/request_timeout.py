@@ -8,29 +8,29 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
-class Patience(H11Protocol):
+class TimeoutH11Protocol(H11Protocol):
     """HTTP/1.1, hung up on `seconds` after a request was begun, or awaited, but not finished.
 
     Without it, a few hundred connections that never say anything keep everybody else out.
     """
 
-    seconds = 10.0
-    _awaited: Any = None
+    timeout_seconds = 10.0
+    _last_timed_cycle: Any = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)
-        self.loop.call_later(self.seconds, self._hang_up, None)
+        self.loop.call_later(self.timeout_seconds, self._abort_if_unfinished, None)
 
     def data_received(self, data: bytes) -> None:
         """Begin to wait for the rest of a later request, where this was only its beginning."""
         super().data_received(data)
         last = self.cycle
-        if last is not None and last.response_complete and last is not self._awaited:
-            self._awaited = last
-            self.loop.call_later(self.seconds, self._hang_up, last)
+        if last is not None and last.response_complete and last is not self._last_timed_cycle:
+            self._last_timed_cycle = last
+            self.loop.call_later(self.timeout_seconds, self._abort_if_unfinished, last)
 
-    def _hang_up(self, last: Any) -> None:
+    def _abort_if_unfinished(self, last: Any) -> None:
         # The same request is still the last one: no other has been finished meanwhile.
         if self.cycle is last:
             self.transport.abort()

@@ -23,29 +23,29 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from sentinel.config.url_policy import is_loopback
-from sentinel.web.auth import ALWAYS_OPEN, Gate
-from sentinel.web.request_timeout import Patience
+from sentinel.web.auth import HEALTH_PATH, AuthMiddleware
+from sentinel.web.request_timeout import TimeoutH11Protocol
 
 log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 256
+MAX_CONNECTIONS = 256
 """Connections at a time; later ones are told to come back (503)."""
 
-SAMPLES_SHOWN = 20
+DEFAULT_SAMPLE_LIMIT = 20
 """Texts that are shown where no `limit` is given."""
-_LONGEST_NUMBER = 18
+_MAX_NUMBER_DIGITS = 18
 """Digits."""
 
-_STATIC = {
+_STATIC_FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
     "/nodes.js": ("nodes.js", "text/javascript; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
 }
 
-State = Callable[[], dict[str, Any]]
-Incidents = Callable[[], list[dict[str, Any]]]
-Samples = Callable[[int | None, int], list[dict[str, Any]]]
+StateReader = Callable[[], dict[str, Any]]
+IncidentsReader = Callable[[], list[dict[str, Any]]]
+SamplesReader = Callable[[int | None, int], list[dict[str, Any]]]
 
 
 def no_samples(_step: int | None, _limit: int) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ def no_samples(_step: int | None, _limit: int) -> list[dict[str, Any]]:
 
 
 @dataclass
-class Server:
+class WebServer:
     """Serves one agent from a daemon thread.
 
     `state`, `incidents` and `samples` (of a step or none, at most so many) are called in worker
@@ -64,9 +64,9 @@ class Server:
     """
 
     registry: CollectorRegistry
-    state: State
-    incidents: Incidents
-    samples: Samples = no_samples
+    state: StateReader
+    incidents: IncidentsReader
+    samples: SamplesReader = no_samples
     host: str = "127.0.0.1"
     port: int = 0
     port_tries: int = 100
@@ -77,12 +77,12 @@ class Server:
         if not is_loopback(self.host) and not self.token:
             message = f"The web host {self.host!r} is reachable from other machines: "
             raise ValueError(f"{message}set a token for it, or listen on 127.0.0.1.")
-        self._server = uvicorn.Server(_settings(app(self)))
+        self._server = uvicorn.Server(_uvicorn_config(build_app(self)))
         self._thread: Thread | None = None
 
     def start(self) -> int:
         """Listen, and return the port. Raises OSError if no port of the range is free."""
-        listening = listen(self.host, self.port, self.port_tries)
+        listening = bind_free_port(self.host, self.port, self.port_tries)
         port: int = listening.getsockname()[1]
         self._thread = Thread(
             target=self._server.run, args=([listening],), name="sentinel-web", daemon=True
@@ -97,7 +97,7 @@ class Server:
             self._thread.join(timeout=5.0)
 
 
-def listen(host: str, port: int, tries: int) -> socket.socket:
+def bind_free_port(host: str, port: int, tries: int) -> socket.socket:
     """A socket listening on the first free port of `tries` from `port` on.
 
     Raises OSError when none is free, or at once for any other trouble, such as a foreign address.
@@ -118,11 +118,11 @@ def listen(host: str, port: int, tries: int) -> socket.socket:
     raise OSError(errno.EADDRINUSE, f"No free port on {host} from {port} on ({tries} tried)")
 
 
-def app(told: Server) -> ASGIApp:
+def build_app(server: WebServer) -> ASGIApp:
     """The routes of what a server tells, behind the gate."""
 
     def metrics(request: Request) -> Response:
-        body, content_type = _page_for(request.headers.get("accept", ""), told.registry)
+        body, content_type = _encode_metrics(request.headers.get("accept", ""), server.registry)
         return Response(body, headers={"content-type": content_type})
 
     async def healthy(_: Request) -> Response:
@@ -130,7 +130,7 @@ def app(told: Server) -> ASGIApp:
 
     def ready(_: Request) -> Response:
         try:
-            told.state()
+            server.state()
         except Exception:
             log.exception("The state of the run cannot be told")
             return PlainTextResponse("the state of the run cannot be told\n", 503)
@@ -138,48 +138,50 @@ def app(told: Server) -> ASGIApp:
 
     def texts(request: Request) -> Response:
         try:
-            step, limit = (_whole(request, name) for name in ("step", "limit"))
+            step, limit = (_parse_whole_number(request, name) for name in ("step", "limit"))
         except ValueError as error:
             return PlainTextResponse(f"{error}\n", 400)
-        return _json(told.samples(step, SAMPLES_SHOWN if limit is None else limit))
+        return _json_response(
+            server.samples(step, DEFAULT_SAMPLE_LIMIT if limit is None else limit)
+        )
 
     routes = [
         Route("/metrics", metrics),
-        Route(ALWAYS_OPEN, healthy),
+        Route(HEALTH_PATH, healthy),
         Route("/-/ready", ready),
-        Route("/api/run", lambda _: _json(told.state())),
-        Route("/api/incidents", lambda _: _json(told.incidents())),
+        Route("/api/run", lambda _: _json_response(server.state())),
+        Route("/api/incidents", lambda _: _json_response(server.incidents())),
         Route("/api/samples", texts),
-        *(Route(path, _static(*file)) for path, file in _STATIC.items()),
+        *(Route(path, _static_route(*file)) for path, file in _STATIC_FILES.items()),
     ]
-    return Gate(Starlette(routes=routes), told.token, (told.host, *told.hosts))
+    return AuthMiddleware(Starlette(routes=routes), server.token, (server.host, *server.hosts))
 
 
-def _settings(served: ASGIApp) -> uvicorn.Config:
+def _uvicorn_config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
-        served,
+        app,
         loop="asyncio",
-        http=Patience,
+        http=TimeoutH11Protocol,
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=MOST_CONNECTIONS,
+        limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=16_384,
     )
 
 
-def _whole(request: Request, name: str) -> int | None:
+def _parse_whole_number(request: Request, name: str) -> int | None:
     given = request.query_params.get(name, "")
-    if given and not (given.isdecimal() and len(given) <= _LONGEST_NUMBER):
+    if given and not (given.isdecimal() and len(given) <= _MAX_NUMBER_DIGITS):
         raise ValueError(f"{name} must be a whole number, such as {name}=20.")
     return int(given) if given else None
 
 
-def _page_for(accept: str, registry: CollectorRegistry) -> tuple[bytes, str]:
+def _encode_metrics(accept: str, registry: CollectorRegistry) -> tuple[bytes, str]:
     try:
         encode, content_type = choose_encoder(accept)
         return encode(registry), content_type
@@ -189,22 +191,22 @@ def _page_for(accept: str, registry: CollectorRegistry) -> tuple[bytes, str]:
         return encode(registry), content_type
 
 
-def _static(name: str, content_type: str) -> Callable[[Request], Response]:
+def _static_route(name: str, content_type: str) -> Callable[[Request], Response]:
     body = files("sentinel.web").joinpath("static", name).read_bytes()
     return lambda _: Response(body, headers={"content-type": content_type})
 
 
-def _json(told: Any) -> Response:
-    body = json.dumps(_speakable(told), allow_nan=False)
+def _json_response(data: Any) -> Response:
+    body = json.dumps(_json_safe(data), allow_nan=False)
     return Response(body, headers={"content-type": "application/json"})
 
 
-def _speakable(told: Any) -> Any:
+def _json_safe(data: Any) -> Any:
     # JSON has no word for what is not finite; text such as "nan" is what browsers can read.
-    if isinstance(told, float) and not isfinite(told):
-        return str(told)
-    if isinstance(told, dict):
-        return {str(key): _speakable(value) for key, value in told.items()}
-    if isinstance(told, (list, tuple)):
-        return [_speakable(value) for value in told]
-    return told
+    if isinstance(data, float) and not isfinite(data):
+        return str(data)
+    if isinstance(data, dict):
+        return {str(key): _json_safe(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_json_safe(value) for value in data]
+    return data

@@ -11,9 +11,9 @@ import pytest
 from support.results import measured, said
 from support.web_servers import get, servers
 
-from sentinel.generate.sample_exposition import POST
+from sentinel.generate.sample_exposition import FOLLOWER_STATUS
 from sentinel.metrics.exposition import Exposition
-from sentinel.model.counters import Tally
+from sentinel.model.counters import Counters
 from sentinel.model.record import Event
 
 ABOUT = {"world_size": 4.0, "local_world_size": 2.0}
@@ -30,13 +30,13 @@ HEAD = {
     "trouble": "",
     "nodes": [node("gpu-a", [0, 1, 2, 5]), node("<b>", [3], "lost", 34.2), node("c", [4], skew=-9)],
 }
-AWAY = POST | {"linked": False, "trouble": "Nobody answers.", "silent_seconds": 700.0}
+AWAY = FOLLOWER_STATUS | {"linked": False, "trouble": "Nobody answers.", "silent_seconds": 700.0}
 
 
 def state(cluster):
-    shown = Exposition(Tally(), {})
+    shown = Exposition(Counters(), {})
     for verdict in (said(Event.START, rank=0, values=ABOUT), measured(loss=1.5)):
-        shown.take(verdict)
+        shown.update(verdict)
     return {**shown.state(), "cluster": cluster}
 
 
@@ -107,7 +107,7 @@ def test_a_head_lists_its_nodes_with_the_lost_ones_first(seen):
 
 @pytest.mark.timeout(600)
 def test_a_post_says_where_the_run_is_judged(seen):
-    page = seen(POST)
+    page = seen(FOLLOWER_STATUS)
 
     assert "judged with all others at any:14000" in page
     assert "It is not judged here." in page

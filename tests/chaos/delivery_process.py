@@ -12,15 +12,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.notifications import page
 
-from sentinel.model.counters import Tally
+from sentinel.model.counters import Counters
 from sentinel.notify import outbox
-from sentinel.notify.dispatcher import Courier
-from sentinel.notify.sink_worker import Pace
+from sentinel.notify.dispatcher import Dispatcher
+from sentinel.notify.sink_worker import DeliveryTiming
 from sentinel.sinks.webhook import Webhook
 from sentinel.store.database import connect
 
 SINK = "webhook"
-QUICK = Pace(spacing=0.002, deadline=60.0, idle=0.02, draw=lambda: 0.02)
+QUICK = DeliveryTiming(
+    min_interval_seconds=0.002,
+    deadline_seconds=60.0,
+    max_sleep_seconds=0.02,
+    uniform_random=lambda: 0.02,
+)
 """The receiver hangs up long before the deadline, so that no answer is ever too slow for it."""
 
 BETWEEN_ALERTS = 0.02
@@ -30,7 +35,7 @@ BETWEEN_ALERTS = 0.02
 def deliver(path: Path, url: str, pages: int) -> None:
     """Raise `pages` alerts, one a transaction, and see to their delivery; then end."""
     logging.disable()
-    courier = Courier(path, {SINK: Webhook(url=url)}, Tally(), pace=QUICK)
+    courier = Dispatcher(path, {SINK: Webhook(url=url)}, Counters(), timing=QUICK)
     courier.start()
     with closing(connect(path)) as connection:
         (raised,) = connection.execute("select count(*) from outbox").fetchone()

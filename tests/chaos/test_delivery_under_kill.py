@@ -11,7 +11,7 @@ from contextlib import closing
 from itertools import pairwise
 
 import pytest
-from chaos.delivering import SINK, deliver
+from delivery_process import SINK, deliver
 from support import webhook_receiver
 from support.notifications import page
 from support.webhook_receiver import Receiver
@@ -45,7 +45,7 @@ def test_nothing_is_lost_and_every_repeat_has_a_reason(tmp_path):
     random_ = random.Random(20)
     path = tmp_path / "sentinel.db"
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["chaos.delivering"])
+    context.set_forkserver_preload(["delivery_process"])
     with Receiver(script=troubled(random_, 100 * PAGES)) as there:
         for number in range(KILLS):
             # Each process sends to a path of its own: so it is known who sent what.
@@ -66,14 +66,14 @@ def test_nothing_is_lost_and_every_repeat_has_a_reason(tmp_path):
     for request in there.taken:
         taken[request.headers["webhook-id"]].append(request)
     last_words = {request.path: request for request in there.requests}
-    raised = [outbox.identity(page(episode=n + 1), SINK) for n in range(PAGES)]
+    raised = [outbox.idempotency_key(page(episode=n + 1), SINK) for n in range(PAGES)]
     assert taken.keys() == set(raised), "a page was lost, or one came that nobody raised"
     for requests in taken.values():
         # What a killed process had sent may be read after the first words of its successor.
         for earlier, later in pairwise(sorted(requests, key=sender)):
             assert has_a_reason(earlier, later, last_words), "a page was repeated without a reason"
     with closing(connect(path)) as connection:
-        assert outbox.counts(connection) == {(SINK, "delivered"): PAGES}
+        assert outbox.count_by_state(connection) == {(SINK, "delivered"): PAGES}
     unanswered = sum(not request.answered for request in there.taken)
     print(
         f"{KILLS} kills, {PAGES} pages in {len(there.requests)} requests: 0 lost, "

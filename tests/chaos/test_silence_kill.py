@@ -95,7 +95,7 @@ def sequence(pages, detector):
 
 def test_a_silence_is_kept_and_paid_once_whoever_serves(receiver):
     with ranks() as begin, closing(connect(run_dir("hushed") / "sentinel.db")) as person:
-        silences.enter(person, Silence("", time.time(), time.time() + 3600, "ana"))
+        silences.add_silence(person, Silence("", time.time(), time.time() + 3600, "ana"))
         watched = Watched(begin, "hushed", SICK)
         watched.serve()
         until(lambda: watched.rows("select 1 from owed"), PATIENCE, "a page is owed")
@@ -104,7 +104,7 @@ def test_a_silence_is_kept_and_paid_once_whoever_serves(receiver):
         until(lambda: watched.steps() == len(SICK), PATIENCE, "every step is judged")
         assert watched.pages() == []
         watched.kill()
-        silences.end(person, "", time.time())
+        silences.expire_silences(person, "", time.time())
         watched.serve()
         until(partial(told, watched, "nan_or_inf#1:opened"), PATIENCE, "it is told")
         watched.kill()

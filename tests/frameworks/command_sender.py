@@ -2,12 +2,14 @@
 
 from contextlib import closing
 
-from sentinel.client.session import current
-from sentinel.transport.command_page import Request, Requests, page_beside
+from sentinel.client.session import current_session
+from sentinel.transport.command_page import Command, CommandPage, command_page_path
 
 
 def ask(*deeds, since, beat, number=1):
     """Ask for these deeds, as an agent of this node would."""
-    session = current()
-    with closing(Requests(page_beside(session.ring.path, session.identity.attempt))) as page:
-        page.write(Request(number, since, beat, frozenset(deeds), "run/kl_blowup#1", "The rate"))
+    session = current_session()
+    with closing(
+        CommandPage(command_page_path(session.ring.path, session.identity.attempt))
+    ) as page:
+        page.write(Command(number, since, beat, frozenset(deeds), "run/kl_blowup#1", "The rate"))

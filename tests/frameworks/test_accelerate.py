@@ -72,7 +72,7 @@ def test_the_loss_is_that_of_the_whole_step_and_the_norm_that_before_clipping(
 
     assert column(told, "loss") == pytest.approx(losses, rel=1e-6)
     assert column(told, "grad_norm") == pytest.approx(norms, rel=1e-5)
-    assert [(r.step, r.beat) for r in steps(told)] == [(n, n) for n in (1, 2, 3, 4)]
+    assert [(r.step, r.step_index) for r in steps(told)] == [(n, n) for n in (1, 2, 3, 4)]
     known = facts()[0]
     assert known["framework"] == "accelerate"
     assert known["mixed_precision"] == precision
@@ -131,7 +131,7 @@ def test_a_ppo_loop_by_hand_tells_what_it_logs_once_an_update(accelerator, told)
 
     assert column(told, "loss") == pytest.approx(truth, rel=1e-6)
     logged = [r for r in steps(told) if "objective/kl" in r.values]
-    assert [r.beat for r in logged] == [4, 8, 12]
+    assert [r.step_index for r in logged] == [4, 8, 12]
     assert [r.values["objective/kl"] for r in logged] == [10.0, 20.0, 30.0]
     assert [r.values["policy/approxkl_avg"] for r in logged] == [0.01, 0.02, 0.03]
     assert [r.values["objective/scores"] for r in logged] == [1.0, 2.0, 3.0]
@@ -148,9 +148,12 @@ def test_a_checkpoint_is_told_with_its_folder(accelerator, told, tmp_path):
     train()
 
     begin, end, save = (r for r in told()[0] if r.event in {Event.PHASE, Event.SAVE})
-    assert (dict(begin.facts), end.facts["edge"]) == ({"name": "save", "edge": "begin"}, "end")
+    assert (dict(begin.attributes), end.attributes["edge"]) == (
+        {"name": "save", "edge": "begin"},
+        "end",
+    )
     assert save.step == 2
-    assert any(Path(save.facts["path"]).iterdir())
+    assert any(Path(save.attributes["path"]).iterdir())
 
 
 def test_watching_changes_no_number_no_chance_and_leaves_nothing_behind(accelerator):
@@ -168,31 +171,31 @@ def test_watching_changes_no_number_no_chance_and_leaves_nothing_behind(accelera
 
 
 def test_the_tracker_watches_without_a_decorator(accelerator, told, facts):
-    from sentinel.client.session import current
-    from sentinel.integrations.callbacks.accelerate import SentinelTracker
+    from sentinel.client.session import current_session
+    from sentinel.integrations.callbacks.accelerate import AccelerateTracker
 
-    early = accelerator(log_with=SentinelTracker(run="test", agent=False, strict=True))
+    early = accelerator(log_with=AccelerateTracker(run="test", agent=False, strict=True))
     early.init_trackers("project", config={"beta": 0.05, "bf16": True, "hub_token": "s", "x": []})
 
     losses, _, _ = loop(early, log=lambda step, loss: early.log({"kl": loss / 10}, step=step))
     early.end_training()
 
-    assert current() is None
+    assert current_session() is None
     assert column(told, "loss") == pytest.approx(losses, rel=1e-6)
     assert column(told, "kl") == pytest.approx([loss / 10 for loss in losses])
     assert [r.event for r in told()[0]].count(Event.STEP) == 4
-    assert told()[0][-1].facts == {"outcome": "finished"}
+    assert told()[0][-1].attributes == {"outcome": "finished"}
     known = facts()[0]
     assert (known["beta"], known["bf16"]) == (0.05, "true")
     assert not {"hub_token", "x"} & known.keys()
 
 
 def test_the_tracker_adds_nothing_where_a_run_is_on(accelerator, told):
-    from sentinel.integrations.callbacks.accelerate import SentinelTracker
+    from sentinel.integrations.callbacks.accelerate import AccelerateTracker
 
     @watched
     def train():
-        early = accelerator(log_with=SentinelTracker(run="other", agent=False))
+        early = accelerator(log_with=AccelerateTracker(run="other", agent=False))
         early.init_trackers("project")
         loop(early, log=lambda step, _: early.log({"kl": 0.1}, step=step))
         early.end_training()
@@ -255,8 +258,8 @@ def test_every_rank_tells_its_own_loss_and_the_main_process_what_is_logged(
     for rank, (losses, norms) in truth.items():
         assert [r.values["loss"] for r in said[rank]] == pytest.approx(losses, rel=1e-6)
         assert [r.values["grad_norm"] for r in said[rank]] == pytest.approx(norms, rel=1e-6)
-        assert [r.beat for r in said[rank]] == [1, 2, 3, 4]
-        assert told()[rank][-1].facts["outcome"] == "finished"
+        assert [r.step_index for r in said[rank]] == [1, 2, 3, 4]
+        assert told()[rank][-1].attributes["outcome"] == "finished"
     assert truth[0][0] != truth[1][0]
     assert [r.values["kl"] for r in said[0]] == [1.0, 2.0, 3.0, 4.0]
     assert not any("kl" in r.values for r in said[1])

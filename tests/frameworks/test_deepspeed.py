@@ -85,7 +85,7 @@ def test_every_zero_stage_tells_the_loss_norm_rate_and_steps_of_its_engine(
         assert mine["zero1-nan"]["watched"]["skipped"] == 1
 
         saves = [r for r in said if r.event is Event.SAVE]
-        assert [(r.step, r.facts) for r in saves] == [(4, {"path": f"{tmp_path}/saved/last"})]
+        assert [(r.step, r.attributes) for r in saves] == [(4, {"path": f"{tmp_path}/saved/last"})]
         assert headers()[rank].errors == 0
     assert seen[0]["zero1"]["watched"]["losses"] != seen[1]["zero1"]["watched"]["losses"]
     # What the engine tells its monitors, on the rank that tells them, by no step of samples.

@@ -8,8 +8,8 @@ import pytest
 import torch
 from support.recorders import Told
 
-from sentinel.client.capture.loop import PATIENCE, Loop
-from sentinel.client.capture.patcher import Tap
+from sentinel.client.capture.loop import OTHER_STEPS_MARGIN, TrainingLoop
+from sentinel.client.capture.patcher import Patcher
 from sentinel.integrations import deepspeed, torch_loop
 from sentinel.model.record import Event
 
@@ -50,7 +50,7 @@ def engine_class():
             return loss * SCALE
 
         def backward(self, loss, retain_graph=False, scale_wrt_gas=True):
-            (loss / (2 if scale_wrt_gas else 1) * SCALE).backward()
+            (loss / (2 if scale_wrt_gas else 1) * SCALE).on_backward()
 
         def _take_model_step(self, norm):
             self._global_grad_norm = norm
@@ -86,9 +86,9 @@ def attached(rank, monkeypatch):
         monkeypatch.setitem(sys.modules, deepspeed.FRAMEWORK, module)
         monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(__version__="0.19.8"))
         monkeypatch.delitem(sys.modules, "deepspeed.monitor.monitor", raising=False)
-        loop = Loop(rank.recorder)
+        loop = TrainingLoop(rank.recorder)
         for name, integration in (("torch_loop", torch_loop), ("deepspeed", deepspeed)):
-            taps.append(Tap(name, rank.recorder, loop))
+            taps.append(Patcher(name, rank.recorder, loop))
             taps[-1].attach(integration.attach)
 
     yield attach
@@ -112,7 +112,7 @@ def test_an_overflow_is_a_step_that_was_skipped_and_its_scale_is_told(rank, atta
         for x in (1.0, 2.0):
             loss = loss_of(engine, x)
             losses.append(loss.item())
-            engine.backward(loss)
+            engine.on_backward(loss)
             engine.step(norm)
     rank.recorder.close({})
 
@@ -132,7 +132,7 @@ def test_a_loss_that_the_trainer_scales_and_sends_back_itself_is_read_before_tha
     for x in (1.0, 2.0):
         loss = loss_of(engine, x)
         losses.append(loss.item())
-        engine.scale(loss).backward()
+        engine.scale(loss).on_backward()
         engine.step()
     rank.recorder.close({})
 
@@ -144,7 +144,7 @@ def test_a_norm_of_minus_one_is_none(rank, attached):
     engine = owner(torch.nn.Linear(2, 1))
     for norm in (-1.0, torch.tensor(-1.0), torch.tensor(2.5)):
         for x in (1.0, 2.0):
-            engine.backward(loss_of(engine, x))
+            engine.on_backward(loss_of(engine, x))
             engine.step(norm)
     rank.recorder.close({})
 
@@ -170,11 +170,13 @@ def test_an_engine_of_another_version_is_heard_without_what_it_lacks(rank, attac
     engine = owner(torch.nn.Linear(2, 1))
     attached(owner)
     for x in (1.0, 2.0, 3.0, 4.0):
-        engine.backward(loss_of(engine, x))
+        engine.on_backward(loss_of(engine, x))
         engine.step(1.5)
     rank.recorder.close({})
 
-    states = [r.facts["tap/deepspeed"] for r in rank.records() if "tap/deepspeed" in r.facts]
+    states = [
+        r.attributes["tap/deepspeed"] for r in rank.records() if "tap/deepspeed" in r.attributes
+    ]
     lacking = "DeepSpeedEngine.scale, DeepSpeedEngine._do_optimizer_sanity_check, MonitorMaster"
     assert states == [f"on, without {lacking}"]
     assert [r.values["grad_norm"] for r in steps(rank)] == [1.5, 1.5]
@@ -191,13 +193,15 @@ def test_where_the_tap_has_given_up_the_optimizers_inside_speak_for_themselves(r
     attached(owner)
     for x in (1.0, 2.0, 3.0, 4.0):
         for _ in range(2):
-            engine.backward(loss_of(engine, x))
+            engine.on_backward(loss_of(engine, x))
             engine.step()
         engine.basic_optimizer.step()
     rank.recorder.close({})
 
     said = [r.values for r in steps(rank)]
-    states = [r.facts["tap/deepspeed"] for r in rank.records() if "tap/deepspeed" in r.facts]
+    states = [
+        r.attributes["tap/deepspeed"] for r in rank.records() if "tap/deepspeed" in r.attributes
+    ]
 
     assert states[-1] == "off: TypeError in before_step"
     # The engine's own, until the third error.
@@ -211,10 +215,10 @@ def test_of_two_engines_the_larger_closes_the_step_and_the_loss_is_its_own(rank,
     for x in (1.0, 2.0, 3.0, 4.0):
         loss = actor.module(torch.full((1, 64), x)).sum()
         losses.append(loss.item())
-        actor.backward(loss)
+        actor.on_backward(loss)
         for _ in range(3):
             # It also steps between two batches of the actor's step.
-            critic.backward(loss_of(critic, x))
+            critic.on_backward(loss_of(critic, x))
             critic.step(7.0)
         actor.step(3.0)
     rank.recorder.close({})
@@ -229,8 +233,8 @@ def test_of_two_engines_the_larger_closes_the_step_and_the_loss_is_its_own(rank,
 def test_an_engine_that_never_steps_is_not_waited_for(rank, attached):
     attached(owner := engine_class())
     idle, engine = owner(torch.nn.Linear(64, 1)), owner(torch.nn.Linear(2, 1))
-    for _ in range(2 * (PATIENCE + 3)):
-        engine.backward(loss_of(engine, 1.0))
+    for _ in range(2 * (OTHER_STEPS_MARGIN + 3)):
+        engine.on_backward(loss_of(engine, 1.0))
         engine.step(2.0)
     rank.recorder.close({})
 
@@ -244,7 +248,7 @@ def test_the_trainers_own_number_goes_before_the_engines(rank, attached):
     engine = owner(torch.nn.Linear(2, 1))
     for step in (500, 501):
         for x in (1.0, 2.0):
-            engine.backward(loss_of(engine, x))
+            engine.on_backward(loss_of(engine, x))
             engine.step()
         rank.recorder.log({"kl": 0.5}, step)
     engine.save_checkpoint("/saves")
@@ -253,4 +257,4 @@ def test_the_trainers_own_number_goes_before_the_engines(rank, attached):
     assert [r.step for r in steps(rank)] == [500, 501]
     assert [r.values["global_step"] for r in steps(rank)] == [500, 501]
     save = next(r for r in rank.records() if r.event is Event.SAVE)
-    assert (save.step, save.facts["path"]) == (501, "/saves/global_step2")
+    assert (save.step, save.attributes["path"]) == (501, "/saves/global_step2")

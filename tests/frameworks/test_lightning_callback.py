@@ -22,12 +22,12 @@ watched = sentinel.monitor(run="test", agent=False, strict=True)
 
 def test_a_callback_alone_watches_from_the_beginning_of_fit_to_its_end(tmp_path, told, monkeypatch):
     model = net()
-    ours = callbacks.SentinelCallback(run="test", agent=False, strict=True)
+    ours = callbacks.LightningCallback(run="test", agent=False, strict=True)
     fit = trainer(tmp_path, max_steps=4, callbacks=[ours])
     before = patched()
     fit.fit(model, data())
 
-    assert session.current() is None
+    assert session.current_session() is None
     assert all(now is then for now, then in zip(patched(), before, strict=True))
     assert column(told, "loss") == pytest.approx(model.losses)
     assert column(told, "global_step") == [1, 2, 3, 4]
@@ -41,7 +41,7 @@ def test_a_callback_says_by_what_a_fit_ended(tmp_path, told):
         raise ZeroDivisionError
 
     model.training_step = broken
-    ours = callbacks.SentinelCallback(run="test", agent=False, strict=True)
+    ours = callbacks.LightningCallback(run="test", agent=False, strict=True)
     with pytest.raises(ZeroDivisionError):
         trainer(tmp_path, max_steps=4, callbacks=[ours]).fit(model, data())
 
@@ -49,21 +49,21 @@ def test_a_callback_says_by_what_a_fit_ended(tmp_path, told):
 
 
 def test_a_callback_within_a_decorated_function_adds_nothing(tmp_path, told):
-    ours = callbacks.SentinelCallback(run="other")
+    ours = callbacks.LightningCallback(run="other")
     with watched:
         trainer(tmp_path, max_steps=3, callbacks=[ours]).fit(net(), data())
-        assert session.current() is not None
+        assert session.current_session() is not None
 
     assert column(told, "global_step") == [1, 2, 3]
 
 
 def test_the_entry_point_has_a_callback_only_where_the_environment_names_a_run(monkeypatch):
-    assert callbacks.factory() == []
+    assert callbacks.create_callbacks() == []
     monkeypatch.setenv("SENTINEL_RUN_ID", "named")
-    assert [type(each) for each in callbacks.factory()] == [callbacks.SentinelCallback]
+    assert [type(each) for each in callbacks.create_callbacks()] == [callbacks.LightningCallback]
     with watched:
-        assert callbacks.factory() == []
-    assert not auto_session._Own.begun
+        assert callbacks.create_callbacks() == []
+    assert not auto_session._AutoSession.begun
 
 
 def test_by_its_older_name_it_is_watched_alike(tmp_path, told, facts):
@@ -157,7 +157,7 @@ def test_every_rank_of_two_tells_its_own_loss_and_its_own_logs(torchrun, told, f
     for rank in (0, 1):
         line = next(x for x in printed.splitlines() if x.startswith(f"LOSSES {rank} "))
         losses = json.loads(line.split(" ", 2)[2])
-        steps = [r for r in records[rank] if r.event is Event.STEP]
+        steps = [r for r in records[rank] if r.ready_event is Event.STEP]
         assert [r.step for r in steps] == [1, 2, 3, 4]
         assert [r.values["loss"] for r in steps] == pytest.approx(losses)
         assert [r.values["reward"] for r in steps] == [rank] * 4

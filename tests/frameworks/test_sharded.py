@@ -48,7 +48,7 @@ def spread(torchrun, told, headers, tmp_path):
 
 def _steps(said, case):
     chosen = [r for r in said if r.event is Event.STEP and r.run.rpartition("-")[0] == case]
-    assert [r.beat for r in chosen] == list(range(1, len(chosen) + 1))
+    assert [r.step_index for r in chosen] == list(range(1, len(chosen) + 1))
     return [r.values for r in chosen]
 
 

@@ -16,9 +16,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import sentinel
 from sentinel.client.capture.grad_norm import GradNorm
-from sentinel.client.capture.grad_sharding import Share
-from sentinel.client.capture.loop import Loop
-from sentinel.client.capture.scalars import Refused
+from sentinel.client.capture.grad_sharding import GradientShare
+from sentinel.client.capture.loop import TrainingLoop
+from sentinel.client.capture.scalars import RejectedValueError
 from sentinel.model.record import Event
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
@@ -98,15 +98,15 @@ def test_a_smaller_mesh_beside_a_larger_one_is_taken_as_it_says(mesh):
 
 def test_gradients_that_have_still_to_be_summed_are_refused_and_counted(mesh, tmp_path):
     gradients = optimizer(spread(ONES, mesh, Partial(), Shard(0)))
-    with pytest.raises(Refused):
+    with pytest.raises(RejectedValueError):
         GradNorm().measure(gradients)
 
     told = Told(tmp_path / "0-0.ring")
-    loop = Loop(told.recorder)
+    loop = TrainingLoop(told.recorder)
     loop.before_step(gradients, (), {})
 
     assert told.drops() == {"shape": 1}
-    assert loop.found == {}
+    assert loop.measured == {}
 
 
 def test_a_norm_that_an_older_version_left_in_parts_is_a_part(mesh):
@@ -114,15 +114,15 @@ def test_a_norm_that_an_older_version_left_in_parts_is_a_part(mesh):
     first = torch.ones(4)
     norm = GradNorm()
     parts = (_NormPartial(2), _NormPartial(2))
-    norm.clipped([first], spread(torch.tensor(3.0), mesh, *parts))
-    assert norm.of_clips(optimizer(first)) == {"grad_norm_local": 3.0}
+    norm.add_clip([first], spread(torch.tensor(3.0), mesh, *parts))
+    assert norm.pop_clipped_norm(optimizer(first)) == {"grad_norm_local": 3.0}
 
     # Beside others that are whole, on as many ranks.
     second, third = torch.ones(4), torch.ones(4)
-    norm.clipped([first], spread(torch.tensor(3.0), mesh, Replicate(), _NormPartial(2)))
-    norm.clipped([second], spread(torch.tensor(4.0), mesh, Replicate(), Replicate()))
-    norm.clipped([third], torch.tensor(2.0))
-    assert norm.of_clips(optimizer(first, second, third)) == {
+    norm.add_clip([first], spread(torch.tensor(3.0), mesh, Replicate(), _NormPartial(2)))
+    norm.add_clip([second], spread(torch.tensor(4.0), mesh, Replicate(), Replicate()))
+    norm.add_clip([third], torch.tensor(2.0))
+    assert norm.pop_clipped_norm(optimizer(first, second, third)) == {
         "grad_norm_local": pytest.approx((9 / 2 + 16 / 4 + 4 / 4) ** 0.5)
     }
 
@@ -131,18 +131,20 @@ def test_a_norm_that_an_older_version_left_in_parts_is_a_part(mesh):
 def test_a_norm_that_cannot_be_a_part_is_refused(mesh, placement):
     first, norm = torch.ones(4), GradNorm()
     scalar = torch.tensor(3.0) if placement == Partial() else torch.tensor([3.0])
-    norm.clipped([first], spread(scalar, mesh, Replicate(), placement))
+    norm.add_clip([first], spread(scalar, mesh, Replicate(), placement))
 
     if placement == Partial():
-        with pytest.raises(Refused):
-            norm.of_clips(optimizer(first))
+        with pytest.raises(RejectedValueError):
+            norm.pop_clipped_norm(optimizer(first))
     else:
-        assert norm.of_clips(optimizer(first)) == {"grad_norm_local": pytest.approx(3 / 2**0.5)}
+        assert norm.pop_clipped_norm(optimizer(first)) == {
+            "grad_norm_local": pytest.approx(3 / 2**0.5)
+        }
 
 
 def test_flattened_parameters_that_nobody_told_of_are_refused():
     """Wrapped before the run began: a part, or the whole, for all we know."""
-    with pytest.raises(Refused):
+    with pytest.raises(RejectedValueError):
         GradNorm().measure(optimizer(ONES, _fsdp_flattened=True))
 
 
@@ -151,7 +153,7 @@ def test_a_rank_without_any_gradient_has_a_share_of_nothing():
     frozen = optimizer(None, _fsdp_flattened=True)
     assert norm.measure(frozen) == {}
 
-    norm.flattened = dict.fromkeys(frozen.param_groups[0]["params"], Share(1, 2))
+    norm.flattened_shares = dict.fromkeys(frozen.param_groups[0]["params"], GradientShare(1, 2))
     assert norm.measure(frozen) == {"grad_norm_local": 0.0}
 
 
@@ -170,13 +172,17 @@ def test_the_loss_is_read_before_a_sharded_scaler_scales_it(told):
 
 def test_ranks_whose_measuring_costs_differ_measure_their_parts_at_the_same_steps():
     """Parts of different steps could not be brought together."""
-    cheap, dear, dearest = GradNorm(in_parts=True), GradNorm(in_parts=True), GradNorm(in_parts=True)
-    cheap.costs.extend([0.0001] * 3)
-    dear.costs.extend([0.005] * 3)
-    dearest.costs.extend([0.02] * 3)
+    cheap, dear, dearest = (
+        GradNorm(is_sharded=True),
+        GradNorm(is_sharded=True),
+        GradNorm(is_sharded=True),
+    )
+    cheap.costs_seconds.extend([0.0001] * 3)
+    dear.costs_seconds.extend([0.005] * 3)
+    dearest.costs_seconds.extend([0.02] * 3)
 
     measured = [
-        {step for step in range(1, 201) if rank.due(0.1)} for rank in (cheap, dear, dearest)
+        {step for step in range(1, 201) if rank.is_due(0.1)} for rank in (cheap, dear, dearest)
     ]
 
     assert [len(steps) for steps in measured] == [200, 20, 10]

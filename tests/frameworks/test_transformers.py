@@ -29,7 +29,7 @@ def build(tokens, tmp_path):
 
 def phases(told):
     return [
-        (record.facts["name"], record.facts["edge"])
+        (record.attributes["name"], record.attributes["edge"])
         for record in told()[0]
         if record.event is Event.PHASE
     ]
@@ -48,7 +48,9 @@ def test_every_step_has_its_number_its_loss_and_the_norm_before_clipping(build, 
     assert column(told, "logged_loss") == logged(trainer, "loss")
     assert column(told, "logged_loss") == pytest.approx(trainer.truth, rel=1e-5)
     assert column(told, "logged_grad_norm") == logged(trainer, "grad_norm")
-    assert [(r.step, r.beat) for r in steps(told)] == [(n, n) for n in (1, 1, 2, 2, 3, 3, 4, 4)]
+    assert [(r.step, r.step_index) for r in steps(told)] == [
+        (n, n) for n in (1, 1, 2, 2, 3, 3, 4, 4)
+    ]
     assert column(told, "global_step") == [r.step for r in steps(told)]
 
 
@@ -86,8 +88,11 @@ def test_evaluations_and_checkpoints_are_told_and_are_no_steps(build, told):
     assert [record.values["eval_loss"] for record in evals] == logged(trainer, "eval_loss")
     assert [record.step for record in evals] == [2, 4]
     assert [record.step for record in saves] == [2, 4]
-    assert [Path(save.facts["path"]).name for save in saves] == ["checkpoint-2", "checkpoint-4"]
-    assert all(Path(save.facts["path"], "trainer_state.json").is_file() for save in saves)
+    assert [Path(save.attributes["path"]).name for save in saves] == [
+        "checkpoint-2",
+        "checkpoint-4",
+    ]
+    assert all(Path(save.attributes["path"], "trainer_state.json").is_file() for save in saves)
     once = [("eval", "begin"), ("eval", "end"), ("save", "begin"), ("save", "end")]
     assert phases(told) == [*once, *once, ("after training", "begin")]
     assert not any("eval_loss" in record.values for record in steps(told))

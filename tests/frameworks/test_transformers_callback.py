@@ -23,25 +23,25 @@ def build(tokens, tmp_path):
 
 
 def test_the_callback_watches_without_a_decorator(build, told):
-    from sentinel.client.session import current
-    from sentinel.integrations.callbacks.transformers import SentinelCallback
+    from sentinel.client.session import current_session
+    from sentinel.integrations.callbacks.transformers import TransformersCallback
 
-    callback = SentinelCallback(run="test", agent=False, strict=True)
+    callback = TransformersCallback(run="test", agent=False, strict=True)
     trainer = build(callbacks=[callback])
-    assert current() is None
+    assert current_session() is None
 
     trainer.train()
 
-    assert current() is None
+    assert current_session() is None
     assert column(told, "loss") == pytest.approx(trainer.truth, rel=1e-6)
     assert [r.step for r in steps(told) if "loss" in r.values] == [1, 2, 3, 4]
-    assert told()[0][-1].facts == {"outcome": "finished"}
+    assert told()[0][-1].attributes == {"outcome": "finished"}
 
 
 def test_the_callback_adds_nothing_where_a_run_is_on(build, told):
-    from sentinel.integrations.callbacks.transformers import SentinelCallback
+    from sentinel.integrations.callbacks.transformers import TransformersCallback
 
-    trainer = build(callbacks=[SentinelCallback(run="other", agent=False)])
+    trainer = build(callbacks=[TransformersCallback(run="other", agent=False)])
 
     watched(trainer.train)()
 
@@ -51,7 +51,7 @@ def test_the_callback_adds_nothing_where_a_run_is_on(build, told):
 
 
 def test_the_callback_refuses_a_setting_it_does_not_know():
-    from sentinel.integrations.callbacks.transformers import SentinelCallback
+    from sentinel.integrations.callbacks.transformers import TransformersCallback
 
     with pytest.raises(sentinel.SettingsError, match="did you mean 'run'"):
-        SentinelCallback(rum="test")
+        TransformersCallback(rum="test")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from requirements import need
 
-from sentinel.readers.sample_rows import samples
+from sentinel.readers.sample_rows import read_samples
 
 need("torch", "trl", "datasets", "pandas", "pyarrow")
 
@@ -53,13 +53,13 @@ def test_prompts_completions_and_rewards_are_those_that_were_rewarded(tmp_path, 
         processing_class=tokens,
     ).train()
 
-    found = list(samples(tmp_path / "completions" / "completions_00001.parquet", 32))
+    found = list(read_samples(tmp_path / "completions" / "completions_00001.parquet", 32))
 
     assert [sample.step for sample in found] == [1] * 4
-    assert [sample.told[1] for sample in found] == [
+    assert [sample.content[1] for sample in found] == [
         {"prompt": ASKED, "completion": text} for text in seen[:4]
     ]
-    rewards = [sample.told[0] for sample in found]
+    rewards = [sample.content[0] for sample in found]
     assert [values["reward/longer"] for values in rewards] == [float(len(t)) for t in seen[:4]]
     assert [values.get("reward/even") for values in rewards] == [1.0, None, 1.0, None]
     assert sum(values["advantage"] for values in rewards) == pytest.approx(0.0, abs=1e-4)

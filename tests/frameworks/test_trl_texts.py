@@ -30,8 +30,10 @@ def test_texts_are_shown_where_they_are_asked_for(build, told):
     assert [record.step for record in samples(told)] == [1, 1, 1, 2, 2, 2]
     kept = dict(zip(trainer._logs["completion"], trainer._logs["rewards"]["short"], strict=True))
     last = samples(told)[3:]
-    assert [kept[r.facts["completion"]] for r in last] == [r.values["reward/short"] for r in last]
-    assert all(r.facts["prompt"] in tiny_models.PHRASES for r in last)
+    assert [kept[r.attributes["completion"]] for r in last] == [
+        r.values["reward/short"] for r in last
+    ]
+    assert all(r.attributes["prompt"] in tiny_models.PHRASES for r in last)
     assert not any("reward/absent" in r.values for r in last)
 
 
@@ -46,8 +48,8 @@ def test_a_conversation_is_shown_as_what_was_said_in_it(build, told):
 
     (sample,) = samples(told)
     said = [completion[0]["content"] for completion in trainer._logs["completion"]]
-    assert sample.facts["prompt"] == "hello"
-    assert sample.facts["completion"] in said
+    assert sample.attributes["prompt"] == "hello"
+    assert sample.attributes["completion"] in said
 
 
 def test_texts_are_nobodys_business_where_they_are_not_asked_for(build, told):

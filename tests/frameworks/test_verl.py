@@ -17,8 +17,8 @@ import torch
 
 import sentinel
 from sentinel.client import session
-from sentinel.client.arguments import Arguments
-from sentinel.client.auto_session import end
+from sentinel.client.arguments import MonitorArguments
+from sentinel.client.auto_session import end_auto_session
 from sentinel.integrations.callbacks import verl as plugin
 from sentinel.model.record import Event
 from sentinel.readers import verl as source
@@ -81,16 +81,18 @@ def test_what_verl_logs_is_told_under_its_number_and_by_its_keys_once(tracking, 
         tracker.finish()
 
     records = told()[0]
-    steps = [r for r in records if r.event is Event.STEP]
+    steps = [r for r in records if r.ready_event is Event.STEP]
     assert [r.step for r in steps] == [1, 2, 3]
     assert [r.values["critic/score/mean"] for r in steps] == [0.5, 0.75, 1.0]
     kl = [r.values["actor/ppo_kl"] for r in steps]
     assert kl[0] == 0.001
     assert math.isnan(kl[1])
     assert math.isinf(kl[2])
-    saves = [(r.step, r.facts["path"]) for r in records if r.event is Event.SAVE]
+    saves = [(r.step, r.facts["path"]) for r in records if r.ready_event is Event.SAVE]
     assert saves == [(2, "/ckpt/global_step_2")]
-    evals = [(r.step, r.values["val-core/gsm8k/acc"]) for r in records if r.event is Event.EVAL]
+    evals = [
+        (r.step, r.values["val-core/gsm8k/acc"]) for r in records if r.ready_event is Event.EVAL
+    ]
     assert evals == [(0, 0.25)]
     known = facts()[0]
     assert known["tap/verl"] == "on"
@@ -119,10 +121,10 @@ def test_its_file_read_back_says_what_was_heard(tracking, told, tmp_path):
         tracker.finish()
 
     path = tmp_path / "verl.jsonl"
-    assert source.recognises(path, path.read_bytes()[:4096])
+    assert source.can_read(path, path.read_bytes()[:4096])
     read = [r for r in source.read(path) if r.event is not Event.START]
-    heard = [r for r in told()[0] if r.event in {Event.STEP, Event.SAVE, Event.EVAL}]
-    assert [(r.event, r.step) for r in read] == [(r.event, r.step) for r in heard]
+    heard = [r for r in told()[0] if r.ready_event in {Event.STEP, Event.SAVE, Event.EVAL}]
+    assert [(r.event, r.step) for r in read] == [(r.ready_event, r.step) for r in heard]
     assert math.isnan(read[2].values["kl_old"])
 
 
@@ -141,50 +143,52 @@ def test_what_is_no_mapping_or_has_no_number_is_verls_own_affair(tracking, told)
         tracker.log(None, step=1)
         tracker.log({"text": "x"}, step=2)
 
-    assert [r.step for r in told()[0] if r.event is Event.STEP] == [2]
+    assert [r.step for r in told()[0] if r.ready_event is Event.STEP] == [2]
 
 
 def test_the_process_that_drives_is_watched_from_the_moment_it_makes_its_trackers(
     tracking, told, facts
 ):
-    plugin.watch(Arguments(run="test", agent=False, strict=True))
+    plugin.start_on_training(MonitorArguments(run="test", agent=False, strict=True))
     try:
-        assert session.current() is None
+        assert session.current_session() is None
         tracker = tracking("maths", "first", "file", config=CONFIG)
-        assert session.current() is not None
+        assert session.current_session() is not None
         tracker.log({"actor/ppo_kl": 0.5}, step=1)
         tracker.finish()
     finally:
-        end()
+        end_auto_session()
 
-    assert [dict(r.values)["actor/ppo_kl"] for r in told()[0] if r.event is Event.STEP] == [0.5]
+    assert [dict(r.values)["actor/ppo_kl"] for r in told()[0] if r.ready_event is Event.STEP] == [
+        0.5
+    ]
     assert facts()[0]["algorithm"] == "grpo"
 
 
 def test_a_session_that_is_on_is_enough(tracking, told):
     theirs = vars(tracking)["__init__"]
-    plugin.watch(Arguments(run="other"))
+    plugin.start_on_training(MonitorArguments(run="other"))
     with watched:
         tracking("maths", "first", "file").log({"actor/ppo_kl": 0.5}, step=1)
     tracking("maths", "first", "file")
-    assert session.current() is None
+    assert session.current_session() is None
     # What the run was patched over, it put back: it does nothing any more.
     assert vars(tracking)["__init__"].__wrapped__ is theirs
     tracking.__init__ = theirs
 
-    assert [r.step for r in told()[0] if r.event is Event.STEP] == [1]
+    assert [r.step for r in told()[0] if r.ready_event is Event.STEP] == [1]
 
 
 def test_nobody_is_watched_who_did_not_ask(monkeypatch):
-    assert not plugin.asked()
+    assert not plugin.is_monitoring_requested()
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "other,sentinel.integrations.callbacks.verl")
-    assert plugin.asked()
+    assert plugin.is_monitoring_requested()
     monkeypatch.setenv("SENTINEL_OFF", "1")
-    assert not plugin.asked()
+    assert not plugin.is_monitoring_requested()
     monkeypatch.delenv("SENTINEL_OFF")
     monkeypatch.delenv("VERL_USE_EXTERNAL_MODULES")
     monkeypatch.setenv("SENTINEL_RUN_ID", "named")
-    assert plugin.asked()
+    assert plugin.is_monitoring_requested()
 
 
 def test_the_entry_point_is_declared():
@@ -198,9 +202,9 @@ import warnings
 
 warnings.filterwarnings("ignore")
 
-from sentinel.client.spawn import Keeper
+from sentinel.client.spawn import AgentSupervisor
 
-Keeper.start = lambda self: None
+AgentSupervisor.start = lambda self: None
 
 import torch
 import verl
@@ -248,5 +252,5 @@ def test_a_rank_as_ray_starts_it_is_watched_from_its_first_backward_pass(tmp_pat
     line = next(x for x in done.stdout.splitlines() if x.startswith("TOLD "))
     losses, *place = json.loads(line.removeprefix("TOLD "))
     assert place == ["maths-ranks", 1, 2, 1]
-    steps = [r for r in told()[1] if r.event is Event.STEP]
+    steps = [r for r in told()[1] if r.ready_event is Event.STEP]
     assert [r.values["loss"] for r in steps] == pytest.approx(losses)

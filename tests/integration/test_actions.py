@@ -15,7 +15,7 @@ from sentinel.notify import notification_codec
 from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.transport.paths import ring_dir, run_dir
-from sentinel.transport.run_lock import held
+from sentinel.transport.run_lock import is_lock_held
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -76,7 +76,7 @@ def test_two_ranks_save_call_and_stop_at_the_step_that_the_page_names(receiver, 
         [sys.executable, "train.py"], cwd=tmp_path, timeout=PATIENCE, check=False, stderr=-1
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    until(lambda: not held(run_dir("acting") / "agent.lock"), PATIENCE, "the agent leaves")
+    until(lambda: not is_lock_held(run_dir("acting") / "agent.lock"), PATIENCE, "the agent leaves")
 
     told = [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1)]
     last, saves, calls = told[0]
@@ -90,7 +90,7 @@ def test_two_ranks_save_call_and_stop_at_the_step_that_the_page_names(receiver, 
             notification_codec.decode(text)
             for (text,) in database.execute("select page from outbox")
         ]
-        facts = History(database).facts.about()
+        facts = History(database).run_metadata.as_dict()
     assert rows == [("acting/nan_or_inf#1", 1, last)]
     deeds = "A checkpoint, a stop and a call of your function were requested"
     told_of = [page for page in pages if page.incident.name == rows[0][0] and page.notes]

@@ -12,7 +12,7 @@ import pytest
 from support.rank_processes import ranks, until
 
 from sentinel.store.database import SCHEMA_VERSION
-from sentinel.transport.paths import home, run_dir
+from sentinel.transport.paths import home_dir, run_dir
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +99,7 @@ def asked():
 
 
 def test_status_of_an_idle_machine_says_so():
-    assert sentinel("status").stdout == f"No run is being served under {home()}.\n"
+    assert sentinel("status").stdout == f"No run is being served under {home_dir()}.\n"
 
 
 def test_an_agent_that_was_killed_is_told_as_unreachable(served):

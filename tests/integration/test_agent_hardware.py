@@ -11,13 +11,13 @@ from prometheus_client import generate_latest
 from support.fake_nvml import Card, FakeNvml
 
 from sentinel.agent.main import Agent
-from sentinel.config.settings import load
+from sentinel.config.settings import load_settings
 from sentinel.model.record import Event
 from sentinel.store.database import connect
 from sentinel.store.journal import Journal
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import ring_path, run_dir
-from sentinel.transport.record_codec import Moment, Packer
+from sentinel.transport.record_codec import RecordEncoder, StepStamp
 from sentinel.transport.ring import RingWriter
 
 
@@ -30,35 +30,37 @@ def places(tmp_path, monkeypatch):
 def said(tmp_path):
     """A rank that started, found out what it is, and lost a tap."""
     ring = RingWriter(ring_path("live", 0, 0), Identity("live"), 1 << 20)
-    packer = Packer(ring.write)
-    packer.text(Event.START, Moment(0, 0, time.time()), {"local_world_size": 1.0}, {"torch": "2"})
+    packer = RecordEncoder(ring.write)
+    packer.write_event(
+        Event.START, StepStamp(0, 0, time.time()), {"local_world_size": 1.0}, {"torch": "2"}
+    )
     facts = {"framework": "trl", "output_dir": str(tmp_path), "tap/trl": "on"}
-    packer.text(Event.FACTS, Moment(0, 0, time.time()), {"beta": 0.1}, facts)
+    packer.write_event(Event.METADATA, StepStamp(0, 0, time.time()), {"beta": 0.1}, facts)
     lost = {"tap/deepspeed": "off: TypeError in before_step"}
-    packer.text(Event.FACTS, Moment(0, 0, time.time()), {}, lost)
+    packer.write_event(Event.METADATA, StepStamp(0, 0, time.time()), {}, lost)
     return ring
 
 
 def begun():
-    agent = Agent("live", load({"port": 0}))
-    agent.machine.nvml.library = FakeNvml([Card(), Card(utilisation=10)])
+    agent = Agent("live", load_settings({"port": 0}))
+    agent.node_poller.nvml.library = FakeNvml([Card(), Card(utilisation=10)])
     return agent
 
 
 def left(agent):
     agent.connection.close()
-    agent.presence.withdraw()
+    agent.registration.withdraw()
 
 
 def test_facts_taps_and_gpus_are_shown(said):
     agent = begun()
-    for watch in agent.machine.watches.values():
+    for watch in agent.node_poller.watches.values():
         watch.once()
-    agent.turn()
-    agent.machine.watches["output"].once()
+    agent.run_once()
+    agent.node_poller.watches["output"].once()
     state, text = (
-        agent.judge.exposition.state(),
-        generate_latest(agent.judge.exposition.registry).decode(),
+        agent.processor.exposition.state(),
+        generate_latest(agent.processor.exposition.registry).decode(),
     )
     left(agent)
 
@@ -72,18 +74,18 @@ def test_facts_taps_and_gpus_are_shown(said):
 
 def test_what_was_measured_is_kept_with_the_ticks_that_told_it(said):
     agent = begun()
-    agent.turn()
-    for watch in agent.machine.watches.values():
+    agent.run_once()
+    for watch in agent.node_poller.watches.values():
         watch.once()
     agent.source.ticked = 0.0
-    agent.turn()
+    agent.run_once()
     agent.source.ticked = 0.0
-    agent.turn()
+    agent.run_once()
     left(agent)
 
     with closing(connect(run_dir("live") / "sentinel.db")) as database:
         kept = database.execute("select vals from step where event = 'tick'").fetchall()
-        journalled = Journal(database).since_snapshot("live")
+        journalled = Journal(database).entries_since_snapshot("live")
         assert sum("gpu_utilisation_min" in record.values for record in journalled) == 1
     assert len(kept) == 1
     assert '"gpu_utilisation_min": 0.1' in kept[0][0]
@@ -91,10 +93,10 @@ def test_what_was_measured_is_kept_with_the_ticks_that_told_it(said):
 
 def test_the_next_agent_shows_the_run_as_the_last_one_knew_it(said):
     first = begun()
-    first.turn()
+    first.run_once()
     left(first)
     second = begun()
-    state = second.judge.exposition.state()
+    state = second.processor.exposition.state()
     left(second)
 
     assert state["about"]["framework"] == "trl"
@@ -104,7 +106,7 @@ def test_the_next_agent_shows_the_run_as_the_last_one_knew_it(said):
 
 def test_the_facts_are_a_view_of_the_database(said):
     agent = begun()
-    agent.turn()
+    agent.run_once()
     left(agent)
 
     with closing(connect(run_dir("live") / "sentinel.db")) as database:
@@ -114,23 +116,25 @@ def test_the_facts_are_a_view_of_the_database(said):
 
 def test_a_setting_without_a_limit_is_no_lost_value(said):
     """Only what training measured is counted as not a number."""
-    Packer(said.write).text(Event.FACTS, Moment(0, 0, time.time()), {"max_grad_norm": inf}, {})
+    RecordEncoder(said.write).write_event(
+        Event.METADATA, StepStamp(0, 0, time.time()), {"max_grad_norm": inf}, {}
+    )
     agent = begun()
-    agent.turn()
+    agent.run_once()
     left(agent)
 
-    assert [label for family, label in agent.tally.counts if "nonfinite" in family] == []
+    assert [label for family, label in agent.counters.counts if "nonfinite" in family] == []
 
 
 def test_the_next_agent_shows_what_the_last_evaluation_measured(said):
-    packer = Packer(said.write)
-    packer.text(Event.EVAL, Moment(7, 7, time.time()), {"eval_loss": 2.5}, {})
-    packer.text(Event.STOP, Moment(7, 7, time.time()), {}, {"outcome": "finished"})
+    packer = RecordEncoder(said.write)
+    packer.write_event(Event.EVAL, StepStamp(7, 7, time.time()), {"eval_loss": 2.5}, {})
+    packer.write_event(Event.STOP, StepStamp(7, 7, time.time()), {}, {"outcome": "finished"})
     first = begun()
-    first.turn()
+    first.run_once()
     left(first)
     second = begun()
-    state = second.judge.exposition.state()
+    state = second.processor.exposition.state()
     left(second)
 
     assert (state["signals"]["eval_loss"]["value"], state["state"]) == (2.5, "finished")

@@ -11,8 +11,8 @@ import pytest
 from support.rank_processes import ranks
 
 from sentinel.agent.main import Agent
-from sentinel.config.settings import load
-from sentinel.model.diagnosis import seen
+from sentinel.config.settings import load_settings
+from sentinel.model.diagnosis import symptom_evidence
 from sentinel.model.record import Event
 from sentinel.store.database import connect
 from sentinel.transport.paths import run_dir
@@ -29,7 +29,9 @@ def places(tmp_path, monkeypatch):
 
 def agent(**settings):
     sinks = {"webhook": {"url": "http://127.0.0.1:9/nobody"}}
-    return Agent("live", load({"linger_seconds": 0.0, "port": 0, "sinks": sinks, **settings}))
+    return Agent(
+        "live", load_settings({"linger_seconds": 0.0, "port": 0, "sinks": sinks, **settings})
+    )
 
 
 def queued():
@@ -47,7 +49,7 @@ def test_a_turn_that_could_not_be_stored_is_judged_again_by_the_next_agent(monke
             raise sqlite3.OperationalError("database or disk is full")
 
         with monkeypatch.context() as patched:
-            patched.setattr(first.judge.journal, "place", full)
+            patched.setattr(first.processor.journal, "place", full)
             with pytest.raises(sqlite3.OperationalError):
                 first.serve()
         assert queued() == 0
@@ -69,7 +71,7 @@ class Held:
         fall = {} if self.final else {"fall": "open"}
         return [
             replace(record, facts={**record.facts, **fall})
-            if record.event is Event.TICK
+            if record.event is Event.HEARTBEAT
             else record
             for record in records
         ]
@@ -84,14 +86,14 @@ def test_what_waits_for_other_nodes_is_told_by_an_agent_that_is_ended(monkeypatc
     with ranks() as begin:
         begin(0, world=1, steps=20, ending="exception")
         ended = agent()
-        ended.nodes.head = Held()
-        monkeypatch.setattr(ended.nodes, "_decide", lambda _: None)
+        ended.cluster_role.head = Held()
+        monkeypatch.setattr(ended.cluster_role, "_decide", lambda _: None)
         seen_by_turns = []
 
         def after_some_turns():
             seen_by_turns.append(queued())
             if len(seen_by_turns) == 4:
-                ended.stopping.set()
+                ended.stop_requested.set()
 
         monkeypatch.setattr(ended, "_over", after_some_turns)
         ended.serve()
@@ -124,12 +126,12 @@ def test_what_one_outlet_cannot_show_is_still_stored_and_judged(monkeypatch):
         def falls(_):
             raise UnicodeEncodeError("utf-8", "", 0, 1, "surrogates not allowed")
 
-        monkeypatch.setattr(served.judge.exposition, "take", falls)
+        monkeypatch.setattr(served.processor.exposition, "take", falls)
         monkeypatch.setattr(served, "_over", lambda: queued() > 0)
         served.serve()
 
     assert queued() > 0
-    assert served.tally.counts["sentinel_dropped_records_total", "unshown"] > 0
+    assert served.counters.counts["sentinel_dropped_records_total", "unshown"] > 0
 
 
 def test_who_begins_anew_with_other_settings_tells_of_what_goes_wrong_again(monkeypatch):
@@ -154,7 +156,7 @@ def test_the_next_agent_shows_the_cause_that_the_last_one_named(monkeypatch):
         title, severity, explains = "broken numbers", None, frozenset({"nan_or_inf"})
 
         def clues(self, scene):
-            yield from seen(scene.first("nan_or_inf"), 0.9)
+            yield from symptom_evidence(scene.earliest_symptom("nan_or_inf"), 0.9)
 
         def remedy(self, _):
             return "Look at the data."
@@ -165,9 +167,9 @@ def test_the_next_agent_shows_the_cause_that_the_last_one_named(monkeypatch):
         first = agent()
         monkeypatch.setattr(first, "_over", lambda: queued() > 0)
         first.serve()
-        (told,) = first.judge.exposition.state()["cases"]
+        (told,) = first.processor.exposition.state()["cases"]
         second = agent()
-        second.presence.withdraw()
+        second.registration.withdraw()
 
     assert told["diagnosis"]["cause"] == "nans"
-    assert second.judge.exposition.state()["cases"] == [told]
+    assert second.processor.exposition.state()["cases"] == [told]

@@ -9,7 +9,7 @@ import pytest
 from support.rank_processes import ranks, until
 
 from sentinel.agent.main import Agent
-from sentinel.config.settings import load
+from sentinel.config.settings import load_settings
 from sentinel.store import silences
 from sentinel.store.database import connect
 from sentinel.store.silences import Silence
@@ -41,11 +41,11 @@ def sick():
         def made(tier="page"):
             begin(0, world=1, steps=20, values={"loss": LOSSES})
             sinks = {"webhook": {"url": "http://127.0.0.1:9/nobody"}}
-            served.append(Agent("live", load({"port": 0, "sinks": sinks, "tier": tier})))
+            served.append(Agent("live", load_settings({"port": 0, "sinks": sinks, "tier": tier})))
             return served[0]
 
         yield made
-        served[0].judge.dating.stop(PATIENCE)
+        served[0].processor.onset_worker.stop(PATIENCE)
         served[0].connection.close()
 
 
@@ -56,7 +56,7 @@ def queued(person):
 def shown(agent, family):
     return {
         sample.value
-        for metric in agent.judge.exposition.collect()
+        for metric in agent.processor.exposition.collect()
         if metric.name == family
         for sample in metric.samples
         if sample.labels["detector"] == "nan_or_inf"
@@ -65,7 +65,7 @@ def shown(agent, family):
 
 def turned(agent, so):
     def seen():
-        agent.turn()
+        agent.run_once()
         return so()
 
     until(seen, PATIENCE, "the agent has seen it")
@@ -73,16 +73,16 @@ def turned(agent, so):
 
 def test_a_silence_is_taken_up_shown_and_paid_when_it_ends(sick, person):
     agent = sick()
-    silences.enter(person, Silence("", time.time(), time.time() + 3600, "ana", "known"))
-    turned(agent, lambda: agent.judge.exposition.state()["incidents"])
+    silences.add_silence(person, Silence("", time.time(), time.time() + 3600, "ana", "known"))
+    turned(agent, lambda: agent.processor.exposition.state()["incidents"])
 
-    incident = agent.judge.exposition.state()["incidents"][0]
+    incident = agent.processor.exposition.state()["incidents"][0]
     assert (incident["silenced"]["by"], incident["acknowledged"]) == ("ana", None)
-    assert agent.judge.exposition.state()["silences"][0]["why"] == "known"
+    assert agent.processor.exposition.state()["silences"][0]["why"] == "known"
     assert shown(agent, "sentinel_alert_silenced") == {1.0}
     assert queued(person) == []
 
-    silences.end(person, "", time.time())
+    silences.expire_silences(person, "", time.time())
     turned(agent, lambda: queued(person))
     assert shown(agent, "sentinel_alert_silenced") == {0.0}
 
@@ -91,7 +91,7 @@ def test_an_acknowledgement_is_shown_while_the_agent_serves(sick, person):
     agent = sick()
     turned(agent, lambda: queued(person))
     silences.acknowledge(person, "", time.time(), "ana", "mine")
-    turned(agent, lambda: agent.judge.exposition.state()["incidents"][0]["acknowledged"])
+    turned(agent, lambda: agent.processor.exposition.state()["incidents"][0]["acknowledged"])
 
     assert shown(agent, "sentinel_alert_acknowledged") == {1.0}
 
@@ -101,7 +101,7 @@ def test_a_run_of_tier_notify_wakes_nobody_through_prometheus_either(sick, perso
     turned(agent, lambda: queued(person))
     firing = [
         sample.labels["severity"]
-        for metric in agent.judge.exposition.collect()
+        for metric in agent.processor.exposition.collect()
         if metric.name == "sentinel_alert_firing"
         for sample in metric.samples
         if sample.value
@@ -109,12 +109,12 @@ def test_a_run_of_tier_notify_wakes_nobody_through_prometheus_either(sick, perso
 
     assert set(queued(person)) == {("warning",)}
     assert set(firing) == {"warning"}
-    assert agent.judge.exposition.state()["tier"] == "notify"
+    assert agent.processor.exposition.state()["tier"] == "notify"
 
 
 def test_of_a_quiet_run_everything_is_shown_and_nobody_is_told(sick, person):
     agent = sick("quiet")
-    turned(agent, lambda: agent.judge.exposition.state()["incidents"])
+    turned(agent, lambda: agent.processor.exposition.state()["incidents"])
 
     assert shown(agent, "sentinel_alert_silenced") == {1.0}
     assert queued(person) == []

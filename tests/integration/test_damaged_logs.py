@@ -12,19 +12,19 @@ from support.log_files import FORMATS, healthy_rows
 from typer.testing import CliRunner
 
 from sentinel.cli.main import app
-from sentinel.cli.replay import tell
-from sentinel.config.plugins import classes
+from sentinel.cli.replay import replay_records
+from sentinel.config.plugins import load_classes
 from sentinel.model.finding import Severity
 from sentinel.pipeline.engine import Engine
-from sentinel.readers.format_detection import recognised
+from sentinel.readers.format_detection import open_log
 
-DETECTORS = classes("detectors")
+DETECTORS = load_classes("detectors")
 SEED = 4
 
 
 def story(path):
-    told = tell(recognised(path), Engine(DETECTORS))
-    assert told.failed == []
+    told = replay_records(open_log(path), Engine(DETECTORS))
+    assert told.failed_detectors == []
     return told
 
 
@@ -32,7 +32,7 @@ def loud(told):
     """Detectors that would have woken somebody."""
     return {
         each.incident.key.detector
-        for each in told.told
+        for each in told.case_notifications
         if each.incident.severity is not Severity.INFO
     }
 
@@ -177,7 +177,9 @@ def test_a_stretch_of_nan_is_told_as_that_and_as_nothing_else(tmp_path, name):
     told = story(FORMATS["jsonl"](tmp_path, rows))
     assert loud(told) == {"nan_or_inf"}
     assert all(
-        each.incident.resolved_step for each in told.told if each.incident.severity.order < 2
+        each.incident.resolved_step
+        for each in told.case_notifications
+        if each.incident.severity.order < 2
     )
 
 
@@ -257,7 +259,7 @@ def test_a_million_points_are_read_one_row_at_a_time(tmp_path):
     rest = "".join(f', "mine/{n}": 0.{n}' for n in range(18))
     with path.open("w") as file:
         file.writelines(f'{{"step": {n}, "loss": 2.{n}, "kl": 0.{n}{rest}}}\n' for n in range(rows))
-    reading = recognised(path)
+    reading = open_log(path)
     records = iter(reading)
     for _ in range(10_000):
         next(records)

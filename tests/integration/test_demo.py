@@ -16,10 +16,10 @@ from support.notifications import diagnosed, page
 from support.rank_processes import until
 
 from sentinel.demo import sandbox
-from sentinel.demo.delivery import Delivery
-from sentinel.demo.receiver import Receiver
+from sentinel.demo.delivery import ReceivedNotification
+from sentinel.demo.receiver import DemoReceiver
 from sentinel.demo.scenario import FAULTS
-from sentinel.model.incident import Reason
+from sentinel.model.incident import NotificationReason
 from sentinel.sinks.slack import Slack
 from sentinel.sinks.webhook import Webhook
 
@@ -28,13 +28,13 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def receiver():
-    with Receiver("a secret") as receiver:
+    with DemoReceiver("a secret") as receiver:
         yield receiver
 
 
-def post(receiver: Receiver, secret: str = "a secret", identity: str = "one", told=None) -> int:
+def post(receiver: DemoReceiver, secret: str = "a secret", identity: str = "one", told=None) -> int:
     sink = Webhook(url=SecretStr(f"{receiver.url}/webhook"), secret=SecretStr(secret))
-    worded = sink.stamp(sink.word(told or page(Reason.OPENED), identity), time.time())
+    worded = sink.stamp(sink.render(told or page(NotificationReason.OPENED), identity), time.time())
     sent = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=60)
     return sent.status_code
 
@@ -43,7 +43,7 @@ def test_the_receiver_reads_what_the_webhook_words(receiver):
     assert post(receiver) == 200
 
     delivery = receiver.arrived.get(timeout=60)
-    assert replace(delivery, seconds=0.0) == Delivery(
+    assert replace(delivery, seconds=0.0) == ReceivedNotification(
         reason="opened",
         case="grpo-7b/kl_blowup#1",
         detector="kl_blowup",
@@ -62,7 +62,7 @@ def test_the_receiver_reads_what_is_behind_an_incident(receiver):
     delivery = receiver.arrived.get(timeout=60)
 
     assert (delivery.cause, delivery.title) == ("policy_collapse", "policy collapse")
-    assert (delivery.belief, delivery.last_good_step) == ("likely, 83 %", 80)
+    assert (delivery.confidence_text, delivery.last_good_step) == ("likely, 83 %", 80)
     assert delivery.clues == (
         "since step 86: KL is 2 nats.",
         "since step 95: The reward fell.",
@@ -85,7 +85,7 @@ def test_the_receiver_takes_a_repeat_and_tells_it_once(receiver):
 
 def test_the_receiver_reads_what_slack_would(receiver):
     sink = Slack(url=SecretStr(f"{receiver.url}/slack"))
-    worded = sink.word(page(Reason.OPENED), "one")
+    worded = sink.render(page(NotificationReason.OPENED), "one")
     answer = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=60)
 
     assert sink.accepted(answer.status_code, answer.text)
@@ -98,7 +98,7 @@ def test_no_page_of_a_demo_can_reach_the_users_own_channel(tmp_path):
         "SENTINEL_OFF": "1",
         "A": "b",
     }
-    environ = sandbox.environment(ours, tmp_path)
+    environ = sandbox.training_environment(ours, tmp_path)
 
     assert environ["A"] == "b"
     named = {name: value for name, value in environ.items() if name.startswith("SENTINEL_")}
@@ -109,19 +109,23 @@ def test_no_page_of_a_demo_can_reach_the_users_own_channel(tmp_path):
 def test_without_torch_the_demo_says_what_to_install(monkeypatch):
     monkeypatch.setattr(sandbox, "find_spec", lambda _: None)
 
-    assert "pip install torch" in sandbox.lacking()
+    assert "pip install torch" in sandbox.missing_requirement()
 
 
 def test_no_process_is_left_when_the_stage_is_cleared(tmp_path):
-    started = sandbox.Stage(tmp_path)
+    started = sandbox.Sandbox(tmp_path)
     started.configure("http://127.0.0.1:9", "a secret")
     started.start()
-    until(lambda: started.watched, 240.0, "the agent is up")
-    torchrun = psutil.Process(started.training.pid)
-    running = [torchrun, *torchrun.children(recursive=True), psutil.Process(started.agent["pid"])]
-    started.clear()
+    until(lambda: started.is_watched, 240.0, "the agent is up")
+    torchrun = psutil.Process(started.trainer.pid)
+    running = [
+        torchrun,
+        *torchrun.children(recursive=True),
+        psutil.Process(started.agent_info["pid"]),
+    ]
+    started.stop()
 
-    assert len(set(running)) >= 1 + sandbox.RANKS
+    assert len(set(running)) >= 1 + sandbox.NUM_RANKS
     assert [process for process in running if lives(process)] == []
 
 
@@ -196,9 +200,9 @@ def test_the_mistake_is_as_large_as_the_demo_says(scripts):
     _, train = scripts
     meant, wrong = train.Settings(), train.RELOADED
 
-    assert "300 times too high" in FAULTS[0].mistake
+    assert "300 times too high" in FAULTS[0].description
     assert wrong.learning_rate / meant.learning_rate == pytest.approx(300)
-    assert "1000 times too low" in FAULTS[0].mistake
+    assert "1000 times too low" in FAULTS[0].description
     assert meant.kl_coef / wrong.kl_coef == pytest.approx(1000)
 
 

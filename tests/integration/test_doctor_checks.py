@@ -16,14 +16,14 @@ from support.rank_processes import ranks
 
 from sentinel.config import plugins
 from sentinel.doctor import frameworks as frameworks_file
-from sentinel.doctor.check_result import Grade, Remark, mend, note, well
-from sentinel.doctor.directories import places
-from sentinel.doctor.frameworks import TESTED, at_least, frameworks
-from sentinel.doctor.runs import runs
-from sentinel.doctor.settings_check import configured
-from sentinel.doctor.versions import versions
+from sentinel.doctor.check_result import CheckResult, Grade, fail, ok, warn
+from sentinel.doctor.directories import check_directories
+from sentinel.doctor.frameworks import TESTED_VERSIONS, check_frameworks, is_at_least
+from sentinel.doctor.runs import check_runs
+from sentinel.doctor.settings_check import check_settings
+from sentinel.doctor.versions import check_versions
 from sentinel.transport.identity import Identity
-from sentinel.transport.paths import home, ring_dir, ring_path
+from sentinel.transport.paths import home_dir, ring_dir, ring_path
 from sentinel.transport.ring import RingWriter
 
 ON = "on"
@@ -45,23 +45,23 @@ def rehearsing(state, version="2.13.0"):
 
 
 def torch_tap(state, version="2.13.0"):
-    found = by_subject(frameworks(rehearsing(state, version)))
+    found = by_subject(check_frameworks(rehearsing(state, version)))
     return found["tap torch_loop (torch)"]
 
 
 def test_a_remark_has_a_remedy_exactly_where_something_is_not_well():
     with pytest.raises(ValueError, match="remedy"):
-        mend("disk", "full", "")
+        fail("disk", "full", "")
     with pytest.raises(ValueError, match="remedy"):
-        Remark(Grade.WELL, "disk", "fine", "none")
-    assert (well("a", "b").grade, note("a", "b", "c").grade) == (Grade.WELL, Grade.NOTE)
+        CheckResult(Grade.OK, "disk", "fine", "none")
+    assert (ok("a", "b").grade, warn("a", "b", "c").grade) == (Grade.OK, Grade.WARN)
 
 
 def test_every_version_that_matters_is_told():
-    found = by_subject(versions())
+    found = by_subject(check_versions())
 
-    assert found["python"].grade is Grade.WELL
-    assert found["sentinel"].grade is Grade.WELL
+    assert found["python"].grade is Grade.OK
+    assert found["sentinel"].grade is Grade.OK
 
 
 def test_a_package_that_is_too_old_or_absent_is_to_be_mended():
@@ -70,43 +70,43 @@ def test_a_package_that_is_too_old_or_absent_is_to_be_mended():
             return "1.0"
         raise PackageNotFoundError(name)
 
-    found = by_subject(versions(installed))
+    found = by_subject(check_versions(installed))
     if "numpy" not in found:
         pytest.skip("sentinel itself is not installed here, only found on the path")
-    assert (found["numpy"].grade, found["psutil"].grade) == (Grade.MEND, Grade.MEND)
+    assert (found["numpy"].grade, found["psutil"].grade) == (Grade.FAIL, Grade.FAIL)
     assert "pip install 'numpy>=" in found["numpy"].remedy
-    assert found["torch"].grade is Grade.NOTE
+    assert found["torch"].grade is Grade.WARN
 
 
 def test_every_integration_is_looked_at():
-    found = list(frameworks(rehearsing(ON, "")))
+    found = list(check_frameworks(rehearsing(ON, "")))
 
-    assert len(found) == len(plugins.modules("integrations"))
-    assert {remark.grade for remark in found} == {Grade.WELL}
+    assert len(found) == len(plugins.load_modules("integrations"))
+    assert {remark.grade for remark in found} == {Grade.OK}
 
 
 @pytest.mark.parametrize(
     ("state", "version", "grade"),
     [
-        (ON, "2.13.0+cpu", Grade.WELL),
-        (ON, "2.13.7", Grade.WELL),
-        (ON, "9.0", Grade.NOTE),
-        (ON, "1.0", Grade.NOTE),
-        ("on, without Tensor.backward", "2.13.0", Grade.MEND),
-        ("off: TypeError in attach", "2.13.0", Grade.MEND),
-        ("absent: ImportError: no libcuda", "2.13.0", Grade.NOTE),
+        (ON, "2.13.0+cpu", Grade.OK),
+        (ON, "2.13.7", Grade.OK),
+        (ON, "9.0", Grade.WARN),
+        (ON, "1.0", Grade.WARN),
+        ("on, without Tensor.backward", "2.13.0", Grade.FAIL),
+        ("off: TypeError in attach", "2.13.0", Grade.FAIL),
+        ("absent: ImportError: no libcuda", "2.13.0", Grade.WARN),
     ],
 )
 def test_how_taps_would_go_in_is_graded(state, version, grade):
     remark = torch_tap(state, version)
 
     assert remark.grade is grade
-    assert state in remark.says
-    assert version in remark.says
+    assert state in remark.message
+    assert version in remark.message
 
 
 def test_a_version_out_of_the_tested_range_is_told_with_that_range():
-    assert f"tested with {TESTED['torch'][0]}" in torch_tap(ON, "9.0").says
+    assert f"tested with {TESTED_VERSIONS['torch'][0]}" in torch_tap(ON, "9.0").message
 
 
 def test_all_frameworks_are_loaded_in_one_process_unless_that_dies():
@@ -116,7 +116,7 @@ def test_all_frameworks_are_loaded_in_one_process_unless_that_dies():
         asked.append(names)
         return rehearsing(ON, "")(names)
 
-    assert {remark.grade for remark in frameworks(rehearse)} == {Grade.WELL}
+    assert {remark.grade for remark in check_frameworks(rehearse)} == {Grade.OK}
     assert len(asked) == 1
 
 
@@ -126,9 +126,9 @@ def test_a_rehearsal_that_dies_is_told_of_and_the_others_go_on():
             raise subprocess.CalledProcessError(-11, "python")
         return rehearsing(ON, "")(names)
 
-    found = by_subject(frameworks(rehearse))
-    assert "CalledProcessError" in found["tap torch_loop (torch)"].says
-    assert {r.grade for s, r in found.items() if "(torch)" not in s} == {Grade.WELL}
+    found = by_subject(check_frameworks(rehearse))
+    assert "CalledProcessError" in found["tap torch_loop (torch)"].message
+    assert {r.grade for s, r in found.items() if "(torch)" not in s} == {Grade.OK}
 
 
 def test_what_a_framework_began_does_not_hold_the_doctor_up(tmp_path, monkeypatch):
@@ -138,31 +138,31 @@ def test_what_a_framework_began_does_not_hold_the_doctor_up(tmp_path, monkeypatc
     python.write_text(f"#!/bin/sh\nsleep 120 &\necho $! > {began}\necho '{told}' > $3\n")
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setattr(frameworks_file, "PATIENCE", 30.0)
+    monkeypatch.setattr(frameworks_file, "DRY_RUN_TIMEOUT_SECONDS", 30.0)
     try:
-        assert [told["state"] for told in frameworks_file._rehearse(["torch_loop"])] == [ON]
+        assert [told["state"] for told in frameworks_file._dry_run(["torch_loop"])] == [ON]
     finally:
         os.kill(int(began.read_text()), signal.SIGKILL)
 
 
 def test_what_is_not_installed_is_not_rehearsed(monkeypatch):
     monkeypatch.setattr(frameworks_file, "find_spec", lambda name: None)
-    found = list(frameworks(lambda names: pytest.fail("nothing to load")))
+    found = list(check_frameworks(lambda names: pytest.fail("nothing to load")))
 
-    assert {remark.grade for remark in found} == {Grade.WELL}
+    assert {remark.grade for remark in found} == {Grade.OK}
 
 
-@pytest.mark.parametrize("name", TESTED)
+@pytest.mark.parametrize("name", TESTED_VERSIONS)
 def test_what_the_other_tests_run_with_is_in_the_tested_range(name):
     """Whoever moves on to another version of a framework has to say so."""
     try:
         found = version(name)
     except PackageNotFoundError:
-        found = version("mlflow-skinny") if name == "mlflow" else TESTED[name][0]
-    lowest, highest = TESTED[name]
+        found = version("mlflow-skinny") if name == "mlflow" else TESTED_VERSIONS[name][0]
+    lowest, highest = TESTED_VERSIONS[name]
 
-    assert at_least(found, lowest)
-    assert at_least(f"{highest}.99999", found)
+    assert is_at_least(found, lowest)
+    assert is_at_least(f"{highest}.99999", found)
 
 
 def test_the_taps_of_plain_torch_go_in_and_come_out_again(tmp_path):
@@ -170,7 +170,7 @@ def test_the_taps_of_plain_torch_go_in_and_come_out_again(tmp_path):
     out = tmp_path / "told.json"
     script = (
         "import sys, torch; before = torch.Tensor.backward\n"
-        "from sentinel.client.dry_run import rehearse\n"
+        "from sentinel.client.dry_run import dry_run\n"
         "(told,) = rehearse(['torch_loop'])\n"
         "assert torch.Tensor.backward is before\n"
         f"open({str(out)!r}, 'w').write(told.state + ' ' + told.version)\n"
@@ -182,18 +182,18 @@ def test_the_taps_of_plain_torch_go_in_and_come_out_again(tmp_path):
 
 
 def test_a_framework_that_cannot_be_imported_is_absent(monkeypatch):
-    from sentinel.client.dry_run import rehearse
+    from sentinel.client.dry_run import dry_run
     from sentinel.integrations import torch_loop
 
     monkeypatch.setattr(torch_loop, "FRAMEWORK", "no_such_framework.anywhere")
-    (told,) = rehearse(["torch_loop"])
+    (told,) = dry_run(["torch_loop"])
 
     assert told.state.startswith("absent: ModuleNotFoundError")
 
 
 @pytest.mark.quiet
 def test_a_tap_that_cannot_go_in_is_off(monkeypatch):
-    from sentinel.client.dry_run import rehearse
+    from sentinel.client.dry_run import dry_run
     from sentinel.integrations import torch_loop
 
     def fail(tap):
@@ -201,17 +201,17 @@ def test_a_tap_that_cannot_go_in_is_off(monkeypatch):
 
     monkeypatch.setattr(torch_loop, "FRAMEWORK", "json")
     monkeypatch.setattr(torch_loop, "attach", fail)
-    (told,) = rehearse(["torch_loop"])
+    (told,) = dry_run(["torch_loop"])
 
     assert told.state == "off: KeyError in attach"
 
 
 def test_places_that_can_be_written_to_are_well_and_left_as_they_were():
-    assert {r.subject: r.grade for r in places()} == {
-        "state directory": Grade.WELL,
-        "shared memory": Grade.WELL,
+    assert {r.subject: r.grade for r in check_directories()} == {
+        "state directory": Grade.OK,
+        "shared memory": Grade.OK,
     }
-    assert list((home() / "runs").iterdir()) == []
+    assert list((home_dir() / "runs").iterdir()) == []
 
 
 def test_a_place_that_cannot_be_made_is_to_be_mended(tmp_path, monkeypatch):
@@ -219,32 +219,32 @@ def test_a_place_that_cannot_be_made_is_to_be_mended(tmp_path, monkeypatch):
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "file" / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "file" / "shm"))
 
-    found = by_subject(places())
-    assert {remark.grade for remark in found.values()} == {Grade.MEND}
+    found = by_subject(check_directories())
+    assert {remark.grade for remark in found.values()} == {Grade.FAIL}
     assert "SENTINEL_HOME" in found["state directory"].remedy
     assert "--shm-size" in found["shared memory"].remedy
 
 
 def test_a_place_that_others_may_write_to_is_not_safe(tmp_path):
-    (home() / "runs").mkdir(parents=True)
-    (home() / "runs").chmod(0o777)
+    (home_dir() / "runs").mkdir(parents=True)
+    (home_dir() / "runs").chmod(0o777)
 
-    assert "remove it" in by_subject(places())["state directory"].remedy
+    assert "remove it" in by_subject(check_directories())["state directory"].remedy
 
 
 def test_settings_that_are_valid_are_well_and_nobody_told_is_noted():
-    found = by_subject(configured())
+    found = by_subject(check_settings())
 
-    assert (found["settings"].grade, found["port"].grade) == (Grade.WELL, Grade.WELL)
-    assert found["sinks"].grade is Grade.NOTE
+    assert (found["settings"].grade, found["port"].grade) == (Grade.OK, Grade.OK)
+    assert found["sinks"].grade is Grade.WARN
 
 
 def test_settings_that_are_wrong_are_to_be_mended(monkeypatch):
     monkeypatch.setenv("SENTINEL_PROT", "1")
-    (found,) = configured()
+    (found,) = check_settings()
 
-    assert found.grade is Grade.MEND
-    assert "prot" in found.says
+    assert found.grade is Grade.FAIL
+    assert "prot" in found.message
 
 
 def test_ports_that_are_all_taken_are_to_be_mended(monkeypatch):
@@ -252,40 +252,40 @@ def test_ports_that_are_all_taken_are_to_be_mended(monkeypatch):
         port = taken.getsockname()[1]
         monkeypatch.setenv("SENTINEL_PORT", str(port))
         monkeypatch.setenv("SENTINEL_PORT_TRIES", "1")
-        found = by_subject(configured())["port"]
+        found = by_subject(check_settings())["port"]
 
-    assert (found.grade, str(port) in found.says) == (Grade.MEND, True)
+    assert (found.grade, str(port) in found.message) == (Grade.FAIL, True)
 
 
 def test_without_a_run_there_is_nothing_to_mend():
-    assert [remark.grade for remark in runs()] == [Grade.WELL]
+    assert [remark.grade for remark in check_runs()] == [Grade.OK]
 
 
 def test_a_run_that_nobody_watches_is_to_be_mended():
     with ranks() as begin:
         begin(0, world=1)
-        (found,) = runs()
+        (found,) = check_runs()
 
-    assert (found.grade, found.subject) == (Grade.MEND, "run live")
+    assert (found.grade, found.subject) == (Grade.FAIL, "run live")
     assert "sentinel agent --run live" in found.remedy
 
 
 def test_a_rank_tells_of_our_errors_and_of_what_was_dropped():
     ring_dir("live")
     ring = RingWriter(ring_path("live", 0, 3), Identity("live", rank=3), 1 << 20)
-    ring.fail()
-    ring.drop("key", 2)
+    ring.count_error()
+    ring.count_drop("key", 2)
 
-    found = [remark for remark in runs() if remark.subject == "run live, rank 3"]
-    assert [remark.grade for remark in found] == [Grade.MEND, Grade.NOTE]
-    assert "2 key" in found[1].says
+    found = [remark for remark in check_runs() if remark.subject == "run live, rank 3"]
+    assert [remark.grade for remark in found] == [Grade.FAIL, Grade.WARN]
+    assert "2 key" in found[1].message
 
 
 def test_an_agent_that_is_gone_is_noted_where_no_rank_lives():
-    folder = home() / "runs" / "old"
+    folder = home_dir() / "runs" / "old"
     folder.mkdir(parents=True)
     told = {"run": "old", "url": "http://127.0.0.1:9", "pid": os.getpid(), "port": 9}
     (folder / "agent.json").write_text(json.dumps(told))
 
-    (found,) = runs()
-    assert (found.grade, found.says) == (Grade.NOTE, "its agent is gone")
+    (found,) = check_runs()
+    assert (found.grade, found.message) == (Grade.WARN, "its agent is gone")

@@ -14,10 +14,10 @@ import pytest
 from support.rank_processes import until
 from support.webhook_receiver import Receiver
 
-from sentinel.agent.main import POLL_SECONDS
-from sentinel.live.rings import TICK_SECONDS
+from sentinel.agent.main import POLL_INTERVAL_SECONDS
+from sentinel.live.rings import HEARTBEAT_INTERVAL_SECONDS
 from sentinel.model.record import Event
-from sentinel.notify.sink_worker import Pace
+from sentinel.notify.sink_worker import DeliveryTiming
 from sentinel.store.database import connect
 from sentinel.store.history import History
 
@@ -146,7 +146,7 @@ class Training:
     def steps(self):
         """The combined record of every step."""
         with closing(connect(self.run / "sentinel.db")) as database:
-            return [r for r in History(database).all(self.run.name) if r.event is Event.STEP]
+            return [r for r in History(database).records(self.run.name) if r.event is Event.STEP]
 
     def end(self):
         self.launcher.kill()
@@ -238,7 +238,11 @@ def test_all_ranks_killed_is_a_page_within_five_seconds(train, receiver):
     assert outcome["outcome"] == "died"
     assert outcome["step"] >= training.mark(0)[1] - 1
     # Seen by a tick, said by the next, sent when the lane looks: all else is the machine's speed.
-    assert 2 * (TICK_SECONDS + POLL_SECONDS) + Pace().idle < SOON
+    assert (
+        2 * (HEARTBEAT_INTERVAL_SECONDS + POLL_INTERVAL_SECONDS)
+        + DeliveryTiming().max_sleep_seconds
+        < SOON
+    )
 
 
 def test_an_exception_is_told_by_its_type_and_never_its_message(train, receiver):
@@ -290,7 +294,7 @@ def test_the_hook_brings_a_killed_agent_back_and_no_step_is_lost(train, receiver
     os.kill(first, signal.SIGKILL)
 
     until(lambda: training.agent() != first, PATIENCE, "another agent serves the run")
-    last = training.last(more=100)
+    last = training.latest_records(more=100)
     assert training.launcher.wait(PATIENCE) == 0
     assert training.outcome()["outcome"] == "finished"
     assert [record.step for record in training.steps()] == list(range(1, last + 1))

@@ -13,9 +13,14 @@ import pytest
 from support import webhook_receiver
 from support.webhook_receiver import Receiver, deadlines_from_silence
 
-from sentinel.model.request import Post
-from sentinel.notify.bounded_connection import AddressRefusedError, CutError, Leash, _check
-from sentinel.notify.http import BODY_CAP, send
+from sentinel.model.request import Request
+from sentinel.notify.bounded_connection import (
+    AbortableConnections,
+    AddressRefusedError,
+    DeadlineExceededError,
+    _check_peer_address,
+)
+from sentinel.notify.http import MAX_RESPONSE_BYTES, send
 
 DEADLINE = 0.3
 PATIENCE = 60.0
@@ -23,7 +28,7 @@ PATIENCE = 60.0
 
 
 def post(url):
-    return Post(url, b'{"a": 1}', {"Content-Type": "application/json"})
+    return Request(url, b'{"a": 1}', {"Content-Type": "application/json"})
 
 
 def wait_for_senders():
@@ -68,7 +73,7 @@ def test_reads_no_more_than_the_cap():
         answer = send(post(there.url))
         wait_for_senders()
 
-    assert (answer.status, len(answer.body)) == (200, BODY_CAP)
+    assert (answer.status, len(answer.body)) == (200, MAX_RESPONSE_BYTES)
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
@@ -86,7 +91,7 @@ def test_reads_no_more_of_a_redirect_either():
         answer = send(post(there.url), deadline=PATIENCE)
         wait_for_senders()
 
-    assert (answer.status, len(answer.body)) == (302, BODY_CAP)
+    assert (answer.status, len(answer.body)) == (302, MAX_RESPONSE_BYTES)
 
 
 @pytest.mark.parametrize("mode", [webhook_receiver.not_http, webhook_receiver.hang_up])
@@ -232,10 +237,10 @@ class Peer:
 def test_the_address_really_reached_decides():
     """A name that led to a metadata service, or "localhost" that is elsewhere, is not spoken to."""
     with pytest.raises(AddressRefusedError):
-        _check(Peer("169.254.169.254"), "hooks.example.org", plain=False)
+        _check_peer_address(Peer("169.254.169.254"), "hooks.example.org", is_plaintext=False)
     with pytest.raises(AddressRefusedError):
-        _check(Peer("10.0.0.1"), "localhost", plain=True)
-    _check(Peer("10.0.0.1"), "hooks.example.org", plain=False)
+        _check_peer_address(Peer("10.0.0.1"), "localhost", is_plaintext=True)
+    _check_peer_address(Peer("10.0.0.1"), "hooks.example.org", is_plaintext=False)
 
 
 def test_nothing_is_said_to_a_peer_that_is_refused(monkeypatch):
@@ -251,14 +256,14 @@ def test_nothing_is_said_to_a_peer_that_is_refused(monkeypatch):
 
 def test_a_connection_made_after_the_deadline_is_not_used():
     """Else a slow name server would let a page out that was already counted as not sent."""
-    leash = Leash()
-    leash.cut()
+    leash = AbortableConnections()
+    leash.abort()
     with Receiver() as there:
         host, port = there.url.split("/")[2].split(":")
         connection = HTTPConnection(host, int(port))
         connection.connect()
-        with pytest.raises(CutError):
-            leash.hold(connection.sock)
+        with pytest.raises(DeadlineExceededError):
+            leash.add(connection.sock)
         connection.close()
 
 

@@ -80,7 +80,7 @@ class Attempt:
 
 
 def free(rank, start=0, *, sharers=2, world=4):
-    return first_free_attempt("elastic", rank, start, sharers=sharers, world=world)
+    return first_free_attempt("elastic", rank, start, local_world_size=sharers, world_size=world)
 
 
 def test_the_first_attempt_is_the_one_that_the_launcher_counts():
@@ -143,7 +143,7 @@ def test_more_ranks_on_a_node_than_before_are_another_attempt(attempt):
 
 def test_an_attempt_whose_rings_were_removed_is_not_used_again():
     for rank in (0, 1):
-        paths.remember("elastic", paths.ring_path("elastic", 0, rank))
+        paths.mark_ring_removed("elastic", paths.ring_path("elastic", 0, rank))
 
     assert (free(0), free(2)) == (1, 1)
 
@@ -167,9 +167,9 @@ def test_a_node_keeps_its_run_wherever_rank_0_is_after_a_restart(tmp_path, monke
     elsewhere = run_of(1)
     assert run_of(0) == "mine"
     assert elsewhere.startswith("mine.")
-    paths.own("mine", os.uname().nodename)
+    paths.write_owner_host("mine", os.uname().nodename)
     assert run_of(1) == "mine"
-    paths.own("mine", "another")
+    paths.write_owner_host("mine", "another")
     assert run_of(1) == elsewhere
     assert run_of(0) == "mine"
     with (paths.run_dir("mine") / "agent.lock").open("w") as lock:

@@ -9,8 +9,8 @@ import time
 import pytest
 from support.rank_processes import ranks
 
-from sentinel.live.rings import LiveSource
-from sentinel.model.counters import Tally
+from sentinel.live.rings import LiveRings
+from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.transport.paths import ring_path
 from sentinel.transport.ring import RingReader
@@ -30,7 +30,7 @@ def rank():
 
 @pytest.fixture
 def source():
-    return LiveSource("live", Tally())
+    return LiveRings("live", Counters())
 
 
 def polled(source, until, seconds=60.0):
@@ -44,7 +44,7 @@ def polled(source, until, seconds=60.0):
 
 
 def is_tick(record):
-    return record.event is Event.TICK
+    return record.event is Event.HEARTBEAT
 
 
 def is_stop(record):
@@ -75,7 +75,7 @@ def test_a_tick_tells_who_runs_and_for_how_long_nobody_moved(source, rank):
     assert tick.rank == WHOLE_RUN
     assert tick.values["ranks_running"] == 2.0
     assert 40.0 <= tick.values["idle_seconds"] < 400.0
-    assert (tick.facts["state"], tick.facts["behind"]) == ("running", "1")
+    assert (tick.attributes["state"], tick.attributes["behind"]) == ("running", "1")
 
 
 def test_a_clock_that_is_set_back_forgets_no_time_that_passed(source, rank):
@@ -89,8 +89,8 @@ def test_a_clock_that_is_set_back_forgets_no_time_that_passed(source, rank):
     source.clock = lambda: back
     source.poll()
 
-    tick = source.tick(back + 20.0)
-    assert (tick.facts["fell_ago"], tick.values["idle_seconds"] >= 20.0) == ("20.000", True)
+    tick = source.heartbeat(back + 20.0)
+    assert (tick.attributes["fell_ago"], tick.values["idle_seconds"] >= 20.0) == ("20.000", True)
 
 
 def test_a_trainers_clock_that_is_wrong_does_not_look_like_a_standstill(source, rank):
@@ -111,9 +111,9 @@ def test_a_killed_rank_is_named_with_its_last_step(source, rank):
 
     records = polled(source, is_stop)
     (stop,) = filter(is_stop, records)
-    assert (stop.rank, stop.step, stop.facts["outcome"]) == (0, 3, "died")
-    assert records[-1].facts["state"] == "died"
-    assert records[-1].facts["cause"] == "died"
+    assert (stop.rank, stop.step, stop.attributes["outcome"]) == (0, 3, "died")
+    assert records[-1].attributes["state"] == "died"
+    assert records[-1].attributes["cause"] == "died"
     assert source.ended
 
 
@@ -123,8 +123,8 @@ def test_a_rank_that_said_goodbye_did_not_die(source, rank):
     child.communicate()
     source.poll()
 
-    tick = source.tick(time.time())
-    assert (tick.values["ranks_gone"], tick.facts["state"]) == (0.0, "finished")
+    tick = source.heartbeat(time.time())
+    assert (tick.values["ranks_gone"], tick.attributes["state"]) == (0.0, "finished")
 
 
 def test_an_exception_is_told_apart_from_a_death(source, rank):
@@ -132,8 +132,8 @@ def test_an_exception_is_told_apart_from_a_death(source, rank):
     rank(1).kill()
     polled(source, lambda r: is_tick(r) and r.values["ranks_gone"] == 1.0)
 
-    tick = source.tick(time.time())
-    assert (tick.facts["failed"], tick.facts["gone"]) == ("0", "1")
+    tick = source.heartbeat(time.time())
+    assert (tick.attributes["failed"], tick.attributes["gone"]) == ("0", "1")
 
 
 def test_another_agent_reads_on_where_the_first_was(source, rank):
@@ -144,7 +144,7 @@ def test_another_agent_reads_on_where_the_first_was(source, rank):
     child.kill()
     child.wait()
 
-    after = polled(LiveSource("live", Tally(), positions), is_stop)
+    after = polled(LiveRings("live", Counters(), positions), is_stop)
     assert [r.step for r in before if r.event is Event.STEP] == [1, 2, 3]
     assert [r.event for r in after if not is_tick(r)] == [Event.STOP]
 
@@ -167,7 +167,7 @@ def test_a_file_that_is_no_ring_is_counted_and_left_alone(source, rank):
         source.clock = lambda later=later: now + later
         source.poll()
 
-    assert source.tally.counts["sentinel_dropped_records_total", "ring_refused"] == 1
+    assert source.counters.values["sentinel_dropped_records_total", "ring_refused"] == 1
     assert ring_path("live", 7, 7).exists()
 
 
@@ -175,7 +175,7 @@ def test_discards_the_rings_it_read(source, rank):
     rank(0)
     polled(source, is_tick)
     ring = ring_path("live", 0, 0)
-    assert RingReader(ring).header().last_step == 3
+    assert RingReader(ring).read_header().last_step == 3
 
-    source.discard()
+    source.remove_rings()
     assert not ring.parent.exists()

@@ -11,7 +11,7 @@ import pytest
 
 import sentinel
 from sentinel.client import session
-from sentinel.client.session import current, ending
+from sentinel.client.session import current_session, outcome_attributes
 from sentinel.model.record import Event
 
 quietly = sentinel.monitor(run="test", agent=False)
@@ -19,8 +19,8 @@ quietly = sentinel.monitor(run="test", agent=False)
 
 def stop(records):
     """Facts of the one STOP there is, which is the last record."""
-    assert [r.event for r in records].count(Event.STOP) == 1
-    assert records[-1].event is Event.STOP
+    assert [r.ready_event for r in records].count(Event.STOP) == 1
+    assert records[-1].ready_event is Event.STOP
     return records[-1].facts
 
 
@@ -48,7 +48,7 @@ def test_bare_and_called_and_entered_are_the_same(monkeypatch, told):
     with quietly:
         sentinel.log({"x": 1.0})
 
-    events = [record.event for record in told()[0]]
+    events = [record.ready_event for record in told()[0]]
     assert events == [Event.START, Event.STEP, Event.STOP] * 3
 
 
@@ -62,7 +62,7 @@ def test_start_says_what_is_known(told):
         pass
 
     start = told()[0][0]
-    assert start.event is Event.START
+    assert start.ready_event is Event.START
     assert start.values == {
         "world_size": 1.0,
         "local_world_size": 1.0,
@@ -102,7 +102,7 @@ def test_an_ending_passes_through_and_is_told(error, facts, told, headers):
 
 
 def test_a_generator_closed_early_has_finished():
-    assert ending(GeneratorExit()) == {"outcome": "finished"}
+    assert outcome_attributes(GeneratorExit()) == {"outcome": "finished"}
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -134,7 +134,7 @@ def test_a_decorated_call_in_a_decorated_call_is_one_run(told):
 
     outer()
 
-    events = [record.event for record in told()[0]]
+    events = [record.ready_event for record in told()[0]]
     assert events == [Event.START, Event.STEP, Event.STEP, Event.STOP]
     assert stop(told()[0]) == {"outcome": "finished"}
 
@@ -142,7 +142,7 @@ def test_a_decorated_call_in_a_decorated_call_is_one_run(told):
 def test_recursion_is_one_run(told):
     @quietly
     def dig(depth):
-        return dig(depth - 1) if depth else current()
+        return dig(depth - 1) if depth else current_session()
 
     assert dig(5) is not None
     assert len(told()[0]) == 2
@@ -163,8 +163,8 @@ def test_threads_share_a_run(told):
         thread.join()
 
     records = told()[0]
-    assert [record.event for record in records].count(Event.START) == 1
-    assert sum(record.event is Event.STEP for record in records) == 4
+    assert [record.ready_event for record in records].count(Event.START) == 1
+    assert sum(record.ready_event is Event.STEP for record in records) == 4
 
 
 def test_a_coroutine_is_watched_while_it_runs(told):
@@ -176,7 +176,7 @@ def test_a_coroutine_is_watched_while_it_runs(told):
 
     assert inspect.iscoroutinefunction(train)
     assert asyncio.run(train()) == 5
-    assert [r.event for r in told()[0]] == [Event.START, Event.STEP, Event.STOP]
+    assert [r.ready_event for r in told()[0]] == [Event.START, Event.STEP, Event.STOP]
 
 
 def test_a_generator_is_watched_while_it_is_asked(told):
@@ -187,7 +187,7 @@ def test_a_generator_is_watched_while_it_is_asked(told):
         return "end"
 
     running = train()
-    assert current() is None
+    assert current_session() is None
     assert next(running) == 1
     with pytest.raises(StopIteration) as end:
         running.send(7)
@@ -238,7 +238,7 @@ def test_switched_off_nothing_happens(monkeypatch, told, tmp_path):
     monkeypatch.setenv("SENTINEL_OFF", "1")
     with quietly:
         sentinel.log({"x": 1.0})
-        assert current() is None
+        assert current_session() is None
 
     assert told() == {}
     assert not (tmp_path / "home").exists()
@@ -252,12 +252,12 @@ def test_marks_and_phases_are_told(told):
         sentinel.mark("eval", loss=0.5)
 
     _, save, begin, end, evaluated, _ = told()[0]
-    assert (save.event, save.step, save.facts) == (Event.SAVE, 500, {"path": "/ckpt"})
+    assert (save.ready_event, save.step, save.facts) == (Event.SAVE, 500, {"path": "/ckpt"})
     assert [begin.facts, end.facts] == [
         {"name": "eval", "edge": "begin"},
         {"name": "eval", "edge": "end"},
     ]
-    assert (evaluated.event, evaluated.values) == (Event.EVAL, {"loss": 0.5})
+    assert (evaluated.ready_event, evaluated.values) == (Event.EVAL, {"loss": 0.5})
 
 
 def test_an_unknown_mark_is_counted(headers):

@@ -10,14 +10,14 @@ from random import Random
 import pytest
 from support.log_files import FORMATS, healthy_rows
 
-from sentinel.config.plugins import classes
-from sentinel.model.counters import Tally
+from sentinel.config.plugins import load_classes
+from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.pipeline.pipeline import Fold
-from sentinel.readers.follow import FollowedLog
-from sentinel.readers.format_detection import recognised
+from sentinel.pipeline.pipeline import Pipeline
+from sentinel.readers.follow import LogFollower
+from sentinel.readers.format_detection import open_log
 
-DETECTORS = classes("detectors")
+DETECTORS = load_classes("detectors")
 NOW = 1.9e9
 
 
@@ -38,7 +38,7 @@ def sick_rows(seed):
 
 
 def fold():
-    return Fold(DETECTORS, Tally())
+    return Pipeline(DETECTORS, Counters())
 
 
 def pages(folded, records):
@@ -46,8 +46,8 @@ def pages(folded, records):
     told = [
         page
         for record in records
-        if record.event is not Event.TICK
-        for verdict in folded.feed(record)
+        if record.event is not Event.HEARTBEAT
+        for verdict in folded.process(record)
         for page in verdict.pages
     ]
     return [
@@ -67,11 +67,11 @@ def pages(folded, records):
 
 def handed_over(folded):
     """The next agent's fold, with the memory of this one."""
-    text = folded.freeze()
+    text = folded.serialize()
     assert text is not None
     after = fold()
     after.restore(text)
-    assert after.freeze() == text
+    assert after.serialize() == text
     return after
 
 
@@ -87,12 +87,12 @@ def test_however_a_log_grows_it_is_judged_as_it_is_at_once(tmp_path, kind, seed,
     random = Random(seed)
     path = FORMATS[kind](tmp_path, sick_rows(seed))
     whole = path.read_bytes()
-    at_once = pages(fold(), recognised(path))
+    at_once = pages(fold(), open_log(path))
     assert len(at_once) > 5
 
     path.write_bytes(b"")
     clock = [NOW]
-    source = FollowedLog("mine", path, Tally(), {}, lambda: clock[0])
+    source = LogFollower("mine", path, Counters(), {}, lambda: clock[0])
     folded, told = fold(), []
     for piece in pieces(whole, random, 25):
         with path.open("ab") as file:
@@ -102,7 +102,7 @@ def test_however_a_log_grows_it_is_judged_as_it_is_at_once(tmp_path, kind, seed,
             continue
         told += pages(folded, source.poll())
         if killed and random.random() < 0.3:
-            source = FollowedLog("mine", path, Tally(), source.positions(), lambda: clock[0])
+            source = LogFollower("mine", path, Counters(), source.positions(), lambda: clock[0])
             folded = handed_over(folded)
     told += pages(folded, source.poll())
     clock[0] += 10.0
@@ -113,14 +113,14 @@ def test_however_a_log_grows_it_is_judged_as_it_is_at_once(tmp_path, kind, seed,
 def test_however_a_trainer_state_grows_it_is_judged_as_it_is_at_once(tmp_path, seed, killed):
     random, rows = Random(seed), sick_rows(seed)
     path = FORMATS["trainer_state"](tmp_path, rows)
-    at_once = pages(fold(), recognised(path))
-    source = FollowedLog("mine", path, Tally(), {}, lambda: NOW)
+    at_once = pages(fold(), open_log(path))
+    source = LogFollower("mine", path, Counters(), {}, lambda: NOW)
     folded, told = fold(), []
     for upto in [*sorted(random.sample(range(1, len(rows)), 10)), len(rows)]:
         path.write_text(json.dumps({"log_history": rows[:upto], "max_steps": 10**6}))
         told += pages(folded, source.poll())
         if killed and random.random() < 0.3:
-            source = FollowedLog("mine", path, Tally(), source.positions(), lambda: NOW)
+            source = LogFollower("mine", path, Counters(), source.positions(), lambda: NOW)
             folded = handed_over(folded)
     assert told == at_once
 
@@ -136,19 +136,19 @@ def of_ranks(rows, random):
             own = {name: x * (1 + 0.01 * rank) for name, x in values.items()}
             own |= {"step_time": 3.0, "global_step": float(row["step"])}
             at = row["time"] + 0.1 * rank
-            yield Record("mine", rank, row["step"], at, Event.STEP, own, beat=row["step"])
+            yield Record("mine", rank, row["step"], at, Event.STEP, own, step_index=row["step"])
         if row["step"] % 50 == 0:
-            yield Record("mine", 0, row["step"], row["time"], Event.SAVE, beat=row["step"])
+            yield Record("mine", 0, row["step"], row["time"], Event.SAVE, step_index=row["step"])
         running = {"ranks_running": 2.0, "ranks_gone": 0.0, "ranks_failed": 0.0}
-        tick = Record("mine", WHOLE_RUN, row["step"], row["time"] + 0.5, Event.TICK)
-        yield replace(tick, values={**running, "idle_seconds": 0.4}, beat=row["step"])
+        tick = Record("mine", WHOLE_RUN, row["step"], row["time"] + 0.5, Event.HEARTBEAT)
+        yield replace(tick, values={**running, "idle_seconds": 0.4}, step_index=row["step"])
 
 
 def verdicts(folded, record):
     """All that is concluded from a record, to the last digit."""
     return [
-        (verdict.record, dict(verdict.findings), verdict.pages, verdict.moved)
-        for verdict in folded.feed(record)
+        (verdict.record, dict(verdict.findings), verdict.pages, verdict.last_arrival_at)
+        for verdict in folded.process(record)
     ]
 
 
@@ -166,4 +166,4 @@ def test_killed_and_resumed_is_uninterrupted_with_all_detectors(seed):
         if at in places:
             broken = handed_over(broken)
     assert told > 5
-    assert whole.freeze() == broken.freeze()
+    assert whole.serialize() == broken.serialize()

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as budget
 from hypothesis import strategies as st
-from support.ring_writers import _write_for_ever, WHO, killed_writer
+from support.ring_writers import WHO, _write_for_ever, killed_writer
 
 from sentinel.transport import ring_layout
 from sentinel.transport.process import Process
 from sentinel.transport.ring import (
     DROP_REASONS,
-    Cursor,
+    RingCursor,
     RingError,
     RingReader,
     RingWriter,
-    fitting,
+    fitting_capacity,
 )
 from sentinel.transport.ring_layout import WORD_POSITION
 
@@ -37,7 +37,7 @@ def ring(tmp_path):
 
 @pytest.fixture
 def reader(ring):
-    reader = RingReader(ring.path, patience=0.0)
+    reader = RingReader(ring.path, grace_seconds=0.0)
     yield reader
     reader.close()
 
@@ -46,34 +46,34 @@ def test_what_is_written_is_read_in_order(ring, reader):
     for word in (b"one", b"", b"three"):
         ring.write(word)
 
-    batch = reader.read(Cursor())
+    batch = reader.read(RingCursor())
 
     assert batch.payloads == [b"one", b"", b"three"]
-    assert (batch.lost, batch.corrupt) == (0, 0)
+    assert (batch.lost_frames, batch.corrupt_frames) == (0, 0)
     assert reader.read(batch.cursor).payloads == []
 
 
 def test_the_header_tells_who_writes_and_how_far_it_is(ring, reader):
-    ring.note(step=500, beat=7, now=12.5)
-    ring.drop("shape", 3)
-    ring.fail()
-    ring.spent = 1e-6
+    ring.publish_step(step=500, beat=7, now=12.5)
+    ring.count_drop("shape", 3)
+    ring.count_error()
+    ring.overhead_seconds = 1e-6
     ring.write(b"x")
 
-    header = reader.header()
+    header = reader.read_header()
 
     assert header.identity == WHO
-    assert header.process == Process.me()
-    assert (header.last_step, header.last_beat, header.last_time) == (500, 7, 12.5)
+    assert header.launcher == Process.current()
+    assert (header.last_step, header.last_step_index, header.last_time) == (500, 7, 12.5)
     assert (header.sequence, header.errors, header.overhead_ns) == (1, 1, 1000)
-    assert dict(zip(DROP_REASONS, header.drops, strict=True))["shape"] == 3
+    assert dict(zip(DROP_REASONS, header.drop_counts, strict=True))["shape"] == 3
     assert header.outcome == "running"
 
 
 def test_the_outcome_stays_when_the_writer_is_gone(tmp_path):
     RingWriter(tmp_path / "b.ring", WHO, SMALL).close("exception")
 
-    assert RingReader(tmp_path / "b.ring").header().outcome == "exception"
+    assert RingReader(tmp_path / "b.ring").read_header().outcome == "exception"
 
 
 @given(st.lists(st.binary(max_size=2000), min_size=1, max_size=400), st.integers(1, 50))
@@ -81,14 +81,14 @@ def test_the_outcome_stays_when_the_writer_is_gone(tmp_path):
 def test_read_and_lost_are_together_all_that_was_written(tmp_path_factory, payloads, every):
     """Whatever the sizes, and however seldom the reader looks, wraps and overruns included."""
     path = tmp_path_factory.mktemp("ring") / "r.ring"
-    writer, cursor, seen, lost = RingWriter(path, WHO, SMALL), Cursor(), [], 0
+    writer, cursor, seen, lost = RingWriter(path, WHO, SMALL), RingCursor(), [], 0
     reader = RingReader(path)
     for number, payload in enumerate(payloads, start=1):
         writer.write(struct.pack("I", number) + payload)
         if number % every == 0 or number == len(payloads):
             batch = reader.read(cursor)
-            cursor, lost = batch.cursor, lost + batch.lost
-            assert batch.corrupt == 0
+            cursor, lost = batch.cursor, lost + batch.lost_frames
+            assert batch.corrupt_frames == 0
             seen.extend(batch.payloads)
     numbers = [struct.unpack_from("I", payload)[0] for payload in seen]
 
@@ -103,9 +103,9 @@ def test_an_overrun_reader_goes_on_with_most_of_what_is_left(ring, reader):
     for number in range(10_000):
         ring.write(b"%08d" % number * 10)
 
-    batch = reader.read(Cursor())
+    batch = reader.read(RingCursor())
 
-    assert batch.lost + len(batch.payloads) == 10_000
+    assert batch.lost_frames + len(batch.payloads) == 10_000
     assert len(batch.payloads) > SMALL / 2 / 104
     assert batch.payloads[-1].startswith(b"00009999")
 
@@ -113,25 +113,25 @@ def test_an_overrun_reader_goes_on_with_most_of_what_is_left(ring, reader):
 def test_a_damaged_frame_is_counted_once_and_the_next_is_read(ring, reader):
     for word in (b"first", b"second", b"third"):
         ring.write(word)
-    _damage(ring.path, ring_layout.HEADER_SIZE + 24 + ring_layout.FRAME.size)
+    _damage(ring.path, ring_layout.HEADER_SIZE + 24 + ring_layout.FRAME_HEADER.size)
 
-    first = reader.read(Cursor())
+    first = reader.read(RingCursor())
 
     assert first.payloads == [b"first", b"third"]
-    assert first.corrupt == 1
+    assert first.corrupt_frames == 1
 
 
 def test_a_frame_that_looks_wrong_is_waited_for_before_it_counts_as_damaged(ring):
     """On some machines the position can be seen before the frame it stands behind."""
-    reader = RingReader(ring.path, patience=60.0)
+    reader = RingReader(ring.path, grace_seconds=60.0)
     ring.write(b"late")
     ring.write(b"later")
-    place = ring_layout.HEADER_SIZE + ring_layout.FRAME.size
+    place = ring_layout.HEADER_SIZE + ring_layout.FRAME_HEADER.size
     before = _damage(ring.path, place)
 
-    assert reader.read(Cursor()).payloads == []
+    assert reader.read(RingCursor()).payloads == []
     _damage(ring.path, place, before)
-    assert reader.read(Cursor()).payloads == [b"late", b"later"]
+    assert reader.read(RingCursor()).payloads == [b"late", b"later"]
     reader.close()
 
 
@@ -140,8 +140,8 @@ def test_a_torn_tail_is_not_read_and_not_waited_for(ring, reader):
     ring.write(b"whole")
     _damage(ring.path, ring_layout.HEADER_SIZE + 24, b"\xff" * 40)
 
-    assert reader.read(Cursor()).payloads == [b"whole"]
-    assert reader.read(Cursor(24, 1)).corrupt == 0
+    assert reader.read(RingCursor()).payloads == [b"whole"]
+    assert reader.read(RingCursor(24, 1)).corrupt_frames == 0
 
 
 @given(st.binary(min_size=1, max_size=4000), st.integers(0, SMALL - 4000))
@@ -153,11 +153,11 @@ def test_garbage_in_the_ring_is_never_taken_for_a_record(tmp_path_factory, garba
         writer.write(word)
     _damage(path, ring_layout.HEADER_SIZE + at, garbage)
 
-    reader = RingReader(path, patience=0.0)
-    batch = reader.read(Cursor())
+    reader = RingReader(path, grace_seconds=0.0)
+    batch = reader.read(RingCursor())
 
     assert set(batch.payloads) <= set(words)
-    assert len(batch.payloads) + batch.lost + batch.corrupt <= len(words)
+    assert len(batch.payloads) + batch.lost_frames + batch.corrupt_frames <= len(words)
     reader.close()
     writer.close("finished")
 
@@ -167,7 +167,7 @@ def test_garbage_in_the_ring_is_never_taken_for_a_record(tmp_path_factory, garba
     [
         (b"", "cut short"),
         (b"x" * 8192, "not a ring"),
-        (ring_layout.MAGIC + bytes(8184), "layout 0"),
+        (ring_layout.RING_MAGIC + bytes(8184), "layout 0"),
     ],
 )
 def test_a_file_that_is_no_ring_is_refused_by_name(tmp_path, content, complaint):
@@ -197,19 +197,19 @@ def test_only_the_owner_may_look(ring):
 
 
 def test_a_payload_beyond_reason_is_dropped_and_counted(ring, reader):
-    ring.write(b"x" * (ring.largest + 1))
+    ring.write(b"x" * (ring.max_payload_bytes + 1))
 
-    assert reader.read(Cursor()).payloads == []
-    assert sum(reader.header().drops) == 1
+    assert reader.read(RingCursor()).payloads == []
+    assert sum(reader.read_header().drop_counts) == 1
 
 
 def test_capacity_is_what_the_place_can_hold(tmp_path, monkeypatch):
-    assert fitting(tmp_path, wanted=1 << 20) == 1 << 20
+    assert fitting_capacity(tmp_path, max_capacity=1 << 20) == 1 << 20
     space = os.statvfs(tmp_path)
     full = os.statvfs_result((4096, 4096, 100, 100, 60, *list(space)[5:10]))
     monkeypatch.setattr(os, "statvfs", lambda _: full)
-    assert fitting(tmp_path) == 29 * 4096
-    assert fitting(tmp_path, sharers=8) == 0
+    assert fitting_capacity(tmp_path) == 29 * 4096
+    assert fitting_capacity(tmp_path, ring_count=8) == 0
 
 
 def test_every_acknowledged_record_survives_a_kill(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from support.rank_processes import until
 from support.run_command import PATIENCE, TRAIN, incidents, launched, words
 
-from sentinel.transport.paths import home
+from sentinel.transport.paths import home_dir
 from sentinel.transport.process import Process
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -51,7 +51,7 @@ def test_a_command_that_fails_before_any_rank_began_is_paged(script):
     assert incidents() == [
         ("run_failed", "The command left with exit code 1 before any rank began.")
     ]
-    (outcome,) = (home() / "runs").glob("*/outcome.json")
+    (outcome,) = (home_dir() / "runs").glob("*/outcome.json")
     assert json.loads(outcome.read_text())["exit_code"] == "1"
 
 
@@ -162,5 +162,5 @@ def test_a_killed_launcher_takes_its_command_along(script, unserved):
 
 
 def alive(pid):
-    found = Process.of(pid)
-    return found is not None and found.alive()
+    found = Process.from_pid(pid)
+    return found is not None and found.is_alive()

@@ -11,15 +11,20 @@ from support.notifications import page
 from support.rank_processes import until
 from support.webhook_receiver import Receiver, deadlines_from_silence
 
-from sentinel.config.settings import SettingsError, build_sinks, load
-from sentinel.model.counters import Tally
+from sentinel.config.settings import ConfigError, build_sinks, load_settings
+from sentinel.model.counters import Counters
 from sentinel.notify import outbox
-from sentinel.notify.dispatcher import Courier
-from sentinel.notify.sink_worker import Pace
+from sentinel.notify.dispatcher import Dispatcher
+from sentinel.notify.sink_worker import DeliveryTiming
 from sentinel.store.database import connect
 
 CANARY = "CANARY-5f2d"
-QUICK = Pace(spacing=0.01, deadline=0.3, idle=0.05, draw=lambda: 0.01)
+QUICK = DeliveryTiming(
+    min_interval_seconds=0.01,
+    deadline_seconds=0.3,
+    max_sleep_seconds=0.05,
+    uniform_random=lambda: 0.01,
+)
 PATIENCE = 60.0
 
 
@@ -30,7 +35,7 @@ def dead_end():
 
 
 def settings(url, tmp_path):
-    return load(
+    return load_settings(
         {
             "sinks": {
                 "slack": {"url": f"{url}/{CANARY}"},
@@ -80,12 +85,12 @@ def everything(caplog, capfd, tmp_path, monkeypatch):
 def deliver_to(url, tmp_path):
     """Let one page for each sink meet its first answer; everything printable about it."""
     built = settings(url, tmp_path)
-    sinks, tally, path = build_sinks(built), Tally(), tmp_path / "sentinel.db"
+    sinks, tally, path = build_sinks(built), Counters(), tmp_path / "sentinel.db"
     with closing(connect(path)) as connection:
         outbox.enqueue(connection, page(), sinks)
-        courier = Courier(path, sinks, tally, pace=QUICK)
+        courier = Dispatcher(path, sinks, tally, timing=QUICK)
         courier.start()
-        until(lambda: sum(tally.counts.values()) >= len(sinks), PATIENCE, "both have an outcome")
+        until(lambda: sum(tally.values.values()) >= len(sinks), PATIENCE, "both have an outcome")
         assert courier.stop(PATIENCE)
         rows = connection.execute("select * from outbox").fetchall()
     return f"{built!r} {built.model_dump()} {courier.__dict__} {tally} {rows}"
@@ -142,8 +147,8 @@ def test_a_receiver_without_tls_brings_no_secret_to_light(tmp_path, everything):
 )
 def test_a_refused_setting_brings_no_secret_to_light(wrong, tmp_path):
     """Neither its message nor the chain of errors behind it."""
-    with pytest.raises(SettingsError) as caught:
-        load(wrong, {}, tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(wrong, {}, tmp_path)
     error = caught.value
     while error is not None:
         assert CANARY not in f"{error} {error!r}"

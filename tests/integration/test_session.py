@@ -9,8 +9,8 @@ import pytest
 
 import sentinel
 from sentinel.client import session
-from sentinel.client.guard import Guard
-from sentinel.client.session import current
+from sentinel.client.guard import ErrorGuard
+from sentinel.client.session import current_session
 from sentinel.model.record import Event
 
 quietly = sentinel.monitor(run="test", agent=False)
@@ -28,7 +28,7 @@ def test_where_no_ring_can_be_made_training_runs_on(monkeypatch, tmp_path, capsy
 @pytest.mark.quiet
 def test_an_integration_that_cannot_be_loaded_takes_no_other_along(monkeypatch, facts):
     import_module("torch")
-    monkeypatch.setattr(session, "integrations", lambda: ["broken", "torch_loop"])
+    monkeypatch.setattr(session, "integration_names", lambda: ["broken", "torch_loop"])
     with quietly:
         pass
 
@@ -55,15 +55,15 @@ def test_a_run_that_could_not_begin_does_not_stand_in_the_way_of_the_next(
             sentinel.monitor(run="test", agent=False, strict=strict),
         ):
             pass
-    assert session.Current.depth == 0
+    assert session.CurrentSession.depth == 0
 
     with quietly:
         sentinel.log({"x": 1.0})
-    assert [r.values["x"] for r in told()[0] if r.event is Event.STEP] == [1.0]
+    assert [r.values["x"] for r in told()[0] if r.ready_event is Event.STEP] == [1.0]
 
 
 def test_where_shared_memory_is_full_the_run_directory_serves(monkeypatch, tmp_path, told):
-    fitting = session.fitting
+    fitting = session.fitting_capacity
     full = lambda directory, **more: 0 if "shm" in str(directory) else fitting(directory, **more)  # noqa: E731
     monkeypatch.setattr(session, "fitting", full)
     with sentinel.monitor(run="t", agent=False):
@@ -83,13 +83,13 @@ def test_a_forked_child_is_silent_and_unharmed(told):
             try:
                 sentinel.log({"x": 2.0})
                 sentinel.mark("save")
-                code = 0 if current() is None else 2
+                code = 0 if current_session() is None else 2
             finally:
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0
         sentinel.log({"x": 3.0})
 
-    logged = [record.values["x"] for record in told()[0] if record.event is Event.STEP]
+    logged = [record.values["x"] for record in told()[0] if record.ready_event is Event.STEP]
     assert logged == [1.0, 3.0]
 
 
@@ -115,10 +115,10 @@ def test_a_broken_tap_leaves_training_alone(monkeypatch, headers):
     def broken(recorder):
         raise RuntimeError("ours")
 
-    monkeypatch.setattr(session, "integrations", lambda: {"sys": broken})
+    monkeypatch.setattr(session, "integration_names", lambda: {"sys": broken})
 
     assert quietly(lambda: 5)() == 5
-    assert headers()[0].errors == 1
+    assert headers()[0].own_errors == 1
 
 
 def test_a_framework_imported_later_is_attached_then(script, told):
@@ -155,9 +155,9 @@ def test_who_does_not_ask_for_the_collective_loads_nothing_of_it(script, monkeyp
     line = script(f"""
 import sys, sentinel
 from sentinel.client.recorder import Recorder
-from sentinel.client.session import Current
+from sentinel.client.session import CurrentSession
 with sentinel.monitor({asked}agent=False):
-    plain = type(Current.recorder) is Recorder
+    plain = type(CurrentSession.recorder) is Recorder
     for step in range(3):
         sentinel.log({{"x": 1.0}}, step=step)
 print(plain, *(name for name in {PARTS} if f"sentinel.client.collective.{{name}}" in sys.modules))
@@ -197,10 +197,10 @@ with sentinel.monitor(agent=False):
     )
 
     assert done.stderr == ""
-    assert headers()[0].errors == 0
+    assert headers()[0].own_errors == 0
 
 
 def test_strict_reaches_the_guard():
     with sentinel.monitor(agent=False, strict=True):
-        assert isinstance(current().guard, Guard)
-        assert current().guard.strict
+        assert isinstance(current_session().guard, ErrorGuard)
+        assert current_session().guard.strict

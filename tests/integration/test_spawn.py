@@ -10,7 +10,12 @@ from support.rank_processes import until
 
 import sentinel
 from sentinel.client import spawn
-from sentinel.client.spawn import BAD_SETTINGS, Keeper, command, environment
+from sentinel.client.spawn import (
+    EXIT_BAD_SETTINGS,
+    AgentSupervisor,
+    agent_command,
+    agent_environment,
+)
 from sentinel.transport.paths import run_dir
 
 PATIENCE = 60.0
@@ -22,9 +27,9 @@ def agents(monkeypatch):
     """Makes every agent run this code instead; and lets every look be a look."""
 
     def run(code):
-        monkeypatch.setattr(spawn, "command", lambda _: [sys.executable, "-c", code])
+        monkeypatch.setattr(spawn, "agent_command", lambda _: [sys.executable, "-c", code])
 
-    monkeypatch.setattr(spawn, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(spawn, "AGENT_POLL_INTERVAL_SECONDS", 0.0)
     return run
 
 
@@ -39,123 +44,125 @@ def wait_for_end(keeper):
 
 
 def test_the_agent_is_asked_for_by_run():
-    assert command("r-1")[-5:] == ["-m", "sentinel", "agent", "--run", "r-1"]
+    assert agent_command("r-1")[-5:] == ["-m", "sentinel", "agent", "--run", "r-1"]
 
 
 def test_an_agent_that_fell_is_started_again_later_and_later(agents, monkeypatch):
     monkeypatch.setattr(spawn, "monotonic", lambda: NOW)
     agents("raise SystemExit(1)")
-    keeper = Keeper("run")
+    keeper = AgentSupervisor("run")
     pauses = []
     keeper.start()
     wait_for_end(keeper)
     first = keeper.child
-    keeper.look()
+    keeper.poll()
     restarted_at_once = keeper.child is not first
     for _ in range(9):
         wait_for_end(keeper)
-        keeper.look()
-        pauses.append(keeper.starts_at - NOW)
-        keeper.starts_at = 0.0
-        keeper.look()
+        keeper.poll()
+        pauses.append(keeper.next_start_at - NOW)
+        keeper.next_start_at = 0.0
+        keeper.poll()
 
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert restarted_at_once
-    keeper.let_go()
+    keeper.release()
 
 
 def test_a_run_that_another_agent_serves_is_left_to_it_until_it_is_gone(agents):
     agents("")
-    keeper = Keeper("run")
+    keeper = AgentSupervisor("run")
     with (run_dir("run") / "agent.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         keeper.start()
         for _ in range(3):
-            keeper.look()
+            keeper.poll()
         assert keeper.child is None
 
-    keeper.look()
+    keeper.poll()
     assert keeper.child is not None
-    keeper.let_go()
+    keeper.release()
 
 
 def test_an_agent_that_found_the_run_served_is_not_started_again_meanwhile(agents):
     """The other one came between our look at the lock and our agent's own."""
     agents("")
-    keeper = Keeper("run")
+    keeper = AgentSupervisor("run")
     keeper.start()
     with (run_dir("run") / "agent.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wait_for_end(keeper)
         for _ in range(3):
-            keeper.look()
+            keeper.poll()
         assert keeper.child is None
 
 
 def test_an_agent_that_fails_is_said_once_and_tried_again(agents, capsys):
     agents("raise ImportError('no such thing')")
-    keeper = Keeper("run")
+    keeper = AgentSupervisor("run")
     keeper.start()
     for _ in range(3):
         wait_for_end(keeper)
-        keeper.look()
+        keeper.poll()
         if keeper.child is None:
-            keeper.starts_at = 0.0
-            keeper.look()
+            keeper.next_start_at = 0.0
+            keeper.poll()
 
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "no such thing" in said
-    keeper.let_go()
+    keeper.release()
 
 
 def test_wrong_settings_are_said_once_and_not_tried_again(agents, capsys):
-    agents(f"import sys; print('noise'); print('port: not a number.'); sys.exit({BAD_SETTINGS})")
-    keeper = Keeper("run")
+    agents(
+        f"import sys; print('noise'); print('port: not a number.'); sys.exit({EXIT_BAD_SETTINGS})"
+    )
+    keeper = AgentSupervisor("run")
     keeper.start()
     wait_for_end(keeper)
     for _ in range(5):
-        keeper.look()
+        keeper.poll()
 
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "port: not a number." in said
-    assert keeper.starts_at is None
+    assert keeper.next_start_at is None
 
 
 def test_an_agent_that_cannot_be_started_is_said_once(monkeypatch, capsys):
-    monkeypatch.setattr(spawn, "command", lambda _: ["/no/such/program"])
-    keeper = Keeper("run")
+    monkeypatch.setattr(spawn, "agent_command", lambda _: ["/no/such/program"])
+    keeper = AgentSupervisor("run")
     keeper.start()
-    keeper.look()
+    keeper.poll()
 
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_nothing_is_asked_between_two_looks(monkeypatch):
     monkeypatch.setattr(spawn, "monotonic", lambda: NOW)
-    keeper = Keeper("run", looks_at=NOW + 0.1)
+    keeper = AgentSupervisor("run", next_poll_at=NOW + 0.1)
     monkeypatch.setattr(keeper, "start", lambda: pytest.fail("looked"))
-    keeper.starts_at = 0.0
+    keeper.next_start_at = 0.0
 
-    keeper.look()
+    keeper.poll()
 
 
 def test_at_the_end_a_fallen_agent_gets_one_more_chance(agents):
     """What the run ended with must be told by somebody."""
     agents("raise SystemExit(1)")
-    keeper = Keeper("run", pause=60.0)
+    keeper = AgentSupervisor("run", restart_delay=60.0)
     keeper.start()
     wait_for_end(keeper)
     first = keeper.child
-    keeper.let_go()
+    keeper.release()
 
     assert keeper.child is not first
     subprocess.run(["true"], check=True)
 
 
 def test_the_agent_finds_its_settings_and_its_sources(tmp_path):
-    environ = environment({"PYTHONPATH": "mine"}, tmp_path / "sentinel.toml")
+    environ = agent_environment({"PYTHONPATH": "mine"}, tmp_path / "sentinel.toml")
 
     assert environ["SENTINEL_CONFIG"] == str(tmp_path / "sentinel.toml")
     assert environ["PYTHONPATH"].endswith(":mine")

@@ -11,13 +11,13 @@ from support.followed_logs import Clock, followed, losses, steps, tick, write
 from typer.testing import CliRunner
 
 from sentinel.cli.main import app
-from sentinel.cli.watch import follower, name_of
-from sentinel.config.settings import load
+from sentinel.cli.watch import build_log_agent, run_name_from_path
+from sentinel.config.settings import load_settings
 from sentinel.detectors.run_stalled import RunStalled
-from sentinel.model.diagnosis import seen
-from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.diagnosis import symptom_evidence
+from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import WHOLE_RUN, Event
-from sentinel.readers.follow import FLUSH_SECONDS
+from sentinel.readers.follow import INITIAL_PACE_SECONDS
 from sentinel.store.database import connect
 from sentinel.transport.paths import run_dir
 
@@ -42,11 +42,11 @@ def path(tmp_path):
 def test_what_is_there_is_behind_and_what_comes_is_not(path, clock):
     write(path, *losses(1, 4))
     source = followed(path, clock)
-    assert source.behind
+    assert source.is_catching_up
     records = source.poll()
     assert steps(records) == [(1, 0), (2, 0), (3, 0)]
     assert {(r.run, r.rank) for r in records} == {("mine", WHOLE_RUN)}
-    assert not source.behind
+    assert not source.is_catching_up
     write(path, *losses(4, 5))
     assert steps(source.poll()) == [(4, 0)]
 
@@ -54,7 +54,7 @@ def test_what_is_there_is_behind_and_what_comes_is_not(path, clock):
 def test_a_log_need_not_be_there_yet(path, clock):
     source = followed(path, clock)
     assert source.poll() == []
-    assert source.expected
+    assert source.ranks_expected
     write(path, *losses(1, 2))
     assert steps(source.poll()) == [(1, 0)]
 
@@ -65,7 +65,7 @@ def test_the_next_reader_goes_on_where_the_last_one_was(path, clock):
     first.poll()
     write(path, *losses(4, 6, **{"train/reward": 1.0}))
     second = followed(path, clock, first.positions())
-    assert not second.behind, "what came while nobody looked is news"
+    assert not second.is_catching_up, "what came while nobody looked is news"
     records = second.poll()
     assert steps(records) == [(4, 0), (5, 0)]
     assert records[0].values["reward"] == 1.0
@@ -99,8 +99,8 @@ def test_silence_is_judged_by_the_pace_of_the_log(path, clock):
     source, stalled = followed(path, clock), RunStalled()
     for record in source.poll():
         stalled.update(record)
-    assert stalled.update(tick(source, clock, 4 * FLUSH_SECONDS)) == Calm()
-    late = stalled.update(tick(source, clock, 2 * FLUSH_SECONDS))
+    assert stalled.update(tick(source, clock, 4 * INITIAL_PACE_SECONDS)) == Clear()
+    late = stalled.update(tick(source, clock, 2 * INITIAL_PACE_SECONDS))
     assert isinstance(late, Finding)
     assert late.severity is Severity.WARNING
 
@@ -118,11 +118,11 @@ def test_a_log_that_reached_its_last_step_is_over(path, clock):
 
 
 def test_a_backlog_is_read_in_pieces(path, clock, monkeypatch):
-    monkeypatch.setattr("sentinel.readers.follow.AT_ONCE", 10)
+    monkeypatch.setattr("sentinel.readers.follow.MAX_RECORDS_PER_POLL", 10)
     write(path, *losses(1, 31))
     source = followed(path, clock)
     pieces = []
-    while source.behind:
+    while source.is_catching_up:
         pieces.append(steps(source.poll()))
     assert max(map(len, pieces)) <= 10
     assert [step for piece in pieces for step, _ in piece] == list(range(1, 31))
@@ -161,25 +161,25 @@ def queued():
 def agent(path):
     sinks = {"webhook": {"url": "http://127.0.0.1:9/nobody"}}
     settings = {"linger_seconds": 0.0, "port": 0, "sinks": sinks, "machine_seconds": 0}
-    return follower(path, "mine", load(settings))
+    return build_log_agent(path, "mine", load_settings(settings))
 
 
 def test_what_was_over_before_pages_nobody_and_what_is_amiss_pages_once(path, capsys):
     healed = [*losses(1, 20), *losses(20, 30, "NaN"), *losses(30, 300)]
     write(path, *healed, *losses(300, 330, "NaN"))
     first = agent(path)
-    first.turn()
-    first.turn()
+    first.run_once()
+    first.run_once()
     assert len(queued()) == 1
     assert capsys.readouterr().out.count("nan_or_inf opened") == 2
     write(path, *losses(330, 340, "NaN"))
-    first.turn()
+    first.run_once()
     first.stopping.set()
     first.serve()
     second = agent(path)
-    second.turn()
+    second.run_once()
     write(path, *losses(340, 400))
-    second.turn()
+    second.run_once()
     assert second.judge.history.last("mine")
     second.stopping.set()
     second.serve()
@@ -191,8 +191,8 @@ def test_a_case_is_printed_once_and_again_when_its_cause_gets_a_name(path, capsy
         title, severity, explains = "rot", None, frozenset({"nan_or_inf", "step_regression"})
 
         def clues(self, scene):
-            if "nan_or_inf" in scene.signs:
-                yield from seen(scene.first("step_regression"), 0.7)
+            if "nan_or_inf" in scene.symptoms:
+                yield from symptom_evidence(scene.first("step_regression"), 0.7)
 
         def remedy(self, _):
             return "Clean\x1b[2J up."
@@ -200,10 +200,10 @@ def test_a_case_is_printed_once_and_again_when_its_cause_gets_a_name(path, capsy
     monkeypatch.setattr("sentinel.agent.processor.build_causes", lambda: {"rot": Rot()})
     write(path, *losses(1, 20), *losses(20, 30, "NaN"))
     watch = agent(path)
-    watch.turn()
+    watch.run_once()
     first = capsys.readouterr().out
     write(path, *losses(15, 18, "NaN"))
-    watch.turn()
+    watch.run_once()
     second = capsys.readouterr().out
     watch.stopping.set()
     watch.serve()
@@ -221,8 +221,8 @@ def test_which_of_several_runs_is_followed_is_said_once(tmp_path, capsys):
         rows = [(n, f"run{n % 2}", "2026-01-01T00:00:00", n, '{"loss": 2.5}') for n in range(9)]
         other.executemany("insert into metrics values(?, ?, ?, ?, ?)", rows)
     watch = agent(path)
-    watch.turn()
-    watch.turn()
+    watch.run_once()
+    watch.run_once()
     told = capsys.readouterr().err
     assert told.count("it holds 2 runs (run0, run1), of which run0") == 1
     watch.stopping.set()
@@ -233,7 +233,7 @@ def test_settings_that_a_log_states_are_those_of_the_run(path):
     (path.parent / "args.json").write_text('{"learning_rate": 0.5, "beta": 0.1, "optim": "sgd"}')
     write(path, *losses(1, 9))
     watch = agent(path)
-    watch.turn()
+    watch.run_once()
     watch.stopping.set()
     watch.serve()
     with closing(connect(run_dir("mine") / "sentinel.db")) as database:
@@ -244,7 +244,7 @@ def test_settings_that_a_log_states_are_those_of_the_run(path):
 def test_a_finished_log_ends_the_watch(path):
     write(path, *losses(1, 50))
     watch = agent(path)
-    watch.turn()
+    watch.run_once()
     write(path, *losses(50, 51), {"step": 50, "train_runtime": 12.5, "train_loss": 2.0})
     watch.serve()
     outcome = json.loads((run_dir("mine") / "outcome.json").read_text())
@@ -264,5 +264,9 @@ def test_what_is_no_log_is_one_line_and_exit_2(tmp_path, content):
 
 def test_a_run_is_named_for_its_log_and_always_the_same(tmp_path):
     path = tmp_path / "a b" / "log.jsonl"
-    assert name_of(path) == name_of(path) != name_of(tmp_path / "log.jsonl")
-    assert name_of(path).startswith("a-b-log-")
+    assert (
+        run_name_from_path(path)
+        == run_name_from_path(path)
+        != run_name_from_path(tmp_path / "log.jsonl")
+    )
+    assert run_name_from_path(path).startswith("a-b-log-")

@@ -12,7 +12,7 @@ from hosts import PATIENCE, Host
 from prometheus_client.parser import text_string_to_metric_families
 from support.rank_processes import until
 
-from sentinel.model.incident import Page
+from sentinel.model.incident import Notification
 from sentinel.model.record import Event, Record
 from sentinel.notify import notification_codec
 from sentinel.store.database import connect
@@ -33,14 +33,14 @@ class Judged:
     def all(self) -> list[Record]:
         """Everything in its history."""
         with closing(connect(self.run / "sentinel.db")) as connection:
-            return [*History(connection).all(self.run.name)]
+            return [*History(connection).records(self.run.name)]
 
     def incidents(self) -> list[dict[str, Any]]:
         """What was found wrong, the oldest first."""
         with closing(connect(self.run / "sentinel.db")) as connection:
             return History(connection).incidents()[::-1]
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[Notification]:
         """What people were to be told, in order, if there is a sink."""
         with closing(connect(self.run / "sentinel.db")) as connection:
             rows = connection.execute("select page from outbox order by rowid").fetchall()
@@ -93,7 +93,7 @@ def expect(
     assert heard == [(heard[0][0] if heard else 0, step, len(ranks)) for step in numbers]
     for record in steps:
         told = record.spread["loss"]
-        assert record.facts.get("missing") == missing, record.step
+        assert record.attributes.get("missing") == missing, record.step
         assert record.values["loss"] == mean(ranks, record.step, weighted=weighted), record.step
         for name, value in spread(ranks, record.step).items():
             assert getattr(told, name) == value, (record.step, name)

@@ -9,69 +9,69 @@ from contextlib import suppress
 from hosts import PATIENCE
 from support.rank_processes import until
 
-from sentinel.cluster.authentication import PROTOCOL, Seal
-from sentinel.cluster.endpoints import CARD, SLOTS, address, slot_keys
-from sentinel.cluster.message_store import Board, BoardError
-from sentinel.cluster.server import MOST_BYTES
+from sentinel.cluster.authentication import PROTOCOL_VERSION, MessageAuthenticator
+from sentinel.cluster.endpoints import HEAD_INFO_KEY, SLOT_COUNTER_KEY, head_endpoint, slot_keys
+from sentinel.cluster.message_store import MessageStore, MessageStoreError
+from sentinel.cluster.server import MAX_MESSAGE_BYTES
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.transport.batch_codec import Writer
-from sentinel.transport.rendezvous import Meeting, meeting
+from sentinel.transport.batch_codec import BatchEncoder
+from sentinel.transport.rendezvous import Rendezvous, detect_rendezvous
 
 AN_HOUR = 3600.0
 FAR_BEATS = 1 << 40
 FLOOD = 500
 
 
-def met(job, host) -> tuple[Board, Meeting]:
+def met(job, host) -> tuple[MessageStore, Rendezvous]:
     """The store of that job's head, found from that host as its agent finds it."""
     told = {"MASTER_ADDR": job.hosts[0].address, "MASTER_PORT": str(job.port)}
-    where = address(meeting(told))
+    where = head_endpoint(detect_rendezvous(told))
 
     def found():
         for port in where.ports:
-            with suppress(BoardError):
-                board = Board.join(where.host, port)
-                if board.has(CARD):
+            with suppress(MessageStoreError):
+                board = MessageStore.connect(where.host, port)
+                if board.has(HEAD_INFO_KEY):
                     return board
         return None
 
     board = host.within(lambda: until(found, PATIENCE, "the head's store is there"))
-    return board, meeting(told)
+    return board, detect_rendezvous(told)
 
 
-def throw(board: Board, slots: range) -> None:
+def throw(board: MessageStore, slots: range) -> None:
     """All that nobody can mean, into every place that there is, and many that are not."""
-    foreign = Seal.of("", "somebody else's").close("hello", b"{}")
-    for message in (b"", b"garbage", bytes([PROTOCOL + 1]) + bytes(64), foreign):
-        hello, _, _ = slot_keys(board.count(SLOTS))
-        board.leave({hello: message})
+    foreign = MessageAuthenticator.for_job("", "somebody else's").sign("hello", b"{}")
+    for message in (b"", b"garbage", bytes([PROTOCOL_VERSION + 1]) + bytes(64), foreign):
+        hello, _, _ = slot_keys(board.increment(SLOT_COUNTER_KEY))
+        board.write({hello: message})
     for slot in slots:
         _, box, ack = slot_keys(slot)
-        board.leave({box: bytes(MOST_BYTES + 1024), ack: b"garbage"})
-    board.count(SLOTS, FLOOD)
+        board.write({box: bytes(MAX_MESSAGE_BYTES + 1024), ack: b"garbage"})
+    board.increment(SLOT_COUNTER_KEY, FLOOD)
 
 
 class Insider:
     """A node with the job's own secret, that nevertheless says what no node of ours would."""
 
-    def __init__(self, board: Board, job: Meeting) -> None:
-        self.board, self.seal = board, Seal.of("", job.job)
-        told = json.loads(self.seal.open(CARD, board.read([CARD])[0]))
+    def __init__(self, board: MessageStore, job: Rendezvous) -> None:
+        self.board, self.seal = board, MessageAuthenticator.for_job("", job.job_id)
+        told = json.loads(self.seal.verify(HEAD_INFO_KEY, board.read([HEAD_INFO_KEY])[0]))
         self.birth = told["birth"]
 
     def enter(self) -> None:
         """Say hello, and wait for the answer."""
-        self.writer = Writer()
-        slot = self.board.count(SLOTS)
+        self.writer = BatchEncoder()
+        slot = self.board.increment(SLOT_COUNTER_KEY)
         hello, self.box, self.ack = slot_keys(slot)
         card = {"host": "elsewhere", "run": "strange", "spool": "its own"}
-        self.board.leave({self.box: b"", self.ack: b""})
+        self.board.write({self.box: b"", self.ack: b""})
         self._put(hello, json.dumps(card).encode())
         until(lambda: self.board.read([self.ack])[0], PATIENCE, "it is welcomed")
 
     def parcel(self, *records: Record) -> bytes:
         """The next one of its correspondence."""
-        return self.writer.write(records, 1, len(records), time.time())
+        return self.writer.encode(records, 1, len(records), time.time())
 
     def leave(self, parcel: bytes) -> None:
         """Put it there, and wait until the head has taken it away, or has let go of us."""
@@ -83,10 +83,10 @@ class Insider:
         until(taken, PATIENCE, "it is taken")
 
     def _put(self, key: str, body: bytes) -> None:
-        self.board.leave({key: self.seal.close(f"{key}/{self.birth}", body)})
+        self.board.write({key: self.seal.sign(f"{key}/{self.birth}", body)})
 
 
 def word(sequence: int, *, later: float = 0.0, beat: int = 1) -> Record:
     """Something that changes nothing, of the whole run."""
     when = time.time() + later
-    return Record("", WHOLE_RUN, 1, when, Event.FACTS, beat=beat, sequence=sequence)
+    return Record("", WHOLE_RUN, 1, when, Event.METADATA, step_index=beat, sequence=sequence)

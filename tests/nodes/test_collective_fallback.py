@@ -29,7 +29,7 @@ def gathered(loopback, folder, *, without=(), **constants):
 
 def said(head, word):
     """Whether that was told of the collective."""
-    told = [record.facts.get("collective", "") for record in head.all()]
+    told = [record.attributes.get("collective", "") for record in head.all()]
     return any(fact.startswith(word) for fact in told)
 
 
@@ -51,7 +51,7 @@ def carried_on(job, head, told, ranks):
     steps = head.over().steps()
     assert [record.step for record in steps] == [*range(1, STEPS + 1)]
     for record in steps:
-        late = [int(rank) for rank in record.facts.get("missing", "").split(",") if rank]
+        late = [int(rank) for rank in record.attributes.get("missing", "").split(",") if rank]
         heard = [rank for rank in ranks if rank not in late]
         assert record.spread["loss"].count == len(heard), record
         assert record.values["loss"] == mean(heard, record.step), record

@@ -10,8 +10,8 @@ from intruders import AN_HOUR, FAR_BEATS, Insider, met, throw, word
 from jobs import Job, free_port
 from support.rank_processes import until
 
-from sentinel.cluster.endpoints import SLOTS
-from sentinel.cluster.server import MOST_BYTES
+from sentinel.cluster.endpoints import SLOT_COUNTER_KEY
+from sentinel.cluster.server import MAX_MESSAGE_BYTES
 
 STEPS = 40
 
@@ -84,10 +84,10 @@ def test_what_strangers_write_into_the_store_of_a_run_is_refused_counted_and_sho
     """Garbage, another version, another token, too much and too many: the run goes on."""
     job, head, told = half_way(site, people, tmp_path)
     board, _ = met(job, job.hosts[1])
-    throw(board, range(1, board.count(SLOTS) + 1))
+    throw(board, range(1, board.increment(SLOT_COUNTER_KEY) + 1))
     _refuses(job.hosts[0], head, {"token", "version", "damaged", "too_large", "too_many"})
     before = refused(head)["damaged"]
-    board.leave({SLOTS: b"no number"})
+    board.write({SLOT_COUNTER_KEY: b"no number"})
     until(lambda: refused(head)["damaged"] > before, PATIENCE, "it counts on")
     _unharmed(job, head, told)
 
@@ -107,7 +107,7 @@ def test_a_node_that_says_what_none_of_ours_would_is_refused_counted_and_shown(
     wanted = {"repeated": 1, "future": 2}.items()
     until(lambda: wanted <= refused(head).items(), PATIENCE, "each is counted")
     insider.leave(parcel)
-    for message in (b"nonsense", bytes(MOST_BYTES + 1024)):
+    for message in (b"nonsense", bytes(MAX_MESSAGE_BYTES + 1024)):
         insider.enter()
         insider.leave(message)
     _refuses(job.hosts[0], head, {"repeated", "future", "damaged", "too_large"})
@@ -124,10 +124,10 @@ def _refuses(host, head, reasons):
 def _unharmed(job, head, told):
     """The run goes on, is heard to its end, in full, and nobody is woken."""
     job.open(STEPS)
-    job.at(job.steps)
+    job.redirect_to(job.steps)
     head.heard(job.steps)
     job.open(job.steps)
     assert job.codes() == [0, 0]
-    expect(head.over().steps(), range(1, job.steps + 1), job.world)
+    expect(head.run_finished().steps(), range(1, job.steps + 1), job.world)
     assert head.pages() == [] == told.taken
     all_left(job.hosts)

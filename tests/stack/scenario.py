@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from prometheus_client.utils import floatToGoString
 from support.results import DIAGNOSIS, RUN, incident, measured, said, spread
 
-from sentinel.config.plugins import classes
-from sentinel.generate.sample_exposition import HEAD, MACHINE
+from sentinel.config.plugins import load_classes
+from sentinel.generate.sample_exposition import HEAD_STATUS, SAMPLE_NODE
 from sentinel.metrics.exposition import Exposition
-from sentinel.model.counters import COUNTS, Tally
-from sentinel.model.incident import Page, Reason
+from sentinel.model.counters import COUNTER_FAMILIES, Counters
+from sentinel.model.incident import Notification, NotificationReason
 from sentinel.model.record import Event, Record
-from sentinel.pipeline.engine import Verdict
+from sentinel.pipeline.engine import Result
 from sentinel.signals.catalogue import SIGNALS
 
 START = 1_700_000_000.0
@@ -26,25 +26,25 @@ END = START + EVERY * (SCRAPES - 1)
 def openmetrics() -> str:
     """The hour as one OpenMetrics text with timestamps."""
     lines: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    tally = Tally()
-    detectors = {name: kind.severity for name, kind in classes("detectors").items()}
-    shown = Exposition(tally, detectors, machine=lambda: MACHINE)
-    shown.cluster = lambda: HEAD
+    tally = Counters()
+    detectors = {name: kind.severity for name, kind in load_classes("detectors").items()}
+    shown = Exposition(tally, detectors, machine=lambda: SAMPLE_NODE)
+    shown.cluster_state = lambda: HEAD_STATUS
     for scrape in range(SCRAPES):
         for verdict in _happened(scrape, tally):
-            shown.take(verdict)
+            shown.update(verdict)
         for family in shown.collect():
             about = family.name, family.type, family.documentation
             lines[about] += [_line(sample, START + EVERY * scrape) for sample in family.samples]
     return "\n".join([*_families(lines), "# EOF\n"])
 
 
-def _happened(scrape: int, tally: Tally) -> Iterator[Verdict]:
+def _happened(scrape: int, tally: Counters) -> Iterator[Result]:
     """Two ranks train; in the second half KL blows up, for a cause, a rank goes, all is counted."""
     time = START + EVERY * scrape
     if scrape == 0:
         yield said(Event.START, rank=0, values={"world_size": 2.0}, time=time)
-    for count in COUNTS:
+    for count in COUNTER_FAMILIES:
         tally.add(count.family, f"a {count.label}", scrape % 3)
     values = {name: scrape / 10 for name in SIGNALS if name != "global_step"}
     ranges = {name: spread(value / 2, value * 2) for name, value in values.items()}
@@ -54,10 +54,14 @@ def _happened(scrape: int, tally: Tally) -> Iterator[Verdict]:
     if scrape % 40 == 39:
         yield said(Event.SAVE, step=scrape, time=time)
     if scrape == SCRAPES // 2:
-        page = Page(Reason.OPENED, incident(), scrape, time, diagnosis=DIAGNOSIS)
-        yield Verdict(Record(RUN, -1, scrape, time), pages=(page,), told=(page,))
+        page = Notification(
+            NotificationReason.OPENED, incident(), scrape, time, diagnosis=DIAGNOSIS
+        )
+        yield Result(
+            Record(RUN, -1, scrape, time), notifications=(page,), case_notifications=(page,)
+        )
     running = 2.0 if scrape < SCRAPES - 5 else 1.0
-    yield said(Event.TICK, step=scrape, time=time, values={"ranks_running": running})
+    yield said(Event.HEARTBEAT, step=scrape, time=time, values={"ranks_running": running})
     if scrape == SCRAPES - 5:
         yield said(Event.STOP, step=scrape, rank=1, facts={"outcome": "died"})
 

@@ -14,7 +14,7 @@ from prometheus import Prometheus
 from scenario import END, START, openmetrics
 from support.results import RUN
 
-from sentinel.generate.dashboards import NODES
+from sentinel.generate.dashboards import CLUSTER_AGENTS
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -121,7 +121,7 @@ def test_a_panel_says_what_it_shows_and_where_from(panel):
 def test_a_query_is_about_one_run_and_treats_counters_as_such(target):
     """Counters only under rate or increase, over a window that fits every scrape interval."""
     # Of a run on several nodes its other nodes as well: what that gives is tested below.
-    expr = re.sub(rf" or (\w+) and on \(run\) \({re.escape(NODES)}\)$", "", target["expr"])
+    expr = re.sub(rf" or (\w+) and on \(run\) \({re.escape(CLUSTER_AGENTS)}\)$", "", target["expr"])
 
     assert target["datasource"]["uid"] == "${datasource}"
     for metric in re.findall(r"sentinel_\w+", expr):

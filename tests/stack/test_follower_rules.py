@@ -13,33 +13,33 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 from support.results import measured, said
 
-from sentinel.config.plugins import classes
-from sentinel.generate.sample_exposition import HEAD, MACHINE, POST
+from sentinel.config.plugins import load_classes
+from sentinel.generate.sample_exposition import FOLLOWER_STATUS, HEAD_STATUS, SAMPLE_NODE
 from sentinel.metrics.exposition import Exposition
-from sentinel.model.counters import COUNTS, Tally
+from sentinel.model.counters import COUNTER_FAMILIES, Counters
 from sentinel.model.record import Event
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yml"
-DETECTORS = {name: kind.severity for name, kind in classes("detectors").items()}
+DETECTORS = {name: kind.severity for name, kind in load_classes("detectors").items()}
 HOURS = 2
 SAMPLES = HOURS * 60
 
 
 def node(cluster, rank, *verdicts):
     """What the agent of a node with one of the two ranks shows while the run is on."""
-    tally = Tally()
-    for count in COUNTS:
+    tally = Counters()
+    for count in COUNTER_FAMILIES:
         if count.family != "sentinel_nonfinite_total":
             tally.set(count.family, "0", 0.0)
-    shown = Exposition(tally, DETECTORS, run=f"run-{rank}", machine=lambda: MACHINE)
-    shown.cluster = lambda: cluster
-    alive = said(Event.TICK, values={"ranks_running": 1.0}, facts={"state": "running"})
+    shown = Exposition(tally, DETECTORS, run=f"run-{rank}", machine=lambda: SAMPLE_NODE)
+    shown.cluster_state = lambda: cluster
+    alive = said(Event.HEARTBEAT, values={"ranks_running": 1.0}, facts={"state": "running"})
     settings = {"world_size": 2.0, "local_world_size": 1.0}
     start = said(Event.START, rank=rank, values=settings)
     for verdict in (start, measured(rank=rank, step_time=0.5), alive, *verdicts):
-        shown.take(verdict)
+        shown.update(verdict)
     return shown
 
 
@@ -75,21 +75,21 @@ def fired(promtool, folder, *agents):
 
 def test_of_a_healthy_run_on_two_nodes_no_rule_fires(promtool, tmp_path):
     whole = measured(loss=1.0)
-    checked = fired(promtool, tmp_path, node(HEAD, 0, whole), node(POST, 1))
+    checked = fired(promtool, tmp_path, node(HEAD_STATUS, 0, whole), node(FOLLOWER_STATUS, 1))
 
     assert checked.returncode == 0, checked.stdout
 
 
 def test_the_same_rules_see_a_post_whose_link_is_down(promtool, tmp_path):
-    away = POST | {"linked": False}
-    checked = fired(promtool, tmp_path, node(HEAD, 0, measured(loss=1.0)), node(away, 1))
+    away = FOLLOWER_STATUS | {"linked": False}
+    checked = fired(promtool, tmp_path, node(HEAD_STATUS, 0, measured(loss=1.0)), node(away, 1))
 
     assert checked.returncode != 0
     alerts = set(re.findall(r"Sentinel\w+", checked.stdout)) - {"SentinelWatchdog"}
     assert alerts == {"SentinelLinkDown"}
 
 
-@pytest.mark.parametrize("cluster", [HEAD, POST], ids=["head", "post"])
+@pytest.mark.parametrize("cluster", [HEAD_STATUS, FOLLOWER_STATUS], ids=["head", "post"])
 def test_the_linter_has_nothing_to_say_of_either_part(promtool, cluster):
     text = generate_latest(node(cluster, 0).registry).decode()
     checked = told(promtool, "check", "metrics", text=text)

@@ -12,8 +12,8 @@ from scenario import openmetrics
 from support.results import incident, measured, paged, said, spread
 
 from sentinel.metrics.exposition import Exposition
-from sentinel.metrics.families import LIVENESS
-from sentinel.model.counters import COUNTS, Tally
+from sentinel.metrics.families import LIVENESS_HELP
+from sentinel.model.counters import COUNTER_FAMILIES, Counters
 from sentinel.model.finding import Severity
 from sentinel.model.record import Event
 from sentinel.signals.catalogue import SIGNALS
@@ -26,8 +26,8 @@ GRAFANA = DEPLOY.parent / "grafana"
 
 def test_the_metrics_pass_the_linter_without_a_word(promtool):
     """Every family there can be: names, units, types and helps are as Prometheus wants them."""
-    tally = Tally()
-    for count in COUNTS:
+    tally = Counters()
+    for count in COUNTER_FAMILIES:
         tally.add(count.family, "one")
     shown = Exposition(tally, {"kl_blowup": Severity.CRITICAL})
     values = dict.fromkeys(SIGNALS, 1.0)
@@ -37,10 +37,10 @@ def test_the_metrics_pass_the_linter_without_a_word(promtool):
         measured(rank=0, step_time=0.5),
         said(values=values | {"mine": 1.0}, spread=spreads),
         said(Event.SAVE),
-        said(Event.TICK, values=dict.fromkeys(LIVENESS, 2.0) | {"idle_seconds": 1.0}),
+        said(Event.HEARTBEAT, values=dict.fromkeys(LIVENESS_HELP, 2.0) | {"idle_seconds": 1.0}),
         paged(of=incident()),
     ):
-        shown.take(verdict)
+        shown.update(verdict)
 
     checked = told(promtool, "check", "metrics", text=generate_latest(shown.registry).decode())
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sentinel.aggregate.rank_values import Said
-from sentinel.aggregate.reduce import combine
+from sentinel.aggregate.rank_values import RankValues
+from sentinel.aggregate.reduce import combine_ranks
 from sentinel.model.record import Event, Record
 
 
@@ -15,7 +15,7 @@ def together(step: int, **by_rank: Sequence[float]) -> Record:
     said = {}
     for rank in range(count):
         values = {name: row[rank] for name, row in by_rank.items()}
-        record = Record("run", rank, step, float(step), values=values, beat=step)
-        said[rank] = Said(record)
+        record = Record("run", rank, step, float(step), values=values, step_index=step)
+        said[rank] = RankValues(record)
         said[rank].add(record)
-    return combine(Event.STEP, said, (), world=count)
+    return combine_ranks(Event.STEP, said, (), world_size=count)

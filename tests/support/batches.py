@@ -9,7 +9,12 @@ from math import isnan
 
 import pytest
 
-from sentinel.transport.batch_codec import ALONE, ENTRY, HEAD, ParcelError
+from sentinel.transport.batch_codec import (
+    ENTRY_HEADER,
+    JSON_RECORD_HEADER,
+    MESSAGE_HEADER,
+    BatchMessageError,
+)
 
 
 def exact(record):
@@ -30,17 +35,21 @@ def same(records, others):
 
 
 def refused(reader, data):
-    with pytest.raises(ParcelError) as caught:
-        reader.parcel(data)
+    with pytest.raises(BatchMessageError) as caught:
+        reader.decode(data)
     return caught.value.reason
 
 
 def explained(body):
     """A first parcel in which four senders and a set of one name are known."""
     told = json.dumps([[[0, 0], [0, 1], [1, 1], [0, -1]], [["loss"]]]).encode()
-    return HEAD.pack(1, 1, 1, 0.0, len(told)) + told + body
+    return MESSAGE_HEADER.pack(1, 1, 1, 0.0, len(told)) + told + body
 
 
 def in_words(sender, told):
     """An entry that is told as JSON."""
-    return ENTRY.pack(0, 1, 1, 1) + ALONE.pack(sender, 1, 1.0, len(told)) + told.encode()
+    return (
+        ENTRY_HEADER.pack(0, 1, 1, 1)
+        + JSON_RECORD_HEADER.pack(sender, 1, 1.0, len(told))
+        + told.encode()
+    )

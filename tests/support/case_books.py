@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from support.results import incident
 
-from sentinel.model.diagnosis import Clue, Scene, seen
+from sentinel.model.diagnosis import CaseContext, Evidence, symptom_evidence
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Page, Reason, State
+from sentinel.model.incident import IncidentState, Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.cases import CaseBook
 
@@ -22,29 +22,29 @@ class Storm:
     explains: ClassVar[frozenset[str]] = frozenset({"wind", "rain", "dark", "run_died"})
     severity: ClassVar[Severity | None] = Severity.CRITICAL
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
-        yield from seen(scene.signs.get("wind"), 0.5)
-        yield from seen(scene.signs.get("rain"), 0.5)
-        if scene.facts.get("season") == "autumn":
-            yield Clue(0.2, "It is autumn.")
+    def clues(self, scene: CaseContext) -> Iterable[Evidence]:
+        yield from symptom_evidence(scene.symptoms.get("wind"), 0.5)
+        yield from symptom_evidence(scene.symptoms.get("rain"), 0.5)
+        if scene.metadata.get("season") == "autumn":
+            yield Evidence(0.2, "It is autumn.")
 
-    def remedy(self, scene: Scene) -> str:
+    def remedy(self, scene: CaseContext) -> str:
         return f"Stay in for {scene.values.get('hours', 0):g} hours."
 
 
 def found(detector, severity=Severity.WARNING, onset=90, **changes):
     told = replace(incident(detector, severity), onset_step=onset, **changes)
-    return Page(Reason.OPENED, told, 100, 0.0)
+    return Notification(NotificationReason.OPENED, told, 100, 0.0)
 
 
 def over(detector, step=400):
     ended = replace(
         incident(detector, Severity.WARNING),
-        state=State.RESOLVED,
+        state=IncidentState.RESOLVED,
         resolved_step=step,
         resolved_time=float(step),
     )
-    return Page(Reason.RESOLVED, ended, step, float(step))
+    return Notification(NotificationReason.RESOLVED, ended, step, float(step))
 
 
 @dataclass
@@ -61,9 +61,9 @@ class House:
             record = Record(
                 "grpo-7b", WHOLE_RUN, self.step, float(self.step), event, values or {}, facts or {}
             )
-            told += self.book.fold(record, news)
+            told += self.book.update(record, news)
         return [(page.reason, page.incident.key.detector) for page in told]
 
     def page(self):
-        (page,) = self.book.standing()
+        (page,) = self.book.current_notifications()
         return page

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.model.record import Event, Record
-from sentinel.transport.record_codec import Unpacker
-from sentinel.transport.ring import Cursor, Header, RingReader
+from sentinel.transport.record_codec import RecordDecoder
+from sentinel.transport.ring import RingCursor, RingHeader, RingReader
 
 SCRIPT = Path(__file__).with_name("collective_ranks.py")
 
@@ -59,15 +59,15 @@ class Job:
             rank.kill()
             rank.wait()
 
-    def rings(self, node: int) -> dict[int, tuple[Header, list[Record]]]:
+    def rings(self, node: int) -> dict[int, tuple[RingHeader, list[Record]]]:
         """Every ring of a node by rank: its header, and its records."""
         found = {}
         for path in sorted(self.runtime(node).glob("*/*.ring")):
             reader = RingReader(path)
-            header = reader.header()
+            header = reader.read_header()
             who = header.identity
-            unpacker = Unpacker(who.run, who.attempt, who.rank)
-            records = map(unpacker.unpack, reader.read(Cursor()).payloads)
+            unpacker = RecordDecoder(who.run, who.attempt, who.rank)
+            records = map(unpacker.decode, reader.read(RingCursor()).payloads)
             found[who.rank] = header, [record for record in records if record is not None]
             reader.close()
         return found
@@ -75,7 +75,7 @@ class Job:
     def collective(self, node: int, rank: int) -> list[str]:
         """What a rank told of the collective."""
         _, records = self.rings(node)[rank]
-        told = [r.facts for r in records if r.event is Event.FACTS]
+        told = [r.attributes for r in records if r.event is Event.METADATA]
         return [facts["collective"] for facts in told if "collective" in facts]
 
     def runtime(self, node: int) -> Path:

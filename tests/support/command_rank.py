@@ -6,9 +6,9 @@ from contextlib import closing
 
 from support.recorders import Told
 
-from sentinel.client.capture.loop import Loop
-from sentinel.client.control.commands import errands
-from sentinel.transport.command_page import Request, Requests, page_beside
+from sentinel.client.capture.loop import TrainingLoop
+from sentinel.client.control.commands import make_executor
+from sentinel.transport.command_page import Command, CommandPage, command_page_path
 from sentinel.transport.identity import Identity
 
 ALL = frozenset({"checkpoint", "stop", "call"})
@@ -20,17 +20,17 @@ class Asking(Told):
     def __init__(self, path, call=None, strict=False, place=0, ranks=1):
         super().__init__(path, strict)
         recorder = self.recorder
-        guard = recorder.gate.guard
+        guard = recorder.try_lock.guard
         identity = Identity("run", 0, place, place, ranks, ranks)
-        recorder.errands = errands(path, identity, call, recorder.say, guard)
-        self.loop = Loop(recorder)
-        self.page = page_beside(path, 0)
+        recorder.commands = make_executor(path, identity, call, recorder.record_event, guard)
+        self.loop = TrainingLoop(recorder)
+        self.page = command_page_path(path, 0)
 
     def ask(self, since, beat, deeds=ALL, number=1):
-        with closing(Requests(self.page)) as page:
-            page.write(Request(number, since, beat, deeds, "run/kl_blowup#1", "Too high a rate"))
+        with closing(CommandPage(self.page)) as page:
+            page.write(Command(number, since, beat, deeds, "run/kl_blowup#1", "Too high a rate"))
 
     def step(self):
-        self.recorder.begins()
-        self.loop.step({})
-        return self.recorder.errands.requested(self.recorder.errands.steps)
+        self.recorder.begin_backward()
+        self.loop.complete_step({})
+        return self.recorder.commands.requested(self.recorder.commands.optimizer_steps)

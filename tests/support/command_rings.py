@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 
-from sentinel.actions.planner import Requesting
+from sentinel.actions.planner import ActionPlanner
 from sentinel.store.database import connect
-from sentinel.store.silences import Quiet
-from sentinel.transport.command_page import Requests, made, page_beside
+from sentinel.store.silences import Suppression
+from sentinel.transport.command_page import CommandPage, command_page_path, open_or_create
 from sentinel.transport.identity import Identity
 from sentinel.transport.ring import RingReader, RingWriter
 
@@ -16,7 +16,7 @@ class Node:
     """Rings of some ranks, their page, and one who asks; beats and clocks are moved by hand."""
 
     def __init__(self, folder, ranks=1, world=None, deeds=("checkpoint",), paged=True):
-        self.folder, self.deeds, self.quiet = folder, deeds, Quiet()
+        self.folder, self.deeds, self.quiet = folder, deeds, Suppression()
         self.stack = ExitStack()
         self.writers, self.readers = [], []
         for rank in range(ranks):
@@ -25,15 +25,15 @@ class Node:
             self.writers.append(RingWriter(path, identity, 1 << 16))
             self.readers.append(RingReader(path))
             self.stack.callback(self.readers[-1].close)
-        self.page = page_beside(folder / "0-0.ring", 0)
+        self.page = command_page_path(folder / "0-0.ring", 0)
         if paged:
-            made(self.page).close()
+            open_or_create(self.page).close()
         self.connection = self.stack.enter_context(closing(connect(folder / "sentinel.db")))
         self.begin()
 
     def begin(self):
         """An agent takes over."""
-        self.asks = Requesting(
+        self.asks = ActionPlanner(
             self.connection, self.deeds, lambda: self.readers, lambda: self.quiet
         )
 
@@ -41,11 +41,13 @@ class Node:
         """Steps, evenly over that time, seen by the agent one by one."""
         for _ in range(beats):
             for writer in self.writers if rank is None else [self.writers[rank]]:
-                writer.note(writer.step + 1, writer.beat + 1, writer.time + seconds / beats)
-            self.asks.turn()
+                writer.publish_step(
+                    writer.step + 1, writer.step_index + 1, writer.time + seconds / beats
+                )
+            self.asks.poll()
 
     def asked(self):
-        with closing(Requests(self.page)) as page:
+        with closing(CommandPage(self.page)) as page:
             return page.read()
 
     def rows(self):

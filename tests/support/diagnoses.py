@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sentinel.config.plugins import classes
+from sentinel.config.plugins import load_classes
 from sentinel.config.settings import build_causes
-from sentinel.model.diagnosis import Scene, Sign
+from sentinel.model.diagnosis import CaseContext, Symptom
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Page, Reason
+from sentinel.model.incident import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.cases import CaseBook
 from sentinel.pipeline.engine import Engine
@@ -23,13 +23,13 @@ Facts = Mapping[str, float | str]
 
 def scene(
     facts: Facts | None = None, values: Mapping[str, float] | None = None, **onsets: int
-) -> Scene:
+) -> CaseContext:
     """A scene of warnings by detector, each begun at that step: `scene(loss_spike=10)`."""
     signs = {
-        name: Sign(name, Severity.WARNING, onset, onset + 5, f"{name} is off.")
+        name: Symptom(name, Severity.WARNING, onset, onset + 5, f"{name} is off.")
         for name, onset in onsets.items()
     }
-    return Scene(signs, facts or {}, values or {})
+    return CaseContext(signs, facts or {}, values or {})
 
 
 def falling(seed: int, count: int) -> np.ndarray:
@@ -42,8 +42,8 @@ def falling(seed: int, count: int) -> np.ndarray:
 class Concluded:
     """`pages` are those that alarm people; `cases` the last that is known of each, by its lead."""
 
-    pages: list[Page] = field(default_factory=list)
-    cases: dict[str, Page] = field(default_factory=dict)
+    pages: list[Notification] = field(default_factory=list)
+    cases: dict[str, Notification] = field(default_factory=dict)
 
     @property
     def causes(self) -> list[str]:
@@ -56,14 +56,14 @@ def concluded(
     records: Iterable[Record], facts: Mapping[str, float | str] | None = None
 ) -> Concluded:
     """Show a run to everything; `facts` are its settings, numbers and words, told at its start."""
-    engine = Engine(classes("detectors"), cases=CaseBook(build_causes()))
+    engine = Engine(load_classes("detectors"), case_book=CaseBook(build_causes()))
     story = Concluded()
     for record in (*_told(facts or {}), *records):
-        for page in engine.feed(record).told:
+        for page in engine.process(record).case_notifications:
             story.cases[page.incident.name] = page
-            if page.reason not in (Reason.UPDATED, Reason.NAMED):
+            if page.reason not in (NotificationReason.UPDATED, NotificationReason.CAUSE_FOUND):
                 story.pages.append(page)
-    assert not engine.errors
+    assert not engine.error_counts
     return story
 
 
@@ -71,4 +71,4 @@ def _told(facts: Mapping[str, float | str]) -> Iterable[Record]:
     numbers = {name: fact for name, fact in facts.items() if not isinstance(fact, str)}
     words = {name: fact for name, fact in facts.items() if isinstance(fact, str)}
     if facts:
-        yield Record(RUN, WHOLE_RUN, 0, 0.0, Event.FACTS, numbers, words)
+        yield Record(RUN, WHOLE_RUN, 0, 0.0, Event.METADATA, numbers, words)

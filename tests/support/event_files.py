@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from sentinel.readers.crc32c import masked
+from sentinel.readers.crc32c import masked_crc32c
 
 
 def framed(payload: bytes) -> bytes:
     """One record as it lies in the file."""
     length = struct.pack("<Q", len(payload))
-    sums = (struct.pack("<I", masked(part)) for part in (length, payload))
+    sums = (struct.pack("<I", masked_crc32c(part)) for part in (length, payload))
     return length + next(sums) + payload + next(sums)
 
 

@@ -6,16 +6,16 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from sentinel.metrics.exposition import Exposition
-from sentinel.model.counters import Tally
+from sentinel.model.counters import Counters
 from sentinel.model.finding import Severity
 
 DETECTORS = {"kl_blowup": Severity.CRITICAL, "loss_plateau": Severity.WARNING}
 
 
 def exposition(*verdicts, tally=None, **settings):
-    shown = Exposition(tally or Tally(), DETECTORS, **settings)
+    shown = Exposition(tally or Counters(), DETECTORS, **settings)
     for verdict in verdicts:
-        shown.take(verdict)
+        shown.update(verdict)
     return shown
 
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sentinel.client import recorder
 from sentinel.client.capture import scalars
-from sentinel.client.capture.device_copy import ROWS, WIDTH, Lane
+from sentinel.client.capture.device_copy import ROWS_PER_DEVICE, SCALARS_PER_ROW, DeviceQueue
 
 READS = (
     "_local_scalar_dense",
@@ -78,15 +78,15 @@ class Passed:
 
 def lane(device):
     """Rows of a stash in host memory."""
-    host = torch.empty(ROWS, WIDTH, dtype=torch.float64)
-    return Lane(lambda: None, [(host[row], Passed()) for row in range(ROWS)])
+    host = torch.empty(ROWS_PER_DEVICE, SCALARS_PER_ROW, dtype=torch.float64)
+    return DeviceQueue(lambda: None, [(host[row], Passed()) for row in range(ROWS_PER_DEVICE)])
 
 
 @contextmanager
 def pretended_device(kind="cpu"):
     """Tensors of this kind are taken for a device's: never read, only copied behind the queue."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scalars, "DEVICES", frozenset({kind}))
+        patch.setattr(scalars, "ASYNC_DEVICE_TYPES", frozenset({kind}))
         patch.setattr(recorder, "cuda_lane", lane)
         yield
 

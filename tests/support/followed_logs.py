@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from sentinel.model.counters import Tally
+from sentinel.model.counters import Counters
 from sentinel.model.record import Event
-from sentinel.readers.follow import FollowedLog
+from sentinel.readers.follow import LogFollower
 
 
 class Clock:
@@ -26,7 +26,7 @@ def losses(begin, end, value=None, **more):
 
 
 def followed(path, clock, known=None, **settings):
-    return FollowedLog("mine", path, Tally(), known or {}, clock, **settings)
+    return LogFollower("mine", path, Counters(), known or {}, clock, **settings)
 
 
 def steps(records):
@@ -35,5 +35,5 @@ def steps(records):
 
 def tick(source, clock, after=1.0):
     clock.now += after
-    (last,) = [record for record in source.poll() if record.event is Event.TICK]
+    (last,) = [record for record in source.poll() if record.event is Event.HEARTBEAT]
     return last

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from sentinel.cluster.client import Answer
-from sentinel.cluster.follower import Post
+from sentinel.cluster.client import MessageAck
+from sentinel.cluster.follower import Follower
 from sentinel.cluster.spool import Spool
-from sentinel.model.counters import Tally
+from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.model.record_batch import records_of
+from sentinel.model.record_batch import iter_records
 from sentinel.store.database import connect, transaction
-from sentinel.transport.batch_codec import Reader
+from sentinel.transport.batch_codec import BatchDecoder
 
 
 @dataclass
 class FakeLink:
     """What a post sees of its link; and a head that reads and answers when it is told to."""
 
-    answer: Answer | None = None
+    answer: MessageAck | None = None
     linked: bool = False
     head: str = ""
     trouble: str = ""
     sent: list[tuple[int, bytes]] = field(default_factory=list)
-    reader: Reader = field(default_factory=lambda: Reader("run"))
+    reader: BatchDecoder = field(default_factory=lambda: BatchDecoder("run"))
 
     def look(self):
         pass
@@ -33,19 +33,21 @@ class FakeLink:
 
     def welcome(self, row=0):
         session = self.answer.session + 1 if self.answer else 1
-        self.answer, self.linked, self.head = Answer(session, 0, row, False), True, "a:1"
-        self.sent, self.reader = [], Reader("run")
+        self.answer, self.linked, self.head = MessageAck(session, 0, row, False), True, "a:1"
+        self.sent, self.reader = [], BatchDecoder("run")
 
     def read(self):
         """The one parcel that was sent since the last answer."""
         ((session, data),) = self.sent
         assert session == self.answer.session
-        return self.reader.parcel(data)
+        return self.reader.decode(data)
 
     def confirm(self, deputy=False):
         parcel, self.sent = self.read(), []
-        row = max(parcel.last, self.answer.row)
-        self.answer = replace(self.answer, number=parcel.number, row=row, deputy=deputy)
+        row = max(parcel.last_row, self.answer.last_row)
+        self.answer = replace(
+            self.answer, message_number=parcel.message_number, last_row=row, is_deputy=deputy
+        )
         return parcel
 
 
@@ -54,7 +56,7 @@ class House:
 
     def __init__(self, path, limit=1 << 20):
         self.path, self.limit, self.now, self.step = path, limit, 1000.0, 0
-        self.tally = Tally()
+        self.tally = Counters()
         self.begin()
 
     def begin(self, path=None):
@@ -62,15 +64,15 @@ class House:
         self.connection = connect(path or self.path)
         self.spool = Spool(self.connection, self.tally, self.limit)
         self.link = FakeLink()
-        self.post = Post("run", self.spool, self.link, lambda: self.now)
+        self.post = Follower("run", self.spool, self.link, lambda: self.now)
 
     def turn(self, *records, seconds=0.5):
         self.now += seconds
-        own = self.post.turn(records)
-        if own or self.post.due:
+        own = self.post.forward(records)
+        if own or self.post.has_unsaved_changes:
             with transaction(self.connection):
-                self.post.keep()
-        self.post.kept()
+                self.post.persist()
+        self.post.after_commit()
         return own
 
     def wait(self, seconds, *records):
@@ -86,14 +88,24 @@ class House:
 
 
 def word(number, event=Event.STEP):
-    return Record("mine", 2, number, 1000.0, event, beat=number, sequence=number)
+    return Record("mine", 2, number, 1000.0, event, step_index=number, sequence=number)
 
 
 def tick(**values):
     return Record(
-        "mine", WHOLE_RUN, 1, 1000.0, Event.TICK, values=values, facts={"state": "running"}
+        "mine",
+        WHOLE_RUN,
+        1,
+        1000.0,
+        Event.HEARTBEAT,
+        values=values,
+        attributes={"state": "running"},
     )
 
 
 def steps(parcel):
-    return [record.step for record in records_of(parcel.entries) if record.event is not Event.TICK]
+    return [
+        record.step
+        for record in iter_records(parcel.entries)
+        if record.event is not Event.HEARTBEAT
+    ]

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from sentinel.cluster.head import Head
 from sentinel.cluster.server import Hello
-from sentinel.model.counters import Tally
+from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.model.record_batch import records_of
+from sentinel.model.record_batch import iter_records
 from sentinel.store.database import connect, transaction
-from sentinel.transport.batch_codec import Writer
+from sentinel.transport.batch_codec import BatchEncoder
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Node:
 
     def hello(self, spool=""):
         self.house.slots += 1
-        self.slot, self.writer, self.spool = self.house.slots, Writer(), spool or self.spool
+        self.slot, self.writer, self.spool = self.house.slots, BatchEncoder(), spool or self.spool
         card = {"host": self.host, "run": self.run, "spool": self.spool}
         self.house.hub.waiting.append(Hello(self.slot, card))
 
@@ -67,7 +67,7 @@ class Node:
         first = (self.row if row is None else row) + 1
         last = first if records else first - 1
         self.row = max(self.row, last)
-        data = self.writer.write(records, first, last, self.house.now + self.off)
+        data = self.writer.encode(records, first, last, self.house.now + self.off)
         self.house.hub.parcels.append((self.slot, data))
         return data
 
@@ -89,7 +89,7 @@ class Node:
             values,
             facts,
             attempt=attempt,
-            beat=step,
+            step_index=step,
             sequence=sequence,
         )
 
@@ -98,7 +98,15 @@ class Node:
         facts = {"state": state}
         now = self.house.now + self.off
         return Record(
-            self.run, WHOLE_RUN, 1, now, Event.TICK, values, facts, attempt=attempt, beat=1
+            self.run,
+            WHOLE_RUN,
+            1,
+            now,
+            Event.HEARTBEAT,
+            values,
+            facts,
+            attempt=attempt,
+            step_index=1,
         )
 
 
@@ -107,7 +115,7 @@ class House:
 
     def __init__(self, path, world=4):
         self.path, self.world, self.now, self.slots = path, world, 1_000_000.0, 0
-        self.tally = Tally()
+        self.tally = Counters()
         self.own = Node(self, "a", (0, 1), run="run")
         self.begin()
 
@@ -119,11 +127,11 @@ class House:
 
     def turn(self, *local, seconds=0.5):
         self.now += seconds
-        records = [*records_of(self.head.turn(local))]
-        if records or self.head.due:
+        records = [*iter_records(self.head.merge(local))]
+        if records or self.head.has_unsaved_changes:
             with transaction(self.connection):
-                self.head.keep()
-        self.head.kept()
+                self.head.persist()
+        self.head.after_commit()
         return records
 
     def wait(self, seconds, *, others=(), local=True):
@@ -131,7 +139,7 @@ class House:
         found = []
         for _ in range(int(seconds * 2)):
             for node in others:
-                node.parcel(node.tick())
+                node.decode(node.tick())
             found += self.turn(*[self.own.tick()] * local)
         return found
 
@@ -145,7 +153,7 @@ class House:
         """All nodes have begun; the other one."""
         self.turn(*self.own.says(Event.START))
         node = self.node()
-        node.parcel(*node.says(Event.START), node.tick())
+        node.decode(*node.says(Event.START), node.tick())
         self.turn(self.own.tick())
         return node
 
@@ -155,4 +163,4 @@ def told(records, event=Event.STEP):
 
 
 def last_tick(records):
-    return [record for record in records if record.event is Event.TICK][-1]
+    return [record for record in records if record.event is Event.HEARTBEAT][-1]

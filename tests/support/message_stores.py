@@ -10,15 +10,15 @@ from typing import Any
 
 from support.rank_processes import until
 
-from sentinel.cluster.authentication import Seal
-from sentinel.cluster.client import Link
-from sentinel.cluster.endpoints import CARD, Address
-from sentinel.cluster.message_store import Board, BoardError, listener
-from sentinel.cluster.server import Hub
-from sentinel.model.counters import Tally
+from sentinel.cluster.authentication import MessageAuthenticator
+from sentinel.cluster.client import ClusterClient
+from sentinel.cluster.endpoints import HEAD_INFO_KEY, HeadEndpoint
+from sentinel.cluster.message_store import MessageStore, MessageStoreError, bind_first_free_port
+from sentinel.cluster.server import ClusterServer
+from sentinel.model.counters import Counters
 
 PATIENCE = 60.0
-SEAL = Seal.of("token", "job")
+SEAL = MessageAuthenticator.for_job("token", "job")
 REFUSED = "sentinel_link_refused_total"
 
 
@@ -31,11 +31,11 @@ def ports(count: int = 1) -> tuple[int, ...]:
 
 
 @contextmanager
-def hosted() -> Iterator[tuple[Board, int]]:
+def hosted() -> Iterator[tuple[MessageStore, int]]:
     """A board that is hosted here, and its port."""
-    place = listener((0,))
+    place = bind_first_free_port((0,))
     port = place.getsockname()[1]
-    board = Board.host(place)
+    board = MessageStore.host(place)
     try:
         yield board, port
     finally:
@@ -43,9 +43,11 @@ def hosted() -> Iterator[tuple[Board, int]]:
 
 
 @contextmanager
-def hub(at: tuple[int, ...] | None = None, seal: Seal = SEAL) -> Iterator[Hub]:
+def hub(
+    at: tuple[int, ...] | None = None, seal: MessageAuthenticator = SEAL
+) -> Iterator[ClusterServer]:
     """A hub that listens; the tally of it is its own."""
-    made = Hub(at or (0,), seal, Tally())
+    made = ClusterServer(at or (0,), seal, Counters())
     made.start()
     try:
         until(lambda: made.port, PATIENCE, "the hub listens")
@@ -55,10 +57,14 @@ def hub(at: tuple[int, ...] | None = None, seal: Seal = SEAL) -> Iterator[Hub]:
 
 
 @contextmanager
-def link(port: int | tuple[int, ...], seal: Seal = SEAL, **card: str) -> Iterator[Link]:
+def link(
+    port: int | tuple[int, ...], seal: MessageAuthenticator = SEAL, **card: str
+) -> Iterator[ClusterClient]:
     """A link that looks for a head at these ports of loopback."""
     many = port if isinstance(port, tuple) else (port,)
-    made = Link(lambda: Address("127.0.0.1", many), seal, {"host": "b", **card}, Tally())
+    made = ClusterClient(
+        lambda: HeadEndpoint("127.0.0.1", many), seal, {"host": "b", **card}, Counters()
+    )
     made.start()
     try:
         yield made
@@ -66,27 +72,27 @@ def link(port: int | tuple[int, ...], seal: Seal = SEAL, **card: str) -> Iterato
         made.stop(PATIENCE)
 
 
-def stranger(port: int) -> Board:
+def stranger(port: int) -> MessageStore:
     """A connection of somebody who found the store."""
     return until(lambda: _joined(port), PATIENCE, "the store is there")
 
 
-def _joined(port: int) -> Board | None:
-    with suppress(BoardError):
-        return Board.join("127.0.0.1", port)
+def _joined(port: int) -> MessageStore | None:
+    with suppress(MessageStoreError):
+        return MessageStore.connect("127.0.0.1", port)
     return None
 
 
-def refusals(tally: Tally) -> dict[str, float]:
-    return {reason: n for (family, reason), n in tally.counts.items() if family == REFUSED}
+def refusals(tally: Counters) -> dict[str, float]:
+    return {reason: n for (family, reason), n in tally.values.items() if family == REFUSED}
 
 
-def welcomed(hub: Hub, link: Link, row: int = 0) -> Any:
+def welcomed(hub: ClusterServer, link: ClusterClient, row: int = 0) -> Any:
     """The hello of that link, once its head has answered it."""
-    (hello,) = until(hub.hellos, PATIENCE, f"a hello ({link.trouble})")
-    hub.answer(hello.slot, 0, row)
-    session = link.answer.session if link.answer else 0
-    until(lambda: link.linked and link.answer.session > session, PATIENCE, "it is linked")
+    (hello,) = until(hub.drain_hellos, PATIENCE, f"a hello ({link.error})")
+    hub.acknowledge(hello.slot, 0, row)
+    session = link.last_ack.session if link.last_ack else 0
+    until(lambda: link.is_connected and link.last_ack.session > session, PATIENCE, "it is linked")
     return hello
 
 
@@ -94,6 +100,6 @@ def awaited(condition: Callable[[], Any], what: str) -> Any:
     return until(condition, PATIENCE, what)
 
 
-def birth(board: Board) -> str:
+def birth(board: MessageStore) -> str:
     """What the card says of this life of the store."""
-    return str(json.loads(SEAL.open(CARD, board.read([CARD])[0]))["birth"])
+    return str(json.loads(SEAL.verify(HEAD_INFO_KEY, board.read([HEAD_INFO_KEY])[0]))["birth"])

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from sentinel.model.finding import Detector, Finding
 from sentinel.model.record import Record
-from sentinel.testing import show
+from sentinel.testing import update_detector
 
 
 def first_loud(
@@ -14,7 +14,7 @@ def first_loud(
 ) -> tuple[Record, Finding] | tuple[None, None]:
     """The first record with a finding as loud as its detector, and what was found."""
     for record in records:
-        opinion = show(detector, record)
+        opinion = update_detector(detector, record)
         if isinstance(opinion, Finding) and opinion.severity is None:
             return record, opinion
     return None, None

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.model.diagnosis import Clue, Diagnosis
+from sentinel.model.diagnosis import Diagnosis, Evidence
 from sentinel.model.finding import Finding, Severity
-from sentinel.model.incident import Incident, Key, Page, Reason, State
+from sentinel.model.incident import (
+    Incident,
+    IncidentKey,
+    IncidentState,
+    Notification,
+    NotificationReason,
+)
 from sentinel.model.record import WHOLE_RUN
 
 RUN = "grpo-7b"
@@ -14,7 +20,7 @@ NOW = 1_700_000_000.0
 
 
 def page(
-    reason=Reason.OPENED,
+    reason=NotificationReason.OPENED,
     *,
     detector="kl_blowup",
     severity=Severity.CRITICAL,
@@ -26,7 +32,7 @@ def page(
     """A page at step 120; `finding` holds fields of its finding."""
     told = {"summary": "KL is 2 nats.", "evidence": {"kl": 2.0, "limit": 0.4}, **finding}
     incident = Incident(
-        key=Key(run, rank, detector),
+        key=IncidentKey(run, rank, detector),
         episode=episode,
         severity=severity,
         signal="kl_ref",
@@ -35,13 +41,13 @@ def page(
         onset_step=90,
         opened_step=100,
         opened_time=NOW,
-        state=State.FIRING,
+        state=IncidentState.FIRING,
     )
-    if reason is Reason.RESOLVED:
+    if reason is NotificationReason.RESOLVED:
         incident = replace(
-            incident, state=State.RESOLVED, resolved_step=120, resolved_time=NOW + 60
+            incident, state=IncidentState.RESOLVED, resolved_step=120, resolved_time=NOW + 60
         )
-    return Page(reason, incident, 120, NOW + 60)
+    return Notification(reason, incident, 120, NOW + 60)
 
 
 def diagnosed(told=None, *, others=("reward_collapse",), **changes):
@@ -53,9 +59,9 @@ def diagnosed(told=None, *, others=("reward_collapse",), **changes):
         confidence=0.826,
         severity=Severity.CRITICAL,
         evidence=(
-            Clue(0.5, "KL is 2 nats.", 86),
-            Clue(0.5, "The reward fell.", 95),
-            Clue(0.3, "The KL coefficient is 0.0001."),
+            Evidence(0.5, "KL is 2 nats.", 86),
+            Evidence(0.5, "The reward fell.", 95),
+            Evidence(0.3, "The KL coefficient is 0.0001."),
         ),
         remedy="Go back, and raise `beta`.",
         last_good_step=80,

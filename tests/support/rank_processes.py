@@ -14,7 +14,7 @@ SCRIPT = """
 import json, sys, time
 from sentinel.model.record import Event
 from sentinel.transport.identity import Identity
-from sentinel.transport.record_codec import Moment, Packer
+from sentinel.transport.record_codec import StepStamp, RecordEncoder
 from sentinel.transport.paths import ring_path
 from sentinel.transport.ring import RingWriter
 
@@ -22,20 +22,20 @@ plan = json.loads(sys.argv[1])
 run, rank, world = plan["run"], plan["rank"], plan["world"]
 identity = Identity(run, plan["attempt"], rank, rank, world, world)
 ring = RingWriter(ring_path(run, plan["attempt"], rank), identity)
-packer = Packer(ring.write)
+packer = RecordEncoder(ring.write)
 start = {"world_size": float(world), "local_world_size": float(world)}
-packer.text(Event.START, Moment(0, 0, time.time()), start)
+packer.text(Event.START, StepStamp(0, 0, time.time()), start)
 names = tuple(plan["values"])
 for step in range(1, plan["steps"] + 1):
     values = [row[(step - 1) % len(row)] for row in plan["values"].values()]
-    packer.values(packer.schema(names), Moment(step, step, time.time()), values)
+    packer.values(packer.schema(names), StepStamp(step, step, time.time()), values)
     ring.note(step, step, time.time())
     time.sleep(plan["every"])
 if plan["hold"]:
     sys.stdin.readline()
 if plan["ending"] != "silence":
     facts = {"outcome": plan["ending"]}
-    packer.text(Event.STOP, Moment(plan["steps"], plan["steps"], time.time()), facts=facts)
+    packer.text(Event.STOP, StepStamp(plan["steps"], plan["steps"], time.time()), facts=facts)
 print("ready", flush=True)
 sys.stdin.read()
 """

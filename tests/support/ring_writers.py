@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sentinel.transport.identity import Identity
 from sentinel.transport.ring import (
-    Cursor,
+    RingCursor,
     RingReader,
     RingWriter,
 )
@@ -36,11 +36,11 @@ def killed_writer(path: Path) -> int:
     os.close(read)
     (last,) = struct.unpack_from("Q", acknowledged, len(acknowledged) // 8 * 8 - 8)
     reader = RingReader(path)
-    batch = reader.read(Cursor())
+    batch = reader.read(RingCursor())
     numbers = [struct.unpack_from("Q", payload)[0] for payload in batch.payloads]
     reader.close()
     path.unlink()
-    assert (batch.lost, batch.corrupt) == (0, 0)
+    assert (batch.lost_frames, batch.corrupt_frames) == (0, 0)
     assert numbers == list(range(1, len(numbers) + 1))
     assert len(numbers) >= last
     return int(last)

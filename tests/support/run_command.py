@@ -11,7 +11,7 @@ from support.rank_processes import until
 
 from sentinel.store import database
 from sentinel.store.history import History
-from sentinel.transport.paths import home
+from sentinel.transport.paths import home_dir
 
 PATIENCE = 240.0
 
@@ -51,7 +51,7 @@ def launched(*command, **more):
 
 def incidents():
     """What was found wrong with the only run there is, once its agent has left."""
-    (run,) = (home() / "runs").iterdir()
+    (run,) = (home_dir() / "runs").iterdir()
     until((run / "sentinel.db").exists, 60.0, "the agent is up")
     until(lambda: not (run / "agent.json").exists() and left(run), 60.0, "the agent has left")
     with closing(database.connect(run / "sentinel.db")) as connection:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from sentinel.model.counters import Tally
-from sentinel.readers.sample_files import LOOK_SECONDS, SampleFiles
+from sentinel.model.counters import Counters
+from sentinel.readers.sample_files import SCAN_INTERVAL_SECONDS, SampleFiles
 
 UNREADABLE = ("sentinel_dropped_records_total", "samples_unreadable")
 
@@ -16,13 +16,13 @@ class Watch:
     """A watched folder, and the clock it is watched by."""
 
     def __init__(self, folder, known=()):
-        self.now, self.tally = 1000.0, Tally()
+        self.now, self.tally = 1000.0, Counters()
         self.files = SampleFiles("run", folder, self.tally, dict(known), lambda: self.now)
         self.poll()
 
     def poll(self, attempt=0):
         """What a look at the folder brings, file by file until there is no other."""
-        self.now += LOOK_SECONDS
+        self.now += SCAN_INTERVAL_SECONDS
         found = []
         while more := self.files.poll(attempt):
             found += more
@@ -33,7 +33,7 @@ class Watch:
 
     @property
     def unreadable(self):
-        return self.tally.counts[UNREADABLE]
+        return self.tally.values[UNREADABLE]
 
 
 def verl(folder, step, size=2, **more):

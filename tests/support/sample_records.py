@@ -13,11 +13,11 @@ def sample(step, said="a b c d a b c d", *, rank=0, beat=None, time=100.0, attem
         time,
         Event.SAMPLE,
         values={"length": float(len(said)), **values},
-        facts={"prompt": "p", "completion": said},
+        attributes={"prompt": "p", "completion": said},
         attempt=attempt,
-        beat=step if beat is None else beat,
+        step_index=step if beat is None else beat,
     )
 
 
 def whole(event, step=0, time=100.0, **values):
-    return Record("run", WHOLE_RUN, step, time, event, values=values, beat=step)
+    return Record("run", WHOLE_RUN, step, time, event, values=values, step_index=step)

@@ -7,9 +7,9 @@ from contextlib import closing, contextmanager
 from support.notifications import NOW
 from support.webhook_receiver import Receiver, deadlines_from_silence
 
-from sentinel.model.counters import Tally
+from sentinel.model.counters import Counters
 from sentinel.notify import outbox
-from sentinel.notify.sink_worker import FAMILY, Lane, Pace
+from sentinel.notify.sink_worker import DELIVERIES_METRIC, DeliveryTiming, SinkWorker
 from sentinel.sinks.slack import Slack
 from sentinel.store.database import connect
 
@@ -31,13 +31,13 @@ class Bench:
         self.there = there
         self.clock = Clock()
         self.connection = connection
-        self.lane = Lane(
+        self.lane = SinkWorker(
             "slack",
             Slack(url=there.url),
             connection,
-            Tally(),
+            Counters(),
             self.clock,
-            Pace(deadline=0.1, draw=lambda: 0.5),
+            DeliveryTiming(deadline_seconds=0.1, uniform_random=lambda: 0.5),
         )
 
     def enqueue(self, *pages):
@@ -47,15 +47,17 @@ class Bench:
     def turn(self, after=1.0):
         """One turn, `after` seconds later than the last."""
         self.clock.now += after
-        return self.lane.turn()
+        return self.lane.deliver_next()
 
     def row(self):
         query = "select state, tries, next_at - ?, last_error from outbox order by rowid"
         return self.connection.execute(query, [self.clock.now]).fetchone()
 
     def outcomes(self):
-        counts = self.lane.tally.counts
-        return {label: total for (family, label), total in counts.items() if family == FAMILY}
+        counts = self.lane.counters.values
+        return {
+            label: total for (family, label), total in counts.items() if family == DELIVERIES_METRIC
+        }
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import requests
 from prometheus_client import CollectorRegistry
 from support.results import RUN
 
-from sentinel.web.server import Server
+from sentinel.web.server import WebServer
 
 PATIENCE = 60.0
 """Seconds: what a busy machine may take for what an idle one does at once."""
@@ -19,7 +19,7 @@ PATIENCE = 60.0
 @contextmanager
 def servers() -> Iterator[Callable[..., str]]:
     """Yields a function that starts a server and gives its address; all are stopped at the end."""
-    started: list[Server] = []
+    started: list[WebServer] = []
 
     def start(**settings: Any) -> str:
         settings = {
@@ -27,7 +27,7 @@ def servers() -> Iterator[Callable[..., str]]:
             "state": lambda: {"run": RUN},
             "incidents": list,
         } | settings
-        server = Server(**settings)
+        server = WebServer(**settings)
         started.append(server)
         return f"http://127.0.0.1:{server.start()}"
 

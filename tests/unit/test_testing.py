@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from sentinel.detectors.kl_blowup import KlBlowup
-from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import Event
 from sentinel.testing import check_detector, event, first_finding, steps
 
@@ -38,7 +38,7 @@ class High:
     remedy: ClassVar[str] = "Lower it."
 
     def update(self, record):
-        return Finding("Too high.") if record.values["loss"] > self.limit else Calm()
+        return Finding("Too high.") if record.values["loss"] > self.limit else Clear()
 
 
 def in_a_file_of_its_own(monkeypatch, doc=SHEET, **changes):
@@ -66,7 +66,7 @@ def _meddling(self, record):
 
 def _forgetful(self, record):
     Forgotten.count += 1
-    return Calm() if Forgotten.count % 3 else None
+    return Clear() if Forgotten.count % 3 else None
 
 
 class Forgotten:

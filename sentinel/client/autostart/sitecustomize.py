@@ -8,32 +8,32 @@ loaded as if this one were not there.
 import os
 import sys
 
-_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs more than all of this
+_DIRECTORY = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs more than all of this
 
 
-class _Torch:
+class _TorchImportFinder:
     """Notices that torch is being imported, and hands over to the trainer's side of sentinel."""
 
-    done = False
+    is_done = False
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         """Finds nothing itself, but by the one who waits for torch from now on."""
-        if name != "torch" or self.done:
+        if name != "torch" or self.is_done:
             return None
-        self.done = True
+        self.is_done = True
         finders: list = sys.meta_path  # type: ignore[type-arg]
         finders[:] = [finder for finder in finders if finder is not self]
         try:
-            if not _at_hand():
+            if not _ensure_sentinel_importable():
                 return None
-            from sentinel.client.auto_start import FirstSign  # noqa: PLC0415
+            from sentinel.client.auto_start import AutoStart  # noqa: PLC0415
 
-            return FirstSign().find_spec(name, path, target)
+            return AutoStart().find_spec(name, path, target)
         except Exception:
             return None
 
 
-def _at_hand() -> bool:
+def _ensure_sentinel_importable() -> bool:
     """Whether `sentinel` can be imported: this interpreter's own, else the one we belong to."""
     from importlib.util import find_spec, module_from_spec, spec_from_file_location  # noqa: PLC0415
 
@@ -43,7 +43,7 @@ def _at_hand() -> bool:
         # Somebody's module of the same name is not ours to load.
         places = found.submodule_search_locations or ()
         return any(os.path.isfile(os.path.join(place, sign)) for place in places)  # noqa: PTH113, PTH118
-    package = os.path.dirname(os.path.dirname(_HERE))  # noqa: PTH120
+    package = os.path.dirname(os.path.dirname(_DIRECTORY))  # noqa: PTH120
     # By its file, and not by a path: its neighbours there are another interpreter's.
     ours = spec_from_file_location("sentinel", os.path.join(package, "__init__.py"))  # noqa: PTH118
     if ours is None or ours.loader is None:
@@ -53,7 +53,7 @@ def _at_hand() -> bool:
     return True
 
 
-def _next() -> None:
+def _load_next_sitecustomize() -> None:
     """Load the `sitecustomize` that would have been loaded without us, errors and all."""
     # What the interpreter itself imports with: importlib.util would have to be loaded.
     from _frozen_importlib import module_from_spec  # noqa: PLC0415
@@ -66,7 +66,7 @@ def _next() -> None:
 
 
 # Whoever looks at the path finds what would be there without us; children inherit the environment.
-sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != _HERE]  # noqa: PTH100
+sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != _DIRECTORY]  # noqa: PTH100
 if sys.version_info >= (3, 11) and os.environ.get("SENTINEL_OFF", "0") in {"", "0"}:
-    sys.meta_path.insert(0, _Torch())  # type: ignore[arg-type]
-_next()
+    sys.meta_path.insert(0, _TorchImportFinder())  # type: ignore[arg-type]
+_load_next_sitecustomize()

@@ -16,118 +16,122 @@ from itertools import islice
 from typing import Any
 
 from sentinel.model.record import Event
-from sentinel.transport.record_codec import Moment
+from sentinel.transport.record_codec import StepStamp
 
-ROWS = 64
+ROWS_PER_DEVICE = 64
 """Moments that may be under way at once; beyond that, values are dropped and counted."""
-WIDTH = 16
+SCALARS_PER_ROW = 16
 """Scalars of one row; of more, a moment takes several."""
 
 
 @dataclass(slots=True)
-class Row:
+class CopyRow:
     """Scalars of one moment under way; `moment` is filled in once its step number is settled."""
 
     names: tuple[str, ...]
-    host: Any
-    event: Any
-    moment: Moment | None = None
-    told_as: Event = Event.STEP
+    host_buffer: Any
+    ready_event: Any
+    stamp: StepStamp | None = None
+    record_kind: Event = Event.STEP
     """What happened at that moment."""
 
 
 @dataclass
-class Lane:
+class DeviceQueue:
     """One device's rows: free ones with their events, and those under way, oldest first."""
 
-    stream: Callable[[], Any]
+    current_stream: Callable[[], Any]
     free: list[tuple[Any, Any]]
-    under_way: deque[Row] = field(default_factory=deque)
+    in_flight: deque[CopyRow] = field(default_factory=deque)
 
 
 @dataclass
-class Stash:
+class DeviceCopies:
     """Device scalars on their way. `drop` counts those there was no room for, by reason."""
 
-    drop: Callable[[str, int], None]
-    make_lane: Callable[[Any], Lane]
-    lanes: dict[Any, Lane] = field(default_factory=dict)
+    count_drop: Callable[[str, int], None]
+    make_queue: Callable[[Any], DeviceQueue]
+    queues: dict[Any, DeviceQueue] = field(default_factory=dict)
 
-    def put(
+    def start_copies(
         self,
         tensors: Mapping[str, Any],
-        moment: Moment | None = None,
-        told_as: Event = Event.STEP,
-    ) -> list[Row]:
+        stamp: StepStamp | None = None,
+        record_kind: Event = Event.STEP,
+    ) -> list[CopyRow]:
         """Start fetching scalars; returns the rows whose `moment` the caller still owes."""
-        rows: list[Row] = []
+        rows: list[CopyRow] = []
         by_device: dict[Any, dict[str, Any]] = {}
         for name, tensor in tensors.items():
             by_device.setdefault(tensor.device, {})[name] = tensor
-        for device, group in _rows_of(by_device):
-            row = self._start(device, group)
+        for device, group in _split_into_rows(by_device):
+            row = self._start_row(device, group)
             if row is None:
-                self.drop("pending", len(group))
+                self.count_drop("pending", len(group))
             else:
-                row.moment, row.told_as = moment, told_as
+                row.stamp, row.record_kind = stamp, record_kind
                 rows.append(row)
         return rows
 
-    def harvest(self) -> Iterator[tuple[Event, Moment, tuple[str, ...], list[float]]]:
+    def pop_arrived(self) -> Iterator[tuple[Event, StepStamp, tuple[str, ...], list[float]]]:
         """Events and moments whose scalars have arrived, oldest first for each device."""
-        for lane in self.lanes.values():
-            if lane.under_way and capturing():
+        for lane in self.queues.values():
+            if lane.in_flight and is_capturing_graph():
                 return
-            while lane.under_way:
-                row = lane.under_way[0]
-                if row.moment is None or not row.event.query():
+            while lane.in_flight:
+                row = lane.in_flight[0]
+                if row.stamp is None or not row.ready_event.query():
                     break
-                lane.under_way.popleft()
-                values = row.host[: len(row.names)].tolist()
-                lane.free.append((row.host, row.event))
-                yield row.told_as, row.moment, row.names, values
+                lane.in_flight.popleft()
+                values = row.host_buffer[: len(row.names)].tolist()
+                lane.free.append((row.host_buffer, row.ready_event))
+                yield row.record_kind, row.stamp, row.names, values
 
-    def waiting(self) -> int:
+    def pending_count(self) -> int:
         """Scalars that have not arrived."""
-        return sum(len(row.names) for lane in self.lanes.values() for row in lane.under_way)
+        return sum(len(row.names) for lane in self.queues.values() for row in lane.in_flight)
 
-    def _start(self, device: Any, group: Mapping[str, Any]) -> Row | None:
+    def _start_row(self, device: Any, group: Mapping[str, Any]) -> CopyRow | None:
         # While a graph is recorded, our copies would become part of it.
-        if capturing():
+        if is_capturing_graph():
             return None
-        if device not in self.lanes:
-            self.lanes[device] = self.make_lane(device)
-        lane = self.lanes[device]
+        if device not in self.queues:
+            self.queues[device] = self.make_queue(device)
+        lane = self.queues[device]
         if not lane.free:
             return None
         host, event = lane.free.pop()
         for at, tensor in enumerate(group.values()):
             # Converted on the device: a copy that converts is staged through pageable memory.
             host[at].copy_(tensor.detach().to(host.dtype).reshape(()), non_blocking=True)
-        event.record(lane.stream())
-        row = Row(tuple(group), host, event)
-        lane.under_way.append(row)
+        event.record(lane.current_stream())
+        row = CopyRow(tuple(group), host, event)
+        lane.in_flight.append(row)
         return row
 
 
-def cuda_lane(device: Any) -> Lane:
+def cuda_queue(device: Any) -> DeviceQueue:
     """Rows for a CUDA, ROCm or XPU device."""
     torch = sys.modules["torch"]
     kind = getattr(torch, device.type)
-    host = torch.empty(ROWS, WIDTH, dtype=torch.float64, device="cpu", pin_memory=True)
-    free = [(host[row], kind.Event()) for row in range(ROWS)]
-    return Lane(lambda: kind.current_stream(device), free)
+    host = torch.empty(
+        ROWS_PER_DEVICE, SCALARS_PER_ROW, dtype=torch.float64, device="cpu", pin_memory=True
+    )
+    free = [(host[row], kind.Event()) for row in range(ROWS_PER_DEVICE)]
+    return DeviceQueue(lambda: kind.current_stream(device), free)
 
 
-def _rows_of(by_device: Mapping[Any, Mapping[str, Any]]) -> Iterator[tuple[Any, dict[str, Any]]]:
+def _split_into_rows(
+    by_device: Mapping[Any, Mapping[str, Any]],
+) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Each device's scalars, as many at a time as a row takes."""
     for device, group in by_device.items():
         items = iter(group.items())
-        while part := dict(islice(items, WIDTH)):
+        while part := dict(islice(items, SCALARS_PER_ROW)):
             yield device, part
 
 
-def capturing() -> bool:
+def is_capturing_graph() -> bool:
     """Whether a CUDA graph is being recorded: whatever is computed now becomes a part of it."""
     cuda = sys.modules.get("torch.cuda")
     return bool(cuda and cuda.is_initialized() and cuda.is_current_stream_capturing())

@@ -18,21 +18,21 @@ from time import perf_counter
 from typing import Any
 
 from sentinel.client.capture.grad_sharding import (
-    Share,
-    brought_together,
-    of_gradient,
-    of_norm,
-    part,
+    GradientShare,
+    combine_norms,
+    gradient_share,
+    local_part,
+    norm_share,
 )
-from sentinel.client.capture.scalars import Refused
+from sentinel.client.capture.scalars import RejectedValueError
 
-BUDGET = 0.01
+MAX_STEP_TIME_FRACTION = 0.01
 """Share of a step's time."""
-OFTEN = 10
-CHEAP = 1e-3
+CHEAP_STRIDE_STEPS = 10
+CHEAP_COST_SECONDS = 1e-3
 """Seconds."""
-SELDOM = 1000
-TOGETHER = (1, 2, 10, 20, 100, 200, SELDOM)
+MAX_STRIDE_STEPS = 1000
+SHARDED_STRIDES = (1, 2, 10, 20, 100, 200, MAX_STRIDE_STEPS)
 """Strides where each rank has a part, each a multiple of those before, so that ranks which choose
 differently still meet: parts of different steps could not be brought together."""
 
@@ -43,18 +43,18 @@ class GradNorm:
 
     clips: deque[tuple[Any, Any]] = field(default_factory=lambda: deque(maxlen=16))
     """First gradient, weakly, and norm of every clipping since the last step."""
-    costs: deque[float] = field(default_factory=lambda: deque(maxlen=3))
+    costs_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=3))
     """Seconds that the last measurements took; the least counts, since the first ones warm up."""
-    unmeasured: int = 0
+    steps_since_measurement: int = 0
     """Steps since the last one that was worth a measurement."""
-    asked: int = 0
+    due_checks: int = 0
     """How often a measurement could have been made."""
-    in_parts: bool = False
+    is_sharded: bool = False
     """The last measurement was of this rank's part only."""
-    flattened: Any = None
+    flattened_shares: Any = None
     """Shares of parameters that do not tell it themselves, where an integration knows of any."""
 
-    def clipped(self, gradients: list[Any], norm: Any) -> None:
+    def add_clip(self, gradients: list[Any], norm: Any) -> None:
         """The trainer clips these gradients, whose L2 norm this is."""
         from torch.utils.weak import TensorWeakRef  # noqa: PLC0415 - only ever inside a trainer
 
@@ -62,7 +62,7 @@ class GradNorm:
             # Weakly: it may be an embedding's, and a step may never come.
             self.clips.append((TensorWeakRef(gradients[0]), norm))
 
-    def of_clips(self, optimizer: Any) -> dict[str, Any]:
+    def pop_clipped_norm(self, optimizer: Any) -> dict[str, Any]:
         """Name and norm of what was clipped of that optimizer's gradients; empty if nothing was.
 
         Raises Refused where a rank cannot tell its share of the norm.
@@ -72,28 +72,31 @@ class GradNorm:
         if not clips:
             return {}
         firsts = {id(first) for first, _ in clips}
-        owned = {id(p.grad) for p in learning(optimizer) if id(p.grad) in firsts}
+        owned = {id(p.grad) for p in parameters_with_gradient(optimizer) if id(p.grad) in firsts}
         norms = [norm for first, norm in clips if id(first) in owned]
-        return brought_together([(part(norm), of_norm(norm)) for norm in norms])
+        return combine_norms([(local_part(norm), norm_share(norm)) for norm in norms])
 
-    def due(self, step_time: float) -> bool:
+    def is_due(self, step_time: float) -> bool:
         """Whether this step's norm is worth its cost."""
-        self.asked += 1
-        self.unmeasured += 1
+        self.due_checks += 1
+        self.steps_since_measurement += 1
         stride = self._stride(step_time)
-        if self.in_parts:
-            together = next(each for each in TOGETHER if each >= stride)
-            return self.asked % together == 0
-        if self.unmeasured < stride:
+        if self.is_sharded:
+            together = next(each for each in SHARDED_STRIDES if each >= stride)
+            return self.due_checks % together == 0
+        if self.steps_since_measurement < stride:
             return False
-        self.unmeasured = 0
+        self.steps_since_measurement = 0
         return True
 
     def _stride(self, step_time: float) -> int:
-        if len(self.costs) < 2 or step_time <= 0:
+        if len(self.costs_seconds) < 2 or step_time <= 0:
             return 1
-        cost = min(self.costs)
-        return min(ceil(cost / (BUDGET * step_time)), OFTEN if cost < CHEAP else SELDOM)
+        cost = min(self.costs_seconds)
+        return min(
+            ceil(cost / (MAX_STEP_TIME_FRACTION * step_time)),
+            CHEAP_STRIDE_STEPS if cost < CHEAP_COST_SECONDS else MAX_STRIDE_STEPS,
+        )
 
     def measure(self, optimizer: Any) -> dict[str, Any]:
         """Name and value of our own norm; empty without gradients.
@@ -103,41 +106,45 @@ class GradNorm:
         torch = sys.modules["torch"]
         began = perf_counter()
         with torch.no_grad():
-            parts, shares = self._parts(learning(optimizer), torch)
+            parts, shares = self._local_gradients(parameters_with_gradient(optimizer), torch)
             if not parts:
-                return self._nothing(optimizer)
-            alike: dict[Share | None, list[Any]] = {}
+                return self._norm_without_gradients(optimizer)
+            alike: dict[GradientShare | None, list[Any]] = {}
             for norm, share in zip(_norms(parts, torch), shares, strict=True):
                 alike.setdefault(share, []).append(norm)
             totals = [
                 (torch.linalg.vector_norm(torch.stack(each)), share)
                 for share, each in alike.items()
             ]
-            found = brought_together(totals)
+            found = combine_norms(totals)
             scale = getattr(optimizer, "grad_scale", None)
             if scale is not None:
                 found = {name: total / scale.to(total.device) for name, total in found.items()}
-        self.costs.append(perf_counter() - began)
-        self.in_parts = "grad_norm_local" in found
+        self.costs_seconds.append(perf_counter() - began)
+        self.is_sharded = "grad_norm_local" in found
         return found
 
-    def _nothing(self, optimizer: Any) -> dict[str, Any]:
+    def _norm_without_gradients(self, optimizer: Any) -> dict[str, Any]:
         """Of parameters that were flattened and split, a rank may hold none that has a gradient."""
         everything = [p for group in optimizer.param_groups for p in group["params"]]
-        split = self.flattened is not None and any(p in self.flattened for p in everything)
+        split = self.flattened_shares is not None and any(
+            p in self.flattened_shares for p in everything
+        )
         return {"grad_norm_local": 0.0} if split else {}
 
-    def _parts(self, parameters: Iterable[Any], torch: Any) -> tuple[list[Any], list[Share | None]]:
+    def _local_gradients(
+        self, parameters: Iterable[Any], torch: Any
+    ) -> tuple[list[Any], list[GradientShare | None]]:
         parts: list[Any] = []
-        shares: list[Share | None] = []
+        shares: list[GradientShare | None] = []
         for parameter in parameters:
-            grad = part(parameter.grad)
+            grad = local_part(parameter.grad)
             if grad.is_complex():
                 grad = torch.view_as_real(grad.resolve_conj())
             if grad.layout != torch.strided or (parts and grad.device != parts[0].device):
-                raise Refused("type")
+                raise RejectedValueError("type")
             parts.append(grad)
-            shares.append(of_gradient(parameter, self.flattened))
+            shares.append(gradient_share(parameter, self.flattened_shares))
         return parts, shares
 
 
@@ -151,9 +158,9 @@ def _norms(parts: list[Any], torch: Any) -> list[Any]:
         return [norm.to(wide) for norm in torch._foreach_norm(parts)]  # noqa: SLF001
     except RuntimeError:
         # A kind of number that has none, or no memory left: no reason to lose the loss as well.
-        raise Refused("type") from None
+        raise RejectedValueError("type") from None
 
 
-def learning(optimizer: Any) -> Iterator[Any]:
+def parameters_with_gradient(optimizer: Any) -> Iterator[Any]:
     """Every parameter of an optimizer that has a gradient."""
     return (p for g in optimizer.param_groups for p in g["params"] if p.grad is not None)

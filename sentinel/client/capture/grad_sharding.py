@@ -8,65 +8,67 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sentinel.client.capture.scalars import Refused
+from sentinel.client.capture.scalars import RejectedValueError
 
 
-class Share(NamedTuple):
+class GradientShare(NamedTuple):
     """Over how many `ranks` a gradient lies, and how many of them hold one and the same part."""
 
     replicas: int
     ranks: int
 
 
-def of_gradient(parameter: Any, flattened: Any) -> Share | None:
+def gradient_share(parameter: Any, flattened_shares: Any) -> GradientShare | None:
     """The rank's share of a parameter's gradient; None where every rank has it whole.
 
     `flattened` maps parameters that were flattened and split to their share. Raises Refused where
     nothing is known of it, or where the gradients of the ranks have still to be summed.
     """
     if hasattr(parameter.grad, "placements"):
-        return _of_placements(parameter.grad, [p.is_partial() for p in parameter.grad.placements])
+        return _placement_share(parameter.grad, [p.is_partial() for p in parameter.grad.placements])
     if getattr(parameter, "_fsdp_flattened", False):
-        known: Share | None = None if flattened is None else flattened.get(parameter)
+        known: GradientShare | None = (
+            None if flattened_shares is None else flattened_shares.get(parameter)
+        )
         if known is None:
-            raise Refused("shape")
+            raise RejectedValueError("shape")
         return known
     return None
 
 
-def of_norm(norm: Any) -> Share | None:
+def norm_share(norm: Any) -> GradientShare | None:
     """The rank's share of a norm that PyTorch computed; None where every rank has it whole."""
     if not hasattr(norm, "placements"):
         return None
     # A norm still to be brought together is, on each rank, the norm of its part.
     sums = [p.is_partial() and getattr(p, "norm_type", None) != 2 for p in norm.placements]
-    return _of_placements(norm, sums)
+    return _placement_share(norm, sums)
 
 
-def _of_placements(tensor: Any, sums: list[bool]) -> Share:
-    if any(sums):
-        raise Refused("shape")
+def _placement_share(tensor: Any, partial_flags: list[bool]) -> GradientShare:
+    if any(partial_flags):
+        raise RejectedValueError("shape")
     mesh, replicas = tensor.device_mesh, 1
     for dim, placement in enumerate(tensor.placements):
         replicas *= mesh.size(dim) if placement.is_replicate() else 1
-    return Share(replicas, mesh.size())
+    return GradientShare(replicas, mesh.size())
 
 
-def part(tensor: Any) -> Any:
+def local_part(tensor: Any) -> Any:
     """What this rank holds of a tensor: never by a collective."""
     return tensor.to_local() if hasattr(tensor, "placements") else tensor
 
 
-def brought_together(totals: list[tuple[Any, Share | None]]) -> dict[str, Any]:
+def combine_norms(norms_and_shares: list[tuple[Any, GradientShare | None]]) -> dict[str, Any]:
     """The norm of all, `grad_norm`, or this rank's share of it, `grad_norm_local`; empty of none.
 
     What every rank has whole lies, beside what is split, over as many ranks as that does.
     """
-    if not totals:
+    if not norms_and_shares:
         return {}
-    ranks = max((share.ranks for _, share in totals if share), default=1)
-    shares = [share or Share(ranks, ranks) for _, share in totals]
-    norms = [norm for norm, _ in totals]
+    ranks = max((share.ranks for _, share in norms_and_shares if share), default=1)
+    shares = [share or GradientShare(ranks, ranks) for _, share in norms_and_shares]
+    norms = [norm for norm, _ in norms_and_shares]
     name = "grad_norm"
     if any(share.replicas < share.ranks for share in shares):
         name = "grad_norm_local"

@@ -7,24 +7,24 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-SETTINGS = (
+TRAINER_SETTINGS = (
     "max_epochs", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm",
     "log_every_n_steps", "check_val_every_n_epoch", "val_check_interval", "precision", "num_nodes",
     "world_size",
 )  # fmt: skip
 """Settings of a trainer worth telling, by Lightning's own names."""
 
-HYPER_PARAMETERS = 64
+MAX_HYPER_PARAMETERS = 64
 """Of a module, at most. Numbers only: a text might be a secret."""
 
 Facts = dict[str, str | float]
 
 
-def run_facts(trainer: Any, package: str) -> Facts:
+def run_metadata(trainer: Any, package: str) -> Facts:
     """Framework, model, settings and hyper-parameters, as numbers and short texts."""
     module = trainer.lightning_module
     found: dict[str, Any] = dict(_hyper_parameters(module))
-    found |= {name: getattr(trainer, name, None) for name in SETTINGS}
+    found |= {name: getattr(trainer, name, None) for name in TRAINER_SETTINGS}
     found |= {
         "framework": "lightning",
         "framework_version": str(getattr(sys.modules[package], "__version__", "")),
@@ -47,7 +47,7 @@ def _hyper_parameters(module: Any) -> Iterator[tuple[str, float]]:
     kept = getattr(module, "hparams", None)
     numbers = kept.items() if isinstance(kept, Mapping) else ()
     plain = [(n, v) for n, v in numbers if type(n) is str and type(v) in (int, float)]
-    yield from plain[:HYPER_PARAMETERS]
+    yield from plain[:MAX_HYPER_PARAMETERS]
 
 
 def _learning_rate(trainer: Any) -> Any:

@@ -9,64 +9,66 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.client.capture.scalars import Refused, number
+from sentinel.client.capture.scalars import RejectedValueError, read_number
 
-RAW = "_sentinel_raw_loss"
+RAW_LOSS_ATTRIBUTE = "_sentinel_raw_loss"
 """Attribute by which a scaled loss remembers what it was before."""
 
 
 @dataclass
-class RootLoss:
+class StepLoss:
     """The sum so far; None where a root could not be read."""
 
     total: Any = 0.0
-    passes: int = 0
-    scaled: bool = False
+    backward_passes: int = 0
+    has_scaled_root: bool = False
     """A GradScaler scaled a loss in this step: a root that does not remember it tells nothing."""
-    over: bool = False
+    finished: bool = False
     """An optimizer stepped: the next backward pass begins a new sum."""
-    before: tuple[Any, int] | None = None
+    before_pass: tuple[Any, int] | None = None
     """The sum and its passes without the pass under way."""
 
     def add(self, roots: list[Any]) -> None:
         """A backward pass begins at these roots."""
-        if self.over:
-            self._begin()
-        self.before = self.total, self.passes
-        self.passes += 1
+        if self.finished:
+            self._reset()
+        self.before_pass = self.total, self.backward_passes
+        self.backward_passes += 1
         try:
             for root in roots:
-                found = self._read(root)
+                found = self._read_root(root)
                 # Never in place: a kept alias would change with what the trainer does to its loss.
-                self.total = None if self.total is None else self.total + _beside(self.total, found)
-        except Refused:
+                self.total = (
+                    None if self.total is None else self.total + _to_device_of(self.total, found)
+                )
+        except RejectedValueError:
             self.total = None
 
-    def take_back(self) -> None:
+    def undo_pass(self) -> None:
         """The pass under way, if it was heard, failed: with less memory left, say."""
-        if self.before is not None:
-            self.total, self.passes = self.before
-            self.before = None
+        if self.before_pass is not None:
+            self.total, self.backward_passes = self.before_pass
+            self.before_pass = None
 
-    def take(self) -> Any:
+    def pop(self) -> Any:
         """The sum, or None; the next step begins anew."""
-        total = self.total if self.passes else None
-        self._begin()
+        total = self.total if self.backward_passes else None
+        self._reset()
         return total
 
-    def _begin(self) -> None:
-        self.total, self.passes, self.over, self.scaled = 0.0, 0, False, False
-        self.before = None
+    def _reset(self) -> None:
+        self.total, self.backward_passes, self.finished, self.has_scaled_root = 0.0, 0, False, False
+        self.before_pass = None
 
-    def _read(self, root: Any) -> Any:
-        raw = getattr(root, RAW, None)
-        if raw is None and self.scaled:
-            raise Refused("type")
-        found = number(root if raw is None else raw)
+    def _read_root(self, root: Any) -> Any:
+        raw = getattr(root, RAW_LOSS_ATTRIBUTE, None)
+        if raw is None and self.has_scaled_root:
+            raise RejectedValueError("type")
+        found = read_number(root if raw is None else raw)
         return found if type(found) is float else found.float()
 
 
-def _beside(total: Any, found: Any) -> Any:
+def _to_device_of(total: Any, found: Any) -> Any:
     """Where models train on several devices, so that the two can be added."""
     if type(total) is float or type(found) is float or total.device == found.device:
         return found

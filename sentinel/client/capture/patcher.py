@@ -12,25 +12,25 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from sentinel.client.capture.loop import Loop
+from sentinel.client.capture.loop import TrainingLoop
 from sentinel.client.recorder import Recorder
 from sentinel.model.record import Event
 
-ERRORS_BEFORE_OFF = 3
+MAX_ERRORS_PER_INTEGRATION = 3
 
 _Change = tuple[Any, str, Any, Any]
 
 
-class Tap:
+class Patcher:
     """What an integration's `attach` is given. Whatever it does here is undone by `undo`."""
 
-    def __init__(self, name: str, recorder: Recorder, loop: Loop) -> None:
+    def __init__(self, name: str, recorder: Recorder, loop: TrainingLoop) -> None:
         self.name, self.recorder, self.loop = name, recorder, loop
         self.missing: list[str] = []
         self.errors = 0
-        self.off = False
+        self.disabled = False
         self._changes: list[_Change] = []
-        self._undo: list[Callable[[], None]] = []
+        self._cleanups: list[Callable[[], None]] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Set `owner.name` to what `make` builds around the original, if it is there.
@@ -39,13 +39,13 @@ class Tap:
         """
         original = vars(owner).get(name)
         if original is None or isinstance(original, staticmethod | classmethod | property):
-            self.lacks(f"{owner.__name__}.{name}")
+            self.add_missing(f"{owner.__name__}.{name}")
             return
         ours = make(original)
         setattr(owner, name, ours)
         self._changes.append((owner, name, original, ours))
 
-    def watch(
+    def wrap(
         self,
         owner: Any,
         name: str,
@@ -61,61 +61,61 @@ class Tap:
             @functools.wraps(original)
             def watched(*args: Any, **kwargs: Any) -> Any:
                 if before is not None:
-                    self.safely(before, *args, **kwargs)
+                    self.call_safely(before, *args, **kwargs)
                 result = original(*args, **kwargs)
                 if after is not None:
-                    self.safely(after, result, *args, **kwargs)
+                    self.call_safely(after, result, *args, **kwargs)
                 return result
 
             return watched
 
         self.replace(owner, name, make)
 
-    def also(self, undo: Callable[[], None]) -> None:
+    def add_cleanup(self, undo: Callable[[], None]) -> None:
         """Something else to be undone."""
-        self._undo.append(undo)
+        self._cleanups.append(undo)
 
-    def safely(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+    def call_safely(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         """Run a part of the tap; what goes wrong in it is ours alone."""
-        if self.off or self.recorder.gate.guard.off:
+        if self.disabled or self.recorder.try_lock.guard.disabled:
             return
         try:
             body(*args, **kwargs)
         except Exception as error:
-            self.failed(error, getattr(body, "__name__", "tap"))
+            self.handle_error(error, getattr(body, "__name__", "tap"))
 
-    def lacks(self, what: str) -> None:
+    def add_missing(self, name: str) -> None:
         """The framework, in this version, does not have that."""
-        self.missing.append(what)
+        self.missing.append(name)
 
-    def failed(self, error: Exception, where: str) -> None:
+    def handle_error(self, error: Exception, where: str) -> None:
         """Count an error of ours; one too many, and the tap is off."""
-        self.recorder.gate.guard.noted(error)
+        self.recorder.try_lock.guard.count_error(error)
         self.errors += 1
-        if self.errors >= ERRORS_BEFORE_OFF and not self.off:
-            self.off = True
-            self.tell(f"off: {type(error).__name__} in {where}")
+        if self.errors >= MAX_ERRORS_PER_INTEGRATION and not self.disabled:
+            self.disabled = True
+            self.report_state(f"off: {type(error).__name__} in {where}")
 
-    def attach(self, integration: Callable[[Tap], None]) -> None:
+    def attach(self, integration: Callable[[Patcher], None]) -> None:
         """Put the integration's taps in, and say how far that went."""
         try:
             integration(self)
         except Exception as error:
-            self.give_up(error, "attach")
+            self.disable(error, "attach")
             return
         without = f", without {', '.join(self.missing)}" if self.missing else ""
-        self.tell(f"on{without}")
+        self.report_state(f"on{without}")
 
-    def give_up(self, error: Exception, where: str) -> None:
+    def disable(self, error: Exception, where: str) -> None:
         """Nothing comes of this tap: put back what it changed, and say so."""
-        self.off = True
+        self.disabled = True
         self.undo()
-        self.recorder.gate.guard.noted(error)
-        self.tell(f"off: {type(error).__name__} in {where}")
+        self.recorder.try_lock.guard.count_error(error)
+        self.report_state(f"off: {type(error).__name__} in {where}")
 
-    def tell(self, state: str) -> None:
+    def report_state(self, state: str) -> None:
         """Let the agent know how this tap is."""
-        self.recorder.say(Event.FACTS, None, {f"tap/{self.name}": state})
+        self.recorder.record_event(Event.METADATA, None, {f"tap/{self.name}": state})
 
     def undo(self) -> None:
         """Put everything back, except where somebody has patched over us since."""
@@ -123,11 +123,11 @@ class Tap:
             owner, name, original, ours = self._changes.pop()
             if vars(owner).get(name) is ours:
                 setattr(owner, name, original)
-        while self._undo:
-            self._undo.pop()()
+        while self._cleanups:
+            self._cleanups.pop()()
 
 
-def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def exclude_from_compile(function: Callable[..., Any]) -> Callable[..., Any]:
     """Kept out of graphs that torch.compile traces; what it calls is compiled as ever."""
     torch = sys.modules["torch"]
     kept: Callable[..., Any] = torch.compiler.disable(function, recursive=False)

@@ -11,13 +11,13 @@ import sys
 from typing import Any
 
 _NUMPY_KINDS = frozenset("fiu")
-DEVICES = frozenset({"cuda", "xpu"})
+ASYNC_DEVICE_TYPES = frozenset({"cuda", "xpu"})
 """Kinds of device from which a number can be fetched without waiting; others are refused."""
-NAME_LIMIT = 256
+MAX_NAME_CHARS = 256
 """Characters a name may have."""
 
 
-class Refused(Exception):  # noqa: N818 - not an error: an answer, with the reason it is counted by
+class RejectedValueError(Exception):
     """Not a number we read; `reason` is one of the ring's drop reasons."""
 
     def __init__(self, reason: str) -> None:
@@ -25,7 +25,7 @@ class Refused(Exception):  # noqa: N818 - not an error: an answer, with the reas
         self.reason = reason
 
 
-def number(value: object) -> Any:
+def read_number(value: object) -> Any:
     """The value as a float, or, if it is on a device, its detached tensor of one element.
 
     NaN and infinity are numbers here: they are what we look for. Raises Refused.
@@ -37,63 +37,63 @@ def number(value: object) -> Any:
     if kind is float:
         return value
     if kind is int:
-        return _whole(value)
+        return _float_from_int(value)
     numpy = sys.modules.get("numpy")
     if numpy is not None and issubclass(kind, (numpy.generic, numpy.ndarray)):
         return _from_numpy(value, numpy)
     torch = sys.modules.get("torch")
     if torch is not None and issubclass(kind, torch.Tensor):
         return _from_torch(value, torch)
-    raise Refused("type")
+    raise RejectedValueError("type")
 
 
-def name_is_good(name: object) -> bool:
+def is_valid_name(name: object) -> bool:
     """Whether that is a name we keep: a plain text, neither empty nor endless."""
-    return type(name) is str and 0 < len(name) <= NAME_LIMIT
+    return type(name) is str and 0 < len(name) <= MAX_NAME_CHARS
 
 
-def _whole(value: Any) -> float:
+def _float_from_int(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise Refused("range") from None
+        raise RejectedValueError("range") from None
 
 
 def _from_numpy(value: Any, numpy: Any) -> float:
     # A user's subclass may bring its own idea of `item`.
     if type(value).__module__ != "numpy" or issubclass(type(value), numpy.bool_):
-        raise Refused("type")
+        raise RejectedValueError("type")
     if value.size != 1:
-        raise Refused("shape")
+        raise RejectedValueError("shape")
     if value.dtype.kind not in _NUMPY_KINDS:
-        raise Refused("type")
+        raise RejectedValueError("type")
     return float(value.item())
 
 
 def _from_torch(value: Any, torch: Any) -> Any:
-    tensor = local(value)
+    tensor = local_replica(value)
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
-        raise Refused("type")
+        raise RejectedValueError("type")
     if tensor.numel() != 1:
-        raise Refused("shape")
+        raise RejectedValueError("shape")
     if tensor.is_complex() or tensor.dtype == torch.bool:
-        raise Refused("type")
-    if tensor.device.type in DEVICES:
+        raise RejectedValueError("type")
+    if tensor.device.type in ASYNC_DEVICE_TYPES:
         return tensor.detach()
     if tensor.device.type != "cpu":
-        raise Refused("type")
+        raise RejectedValueError("type")
     try:
         return float(tensor.item())
     except RuntimeError:
         # Under a transform such as vmap a tensor has no single value.
-        raise Refused("type") from None
+        raise RejectedValueError("type") from None
 
 
-def local(tensor: Any) -> Any:
+def local_replica(tensor: Any) -> Any:
     """Our part of a sharded tensor, if every rank has the same: never by a collective."""
     placements = getattr(tensor, "placements", None)
     if placements is None or not hasattr(tensor, "to_local"):
         return tensor
     if not all(placement.is_replicate() for placement in placements):
-        raise Refused("shape")
+        raise RejectedValueError("shape")
     return tensor.to_local()

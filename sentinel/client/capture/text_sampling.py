@@ -12,23 +12,29 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.client.capture.scalars import Refused, name_is_good, number
-from sentinel.stats.chat_text import plain
-from sentinel.stats.text_selection import choice
-from sentinel.stats.text_truncation import HEAD, PROMPT, TAIL, Told, told
+from sentinel.client.capture.scalars import RejectedValueError, is_valid_name, read_number
+from sentinel.stats.chat_text import to_plain_text
+from sentinel.stats.text_selection import select_indices
+from sentinel.stats.text_truncation import (
+    HEAD_CHARS,
+    PROMPT_CHARS,
+    TAIL_CHARS,
+    SampleFields,
+    sample_fields,
+)
 from sentinel.transport.ring import RingWriter
 
-AT_ONCE = 8
+DEFAULT_SAMPLES_PER_CALL = 8
 """Texts sent of one call, where nothing else was asked for."""
-_SCANNED = 512
+_MAX_COMPARED_REWARDS = 512
 """Rewards of one kind that are compared for the best and the worst: the first ones."""
-_REWARDS = 32
+_MAX_REWARD_NAMES = 32
 """Kinds of reward that are kept."""
-_RING_SHARE = 4
+_RING_DIVISOR = 4
 """One call takes at most this part of the ring, so that it overruns nothing."""
-_MARKS = 100
+_TRUNCATION_MARK_CHARS = 100
 """Characters that the marks of what was left out may take."""
-_ROOM_FOR_THE_REST = 512
+_FRAME_OVERHEAD_BYTES = 512
 """Bytes of a frame that are not text."""
 _ASCII_BYTES, _OTHER_BYTES = 2, 12
 """Bytes a character takes on its way, with a margin for those that are escaped."""
@@ -37,7 +43,7 @@ Rewards = dict[str, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class GeneratedBatch:
     """What a caller gave, unseen: texts, rewards by name or one row of them, ends that were met."""
 
     prompts: Any
@@ -46,30 +52,36 @@ class Batch:
     finished: Any = None
 
 
-def picked(batch: Batch, most: int, ring: RingWriter) -> Iterator[Told]:
+def select_samples(
+    batch: GeneratedBatch, max_samples: int, ring: RingWriter
+) -> Iterator[SampleFields]:
     """At most `most` texts of the batch: the first, the last, the best, the worst, and between.
 
     Beside what `text_cut.told` says, values hold the `index` in the batch, `finished`, and `reward`
     or `reward/<name>`. What is refused is counted in the ring.
     """
-    completions = _row(batch.completions, ring.drop) or []
-    prompts = _row(batch.prompts, ring.drop) or []
-    finished = _row(batch.finished, ring.drop) or []
-    rewards = _rewards(batch.rewards, ring.drop)
+    completions = _as_sequence(batch.completions, ring.count_drop) or []
+    prompts = _as_sequence(batch.prompts, ring.count_drop) or []
+    finished = _as_sequence(batch.finished, ring.count_drop) or []
+    rewards = _rewards(batch.rewards, ring.count_drop)
     rows = (prompts, finished, *rewards.values())
-    ring.drop("shape", sum(0 < len(row) != len(completions) for row in rows))
-    for index in choice(len(completions), most, _totals(rewards, len(completions))):
-        completion = _text(completions, index, ring.drop)
+    ring.count_drop("shape", sum(0 < len(row) != len(completions) for row in rows))
+    for index in select_indices(
+        len(completions), max_samples, _reward_totals(rewards, len(completions))
+    ):
+        completion = _text(completions, index, ring.count_drop)
         if completion is None:
             continue
-        prompt = _text(prompts, index, ring.drop) or ""
-        values, facts = told(prompt, completion, _share(prompt, completion, most, ring))
+        prompt = _text(prompts, index, ring.count_drop) or ""
+        values, facts = sample_fields(
+            prompt, completion, _length_fraction(prompt, completion, max_samples, ring)
+        )
         values["index"] = float(index)
-        values |= _numbers({"finished": finished, **rewards}, index, ring.drop)
+        values |= _read_row_numbers({"finished": finished, **rewards}, index, ring.count_drop)
         yield values, facts
 
 
-def _row(given: Any, drop: Callable[[str], None]) -> Sequence[Any] | None:
+def _as_sequence(given: Any, count_drop: Callable[[str], None]) -> Sequence[Any] | None:
     """The elements of a plain sequence or of an array in memory; None for nothing, or all else."""
     if given is None or type(given) in {list, tuple}:
         found: Sequence[Any] | None = given
@@ -83,77 +95,85 @@ def _row(given: Any, drop: Callable[[str], None]) -> Sequence[Any] | None:
     elif torch is not None and type(given) is torch.Tensor and given.device.type == "cpu":
         flat = given.detach() if given.ndim == 1 else None
     if flat is None:
-        drop("type")
+        count_drop("type")
         return None
     row: list[Any] = flat.tolist()
     return row
 
 
-def _rewards(given: Any, drop: Callable[[str], None]) -> Rewards:
+def _rewards(given: Any, count_drop: Callable[[str], None]) -> Rewards:
     if type(given) is not dict:
-        row = _row(given, drop)
+        row = _as_sequence(given, count_drop)
         return {} if row is None else {"reward": row}
     found: Rewards = {}
     for name, each in given.items():
-        if not name_is_good(name):
-            drop("key")
-        elif len(found) >= _REWARDS:
-            drop("too_many_names")
-        elif (row := _row(each, drop)) is not None:
+        if not is_valid_name(name):
+            count_drop("key")
+        elif len(found) >= _MAX_REWARD_NAMES:
+            count_drop("too_many_names")
+        elif (row := _as_sequence(each, count_drop)) is not None:
             found[f"reward/{name}"] = row
     return found
 
 
-def _totals(rewards: Rewards, size: int) -> list[float]:
+def _reward_totals(rewards: Rewards, size: int) -> list[float]:
     """Sums of the rewards of the first texts; empty where any of them cannot be compared."""
-    rows = [row[: min(size, _SCANNED)] for row in rewards.values()]
+    rows = [row[: min(size, _MAX_COMPARED_REWARDS)] for row in rewards.values()]
     if not rows or len({*map(len, rows)}) > 1:
         return []
     if not all({*map(type, row)} <= {float, int, type(None)} for row in rows):
-        rows = [[_number(value) for value in row] for row in rows]
+        rows = [[_number_or_none(value) for value in row] for row in rows]
     try:
         return [float(sum(filter(None, values))) for values in zip(*rows, strict=True)]
     except OverflowError:
         return []
 
 
-def _text(row: Sequence[Any], index: int, drop: Callable[[str], None]) -> str | None:
+def _text(row: Sequence[Any], index: int, count_drop: Callable[[str], None]) -> str | None:
     if index >= len(row):
         return None
-    found = plain(row[index])
+    found = to_plain_text(row[index])
     if found is None:
-        drop("type")
+        count_drop("type")
     return found
 
 
-def _share(prompt: str, completion: str, most: int, ring: RingWriter) -> float:
+def _length_fraction(prompt: str, completion: str, max_samples: int, ring: RingWriter) -> float:
     """How much of the usual length there is room for in this ring."""
     # A third, since a hostile text may be all characters that are escaped.
-    room = min(ring.largest // 3, ring.capacity // _RING_SHARE // most) - _ROOM_FOR_THE_REST
+    room = (
+        min(ring.max_payload_bytes // 3, ring.capacity // _RING_DIVISOR // max_samples)
+        - _FRAME_OVERHEAD_BYTES
+    )
     each = _ASCII_BYTES if prompt.isascii() and completion.isascii() else _OTHER_BYTES
-    return max(0.0, min(1.0, (room / each - _MARKS) / (PROMPT + HEAD + TAIL)))
+    return max(
+        0.0,
+        min(1.0, (room / each - _TRUNCATION_MARK_CHARS) / (PROMPT_CHARS + HEAD_CHARS + TAIL_CHARS)),
+    )
 
 
-def _numbers(rows: Rewards, index: int, drop: Callable[[str], None]) -> dict[str, float]:
+def _read_row_numbers(
+    rows: Rewards, index: int, count_drop: Callable[[str], None]
+) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, row in rows.items():
         # None is how a reward that does not apply is written.
         if index >= len(row) or row[index] is None:
             continue
-        value = _number(row[index])
+        value = _number_or_none(row[index])
         if value is None:
-            drop("type")
+            count_drop("type")
         else:
             found[name] = value
     return found
 
 
-def _number(value: Any) -> float | None:
+def _number_or_none(value: Any) -> float | None:
     """The value as a number; None for what is none, or would have to be fetched from a device."""
     if type(value) is bool:
         return float(value)
     try:
-        found = number(value)
-    except Refused:
+        found = read_number(value)
+    except RejectedValueError:
         return None
     return found if type(found) is float else None

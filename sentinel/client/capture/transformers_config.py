@@ -6,21 +6,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sentinel.signals.framework_config import TEXT, Facts, of_trainer
+from sentinel.signals.framework_config import (
+    MAX_SETTING_CHARS,
+    ConfigMetadata,
+    extract_trainer_settings,
+)
 
 LIBRARIES = ("torch", "transformers", "accelerate", "trl", "peft", "deepspeed", "vllm", "datasets")
 
 
-def run_facts(args: Any, state: Any, model: Any) -> Facts:
+def run_metadata(args: Any, state: Any, model: Any) -> ConfigMetadata:
     """What is known when a trainer begins: framework, algorithm, model, settings and versions."""
     algorithm = _algorithm(args)
     framework = "trl" if algorithm else "transformers"
-    found: dict[str, Any] = dict(of_trainer(lambda name: getattr(args, name, None), algorithm))
+    found: dict[str, Any] = dict(
+        extract_trainer_settings(lambda name: getattr(args, name, None), algorithm)
+    )
     found |= {name: _version(name) for name in LIBRARIES}
     found |= {
         "framework": framework,
         "framework_version": _version(framework),
-        "model": _model(model),
+        "model": _model_name(model),
         "output_dir": str(Path(args.output_dir).absolute()),
     }
     if state.max_steps > 0:
@@ -45,10 +51,10 @@ def _version(library: str) -> str | None:
     return str(version) if version is not None else None
 
 
-def _model(model: Any) -> str | None:
+def _model_name(model: Any) -> str | None:
     """A model's name; of one from a folder, the folder's; of one without, its architecture."""
     name = getattr(model, "name_or_path", None)
     if isinstance(name, str) and name:
-        return Path(name).name if Path(name).is_dir() else name[:TEXT]
+        return Path(name).name if Path(name).is_dir() else name[:MAX_SETTING_CHARS]
     kind = getattr(getattr(model, "config", None), "model_type", None)
     return kind if isinstance(kind, str) and kind else None

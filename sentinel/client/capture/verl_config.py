@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from sentinel.signals.framework_config import Facts, fact, of_verl
+from sentinel.signals.framework_config import ConfigMetadata, extract_verl_settings, to_fact
 
 
-def run_facts(project: Any, experiment: Any, config: Any) -> Facts:
+def run_metadata(project: Any, experiment: Any, config: Any) -> ConfigMetadata:
     """Framework, algorithm, model and settings; `config` may be None, or lack any of them."""
     version = getattr(sys.modules.get("verl"), "__version__", None)
     told = {"project": project, "experiment": experiment, "framework_version": version}
-    found = {name: fact(value) for name, value in told.items()}
+    found = {name: to_fact(value) for name, value in told.items()}
     known = {name: said for name, said in found.items() if said is not None}
-    return {**of_verl(config), **known, "framework": "verl"}
+    return {**extract_verl_settings(config), **known, "framework": "verl"}

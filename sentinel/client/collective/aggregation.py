@@ -18,74 +18,82 @@ from time import monotonic, sleep
 from typing import Any
 
 from sentinel.client.collective import chunk
-from sentinel.client.collective.gather_group import Broken, Gathering
+from sentinel.client.collective.gather_group import GatherGroup, GatherGroupError
 from sentinel.client.collective.readiness import (
-    DEADLINE,
-    FEWEST_LOOKS,
-    PAUSE,
-    NoQuorum,
-    Quorum,
-    Start,
-    joined,
+    MIN_POLLS,
+    POLL_INTERVAL_SECONDS,
+    READY_TIMEOUT_SECONDS,
+    GatherSchedule,
+    NotReadyError,
+    ReadinessCheck,
+    join,
 )
-from sentinel.client.collective.replica_rings import Mirrors
-from sentinel.client.collective.sender import Outgoing
-from sentinel.client.collective.shutdown import Departed
-from sentinel.client.guard import Guard
+from sentinel.client.collective.replica_rings import ReplicaRings
+from sentinel.client.collective.sender import CollectiveSender
+from sentinel.client.collective.shutdown import CollectiveShutdown
+from sentinel.client.guard import ErrorGuard
 from sentinel.client.recorder import Recorder
 from sentinel.model.record import Event
 from sentinel.transport.identity import Identity
-from sentinel.transport.paths import remember
+from sentinel.transport.paths import mark_ring_removed
 from sentinel.transport.ring import RingWriter
-from sentinel.transport.ring_layout import COLLECTIVE, OUTCOMES, UNKNOWN
+from sentinel.transport.ring_layout import COLLECTIVE_FACT, OUTCOMES, UNKNOWN_OUTCOME
 
-PATIENCE = 10.0
+GATHER_TIMEOUT_SECONDS = 10.0
 """Seconds that a gather may be under way, and steps that are taken meanwhile, at least."""
-FEWEST_POLLS = 3
-SETTLE = 0.2
+MIN_STEPS_BEFORE_TIMEOUT = 3
+DRAIN_SECONDS = 0.2
 """Seconds that rank 0, as it ends, gives the others for their last words, at most; where it fails,
 gloo, to tell of those that are gone: the training's own connections may do so a moment earlier."""
-LOOKS = 4
+PEER_CHECKS_PER_DRAIN = 4
 """How often it looks meanwhile whether anybody is still there."""
 
 
-class Off(Exception):  # noqa: N818 - an answer, with the reason
+class CollectiveOffError(Exception):
     """It is over; the text says why."""
 
 
-class Collective:
+class CollectiveAggregation:
     """One rank's part. `tell` says facts of the run, `serve` starts the agent of this node."""
 
-    begun = 0
+    runs_started = 0
     """Runs of this process so far: each has keys of its own in the store."""
 
     def __init__(
         self,
         ring: RingWriter,
         identity: Identity,
-        tell: Callable[[Mapping[str, str]], None],
-        serve: Callable[[], None],
+        report_attributes: Callable[[Mapping[str, str]], None],
+        start_agent: Callable[[], None],
     ) -> None:
-        Collective.begun += 1
+        CollectiveAggregation.runs_started += 1
         self.ring, self.identity = ring, identity
-        self._tell, self._serve = tell, serve
-        self._thread = get_ident()
-        self._turn: Callable[[int], None] | None = self._seek
-        self._began, self._looks, self._asks_at = monotonic(), 0, 0.0
-        self._quorum: Quorum | None = None
-        self._gathering: Gathering | None = None
-        self._outgoing: Outgoing | None = None
-        self._departed: Departed | None = None
-        self._mirrors = Mirrors(identity, ring.drop)
-        self._every, self._due = 1, 0
-        self._count, self._polls, self._polled, self._sent_at = 0, 0, 0, 0.0
+        self._report_attributes, self._start_agent = report_attributes, start_agent
+        self._owner_thread = get_ident()
+        self._stage: Callable[[int], None] | None = self._find_process_group
+        self._started_at, self._poll_count, self._next_poll_at = monotonic(), 0, 0.0
+        self._readiness: ReadinessCheck | None = None
+        self._gather_group: GatherGroup | None = None
+        self._sender: CollectiveSender | None = None
+        self._shutdown: CollectiveShutdown | None = None
+        self._replica_rings = ReplicaRings(identity, ring.count_drop)
+        self._interval_steps, self._next_gather_index = 1, 0
+        self._gather_number, self._steps_waited, self._last_waited_index, self._sent_at = (
+            0,
+            0,
+            0,
+            0.0,
+        )
 
-    def step(self, beat: int) -> None:
+    def step(self, step_index: int) -> None:
         """A step was taken. Raises only what is an error of ours."""
-        if self._turn is None:
+        if self._stage is None:
             return
         try:
-            self._take(self._turn if get_ident() == self._thread else self._stray, beat)
+            self._run_stage(
+                self._stage if get_ident() == self._owner_thread else self._step_in_other_thread,
+                step_index,
+            )
         except BaseException as error:
             self._abort(error)
             raise
@@ -93,175 +101,188 @@ class Collective:
     def close(self, outcome: str) -> None:
         """Hand over what is left, as this rank ends. Rank 0 gives the others a moment."""
         try:
-            self._end(outcome)
+            self._finish(outcome)
         except BaseException as error:
             self._abort(error)
             raise
 
     def abandon(self) -> None:
         """In a forked child: all of it is the parent's."""
-        self._turn = None
-        self._mirrors.abandon()
+        self._stage = None
+        self._replica_rings.abandon()
 
-    def _take(self, turn: Callable[[int], None], beat: int) -> None:
+    def _run_stage(self, stage: Callable[[int], None], step_index: int) -> None:
         try:
-            turn(beat)
-        except (Off, NoQuorum, Broken) as over:
-            self._give_up(over)
+            stage(step_index)
+        except (CollectiveOffError, NotReadyError, GatherGroupError) as over:
+            self._switch_off(over)
 
-    def _end(self, outcome: str) -> None:
-        turn, self._turn = self._turn, None
-        gathering = self._gathering
-        if turn == self._gather and gathering is not None:
+    def _finish(self, outcome: str) -> None:
+        turn, self._stage = self._stage, None
+        gathering = self._gather_group
+        if turn == self._gather_if_due and gathering is not None:
             if self.identity.rank == 0:
-                self._settle(outcome)
-            elif gathering.left or gathering.lost([0]):
-                self._serve_elsewhere()
+                self._drain(outcome)
+            elif gathering.dismissed or gathering.lost_ranks([0]):
+                self._start_own_agent()
             else:
-                self._leave(OUTCOMES.index(outcome))
-        elif turn == self._hear_out and self._departed is not None:
-            self._departed.close()
+                self._send_final_chunk(OUTCOMES.index(outcome))
+        elif turn == self._poll_shutdown and self._shutdown is not None:
+            self._shutdown.close()
         elif turn is not None:
-            self._serve_elsewhere()
+            self._start_own_agent()
 
-    def _stray(self, beat: int) -> None:  # noqa: ARG002 - as every turn
+    def _step_in_other_thread(self, step_index: int) -> None:  # noqa: ARG002 - as every turn
         """A step was taken in another thread: none of ours, unless all of them are."""
-        if not self._looks and monotonic() - self._began > DEADLINE:
-            raise Off("steps are taken in another thread than the one that began the run")
+        if not self._poll_count and monotonic() - self._started_at > READY_TIMEOUT_SECONDS:
+            raise CollectiveOffError(
+                "steps are taken in another thread than the one that began the run"
+            )
 
-    def _seek(self, beat: int) -> None:  # noqa: ARG002 - as every turn
+    def _find_process_group(self, step_index: int) -> None:  # noqa: ARG002 - as every turn
         """Look for the process group of the training, which is begun when it likes."""
         now = monotonic()
-        if now < self._asks_at:
+        if now < self._next_poll_at:
             return
-        self._asks_at, self._looks = now + PAUSE, self._looks + 1
+        self._next_poll_at, self._poll_count = now + POLL_INTERVAL_SECONDS, self._poll_count + 1
         group = sys.modules.get("torch.distributed")
         if group is None or not group.is_available() or not group.is_initialized():
-            if now - self._began > DEADLINE and self._looks >= FEWEST_LOOKS:
-                raise Off("the training has no process group")
+            if now - self._started_at > READY_TIMEOUT_SECONDS and self._poll_count >= MIN_POLLS:
+                raise CollectiveOffError("the training has no process group")
             return
         ours = self.identity.rank, self.identity.world_size
         if (group.get_rank(), group.get_world_size()) != ours:
-            raise Off("the process group counts its ranks otherwise than the launcher")
-        self._quorum = joined(group, Collective.begun, *ours, self.ring.path.parent)
-        self._turn = self._agree
+            raise CollectiveOffError(
+                "the process group counts its ranks otherwise than the launcher"
+            )
+        self._readiness = join(
+            group, CollectiveAggregation.runs_started, *ours, self.ring.path.parent
+        )
+        self._stage = self._poll_readiness
 
-    def _agree(self, beat: int) -> None:
-        assert self._quorum is not None
-        start = self._quorum.look(beat, monotonic())
+    def _poll_readiness(self, step_index: int) -> None:
+        assert self._readiness is not None
+        start = self._readiness.poll(step_index, monotonic())
         if start is not None:
-            self._open(self._quorum, start)
-            self._gather(beat)
+            self._start_gathering(self._readiness, start)
+            self._gather_if_due(step_index)
 
-    def _open(self, quorum: Quorum, start: Start) -> None:
-        self._gathering = Gathering(quorum.store, quorum.rank, quorum.world)
-        silent = quorum.node == start.node
-        self._outgoing = Outgoing(self.ring.path, self.identity, silent)
-        self._every, self._due, self._turn = start.every, start.beat, self._gather
-        self._quorum = None
-        self._tell({COLLECTIVE: f"on: every {self._every} steps"})
+    def _start_gathering(self, readiness: ReadinessCheck, schedule: GatherSchedule) -> None:
+        self._gather_group = GatherGroup(readiness.store, readiness.rank, readiness.world_size)
+        silent = readiness.node_id == schedule.head_node_id
+        self._sender = CollectiveSender(self.ring.path, self.identity, silent)
+        self._interval_steps, self._next_gather_index, self._stage = (
+            schedule.interval_steps,
+            schedule.step_index,
+            self._gather_if_due,
+        )
+        self._readiness = None
+        self._report_attributes({COLLECTIVE_FACT: f"on: every {self._interval_steps} steps"})
 
-    def _gather(self, beat: int) -> None:
-        gathering = self._gathering
+    def _gather_if_due(self, step_index: int) -> None:
+        gathering = self._gather_group
         assert gathering is not None
-        if gathering.left:
-            raise Off("rank 0 gathers no more")
-        self._mirrors.put_away(self._every)
-        if gathering.busy and not self._arrived(gathering):
-            self._be_patient(beat)
+        if gathering.dismissed:
+            raise CollectiveOffError("rank 0 gathers no more")
+        self._replica_rings.write_queued(self._interval_steps)
+        if gathering.busy and not self._poll_gather(gathering):
+            self._check_timeout(step_index)
             return
-        if beat >= self._due:
+        if step_index >= self._next_gather_index:
             # By a grid that is the same on all: whoever was held up makes up for it.
-            self._due += self._every
-            self._count, self._polls = self._count + 1, 0
-            self._polled, self._sent_at = beat, monotonic()
-            assert self._outgoing is not None
-            self._outgoing.fill(gathering.chunk, self._count)
-            gathering.begin()
+            self._next_gather_index += self._interval_steps
+            self._gather_number, self._steps_waited = self._gather_number + 1, 0
+            self._last_waited_index, self._sent_at = step_index, monotonic()
+            assert self._sender is not None
+            self._sender.fill_chunk(gathering.send_buffer, self._gather_number)
+            gathering.start_gather()
 
-    def _arrived(self, gathering: Gathering) -> bool:
-        if not gathering.done():
+    def _poll_gather(self, gather_group: GatherGroup) -> bool:
+        if not gather_group.poll_gather():
             return False
-        came = gathering.gathered() if self.identity.rank == 0 else []
-        self._mirrors.take(each for each in came if each[1].number == self._count)
+        came = gather_group.received_chunks() if self.identity.rank == 0 else []
+        self._replica_rings.enqueue(each for each in came if each[1].number == self._gather_number)
         return True
 
-    def _be_patient(self, beat: int) -> None:
+    def _check_timeout(self, step_index: int) -> None:
         """Many logs may speak of one step, in which the others stand as well: steps are counted."""
-        self._polls += beat != self._polled
-        self._polled = beat
-        if self._polls >= FEWEST_POLLS and monotonic() - self._sent_at > PATIENCE:
-            raise Off("timed out")
+        self._steps_waited += step_index != self._last_waited_index
+        self._last_waited_index = step_index
+        if (
+            self._steps_waited >= MIN_STEPS_BEFORE_TIMEOUT
+            and monotonic() - self._sent_at > GATHER_TIMEOUT_SECONDS
+        ):
+            raise CollectiveOffError("timed out")
 
-    def _give_up(self, why: Exception) -> None:
+    def _switch_off(self, why: Exception) -> None:
         """Never again in this attempt: the direct path takes over."""
-        self._turn = None
-        gathering = self._gathering
+        self._stage = None
+        gathering = self._gather_group
         if gathering is None or self.identity.rank:
             if gathering is not None:
-                self._leave(chunk.GOES_ON)
-            self._say_off(str(why))
-            self._serve_elsewhere()
+                self._send_final_chunk(chunk.STILL_RUNNING)
+            self._report_off(str(why))
+            self._start_own_agent()
             return
-        self._departed = Departed(gathering, self._mirrors, self._say_off, why)
-        self._turn = self._hear_out
+        self._shutdown = CollectiveShutdown(gathering, self._replica_rings, self._report_off, why)
+        self._stage = self._poll_shutdown
 
-    def _hear_out(self, beat: int) -> None:  # noqa: ARG002 - as every turn
-        assert self._departed is not None
-        if self._departed.heard():
-            self._turn = None
+    def _poll_shutdown(self, step_index: int) -> None:  # noqa: ARG002 - as every turn
+        assert self._shutdown is not None
+        if self._shutdown.poll():
+            self._stage = None
 
-    def _settle(self, outcome: str) -> None:
+    def _drain(self, outcome: str) -> None:
         """The end of rank 0: the others' last words are most often there, or are about to be."""
-        gathering, waits_till = self._gathering, monotonic() + SETTLE
+        gathering, waits_till = self._gather_group, monotonic() + DRAIN_SECONDS
         assert gathering is not None
         failed, looks_at = outcome in ("exception", "exit"), 0.0
         try:
-            while not self._all_said(gathering) and (failed or outcome == "finished"):
+            while not self._has_all_final_chunks(gathering) and (failed or outcome == "finished"):
                 now = monotonic()
                 looks = failed and now >= looks_at
-                if now > waits_till or (looks and not gathering.accompanied()):
+                if now > waits_till or (looks and not gathering.has_live_peers()):
                     break
-                looks_at = now + SETTLE / LOOKS if looks else looks_at
+                looks_at = now + DRAIN_SECONDS / PEER_CHECKS_PER_DRAIN if looks else looks_at
                 sleep(0.002)
             why: Exception | None = None
-        except Broken as over:
+        except GatherGroupError as over:
             why = over
-        Departed(gathering, self._mirrors, self._say_off, why).close()
+        CollectiveShutdown(gathering, self._replica_rings, self._report_off, why).close()
 
-    def _all_said(self, gathering: Gathering) -> bool:
-        arrived = not gathering.busy or self._arrived(gathering)
-        self._mirrors.put_away()
-        return arrived and self._mirrors.rings.keys() <= gathering.last_words().keys()
+    def _has_all_final_chunks(self, gather_group: GatherGroup) -> bool:
+        arrived = not gather_group.busy or self._poll_gather(gather_group)
+        self._replica_rings.write_queued()
+        return arrived and self._replica_rings.by_rank.keys() <= gather_group.final_chunks().keys()
 
-    def _leave(self, ending: int) -> None:
+    def _send_final_chunk(self, outcome_index: int) -> None:
         """Hand rank 0 what is left. A ring that it so has the whole of, nobody else will read."""
-        gathering, outgoing = self._gathering, self._outgoing
+        gathering, outgoing = self._gather_group, self._sender
         assert gathering is not None
         assert outgoing is not None
-        memory = bytearray(chunk.SIZE)
-        outgoing.last(memory, self._count, ending)
-        gathering.leave(memory)
+        memory = bytearray(chunk.CHUNK_BYTES)
+        outgoing.fill_final_chunk(memory, self._gather_number, outcome_index)
+        gathering.send_final_chunk(memory)
         outgoing.close()
-        if ending != chunk.GOES_ON and not outgoing.silent:
-            remember(self.identity.run, self.ring.path)
+        if outcome_index != chunk.STILL_RUNNING and not outgoing.is_local:
+            mark_ring_removed(self.identity.run, self.ring.path)
             self.ring.path.unlink(missing_ok=True)
 
-    def _say_off(self, why: str) -> None:
-        self._tell({COLLECTIVE: f"off: {why}"})
+    def _report_off(self, why: str) -> None:
+        self._report_attributes({COLLECTIVE_FACT: f"off: {why}"})
 
     def _abort(self, error: BaseException) -> None:
         """After an error of ours. Rings in the others' names must not look as if they had ended."""
-        self._turn = None
-        self._serve_elsewhere()
+        self._stage = None
+        self._start_own_agent()
         why = type(error).__name__
-        self._say_off(why)
-        for rank in [*self._mirrors.rings]:
-            self._mirrors.close(rank, UNKNOWN, {COLLECTIVE: f"off: {why}"})
+        self._report_off(why)
+        for rank in [*self._replica_rings.by_rank]:
+            self._replica_rings.close(rank, UNKNOWN_OUTCOME, {COLLECTIVE_FACT: f"off: {why}"})
 
-    def _serve_elsewhere(self) -> None:
+    def _start_own_agent(self) -> None:
         if self.identity.rank:
-            self._serve()
+            self._start_agent()
 
 
 class CollectiveRecorder(Recorder):
@@ -270,39 +291,42 @@ class CollectiveRecorder(Recorder):
     def __init__(
         self,
         ring: RingWriter,
-        guard: Guard,
-        tick: Callable[[], None],
+        guard: ErrorGuard,
+        on_poll: Callable[[], None],
         identity: Identity,
-        serve: Callable[[], None],
+        start_agent: Callable[[], None],
     ) -> None:
-        super().__init__(ring, guard, tick)
-        self.collective = Collective(
-            ring, identity, lambda facts: self.say(Event.FACTS, None, facts), serve
+        super().__init__(ring, guard, on_poll)
+        self.collective = CollectiveAggregation(
+            ring,
+            identity,
+            lambda facts: self.record_event(Event.METADATA, None, facts),
+            start_agent,
         )
 
     def close(self, facts: Mapping[str, Any]) -> None:
         """As ever; rank 0 hears the others out before it says STOP, they leave after theirs."""
         first = self.collective.identity.rank == 0
         if first:
-            self._end(facts)
+            self._finish_collective(facts)
         super().close(facts)
         if not first:
-            self._end(facts)
+            self._finish_collective(facts)
 
     def abandon(self) -> None:
         """As ever; the rings in the others' names as well."""
         super().abandon()
         self.collective.abandon()
 
-    def _end(self, facts: Mapping[str, Any]) -> None:
+    def _finish_collective(self, facts: Mapping[str, Any]) -> None:
         try:
             self.collective.close(str(facts["outcome"]))
         except Exception as error:
-            self.gate.guard.caught(error)
+            self.try_lock.guard.handle_error(error)
 
-    def _look(self, now: float) -> None:
-        super()._look(now)
-        self.collective.step(self.clock.beat)
+    def _poll(self, now: float) -> None:
+        super()._poll(now)
+        self.collective.step(self.clock.step_index)
         if not self.clock.optimizer_steps:
             # The shortest way of a log leads by here no more.
-            self._looks_at = 0.0
+            self._next_poll_at = 0.0

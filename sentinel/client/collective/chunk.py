@@ -13,16 +13,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from zlib import crc32
 
-SIZE = 16 << 10
+CHUNK_BYTES = 16 << 10
 """Bytes: ten steps of some 150 values."""
-VERSION = 1
-GOES_ON = 0
+CHUNK_VERSION = 1
+STILL_RUNNING = 0
 """How a sender ended that did not: the first of `OUTCOMES`."""
 _CRC = struct.Struct("<I")
-_HEAD = struct.Struct("<QIIB")
+_HEADER = struct.Struct("<QIIB")
 _LENGTH = struct.Struct("<I")
-_BODY = _CRC.size + _HEAD.size
-ROOM = SIZE - _BODY
+_BODY_OFFSET = _CRC.size + _HEADER.size
+MAX_PAYLOAD_BYTES = CHUNK_BYTES - _BODY_OFFSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,39 +31,45 @@ class Chunk:
 
     number: int
     payloads: list[bytes]
-    lost: int
-    ending: int
+    lost_records: int
+    outcome_index: int
 
 
-def taken(payload: bytes) -> int:
+def encoded_size(payload: bytes) -> int:
     """Bytes of `ROOM` that a payload takes."""
     return _LENGTH.size + len(payload)
 
 
-def write(
-    memory: bytearray, number: int, payloads: Iterable[bytes], lost: int, ending: int = GOES_ON
+def encode_into(
+    buffer: bytearray,
+    number: int,
+    payloads: Iterable[bytes],
+    lost_records: int,
+    outcome_index: int = STILL_RUNNING,
 ) -> None:
     """Fill the memory; the caller sees to it that the payloads fit into `ROOM`."""
-    at = _BODY
+    at = _BODY_OFFSET
     for payload in payloads:
         start = at + _LENGTH.size
-        _LENGTH.pack_into(memory, at, len(payload))
+        _LENGTH.pack_into(buffer, at, len(payload))
         at = start + len(payload)
-        memory[start:at] = payload
-    _HEAD.pack_into(memory, _CRC.size, number, at - _BODY, min(lost, 0xFFFFFFFF), ending)
-    _CRC.pack_into(memory, 0, _checksum(memory, at))
+        buffer[start:at] = payload
+    _HEADER.pack_into(
+        buffer, _CRC.size, number, at - _BODY_OFFSET, min(lost_records, 0xFFFFFFFF), outcome_index
+    )
+    _CRC.pack_into(buffer, 0, _checksum(buffer, at))
 
 
-def read(memory: bytearray) -> Chunk | None:
+def decode(buffer: bytearray) -> Chunk | None:
     """The chunk in the memory; None where there is none, or one that is not there as a whole."""
-    number, used, lost, ending = _HEAD.unpack_from(memory, _CRC.size)
-    end = _BODY + used
-    if used > ROOM or _CRC.unpack_from(memory)[0] != _checksum(memory, end):
+    number, used, lost, ending = _HEADER.unpack_from(buffer, _CRC.size)
+    end = _BODY_OFFSET + used
+    if used > MAX_PAYLOAD_BYTES or _CRC.unpack_from(buffer)[0] != _checksum(buffer, end):
         return None
-    return Chunk(number, [*_payloads(bytes(memory[_BODY:end]))], lost, ending)
+    return Chunk(number, [*_split_payloads(bytes(buffer[_BODY_OFFSET:end]))], lost, ending)
 
 
-def _payloads(body: bytes) -> Iterator[bytes]:
+def _split_payloads(body: bytes) -> Iterator[bytes]:
     at = 0
     while at + _LENGTH.size <= len(body):
         start = at + _LENGTH.size

@@ -16,104 +16,108 @@ from pathlib import Path
 from sentinel.client.collective import chunk
 from sentinel.model.record import Event
 from sentinel.transport.identity import Identity
-from sentinel.transport.record_codec import VALUES
-from sentinel.transport.ring import FAR, Cursor, RingReader
+from sentinel.transport.record_codec import VALUES_KIND
+from sentinel.transport.ring import NO_BYTE_LIMIT, RingCursor, RingReader
 
-IDENTITY = b"I"
+IDENTITY_KIND = b"I"
 """Kind of the payload that identifies a sender, beside those of `transport.record_codec`."""
-BEHIND = 16 * chunk.SIZE
+MAX_BACKLOG_BYTES = 16 * chunk.CHUNK_BYTES
 """Bytes of the ring not yet sent beyond which the oldest numbers are left out."""
-_AT_ONCE, _TURNS = 2 * chunk.SIZE, 4
+_CATCH_UP_BYTES, _CATCH_UP_READS = 2 * chunk.CHUNK_BYTES, 4
 """Bytes read at once by who is behind, and how often: some two milliseconds."""
-_SAMPLE = b'T["' + Event.SAMPLE.value.encode()
+_SAMPLE_PREFIX = b'T["' + Event.SAMPLE.value.encode()
 
 
 @dataclass
-class Outgoing:
+class CollectiveSender:
     """What of a ring is still to be sent. `silent` ranks have nothing to say: they are read."""
 
-    path: Path
+    ring_path: Path
     identity: Identity
-    silent: bool = False
-    cursor: Cursor = field(default_factory=Cursor)
-    lost: int = 0
+    is_local: bool = False
+    cursor: RingCursor = field(default_factory=RingCursor)
+    lost_records: int = 0
     """Records that were not sent, since the last chunk."""
-    _held: deque[bytes] = field(default_factory=deque)
+    _pending: deque[bytes] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         """Raises RingError, OSError."""
-        self._reader = RingReader(self.path)
-        if not self.silent:
-            self._held.append(IDENTITY + json.dumps(asdict(self.identity)).encode())
+        self._reader = RingReader(self.ring_path)
+        if not self.is_local:
+            self._pending.append(IDENTITY_KIND + json.dumps(asdict(self.identity)).encode())
 
-    def fill(self, memory: bytearray, number: int) -> None:
+    def fill_chunk(self, buffer: bytearray, number: int) -> None:
         """Put what comes next, as far as it fits, into a chunk."""
         going: list[bytes] = []
-        if not self.silent:
-            self._read()
-            room = chunk.ROOM
-            while self._held and (room := room - chunk.taken(self._held[0])) >= 0:
-                going.append(self._held.popleft())
-        chunk.write(memory, number, going, self.lost)
-        self.lost = 0
+        if not self.is_local:
+            self._read_ahead()
+            room = chunk.MAX_PAYLOAD_BYTES
+            while self._pending and (room := room - chunk.encoded_size(self._pending[0])) >= 0:
+                going.append(self._pending.popleft())
+        chunk.encode_into(buffer, number, going, self.lost_records)
+        self.lost_records = 0
 
-    def last(self, memory: bytearray, number: int, ending: int) -> None:
+    def fill_final_chunk(self, buffer: bytearray, number: int, outcome_index: int) -> None:
         """Put what is left into the last chunk: of too much, the end of it."""
         going: list[bytes] = []
-        if not self.silent:
-            self._hold(FAR, behind=False)
-            going = self._newest()
-        chunk.write(memory, number, going, self.lost, ending)
+        if not self.is_local:
+            self._read_ring(NO_BYTE_LIMIT, is_behind=False)
+            going = self._select_newest()
+        chunk.encode_into(buffer, number, going, self.lost_records, outcome_index)
 
     def close(self) -> None:
         """Let go of the memory."""
         self._reader.close()
 
-    def _read(self) -> None:
+    def _read_ahead(self) -> None:
         """Hold at least a chunk's worth, if there is as much; a bounded part of it at a time."""
-        for _ in range(_TURNS):
-            behind = self._reader.header().position - self.cursor.position > BEHIND
-            if not behind and sum(map(len, self._held)) > chunk.ROOM:
+        for _ in range(_CATCH_UP_READS):
+            behind = self._reader.read_header().position - self.cursor.position > MAX_BACKLOG_BYTES
+            if not behind and sum(map(len, self._pending)) > chunk.MAX_PAYLOAD_BYTES:
                 return
-            if not self._hold(_AT_ONCE if behind else chunk.ROOM, behind=behind):
+            if not self._read_ring(
+                _CATCH_UP_BYTES if behind else chunk.MAX_PAYLOAD_BYTES, is_behind=behind
+            ):
                 return
 
-    def _hold(self, most: int, *, behind: bool) -> bool:
+    def _read_ring(self, max_bytes: int, *, is_behind: bool) -> bool:
         """Read on by that many bytes; whether there was anything."""
-        batch = self._reader.read(self.cursor, most)
+        batch = self._reader.read(self.cursor, max_bytes)
         self.cursor = batch.cursor
-        self.lost += batch.lost + batch.corrupt
+        self.lost_records += batch.lost_frames + batch.corrupt_frames
         for payload in batch.payloads:
-            if self._passes(payload, behind=behind):
-                self._held.append(payload)
+            if self._is_sendable(payload, is_behind=is_behind):
+                self._pending.append(payload)
             else:
-                self.lost += 1
+                self.lost_records += 1
         return bool(batch.payloads)
 
-    def _passes(self, payload: bytes, *, behind: bool) -> bool:
-        if payload.startswith(_SAMPLE):
+    def _is_sendable(self, payload: bytes, *, is_behind: bool) -> bool:
+        if payload.startswith(_SAMPLE_PREFIX):
             # A text more or less is no loss; it must not hold up the numbers.
-            return not behind and len(payload) < chunk.ROOM // 8
-        return chunk.taken(payload) <= chunk.ROOM and not (behind and payload[:1] == VALUES)
+            return not is_behind and len(payload) < chunk.MAX_PAYLOAD_BYTES // 8
+        return chunk.encoded_size(payload) <= chunk.MAX_PAYLOAD_BYTES and not (
+            is_behind and payload[:1] == VALUES_KIND
+        )
 
-    def _newest(self) -> list[bytes]:
+    def _select_newest(self) -> list[bytes]:
         """The end of what is held that fits, and before all else what is no number."""
-        room = chunk.ROOM
+        room = chunk.MAX_PAYLOAD_BYTES
         kept: set[int] = set()
         for numbers in (False, True):
-            for at in range(len(self._held) - 1, -1, -1):
-                payload = self._held[at]
-                if (payload[:1] == VALUES) is numbers and chunk.taken(payload) <= room:
-                    room -= chunk.taken(payload)
+            for at in range(len(self._pending) - 1, -1, -1):
+                payload = self._pending[at]
+                if (payload[:1] == VALUES_KIND) is numbers and chunk.encoded_size(payload) <= room:
+                    room -= chunk.encoded_size(payload)
                     kept.add(at)
-        self.lost += len(self._held) - len(kept)
-        return [payload for at, payload in enumerate(self._held) if at in kept]
+        self.lost_records += len(self._pending) - len(kept)
+        return [payload for at, payload in enumerate(self._pending) if at in kept]
 
 
-def described(payloads: Iterable[bytes]) -> dict[str, object] | None:
+def sender_identity(payloads: Iterable[bytes]) -> dict[str, object] | None:
     """What the first payload says of its sender, if it does. Raises ValueError."""
     for payload in islice(payloads, 1):
-        if payload[:1] == IDENTITY:
+        if payload[:1] == IDENTITY_KIND:
             told = json.loads(payload[1:])
             if isinstance(told, dict):
                 return told

@@ -18,34 +18,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sentinel.client.guard import Guard
+from sentinel.client.guard import ErrorGuard
 from sentinel.client.step_clock import StepClock
 from sentinel.model.record import Event
-from sentinel.transport.command_page import MOST_RANKS, NUMBER, Request, Requests, made, page_beside
+from sentinel.transport.command_page import (
+    MAX_LOCAL_RANKS,
+    NUMBER_WORD,
+    Command,
+    CommandPage,
+    command_page_path,
+    open_or_create,
+)
 from sentinel.transport.identity import Identity
 
-NOTHING: frozenset[str] = frozenset()
-_PHASE = "on_critical"
-_BLANK: Sequence[int] = (0,) * (NUMBER + 1)
+NO_ACTIONS: frozenset[str] = frozenset()
+_PHASE_NAME = "on_critical"
+_EMPTY_WORDS: Sequence[int] = (0,) * (NUMBER_WORD + 1)
 
-Tell = Callable[[Event, Any, Mapping[str, Any]], None]
+RecordEvent = Callable[[Event, Any, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CommandContext:
     """What a user's function is told when it is called: why, and at which step of the trainer.
 
     `deeds` are the other words that were asked for, "checkpoint" and "stop". `case` is the name of
     the incident that leads the case, `cause` what is held to be behind it; it may be empty.
     """
 
-    deeds: frozenset[str]
+    actions: frozenset[str]
     case: str
     cause: str
     step: int
 
 
-class Errands:
+class CommandExecutor:
     """Looks at the page of requests, if there is one; `call` is the user's function.
 
     What becomes of a request is told through `tell`, an error of `call` to `guard`.
@@ -53,149 +60,160 @@ class Errands:
 
     def __init__(
         self,
-        page: Requests | None = None,
+        page: CommandPage | None = None,
         identity: Identity | None = None,
-        call: Callable[[Asked], object] | None = None,
-        tell: Tell = lambda *_: None,
-        guard: Guard | None = None,
+        callback: Callable[[CommandContext], object] | None = None,
+        record_event: RecordEvent = lambda *_: None,
+        guard: ErrorGuard | None = None,
     ) -> None:
-        self.page, self._call, self._tell, self._guard = page, call, tell, guard
+        self.page, self._callback, self._record_event, self._guard = (
+            page,
+            callback,
+            record_event,
+            guard,
+        )
         self._identity = identity or Identity("")
-        self.words = _BLANK if page is None else page.words
-        self.steps = 0
+        self.words = _EMPTY_WORDS if page is None else page.words
+        self.optimizer_steps = 0
         """Optimizer steps that were taken."""
-        self.settled = 0
+        self.settled_number = 0
         """Number of the newest request that is past."""
-        self.due: Request | None = None
+        self.due_command: Command | None = None
         """What is to be done at this step, and was not begun."""
-        self.led = False
+        self.framework_handles = False
         """Whether a framework takes what is due."""
-        self._coming: Request | None = None
-        self._word = 0
+        self._upcoming: Command | None = None
+        self._ready_word = 0
         """What this rank says to be ready for it, and all others must say as well."""
-        self._errors = 0
+        self._ignored_errors = 0
         """Errors that were swallowed before the first step, or are the user's function's."""
-        self._open = NOTHING
-        self._answered: int | None = None
+        self._open_actions = NO_ACTIONS
+        self._answered_index: int | None = None
 
-    def stepped(self, clock: StepClock) -> None:
+    def after_optimizer_step(self, clock: StepClock) -> None:
         """The loop took an optimizer step. What no framework takes is done now."""
-        if not self.steps and self._guard is not None:
-            self._errors = self._guard.swallowed
-        self.steps += 1
-        left = self.due
-        if self.words[NUMBER] != self.settled:
+        if not self.optimizer_steps and self._guard is not None:
+            self._ignored_errors = self._guard.swallowed_errors
+        self.optimizer_steps += 1
+        left = self.due_command
+        if self.words[NUMBER_WORD] != self.settled_number:
             # What was said before the first step counts as well, and maybe on one rank alone.
-            before = clock.beat - clock.optimizer_steps
-            self.look(clock.step, before + self.steps, before)
+            before = clock.step_index - clock.optimizer_steps
+            self.poll(clock.step, before + self.optimizer_steps, before)
         # What a framework left behind, it was broken off before.
-        if self.due is not None and (self.due is left or not self.led):
-            self.carry_out(clock.step)
+        if self.due_command is not None and (
+            self.due_command is left or not self.framework_handles
+        ):
+            self.run_callback(clock.step)
 
-    def look(self, step: int, beat: int, ahead: int | None = 0) -> None:
+    def poll(self, step: int, step_index: int, index_offset: int | None = 0) -> None:
         """A step is over, and a request is not settled: be ready for it, or act, or let it pass.
 
         `ahead` is how far beats are ahead of what the ranks count alike; None if that is not known.
         """
-        number, page = self.words[NUMBER], self.page
+        number, page = self.words[NUMBER_WORD], self.page
         if page is None:
             return
-        if self._coming is None or self._coming.number != number:
-            self._coming, self._word = page.read(), 0
-        coming = self._coming
+        if self._upcoming is None or self._upcoming.number != number:
+            self._upcoming, self._ready_word = page.read(), 0
+        coming = self._upcoming
         if coming is None:
             return
-        if beat < coming.beat:
-            if beat >= coming.since:
-                self._word = self._word or _word(number, ahead or 0)
-                sound = self._is_sound(ahead)
-                page.be_ready(self._identity.local_rank, self._word if sound else 0)
+        if step_index < coming.due_step_index:
+            if step_index >= coming.ready_from_index:
+                self._ready_word = self._ready_word or _ready_word(number, index_offset or 0)
+                sound = self._counts_like_peers(index_offset)
+                page.set_ready(self._identity.local_rank, self._ready_word if sound else 0)
             return
-        self.settled, self._coming = number, None
-        words = ", ".join(sorted(coming.deeds))
-        if self._word and page.ready(self._word, self._identity.local_world_size):
-            self.due, self._answered = coming, None
-            self._open = coming.deeds - {"call"}
+        self.settled_number, self._upcoming = number, None
+        words = ", ".join(sorted(coming.actions))
+        if self._ready_word and page.all_ready(self._ready_word, self._identity.local_world_size):
+            self.due_command, self._answered_index = coming, None
+            self._open_actions = coming.actions - {"call"}
             became = f"{words} at step {step}, for {coming.case}"
         else:
             # Who is behind by more than a step may become ready yet, and is not to act alone.
-            page.be_ready(self._identity.local_rank, 0)
+            page.set_ready(self._identity.local_rank, 0)
             became = f"nothing at step {step}: not every rank was ready to {words}"
-        self._tell(Event.FACTS, None, {_PHASE: became})
+        self._record_event(Event.METADATA, None, {_PHASE_NAME: became})
 
-    def requested(self, beat: int) -> frozenset[str]:
+    def requested(self, step_index: int) -> frozenset[str]:
         """What a loop is to do now: a checkpoint at one step, a stop from then on.
 
         The step counts, not whether it was done: ranks of which one alone saves would go apart.
         """
-        if not self._open:
-            return NOTHING
-        if self._answered is None:
-            self._answered = beat
-        elif self._answered != beat:
-            self._open &= {"stop"}
-        return self._open
+        if not self._open_actions:
+            return NO_ACTIONS
+        if self._answered_index is None:
+            self._answered_index = step_index
+        elif self._answered_index != step_index:
+            self._open_actions &= {"stop"}
+        return self._open_actions
 
-    def take(self, step: int) -> frozenset[str]:
+    def pop_actions(self, step: int) -> frozenset[str]:
         """For a framework: what it is to do at this step, the user's function called already."""
-        if self.due is not None:
-            self.carry_out(step)
-        words, self._open = self._open, NOTHING
+        if self.due_command is not None:
+            self.run_callback(step)
+        words, self._open_actions = self._open_actions, NO_ACTIONS
         return words
 
-    def carry_out(self, step: int) -> None:
+    def run_callback(self, step: int) -> None:
         """Call the user's function, if that is due. An error of it is counted, and told by name."""
-        due, self.due = self.due, None
-        if due is None or self._call is None or "call" not in due.deeds:
+        due, self.due_command = self.due_command, None
+        if due is None or self._callback is None or "call" not in due.actions:
             return
-        self._tell(Event.PHASE, None, {"name": _PHASE, "edge": "begin"})
+        self._record_event(Event.PHASE, None, {"name": _PHASE_NAME, "edge": "begin"})
         try:
-            self._call(Asked(due.deeds - {"call"}, due.case, due.cause, step))
+            self._callback(CommandContext(due.actions - {"call"}, due.case, due.cause, step))
         except Exception as error:
-            self._tell(Event.FACTS, None, {f"{_PHASE}/error": type(error).__name__})
+            self._record_event(Event.METADATA, None, {f"{_PHASE_NAME}/error": type(error).__name__})
             if self._guard is not None:
-                self._errors += 1
-                self._guard.noted(error)
+                self._ignored_errors += 1
+                self._guard.count_error(error)
         finally:
-            self._tell(Event.PHASE, None, {"name": _PHASE, "edge": "end"})
+            self._record_event(Event.PHASE, None, {"name": _PHASE_NAME, "edge": "end"})
 
-    def abandon(self) -> None:
+    def close(self) -> None:
         """Let go of the memory."""
-        self.words, self.settled, self.due = _BLANK, 0, None
+        self.words, self.settled_number, self.due_command = _EMPTY_WORDS, 0, None
         if self.page is not None:
             self.page.close()
             self.page = None
 
-    def _is_sound(self, ahead: int | None) -> bool:
+    def _counts_like_peers(self, index_offset: int | None) -> bool:
         """Whether this rank is sure to come to the step that the others come to."""
-        if self._guard is not None and self._guard.swallowed > self._errors:
+        if self._guard is not None and self._guard.swallowed_errors > self._ignored_errors:
             # A step may have been missed over it.
             return False
-        return _group_size() in (None, self._identity.world_size) and (
-            ahead is not None or self._identity.world_size == 1
+        return _process_group_size() in (None, self._identity.world_size) and (
+            index_offset is not None or self._identity.world_size == 1
         )
 
 
-def errands(
-    ring: Path, identity: Identity, call: Callable[[Asked], object] | None, tell: Tell, guard: Guard
-) -> Errands:
+def make_executor(
+    ring_path: Path,
+    identity: Identity,
+    callback: Callable[[CommandContext], object] | None,
+    record_event: RecordEvent,
+    guard: ErrorGuard,
+) -> CommandExecutor:
     """Those of the rank with that ring; without a page where none can be made."""
     page = None
-    if identity.local_world_size <= MOST_RANKS and identity.local_rank < MOST_RANKS:
+    if identity.local_world_size <= MAX_LOCAL_RANKS and identity.local_rank < MAX_LOCAL_RANKS:
         try:
-            page = made(page_beside(ring, identity.attempt))
+            page = open_or_create(command_page_path(ring_path, identity.attempt))
         except (OSError, ValueError):
             # A request is then answered by no rank, since this one is never ready.
             page = None
-    return Errands(page, identity, call, tell, guard)
+    return CommandExecutor(page, identity, callback, record_event, guard)
 
 
-def _word(number: int, ahead: int) -> int:
+def _ready_word(number: int, index_offset: int) -> int:
     """The same for ranks that are ready for one request, and that count their steps alike."""
-    return (number & 0xFFFFFFFF) | (ahead & 0xFFFFFFFF) << 32
+    return (number & 0xFFFFFFFF) | (index_offset & 0xFFFFFFFF) << 32
 
 
-def _group_size() -> int | None:
+def _process_group_size() -> int | None:
     """Ranks of the process group, if there is one: it may be made by what no launcher numbered."""
     group = sys.modules.get("torch.distributed")
     if group is None or not group.is_available() or not group.is_initialized():

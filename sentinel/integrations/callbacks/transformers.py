@@ -1,8 +1,8 @@
 """A callback for `transformers.Trainer`, and for TRL's trainers, in place of the decorator.
 
-from sentinel.integrations.callbacks.transformers import SentinelCallback
+from sentinel.integrations.callbacks.transformers import TransformersCallback
 
-Trainer(..., callbacks=[SentinelCallback(run="my-run")]).train()
+Trainer(..., callbacks=[TransformersCallback(run="my-run")]).train()
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from sentinel.client.arguments import checked
-from sentinel.client.auto_session import begin, end
-from sentinel.client.session import current
+from sentinel.client.arguments import parse_arguments
+from sentinel.client.auto_session import begin_auto_session, end_auto_session
+from sentinel.client.session import current_session
 
 
-class SentinelCallback(TrainerCallback):  # type: ignore[misc]
+class TransformersCallback(TrainerCallback):  # type: ignore[misc]
     """Watches from the beginning of `train` to its end; it takes what `sentinel.monitor` takes.
 
     Where a run is on already, by a decorator or by `sentinel run`, this adds nothing to it. A
@@ -25,17 +25,17 @@ class SentinelCallback(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(self, **settings: Any) -> None:
-        self._arguments = checked(settings)
-        self._began = False
+        self._arguments = parse_arguments(settings)
+        self._owns_session = False
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Begin to watch, unless somebody does."""
-        if current() is None:
-            self._began = True
-            begin(self._arguments)
+        if current_session() is None:
+            self._owns_session = True
+            begin_auto_session(self._arguments)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """The run is over, if it was begun here."""
-        if self._began:
-            self._began = False
-            end()
+        if self._owns_session:
+            self._owns_session = False
+            end_auto_session()

@@ -16,44 +16,44 @@ import os
 import sys
 from typing import Any
 
-from sentinel.client.arguments import Arguments
-from sentinel.client.auto_session import begin
-from sentinel.client.auto_start import FirstSign
-from sentinel.client.import_hook import Arrival
-from sentinel.client.session import current
+from sentinel.client.arguments import MonitorArguments
+from sentinel.client.auto_session import begin_auto_session
+from sentinel.client.auto_start import AutoStart
+from sentinel.client.import_hook import ImportHook
+from sentinel.client.session import current_session
 
-RUN = "SENTINEL_RUN_ID"
-_OFF = "SENTINEL_OFF"
-_RANKS = "-ranks"
+RUN_ID_VARIABLE = "SENTINEL_RUN_ID"
+_OFF_VARIABLE = "SENTINEL_OFF"
+_RANKS_SUFFIX = "-ranks"
 
 
-def asked() -> bool:
+def is_monitoring_requested() -> bool:
     """Whether somebody wants this process watched."""
-    if os.environ.get(_OFF, "0") not in {"", "0"}:
+    if os.environ.get(_OFF_VARIABLE, "0") not in {"", "0"}:
         return False
     named = os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
-    return bool(os.environ.get(RUN)) or __name__ in named
+    return bool(os.environ.get(RUN_ID_VARIABLE)) or __name__ in named
 
 
-def watch(arguments: Arguments | None = None) -> None:
+def start_on_training(arguments: MonitorArguments | None = None) -> None:
     """Wait for the first sign that this process drives a training, or computes one."""
-    if _computes():
-        FirstSign()
+    if _is_worker_rank():
+        AutoStart()
     else:
-        Arrival("verl.utils.tracking", functools.partial(_arm, arguments))
+        ImportHook("verl.utils.tracking", functools.partial(_patch_tracking, arguments))
 
 
-def _computes() -> bool:
+def _is_worker_rank() -> bool:
     """Whether verl started this as a rank of its workers; then the rank's run is named for it."""
     if "WG_PREFIX" not in os.environ or "RANK" not in os.environ:
         return False
-    run = os.environ.get(RUN)
-    if run and not run.endswith(_RANKS):
-        os.environ[RUN] = run + _RANKS
+    run = os.environ.get(RUN_ID_VARIABLE)
+    if run and not run.endswith(_RANKS_SUFFIX):
+        os.environ[RUN_ID_VARIABLE] = run + _RANKS_SUFFIX
     return True
 
 
-def _arm(arguments: Arguments | None) -> None:
+def _patch_tracking(arguments: MonitorArguments | None) -> None:
     tracking: Any = sys.modules["verl.utils.tracking"].Tracking
     original: Any = vars(tracking)["__init__"]
 
@@ -66,14 +66,14 @@ def _arm(arguments: Arguments | None) -> None:
         armed.clear()
         if vars(tracking)["__init__"] is first:
             tracking.__init__ = original
-        if current() is not None:
+        if current_session() is not None:
             return original(self, *args, **kwargs)
-        begin(arguments)
+        begin_auto_session(arguments)
         # The session's own taps stand there now: they are to see this very call.
         return vars(tracking)["__init__"](self, *args, **kwargs)
 
     tracking.__init__ = first
 
 
-if asked():
-    watch()
+if is_monitoring_requested():
+    start_on_training()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-CGROUP = Path("/sys/fs/cgroup")
-_LIMITS = (
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+_CGROUP_FILES = (
     ("memory.max", "memory.current", "memory.stat", ""),
     (
         "memory/memory.limit_in_bytes",
@@ -24,40 +24,42 @@ under which prefix: the kernel gives pages of files back, also of those in use, 
 
 
 @dataclass
-class Host:
+class HostReader:
     """Reads processors and memory; the first look gives no processors, which need two moments."""
 
-    cgroup: Path = CGROUP
-    _primed: bool = False
+    cgroup_root: Path = CGROUP_ROOT
+    _has_cpu_baseline: bool = False
 
-    def look(self) -> dict[str, float]:
+    def read(self) -> dict[str, float]:
         """`host_cpu` as a share of all processors, `host_memory_used` and `host_memory_total`.
 
         Memory is what the kernel would end the trainer for: the container's, where that is less.
         """
         share = psutil.cpu_percent(interval=None) / 100.0
-        told = {"host_cpu": share} if self._primed else {}
-        self._primed = True
+        told = {"host_cpu": share} if self._has_cpu_baseline else {}
+        self._has_cpu_baseline = True
         memory = psutil.virtual_memory()
         used, total = float(memory.total - memory.available), float(memory.total)
-        for names in _LIMITS:
-            limited = self._container(names)
+        for names in _CGROUP_FILES:
+            limited = self._container_memory(names)
             if limited is not None and limited[1] < total:
                 used, total = limited
         return {**told, "host_memory_used": used, "host_memory_total": total}
 
-    def _container(self, names: Sequence[str]) -> tuple[float, float] | None:
+    def _container_memory(self, file_names: Sequence[str]) -> tuple[float, float] | None:
         try:
-            limit, usage, told = ((self.cgroup / name).read_text() for name in names[:3])
+            limit, usage, told = ((self.cgroup_root / name).read_text() for name in file_names[:3])
             parts = dict(line.split() for line in told.splitlines())
-            pages = (parts.get(f"{names[3]}{kind}_file", "0") for kind in ("inactive", "active"))
+            pages = (
+                parts.get(f"{file_names[3]}{kind}_file", "0") for kind in ("inactive", "active")
+            )
             return max(0.0, float(usage) - sum(map(float, pages))), float(limit)
         except (OSError, ValueError):
             # No such control group, or one without a limit ("max").
             return None
 
 
-def free(directory: Path) -> float:
+def free_bytes(directory: Path) -> float:
     """Bytes that we may still write to the disk that the directory is, or will be, on.
 
     Raises OSError where there is no such disk.

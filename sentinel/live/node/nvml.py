@@ -16,10 +16,10 @@ from typing import Any
 
 from sentinel.model.hardware import Gpu
 
-MOST_EVENTS = 64
+MAX_EVENTS_PER_READ = 64
 """Events taken from the driver in one look."""
 
-_THROTTLED = {
+_THROTTLE_BITS = {
     "power_cap": 0x4,
     "slowdown": 0x8,
     "thermal_software": 0x20,
@@ -28,20 +28,20 @@ _THROTTLED = {
 }
 """Bits of NVML's clock event reasons that say that a GPU computes slower than it could."""
 
-THROTTLES = tuple(_THROTTLED)
+THROTTLE_REASONS = tuple(_THROTTLE_BITS)
 """Every reason that a GPU may be said to be throttled for."""
 
 
-DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
+DRIVER_PATHS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
 """Where there is any of these there is a driver: of the kernel, in a container, under Windows."""
 
 
-class NoLibraryError(RuntimeError):
+class NvmlNotInstalledError(RuntimeError):
     """The optional package that reads GPUs is not installed."""
 
 
 @dataclass
-class Nvml:
+class NvmlReader:
     """Reads every GPU that the driver shows. `library` stands for the module `pynvml` in tests.
 
     Where none of `drivers` is there, it has no GPU to tell of, and nothing is missing.
@@ -49,97 +49,97 @@ class Nvml:
     """
 
     library: Any = None
-    drivers: Sequence[Path] = DRIVERS
+    driver_paths: Sequence[Path] = DRIVER_PATHS
     _devices: list[Any] = field(default_factory=list)
-    _events: Any = None
-    _xids: dict[int, float] = field(default_factory=dict)
-    _opened: bool = False
+    _event_set: Any = None
+    _last_xids: dict[int, float] = field(default_factory=dict)
+    _is_open: bool = False
 
-    def look(self) -> list[Gpu]:
+    def read_gpus(self) -> list[Gpu]:
         """Each GPU as it is now. Raises NoLibraryError, or what NVML raises if it cannot begin."""
-        if self.library is None and not any(driver.exists() for driver in self.drivers):
+        if self.library is None and not any(driver.exists() for driver in self.driver_paths):
             return []
-        if not self._opened:
+        if not self._is_open:
             self._open()
         try:
-            self._hear()
-            gpus = [self._read(index, device) for index, device in enumerate(self._devices)]
+            self._collect_xid_events()
+            gpus = [self._read_gpu(index, device) for index, device in enumerate(self._devices)]
         except Exception:
             self._close()
             raise
-        if gpus and all(gpu.lost for gpu in gpus):
+        if gpus and all(gpu.is_lost for gpu in gpus):
             # The driver was unloaded or replaced under our hands, or every GPU is lost.
             self._close()
         return gpus
 
     def _open(self) -> None:
         if self.library is None:
-            self.library = _loaded()
+            self.library = _import_pynvml()
         self.library.nvmlInit()
-        self._opened = True
+        self._is_open = True
         count = self.library.nvmlDeviceGetCount()
-        self._devices = [self._device(index) for index in range(count)]
+        self._devices = [self._device_handle(index) for index in range(count)]
         with suppress(self.library.NVMLError):
-            self._events = self.library.nvmlEventSetCreate()
+            self._event_set = self.library.nvmlEventSetCreate()
         for index, device in enumerate(self._devices):
             with suppress(self.library.NVMLError):
-                self._listen(index, device)
+                self._register_xid_events(index, device)
 
-    def _device(self, index: int) -> Any:
+    def _device_handle(self, index: int) -> Any:
         with suppress(self.library.NVMLError):
             return self.library.nvmlDeviceGetHandleByIndex(index)
         return None
 
-    def _listen(self, index: int, device: Any) -> None:
-        if self._events is None or device is None:
+    def _register_xid_events(self, index: int, device: Any) -> None:
+        if self._event_set is None or device is None:
             return
         kind = self.library.nvmlEventTypeXidCriticalError
-        self.library.nvmlDeviceRegisterEvents(device, kind, self._events)
-        self._xids.setdefault(index, 0.0)
+        self.library.nvmlDeviceRegisterEvents(device, kind, self._event_set)
+        self._last_xids.setdefault(index, 0.0)
 
-    def _hear(self) -> None:
+    def _collect_xid_events(self) -> None:
         """Take what the driver had to report since the last look; never waits for more."""
-        if self._events is None:
+        if self._event_set is None:
             return
-        for _ in range(MOST_EVENTS):
+        for _ in range(MAX_EVENTS_PER_READ):
             try:
-                event = self.library.nvmlEventSetWait_v2(self._events, 0)
+                event = self.library.nvmlEventSetWait_v2(self._event_set, 0)
             except self.library.NVMLError:
                 # Nothing more to report is told as a time-out.
                 return
             # Its number is not asked for: a GPU that is lost would not answer.
-            at = _address(event.device)
+            at = _handle_address(event.device)
             for index, device in enumerate(self._devices):
-                if device is not None and _address(device) == at:
-                    self._xids[index] = float(event.eventData)
+                if device is not None and _handle_address(device) == at:
+                    self._last_xids[index] = float(event.eventData)
 
     def _close(self) -> None:
         with suppress(self.library.NVMLError):
-            if self._events is not None:
-                self.library.nvmlEventSetFree(self._events)
+            if self._event_set is not None:
+                self.library.nvmlEventSetFree(self._event_set)
         with suppress(self.library.NVMLError):
             self.library.nvmlShutdown()
-        self._devices, self._events, self._opened = [], None, False
+        self._devices, self._event_set, self._is_open = [], None, False
 
-    def _read(self, index: int, device: Any) -> Gpu:
+    def _read_gpu(self, index: int, device: Any) -> Gpu:
         if device is None:
-            return Gpu(index, values=self._xid(index))
-        throttled = self._ask(lambda: self._throttled(device), None)
-        values = self._values(device) | self._xid(index)
+            return Gpu(index, values=self._xid_value(index))
+        throttled = self._query(lambda: self._throttle_reasons(device), None)
+        values = self._values(device) | self._xid_value(index)
         if throttled is not None:
             values["gpu_throttled"] = float(bool(throttled))
         return Gpu(
             index,
-            self._ask(lambda: _text(self.library.nvmlDeviceGetUUID(device)), ""),
-            self._ask(lambda: _text(self.library.nvmlDeviceGetName(device)), ""),
+            self._query(lambda: _decode(self.library.nvmlDeviceGetUUID(device)), ""),
+            self._query(lambda: _decode(self.library.nvmlDeviceGetName(device)), ""),
             values,
             throttled or (),
-            self._ask(lambda: self._pids(device), frozenset()),
+            self._query(lambda: self._pids(device), frozenset()),
         )
 
     def _values(self, device: Any) -> dict[str, float]:
         nvml = self.library
-        memory = self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(device), None)
+        memory = self._query(lambda: nvml.nvmlDeviceGetMemoryInfo(device), None)
         asked: dict[str, Callable[[], float]] = {
             "gpu_utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100.0,
             "gpu_power": lambda: nvml.nvmlDeviceGetPowerUsage(device) / 1000.0,
@@ -150,44 +150,44 @@ class Nvml:
                 device, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
             ),
         }
-        told = {name: self._ask(call, None) for name, call in asked.items()}
+        told = {name: self._query(call, None) for name, call in asked.items()}
         if memory is not None:
             told |= {"gpu_memory_used": memory.used, "gpu_memory_total": memory.total}
         return {name: float(value) for name, value in told.items() if value is not None}
 
-    def _xid(self, index: int) -> dict[str, float]:
+    def _xid_value(self, index: int) -> dict[str, float]:
         """The newest; nothing where the driver reports none to us."""
-        return {"gpu_xid": self._xids[index]} if index in self._xids else {}
+        return {"gpu_xid": self._last_xids[index]} if index in self._last_xids else {}
 
-    def _throttled(self, device: Any) -> tuple[str, ...]:
+    def _throttle_reasons(self, device: Any) -> tuple[str, ...]:
         nvml = self.library
         # Called so since driver 535, and otherwise before; older libraries know the older name.
         newer = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-        bits = None if newer is None else self._ask(lambda: newer(device), None)
+        bits = None if newer is None else self._query(lambda: newer(device), None)
         if bits is None:
             bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device)
-        return tuple(reason for reason, bit in _THROTTLED.items() if bits & bit)
+        return tuple(reason for reason, bit in _THROTTLE_BITS.items() if bits & bit)
 
     def _pids(self, device: Any) -> frozenset[int]:
         running = self.library.nvmlDeviceGetComputeRunningProcesses(device)
         return frozenset(process.pid for process in running)
 
-    def _ask(self, call: Callable[[], Any], otherwise: Any) -> Any:
+    def _query(self, call: Callable[[], Any], default: Any) -> Any:
         try:
             return call()
         except self.library.NVMLError:
-            return otherwise
+            return default
 
 
-def _loaded() -> Any:
+def _import_pynvml() -> Any:
     try:
         return importlib.import_module("pynvml")
     except ImportError:
         message = "pynvml is not installed: pip install 'train-sentinel[gpu]'"
-        raise NoLibraryError(message) from None
+        raise NvmlNotInstalledError(message) from None
 
 
-def _address(device: Any) -> int | None:
+def _handle_address(device: Any) -> int | None:
     """Where a handle points to, which is what two handles of one device have in common."""
     try:
         return ctypes.cast(device, ctypes.c_void_p).value
@@ -195,6 +195,6 @@ def _address(device: Any) -> int | None:
         return id(device)
 
 
-def _text(told: str | bytes) -> str:
+def _decode(value: str | bytes) -> str:
     """Old versions of the library give bytes."""
-    return told.decode(errors="replace") if isinstance(told, bytes) else told
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import Generic, TypeVar
 
-from sentinel.model.counters import Tally
+from sentinel.model.counters import Counters
 
 log = logging.getLogger(__name__)
 
-SELDOM_SECONDS = 600.0
+MAX_RETRY_SECONDS = 600.0
 """The longest wait before a look that failed is tried again."""
 
 T = TypeVar("T")
 
 
 @dataclass
-class Watch(Generic[T]):
+class MetricPoller(Generic[T]):
     """Calls `look` every `seconds`; `newest` is when it last answered, by `clock`, and what.
 
     A look that fails is counted, told in the log once, and tried again ever more seldom. One that
@@ -28,13 +28,13 @@ class Watch(Generic[T]):
     """
 
     part: str
-    look: Callable[[], T]
-    seconds: float
-    tally: Tally
+    read: Callable[[], T]
+    interval_seconds: float
+    counters: Counters
     clock: Callable[[], float] = time.time
-    newest: tuple[float, T] | None = None
-    failures: int = 0
-    _over: Event = field(default_factory=Event)
+    latest: tuple[float, T] | None = None
+    consecutive_failures: int = 0
+    _stopping: Event = field(default_factory=Event)
 
     def start(self) -> None:
         """Begin; the thread is a daemon, and keeps no process alive."""
@@ -42,31 +42,33 @@ class Watch(Generic[T]):
 
     def stop(self) -> None:
         """No further look; one that is under way is not waited for."""
-        self._over.set()
+        self._stopping.set()
 
-    def once(self) -> float:
+    def poll_once(self) -> float:
         """Look now; the seconds to wait before the next look."""
         try:
-            seen = self.look()
+            seen = self.read()
         except Exception as error:
-            return self._failed(error)
-        if self.failures:
+            return self._record_failure(error)
+        if self.consecutive_failures:
             log.info("The %s of this machine can be measured again", self.part)
-        self.newest, self.failures = (self.clock(), seen), 0
-        return self.seconds
+        self.latest, self.consecutive_failures = (self.clock(), seen), 0
+        return self.interval_seconds
 
     def _run(self) -> None:
-        while not self._over.is_set():
-            self._over.wait(self.once())
+        while not self._stopping.is_set():
+            self._stopping.wait(self.poll_once())
 
-    def _failed(self, error: Exception) -> float:
-        self.tally.add("sentinel_machine_errors_total", self.part)
-        if not self.failures:
+    def _record_failure(self, error: Exception) -> float:
+        self.counters.add("sentinel_machine_errors_total", self.part)
+        if not self.consecutive_failures:
             log.info(
                 "The %s of this machine cannot be measured (%s: %s); it will be tried again",
                 self.part,
                 type(error).__name__,
                 error,
             )
-        self.failures += 1
-        return min(self.seconds * 2.0 ** min(self.failures, 32), SELDOM_SECONDS)
+        self.consecutive_failures += 1
+        return min(
+            self.interval_seconds * 2.0 ** min(self.consecutive_failures, 32), MAX_RETRY_SECONDS
+        )

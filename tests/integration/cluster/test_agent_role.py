@@ -9,27 +9,27 @@ import pytest
 from support.message_stores import PATIENCE, awaited, ports
 
 from sentinel.cluster import client, failover
-from sentinel.cluster.agent_role import ORPHANED_SECONDS, Nodes
-from sentinel.cluster.failover import Heir
+from sentinel.cluster.agent_role import HEAD_SEARCH_TIMEOUT_SECONDS, AgentRole
+from sentinel.cluster.failover import Failover
 from sentinel.cluster.spool import Spool
-from sentinel.model.counters import Tally
+from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.model.record_batch import records_of
+from sentinel.model.record_batch import iter_records
 from sentinel.store.database import connect, transaction
 from sentinel.transport.identity import Identity
-from sentinel.transport.rendezvous import Meeting
+from sentinel.transport.rendezvous import Rendezvous
 
-MEET = Meeting("127.0.0.1", "29500", "job", -1)
-FIRST = Identity("mine", 0, 0, 0, 4, 2, "a", replace(MEET, node=0))
-SECOND = Identity("mine", 0, 2, 0, 4, 2, "b", replace(MEET, node=1))
+MEET = Rendezvous("127.0.0.1", "29500", "job", -1)
+FIRST = Identity("mine", 0, 0, 0, 4, 2, "a", replace(MEET, node_rank=0))
+SECOND = Identity("mine", 0, 2, 0, 4, 2, "b", replace(MEET, node_rank=1))
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Nobody waits for long in a test."""
-    monkeypatch.setattr(client, "FIRST_PAUSE", 0.05)
-    monkeypatch.setattr(client, "LONGEST_PAUSE", 0.2)
-    monkeypatch.setattr(client, "EXCHANGE_SECONDS", 0.02)
+    monkeypatch.setattr(client, "INITIAL_BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr(client, "MAX_BACKOFF_SECONDS", 0.2)
+    monkeypatch.setattr(client, "EXCHANGE_INTERVAL_SECONDS", 0.02)
 
 
 class House:
@@ -37,29 +37,29 @@ class House:
 
     def __init__(self, path, first, port):
         self.path, self.first, self.port, self.now = path, first, port, 1_000_000.0
-        self.tally, self.judged = Tally(), []
+        self.tally, self.judged = Counters(), []
         self.begin()
 
     def begin(self):
         self.connection = connect(self.path)
-        self.nodes = Nodes(
+        self.nodes = AgentRole(
             "mine",
             self.connection,
             self.tally,
             lambda: self.first,
-            head=f"127.0.0.1:{self.port}",
+            configured_head=f"127.0.0.1:{self.port}",
             token="token",
             clock=lambda: self.now,
         )
 
     def turn(self, *local, seconds=0.05):
         self.now += seconds
-        records = self.nodes.turn(local)
-        if records or self.nodes.due:
+        records = self.nodes.exchange(local)
+        if records or self.nodes.has_unsaved_changes:
             with transaction(self.connection):
-                self.nodes.keep()
-        self.nodes.kept()
-        self.judged += records_of(records)
+                self.nodes.persist()
+        self.nodes.after_commit()
+        self.judged += iter_records(records)
         return records
 
     def kill(self):
@@ -86,18 +86,18 @@ def house(tmp_path):
 
 def word(rank, step, event=Event.STEP):
     values = {"world_size": 4.0} if event is Event.START else {"loss": 1.0}
-    return Record("mine", rank, step, 1e6, event, values, beat=step, sequence=step + 1)
+    return Record("mine", rank, step, 1e6, event, values, step_index=step, sequence=step + 1)
 
 
 def tick(step=1):
-    return Record("mine", WHOLE_RUN, step, 1e6, Event.TICK, facts={"state": "running"})
+    return Record("mine", WHOLE_RUN, step, 1e6, Event.HEARTBEAT, attributes={"state": "running"})
 
 
 def linked(head, post):
     """Whether the two have found each other; they take a turn."""
     head.turn()
     post.turn()
-    return post.nodes.post.link.linked
+    return post.nodes.follower.client.is_connected
 
 
 def test_before_any_rank_is_there_it_has_no_part(house):
@@ -122,10 +122,10 @@ def test_with_all_ranks_here_all_is_as_it_was_read(house):
         (FIRST, "head"),
         (SECOND, "post"),
         # Of torchrun, the node of rank 0 need not have it as its lowest.
-        (replace(FIRST, rank=1, local_rank=1, meeting=replace(MEET, node=0)), "head"),
+        (replace(FIRST, rank=1, local_rank=1, rendezvous=replace(MEET, node_rank=0)), "head"),
         # Nobody told the node's number: rank and local rank tell.
-        (replace(FIRST, rank=1, local_rank=1, meeting=MEET), "head"),
-        (replace(SECOND, meeting=MEET), "post"),
+        (replace(FIRST, rank=1, local_rank=1, rendezvous=MEET), "head"),
+        (replace(SECOND, rendezvous=MEET), "post"),
     ],
 )
 def test_the_node_of_rank_0_judges_and_the_others_hand_over(house, who, role):
@@ -163,7 +163,8 @@ def test_a_head_that_is_killed_loses_nothing_and_judges_nothing_twice(house):
             head.turn()
         head.kill()
         awaited(
-            lambda: post.turn(word(2, next(step))) or not post.nodes.post.link.linked, "it is gone"
+            lambda: post.turn(word(2, next(step))) or not post.nodes.follower.client.is_connected,
+            "it is gone",
         )
         head.begin()
         awaited(lambda: linked(head, post), "it is back")
@@ -196,24 +197,24 @@ def test_a_node_that_is_killed_loses_nothing_and_says_nothing_twice(house):
 def test_a_node_that_never_reaches_a_head_judges_its_own_ranks_after_a_while(house):
     post = house(SECOND)
     post.turn(word(2, 0, Event.START))
-    for step in range(1, int(ORPHANED_SECONDS)):
+    for step in range(1, int(HEAD_SEARCH_TIMEOUT_SECONDS)):
         post.turn(word(2, step), tick(step), seconds=1.0)
     assert (post.nodes.role, post.judged) == ("post", [])
 
-    for step in range(int(ORPHANED_SECONDS), int(ORPHANED_SECONDS) + 20):
+    for step in range(int(HEAD_SEARCH_TIMEOUT_SECONDS), int(HEAD_SEARCH_TIMEOUT_SECONDS) + 20):
         post.turn(word(2, step), tick(step), seconds=1.0)
 
     assert post.nodes.role == "alone"
-    told = [r.step for r in post.judged if r.event is not Event.TICK]
-    assert told == [*range(int(ORPHANED_SECONDS) + 20)]
-    assert [r for r in post.judged if r.event is Event.TICK], "time goes on as well"
+    told = [r.step for r in post.judged if r.event is not Event.HEARTBEAT]
+    assert told == [*range(int(HEAD_SEARCH_TIMEOUT_SECONDS) + 20)]
+    assert [r for r in post.judged if r.event is Event.HEARTBEAT], "time goes on as well"
     assert post.nodes.over
 
 
 def test_an_agent_that_was_stopped_does_not_take_itself_for_an_orphan(house):
     post = house(SECOND)
     post.turn(word(2, 1))
-    post.turn(seconds=10 * ORPHANED_SECONDS)
+    post.turn(seconds=10 * HEAD_SEARCH_TIMEOUT_SECONDS)
 
     assert post.nodes.role == "post"
 
@@ -233,32 +234,32 @@ def test_who_was_alone_judges_on_when_the_run_has_more_nodes(house):
 def test_an_heir_judges_what_was_kept_before_what_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(failover, "CHUNK_BYTES", 400)
     connection = connect(tmp_path / "sentinel.db")
-    spool = Spool(connection, Tally())
+    spool = Spool(connection, Counters())
     for step in range(1, 6):
-        spool.put([word(2, step)])
-    agent, judged = Heir("mine", spool), []
+        spool.append([word(2, step)])
+    agent, judged = Failover("mine", spool), []
     for step in range(6, 30):
-        judged += agent.turn([word(2, step), tick(step)])
-        agent.keep()
+        judged += agent.drain([word(2, step), tick(step)])
+        agent.persist()
 
     assert [r.step for r in judged if r.event is Event.STEP] == [*range(1, 30)]
-    assert spool.bytes == 0
+    assert spool.size_bytes == 0
 
 
 def test_an_heir_that_is_killed_goes_on_where_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(failover, "CHUNK_BYTES", 1)
     connection = connect(tmp_path / "sentinel.db")
     for step in range(1, 6):
-        Spool(connection, Tally()).put([word(2, step)])
+        Spool(connection, Counters()).append([word(2, step)])
     judged = []
     for step in range(6, 12):
-        agent = Heir("mine", Spool(connection, Tally()))
-        judged += agent.turn([word(2, step)])
-        agent.keep()
-    agent = Heir("mine", Spool(connection, Tally()))
+        agent = Failover("mine", Spool(connection, Counters()))
+        judged += agent.drain([word(2, step)])
+        agent.persist()
+    agent = Failover("mine", Spool(connection, Counters()))
     while len(judged) < 11:
-        judged += agent.turn([])
-        agent.keep()
+        judged += agent.drain([])
+        agent.persist()
 
     assert [record.step for record in judged] == [*range(1, 12)]
 
@@ -266,7 +267,7 @@ def test_an_heir_that_is_killed_goes_on_where_it_was(tmp_path, monkeypatch):
 def test_whoever_stops_leaves_no_thread_behind(house):
     head, post = house(FIRST), house(SECOND)
     awaited(lambda: linked(head, post), "they have found each other")
-    threads = head.nodes.head.hub._thread, post.nodes.post.link._thread
+    threads = head.nodes.head_address.server._thread, post.nodes.follower.client._thread
 
     head.nodes.stop()
     post.nodes.stop()

@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 from support.heads import House, last_tick
 
-from sentinel.cluster.membership import FOR_GOOD_SECONDS
+from sentinel.cluster.membership import ABANDON_AFTER_SECONDS
 from sentinel.config.settings import Settings, build_causes, build_detectors
-from sentinel.model.counters import Tally
-from sentinel.model.incident import Reason
+from sentinel.model.counters import Counters
+from sentinel.model.incident import NotificationReason
 from sentinel.model.record import Event
-from sentinel.pipeline.pipeline import Fold
+from sentinel.pipeline.pipeline import Pipeline
 
 LIMIT = 15.0
 """Seconds within which the death of a node is to be told."""
@@ -26,7 +26,7 @@ class Fallen(House):
 
     def __init__(self, path):
         super().__init__(path)
-        self.judge = Fold(build_detectors(Settings()), Tally(), build_causes())
+        self.judge = Pipeline(build_detectors(Settings()), Counters(), build_causes())
         self.pages, self.stepped, self.fell, self.lived = [], self.now, 0.0, 2.0
         self.facts = {}
         self.node_b = self.running()
@@ -36,14 +36,20 @@ class Fallen(House):
     def turn(self, *local, seconds=0.5):
         records = super().turn(*local, seconds=seconds)
         for record in records:
-            told = [page for verdict in self.judge.feed(record) for page in verdict.told]
-            self.pages += [(self.now, p) for p in told if p.reason is not Reason.UPDATED]
+            told = [
+                page
+                for verdict in self.judge.process(record)
+                for page in verdict.case_notifications
+            ]
+            self.pages += [
+                (self.now, p) for p in told if p.reason is not NotificationReason.UPDATED
+            ]
         return records
 
     def step(self, step, *, others=True):
         self.stepped = self.now
         if others:
-            self.node_b.parcel(*self.node_b.says(step=step), self.node_b.tick())
+            self.node_b.decode(*self.node_b.says(step=step), self.node_b.tick())
         self.turn(*self.own.says(step=step), self.tick())
 
     def tick(self):
@@ -58,7 +64,7 @@ class Fallen(House):
             facts = {}
         if self.fell:
             facts = {**facts, **self.facts, "fell_ago": f"{self.now + 0.5 - self.fell:.3f}"}
-        return replace(tick, values=values, facts={**tick.facts, **facts})
+        return replace(tick, values=values, facts={**tick.attributes, **facts})
 
     def fall(self, cause="exception", *, left=0, **said):
         """Our ranks fall at once; `left` of them go on."""
@@ -74,7 +80,7 @@ class Fallen(House):
     def pass_by(self, seconds, *, others=False):
         for _ in range(int(seconds * 2)):
             if others:
-                self.node_b.parcel(self.node_b.tick())
+                self.node_b.decode(self.node_b.tick())
             self.turn(self.tick())
 
     @property
@@ -95,7 +101,7 @@ FALLS = [("exception", {"exception": "RuntimeError"}), ("exit", {"code": "1"}), 
 def test_a_node_that_dies_and_takes_the_others_along_is_one_page(house, cause, said, left):
     died = house.now
     house.fall(cause, left=left, **said)
-    house.pass_by(2 * FOR_GOOD_SECONDS)
+    house.pass_by(2 * ABANDON_AFTER_SECONDS)
 
     ((time, page),) = house.pages
     assert page.incident.key.detector == "node_lost"
@@ -112,18 +118,18 @@ def test_a_node_that_dies_and_takes_the_others_along_is_one_page(house, cause, s
 def test_ranks_that_fall_long_after_the_node_for_want_of_it_are_no_second_page(house):
     """Its power is gone: the others' connections say so only when their own patience is over."""
     house.pass_by(600.0)
-    assert house.told == ["node_lost"]
+    assert house.node_status == ["node_lost"]
     house.fall(exception="RuntimeError")
-    house.pass_by(2 * FOR_GOOD_SECONDS)
+    house.pass_by(2 * ABANDON_AFTER_SECONDS)
 
-    assert house.told == ["node_lost"]
+    assert house.node_status == ["node_lost"]
 
 
 @pytest.mark.parametrize(("cause", "said"), FALLS, ids=[cause for cause, _ in FALLS])
 def test_a_fall_while_all_nodes_speak_is_told_as_soon_as_they_have(house, cause, said):
     began = house.now
     house.fall(cause, **said)
-    assert house.told == []
+    assert house.node_status == []
     house.pass_by(30.0, others=True)
 
     ((time, page),) = house.pages
@@ -132,42 +138,42 @@ def test_a_fall_while_all_nodes_speak_is_told_as_soon_as_they_have(house, cause,
 
 
 def test_where_the_others_have_ended_as_well_nobody_is_waited_for(house):
-    house.node_b.parcel(
+    house.node_b.decode(
         *house.node_b.says(Event.STOP, outcome="exception", exception="RuntimeError"),
         replace(house.node_b.tick("failed"), values={"ranks_running": 0.0}),
     )
     house.fall(exception="ValueError")
 
-    assert house.told == ["run_failed"]
+    assert house.node_status == ["run_failed"]
 
 
 def test_a_node_that_falls_silent_after_the_run_ended_is_no_news(house):
     """Launchers end all nodes, agents too, once a rank of one has failed."""
     house.fall(exception="ValueError")
     house.pass_by(5.0, others=True)
-    house.pass_by(2 * FOR_GOOD_SECONDS)
+    house.pass_by(2 * ABANDON_AFTER_SECONDS)
 
-    assert house.told == ["run_failed"]
+    assert house.node_status == ["run_failed"]
 
 
 def test_a_fall_of_those_who_had_gone_on_without_the_node_is_told_for_itself(house):
     for step in range(30, 60):
         house.step(step, others=False)
-    assert house.told == ["node_lost"]
+    assert house.node_status == ["node_lost"]
     began = house.now
     house.fall(exception="ValueError")
 
-    assert house.told == ["node_lost", "run_failed"]
+    assert house.node_status == ["node_lost", "run_failed"]
     assert house.pages[-1][0] - began <= 4.0
 
 
 def test_a_node_that_speaks_again_leaves_the_fall_to_be_told(house):
     house.fall(exception="ValueError")
     house.pass_by(8.0)
-    assert house.told == []
+    assert house.node_status == []
     house.pass_by(4.0, others=True)
 
-    assert house.told == ["run_failed"]
+    assert house.node_status == ["run_failed"]
 
 
 def test_a_new_attempt_before_that_is_decided_wakes_nobody(house):
@@ -177,57 +183,63 @@ def test_a_new_attempt_before_that_is_decided_wakes_nobody(house):
     house.fell, house.lived = 0.0, 2.0
     house.stepped = house.now
     house.world = 2
-    house.own.began = house.now
+    house.own_member.began = house.now
     for _ in range(30):
         house.stepped = house.now
-        starts = house.own.says(Event.START, attempt=1)
-        house.turn(*starts, replace(house.tick(), attempt=1))
+        starts = house.own_member.says(Event.START, attempt=1)
+        house.merge(*starts, replace(house.tick(), attempt=1))
 
-    assert house.told == []
+    assert house.node_status == []
 
 
 def test_a_head_that_is_ended_meanwhile_tells_what_it_knows(house):
     house.fall(exception="RuntimeError")
     house.pass_by(3.0)
-    assert house.told == []
-    house.head.final = True
+    assert house.node_status == []
+    house.head.is_shutting_down = True
     house.pass_by(0.5)
 
-    assert house.told == ["run_failed"]
+    assert house.node_status == ["run_failed"]
 
 
 def test_a_head_that_was_killed_meanwhile_waits_for_the_nodes_to_come_back(house):
     house.fall(exception="RuntimeError")
     house.connection.close()
-    house.begin()
+    house.start_at_attempt()
     house.pass_by(5.0)
-    assert house.told == []
+    assert house.node_status == []
     node = house.node_b
     node.hello()
-    house.turn()
+    house.merge()
     house.pass_by(3.0, others=True)
 
-    assert house.told == ["run_failed"]
+    assert house.node_status == ["run_failed"]
 
 
 def test_and_not_for_ever(house):
     house.fall(exception="RuntimeError")
     house.connection.close()
-    house.begin()
+    house.start_at_attempt()
     house.pass_by(LIMIT)
 
-    assert house.told == ["run_failed"]
+    assert house.node_status == ["run_failed"]
 
 
 def test_a_lost_node_whose_own_rank_fell_first_explains_nothing(house):
     tick = house.node_b.tick()
-    facts = {**tick.facts, "cause": "exception", "failed": "2", "fell_ago": "0.100", "gone": ""}
+    facts = {
+        **tick.attributes,
+        "cause": "exception",
+        "failed": "2",
+        "fell_ago": "0.100",
+        "gone": "",
+    }
     values = {**tick.values, "ranks_running": 1.0, "ranks_failed": 1.0}
-    house.node_b.parcel(
+    house.node_b.decode(
         house.node_b.word(2, Event.STOP, 29, outcome="exception"),
         replace(tick, facts=facts, values=values),
     )
     house.pass_by(3.0)
 
-    assert house.told == ["run_failed"]
-    assert "fall" not in last_tick(house.turn(house.tick())).facts
+    assert house.node_status == ["run_failed"]
+    assert "fall" not in last_tick(house.merge(house.tick())).attributes

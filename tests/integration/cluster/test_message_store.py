@@ -11,7 +11,12 @@ import pytest
 from support.message_stores import PATIENCE, hosted, stranger
 
 from sentinel.cluster import message_store as module
-from sentinel.cluster.message_store import Board, BoardError, cut, listener
+from sentinel.cluster.message_store import (
+    MessageStore,
+    MessageStoreError,
+    bind_first_free_port,
+    shutdown_connections,
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,17 +34,17 @@ def descriptors():
 def test_what_one_leaves_the_other_reads(shared):
     ours, port = shared
     theirs = stranger(port)
-    ours.leave({"a": b"\0\xff", "b": b""})
+    ours.write({"a": b"\0\xff", "b": b""})
 
     assert theirs.read(["b", "a"]) == [b"", b"\0\xff"]
-    theirs.leave({"a": b"x" * (1 << 20)})
+    theirs.write({"a": b"x" * (1 << 20)})
     # Leaving waits for no answer, reading does.
     assert theirs.read(["a"]) == ours.read(["a"]) == [b"x" * (1 << 20)]
 
 
 def test_a_peek_tells_what_is_there_and_leaves_it_so(shared):
     board, port = shared
-    board.leave({"seen": b"\0\xff", "blank": b""})
+    board.write({"seen": b"\0\xff", "blank": b""})
 
     for _ in range(2):
         assert [stranger(port).peek(key) for key in ("seen", "blank", "none")] == [
@@ -52,7 +57,7 @@ def test_a_peek_tells_what_is_there_and_leaves_it_so(shared):
 
 def test_nothing_is_left_or_removed_where_nothing_is_told(shared):
     board, _ = shared
-    board.leave({})
+    board.write({})
     board.remove([])
     board.remove(["never there"])
 
@@ -61,12 +66,12 @@ def test_a_number_is_counted_up_by_all(shared):
     ours, port = shared
     theirs = stranger(port)
 
-    assert [ours.count("n"), theirs.count("n", 5), ours.count("n", 0)] == [1, 6, 6]
+    assert [ours.count("n"), theirs.increment("n", 5), ours.count("n", 0)] == [1, 6, 6]
 
 
 def test_what_is_removed_is_there_no_more(shared):
     board, _ = shared
-    board.leave({"gone": b"1"})
+    board.write({"gone": b"1"})
     assert board.has("gone")
 
     board.remove(["gone"])
@@ -76,9 +81,9 @@ def test_what_is_removed_is_there_no_more(shared):
 
 def test_what_is_not_there_is_an_error_in_plain_words_and_all_else_goes_on(shared):
     board, _ = shared
-    board.leave({"here": b"1"})
+    board.write({"here": b"1"})
 
-    with pytest.raises(BoardError, match="does not answer"):
+    with pytest.raises(MessageStoreError, match="does not answer"):
         board.read(["here", "nowhere"])
     assert board.read(["here"]) == [b"1"]
 
@@ -86,10 +91,10 @@ def test_what_is_not_there_is_an_error_in_plain_words_and_all_else_goes_on(share
 def test_who_counts_up_what_is_no_number_harms_nobody_else(shared):
     ours, port = shared
     theirs = stranger(port)
-    theirs.leave({"number": b"none"})
+    theirs.write({"number": b"none"})
 
-    with pytest.raises(BoardError):
-        theirs.count("number")
+    with pytest.raises(MessageStoreError):
+        theirs.increment("number")
     assert ours.read(["number"]) == [b"none"]
     assert stranger(port).read(["number"]) == [b"none"]
 
@@ -99,7 +104,7 @@ def test_who_counts_up_what_is_no_number_harms_nobody_else(shared):
 )
 def test_whoever_speaks_another_language_to_the_store_harms_nobody(shared, said):
     ours, port = shared
-    ours.leave({"here": b"1"})
+    ours.write({"here": b"1"})
     with closing(socket.create_connection(("127.0.0.1", port), PATIENCE)) as other:
         other.sendall(said)
 
@@ -111,24 +116,24 @@ def test_where_nobody_listens_is_an_error_at_once():
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
 
-    with pytest.raises(BoardError, match=f"Nobody answers at 127.0.0.1:{port}"):
-        Board.join("127.0.0.1", port)
+    with pytest.raises(MessageStoreError, match=f"Nobody answers at 127.0.0.1:{port}"):
+        MessageStore.connect("127.0.0.1", port)
 
 
 def test_a_host_without_a_name_is_an_error():
-    with pytest.raises(BoardError, match="Nobody answers"):
-        Board.join("no such host", 1)
+    with pytest.raises(MessageStoreError, match="Nobody answers"):
+        MessageStore.connect("no such host", 1)
 
 
 def test_a_store_that_was_closed_is_an_error():
     with hosted() as (_, port):
         theirs = stranger(port)
-        theirs.leave({"a": b"1"})
+        theirs.write({"a": b"1"})
 
-    with pytest.raises(BoardError):
+    with pytest.raises(MessageStoreError):
         theirs.read(["a"])
     theirs.close()
-    with pytest.raises(BoardError):
+    with pytest.raises(MessageStoreError):
         theirs.read(["a"])
 
 
@@ -138,8 +143,8 @@ def test_a_server_that_never_answers_is_given_up_once_it_is_cut():
 
     def join(port):
         try:
-            Board.join("127.0.0.1", port)
-        except BoardError as error:
+            MessageStore.connect("127.0.0.1", port)
+        except MessageStoreError as error:
             errors.append(error)
 
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
@@ -149,7 +154,7 @@ def test_a_server_that_never_answers_is_given_up_once_it_is_cut():
         knock, _ = silent.accept()
         client, _ = silent.accept()
         while thread.is_alive():
-            cut(port)
+            shutdown_connections(port)
             thread.join(0.1)
         knock.close()
         client.close()
@@ -161,14 +166,14 @@ def test_a_cut_ends_the_connections_to_that_port_and_leaves_nothing_open(tmp_pat
     with (
         closing(socket.create_server(("127.0.0.1", 0))) as one,
         closing(socket.create_server(("127.0.0.1", 0))) as other,
-        (tmp_path / "file").open("wb"),
+        (tmp_path / "file").verify("wb"),
         closing(socket.socket(socket.AF_UNIX)),
         closing(socket.create_connection(one.getsockname())) as doomed,
         closing(socket.create_connection(other.getsockname())) as spared,
     ):
         before = descriptors()
         for _ in range(5):
-            cut(one.getsockname()[1])
+            shutdown_connections(one.getsockname()[1])
         assert descriptors() == before
         assert doomed.recv(1) == b""
         server, _ = other.accept()
@@ -182,16 +187,16 @@ def test_without_torch_the_port_is_free_again_and_the_error_says_what_is_missing
         raise ImportError(name)
 
     monkeypatch.setattr(module, "import_module", nothing)
-    place = listener((0,))
-    with closing(place), pytest.raises(BoardError, match="torch is not installed"):
-        Board.host(place)
+    place = bind_first_free_port((0,))
+    with closing(place), pytest.raises(MessageStoreError, match="torch is not installed"):
+        MessageStore.host(place)
     assert place.fileno() == -1
 
 
 def test_the_first_port_that_is_free_is_taken():
-    with closing(listener((0,))) as taken:
+    with closing(bind_first_free_port((0,))) as taken:
         port = taken.getsockname()[1]
-        with closing(listener((port, 0))) as next_one:
+        with closing(bind_first_free_port((port, 0))) as next_one:
             assert next_one.getsockname()[1] != port
-        with pytest.raises(BoardError, match="set \\[cluster\\] head"):
-            listener((port,))
+        with pytest.raises(MessageStoreError, match="set \\[cluster\\] head"):
+            bind_first_free_port((port,))

@@ -23,7 +23,7 @@ def parting(monkeypatch):
 
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
     monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module, "FAREWELL_SECONDS", PATIENCE)
+    monkeypatch.setattr(module, "FINAL_ACK_SECONDS", PATIENCE)
     yield told
     told.over.set()
 
@@ -32,13 +32,13 @@ def parting(monkeypatch):
 def test_a_hub_that_leaves_stays_until_its_last_answer_could_be_read(parting, told):
     with hub() as hosted, link(hosted.port) as node:
         slot = welcomed(hosted, node).slot
-        hosted.answer(slot, 1, 7)
+        hosted.acknowledge(slot, 1, 7)
         if told:
-            awaited(lambda: not hosted._answers, "it is told")
+            awaited(lambda: not hosted._pending_acks, "it is told")
         hosted.stop(0.0)
 
         (seconds,) = awaited(lambda: parting.seconds, "it stays")
-        awaited(lambda: node.answer.row == 7, "the answer is read")
+        awaited(lambda: node.last_ack.last_row == 7, "the answer is read")
         parting.over.set()
 
     assert 0.0 < seconds <= PATIENCE

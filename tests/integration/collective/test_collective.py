@@ -11,8 +11,8 @@ from support.rank_processes import until
 
 from sentinel.aggregate.aligner import Aligner
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.transport.record_codec import Unpacker
-from sentinel.transport.ring import Cursor, RingReader
+from sentinel.transport.record_codec import RecordDecoder
+from sentinel.transport.ring import RingCursor, RingReader
 
 SOON = {"AHEAD": 0.3, "PAUSE": 0.02, "DEADLINE": 5.0}
 """Seconds: these tests need not be as patient as a training."""
@@ -23,7 +23,14 @@ HASTY = {**SOON, "PATIENCE": 1.0, "FEWEST_POLLS": 50, "ANSWER_SECONDS": 1.0}
 def bits(record):
     """All of a record, so that NaN equals NaN and -0.0 is not 0.0."""
     values = {name: struct.pack("<d", value) for name, value in record.values.items()}
-    return (record.step, record.beat, record.time, record.event, values, dict(record.facts))
+    return (
+        record.step,
+        record.step_index,
+        record.time,
+        record.event,
+        values,
+        dict(record.attributes),
+    )
 
 
 def combined(by_rank):
@@ -31,8 +38,8 @@ def combined(by_rank):
     aligner, made = Aligner(), []
     everyone = [record for records in by_rank.values() for record in records]
     for record in sorted(everyone, key=lambda r: (r.time, r.rank)):
-        made += aligner.feed(record)
-    made += aligner.feed(Record("gathered", WHOLE_RUN, 0, 1e12, Event.TICK))
+        made += aligner.process(record)
+    made += aligner.process(Record("gathered", WHOLE_RUN, 0, 1e12, Event.HEARTBEAT))
     return [r for r in made if r.rank == WHOLE_RUN and r.event is Event.STEP]
 
 
@@ -46,8 +53,8 @@ def test_both_paths_give_the_same_records_to_the_last_bit(tmp_path):
         codes = running.ended()
         direct = {}
         for rank, link in zip((2, 3), kept, strict=True):
-            unpacker = Unpacker("gathered", 0, rank)
-            found = map(unpacker.unpack, RingReader(link).read(Cursor()).payloads)
+            unpacker = RecordDecoder("gathered", 0, rank)
+            found = map(unpacker.decode, RingReader(link).read(RingCursor()).payloads)
             direct[rank] = [record for record in found if record is not None]
         gathered = {rank: records for rank, (_, records) in running.rings(0).items()}
         headers = {rank: header for rank, (header, _) in running.rings(0).items()}
@@ -67,7 +74,7 @@ def test_both_paths_give_the_same_records_to_the_last_bit(tmp_path):
             2,
             4,
         )
-        assert (headers[rank].outcome, headers[rank].last_beat) == ("finished", 200)
+        assert (headers[rank].outcome, headers[rank].last_step_index) == ("finished", 200)
     theirs, ours = combined({**gathered, **direct}), combined(gathered)
     assert len(ours) == 200
     assert all(len(record.spread["x"].bad_ranks) == 0 for record in ours)
@@ -104,9 +111,9 @@ def test_a_rank_that_falls_silent_ends_it_and_training_goes_on(tmp_path):
         assert told[-1] == "off: timed out: rank 2 did not come"
         assert running.collective(1, 1)[-1] == "off: rank 0 gathers no more"
         assert {rings[rank][0].outcome for rank in (1, 2)} == {"finished"}
-        assert rings[2][1][-1].facts["collective"] == told[-1]
+        assert rings[2][1][-1].attributes["collective"] == told[-1]
         # The direct path has it all.
-        assert running.rings(1)[1][0].last_beat == 700
+        assert running.rings(1)[1][0].last_step_index == 700
 
 
 def test_a_rank_that_is_killed_is_told_of_as_dead(tmp_path):
@@ -116,8 +123,8 @@ def test_a_rank_that_is_killed_is_told_of_as_dead(tmp_path):
         rings = running.rings(0)
         assert codes == [1, 1, -signal.SIGKILL]
         assert running.collective(0, 0)[-1] == "off: rank 2 lost"
-        assert rings[2][1][-1].facts["outcome"] == "died"
-        assert rings[0][1][-1].facts["outcome"] == "exception"
+        assert rings[2][1][-1].attributes["outcome"] == "died"
+        assert rings[0][1][-1].attributes["outcome"] == "exception"
 
 
 def test_a_rank_that_raises_says_so_itself(tmp_path):
@@ -127,7 +134,7 @@ def test_a_rank_that_raises_says_so_itself(tmp_path):
         mirrored = running.rings(0)[1]
         assert running.collective(0, 0)[-1] == "off: rank 1 ended"
         assert mirrored[0].outcome == "exception"
-        assert mirrored[1][-1].facts == {"outcome": "exception", "exception": "ValueError"}
+        assert mirrored[1][-1].attributes == {"outcome": "exception", "exception": "ValueError"}
 
 
 def test_a_stopped_rank_is_named_while_the_others_train_on(tmp_path):
@@ -148,7 +155,7 @@ def test_ranks_that_stand_still_together_go_on_gathering_together(tmp_path):
             running.ranks[0].wait(3.0)
         os.kill(running.ranks[1].pid, signal.SIGCONT)
         assert running.ended() == [0, 0]
-        assert running.rings(0)[1][0].last_beat == 200
+        assert running.rings(0)[1][0].last_step_index == 200
         assert len(running.collective(0, 0)) == 1
 
 

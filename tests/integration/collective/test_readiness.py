@@ -5,20 +5,24 @@ import threading
 import pytest
 
 from sentinel.client.collective import aggregation
-from sentinel.client.collective.aggregation import Collective, CollectiveRecorder, Off
-from sentinel.client.collective.readiness import (
-    DEADLINE,
-    FEWEST_LOOKS,
-    PAUSE,
-    ROUNDS,
-    NoQuorum,
-    Quorum,
-    named,
+from sentinel.client.collective.aggregation import (
+    CollectiveAggregation,
+    CollectiveOffError,
+    CollectiveRecorder,
 )
-from sentinel.client.guard import Guard
+from sentinel.client.collective.readiness import (
+    MAX_ROUNDS,
+    MIN_POLLS,
+    POLL_INTERVAL_SECONDS,
+    READY_TIMEOUT_SECONDS,
+    NotReadyError,
+    ReadinessCheck,
+    format_ranks,
+)
+from sentinel.client.guard import ErrorGuard
 from sentinel.transport.identity import Identity
-from sentinel.transport.record_codec import Unpacker
-from sentinel.transport.ring import Cursor, RingReader, RingWriter
+from sentinel.transport.record_codec import RecordDecoder
+from sentinel.transport.ring import RingCursor, RingReader, RingWriter
 
 
 class Store:
@@ -48,8 +52,8 @@ def stepping(ranks, *, pace, steps=2000):
         for at, quorum in enumerate(ranks):
             if at not in answers:
                 try:
-                    start = quorum.look(beat, beat * pace(beat))
-                except NoQuorum as reason:
+                    start = quorum.poll(beat, beat * pace(beat))
+                except NotReadyError as reason:
                     start = str(reason)
                 if start is not None:
                     answers[at] = start
@@ -61,27 +65,27 @@ def stepping(ranks, *, pace, steps=2000):
 @pytest.mark.parametrize("pace", [0.001, 0.02, 0.3, 5.0])
 def test_ranks_that_step_together_begin_at_one_step(pace):
     store = Store()
-    ranks = [Quorum(store, rank, 4, "word", rank // 2) for rank in range(4)]
+    ranks = [ReadinessCheck(store, rank, 4, "word", rank // 2) for rank in range(4)]
 
     answers = stepping(ranks, pace=lambda _: pace, steps=10_000)
 
     assert len(set(answers.values())) == 1
     start = answers[0]
-    assert start.every == max(1, min(10, int(1 / pace)))
+    assert start.interval_steps == max(1, min(10, int(1 / pace)))
     assert start.node == 0
-    assert start.beat * pace < 3.0 + 10 * pace
+    assert start.step_index * pace < 3.0 + 10 * pace
 
 
 def test_where_the_pace_leaps_another_step_is_named():
     """The first steps compile: the one named by their pace comes before all have looked again."""
     store = Store()
-    ranks = [Quorum(store, rank, 3, "word", rank) for rank in range(3)]
+    ranks = [ReadinessCheck(store, rank, 3, "word", rank) for rank in range(3)]
     clock, beat, answers = 0.0, 0, {}
     while len(answers) < 3:
         beat += 1
         clock += 30.0 if beat < 3 else 0.01
         for rank, quorum in enumerate(ranks):
-            if rank not in answers and (start := quorum.look(beat, clock)):
+            if rank not in answers and (start := quorum.poll(beat, clock)):
                 answers[rank] = start
         assert beat < 5000
 
@@ -97,36 +101,36 @@ def test_where_the_pace_leaps_another_step_is_named():
 )
 def test_without_all_ranks_there_is_none_and_rank_0_says_who(words, reason):
     store = Store()
-    ranks = [Quorum(store, r, 3, word, r) for r, word in enumerate(words) if word]
+    ranks = [ReadinessCheck(store, r, 3, word, r) for r, word in enumerate(words) if word]
     answers = stepping(ranks, pace=lambda _: 0.1)
 
     assert answers[0] == reason
     assert set(answers.values()) == {reason, "no quorum"}
-    assert ranks[0].looks >= DEADLINE / (PAUSE + 0.2) > FEWEST_LOOKS
+    assert ranks[0].poll_count >= READY_TIMEOUT_SECONDS / (POLL_INTERVAL_SECONDS + 0.2) > MIN_POLLS
 
 
 def test_a_rank_that_never_agrees_in_time_is_named():
     store = Store()
-    ranks = [Quorum(store, rank, 3, "word", rank) for rank in range(3)]
-    ranks[2].look(1, 0.0)
+    ranks = [ReadinessCheck(store, rank, 3, "word", rank) for rank in range(3)]
+    ranks[2].poll(1, 0.0)
     answers = stepping(ranks[:2], pace=lambda _: 0.02, steps=100_000)
 
     assert answers == {0: "no quorum: rank 2 did not agree in time", 1: "no quorum"}
-    assert ranks[0].round == ROUNDS
+    assert ranks[0].round_number == MAX_ROUNDS
 
 
 def test_a_named_step_that_does_not_come_is_taken_back_by_whoever_sees_it_first():
     """Steps turn slow at once; meanwhile the other nodes have no agent."""
     store = Store()
-    ranks = [Quorum(store, rank, 3, "word", rank) for rank in range(3)]
+    ranks = [ReadinessCheck(store, rank, 3, "word", rank) for rank in range(3)]
     clock, beat, answers = 0.0, 0, {}
     while len(answers) < 3:
         beat += 1
-        clock += 60.0 if all(quorum.start for quorum in ranks) else 0.01
+        clock += 60.0 if all(quorum.schedule for quorum in ranks) else 0.01
         for rank, quorum in enumerate(ranks):
             try:
-                assert rank in answers or quorum.look(beat, clock) is None
-            except NoQuorum as reason:
+                assert rank in answers or quorum.poll(beat, clock) is None
+            except NotReadyError as reason:
                 answers[rank] = str(reason)
 
     assert answers[0] == "no quorum: the step to begin at did not come in time"
@@ -135,17 +139,17 @@ def test_a_named_step_that_does_not_come_is_taken_back_by_whoever_sees_it_first(
 
 def test_a_step_taken_back_by_one_rank_is_begun_by_none():
     store = Store()
-    ranks = [Quorum(store, rank, 3, "word", rank) for rank in range(3)]
+    ranks = [ReadinessCheck(store, rank, 3, "word", rank) for rank in range(3)]
     beat = 0
-    while not all(quorum.start for quorum in ranks):
+    while not all(quorum.schedule for quorum in ranks):
         beat += 1
         for quorum in ranks:
-            quorum.look(beat, beat * 0.01)
-    with pytest.raises(NoQuorum):
-        ranks[2].look(beat + FEWEST_LOOKS, 1000.0)
+            quorum.poll(beat, beat * 0.01)
+    with pytest.raises(NotReadyError):
+        ranks[2].poll(beat + MIN_POLLS, 1000.0)
 
-    assert ranks[0].look(ranks[0].start.beat, 1000.0) is None
-    assert (ranks[0].round, ranks[0].start) == (1, None)
+    assert ranks[0].poll(ranks[0].schedule.step_index, 1000.0) is None
+    assert (ranks[0].round_number, ranks[0].schedule) == (1, None)
 
 
 def test_a_store_that_is_gone_is_told():
@@ -153,14 +157,14 @@ def test_a_store_that_is_gone_is_told():
         def add(self, key, amount):
             raise RuntimeError(key, amount)
 
-    with pytest.raises(NoQuorum, match="does not answer"):
-        Quorum(Gone(), 0, 2, "word", 0).look(1, 0.0)
+    with pytest.raises(NotReadyError, match="does not answer"):
+        ReadinessCheck(Gone(), 0, 2, "word", 0).poll(1, 0.0)
 
 
 def test_ranks_are_told_by_number():
-    assert named([3]) == "rank 3"
-    assert named([1, 2, 5]) == "ranks 1, 2 and 5"
-    assert named([*range(30)]).endswith("15 and 14 others")
+    assert format_ranks([3]) == "rank 3"
+    assert format_ranks([1, 2, 5]) == "ranks 1, 2 and 5"
+    assert format_ranks([*range(30)]).endswith("15 and 14 others")
 
 
 class Watched:
@@ -170,16 +174,16 @@ class Watched:
         self.served = 0
         who = Identity("run", 0, rank, 0, 2, 1)
         self.ring = RingWriter(folder / f"0-{rank}.ring", who)
-        guard = Guard(self.ring.fail)
+        guard = ErrorGuard(self.ring.count_error)
         self.recorder = CollectiveRecorder(self.ring, guard, lambda: None, who, self._serve)
 
     def _serve(self):
         self.served += 1
 
     def said(self):
-        reader, unpacker = RingReader(self.ring.path), Unpacker("run", 0, 0)
-        records = map(unpacker.unpack, reader.read(Cursor()).payloads)
-        return [r.facts["collective"] for r in records if r and "collective" in r.facts]
+        reader, unpacker = RingReader(self.ring.path), RecordDecoder("run", 0, 0)
+        records = map(unpacker.decode, reader.read(RingCursor()).payloads)
+        return [r.attributes["collective"] for r in records if r and "collective" in r.attributes]
 
 
 @pytest.mark.parametrize(("rank", "served"), [(0, 0), (1, 1)])
@@ -189,7 +193,7 @@ def test_without_a_process_group_every_node_is_served_by_its_own_agent(
     monkeypatch.setattr(aggregation, "DEADLINE", -1.0)
     monkeypatch.setattr(aggregation, "PAUSE", 0.0)
     watched = Watched(tmp_path, rank)
-    for step in range(2 * FEWEST_LOOKS):
+    for step in range(2 * MIN_POLLS):
         watched.recorder.log({"x": 1.0}, step=step)
 
     assert watched.said() == ["off: the training has no process group"]
@@ -210,8 +214,8 @@ def test_a_run_that_ends_before_there_is_a_quorum_is_served_at_its_end(tmp_path)
 def test_only_the_thread_that_began_the_run_has_to_do_with_it(tmp_path):
     turns = []
     ring = RingWriter(tmp_path / "0-0.ring", Identity("run", world_size=2))
-    ours = Collective(ring, Identity("run", world_size=2), lambda _: None, lambda: None)
-    ours._turn = turns.append
+    ours = CollectiveAggregation(ring, Identity("run", world_size=2), lambda _: None, lambda: None)
+    ours._stage = turns.append
     other = threading.Thread(target=ours.step, args=(1,))
     other.start()
     other.join()
@@ -243,15 +247,17 @@ class Slow:
 
 
 def test_patience_is_for_steps_however_many_logs_speak_of_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(aggregation, "PATIENCE", -1.0)
+    monkeypatch.setattr(aggregation, "GATHER_TIMEOUT_SECONDS", -1.0)
     ring = RingWriter(tmp_path / "0-1.ring", Identity("run", rank=1, world_size=2))
-    ours = Collective(ring, Identity("run", rank=1, world_size=2), lambda _: None, lambda: None)
-    ours._gathering, ours._polled = Slow(), 7
+    ours = CollectiveAggregation(
+        ring, Identity("run", rank=1, world_size=2), lambda _: None, lambda: None
+    )
+    ours._gather_group, ours._last_waited_index = Slow(), 7
     for beat in (7, 7, 7, 8, 8, 8, 9, 9, 9):
-        ours._gather(beat)
+        ours._gather_if_due(beat)
 
-    with pytest.raises(Off, match="timed out"):
-        ours._gather(10)
+    with pytest.raises(CollectiveOffError, match="timed out"):
+        ours._gather_if_due(10)
 
 
 def broken(_):
@@ -261,13 +267,13 @@ def broken(_):
 @pytest.mark.quiet
 def test_an_error_of_ours_ends_it_and_the_node_is_served(tmp_path):
     watched = Watched(tmp_path, 1)
-    watched.recorder.collective._turn = broken
+    watched.recorder.collective._stage = broken
     for step in range(3):
         watched.recorder.log({"x": 1.0}, step=step)
 
     assert watched.served == 1
     assert watched.said() == ["off: ZeroDivisionError"]
-    assert watched.recorder.gate.guard.errors == 1
+    assert watched.recorder.try_lock.guard.own_errors == 1
 
 
 @pytest.mark.quiet
@@ -278,8 +284,8 @@ def test_an_error_of_ours_leaves_no_ring_that_looks_like_a_rank_that_ended(tmp_p
         def close(self, outcome, facts):
             ended.append((outcome, facts))
 
-    watched.recorder.collective._mirrors.rings[1] = Kept()
-    watched.recorder.collective._turn = broken
+    watched.recorder.collective._replica_rings.by_rank[1] = Kept()
+    watched.recorder.collective._stage = broken
     watched.recorder.log({"x": 1.0}, step=1)
 
     assert ended == [("unknown", {"collective": "off: ZeroDivisionError"})]
@@ -288,10 +294,10 @@ def test_an_error_of_ours_leaves_no_ring_that_looks_like_a_rank_that_ended(tmp_p
 def test_a_forked_child_has_no_part_in_it_and_no_mirrors(tmp_path):
     watched, left = Watched(tmp_path, 0), []
     ours = watched.recorder.collective
-    ours._mirrors.abandon = lambda: left.append("mirrors")
+    ours._replica_rings.abandon = lambda: left.append("mirrors")
     watched.recorder.abandon()
 
-    assert (left, ours._turn) == (["mirrors"], None)
+    assert (left, ours._stage) == (["mirrors"], None)
 
 
 @pytest.mark.quiet
@@ -299,10 +305,10 @@ def test_an_error_while_it_is_given_up_leaves_no_node_alone(tmp_path):
     watched = Watched(tmp_path, 1)
 
     def over(beat):
-        raise Off(beat)
+        raise CollectiveOffError(beat)
 
     ours = watched.recorder.collective
-    ours._turn, ours._leave, ours._gathering = over, broken, object()
+    ours._stage, ours._send_final_chunk, ours._gather_group = over, broken, object()
     watched.recorder.log({"x": 1.0}, step=1)
 
     assert watched.served == 1

@@ -7,11 +7,11 @@ import pytest
 from sentinel.model.record import Event
 
 BEGIN = """
-from sentinel.client.arguments import Arguments
-from sentinel.client.auto_session import begin, end
+from sentinel.client.arguments import MonitorArguments
+from sentinel.client.auto_session import begin_auto_session, end_auto_session
 import sentinel
-begin(Arguments(agent=False))
-begin()
+begin_auto_session(MonitorArguments(agent=False))
+begin_auto_session()
 sentinel.log({"loss": 1.0})
 """
 

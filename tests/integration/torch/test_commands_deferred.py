@@ -81,7 +81,7 @@ def test_an_error_before_the_first_step_or_of_the_users_function_changes_nothing
         raise ValueError
 
     told = Asking(tmp_path / "0-0.ring", fails)
-    told.recorder.gate.guard.noted(RuntimeError("of a framework that is not known"))
+    told.recorder.try_lock.guard.count_error(RuntimeError("of a framework that is not known"))
     told.step()
     told.ask(1, 3)
     stepped([told], 3)
@@ -116,7 +116,7 @@ def test_several_ranks_that_only_log_act_where_they_number_their_steps(crew, num
         for each in crew:
             each.recorder.log({"loss": 1.0}, step if numbered else None)
             each.recorder._looks_at = 0.0
-        seen.append([e.recorder.errands.requested(e.recorder.clock.beat) for e in crew])
+        seen.append([e.recorder.errands.requested(e.recorder.clock.due_step_index) for e in crew])
 
     acted = [at for at, words in enumerate(seen, 1) if words == [BOTH, BOTH]]
     assert acted == ([6] if numbered else [])

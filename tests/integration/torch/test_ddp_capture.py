@@ -62,7 +62,7 @@ def test_each_rank_tells_its_own_loss_and_all_the_same_norm(script, told, header
     assert len({r.run for said in records.values() for r in said}) == 1
     for rank, said in records.items():
         assert [r.values["loss"] for r in said] == truth[rank]
-        assert [(r.step, r.beat) for r in said] == [(100 + n, 1 + n) for n in range(6)]
+        assert [(r.step, r.step_index) for r in said] == [(100 + n, 1 + n) for n in range(6)]
         assert [r.values["kl"] for r in said] == [rank + (100 + n) / 1000 for n in range(6)]
         assert headers()[rank].errors == 0
         assert headers()[rank].outcome == "finished"

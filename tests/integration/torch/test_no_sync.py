@@ -12,14 +12,14 @@ from torch.nn.utils import clip_grad_norm_
 
 import sentinel
 from sentinel.client.capture import grad_norm
-from sentinel.client.session import current
+from sentinel.client.session import current_session
 from sentinel.model.record import Event
 
 
 @pytest.fixture(autouse=True)
 def measured_at_every_step(monkeypatch):
     """Our own gradient norm, whatever it costs here."""
-    monkeypatch.setattr(grad_norm, "BUDGET", float("inf"))
+    monkeypatch.setattr(grad_norm, "MAX_STEP_TIME_FRACTION", float("inf"))
 
 
 def loop(body):
@@ -36,12 +36,12 @@ def loop(body):
 
 
 def plainly(net, optimizer, x):
-    loss_of(net, x).backward()
+    loss_of(net, x).on_backward()
     optimizer.step()
 
 
 def clipped(net, optimizer, x):
-    torch.autograd.backward([loss_of(net, x), loss_of(net, x)])
+    torch.autograd.on_backward([loss_of(net, x), loss_of(net, x)])
     clip_grad_norm_(net[0].parameters(), 0.1)
     clip_grad_norm_(net[2].parameters(), 0.1)
     optimizer.step()
@@ -49,21 +49,21 @@ def clipped(net, optimizer, x):
 
 def logged(net, optimizer, x):
     loss = loss_of(net, x)
-    loss.backward()
+    loss.on_backward()
     optimizer.step()
     sentinel.log({"loss": loss, "kl": loss.detach() * 2, "half": loss.bfloat16()}, step=1)
     sentinel.mark("eval", score=loss)
-    session = current()
+    session = current_session()
     if session is not None:
-        session.recorder.hear({"loss": loss, "reward": loss}, 1)
-        session.recorder.say(Event.EVAL, 1, {"eval_loss": loss})
+        session.recorder.log_from_framework({"loss": loss, "reward": loss}, 1)
+        session.recorder.record_event(Event.EVAL, 1, {"eval_loss": loss})
 
 
 def closed(net, optimizer, x):
     def closure():
         optimizer.zero_grad()
         loss = loss_of(net, x)
-        loss.backward()
+        loss.on_backward()
         return loss
 
     optimizer.step(closure)
@@ -88,7 +88,7 @@ def test_a_scaler_is_watched_without_a_wait(fused, poison):
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
         for step in range(3):
             optimizer.zero_grad()
-            scaler.scale(loss_of(net, batch(step)) * poison).backward()
+            scaler.scale(loss_of(net, batch(step)) * poison).on_backward()
             scaler.step(optimizer)
             scaler.update()
 
@@ -99,7 +99,7 @@ def test_a_scaler_is_watched_without_a_wait(fused, poison):
 
 def test_an_engine_hands_its_scalars_over_without_a_wait(told):
     def run():
-        session = current()
+        session = current_session()
         norm = torch.ones(1) * 3
         if session is not None:
             taps["loop"].step({"grad_norm": norm, "learning_rate": 0.5})
@@ -138,7 +138,7 @@ def test_nothing_of_ours_touches_the_data_of_a_tensor_that_has_none():
     with pretended_device("meta"), strictly, OnMeta() as operations:
         for step in range(3):
             loss = net(torch.ones(2, 4, device="meta")).pow(2).mean()
-            loss.backward()
+            loss.on_backward()
             if step:
                 clip_grad_norm_(net.parameters(), 0.1)
             optimizer.step()

@@ -229,7 +229,7 @@ def test_a_resumed_run_is_another_attempt_that_goes_on_where_the_trainer_does(to
                 sentinel.log({"kl": 0.1}, step=step)
 
     resumed = [r for r in steps(told) if "kl" in r.values]
-    assert [(r.attempt, r.step, r.beat) for r in resumed] == [
+    assert [(r.attempt, r.step, r.step_index) for r in resumed] == [
         (0, 1, 1),
         (0, 2, 2),
         (0, 3, 3),
@@ -283,11 +283,11 @@ def test_a_backward_pass_in_another_thread_is_of_the_same_step(told):
 
 @pytest.mark.parametrize("recording", [False, True])
 def test_a_graph_is_known_to_be_recorded_from_an_initialised_device(monkeypatch, recording):
-    from sentinel.client.capture.device_copy import capturing
+    from sentinel.client.capture.device_copy import is_capturing_graph
 
     device = SimpleNamespace(
         is_initialized=lambda: True, is_current_stream_capturing=lambda: recording
     )
     monkeypatch.setitem(sys.modules, "torch.cuda", device)
 
-    assert capturing() is recording
+    assert is_capturing_graph() is recording

@@ -9,8 +9,8 @@ import pytest
 import torch
 from support.recorders import Evil, EvilFloat, Told
 
-from sentinel.client.capture.scalars import Refused, number
-from sentinel.client.record_schema import NAMES_KEPT
+from sentinel.client.capture.scalars import RejectedValueError, read_number
+from sentinel.client.record_schema import MAX_NAMES
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_what_is_no_dictionary_is_refused(hook):
 
 
 def test_endless_names_are_cut_off(hook):
-    for number_ in range(NAMES_KEPT + 10):
+    for number_ in range(MAX_NAMES + 10):
         hook.recorder.log({f"name {number_}": 1.0})
 
     assert hook.drops() == {"too_many_names": 10}
@@ -140,5 +140,5 @@ def test_values_are_read_without_the_operations_that_wait_for_a_device(hook):
     """A number on the host needs no device; one that is not must never be asked for here."""
     fake = torch.tensor(1.0, device="meta")
 
-    with pytest.raises(Refused):
-        number(fake)
+    with pytest.raises(RejectedValueError):
+        read_number(fake)

@@ -9,14 +9,14 @@ import torch
 from support.recorders import Evil, EvilFloat, Told
 
 import sentinel
-from sentinel.client.capture.text_sampling import AT_ONCE, Batch
-from sentinel.client.guard import Guard
+from sentinel.client.capture.text_sampling import DEFAULT_SAMPLES_PER_CALL, GeneratedBatch
+from sentinel.client.guard import ErrorGuard
 from sentinel.client.recorder import Recorder
 from sentinel.model.record import Event
-from sentinel.stats.text_truncation import HEAD, PROMPT, TAIL
+from sentinel.stats.text_truncation import HEAD_CHARS, PROMPT_CHARS, TAIL_CHARS
 from sentinel.transport.identity import Identity
-from sentinel.transport.record_codec import Unpacker
-from sentinel.transport.ring import Cursor, RingReader, RingWriter
+from sentinel.transport.record_codec import RecordDecoder
+from sentinel.transport.ring import RingCursor, RingReader, RingWriter
 
 
 class Str(str):
@@ -39,22 +39,24 @@ def batch(size, **given):
         "prompts": [f"p{n}" for n in range(size)],
         "completions": [f"c{n}" for n in range(size)],
     }
-    return Batch(**texts | given)
+    return GeneratedBatch(**texts | given)
 
 
 def completions(hook):
-    return [record.facts["completion"] for record in hook.records()]
+    return [record.attributes["completion"] for record in hook.records()]
 
 
 def test_texts_come_out_of_the_ring_as_they_went_in(hook):
-    hook.recorder.sample(
-        Batch(["q1", "q2"], ["a1", "a2"], {"right": [1.0, 0.0], "short": [0.5, 2]}, [True, False]),
+    hook.recorder.record_samples(
+        GeneratedBatch(
+            ["q1", "q2"], ["a1", "a2"], {"right": [1.0, 0.0], "short": [0.5, 2]}, [True, False]
+        ),
         step=70,
     )
 
     first, second = hook.records()
     assert (first.event, first.step, first.rank) == (Event.SAMPLE, 70, 0)
-    assert first.facts == {"prompt": "q1", "completion": "a1"}
+    assert first.attributes == {"prompt": "q1", "completion": "a1"}
     assert second.values == {
         "index": 1.0,
         "prompt_length": 2.0,
@@ -67,29 +69,29 @@ def test_texts_come_out_of_the_ring_as_they_went_in(hook):
 
 
 def test_a_text_belongs_to_the_step_of_the_moment_where_none_is_given(hook):
-    hook.stepped(loss=1.0)
+    hook.record_step(loss=1.0)
     hook.recorder.log({"kl": 0.1}, step=41)
-    hook.recorder.sample(batch(1))
+    hook.recorder.record_samples(batch(1))
 
     (sample,) = (record for record in hook.records() if record.event is Event.SAMPLE)
-    assert (sample.step, sample.beat) == (41, 1)
+    assert (sample.step, sample.step_index) == (41, 1)
 
 
 def test_of_many_texts_few_are_sent_the_best_and_the_worst_among_them(hook):
     rewards = [0.0] * 300
     rewards[123], rewards[45] = 9.0, -9.0
-    hook.recorder.sample(batch(300, rewards=rewards))
+    hook.recorder.record_samples(batch(300, rewards=rewards))
 
     sent = completions(hook)
     assert {"c0", "c299", "c123", "c45"} <= set(sent)
-    assert len(sent) <= AT_ONCE
+    assert len(sent) <= DEFAULT_SAMPLES_PER_CALL
 
 
 @pytest.mark.parametrize(
     "row", [tuple, deque, np.array, torch.tensor, lambda r: np.array(r, dtype=np.float32)]
 )
 def test_rewards_may_be_any_plain_row(hook, row):
-    hook.recorder.sample(batch(2, rewards=row([0.5, -1.0])))
+    hook.recorder.record_samples(batch(2, rewards=row([0.5, -1.0])))
 
     assert [record.values["reward"] for record in hook.records()] == [0.5, -1.0]
     assert hook.drops() == {}
@@ -97,7 +99,7 @@ def test_rewards_may_be_any_plain_row(hook, row):
 
 def test_single_rewards_may_be_scalars_of_numpy_and_torch(hook):
     rewards = [np.float32(0.5), torch.tensor(2.0), None, nan]
-    hook.recorder.sample(batch(4, rewards=rewards))
+    hook.recorder.record_samples(batch(4, rewards=rewards))
 
     told = [record.values.get("reward") for record in hook.records()]
     assert told[:3] == [0.5, 2.0, None]
@@ -137,7 +139,7 @@ NO_NUMBERS = {
 
 @pytest.mark.parametrize("given", NO_ROWS)
 def test_what_is_no_row_of_texts_is_counted_and_not_looked_at(hook, given):
-    hook.recorder.sample(Batch(["p"], NO_ROWS[given]))
+    hook.recorder.record_samples(GeneratedBatch(["p"], NO_ROWS[given]))
 
     assert hook.records() == []
     assert hook.drops() in ({"type": 1, "shape": 1}, {"shape": 1})
@@ -146,9 +148,9 @@ def test_what_is_no_row_of_texts_is_counted_and_not_looked_at(hook, given):
 @pytest.mark.parametrize("odd", NO_TEXTS)
 def test_one_odd_text_costs_only_itself(hook, odd):
     odd = NO_TEXTS[odd]
-    hook.recorder.sample(Batch(["p", "p", odd], ["a", odd, "c"]))
+    hook.recorder.record_samples(GeneratedBatch(["p", "p", odd], ["a", odd, "c"]))
 
-    assert [(r.facts["prompt"], r.facts["completion"]) for r in hook.records()] == [
+    assert [(r.attributes["prompt"], r.attributes["completion"]) for r in hook.records()] == [
         ("p", "a"),
         ("", "c"),
     ]
@@ -157,7 +159,9 @@ def test_one_odd_text_costs_only_itself(hook, odd):
 
 @pytest.mark.parametrize("odd", NO_NUMBERS)
 def test_one_odd_reward_costs_only_itself(hook, odd):
-    hook.recorder.sample(batch(2, rewards={"good": [1.0, 2.0], "odd": [NO_NUMBERS[odd], 3.0]}))
+    hook.recorder.record_samples(
+        batch(2, rewards={"good": [1.0, 2.0], "odd": [NO_NUMBERS[odd], 3.0]})
+    )
 
     first, second = (record.values for record in hook.records())
     assert "reward/odd" not in first
@@ -167,44 +171,46 @@ def test_one_odd_reward_costs_only_itself(hook, odd):
 
 def test_names_of_rewards_are_as_good_as_names_of_values(hook):
     rewards = {7: [1.0], "": [1.0], "x" * 300: [1.0], "good": [1.0], "no row": Evil()}
-    hook.recorder.sample(batch(1, rewards=rewards))
+    hook.recorder.record_samples(batch(1, rewards=rewards))
 
     assert "reward/good" in hook.records()[0].values
     assert hook.drops() == {"key": 3, "type": 1}
 
 
 def test_more_rewards_than_anybody_has_are_counted(hook):
-    hook.recorder.sample(batch(1, rewards={f"r{n}": [1.0] for n in range(40)}))
+    hook.recorder.record_samples(batch(1, rewards={f"r{n}": [1.0] for n in range(40)}))
 
     assert sum(name.startswith("reward/") for name in hook.records()[0].values) == 32
     assert hook.drops() == {"too_many_names": 8}
 
 
 def test_rows_of_different_length_are_told(hook):
-    hook.recorder.sample(Batch(["p"], ["a", "b"], [1.0, 2.0, 3.0]))
+    hook.recorder.record_samples(GeneratedBatch(["p"], ["a", "b"], [1.0, 2.0, 3.0]))
 
     assert completions(hook) == ["a", "b"]
-    assert [record.facts["prompt"] for record in hook.records()] == ["p", ""]
+    assert [record.attributes["prompt"] for record in hook.records()] == ["p", ""]
     assert hook.drops() == {"shape": 2}
 
 
 def test_a_conversation_is_its_words(hook):
     asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
-    hook.recorder.sample(Batch([asked], [[{"role": "assistant", "content": "So."}]]))
+    hook.recorder.record_samples(
+        GeneratedBatch([asked], [[{"role": "assistant", "content": "So."}]])
+    )
 
-    assert hook.records()[0].facts == {"prompt": "Be brief.\nWhy?", "completion": "So."}
+    assert hook.records()[0].attributes == {"prompt": "Be brief.\nWhy?", "completion": "So."}
 
 
 def test_ten_megabytes_are_cut_and_their_length_is_told(hook):
-    said = "x" * HEAD + "\x1b" * 10_000_000 + "y" * TAIL
-    hook.recorder.sample(Batch(["p" * 10_000_000], [said]))
+    said = "x" * HEAD_CHARS + "\x1b" * 10_000_000 + "y" * TAIL_CHARS
+    hook.recorder.record_samples(GeneratedBatch(["p" * 10_000_000], [said]))
 
     (record,) = hook.records()
     assert record.values["length"] == len(said)
     assert record.values["prompt_length"] == 10_000_000
-    assert record.facts["completion"].startswith("x" * HEAD + " […10,000,000 characters")
-    assert record.facts["completion"].endswith("y" * TAIL)
-    assert len(record.facts["prompt"]) < PROMPT + 50
+    assert record.attributes["completion"].startswith("x" * HEAD_CHARS + " […10,000,000 characters")
+    assert record.attributes["completion"].endswith("y" * TAIL_CHARS)
+    assert len(record.attributes["prompt"]) < PROMPT_CHARS + 50
 
 
 @pytest.mark.parametrize(
@@ -219,22 +225,22 @@ def test_ten_megabytes_are_cut_and_their_length_is_told(hook):
     ],
 )
 def test_no_character_is_too_odd_for_the_ring(hook, said):
-    hook.recorder.sample(Batch([said], [said]))
+    hook.recorder.record_samples(GeneratedBatch([said], [said]))
 
-    assert hook.records()[0].facts == {"prompt": said, "completion": said}
+    assert hook.records()[0].attributes == {"prompt": said, "completion": said}
 
 
 @pytest.mark.parametrize("letter", ["x", "\x01", "好", "\U0001f600"])
 @pytest.mark.parametrize("most", [1, 8, 64])
 def test_a_small_ring_takes_less_of_each_text_and_loses_nothing(tmp_path, letter, most):
     ring = RingWriter(tmp_path / "0-0.ring", Identity("run"), 64 << 10)
-    recorder = Recorder(ring, Guard(ring.fail), lambda: None)
-    recorder.sample(Batch([letter * 9000] * 64, [letter * 9000] * 64), 1, most)
+    recorder = Recorder(ring, ErrorGuard(ring.count_error), lambda: None)
+    recorder.record_samples(GeneratedBatch([letter * 9000] * 64, [letter * 9000] * 64), 1, most)
 
-    batch = RingReader(tmp_path / "0-0.ring").read(Cursor())
-    unpacker = Unpacker("run", 0, 0)
-    assert (len(batch.payloads), batch.lost, batch.corrupt) == (most, 0, 0)
-    assert all(unpacker.unpack(payload).values["length"] == 9000 for payload in batch.payloads)
+    batch = RingReader(tmp_path / "0-0.ring").read(RingCursor())
+    unpacker = RecordDecoder("run", 0, 0)
+    assert (len(batch.payloads), batch.lost_frames, batch.corrupt_frames) == (most, 0, 0)
+    assert all(unpacker.decode(payload).values["length"] == 9000 for payload in batch.payloads)
 
 
 def test_the_verb_sends_as_many_as_were_asked_for(told):
@@ -245,12 +251,12 @@ def test_the_verb_sends_as_many_as_were_asked_for(told):
         sentinel.log_samples(texts, texts, rewards=[1.0] * 100, finished=[True] * 100)
 
     samples = [record for record in told()[0] if record.event is Event.SAMPLE]
-    assert [r.facts["completion"] for r in samples if r.run.startswith("asked")] == [
+    assert [r.attributes["completion"] for r in samples if r.run.startswith("asked")] == [
         "t0",
         "t49",
         "t99",
     ]
-    assert len([r for r in samples if r.run.startswith("usual")]) == AT_ONCE
+    assert len([r for r in samples if r.run.startswith("usual")]) == DEFAULT_SAMPLES_PER_CALL
 
 
 def test_nothing_is_sent_by_itself(told):

@@ -8,7 +8,7 @@ from support.training_loops import batch, column, loss_of, model, norm, steps, w
 from torch.nn.utils import clip_grad_norm_
 
 from sentinel.client.capture import grad_norm
-from sentinel.client.capture.grad_norm import OFTEN, GradNorm
+from sentinel.client.capture.grad_norm import CHEAP_STRIDE_STEPS, GradNorm
 
 
 def test_a_plain_loop_tells_its_loss_norm_rate_and_steps(told):
@@ -36,7 +36,7 @@ def test_a_plain_loop_tells_its_loss_norm_rate_and_steps(told):
     assert column(told, "learning_rate") == pytest.approx([0.01 * 0.5**n for n in range(5)])
     assert column(told, "optimizer_steps") == [1, 2, 3, 4, 5]
     assert [record.step for record in steps(told)] == [1, 2, 3, 4, 5]
-    assert [record.beat for record in steps(told)] == [1, 2, 3, 4, 5]
+    assert [record.step_index for record in steps(told)] == [1, 2, 3, 4, 5]
     assert len(column(told, "step_time")) == 4
     assert all(0 < seconds < 60 for seconds in column(told, "step_time"))
 
@@ -58,7 +58,7 @@ def test_accumulated_backward_passes_are_one_step(told):
 
 
 def test_without_clipping_the_norm_is_measured_often_enough(told, monkeypatch):
-    monkeypatch.setattr(grad_norm, "CHEAP", float("inf"))  # however slow the machine
+    monkeypatch.setattr(grad_norm, "CHEAP_COST_SECONDS", float("inf"))  # however slow the machine
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     norms = {}
@@ -71,27 +71,27 @@ def test_without_clipping_the_norm_is_measured_often_enough(told, monkeypatch):
 
     found = {r.step: r.values["grad_norm"] for r in steps(told) if "grad_norm" in r.values}
     assert {1, 2} <= found.keys()
-    assert max(after - before for before, after in pairwise([*found, 41])) <= OFTEN
+    assert max(after - before for before, after in pairwise([*found, 41])) <= CHEAP_STRIDE_STEPS
     assert found == pytest.approx({step: norms[step] for step in found}, rel=1e-5)
 
 
 def test_the_norm_stays_within_its_budget():
     """1 % of a 100 ms step is 1 ms: a norm of 5 ms is due every fifth step."""
     gauge = GradNorm()
-    gauge.costs.extend([0.5, 0.005, 0.005])
+    gauge.costs_seconds.extend([0.5, 0.005, 0.005])
 
-    assert sum(gauge.due(0.1) for _ in range(100)) == 20
+    assert sum(gauge.is_due(0.1) for _ in range(100)) == 20
 
 
 def test_a_stride_that_changes_from_step_to_step_still_measures_often_enough():
     """The stride follows two noisy times, so it may be another one at every step."""
     gauge = GradNorm()
-    gauge.costs.extend([0.0005, 0.0005, 0.0005])
+    gauge.costs_seconds.extend([0.0005, 0.0005, 0.0005])
     step_times = [0.05 / stride for stride in (7, 10, 9, 8, 10, 7, 9) * 20]
 
-    measured = [step for step, seconds in enumerate(step_times) if gauge.due(seconds)]
+    measured = [step for step, seconds in enumerate(step_times) if gauge.is_due(seconds)]
 
-    assert max(after - before for before, after in pairwise(measured)) <= OFTEN
+    assert max(after - before for before, after in pairwise(measured)) <= CHEAP_STRIDE_STEPS
 
 
 def test_only_euclidean_clipping_is_believed(told):

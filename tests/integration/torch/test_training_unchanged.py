@@ -8,7 +8,7 @@ from support.training_loops import batch, column, loss_of, model, watched
 from torch.nn.utils import clip_grad_norm_
 
 import sentinel
-from sentinel.client.session import current
+from sentinel.client.session import current_session
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -111,7 +111,7 @@ def test_a_tap_that_fails_leaves_the_step_alone(monkeypatch, headers):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     before = net[0].weight.detach().clone()
     with watched:
-        monkeypatch.setattr(current().recorder, "stepped", lambda *_: 1 / 0)
+        monkeypatch.setattr(current_session().recorder, "record_step", lambda *_: 1 / 0)
         loss_of(net, batch(0)).backward()
         optimizer.step()
 

@@ -9,7 +9,7 @@ import torch
 from support.recorders import Told
 
 from sentinel.model.record import Event
-from sentinel.transport.ring_layout import ERRORS_BEFORE_OFF
+from sentinel.transport.ring_layout import MAX_CLIENT_ERRORS
 
 ENOUGH = 200
 
@@ -32,7 +32,7 @@ def test_sixteen_threads_lose_nothing(hook):
     hook.recorder.close({})
 
     told = sum(1 for record in hook.records() if record.event is Event.STEP)
-    assert told + hook.drops().get("busy", 0) == 16 * 200
+    assert told + hook.drop_counts().get("busy", 0) == 16 * 200
 
 
 def test_a_signal_handler_may_log_in_the_middle_of_a_log(hook):
@@ -58,8 +58,8 @@ def test_a_signal_handler_may_log_in_the_middle_of_a_log(hook):
         signal.signal(signal.SIGALRM, before)
     hook.recorder.close({})
 
-    header = hook.reader.header()
-    assert header.errors == 0
+    header = hook.reader.read_header()
+    assert header.own_errors == 0
     assert header.sequence > logs
 
 
@@ -80,10 +80,10 @@ def test_errors_of_ours_are_counted_and_after_twenty_we_are_silent(hook, monkeyp
         raise RuntimeError("ours")
 
     monkeypatch.setattr(hook.recorder, "_log", fail)
-    for _ in range(ERRORS_BEFORE_OFF + 30):
+    for _ in range(MAX_CLIENT_ERRORS + 30):
         hook.recorder.log({"x": 1.0})
 
-    assert hook.reader.header().errors == ERRORS_BEFORE_OFF
+    assert hook.reader.read_header().own_errors == MAX_CLIENT_ERRORS
 
 
 @pytest.mark.quiet
@@ -110,6 +110,6 @@ def test_the_guard_never_swallows_a_wish_to_stop(hook, monkeypatch, signal_):
 def test_nothing_is_written_after_the_end(hook):
     hook.recorder.close({})
     hook.recorder.log({"x": 1.0})
-    hook.stepped(loss=1.0)
+    hook.record_step(loss=1.0)
 
     assert [record.event for record in hook.records()] == [Event.STOP]

@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grad, clip_grad_norm_
 
 import sentinel
 from sentinel.client.capture import loss as root_loss
-from sentinel.client.capture.device_copy import cuda_lane
+from sentinel.client.capture.device_copy import cuda_queue
 from sentinel.model.record import Event
 
 
@@ -44,7 +44,7 @@ def test_an_older_clipping_takes_its_parameters_by_name(told, monkeypatch):
 
     def clip(parameters, max_norm, norm_type=2.0):
         grads = [p.grad for p in parameters]
-        total = torch.linalg.vector_norm(torch.stack([g.norm(norm_type) for g in grads]))
+        total = torch.linalg.vector_norm(torch.stack([g.grad_norm(norm_type) for g in grads]))
         for grad in grads:
             grad.mul_(min(1.0, max_norm / (total.item() + 1e-6)))
         return total
@@ -80,7 +80,7 @@ def test_gradients_that_were_clipped_are_not_kept(told):
                 clip_grad_norm_(each.parameters(), 1.0)
                 if step < 2:
                     optimizer.step()
-                kept.append(weakref.ref(each[0].weight.grad))
+                kept.append(weakref.ref(each[0].read_weight.grad))
                 optimizer.zero_grad()
         gc.collect()
         assert [ref() for ref in kept] == [None] * len(kept)
@@ -170,10 +170,10 @@ def test_losses_on_two_devices_are_summed_where_the_first_one_is(monkeypatch):
             return Scalar(self.device, total + self.value)
 
     monkeypatch.setattr(root_loss, "number", lambda value: value)
-    loss = root_loss.RootLoss()
+    loss = root_loss.StepLoss()
     loss.add([Scalar("cuda:0", 1.0), Scalar("cuda:1", 2.0)])
 
-    total = loss.take()
+    total = loss.pop()
     assert (total.device, total.value) == ("cuda:0", 3.0)
 
 
@@ -186,7 +186,7 @@ def test_a_users_own_default_device_does_not_reach_the_host_buffer(monkeypatch):
 
     monkeypatch.setattr(torch, "empty", empty)
     monkeypatch.setattr(torch.cuda, "Event", object)
-    cuda_lane(SimpleNamespace(type="cuda"))
+    cuda_queue(SimpleNamespace(type="cuda"))
 
     assert asked["device"] == "cpu"
 
@@ -202,7 +202,7 @@ def test_a_norm_that_cannot_be_had_loses_nothing_else(told, headers, monkeypatch
         for step in range(5):
             loss_of(net, batch(step)).backward()
             optimizer.step()
-        assert headers()[0].errors == 0
+        assert headers()[0].own_errors == 0
 
     assert len(column(told, "loss")) == 5
     assert column(told, "grad_norm") == []
@@ -216,7 +216,7 @@ def test_an_evaluation_on_a_device_is_told_as_an_evaluation(told):
         sentinel.log({"reward": 1.0}, 8)
 
     records = [r for r in told()[0] if "score" in r.values or "samples" in r.values]
-    assert [(r.event, r.step) for r in records] == [(Event.EVAL, 7)] * 2
+    assert [(r.ready_event, r.step) for r in records] == [(Event.EVAL, 7)] * 2
     assert records[0].facts == {"path": "held-out"}
     assert records[1].values == {"score": 0.5}
 

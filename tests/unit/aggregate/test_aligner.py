@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import nan
 
-from sentinel.aggregate.aligner import OPEN_STEPS, Aligner
+from sentinel.aggregate.aligner import MAX_PENDING_STEPS, Aligner
 from sentinel.model.record import WHOLE_RUN, Event, Record
 
 
@@ -22,22 +22,24 @@ def step(rank, beat, *, attempt=0, number=None, **values):
         100.0 + beat,
         values=values or {"loss": 1.0},
         attempt=attempt,
-        beat=beat,
+        step_index=beat,
     )
 
 
 def stop(rank, outcome="finished", *, beat=9):
-    return Record("run", rank, beat, 200.0, Event.STOP, facts={"outcome": outcome}, beat=beat)
+    return Record(
+        "run", rank, beat, 200.0, Event.STOP, attributes={"outcome": outcome}, step_index=beat
+    )
 
 
 def tick(time, **facts):
-    return Record("run", WHOLE_RUN, 0, time, Event.TICK, facts=facts)
+    return Record("run", WHOLE_RUN, 0, time, Event.HEARTBEAT, attributes=facts)
 
 
 def fed(aligner, *records):
     """The combined records that come of these, ticks left out."""
-    out = [made for record in records for made in aligner.feed(record)]
-    return [r for r in out if r.rank == WHOLE_RUN and r.event is not Event.TICK]
+    out = [made for record in records for made in aligner.process(record)]
+    return [r for r in out if r.rank == WHOLE_RUN and r.event is not Event.HEARTBEAT]
 
 
 def started(*ranks, of=None):
@@ -50,7 +52,7 @@ def test_records_of_single_ranks_pass_through_first():
     aligner = started(0)
     record = step(0, 1)
 
-    assert next(iter(aligner.feed(record))) is record
+    assert next(iter(aligner.process(record))) is record
 
 
 def test_a_step_closes_once_every_rank_has_moved_past_it():
@@ -75,7 +77,7 @@ def test_a_silent_rank_is_waited_for_until_the_deadline_and_then_named():
     fed(aligner, *(step(rank, 1) for rank in (0, 1, 2)), tick(120.0))
     assert fed(aligner, step(0, 2), step(2, 2), tick(129.0)) == []
     (second,) = fed(aligner, tick(145.0))
-    assert second.facts["missing"] == "1"
+    assert second.attributes["missing"] == "1"
 
 
 def test_a_rank_that_never_speaks_is_not_waited_for_for_ever():
@@ -84,7 +86,7 @@ def test_a_rank_that_never_speaks_is_not_waited_for_for_ever():
     fed(aligner, step(0, 1), tick(111.0))
 
     (second,) = fed(aligner, step(0, 2), tick(111.6))
-    assert (second.step, second.facts) == (2, {})
+    assert (second.step, second.attributes) == (2, {})
 
 
 def test_a_rank_that_ended_is_not_waited_for_or_called_missing():
@@ -92,7 +94,7 @@ def test_a_rank_that_ended_is_not_waited_for_or_called_missing():
 
     assert fed(aligner, step(0, 1), stop(1, "died"), tick(100.4)) == []
     (first,) = fed(aligner, tick(100.6))
-    assert "missing" not in first.facts
+    assert "missing" not in first.attributes
 
 
 def test_a_rank_that_never_starts_is_given_up_after_the_deadline():
@@ -122,11 +124,11 @@ def test_a_late_word_that_is_no_news_is_counted():
     aligner = started(0, 1)
 
     assert fed(aligner, step(0, 1), tick(111.0), step(1, 1))[1:] == []
-    assert aligner.tally.counts["sentinel_dropped_records_total", "late"] == 1
+    assert aligner.counters.counts["sentinel_dropped_records_total", "late"] == 1
 
 
 def save(rank, beat):
-    return Record("run", rank, beat, 101.0, Event.SAVE, beat=beat)
+    return Record("run", rank, beat, 101.0, Event.SAVE, step_index=beat)
 
 
 def test_a_checkpoint_is_told_once_however_many_ranks_mark_it():
@@ -147,12 +149,12 @@ def test_a_checkpoint_that_is_marked_before_its_step_is_told_does_not_close_the_
 
 def test_an_evaluation_of_one_rank_misses_nobody():
     aligner = started(0, 1)
-    found = Record("run", 0, 1, 101.0, Event.EVAL, {"eval_loss": 0.7}, beat=1)
+    found = Record("run", 0, 1, 101.0, Event.EVAL, {"eval_loss": 0.7}, step_index=1)
     fed(aligner, step(0, 1), step(1, 1), found)
 
     closed = fed(aligner, step(0, 2), step(1, 2))
     assert [r.event for r in closed] == [Event.STEP, Event.EVAL]
-    assert (closed[1].values, closed[1].facts) == ({"eval_loss": 0.7}, {})
+    assert (closed[1].values, closed[1].attributes) == ({"eval_loss": 0.7}, {})
 
 
 def test_a_slow_run_is_given_time_by_its_own_pace():
@@ -169,7 +171,7 @@ def test_the_run_ends_when_all_have_and_the_first_to_fall_is_the_cause():
     assert fed(aligner, step(0, 1), step(1, 1), step(2, 1), stop(1, "exception")) == []
     *_, last = fed(aligner, stop(0, "died"), stop(2, "died"))
     assert last.event is Event.STOP
-    assert last.facts == {"outcome": "exception", "ranks": "1"}
+    assert last.attributes == {"outcome": "exception", "ranks": "1"}
 
 
 def test_a_short_run_is_not_over_with_the_rank_that_is_read_first():
@@ -195,19 +197,19 @@ def test_a_restart_closes_what_was_open_and_begins_anew():
     closed = fed(aligner, step(0, 3), start(0, attempt=1))
     assert [(r.event, r.attempt) for r in closed] == [(Event.STEP, 0), (Event.START, 1)]
     assert fed(aligner, step(1, 4, attempt=0)) == []
-    assert aligner.tally.counts["sentinel_dropped_records_total", "old_attempt"] == 1
+    assert aligner.counters.counts["sentinel_dropped_records_total", "old_attempt"] == 1
     assert [r.step for r in fed(aligner, step(0, 1, attempt=1), tick(111.0))] == [1]
 
 
 def test_memory_stays_bounded_when_a_rank_runs_far_ahead():
     aligner = started(0, 1)
 
-    fed(aligner, *(step(0, beat) for beat in range(1, OPEN_STEPS + 50)))
-    assert len(aligner.moments) <= OPEN_STEPS
+    fed(aligner, *(step(0, beat) for beat in range(1, MAX_PENDING_STEPS + 50)))
+    assert len(aligner.pending_steps) <= MAX_PENDING_STEPS
 
 
 def facts(rank, **texts):
-    return Record("run", rank, 0, 100.5, Event.FACTS, facts=texts)
+    return Record("run", rank, 0, 100.5, Event.METADATA, attributes=texts)
 
 
 def test_what_the_run_says_of_itself_decides_what_its_keys_mean():
@@ -216,17 +218,17 @@ def test_what_the_run_says_of_itself_decides_what_its_keys_mean():
     (first, *_) = fed(aligner, step(0, 2, kl=0.5))
 
     assert first.values == {"kl_mismatch": 0.5}
-    assert first.facts["kl_mismatch.kind"] == "mismatch k3 token_mean unsigned cap=inf"
+    assert first.attributes["kl_mismatch.kind"] == "mismatch k3 token_mean unsigned cap=inf"
 
 
 def test_a_rank_that_starts_late_does_not_unsay_what_others_found_out():
     aligner = started(0, of=2)
-    late = Record("run", 1, 0, 101.0, Event.START, facts={"framework": "torch"})
+    late = Record("run", 1, 0, 101.0, Event.START, attributes={"framework": "torch"})
     fed(aligner, facts(0, framework="trl", algorithm="KTOConfig"), late)
 
-    assert aligner.about.facts == {"framework": "trl", "algorithm": "KTOConfig"}
+    assert aligner.metadata.attributes == {"framework": "trl", "algorithm": "KTOConfig"}
     fed(aligner, start(0, attempt=1))
-    assert aligner.about.facts == {}
+    assert aligner.metadata.attributes == {}
 
 
 def test_the_kind_of_a_kl_is_told_by_the_keys_beside_it_where_the_run_says_nothing():
@@ -234,7 +236,7 @@ def test_the_kind_of_a_kl_is_told_by_the_keys_beside_it_where_the_run_says_nothi
     fed(aligner, step(0, 1, **{"kl": 3.0, "rewards/chosen": 1.0}))
     (first, *_) = fed(aligner, step(0, 2))
 
-    assert first.facts["kl_ref.kind"] == "ref k1 sequence_sum unsigned cap=inf"
+    assert first.attributes["kl_ref.kind"] == "ref k1 sequence_sum unsigned cap=inf"
 
 
 def test_parts_of_a_gradient_make_its_norm_once_all_ranks_of_the_run_gave_theirs():
@@ -253,7 +255,7 @@ def test_a_late_word_by_another_name_of_a_signal_is_no_news():
     fed(aligner, step(0, 1, loss=1.0), step(0, 2), step(0, 3))
 
     assert fed(aligner, step(0, 1, **{"train/loss": 1.0})) == []
-    assert aligner.tally.counts["sentinel_dropped_records_total", "late"] == 1
+    assert aligner.counters.counts["sentinel_dropped_records_total", "late"] == 1
 
 
 def test_a_step_that_an_evaluation_overtook_is_told_of_once_it_comes():
@@ -265,12 +267,16 @@ def test_a_step_that_an_evaluation_overtook_is_told_of_once_it_comes():
         aligner, step(0, 2), step(1, 2, loss=3.0), step(0, 3), step(1, 3), step(0, 4), step(1, 4)
     )
 
-    assert (evaluation.event, evaluation.beat) == (Event.EVAL, 2)
-    assert (overtaken.event, overtaken.beat, overtaken.values) == (Event.STEP, 2, {"loss": 2.0})
-    assert (later.beat, dict(aligner.tally.counts)) == (3, {})
+    assert (evaluation.event, evaluation.step_index) == (Event.EVAL, 2)
+    assert (overtaken.event, overtaken.step_index, overtaken.values) == (
+        Event.STEP,
+        2,
+        {"loss": 2.0},
+    )
+    assert (later.step_index, dict(aligner.counters.values)) == (3, {})
 
     assert fed(aligner, step(0, 2)) == []
-    assert aligner.tally.counts["sentinel_dropped_records_total", "late"] == 1.0
+    assert aligner.counters.values["sentinel_dropped_records_total", "late"] == 1.0
 
 
 def evaluated(rank, beat, **values):
@@ -285,7 +291,7 @@ def test_an_evaluation_after_the_last_one_of_the_same_step_is_told_of_too():
     told += fed(aligner, evaluated(0, 1, eval_loss=2.1), stop(0))
 
     assert [str(r.values["eval_loss"]) for r in told if r.event is Event.EVAL] == ["nan", "2.1"]
-    assert aligner.tally.counts == {}
+    assert aligner.counters.values == {}
 
 
 def test_the_rest_of_an_evaluation_is_judged_at_once_and_another_ranks_word_on_it_is_late():
@@ -296,4 +302,4 @@ def test_the_rest_of_an_evaluation_is_judged_at_once_and_another_ranks_word_on_i
     (rest,) = fed(aligner, evaluated(0, 1, eval_reward=0.5, global_step=1.0))
     assert rest.values == {"eval_reward": 0.5}
     assert fed(aligner, evaluated(1, 1, eval_loss=2.2), tick(150.0)) == []
-    assert aligner.tally.counts["sentinel_dropped_records_total", "late"] == 1.0
+    assert aligner.counters.values["sentinel_dropped_records_total", "late"] == 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.aggregate.aligner import NODES_SECONDS, Aligner
+from sentinel.aggregate.aligner import NODE_JOIN_SECONDS, Aligner
 from sentinel.model.record import WHOLE_RUN, Event, Record
 
 LEFT = "off: timed out: rank 3 did not come"
@@ -25,11 +25,11 @@ class Run:
         self.wait(1.0)
 
     def take(self, record):
-        made = [each for each in self.aligner.feed(record) if each.rank == WHOLE_RUN]
+        made = [each for each in self.aligner.process(record) if each.rank == WHOLE_RUN]
         self.made += [each for each in made if each.event in (Event.STEP, Event.STOP)]
 
     def say(self, rank, event, step=0, facts=None, **values):
-        self.take(Record("run", rank, step, self.now, event, values, facts or {}, beat=step))
+        self.take(Record("run", rank, step, self.now, event, values, facts or {}, step_index=step))
 
     def steps(self, step, ranks):
         for rank in ranks:
@@ -38,12 +38,14 @@ class Run:
     def wait(self, seconds, state="running"):
         for _ in range(int(seconds * 2)):
             self.now += 0.5
-            tick = Record("run", WHOLE_RUN, 0, self.now, Event.TICK, facts={"state": state})
+            tick = Record(
+                "run", WHOLE_RUN, 0, self.now, Event.HEARTBEAT, attributes={"state": state}
+            )
             self.take(tick)
 
     def part(self):
         """Rank 0 gathers no more: rank 2 said that it goes on, of rank 3 nothing is known."""
-        self.say(0, Event.FACTS, facts={"collective": LEFT})
+        self.say(0, Event.METADATA, facts={"collective": LEFT})
         for rank, outcome in ((2, "finished"), (3, "unknown")):
             self.leave(rank, outcome)
 
@@ -87,7 +89,7 @@ def test_where_no_agent_comes_they_are_told_without_those_ranks(run):
     run.part()
     for step in range(6, 10):
         run.steps(step, (0, 1))
-    run.wait(NODES_SECONDS)
+    run.wait(NODE_JOIN_SECONDS)
 
     assert run.told[5:] == [(step, 2) for step in range(6, 10)]
 
@@ -96,7 +98,7 @@ def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_at_a_start(run):
     run.part()
     run.steps(6, (0, 1))
     run.come(2, until=6)
-    run.wait(NODES_SECONDS)
+    run.wait(NODE_JOIN_SECONDS)
 
     assert run.told[5:] == [(6, 3)]
 
@@ -109,28 +111,28 @@ def test_the_run_ends_with_those_that_are_known(run, outcome):
     run.wait(1.0, state="failed" if outcome == "exception" else "finished")
 
     (end,) = [record for record in run.made if record.event is Event.STOP]
-    assert (end.facts["outcome"], end.facts["ranks"]) == (outcome, "0,1")
+    assert (end.attributes["outcome"], end.attributes["ranks"]) == (outcome, "0,1")
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 3, 0, 1)])
 @pytest.mark.parametrize("outcome", ["finished", "exception"])
 def test_the_run_ends_in_whatever_order_the_ends_of_its_ranks_are_read(run, order, outcome):
     """Rank 0 says that it ended right after it let go of the others: its ring is read first."""
-    run.say(0, Event.FACTS, facts={"collective": LEFT})
+    run.say(0, Event.METADATA, facts={"collective": LEFT})
     for rank in order:
         elsewhere = {"outcome": "unknown", "collective": LEFT}
         run.say(rank, Event.STOP, 5 + rank, {"outcome": outcome} if rank < 2 else elsewhere)
     run.wait(1.0, state="failed" if outcome == "exception" else "finished")
 
     (end,) = [record for record in run.made if record.event is Event.STOP]
-    assert (end.facts["outcome"], end.facts["ranks"], end.step) == (outcome, "0,1", 6)
+    assert (end.attributes["outcome"], end.attributes["ranks"], end.step) == (outcome, "0,1", 6)
 
 
 @pytest.mark.parametrize("outcome", ["finished", "unknown"])
 def test_a_rank_that_its_own_node_speaks_for_is_not_let_go_of_when_rank_0_does_so_late(
     run, outcome
 ):
-    run.say(0, Event.FACTS, facts={"collective": LEFT})
+    run.say(0, Event.METADATA, facts={"collective": LEFT})
     run.come(2, 3, until=6)
     for rank in (2, 3):
         run.leave(rank, outcome)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.aggregate.aligner import NODES_SECONDS, Aligner
-from sentinel.live.liveness import FAILURES
+from sentinel.aggregate.aligner import NODE_JOIN_SECONDS, Aligner
+from sentinel.live.liveness import FAILED_OUTCOMES
 from sentinel.model.record import WHOLE_RUN, Event, Record
 
 DROPPED = "sentinel_dropped_records_total"
@@ -26,24 +26,32 @@ def start(rank, *, expected=4, local=2, attempt=0):
 
 def step(rank, beat, *, attempt=0, **values):
     return Record(
-        "run", rank, beat, 100.0 + beat, values=values or {"loss": 1.0}, attempt=attempt, beat=beat
+        "run",
+        rank,
+        beat,
+        100.0 + beat,
+        values=values or {"loss": 1.0},
+        attempt=attempt,
+        step_index=beat,
     )
 
 
 def stop(rank, outcome="finished", *, attempt=0):
     facts = {"outcome": outcome}
-    return Record("run", rank, 9, 200.0, Event.STOP, facts=facts, attempt=attempt, beat=9)
+    return Record(
+        "run", rank, 9, 200.0, Event.STOP, attributes=facts, attempt=attempt, step_index=9
+    )
 
 
 def tick(time, lost="", attempt=0, state="running", away=""):
     facts = {"lost": lost, "state": state, "away": away}
-    return Record("run", WHOLE_RUN, 0, time, Event.TICK, facts=facts, attempt=attempt)
+    return Record("run", WHOLE_RUN, 0, time, Event.HEARTBEAT, attributes=facts, attempt=attempt)
 
 
 def fed(aligner, *records):
     """The combined records that come of these, ticks left out."""
-    out = [made for record in records for made in aligner.feed(record)]
-    return [r for r in out if r.rank == WHOLE_RUN and r.event is not Event.TICK]
+    out = [made for record in records for made in aligner.process(record)]
+    return [r for r in out if r.rank == WHOLE_RUN and r.event is not Event.HEARTBEAT]
 
 
 def started(*ranks, expected=4):
@@ -62,7 +70,7 @@ def test_the_ranks_of_another_node_are_waited_for_while_its_agent_looks_for_ours
     assert fed(aligner, *lockstep((0, 1), 1), *lockstep((0, 1), 2), tick(125.0)) == []
     fed(aligner, start(2), start(3))
     closed = fed(aligner, *lockstep((2, 3), 1), *lockstep((2, 3), 2), tick(126.0))
-    assert [(r.beat, r.spread["loss"].count) for r in closed] == [(1, 4), (2, 4)]
+    assert [(r.step_index, r.spread["loss"].count) for r in closed] == [(1, 4), (2, 4)]
 
 
 def test_ranks_that_are_away_are_waited_for_until_they_are_lost():
@@ -72,27 +80,27 @@ def test_ranks_that_are_away_are_waited_for_until_they_are_lost():
     for time in (105.0, 112.0, 119.0):
         assert fed(aligner, tick(time, away="2,3")) == []
     (closed,) = fed(aligner, *lockstep((2, 3), 2), tick(120.0))
-    assert (closed.beat, closed.spread["loss"].count) == (2, 4)
+    assert (closed.step_index, closed.spread["loss"].count) == (2, 4)
     (closed,) = fed(aligner, tick(124.0, lost="2,3"))
-    assert (closed.beat, closed.spread["loss"].count) == (3, 2)
+    assert (closed.step_index, closed.spread["loss"].count) == (3, 2)
 
 
 def test_a_node_without_sentinel_is_given_up_in_the_end():
     aligner = started(0, 1)
     fed(aligner, *lockstep((0, 1), 1), *lockstep((0, 1), 2))
 
-    assert fed(aligner, tick(100.0 + NODES_SECONDS - 1.0)) == []
-    closed = fed(aligner, tick(100.0 + NODES_SECONDS))
-    assert [r.beat for r in closed] == [1, 2]
+    assert fed(aligner, tick(100.0 + NODE_JOIN_SECONDS - 1.0)) == []
+    closed = fed(aligner, tick(100.0 + NODE_JOIN_SECONDS))
+    assert [r.step_index for r in closed] == [1, 2]
     (third,) = fed(aligner, *lockstep((0, 1), 3), tick(131.0))
-    assert "missing" not in third.facts
+    assert "missing" not in third.attributes
 
 
 def test_on_one_node_nothing_is_waited_for_longer_than_before():
     aligner = Aligner()
     fed(aligner, tick(100.0), start(0, expected=2))
 
-    assert [r.beat for r in fed(aligner, step(0, 1), tick(111.0))] == [1]
+    assert [r.step_index for r in fed(aligner, step(0, 1), tick(111.0))] == [1]
 
 
 def test_steps_close_without_a_lost_node_at_once_and_name_its_ranks():
@@ -100,9 +108,9 @@ def test_steps_close_without_a_lost_node_at_once_and_name_its_ranks():
     fed(aligner, *lockstep((0, 1, 2, 3), 1), *lockstep((0, 1), 2), tick(101.0))
 
     (second,) = fed(aligner, tick(101.4), *lockstep((0, 1), 3), tick(101.6, lost="2,3"))
-    assert (second.beat, second.facts["missing"]) == (2, "2,3")
+    assert (second.step_index, second.attributes["missing"]) == (2, "2,3")
     (third,) = fed(aligner, *lockstep((0, 1), 4))
-    assert (third.beat, third.facts["missing"]) == (3, "2,3")
+    assert (third.step_index, third.attributes["missing"]) == (3, "2,3")
 
 
 def test_a_node_that_is_lost_before_its_ranks_began_is_not_waited_for():
@@ -110,7 +118,7 @@ def test_a_node_that_is_lost_before_its_ranks_began_is_not_waited_for():
     fed(aligner, *lockstep((0, 1), 1), *lockstep((0, 1), 2))
 
     (first,) = fed(aligner, tick(103.0, lost="2,3"))[:1]
-    assert (first.beat, first.facts["missing"]) == (1, "2,3")
+    assert (first.step_index, first.attributes["missing"]) == (1, "2,3")
 
 
 def test_ranks_that_speak_again_are_waited_for_again():
@@ -120,13 +128,13 @@ def test_ranks_that_speak_again_are_waited_for_again():
 
     # What was kept back meanwhile comes first, and is late where all of it was told.
     fed(aligner, *lockstep((2, 3), 2), *lockstep((2, 3), 3), tick(112.5))
-    assert aligner.tally.counts[DROPPED, "late"] == 4
+    assert aligner.counters.counts[DROPPED, "late"] == 4
     assert fed(aligner, *lockstep((0, 1), 4), *lockstep((0, 1), 5), tick(113.5)) == []
     (fourth,) = fed(aligner, *lockstep((2, 3), 4), *lockstep((2, 3), 5))
-    assert (fourth.spread["loss"].count, dict(fourth.facts)) == (4, {})
+    assert (fourth.spread["loss"].count, dict(fourth.attributes)) == (4, {})
 
 
-@pytest.mark.parametrize("outcome", ["finished", *FAILURES, "died"])
+@pytest.mark.parametrize("outcome", ["finished", *FAILED_OUTCOMES, "died"])
 @pytest.mark.parametrize("first", ["lost", "ended"])
 def test_the_run_is_over_when_those_that_are_not_lost_have_ended(first, outcome):
     aligner = started(0, 1, 2, 3)
@@ -135,7 +143,7 @@ def test_the_run_is_over_when_those_that_are_not_lost_have_ended(first, outcome)
 
     told = fed(aligner, *(lost + ends if first == "lost" else ends + lost))
     assert [r.event for r in told if r.event is Event.STOP] == [Event.STOP]
-    assert told[-1].facts["outcome"] == outcome
+    assert told[-1].attributes["outcome"] == outcome
     assert fed(aligner, tick(113.0, lost="2,3"), tick(114.0, lost="2,3")) == []
 
 
@@ -153,20 +161,20 @@ def test_a_run_that_shrinks_and_grows_again_forgets_who_was_lost():
     two = [start(rank, expected=2, attempt=1) for rank in (0, 1)]
     fed(aligner, *two, tick(113.0, lost="2,3"))
     closed = fed(aligner, *(step(r, b, attempt=1) for b in (1, 2) for r in (0, 1)))
-    assert [(r.attempt, r.beat, dict(r.facts)) for r in closed] == [(1, 1, {})]
+    assert [(r.attempt, r.step_index, dict(r.attributes)) for r in closed] == [(1, 1, {})]
 
     fed(aligner, *(start(rank, attempt=2) for rank in (0, 1)), tick(114.0, attempt=2))
     assert fed(aligner, *(step(r, b, attempt=2) for b in (1, 2) for r in (0, 1))) == []
     fed(aligner, start(2, attempt=2), start(3, attempt=2))
     closed = fed(aligner, *(step(r, b, attempt=2) for r in (2, 3) for b in (1, 2)))
-    assert [(r.beat, r.spread["loss"].count) for r in closed] == [(1, 4)]
+    assert [(r.step_index, r.spread["loss"].count) for r in closed] == [(1, 4)]
 
 
 def test_what_an_old_attempt_still_says_is_dropped_and_counted():
     aligner = started(0, 1, 2, 3)
     fed(aligner, start(0, attempt=1), *lockstep((2, 3), 1))
 
-    assert aligner.tally.counts[DROPPED, "old_attempt"] == 2
+    assert aligner.counters.counts[DROPPED, "old_attempt"] == 2
 
 
 @st.composite
@@ -193,7 +201,7 @@ def test_every_step_is_told_once_in_order_and_whole_however_nodes_are_heard(stor
     aligner = started(*RANKS, expected=8)
     closed = fed(aligner, *records, tick(time + 1.0))
 
-    assert [r.beat for r in closed] == [1, 2, 3, 4, 5, 6]
+    assert [r.step_index for r in closed] == [1, 2, 3, 4, 5, 6]
     assert [r.spread["loss"].count for r in closed] == [8] * 6
     assert {r.values["loss"] for r in closed} == {3.5}
 
@@ -203,9 +211,9 @@ class Counting(Aligner):
 
     looks = 0
 
-    def _waits_for(self, rank, beat):
+    def _is_awaited(self, rank, step_index):
         type(self).looks += 1
-        return super()._waits_for(rank, beat)
+        return super()._is_awaited(rank, step_index)
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["in order", "backwards"])
@@ -217,7 +225,7 @@ def test_the_work_of_a_step_does_not_grow_with_the_square_of_the_ranks(order):
     for beat in range(1, steps + 1):
         fed(aligner, *lockstep(range(many)[::order], beat), tick(100.0 + beat))
 
-    assert aligner.past.upto == (steps, 0)
+    assert aligner.closed_steps.last_key == (steps, 0)
     assert Counting.looks < 20 * many * steps
 
 
@@ -226,15 +234,15 @@ def test_a_time_that_a_tick_of_another_attempt_tells_still_counts():
     fed(aligner, *lockstep((0, 1, 2, 3), 1))
 
     (first,) = fed(aligner, replace(tick(120.0), attempt=5))
-    assert first.beat == 1
+    assert first.step_index == 1
 
 
 def test_a_run_ends_once_however_late_another_node_is_heard():
     """Its head's TICK says when nobody is waited for any more; time alone does not."""
     aligner = started(0, 1)
 
-    early = fed(aligner, *(stop(rank) for rank in (0, 1)), tick(100.0 + 2 * NODES_SECONDS))
+    early = fed(aligner, *(stop(rank) for rank in (0, 1)), tick(100.0 + 2 * NODE_JOIN_SECONDS))
     late = fed(aligner, *map(start, (2, 3)), *map(stop, (2, 3)), tick(200.0, state="finished"))
 
     assert not [made for made in early if made.event is Event.STOP]
-    assert [made.facts["ranks"] for made in late if made.event is Event.STOP] == ["0,1,2,3"]
+    assert [made.attributes["ranks"] for made in late if made.event is Event.STOP] == ["0,1,2,3"]

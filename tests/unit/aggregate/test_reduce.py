@@ -7,22 +7,22 @@ from random import Random
 
 import pytest
 
-from sentinel.aggregate.rank_values import Said
-from sentinel.aggregate.reduce import MOST_ODD, combine, placed
-from sentinel.model.record import WHOLE_RUN, Event, Odd, Record, Spread, place_of
+from sentinel.aggregate.rank_values import RankValues
+from sentinel.aggregate.reduce import MAX_LISTED_DIFFERING_RANKS, combine_ranks, with_hosts
+from sentinel.model.record import WHOLE_RUN, Event, RankMismatch, Record, Spread, host_key
 
 
 def said(rank, /, *words, step=7, **values):
     """A rank that said `values`, then each further mapping of `words`."""
     records = [Record("run", rank, step, 100.0 + rank, values=each) for each in (values, *words)]
-    told = Said(records[0])
+    told = RankValues(records[0])
     for record in records:
         told.add(record)
     return told
 
 
 def combined(*tellers, missing=(), event=Event.STEP):
-    return combine(event, dict(enumerate(tellers)), missing)
+    return combine_ranks(event, dict(enumerate(tellers)), missing)
 
 
 def test_means_are_weighted_by_what_each_rank_says_its_weight_is():
@@ -36,7 +36,7 @@ def test_names_are_ours_whatever_a_framework_calls_them():
     record = combined(said(0, **{"train/kl": 0.1, "my metric": 3.0}))
 
     assert record.values == {"kl_ref": 0.1, "my metric": 3.0}
-    assert record.facts == {"kl_ref": "train/kl"}
+    assert record.attributes == {"kl_ref": "train/kl"}
 
 
 def test_each_signal_combines_by_its_own_rule():
@@ -101,7 +101,7 @@ def test_several_words_of_one_rank_fold_by_the_signals_rule():
 def test_missing_ranks_are_named():
     record = combined(said(0, loss=1.0), missing=(2, 3))
 
-    assert record.facts == {"missing": "2,3"}
+    assert record.attributes == {"missing": "2,3"}
 
 
 def test_the_step_is_the_one_the_trainer_itself_gave():
@@ -135,8 +135,13 @@ def test_of_some_parts_no_norm_is_made():
 
     for record in (combined(*parts, missing=(2,)), combined(*lacking)):
         assert "grad_norm" not in record.values
-    assert "grad_norm" not in combine(Event.STEP, dict(enumerate(parts)), (), world=3).values
-    assert combine(Event.STEP, dict(enumerate(parts)), (), world=2).values["grad_norm"] == sqrt(2)
+    assert (
+        "grad_norm"
+        not in combine_ranks(Event.STEP, dict(enumerate(parts)), (), world_size=3).values
+    )
+    assert combine_ranks(Event.STEP, dict(enumerate(parts)), (), world_size=2).values[
+        "grad_norm"
+    ] == sqrt(2)
 
 
 def test_a_norm_that_was_measured_whole_is_believed():
@@ -154,13 +159,13 @@ def test_a_part_that_is_not_finite_spoils_the_norm_and_is_named():
 
 def test_the_kind_of_a_kl_is_told_by_what_the_run_says_of_itself():
     facts = {"framework": "trl", "framework_version": "1.16.0", "algorithm": "GRPOConfig"}
-    record = combine(Event.STEP, {0: said(0, kl=0.1)}, (), facts)
+    record = combine_ranks(Event.STEP, {0: said(0, kl=0.1)}, (), facts)
 
-    assert record.facts["kl_ref.kind"] == "ref k3xratio token_mean unsigned cap=inf"
+    assert record.attributes["kl_ref.kind"] == "ref k3xratio token_mean unsigned cap=inf"
 
 
 def test_a_kl_of_which_nothing_is_known_has_no_kind():
-    assert combined(said(0, kl=3.0)).facts == {"kl_ref": "kl"}
+    assert combined(said(0, kl=3.0)).attributes == {"kl_ref": "kl"}
 
 
 def test_a_value_that_stands_for_none_is_not_combined():
@@ -170,12 +175,14 @@ def test_a_value_that_stands_for_none_is_not_combined():
 
 
 def test_what_an_evaluation_measured_is_no_signal_of_training():
-    told = Said(evaluation := Record("run", 0, 7, 1.0, Event.EVAL, {"loss": 0.5, "epoch": 2.0}))
+    told = RankValues(
+        evaluation := Record("run", 0, 7, 1.0, Event.EVAL, {"loss": 0.5, "epoch": 2.0})
+    )
     told.add(evaluation)
     record = combined(told, event=Event.EVAL)
 
     assert record.values == {"eval_loss": 0.5, "epoch": 2.0}
-    assert record.facts == {"eval_loss": "loss"}
+    assert record.attributes == {"eval_loss": "loss"}
 
 
 def test_whoever_is_odd_in_what_is_to_be_the_same_is_named_with_its_value():
@@ -183,8 +190,8 @@ def test_whoever_is_odd_in_what_is_to_be_the_same_is_named_with_its_value():
     rates[4], rates[7] = 0.2, 0.3
     spread = combined(*(said(r, learning_rate=x, loss=x) for r, x in enumerate(rates))).spread
 
-    assert spread["learning_rate"].odd == Odd(0.1, 2, ((4, 0.2), (7, 0.3)))
-    assert spread["loss"].odd is None
+    assert spread["learning_rate"].mismatch == RankMismatch(0.1, 2, ((4, 0.2), (7, 0.3)))
+    assert spread["loss"].mismatch is None
 
 
 @pytest.mark.parametrize(
@@ -193,29 +200,33 @@ def test_whoever_is_odd_in_what_is_to_be_the_same_is_named_with_its_value():
 def test_nobody_is_odd_where_all_are_alike_or_most_have_nothing_in_common(norms):
     record = combined(*(said(rank, grad_norm=norm) for rank, norm in enumerate(norms)))
 
-    assert record.spread["grad_norm"].odd is None
+    assert record.spread["grad_norm"].mismatch is None
 
 
 def test_who_is_odd_is_seen_through_the_noise_of_a_sum():
     norms = (1.0, 1.0 + 1e-7, 1.0 - 1e-7, 1.01, 1.0 + 2e-7)
     record = combined(*(said(rank, grad_norm=norm) for rank, norm in enumerate(norms)))
 
-    assert record.spread["grad_norm"].odd.ranks == ((3, 1.01),)
+    assert record.spread["grad_norm"].mismatch.differing_ranks == ((3, 1.01),)
 
 
 def test_of_many_odd_ranks_the_first_are_named_and_all_are_counted():
     rates = [0.1] * 1000 + [0.2] * 400
     odd = combined(*(said(r, learning_rate=x) for r, x in enumerate(rates))).spread[
         "learning_rate"
-    ].odd  # fmt: skip
+    ].mismatch  # fmt: skip
 
-    assert (odd.count, len(odd.ranks), odd.ranks[0]) == (400, MOST_ODD, (1000, 0.2))
+    assert (odd.count, len(odd.differing_ranks), odd.differing_ranks[0]) == (
+        400,
+        MAX_LISTED_DIFFERING_RANKS,
+        (1000, 0.2),
+    )
 
 
 def test_a_rank_that_is_not_finite_is_bad_and_not_odd():
     record = combined(*(said(r, grad_norm=x) for r, x in enumerate((1.0, 1.0, nan, 1.0, 3.0))))
 
-    assert record.spread["grad_norm"].odd == Odd(1.0, 1, ((4, 3.0),))
+    assert record.spread["grad_norm"].mismatch == RankMismatch(1.0, 1, ((4, 3.0),))
     assert record.spread["grad_norm"].bad_ranks == (2,)
 
 
@@ -223,8 +234,8 @@ def test_the_hosts_of_ranks_that_differ_are_told_where_there_are_several():
     record = combined(*(said(r, learning_rate=x, loss=r) for r, x in enumerate((0.1, 0.1, 0.2))))
     hosts = {0: "a", 1: "a", 2: "b"}
 
-    assert placed(record, hosts).facts == {place_of(2): "b"}
-    assert placed(record, dict.fromkeys(range(3), "a")) is record
+    assert with_hosts(record, hosts).attributes == {host_key(2): "b"}
+    assert with_hosts(record, dict.fromkeys(range(3), "a")) is record
 
 
 def test_a_word_is_understood_the_same_whether_it_is_the_first_of_its_kind_or_not():

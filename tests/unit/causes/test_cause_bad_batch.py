@@ -10,7 +10,7 @@ from support.tiny_trainings import GOOD, Training
 
 from sentinel.causes.bad_batch import BadBatch
 from sentinel.model.diagnosis import diagnose
-from sentinel.model.incident import Reason
+from sentinel.model.incident import NotificationReason
 
 FACTS = {"framework": "lightning", "learning_rate": GOOD}
 CAUSE = {"it": BadBatch()}
@@ -21,7 +21,10 @@ def test_batches_that_throw_the_loss_up_once_are_named(seed):
     story = concluded(Training(bad=range(200, 203), seed=seed, count=260).records(), FACTS)
 
     assert story.causes == ["bad_batch"]
-    assert [page.reason for page in story.pages] == [Reason.OPENED, Reason.RESOLVED]
+    assert [page.reason for page in story.pages] == [
+        NotificationReason.OPENED,
+        NotificationReason.RESOLVED,
+    ]
     (case,) = story.cases.values()
     assert "of step 200" in case.diagnosis.remedy
     assert "`gradient_clip_val`" in case.diagnosis.remedy
@@ -44,8 +47,11 @@ def test_jumps_at_different_steps_or_again_and_again_are_none():
         scene(loss_spike=90, grad_explosion=91),
         scene(loss_spike=90, grad_explosion=99),
     )
-    again = replace(together.signs["loss_spike"], times=2)
+    again = replace(together.symptoms["loss_spike"], occurrences=2)
 
     assert diagnose(together, CAUSE) is not None
     assert diagnose(apart, CAUSE) is None
-    assert diagnose(replace(together, signs={**together.signs, "loss_spike": again}), CAUSE) is None
+    assert (
+        diagnose(replace(together, symptoms={**together.symptoms, "loss_spike": again}), CAUSE)
+        is None
+    )

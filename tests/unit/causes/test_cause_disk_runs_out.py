@@ -21,7 +21,7 @@ def saving(kept, every=50, saves=12, room=115.0):
         free = (room - 10 * min(kept, step // every)) * GIB
         yield event(Event.STEP, step, time=10.0 * step)
         disk = {"disk_free": free, "disk_free_output": free}
-        yield event(Event.TICK, step, time=10.0 * step, **disk)
+        yield event(Event.HEARTBEAT, step, time=10.0 * step, **disk)
         if step % every == 0:
             yield event(Event.SAVE, step, time=10.0 * step)
 

@@ -7,7 +7,7 @@ from support.diagnoses import concluded, scene
 from support.tiny_trainings import GOOD, Training
 
 from sentinel.causes.frozen_parameters import FrozenParameters
-from sentinel.model.diagnosis import Scene, Sign, diagnose
+from sentinel.model.diagnosis import CaseContext, Symptom, diagnose
 from sentinel.model.finding import Severity
 from sentinel.testing import steps
 
@@ -48,9 +48,9 @@ def test_groups_without_a_spread_of_rewards_are_another_cause():
 
 
 def test_a_gradient_that_vanished_on_the_way_is_another_cause():
-    sign = Sign("grad_vanishing", Severity.WARNING, 500, 520, "It is 1e-9.", {"usual": 0.8})
+    sign = Symptom("grad_vanishing", Severity.WARNING, 500, 520, "It is 1e-9.", {"usual": 0.8})
 
-    assert diagnose(Scene({"grad_vanishing": sign}), {"it": FrozenParameters()}) is None
+    assert diagnose(CaseContext({"grad_vanishing": sign}), {"it": FrozenParameters()}) is None
 
 
 def test_data_that_cannot_be_learnt_are_another_cause():

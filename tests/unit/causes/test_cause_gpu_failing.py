@@ -15,9 +15,9 @@ from sentinel.testing import event
 
 def looks(xid, errors=0.0):
     """The driver's word before step 100 and at it."""
-    yield event(Event.TICK, 99, time=99.0, gpu_ecc_errors=0.0)
+    yield event(Event.HEARTBEAT, 99, time=99.0, gpu_ecc_errors=0.0)
     told = {"gpu_xid": xid} if xid else {}
-    yield event(Event.TICK, 100, time=100.0, gpu_ecc_errors=errors, **told)
+    yield event(Event.HEARTBEAT, 100, time=100.0, gpu_ecc_errors=errors, **told)
 
 
 def parting(first, last, apart, lag=0.0):

@@ -48,10 +48,10 @@ def test_a_batch_that_is_got_over_is_none():
 
 def test_jumps_that_come_again_are_it_and_a_single_one_is_not():
     once = scene(loss_spike=100, grad_explosion=100)
-    again = replace(once.signs["loss_spike"], times=3)
+    again = replace(once.symptoms["loss_spike"], occurrences=3)
 
     assert not named(once)
-    assert named(replace(once, signs={**once.signs, "loss_spike": again}))
+    assert named(replace(once, symptoms={**once.symptoms, "loss_spike": again}))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def looks(used, seconds=6900):
         time = 10.0 * step
         memory = {"host_memory_used": used(time) * GIB, "host_memory_total": 100 * GIB}
         yield event(Event.STEP, step, time=time, step_time=10.0)
-        yield event(Event.TICK, step, time=time, **memory)
+        yield event(Event.HEARTBEAT, step, time=time, **memory)
 
 
 def test_a_leak_is_named_with_the_time_that_is_left():

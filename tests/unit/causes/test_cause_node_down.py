@@ -7,9 +7,9 @@ from support.aligned_steps import together
 from support.diagnoses import concluded, scene
 
 from sentinel.causes.node_down import NodeDown
-from sentinel.model.diagnosis import Scene, Sign, diagnose
+from sentinel.model.diagnosis import CaseContext, Symptom, diagnose
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Reason
+from sentinel.model.incident import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 
 FACTS = {"framework": "transformers"}
@@ -28,7 +28,7 @@ def tick(time, step, *, lost=True, idle=12.0, silent=12.0, **machine):
     }
     facts = {"lost": "2,3" if lost else "", "lost_nodes": "node-1" if lost else ""}
     facts |= {"behind": "2,3", "held": "lost"} if lost and idle + 5 >= silent else {"behind": "0"}
-    return Record("run", WHOLE_RUN, step, time, Event.TICK, values, facts)
+    return Record("run", WHOLE_RUN, step, time, Event.HEARTBEAT, values, facts)
 
 
 def steps(first, last):
@@ -44,7 +44,7 @@ def test_a_node_that_is_down_is_one_page_with_its_name():
     story = concluded([*steps(1, 150), *standing(150)], FACTS)
 
     assert story.causes == ["node_down"]
-    assert [page.reason for page in story.pages] == [Reason.OPENED]
+    assert [page.reason for page in story.pages] == [NotificationReason.OPENED]
     (case,) = story.cases.values()
     assert "became of node-1" in case.diagnosis.remedy
     assert case.incident.severity is Severity.CRITICAL
@@ -70,12 +70,12 @@ def test_an_agent_that_is_lost_while_training_goes_on_is_no_node_that_is_down():
 
 @pytest.mark.parametrize("name", sorted(NodeDown.explains - {"node_lost"}))
 def test_without_a_lost_node_nothing_speaks_for_it(name):
-    assert list(NodeDown().clues(scene(**{name: 10}))) == []
+    assert list(NodeDown().evidence(scene(**{name: 10}))) == []
 
 
 def test_what_begins_after_the_loss_did_not_lead_to_it():
-    lost = Sign("node_lost", Severity.CRITICAL, 100, 100, "Node b is silent.")
-    late = Sign("gpu_fault", Severity.WARNING, 150, 150, "A GPU fails.")
-    found = diagnose(Scene({"node_lost": lost, "gpu_fault": late}), {"node_down": NodeDown()})
+    lost = Symptom("node_lost", Severity.CRITICAL, 100, 100, "Node b is silent.")
+    late = Symptom("gpu_fault", Severity.WARNING, 150, 150, "A GPU fails.")
+    found = diagnose(CaseContext({"node_lost": lost, "gpu_fault": late}), {"node_down": NodeDown()})
 
     assert len(found.evidence) == 1

@@ -9,9 +9,9 @@ import pytest
 from support.diagnoses import concluded
 
 from sentinel.causes.policy_collapse import PolicyCollapse
-from sentinel.model.diagnosis import Scene, Sign, diagnose
+from sentinel.model.diagnosis import CaseContext, Symptom, diagnose
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Reason
+from sentinel.model.incident import NotificationReason
 from sentinel.testing import steps
 
 GRPO = {"framework": "trl", "algorithm": "grpo", "beta": 0.001, "learning_rate": 5e-6}
@@ -43,7 +43,10 @@ def test_people_are_told_at_the_first_sign_and_when_it_turns_critical():
     pages = concluded(collapsing(1, lag=60), GRPO).pages
     reasons = [page.reason for page in pages]
 
-    assert reasons in ([Reason.OPENED], [Reason.OPENED, Reason.WORSENED])
+    assert reasons in (
+        [NotificationReason.OPENED],
+        [NotificationReason.OPENED, NotificationReason.ESCALATED],
+    )
     assert pages[0].step < 310
 
 
@@ -59,10 +62,10 @@ def test_evidence_is_in_the_order_it_began_and_settings_come_last():
 
 def scene(**onsets):
     signs = {
-        name: Sign(name, Severity.WARNING, onset, onset + 5, f"{name} is off.")
+        name: Symptom(name, Severity.WARNING, onset, onset + 5, f"{name} is off.")
         for name, onset in onsets.items()
     }
-    return Scene(signs, GRPO)
+    return CaseContext(signs, GRPO)
 
 
 def test_a_reward_that_falls_by_itself_is_none():
@@ -78,12 +81,12 @@ def test_a_reward_that_falls_as_texts_begin_to_loop_is_one_whatever_is_dated_fir
 
 
 def test_texts_that_always_repeated_are_no_fall_whatever_else_is_noted():
-    noted = scene(repetition=100, length_explosion=90, entropy_collapse=95).signs
+    noted = scene(repetition=100, length_explosion=90, entropy_collapse=95).symptoms
     quiet = {name: replace(sign, severity=Severity.INFO) for name, sign in noted.items()}
-    beside = scene(grad_explosion=400).signs
+    beside = scene(grad_explosion=400).symptoms
 
-    assert diagnose(Scene({**quiet, **beside}, GRPO), {"it": PolicyCollapse()}) is None
-    assert diagnose(Scene({**noted, **beside}, GRPO), {"it": PolicyCollapse()}) is not None
+    assert diagnose(CaseContext({**quiet, **beside}, GRPO), {"it": PolicyCollapse()}) is None
+    assert diagnose(CaseContext({**noted, **beside}, GRPO), {"it": PolicyCollapse()}) is not None
 
 
 def test_a_kl_that_rises_long_after_the_reward_fell_is_none():

@@ -9,7 +9,7 @@ from support.diagnoses import concluded, falling, scene
 from support.tiny_trainings import GOOD, Training
 
 from sentinel.causes.resume_lost_state import ResumeLostState
-from sentinel.model.diagnosis import RESUMED, diagnose
+from sentinel.model.diagnosis import RESUMED_STEP_KEY, diagnose
 from sentinel.model.record import Event
 from sentinel.testing import event, steps
 
@@ -47,17 +47,17 @@ def test_the_same_without_a_restart_is_none(seed):
 
 
 def test_what_goes_wrong_long_after_a_restart_is_none():
-    assert diagnose(scene({RESUMED: 200}, loss_divergence=201), CAUSE) is not None
-    assert diagnose(scene({RESUMED: 200}, loss_divergence=400), CAUSE) is None
+    assert diagnose(scene({RESUMED_STEP_KEY: 200}, loss_divergence=201), CAUSE) is not None
+    assert diagnose(scene({RESUMED_STEP_KEY: 200}, loss_divergence=400), CAUSE) is None
 
 
 def test_a_run_that_began_again_from_its_first_step_left_nothing_behind():
     def named(**facts):
         return diagnose(scene(facts, grad_explosion=12, loss_spike=12), CAUSE)
 
-    assert named(**{RESUMED: 10}) is not None
-    assert named(**{RESUMED: 1}) is None
-    assert named(**{RESUMED: 10}, logging_steps=10) is None
+    assert named(**{RESUMED_STEP_KEY: 10}) is not None
+    assert named(**{RESUMED_STEP_KEY: 1}) is None
+    assert named(**{RESUMED_STEP_KEY: 10}, logging_steps=10) is None
 
 
 def test_a_restart_that_went_well_has_no_case():

@@ -64,8 +64,8 @@ def test_a_moderate_mismatch_of_the_whole_run_is_not_blamed_for_what_comes_late(
 
 def test_a_moderate_mismatch_is_believed_in_only_as_far_as_what_followed_speaks():
     seen = scene({}, rollout_mismatch=100, grad_explosion=150)
-    quiet = replace(seen.signs["rollout_mismatch"], severity=Severity.INFO)
-    moderate = replace(seen, signs={**seen.signs, "rollout_mismatch": quiet})
+    quiet = replace(seen.symptoms["rollout_mismatch"], severity=Severity.INFO)
+    moderate = replace(seen, symptoms={**seen.symptoms, "rollout_mismatch": quiet})
     gross, noted = (
         diagnose(each, {"it": RolloutEngineDiffers()}).confidence for each in (seen, moderate)
     )

@@ -46,7 +46,7 @@ def test_a_gpu_with_errors_is_another_cause():
     def failing():
         for record in waits(1, [2]):
             if record.step == 120:
-                yield Record("run", WHOLE_RUN, 120, 120.0, Event.TICK, {"gpu_xid": 79.0})
+                yield Record("run", WHOLE_RUN, 120, 120.0, Event.HEARTBEAT, {"gpu_xid": 79.0})
             yield record
 
     assert concluded(failing(), FACTS).causes == ["gpu_failing"]

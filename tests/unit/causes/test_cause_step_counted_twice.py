@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from support.diagnoses import concluded
 
-from sentinel.model.incident import Reason
+from sentinel.model.incident import NotificationReason
 from sentinel.model.record import Event
 from sentinel.testing import event, steps
 
@@ -31,7 +31,7 @@ def test_stride_and_saves_are_one_case():
     story = concluded(doubled_from(1700), TRL)
 
     assert story.causes == ["step_counted_twice"]
-    assert [page.reason for page in story.pages][:1] == [Reason.OPENED]
+    assert [page.reason for page in story.pages][:1] == [NotificationReason.OPENED]
     (case,) = story.cases.values()
     detectors = {case.incident.key.detector, *(each.key.detector for each in case.others)}
     assert {"step_stride", "checkpoint_cadence"} <= detectors

@@ -10,7 +10,7 @@ import pytest
 from support.diagnoses import concluded, scene
 from support.grpo_runs import ONSET, TRL, doubling, grpo_run, records, since
 
-from sentinel.model.diagnosis import held_tighter
+from sentinel.model.diagnosis import stronger_kl_advice
 
 LOOSE = TRL | {"beta": 0.001}
 
@@ -57,10 +57,10 @@ VERL = {"framework": "verl", "beta": 0.0, "kl_loss_coef": 0.001, "use_kl_loss": 
 
 
 def test_where_the_term_is_switched_off_its_switch_is_named_too():
-    assert "`actor_rollout_ref.actor.use_kl_loss`) on and " in held_tighter(scene(VERL))
+    assert "`actor_rollout_ref.actor.use_kl_loss`) on and " in stronger_kl_advice(scene(VERL))
 
 
 def test_a_term_in_the_reward_is_held_tighter_there():
     inside = scene(VERL | {"beta": 0.001, "use_kl_in_reward": "true"})
 
-    assert held_tighter(inside).endswith("(`algorithm.kl_ctrl.kl_coef`) 2 to 5 times as high")
+    assert stronger_kl_advice(inside).endswith("(`algorithm.kl_ctrl.kl_coef`) 2 to 5 times as high")

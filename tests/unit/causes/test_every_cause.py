@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from sentinel.config.plugins import classes
-from sentinel.model.diagnosis import NAMED, Scene, Sign, diagnose
+from sentinel.config.plugins import load_classes
+from sentinel.model.diagnosis import MIN_CONFIDENCE, CaseContext, Symptom, diagnose
 from sentinel.model.finding import Severity
 
-CAUSES = classes("causes")
-DETECTORS = classes("detectors")
+CAUSES = load_classes("causes")
+DETECTORS = load_classes("detectors")
 FACTS = (
     {},
     {"framework": "trl", "algorithm": "grpo", "beta": 0.0, "learning_rate": 1e-3, "fp16": "true"},
@@ -26,7 +26,7 @@ VALUES = ({}, WELL, ODD)
 
 
 def sign(detector, onset=10):
-    return Sign(detector, Severity.WARNING, onset, onset + 5, f"{detector} is off.")
+    return Symptom(detector, Severity.WARNING, onset, onset + 5, f"{detector} is off.")
 
 
 def scenes():
@@ -36,7 +36,7 @@ def scenes():
     lots += [rng.sample(list(DETECTORS), rng.randint(2, 6)) for _ in range(100)]
     for lot in lots:
         signs = {name: sign(name, rng.randint(1, 100)) for name in lot}
-        yield Scene(signs, rng.choice(FACTS), rng.choice(VALUES))
+        yield CaseContext(signs, rng.choice(FACTS), rng.choice(VALUES))
 
 
 @pytest.mark.parametrize("name", CAUSES)
@@ -65,10 +65,10 @@ def test_a_cause_has_a_test_of_its_own(name):
 def test_a_cause_takes_any_scene(name):
     cause = CAUSES[name]()
     for scene in scenes():
-        clues = list(cause.clues(scene))
+        clues = list(cause.evidence(scene))
         assert all(0.0 < clue.weight < 1.0 and clue.text.endswith(".") for clue in clues)
         if any(clue.step is not None for clue in clues):
-            assert cause.explains & scene.signs.keys()
+            assert cause.explains & scene.symptoms.keys()
         assert cause.remedy(scene).endswith(".")
 
 
@@ -77,7 +77,7 @@ def test_without_an_incident_nothing_is_suspected(name):
     """Settings that look odd are no fault while all goes well."""
     for facts in FACTS:
         for values in VALUES:
-            assert list(CAUSES[name]().clues(Scene({}, facts, values))) == []
+            assert list(CAUSES[name]().evidence(CaseContext({}, facts, values))) == []
 
 
 @pytest.mark.parametrize("name", CAUSES)
@@ -86,7 +86,9 @@ def test_each_cause_can_be_named(name):
     cause = CAUSES[name]()
     every = [{each: sign(each) for each in cause.explains}]
     every += [{a: sign(a), b: sign(b, 12)} for a in cause.explains for b in cause.explains]
-    seen = [Scene(signs, facts, values) for signs in every for facts in FACTS for values in VALUES]
+    seen = [
+        CaseContext(signs, facts, values) for signs in every for facts in FACTS for values in VALUES
+    ]
     found = [diagnose(scene, {name: cause}) for scene in seen]
 
-    assert max(each.confidence for each in found if each is not None) >= NAMED
+    assert max(each.confidence for each in found if each is not None) >= MIN_CONFIDENCE

@@ -7,11 +7,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from sentinel.agent.discovery import Served
+from sentinel.agent.discovery import DiscoveredRun
 from sentinel.cli import doctor as doctor_file
 from sentinel.cli.main import app
-from sentinel.cli.status import _lines, _told, troubled, what_it_is
-from sentinel.doctor.check_result import mend, note, well
+from sentinel.cli.status import _format_run, _to_dict, failed_patches, format_run_metadata
+from sentinel.doctor.check_result import fail, ok, warn
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def asked(monkeypatch, tmp_path):
 
     def ask(remarks, *words):
         if remarks is not None:
-            monkeypatch.setattr(doctor_file, "_everything", lambda **_: iter(remarks))
+            monkeypatch.setattr(doctor_file, "_run_checks", lambda **_: iter(remarks))
         return CliRunner().invoke(app, ["doctor", *words])
 
     return ask
@@ -29,13 +29,13 @@ def asked(monkeypatch, tmp_path):
 def test_a_run_without_a_step_says_so():
     before = STATE | {"step": None}
 
-    first, *_ = _lines(_told(Served("live", "http://127.0.0.1:1", before)))
+    first, *_ = _format_run(_to_dict(DiscoveredRun("live", "http://127.0.0.1:1", before)))
 
     assert "before its first step" in first
 
 
 def test_all_well_or_worth_a_note_is_exit_status_0(asked):
-    done = asked([well("disk", "fine"), note("port", "taken", "nothing")])
+    done = asked([ok("disk", "fine"), warn("port", "taken", "nothing")])
 
     assert done.exit_code == 0
     assert done.stdout.splitlines() == [
@@ -46,14 +46,14 @@ def test_all_well_or_worth_a_note_is_exit_status_0(asked):
 
 
 def test_something_to_mend_is_exit_status_1_and_its_remedy_is_told(asked):
-    done = asked([mend("disk", "full", "make room"), well("port", "free")])
+    done = asked([fail("disk", "full", "make room"), ok("port", "free")])
 
     assert done.exit_code == 1
     assert "make room" in done.stdout
 
 
 def test_json_is_one_object_a_line(asked):
-    done = asked([mend("disk", "full", "make room")], "--json")
+    done = asked([fail("disk", "full", "make room")], "--json")
 
     assert json.loads(done.stdout) == {
         "grade": "mend",
@@ -64,17 +64,17 @@ def test_json_is_one_object_a_line(asked):
 
 
 def test_a_name_from_training_code_commands_no_terminal(asked):
-    done = asked([well("run \x1b[2J", "on\nfire")])
+    done = asked([ok("run \x1b[2J", "on\nfire")])
 
     assert done.stdout == "ok    run [2J: on fire\n"
 
 
 def test_a_kind_of_checkup_that_fails_leaves_the_others_to_be_told():
     def places():
-        yield well("disk", "fine")
+        yield ok("disk", "fine")
         raise KeyError("odd")
 
-    first, second = doctor_file._safely(places)
+    first, second = doctor_file._run_check(places)
     assert (first.subject, second.subject) == ("disk", "places")
     assert "fault of sentinel's own" in second.remedy
 
@@ -103,7 +103,7 @@ STATE = {
 
 
 def test_status_tells_what_a_run_is_and_which_taps_are_not_whole():
-    lines = list(_lines(_told(Served("live", "http://127.0.0.1:1", STATE))))
+    lines = list(_format_run(_to_dict(DiscoveredRun("live", "http://127.0.0.1:1", STATE))))
 
     assert lines == [
         "live: running at step 7 (http://127.0.0.1:1)",
@@ -113,18 +113,20 @@ def test_status_tells_what_a_run_is_and_which_taps_are_not_whole():
 
 
 def test_status_as_json_has_facts_and_taps():
-    told = _told(Served("live", "http://127.0.0.1:1", STATE))
+    told = _to_dict(DiscoveredRun("live", "http://127.0.0.1:1", STATE))
 
     assert json.loads(json.dumps(told)) == told
     assert (told["about"], told["taps"]) == (STATE["about"], STATE["taps"])
 
 
 def test_an_agent_that_says_nothing_is_told_with_the_remedy():
-    silent = Served("live", "", {}, "its agent asks for a token", "set SENTINEL_TOKEN")
+    silent = DiscoveredRun("live", "", {}, "its agent asks for a token", "set SENTINEL_TOKEN")
 
-    assert list(_lines(_told(silent))) == ["live: its agent asks for a token; set SENTINEL_TOKEN"]
+    assert list(_format_run(_to_dict(silent))) == [
+        "live: its agent asks for a token; set SENTINEL_TOKEN"
+    ]
 
 
 def test_nothing_known_is_nothing_said():
-    assert what_it_is({}) == ""
-    assert list(troubled({})) == []
+    assert format_run_metadata({}) == ""
+    assert list(failed_patches({})) == []

@@ -14,7 +14,7 @@ from sentinel.cli import notify
 def run(monkeypatch, tmp_path):
     """Runs the command in an empty directory with these settings in the environment."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(notify, "SPACING", 0.0)
+    monkeypatch.setattr(notify, "MESSAGE_INTERVAL_SECONDS", 0.0)
 
     def run(*arguments, **environ):
         return CliRunner().invoke(notify.app, ["test", *arguments], env=environ)

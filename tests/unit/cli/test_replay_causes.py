@@ -5,7 +5,7 @@ import json
 import pytest
 from support.replays import BACK, ask, collapse, lines, log, told
 
-from sentinel.model.diagnosis import Clue, seen
+from sentinel.model.diagnosis import Evidence, symptom_evidence
 from sentinel.model.finding import Severity
 
 __all__ = ["log"]
@@ -34,10 +34,10 @@ class Storm:
     explains = frozenset({"kl_blowup", "kl_drift", "step_regression"})
 
     def clues(self, scene):
-        yield Clue(0.3, "The season is [red]autumn[/red].")
-        yield from seen(scene.first("step_regression", "kl_blowup"), 0.8)
+        yield Evidence(0.3, "The season is [red]autumn[/red].")
+        yield from symptom_evidence(scene.earliest_symptom("step_regression", "kl_blowup"), 0.8)
         if most := scene.number("max_steps"):
-            yield Clue(0.1, f"It was to last {most:g} steps.")
+            yield Evidence(0.1, f"It was to last {most:g} steps.")
 
     def remedy(self, _):
         return "Stay in."

@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from sentinel.cli.main import app
-from sentinel.cli.samples import visible
+from sentinel.cli.samples import escape_invisible
 from sentinel.model.record import Event, Record
-from sentinel.pipeline.engine import Verdict
+from sentinel.pipeline.engine import Result
 from sentinel.store.database import SCHEMA_VERSION, connect
-from sentinel.store.samples import Samples
-from sentinel.transport.paths import home, run_dir
+from sentinel.store.samples import SampleStore
+from sentinel.transport.paths import home_dir, run_dir
 
 NASTY = (
     "\x1b[2J\x1b]0;mine\x07\x1bP\x9b31m\r\b\x7f \u202eback\u2066 \ufeff\u200b\u2028 \ud83d \x00"
@@ -32,8 +32,8 @@ def keep():
         with closing(connect(run_dir("live") / "sentinel.db")) as connection:
             values = {"length": float(len(said)), **values}
             facts = {"prompt": prompt, "completion": said}
-            record = Record("live", 0, step, 100.0, Event.SAMPLE, values=values, facts=facts)
-            Samples(connection).take(Verdict(record))
+            record = Record("live", 0, step, 100.0, Event.SAMPLE, values=values, attributes=facts)
+            SampleStore(connection).update(Result(record))
 
     return keep
 
@@ -69,14 +69,14 @@ def test_a_text_cannot_command_the_terminal(keep):
 
 def test_no_character_that_steers_is_left_as_it_is():
     every = "".join(map(chr, range(0x110000)))
-    assert steers(visible(every).replace("\t", "")) == []
+    assert steers(escape_invisible(every).replace("\t", "")) == []
 
 
 @pytest.mark.parametrize(
     "said", ["日本語です", "ปลา", "naïve “so”", "👩‍👩‍👧", "می‌خواهم", "x = [1]\n\ty"]
 )
 def test_what_people_write_is_shown_as_written(said):
-    assert visible(said) == said
+    assert escape_invisible(said) == said
 
 
 def test_json_is_one_whole_object_a_line(keep):
@@ -106,7 +106,7 @@ def test_a_run_that_is_not_there_is_named_and_none_is_made(name):
 
     assert done.exit_code == 2
     assert repr(name) in done.stderr
-    assert not home().exists()
+    assert not home_dir().exists()
 
 
 def test_a_database_that_cannot_be_read_is_named(keep):

@@ -34,13 +34,13 @@ def said(*words):
 def test_a_silence_lasts_as_long_as_was_said(connection, words, seconds):
     before = time.time()
     told = said("silence", RUN, "kl_blowup", "--for", words, "--why", "known")
-    (entered,) = silences.lasting(connection, before)
+    (entered,) = silences.active_silences(connection, before)
 
     assert told.exit_code == 0
     assert told.stdout.startswith("kl_blowup silenced until ")
     assert told.stdout.endswith(": known\n")
-    assert (entered.detector, entered.why) == ("kl_blowup", "known")
-    assert entered.ends - entered.begins == pytest.approx(seconds)
+    assert (entered.detector, entered.comment) == ("kl_blowup", "known")
+    assert entered.ends_at - entered.starts_at == pytest.approx(seconds)
 
 
 def test_silences_are_shown_and_ended():
@@ -76,7 +76,7 @@ def test_what_cannot_be_is_refused_with_what_can(words, trouble):
 
 
 def test_what_fires_is_taken_in_hand_and_given_back(connection):
-    History(connection).take(paged(of=incident("kl_blowup")))
+    History(connection).update(paged(of=incident("kl_blowup")))
     taken = said("ack", RUN, "--why", "looking")
     listed = said("ack", RUN, "--list", "--json")
 

@@ -8,18 +8,18 @@ from types import SimpleNamespace
 import pytest
 from support.results import DIAGNOSIS, RUN, concluded, incident, paged
 
-from sentinel.cli.status import _lines, _told
+from sentinel.cli.status import _format_run, _to_dict
 from sentinel.metrics.exposition import Exposition
-from sentinel.model.counters import Tally
+from sentinel.model.counters import Counters
 from sentinel.model.finding import Finding, Severity
 
 
 def lines(*verdicts):
-    shown = Exposition(Tally(), {}, run=RUN)
+    shown = Exposition(Counters(), {}, run=RUN)
     for verdict in verdicts:
-        shown.take(verdict)
+        shown.update(verdict)
     served = SimpleNamespace(run=RUN, url="http://here", state=shown.state(), trouble="", remedy="")
-    return list(_lines(_told(served)))[1:]
+    return list(_format_run(_to_dict(served)))[1:]
 
 
 def test_a_case_is_told_by_its_cause_with_its_incidents_beneath():
@@ -45,7 +45,7 @@ def test_an_agent_of_before_there_were_cases_is_understood():
     state = {"state": "running", "step": 3, "incidents": [{"severity": "info", "summary": "It."}]}
     served = SimpleNamespace(run=RUN, url="http://here", state=state, trouble="", remedy="")
 
-    assert list(_lines(_told(served)))[1:] == ["  info: It."]
+    assert list(_format_run(_to_dict(served)))[1:] == ["  info: It."]
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\nb", "\u202eevil", "\r\x00"])

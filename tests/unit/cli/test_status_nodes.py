@@ -8,12 +8,12 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from sentinel.agent.discovery import Served, announced, ask
-from sentinel.agent.registration import Presence
+from sentinel.agent.discovery import DiscoveredRun, query_agent, registration_files
+from sentinel.agent.registration import AgentRegistration
 from sentinel.cli.main import app
-from sentinel.cli.status import _lines, _told
-from sentinel.metrics.node_status import MOST_NODES
-from sentinel.transport.paths import home, run_dir
+from sentinel.cli.status import _format_run, _to_dict
+from sentinel.metrics.node_status import MAX_HEALTHY_NODES_LISTED
+from sentinel.transport.paths import home_dir, run_dir
 
 STATE = {"run": "two", "state": "running", "step": 41}
 
@@ -33,7 +33,7 @@ def post(**more):
 
 
 def lines(state):
-    return list(_lines(_told(Served("two", "http://here", state))))
+    return list(_format_run(_to_dict(DiscoveredRun("two", "http://here", state))))
 
 
 def test_the_nodes_of_a_run_are_told_with_their_ranks():
@@ -47,7 +47,7 @@ def test_the_nodes_of_a_run_are_told_with_their_ranks():
 
 
 def test_of_many_nodes_only_those_are_told_that_are_not_well():
-    many = [node(number) for number in range(MOST_NODES + 1)]
+    many = [node(number) for number in range(MAX_HEALTHY_NODES_LISTED + 1)]
 
     assert lines(head(*many))[1:] == [f"  {len(many)} nodes are up, or have ended well"]
     assert lines(head(*many, node(99, "lost", silent_seconds=12.0)))[1:] == [
@@ -89,8 +89,10 @@ def test_no_name_of_a_node_moves_the_cursor(text):
 
 def test_json_has_all_that_is_known_of_the_nodes(monkeypatch):
     state = head(node(0), node(1))
-    monkeypatch.setattr("sentinel.agent.discovery.announced", lambda: [home()])
-    monkeypatch.setattr("sentinel.agent.discovery.ask", lambda *_: Served("two", "u", state))
+    monkeypatch.setattr("sentinel.agent.discovery.registration_files", lambda: [home_dir()])
+    monkeypatch.setattr(
+        "sentinel.agent.discovery.query_agent", lambda *_: DiscoveredRun("two", "u", state)
+    )
 
     done = CliRunner().invoke(app, ["status", "--json"])
 
@@ -99,18 +101,18 @@ def test_json_has_all_that_is_known_of_the_nodes(monkeypatch):
 
 def test_an_agent_of_another_node_with_the_same_home_is_not_taken_for_gone(monkeypatch):
     """Homes are shared among nodes: 127.0.0.1 of one is not that of the other."""
-    presence = Presence("two", run_dir("two"), home() / "targets")
-    presence.claim()
-    presence.announce("127.0.0.1", 9)
+    presence = AgentRegistration("two", run_dir("two"), home_dir() / "targets")
+    presence.acquire()
+    presence.register("127.0.0.1", 9)
     try:
-        (path,) = announced()
-        assert "does not answer" in ask(path).trouble
+        (path,) = registration_files()
+        assert "does not answer" in query_agent(path).problem
         here = os.uname()
         elsewhere = type(here)((here.sysname, "gpu-b", *here[2:]))
         monkeypatch.setattr("sentinel.agent.discovery.os.uname", lambda: elsewhere)
-        told = ask(path)
+        told = query_agent(path)
     finally:
-        presence.withdraw()
+        presence.release()
 
-    assert told.trouble == f"its agent is on node {here.nodename}"
+    assert told.problem == f"its agent is on node {here.nodename}"
     assert here.nodename in told.remedy

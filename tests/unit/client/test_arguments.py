@@ -3,7 +3,7 @@
 import pytest
 
 import sentinel
-from sentinel.client.arguments import checked
+from sentinel.client.arguments import parse_arguments
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def test_a_wrong_setting_is_refused_where_it_is_written(settings, words):
     ],
 )
 def test_what_is_asked_when_a_case_turns_critical(given, words, called):
-    arguments = checked({"on_critical": given})
+    arguments = parse_arguments({"on_critical": given})
 
-    assert (arguments.on_critical, arguments.call) == (words, called)
+    assert (arguments.on_critical, arguments.callback) == (words, called)
 
 
 @pytest.mark.parametrize("thing", [5, "train", type("Trainer", (), {})])

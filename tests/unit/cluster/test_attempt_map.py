@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.cluster.attempt_map import ATTEMPTS_KEPT, Generations
+from sentinel.cluster.attempt_map import MAX_ATTEMPTS_KEPT, AttemptMap
 
 
 def placed(generations, *starts, world=4):
@@ -17,7 +17,7 @@ def placed(generations, *starts, world=4):
     for start, ranks, *size in starts:
         name, _, time = start.partition("@")
         numbers = {
-            generations.place(
+            generations.assign(
                 name[0], int(name[1:]), rank, size[0] if size else world, time=float(time or 0)
             )
             for rank in ranks
@@ -31,37 +31,41 @@ LOW, HIGH, ALL = (0, 1), (2, 3), (0, 1, 2, 3)
 
 
 def test_there_is_no_attempt_before_any_began():
-    generations = Generations()
+    generations = AttemptMap()
 
     assert generations.current == -1
-    assert generations.of("A", 0) is None
+    assert generations.run_attempt("A", 0) is None
 
 
 @pytest.mark.parametrize("order", [*permutations([("A0", LOW), ("B3", (2,)), ("C7", (3,))])])
 def test_nodes_that_begin_together_are_one_attempt_in_whichever_order(order):
-    generations = Generations()
+    generations = AttemptMap()
 
     assert placed(generations, *order) == [0, 0, 0]
-    assert [generations.of("A", 0), generations.of("B", 3), generations.of("C", 7)] == [0, 0, 0]
+    assert [
+        generations.run_attempt("A", 0),
+        generations.run_attempt("B", 3),
+        generations.run_attempt("C", 7),
+    ] == [0, 0, 0]
     assert generations.current == 0
 
 
 @pytest.mark.parametrize("starts", [*permutations([("A1", LOW), ("B1", HIGH)])])
 @pytest.mark.parametrize("again", [True, False], ids=["same ranks", "ranks swapped"])
 def test_a_restart_of_all_is_the_next_attempt(starts, again):
-    generations = Generations()
+    generations = AttemptMap()
     placed(generations, ("A0", LOW), ("B0", HIGH))
     if not again:
         starts = [(name, HIGH if ranks is LOW else LOW) for name, ranks in starts]
 
     assert placed(generations, *starts) == [1, 1]
-    assert generations.of("A", 0) == 0
+    assert generations.run_attempt("A", 0) == 0
 
 
 @pytest.mark.parametrize("back", ["B1", "B5", "C0"], ids=["same", "numbers skipped", "rebooted"])
 @pytest.mark.parametrize("first", [True, False], ids=["it first", "the others first"])
 def test_a_node_that_was_lost_comes_back(back, first):
-    generations = Generations()
+    generations = AttemptMap()
     assert placed(generations, ("A0", LOW), ("B0", HIGH)) == [0, 0]
     assert placed(generations, ("A1", LOW, 2)) == [1]
     starts = [(back, HIGH), ("A2", LOW)]
@@ -70,14 +74,14 @@ def test_a_node_that_was_lost_comes_back(back, first):
 
 
 def test_a_node_that_takes_the_place_of_a_lost_one_at_once_begins_the_next_attempt():
-    generations = Generations()
+    generations = AttemptMap()
     placed(generations, ("A0", LOW), ("B0", HIGH))
 
     assert placed(generations, ("C0", HIGH), ("A1", LOW)) == [1, 1]
 
 
 def test_the_words_of_an_old_attempt_keep_its_number():
-    generations = Generations()
+    generations = AttemptMap()
     placed(generations, ("A0", LOW), ("B0", HIGH), ("A1", LOW))
 
     assert placed(generations, ("B0", (3,))) == [0]
@@ -85,7 +89,7 @@ def test_the_words_of_an_old_attempt_keep_its_number():
 
 
 def test_a_start_behind_a_later_one_of_its_node_is_old():
-    generations = Generations()
+    generations = AttemptMap()
     placed(generations, ("A0", LOW), ("A5", LOW))
 
     assert placed(generations, ("A3", LOW)) == [0]
@@ -93,30 +97,30 @@ def test_a_start_behind_a_later_one_of_its_node_is_old():
 
 
 def test_ranks_that_meet_elsewhere_are_another_attempt():
-    generations = Generations()
+    generations = AttemptMap()
 
-    assert generations.place("A", 0, 0, 4, "29500") == 0
-    assert generations.place("B", 0, 2, 4, "29501") == 1
-    assert generations.place("C", 0, 3, 4, "29501") == 1
-    assert generations.place("D", 0, 1, 4) == 1
+    assert generations.assign("A", 0, 0, 4, "29500") == 0
+    assert generations.assign("B", 0, 2, 4, "29501") == 1
+    assert generations.assign("C", 0, 3, 4, "29501") == 1
+    assert generations.assign("D", 0, 1, 4) == 1
 
 
 def test_a_node_whose_start_was_lost_joins_the_newest():
-    generations = Generations()
+    generations = AttemptMap()
     placed(generations, ("A0", LOW), ("A1", LOW))
 
     assert placed(generations, ("B0", HIGH, 0)) == [1]
 
 
 def test_one_whose_start_was_lost_begins_an_attempt_that_others_join():
-    generations = Generations()
+    generations = AttemptMap()
 
     assert placed(generations, ("B0", HIGH, 0), ("A0", LOW, 4)) == [0, 0]
     assert placed(generations, ("C0", LOW, 2)) == [1]
 
 
 def test_a_node_that_is_heard_late_by_whole_attempts_finds_its_own_by_their_times():
-    generations = Generations()
+    generations = AttemptMap()
     placed(generations, ("A0@100", LOW), ("A1@103", LOW), ("A2@106", LOW))
 
     late = ("B0@100.4", HIGH), ("B1@102.9", HIGH), ("B2@107", HIGH)
@@ -124,7 +128,7 @@ def test_a_node_that_is_heard_late_by_whole_attempts_finds_its_own_by_their_time
 
 
 def test_a_clock_that_nobody_set_loses_nothing():
-    generations = Generations()
+    generations = AttemptMap()
 
     assert placed(generations, ("A0@5000", LOW), ("B0@1400", HIGH)) == [0, 0]
     assert placed(generations, ("A1@5100", LOW), ("B1@1500", HIGH)) == [1, 1]
@@ -133,33 +137,33 @@ def test_a_clock_that_nobody_set_loses_nothing():
 
 
 def test_a_crash_loop_of_one_node_stays_small_and_the_other_follows():
-    generations = Generations()
+    generations = AttemptMap()
     for attempt in range(500):
         name = f"A{attempt}@{1000 + 2 * attempt}"
         assert placed(generations, (name, LOW)) == [attempt]
 
-    assert len(generations.kept()) < 4000
+    assert len(generations.serialize()) < 4000
     assert placed(generations, ("B0@1000.1", HIGH), ("B499@1998.5", HIGH)) == [467, 499]
-    assert generations.current - ATTEMPTS_KEPT == 467
+    assert generations.current - MAX_ATTEMPTS_KEPT == 467
 
 
 def test_it_goes_on_where_it_was():
-    generations = Generations()
+    generations = AttemptMap()
     placed(generations, ("A0", LOW), ("B0", HIGH), ("A1", LOW))
-    generations.place("A", 1, 5, 4, "29500", time=12.5)
-    before = generations.kept()
-    generations.place("A", 1, 6, 4)
-    again = Generations.restored(generations.kept())
+    generations.assign("A", 1, 5, 4, "29500", started_at=12.5)
+    before = generations.serialize()
+    generations.assign("A", 1, 6, 4)
+    again = AttemptMap.deserialize(generations.serialize())
 
-    assert again == generations != Generations.restored(before)
+    assert again == generations != AttemptMap.deserialize(before)
     assert placed(again, ("B1", HIGH)) == [1]
-    assert Generations.restored("") == Generations()
+    assert AttemptMap.deserialize("") == AttemptMap()
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"attempts": {"0": [1]}, "nodes": {}}'])
 def test_text_that_is_something_else_is_refused(text):
     with pytest.raises(ValueError, match="these are no attempts of nodes"):
-        Generations.restored(text)
+        AttemptMap.deserialize(text)
 
 
 @st.composite
@@ -185,9 +189,9 @@ def restarts(draw):
 @given(restarts())
 def test_restarts_of_all_are_told_apart_in_whatever_order_nodes_are_heard(story):
     starts, offsets = story
-    generations, world = Generations(), 2 * len({node for node, *_ in starts})
+    generations, world = AttemptMap(), 2 * len({node for node, *_ in starts})
 
     for node, attempt, place, time in starts:
         for rank in (2 * place, 2 * place + 1):
             theirs = attempt + offsets[node]
-            assert generations.place(str(node), theirs, rank, world, time=time) == attempt
+            assert generations.assign(str(node), theirs, rank, world, started_at=time) == attempt

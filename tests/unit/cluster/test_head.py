@@ -6,10 +6,10 @@ import pytest
 from support.heads import House, Node, last_tick, told
 from support.message_stores import refusals
 
-from sentinel.cluster.membership import FOR_GOOD_SECONDS
+from sentinel.cluster.membership import ABANDON_AFTER_SECONDS
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.store.database import transaction
-from sentinel.transport.batch_codec import Writer
+from sentinel.transport.batch_codec import BatchEncoder
 
 
 @pytest.fixture
@@ -19,9 +19,9 @@ def house(tmp_path):
 
 def test_records_of_all_nodes_are_those_of_one_run(house):
     node = house.running()
-    node.parcel(*node.says(step=5))
+    node.decode(*node.says(step=5))
 
-    records = house.turn(*house.own.says(step=5))
+    records = house.merge(*house.own_member.says(step=5))
 
     assert told(records) == [(0, 0, 5), (1, 0, 5), (2, 0, 5), (3, 0, 5)]
     assert {record.run for record in records if record.rank >= 2} == {"run"}
@@ -29,114 +29,114 @@ def test_records_of_all_nodes_are_those_of_one_run(house):
 
 def test_a_parcel_is_confirmed_only_once_it_is_kept(house):
     node = house.running()
-    house.hub.answers.clear()
-    node.parcel(*node.says(step=1))
+    house.server.answers.clear()
+    node.decode(*node.says(step=1))
 
-    house.head.turn(())
-    assert house.hub.answers == []
-    house.head.kept()
-    ((slot, number, row, _),) = house.hub.answers
+    house.head_address.merge(())
+    assert house.server.answers == []
+    house.head_address.after_commit()
+    ((slot, number, row, _),) = house.server.answers
     assert (slot, number, row) == (node.slot, 2, 2)
 
 
 def test_a_head_that_dies_between_commit_and_answer_takes_nothing_twice(house):
     node = house.running()
-    node.parcel(*node.says(step=1))
-    house.head.turn(())
+    node.decode(*node.says(step=1))
+    house.head_address.merge(())
     with transaction(house.connection):
-        house.head.keep()
+        house.head_address.persist()
     house.connection.close()
 
-    house.begin()
+    house.start_at_attempt()
     node.hello()
-    house.turn()
-    assert house.hub.answers == [(node.slot, 0, 2, False)]
-    node.parcel(*node.says(step=2))
-    assert told(house.turn()) == [(2, 0, 2), (3, 0, 2)]
+    house.merge()
+    assert house.server.answers == [(node.slot, 0, 2, False)]
+    node.decode(*node.says(step=2))
+    assert told(house.merge()) == [(2, 0, 2), (3, 0, 2)]
 
 
 def test_a_head_that_dies_before_its_commit_is_told_all_of_it_again(house):
     node = house.running()
-    node.parcel(*node.says(step=1))
-    house.head.turn(())
+    node.decode(*node.says(step=1))
+    house.head_address.merge(())
     house.connection.close()
 
-    house.begin()
+    house.start_at_attempt()
     node.hello()
-    house.turn()
-    assert house.hub.answers == [(node.slot, 0, 1, False)]
-    node.parcel(*node.says(step=1), *node.says(step=2), row=1)
-    assert told(house.turn()) == [(2, 0, 1), (3, 0, 1), (2, 0, 2), (3, 0, 2)]
+    house.merge()
+    assert house.server.answers == [(node.slot, 0, 1, False)]
+    node.decode(*node.says(step=1), *node.says(step=2), row=1)
+    assert told(house.merge()) == [(2, 0, 1), (3, 0, 1), (2, 0, 2), (3, 0, 2)]
 
 
 def test_a_head_that_lost_its_database_takes_the_nodes_from_where_they_are(house, tmp_path):
     house.running()
-    house.begin(tmp_path / "other.db")
+    house.start_at_attempt(tmp_path / "other.db")
     node = house.node()
-    assert house.hub.answers == [(node.slot, 0, 0, False)]
+    assert house.server.answers == [(node.slot, 0, 0, False)]
 
-    node.parcel(*node.says(step=9), row=7)
+    node.decode(*node.says(step=9), row=7)
 
-    assert told(house.turn()) == [(2, 0, 9), (3, 0, 9)]
-    assert refusals(house.tally)["gap"] == 7.0
+    assert told(house.merge()) == [(2, 0, 9), (3, 0, 9)]
+    assert refusals(house.counters)["gap"] == 7.0
 
 
 def test_a_node_that_lost_its_database_says_all_again_and_is_taken_once(house):
     node = house.running()
-    node.parcel(*node.says(step=1))
-    house.turn()
+    node.decode(*node.says(step=1))
+    house.merge()
     node.hello(spool="another")
-    house.turn()
-    node.row = 0
-    node.parcel(*node.says(Event.START), *node.says(step=1), *node.says(step=2))
+    house.merge()
+    node.last_row = 0
+    node.decode(*node.says(Event.START), *node.says(step=1), *node.says(step=2))
 
-    assert told(house.turn()) == [(2, 0, 2), (3, 0, 2)]
-    assert refusals(house.tally)["repeated"] == 4.0
+    assert told(house.merge()) == [(2, 0, 2), (3, 0, 2)]
+    assert refusals(house.counters)["repeated"] == 4.0
 
 
 def test_a_node_that_comes_again_has_one_slot(house):
     node = house.running()
     old = node.slot
     node.hello()
-    house.turn()
-    assert house.hub.dropped == [old]
+    house.merge()
+    assert house.server.dropped == [old]
 
-    house.hub.parcels.append((old, Writer().write(node.says(step=1), 2, 2, 0.0)))
-    assert told(house.turn()) == []
-    node.parcel(*node.says(step=1))
-    assert told(house.turn()) == [(2, 0, 1), (3, 0, 1)]
+    house.server.parcels.append((old, BatchEncoder().encode(node.says(step=1), 2, 2, 0.0)))
+    assert told(house.merge()) == []
+    node.decode(*node.says(step=1))
+    assert told(house.merge()) == [(2, 0, 1), (3, 0, 1)]
 
 
 @pytest.mark.parametrize("what", ["damaged", "repeated", "gap"])
 def test_a_parcel_that_is_not_the_next_is_counted_and_its_node_begins_anew(house, what):
     node = house.running()
-    data = node.parcel(*node.says(step=1))
+    data = node.decode(*node.says(step=1))
     if what == "gap":
-        house.hub.parcels.clear()
-        node.parcel(*node.says(step=2))
-    house.turn()
+        house.server.parcels.clear()
+        node.decode(*node.says(step=2))
+    house.merge()
     if what == "damaged":
-        house.hub.parcels.append((node.slot, b"garbage"))
+        house.server.parcels.append((node.slot, b"garbage"))
     if what == "repeated":
-        house.hub.parcels.append((node.slot, data))
-    house.turn()
+        house.server.parcels.append((node.slot, data))
+    house.merge()
 
-    assert refusals(house.tally) == {what: 1.0}
-    assert house.hub.dropped == [node.slot]
+    assert refusals(house.counters) == {what: 1.0}
+    assert house.server.dropped == [node.slot]
     node.hello()
-    house.turn()
-    node.row = 2 if what != "gap" else 1
-    node.parcel(*node.says(step=2))
-    assert told(house.turn()) == [(2, 0, 2), (3, 0, 2)]
+    house.merge()
+    node.last_row = 2 if what != "gap" else 1
+    node.decode(*node.says(step=2))
+    assert told(house.merge()) == [(2, 0, 2), (3, 0, 2)]
 
 
 def test_attempts_that_nodes_count_for_themselves_are_one_of_the_run(house):
     house.running()
     late = house.node("c", (2, 3), run="other")
-    house.turn(*house.own.says(Event.START, attempt=1))
-    late.parcel(*late.says(Event.START, attempt=7), *late.says(step=1, attempt=7))
+    house.merge(*house.own_member.says(Event.START, attempt=1))
+    late.decode(*late.says(Event.START, attempt=7), *late.says(step=1, attempt=7))
 
-    records = house.turn()
+    records = house.merge()
 
     assert told(records, Event.START) == [(2, 1, 1), (3, 1, 1)]
     assert told(records) == [(2, 1, 1), (3, 1, 1)]
@@ -144,41 +144,41 @@ def test_attempts_that_nodes_count_for_themselves_are_one_of_the_run(house):
 
 def test_which_attempts_are_the_runs_survives_the_head(house):
     node = house.running()
-    house.turn(*house.own.says(Event.START, attempt=1))
-    node.parcel(*node.says(Event.START, attempt=4))
-    house.turn()
+    house.merge(*house.own_member.says(Event.START, attempt=1))
+    node.decode(*node.says(Event.START, attempt=4))
+    house.merge()
     house.connection.close()
 
-    house.begin()
+    house.start_at_attempt()
     node.hello()
-    house.turn()
-    node.parcel(*node.says(step=3, attempt=4))
-    assert told(house.turn()) == [(2, 1, 3), (3, 1, 3)]
+    house.merge()
+    node.decode(*node.says(step=3, attempt=4))
+    assert told(house.merge()) == [(2, 1, 3), (3, 1, 3)]
 
 
 def test_all_ranks_of_the_run_are_expected(house):
-    (first, *_) = house.turn(*house.own.says(Event.START))
+    (first, *_) = house.merge(*house.own_member.says(Event.START))
 
     assert first.values["expected_ranks"] == 4.0
 
 
 @pytest.mark.parametrize("off", [3600.0, -3600.0])
 def test_times_of_a_node_whose_clock_is_off_are_ours(house, off):
-    house.turn(*house.own.says(Event.START))
+    house.merge(*house.own_member.says(Event.START))
     node = house.node(off=off)
-    node.parcel(*node.says(Event.START), *node.says(step=1))
+    node.decode(*node.says(Event.START), *node.says(step=1))
 
-    records = house.turn(seconds=0.0)
+    records = house.merge(seconds=0.0)
 
     assert {record.time for record in records} == {house.now}
-    assert house.head.state()[1]["skew_seconds"] == -off
+    assert house.head_address.state()[1]["skew_seconds"] == -off
 
 
 def test_the_ticks_of_all_nodes_are_one(house):
     node = house.running()
-    node.parcel(node.tick())
+    node.decode(node.tick())
 
-    (tick,) = house.turn(house.own.tick())
+    (tick,) = house.merge(house.own_member.tick())
 
     assert tick.rank == WHOLE_RUN
     assert (tick.values["nodes"], tick.values["nodes_lost"]) == (2.0, 0.0)
@@ -189,10 +189,10 @@ def test_a_flood_of_hellos_is_answered_and_nothing_else_changes(house):
     house.running()
     for number in range(500):
         Node(house, f"host-{number}", (), run=f"r{number}").hello()
-    house.turn()
+    house.merge()
 
-    assert len(house.hub.answers) >= 500
-    assert last_tick(house.turn(house.own.tick())).values["nodes"] == 2.0
+    assert len(house.server.answers) >= 500
+    assert last_tick(house.merge(house.own_member.tick())).values["nodes"] == 2.0
 
 
 def test_nodes_that_share_a_name_are_still_heard_each(house):
@@ -204,39 +204,39 @@ def test_nodes_that_share_a_name_are_still_heard_each(house):
     for step in range(1, 6):
         for node in (one, two):
             node.hello()
-            house.turn()
-            (row,) = [row for slot, _, row, _ in house.hub.answers[-1:] if slot == node.slot]
+            house.merge()
+            (row,) = [row for slot, _, row, _ in house.server.answers[-1:] if slot == node.slot]
             node.row = max(node.row, row)
             node.parcel(*(node.says(Event.START) if step == 1 else ()), *node.says(step=step))
-            seen += told(house.turn())
+            seen += told(house.merge())
 
     assert sorted(seen) == [(rank, 0, step) for rank in (2, 3, 4, 5) for step in range(1, 6)]
 
 
 def test_what_rank_0_gathered_leaves_its_place_to_the_ranks_own_node(house):
     """A collective that ends is followed by the ranks' own agents, in the attempt that there is."""
-    gathered = [house.own.word(rank, Event.START, gathered="yes") for rank in (2, 3)]
-    house.turn(*house.own.says(Event.START), *gathered)
+    gathered = [house.own_member.word(rank, Event.START, gathered="yes") for rank in (2, 3)]
+    house.merge(*house.own_member.says(Event.START), *gathered)
     node = house.node()
-    node.parcel(*node.says(Event.START), *node.says(step=3))
+    node.decode(*node.says(Event.START), *node.says(step=3))
 
-    records = house.turn(*house.own.says(step=3))
+    records = house.merge(*house.own_member.says(step=3))
 
     assert told(records) == [(0, 0, 3), (1, 0, 3), (2, 0, 3), (3, 0, 3)]
-    assert house.head.generations.current == 0
+    assert house.head_address.attempt_map.current == 0
 
 
 def test_what_rank_0_gathered_and_reads_late_does_not_count_beside_what_the_node_says(house):
     """Rank 0 puts away what was left to it at its next step, which may take minutes."""
-    gathered = [house.own.word(rank, Event.START, gathered="yes") for rank in (2, 3)]
-    house.turn(*house.own.says(Event.START), *gathered)
-    late = [house.own.word(rank, step=3) for rank in (2, 3)]
-    assert told(house.turn(*late)) == [(2, 0, 3), (3, 0, 3)]
+    gathered = [house.own_member.word(rank, Event.START, gathered="yes") for rank in (2, 3)]
+    house.merge(*house.own_member.says(Event.START), *gathered)
+    late = [house.own_member.word(rank, step=3) for rank in (2, 3)]
+    assert told(house.merge(*late)) == [(2, 0, 3), (3, 0, 3)]
     node = house.node()
-    node.parcel(*node.says(Event.START), *node.says(step=3), *node.says(step=4))
-    house.turn()
-    ends = [house.own.word(rank, Event.STOP, outcome="finished") for rank in (2, 3)]
-    records = house.turn(*house.own.says(step=4), *late, *gathered, *ends)
+    node.decode(*node.says(Event.START), *node.says(step=3), *node.says(step=4))
+    house.merge()
+    ends = [house.own_member.word(rank, Event.STOP, outcome="finished") for rank in (2, 3)]
+    records = house.merge(*house.own_member.says(step=4), *late, *gathered, *ends)
 
     assert told(records) == [(0, 0, 4), (1, 0, 4)]
     assert told(records, Event.START) == []
@@ -250,37 +250,39 @@ def test_what_rank_0_gathered_and_reads_late_does_not_count_beside_what_the_node
 )
 def test_a_head_stays_for_nodes_whose_ranks_it_let_go_of(house, end):
     """They raise a moment after rank 0, and only then have an agent, which must find its head."""
-    gathered = [house.own.word(rank, Event.START, gathered="yes") for rank in (2, 3)]
-    house.turn(*house.own.says(Event.START), *gathered)
-    ends = [house.own.word(rank, Event.STOP, **end) for rank in (2, 3)]
-    house.turn(*house.own.says(Event.STOP, outcome="exception"), *ends)
-    house.wait(FOR_GOOD_SECONDS - 5)
-    assert (house.head.over, house.hub.over) == (False, False)
+    gathered = [house.own_member.word(rank, Event.START, gathered="yes") for rank in (2, 3)]
+    house.merge(*house.own_member.says(Event.START), *gathered)
+    ends = [house.own_member.word(rank, Event.STOP, **end) for rank in (2, 3)]
+    house.merge(*house.own_member.says(Event.STOP, outcome="exception"), *ends)
+    house.wait(ABANDON_AFTER_SECONDS - 5)
+    assert (house.head_address.over, house.server.over) == (False, False)
     node = house.node()
-    node.parcel(*node.says(Event.START), *node.says(Event.STOP, step=9, outcome="exception"))
-    assert told(house.turn(), Event.STOP) == [(2, 0, 9), (3, 0, 9)]
+    node.decode(*node.says(Event.START), *node.says(Event.STOP, step=9, outcome="exception"))
+    assert told(house.merge(), Event.STOP) == [(2, 0, 9), (3, 0, 9)]
     house.wait(10.0)
 
-    assert (house.head.over, house.hub.over) == (True, True)
+    assert (house.head_address.over, house.server.over) == (True, True)
 
 
 def test_a_head_of_which_all_ranks_said_how_they_ended_is_over_at_once(house):
     node = house.running()
-    node.parcel(*node.says(Event.STOP, outcome="exception"), node.tick("failed"))
-    house.turn(*house.own.says(Event.STOP, outcome="exception"), house.own.tick("failed"))
+    node.decode(*node.says(Event.STOP, outcome="exception"), node.tick("failed"))
+    house.merge(
+        *house.own_member.says(Event.STOP, outcome="exception"), house.own_member.tick("failed")
+    )
 
-    assert house.hub.over
+    assert house.server.over
 
 
 def test_a_node_that_comes_back_without_any_memory_is_part_of_the_newest_attempt(house):
     """A container that is started anew has its old name, and counts its attempts from 0 again."""
     node = house.running()
-    node.parcel(*node.says(step=1), *node.says(step=2))
-    house.turn()
-    house.turn(*house.own.says(Event.START, attempt=1))
+    node.decode(*node.says(step=1), *node.says(step=2))
+    house.merge()
+    house.merge(*house.own_member.says(Event.START, attempt=1))
     node.hello(spool="another")
-    house.turn()
-    node.row, node.began = 0, 0.0
-    node.parcel(*node.says(Event.START), *node.says(step=1))
+    house.merge()
+    node.last_row, node.began = 0, 0.0
+    node.decode(*node.says(Event.START), *node.says(step=1))
 
-    assert told(house.turn()) == [(2, 1, 1), (3, 1, 1)]
+    assert told(house.merge()) == [(2, 1, 1), (3, 1, 1)]

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.cluster.heartbeats import Told, headless, merged
-from sentinel.live.liveness import Rank, roll_call
+from sentinel.cluster.heartbeats import NodeHeartbeat, head_watch_heartbeat, merge_heartbeats
+from sentinel.live.liveness import LiveRank, build_heartbeat
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.transport.identity import Identity
 from sentinel.transport.process import Process
-from sentinel.transport.ring import Cursor
-from sentinel.transport.ring_layout import Header
+from sentinel.transport.ring import RingCursor
+from sentinel.transport.ring_layout import RingHeader
 
 NOW = 1000.0
 MERGED_ONLY = {"nodes", "nodes_lost", "lost_seconds", "lost", "lost_nodes"}
@@ -23,46 +23,46 @@ MERGED_ONLY = {"nodes", "nodes_lost", "lost_seconds", "lost", "lost_nodes"}
 class Alive(Process):
     """A process that nothing stops."""
 
-    def stopped(self):
+    def is_stopped(self):
         return False
 
 
 class Still(Process):
     """A process that a signal stops."""
 
-    def stopped(self):
+    def is_stopped(self):
         return True
 
 
 def rank(number, beat=10, *, begun=0, moved=NOW, outcome="", ended=0.0, held=False, **stop):
-    header = Header(
+    header = RingHeader(
         process=(Still if held else Alive)(1000 + number, 1),
         identity=Identity("one", rank=number),
         capacity=4096,
-        created=0.0,
+        created_at=0.0,
         position=0,
         sequence=0,
         last_step=100 * beat,
-        last_beat=beat,
+        last_step_index=beat,
         last_time=0.0,
         outcome=outcome or "running",
-        begun=begun,
+        backward_step_index=begun,
         overhead_ns=0,
         errors=0,
-        drops=(),
+        drop_counts=(),
     )
-    return Rank(None, None, Cursor(0, 0), header, moved, outcome, ended, stop)
+    return LiveRank(None, None, RingCursor(0, 0), header, moved, outcome, ended, stop)
 
 
 def told(*ranks, host="", age=0.0, lost=False, attempt=0):
-    tick = roll_call(host or "one", [*ranks], NOW - age)
-    numbers = tuple(each.header.identity.rank for each in ranks)
+    tick = build_heartbeat(host or "one", [*ranks], NOW - age)
+    numbers = tuple(each.read_header.identity.rank for each in ranks)
     host = host or f"host{numbers[0] // 2}"
-    return Told(replace(tick, attempt=attempt), host, numbers, age, lost)
+    return NodeHeartbeat(replace(tick, attempt=attempt), host, numbers, age, lost)
 
 
 def of(*nodes):
-    return merged("run", nodes, NOW)
+    return merge_heartbeats("run", nodes, NOW)
 
 
 def sorted_ranks(facts):
@@ -76,11 +76,19 @@ def test_one_node_alone_says_what_it_always_said():
     one = told(rank(0, 9), rank(1, outcome="exception", ended=990.0, exception="ValueError"))
     tick = of(one)
 
-    assert {n: v for n, v in tick.values.items() if n not in MERGED_ONLY} == dict(one.tick.values)
-    assert {n: f for n, f in tick.facts.items() if n not in MERGED_ONLY} == dict(one.tick.facts)
-    assert (tick.run, tick.rank, tick.event) == ("run", WHOLE_RUN, Event.TICK)
-    assert (tick.step, tick.beat, tick.time) == (1000, 10, NOW)
-    assert (tick.values["nodes"], tick.values["nodes_lost"], tick.facts["lost"]) == (1.0, 0.0, "")
+    assert {n: v for n, v in tick.values.items() if n not in MERGED_ONLY} == dict(
+        one.heartbeat.values
+    )
+    assert {n: f for n, f in tick.attributes.items() if n not in MERGED_ONLY} == dict(
+        one.heartbeat.attributes
+    )
+    assert (tick.run, tick.rank, tick.event) == ("run", WHOLE_RUN, Event.HEARTBEAT)
+    assert (tick.step, tick.step_index, tick.time) == (1000, 10, NOW)
+    assert (tick.values["nodes"], tick.values["nodes_lost"], tick.attributes["lost"]) == (
+        1.0,
+        0.0,
+        "",
+    )
 
 
 @st.composite
@@ -109,13 +117,13 @@ def some_ranks(draw):
 @settings(max_examples=3 * settings.default.max_examples)
 @given(some_ranks())
 def test_nodes_together_say_what_one_node_with_all_ranks_would(ranks):
-    whole = roll_call("run", ranks, NOW)
+    whole = build_heartbeat("run", ranks, NOW)
     tick = of(*(told(*ranks[i : i + 2]) for i in range(0, len(ranks), 2)))
 
     assert {n: v for n, v in tick.values.items() if n not in MERGED_ONLY} == dict(whole.values)
-    facts = {n: f for n, f in tick.facts.items() if n not in MERGED_ONLY}
-    assert sorted_ranks(facts) == sorted_ranks(whole.facts)
-    assert (tick.beat, tick.attempt) == (whole.beat, whole.attempt)
+    facts = {n: f for n, f in tick.attributes.items() if n not in MERGED_ONLY}
+    assert sorted_ranks(facts) == sorted_ranks(whole.attributes)
+    assert (tick.step_index, tick.attempt) == (whole.step_index, whole.attempt)
 
 
 def test_the_first_to_fall_is_named_first_whichever_node_it_is_on():
@@ -123,10 +131,10 @@ def test_the_first_to_fall_is_named_first_whichever_node_it_is_on():
     two = told(rank(2), rank(3, outcome="exit", ended=980.0, code="7"))
     tick = of(one, two)
 
-    assert tick.facts["failed"] == "3,0"
-    assert (tick.facts["cause"], tick.facts["code"]) == ("exit", "7")
-    assert "exception" not in tick.facts
-    assert tick.facts["fell_ago"] == "20.000"
+    assert tick.attributes["failed"] == "3,0"
+    assert (tick.attributes["cause"], tick.attributes["code"]) == ("exit", "7")
+    assert "exception" not in tick.attributes
+    assert tick.attributes["fell_ago"] == "20.000"
 
 
 def test_a_death_comes_before_the_errors_that_it_causes_on_other_nodes():
@@ -134,8 +142,8 @@ def test_a_death_comes_before_the_errors_that_it_causes_on_other_nodes():
     two = told(rank(2, outcome="died", ended=995.0))
     much_later = told(rank(2, outcome="died", ended=999.0))
 
-    assert of(one, two).facts["cause"] == "died"
-    assert of(one, much_later).facts["cause"] == "exception"
+    assert of(one, two).attributes["cause"] == "died"
+    assert of(one, much_later).attributes["cause"] == "exception"
 
 
 def test_what_a_node_said_a_while_ago_has_aged():
@@ -145,29 +153,29 @@ def test_what_a_node_said_a_while_ago_has_aged():
     )
 
     assert tick.values["idle_seconds"] == 8.0
-    assert float(tick.facts["fell_ago"]) == pytest.approx(6.0)
+    assert float(tick.attributes["fell_ago"]) == pytest.approx(6.0)
 
 
 def test_the_ranks_behind_are_those_that_got_least_far_of_all():
     ahead, behind = told(rank(0, 10), rank(1, 10)), told(rank(2, 9), rank(3, 10))
 
-    assert of(ahead, behind).facts["behind"] == "2"
-    assert of(ahead, behind).facts["behind_step"] == "900"
-    assert "everyone" not in of(ahead, behind).facts
-    assert of(ahead, told(rank(2, 10))).facts["everyone"] == "yes"
-    assert of(ahead, told(rank(2, 10))).facts["behind"] == "0,1,2"
+    assert of(ahead, behind).attributes["behind"] == "2"
+    assert of(ahead, behind).attributes["behind_step"] == "900"
+    assert "everyone" not in of(ahead, behind).attributes
+    assert of(ahead, told(rank(2, 10))).attributes["everyone"] == "yes"
+    assert of(ahead, told(rank(2, 10))).attributes["behind"] == "0,1,2"
 
 
 def test_a_rank_that_waits_in_its_backward_pass_is_not_the_one_behind():
     waiting, slow = told(rank(0, 10, begun=11)), told(rank(2, 10, begun=10))
 
-    assert of(waiting, slow).facts["behind"] == "2"
+    assert of(waiting, slow).attributes["behind"] == "2"
 
 
 def test_a_stopped_rank_holds_all_nodes():
     tick = of(told(rank(0, 8)), told(rank(2, 10, held=True, moved=NOW - 5.0), rank(3, 10)))
 
-    assert (tick.facts["behind"], tick.facts["held"]) == ("2", "stopped")
+    assert (tick.attributes["behind"], tick.attributes["held"]) == ("2", "stopped")
 
 
 def test_a_lost_node_is_named_and_its_ranks_neither_run_nor_are_gone():
@@ -178,10 +186,10 @@ def test_a_lost_node_is_named_and_its_ranks_neither_run_nor_are_gone():
 
     assert (tick.values["nodes"], tick.values["nodes_lost"]) == (2.0, 1.0)
     assert tick.values["lost_seconds"] == 12.0
-    assert (tick.facts["lost"], tick.facts["lost_nodes"]) == ("2,3", "b")
+    assert (tick.attributes["lost"], tick.attributes["lost_nodes"]) == ("2,3", "b")
     assert (tick.values["ranks_running"], tick.values["ranks_gone"]) == (2.0, 0.0)
-    assert tick.facts["behind"] == "0,1"
-    assert "held" not in tick.facts
+    assert tick.attributes["behind"] == "0,1"
+    assert "held" not in tick.attributes
     assert tick.values["idle_seconds"] == 0.0
 
 
@@ -191,22 +199,24 @@ def test_ranks_that_stand_since_a_node_was_lost_wait_for_it():
     for idle, held in ((8.0, "lost"), (6.0, None)):
         standing = told(*(rank(each, 10, moved=NOW - idle) for each in (0, 1)), host="a")
         tick = of(standing, lost)
-        assert tick.facts.get("held") == held
-        assert tick.facts["behind"] == ("2,3" if held else "0,1")
-        assert ("everyone" in tick.facts) == (held is None)
+        assert tick.attributes.get("held") == held
+        assert tick.attributes["behind"] == ("2,3" if held else "0,1")
+        assert ("everyone" in tick.attributes) == (held is None)
 
     ended = told(rank(0, outcome="exception", ended=990.0), host="a")
-    assert "held" not in of(ended, lost).facts
+    assert "held" not in of(ended, lost).attributes
 
 
 def test_a_node_that_hears_nothing_of_the_head_says_so_itself():
-    own = told(rank(2, moved=NOW - 30.0)).tick
-    tick = headless(own, "node0", 20.0)
+    own = told(rank(2, moved=NOW - 30.0)).heartbeat
+    tick = head_watch_heartbeat(own, "node0", 20.0)
 
-    assert tick.facts == {"head_lost": "node0", "held": "lost"}
+    assert tick.attributes == {"head_lost": "node0", "held": "lost"}
     assert tick.values == {"nodes_lost": 1.0, "lost_seconds": 20.0}
-    assert headless(told(rank(2)).tick, "node0", 20.0).facts == {"head_lost": "node0"}
-    assert headless(own, "", 0.0).values["nodes_lost"] == 0.0
+    assert head_watch_heartbeat(told(rank(2)).heartbeat, "node0", 20.0).attributes == {
+        "head_lost": "node0"
+    }
+    assert head_watch_heartbeat(own, "", 0.0).values["nodes_lost"] == 0.0
 
 
 def test_what_was_known_of_a_node_before_it_was_lost_stays_known():
@@ -214,15 +224,15 @@ def test_what_was_known_of_a_node_before_it_was_lost_stays_known():
     lost = told(rank(2), rank(3, outcome="died", ended=900.0), host="b", age=20.0, lost=True)
     tick = of(alive, lost)
 
-    assert (tick.facts["lost"], tick.facts["gone"]) == ("2", "3")
-    assert (tick.facts["cause"], tick.values["ranks_gone"]) == ("died", 1.0)
+    assert (tick.attributes["lost"], tick.attributes["gone"]) == ("2", "3")
+    assert (tick.attributes["cause"], tick.values["ranks_gone"]) == ("died", 1.0)
 
 
 def test_a_run_of_which_every_node_is_lost_is_still_told_of():
     tick = of(told(rank(0), age=30.0, lost=True))
 
     assert (tick.values["ranks_running"], tick.values["idle_seconds"]) == (0.0, 30.0)
-    assert tick.facts["state"] == "running"
+    assert tick.attributes["state"] == "running"
 
 
 def test_a_new_attempt_does_not_know_the_nodes_of_the_last():
@@ -234,34 +244,36 @@ def test_a_new_attempt_does_not_know_the_nodes_of_the_last():
 def test_a_run_is_over_when_all_of_its_nodes_are():
     done, died = rank(0, outcome="finished", ended=900.0), rank(2, outcome="died", ended=910.0)
 
-    assert of(told(done), told(rank(2))).facts["state"] == "running"
-    assert of(told(done), told(died)).facts["state"] == "died"
-    assert of(told(done), told(rank(2, 0))).facts["state"] == "running"
-    assert of(told(rank(0, 0)), told(rank(2, 0))).facts["state"] == "starting"
+    assert of(told(done), told(rank(2))).attributes["state"] == "running"
+    assert of(told(done), told(died)).attributes["state"] == "died"
+    assert of(told(done), told(rank(2, 0))).attributes["state"] == "running"
+    assert of(told(rank(0, 0)), told(rank(2, 0))).attributes["state"] == "starting"
 
 
 def test_the_signal_that_ended_a_command_is_that_of_the_first_to_fall():
     def launched(each, **facts):
-        return replace(each, tick=replace(each.tick, facts={**each.tick.facts, **facts}))
+        return replace(
+            each, tick=replace(each.heartbeat, facts={**each.heartbeat.attributes, **facts})
+        )
 
     error = launched(
         told(rank(0, outcome="exception", ended=995.0)), signal="SIGTERM", exit_code="143"
     )
     killed = launched(told(rank(2, outcome="died", ended=990.0)), signal="SIGKILL", exit_code="137")
 
-    assert of(error, killed).facts["signal"] == "SIGKILL"
-    assert of(error, told(rank(2, outcome="died", ended=990.0))).facts.get("signal") is None
+    assert of(error, killed).attributes["signal"] == "SIGKILL"
+    assert of(error, told(rank(2, outcome="died", ended=990.0))).attributes.get("signal") is None
     waiting = launched(told(rank(2, outcome="died", ended=990.0)), launcher="running")
-    assert of(error, waiting).facts["launcher"] == "running"
+    assert of(error, waiting).attributes["launcher"] == "running"
 
 
 def test_without_a_tick_there_is_nothing_to_say():
     with pytest.raises(ValueError, match="empty"):
-        merged("run", [], NOW)
+        merge_heartbeats("run", [], NOW)
 
 
 def test_a_tick_of_a_command_that_never_began_is_told_as_it_is():
     facts = {"gone": "", "failed": "", "state": "failed", "cause": "exit", "before": "any rank"}
-    tick = Record("one", WHOLE_RUN, 0, NOW, Event.TICK, {"ranks_running": 0.0}, facts)
+    tick = Record("one", WHOLE_RUN, 0, NOW, Event.HEARTBEAT, {"ranks_running": 0.0}, facts)
 
-    assert of(Told(tick, "a", (), 0.0, False)).facts["before"] == "any rank"
+    assert of(NodeHeartbeat(tick, "a", (), 0.0, False)).attributes["before"] == "any rank"

@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import pytest
 
-from sentinel.cluster.spool import ROW_BYTES, Spool
-from sentinel.model.counters import Tally
+from sentinel.cluster.spool import MAX_ROW_BYTES, Spool
+from sentinel.model.counters import Counters
 from sentinel.model.record import Event, Record
 from sentinel.store.database import connect, transaction
-from sentinel.transport.batch_codec import alone
+from sentinel.transport.batch_codec import encode_standalone
 
 ALL = 1 << 30
 LOST = ("sentinel_dropped_records_total", "spool")
@@ -23,7 +23,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def tally():
-    return Tally()
+    return Counters()
 
 
 @pytest.fixture
@@ -32,11 +32,13 @@ def spool(path, tally):
 
 
 def record(step, **values):
-    return Record("mine", 1, step, 100.0, values=values or {"loss": 1.0}, beat=step, sequence=step)
+    return Record(
+        "mine", 1, step, 100.0, values=values or {"loss": 1.0}, step_index=step, sequence=step
+    )
 
 
 def steps(spool, row=0, most=ALL):
-    first, last, records = spool.after(row, "run", most)
+    first, last, records = spool.read_after(row, "run", most)
     return first, last, [each.step for each in records]
 
 
@@ -46,16 +48,16 @@ def held(spool):
 
 
 def test_an_empty_spool_has_no_row(spool):
-    assert spool.after(0, "run", ALL) == (1, 0, [])
-    assert spool.after(7, "run", ALL) == (8, 7, [])
-    assert spool.bytes == 0
+    assert spool.read_after(0, "run", ALL) == (1, 0, [])
+    assert spool.read_after(7, "run", ALL) == (8, 7, [])
+    assert spool.size_bytes == 0
 
 
 def test_what_was_put_comes_in_its_order_as_of_the_run_asked_for(spool):
-    spool.put([record(1), record(2)])
-    spool.put([record(3)])
+    spool.append([record(1), record(2)])
+    spool.append([record(3)])
 
-    first, last, records = spool.after(0, "run", ALL)
+    first, last, records = spool.read_after(0, "run", ALL)
 
     assert (first, last) == (1, 2)
     assert [(r.run, r.step, r.sequence) for r in records] == [("run", n, n) for n in (1, 2, 3)]
@@ -63,70 +65,70 @@ def test_what_was_put_comes_in_its_order_as_of_the_run_asked_for(spool):
 
 def test_what_is_asked_for_is_bounded_but_one_row_comes_at_least(spool):
     for step in (1, 2, 3):
-        spool.put([record(step)])
-    one = spool.bytes // 3
+        spool.append([record(step)])
+    one = spool.size_bytes // 3
 
     assert steps(spool, 0, 2 * one) == (1, 2, [1, 2])
     assert steps(spool, 2, 1) == (3, 3, [3])
 
 
 def test_what_is_forgotten_is_gone_and_its_numbers_never_come_again(spool):
-    spool.put([record(1)])
-    spool.put([record(2)])
-    spool.forget(1)
+    spool.append([record(1)])
+    spool.append([record(2)])
+    spool.delete_through(1)
     assert steps(spool) == (2, 2, [2])
 
-    spool.forget(2)
-    assert spool.bytes == held(spool) == 0
-    spool.put([record(3)])
+    spool.delete_through(2)
+    assert spool.size_bytes == held(spool) == 0
+    spool.append([record(3)])
     assert steps(spool) == (3, 3, [3])
 
 
 def test_the_next_agent_finds_it_as_it_was_under_the_same_name(spool, path, tally):
-    spool.put([record(1)])
-    spool.put([record(2)])
-    spool.forget(2)
-    spool.put([record(3)])
+    spool.append([record(1)])
+    spool.append([record(2)])
+    spool.delete_through(2)
+    spool.append([record(3)])
 
     again = Spool(connect(path), tally)
 
-    assert (again.name, again.bytes) == (spool.name, spool.bytes)
+    assert (again.spool_id, again.size_bytes) == (spool.name, spool.size_bytes)
     assert steps(again) == (3, 3, [3])
 
 
 def test_one_whose_database_was_lost_has_another_name(spool, tmp_path, tally):
-    assert Spool(connect(tmp_path / "other.db"), tally).name != spool.name
+    assert Spool(connect(tmp_path / "other.db"), tally).spool_id != spool.name
 
 
 def test_of_a_full_spool_the_oldest_is_given_up_and_counted(path, tally):
-    one = len(alone([record(1), record(2)]))
-    spool = Spool(connect(path), tally, limit=3 * one)
+    one = len(encode_standalone([record(1), record(2)]))
+    spool = Spool(connect(path), tally, max_bytes=3 * one)
 
     for step in range(0, 10, 2):
-        spool.put([record(step), record(step + 1)])
+        spool.append([record(step), record(step + 1)])
 
     assert steps(spool) == (3, 5, [4, 5, 6, 7, 8, 9])
-    assert tally.counts[LOST] == 4
-    assert spool.bytes == held(spool) <= spool.limit
+    assert tally.values[LOST] == 4
+    assert spool.size_bytes == held(spool) <= spool.max_bytes
 
 
 def test_a_spool_smaller_than_what_is_put_gives_that_up_as_well(path, tally):
-    spool = Spool(connect(path), tally, limit=10)
-    spool.put([record(1)])
+    spool = Spool(connect(path), tally, max_bytes=10)
+    spool.append([record(1)])
 
     assert steps(spool) == (1, 0, [])
-    assert (spool.bytes, tally.counts[LOST]) == (0, 1)
+    assert (spool.size_bytes, tally.values[LOST]) == (0, 1)
 
 
 def test_what_was_read_at_once_of_whole_rings_is_handed_over_piece_by_piece(spool):
     """An agent that was stopped for a minute; no head takes that in one piece."""
     told = [record(n, **{f"value-{i}": float(n) for i in range(100)}) for n in range(3000)]
-    assert len(alone(told)) > 4 * ROW_BYTES
-    spool.put(told)
+    assert len(encode_standalone(told)) > 4 * MAX_ROW_BYTES
+    spool.append(told)
 
     row, found = 0, []
     while True:
-        first, last, some = steps(spool, row, ROW_BYTES)
+        first, last, some = steps(spool, row, MAX_ROW_BYTES)
         if last < first:
             break
         assert first == row + 1
@@ -134,28 +136,30 @@ def test_what_was_read_at_once_of_whole_rings_is_handed_over_piece_by_piece(spoo
         row, found = last, found + some
 
     assert found == [*range(3000)]
-    assert spool.bytes == held(spool)
+    assert spool.size_bytes == held(spool)
 
 
 def test_one_record_is_never_split_however_large(spool):
-    text = Record("mine", 0, 1, 1.0, Event.SAMPLE, facts={"completion": "x" * 2 * ROW_BYTES})
-    spool.put([record(1), text, record(2)])
+    text = Record(
+        "mine", 0, 1, 1.0, Event.SAMPLE, attributes={"completion": "x" * 2 * MAX_ROW_BYTES}
+    )
+    spool.append([record(1), text, record(2)])
 
-    _, last, records = spool.after(0, "run", ALL)
+    _, last, records = spool.read_after(0, "run", ALL)
 
     assert len(records) == 3
-    assert records[1].facts == text.facts
+    assert records[1].attributes == text.attributes
     assert last == 3
 
 
 def test_what_was_put_in_a_transaction_that_failed_is_not_in_it(spool, path, tally):
-    spool.put([record(1)])
+    spool.append([record(1)])
     with suppress(OSError), transaction(spool.connection):
-        spool.put([record(2)])
-        spool.forget(1)
+        spool.append([record(2)])
+        spool.delete_through(1)
         raise OSError
 
     again = Spool(connect(path), tally)
 
     assert steps(again) == (1, 1, [1])
-    assert again.bytes == held(again)
+    assert again.size_bytes == held(again)

@@ -11,13 +11,13 @@ from prometheus_client import generate_latest
 from support.heads import House
 from support.message_stores import refusals
 
-from sentinel.agent.processor import Judge
+from sentinel.agent.processor import RunProcessor
 from sentinel.cluster.server import Hello
 from sentinel.config.settings import Settings
-from sentinel.model.counters import Tally
-from sentinel.model.hardware import Machine
+from sentinel.model.counters import Counters
+from sentinel.model.hardware import NodeMeasurements
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.model.record_batch import Sheet
+from sentinel.model.record_batch import RecordBatch
 from sentinel.store.database import transaction
 
 FAR = 2**63 - 1
@@ -30,33 +30,33 @@ class Judging(House):
 
     def begin(self, path=None):
         super().begin(path)
-        self.judge = Judge(
+        self.judge = RunProcessor(
             "run",
             self.path,
             self.connection,
             Settings(),
-            Tally(),
+            Counters(),
             sinks={},
-            machine=Machine,
-            rings=list,
+            read_node=NodeMeasurements,
+            live_rings=list,
             clock=lambda: self.now,
         )
         self.judge.restore()
 
     def turn(self, *local, seconds=0.5):
         self.now += seconds
-        entries = self.head.turn(local)
+        entries = self.head.merge(local)
         with transaction(self.connection):
             for entry in entries:
-                self.judge.feed(entry)
-            self.judge.keep()
-            self.head.keep()
+                self.judge.process(entry)
+            self.judge.persist()
+            self.head.persist()
             self.judge.snapshot()
-        self.head.kept()
+        self.head.after_commit()
         return entries
 
     def close(self):
-        self.judge.dating.stop(30.0)
+        self.judge.onset_worker.stop(30.0)
         self.connection.close()
 
     def hears(self, *told, first=1, last=1, clock=None):
@@ -78,10 +78,10 @@ def judging(tmp_path):
     return Judging(tmp_path / "sentinel.db")
 
 
-def record(event=Event.TICK, rank=WHOLE_RUN, step=1, time=1_000_000.0, *, more=(), **facts):
+def record(event=Event.HEARTBEAT, rank=WHOLE_RUN, step=1, time=1_000_000.0, *, more=(), **facts):
     values = {"ranks_running": 0.0, "ranks_gone": 1.0, "ranks_failed": 0.0, "idle_seconds": 1.0}
-    values = {**(values if event is Event.TICK else {}), **dict(more)}
-    return Record("mine", rank, step, time, event, values, facts, beat=2, sequence=2)
+    values = {**(values if event is Event.HEARTBEAT else {}), **dict(more)}
+    return Record("mine", rank, step, time, event, values, facts, step_index=2, sequence=2)
 
 
 DEAD = {"cause": "died", "gone": "2", "fell_ago": "1.0"}
@@ -109,9 +109,9 @@ UNSOUND = {
 
 @pytest.mark.parametrize("said", UNSOUND.values(), ids=UNSOUND)
 def test_what_cannot_be_counted_with_is_refused_whole(judging, said):
-    judging.hears(said)
+    judging.has_seen_rank(said)
 
-    assert refusals(judging.tally)["damaged"] == 1.0
+    assert refusals(judging.counters)["damaged"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -120,32 +120,35 @@ def test_what_cannot_be_counted_with_is_refused_whole(judging, said):
     ids=str,
 )
 def test_a_parcel_whose_numbers_no_agent_has_is_refused(judging, parcel):
-    judging.hears(record(Event.STEP, 2), **parcel)
+    judging.has_seen_rank(record(Event.STEP, 2), **parcel)
 
-    assert refusals(judging.tally)["damaged"] == 1.0
+    assert refusals(judging.counters)["damaged"] == 1.0
 
 
-@pytest.mark.parametrize("event", [Event.SAMPLE, Event.FACTS])
+@pytest.mark.parametrize("event", [Event.SAMPLE, Event.METADATA])
 def test_facts_and_texts_of_the_whole_run_are_heard(judging, event):
-    judging.hears(record(event))
+    judging.has_seen_rank(record(event))
 
-    assert refusals(judging.tally) == {}
+    assert refusals(judging.counters) == {}
 
 
 def test_a_machine_of_which_something_is_no_number_is_heard(judging):
-    judging.hears(record(more={"host_memory_used": nan, "gpu_temperature_max": nan}))
+    judging.has_seen_rank(record(more={"host_memory_used": nan, "gpu_temperature_max": nan}))
 
-    assert refusals(judging.tally) == {}
+    assert refusals(judging.counters) == {}
 
 
 @pytest.mark.parametrize("name", ["host", "run", "spool", "elder"])
 def test_a_node_whose_card_is_no_text_is_not_welcomed(judging, name):
-    judging.hub.waiting.append(Hello(7, {"host": "b", "run": "r", "spool": "s", name: HALF}))
+    judging.server.waiting.append(Hello(7, {"host": "b", "run": "r", "spool": "s", name: HALF}))
     judging.wait(1)
     judging.close()
 
-    assert judging.hub.dropped == [7]
-    assert (refusals(judging.tally)["damaged"], judging.head.elder) == (1.0, "")
+    assert judging.server.dropped == [7]
+    assert (refusals(judging.counters)["damaged"], judging.head_address.established_head) == (
+        1.0,
+        "",
+    )
 
 
 TEXTS = st.sampled_from(
@@ -187,7 +190,7 @@ RECORDS = st.builds(
 def sheets(draw):
     ranks = draw(st.lists(st.sampled_from([0, 2, 3, 7, FAR, -2]), min_size=2, unique=True))
     names = draw(st.one_of(OURS, st.lists(st.sampled_from(VALUES), max_size=3, unique=True)))
-    return Sheet(
+    return RecordBatch(
         "mine", draw(st.sampled_from([0, 1, FAR])), draw(COUNTS), draw(COUNTS), tuple(names),
         tuple(ranks),
         tuple(draw(TIMES) for _ in ranks),

@@ -28,6 +28,6 @@ class Nameless:
 @pytest.mark.quiet
 @pytest.mark.parametrize("kind", [Raising, Listing, Shouting, Nameless])
 def test_a_cause_that_cannot_be_used_is_left_out_and_the_others_are_not(monkeypatch, kind):
-    monkeypatch.setattr(plugins, "classes", lambda room: {"odd": kind, "storm": Storm})
+    monkeypatch.setattr(plugins, "load_classes", lambda room: {"odd": kind, "storm": Storm})
 
     assert list(settings.build_causes()) == ["storm"]

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from sentinel.config import plugins
-from sentinel.config.settings import Settings, SettingsError, build_detectors, build_sinks, load
+from sentinel.config.settings import (
+    ConfigError,
+    Settings,
+    build_detectors,
+    build_sinks,
+    load_settings,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,7 +33,7 @@ def read(tmp_path):
     """Reads settings in an empty directory from these variables and arguments."""
 
     def read(environ=None, **overrides):
-        return load(overrides, environ or {}, tmp_path)
+        return load_settings(overrides, environ or {}, tmp_path)
 
     return read
 
@@ -37,7 +43,7 @@ def refusal(read):
     """What is said about wrong settings; never the value, nor an error that quotes it."""
 
     def refusal(environ=None, **overrides):
-        with pytest.raises(SettingsError) as caught:
+        with pytest.raises(ConfigError) as caught:
             read(environ, **overrides)
         assert "CANARY" not in str(caught.value)
         assert caught.value.__cause__ is None
@@ -126,7 +132,7 @@ def test_detectors_are_made_with_their_knobs_and_without_the_disabled(read, tmp_
     (tmp_path / "sentinel.toml").write_text(TOML)
     makers = build_detectors(read())
 
-    assert makers.keys() == plugins.classes("detectors").keys() - {"loss_plateau"}
+    assert makers.keys() == plugins.load_classes("detectors").keys() - {"loss_plateau"}
     assert makers["kl_blowup"]().ratio == 5.0
     assert makers["kl_blowup"]() is not makers["kl_blowup"]()
 
@@ -264,7 +270,7 @@ def test_a_project_file_with_something_else_in_our_place_is_refused(refusal, tmp
     ],
 )
 def test_what_is_asked_of_a_run_is_a_list_of_words(environ, words, tmp_path):
-    assert load(environ=environ, cwd=tmp_path).on_critical() == words
+    assert load_settings(environ=environ, cwd=tmp_path).critical_actions() == words
 
 
 @pytest.mark.parametrize(
@@ -278,18 +284,18 @@ def test_what_is_asked_of_a_run_is_a_list_of_words(environ, words, tmp_path):
     ids=repr,
 )
 def test_a_wrong_action_is_refused_with_the_right_word(actions, words, tmp_path):
-    with pytest.raises(SettingsError, match=words):
-        load({"actions": actions}, {}, tmp_path)
+    with pytest.raises(ConfigError, match=words):
+        load_settings({"actions": actions}, {}, tmp_path)
 
 
 @pytest.mark.parametrize("head", ["", "gpu-a", "gpu-a:7000", "10.0.0.1:1", "[::1]:7000", "fe80::1"])
 def test_the_head_may_be_set_by_host_or_by_host_and_port(head):
-    assert load({"cluster": {"head": head}}).cluster.head == head
+    assert load_settings({"cluster": {"head": head}}).cluster.head == head
 
 
 @pytest.mark.parametrize(
     "head", ["gpu a", "gpu-a:x", "gpu-a:123456", "[::1]:x", "[::1", "tcp://a:1"]
 )
 def test_a_head_that_is_no_address_is_refused(head):
-    with pytest.raises(SettingsError, match="head"):
-        load({"cluster": {"head": head}})
+    with pytest.raises(ConfigError, match="head"):
+        load_settings({"cluster": {"head": head}})

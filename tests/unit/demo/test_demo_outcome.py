@@ -7,37 +7,41 @@ import pytest
 from rich.console import Console
 from support.results import concluded
 
-from sentinel.demo.delivery import Delivery
-from sentinel.demo.report import Telling
-from sentinel.demo.scenario import FAULTS, judge
+from sentinel.demo.delivery import ReceivedNotification
+from sentinel.demo.report import DemoReport
+from sentinel.demo.scenario import FAULTS, evaluate_demo
 from sentinel.metrics.exposition import Exposition
-from sentinel.model.counters import Tally
+from sentinel.model.counters import Counters
 
 EXPECTED = {fault.cause: fault.step for fault in FAULTS}
 COLLAPSE, TWICE = EXPECTED
 
 
-def told(cause: str, step: int, reason: str = "opened", case: str = "", **more) -> Delivery:
+def told(
+    cause: str, step: int, reason: str = "opened", case: str = "", **more
+) -> ReceivedNotification:
     """A page of the case that is named for its cause, or for `case`."""
     known = {"summary": "It is so.", "remedy": "Do this.", "evidence": {}, "seconds": 0.1} | more
     lead = case or cause
-    return Delivery(reason, f"demo/{lead}#1", lead, "critical", step, step, cause=cause, **known)
+    return ReceivedNotification(
+        reason, f"demo/{lead}#1", lead, "critical", step, step, cause=cause, **known
+    )
 
 
-def as_expected() -> list[Delivery]:
+def as_expected() -> list[ReceivedNotification]:
     return [told(cause, step + 10) for cause, step in EXPECTED.items()]
 
 
 def test_the_demo_passes_when_each_mistake_was_told_by_its_name_and_nothing_else():
-    outcome = judge(as_expected(), {})
+    outcome = evaluate_demo(as_expected(), {})
 
     assert outcome.passed
-    assert outcome.caught.keys() == EXPECTED.keys()
+    assert outcome.detected.keys() == EXPECTED.keys()
 
 
 @pytest.mark.parametrize("cause", EXPECTED)
 def test_the_demo_fails_when_a_mistake_is_not_told(cause):
-    outcome = judge((page for page in as_expected() if page.cause != cause), {})
+    outcome = evaluate_demo((page for page in as_expected() if page.cause != cause), {})
 
     assert outcome.missing == (cause,)
     assert not outcome.passed
@@ -61,7 +65,7 @@ def test_the_demo_fails_when_a_mistake_is_not_told(cause):
     ],
 )
 def test_the_demo_fails_when_a_page_comes_that_should_not(page):
-    outcome = judge(sorted([*as_expected(), page], key=lambda page: page.step), {})
+    outcome = evaluate_demo(sorted([*as_expected(), page], key=lambda page: page.step), {})
 
     assert len(outcome.unexpected) == 1
     assert not outcome.passed
@@ -70,7 +74,7 @@ def test_the_demo_fails_when_a_page_comes_that_should_not(page):
 def test_pages_that_tell_more_of_a_case_are_no_new_ones():
     later = [told(COLLAPSE, 600, "worsened"), told(COLLAPSE, 700, "resolved")]
 
-    assert judge([*as_expected(), *later], {}).passed
+    assert evaluate_demo([*as_expected(), *later], {}).passed
 
 
 def test_what_a_case_is_put_down_to_in_the_end_counts():
@@ -79,15 +83,17 @@ def test_what_a_case_is_put_down_to_in_the_end_counts():
     worse = told(COLLAPSE, 470, "worsened", case="kl_blowup")
     others = [page for page in as_expected() if page.cause != COLLAPSE]
 
-    assert not judge([first, *others], {}).passed
-    assert judge([first, worse, *others], {}).caught[COLLAPSE] == first
-    assert judge([first, *others], {first.case: COLLAPSE}).passed, "no page told of it"
-    assert judge([replace(first, cause="weak_kl_term"), worse, *others], {first.case: ""}).passed
+    assert not evaluate_demo([first, *others], {}).passed
+    assert evaluate_demo([first, worse, *others], {}).detected[COLLAPSE] == first
+    assert evaluate_demo([first, *others], {first.case: COLLAPSE}).passed, "no page told of it"
+    assert evaluate_demo(
+        [replace(first, cause="weak_kl_term"), worse, *others], {first.case: ""}
+    ).passed
 
 
-def shown(page: Delivery) -> str:
+def shown(page: ReceivedNotification) -> str:
     console = Console(file=io.StringIO(), width=100)
-    Telling(console=console).arrived(page)
+    DemoReport(console=console).show_notification(page)
     return console.file.getvalue()
 
 
@@ -104,20 +110,20 @@ def test_a_person_reads_cause_evidence_and_remedy():
 
 
 def test_a_cause_that_is_another_than_was_paged_is_told_once():
-    told_of = Exposition(Tally(), {})
-    told_of.take(concluded())
+    told_of = Exposition(Counters(), {})
+    told_of.update(concluded())
     console = Console(file=io.StringIO(), width=100)
-    telling = Telling(console=console)
+    telling = DemoReport(console=console)
     (case,) = told_of.state()["cases"]
 
-    telling.progress({"cases": [case]})
-    telling.arrived(replace(told("", 500), case=case["name"]))
-    telling.progress({"cases": [case]})
+    telling.show_progress({"cases": [case]})
+    telling.show_notification(replace(told("", 500), case=case["name"]))
+    telling.show_progress({"cases": [case]})
     assert "What is behind it" not in console.file.getvalue(), "its page is still to come"
 
-    telling.arrived(replace(told("weak_kl_term", 500), case=case["name"]))
-    telling.progress({"cases": [case]})
-    telling.progress({"cases": [case]})
+    telling.show_notification(replace(told("weak_kl_term", 500), case=case["name"]))
+    telling.show_progress({"cases": [case]})
+    telling.show_progress({"cases": [case]})
     text = console.file.getvalue()
     assert text.count("What is behind it: policy collapse (likely, 83 %)") == 1
     assert "• since step 86: KL is 2 nats." in text

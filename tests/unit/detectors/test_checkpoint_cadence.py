@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from sentinel.detectors.checkpoint_cadence import CheckpointCadence
-from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import Event
-from sentinel.testing import event, first_finding, show
+from sentinel.testing import event, first_finding, update_detector
 
 
 def saves(*at):
@@ -39,7 +39,7 @@ def test_a_storm_is_told_at_its_third_save_and_dated_at_its_first(declared):
 
 def test_a_storm_that_goes_on_is_critical():
     detector = CheckpointCadence()
-    opinions = [show(detector, record) for record in saves(*REGULAR, *STORM)]
+    opinions = [update_detector(detector, record) for record in saves(*REGULAR, *STORM)]
 
     assert opinions[len(REGULAR) + 5].severity is Severity.CRITICAL
 
@@ -102,13 +102,13 @@ def test_a_resume_begins_a_new_row():
 def test_the_storm_is_over_when_saves_stop_coming():
     detector = CheckpointCadence()
     for record in saves(*REGULAR, *STORM):
-        show(detector, record)
+        update_detector(detector, record)
 
-    assert isinstance(show(detector, event(Event.STEP, 4100)), Finding)
-    assert show(detector, event(Event.STEP, 4200)) == Calm()
+    assert isinstance(update_detector(detector, event(Event.STEP, 4100)), Finding)
+    assert update_detector(detector, event(Event.STEP, 4200)) == Clear()
 
 
-@pytest.mark.parametrize("kind", [Event.START, Event.FACTS])
+@pytest.mark.parametrize("kind", [Event.START, Event.METADATA])
 def test_what_the_run_declares_counts_whenever_it_becomes_known(kind):
     detector = CheckpointCadence()
     detector.update(event(Event.START, 0))
@@ -122,7 +122,7 @@ def test_what_the_run_declares_counts_whenever_it_becomes_known(kind):
 def test_facts_in_the_midst_of_saves_do_not_excuse_a_storm():
     detector = CheckpointCadence()
     for step in (500, 502, 504, 506):
-        detector.update(event(Event.FACTS, step, save_steps=500))
+        detector.update(event(Event.METADATA, step, save_steps=500))
         opinion = detector.update(event(Event.SAVE, step))
 
     assert isinstance(opinion, Finding)

@@ -3,9 +3,9 @@
 import pytest
 
 from sentinel.detectors.checkpoint_overdue import CheckpointOverdue
-from sentinel.model.finding import Calm, Severity
+from sentinel.model.finding import Clear, Severity
 from sentinel.model.record import Event
-from sentinel.testing import event, first_finding, show
+from sentinel.testing import event, first_finding, update_detector
 
 
 def run(count, saves, first=1, **declared):
@@ -37,7 +37,7 @@ def test_where_none_ever_came_it_is_noted():
 def test_without_an_interval_nothing_is_overdue(declared):
     records = [*run(5000, {100, 200, 300}, **declared)]
 
-    assert {show(CheckpointOverdue(), record) for record in records} == {None}
+    assert {update_detector(CheckpointOverdue(), record) for record in records} == {None}
 
 
 def test_a_run_that_saves_as_it_said_is_calm():
@@ -55,6 +55,6 @@ def test_a_resume_counts_from_where_it_goes_on():
 def test_a_save_that_comes_late_is_the_end_of_it():
     detector = CheckpointOverdue()
     for record in run(900, {100, 800}, save_steps=100.0):
-        opinion = show(detector, record)
+        opinion = update_detector(detector, record)
 
-    assert opinion == Calm()
+    assert opinion == Clear()

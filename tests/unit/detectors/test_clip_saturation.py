@@ -3,14 +3,16 @@
 from math import nan
 
 from sentinel.detectors.clip_saturation import ClipSaturation
-from sentinel.model.finding import Calm, Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear, Severity
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def test_a_third_is_shown_and_most_of_it_a_warning():
     detector = ClipSaturation()
     clipped = [0.05] * 20 + [0.4] * 20 + [0.7] * 20
-    opinions = [show(detector, r) for r in steps(clip_fraction=clipped, kl_old=[0.2] * 60)]
+    opinions = [
+        update_detector(detector, r) for r in steps(clip_fraction=clipped, kl_old=[0.2] * 60)
+    ]
 
     assert opinions[35].severity is None
     assert opinions[35].onset_step == 21
@@ -25,6 +27,8 @@ def test_single_batches_are_nothing():
 
 def test_calms_down_and_has_no_opinion_of_nonsense():
     detector = ClipSaturation()
-    opinions = [show(detector, r) for r in steps(clip_fraction=[0.5] * 20 + [0.1] * 20 + [nan])]
+    opinions = [
+        update_detector(detector, r) for r in steps(clip_fraction=[0.5] * 20 + [0.1] * 20 + [nan])
+    ]
 
-    assert opinions[-5:] == [Calm()] * 4 + [None]
+    assert opinions[-5:] == [Clear()] * 4 + [None]

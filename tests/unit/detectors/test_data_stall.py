@@ -3,9 +3,9 @@
 from random import Random
 
 from sentinel.detectors.data_stall import DataStall
-from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import Event
-from sentinel.testing import event, first_finding, show, steps
+from sentinel.testing import event, first_finding, steps, update_detector
 
 
 def run(count, onset, wait, before=0.02):
@@ -31,10 +31,12 @@ def test_a_loader_that_never_kept_up_is_noted():
 
 
 def test_one_that_keeps_up_is_calm():
-    opinions = [show(detector, r) for detector in [DataStall()] for r in run(200, 999, 0.0)]
+    opinions = [
+        update_detector(detector, r) for detector in [DataStall()] for r in run(200, 999, 0.0)
+    ]
 
     assert opinions[0] is None
-    assert set(opinions[40:]) == {Calm()}
+    assert set(opinions[40:]) == {Clear()}
 
 
 def test_the_first_batches_of_an_epoch_may_wait():
@@ -54,7 +56,7 @@ def test_a_step_in_which_the_run_evaluated_is_left_out():
     detector, opinions = DataStall(), []
     for record in run(200, 100, 3.0):
         if record.step >= 100:
-            show(detector, event(Event.EVAL, record.step))
-        opinions.append(show(detector, record))
+            update_detector(detector, event(Event.EVAL, record.step))
+        opinions.append(update_detector(detector, record))
 
     assert not any(isinstance(opinion, Finding) for opinion in opinions)

@@ -3,9 +3,9 @@
 import pytest
 
 from sentinel.detectors.disk_filling import DiskFilling
-from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import Event
-from sentinel.testing import event, first_finding, show
+from sentinel.testing import event, first_finding, update_detector
 
 GIB = 2.0**30
 
@@ -14,7 +14,9 @@ def looks(free, seconds, every=10.0, begins=0.0):
     """A look every ten seconds at a disk with so much room after so many seconds."""
     for index in range(int(seconds / every)):
         time = begins + index * every
-        yield event(Event.TICK, index, time=time, disk_free=free(time), disk_free_output=free(time))
+        yield event(
+            Event.HEARTBEAT, index, time=time, disk_free=free(time), disk_free_output=free(time)
+        )
 
 
 def test_a_disk_that_fills_steadily_is_told_in_time():
@@ -30,7 +32,9 @@ def test_a_disk_that_fills_steadily_is_told_in_time():
 
 
 def test_a_disk_that_does_not_change_is_calm():
-    assert {show(DiskFilling(), look) for look in looks(lambda _: 10 * GIB, 7200)} == {Calm()}
+    assert {update_detector(DiskFilling(), look) for look in looks(lambda _: 10 * GIB, 7200)} == {
+        Clear()
+    }
 
 
 def test_saves_whose_oldest_is_removed_do_not_fill_a_disk():
@@ -43,11 +47,11 @@ def test_a_disk_that_saves_fill_is_only_noted_while_there_is_room_for_more():
     """Nobody but the trainer knows how many it keeps."""
     detector, heard = DiskFilling(), {}
     for look in looks(lambda t: (100 - 5 * (t // 200)) * GIB, 3980):
-        opinion = show(detector, look)
+        opinion = update_detector(detector, look)
         if isinstance(opinion, Finding):
             heard.setdefault(opinion.severity, look.values["disk_free"] / GIB)
         if look.time % 200 == 100:
-            show(detector, event(Event.SAVE, look.step))
+            update_detector(detector, event(Event.SAVE, look.step))
 
     assert heard[Severity.INFO] > 20
     assert heard[None] == 5
@@ -64,22 +68,24 @@ def test_a_disk_without_room_for_another_save_is_told():
     detector, room = DiskFilling(), 48.0
     for save in range(5):
         for look in looks(lambda _, room=room: room * GIB, 60, begins=save * 200.0):
-            opinion = show(detector, look)
+            opinion = update_detector(detector, look)
         room -= 10
         for look in looks(lambda _, room=room: room * GIB, 60, begins=save * 200.0 + 60):
-            opinion = show(detector, look)
+            opinion = update_detector(detector, look)
         if save < 3:
-            assert opinion == Calm()
-        show(detector, event(Event.SAVE, save))
+            assert opinion == Clear()
+        update_detector(detector, event(Event.SAVE, save))
         if room < 10:
             break
-    opinion = show(detector, event(Event.TICK, 9, time=1000.0, disk_free_output=room * GIB))
+    opinion = update_detector(
+        detector, event(Event.HEARTBEAT, 9, time=1000.0, disk_free_output=room * GIB)
+    )
 
     assert isinstance(opinion, Finding)
     assert opinion.summary == ("The disk of the checkpoints has 8 GiB left; a save took 10 GiB.")
 
 
 def test_the_disk_that_is_worst_off_is_the_one_told_of():
-    look = event(Event.TICK, 1, disk_free_output=50 * GIB, disk_free_state=1e5)
+    look = event(Event.HEARTBEAT, 1, disk_free_output=50 * GIB, disk_free_state=1e5)
 
-    assert "sentinel's own state is full" in show(DiskFilling(), look).summary
+    assert "sentinel's own state is full" in update_detector(DiskFilling(), look).summary

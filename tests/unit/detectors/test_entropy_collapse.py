@@ -7,7 +7,7 @@ from support.policy_runs import policy_run
 
 from sentinel.detectors.entropy_collapse import EntropyCollapse
 from sentinel.model.finding import Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def noisy(levels, sigma=0.1, seed=0):
@@ -31,7 +31,7 @@ def test_entropy_spent_for_reward_is_only_shown():
     spent = [0.5 * 0.99**t for t in range(250)]
     reward = noisy([t / 50 for t in range(250)])
     detector = EntropyCollapse()
-    opinions = [show(detector, r) for r in steps(entropy=spent, reward=reward)]
+    opinions = [update_detector(detector, r) for r in steps(entropy=spent, reward=reward)]
     found = [x for x in opinions if hasattr(x, "severity")]
 
     assert found
@@ -43,7 +43,7 @@ def test_no_entropy_at_all_and_no_reward_for_it_is_critical():
     entropy = [0.2] * 8 + [0.0003] * 30
     reward = noisy([-0.7] * 8, 0.02) + [-1.0] * 30
     detector = EntropyCollapse()
-    opinions = [show(detector, r) for r in steps(entropy=entropy, reward=reward)]
+    opinions = [update_detector(detector, r) for r in steps(entropy=entropy, reward=reward)]
 
     assert opinions[-1].severity is Severity.CRITICAL
 
@@ -60,10 +60,12 @@ def test_half_the_entropy_in_the_first_steps_is_how_runs_begin():
 def test_a_continuous_policy_is_not_judged():
     """Its entropy has no zero: 1.4 to 0.07 is a narrow distribution, 0.0 is no certainty."""
     narrow = [1.4 * 0.95**t for t in range(100)]
-    control = [replace(r, facts={"entropy": "train/entropy_loss"}) for r in steps(entropy=narrow)]
+    control = [
+        replace(r, attributes={"entropy": "train/entropy_loss"}) for r in steps(entropy=narrow)
+    ]
     detector = EntropyCollapse()
 
-    assert [show(detector, r) for r in control] == [None] * 100
+    assert [update_detector(detector, r) for r in control] == [None] * 100
     assert first_finding(EntropyCollapse(), steps(entropy=[-0.1, *narrow])) == (None, None)
 
 

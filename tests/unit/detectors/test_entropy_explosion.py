@@ -5,7 +5,7 @@ from random import Random
 
 from sentinel.detectors.entropy_explosion import EntropyExplosion
 from sentinel.model.finding import Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def noisy(levels, sigma=0.1, seed=0):
@@ -27,7 +27,7 @@ def test_warns_of_a_rise_for_which_the_reward_falls():
 def test_a_policy_that_explores_more_and_earns_more_is_only_shown():
     reward = noisy([0.0] * 50 + [0.1 * t for t in range(30)])
     detector = EntropyExplosion()
-    opinions = [show(detector, r) for r in steps(entropy=RISEN, reward=reward)]
+    opinions = [update_detector(detector, r) for r in steps(entropy=RISEN, reward=reward)]
 
     assert {x.severity for x in opinions if hasattr(x, "severity")} == {None}
     assert EntropyExplosion.severity is Severity.INFO
@@ -41,6 +41,6 @@ def test_twice_the_entropy_over_a_long_time_is_nothing():
 
 
 def test_a_continuous_policy_is_not_judged():
-    records = [replace(r, facts={"entropy": "losses/entropy"}) for r in steps(entropy=RISEN)]
+    records = [replace(r, attributes={"entropy": "losses/entropy"}) for r in steps(entropy=RISEN)]
 
     assert first_finding(EntropyExplosion(), records) == (None, None)

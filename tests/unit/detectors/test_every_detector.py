@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.config.plugins import classes
+from sentinel.config.plugins import load_classes
 from sentinel.testing import check_detector
 
-DETECTORS = classes("detectors")
+DETECTORS = load_classes("detectors")
 
 
 @pytest.mark.parametrize("name", DETECTORS)

@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 
 from sentinel.detectors.gpu_fault import GpuFault
-from sentinel.model.finding import Calm, Severity
+from sentinel.model.finding import Clear, Severity
 from sentinel.model.record import Event
-from sentinel.testing import event, show
+from sentinel.testing import event, update_detector
 
 
 def look(detector, **values):
-    return show(detector, event(Event.TICK, 7, **values))
+    return update_detector(detector, event(Event.HEARTBEAT, 7, **values))
 
 
 def test_a_sound_gpu_is_calm():
-    assert look(GpuFault(), gpu_xid=0.0, gpu_ecc_errors=0.0) == Calm()
+    assert look(GpuFault(), gpu_xid=0.0, gpu_ecc_errors=0.0) == Clear()
 
 
 def test_without_a_gpu_there_is_nothing_to_say():
@@ -37,7 +37,7 @@ def test_an_xid_is_as_loud_as_what_it_means(xid, severity):
 def test_memory_errors_from_before_the_run_are_not_news_and_new_ones_are():
     detector = GpuFault()
 
-    assert look(detector, gpu_ecc_errors=3.0) == Calm()
+    assert look(detector, gpu_ecc_errors=3.0) == Clear()
     finding = look(detector, gpu_ecc_errors=5.0)
     assert finding.severity is Severity.WARNING
     assert finding.summary == ("The driver reports 2 memory errors that could not be corrected.")
@@ -47,15 +47,15 @@ def test_a_gpu_that_was_reset_begins_anew():
     detector = GpuFault()
     look(detector, gpu_ecc_errors=3.0)
 
-    assert look(detector, gpu_ecc_errors=0.0) == Calm()
+    assert look(detector, gpu_ecc_errors=0.0) == Clear()
     assert look(detector, gpu_ecc_errors=1.0).severity is Severity.WARNING
     both = look(detector, gpu_ecc_errors=1.0, gpu_xid=94.0)
     assert both.severity is Severity.CRITICAL
 
 
 def test_of_several_nodes_the_one_with_the_error_is_named():
-    record = event(Event.TICK, 7, gpu_xid=79.0)
-    finding = show(GpuFault(), replace(record, facts={"gpu_xid_host": "node-3"}))
+    record = event(Event.HEARTBEAT, 7, gpu_xid=79.0)
+    finding = update_detector(GpuFault(), replace(record, attributes={"gpu_xid_host": "node-3"}))
 
     assert finding.summary.startswith("The driver on node-3 reports XID 79")
     assert finding.evidence["host"] == "node-3"

@@ -1,16 +1,16 @@
 """GPU underuse: recorded where the GPUs are the run's and have nothing to do."""
 
 from sentinel.detectors.gpu_underuse import GpuUnderuse
-from sentinel.model.finding import Calm
+from sentinel.model.finding import Clear
 from sentinel.model.record import Event
-from sentinel.testing import event, first_finding, show
+from sentinel.testing import event, first_finding, update_detector
 
 
 def looks(share, minutes, *, ranks=4.0, idle=0.0, begins=0.0):
     for index in range(minutes * 12):
         time = begins + index * 5.0
         yield event(
-            Event.TICK, index, time=time,
+            Event.HEARTBEAT, index, time=time,
             gpu_utilisation=share(time), gpu_ranks=ranks, idle_seconds=idle,
         )  # fmt: skip
 
@@ -25,9 +25,11 @@ def test_gpus_that_idle_for_half_an_hour_are_noted():
 
 def test_gpus_in_use_are_calm_and_single_evaluations_are_nothing():
     busy = lambda t: 0.05 if t % 600 < 120 else 0.95  # noqa: E731
-    opinions = [show(detector, r) for detector in [GpuUnderuse()] for r in looks(busy, 90)]
+    opinions = [
+        update_detector(detector, r) for detector in [GpuUnderuse()] for r in looks(busy, 90)
+    ]
 
-    assert set(opinions[400:]) == {Calm()}
+    assert set(opinions[400:]) == {Clear()}
 
 
 def test_gpus_that_may_be_anybodys_are_not_judged():
@@ -41,6 +43,6 @@ def test_a_run_that_stands_still_is_not_judged():
 def test_after_a_gap_it_counts_anew():
     detector = GpuUnderuse()
     for record in looks(lambda _: 0.1, 29):
-        show(detector, record)
+        update_detector(detector, record)
 
     assert first_finding(detector, looks(lambda _: 0.1, 20, begins=9000.0)) == (None, None)

@@ -8,8 +8,8 @@ from support.faulty_series import norm_run, records
 from support.notable_findings import first_loud
 
 from sentinel.detectors.grad_explosion import GradExplosion
-from sentinel.model.finding import Calm, Finding, Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear, Finding, Severity
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def noisy(levels, sigma=0.3, seed=0):
@@ -73,10 +73,10 @@ def test_a_height_held_before_is_no_explosion():
 def test_it_is_over_once_the_norm_is_back():
     detector = GradExplosion()
     norms = noisy([1.0] * 100 + [50.0] * 20 + [1.0] * 40)
-    said = [show(detector, record) for record in steps(grad_norm=norms)]
+    said = [update_detector(detector, record) for record in steps(grad_norm=norms)]
 
     assert isinstance(said[119], Finding)
-    assert said[-1] == Calm()
+    assert said[-1] == Clear()
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -7,8 +7,8 @@ import pytest
 from support.faulty_series import norm_run, records
 
 from sentinel.detectors.grad_vanishing import GradVanishing
-from sentinel.model.finding import Calm, Finding, Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear, Finding, Severity
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def noisy(levels, seed=0):
@@ -78,10 +78,10 @@ def test_rewards_without_a_spread_are_told_of_elsewhere(signal, value):
 def test_it_lasts_until_a_norm_has_clearly_come_back():
     detector = GradVanishing()
     norms = [*GONE, 2e-3, 1.0, 1.0]
-    said = [show(detector, record) for record in steps(grad_norm=norms)]
+    said = [update_detector(detector, record) for record in steps(grad_norm=norms)]
 
     assert isinstance(said[-3], Finding)
-    assert said[-2:] == [Calm(), Calm()]
+    assert said[-2:] == [Clear(), Clear()]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -7,10 +7,10 @@ import pytest
 from support.synthetic_runs import rl_run
 
 from sentinel.detectors.kl_blowup import KlBlowup
-from sentinel.model.finding import Calm, Finding, Severity
-from sentinel.readers.rows import Rows
+from sentinel.model.finding import Clear, Finding, Severity
+from sentinel.readers.rows import RowConverter
 from sentinel.signals.kl import KlKind
-from sentinel.testing import first_finding, show, steps
+from sentinel.testing import first_finding, steps, update_detector
 
 CALM = [0.09, 0.1, 0.11, 0.1] * 40
 """Under a learning rate that has decayed to nothing, KL stays where it is."""
@@ -33,7 +33,9 @@ def test_reports_a_fivefold_rise_within_eight_points_and_dates_it():
 
 def test_is_critical_at_ten_times_its_course_for_as_long_as_it_stays_there():
     detector = KlBlowup()
-    opinions = [show(detector, record) for record in held(CALM + [0.95] * 10 + [1.5] * 200)]
+    opinions = [
+        update_detector(detector, record) for record in held(CALM + [0.95] * 10 + [1.5] * 200)
+    ]
 
     assert opinions[169].severity is None
     assert all(opinion.severity is Severity.CRITICAL for opinion in opinions[180:])
@@ -73,7 +75,7 @@ def test_a_run_that_begins_far_from_its_teacher_is_not_over_the_limit():
 
 def test_a_kl_summed_over_a_sequence_is_held_to_fifty_times_as_much():
     kl = [30.0 * (1 + t) / 400 for t in range(400)]
-    summed = [replace(record, facts={"kl_ref": "objective/kl"}) for record in steps(kl_ref=kl)]
+    summed = [replace(record, attributes={"kl_ref": "objective/kl"}) for record in steps(kl_ref=kl)]
 
     assert first_finding(KlBlowup(), summed) == (None, None)
     assert first_finding(KlBlowup(), steps(kl_ref=kl))[1] is not None
@@ -81,16 +83,16 @@ def test_a_kl_summed_over_a_sequence_is_held_to_fifty_times_as_much():
 
 def test_the_kl_of_a_preference_run_is_such_a_sum():
     """KTO logs it under the name that others give to a mean over tokens."""
-    rows = Rows("run")
+    rows = RowConverter("run")
     logged = [{"step": t, "kl": 30.0 * (1 + t) / 400, "rewards/chosen": 1.0} for t in range(400)]
 
-    assert first_finding(KlBlowup(), [rows.record(row) for row in logged]) == (None, None)
+    assert first_finding(KlBlowup(), [rows.to_record(row) for row in logged]) == (None, None)
 
 
 def test_a_finding_says_what_the_number_is():
     kind = KlKind("ref", "k1", "sequence_sum")
     spoiled = steps(kl_ref=[1.0] * 3 + [300.0] * 10)
-    told = [replace(record, facts={"kl_ref.kind": kind.told()}) for record in spoiled]
+    told = [replace(record, attributes={"kl_ref.kind": kind.serialize()}) for record in spoiled]
     _, finding = first_finding(KlBlowup(), told)
 
     assert "300 nats per sequence" in finding.summary
@@ -101,7 +103,7 @@ def test_a_finding_says_what_the_number_is():
 def test_a_kl_at_its_trainers_clamp_is_critical():
     """No limit above the clamp could ever be passed."""
     clamped = list(steps(kl_ref=[0.0] * 3 + [9.9, 9.8, 10.0] * 4))
-    told = [replace(record, facts={"kl_ref": "actor/kl_loss"}) for record in clamped]
+    told = [replace(record, attributes={"kl_ref": "actor/kl_loss"}) for record in clamped]
 
     assert first_finding(KlBlowup(), told)[1].severity is Severity.CRITICAL
     assert first_finding(KlBlowup(), clamped)[1].severity is None
@@ -120,10 +122,12 @@ def test_what_was_high_before_is_not_a_blowup():
 
 def test_calms_down_when_the_policy_comes_back():
     detector = KlBlowup()
-    opinions = [show(detector, record) for record in held(CALM + [0.8] * 20 + [0.1] * 40)]
+    opinions = [
+        update_detector(detector, record) for record in held(CALM + [0.8] * 20 + [0.1] * 40)
+    ]
 
     assert isinstance(opinions[178], Finding)
-    assert opinions[-16:] == [Calm()] * 16
+    assert opinions[-16:] == [Clear()] * 16
 
 
 def test_skips_what_is_not_a_number():
@@ -135,9 +139,9 @@ def test_skips_what_is_not_a_number():
 
 def test_no_opinion_before_it_has_a_course():
     detector = KlBlowup()
-    opinions = [show(detector, record) for record in steps(kl_ref=[0.1] * 31)]
+    opinions = [update_detector(detector, record) for record in steps(kl_ref=[0.1] * 31)]
 
-    assert opinions == [None] * 30 + [Calm()]
+    assert opinions == [None] * 30 + [Clear()]
 
 
 def test_a_severe_fault_at_point_thirty_is_caught():

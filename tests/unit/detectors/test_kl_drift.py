@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from sentinel.detectors.kl_drift import KlDrift
-from sentinel.model.finding import Calm, Severity
-from sentinel.signals.kl import SEQUENCE_SUM, KlKind, fact_of
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear, Severity
+from sentinel.signals.kl import SEQUENCE_SUM, KlKind, kl_kind_fact
+from sentinel.testing import first_finding, steps, update_detector
 
 FAR = [0.5 * t / 300 for t in range(300)]
 
@@ -27,14 +27,14 @@ def test_a_distilled_policy_begins_far_off():
 
 
 def test_a_sum_over_a_sequence_may_be_higher():
-    told = {fact_of("kl_ref"): KlKind("ref", "k1", SEQUENCE_SUM).told()}
-    records = [replace(r, facts=told) for r in steps(kl_ref=[10 * x for x in FAR])]
+    told = {kl_kind_fact("kl_ref"): KlKind("ref", "k1", SEQUENCE_SUM).serialize()}
+    records = [replace(r, attributes=told) for r in steps(kl_ref=[10 * x for x in FAR])]
 
     assert first_finding(KlDrift(), records) == (None, None)
 
 
 def test_calms_down_when_it_has_come_back():
     detector = KlDrift()
-    opinions = [show(detector, r) for r in steps(kl_ref=FAR + [0.05] * 20)]
+    opinions = [update_detector(detector, r) for r in steps(kl_ref=FAR + [0.05] * 20)]
 
-    assert opinions[-8:] == [Calm()] * 8
+    assert opinions[-8:] == [Clear()] * 8

@@ -5,9 +5,9 @@ from math import nan
 from random import Random
 
 from sentinel.detectors.kl_negative import KlNegative
-from sentinel.model.finding import Calm
-from sentinel.signals.kl import SEQUENCE_SUM, KlKind, fact_of
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear
+from sentinel.signals.kl import SEQUENCE_SUM, KlKind, kl_kind_fact
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def noisy(level, sigma, count=100):
@@ -16,8 +16,8 @@ def noisy(level, sigma, count=100):
 
 
 def per_sequence(values):
-    told = KlKind("ref", "k1", SEQUENCE_SUM).told()
-    return [replace(r, facts={fact_of("kl_ref"): told}) for r in steps(kl_ref=values)]
+    told = KlKind("ref", "k1", SEQUENCE_SUM).serialize()
+    return [replace(r, attributes={kl_kind_fact("kl_ref"): told}) for r in steps(kl_ref=values)]
 
 
 def test_warns_of_a_divergence_that_stays_below_nought():
@@ -38,7 +38,9 @@ def test_a_sum_over_a_sequence_may_be_lower():
 
 def test_calms_down_when_it_is_positive_again():
     detector = KlNegative()
-    opinions = [show(detector, r) for r in steps(kl_ref=[-0.2] * 40 + [nan] + [0.1] * 40)]
+    opinions = [
+        update_detector(detector, r) for r in steps(kl_ref=[-0.2] * 40 + [nan] + [0.1] * 40)
+    ]
 
     assert opinions[40] is None
-    assert opinions[-10:] == [Calm()] * 10
+    assert opinions[-10:] == [Clear()] * 10

@@ -5,9 +5,9 @@ from math import cos, pi
 import pytest
 
 from sentinel.detectors.learning_rate_anomaly import LearningRateAnomaly
-from sentinel.model.finding import Calm, Finding
+from sentinel.model.finding import Clear, Finding
 from sentinel.model.record import Event
-from sentinel.testing import event, first_finding, show, steps
+from sentinel.testing import event, first_finding, steps, update_detector
 
 
 def schedule(count=400, warm=40, peak=1e-5):
@@ -38,10 +38,10 @@ def test_it_is_told_for_sixteen_records():
     detector = LearningRateAnomaly()
     rates = schedule()
     parts = [*run(rates[:200]), *run(rates[:100], first=200)]
-    said = [show(detector, record) for record in parts]
+    said = [update_detector(detector, record) for record in parts]
 
     assert sum(isinstance(opinion, Finding) for opinion in said) == 16
-    assert said[-1] == Calm()
+    assert said[-1] == Clear()
 
 
 @pytest.mark.parametrize("at", [20, 120, 200, 399])

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from sentinel.detectors.length_collapse import LengthCollapse
-from sentinel.model.finding import Calm, Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear, Severity
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def noisy(levels, sigma=0.1, seed=0):
@@ -57,7 +57,8 @@ def test_calms_down_when_answers_are_long_again():
     detector = LengthCollapse()
     length = SHRUNK + [300.0] * 20
     opinions = [
-        show(detector, r) for r in steps(completion_length=length, reward=noisy([0.5] * 90))
+        update_detector(detector, r)
+        for r in steps(completion_length=length, reward=noisy([0.5] * 90))
     ]
 
-    assert opinions[-8:] == [Calm()] * 8
+    assert opinions[-8:] == [Clear()] * 8

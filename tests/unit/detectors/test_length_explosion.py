@@ -6,8 +6,8 @@ from random import Random
 from support.policy_runs import policy_run
 
 from sentinel.detectors.length_explosion import LengthExplosion
-from sentinel.model.finding import Calm, Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear, Severity
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def noisy(levels, sigma=0.1, seed=0):
@@ -20,7 +20,7 @@ GROWING = [200.0] * 40 + [200.0 * min(2.8, 1.05**t) for t in range(40)]
 
 def loudest(length, reward):
     detector = LengthExplosion()
-    seen = [show(detector, r) for r in steps(completion_length=length, reward=reward)]
+    seen = [update_detector(detector, r) for r in steps(completion_length=length, reward=reward)]
     severities = [x.severity or LengthExplosion.severity for x in seen if hasattr(x, "severity")]
     return min(severities, key=lambda s: s.order, default=None)
 
@@ -60,12 +60,14 @@ def test_calms_down_when_answers_are_short_again():
     detector = LengthExplosion()
     records = steps(completion_length=GROWING + [200.0] * 20, reward=noisy([0.5] * 100))
 
-    assert [show(detector, record) for record in records][-10:] == [Calm()] * 10
+    assert [update_detector(detector, record) for record in records][-10:] == [Clear()] * 10
 
 
 def test_no_opinion_of_the_first_values_and_of_no_lengths():
     detector = LengthExplosion()
-    opinions = [show(detector, r) for r in steps(completion_length=[100.0] * 12 + [nan, 0.0])]
+    opinions = [
+        update_detector(detector, r) for r in steps(completion_length=[100.0] * 12 + [nan, 0.0])
+    ]
 
     assert opinions == [None] * 14
 

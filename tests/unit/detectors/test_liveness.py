@@ -7,7 +7,7 @@ import pytest
 from sentinel.detectors.run_died import RunDied
 from sentinel.detectors.run_failed import RunFailed
 from sentinel.detectors.run_stalled import RunStalled
-from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import WHOLE_RUN, Event, Record
 
 
@@ -19,7 +19,7 @@ def tick(time=0.0, *, running=2, idle=0.0, step=812, **facts):
         "ranks_failed": float(facts.get("failed", "").count(",") + ("failed" in facts)),
         "idle_seconds": idle,
     }
-    return Record("run", WHOLE_RUN, step, time, Event.TICK, values, facts)
+    return Record("run", WHOLE_RUN, step, time, Event.HEARTBEAT, values, facts)
 
 
 def stepped(detector, intervals, start=0.0):
@@ -33,7 +33,7 @@ def stepped(detector, intervals, start=0.0):
 
 @pytest.mark.parametrize("detector", [RunDied(), RunFailed()], ids=["died", "failed"])
 def test_a_run_in_full_health_is_calm(detector):
-    assert isinstance(detector.update(tick(state="running")), Calm)
+    assert isinstance(detector.update(tick(state="running")), Clear)
 
 
 def test_a_death_names_the_rank_and_the_last_step():
@@ -93,15 +93,15 @@ def test_ranks_taken_along_are_not_a_second_page():
     error_first = tick(running=0, gone="0", failed="1", cause="exception")
     death_first = tick(running=0, gone="0", failed="1", cause="died")
 
-    assert isinstance(RunDied().update(error_first), Calm)
-    assert isinstance(RunFailed().update(death_first), Calm)
+    assert isinstance(RunDied().update(error_first), Clear)
+    assert isinstance(RunFailed().update(death_first), Clear)
 
 
 def test_a_standstill_is_judged_by_the_runs_own_pace():
     detector = RunStalled()
     stepped(detector, [10.0] * 20)
 
-    assert isinstance(detector.update(tick(idle=49.0)), Calm)
+    assert isinstance(detector.update(tick(idle=49.0)), Clear)
     finding = detector.update(tick(idle=51.0, behind="1", behind_step="811"))
     assert finding.rank == 1
     assert "Rank 1 is behind" in finding.summary
@@ -130,7 +130,7 @@ def test_a_standstill_that_lasts_becomes_a_page():
 
 
 def test_compilation_at_the_start_is_not_a_standstill():
-    assert isinstance(RunStalled().update(tick(idle=600.0)), Calm)
+    assert isinstance(RunStalled().update(tick(idle=600.0)), Clear)
     assert isinstance(RunStalled().update(tick(idle=1801.0, behind="0", everyone="y")), Finding)
 
 
@@ -138,15 +138,15 @@ def test_a_pause_that_recurs_is_learnt():
     detector = RunStalled()
     stepped(detector, ([1.0] * 49 + [20.0]) * 4)
 
-    assert isinstance(detector.update(tick(idle=99.0)), Calm)
+    assert isinstance(detector.update(tick(idle=99.0)), Clear)
 
 
 def test_a_declared_phase_may_take_its_time():
     detector = RunStalled()
     stepped(detector, [1.0] * 20)
-    for edge, opinion in (("begin", Calm), ("end", Finding)):
+    for edge, opinion in (("begin", Clear), ("end", Finding)):
         facts = {"name": "eval", "edge": edge}
-        detector.update(Record("run", WHOLE_RUN, 20, 0.0, Event.PHASE, facts=facts))
+        detector.update(Record("run", WHOLE_RUN, 20, 0.0, Event.PHASE, attributes=facts))
         assert isinstance(detector.update(tick(idle=300.0, behind="0", everyone="y")), opinion)
 
 
@@ -155,7 +155,7 @@ def test_a_restart_forgets_the_pace_of_the_start():
     detector = RunStalled()
     stepped(detector, [1.0] * 20)
     detector.update(Record("run", WHOLE_RUN, 20, 30.0, Event.START))
-    assert isinstance(detector.update(tick(idle=600.0)), Calm)
+    assert isinstance(detector.update(tick(idle=600.0)), Clear)
     stepped(detector, [1.0] * 20, start=9000.0)
 
     assert isinstance(detector.update(tick(idle=31.0, behind="0", everyone="y")), Finding)

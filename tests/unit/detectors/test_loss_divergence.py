@@ -7,8 +7,8 @@ import pytest
 from support.faulty_series import loss_run
 
 from sentinel.detectors.loss_divergence import LossDivergence
-from sentinel.model.finding import Calm, Finding, Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear, Finding, Severity
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def noisy(levels, sigma=0.05, seed=0):
@@ -25,7 +25,7 @@ def told(loss, **more):
 
 def worst(loss):
     detector = LossDivergence()
-    said = [show(detector, record) for record in steps(loss=loss)]
+    said = [update_detector(detector, record) for record in steps(loss=loss)]
     return {f.severity for f in said if isinstance(f, Finding)}
 
 
@@ -80,10 +80,12 @@ def test_the_loss_of_a_policy_gradient_is_not_judged(more):
 
 def test_it_is_over_once_the_loss_is_back():
     detector = LossDivergence()
-    said = [show(detector, r) for r in steps(loss=noisy(FALLING + [2.0] * 20 + [1.0] * 40))]
+    said = [
+        update_detector(detector, r) for r in steps(loss=noisy(FALLING + [2.0] * 20 + [1.0] * 40))
+    ]
 
     assert isinstance(said[219], Finding)
-    assert said[-1] == Calm()
+    assert said[-1] == Clear()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -7,9 +7,9 @@ import pytest
 from support.faulty_series import loss_run
 
 from sentinel.detectors.loss_never_moved import LossNeverMoved
-from sentinel.model.finding import Calm, Finding
+from sentinel.model.finding import Clear, Finding
 from sentinel.model.record import Event
-from sentinel.testing import event, first_finding, show, steps
+from sentinel.testing import event, first_finding, steps, update_detector
 
 
 def noisy(levels, sigma=0.03, seed=0):
@@ -78,10 +78,10 @@ def test_the_loss_of_a_policy_gradient_is_not_judged():
 def test_it_is_over_once_the_loss_has_moved():
     detector = LossNeverMoved()
     loss = noisy([2.0] * 200 + [2.0 * exp(-t / 200) for t in range(400)])
-    said = [show(detector, record) for record in steps(loss=loss)]
+    said = [update_detector(detector, record) for record in steps(loss=loss)]
 
     assert any(isinstance(opinion, Finding) for opinion in said[:250])
-    assert said[-1] == Calm()
+    assert said[-1] == Clear()
 
 
 @pytest.mark.parametrize("seed", range(20))

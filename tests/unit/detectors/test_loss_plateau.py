@@ -7,8 +7,8 @@ import pytest
 from support.synthetic_runs import sft_run
 
 from sentinel.detectors.loss_plateau import LossPlateau
-from sentinel.model.finding import Calm, Finding, Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear, Finding, Severity
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def noisy(levels, sigma=0.02, seed=0):
@@ -48,9 +48,9 @@ def test_a_loss_that_never_moved_is_a_warning_whatever_the_rate():
 def test_a_falling_loss_is_well():
     detector = LossPlateau()
     loss = noisy([3.0 * (1 + t / 100) ** -0.5 for t in range(800)])
-    opinions = [show(detector, record) for record in steps(loss=loss)]
+    opinions = [update_detector(detector, record) for record in steps(loss=loss)]
 
-    assert opinions[-1] == Calm()
+    assert opinions[-1] == Clear()
     assert not any(isinstance(opinion, Finding) for opinion in opinions)
 
 
@@ -73,10 +73,10 @@ def test_a_rising_loss_is_no_plateau():
 def test_it_ends_when_the_loss_falls_again():
     detector = LossPlateau()
     again = [FALLING[-1] * exp(-t / 400) for t in range(400)]
-    opinions = [show(detector, record) for record in steps(loss=noisy(STALLED + again))]
+    opinions = [update_detector(detector, record) for record in steps(loss=noisy(STALLED + again))]
 
     assert isinstance(opinions[799], Finding)
-    assert opinions[-1] == Calm()
+    assert opinions[-1] == Clear()
 
 
 @pytest.mark.parametrize("loss", [[0.5] * 400, [-1.0] * 400, [0.0] * 400])

@@ -8,8 +8,8 @@ from support.faulty_series import loss_run
 from support.notable_findings import first_loud
 
 from sentinel.detectors.loss_spike import LossSpike
-from sentinel.model.finding import Calm, Finding, Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear, Finding, Severity
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def noisy(levels, sigma=0.03, seed=0):
@@ -69,10 +69,10 @@ def test_the_loss_of_a_policy_gradient_is_not_judged():
 
 def test_it_is_over_with_the_first_loss_in_the_band():
     detector = LossSpike()
-    said = [show(detector, r) for r in steps(loss=noisy([2.0] * 50 + [9.0] * 3 + [2.0]))]
+    said = [update_detector(detector, r) for r in steps(loss=noisy([2.0] * 50 + [9.0] * 3 + [2.0]))]
 
     assert isinstance(said[-2], Finding)
-    assert said[-1] == Calm()
+    assert said[-1] == Clear()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -5,9 +5,9 @@ from math import nan
 import pytest
 
 from sentinel.detectors.loss_zero import LossZero
-from sentinel.model.finding import Calm, Severity
+from sentinel.model.finding import Clear, Severity
 from sentinel.model.record import Event, Record
-from sentinel.testing import first_finding, show, steps
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def test_sixteen_zeros_in_a_row_are_a_warning():
@@ -68,6 +68,6 @@ def test_a_zero_beside_a_lost_gradient_norm_is_a_masked_nan_and_not_ours():
 
 def test_it_is_over_with_the_first_loss_that_is_not_zero():
     detector = LossZero()
-    said = [show(detector, record) for record in steps(loss=[0.0] * 20 + [1.0])]
+    said = [update_detector(detector, record) for record in steps(loss=[0.0] * 20 + [1.0])]
 
-    assert said[-1] == Calm()
+    assert said[-1] == Clear()

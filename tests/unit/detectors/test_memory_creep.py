@@ -5,9 +5,9 @@ from math import exp
 import pytest
 
 from sentinel.detectors.memory_creep import MemoryCreep
-from sentinel.model.finding import Calm, Severity
+from sentinel.model.finding import Clear, Severity
 from sentinel.model.record import Event
-from sentinel.testing import event, first_finding, show
+from sentinel.testing import event, first_finding, update_detector
 
 GIB = 2.0**30
 
@@ -17,7 +17,7 @@ def looks(used, seconds, what="host", every=10.0):
     for index in range(int(seconds / every)):
         values = {f"{what}_memory_used": used(index * every) * GIB}
         values[f"{what}_memory_total"] = 100 * GIB
-        yield event(Event.TICK, index, time=index * every, **values)
+        yield event(Event.HEARTBEAT, index, time=index * every, **values)
 
 
 def test_a_leak_is_told_while_there_is_time():
@@ -47,18 +47,18 @@ def test_a_leak_of_a_gpu_is_noted_and_wakes_nobody():
     ids=["nearly full", "a dataset read", "a cache that levels off", "garbage collected"],
 )
 def test_what_has_an_end_is_calm(used):
-    assert {show(MemoryCreep(), look) for look in looks(used, 20_000)} == {Calm()}
+    assert {update_detector(MemoryCreep(), look) for look in looks(used, 20_000)} == {Clear()}
 
 
 def test_a_new_start_begins_anew():
     detector = MemoryCreep()
     for look in looks(lambda t: 50 + t / 144, 6000):
-        show(detector, look)
-    show(detector, event(Event.START, 0))
+        update_detector(detector, look)
+    update_detector(detector, event(Event.START, 0))
 
-    look = event(Event.TICK, 1, time=6000.0, host_memory_used=95.0, host_memory_total=100.0)
-    assert show(detector, look) == Calm()
+    look = event(Event.HEARTBEAT, 1, time=6000.0, host_memory_used=95.0, host_memory_total=100.0)
+    assert update_detector(detector, look) == Clear()
 
 
 def test_nothing_is_said_where_nothing_is_known():
-    assert show(MemoryCreep(), event(Event.TICK, 1, host_cpu=0.5)) is None
+    assert update_detector(MemoryCreep(), event(Event.HEARTBEAT, 1, host_cpu=0.5)) is None

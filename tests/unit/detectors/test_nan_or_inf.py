@@ -6,16 +6,16 @@ from math import inf, nan
 import pytest
 
 from sentinel.detectors.nan_or_inf import NanOrInf
-from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import Event, Spread
-from sentinel.testing import event, first_finding, show, steps
+from sentinel.testing import event, first_finding, steps, update_detector
 
 FINE = [1.0] * 20
 
 
 def severities(records):
     detector = NanOrInf()
-    opinions = [show(detector, record) for record in records]
+    opinions = [update_detector(detector, record) for record in records]
     return [o.severity for o in opinions if isinstance(o, Finding)]
 
 
@@ -124,9 +124,9 @@ def test_no_rank_is_blamed_when_several_lost_it():
 def test_a_finite_record_is_well_and_an_empty_one_says_nothing():
     detector = NanOrInf()
 
-    assert show(detector, event(Event.STEP, 1, loss=1.0)) == Calm()
-    assert show(detector, event(Event.STEP, 2)) is None
-    assert show(detector, event(Event.TICK, 2, idle_seconds=nan)) is None
+    assert update_detector(detector, event(Event.STEP, 1, loss=1.0)) == Clear()
+    assert update_detector(detector, event(Event.STEP, 2)) is None
+    assert update_detector(detector, event(Event.HEARTBEAT, 2, idle_seconds=nan)) is None
 
 
 def test_values_too_large_to_be_summed_are_numbers_all_the_same():
@@ -135,6 +135,6 @@ def test_values_too_large_to_be_summed_are_numbers_all_the_same():
 
 def test_the_onset_is_the_first_of_a_cluster():
     detector = NanOrInf()
-    opinions = [show(detector, r) for r in steps(grad_norm=[*FINE, nan, 1.0, nan, nan])]
+    opinions = [update_detector(detector, r) for r in steps(grad_norm=[*FINE, nan, 1.0, nan, nan])]
 
     assert {o.onset_step for o in opinions if isinstance(o, Finding)} == {21}

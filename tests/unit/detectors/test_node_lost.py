@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.cluster.heartbeats import headless
+from sentinel.cluster.heartbeats import head_watch_heartbeat
 from sentinel.detectors.node_lost import NodeLost
 from sentinel.detectors.run_died import RunDied
 from sentinel.detectors.run_stalled import RunStalled
-from sentinel.model.finding import Calm, Finding, Severity
-from sentinel.model.incident import Reason
+from sentinel.model.finding import Clear, Finding, Severity
+from sentinel.model.incident import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.engine import Engine
 
@@ -29,11 +29,11 @@ def tick(lost="", hosts="", *, time=0.0, silent=12.0, running=2.0, idle=12.0, at
     if lost and idle + 5.0 >= silent and running:
         facts |= {"behind": lost, "held": "lost"}
     facts |= {"lost": lost, "lost_nodes": hosts}
-    return Record("run", WHOLE_RUN, 812, time, Event.TICK, values, facts, attempt=attempt)
+    return Record("run", WHOLE_RUN, 812, time, Event.HEARTBEAT, values, facts, attempt=attempt)
 
 
 def test_nodes_that_are_all_heard_are_nobodys_trouble():
-    assert isinstance(NodeLost().update(tick()), Calm)
+    assert isinstance(NodeLost().update(tick()), Clear)
 
 
 def test_a_node_that_is_not_heard_is_named_with_its_ranks():
@@ -78,10 +78,10 @@ def test_ranks_that_have_all_ended_since_do_not_go_on():
 @pytest.mark.parametrize(("idle", "severity"), [(30.0, None), (0.5, Severity.WARNING)])
 def test_a_head_that_is_not_heard_is_told_by_another(idle, severity):
     own = Record(
-        "run", WHOLE_RUN, 812, 0.0, Event.TICK,
+        "run", WHOLE_RUN, 812, 0.0, Event.HEARTBEAT,
         {"ranks_running": 2.0, "idle_seconds": idle}, {"behind": "2,3"},
     )  # fmt: skip
-    finding = NodeLost().update(headless(own, "node-0", 20.0))
+    finding = NodeLost().update(head_watch_heartbeat(own, "node-0", 20.0))
 
     start = "The agent on node-0, which judges the run, has not been heard for 20 s: nobody judges"
     assert finding.summary.startswith(start)
@@ -96,15 +96,17 @@ def test_of_a_first_to_fall_that_was_interrupted_nothing_is_said(cause):
     own = tick("2,3", "node-1", **known, fall="lost")
 
     assert "first_to_fall" not in NodeLost().update(own).evidence
-    assert "first_to_fall" not in NodeLost().update(headless(own, "node-0", 20.0)).evidence
+    assert (
+        "first_to_fall" not in NodeLost().update(head_watch_heartbeat(own, "node-0", 20.0)).evidence
+    )
 
 
 def told(*ticks, detectors=(NodeLost, RunDied, RunStalled)):
     """What people are told of those ticks: reason, detector and how loud."""
     engine = Engine({kind.__name__: kind for kind in detectors})
-    pages = [page for each in ticks for page in engine.feed(each).told]
-    assert not engine.errors
-    heard = [page for page in pages if page.reason is not Reason.UPDATED]
+    pages = [page for each in ticks for page in engine.process(each).case_notifications]
+    assert not engine.error_counts
+    heard = [page for page in pages if page.reason is not NotificationReason.UPDATED]
     return [(p.reason, p.incident.key.detector, p.incident.severity) for p in heard]
 
 
@@ -112,7 +114,7 @@ def test_a_dead_node_is_one_page_though_the_others_stand_for_long():
     steps = [Record("run", WHOLE_RUN, i, float(i)) for i in range(20)]
     ticks = [tick("2,3", "b", time=20.0 + s, silent=12.0 + s, idle=12.0 + s) for s in range(600)]
 
-    assert told(*steps, *ticks) == [(Reason.OPENED, "NodeLost", Severity.CRITICAL)]
+    assert told(*steps, *ticks) == [(NotificationReason.OPENED, "NodeLost", Severity.CRITICAL)]
 
 
 def test_a_stall_of_a_run_whose_lost_agent_it_did_without_is_told():
@@ -121,8 +123,8 @@ def test_a_stall_of_a_run_whose_lost_agent_it_did_without_is_told():
     stall = [tick("2,3", "b", time=50.0 + s, silent=42.0 + s, idle=float(s)) for s in range(40)]
 
     assert told(*steps, *ticks, *stall) == [
-        (Reason.OPENED, "NodeLost", Severity.WARNING),
-        (Reason.OPENED, "RunStalled", Severity.WARNING),
+        (NotificationReason.OPENED, "NodeLost", Severity.WARNING),
+        (NotificationReason.OPENED, "RunStalled", Severity.WARNING),
     ]
 
 
@@ -131,22 +133,22 @@ def test_it_is_over_when_the_node_speaks_or_the_run_goes_on_without_it(attempt):
     after = [tick(time=30.0 + s, idle=0.1, attempt=attempt) for s in range(60)]
 
     assert [reason for reason, *_ in told(tick("2,3", "b"), *after)] == [
-        Reason.OPENED,
-        Reason.RESOLVED,
+        NotificationReason.OPENED,
+        NotificationReason.RESOLVED,
     ]
 
 
 def test_a_rank_that_was_killed_alone_is_no_node():
     dead = tick(gone="3", cause="died", time=5.0)
 
-    assert isinstance(NodeLost().update(dead), Calm)
+    assert isinstance(NodeLost().update(dead), Clear)
     later = tick(gone="3", cause="died", time=7.0)
     assert [detector for _, detector, _ in told(dead, later)] == ["RunDied"]
 
 
 def test_odd_counts_are_no_finding():
     record = tick("2,3", "b")
-    odd = Record("run", WHOLE_RUN, 1, 0.0, Event.TICK, {"nodes_lost": float("nan")})
+    odd = Record("run", WHOLE_RUN, 1, 0.0, Event.HEARTBEAT, {"nodes_lost": float("nan")})
 
-    assert isinstance(NodeLost().update(odd), Calm)
+    assert isinstance(NodeLost().update(odd), Clear)
     assert isinstance(NodeLost().update(record), Finding)

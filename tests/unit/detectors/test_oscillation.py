@@ -7,8 +7,8 @@ import pytest
 from support.faulty_series import loss_run
 
 from sentinel.detectors.oscillation import Oscillation
-from sentinel.model.finding import Calm, Finding, Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear, Finding, Severity
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def noisy(levels, sigma=0.03, seed=0):
@@ -62,10 +62,12 @@ def test_the_loss_of_a_policy_gradient_is_not_judged():
 
 def test_it_is_over_once_it_is_steady():
     detector = Oscillation()
-    said = [show(detector, r) for r in steps(loss=noisy(STEADY + swinging(150) + STEADY))]
+    said = [
+        update_detector(detector, r) for r in steps(loss=noisy(STEADY + swinging(150) + STEADY))
+    ]
 
     assert isinstance(said[399], Finding)
-    assert said[-1] == Calm()
+    assert said[-1] == Clear()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -4,9 +4,9 @@ import pytest
 from support.faulty_series import evaluated_run, records
 
 from sentinel.detectors.overfitting import Overfitting
-from sentinel.model.finding import Calm, Finding
+from sentinel.model.finding import Clear, Finding
 from sentinel.model.record import Event
-from sentinel.testing import event, first_finding, show
+from sentinel.testing import event, first_finding, update_detector
 
 FALLING = [3.0, 2.5, 2.2, 2.0, 1.9, 1.8, 1.7, 1.6, 1.5, 1.4, 1.3, 1.2]
 TURNING = [3.1, 2.6, 2.4, 2.3, 2.25, 2.3, 2.4, 2.55, 2.7, 2.9, 3.1, 3.3]
@@ -74,10 +74,10 @@ def test_without_a_training_loss_nothing_is_said():
 def test_it_is_over_once_the_held_out_loss_is_near_its_best_again():
     detector = Overfitting()
     healed = [*TURNING, 2.2, 2.2, 2.2]
-    said = [show(detector, r) for r in run([*FALLING, 1.1, 1.0, 0.9], healed)]
+    said = [update_detector(detector, r) for r in run([*FALLING, 1.1, 1.0, 0.9], healed)]
 
     assert isinstance(said[-7], Finding)
-    assert said[-1] == Calm()
+    assert said[-1] == Clear()
 
 
 @pytest.mark.parametrize("seed", range(12))

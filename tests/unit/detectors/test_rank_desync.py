@@ -6,11 +6,11 @@ from random import Random
 import pytest
 from support.aligned_steps import together as told
 
-from sentinel.aggregate.reduce import placed
+from sentinel.aggregate.reduce import with_hosts
 from sentinel.detectors.rank_desync import RankDesync
-from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import Event
-from sentinel.testing import event, first_finding, show
+from sentinel.testing import event, first_finding, update_detector
 
 
 def norms(count, onset, factor, ranks=4):
@@ -80,25 +80,25 @@ def test_a_rank_that_is_a_step_behind_is_told():
 def test_it_is_over_once_the_ranks_are_alike_again():
     detector = RankDesync()
     for record in norms(60, 40, 1.01):
-        show(detector, record)
+        update_detector(detector, record)
 
-    assert show(detector, told(61, grad_norm=[1.0] * 4)) == Calm()
+    assert update_detector(detector, told(61, grad_norm=[1.0] * 4)) == Clear()
 
 
 def test_a_restart_has_to_prove_it_anew():
     detector = RankDesync()
     for record in norms(40, 30, 1.5):
-        last = show(detector, record)
-    show(detector, event(Event.START, 40))
+        last = update_detector(detector, record)
+    update_detector(detector, event(Event.START, 40))
 
     assert isinstance(last, Finding)
-    assert show(detector, told(41, grad_norm=[1.0, 1.0, 2.0, 1.0])) is None
+    assert update_detector(detector, told(41, grad_norm=[1.0, 1.0, 2.0, 1.0])) is None
 
 
 def test_one_rank_alone_says_nothing():
     records = [told(n, grad_norm=[1.0]) for n in range(40)]
 
-    assert {show(RankDesync(), replace(record)) for record in records} == {None}
+    assert {update_detector(RankDesync(), replace(record)) for record in records} == {None}
 
 
 def apart(step, odd, ranks, value):
@@ -124,7 +124,7 @@ def test_all_ranks_that_are_not_as_most_are_named_with_both_values():
 
 def test_the_hosts_of_those_that_differ_are_named_where_there_are_several():
     hosts = {rank: f"node-{rank // 2}" for rank in range(8)}
-    records = (placed(each, hosts) for each in parted((5,), 8, 1.5, onset=8, count=20))
+    records = (with_hosts(each, hosts) for each in parted((5,), 8, 1.5, onset=8, count=20))
     _, finding = first_finding(RankDesync(), records)
 
     assert "1.95 on rank 5 (node-2), 1.3 on the other 7" in finding.summary
@@ -132,7 +132,7 @@ def test_the_hosts_of_those_that_differ_are_named_where_there_are_several():
 
 def test_of_two_ranks_both_are_named_with_their_values_and_hosts():
     hosts = {0: "node-a", 1: "node-b"}
-    records = (placed(each, hosts) for each in parted((1,), 2, 1.5, onset=8, count=20))
+    records = (with_hosts(each, hosts) for each in parted((1,), 2, 1.5, onset=8, count=20))
     _, finding = first_finding(RankDesync(), records)
 
     assert finding.rank is None
@@ -157,9 +157,9 @@ def test_replicas_that_were_the_same_to_the_last_bit_are_not_to_part_by_one():
 def test_a_bit_that_becomes_a_percent_becomes_critical():
     detector = RankDesync()
     for record in parted((2,), 4, 1 + 2**-40):
-        warned = show(detector, record)
+        warned = update_detector(detector, record)
     for step in range(100, 103):
-        last = show(detector, apart(step, (2,), 4, 1.01))
+        last = update_detector(detector, apart(step, (2,), 4, 1.01))
 
     assert (warned.severity, last.severity) == (None, Severity.CRITICAL)
 

@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from sentinel.detectors.rank_outlier import RankOutlier
-from sentinel.model.finding import Calm
+from sentinel.model.finding import Clear
 from sentinel.model.record import WHOLE_RUN, Event, Record, Spread
-from sentinel.testing import first_finding, show
+from sentinel.testing import first_finding, update_detector
 
 
 def step(number, name, row):
@@ -41,9 +41,11 @@ def test_a_rank_far_from_all_others_is_named(name, change):
 
 
 def test_ranks_alike_are_calm():
-    opinions = [show(detector, record) for detector in [RankOutlier()] for record in run(3000)]
+    opinions = [
+        update_detector(detector, record) for detector in [RankOutlier()] for record in run(3000)
+    ]
 
-    assert set(map(type, opinions)) == {type(None), Calm}
+    assert set(map(type, opinions)) == {type(None), Clear}
 
 
 def test_a_shard_that_is_a_little_harder_is_no_fault():
@@ -63,7 +65,7 @@ def test_the_last_stage_of_a_pipeline_alone_has_a_loss():
 
 
 def test_a_loss_that_says_nothing_is_not_judged():
-    facts = Record("run", WHOLE_RUN, 0, 0.0, Event.START, facts={"algorithm": "grpo"})
+    facts = Record("run", WHOLE_RUN, 0, 0.0, Event.START, attributes={"algorithm": "grpo"})
 
     assert (
         first_finding(RankOutlier(), [facts, *run(200, onset=0, change=lambda _: 9.0)])[0] is None

@@ -1,9 +1,9 @@
 """Repetition: loops in what the model says, told from texts that repeat by nature."""
 
 from sentinel.detectors.repetition import Repetition
-from sentinel.model.finding import Calm, Severity
+from sentinel.model.finding import Clear, Severity
 from sentinel.model.record import Event
-from sentinel.testing import event, first_finding, show
+from sentinel.testing import event, first_finding, update_detector
 
 
 def samples(shares):
@@ -24,7 +24,9 @@ def test_warns_when_half_of_what_is_said_was_said_before():
 
 
 def test_loops_are_critical():
-    opinions = [show(d, r) for d in [Repetition()] for r in samples([0.1] * 10 + [0.95] * 6)]
+    opinions = [
+        update_detector(d, r) for d in [Repetition()] for r in samples([0.1] * 10 + [0.95] * 6)
+    ]
 
     assert opinions[-1].severity is Severity.CRITICAL
 
@@ -42,6 +44,8 @@ def test_one_prompt_that_asks_for_a_list_is_nothing():
 
 def test_calms_down_and_has_no_opinion_of_nonsense():
     detector = Repetition()
-    opinions = [show(detector, r) for r in samples([0.1] * 8 + [0.9] * 5 + [0.1] * 5 + [2.0])]
+    opinions = [
+        update_detector(detector, r) for r in samples([0.1] * 8 + [0.9] * 5 + [0.1] * 5 + [2.0])
+    ]
 
-    assert opinions[-3:] == [Calm(), Calm(), None]
+    assert opinions[-3:] == [Clear(), Clear(), None]

@@ -7,8 +7,8 @@ import pytest
 from support.synthetic_runs import rl_run
 
 from sentinel.detectors.reward_collapse import RewardCollapse
-from sentinel.model.finding import Calm, Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear, Severity
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def noisy(levels, sigma=0.1, seed=0):
@@ -29,14 +29,18 @@ def test_reports_a_cliff_within_seven_points_and_dates_it():
 
 def test_losing_all_that_was_gained_becomes_critical():
     detector = RewardCollapse()
-    opinions = [show(detector, record) for record in steps(reward=noisy(LEARNT + [0.0] * 20))]
+    opinions = [
+        update_detector(detector, record) for record in steps(reward=noisy(LEARNT + [0.0] * 20))
+    ]
 
     assert opinions[-1].severity is Severity.CRITICAL
 
 
 def test_losing_a_third_is_a_warning():
     detector = RewardCollapse()
-    opinions = [show(detector, record) for record in steps(reward=noisy(LEARNT + [0.6] * 20))]
+    opinions = [
+        update_detector(detector, record) for record in steps(reward=noisy(LEARNT + [0.6] * 20))
+    ]
 
     assert opinions[-1].severity is None
 
@@ -71,15 +75,17 @@ def test_a_saturated_reward_that_loses_a_hundredth_is_nothing():
 def test_skips_what_is_not_a_number():
     detector = RewardCollapse()
 
-    assert [show(detector, record) for record in steps(reward=[nan] * 100)] == [None] * 100
+    assert [update_detector(detector, record) for record in steps(reward=[nan] * 100)] == [
+        None
+    ] * 100
 
 
 def test_calms_down_when_the_reward_is_back():
     detector = RewardCollapse()
     reward = noisy(LEARNT + [0.0] * 20 + [1.0] * 40)
-    opinions = [show(detector, record) for record in steps(reward=reward)]
+    opinions = [update_detector(detector, record) for record in steps(reward=reward)]
 
-    assert opinions[-16:] == [Calm()] * 16
+    assert opinions[-16:] == [Clear()] * 16
 
 
 @pytest.mark.parametrize("severity", ["moderate", "severe"])

@@ -7,7 +7,7 @@ import pytest
 
 from sentinel.detectors.reward_hacking import RewardHacking
 from sentinel.model.finding import Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.testing import first_finding, steps, update_detector
 
 COUNT, ONSET = 200, 120
 
@@ -50,4 +50,4 @@ def test_skips_what_is_not_a_number():
     detector = RewardHacking()
     records = steps(reward=[nan] * 9, kl_ref=[1.0] * 9, completion_length=[1.0] * 9)
 
-    assert [show(detector, record) for record in records] == [None] * 9
+    assert [update_detector(detector, record) for record in records] == [None] * 9

@@ -5,13 +5,13 @@ from random import Random
 from support.synthetic_runs import rl_run
 
 from sentinel.detectors.reward_stalled import RewardStalled
-from sentinel.model.finding import Calm, Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear, Severity
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def opinions(reward):
     detector = RewardStalled()
-    return [show(detector, record) for record in steps(reward=reward)]
+    return [update_detector(detector, record) for record in steps(reward=reward)]
 
 
 def loud(reward):
@@ -54,7 +54,7 @@ def test_a_reward_that_gains_its_own_noise_is_learnt():
 
 
 def test_calm_while_it_is_learnt():
-    assert opinions([t / 100 for t in range(200)])[-1] == Calm()
+    assert opinions([t / 100 for t in range(200)])[-1] == Clear()
 
 
 def test_healthy_runs_wake_nobody():

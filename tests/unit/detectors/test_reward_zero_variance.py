@@ -5,8 +5,8 @@ from math import nan
 import pytest
 
 from sentinel.detectors.reward_zero_variance import RewardZeroVariance
-from sentinel.model.finding import Calm, Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear, Severity
+from sentinel.testing import first_finding, steps, update_detector
 
 VARIED = [0.2, 0.3, 0.25, 0.4]
 
@@ -66,11 +66,11 @@ def test_calms_down_when_answers_differ_again():
     detector = RewardZeroVariance()
     records = steps(reward=VARIED * 15, frac_zero_std=[1.0] * 40 + [0.2] * 20)
 
-    assert [show(detector, record) for record in records][-16:] == [Calm()] * 16
+    assert [update_detector(detector, record) for record in records][-16:] == [Clear()] * 16
 
 
 def test_what_is_no_share_is_passed_over():
     detector = RewardZeroVariance()
     records = steps(reward=VARIED * 10, frac_zero_std=[nan, 7.0] * 20)
 
-    assert [show(detector, record) for record in records] == [None] * 40
+    assert [update_detector(detector, record) for record in records] == [None] * 40

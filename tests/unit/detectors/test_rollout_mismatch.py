@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from sentinel.detectors.rollout_mismatch import RolloutMismatch
-from sentinel.model.finding import Calm, Severity
-from sentinel.signals.kl import TOKEN_MEAN, KlKind, fact_of
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear, Severity
+from sentinel.signals.kl import TOKEN_MEAN, KlKind, kl_kind_fact
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def test_a_moderate_mismatch_is_shown():
@@ -25,8 +25,10 @@ def test_ten_times_as_much_and_a_skewed_ratio_are_warnings():
 
 
 def test_an_absolute_difference_is_held_to_more():
-    told = {fact_of("kl_mismatch"): KlKind("mismatch", "abs", TOKEN_MEAN, signed=False).told()}
-    records = [replace(r, facts=told) for r in steps(kl_mismatch=[0.2] * 30)]
+    told = {
+        kl_kind_fact("kl_mismatch"): KlKind("mismatch", "abs", TOKEN_MEAN, signed=False).serialize()
+    }
+    records = [replace(r, attributes=told) for r in steps(kl_mismatch=[0.2] * 30)]
 
     assert first_finding(RolloutMismatch(), records) == (None, None)
 
@@ -39,8 +41,8 @@ def test_single_wild_batches_are_nothing():
 
 def test_a_record_with_neither_neither_opens_nor_calms():
     detector = RolloutMismatch()
-    silent = [show(detector, r) for r in steps(loss=[1.0] * 20)]
-    calm = [show(detector, r) for r in steps(kl_mismatch=[0.01] * 9)]
+    silent = [update_detector(detector, r) for r in steps(loss=[1.0] * 20)]
+    calm = [update_detector(detector, r) for r in steps(kl_mismatch=[0.01] * 9)]
 
     assert silent == [None] * 20
-    assert calm[-2:] == [Calm()] * 2
+    assert calm[-2:] == [Clear()] * 2

@@ -1,14 +1,14 @@
 """Step regression: exact about a counter that should only grow."""
 
 from sentinel.detectors.step_regression import StepRegression
-from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import Event
-from sentinel.testing import event, first_finding, show, steps
+from sentinel.testing import event, first_finding, steps, update_detector
 
 
 def findings(records):
     detector = StepRegression()
-    opinions = [(r, show(detector, r)) for r in records]
+    opinions = [(r, update_detector(detector, r)) for r in records]
     return [(int(r.values["global_step"]), o) for r, o in opinions if isinstance(o, Finding)]
 
 
@@ -76,11 +76,11 @@ def test_a_step_that_never_moves_is_told_in_time():
 def test_counts_itself_well_otherwise():
     detector = StepRegression()
 
-    assert {type(show(detector, r)) for r in steps(global_step=[1.0, 2.0])} == {Calm}
+    assert {type(update_detector(detector, r)) for r in steps(global_step=[1.0, 2.0])} == {Clear}
 
 
 def test_a_record_without_a_step_of_the_trainer_is_not_judged():
-    assert show(StepRegression(), event(Event.STEP, 7, loss=1.0)) is None
+    assert update_detector(StepRegression(), event(Event.STEP, 7, loss=1.0)) is None
 
 
 def test_one_row_that_was_written_late_is_no_step_back():

@@ -3,13 +3,13 @@
 import pytest
 
 from sentinel.detectors.step_stride import StepStride
-from sentinel.model.finding import Calm, Finding
+from sentinel.model.finding import Clear, Finding
 from sentinel.model.record import Event, Record
-from sentinel.testing import first_finding, show, steps
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def begun(framework):
-    return Record("run", -1, 0, 0.0, Event.START, facts={"framework": framework})
+    return Record("run", -1, 0, 0.0, Event.START, attributes={"framework": framework})
 
 
 def counted(global_steps, optimizer_steps=None):
@@ -54,7 +54,7 @@ def test_steps_left_out_by_a_scaler_are_no_fault():
 def test_a_counter_that_never_was_steady_is_not_judged():
     uneven = [n * n for n in range(60)]
 
-    assert {show(StepStride(), record) for record in counted(uneven)} == {None}
+    assert {update_detector(StepStride(), record) for record in counted(uneven)} == {None}
 
 
 def test_a_resume_is_no_stride():
@@ -66,9 +66,9 @@ def test_a_resume_is_no_stride():
 def test_it_is_over_once_the_counter_is_right_again():
     detector = StepStride()
     opinions = [
-        show(detector, record)
+        update_detector(detector, record)
         for record in [begun("trl"), *counted([*range(0, 40, 2), *range(40, 60)])]
     ]
 
     assert isinstance(opinions[20], Finding)
-    assert opinions[-1] == Calm()
+    assert opinions[-1] == Clear()

@@ -4,9 +4,9 @@ from math import sqrt
 from random import Random
 
 from sentinel.detectors.straggler import Straggler
-from sentinel.model.finding import Calm, Severity
+from sentinel.model.finding import Clear, Severity
 from sentinel.model.record import WHOLE_RUN, Event, Record, Spread
-from sentinel.testing import event, first_finding, show
+from sentinel.testing import event, first_finding, update_detector
 
 
 def spread(row):
@@ -57,22 +57,22 @@ def test_another_rank_each_time_is_chance():
 
 def test_ranks_that_wait_for_each_other_take_equally_long_and_are_calm():
     detector = Straggler()
-    opinions = [show(detector, step(n, data_wait=[0.1] * 3)) for n in range(40)]
+    opinions = [update_detector(detector, step(n, data_wait=[0.1] * 3)) for n in range(40)]
 
     assert opinions[0] is None
-    assert opinions[-1] == Calm()
+    assert opinions[-1] == Clear()
 
 
 def test_a_rank_by_itself_has_none_to_be_behind():
     records = [step(n, data_wait=[5.0]) for n in range(40)]
 
-    assert {show(Straggler(), record) for record in records} == {None}
+    assert {update_detector(Straggler(), record) for record in records} == {None}
 
 
 def test_a_new_start_forgets_who_it_was():
     detector = Straggler()
     for record in waits(100, 50, 0.8):
-        show(detector, record)
-    show(detector, event(Event.START, 100, step_time=1.0))
+        update_detector(detector, record)
+    update_detector(detector, event(Event.START, 100, step_time=1.0))
 
-    assert show(detector, step(101, data_wait=[0.1, 0.1, 0.1])) is None
+    assert update_detector(detector, step(101, data_wait=[0.1, 0.1, 0.1])) is None

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from sentinel.detectors.throughput_drop import ThroughputDrop
-from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import Event
-from sentinel.testing import event, first_finding, show, steps
+from sentinel.testing import event, first_finding, steps, update_detector
 
 
 def times(count, onset, factor, noise=0.03, seed=0):
@@ -27,7 +27,9 @@ def test_a_token_that_costs_twice_as_much_is_a_warning():
 def test_it_is_loud_only_where_it_is_costly():
     def loudest(factor):
         records = steps(step_time=times(400, 200, factor), tokens=[8192.0] * 400)
-        opinions = [show(detector, r) for detector in [ThroughputDrop()] for r in records]
+        opinions = [
+            update_detector(detector, r) for detector in [ThroughputDrop()] for r in records
+        ]
         return {o.severity for o in opinions if isinstance(o, Finding)}
 
     assert Severity.WARNING in loudest(2.0)
@@ -44,7 +46,7 @@ def test_longer_batches_are_not_slower():
 
 def test_a_mere_step_time_is_only_noted():
     opinions = [
-        show(detector, record)
+        update_detector(detector, record)
         for detector in [ThroughputDrop()]
         for record in steps(step_time=times(400, 200, 9.0))
     ]
@@ -64,19 +66,19 @@ def test_steps_that_save_or_evaluate_are_left_out(kind):
     detector, found = ThroughputDrop(), []
     for record in steps(step_time=times(600, 999, 1.0)):
         if record.step >= 200:
-            show(detector, event(kind, record.step))
+            update_detector(detector, event(kind, record.step))
             record.values["step_time"] = 60.0
-        found.append(show(detector, record))
+        found.append(update_detector(detector, record))
 
     assert not any(isinstance(opinion, Finding) for opinion in found)
 
 
 def test_a_healthy_run_is_calm_once_it_is_known():
     detector = ThroughputDrop()
-    opinions = [show(detector, r) for r in steps(step_time=times(1000, 9999, 1.0, 0.2))]
+    opinions = [update_detector(detector, r) for r in steps(step_time=times(1000, 9999, 1.0, 0.2))]
 
     assert opinions[20] is None
-    assert set(opinions[60:]) == {Calm()}
+    assert set(opinions[60:]) == {Clear()}
 
 
 def test_a_restart_on_other_hardware_is_another_run():

@@ -3,8 +3,8 @@
 from random import Random
 
 from sentinel.detectors.truncation import Truncation
-from sentinel.model.finding import Calm, Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear, Severity
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def noisy(levels, sigma=0.1, seed=0):
@@ -14,7 +14,7 @@ def noisy(levels, sigma=0.1, seed=0):
 
 def worst(cut, reward):
     detector = Truncation()
-    seen = [show(detector, r) for r in steps(truncated_fraction=cut, reward=reward)]
+    seen = [update_detector(detector, r) for r in steps(truncated_fraction=cut, reward=reward)]
     loud = [x.severity or Truncation.severity for x in seen if hasattr(x, "severity")]
     return min(loud, key=lambda severity: severity.order, default=None)
 
@@ -44,6 +44,6 @@ def test_a_fifth_is_nothing():
 def test_calm_when_answers_end_again_and_no_opinion_of_nonsense():
     detector = Truncation()
     cut = [0.9] * 20 + [0.0] * 20 + [7.0]
-    opinions = [show(detector, record) for record in steps(truncated_fraction=cut)]
+    opinions = [update_detector(detector, record) for record in steps(truncated_fraction=cut)]
 
-    assert opinions[-5:] == [Calm()] * 4 + [None]
+    assert opinions[-5:] == [Clear()] * 4 + [None]

@@ -1,8 +1,8 @@
 """Value fit: a value model that misleads is shown, after it has had time to learn."""
 
 from sentinel.detectors.value_fit import ValueFit
-from sentinel.model.finding import Calm, Severity
-from sentinel.testing import first_finding, show, steps
+from sentinel.model.finding import Clear, Severity
+from sentinel.testing import first_finding, steps, update_detector
 
 
 def test_shows_a_value_model_that_has_not_learnt():
@@ -23,6 +23,6 @@ def test_one_that_begins_badly_and_learns_is_well():
 def test_calms_down_and_has_no_opinion_of_the_impossible():
     detector = ValueFit()
     explained = [-0.4] * 80 + [0.5] * 40 + [7.0]
-    opinions = [show(detector, r) for r in steps(explained_variance=explained)]
+    opinions = [update_detector(detector, r) for r in steps(explained_variance=explained)]
 
-    assert opinions[-5:] == [Calm()] * 4 + [None]
+    assert opinions[-5:] == [Clear()] * 4 + [None]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.doctor.frameworks import TESTED
+from sentinel.doctor.frameworks import TESTED_VERSIONS
 
 ROOT = Path(__file__).parents[3]
 ROWS = [
@@ -35,7 +35,7 @@ def test_tests_named_exist():
 
 
 def test_the_doctor_knows_the_same_versions():
-    known = {name: high for name, (_, high) in TESTED.items()}
+    known = {name: high for name, (_, high) in TESTED_VERSIONS.items()}
 
     for name, version in VERSIONS.items():
         installed_as = {"mlflow-skinny": "mlflow"}.get(name, name)

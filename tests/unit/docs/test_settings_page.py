@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.config import plugins
-from sentinel.config.config_sources import gather
-from sentinel.config.settings import ClusterSettings, Settings, load
+from sentinel.config.config_sources import read_sources
+from sentinel.config.settings import ClusterSettings, Settings, load_settings
 
 PAGE = (Path(__file__).parents[3] / "docs" / "settings.md").read_text()
 
@@ -39,7 +39,7 @@ def test_what_can_be_set_of_several_nodes_is_there():
 
 
 def test_what_is_said_of_sinks_is_so():
-    kinds = plugins.classes("sinks")
+    kinds = plugins.load_classes("sinks")
     unknown = [
         (sink, setting)
         for sink, setting, _ in rows("Sinks")
@@ -55,7 +55,7 @@ def test_the_example_file_is_accepted(tmp_path):
     (secret := tmp_path / "secret").write_text("https://hooks.example.org/T0/B0")
     example = re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)[1]
     (tmp_path / "sentinel.toml").write_text(re.sub(r'"/run/secrets/\w+"', f'"{secret}"', example))
-    settings = load(environ={}, cwd=tmp_path)
+    settings = load_settings(environ={}, cwd=tmp_path)
 
     assert sorted(settings.sinks) == ["night_shift", "slack"]
     assert settings.disable == ["loss_plateau"]
@@ -65,4 +65,4 @@ def test_the_example_file_is_accepted(tmp_path):
 def test_a_variable_beside_the_settings_is_not_taken_for_one(row, tmp_path):
     environ = {row[0]: str(tmp_path / "absent")} if row[0] != "SENTINEL_CONFIG" else {}
 
-    assert gather({}, environ, tmp_path).tree == {}
+    assert read_sources({}, environ, tmp_path).tree == {}

@@ -9,8 +9,8 @@ from support.fake_nvml import Card, FakeNvml, NVMLError
 
 from sentinel.doctor import gpus as gpus_file
 from sentinel.doctor.check_result import Grade
-from sentinel.doctor.gpus import gpus
-from sentinel.live.node.nvml import NoLibraryError, Nvml
+from sentinel.doctor.gpus import check_gpus
+from sentinel.live.node.nvml import NvmlNotInstalledError, NvmlReader
 
 
 def by_subject(remarks):
@@ -18,41 +18,43 @@ def by_subject(remarks):
 
 
 def test_a_machine_without_gpus_has_nothing_to_mend(tmp_path):
-    (found,) = gpus(Nvml(drivers=[tmp_path / "absent"]).look)
+    (found,) = check_gpus(NvmlReader(driver_paths=[tmp_path / "absent"]).read_gpus)
 
-    assert (found.grade, found.says) == (Grade.WELL, "none on this machine")
+    assert (found.grade, found.message) == (Grade.OK, "none on this machine")
 
 
 def test_gpus_that_are_well_are_counted():
-    (found,) = gpus(Nvml(FakeNvml([Card(), Card()])).look)
+    (found,) = check_gpus(NvmlReader(FakeNvml([Card(), Card()])).read_gpus)
 
-    assert (found.grade, found.says) == (Grade.WELL, "2 measured (H100)")
+    assert (found.grade, found.message) == (Grade.OK, "2 measured (H100)")
 
 
 def test_what_is_wrong_with_a_gpu_is_told_of_that_one():
     cards = [Card(), Card(lost=True), Card(ecc=3), Card(reasons=0x40)]
-    found = by_subject(gpus(Nvml(FakeNvml(cards)).look))
+    found = by_subject(check_gpus(NvmlReader(FakeNvml(cards)).read_gpus))
 
-    assert {s: r.grade for s, r in found.items() if r.grade is not Grade.WELL} == {
-        "gpu 1": Grade.MEND,
-        "gpu 2": Grade.MEND,
-        "gpu 3": Grade.NOTE,
+    assert {s: r.grade for s, r in found.items() if r.grade is not Grade.OK} == {
+        "gpu 1": Grade.FAIL,
+        "gpu 2": Grade.FAIL,
+        "gpu 3": Grade.WARN,
     }
 
 
-@pytest.mark.parametrize("error", [NVMLError("Driver Not Loaded"), NoLibraryError("no: pip it")])
+@pytest.mark.parametrize(
+    "error", [NVMLError("Driver Not Loaded"), NvmlNotInstalledError("no: pip it")]
+)
 def test_a_driver_that_cannot_be_asked_is_to_be_mended(error):
     def refuse():
         raise error
 
-    (found,) = gpus(refuse)
-    assert found.grade is Grade.MEND
+    (found,) = check_gpus(refuse)
+    assert found.grade is Grade.FAIL
 
 
 def test_a_driver_that_hangs_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(gpus_file, "PATIENCE", 0.05)
+    monkeypatch.setattr(gpus_file, "DRIVER_TIMEOUT_SECONDS", 0.05)
     held = Event()
 
-    (found,) = gpus(held.wait)
-    assert "not answered" in found.says
+    (found,) = check_gpus(held.wait)
+    assert "not answered" in found.message
     held.set()

@@ -7,21 +7,24 @@ from importlib import import_module
 
 import pytest
 
-from sentinel.agent.discovery import Served
+from sentinel.agent.discovery import DiscoveredRun
 from sentinel.cluster import message_store as board_file
-from sentinel.cluster.authentication import REASONS as REFUSALS
-from sentinel.cluster.authentication import RefusedError, Seal
-from sentinel.cluster.client import Link
-from sentinel.cluster.endpoints import Address, address
-from sentinel.cluster.message_store import Board, BoardError, listener
-from sentinel.cluster.server import Hub
+from sentinel.cluster.authentication import (
+    REFUSAL_REASONS,
+    MessageAuthenticator,
+    RefusedMessageError,
+)
+from sentinel.cluster.client import ClusterClient
+from sentinel.cluster.endpoints import HeadEndpoint, head_endpoint
+from sentinel.cluster.message_store import MessageStore, MessageStoreError, bind_first_free_port
+from sentinel.cluster.server import ClusterServer
 from sentinel.doctor.check_result import Grade
-from sentinel.doctor.nodes import LOOK, REASONS, nodes, remedy_of
-from sentinel.doctor.runs import runs
-from sentinel.model.counters import Tally
-from sentinel.transport.rendezvous import NOWHERE
+from sentinel.doctor.nodes import READ_LOG_REMEDY, REFUSAL_REMEDIES, check_nodes, remedy_for
+from sentinel.doctor.runs import check_runs
+from sentinel.model.counters import Counters
+from sentinel.transport.rendezvous import NO_RENDEZVOUS
 
-SEAL = Seal.of("right", "job")
+SEAL = MessageAuthenticator.for_job("right", "job")
 ABOUT = {"world_size": 4.0, "local_world_size": 2.0}
 
 
@@ -51,17 +54,17 @@ BOTH = node("gpu-a", [0, 1]), node("gpu-b", [2, 3])
 
 
 def told(state):
-    return [(r.grade, r.subject, r.says) for r in nodes("two", state)]
+    return [(r.grade, r.subject, r.message) for r in check_nodes("two", state)]
 
 
 def test_a_head_that_hears_all_nodes_is_well():
     assert told(head(*BOTH)) == [
-        (Grade.WELL, "run two, nodes", "judges the run of 2 nodes, and is reached at gpu-a:14007")
+        (Grade.OK, "run two, nodes", "judges the run of 2 nodes, and is reached at gpu-a:14007")
     ]
 
 
 def test_a_linked_post_is_well_and_says_where_its_ranks_are_judged():
-    assert told(post()) == [(Grade.WELL, "run two, nodes", "its ranks are judged at gpu-a:14007")]
+    assert told(post()) == [(Grade.OK, "run two, nodes", "its ranks are judged at gpu-a:14007")]
 
 
 @pytest.mark.parametrize("cluster", [{}, {"role": ""}, {"role": "alone"}])
@@ -74,17 +77,17 @@ def test_of_a_run_on_one_node_nothing_is_said(cluster):
 
 def test_a_node_that_is_lost_is_named_with_its_ranks():
     lost = node("gpu-b", [2, 3], "lost", silent=95.0)
-    (_, remark) = nodes("two", head(BOTH[0], lost))
+    (_, remark) = check_nodes("two", head(BOTH[0], lost))
 
-    assert (remark.grade, remark.subject) == (Grade.MEND, "run two, node gpu-b")
-    assert remark.says == "not heard for 95 s (rank 2-3)"
+    assert (remark.grade, remark.subject) == (Grade.FAIL, "run two, node gpu-b")
+    assert remark.message == "not heard for 95 s (rank 2-3)"
 
 
 @pytest.mark.parametrize(("skew", "words"), [(7200.0, "2 h behind"), (-30.0, "30 s ahead")])
 def test_a_clock_that_is_off_is_worth_a_note(skew, words):
-    (_, remark) = nodes("two", head(BOTH[0], node("gpu-b", [2, 3], skew=skew)))
+    (_, remark) = check_nodes("two", head(BOTH[0], node("gpu-b", [2, 3], skew=skew)))
 
-    assert (remark.grade, words in remark.says) == (Grade.NOTE, True)
+    assert (remark.grade, words in remark.message) == (Grade.WARN, True)
 
 
 def test_clocks_that_differ_by_little_are_as_good_as_equal():
@@ -95,7 +98,7 @@ def test_ranks_of_which_nothing_was_heard_are_told_while_the_run_is_on():
     (_, grade_and_words) = told(head(BOTH[0]))
 
     assert grade_and_words == (
-        Grade.MEND,
+        Grade.FAIL,
         "run two, nodes",
         "nothing was heard of 2 ranks (2-3)",
     )
@@ -104,96 +107,99 @@ def test_ranks_of_which_nothing_was_heard_are_told_while_the_run_is_on():
 
 def test_a_post_that_reaches_no_head_says_why_for_how_long_and_what_waits():
     trouble = "Nobody answers at gpu-a:14007 (timed out)."
-    (remark,) = nodes("two", post(linked=False, trouble=trouble, silent=600.0))
+    (remark,) = check_nodes("two", post(linked=False, trouble=trouble, silent=600.0))
 
-    assert remark.grade is Grade.MEND
-    assert remark.says == (
+    assert remark.grade is Grade.FAIL
+    assert remark.message == (
         f"the head at gpu-a:14007 is not reached for 10 min: {trouble} 3.0 MB of records wait"
     )
     assert "14000 to 17999" in remark.remedy
 
 
 def test_a_node_that_judges_alone_is_to_be_mended():
-    (remark,) = nodes("two", {"cluster": {"role": "alone"}, "about": ABOUT})
+    (remark,) = check_nodes("two", {"cluster": {"role": "alone"}, "about": ABOUT})
 
-    assert (remark.grade, "never reached" in remark.says) == (Grade.MEND, True)
+    assert (remark.grade, "never reached" in remark.message) == (Grade.FAIL, True)
 
 
 def test_a_head_that_cannot_listen_is_to_be_mended():
     state = head(*BOTH, port=0, trouble="torch is not installed where the agent runs.")
-    (remark,) = nodes("two", state)
+    (remark,) = check_nodes("two", state)
 
-    assert (remark.grade, "install torch" in remark.remedy) == (Grade.MEND, True)
+    assert (remark.grade, "install torch" in remark.remedy) == (Grade.FAIL, True)
 
 
 def test_every_reason_to_refuse_has_a_remedy_of_its_own():
-    assert set(REASONS) == set(REFUSALS)
+    assert set(REFUSAL_REMEDIES) == set(REFUSAL_REASONS)
 
 
-@pytest.mark.parametrize("reason", REFUSALS)
+@pytest.mark.parametrize("reason", REFUSAL_REASONS)
 def test_what_was_refused_is_told_with_its_count(reason):
-    (_, remark) = nodes("two", head(*BOTH, refused={reason: 3.0}))
+    (_, remark) = check_nodes("two", head(*BOTH, refused={reason: 3.0}))
 
-    assert remark.says == f"3 messages of other agents refused: {reason}"
-    assert (remark.grade, remark.remedy) == (Grade.NOTE, REASONS[reason])
+    assert remark.message == f"3 messages of other agents refused: {reason}"
+    assert (remark.grade, remark.remedy) == (Grade.WARN, REFUSAL_REMEDIES[reason])
 
 
 @pytest.mark.parametrize("reason", ["token", "version"])
 def test_who_keeps_a_node_of_the_run_out_is_to_be_mended(reason):
-    grades = {remark.grade for remark in nodes("two", head(BOTH[0], refused={reason: 1.0}))}
-    of_post = [*nodes("two", post(linked=False, trouble="It.", refused={reason: 1.0}))]
+    grades = {remark.grade for remark in check_nodes("two", head(BOTH[0], refused={reason: 1.0}))}
+    of_post = [*check_nodes("two", post(linked=False, trouble="It.", refused={reason: 1.0}))]
 
-    assert Grade.MEND in grades
-    assert of_post[-1].grade is Grade.MEND
+    assert Grade.FAIL in grades
+    assert of_post[-1].grade is Grade.FAIL
 
 
 def nobody_answers():
-    with pytest.raises(BoardError) as error:
+    with pytest.raises(MessageStoreError) as error:
         # The discard port, on which nobody listens.
-        Board.join("127.0.0.1", 9)
+        MessageStore.connect("127.0.0.1", 9)
     return str(error.value)
 
 
 def no_port_is_free():
-    with listener((0,)) as taken, pytest.raises(BoardError) as error:
-        listener((taken.getsockname()[1],))
+    with bind_first_free_port((0,)) as taken, pytest.raises(MessageStoreError) as error:
+        bind_first_free_port((taken.getsockname()[1],))
     return str(error.value)
 
 
 def wrong(message):
-    with pytest.raises(RefusedError) as error:
-        SEAL.open("card", message)
+    with pytest.raises(RefusedMessageError) as error:
+        SEAL.verify("card", message)
     return str(error.value)
 
 
 def nobody_told():
-    link = Link(lambda: Address("", (14000,)), SEAL, {}, Tally())
-    before = link.trouble
+    link = ClusterClient(lambda: HeadEndpoint("", (14000,)), SEAL, {}, Counters())
+    before = link.error
     link.start()
     try:
         until = time.monotonic() + 60.0
-        while link.trouble == before and time.monotonic() < until:
+        while link.error == before and time.monotonic() < until:
             time.sleep(0.01)
     finally:
         link.stop()
-    return link.trouble
+    return link.error
 
 
 def wrong_port():
     with pytest.raises(ValueError, match="port") as error:
-        address(NOWHERE, "gpu-a:many")
+        head_endpoint(NO_RENDEZVOUS, "gpu-a:many")
     return str(error.value)
 
 
 TROUBLES = {
     "firewall": (nobody_answers, "14000 to 17999"),
     "ports": (no_port_is_free, "a port that is free"),
-    "token": (lambda: wrong(Seal.of("wrong", "job").close("card", b"")), "SENTINEL_CLUSTER__TOKEN"),
+    "token": (
+        lambda: wrong(MessageAuthenticator.for_job("wrong", "job").sign("card", b"")),
+        "SENTINEL_CLUSTER__TOKEN",
+    ),
     "version": (lambda: wrong(b"\0" * 40), "one version"),
     "nowhere": (nobody_told, "SENTINEL_CLUSTER__HEAD"),
     "setting": (wrong_port, "SENTINEL_CLUSTER__HEAD"),
-    "begun": (lambda: Link(dict, SEAL, {}, Tally()).trouble, "in a few seconds"),
-    "opened": (lambda: Hub((1,), SEAL, Tally()).trouble, "in a few seconds"),
+    "begun": (lambda: ClusterClient(dict, SEAL, {}, Counters()).error, "in a few seconds"),
+    "opened": (lambda: ClusterServer((1,), SEAL, Counters()).error, "in a few seconds"),
 }
 
 
@@ -201,7 +207,7 @@ TROUBLES = {
 def test_each_trouble_that_a_link_really_tells_has_its_remedy(kind):
     really, remedy = TROUBLES[kind]
 
-    assert remedy in remedy_of(really())
+    assert remedy in remedy_for(really())
 
 
 def test_an_agent_without_torch_is_told_to_have_it(monkeypatch):
@@ -211,20 +217,20 @@ def test_an_agent_without_torch_is_told_to_have_it(monkeypatch):
         return import_module(name)
 
     monkeypatch.setattr(board_file, "import_module", absent)
-    with listener((0,)) as place, pytest.raises(BoardError) as error:
-        Board.host(place)
+    with bind_first_free_port((0,)) as place, pytest.raises(MessageStoreError) as error:
+        MessageStore.host(place)
 
-    assert "install torch" in remedy_of(str(error.value))
+    assert "install torch" in remedy_for(str(error.value))
 
 
 def test_of_trouble_that_nobody_foresaw_the_log_tells_more():
-    assert remedy_of("KeyError: 7") == LOOK
+    assert remedy_for("KeyError: 7") == READ_LOG_REMEDY
 
 
 def test_it_is_part_of_what_is_told_of_a_run(monkeypatch, tmp_path):
     path = tmp_path / "two" / "agent.json"
-    served = Served("two", "http://127.0.0.1:9", {"state": "running"} | post())
+    served = DiscoveredRun("two", "http://127.0.0.1:9", {"state": "running"} | post())
     monkeypatch.setattr("sentinel.doctor.runs.announced", lambda: [path])
     monkeypatch.setattr("sentinel.doctor.runs.ask", lambda *_: served)
 
-    assert "its ranks are judged at gpu-a:14007" in [remark.says for remark in runs()]
+    assert "its ranks are judged at gpu-a:14007" in [remark.message for remark in check_runs()]

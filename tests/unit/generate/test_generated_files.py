@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.config.plugins import modules
-from sentinel.generate.__main__ import documents, main, stale, write
-from sentinel.generate.agent_alerts import WATCHES
-from sentinel.generate.causes import cause_sheets
-from sentinel.generate.detector_docs import data_sheets
+from sentinel.config.plugins import load_modules
+from sentinel.generate.__main__ import documents, main, stale_paths, write_documents
+from sentinel.generate.agent_alerts import AGENT_ALERTS
+from sentinel.generate.causes import cause_docs
+from sentinel.generate.detector_docs import detector_docs
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = documents()
-SHEETS = list(data_sheets())
-CAUSES = list(cause_sheets())
+SHEETS = list(detector_docs())
+CAUSES = list(cause_docs())
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
@@ -28,14 +28,14 @@ def test_every_detector_has_its_rule_and_its_runbook():
     rules = json.loads(DOCUMENTS["deploy/prometheus/rules.yml"])
     alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
 
-    assert [sheet.name for sheet in SHEETS] == sorted(modules("detectors"))
-    assert {sheet.alert for sheet in SHEETS} | {watch.alert for watch in WATCHES} == alerts
+    assert [sheet.name for sheet in SHEETS] == sorted(load_modules("detectors"))
+    assert {sheet.alert for sheet in SHEETS} | {watch.alert for watch in AGENT_ALERTS} == alerts
     assert {f"docs/runbooks/{sheet.name}.md" for sheet in SHEETS} <= DOCUMENTS.keys()
 
 
 def test_no_two_alerts_share_a_name():
     """A detector and a watch of one name could not be told apart, nor their runbooks."""
-    names = [*(sheet.name for sheet in SHEETS), *(watch.name for watch in WATCHES)]
+    names = [*(sheet.name for sheet in SHEETS), *(watch.name for watch in AGENT_ALERTS)]
 
     assert len(names) == len(set(names))
 
@@ -59,7 +59,7 @@ def test_a_runbook_shows_every_paragraph_and_every_knob(sheet):
     assert sheet.paragraphs.keys() >= {"Formula", "Units", "Source", "Defaults"}
     for text in sheet.paragraphs.values():
         assert text in page
-    for knob, default in sheet.knobs.items():
+    for knob, default in sheet.settings.items():
         assert f"| `{knob}` | `{default!r}` |" in page
 
 
@@ -68,7 +68,7 @@ def test_every_cause_is_told_of_and_linked_from_what_it_explains(sheet):
     page = DOCUMENTS["docs/diagnosis.md"]
 
     assert f"\n## {sheet.heading}\n" in page
-    for text in (sheet.meaning, sheet.story, *sheet.paragraphs.values()):
+    for text in (sheet.meaning, sheet.description, *sheet.paragraphs.values()):
         assert text in page
     for detector in sheet.cause.explains:
         assert f"(runbooks/{detector}.md)" in page
@@ -76,23 +76,23 @@ def test_every_cause_is_told_of_and_linked_from_what_it_explains(sheet):
 
 
 def test_every_cause_has_a_place_of_its_own_on_the_page():
-    assert [sheet.name for sheet in CAUSES] == sorted(modules("causes"))
+    assert [sheet.name for sheet in CAUSES] == sorted(load_modules("causes"))
     assert len({sheet.anchor for sheet in CAUSES}) == len(CAUSES)
 
 
 def test_what_is_stale_is_named_and_mended(tmp_path):
     """Missing, changed and left-over files are told; writing makes all well."""
-    write(tmp_path)
-    assert stale(tmp_path) == []
+    write_documents(tmp_path)
+    assert stale_paths(tmp_path) == []
 
     changed, missing = "deploy/prometheus/rules.yml", "docs/runbooks/watchdog.md"
     (tmp_path / changed).write_text("{}")
     (tmp_path / missing).unlink()
     (tmp_path / "docs/runbooks/nothing.md").write_text("# Nothing")
-    assert stale(tmp_path) == [changed, "docs/runbooks/nothing.md", missing]
+    assert stale_paths(tmp_path) == [changed, "docs/runbooks/nothing.md", missing]
 
-    write(tmp_path)
-    assert stale(tmp_path) == []
+    write_documents(tmp_path)
+    assert stale_paths(tmp_path) == []
 
 
 def test_a_wrong_word_is_refused_with_the_usage(capsys):

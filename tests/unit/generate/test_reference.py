@@ -9,18 +9,18 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 from support.results import incident, measured, paged, said
 
-from sentinel.generate.detector_docs import data_sheets
-from sentinel.generate.reference import reference
-from sentinel.generate.sample_exposition import MACHINE, everything
+from sentinel.generate.detector_docs import detector_docs
+from sentinel.generate.reference import metrics_page
+from sentinel.generate.sample_exposition import SAMPLE_NODE, sample_metrics
 from sentinel.metrics.exposition import Exposition
-from sentinel.model.counters import COUNTS, Tally
+from sentinel.model.counters import COUNTER_FAMILIES, Counters
 from sentinel.model.finding import Severity
 from sentinel.model.record import Event
-from sentinel.signals.catalogue import GROUPS, SIGNALS
-from sentinel.signals.key_map import WORDS
+from sentinel.signals.catalogue import SIGNAL_GROUPS, SIGNALS
+from sentinel.signals.key_map import FRAMEWORK_KEYS
 
 ROOT = Path(__file__).parents[3]
-PAGE = reference(data_sheets())
+PAGE = metrics_page(detector_docs())
 ROWS = {line.split("|")[1].strip(): line for line in PAGE.splitlines() if line.startswith("| ")}
 
 
@@ -34,25 +34,27 @@ def test_every_signal_has_its_row(signal):
 
 
 def test_every_signal_is_under_one_heading():
-    assert [s.name for group in GROUPS.values() for s in group] == list(SIGNALS)
-    assert all(f"\n### {title}\n" in PAGE for title in GROUPS)
+    assert [s.name for group in SIGNAL_GROUPS.values() for s in group] == list(SIGNALS)
+    assert all(f"\n### {title}\n" in PAGE for title in SIGNAL_GROUPS)
 
 
 def test_every_family_of_a_busy_page_has_its_row():
-    tally = Tally()
-    for count in COUNTS:
+    tally = Counters()
+    for count in COUNTER_FAMILIES:
         tally.add(count.family, "one")
-    shown = Exposition(tally, {"kl_blowup": Severity.CRITICAL}, machine=lambda: MACHINE)
+    shown = Exposition(tally, {"kl_blowup": Severity.CRITICAL}, machine=lambda: SAMPLE_NODE)
     facts = {"framework": "trl", "tap/trl": "off: TypeError in before_step"}
     for verdict in (
         said(Event.START, rank=0, facts=facts, values={"save_steps": 500.0}),
         measured(rank=0, step_time=0.5),
         measured(mine=1.0, global_step=1.0),
         said(Event.SAVE),
-        said(Event.TICK, values={"ranks_running": 1.0, "ranks_gone": 0.0, "ranks_failed": 0.0}),
+        said(
+            Event.HEARTBEAT, values={"ranks_running": 1.0, "ranks_gone": 0.0, "ranks_failed": 0.0}
+        ),
         paged(of=incident()),
     ):
-        shown.take(verdict)
+        shown.update(verdict)
     page = generate_latest(shown.registry).decode()
     names = {sample.name for family in parse(page) for sample in family.samples}
 
@@ -62,11 +64,11 @@ def test_every_family_of_a_busy_page_has_its_row():
 
 
 def test_every_family_has_a_sample_to_tell_its_labels():
-    assert [family.name for family in everything() if not family.samples] == []
+    assert [family.name for family in sample_metrics() if not family.samples] == []
 
 
 def test_every_word_of_a_dialect_has_its_row():
-    for (framework, algorithm), words in WORDS.items():
+    for (framework, algorithm), words in FRAMEWORK_KEYS.items():
         for key, word in words.items():
             cells = (framework, algorithm, f"`{key}`", f"`{word.name}`")
             assert "|".join(f" {cell} " if cell else " " for cell in cells) in PAGE

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.live.rings import LiveSource
-from sentinel.model.counters import Tally
+from sentinel.live.rings import LiveRings
+from sentinel.model.counters import Counters
 from sentinel.model.record import Event
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import ring_path
-from sentinel.transport.record_codec import Moment, Packer
+from sentinel.transport.record_codec import RecordEncoder, StepStamp
 from sentinel.transport.ring import RingWriter
 
 
@@ -23,9 +23,9 @@ def test_only_what_its_own_process_wrote_is_at_first_hand(tmp_path, monkeypatch,
     who = Identity("told", world_size=2)
     ring = RingWriter(ring_path("told", 0, 1), replace(who, rank=1), 1 << 16)
     facts = {"pid": str(os.getpid() + more)}
-    Packer(ring.write).text(Event.START, Moment(0, 0, 1.0), facts=facts)
+    RecordEncoder(ring.write).write_event(Event.START, StepStamp(0, 0, 1.0), facts=facts)
 
-    (start, _) = LiveSource("told", Tally()).poll()
+    (start, _) = LiveRings("told", Counters()).poll()
 
-    assert start.facts.get("gathered") == gathered
+    assert start.attributes.get("gathered") == gathered
     ring.close("finished")

@@ -9,22 +9,22 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from sentinel.cluster.heartbeats import FRESH_SECONDS, Told, merged
+from sentinel.cluster.heartbeats import RESTART_TRUST_SECONDS, NodeHeartbeat, merge_heartbeats
 from sentinel.detectors.run_died import RunDied
 from sentinel.live.elastic_restart import (
-    LEAVING_SECONDS,
-    TOLD_SECONDS,
-    WAIT_SECONDS,
-    Regrouping,
-    Worker,
+    MAX_EXIT_SPREAD_SECONDS,
+    REPORT_FAILURE_SECONDS,
+    RESTART_WAIT_SECONDS,
+    ElasticRestartTracker,
+    ElasticWorker,
     is_elastic,
 )
-from sentinel.live.liveness import Rank, roll_call
+from sentinel.live.liveness import LiveRank, build_heartbeat
 from sentinel.model.finding import Finding
 from sentinel.transport.identity import Identity
 from sentinel.transport.process import Process
-from sentinel.transport.ring import Cursor
-from sentinel.transport.ring_layout import Header
+from sentinel.transport.ring import RingCursor
+from sentinel.transport.ring_layout import RingHeader
 
 FELL = 1000.0
 
@@ -35,17 +35,19 @@ class Launcher(Process):
 
     lives: bool = True
 
-    def alive(self):
+    def is_alive(self):
         return self.lives
 
 
 def rank(number, attempt=0, *, outcome="died", ended=FELL, moved=0.0, **stop):
-    header = Header(
+    header = RingHeader(
         process=Process(1 + number, 1), identity=Identity("run", attempt, number), capacity=4096,
-        created=0.0, position=0, sequence=0, last_step=9, last_beat=9, last_time=0.0,
-        outcome="running", begun=0, overhead_ns=0, errors=0, drops=(),
+        created_at=0.0, position=0, sequence=0, last_step=9, last_step_index=9, last_time=0.0,
+        outcome="running", backward_step_index=0, overhead_ns=0, errors=0, drop_counts=(),
     )  # fmt: skip
-    return Rank(None, None, Cursor(), header, moved, outcome, ended if outcome else 0.0, stop)
+    return LiveRank(
+        None, None, RingCursor(), header, moved, outcome, ended if outcome else 0.0, stop
+    )
 
 
 GONE = [rank(0), rank(1, ended=FELL + 0.4)]
@@ -55,17 +57,17 @@ class Node:
     """Two ranks of an elastic launcher, and what is made of the ticks of their agent."""
 
     def __init__(self, lives=True):
-        self.regrouping, self.died = Regrouping(), RunDied()
+        self.regrouping, self.died = ElasticRestartTracker(), RunDied()
         self.begin(0, 0, lives=lives)
 
     def begin(self, attempt, restarts, lives=True):
         for number in range(2):
-            worker = Worker(Launcher(1, 1, lives), restarts)
+            worker = ElasticWorker(Launcher(1, 1, lives), restarts)
             self.regrouping.workers[attempt, number] = worker
 
     def tick(self, ranks, after):
         now = FELL + after
-        return self.regrouping.told_of(roll_call("run", ranks, now), ranks, now)
+        return self.regrouping.annotate_heartbeat(build_heartbeat("run", ranks, now), ranks, now)
 
     def told(self, ranks, first, last):
         """What is found at ticks half a second apart, with when."""
@@ -88,64 +90,64 @@ def back(attempt=1):
 
 def test_nodes_that_come_or_leave_wake_nobody(node):
     assert node.told(GONE, 1, 60) == []
-    assert node.regrouping.waiting
-    node.begin(1, 0)
+    assert node.regrouping.awaiting_restart
+    node.begin_backward(1, 0)
 
     assert node.told(back(), 60, 90) == []
-    assert not node.regrouping.waiting
+    assert not node.regrouping.awaiting_restart
 
 
 def test_a_failure_that_the_launcher_mends_is_told_once_the_next_ranks_are_there(node):
     assert node.told(GONE, 1, 40) == []
-    node.begin(1, 1)
+    node.begin_backward(1, 1)
     found = node.told(back(), 40, 80)
 
     assert found[0][1] == "Ranks 0, 1 were killed at step 9 without a word; 2 still run."
-    assert 40 <= found[0][0] <= found[-1][0] < 40 + TOLD_SECONDS
+    assert 40 <= found[0][0] <= found[-1][0] < 40 + REPORT_FAILURE_SECONDS
 
 
 def test_ranks_that_do_not_come_back_are_told_of(node):
-    found = node.told(GONE, 1, WAIT_SECONDS + 10)
+    found = node.told(GONE, 1, RESTART_WAIT_SECONDS + 10)
 
-    assert WAIT_SECONDS <= found[0][0] <= WAIT_SECONDS + 3
-    assert not node.regrouping.waiting
+    assert RESTART_WAIT_SECONDS <= found[0][0] <= RESTART_WAIT_SECONDS + 3
+    assert not node.regrouping.awaiting_restart
 
 
 def test_once_the_launcher_is_gone_nobody_waits_for_it(node):
     assert node.told(GONE, 1, 5) == []
-    node.begin(0, 0, lives=False)
+    node.begin_backward(0, 0, lives=False)
 
     assert node.told(GONE, 5, 10)[0][0] == 5.0
 
 
 def test_an_agent_that_is_ended_meanwhile_waits_no_longer(node):
     assert node.told(GONE, 1, 5) == []
-    node.regrouping.final = True
+    node.regrouping.is_shutting_down = True
 
-    assert "regroup" not in node.tick(GONE, 5).facts
+    assert "regroup" not in node.heartbeat(GONE, 5).facts
 
 
 def test_a_rank_that_takes_long_to_leave_wakes_nobody(node):
     leaving = [rank(0), rank(1, outcome="")]
-    assert node.told(leaving, 0, LEAVING_SECONDS - 1) == []
-    slow = [rank(0), rank(1, ended=FELL + LEAVING_SECONDS - 1)]
-    assert node.told(slow, LEAVING_SECONDS - 1, 60) == []
-    node.begin(1, 0)
+    assert node.told(leaving, 0, MAX_EXIT_SPREAD_SECONDS - 1) == []
+    slow = [rank(0), rank(1, ended=FELL + MAX_EXIT_SPREAD_SECONDS - 1)]
+    assert node.told(slow, MAX_EXIT_SPREAD_SECONDS - 1, 60) == []
+    node.begin_backward(1, 0)
 
     assert node.told(back(), 60, 90) == []
 
 
 def test_a_rank_that_never_leaves_was_not_told_to(node):
-    found = node.told([rank(0), rank(1, outcome="")], 0, LEAVING_SECONDS + 5)
+    found = node.told([rank(0), rank(1, outcome="")], 0, MAX_EXIT_SPREAD_SECONDS + 5)
 
-    assert LEAVING_SECONDS < found[0][0] <= LEAVING_SECONDS + 1
+    assert MAX_EXIT_SPREAD_SECONDS < found[0][0] <= MAX_EXIT_SPREAD_SECONDS + 1
     assert found[0][1] == "Rank 0 was killed at step 9 without a word; 1 still runs."
 
 
 def test_the_death_of_one_rank_of_a_launcher_that_then_ends_is_told_at_once(node):
     leaving = [rank(0), rank(1, outcome="")]
     assert node.told(leaving, 0, 3) == []
-    node.begin(0, 0, lives=False)
+    node.begin_backward(0, 0, lives=False)
 
     assert node.told(leaving, 3, 4)[0][0] == 3.0
 
@@ -155,40 +157,46 @@ def test_the_death_of_one_rank_of_a_launcher_that_then_ends_is_told_at_once(node
     [
         [rank(0), rank(1, outcome="", moved=FELL + 3.0)],
         [rank(0), rank(1, outcome="exception")],
-        [rank(0), rank(1, ended=FELL + LEAVING_SECONDS + 1.0)],
+        [rank(0), rank(1, ended=FELL + MAX_EXIT_SPREAD_SECONDS + 1.0)],
         [rank(0), rank(1, outcome="died", outcome_of="collective")],
     ],
     ids=["one goes on", "one raised", "one after the other", "one was told of"],
 )
 def test_what_does_not_fall_as_one_is_no_regrouping(node, ranks):
     after = max(rank.ended_at for rank in ranks) - FELL + 6.0
-    assert "regroup" not in node.tick(ranks, after).facts
+    assert "regroup" not in node.heartbeat(ranks, after).facts
 
 
 def test_of_a_launcher_that_is_not_elastic_nothing_is_waited_for():
-    tick = Regrouping().told_of(roll_call("run", GONE, FELL + 1), GONE, FELL + 1)
+    tick = ElasticRestartTracker().annotate_heartbeat(
+        build_heartbeat("run", GONE, FELL + 1), GONE, FELL + 1
+    )
 
-    assert "regroup" not in tick.facts
+    assert "regroup" not in tick.attributes
 
 
 def of(node_tick, *, age=0.0, host="a"):
-    return Told(node_tick, host, (0, 1), age, lost=False)
+    return NodeHeartbeat(node_tick, host, (0, 1), age, is_lost=False)
 
 
 def test_of_several_nodes_all_that_fell_must_be_regrouping(node):
-    gone = of(node.tick(GONE, 2.0))
+    gone = of(node.heartbeat(GONE, 2.0))
     others = [rank(2, outcome="exception", exception="ValueError"), rank(3, outcome="")]
-    raised = Told(roll_call("run", others, FELL + 2), "b", (2, 3), 0.0, lost=False)
-    running = Told(roll_call("run", [rank(2, outcome="")], FELL + 2), "b", (2,), 0.0, lost=False)
+    raised = NodeHeartbeat(
+        build_heartbeat("run", others, FELL + 2), "b", (2, 3), 0.0, is_lost=False
+    )
+    running = NodeHeartbeat(
+        build_heartbeat("run", [rank(2, outcome="")], FELL + 2), "b", (2,), 0.0, is_lost=False
+    )
 
-    assert merged("run", [gone, running], FELL + 2).facts["regroup"] == "yes"
-    assert "regroup" not in merged("run", [gone, raised], FELL + 2).facts
+    assert merge_heartbeats("run", [gone, running], FELL + 2).attributes["regroup"] == "yes"
+    assert "regroup" not in merge_heartbeats("run", [gone, raised], FELL + 2).attributes
 
 
 def test_a_node_that_is_heard_no_more_is_not_believed_for_ever(node):
-    old = of(node.tick(GONE, 2.0), age=FRESH_SECONDS + 1)
+    old = of(node.heartbeat(GONE, 2.0), age=RESTART_TRUST_SECONDS + 1)
 
-    assert "regroup" not in merged("run", [old], FELL + 9).facts
+    assert "regroup" not in merge_heartbeats("run", [old], FELL + 9).attributes
 
 
 @pytest.mark.parametrize(
@@ -217,13 +225,13 @@ def test_a_launcher_that_may_not_be_looked_at_is_none_of_ours(monkeypatch):
         return really(path, *more, **named)
 
     seen = rank(0, outcome="")
-    seen.header = replace(seen.header, process=Process.me())
-    regrouping = Regrouping()
+    seen.read_header = replace(seen.read_header, process=Process.current())
+    regrouping = ElasticRestartTracker()
     monkeypatch.setattr(os, "open", guarded)
-    regrouping.meet(seen)
+    regrouping.add_rank(seen)
 
-    assert Process.me().parent() is None
-    assert not Process(os.getppid(), 1).alive()
+    assert Process.current().parent() is None
+    assert not Process(os.getppid(), 1).is_alive()
     assert regrouping.workers == {}
 
 
@@ -240,13 +248,13 @@ def test_what_a_rank_was_told_by_its_launcher_is_read_from_outside(nodes, restar
     words = [sys.executable, "-c", LAUNCHER, "--nnodes", nodes]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as begun:
         seen = rank(0, outcome="")
-        worker = Process.of(int(begun.stdout.readline()))
-        seen.header = replace(seen.header, process=worker)
-        regrouping = Regrouping()
-        regrouping.meet(seen)
+        worker = Process.from_pid(int(begun.stdout.readline()))
+        seen.read_header = replace(seen.read_header, process=worker)
+        regrouping = ElasticRestartTracker()
+        regrouping.add_rank(seen)
         begun.stdin.close()
         begun.wait(60.0)
 
     known = regrouping.workers.get((0, 0))
-    assert (known and known.restarts) == restarts
+    assert (known and known.restart_count) == restarts
     assert known is None or known.launcher.pid == begun.pid

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.live.launcher_status import Launched
-from sentinel.transport.launch_status import Launch
+from sentinel.live.launcher_status import LauncherStatus
+from sentinel.transport.launch_status import LaunchStatus
 from sentinel.transport.process import Process
 
 RUN = "launched"
@@ -33,34 +33,34 @@ def test_a_launcher_that_left_is_read_once_more_before_it_is_believed_to_have_sa
     launcher,
 ):
     """Else an agent that lingers for no time leaves before it knows how the command ended."""
-    launch = Launch(RUN, Process.of(launcher.pid), "train", 1.0)
+    launch = LaunchStatus(RUN, Process.from_pid(launcher.pid), "train", 1.0)
     launch.write()
-    launched = Launched(RUN)
-    launched.look()
+    launched = LauncherStatus(RUN)
+    launched.poll()
     assert launched.running
 
-    replace(launch, ended=2.0, code=137).write()
+    replace(launch, ended_at=2.0, exit_code=137).write()
     leave(launcher)
     assert launched.running, "what it wrote is not read yet"
-    launched.look()
+    launched.poll()
 
     assert not launched.running
     assert launched.launch.code == 137
 
 
 def test_a_launcher_that_was_killed_says_no_more(launcher):
-    launch = Launch(RUN, Process.of(launcher.pid), "train", 1.0)
+    launch = LaunchStatus(RUN, Process.from_pid(launcher.pid), "train", 1.0)
     launch.write()
-    launched = Launched(RUN)
-    launched.look()
+    launched = LauncherStatus(RUN)
+    launched.poll()
     leave(launcher)
-    launched.look()
+    launched.poll()
 
     assert not launched.running
 
 
 def test_a_run_without_a_launcher_is_not_under_way():
-    launched = Launched(RUN)
-    launched.look()
+    launched = LauncherStatus(RUN)
+    launched.poll()
 
     assert not launched.running

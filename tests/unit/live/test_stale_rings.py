@@ -7,7 +7,7 @@ import time
 import pytest
 from support.rank_processes import ranks
 
-from sentinel.live.stale_rings import OLD, sweep
+from sentinel.live.stale_rings import STALE_AFTER_SECONDS, remove_stale_rings
 from sentinel.transport.paths import ring_path
 
 
@@ -25,8 +25,8 @@ def test_only_an_old_ring_of_a_dead_process_is_removed():
         gone.wait()
         living, dead = ring_path("living", 0, 0), ring_path("dead", 0, 0)
 
-        assert sweep(time.time()) == []
-        assert sweep(time.time() + OLD + 60.0) == [dead]
+        assert remove_stale_rings(time.time()) == []
+        assert remove_stale_rings(time.time() + STALE_AFTER_SECONDS + 60.0) == [dead]
         assert living.exists()
         assert not dead.parent.exists()
 
@@ -35,9 +35,9 @@ def test_what_is_not_a_ring_is_left_alone():
     strange = ring_path("strange", 0, 0)
     strange.write_bytes(b"somebody else's")
 
-    assert sweep(time.time() + 10 * OLD) == []
+    assert remove_stale_rings(time.time() + 10 * STALE_AFTER_SECONDS) == []
     assert strange.exists()
 
 
 def test_a_machine_without_rings_has_nothing_to_sweep():
-    assert sweep(time.time()) == []
+    assert remove_stale_rings(time.time()) == []

@@ -6,9 +6,9 @@ import pytest
 from support.expositions import samples
 from support.results import RUN, measured, said
 
-from sentinel.cluster.agent_role import Nodes
+from sentinel.cluster.agent_role import AgentRole
 from sentinel.metrics.exposition import Exposition
-from sentinel.model.counters import COUNTS, Tally
+from sentinel.model.counters import COUNTER_FAMILIES, Counters
 from sentinel.model.finding import Severity
 from sentinel.model.record import Event
 from sentinel.store import database
@@ -33,10 +33,10 @@ SEVERAL = {"world_size": 8.0, "local_world_size": 2.0}
 
 
 def exposition(cluster, *verdicts, settings=SEVERAL, tally=None):
-    shown = Exposition(tally or Tally(), DETECTORS, run=RUN)
-    shown.cluster = lambda: cluster
+    shown = Exposition(tally or Counters(), DETECTORS, run=RUN)
+    shown.cluster_state = lambda: cluster
     for verdict in (said(Event.START, rank=0, values=settings), *verdicts):
-        shown.take(verdict)
+        shown.update(verdict)
     return shown
 
 
@@ -95,7 +95,7 @@ def test_a_node_that_reached_no_head_shows_that_its_link_is_down():
 
 def test_a_post_leaves_what_is_said_of_the_run_to_its_head():
     step = measured(rank=2, loss=1.0)
-    tick = said(Event.TICK, values={"ranks_running": 2.0}, facts={"state": "running"})
+    tick = said(Event.HEARTBEAT, values={"ranks_running": 2.0}, facts={"state": "running"})
     head, post = series(HEAD, step, tick), series(POST, step, tick)
     missing = {name for name, *_ in head.keys() - post.keys()}
 
@@ -118,7 +118,7 @@ def test_a_post_leaves_what_is_said_of_the_run_to_its_head():
 
 
 def test_a_post_whose_ranks_have_ended_says_so():
-    end = said(Event.TICK, facts={"state": "finished"})
+    end = said(Event.HEARTBEAT, facts={"state": "finished"})
 
     assert series(POST, end)["sentinel_node_active",] == 0.0
 
@@ -130,7 +130,7 @@ def test_a_post_vouches_for_the_one_alert_that_it_may_raise():
 
 
 def test_refused_messages_are_told_by_reason():
-    tally = Tally()
+    tally = Counters()
     tally.add("sentinel_link_refused_total", "token", 3)
     tally.add("sentinel_dropped_records_total", "late")
 
@@ -147,7 +147,7 @@ def test_what_nodes_say_of_themselves_is_understood(tmp_path):
     """The part of an agent of which nothing is known yet, as it really tells it."""
     connection = database.connect(tmp_path / "sentinel.db")
     try:
-        told = Nodes(RUN, connection, Tally(), lambda: None).state()
+        told = AgentRole(RUN, connection, Counters(), lambda: None).status()
     finally:
         connection.close()
 
@@ -156,4 +156,4 @@ def test_what_nodes_say_of_themselves_is_understood(tmp_path):
 
 
 def test_what_is_refused_has_a_family():
-    assert "sentinel_link_refused_total" in {count.family for count in COUNTS}
+    assert "sentinel_link_refused_total" in {count.family for count in COUNTER_FAMILIES}

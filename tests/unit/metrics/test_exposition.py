@@ -12,11 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from support.expositions import DETECTORS, exposition, samples
 from support.results import DIAGNOSIS, NOW, RUN, concluded, incident, measured, paged, said, spread
 
-from sentinel.metrics.families import MOST_LABELS
-from sentinel.metrics.run_state import STATES
-from sentinel.model.counters import COUNTS, Tally
+from sentinel.metrics.families import MAX_LABEL_VALUES
+from sentinel.metrics.run_state import RUN_STATES
+from sentinel.model.counters import COUNTER_FAMILIES, Counters
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Page, Reason, State
+from sentinel.model.incident import IncidentState, Notification, NotificationReason
 from sentinel.model.record import Event
 
 
@@ -52,8 +52,8 @@ def test_exactly_one_state_is_on():
     """All states are always there, so that a panel can draw them."""
     shown = samples(exposition(said(Event.START), measured()))
 
-    assert {s: shown["sentinel_run_state", s] for s in STATES} == {
-        s: float(s == "running") for s in STATES
+    assert {s: shown["sentinel_run_state", s] for s in RUN_STATES} == {
+        s: float(s == "running") for s in RUN_STATES
     }
     assert shown["sentinel_run_active",] == 1
 
@@ -97,18 +97,20 @@ def test_an_alert_fires_and_stops_firing_under_its_severity():
     shown = exposition(paged(severity=Severity.WARNING))
     assert samples(shown)["sentinel_alert_firing", "kl_blowup", "warning"] == 1
 
-    shown.take(paged(Reason.WORSENED, severity=Severity.CRITICAL))
+    shown.update(paged(NotificationReason.ESCALATED, severity=Severity.CRITICAL))
     assert samples(shown)["sentinel_alert_firing", "kl_blowup", "warning"] == 0
     assert samples(shown)["sentinel_alert_firing", "kl_blowup", "critical"] == 1
 
-    shown.take(paged(Reason.RESOLVED, severity=Severity.CRITICAL))
+    shown.update(paged(NotificationReason.RESOLVED, severity=Severity.CRITICAL))
     assert samples(shown)["sentinel_alert_firing", "kl_blowup", "critical"] == 0
 
 
 def test_two_ranks_fire_one_series_until_both_are_well():
     """The first rank to recover does not switch off the other's alert."""
     sick = [incident(rank=0), incident(rank=1)]
-    shown = exposition(*(paged(of=one) for one in sick), paged(Reason.RESOLVED, of=sick[0]))
+    shown = exposition(
+        *(paged(of=one) for one in sick), paged(NotificationReason.RESOLVED, of=sick[0])
+    )
 
     assert samples(shown)["sentinel_alert_firing", "kl_blowup", "critical"] == 1
 
@@ -116,15 +118,15 @@ def test_two_ranks_fire_one_series_until_both_are_well():
 def test_a_restarted_agent_goes_on_firing():
     """Open incidents of before the restart are firing from the first scrape on."""
     shown = exposition()
-    shown.resume([incident()])
+    shown.restore([incident()])
 
     assert samples(shown)["sentinel_alert_firing", "kl_blowup", "critical"] == 1
 
 
-@pytest.mark.parametrize("count", COUNTS, ids=lambda count: count.family)
+@pytest.mark.parametrize("count", COUNTER_FAMILIES, ids=lambda count: count.family)
 def test_every_count_of_the_tally_is_shown(count):
     """Each counter arrives under its family and its label."""
-    tally = Tally()
+    tally = Counters()
     tally.add(count.family, "ring_full", 3)
 
     assert samples(exposition(tally=tally))[count.family, "ring_full"] == 3
@@ -132,12 +134,12 @@ def test_every_count_of_the_tally_is_shown(count):
 
 def test_a_flood_of_labels_keeps_its_total():
     """Labels beyond the cap are counted as `other`, so that sums stay true."""
-    tally = Tally()
-    for i in range(MOST_LABELS + 50):
+    tally = Counters()
+    for i in range(MAX_LABEL_VALUES + 50):
         tally.add("sentinel_nonfinite_total", f"{i:04}")
     shown = {k: v for k, v in samples(exposition(tally=tally)).items() if "nonfinite" in k[0]}
 
-    assert (len(shown), sum(shown.values())) == (MOST_LABELS + 1, MOST_LABELS + 50)
+    assert (len(shown), sum(shown.values())) == (MAX_LABEL_VALUES + 1, MAX_LABEL_VALUES + 50)
     assert shown["sentinel_nonfinite_total", "other"] == 50
 
 
@@ -146,7 +148,7 @@ def test_a_flood_of_labels_keeps_its_total():
 )
 def test_no_name_breaks_the_page(name):
     """Odd keys, facts and counter labels are read back by both parsers."""
-    tally = Tally()
+    tally = Counters()
     tally.add("sentinel_nonfinite_total", name)
     step = said(Event.START, rank=0, facts={"model": name})
     shown = exposition(step, said(values={name: 1.0}), tally=tally)
@@ -179,7 +181,9 @@ def test_scrapes_during_a_busy_run_are_whole():
     def train():
         for step in range(1, 3000):
             value = float(step)
-            shown.take(said(step=step, values={"loss": value}, spread={"loss": spread(step, step)}))
+            shown.update(
+                said(step=step, values={"loss": value}, spread={"loss": spread(step, step)})
+            )
         over.set()
 
     trainer = threading.Thread(target=train)
@@ -218,35 +222,41 @@ def test_how_far_causes_are_believed_in_is_shown_while_their_cases_are_open():
     series = "sentinel_diagnosis_confidence", "policy_collapse"
     assert samples(shown)[series] == 0.826
 
-    shown.take(concluded(Reason.UPDATED, diagnosis=replace(DIAGNOSIS, confidence=0.9)))
+    shown.update(
+        concluded(NotificationReason.UPDATED, diagnosis=replace(DIAGNOSIS, confidence=0.9))
+    )
     assert samples(shown)[series] == 0.9
 
-    shown.take(concluded(Reason.RESOLVED))
+    shown.update(concluded(NotificationReason.RESOLVED))
     assert series not in samples(shown)
     assert shown.state()["cases"] == []
 
 
 def test_a_case_whose_incidents_calmed_down_is_not_shown_until_one_comes_back():
     shown = exposition(concluded(of=[incident()]))
-    shown.take(replace(measured(), moved=(replace(incident(), state=State.RESOLVED),)))
+    shown.update(replace(measured(), moved=(replace(incident(), state=IncidentState.RESOLVED),)))
     assert shown.state()["cases"] == []
 
-    shown.take(replace(measured(), moved=(incident(),)))
+    shown.update(replace(measured(), moved=(incident(),)))
     assert len(shown.state()["cases"]) == 1
 
 
 def test_a_flood_of_causes_is_bounded():
-    causes = [replace(DIAGNOSIS, cause=f"{n:04}" + "x" * 9999) for n in range(MOST_LABELS + 50)]
+    causes = [
+        replace(DIAGNOSIS, cause=f"{n:04}" + "x" * 9999) for n in range(MAX_LABEL_VALUES + 50)
+    ]
     told = (concluded(of=[incident(episode=n)], diagnosis=c) for n, c in enumerate(causes))
     shown = samples(exposition(*told))
 
-    assert len([key for key in shown if key[0] == "sentinel_diagnosis_confidence"]) == MOST_LABELS
+    assert (
+        len([key for key in shown if key[0] == "sentinel_diagnosis_confidence"]) == MAX_LABEL_VALUES
+    )
 
 
 def test_a_restarted_agent_goes_on_naming_the_cause():
     shown = exposition()
-    case = Page(Reason.OPENED, incident(), 100, NOW, diagnosis=DIAGNOSIS)
-    shown.resume([incident()], [case])
+    case = Notification(NotificationReason.OPENED, incident(), 100, NOW, diagnosis=DIAGNOSIS)
+    shown.restore([incident()], [case])
 
     assert samples(shown)["sentinel_diagnosis_confidence", "policy_collapse"] == 0.826
     assert shown.state()["incidents"][0]["case"] == case.incident.name

@@ -39,7 +39,7 @@ def test_series_of_ranks_that_are_no_more_go_at_once():
     shown, seen = exposition(), []
     for attempt, count in enumerate((4, 2, 4)):
         for rank in range(count):
-            shown.take(said(Event.START, rank=rank, attempt=attempt))
+            shown.update(said(Event.START, rank=rank, attempt=attempt))
         seen.append(sum(key[0] == "sentinel_rank_up" for key in samples(shown)))
 
     assert seen == [4, 2, 4]
@@ -48,7 +48,7 @@ def test_series_of_ranks_that_are_no_more_go_at_once():
 def test_all_ranks_are_counted_however_many_are_shown():
     """The cap hides ranks one by one, never their number."""
     ticks = {"ranks_running": 1000.0, "ranks_gone": 24.0, "ranks_failed": 0.0, "idle_seconds": 1.0}
-    shown = samples(exposition(said(Event.TICK, values=ticks), per_rank_limit=0))
+    shown = samples(exposition(said(Event.HEARTBEAT, values=ticks), per_rank_limit=0))
 
     assert shown["sentinel_ranks_running",] == 1000
     assert shown["sentinel_ranks_gone",] == 24

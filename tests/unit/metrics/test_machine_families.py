@@ -9,33 +9,33 @@ from support.expositions import samples
 from support.results import NOW, RUN, said
 
 from sentinel.metrics.exposition import Exposition
-from sentinel.metrics.families import MOST_LABELS
-from sentinel.model.counters import Tally
-from sentinel.model.hardware import GPU_SIGNALS, HOST_SIGNALS, Gpu, Machine
+from sentinel.metrics.families import MAX_LABEL_VALUES
+from sentinel.model.counters import Counters
+from sentinel.model.hardware import GPU_SIGNALS, HOST_SIGNALS, Gpu, NodeMeasurements
 from sentinel.model.record import Event
 from sentinel.signals.catalogue import SIGNALS
 
-MACHINE = Machine(
-    host={"host_cpu": 0.5, "host_memory_used": 3.0, "host_memory_total": 9.0},
-    disks={"state": 50.0, "output": 7.0},
+MACHINE = NodeMeasurements(
+    host_values={"host_cpu": 0.5, "host_memory_used": 3.0, "host_memory_total": 9.0},
+    free_bytes={"state": 50.0, "output": 7.0},
     gpus=(
         Gpu(0, "GPU-a", "H100", dict.fromkeys(GPU_SIGNALS, 1.0), ("power_cap",), frozenset({7})),
         Gpu(1, "GPU-b", "H100", {"gpu_xid": 79.0}),
     ),
-    ranks={0: [4], 1: []},
-    seen={"gpu": NOW, "host": NOW + 1},
+    ranks_by_gpu={0: [4], 1: []},
+    measured_at={"gpu": NOW, "host": NOW + 1},
 )
 
 
 def exposition(*verdicts, machine=MACHINE):
-    shown = Exposition(Tally(), {}, run=RUN, machine=lambda: machine)
+    shown = Exposition(Counters(), {}, run=RUN, machine=lambda: machine)
     for verdict in verdicts:
-        shown.take(verdict)
+        shown.update(verdict)
     return shown
 
 
 def facts(rank=0, values=None, **told):
-    return said(Event.FACTS, rank=rank, facts=told, values=values or {})
+    return said(Event.METADATA, rank=rank, facts=told, values=values or {})
 
 
 def test_every_gpu_has_a_series_of_each_signal_it_tells():
@@ -60,7 +60,7 @@ def test_the_host_is_shown_with_each_disk():
 
 
 def test_a_part_that_says_nothing_has_no_series():
-    shown = samples(exposition(machine=Machine()))
+    shown = samples(exposition(machine=NodeMeasurements()))
 
     assert not [key for key in shown if key[0].startswith(("sentinel_gpu", "sentinel_host"))]
 
@@ -91,9 +91,9 @@ def test_what_the_run_was_set_to_is_shown_by_name():
 
 
 def test_settings_are_no_more_than_so_many():
-    shown = samples(exposition(facts(values={f"key{i}": 1.0 for i in range(2 * MOST_LABELS)})))
+    shown = samples(exposition(facts(values={f"key{i}": 1.0 for i in range(2 * MAX_LABEL_VALUES)})))
 
-    assert len([key for key in shown if key[0] == "sentinel_run_setting"]) == MOST_LABELS
+    assert len([key for key in shown if key[0] == "sentinel_run_setting"]) == MAX_LABEL_VALUES
 
 
 def test_a_broken_tap_is_named_and_its_ranks_are_counted():
@@ -112,7 +112,7 @@ def test_a_broken_tap_is_named_and_its_ranks_are_counted():
 
 def test_the_state_tells_which_ranks_say_what_of_a_tap():
     shown = exposition(*(facts(rank, **{"tap/trl": "on"}) for rank in (1, 0)))
-    shown.take(facts(2, **{"tap/trl": "off: TypeError in on_log"}))
+    shown.update(facts(2, **{"tap/trl": "off: TypeError in on_log"}))
 
     assert shown.state()["taps"] == {"trl": {"on": [0, 1], "off: TypeError in on_log": [2]}}
 

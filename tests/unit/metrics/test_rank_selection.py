@@ -8,10 +8,17 @@ from math import nan
 import pytest
 from support.results import incident, paged
 
-from sentinel.metrics.rank_selection import ENTERS, MEMORY, MOST, MOST_OUTLIERS, MOST_WEIGHED, Ranks
-from sentinel.metrics.run_state import Standing
-from sentinel.model.incident import Reason
-from sentinel.model.record import WHOLE_RUN, Event, Odd, Record, Spread
+from sentinel.metrics.rank_selection import (
+    MAX_OUTLIER_RANKS,
+    MAX_RANKS,
+    MAX_WEIGHTED_RANKS,
+    SHOW_AT_WEIGHT,
+    WEIGHT_DECAY_STEPS,
+    RankSelection,
+)
+from sentinel.metrics.run_state import RunState
+from sentinel.model.incident import NotificationReason
+from sentinel.model.record import WHOLE_RUN, Event, RankMismatch, Record, Spread
 
 MANY = 1024
 
@@ -21,9 +28,9 @@ def said(rank, step=1, event=Event.STEP, **more):
 
 
 def followed(count=MANY, limit=64):
-    ranks = Ranks(limit)
+    ranks = RankSelection(limit)
     for rank in range(count):
-        ranks.hear(said(rank))
+        ranks.update(said(rank))
     return ranks
 
 
@@ -34,62 +41,64 @@ def spread(slowest=None, bad=(), odd=None):
 
 def told(ranks, times=1, facts=None, **spreads):
     for _ in range(times):
-        ranks.weigh(Record("run", WHOLE_RUN, 1, 1.0, spread=spreads, facts=facts or {}))
+        ranks.update_weights(
+            Record("run", WHOLE_RUN, 1, 1.0, spread=spreads, attributes=facts or {})
+        )
 
 
 def outliers(ranks, named=()):
-    return [rank for rank in ranks.shown(named) if rank >= ranks.limit]
+    return [rank for rank in ranks.select(named) if rank >= ranks.max_shown]
 
 
 def test_no_more_ranks_than_the_limit_are_all_shown_in_order():
-    ranks = Ranks(4)
+    ranks = RankSelection(4)
     for rank in (900, 3, 77, 12):
-        ranks.hear(said(rank))
+        ranks.update(said(rank))
 
-    assert list(ranks.shown()) == [3, 12, 77, 900]
+    assert list(ranks.select()) == [3, 12, 77, 900]
 
 
 def test_of_more_the_lowest_are_shown_in_whatever_order_they_speak():
-    ranks = Ranks(4)
+    ranks = RankSelection(4)
     for rank in (9, 5, 3, 8, 1, 0, 7):
-        ranks.hear(said(rank))
-        ranks.shown()
+        ranks.update(said(rank))
+        ranks.select()
 
-    assert list(ranks.shown()) == [0, 1, 3, 5]
+    assert list(ranks.select()) == [0, 1, 3, 5]
 
 
 def test_a_rank_that_fell_is_shown_until_it_comes_back():
     ranks = followed()
-    ranks.hear(said(700, event=Event.STOP, facts={"outcome": "died"}))
-    ranks.hear(said(800, event=Event.STOP, facts={"outcome": "finished"}))
+    ranks.update(said(700, event=Event.STOP, facts={"outcome": "died"}))
+    ranks.update(said(800, event=Event.STOP, facts={"outcome": "finished"}))
     assert outliers(ranks) == [700]
-    assert not ranks.shown()[700].up
+    assert not ranks.select()[700].up
 
-    ranks.hear(said(700, event=Event.START))
+    ranks.update(said(700, event=Event.START))
     assert outliers(ranks) == []
 
 
 def test_a_rank_that_an_incident_names_is_shown_while_it_fires():
-    standing = Standing("run", 64)
+    standing = RunState("run", 64)
     for rank in range(MANY):
-        standing.hear(said(rank))
-    for page in paged(of=(sick := incident(rank=999))).pages:
-        standing.tell(page)
-    assert [*standing.ranks][64:] == [999]
+        standing.update(said(rank))
+    for page in paged(of=(sick := incident(rank=999))).notifications:
+        standing.update_notification(page)
+    assert [*standing.shown_ranks][64:] == [999]
 
-    standing.tell(paged(Reason.RESOLVED, of=sick).pages[0])
-    assert len(standing.ranks) == 64
+    standing.update_notification(paged(NotificationReason.RESOLVED, of=sick).notifications[0])
+    assert len(standing.shown_ranks) == 64
 
 
 def test_the_culprit_of_a_finding_on_the_whole_run_is_shown_too():
-    standing = Standing("run", 1)
+    standing = RunState("run", 1)
     for rank in range(9):
-        standing.hear(said(rank))
+        standing.update(said(rank))
     found = incident()
     found.finding = type(found.finding)("It is rank 7.", rank=7)
-    standing.move(found)
+    standing.update_incident(found)
 
-    assert [*standing.ranks] == [0, 7]
+    assert [*standing.shown_ranks] == [0, 7]
 
 
 def test_a_rank_that_is_always_the_slowest_is_shown_after_some_steps():
@@ -106,7 +115,7 @@ def test_ranks_that_are_the_slowest_by_chance_are_not_shown():
     for step in range(5000):
         told(ranks, step_time=spread(slowest=64 + step * 7919 % 900))
         assert outliers(ranks) == []
-    assert len(ranks.weights) <= MOST_WEIGHED
+    assert len(ranks.weights) <= MAX_WEIGHTED_RANKS
 
 
 def test_series_do_not_churn_for_a_rank_that_is_on_the_edge():
@@ -123,7 +132,7 @@ def test_series_do_not_churn_for_a_rank_that_is_on_the_edge():
     "trouble",
     [
         {"loss": spread(bad=(500,))},
-        {"grad_norm": spread(odd=Odd(1.0, 1, ((500, 2.0),)))},
+        {"grad_norm": spread(odd=RankMismatch(1.0, 1, ((500, 2.0),)))},
         {"facts": {"missing": "500"}},
     ],
     ids=["not finite", "odd", "late"],
@@ -133,10 +142,10 @@ def test_a_rank_in_trouble_is_shown_at_once_and_for_a_while(trouble):
     told(ranks, **trouble)
     assert outliers(ranks) == [500]
 
-    told(ranks, times=MEMORY, loss=spread())
+    told(ranks, times=WEIGHT_DECAY_STEPS, loss=spread())
     assert outliers(ranks) == [500]
 
-    told(ranks, times=3 * MEMORY, loss=spread())
+    told(ranks, times=3 * WEIGHT_DECAY_STEPS, loss=spread())
     assert outliers(ranks) == []
 
 
@@ -151,21 +160,21 @@ def test_a_step_without_an_outlier_singles_nobody_out():
 def test_outliers_are_bounded_and_those_of_incidents_come_first():
     ranks = followed()
     for rank in range(100, 200):
-        ranks.hear(said(rank, event=Event.STOP, facts={"outcome": "died"}))
+        ranks.update(said(rank, event=Event.STOP, facts={"outcome": "died"}))
     told(ranks, loss=spread(bad=tuple(range(300, 1000))))
 
     shown = outliers(ranks, named=(1001, 1002))
-    assert len(shown) == MOST_OUTLIERS
+    assert len(shown) == MAX_OUTLIER_RANKS
     assert {1001, 1002} < {*shown}
-    assert len(ranks.singled) <= MOST_OUTLIERS
+    assert len(ranks.outliers) <= MAX_OUTLIER_RANKS
 
 
 def test_a_flood_of_ranks_is_bounded():
-    ranks = Ranks(4)
-    for rank in range(MOST + 10):
-        ranks.hear(said(rank))
+    ranks = RankSelection(4)
+    for rank in range(MAX_RANKS + 10):
+        ranks.update(said(rank))
 
-    assert len(ranks.known) == MOST
+    assert len(ranks.states) == MAX_RANKS
 
 
 def test_a_named_rank_that_nobody_heard_of_is_not_made_up():
@@ -176,42 +185,42 @@ def test_a_limit_of_none_shows_none():
     ranks = followed(limit=0)
     told(ranks, loss=spread(bad=(500,)))
 
-    assert ranks.shown(named=(3,)) == {}
+    assert ranks.select(named=(3,)) == {}
     assert ranks.copy().unshown == MANY
 
 
 def test_a_copy_says_how_many_it_leaves_out_and_stays_as_it_was():
     ranks = followed()
     copy = ranks.copy(named=(70,))
-    ranks.hear(said(0, step=9))
+    ranks.update(said(0, step=9))
 
-    assert (len(copy.shown()), copy.unshown) == (65, MANY - 65)
-    assert copy.shown()[0].step == 1
+    assert (len(copy.select()), copy.unshown) == (65, MANY - 65)
+    assert copy.select()[0].step == 1
 
 
 def test_ranks_of_another_attempt_begin_anew_and_those_of_the_last_are_heard_no_more():
     """An elastic restart: four ranks, then two, then four."""
-    standing = Standing("run", 64)
+    standing = RunState("run", 64)
 
     def restarted(attempt, count):
         for rank in range(count):
-            standing.hear(said(rank, event=Event.START, attempt=attempt))
-        return [*standing.ranks]
+            standing.update(said(rank, event=Event.START, attempt=attempt))
+        return [*standing.shown_ranks]
 
     assert restarted(0, 4) == [0, 1, 2, 3]
     assert restarted(1, 2) == [0, 1]
-    standing.hear(said(3, attempt=0))
-    assert [*standing.ranks] == [0, 1]
+    standing.update(said(3, attempt=0))
+    assert [*standing.shown_ranks] == [0, 1]
     assert restarted(2, 4) == [0, 1, 2, 3]
 
 
 def test_what_made_a_rank_stand_out_is_forgotten_with_its_attempt():
     ranks = followed()
     told(ranks, loss=spread(bad=(500,)))
-    ranks.hear(said(600, event=Event.STOP, facts={"outcome": "died"}))
+    ranks.update(said(600, event=Event.STOP, facts={"outcome": "died"}))
     ranks.clear()
     for rank in range(MANY):
-        ranks.hear(said(rank))
+        ranks.update(said(rank))
 
     assert outliers(ranks) == []
 
@@ -222,4 +231,4 @@ def test_what_is_not_a_number_is_no_reason_to_be_slow():
     told(ranks, times=100, step_time=none)
 
     assert ranks.weights == {}
-    assert ENTERS < MEMORY
+    assert SHOW_AT_WEIGHT < WEIGHT_DECAY_STEPS

@@ -5,25 +5,25 @@ from math import inf, isnan, nan
 import pytest
 from support.results import NOW, RUN, incident, measured, paged, said, spread
 
-from sentinel.config.plugins import modules
+from sentinel.config.plugins import load_modules
 from sentinel.metrics.run_state import (
-    LONGEST_FACT,
-    MOST_FACTS,
-    MOST_KEYS,
-    STALL,
-    Standing,
+    MAX_LOGGED_KEYS,
+    MAX_METADATA_CHARS,
+    MAX_METADATA_KEYS,
+    STALL_DETECTOR,
+    RunState,
     worst_rank,
 )
-from sentinel.model.incident import Reason
+from sentinel.model.incident import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event
 
 
 def standing(*verdicts, most_ranks=64):
-    now = Standing(RUN, most_ranks)
+    now = RunState(RUN, most_ranks)
     for verdict in verdicts:
-        now.hear(verdict.record)
-        for page in verdict.pages:
-            now.tell(page)
+        now.update(verdict.record)
+        for page in verdict.notifications:
+            now.update_notification(page)
     return now
 
 
@@ -51,7 +51,7 @@ def test_every_outcome_has_its_state_and_is_not_active(outcome, state):
     """An ended run is told apart by how it ended."""
     now = standing(said(Event.START), measured(), stopped(outcome))
 
-    assert (now.state, now.active) == (state, False)
+    assert (now.state, now.is_active) == (state, False)
 
 
 def test_a_step_read_after_the_end_does_not_revive_the_run():
@@ -74,18 +74,18 @@ def test_a_new_attempt_starts_again_with_its_own_ranks():
 def test_ticks_say_who_lives_and_what_became_of_the_run():
     """The source that watches the processes is believed about them."""
     alive = {"ranks_running": 0.0, "idle_seconds": 90.0}
-    now = standing(measured(), said(Event.TICK, values=alive, facts={"state": "died"}))
+    now = standing(measured(), said(Event.HEARTBEAT, values=alive, facts={"state": "died"}))
 
-    assert (now.state, now.alive, now.logged) == ("died", alive, {})
+    assert (now.state, now.liveness, now.logged) == ("died", alive, {})
 
 
 def test_a_run_is_stalled_while_the_detector_of_that_says_so():
     """Processes that live but get nowhere are stalled; dead ones are dead."""
-    stall = incident(STALL)
-    now = standing(measured(), paged(of=stall), said(Event.TICK, facts={"state": "running"}))
-    assert (now.state, now.active) == ("stalled", True)
+    stall = incident(STALL_DETECTOR)
+    now = standing(measured(), paged(of=stall), said(Event.HEARTBEAT, facts={"state": "running"}))
+    assert (now.state, now.is_active) == ("stalled", True)
 
-    now.tell(paged(Reason.RESOLVED, of=stall).pages[0])
+    now.update_notification(paged(NotificationReason.RESOLVED, of=stall).notifications[0])
     assert now.state == "running"
 
     assert standing(measured(), paged(of=stall), stopped("died")).state == "died"
@@ -93,20 +93,20 @@ def test_a_run_is_stalled_while_the_detector_of_that_says_so():
 
 def test_the_detector_of_stalls_is_there():
     """The name relied on is that of a detector."""
-    assert STALL in modules("detectors")
+    assert STALL_DETECTOR in load_modules("detectors")
 
 
 def test_an_unknown_state_changes_nothing():
     """A word that is not a state of ours is not taken over."""
-    assert standing(measured(), said(Event.TICK, facts={"state": "<odd>"})).state == "running"
+    assert standing(measured(), said(Event.HEARTBEAT, facts={"state": "<odd>"})).state == "running"
 
 
 def test_counts_steps_and_checkpoints_with_their_times():
     """Steps and saves are counted apart, each with its own time."""
     now = standing(measured(step=1), measured(step=2), said(Event.SAVE, step=2, time=NOW + 9))
 
-    assert (now.step, now.steps, now.last_step) == (2, 2, NOW + 2)
-    assert (now.saves, now.last_save) == (1, NOW + 9)
+    assert (now.step, now.steps, now.last_step_time) == (2, 2, NOW + 2)
+    assert (now.saves, now.last_checkpoint_time) == (1, NOW + 9)
 
 
 def test_the_trainers_own_count_is_believed_even_when_it_goes_back():
@@ -143,20 +143,24 @@ def test_no_more_ranks_are_followed_than_allowed():
 
 def test_logged_keys_are_capped_and_the_rest_is_counted():
     """Too many keys are counted, not kept; the catalogue's own signals always are."""
-    flood = {f"key{i}": 1.0 for i in range(MOST_KEYS + 5)}
+    flood = {f"key{i}": 1.0 for i in range(MAX_LOGGED_KEYS + 5)}
     now = standing(measured(**flood, loss=2.0, weight=3.0))
 
-    assert (len(now.logged), now.unshown, now.signals) == (MOST_KEYS, 5, {"loss": 2.0})
+    assert (len(now.logged), now.hidden_value_count, now.signals) == (
+        MAX_LOGGED_KEYS,
+        5,
+        {"loss": 2.0},
+    )
 
 
 def test_pages_open_and_close_incidents_and_count_once_each():
     """Only an opening counts as an alert; a worsening is still the same one."""
-    now = standing(paged(), paged(Reason.WORSENED))
-    assert [*now.open] == [incident().name]
-    assert now.alerts.total() == 1
+    now = standing(paged(), paged(NotificationReason.ESCALATED))
+    assert [*now.open_incidents] == [incident().name]
+    assert now.alert_counts.total() == 1
 
-    now.tell(paged(Reason.RESOLVED).pages[0])
-    assert not now.open
+    now.update_notification(paged(NotificationReason.RESOLVED).notifications[0])
+    assert not now.open_incidents
 
 
 def test_the_worst_rank_is_one_that_is_not_finite_if_there_is_any():
@@ -169,16 +173,16 @@ def test_a_copy_stays_as_it_was():
     """What is being rendered does not change under the renderer's hands."""
     now = standing(measured(loss=1.0, mine=1.0), measured(rank=0), paged())
     before = now.copy()
-    now.hear(measured(step=7, loss=2.0, mine=2.0).record)
-    now.hear(measured(step=7, rank=1).record)
-    now.tell(paged(Reason.RESOLVED).pages[0])
+    now.update(measured(step=7, loss=2.0, mine=2.0).record)
+    now.update(measured(step=7, rank=1).record)
+    now.update_notification(paged(NotificationReason.RESOLVED).notifications[0])
 
     assert (before.step, before.signals, before.logged) == (100, {"loss": 1.0}, {"mine": 1.0})
-    assert (len(before.ranks), len(before.open)) == (1, 1)
+    assert (len(before.ranks), len(before.open_incidents)) == (1, 1)
 
 
 def facts(rank=WHOLE_RUN, values=None, **told):
-    return said(Event.FACTS, rank=rank, facts=told, values=values or {})
+    return said(Event.METADATA, rank=rank, facts=told, values=values or {})
 
 
 def test_what_becomes_known_later_is_taken_up():
@@ -188,7 +192,7 @@ def test_what_becomes_known_later_is_taken_up():
         facts(rank=0, framework="trl", values={"beta": 0.1, "global_step": 4.0}),
     )
 
-    assert now.about == {"framework": "trl"}
+    assert now.metadata == {"framework": "trl"}
     assert now.settings == {"world_size": 2.0, "beta": 0.1}
 
 
@@ -201,7 +205,7 @@ def test_a_rank_that_starts_late_does_not_unlearn_what_is_known():
         said(Event.START, rank=1, facts=start),
     )
 
-    assert now.about == {"framework": "trl", "host": "node1"}
+    assert now.metadata == {"framework": "trl", "host": "node1"}
 
 
 def test_each_ranks_taps_are_its_own_and_new_with_each_attempt():
@@ -211,25 +215,25 @@ def test_each_ranks_taps_are_its_own_and_new_with_each_attempt():
         facts(rank=1, **{"tap/trl": "off: KeyError in on_log"}),
         facts(**{"tap/trl": "on"}),
     )
-    assert now.taps == {("trl", 0): "on", ("trl", 1): "off: KeyError in on_log"}
-    assert now.about == {}
+    assert now.patches == {("trl", 0): "on", ("trl", 1): "off: KeyError in on_log"}
+    assert now.metadata == {}
 
-    now.hear(said(Event.START, rank=0, attempt=1).record)
-    assert now.taps == {}
+    now.update(said(Event.START, rank=0, attempt=1).record)
+    assert now.patches == {}
 
 
 def test_what_a_run_says_of_itself_is_capped():
-    many = {f"key{i}": "x" * 5000 for i in range(MOST_FACTS + 9)}
+    many = {f"key{i}": "x" * 5000 for i in range(MAX_METADATA_KEYS + 9)}
     now = standing(facts(values=dict.fromkeys(many, 1.0), **many))
 
-    assert (len(now.about), len(now.settings)) == (MOST_FACTS, MOST_FACTS)
-    assert len(now.about["key0"]) == LONGEST_FACT
+    assert (len(now.metadata), len(now.settings)) == (MAX_METADATA_KEYS, MAX_METADATA_KEYS)
+    assert len(now.metadata["key0"]) == MAX_METADATA_CHARS
 
 
 def test_the_machine_is_not_taken_for_the_state_of_ranks():
-    now = standing(said(Event.TICK, values={"ranks_running": 1.0, "host_cpu": 0.4}))
+    now = standing(said(Event.HEARTBEAT, values={"ranks_running": 1.0, "host_cpu": 0.4}))
 
-    assert now.alive == {"ranks_running": 1.0}
+    assert now.liveness == {"ranks_running": 1.0}
 
 
 def test_facts_that_are_told_again_are_no_sign_of_life():

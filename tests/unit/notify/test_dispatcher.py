@@ -11,18 +11,23 @@ from support.rank_processes import until
 from support.results import measured
 from support.webhook_receiver import Receiver, deadlines_from_silence
 
-from sentinel.model.counters import Tally
-from sentinel.model.incident import Reason
+from sentinel.model.counters import Counters
+from sentinel.model.incident import NotificationReason
 from sentinel.notify import outbox
-from sentinel.notify.dispatcher import Courier
-from sentinel.notify.sink_worker import FAMILY, Pace
+from sentinel.notify.dispatcher import Dispatcher
+from sentinel.notify.sink_worker import DELIVERIES_METRIC, DeliveryTiming
 from sentinel.sinks.slack import Slack
 from sentinel.sinks.webhook import Webhook
 from sentinel.store.database import connect
 
 PATIENCE = 60.0
 """Seconds: what a busy machine may take; nothing here takes long on an idle one."""
-QUICK = Pace(spacing=0.01, deadline=PATIENCE, idle=0.05, draw=lambda: 0.01)
+QUICK = DeliveryTiming(
+    min_interval_seconds=0.01,
+    deadline_seconds=PATIENCE,
+    max_sleep_seconds=0.05,
+    uniform_random=lambda: 0.01,
+)
 
 
 @pytest.fixture
@@ -43,7 +48,7 @@ def hire(path):
     hired = []
 
     def start(pace=QUICK, **sinks):
-        courier = Courier(path, sinks, Tally(), pace=pace)
+        courier = Dispatcher(path, sinks, Counters(), timing=pace)
         hired.append(courier)
         courier.start()
         return courier
@@ -55,12 +60,12 @@ def hire(path):
 
 def test_delivers_what_is_in_the_outbox_to_every_sink(connection, hire):
     """Exactly these messages, and not one more."""
-    told = [page(), page(Reason.RESOLVED), page(episode=2)]
+    told = [page(), page(NotificationReason.RESOLVED), page(episode=2)]
     with Receiver() as slack, Receiver() as webhook:
         courier = hire(slack=Slack(url=slack.url), webhook=Webhook(url=webhook.url))
         for one in told:
             outbox.enqueue(connection, one, courier.sinks)
-        courier.take(replace(measured(), pages=tuple(told)))
+        courier.update(replace(measured(), pages=tuple(told)))
         assert courier.drain(PATIENCE) == 0
         assert courier.drain(0.2) == 0
 
@@ -106,7 +111,8 @@ def test_an_answer_that_never_came_repeats_the_page_with_the_same_identity(conne
     silent = Receiver(script=[webhook_receiver.accept_then_hang()])
     with silent as there, deadlines_from_silence(there):
         courier = hire(
-            replace(QUICK, deadline=0.1), webhook=Webhook(url=there.url, secret="pass phrase")
+            replace(QUICK, deadline_seconds=0.1),
+            webhook=Webhook(url=there.url, secret="pass phrase"),
         )
         outbox.enqueue(connection, page(), courier.sinks)
         assert courier.drain(PATIENCE) == 0
@@ -126,7 +132,7 @@ def test_taking_a_verdict_never_waits(connection, hire):
         connection.execute("begin immediate")
         started = time.monotonic()
         for _ in range(1000):
-            courier.take(replace(measured(), pages=(page(),)))
+            courier.update(replace(measured(), pages=(page(),)))
         took = time.monotonic() - started
         connection.execute("rollback")
 
@@ -148,26 +154,26 @@ def test_draining_ends_in_time_and_tells_what_is_left(connection, hire):
 
 def test_stopping_ends_in_time_though_the_receiver_hangs(connection, path):
     """The page stays in the outbox for the next agent."""
-    pace = replace(QUICK, deadline=0.1)
+    pace = replace(QUICK, deadline_seconds=0.1)
     with Receiver(webhook_receiver.hang()) as there, deadlines_from_silence(there):
-        courier = Courier(path, {"webhook": Webhook(url=there.url)}, Tally(), pace=pace)
+        courier = Dispatcher(path, {"webhook": Webhook(url=there.url)}, Counters(), timing=pace)
         outbox.enqueue(connection, page(), courier.sinks)
         courier.start()
         until(lambda: there.requests, PATIENCE, "the request is under way")
         assert courier.stop(PATIENCE)
         assert not there.closing.is_set()
 
-    assert outbox.undelivered(connection, ["webhook"]) == 1
+    assert outbox.count_undelivered(connection, ["webhook"]) == 1
 
 
 def test_every_counter_is_there_from_the_start(path):
-    tally = Tally()
-    Courier(path, {"slack": Slack(url="https://hooks.slack.com/services/X")}, tally)
+    tally = Counters()
+    Dispatcher(path, {"slack": Slack(url="https://hooks.slack.com/services/X")}, tally)
 
-    assert dict(tally.counts) == {
-        (FAMILY, "slack:delivered"): 0,
-        (FAMILY, "slack:retry"): 0,
-        (FAMILY, "slack:dead"): 0,
+    assert dict(tally.values) == {
+        (DELIVERIES_METRIC, "slack:delivered"): 0,
+        (DELIVERIES_METRIC, "slack:retry"): 0,
+        (DELIVERIES_METRIC, "slack:dead"): 0,
     }
 
 

@@ -8,11 +8,11 @@ import pytest
 from support.notifications import diagnosed, page
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Reason
-from sentinel.notify.notification_codec import UnreadablePageError, decode, encode
+from sentinel.model.incident import NotificationReason
+from sentinel.notify.notification_codec import UnreadableNotificationError, decode, encode
 
 
-@pytest.mark.parametrize("reason", list(Reason))
+@pytest.mark.parametrize("reason", list(NotificationReason))
 @pytest.mark.parametrize("severity", list(Severity))
 def test_a_page_comes_back_as_it_was(reason, severity):
     told = page(reason, severity=severity, rank=3, onset_step=7, summary="KL «2» nats\n")
@@ -81,6 +81,6 @@ def test_the_text_is_strict_json_that_names_the_episode():
     ],
 )
 def test_anything_else_is_unreadable(text):
-    with pytest.raises(UnreadablePageError) as caught:
+    with pytest.raises(UnreadableNotificationError) as caught:
         decode(text)
     assert caught.value.__cause__ is None

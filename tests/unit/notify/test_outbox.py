@@ -4,7 +4,7 @@ import pytest
 from support.notifications import NOW, page
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Reason
+from sentinel.model.incident import NotificationReason
 from sentinel.notify import outbox
 from sentinel.notify.notification_codec import decode
 from sentinel.store.database import connect
@@ -26,8 +26,8 @@ def order(connection, sink="slack"):
     """Names of all pages in the order in which they would be delivered."""
     names = []
     while entry := outbox.claim(connection, sink, NOW):
-        outbox.delivered(connection, entry.key)
-        names.append(decode(entry.text).name.removeprefix("grpo-7b/"))
+        outbox.mark_delivered(connection, entry.key)
+        names.append(decode(entry.notification_json).name.removeprefix("grpo-7b/"))
     return names
 
 
@@ -42,15 +42,15 @@ def test_a_page_is_queued_once_for_each_sink_however_often_it_is_told(connection
 def test_pages_of_another_reason_episode_or_severity_are_other_pages(connection):
     others = [
         page(),
-        page(Reason.RESOLVED),
-        page(Reason.WORSENED),
-        page(Reason.WORSENED, severity=Severity.WARNING),
+        page(NotificationReason.RESOLVED),
+        page(NotificationReason.ESCALATED),
+        page(NotificationReason.ESCALATED, severity=Severity.WARNING),
         page(episode=2),
         page(rank=0),
         page(run="another"),
     ]
 
-    assert len({outbox.identity(told, sink) for told in others for sink in "ab"}) == 14
+    assert len({outbox.idempotency_key(told, sink) for told in others for sink in "ab"}) == 14
 
 
 def test_a_page_exists_only_if_its_transaction_was_committed(connection):
@@ -72,13 +72,13 @@ def test_the_loudest_goes_first_and_within_it_the_oldest(connection):
 def test_nobody_hears_of_an_end_before_the_beginning(connection):
     """Pages of one episode keep their order, though the later ones are louder."""
     outbox.enqueue(connection, page(severity=Severity.WARNING), ["slack"], NOW)
-    outbox.enqueue(connection, page(Reason.WORSENED), ["slack"], NOW)
-    outbox.enqueue(connection, page(Reason.RESOLVED), ["slack"], NOW)
+    outbox.enqueue(connection, page(NotificationReason.ESCALATED), ["slack"], NOW)
+    outbox.enqueue(connection, page(NotificationReason.RESOLVED), ["slack"], NOW)
     first = outbox.claim(connection, "slack", NOW)
-    outbox.retry(connection, first.key, NOW + 60, "HTTP 500")
+    outbox.reschedule(connection, first.key, NOW + 60, "HTTP 500")
 
     assert outbox.claim(connection, "slack", NOW) is None
-    outbox.retry(connection, first.key, NOW, "HTTP 500")
+    outbox.reschedule(connection, first.key, NOW, "HTTP 500")
     assert order(connection) == [
         "kl_blowup#1:opened",
         "kl_blowup#1:worsened-critical",
@@ -88,7 +88,7 @@ def test_nobody_hears_of_an_end_before_the_beginning(connection):
 
 def test_a_page_that_waits_lets_other_episodes_pass(connection):
     outbox.enqueue(connection, page(), ["slack"], NOW)
-    outbox.retry(connection, outbox.claim(connection, "slack", NOW).key, NOW + 60, "HTTP 500")
+    outbox.reschedule(connection, outbox.claim(connection, "slack", NOW).key, NOW + 60, "HTTP 500")
     outbox.enqueue(connection, page(episode=2), ["slack"], NOW)
 
     assert order(connection) == ["kl_blowup#2:opened"]
@@ -106,8 +106,8 @@ def test_what_was_being_sent_at_a_kill_is_sent_again(connection, tmp_path):
     key = outbox.claim(connection, "slack", NOW).key
     again = connect(tmp_path / "sentinel.db")
 
-    assert outbox.requeue_unknown(again) == 1
-    assert outbox.claim(again, "slack", NOW) == outbox.Entry(
+    assert outbox.requeue_interrupted(again) == 1
+    assert outbox.claim(again, "slack", NOW) == outbox.OutboxEntry(
         key, again.execute("select page from outbox").fetchone()[0], "critical", 2, NOW, ""
     )
     again.close()
@@ -116,17 +116,17 @@ def test_what_was_being_sent_at_a_kill_is_sent_again(connection, tmp_path):
 def test_a_clock_set_back_delays_nothing_by_more_than_the_longest_wait(connection):
     outbox.enqueue(connection, page(), ["slack"], NOW)
 
-    assert outbox.claim(connection, "slack", NOW - outbox.LONGEST_WAIT / 2) is None
-    assert outbox.claim(connection, "slack", NOW - outbox.LONGEST_WAIT * 2) is not None
+    assert outbox.claim(connection, "slack", NOW - outbox.MAX_RETRY_DELAY_SECONDS / 2) is None
+    assert outbox.claim(connection, "slack", NOW - outbox.MAX_RETRY_DELAY_SECONDS * 2) is not None
 
 
 def test_holding_a_sink_puts_off_all_of_it_and_nothing_else(connection):
     outbox.enqueue(connection, page(), ["slack", "webhook"], NOW)
     outbox.enqueue(connection, page(episode=2), ["slack"], NOW)
-    outbox.hold(connection, "slack", NOW + 30)
+    outbox.postpone_sink(connection, "slack", NOW + 30)
 
     assert order(connection) == []
-    assert outbox.next_at(connection, "slack") == NOW + 30
+    assert outbox.next_attempt_time(connection, "slack") == NOW + 30
     assert order(connection, "webhook") == ["kl_blowup#1:opened"]
 
 
@@ -135,23 +135,23 @@ def test_a_damaged_row_does_not_hold_up_the_others(connection):
     connection.execute("update outbox set page = 'no json', severity = 'info'")
     outbox.enqueue(connection, page(episode=2), ["slack"], NOW)
 
-    assert decode(outbox.claim(connection, "slack", NOW).text).incident.episode == 2
-    assert outbox.claim(connection, "slack", NOW).text == "no json"
+    assert decode(outbox.claim(connection, "slack", NOW).notification_json).incident.episode == 2
+    assert outbox.claim(connection, "slack", NOW).notification_json == "no json"
 
 
 def test_counts_tell_every_row_by_sink_and_state(connection):
     for episode in range(1, 4):
         outbox.enqueue(connection, page(episode=episode), ["slack", "webhook"], NOW)
-    outbox.delivered(connection, outbox.claim(connection, "slack", NOW).key)
+    outbox.mark_delivered(connection, outbox.claim(connection, "slack", NOW).key)
     key = outbox.claim(connection, "slack", NOW).key
-    outbox.dead(connection, key, "HTTP 404")
+    outbox.mark_dead(connection, key, "HTTP 404")
 
     assert state(connection, key) == ("dead", 1, NOW, "HTTP 404")
-    assert outbox.counts(connection) == {
+    assert outbox.count_by_state(connection) == {
         ("slack", "delivered"): 1,
         ("slack", "dead"): 1,
         ("slack", "queued"): 1,
         ("webhook", "queued"): 3,
     }
-    assert outbox.undelivered(connection, ["slack", "webhook"]) == 4
-    assert outbox.undelivered(connection, ["slack"]) == 1
+    assert outbox.count_undelivered(connection, ["slack", "webhook"]) == 4
+    assert outbox.count_undelivered(connection, ["slack"]) == 1

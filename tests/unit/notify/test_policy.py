@@ -9,15 +9,15 @@ import pytest
 from support.results import NOW, RUN, incident
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Page, Reason, State, Tier
+from sentinel.model.incident import IncidentState, Notification, NotificationReason, RunTier
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.notify import notification_codec
-from sentinel.notify.policy import Telling
-from sentinel.pipeline.engine import Verdict
+from sentinel.notify.policy import NotificationPolicy
+from sentinel.pipeline.engine import Result
 from sentinel.store import silences
 from sentinel.store.database import connect
 from sentinel.store.history import History
-from sentinel.store.silences import Ack, Quiet, Silence
+from sentinel.store.silences import Acknowledgement, Silence, Suppression
 
 CRITICAL = incident("kl_blowup")
 WARNING = incident("kl_blowup", Severity.WARNING)
@@ -32,23 +32,29 @@ class House:
         self.person = connect(path)
         self.begin()
 
-    def begin(self, tier=Tier.PAGE):
+    def begin(self, tier=RunTier.PAGE):
         """A new agent takes over."""
-        self.telling = Telling(connect(self.path), ["slack"], tier, lambda: self.now)
-        self.telling.look()
+        self.telling = NotificationPolicy(connect(self.path), ["slack"], tier, lambda: self.now)
+        self.telling.poll()
 
     def silence(self, detector="", seconds=60.0):
-        silences.enter(self.person, Silence(detector, self.now, self.now + seconds, "ana"))
-        assert self.telling.look()
+        silences.add_silence(self.person, Silence(detector, self.now, self.now + seconds, "ana"))
+        assert self.telling.poll()
 
     def tell(self, reason, of=CRITICAL):
-        state = State.RESOLVED if reason is Reason.RESOLVED else State.FIRING
-        return self.telling.post([Page(reason, replace(of, state=state), 100, NOW)])
+        state = (
+            IncidentState.RESOLVED
+            if reason is NotificationReason.RESOLVED
+            else IncidentState.FIRING
+        )
+        return self.telling.enqueue([Notification(reason, replace(of, state=state), 100, NOW)])
 
     def pay(self, *firing):
-        self.telling.look()
-        due = self.telling.due(lambda: [Page(Reason.OPENED, each, 100, NOW) for each in firing])
-        self.telling.pay(due)
+        self.telling.poll()
+        due = self.telling.due_notifications(
+            lambda: [Notification(NotificationReason.OPENED, each, 100, NOW) for each in firing]
+        )
+        self.telling.enqueue_pending(due)
         return len(due)
 
     def told(self):
@@ -70,148 +76,148 @@ def house(tmp_path):
 
 
 def test_without_a_silence_every_page_is_queued(house):
-    assert house.tell(Reason.OPENED)
-    assert house.tell(Reason.RESOLVED)
+    assert house.tell(NotificationReason.OPENED)
+    assert house.tell(NotificationReason.RESOLVED)
 
-    assert house.told() == [("opened", "critical"), ("resolved", "critical")]
+    assert house.case_notifications() == [("opened", "critical"), ("resolved", "critical")]
 
 
 def test_what_only_is_noted_is_never_queued(house):
-    assert not house.tell(Reason.OPENED, incident(severity=Severity.INFO))
-    assert house.told() == []
+    assert not house.tell(NotificationReason.OPENED, incident(severity=Severity.INFO))
+    assert house.case_notifications() == []
 
 
 def test_what_begins_and_ends_within_a_silence_is_never_told(house):
     house.silence()
-    assert not house.tell(Reason.OPENED)
-    assert not house.tell(Reason.RESOLVED)
+    assert not house.tell(NotificationReason.OPENED)
+    assert not house.tell(NotificationReason.RESOLVED)
     house.now += 61
 
-    assert house.pay(CRITICAL) == 0
-    assert house.told() == []
+    assert house.enqueue_pending(CRITICAL) == 0
+    assert house.case_notifications() == []
 
 
 def test_what_still_fires_when_the_silence_is_over_is_told_once(house):
     """Else an alert that was raised would reach nobody."""
     house.silence(seconds=60.0)
-    house.tell(Reason.OPENED)
-    assert house.pay(CRITICAL) == 0
+    house.tell(NotificationReason.OPENED)
+    assert house.enqueue_pending(CRITICAL) == 0
     house.now += 61
 
-    assert house.pay(CRITICAL) == 1
-    assert house.pay(CRITICAL) == 0
-    assert house.told() == [("opened", "critical")]
+    assert house.enqueue_pending(CRITICAL) == 1
+    assert house.enqueue_pending(CRITICAL) == 0
+    assert house.case_notifications() == [("opened", "critical")]
     assert house.last().notes == ("Withheld at step 100, and told now that nothing keeps it back.",)
 
 
 def test_what_is_owed_and_calm_waits_until_it_comes_back(house):
     house.silence()
-    house.tell(Reason.OPENED)
+    house.tell(NotificationReason.OPENED)
     house.now += 61
 
-    assert house.pay() == 0
-    assert house.pay(CRITICAL) == 1
+    assert house.enqueue_pending() == 0
+    assert house.enqueue_pending(CRITICAL) == 1
 
 
 def test_what_got_worse_within_a_silence_is_told_as_one_page(house):
     house.silence()
-    house.tell(Reason.OPENED, WARNING)
-    house.tell(Reason.WORSENED)
+    house.tell(NotificationReason.OPENED, WARNING)
+    house.tell(NotificationReason.ESCALATED)
     house.now += 61
-    house.pay(CRITICAL)
-    house.tell(Reason.RESOLVED)
+    house.enqueue_pending(CRITICAL)
+    house.tell(NotificationReason.RESOLVED)
 
-    assert house.told() == [("opened", "critical"), ("resolved", "critical")]
+    assert house.case_notifications() == [("opened", "critical"), ("resolved", "critical")]
 
 
 def test_a_silence_of_one_detector_is_none_of_the_others(house):
     house.silence("loss_plateau")
 
-    assert house.tell(Reason.OPENED)
+    assert house.tell(NotificationReason.OPENED)
 
 
 def test_a_silence_that_a_person_ends_is_over(house):
     house.silence()
-    house.tell(Reason.OPENED)
-    silences.end(house.person, "", house.now)
+    house.tell(NotificationReason.OPENED)
+    silences.expire_silences(house.person, "", house.now)
 
-    assert house.pay(CRITICAL) == 1
+    assert house.enqueue_pending(CRITICAL) == 1
 
 
 def test_the_next_agent_owes_what_the_last_one_did(house):
     house.silence()
-    house.tell(Reason.OPENED)
+    house.tell(NotificationReason.OPENED)
     house.telling.connection.close()
     house.begin()
-    assert house.pay(CRITICAL) == 0
+    assert house.enqueue_pending(CRITICAL) == 0
     house.now += 61
 
-    assert house.pay(CRITICAL) == 1
+    assert house.enqueue_pending(CRITICAL) == 1
     house.telling.connection.close()
     house.begin()
-    assert house.pay(CRITICAL) == 0
+    assert house.enqueue_pending(CRITICAL) == 0
 
 
 def test_who_has_it_in_hand_is_told_again_only_when_it_gets_louder(house):
-    History(house.person)._enter(WARNING)
-    house.tell(Reason.OPENED, WARNING)
+    History(house.person)._store_incident(WARNING)
+    house.tell(NotificationReason.OPENED, WARNING)
     silences.acknowledge(house.person, "", NOW, "ana", "looking")
-    house.telling.look()
+    house.telling.poll()
 
-    assert not house.tell(Reason.WORSENED, WARNING)
-    assert house.tell(Reason.WORSENED)
+    assert not house.tell(NotificationReason.ESCALATED, WARNING)
+    assert house.tell(NotificationReason.ESCALATED)
     assert house.last().notes == ("Acknowledged at 2023-11-14 22:13 UTC by ana: looking",)
 
 
 def test_that_it_is_over_is_told_to_who_has_it_in_hand(house):
-    History(house.person)._enter(CRITICAL)
-    house.tell(Reason.OPENED)
+    History(house.person)._store_incident(CRITICAL)
+    house.tell(NotificationReason.OPENED)
     silences.acknowledge(house.person, "", NOW, "ana", "")
 
-    house.telling.look()
-    assert house.tell(Reason.RESOLVED)
+    house.telling.poll()
+    assert house.tell(NotificationReason.RESOLVED)
 
 
 def test_what_is_in_hand_when_its_silence_ends_is_not_told(house):
-    History(house.person)._enter(CRITICAL)
+    History(house.person)._store_incident(CRITICAL)
     house.silence()
-    house.tell(Reason.OPENED)
+    house.tell(NotificationReason.OPENED)
     silences.acknowledge(house.person, "", NOW, "ana", "")
     house.now += 61
 
-    assert house.pay(CRITICAL) == 0
-    assert not house.tell(Reason.RESOLVED)
-    assert house.told() == []
+    assert house.enqueue_pending(CRITICAL) == 0
+    assert not house.tell(NotificationReason.RESOLVED)
+    assert house.case_notifications() == []
 
 
 def test_a_run_of_tier_notify_wakes_nobody(house):
     house.telling.connection.close()
-    house.begin(Tier.NOTIFY)
-    house.tell(Reason.OPENED)
+    house.begin(RunTier.NOTIFY)
+    house.tell(NotificationReason.OPENED)
 
-    assert house.told() == [("opened", "warning")]
+    assert house.case_notifications() == [("opened", "warning")]
     assert house.last().notes == ("It is critical; the run's tier 'notify' wakes nobody.",)
 
 
 def test_of_a_quiet_run_nobody_is_told_until_it_matters(house):
     house.telling.connection.close()
-    house.begin(Tier.QUIET)
-    house.tell(Reason.OPENED)
-    assert house.pay(CRITICAL) == 0
+    house.begin(RunTier.QUIET)
+    house.tell(NotificationReason.OPENED)
+    assert house.enqueue_pending(CRITICAL) == 0
     house.telling.connection.close()
-    house.begin(Tier.PAGE)
+    house.begin(RunTier.PAGE)
 
-    assert house.pay(CRITICAL) == 1
-    assert house.told() == [("opened", "critical")]
+    assert house.enqueue_pending(CRITICAL) == 1
+    assert house.case_notifications() == [("opened", "critical")]
 
 
 def test_looking_again_finds_nothing_new(house):
-    assert not house.telling.look()
+    assert not house.telling.poll()
     house.silence()
-    assert not house.telling.look()
+    assert not house.telling.poll()
     house.now += 61
-    assert house.telling.look()
-    assert house.telling.quiet.silences == ()
+    assert house.telling.poll()
+    assert house.telling.suppression.silences == ()
 
 
 @pytest.mark.quiet
@@ -220,81 +226,95 @@ def test_a_page_that_cannot_be_read_costs_no_watch(house):
     house.telling.connection.close()
     house.begin()
 
-    assert house.telling.owed == {}
+    assert house.telling.pending == {}
 
 
 def test_the_tier_that_the_run_was_begun_with_hides_the_settings_and_is_looked_at(house):
-    for tier, heeded in (("notify", Tier.NOTIFY), ("no such", Tier.NOTIFY), ("quiet", Tier.QUIET)):
+    for tier, heeded in (
+        ("notify", RunTier.NOTIFY),
+        ("no such", RunTier.NOTIFY),
+        ("quiet", RunTier.QUIET),
+    ):
         facts = {"monitor/tier": tier}
-        house.telling.take(Verdict(Record(RUN, WHOLE_RUN, 0, NOW, Event.START, facts=facts)))
-        assert house.telling.look() == (tier != "no such")
-        assert house.telling.quiet.tier is heeded
+        house.telling.update(Result(Record(RUN, WHOLE_RUN, 0, NOW, Event.START, attributes=facts)))
+        assert house.telling.poll() == (tier != "no such")
+        assert house.telling.suppression.tier is heeded
 
-    house.telling.take(Verdict(Record(RUN, WHOLE_RUN, 0, NOW, Event.START)))
-    assert house.telling.quiet.tier is Tier.QUIET
-    assert not house.tell(Reason.OPENED)
+    house.telling.update(Result(Record(RUN, WHOLE_RUN, 0, NOW, Event.START)))
+    assert house.telling.suppression.tier is RunTier.QUIET
+    assert not house.tell(NotificationReason.OPENED)
 
 
 def test_a_cause_that_got_its_name_is_told_to_whoever_heard_of_the_case(house):
-    house.tell(Reason.OPENED)
+    house.tell(NotificationReason.OPENED)
 
-    assert house.tell(Reason.NAMED)
-    assert house.told() == [("opened", "critical"), ("named", "critical")]
+    assert house.tell(NotificationReason.CAUSE_FOUND)
+    assert house.case_notifications() == [("opened", "critical"), ("named", "critical")]
 
 
 def test_what_was_withheld_is_told_once_and_not_named_besides(house):
     house.silence(seconds=60.0)
-    house.tell(Reason.OPENED)
-    assert not house.tell(Reason.NAMED)
+    house.tell(NotificationReason.OPENED)
+    assert not house.tell(NotificationReason.CAUSE_FOUND)
     house.now += 61
 
-    assert house.pay(CRITICAL) == 1
-    assert house.told() == [("opened", "critical")]
+    assert house.enqueue_pending(CRITICAL) == 1
+    assert house.case_notifications() == [("opened", "critical")]
 
 
 def test_a_name_is_no_news_while_pages_are_withheld(house):
-    house.tell(Reason.OPENED)
+    house.tell(NotificationReason.OPENED)
     house.silence(seconds=60.0)
-    assert not house.tell(Reason.NAMED)
+    assert not house.tell(NotificationReason.CAUSE_FOUND)
     house.now += 61
 
-    assert house.pay(CRITICAL) == 0
+    assert house.enqueue_pending(CRITICAL) == 0
 
 
 def test_a_warning_in_hand_does_not_swallow_the_critical_turn(house):
     """Whoever has it in hand knows of a warning."""
     part = incident("reward_collapse", Severity.WARNING)
-    house.telling.quiet = Quiet(acks={part.name: Ack(part.name, Severity.WARNING, NOW)})
+    house.telling.suppression = Suppression(
+        acks={part.name: Acknowledgement(part.name, Severity.WARNING, NOW)}
+    )
 
-    assert house.telling.post([Page(Reason.WORSENED, CRITICAL, 100, NOW, others=(part,))])
+    assert house.telling.enqueue(
+        [Notification(NotificationReason.ESCALATED, CRITICAL, 100, NOW, others=(part,))]
+    )
 
 
 def test_what_joins_a_silenced_case_is_told_though_both_end_in_one_turn(house):
     part = incident("loss_spike", Severity.WARNING)
     house.silence("kl_blowup")
-    house.telling.post([Page(Reason.OPENED, WARNING, 100, NOW)])
+    house.telling.enqueue([Notification(NotificationReason.OPENED, WARNING, 100, NOW)])
 
-    assert house.telling.post([Page(Reason.UPDATED, WARNING, 101, NOW, others=(part,))])
-    assert house.told() == [("opened", "warning")]
+    assert house.telling.enqueue(
+        [Notification(NotificationReason.UPDATED, WARNING, 101, NOW, others=(part,))]
+    )
+    assert house.case_notifications() == [("opened", "warning")]
 
 
 def test_a_case_that_rests_is_not_told_late(house):
     house.silence(seconds=60.0)
-    house.tell(Reason.OPENED)
+    house.tell(NotificationReason.OPENED)
     house.now += 61
 
-    assert house.pay(replace(CRITICAL, state=State.RESOLVED)) == 0
-    assert house.pay(CRITICAL) == 1
+    assert house.enqueue_pending(replace(CRITICAL, state=IncidentState.RESOLVED)) == 0
+    assert house.enqueue_pending(CRITICAL) == 1
 
 
 def test_what_joined_while_pages_were_withheld_is_told_as_that(house):
     part = incident("loss_spike")
-    house.tell(Reason.OPENED)
+    house.tell(NotificationReason.OPENED)
     house.silence(seconds=60.0)
-    assert not house.telling.post([Page(Reason.JOINED, CRITICAL, 101, NOW, others=(part,))])
+    assert not house.telling.enqueue(
+        [Notification(NotificationReason.INCIDENT_ADDED, CRITICAL, 101, NOW, others=(part,))]
+    )
     house.now += 61
-    house.telling.look()
-    due = house.telling.due(lambda: [Page(Reason.OPENED, CRITICAL, 100, NOW, others=(part,))])
-    house.telling.pay(due)
+    house.telling.poll()
+    due = house.telling.due_notifications(
+        lambda: [Notification(NotificationReason.OPENED, CRITICAL, 100, NOW, others=(part,))]
+    )
+    house.telling.enqueue_pending(due)
 
-    assert house.told() == [("opened", "critical"), ("joined", "critical")]
+    assert house.case_notifications() == [("opened", "critical"), ("joined", "critical")]

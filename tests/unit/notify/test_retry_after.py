@@ -2,7 +2,7 @@
 
 import pytest
 
-from sentinel.notify.retry_after import CAP, seconds
+from sentinel.notify.retry_after import MAX_RETRY_AFTER_SECONDS, parse_retry_after
 
 NOW = 784_111_777.0  # Sun, 06 Nov 1994 08:49:37 GMT
 
@@ -14,17 +14,17 @@ NOW = 784_111_777.0  # Sun, 06 Nov 1994 08:49:37 GMT
         ("1.5", 1.5),
         (" 7 ", 7.0),
         ("0", 0.0),
-        ("100000000000000000000", CAP),
-        ("1e300", CAP),
+        ("100000000000000000000", MAX_RETRY_AFTER_SECONDS),
+        ("1e300", MAX_RETRY_AFTER_SECONDS),
         ("Sun, 06 Nov 1994 08:49:47 GMT", 10.0),
         ("Sunday, 06-Nov-94 08:49:47 GMT", 10.0),
         ("Sun, 06 Nov 1994 08:49:47", 10.0),
         ("Sun, 06 Nov 1994 08:00:00 GMT", 0.0),
-        ("Sun, 06 Nov 2094 08:49:37 GMT", CAP),
+        ("Sun, 06 Nov 2094 08:49:37 GMT", MAX_RETRY_AFTER_SECONDS),
     ],
 )
 def test_understands_what_receivers_write(header, wait):
-    assert seconds(header, NOW) == wait
+    assert parse_retry_after(header, NOW) == wait
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_understands_what_receivers_write(header, wait):
     ],
 )
 def test_takes_garbage_for_silence(header):
-    assert seconds(header, NOW) is None
+    assert parse_retry_after(header, NOW) is None

@@ -19,7 +19,7 @@ def bench(tmp_path):
 def test_delivers_a_page_and_never_again(bench):
     bench.enqueue(page())
     for _ in range(5):
-        bench.turn()
+        bench.deliver_next()
 
     assert len(bench.there.requests) == 1
     assert bench.row()[:2] == ("delivered", 1)
@@ -47,12 +47,12 @@ def test_what_may_pass_is_tried_again(bench, mode, error):
     """Then, and only then, the page arrives."""
     bench.there.script = [mode]
     bench.enqueue(page())
-    bench.turn()
+    bench.deliver_next()
 
     assert bench.row() == ("queued", 1, 1.0, error)
-    bench.turn(after=0.9)
+    bench.deliver_next(after=0.9)
     assert len(bench.there.requests) == 1
-    bench.turn(after=0.2)
+    bench.deliver_next(after=0.2)
     assert bench.row()[0] == "delivered"
     assert bench.outcomes() == {"slack:retry": 1, "slack:delivered": 1}
 
@@ -62,7 +62,7 @@ def test_what_the_receiver_refuses_is_given_up_at_once(bench, code):
     bench.there.default = webhook_receiver.status(code)
     bench.enqueue(page())
     for _ in range(3):
-        bench.turn(after=60)
+        bench.deliver_next(after=60)
 
     assert len(bench.there.requests) == 1
     assert bench.row()[0] == "dead"
@@ -75,7 +75,7 @@ def test_a_page_that_is_too_long_is_sent_shorter_once(bench, refusal):
     bench.there.script = [webhook_receiver.status(*refusal), webhook_receiver.status(500)]
     bench.enqueue(page(summary="word " * 300))
     for _ in range(3):
-        bench.turn(after=60)
+        bench.deliver_next(after=60)
 
     lengths = [len(request.body) for request in bench.there.requests]
     assert lengths[1] == lengths[2] < lengths[0] / 2
@@ -86,7 +86,7 @@ def test_a_page_that_is_too_long_even_when_short_is_given_up(bench):
     bench.there.default = webhook_receiver.status(413)
     bench.enqueue(page())
     for _ in range(4):
-        bench.turn(after=60)
+        bench.deliver_next(after=60)
 
     assert len(bench.there.requests) == 2
     assert bench.row()[0] == "dead"
@@ -95,7 +95,7 @@ def test_a_page_that_is_too_long_even_when_short_is_given_up(bench):
 def test_a_page_that_cannot_be_read_or_worded_is_given_up_and_said(bench, caplog):
     bench.enqueue(page())
     bench.connection.execute("update outbox set page = '{}'")
-    bench.turn()
+    bench.deliver_next()
 
     assert bench.row() == ("dead", 1, -1.0, "UnreadablePageError")
     assert "slack" in caplog.text
@@ -110,11 +110,11 @@ def test_an_outcome_that_could_not_be_stored_is_stored_later_and_not_sent_again(
         " begin select raise(abort, 'disk full'); end"
     )
     with pytest.raises(Exception, match="disk full"):
-        bench.turn()
+        bench.deliver_next()
     with pytest.raises(Exception, match="disk full"):
-        bench.turn(after=60)
+        bench.deliver_next(after=60)
     bench.connection.execute("drop trigger full")
-    bench.turn(after=60)
+    bench.deliver_next(after=60)
 
     assert bench.row()[0] == "delivered"
     assert len(bench.there.requests) == 1
@@ -131,7 +131,7 @@ def test_no_sink_can_take_silence_for_an_answer(bench):
     bench.lane.sink = Gullible(url=bench.there.url)
     bench.there.script = [webhook_receiver.hang()]
     bench.enqueue(page())
-    bench.turn()
+    bench.deliver_next()
 
     assert bench.row()[0] == "queued"
 
@@ -140,8 +140,8 @@ def test_says_which_sink_and_what_status_and_nothing_else(bench, caplog):
     caplog.set_level(logging.DEBUG, "sentinel")
     bench.there.script = [webhook_receiver.status(500, b"body of the answer")]
     bench.enqueue(page())
-    bench.turn()
-    bench.turn(after=60)
+    bench.deliver_next()
+    bench.deliver_next(after=60)
 
     assert [record.getMessage() for record in caplog.records] == [
         "Sink slack did not take a page (HTTP 500); again in 1.0 s",

@@ -8,7 +8,7 @@ from support.notifications import page
 from support.sink_workers import lane_on_bench
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Reason
+from sentinel.model.incident import NotificationReason
 from sentinel.sinks.slack import Slack
 
 HOUR = 3600.0
@@ -24,7 +24,7 @@ def test_what_only_a_person_can_mend_is_asked_every_five_minutes(bench):
     """A receiver without the TLS that its address promises."""
     bench.lane.sink = Slack(url=bench.there.url.replace("http:", "https:"))
     bench.enqueue(page())
-    bench.turn()
+    bench.deliver_next()
 
     state, tries, wait, error = bench.row()
     assert (state, tries, wait, error[:3]) == ("queued", 1, 300.0, "SSL")
@@ -38,25 +38,25 @@ def test_nothing_is_sent_before_the_receiver_wants_it(bench, header, silence):
     """Neither the page that was refused nor one that comes up meanwhile."""
     bench.there.script = [webhook_receiver.status(429, Retry_After=header)]
     bench.enqueue(page())
-    bench.turn()
+    bench.deliver_next()
     bench.enqueue(page(episode=2))
-    bench.turn(after=silence - 0.51)
+    bench.deliver_next(after=silence - 0.51)
     if silence > 1:
         bench.enqueue(page(episode=3))
-        bench.turn(after=0)
+        bench.deliver_next(after=0)
         assert len(bench.there.requests) == 1
 
     for _ in range(3):
-        bench.turn(after=1.0)
+        bench.deliver_next(after=1.0)
     assert bench.row()[0] == "delivered"
 
 
 def test_a_silence_asked_for_outlasts_the_agent(bench):
     bench.there.script = [webhook_receiver.status(429, Retry_After="30")]
     bench.enqueue(page(), page(episode=2))
-    bench.turn()
+    bench.deliver_next()
     bench.lane = replace(bench.lane)
-    bench.turn(after=29)
+    bench.deliver_next(after=29)
 
     assert len(bench.there.requests) == 1
 
@@ -66,7 +66,7 @@ def test_waits_grow_to_five_minutes_and_no_further(bench):
     bench.enqueue(page())
     waits = []
     for _ in range(12):
-        bench.turn(after=301)
+        bench.deliver_next(after=301)
         waits.append(bench.row()[2])
 
     assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 150, 150, 150, 150]
@@ -79,9 +79,9 @@ def test_waits_grow_to_five_minutes_and_no_further(bench):
 def test_a_page_is_given_up_when_it_is_too_old(bench, severity, patience):
     bench.there.default = webhook_receiver.status(500)
     bench.enqueue(page(severity=severity))
-    bench.turn(after=patience - 1)
+    bench.deliver_next(after=patience - 1)
     assert bench.row()[0] == "queued"
-    bench.turn(after=2)
+    bench.deliver_next(after=2)
 
     assert bench.row()[0] == "dead"
 
@@ -90,20 +90,20 @@ def test_messages_keep_their_distance(bench):
     """One a second to one receiver, as Slack allows."""
     bench.enqueue(*(page(episode=n) for n in range(1, 5)))
     for _ in range(20):
-        bench.turn(after=0.25)
+        bench.deliver_next(after=0.25)
 
     assert len(bench.there.requests) == 4
     bench.enqueue(*(page(episode=n) for n in range(5, 25)))
     for _ in range(40):
-        bench.turn(after=0.25)
+        bench.deliver_next(after=0.25)
     assert 13 <= len(bench.there.requests) <= 15
 
 
 def test_a_clock_set_back_does_not_silence_the_lane(bench):
     bench.there.script = [webhook_receiver.status(429, Retry_After="60")]
     bench.enqueue(page())
-    bench.turn()
-    bench.turn(after=-30 * 24 * HOUR)
+    bench.deliver_next()
+    bench.deliver_next(after=-30 * 24 * HOUR)
 
     assert bench.row()[0] == "delivered"
 
@@ -114,11 +114,11 @@ def test_an_outage_ends_with_the_loudest_first_and_in_order(bench):
     bench.there.default = webhook_receiver.status(500)
     bench.enqueue(warning, page())
     for _ in range(8):
-        bench.turn(after=301)
-    bench.enqueue(page(Reason.RESOLVED))
+        bench.deliver_next(after=301)
+    bench.enqueue(page(NotificationReason.RESOLVED))
     bench.there.default, before = webhook_receiver.ok(), len(bench.there.requests)
     for _ in range(8):
-        bench.turn(after=301)
+        bench.deliver_next(after=301)
 
     heads = [r.json["blocks"][0]["text"]["text"] for r in bench.there.requests[before:]]
     assert [head.split(":")[2].strip() for head in heads] == [

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from support.case_books import House, Storm, found
 
-from sentinel.model.diagnosis import RESUMED, Clue, Scene
+from sentinel.model.diagnosis import RESUMED_STEP_KEY, CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.model.record import Event
 from sentinel.pipeline.cases import CaseBook
@@ -15,9 +15,9 @@ from sentinel.pipeline.cases import CaseBook
 class Seen(Storm):
     """Tells what it was shown."""
 
-    def clues(self, scene: Scene) -> Iterable[Clue]:
-        times = {name: sign.times for name, sign in scene.signs.items()}
-        yield Clue(0.9, f"{times} {scene.facts.get(RESUMED)}")
+    def clues(self, scene: CaseContext) -> Iterable[Evidence]:
+        times = {name: sign.occurrences for name, sign in scene.symptoms.items()}
+        yield Evidence(0.9, f"{times} {scene.metadata.get(RESUMED_STEP_KEY)}")
 
 
 def test_a_cause_knows_how_often_something_came():
@@ -45,8 +45,8 @@ def test_the_last_good_checkpoint_is_from_before_all_that_is_quoted():
     class Late(Storm):
         explains = frozenset({"wind"})
 
-        def clues(self, scene: Scene) -> Iterable[Clue]:
-            yield Clue(0.9, "It was dark.", scene.signs["dark"].onset_step)
+        def clues(self, scene: CaseContext) -> Iterable[Evidence]:
+            yield Evidence(0.9, "It was dark.", scene.symptoms["dark"].onset_step)
 
     house = House(CaseBook({"late": Late()}))
     house.hear(found("dark", Severity.INFO, onset=60, last_good_step=50))
@@ -57,8 +57,8 @@ def test_the_last_good_checkpoint_is_from_before_all_that_is_quoted():
 
 def test_what_was_noted_long_before_and_is_not_quoted_takes_no_checkpoint_away():
     class Wind(Storm):
-        def clues(self, scene: Scene) -> Iterable[Clue]:
-            yield Clue(0.9, "It blows.", scene.signs["wind"].onset_step)
+        def clues(self, scene: CaseContext) -> Iterable[Evidence]:
+            yield Evidence(0.9, "It blows.", scene.symptoms["wind"].onset_step)
 
     house = House(CaseBook({"wind": Wind()}))
     house.hear(found("dark", Severity.INFO, onset=1))

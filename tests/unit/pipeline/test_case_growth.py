@@ -10,8 +10,8 @@ from support.results import NOW, incident
 
 from sentinel.config.settings import build_causes
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Page, Reason, State
-from sentinel.pipeline.cases import MOST_NAMES, MOST_OVER, CaseBook
+from sentinel.model.incident import IncidentState, Notification, NotificationReason
+from sentinel.pipeline.cases import MAX_NAMES_PER_RUN, MAX_RESOLVED_PER_CASE, CaseBook
 
 
 @pytest.fixture
@@ -20,32 +20,37 @@ def house():
 
 
 def test_a_reward_that_collapses_is_told_though_a_spike_was_told_before(house):
-    house.hear(found("loss_spike"))
+    house.update(found("loss_spike"))
 
-    assert house.hear(found("reward_collapse", onset=95)) == [(Reason.JOINED, "loss_spike")]
-    assert house.page().others[-1].key.detector == "reward_collapse"
+    assert house.update(found("reward_collapse", onset=95)) == [
+        (NotificationReason.INCIDENT_ADDED, "loss_spike")
+    ]
+    assert house.build_notification().others[-1].key.detector == "reward_collapse"
 
 
 def test_what_the_named_cause_does_not_explain_is_told(house):
-    house.hear(found("loss_spike"), found("nan_or_inf", Severity.CRITICAL))
-    assert house.page().diagnosis.cause == "numerical_breakdown"
+    house.update(found("loss_spike"), found("nan_or_inf", Severity.CRITICAL))
+    assert house.build_notification().diagnosis.cause == "numerical_breakdown"
 
-    told = house.hear(found("reward_collapse", Severity.CRITICAL))
-    assert told == [(Reason.JOINED, "loss_spike")]
+    told = house.update(found("reward_collapse", Severity.CRITICAL))
+    assert told == [(NotificationReason.INCIDENT_ADDED, "loss_spike")]
 
 
 def test_each_that_joins_has_a_page_of_its_own():
     lead, others = incident("wind"), (incident("dark"), incident("hail"))
-    pages = [Page(Reason.JOINED, lead, 100, NOW, others=others[:n]) for n in (1, 2)]
+    pages = [
+        Notification(NotificationReason.INCIDENT_ADDED, lead, 100, NOW, others=others[:n])
+        for n in (1, 2)
+    ]
 
-    assert [page.news.key.detector for page in pages] == ["dark", "hail"]
+    assert [page.trigger.key.detector for page in pages] == ["dark", "hail"]
     assert len({page.name for page in pages}) == 2
 
 
 def test_the_last_good_checkpoint_is_from_before_all_that_is_told_together():
     lead = replace(incident("wind"), onset_step=100, last_good_step=90)
     early = replace(incident("dark"), onset_step=60, last_good_step=50)
-    page = Page(Reason.OPENED, lead, 110, NOW, others=(early,))
+    page = Notification(NotificationReason.OPENED, lead, 110, NOW, others=(early,))
 
     assert (page.onset_step, page.last_good_step) == (60, 50)
 
@@ -60,24 +65,24 @@ def test_a_case_that_never_ends_does_not_grow_for_ever():
 
     page = house.page()
     assert page.incident.key.detector == "wind"
-    assert len(page.others) <= MOST_OVER + 1
+    assert len(page.others) <= MAX_RESOLVED_PER_CASE + 1
     assert page.others[-1].episode == 199
 
 
 def test_what_a_run_logs_and_says_does_not_pile_up():
     house = House(CaseBook({"storm": Storm()}))
     house.hear(values={"reward": 0.5})
-    for n in range(3 * MOST_NAMES):
+    for n in range(3 * MAX_NAMES_PER_RUN):
         house.hear(values={f"odd/{n}": 1.0})
     (run,) = house.book.runs.values()
 
-    assert len(run.values) <= MOST_NAMES
+    assert len(run.values) <= MAX_NAMES_PER_RUN
     assert run.values["reward"] == 0.5
 
 
 def test_what_rests_is_still_of_its_case():
     house = House(CaseBook({"storm": Storm()}))
     house.hear(found("wind", Severity.CRITICAL))
-    house.hear(replace(incident("wind"), state=State.RESOLVED, resolved_step=120))
+    house.hear(replace(incident("wind"), state=IncidentState.RESOLVED, resolved_step=120))
 
     assert house.page().incident.key.detector == "wind"

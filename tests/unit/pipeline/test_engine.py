@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import pytest
 
-from sentinel.model.finding import Calm, Finding, Severity
+from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.pipeline.engine import ERRORS_BEFORE_OFF, Engine
+from sentinel.pipeline.engine import MAX_DETECTOR_ERRORS, Engine
 
 
 class Above:
@@ -21,7 +21,7 @@ class Above:
     remedy: ClassVar[str] = "Lower x."
 
     def update(self, record):
-        return Finding("x is high.") if record.values["x"] > 1.0 else Calm()
+        return Finding("x is high.") if record.values["x"] > 1.0 else Clear()
 
 
 class Broken(Above):
@@ -34,21 +34,21 @@ def record(x=None, rank=WHOLE_RUN, event=Event.STEP):
 
 
 def test_a_finding_becomes_a_page():
-    verdict = Engine({"above": Above}).feed(record(2.0))
+    verdict = Engine({"above": Above}).process(record(2.0))
 
     assert verdict.findings["above"].summary == "x is high."
-    assert [page.incident.key.detector for page in verdict.pages] == ["above"]
+    assert [page.incident.key.detector for page in verdict.notifications] == ["above"]
 
 
 def test_records_of_single_ranks_pass_unjudged():
-    assert Engine({"above": Above}).feed(record(2.0, rank=3)).pages == ()
+    assert Engine({"above": Above}).process(record(2.0, rank=3)).notifications == ()
 
 
 def test_a_detector_is_not_asked_about_what_is_not_there():
     engine = Engine({"above": Broken})
-    engine.feed(record(None))
+    engine.process(record(None))
 
-    assert engine.errors == {}
+    assert engine.error_counts == {}
 
 
 def test_runs_do_not_share_a_detector():
@@ -62,7 +62,7 @@ def test_runs_do_not_share_a_detector():
 def test_a_broken_detector_is_switched_off_and_the_others_go_on(caplog):
     engine = Engine({"broken": Broken, "above": Above})
     with caplog.at_level(logging.CRITICAL):
-        verdicts = [engine.feed(record(2.0)) for _ in range(10)]
+        verdicts = [engine.process(record(2.0)) for _ in range(10)]
 
-    assert engine.errors == {"broken": ERRORS_BEFORE_OFF}
+    assert engine.error_counts == {"broken": MAX_DETECTOR_ERRORS}
     assert all("above" in verdict.findings for verdict in verdicts)

@@ -5,30 +5,38 @@ from __future__ import annotations
 import pytest
 
 from sentinel.detectors.nan_or_inf import NanOrInf
-from sentinel.model.counters import Tally
+from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.pipeline.pipeline import Fold
-from sentinel.pipeline.snapshot import freeze
+from sentinel.pipeline.pipeline import Pipeline
+from sentinel.pipeline.snapshot import serialize
 
 
 def fold():
-    return Fold({"nan_or_inf": NanOrInf}, Tally())
+    return Pipeline({"nan_or_inf": NanOrInf}, Counters())
 
 
 def fed(folded, steps):
     """The combined losses that come of these steps of one rank."""
     told = [
-        Record("run", 0, n, 100.0 + n, Event.STEP if n else Event.START, {"loss": float(n)}, beat=n)
+        Record(
+            "run",
+            0,
+            n,
+            100.0 + n,
+            Event.STEP if n else Event.START,
+            {"loss": float(n)},
+            step_index=n,
+        )
         for n in steps
     ]
-    verdicts = [verdict.record for record in told for verdict in folded.feed(record)]
+    verdicts = [verdict.record for record in told for verdict in folded.process(record)]
     return [r.values["loss"] for r in verdicts if r.rank == WHOLE_RUN and r.event is Event.STEP]
 
 
 def test_the_next_one_goes_on_where_the_last_one_was():
     first, second = fold(), fold()
     before = fed(first, range(5))
-    second.restore(first.freeze())
+    second.restore(first.serialize())
 
     assert before + fed(second, range(5, 9)) == fed(fold(), range(9))
 
@@ -37,9 +45,9 @@ def test_the_next_one_goes_on_where_the_last_one_was():
     "state",
     [
         pytest.param("{", id="damaged"),
-        pytest.param(freeze({"stamp": "0.1.0 []", "align": 3}), id="of another version"),
-        pytest.param(fold().freeze().replace('"beats"', '"hearts"'), id="of other fields"),
-        pytest.param(Fold({}, Tally()).freeze(), id="of other detectors"),
+        pytest.param(serialize({"stamp": "0.1.0 []", "align": 3}), id="of another version"),
+        pytest.param(fold().serialize().replace('"beats"', '"hearts"'), id="of other fields"),
+        pytest.param(Pipeline({}, Counters()).serialize(), id="of other detectors"),
     ],
 )
 def test_a_memory_that_does_not_fit_is_left_and_the_watch_goes_on(state):
@@ -54,14 +62,14 @@ def test_a_memory_that_does_not_fit_is_left_and_the_watch_goes_on(state):
 def test_a_record_that_cannot_be_judged_ends_no_watch(monkeypatch):
     """It would end that of every next agent, too."""
     folded = fold()
-    hear = folded.aligner.feed
+    hear = folded.aligner.process
 
     def falls(record):
-        if record.beat == 3:
+        if record.step_index == 3:
             raise OverflowError
         return hear(record)
 
     monkeypatch.setattr(folded.aligner, "feed", falls)
 
     assert fed(folded, range(9)) == [1.0, 2.0, 4.0, 5.0, 6.0, 7.0]
-    assert folded.tally.counts["sentinel_dropped_records_total", "unjudged"] == 1
+    assert folded.counters.values["sentinel_dropped_records_total", "unjudged"] == 1

@@ -11,8 +11,8 @@ import pytest
 
 from sentinel.detectors.run_died import RunDied
 from sentinel.model.finding import Finding, Severity
-from sentinel.model.incident import Key
-from sentinel.pipeline.snapshot import SnapshotError, freeze, thaw
+from sentinel.model.incident import IncidentKey
+from sentinel.pipeline.snapshot import SnapshotError, deserialize, serialize
 
 HERE = __name__
 
@@ -41,22 +41,22 @@ class Slotted:
         {3, 4},
         frozenset({5}),
         {"a": {1: 2}},
-        {Key("run", -1, "kl_blowup"): Severity.CRITICAL},
+        {IncidentKey("run", -1, "kl_blowup"): Severity.CRITICAL},
         Finding("A sentence.", {"kl": inf}, Severity.INFO, 3, None),
         deque([1.0, 2.0], maxlen=2),
     ],
     ids=repr,
 )
 def test_comes_back_equal(value):
-    assert thaw(freeze(value)) == value
+    assert deserialize(serialize(value)) == value
 
 
 def test_not_a_number_survives():
-    assert isnan(thaw(freeze([nan]))[0])
+    assert isnan(deserialize(serialize([nan]))[0])
 
 
 def test_a_bounded_deque_stays_bounded():
-    kept = thaw(freeze(deque([1, 2], maxlen=2)))
+    kept = deserialize(serialize(deque([1, 2], maxlen=2)))
     kept.append(3)
 
     assert list(kept) == [2, 3]
@@ -66,27 +66,27 @@ def test_a_plug_ins_state_comes_back_with_what_was_set_beside_its_fields():
     keeper = Keeper()
     keeper.armed = True
 
-    kept = thaw(freeze([keeper, Slotted()]), [HERE])
+    kept = deserialize(serialize([keeper, Slotted()]), [HERE])
 
     assert (kept[0], kept[0].armed, kept[1]) == (keeper, True, Slotted())
 
 
 def test_what_was_written_before_a_class_had_a_field_is_refused():
     """It would break in use, and again in every agent that took over."""
-    older = json.loads(freeze([Keeper(), Slotted()]))
+    older = json.loads(serialize([Keeper(), Slotted()]))
     del older["list"][0]["state"]["seen"]
 
     with pytest.raises(SnapshotError, match="Keeper was written without seen"):
-        thaw(json.dumps(older), [HERE])
+        deserialize(json.dumps(older), [HERE])
 
 
 def test_an_object_without_state_comes_back():
-    assert type(thaw(freeze(RunDied()))) is RunDied
+    assert type(deserialize(serialize(RunDied()))) is RunDied
 
 
 def test_a_class_of_a_module_not_in_use_is_refused():
     with pytest.raises(SnapshotError, match="neither ours nor of a plug-in"):
-        thaw(freeze(Keeper()))
+        deserialize(serialize(Keeper()))
 
 
 def test_text_cannot_reach_a_function():
@@ -94,13 +94,13 @@ def test_text_cannot_reach_a_function():
     text = json.dumps({"object": "os:system", "state": {}})
 
     with pytest.raises(SnapshotError):
-        thaw(text)
+        deserialize(text)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"object": 3}', '{"strange": 1}', '{"enum": "x"}'])
 def test_damaged_text_is_one_clear_error(text):
     with pytest.raises(SnapshotError):
-        thaw(text)
+        deserialize(text)
 
 
 def test_what_cannot_be_kept_is_named():
@@ -108,4 +108,4 @@ def test_what_cannot_be_kept_is_named():
     keeper.file = iter(())
 
     with pytest.raises(SnapshotError, match=r"state\.file"):
-        freeze(keeper)
+        serialize(keeper)

@@ -10,7 +10,7 @@ import pytest
 
 from sentinel.model.record import Event
 from sentinel.readers import csv, deepspeed_csv, jsonl
-from sentinel.readers.format_detection import recognised
+from sentinel.readers.format_detection import open_log
 
 
 def table(path, *lines):
@@ -47,7 +47,7 @@ def test_validation_on_lines_of_its_own_is_held_out(tmp_path):
 @pytest.mark.parametrize("separator", [",", "\t", ";"])
 def test_separators_and_spaces(tmp_path, separator):
     path = table(tmp_path / "log.txt", f"Step{separator} loss", f"1{separator} 2.5")
-    assert csv.recognises(path, path.read_bytes())
+    assert csv.can_read(path, path.read_bytes())
     assert [(s, v["loss"]) for s, v in told(csv.read(path))] == [(1, 2.5)]
 
 
@@ -56,7 +56,7 @@ def test_separators_and_spaces(tmp_path, separator):
     [b"", b"1,2\n3,4\n", b"a,b\n1,2\n", b"step\n1\n", b'{"step": 1, "loss": 2}\n', b"\xff\0,\n"],
 )
 def test_what_is_no_table_of_steps_is_left_to_others(tmp_path, head):
-    assert not csv.recognises(tmp_path / "log", head)
+    assert not csv.can_read(tmp_path / "log", head)
 
 
 def test_a_bad_line_is_counted_and_a_second_line_of_names_is_taken_over(tmp_path):
@@ -97,7 +97,7 @@ def test_deepspeed_writes_one_file_a_metric(tmp_path):
                 writer.write_events([("Train/Samples/lr", 0.001, 8 * step)])
     finally:
         dist.get_rank = rank
-    rows = told(recognised(tmp_path / "job"))
+    rows = told(open_log(tmp_path / "job"))
     assert [step for step, _ in rows] == [8, 16, 24, 32, 24, 32, 40, 48]
     assert [(v["loss"], v["learning_rate"]) for _, v in rows][:2] == [(1.0, 0.001), (0.5, 0.001)]
 
@@ -113,7 +113,7 @@ def test_a_growing_table_is_followed_line_by_line(tmp_path):
         assert until_quiet(following) == []
         file.write("25\n")
     assert [(s, v["loss"]) for s, v in told(until_quiet(following))] == [(2, 1.25)]
-    assert reading.mark == 2
+    assert reading.position == 2
 
 
 def test_a_table_written_anew_with_one_column_more_goes_on(tmp_path):
@@ -184,7 +184,7 @@ def test_the_folder_of_deepspeed_is_followed_row_by_row(tmp_path):
     write(("train_loss", 2.25, 16), ("lr", 0.002, 16))
     rows = told(until_quiet(following))
     assert [(s, v["loss"], v["learning_rate"]) for s, v in rows] == [(8, 2.5, 0.001)]
-    clock[0] += deepspeed_csv.TOGETHER_SECONDS
+    clock[0] += deepspeed_csv.MAX_ROW_GAP_SECONDS
     rows = told(until_quiet(following))
     assert [(s, v["loss"], v["learning_rate"]) for s, v in rows] == [(16, 2.25, 0.002)]
     assert until_quiet(following) == []
@@ -223,7 +223,7 @@ def test_whatever_the_pieces_in_which_a_folder_grows_it_tells_the_same(tmp_path)
                     file.write(data[written[name] : int(share * len(data))])
                 written[name] = int(share * len(data))
             found += told(until_quiet(following))
-        clock[0] += deepspeed_csv.TOGETHER_SECONDS
+        clock[0] += deepspeed_csv.MAX_ROW_GAP_SECONDS
         found += told(until_quiet(following))
         told_of = {step: {} for step, _ in whole}
         for step, values in found:

@@ -7,7 +7,7 @@ import pytest
 
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.readers import jsonl
-from sentinel.readers.lines import LONGEST_LINE
+from sentinel.readers.lines import MAX_LINE_BYTES
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_bad_lines_spoil_no_other(log):
 
 
 def test_a_line_without_end_is_passed_over(log):
-    long = b'{"step": 9, "text": "' + b"x" * (3 * LONGEST_LINE) + b'"}'
+    long = b'{"step": 9, "text": "' + b"x" * (3 * MAX_LINE_BYTES) + b'"}'
     told, skipped = log({"step": 1, "loss": 2.0}, long, {"step": 2, "loss": 1.0})
 
     assert [r.step for r in told if r.event is Event.STEP] == [1, 2]
@@ -106,4 +106,4 @@ def test_an_empty_file_holds_nothing(log):
     ],
 )
 def test_recognises_its_own(tmp_path, head, known):
-    assert jsonl.recognises(tmp_path / "any", head) is known
+    assert jsonl.can_read(tmp_path / "any", head) is known

@@ -11,16 +11,16 @@ import pytest
 
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.readers import csv, jsonl, tensorboard, trackio, trainer_state
-from sentinel.readers.format_detection import recognised
-from sentinel.readers.log_config import beside
-from sentinel.signals.framework_config import configured
+from sentinel.readers.format_detection import open_log
+from sentinel.readers.log_config import read_config_file
+from sentinel.signals.framework_config import parse_framework_config
 
 TRACKED = """
 import json
 from types import SimpleNamespace
 from transformers.integrations import TensorBoardCallback, TrackioCallback, WandbCallback
 from trl import GRPOConfig
-from sentinel.client.capture.transformers_config import run_facts
+from sentinel.client.capture.transformers_config import run_metadata
 
 args = GRPOConfig(
     output_dir="out", learning_rate=3e-6, beta=0.02, max_steps=400, save_steps=50, bf16=False,
@@ -44,7 +44,7 @@ for make in (TensorBoardCallback, TrackioCallback, WandbCallback):
     else:
         callback.tb_writer.close()
 with open("hook.json", "w") as file:
-    json.dump(run_facts(args, state, None), file)
+    json.dump(run_metadata(args, state, None), file)
 """
 
 
@@ -74,7 +74,7 @@ def tracked(tmp_path_factory):
 
 def facts(records):
     """All that FACTS say, numbers and texts."""
-    told = [r for r in records if r and r.event is Event.FACTS]
+    told = [r for r in records if r and r.event is Event.METADATA]
     return {name: x for r in told for name, x in {**r.values, **r.facts}.items()}
 
 
@@ -86,7 +86,7 @@ def kinds(records):
 def test_what_transformers_gives_a_tracker_is_told_as_the_hook_tells_it(tracked, kind):
     place = {"tensorboard": "runs", "trackio": "trackio/*.db", "wandb": "wandb/offline-run-*"}[kind]
     (path,) = tracked.glob(place)
-    records = list(recognised(path))
+    records = list(open_log(path))
     said = json.loads((tracked / "hook.json").read_text())
     assert kinds(records)[:3] == ["start", "facts", "step"]
     found = facts(records)
@@ -106,7 +106,7 @@ def test_what_transformers_gives_a_tracker_is_told_as_the_hook_tells_it(tracked,
 def test_the_algorithm_is_known_by_the_arguments_of_trl(name):
     trl = pytest.importorskip("trl")
     args = getattr(trl, f"{name}Config")("out", use_cpu=True, bf16=False, report_to=[])
-    told = configured(args.to_dict())
+    told = parse_framework_config(args.to_dict())
     assert (told["framework"], told["algorithm"]) == ("trl", name.lower())
     assert told["learning_rate"] == args.learning_rate
 
@@ -114,7 +114,7 @@ def test_the_algorithm_is_known_by_the_arguments_of_trl(name):
 def test_arguments_without_an_algorithm_are_transformers_own():
     transformers = pytest.importorskip("transformers")
     args = transformers.TrainingArguments("out", use_cpu=True, report_to=[], max_steps=9)
-    told = configured(args.to_dict())
+    told = parse_framework_config(args.to_dict())
     assert (told["framework"], told.get("algorithm"), told["max_steps"]) == (
         "transformers",
         None,
@@ -123,7 +123,7 @@ def test_arguments_without_an_algorithm_are_transformers_own():
 
 
 def test_the_configuration_of_verl_is_read_as_its_hook_reads_it():
-    told = configured(
+    told = parse_framework_config(
         {
             "actor_rollout_ref": {
                 "actor": {"optim": {"lr": 1e-6}, "use_kl_loss": True, "kl_loss_coef": 0.001},
@@ -155,12 +155,14 @@ def test_the_configuration_of_verl_is_read_as_its_hook_reads_it():
     ],
 )  # fmt: skip
 def test_a_model_is_told_by_its_own_name_whatever_path_it_is_given_by(given, told):
-    assert configured({"model": given}) == {"model": told}
+    assert parse_framework_config({"model": given}) == {"model": told}
 
 
 def test_of_an_unknown_framework_no_count_of_steps_is_believed():
     """In somebody's own script max_steps may be those of an episode."""
-    told = configured({"lr": 0.1, "max_steps": 200, "save_steps": 3, "seed": 1, "secret": "x"})
+    told = parse_framework_config(
+        {"lr": 0.1, "max_steps": 200, "save_steps": 3, "seed": 1, "secret": "x"}
+    )
     assert told == {"learning_rate": 0.1, "seed": 1}
 
 
@@ -228,9 +230,9 @@ def test_a_line_of_settings_is_told_with_its_texts(tmp_path):
     ]
     (tmp_path / "log").write_text("".join(json.dumps(line) + "\n" for line in lines))
     start, _, last = jsonl.read(tmp_path / "log")
-    assert (start.event, start.facts["algorithm"]) == (Event.START, "dpo")
-    assert (last.event, last.values["beta"], last.facts["loss_type"]) == (
-        Event.FACTS, 0.1, "sigmoid",
+    assert (start.event, start.attributes["algorithm"]) == (Event.START, "dpo")
+    assert (last.event, last.values["beta"], last.attributes["loss_type"]) == (
+        Event.METADATA, 0.1, "sigmoid",
     )  # fmt: skip
 
 
@@ -246,9 +248,9 @@ def test_a_configuration_that_comes_late_is_told_once_where_it_comes(tmp_path):
     path = tmp_path / "run-x.wandb"
     more = (config(beta=0.1), row(2, 2.0), config(beta=0.1), config(beta=0.2), row(3, 2.0))
     path.write_bytes(framed(row(1, 2.0), *more))
-    records = list(recognised(path))
+    records = list(open_log(path))
     assert kinds(records) == ["start", "step", "facts", "step", "facts", "step"]
-    assert [r.values["beta"] for r in records if r.event is Event.FACTS] == [0.1, 0.2]
+    assert [r.values["beta"] for r in records if r.event is Event.METADATA] == [0.1, 0.2]
 
 
 def test_numbers_that_are_none_are_left_out(tmp_path):
@@ -275,4 +277,4 @@ def test_a_pipe_beside_a_log_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "training_args.json")
     (tmp_path / "args.json").write_text('{"learning_rate": 0.5}')
 
-    assert beside(tmp_path).facts == {"learning_rate": 0.5}
+    assert read_config_file(tmp_path).metadata == {"learning_rate": 0.5}

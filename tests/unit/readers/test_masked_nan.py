@@ -6,12 +6,12 @@ from math import isnan, nan, sqrt
 
 import pytest
 
-from sentinel.readers.masked_nan import Laundry
+from sentinel.readers.masked_nan import NanRestorer
 
 
 def undone(rows):
-    laundry = Laundry()
-    return [laundry.undone(row) for row in rows]
+    laundry = NanRestorer()
+    return [laundry.restore(row) for row in rows]
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3])

@@ -5,12 +5,12 @@ from math import isnan
 import pytest
 
 from sentinel.model.record import Event
-from sentinel.readers.rows import Rows
-from sentinel.signals.run_metadata import About
+from sentinel.readers.rows import RowConverter
+from sentinel.signals.run_metadata import RunMetadata
 
 
 def record(row, **settings):
-    return Rows("run", **settings).record(row)
+    return RowConverter("run", **settings).to_record(row)
 
 
 def test_names_become_ours_and_the_logged_name_stays_known():
@@ -29,18 +29,18 @@ def test_names_become_ours_and_the_logged_name_stays_known():
 
 def test_of_two_names_for_a_signal_the_better_one_keeps_it():
     """A step's loss and an epoch's mean are two series, whatever comes first in the row."""
-    rows = Rows("run")
-    first = rows.record({"step": 1, "train_loss": 9.0, "loss": 1.0})
-    last = rows.record({"step": 2, "train_loss": 5.0, "train_runtime": 3.0})
+    rows = RowConverter("run")
+    first = rows.to_record({"step": 1, "train_loss": 9.0, "loss": 1.0})
+    last = rows.to_record({"step": 2, "train_loss": 5.0, "train_runtime": 3.0})
 
     assert (first.values["loss"], first.values["train_loss"]) == (1.0, 9.0)
     assert "loss" not in last.values
 
 
 def test_a_signals_own_name_takes_it_over_even_late():
-    rows = Rows("run")
-    rows.record({"step": 1, "total_loss": 9.0})
-    late = rows.record({"step": 2, "total_loss": 5.0, "loss": 1.0})
+    rows = RowConverter("run")
+    rows.to_record({"step": 1, "total_loss": 9.0})
+    late = rows.to_record({"step": 2, "total_loss": 5.0, "loss": 1.0})
 
     assert (late.values["loss"], late.values["total_loss"]) == (1.0, 5.0)
 
@@ -77,10 +77,10 @@ def test_a_row_without_a_number_is_no_record(row):
 
 
 def test_a_row_without_a_step_has_the_last_one_or_its_own_number():
-    rows = Rows("run")
+    rows = RowConverter("run")
 
-    assert [rows.record(row).step for row in ({"loss": 1}, {"loss": 1}, {"step": 40, "loss": 1})]
-    assert [rows.record(row).step for row in ({"loss": 1}, {"step": 41, "loss": 1})] == [40, 41]
+    assert [rows.to_record(row).step for row in ({"loss": 1}, {"loss": 1}, {"step": 40, "loss": 1})]
+    assert [rows.to_record(row).step for row in ({"loss": 1}, {"step": 41, "loss": 1})] == [40, 41]
 
 
 @pytest.mark.parametrize("step", [float("nan"), 1e300, "next"])
@@ -141,17 +141,17 @@ def test_a_step_of_so_many_steps_is_both():
 
 def test_the_keys_tell_the_framework_and_with_it_what_they_mean():
     """Games are scored upside down: what is minimised is minus the entropy."""
-    rows = Rows("run")
-    rows.record({"step": 1, "ep_rew_mean": 12.0})
-    told = rows.record({"step": 2, "policy_gradient_loss": 0.1, "entropy_loss": -1.5})
+    rows = RowConverter("run")
+    rows.to_record({"step": 1, "ep_rew_mean": 12.0})
+    told = rows.to_record({"step": 2, "policy_gradient_loss": 0.1, "entropy_loss": -1.5})
 
-    assert rows.about.facts == {"framework": "stable-baselines3"}
-    assert (told.values["entropy"], told.facts["entropy"]) == (1.5, "entropy_loss")
+    assert rows.metadata.metadata == {"framework": "stable-baselines3"}
+    assert (told.values["entropy"], told.attributes["entropy"]) == (1.5, "entropy_loss")
 
 
 def test_what_is_said_of_the_run_is_believed_over_its_keys():
     told = record({"step": 1, "kl": 0.1, "completions/mean_length": 9.0},
-                  about=About({"framework": "trl", "algorithm": "AsyncGRPOConfig"}))  # fmt: skip
+                  about=RunMetadata({"framework": "trl", "algorithm": "AsyncGRPOConfig"}))  # fmt: skip
 
     assert told.values["kl_mismatch"] == 0.1
     assert told.facts["kl_mismatch.kind"] == "mismatch k3 token_mean unsigned cap=inf"
@@ -171,8 +171,8 @@ def test_a_reward_function_that_judged_nobody_is_absent():
 
 
 def test_a_log_of_washed_values_is_a_log_of_nan():
-    rows = Rows("run")
-    told = [rows.record({"step": t, "loss": 0.0, "grad_norm": 1.0}) for t in range(4)]
+    rows = RowConverter("run")
+    told = [rows.to_record({"step": t, "loss": 0.0, "grad_norm": 1.0}) for t in range(4)]
 
     assert [isnan(record.values["loss"]) for record in told] == [False, False, True, True]
 

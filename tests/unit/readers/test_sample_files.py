@@ -9,7 +9,7 @@ import pytest
 from support.sample_files import Watch, trl, verl
 
 from sentinel.readers import sample_files as sample_source
-from sentinel.readers.sample_files import LOOK_SECONDS
+from sentinel.readers.sample_files import SCAN_INTERVAL_SECONDS
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_an_agent_that_takes_over_reads_only_what_the_first_did_not(folder):
     verl(folder, 1)
     first.settled()
     verl(folder, 2)
-    second = Watch(folder, known=first.files.taken())
+    second = Watch(folder, known=first.files.pop_fingerprints())
 
     assert {record.step for record in second.settled()} == {2}
 
@@ -85,8 +85,8 @@ def test_marks_are_handed_out_once(folder):
     verl(folder, 1)
     watch.settled()
 
-    assert [os.path.basename(path) for path in watch.files.taken()] == ["1.jsonl"]  # noqa: PTH119
-    assert watch.files.taken() == {}
+    assert [os.path.basename(path) for path in watch.files.pop_fingerprints()] == ["1.jsonl"]  # noqa: PTH119
+    assert watch.files.pop_fingerprints() == {}
 
 
 def test_files_are_told_in_the_order_of_their_steps_and_with_the_attempt(folder):
@@ -122,8 +122,8 @@ def test_a_file_that_goes_away_is_no_trouble(folder):
     watch = Watch(folder)
     verl(folder, 1)
     watch.poll()
-    watch.files._looked = watch.now = watch.now + LOOK_SECONDS
-    watch.files._look()
+    watch.files._last_scan_at = watch.now = watch.now + SCAN_INTERVAL_SECONDS
+    watch.files._scan()
     (folder / "1.jsonl").unlink()
 
     assert watch.files.poll(0) == []
@@ -132,7 +132,7 @@ def test_a_file_that_goes_away_is_no_trouble(folder):
 
 def test_of_very_many_files_those_of_the_highest_steps_are_looked_at(folder, monkeypatch):
     """A long run's newest files must not be missed for its oldest ones."""
-    monkeypatch.setattr(sample_source, "MOST_FILES", 2)
+    monkeypatch.setattr(sample_source, "MAX_FILES", 2)
     watch = Watch(folder)
     for step in (4, 1, 10, 2, 3):
         verl(folder, step, size=1)

@@ -10,7 +10,7 @@ import pytest
 from sentinel.model.record import Event as What
 from sentinel.model.record import Record
 from sentinel.readers import sample_poller
-from sentinel.readers.sample_poller import AHEAD, SampleWatch
+from sentinel.readers.sample_poller import MAX_FILES_AHEAD, SamplePoller
 
 
 class Files:
@@ -37,11 +37,11 @@ class Files:
 
 @pytest.fixture
 def watching(monkeypatch):
-    monkeypatch.setattr(sample_poller, "PAUSE_SECONDS", 0.005)
+    monkeypatch.setattr(sample_poller, "IDLE_SECONDS", 0.005)
     made = []
 
     def make(*steps):
-        made.append(SampleWatch(Files(*steps)))
+        made.append(SamplePoller(Files(*steps)))
         return made[-1]
 
     yield make
@@ -62,17 +62,17 @@ def test_texts_come_with_their_marks_and_the_attempt_of_whoever_takes_them(watch
     until(lambda: found.extend(watch.poll(3)) or len(found) == 2)
 
     assert [(record.step, record.attempt) for record in found] == [(7, 3), (8, 3)]
-    assert watch.taken() == {"7.jsonl": "mark", "8.jsonl": "mark"}
-    assert watch.taken() == {}
+    assert watch.pop_fingerprints() == {"7.jsonl": "mark", "8.jsonl": "mark"}
+    assert watch.pop_fingerprints() == {}
 
 
 def test_a_disk_that_hangs_holds_nobody_up(watching):
     """The loop polls on; once the disk answers, the texts are there."""
     watch, found = watching(7), []
-    watch.files.works.clear()
+    watch.logs.works.clear()
     assert [watch.poll(0) for _ in range(100)] == [[]] * 100
 
-    watch.files.works.set()
+    watch.logs.works.set()
     until(lambda: found.extend(watch.poll(0)) or found)
     assert [record.step for record in found] == [7]
 
@@ -80,10 +80,10 @@ def test_a_disk_that_hangs_holds_nobody_up(watching):
 def test_no_more_is_read_ahead_than_a_loop_that_is_busy_can_take(watching):
     watch = watching(*range(50))
     watch.poll(0)
-    until(lambda: watch._found.qsize() >= AHEAD)
+    until(lambda: watch._results.qsize() >= MAX_FILES_AHEAD)
 
     # One may have been taken at once.
-    assert watch.files.polls <= AHEAD + 1
+    assert watch.logs.polls <= MAX_FILES_AHEAD + 1
 
 
 def test_after_the_end_nothing_is_read(watching):
@@ -91,8 +91,8 @@ def test_after_the_end_nothing_is_read(watching):
     watch.poll(0)
     watch.stop()
     until(lambda: not watch._thread.is_alive())
-    before = watch.files.polls
-    watch.files.steps.append(7)
+    before = watch.logs.polls
+    watch.logs.steps.append(7)
 
     assert watch.poll(0) == []
-    assert watch.files.polls == before
+    assert watch.logs.polls == before

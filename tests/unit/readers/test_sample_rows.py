@@ -9,9 +9,9 @@ import pytest
 from support.sample_files import Watch, trl, verl
 
 from sentinel.model.record import Event
-from sentinel.readers.sample_files import PER_FILE
-from sentinel.readers.sample_rows import SampleFileError, samples
-from sentinel.stats.text_truncation import HEAD, TAIL
+from sentinel.readers.sample_files import SAMPLES_PER_FILE
+from sentinel.readers.sample_rows import SampleFileError, read_samples
+from sentinel.stats.text_truncation import HEAD_CHARS, TAIL_CHARS
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_what_verl_writes_is_read(folder):
     first, second = watch.settled()
 
     assert (first.event, first.step, first.rank) == (Event.SAMPLE, 12, 0)
-    assert second.facts == {"prompt": "q1", "completion": "a1"}
+    assert second.attributes == {"prompt": "q1", "completion": "a1"}
     assert second.values == {
         "prompt_length": 2.0,
         "length": 2.0,
@@ -50,7 +50,7 @@ def test_what_trl_writes_is_read(folder):
 
     first, second = watch.settled()
 
-    assert (first.step, first.facts) == (7, {"prompt": "q0", "completion": "a0"})
+    assert (first.step, first.attributes) == (7, {"prompt": "q0", "completion": "a0"})
     assert first.values == {
         "prompt_length": 2.0,
         "length": 2.0,
@@ -67,7 +67,7 @@ def test_conversations_of_newer_trl_are_their_words(folder):
 
     (record,) = watch.settled()
 
-    assert record.facts == {"prompt": "Be brief.\nWhy?", "completion": "So."}
+    assert record.attributes == {"prompt": "Be brief.\nWhy?", "completion": "So."}
 
 
 def test_of_a_large_table_few_rows_are_taken_the_best_and_the_worst_among_them(folder):
@@ -76,10 +76,10 @@ def test_of_a_large_table_few_rows_are_taken_the_best_and_the_worst_among_them(f
     rewards[501], rewards[777] = 5.0, -5.0
     trl(folder, 1, prompt=["q"] * 1000, completion=[f"a{n}" for n in range(1000)], right=rewards)
 
-    texts = [record.facts["completion"] for record in watch.settled()]
+    texts = [record.attributes["completion"] for record in watch.settled()]
 
     assert {"a0", "a501", "a777", "a999"} <= set(texts)
-    assert PER_FILE - 2 <= len(texts) <= PER_FILE
+    assert SAMPLES_PER_FILE - 2 <= len(texts) <= SAMPLES_PER_FILE
 
 
 def test_of_a_small_file_the_best_and_the_worst_are_taken(folder):
@@ -87,7 +87,7 @@ def test_of_a_small_file_the_best_and_the_worst_are_taken(folder):
     rows = [json.dumps({"output": f"a{n}", "score": score}) for n, score in enumerate(scores)]
     (folder / "1.jsonl").write_text("\n".join(rows) + "\n")
 
-    found = [sample.told[1]["completion"] for sample in samples(folder / "1.jsonl", 4)]
+    found = [sample.content[1]["completion"] for sample in read_samples(folder / "1.jsonl", 4)]
 
     assert found == ["a0", "a3", "a5", "a11"]
 
@@ -95,7 +95,7 @@ def test_of_a_small_file_the_best_and_the_worst_are_taken(folder):
 def test_of_many_lines_few_are_read_from_all_over_the_file(folder):
     verl(folder, 1, size=10_000, padding="x" * 500)
 
-    found = [sample.told[1]["completion"] for sample in samples(folder / "1.jsonl", 20)]
+    found = [sample.content[1]["completion"] for sample in read_samples(folder / "1.jsonl", 20)]
     places = [int(text[1:]) for text in found]
 
     assert len(places) == 20
@@ -111,7 +111,7 @@ def test_a_long_text_is_cut(folder):
     (record,) = watch.settled()
 
     assert record.values["length"] == 50_000
-    assert len(record.facts["completion"]) < HEAD + TAIL + 50
+    assert len(record.attributes["completion"]) < HEAD_CHARS + TAIL_CHARS + 50
 
 
 HOSTILE = {
@@ -145,7 +145,7 @@ def test_odd_rows_cost_only_themselves(folder):
 
     found = watch.settled()
 
-    assert [record.facts["completion"][:5] for record in found] == [
+    assert [record.attributes["completion"][:5] for record in found] == [
         "half ",
         "far",
         "other",
@@ -187,4 +187,4 @@ def test_without_pyarrow_the_remedy_is_told_once(folder, monkeypatch, caplog):
 def test_a_file_without_a_last_end_of_line_is_not_whole(folder):
     (folder / "1.jsonl").write_text('{"output": "x"}')
     with pytest.raises(SampleFileError, match="whole line"):
-        list(samples(folder / "1.jsonl", 8))
+        list(read_samples(folder / "1.jsonl", 8))

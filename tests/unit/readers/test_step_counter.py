@@ -1,13 +1,13 @@
 """Counters: a run that goes back is told from two writers that count for themselves."""
 
-from sentinel.readers.step_counter import Counters
+from sentinel.readers.step_counter import StepFilter
 
 A, B, C = frozenset("a"), frozenset("b"), frozenset("c")
 
 
 def followed(rows):
-    counters = Counters()
-    return [step for kind, step in rows if counters.follows(kind, step)]
+    counters = StepFilter()
+    return [step for kind, step in rows if counters.accepts(kind, step)]
 
 
 def test_a_run_that_goes_back_is_followed_back():

@@ -11,8 +11,8 @@ from support.event_files import VERSION, event, event_file, field, framed, varin
 
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.readers import tensorboard
-from sentinel.readers.crc32c import all_masked, first_header, masked
-from sentinel.readers.format_detection import recognised
+from sentinel.readers.crc32c import find_record_header, masked_crc32c, masked_crc32c_batch
+from sentinel.readers.format_detection import open_log
 
 STEP, START = Event.STEP, Event.START
 
@@ -43,18 +43,18 @@ def written(tmp_path):
 
 
 def test_a_checksum_is_what_the_standard_says():
-    raw = masked(b"123456789") - 0xA282EAD8 & 0xFFFFFFFF
+    raw = masked_crc32c(b"123456789") - 0xA282EAD8 & 0xFFFFFFFF
     assert (raw << 15 | raw >> 17) & 0xFFFFFFFF == 0xE3069283
 
 
 def test_checksums_of_many_pieces_are_those_of_each():
     pieces = [bytes(range(n, n + n % 7)) for n in range(60)]
-    assert all_masked(pieces) == [masked(piece) for piece in pieces]
+    assert masked_crc32c_batch(pieces) == [masked_crc32c(piece) for piece in pieces]
 
 
 def test_the_head_of_a_record_is_found_among_other_bytes():
-    assert first_header(b"\x07" * 33 + VERSION) == 33
-    assert first_header(b"\x07" * 33) == first_header(b"") == -1
+    assert find_record_header(b"\x07" * 33 + VERSION) == 33
+    assert find_record_header(b"\x07" * 33) == find_record_header(b"") == -1
 
 
 def test_tells_what_its_own_reader_tells(written):
@@ -75,11 +75,11 @@ def test_tells_what_its_own_reader_tells(written):
 def test_the_file_and_its_folder_and_the_one_above_are_recognised(written):
     head = written.read_bytes()[:4096]
     renamed = written.rename(written.parent / "log")
-    assert tensorboard.recognises(renamed, head)
-    assert not tensorboard.recognises(renamed, b'{"step": 1}' + b" " * 4000)
+    assert tensorboard.can_read(renamed, head)
+    assert not tensorboard.can_read(renamed, b'{"step": 1}' + b" " * 4000)
     renamed.rename(written)
-    assert tensorboard.recognises(written.parent, b"")
-    assert tensorboard.recognises(written.parent.parent, b"")
+    assert tensorboard.can_read(written.parent, b"")
+    assert tensorboard.can_read(written.parent.parent, b"")
 
 
 def test_read_to_any_byte_it_tells_the_whole_rows_and_goes_on_from_there(tmp_path):
@@ -104,9 +104,9 @@ def test_a_row_that_nothing_follows_is_told_once_it_is_quiet(tmp_path, clock):
     reading = replace(tensorboard.read(path), clock=lambda: clock[0])
     following = reading.follow()
     assert _until_quiet(following) == []
-    clock[0] += tensorboard.TOGETHER_SECONDS
+    clock[0] += tensorboard.MAX_ROW_GAP_SECONDS
     assert [r.event for r in _until_quiet(following)] == [START, STEP]
-    assert reading.mark == 1
+    assert reading.position == 1
     assert _until_quiet(following) == []
 
 
@@ -128,7 +128,7 @@ def test_a_record_of_absurd_length_is_looked_past(tmp_path, length):
     head = struct.pack("<Q", length)
     path = event_file(tmp_path / "run", event(1, "loss", 1.0))
     with path.open("ab") as file:
-        file.write(head + struct.pack("<I", masked(head)) + b"abc")
+        file.write(head + struct.pack("<I", masked_crc32c(head)) + b"abc")
         file.write(framed(event(2, "loss", 1.0)))
     reading = tensorboard.read(path)
     assert [step for step, _ in steps(reading)] == [1, 2]
@@ -247,7 +247,7 @@ def test_train_and_eval_in_folders_of_their_own_are_one_run(tmp_path, writing):
         with writing.SummaryWriter(str(tmp_path / "run" / part)) as writer:
             for step in range(1, 5):
                 writer.add_scalar("loss", step + offset, step)
-    told = list(recognised(tmp_path))
+    told = list(open_log(tmp_path))
     assert [r.values["loss"] for r in told if r.event is STEP] == [1.0, 2.0, 3.0, 4.0]
     assert [r.step for r in told if r.event is Event.EVAL] == [1, 2, 3, 4]
     assert {r.run for r in told} == {"run"}
@@ -257,7 +257,7 @@ def test_a_folder_of_several_runs_names_them(tmp_path):
     for name in ("a", "b"):
         event_file(tmp_path / name, event(1, "loss", 1.0))
     with pytest.raises(ValueError, match="event files of 2 runs: name one of a, b"):
-        list(recognised(tmp_path))
+        list(open_log(tmp_path))
 
 
 def test_another_run_below_that_of_the_folder_is_not_mixed_in(tmp_path):
@@ -277,7 +277,7 @@ def test_a_run_that_begins_beside_one_that_is_followed_ends_nothing(tmp_path):
 def test_a_run_in_the_folder_of_very_many_others_is_still_read(tmp_path):
     event_file(tmp_path, event(1, "loss", 2.0))
     event_file(tmp_path / "eval", event(1, "reward", 0.5))
-    for number in range(tensorboard.MOST_FILES):
+    for number in range(tensorboard.MAX_FILES):
         event_file(tmp_path / f"other-{number}", event(1, "loss", 9.0))
 
     ((_, values),) = [(s, v) for s, v in steps(tensorboard.read(tmp_path)) if "loss" in v]

@@ -14,7 +14,7 @@ from support.wandb_files import field, framed, row
 
 from sentinel.model.record import Event
 from sentinel.readers import trackio, wandb
-from sentinel.readers.format_detection import recognised
+from sentinel.readers.format_detection import open_log
 
 OFFLINE = """
 import wandb
@@ -74,7 +74,7 @@ def project(tmp_path):
 
 
 def test_a_run_recorded_offline_is_read_as_it_was_logged(offline):
-    told = steps(recognised(offline.parent))
+    told = steps(open_log(offline.parent))
     assert len(told) == 40
     losses = [values["loss"] for _, values in told]
     assert isnan(losses[6])
@@ -124,7 +124,7 @@ def test_records_that_are_no_rows_are_left_out_and_broken_ones_counted(tmp_path)
 
 
 def test_of_a_project_the_run_that_wrote_last_is_read(project):
-    reading = recognised(project)
+    reading = open_log(project)
     told = steps(reading)
     assert [(s, v["loss"]) for s, v in told] == [(s, 1.0 / s) for s in range(1, 6)]
     assert all(isnan(values["entropy"]) for _, values in told)
@@ -132,19 +132,19 @@ def test_of_a_project_the_run_that_wrote_last_is_read(project):
 
 
 def test_another_run_of_a_project_is_read_by_its_name(project):
-    newest, first = recognised(project), recognised(project / "first")
+    newest, first = open_log(project), open_log(project / "first")
     assert {r.run for r in first} == {"first"}
     assert len(steps(first)) == len(steps(newest)) == 5
-    assert "2 runs (second, first), of which second" in newest.remark
-    assert first.remark == ""
+    assert "2 runs (second, first), of which second" in newest.notice
+    assert first.notice == ""
     with pytest.raises(ValueError, match="holds no run 'third', but second, first"):
-        list(recognised(project / "third"))
+        list(open_log(project / "third"))
 
 
 def test_a_log_of_one_run_has_no_parts(tmp_path):
     (tmp_path / "log").write_text('{"step": 1, "loss": 2.0}\n')
     with pytest.raises(ValueError, match="log is a log of one run: there is no first in it"):
-        recognised(tmp_path / "log" / "first")
+        open_log(tmp_path / "log" / "first")
 
 
 def test_a_project_is_followed_while_it_is_written(project):
@@ -172,7 +172,7 @@ def test_another_database_is_not_taken_for_a_project(tmp_path):
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("create table metrics(a)")
     head = path.read_bytes()[:4096]
-    assert not trackio.recognises(path, head)
-    assert not trackio.recognises(path, head[:15])
+    assert not trackio.can_read(path, head)
+    assert not trackio.can_read(path, head[:15])
     path.write_bytes(head[:2000])
-    assert not trackio.recognises(path, head)
+    assert not trackio.can_read(path, head)

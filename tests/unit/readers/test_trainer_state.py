@@ -110,13 +110,13 @@ def test_a_broken_file_is_refused_with_a_value_error(file, text):
 
 
 def test_a_folder_without_one_is_refused(tmp_path):
-    assert not trainer_state.recognises(tmp_path, b"")
+    assert not trainer_state.can_read(tmp_path, b"")
     with pytest.raises(FileNotFoundError, match="holds no trainer_state"):
         records(tmp_path)
 
 
 def test_recognises_its_own_by_name_and_by_content(tmp_path, folder):
-    assert trainer_state.recognises(tmp_path / "trainer_state.json", b"")
-    assert trainer_state.recognises(tmp_path / "copy.json", state().encode()[:4096])
-    assert not trainer_state.recognises(tmp_path / "log.jsonl", b'{"step": 1}')
-    assert trainer_state.recognises(folder(10), b"")
+    assert trainer_state.can_read(tmp_path / "trainer_state.json", b"")
+    assert trainer_state.can_read(tmp_path / "copy.json", state().encode()[:4096])
+    assert not trainer_state.can_read(tmp_path / "log.jsonl", b'{"step": 1}')
+    assert trainer_state.can_read(folder(10), b"")

@@ -7,7 +7,7 @@ import pytest
 
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.readers import jsonl, verl
-from sentinel.readers.format_detection import recognised
+from sentinel.readers.format_detection import open_log
 
 
 def line(step, **data):
@@ -58,12 +58,12 @@ def test_it_is_known_by_its_first_line_even_if_that_is_long(tmp_path, log):
     long = line(1, **{f"actor/k{at}": 0.123456789 for at in range(400)}).encode()[:4096]
     spaced = b'{ "step": 12, "data": {"a": 1}}'
 
-    assert all(verl.recognises(log, each) for each in (head, long, spaced))
-    assert not any(jsonl.recognises(log, each) for each in (head, long, spaced))
+    assert all(verl.can_read(log, each) for each in (head, long, spaced))
+    assert not any(jsonl.can_read(log, each) for each in (head, long, spaced))
     for other in (b'{"step": 1, "loss": 2}', b'{"data": {"loss": 1}, "step": 1}', b""):
-        assert not verl.recognises(log, other)
-    assert not verl.recognises(tmp_path, b"")
+        assert not verl.can_read(log, other)
+    assert not verl.can_read(tmp_path, b"")
 
 
 def test_a_replay_takes_it_for_what_it_is(log):
-    assert Event.SAVE in [record.event for record in recognised(log)]
+    assert Event.SAVE in [record.event for record in open_log(log)]

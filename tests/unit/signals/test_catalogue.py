@@ -7,7 +7,13 @@ from itertools import chain
 
 import pytest
 
-from sentinel.signals.catalogue import SIGNALS, Combine, canonical, combine_rule, plain
+from sentinel.signals.catalogue import (
+    SIGNALS,
+    CombineRule,
+    canonical_name,
+    get_combine_rule,
+    normalize_key,
+)
 
 LOGGED = {
     "HF Trainer": {
@@ -160,14 +166,14 @@ KEYS = [pytest.param(key, name, id=f"{who}: {key}") for who, keys in LOGGED.item
 
 @pytest.mark.parametrize(("key", "name"), KEYS)
 def test_a_logged_key_is_found(key, name):
-    assert canonical(key) == name
+    assert canonical_name(key) == name
     assert name in SIGNALS
 
 
 @pytest.mark.parametrize("signal", SIGNALS)
 @pytest.mark.parametrize("form", ["eval/{}", "eval_{}", "val/{}", "validation_{}", "train/eval_{}"])
 def test_a_value_of_held_out_data_never_lands_in_a_training_signal(signal, form):
-    named = [canonical(form.format(name)) for name in (signal, *SIGNALS[signal].aliases)]
+    named = [canonical_name(form.format(name)) for name in (signal, *SIGNALS[signal].aliases)]
 
     # TRL's PPO calls what it says of its value model "val/".
     known = {s.name for s in SIGNALS.values() if any(a.startswith("val/") for a in s.aliases)}
@@ -176,7 +182,7 @@ def test_a_value_of_held_out_data_never_lands_in_a_training_signal(signal, form)
 
 
 def test_test_data_is_neither_training_nor_evaluation():
-    assert canonical("test/loss") == canonical("test_loss") == "test_loss"
+    assert canonical_name("test/loss") == canonical_name("test_loss") == "test_loss"
 
 
 @pytest.mark.parametrize(
@@ -193,14 +199,14 @@ def test_test_data_is_neither_training_nor_evaluation():
     ],
 )
 def test_a_reward_function_has_one_name_in_all_versions(key, name):
-    assert canonical(key) == name
+    assert canonical_name(key) == name
 
 
 @pytest.mark.parametrize(
     "key", ["my_metric", "train/my_metric", "eval_my_metric", "", "/", "eval_"]
 )
 def test_what_is_not_known_keeps_its_name(key):
-    assert canonical(key) == key
+    assert canonical_name(key) == key
 
 
 def test_no_two_signals_claim_one_key():
@@ -215,7 +221,8 @@ def test_a_line_of_the_catalogue_is_whole(signal):
     assert signal.help.endswith(".")
     assert signal.name == signal.name.lower()
     assert all(
-        alias == plain(alias) and canonical(alias) == signal.name for alias in signal.aliases
+        alias == normalize_key(alias) and canonical_name(alias) == signal.name
+        for alias in signal.aliases
     )
     assert signal.metric.endswith(f"_{signal.unit}" if signal.unit else signal.metric)
     assert signal.each in ("", "gpu", "disk", "host")
@@ -228,5 +235,5 @@ def test_no_two_signals_share_a_metric():
 
 
 def test_unknown_signals_are_means():
-    assert combine_rule("mine") is Combine.MEAN
-    assert combine_rule("grad_norm_local") is Combine.NORM
+    assert get_combine_rule("mine") is CombineRule.MEAN
+    assert get_combine_rule("grad_norm_local") is CombineRule.NORM

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from sentinel.signals.kl import KlKind, kind_of, kl_kind
+from sentinel.signals.kl import KlKind, get_kl_kind, infer_kl_kind
 
 MEAN, SUM = "token_mean", "sequence_sum"
 
@@ -67,37 +67,37 @@ KINDS = [
 
 @pytest.mark.parametrize(("key", "facts", "kind"), KINDS)
 def test_a_kl_is_called_by_its_name(key, facts, kind):
-    assert kl_kind(key, facts) == kind
+    assert infer_kl_kind(key, facts) == kind
 
 
 @pytest.mark.parametrize(("key", "facts", "kind"), KINDS)
 def test_a_kind_survives_being_written_down(key, facts, kind):
-    assert KlKind.read(kind.told()) == kind
+    assert KlKind.deserialize(kind.serialize()) == kind
 
 
 @pytest.mark.parametrize(
     "text", ["", "objective/kl", "ref k1 mean", "ref k1 x signed cap=ten", "a b"]
 )
 def test_what_is_no_kind_is_not_read_as_one(text):
-    assert KlKind.read(text) is None
+    assert KlKind.deserialize(text) is None
 
 
 def test_what_is_no_kl_has_no_kind():
-    assert kl_kind("reward", trl("grpo")) is None
-    assert kl_kind("actor/kl_coef", VERL) is None
+    assert infer_kl_kind("reward", trl("grpo")) is None
+    assert infer_kl_kind("actor/kl_coef", VERL) is None
 
 
 def test_only_what_is_known_is_said():
-    assert KlKind("ref").in_words() == ""
-    assert not KlKind("ref").known
+    assert KlKind("ref").describe() == ""
+    assert not KlKind("ref").is_known
     assert KlKind("ref").unit == "nats"
     assert KlKind("ref", "k1", SUM).unit == "nats per sequence"
     assert KlKind("ref", "k3", MEAN, False, 10.0).unit == "nats per token"
 
 
 def test_a_record_that_says_nothing_is_told_by_the_name_alone():
-    assert kind_of({}, "kl_ref") == KlKind("ref")
-    assert kind_of({"kl_ref": "objective/kl"}, "kl_ref").summed
-    assert kind_of({"kl_ref": "kl", "kl_ref.kind": "ref k1 sequence_sum unsigned cap=inf"},
+    assert get_kl_kind({}, "kl_ref") == KlKind("ref")
+    assert get_kl_kind({"kl_ref": "objective/kl"}, "kl_ref").is_summed
+    assert get_kl_kind({"kl_ref": "kl", "kl_ref.kind": "ref k1 sequence_sum unsigned cap=inf"},
                    "kl_ref") == KlKind("ref", "k1", SUM, False, inf)  # fmt: skip
-    assert kind_of({"kl_mismatch": "never heard of"}, "kl_mismatch") == KlKind("mismatch")
+    assert get_kl_kind({"kl_mismatch": "never heard of"}, "kl_mismatch") == KlKind("mismatch")

@@ -9,15 +9,15 @@ from pydantic import SecretStr
 from support.notifications import diagnosed, page
 
 from sentinel.config import plugins
-from sentinel.model.diagnosis import Clue
+from sentinel.model.diagnosis import Evidence
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Reason
-from sentinel.model.request import Stamped
+from sentinel.model.incident import NotificationReason
+from sentinel.model.request import SignedSink
 
-SINKS = plugins.classes("sinks")
+SINKS = plugins.load_classes("sinks")
 PAGES = [
     page(reason, severity=severity, rank=rank)
-    for reason in Reason
+    for reason in NotificationReason
     for severity in Severity
     for rank in (-1, 0, 7)
 ]
@@ -28,7 +28,7 @@ HOSTILE = page(
     evidence={"\x1b[31m": "x" * 9000, "nan": float("nan")}
     | {f"k{n}": float(n) for n in range(5000)},
 )
-WORDY = Clue(0.5, "\U0001f525" * 9000, 3)
+WORDY = Evidence(0.5, "\U0001f525" * 9000, 3)
 DIAGNOSED = diagnosed()
 HOSTILE_CAUSE = diagnosed(
     HOSTILE,
@@ -65,7 +65,7 @@ def test_is_a_dataclass_whose_every_setting_is_told(kind):
 
 def test_words_every_page_as_a_post(sink):
     for told in [*PAGES, HOSTILE, DIAGNOSED, HOSTILE_CAUSE]:
-        post = sink.word(told, "0" * 32)
+        post = sink.render(told, "0" * 32)
         assert post.url.startswith("https://")
         assert 0 < len(post.body) < 65536
         assert all(name.isascii() and value.isascii() for name, value in post.headers.items())
@@ -75,23 +75,23 @@ def test_words_the_same_page_the_same_way_every_time(sink):
     """A repeat must be recognisable as one, so wording knows no clock and no chance."""
     told = page()
 
-    assert sink.word(told, "a" * 32) == sink.word(replace(told), "a" * 32)
+    assert sink.render(told, "a" * 32) == sink.render(replace(told), "a" * 32)
 
 
 def test_the_wording_does_not_change_the_page(sink):
     told, before = page(), page()
-    sink.word(told, "a" * 32)
+    sink.render(told, "a" * 32)
 
     assert told == before
 
 
 def test_a_resolved_page_reads_differently(sink):
-    assert sink.word(page(), "a").body != sink.word(page(Reason.RESOLVED), "a").body
+    assert sink.render(page(), "a").body != sink.render(page(NotificationReason.RESOLVED), "a").body
 
 
 def test_the_text_says_what_happened(sink):
-    body = sink.word(page(), "a" * 32).body.decode()
-    if sink.word(page(), "a").headers.get("Content-Type") == "application/json":
+    body = sink.render(page(), "a" * 32).body.decode()
+    if sink.render(page(), "a").headers.get("Content-Type") == "application/json":
         body = json.dumps(json.loads(body), ensure_ascii=False)
 
     assert "KL is 2 nats." in body
@@ -100,7 +100,7 @@ def test_the_text_says_what_happened(sink):
 
 def test_the_text_says_what_is_behind_it_and_what_else_is(sink):
     """The cause, how far it is believed in, why, what to do, and the other incidents."""
-    body = sink.word(DIAGNOSED, "a" * 32).body.decode()
+    body = sink.render(DIAGNOSED, "a" * 32).body.decode()
     words = ["policy collapse", "likely, 83 %", "since step 86: KL is 2 nats.", "reward_collapse"]
 
     assert all(word.lower() in body.lower() for word in [*words, "raise", "step 95", "80"])
@@ -114,17 +114,17 @@ def readable(body):
 
 
 def test_nothing_printed_holds_a_secret(sink):
-    post = sink.word(page(), "a" * 32)
-    if isinstance(sink, Stamped):
-        post = sink.stamp(post, 1.0)
+    post = sink.render(page(), "a" * 32)
+    if isinstance(sink, SignedSink):
+        post = sink.sign(post, 1.0)
 
     assert "CANARY" not in repr(sink) + str(sink) + repr(post) + str(post)
 
 
 def test_the_body_does_not_tell_the_address(sink):
     """Some receivers want a key in the body; none needs to be told its own address."""
-    assert b"CANARY-URL" not in sink.word(page(), "a" * 32).body
+    assert b"CANARY-URL" not in sink.render(page(), "a" * 32).body
 
 
 def test_a_refusal_is_no_yes(sink):
-    assert not any(sink.accepted(status, "no") for status in (0, 301, 400, 404, 429, 500, 503))
+    assert not any(sink.is_accepted(status, "no") for status in (0, 301, 400, 404, 429, 500, 503))

@@ -8,16 +8,16 @@ import pytest
 from pydantic import ValidationError
 from support.notifications import diagnosed, page
 
-from sentinel.model.diagnosis import Clue
+from sentinel.model.diagnosis import Evidence
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Reason
+from sentinel.model.incident import NotificationReason
 from sentinel.sinks.slack import Slack
 
 URL = "https://hooks.slack.com/services/T/B/X"
 
 
 def message(told, identity="0123456789abcdef", **settings):
-    return json.loads(Slack(url=URL, **settings).word(told, identity).body)
+    return json.loads(Slack(url=URL, **settings).render(told, identity).body)
 
 
 def texts(told, **settings):
@@ -109,7 +109,7 @@ def test_incidents_without_a_cause_are_named_beside_the_first():
 
 
 def test_the_end_of_a_case_names_its_cause():
-    worded = message(diagnosed(page(Reason.RESOLVED)))
+    worded = message(diagnosed(page(NotificationReason.RESOLVED)))
 
     assert worded["text"] == (
         ":white_check_mark: RESOLVED: policy collapse on grpo-7b. "
@@ -126,7 +126,7 @@ def markdown(text):
 
 
 def test_a_page_that_resolves_looks_like_one():
-    resolved = message(page(Reason.RESOLVED))
+    resolved = message(page(NotificationReason.RESOLVED))
 
     assert resolved["text"] == (
         ":white_check_mark: RESOLVED: kl_blowup on grpo-7b. "
@@ -136,7 +136,9 @@ def test_a_page_that_resolves_looks_like_one():
 
 
 def test_a_page_that_worsened_says_so():
-    assert texts(page(Reason.WORSENED))[0].startswith(":red_circle: WORSE, now CRITICAL: ")
+    assert texts(page(NotificationReason.ESCALATED))[0].startswith(
+        ":red_circle: WORSE, now CRITICAL: "
+    )
 
 
 def test_severities_look_different():
@@ -169,7 +171,7 @@ HOSTILE = [
 def test_what_others_wrote_can_do_nothing(text):
     """In a run's name, a metric's name, a summary or evidence alike."""
     told = page(run=text, detector=text, summary=text, evidence={text: text})
-    of_cause = {"title": text, "cause": text, "remedy": text, "evidence": (Clue(0.5, text, 3),)}
+    of_cause = {"title": text, "cause": text, "remedy": text, "evidence": (Evidence(0.5, text, 3),)}
     named = diagnosed(told, others=[text], **of_cause)
     shown = "\n".join([*texts(told), *texts(named)])
 
@@ -192,9 +194,9 @@ def test_everything_stays_within_the_limits_of_slack():
             evidence={f"{long}{n}": long for n in range(99)},
         )
         told = replace(told, incident=replace(told.incident, remedy=long), notes=(long,) * 9)
-        clues = tuple(Clue(0.5, long, step) for step in range(99))
+        clues = tuple(Evidence(0.5, long, step) for step in range(99))
         named = diagnosed(told, others=[long] * 99, title=long, remedy=long, evidence=clues)
-        for each in (told, named, replace(named, reason=Reason.RESOLVED)):
+        for each in (told, named, replace(named, reason=NotificationReason.RESOLVED)):
             hold(each)
 
 
@@ -251,7 +253,7 @@ def test_a_wrong_address_is_refused_and_not_repeated(url):
 
 
 def test_what_came_of_it_and_who_has_it_in_hand_are_told():
-    worse = page(Reason.WORSENED)
+    worse = page(NotificationReason.ESCALATED)
     known = replace(worse.incident, flaps=2, last_good_step=80)
     told = str(message(replace(worse, incident=known, notes=("Acknowledged by <ana>: mine",))))
 

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from support.notifications import diagnosed, page
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Reason
-from sentinel.model.request import Post
+from sentinel.model.incident import NotificationReason
+from sentinel.model.request import Request
 from sentinel.sinks.webhook import Webhook
 
 URL = "https://receiver.example/hook"
@@ -21,7 +21,7 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 def body(told, identity="abc"):
-    return json.loads(Webhook(url=URL).word(told, identity).body, parse_constant=pytest.fail)
+    return json.loads(Webhook(url=URL).render(told, identity).body, parse_constant=pytest.fail)
 
 
 def test_is_what_alertmanager_sends():
@@ -54,7 +54,10 @@ def test_is_what_alertmanager_sends():
 
 
 def test_a_page_that_resolves_ends_the_very_same_alert():
-    opened, resolved = body(page())["alerts"][0], body(page(Reason.RESOLVED))["alerts"][0]
+    opened, resolved = (
+        body(page())["alerts"][0],
+        body(page(NotificationReason.RESOLVED))["alerts"][0],
+    )
 
     assert resolved["status"] == "resolved"
     assert resolved["endsAt"] == "2023-11-14T22:14:20.000Z"
@@ -129,7 +132,7 @@ def test_a_message_that_grows_too_large_says_less_and_stays_the_same_alert():
     told = page(evidence={f"{fire}{n}": fire for n in range(99)})
     large = diagnosed(told, others=[fire] * 99, remedy=fire)
 
-    assert len(Webhook(url=URL).word(large, "abc").body) < 65_536
+    assert len(Webhook(url=URL).render(large, "abc").body) < 65_536
     assert body(large)["commonLabels"] == body(page())["commonLabels"]
     assert body(large)["sentinel"]["incident"]["key"]["detector"] == "kl_blowup"
 
@@ -151,7 +154,7 @@ def test_times_that_are_none_cost_no_page():
 def test_the_signature_is_that_of_standard_webhooks(secret, key):
     """Verified as the specification's receivers do, from the raw body and the three headers."""
     sink = Webhook(url=URL, secret=secret)
-    post = sink.stamp(sink.word(page(), "abc"), now=1_700_000_123.9)
+    post = sink.stamp(sink.render(page(), "abc"), now=1_700_000_123.9)
 
     assert post.headers["webhook-id"] == post.headers["Idempotency-Key"] == "abc"
     assert post.headers["webhook-timestamp"] == "1700000123"
@@ -163,7 +166,7 @@ def test_the_signature_is_that_of_standard_webhooks(secret, key):
 def test_the_example_of_the_specification_verifies():
     """Key, message and signature as published by Standard Webhooks."""
     sink = Webhook(url=URL, secret=SECRET)
-    unsigned = Post(URL, b'{"test": 2432232314}', {"webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek"})
+    unsigned = Request(URL, b'{"test": 2432232314}', {"webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek"})
 
     assert (
         sink.stamp(unsigned, 1_614_265_330).headers["webhook-signature"]
@@ -173,7 +176,7 @@ def test_the_example_of_the_specification_verifies():
 
 def test_every_try_is_dated_anew_and_keeps_its_identity():
     sink = Webhook(url=URL, secret=SECRET)
-    post = sink.word(page(), "abc")
+    post = sink.render(page(), "abc")
     first, later = sink.stamp(post, 1000.0), sink.stamp(post, 2000.0)
 
     assert first.headers["webhook-signature"] != later.headers["webhook-signature"]
@@ -182,7 +185,7 @@ def test_every_try_is_dated_anew_and_keeps_its_identity():
 
 
 def test_without_a_secret_nothing_is_signed():
-    post = Webhook(url=URL).stamp(Webhook(url=URL).word(page(), "abc"), 1000.0)
+    post = Webhook(url=URL).stamp(Webhook(url=URL).render(page(), "abc"), 1000.0)
 
     assert "webhook-signature" not in post.headers
     assert "Authorization" not in post.headers
@@ -191,7 +194,7 @@ def test_without_a_secret_nothing_is_signed():
 def test_authorization_is_sent_as_it_is():
     sink = Webhook(url=URL, authorization="Bearer x")
 
-    assert sink.word(page(), "abc").headers["Authorization"] == "Bearer x"
+    assert sink.render(page(), "abc").headers["Authorization"] == "Bearer x"
 
 
 @pytest.mark.parametrize(

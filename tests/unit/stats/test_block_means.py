@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from sentinel.stats.block_means import GROUP, MOST, BlockMeans, fall
+from sentinel.stats.block_means import MAX_BLOCKS, VALUES_PER_GROUP, BlockMeans, linear_fall
 
 
 def blocks_of(values):
@@ -19,9 +19,9 @@ def test_blocks_stay_few_equal_and_in_place(length):
     """A ramp keeps its line through every merge: block k has the mean of its own values."""
     blocks = blocks_of(map(float, range(length)))
 
-    assert MOST // 2 <= len(blocks.means) <= MOST
-    assert len(blocks.means) == length // blocks.length
-    middles = [(k + 0.5) * blocks.length - 0.5 for k in range(len(blocks.means))]
+    assert MAX_BLOCKS // 2 <= len(blocks.means) <= MAX_BLOCKS
+    assert len(blocks.means) == length // blocks.values_per_block
+    middles = [(k + 0.5) * blocks.values_per_block - 0.5 for k in range(len(blocks.means))]
     assert blocks.means == pytest.approx(middles)
 
 
@@ -29,17 +29,19 @@ def test_one_wild_value_in_a_group_moves_nothing():
     values = [1.0] * 80
     values[13] = 1e9
 
-    assert blocks_of(values).means == [1.0] * (80 // GROUP)
+    assert blocks_of(values).means == [1.0] * (80 // VALUES_PER_GROUP)
 
 
 def test_tells_when_a_block_is_complete():
     blocks = BlockMeans()
 
-    assert [blocks.add(1.0) for _ in range(GROUP)] == [False] * (GROUP - 1) + [True]
+    assert [blocks.add(1.0) for _ in range(VALUES_PER_GROUP)] == [False] * (
+        VALUES_PER_GROUP - 1
+    ) + [True]
 
 
 def test_a_straight_line_falls_exactly():
-    gone, error = fall([3.0, 2.0, 1.0, 0.0])
+    gone, error = linear_fall([3.0, 2.0, 1.0, 0.0])
 
     assert (gone, error) == pytest.approx((3.0, 0.0))
 
@@ -49,11 +51,11 @@ def test_the_error_is_as_large_as_the_fall_really_varies():
     rng = Random(0)
     within = 0
     for _ in range(400):
-        gone, error = fall([rng.gauss(0.0, 1.0) for _ in range(16)])
+        gone, error = linear_fall([rng.gauss(0.0, 1.0) for _ in range(16)])
         within += abs(gone) <= 2.15 * error
 
     assert 0.92 <= within / 400 <= 0.98
 
 
 def test_two_points_prove_nothing():
-    assert fall([1.0, 0.0])[1] == float("inf")
+    assert linear_fall([1.0, 0.0])[1] == float("inf")

@@ -4,11 +4,11 @@ from math import nan
 
 import pytest
 
-from sentinel.stats.cumulative_lr import SETTLED, Travel
+from sentinel.stats.cumulative_lr import WARMUP_SETTLED_RECORDS, CumulativeLearningRate
 
 
 def way(rates):
-    travel = Travel()
+    travel = CumulativeLearningRate()
     return [travel.add(rate) for rate in rates]
 
 
@@ -27,20 +27,20 @@ def test_a_run_without_a_rate_at_first_counts_records_throughout():
 
 
 def test_a_rate_may_grow_while_it_warms_up():
-    travel = Travel()
+    travel = CumulativeLearningRate()
     for rate in (1.0, 2.0, 3.0):
         travel.add(rate)
 
-    assert travel.so_far == 6.0
+    assert travel.total == 6.0
 
 
 def test_a_rate_set_too_high_after_the_warm_up_counts_as_the_peak():
     """Nor does it raise the peak by staying."""
-    travel = Travel()
-    for _ in range(1 + SETTLED):
+    travel = CumulativeLearningRate()
+    for _ in range(1 + WARMUP_SETTLED_RECORDS):
         travel.add(1.0)
-    before = travel.so_far
+    before = travel.total
     for _ in range(100):
         travel.add(300.0)
 
-    assert travel.so_far == before + 100.0
+    assert travel.total == before + 100.0

@@ -19,19 +19,25 @@ def test_knows_no_level_before_sixteen_values():
     past = after([1.0] * 15)
 
     assert past.start is None
-    assert (past.gain, past.loss) == (0.0, 0.0)
+    assert (past.gain, past.drop) == (0.0, 0.0)
 
 
 def test_measures_what_was_gained_and_lost():
     past = after([0.0] * 16 + [4.0] * 16 + [1.0] * 8)
 
-    assert (past.start, past.best, past.now, past.gain, past.loss) == (0.0, 4.0, 1.0, 4.0, 3.0)
+    assert (past.start, past.best_level, past.current_level, past.gain, past.drop) == (
+        0.0,
+        4.0,
+        1.0,
+        4.0,
+        3.0,
+    )
 
 
 def test_single_values_reach_no_level():
     past = after(([1.0] * 15 + [100.0]) * 8)
 
-    assert past.best == 1.0
+    assert past.best_level == 1.0
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.03])

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from random import Random
 
-from sentinel.stats.margin_cusum import FROZEN, MarginCusum
+from sentinel.stats.margin_cusum import MAX_FROZEN_WINDOWS, MarginCusum
 
 
 def calm(count, seed=0):
@@ -45,15 +45,15 @@ def test_the_baseline_does_not_learn_from_the_fault():
     alarms = run(cusum, calm(200) + [8.0] * 200)
 
     assert all(alarms[210:])
-    assert abs(cusum.usual) < 1.0
+    assert abs(cusum.baseline_median) < 1.0
 
 
 def test_a_level_that_stays_for_long_becomes_the_usual_one():
     cusum = MarginCusum(sign=1, window=32)
-    alarms = run(cusum, calm(200) + [x + 8.0 for x in calm(32 * (FROZEN + 6))])
+    alarms = run(cusum, calm(200) + [x + 8.0 for x in calm(32 * (MAX_FROZEN_WINDOWS + 6))])
 
     assert not alarms[-1]
-    assert abs(cusum.usual - 8.0) < 1.0
+    assert abs(cusum.baseline_median - 8.0) < 1.0
 
 
 def test_comes_back_with_the_series_and_does_not_flicker_on_the_way():
@@ -72,4 +72,4 @@ def test_an_alarm_needs_more_than_one_calm_value_to_end():
 
 
 def test_the_floor_keeps_a_series_without_noise_from_alarming_at_nothing():
-    assert not any(run(MarginCusum(sign=1, floor=0.1), [1.0] * 100 + [1.2] * 100, margin=0.3))
+    assert not any(run(MarginCusum(sign=1, min_sigma=0.1), [1.0] * 100 + [1.2] * 100, margin=0.3))

@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 
-from sentinel.stats.near_minimum_rate import MOST, Hits
+from sentinel.stats.near_minimum_rate import MAX_BLOCKS, AboveMinimumRate
 
 
 def shown(values):
-    hits = Hits()
+    hits = AboveMinimumRate()
     for value in values:
         hits.add(value)
     return hits
@@ -17,11 +17,11 @@ def shown(values):
 def test_a_new_lowest_value_makes_hits_of_all_before_it():
     hits = shown([0.0] * 20 + [-1.0] * 20)
 
-    assert (hits.lowest, hits.share) == (-1.0, 0.5)
+    assert (hits.minimum, hits.share) == (-1.0, 0.5)
 
 
 def test_early_and_late_are_told_apart():
-    early, late = shown([1.0, 0.0] * 40 + [0.0] * 80).halves
+    early, late = shown([1.0, 0.0] * 40 + [0.0] * 80).counts_by_half
 
     assert (early, late) == (40, 0)
 
@@ -33,8 +33,8 @@ def test_none_is_lost_however_long_the_series(count):
     hits = shown(values)
 
     assert hits.share == pytest.approx(sum(values) / count)
-    assert len(hits._blocks) <= MOST
+    assert len(hits._block_counts) <= MAX_BLOCKS
 
 
 def test_nothing_has_no_share():
-    assert (Hits().share, Hits().halves) == (0.0, (0, 0))
+    assert (AboveMinimumRate().share, AboveMinimumRate().counts_by_half) == (0.0, (0, 0))

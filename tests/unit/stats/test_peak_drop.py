@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 
-from sentinel.stats.peak_drop import Summit
+from sentinel.stats.peak_drop import PeakDrop
 
 
 def shown(values):
-    seen = Summit()
+    seen = PeakDrop()
     for value in values:
         seen.add(value)
     return seen
@@ -17,12 +17,12 @@ def shown(values):
 def test_levels_are_medians():
     seen = shown([0.0] * 5 + [99.0] + [4.0] * 5 + [1.0] * 4)
 
-    assert (seen.first, seen.highest, seen.now) == (0.0, 4.0, 1.0)
-    assert (seen.climb, seen.loss) == (4.0, 3.0)
+    assert (seen.first_level, seen.peak_level, seen.current_level) == (0.0, 4.0, 1.0)
+    assert (seen.gain, seen.drop) == (4.0, 3.0)
 
 
 def test_three_low_values_do_not_lower_the_present_level():
-    assert shown([4.0] * 10 + [1.0] * 3).loss == 0.0
+    assert shown([4.0] * 10 + [1.0] * 3).drop == 0.0
 
 
 def test_a_slope_is_no_jitter():
@@ -40,7 +40,7 @@ def test_a_reward_that_is_mostly_nothing_jitters_all_the_same():
 
 
 def test_lying_on_a_new_lowest_number_is_a_floor():
-    assert shown([-0.6, -0.7, -0.8, -0.9, -0.95] + [-1.0] * 8).floored
+    assert shown([-0.6, -0.7, -0.8, -0.9, -0.95] + [-1.0] * 8).is_on_new_floor
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_lying_on_a_new_lowest_number_is_a_floor():
 )
 def test_no_floor(values):
     """Always there, usual before, too short, and left again."""
-    assert not shown(values).floored
+    assert not shown(values).is_on_new_floor
 
 
 def test_nothing_is_known_of_nothing():
-    seen = Summit()
+    seen = PeakDrop()
 
-    assert (seen.loss, seen.climb, seen.jitter, seen.floored) == (0.0, 0.0, 0.0, False)
+    assert (seen.drop, seen.gain, seen.jitter, seen.is_on_new_floor) == (0.0, 0.0, 0.0, False)

@@ -2,22 +2,28 @@
 
 import pytest
 
-from sentinel.stats.chat_text import plain
-from sentinel.stats.text_selection import choice
-from sentinel.stats.text_statistics import Text, judged, longest_run, repetition, words
+from sentinel.stats.chat_text import to_plain_text
+from sentinel.stats.text_selection import select_indices
+from sentinel.stats.text_statistics import (
+    CompletionText,
+    compute_text_statistics,
+    longest_word_run,
+    repetition_share,
+    split_words,
+)
 from sentinel.stats.text_truncation import (
-    HEAD,
-    PROMPT,
-    TAIL,
-    cut_completion,
-    cut_prompt,
-    parts,
-    told,
+    HEAD_CHARS,
+    PROMPT_CHARS,
+    TAIL_CHARS,
+    original_parts,
+    sample_fields,
+    truncate_completion,
+    truncate_prompt,
 )
 
 
 def text(said, **told):
-    return Text((said,), float(len(said)), **told)
+    return CompletionText((said,), float(len(said)), **told)
 
 
 @pytest.mark.parametrize(
@@ -36,27 +42,27 @@ def text(said, **told):
     ],
 )
 def test_repetition_is_the_share_of_n_grams_that_came_before(said, share):
-    assert repetition([words(said)]) == pytest.approx(share)
+    assert repetition_share([split_words(said)]) == pytest.approx(share)
 
 
 def test_no_n_gram_reaches_across_what_was_cut_out():
-    assert repetition([words("a b c d"), words("a b c d")]) == 0.5
-    assert repetition([words("a b"), words("c d")]) == 0.0
+    assert repetition_share([split_words("a b c d"), split_words("a b c d")]) == 0.5
+    assert repetition_share([split_words("a b"), split_words("c d")]) == 0.0
 
 
 def test_the_longest_run_is_of_one_word():
-    assert longest_run([words("a a b b b a"), words("b b")]) == 3
-    assert longest_run([words("哈哈哈哈")]) == 4
-    assert longest_run([[]]) == 0
+    assert longest_word_run([split_words("a a b b b a"), split_words("b b")]) == 3
+    assert longest_word_run([split_words("哈哈哈哈")]) == 4
+    assert longest_word_run([[]]) == 0
 
 
 def test_ordinary_prose_with_a_long_word_in_it_keeps_its_words():
     said = "see https://example.org/a/very/long/path/to/some/page.html for all of it"
-    assert words(said) == said.split()
+    assert split_words(said) == said.split()
 
 
 def test_a_batch_is_judged_as_counted_by_hand():
-    found = judged(
+    found = compute_text_statistics(
         [
             text("a b c d a b c d", finished=1.0),
             text("a b x", finished=0.0),
@@ -77,12 +83,15 @@ def test_a_batch_is_judged_as_counted_by_hand():
 
 
 def test_a_batch_of_nothing_tells_only_that():
-    assert judged([text(""), text("  ")]) == {"sample_empty": 1.0, "sample_length": 1.0}
+    assert compute_text_statistics([text(""), text("  ")]) == {
+        "sample_empty": 1.0,
+        "sample_length": 1.0,
+    }
 
 
 def test_texts_that_are_all_alike_are_of_no_variety():
-    same = judged([text("the cat sat on the mat")] * 10)
-    apart = judged([text(f"{n}a {n}b {n}c {n}d {n}e {n}f") for n in range(10)])
+    same = compute_text_statistics([text("the cat sat on the mat")] * 10)
+    apart = compute_text_statistics([text(f"{n}a {n}b {n}c {n}d {n}e {n}f") for n in range(10)])
 
     assert same["sample_distinct_1"] == pytest.approx(5 / 60)
     assert same["sample_repetition"] == 0.0
@@ -90,48 +99,56 @@ def test_texts_that_are_all_alike_are_of_no_variety():
 
 
 def test_a_long_text_is_cut_where_it_is_read_least():
-    said = "h" * HEAD + "m" * 12345 + "t" * TAIL
-    cut = cut_completion(said)
+    said = "h" * HEAD_CHARS + "m" * 12345 + "t" * TAIL_CHARS
+    cut = truncate_completion(said)
 
-    assert cut.text == "h" * HEAD + " […12,345 characters left out…] " + "t" * TAIL
-    assert parts(cut) == ("h" * HEAD, "t" * TAIL)
-    assert cut_prompt("x" * 20 + "p" * PROMPT) == "[…20 characters left out…] " + "p" * PROMPT
+    assert cut.text == "h" * HEAD_CHARS + " […12,345 characters left out…] " + "t" * TAIL_CHARS
+    assert original_parts(cut) == ("h" * HEAD_CHARS, "t" * TAIL_CHARS)
+    assert (
+        truncate_prompt("x" * 20 + "p" * PROMPT_CHARS)
+        == "[…20 characters left out…] " + "p" * PROMPT_CHARS
+    )
 
 
-@pytest.mark.parametrize("length", [0, 1, HEAD + TAIL])
+@pytest.mark.parametrize("length", [0, 1, HEAD_CHARS + TAIL_CHARS])
 def test_a_text_that_fits_is_whole(length):
-    cut = cut_completion("x" * length)
-    assert (cut.text, parts(cut)) == ("x" * length, ("x" * length,))
+    cut = truncate_completion("x" * length)
+    assert (cut.text, original_parts(cut)) == ("x" * length, ("x" * length,))
 
 
 def test_a_text_that_looks_like_the_mark_is_still_the_models():
     said = "so […5 characters left out…] it goes"
-    assert parts(cut_completion(said)) == (said,)
+    assert original_parts(truncate_completion(said)) == (said,)
 
 
 def test_what_is_told_holds_the_lengths_before_the_cut():
-    values, facts = told("p" * 5000, "c" * 9000)
+    values, facts = sample_fields("p" * 5000, "c" * 9000)
 
-    assert values == {"prompt_length": 5000, "length": 9000, "first": HEAD, "last": TAIL}
-    assert len(facts["completion"]) < HEAD + TAIL + 50
+    assert values == {
+        "prompt_length": 5000,
+        "length": 9000,
+        "first": HEAD_CHARS,
+        "last": TAIL_CHARS,
+    }
+    assert len(facts["completion"]) < HEAD_CHARS + TAIL_CHARS + 50
 
 
 @pytest.mark.parametrize("share", [0.0, 0.0001, 0.01, 0.5])
 def test_any_share_of_the_room_leaves_parts_that_can_be_found_again(share):
     said = "".join(chr(0x4E00 + n) for n in range(9000))
-    cut = cut_completion(said, share)
+    cut = truncate_completion(said, share)
 
-    first, last = parts(cut)
+    first, last = original_parts(cut)
     assert said.startswith(first)
     assert said.endswith(last)
-    assert (len(first), len(last)) == (int(HEAD * share), int(TAIL * share))
+    assert (len(first), len(last)) == (int(HEAD_CHARS * share), int(TAIL_CHARS * share))
 
 
 def test_the_first_the_last_the_best_and_the_worst_are_chosen():
     totals = [0.0] * 100
     totals[33], totals[71] = -5.0, 5.0
 
-    chosen = choice(100, 8, totals)
+    chosen = select_indices(100, 8, totals)
 
     assert {0, 33, 71, 99} <= set(chosen)
     assert len(chosen) <= 8
@@ -142,7 +159,7 @@ def test_the_first_the_last_the_best_and_the_worst_are_chosen():
 @pytest.mark.parametrize("size", [0, 1, 2, 5, 11, 1000])
 def test_never_more_are_chosen_than_wanted(size, most):
     for totals in ([], [1.0] * size, [float("nan")] * size, [float(n) for n in range(size)]):
-        chosen = choice(size, most, totals)
+        chosen = select_indices(size, most, totals)
         assert len(chosen) <= min(size, most)
         assert all(0 <= at < size for at in chosen)
         assert chosen or not size
@@ -156,10 +173,10 @@ class Str(str):
     "given", [None, 7, b"bytes", Str("mine"), ["a"], [{"content": "x"}, 7], {"content": "x"}]
 )
 def test_what_is_no_text_and_no_conversation_is_none(given):
-    assert plain(given) is None
+    assert to_plain_text(given) is None
 
 
 def test_a_conversation_that_contains_itself_has_an_end():
     loop = []
     loop.append({"content": loop})
-    assert plain(loop) == ""
+    assert to_plain_text(loop) == ""

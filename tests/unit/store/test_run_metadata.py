@@ -9,12 +9,12 @@ from math import inf, nan
 import pytest
 from support.results import NOW, RUN, said
 
-from sentinel.metrics.run_state import LONGEST_FACT, MOST_FACTS, Standing
+from sentinel.metrics.run_state import MAX_METADATA_CHARS, MAX_METADATA_KEYS, RunState
 from sentinel.model.record import WHOLE_RUN, Event
-from sentinel.pipeline.engine import Verdict
+from sentinel.pipeline.engine import Result
 from sentinel.store.database import connect
 from sentinel.store.history import History
-from sentinel.store.run_metadata import Facts
+from sentinel.store.run_metadata import RunMetadataStore
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def connection(tmp_path):
         yield opened
 
 
-def told(event=Event.FACTS, rank=WHOLE_RUN, step=1, values=None, **facts):
+def told(event=Event.METADATA, rank=WHOLE_RUN, step=1, values=None, **facts):
     named = {name.replace("tap_", "tap/"): text for name, text in facts.items()}
     return said(event, step, rank, values=values or {}, facts=named).record
 
@@ -33,89 +33,89 @@ def rows(connection):
 
 
 def test_texts_and_numbers_of_starts_and_facts_are_a_row_each(connection):
-    facts = Facts(connection)
-    facts.take(told(Event.START, framework="torch", values={"max_steps": 100.0}))
-    facts.take(told(framework="trl", values={"beta": 0.1, "global_step": 3.0}))
+    facts = RunMetadataStore(connection)
+    facts.update(told(Event.START, framework="torch", values={"max_steps": 100.0}))
+    facts.update(told(framework="trl", values={"beta": 0.1, "global_step": 3.0}))
 
     assert rows(connection) == {"framework": "trl", "max_steps": 100.0, "beta": 0.1}
 
 
 def test_what_is_no_news_is_not_written_again(connection):
     """Every rank says the same."""
-    facts = Facts(connection)
+    facts = RunMetadataStore(connection)
 
-    assert facts.take(told(model="qwen"))
-    assert not facts.take(told(model="qwen", step=9))
+    assert facts.update(told(model="qwen"))
+    assert not facts.update(told(model="qwen", step=9))
     assert connection.execute("select step from facts").fetchall() == [(1,)]
 
 
 def test_how_a_tap_is_belongs_to_its_rank(connection):
-    facts = Facts(connection)
-    facts.take(told(rank=0, tap_trl="on"))
-    facts.take(told(rank=1, tap_trl="off: TypeError in on_log"))
-    facts.take(told(rank=WHOLE_RUN, tap_trl="on"))
+    facts = RunMetadataStore(connection)
+    facts.update(told(rank=0, tap_trl="on"))
+    facts.update(told(rank=1, tap_trl="off: TypeError in on_log"))
+    facts.update(told(rank=WHOLE_RUN, tap_trl="on"))
 
     assert rows(connection) == {}
-    assert [(r.rank, dict(r.facts)) for r in facts.last(RUN)] == [
+    assert [(r.rank, dict(r.attributes)) for r in facts.to_records(RUN)] == [
         (0, {"tap/trl": "on"}),
         (1, {"tap/trl": "off: TypeError in on_log"}),
     ]
 
 
 def test_a_new_attempt_puts_its_own_taps_in(connection):
-    facts = Facts(connection)
-    facts.take(told(Event.START, framework="torch"))
-    facts.take(told(rank=1, tap_trl="on"))
-    facts.take(replace(told(Event.START, framework="torch"), attempt=1))
+    facts = RunMetadataStore(connection)
+    facts.update(told(Event.START, framework="torch"))
+    facts.update(told(rank=1, tap_trl="on"))
+    facts.update(replace(told(Event.START, framework="torch"), attempt=1))
 
-    assert [r.rank for r in facts.last(RUN)] == [WHOLE_RUN]
+    assert [r.rank for r in facts.to_records(RUN)] == [WHOLE_RUN]
 
 
 def test_a_flood_is_kept_within_bounds(connection):
-    facts = Facts(connection)
-    facts.take(told(**{f"key{i}": "x" * 5000 for i in range(3 * MOST_FACTS)}))
+    facts = RunMetadataStore(connection)
+    facts.update(told(**{f"key{i}": "x" * 5000 for i in range(3 * MAX_METADATA_KEYS)}))
 
     kept = rows(connection)
-    assert len(kept) == 2 * MOST_FACTS
-    assert {len(text) for text in kept.values()} == {LONGEST_FACT}
+    assert len(kept) == 2 * MAX_METADATA_KEYS
+    assert {len(text) for text in kept.values()} == {MAX_METADATA_CHARS}
 
 
 def test_odd_numbers_are_no_trouble(connection):
-    facts = Facts(connection)
-    facts.take(told(values={"nan": nan, "max_grad_norm": inf}))
+    facts = RunMetadataStore(connection)
+    facts.update(told(values={"nan": nan, "max_grad_norm": inf}))
 
     assert rows(connection) == {"max_grad_norm": inf}
-    assert not facts.take(told(values={"nan": nan}))
+    assert not facts.update(told(values={"nan": nan}))
 
 
 def test_a_path_that_is_no_utf_8_is_kept(connection):
     """As Python gives it, from a command line or a folder; a refusal would end the agent."""
-    facts = Facts(connection)
+    facts = RunMetadataStore(connection)
     odd = told(output_dir="/data/caf\udce9", **{"key\udce9": "x"}, values={"n\udce9": 1.0})
 
-    assert facts.take(odd)
-    assert not facts.take(odd)
+    assert facts.update(odd)
+    assert not facts.update(odd)
     assert rows(connection)["output_dir"] == "/data/caf\\udce9"
-    assert Facts(connection).about() == facts.about()
+    assert RunMetadataStore(connection).as_dict() == facts.as_dict()
 
 
 def test_the_next_agent_shows_the_run_as_it_was_known(connection):
     """The newest of each key, and each rank's taps."""
-    facts = Facts(connection)
-    facts.take(told(Event.START, framework="torch", values={"max_steps": 100.0}))
-    facts.take(told(framework="trl"))
-    facts.take(told(rank=1, tap_trl="on, without Trainer.step"))
+    facts = RunMetadataStore(connection)
+    facts.update(told(Event.START, framework="torch", values={"max_steps": 100.0}))
+    facts.update(told(framework="trl"))
+    facts.update(told(rank=1, tap_trl="on, without Trainer.step"))
 
-    now = Standing(RUN)
-    for record in Facts(connection).last(RUN):
-        now.hear(record)
-    assert now.about == {"framework": "trl"}
+    now = RunState(RUN)
+    for record in RunMetadataStore(connection).to_records(RUN):
+        now.update(record)
+    assert now.metadata == {"framework": "trl"}
     assert now.settings == {"max_steps": 100.0}
-    assert now.taps == {("trl", 1): "on, without Trainer.step"}
+    assert now.patches == {("trl", 1): "on, without Trainer.step"}
 
 
 def test_nothing_said_is_nothing_shown(connection):
-    assert Facts(connection).last(RUN) == []
+    assert RunMetadataStore(connection).to_records(RUN) == []
 
 
 def test_the_history_holds_facts_where_they_were_news(connection):
@@ -127,21 +127,21 @@ def test_the_history_holds_facts_where_they_were_news(connection):
         told(tap_trl="on"),
         told(model="qwen", values={"beta": 0.1}),
     ):
-        history.take(Verdict(record))
+        history.update(Result(record))
 
-    kept = [(r.event, dict(r.facts), dict(r.values)) for r in history.all(RUN)]
+    kept = [(r.event, dict(r.attributes), dict(r.values)) for r in history.records(RUN)]
     assert kept == [
-        (Event.FACTS, {"model": "qwen"}, {}),
-        (Event.FACTS, {"model": "qwen"}, {"beta": 0.1}),
+        (Event.METADATA, {"model": "qwen"}, {}),
+        (Event.METADATA, {"model": "qwen"}, {"beta": 0.1}),
     ]
 
 
 def test_the_history_holds_the_ticks_that_tell_of_the_machine(connection):
     history = History(connection)
-    history.take(said(Event.TICK, values={"ranks_running": 2.0}))
-    history.take(said(Event.TICK, step=7, values={"ranks_running": 2.0, "host_cpu": 0.5}))
+    history.update(said(Event.HEARTBEAT, values={"ranks_running": 2.0}))
+    history.update(said(Event.HEARTBEAT, step=7, values={"ranks_running": 2.0, "host_cpu": 0.5}))
 
-    assert [(r.event, r.time) for r in history.all(RUN)] == [(Event.TICK, NOW + 7)]
+    assert [(r.event, r.time) for r in history.records(RUN)] == [(Event.HEARTBEAT, NOW + 7)]
 
 
 def test_a_database_of_before_there_were_facts_gets_their_table(tmp_path):
@@ -149,5 +149,5 @@ def test_a_database_of_before_there_were_facts_gets_their_table(tmp_path):
     with closing(connect(path)) as old:
         old.executescript("drop view facts; drop table fact; pragma user_version=1")
     with closing(connect(path)) as opened:
-        Facts(opened).take(told(model="qwen"))
+        RunMetadataStore(opened).update(told(model="qwen"))
         assert rows(opened) == {"model": "qwen"}

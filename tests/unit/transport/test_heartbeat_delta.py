@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.batches import explained, in_words, refused, same
 
 from sentinel.model.record import Event, Record
-from sentinel.transport.batch_codec import Reader, Writer
+from sentinel.transport.batch_codec import BatchDecoder, BatchEncoder
 
 KEYS = st.sampled_from(["idle_seconds", "ranks_running", "behind"])
 TICKS = st.builds(
@@ -20,7 +20,7 @@ TICKS = st.builds(
     rank=st.just(-1),
     step=st.integers(-(2**63), 2**63 - 1),
     time=st.floats(allow_nan=True, allow_infinity=True),
-    event=st.just(Event.TICK),
+    event=st.just(Event.HEARTBEAT),
     values=st.dictionaries(KEYS, st.sampled_from([0.0, -0.0, 1.0, nan, inf])),
     facts=st.dictionaries(KEYS, st.sampled_from(["", "3", "yes"])),
 )
@@ -28,35 +28,37 @@ TICKS = st.builds(
 
 @given(st.lists(st.lists(TICKS, max_size=3), max_size=4))
 def test_of_a_tick_only_what_is_new_travels_and_the_whole_arrives(parcels):
-    writer, reader = Writer(), Reader("run")
+    writer, reader = BatchEncoder(), BatchDecoder("run")
 
     for told in parcels:
-        assert same(reader.parcel(writer.write(told, 1, 0, 0.0)).entries, told)
+        assert same(reader.decode(writer.encode(told, 1, 0, 0.0)).entries, told)
 
 
 def test_a_tick_that_says_the_same_again_costs_little():
     facts = {"state": "running", "gone": "", "failed": "", "behind": "3", "behind_step": "12"}
     values = {"ranks_running": 8.0, "ranks_gone": 0.0, "ranks_failed": 0.0, "idle_seconds": 0.25}
-    tick = Record("run", -1, 12, 1.0, Event.TICK, values, facts)
-    writer = Writer()
-    writer.write([tick], 1, 0, 0.0)
+    tick = Record("run", -1, 12, 1.0, Event.HEARTBEAT, values, facts)
+    writer = BatchEncoder()
+    writer.encode([tick], 1, 0, 0.0)
 
     moved = replace(tick, step=13, values={**values, "idle_seconds": 0.5})
 
-    assert len(writer.write([moved], 1, 0, 0.0)) < 120
+    assert len(writer.encode([moved], 1, 0, 0.0)) < 120
 
 
 @pytest.mark.parametrize("place", ["0", "1"])
 def test_what_is_new_of_a_tick_is_told_by_its_place(place):
-    told = [Record("run", -1, 0, 1.0, Event.TICK, {"idle": 1.0, "gone": 2.0}, {"state": "running"})]
+    told = [
+        Record("run", -1, 0, 1.0, Event.HEARTBEAT, {"idle": 1.0, "gone": 2.0}, {"state": "running"})
+    ]
     told += [replace(told[0], values={**told[0].values, "idle" if place == "0" else "gone": 3.0})]
-    writer, reader = Writer(), Reader("run")
-    reader.parcel(writer.write(told[:1], 1, 0, 0.0))
+    writer, reader = BatchEncoder(), BatchDecoder("run")
+    reader.decode(writer.encode(told[:1], 1, 0, 0.0))
 
-    data = writer.write(told[1:], 1, 0, 0.0)
+    data = writer.encode(told[1:], 1, 0, 0.0)
 
     assert data.endswith(f'["tick",{{"{place}":3.0}},{{}},true]'.encode())
-    assert same(reader.parcel(data).entries, told[1:])
+    assert same(reader.decode(data).entries, told[1:])
 
 
 @pytest.mark.parametrize("place", ["2", "-1", "01", "idle", ""])
@@ -64,4 +66,4 @@ def test_what_is_new_in_a_place_that_is_none_is_refused(place):
     full, news = '["tick",{"idle":1.0,"gone":2.0},{}]', f'["tick",{{"{place}":3.0}},{{}},true]'
     ticks = in_words(3, full) + in_words(3, news)
 
-    assert refused(Reader("run"), explained(ticks)) == "damaged"
+    assert refused(BatchDecoder("run"), explained(ticks)) == "damaged"

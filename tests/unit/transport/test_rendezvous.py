@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.transport.rendezvous import NOWHERE, Meeting, meeting
+from sentinel.transport.rendezvous import NO_RENDEZVOUS, Rendezvous, detect_rendezvous
 
 TORCHRUN = {
     "MASTER_ADDR": "gpu-a",
@@ -22,35 +22,35 @@ SLURM = {
 
 
 def told(environ, **more):
-    return meeting({**environ, **more})
+    return detect_rendezvous({**environ, **more})
 
 
 def test_who_was_told_nothing_meets_nobody():
-    assert meeting({}) == NOWHERE == Meeting("", "", "", -1)
+    assert detect_rendezvous({}) == NO_RENDEZVOUS == Rendezvous("", "", "", -1)
 
 
 def test_torchrun_tells_all_of_it():
-    assert told(TORCHRUN) == Meeting("gpu-a", "29500", "my-job", 1)
+    assert told(TORCHRUN) == Rendezvous("gpu-a", "29500", "my-job", 1)
 
 
 def test_a_named_job_of_torchrun_stays_itself_though_its_port_changes():
-    assert told(TORCHRUN).job == told(TORCHRUN, MASTER_PORT="31000").job
+    assert told(TORCHRUN).job_id == told(TORCHRUN, MASTER_PORT="31000").job_id
 
 
 @pytest.mark.parametrize("name", ["none", ""])
 def test_jobs_of_torchrun_without_a_name_are_told_apart_by_their_port(name):
     first = told(TORCHRUN, TORCHELASTIC_RUN_ID=name)
 
-    assert first.job == "29500"
-    assert told(TORCHRUN, TORCHELASTIC_RUN_ID=name, MASTER_PORT="31000").job != first.job
+    assert first.job_id == "29500"
+    assert told(TORCHRUN, TORCHELASTIC_RUN_ID=name, MASTER_PORT="31000").job_id != first.job_id
 
 
 def test_slurm_alone_tells_the_first_node_of_its_list():
-    assert told(SLURM) == Meeting("gpu003", "", "77", 2)
+    assert told(SLURM) == Rendezvous("gpu003", "", "77", 2)
 
 
 def test_steps_of_one_allocation_are_told_apart_by_their_port():
-    assert told(SLURM, MASTER_PORT="1").job != told(SLURM, MASTER_PORT="2").job
+    assert told(SLURM, MASTER_PORT="1").job_id != told(SLURM, MASTER_PORT="2").job_id
 
 
 def test_an_address_that_was_set_comes_before_the_list_of_slurm():
@@ -72,7 +72,7 @@ def test_an_address_that_was_set_comes_before_the_list_of_slurm():
     ],
 )
 def test_every_launcher_tells_the_host_of_rank_0_in_its_own_way(environ, host):
-    assert meeting(environ).host == host
+    assert detect_rendezvous(environ).host == host
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_every_launcher_tells_the_host_of_rank_0_in_its_own_way(environ, host):
     ],
 )
 def test_the_number_of_a_node_is_what_the_innermost_launcher_says(environ, node):
-    assert meeting(environ).node == node
+    assert detect_rendezvous(environ).node_rank == node
 
 
 _NAMES = [*TORCHRUN, *SLURM, "RAY_ADDRESS", "LWS_LEADER_ADDRESS", "RAY_HEAD_SERVICE_HOST"]
@@ -96,4 +96,4 @@ _NAMES = [*TORCHRUN, *SLURM, "RAY_ADDRESS", "LWS_LEADER_ADDRESS", "RAY_HEAD_SERV
 
 @given(st.dictionaries(st.sampled_from(_NAMES), st.text()))
 def test_whatever_stands_in_the_environment_is_no_reason_to_fail(environ):
-    assert meeting(environ).node >= -1
+    assert detect_rendezvous(environ).node_rank >= -1

@@ -5,7 +5,7 @@ from base64 import b64encode
 
 import pytest
 
-from sentinel.web.auth import Gate
+from sentinel.web.auth import AuthMiddleware
 
 
 async def _inner(scope, receive, send):
@@ -33,13 +33,13 @@ def status(gate, path="/metrics", **headers):
 )
 def test_own_names_and_addresses_are_let_through(host):
     """Prometheus may scrape by any address, and by the names it was told of."""
-    assert status(Gate(_inner, hosts=["mine.lan"]), host=host) == 200
+    assert status(AuthMiddleware(_inner, hosts=["mine.lan"]), host=host) == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:9464", "", "127.0.0.1.x"])
 def test_foreign_names_are_refused(host):
     """A name pointed at this machine by somebody else's name server opens nothing."""
-    assert status(Gate(_inner), host=host) == 400
+    assert status(AuthMiddleware(_inner), host=host) == 400
 
 
 def basic(text):
@@ -49,7 +49,7 @@ def basic(text):
 @pytest.mark.parametrize("given", ["Bearer töken", "bearer töken", basic("any:töken")])
 def test_the_token_opens(given):
     """By Bearer for scrapers, and as a password for browsers."""
-    gate = Gate(_inner, "töken")
+    gate = AuthMiddleware(_inner, "töken")
     raw = given.encode().decode("latin-1") if given.lower().startswith("bearer") else given
 
     assert status(gate, authorization=raw) == 200
@@ -61,12 +61,12 @@ def test_the_token_opens(given):
 )
 def test_anything_else_does_not(given):
     """Empty, cut, wrongly placed and garbled tokens are all refused."""
-    assert status(Gate(_inner, "s3cret"), authorization=given) == 401
+    assert status(AuthMiddleware(_inner, "s3cret"), authorization=given) == 401
 
 
 def test_with_a_token_any_name_will_do():
     """Prometheus may know this machine by a name that it does not know itself."""
-    gate = Gate(_inner, "s3cret")
+    gate = AuthMiddleware(_inner, "s3cret")
 
     assert status(gate, host="gpu1.cluster.example:1", authorization="Bearer s3cret") == 200
     assert status(gate, host="gpu1.cluster.example:1") == 401
@@ -74,4 +74,4 @@ def test_with_a_token_any_name_will_do():
 
 def test_the_probe_is_open_under_any_name():
     """Health is asked for by machines that know neither name nor token."""
-    assert status(Gate(_inner, "s3cret"), path="/-/healthy", host="evil.example") == 200
+    assert status(AuthMiddleware(_inner, "s3cret"), path="/-/healthy", host="evil.example") == 200

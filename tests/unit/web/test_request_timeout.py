@@ -9,7 +9,7 @@ from support.rank_processes import until
 from support.results import RUN
 from support.web_servers import PATIENCE, get, servers
 
-from sentinel.web.request_timeout import Patience
+from sentinel.web.request_timeout import TimeoutH11Protocol
 
 WHOLE = b"GET /-/healthy HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
@@ -27,14 +27,16 @@ def test_who_never_finishes_a_request_is_hung_up_on(serve, monkeypatch, said):
     """Silent and slow connections are closed, the first request and every later one."""
     short = 0.2
     # A first request that is whole may take as long as this machine needs to see it.
-    monkeypatch.setattr(Patience, "seconds", short if len(said) < len(WHOLE) else PATIENCE)
+    monkeypatch.setattr(
+        TimeoutH11Protocol, "timeout_seconds", short if len(said) < len(WHOLE) else PATIENCE
+    )
     port = int(serve().rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE / 2) as peer:
         with suppress(ConnectionError):
             peer.sendall(said[: len(WHOLE)])
         if len(said) > len(WHOLE):
             until(lambda: answered(peer), PATIENCE, "the first is answered")
-            monkeypatch.setattr(Patience, "seconds", short)
+            monkeypatch.setattr(TimeoutH11Protocol, "timeout_seconds", short)
             peer.sendall(said[len(WHOLE) :])
         heard = all_of(peer)
 
@@ -56,7 +58,7 @@ def all_of(peer):
 
 def test_a_whole_request_may_wait_for_its_answer(serve, monkeypatch):
     """Slow answers are not cut off: only slow questions are."""
-    connections, made = [], Patience.connection_made
+    connections, made = [], TimeoutH11Protocol.connection_made
 
     def connection_made(self, transport):
         connections.append(self)
@@ -65,12 +67,12 @@ def test_a_whole_request_may_wait_for_its_answer(serve, monkeypatch):
     def state():
         """Patience ends while the answer is being made."""
         (asked,), over = connections, threading.Event()
-        asked.loop.call_soon_threadsafe(asked._hang_up, None)
+        asked.loop.call_soon_threadsafe(asked._abort_if_unfinished, None)
         asked.loop.call_soon_threadsafe(over.set)
         return {"run": RUN, "over": over.wait(PATIENCE)}
 
-    monkeypatch.setattr(Patience, "connection_made", connection_made)
-    monkeypatch.setattr(Patience, "seconds", PATIENCE)
+    monkeypatch.setattr(TimeoutH11Protocol, "connection_made", connection_made)
+    monkeypatch.setattr(TimeoutH11Protocol, "timeout_seconds", PATIENCE)
     url = serve(state=state)
 
     assert get(url + "/api/run").json() == {"run": RUN, "over": True}
@@ -78,16 +80,16 @@ def test_a_whole_request_may_wait_for_its_answer(serve, monkeypatch):
 
 def test_hundreds_of_silent_connections_keep_nobody_out_for_long(serve, monkeypatch):
     """Once the server's patience with them is over, a scrape is answered."""
-    over, hang_up = threading.Event(), Patience._hang_up
+    over, hang_up = threading.Event(), TimeoutH11Protocol._abort_if_unfinished
 
     def hang_up_then(self, last):
         if over.is_set():
             hang_up(self, last)
         else:
-            self.loop.call_later(self.seconds, self._hang_up, last)
+            self.loop.call_later(self.timeout_seconds, self._abort_if_unfinished, last)
 
-    monkeypatch.setattr(Patience, "_hang_up", hang_up_then)
-    monkeypatch.setattr(Patience, "seconds", 0.2)
+    monkeypatch.setattr(TimeoutH11Protocol, "_abort_if_unfinished", hang_up_then)
+    monkeypatch.setattr(TimeoutH11Protocol, "timeout_seconds", 0.2)
     url = serve()
     port = int(url.rpartition(":")[2])
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]

@@ -12,8 +12,8 @@ from support.results import RUN, concluded, measured
 from support.web_servers import PATIENCE, get, servers
 
 from sentinel.metrics.exposition import Exposition
-from sentinel.model.counters import Tally
-from sentinel.web.server import Server, listen
+from sentinel.model.counters import Counters
+from sentinel.web.server import WebServer, bind_free_port
 
 PATHS = [
     "/metrics",
@@ -41,8 +41,8 @@ def asked():
 
 def test_serves_the_metrics_of_the_run_in_both_formats(serve, get):
     """Old and new Prometheus each get the format they ask for."""
-    shown = Exposition(Tally(), {})
-    shown.take(measured(loss=1.5))
+    shown = Exposition(Counters(), {})
+    shown.update(measured(loss=1.5))
     url = serve(registry=shown.registry) + "/metrics"
 
     text = get(url)
@@ -62,7 +62,7 @@ def test_an_accept_header_that_makes_no_sense_still_gets_metrics(serve, get, acc
     """A scrape is never refused over a header."""
     assert (
         "sentinel_build_info"
-        in get(serve(registry=Exposition(Tally(), {}).registry) + "/metrics", accept=accept).text
+        in get(serve(registry=Exposition(Counters(), {}).registry) + "/metrics", accept=accept).text
     )
 
 
@@ -103,7 +103,7 @@ def test_the_script_finds_every_place_it_writes_to(serve, get):
 def test_the_page_reads_what_the_state_tells(serve, get):
     """Every key that the script reads of a run is one that the exposition gives."""
     script = get(serve() + "/app.js").text
-    told = Exposition(Tally(), {}).state()
+    told = Exposition(Counters(), {}).state()
     read = set(re.findall(r"\brun\.(\w+)", script))
 
     assert {"run", "state", "step", "signals", "cases", "incidents", "ranks"} <= read <= told.keys()
@@ -112,8 +112,8 @@ def test_the_page_reads_what_the_state_tells(serve, get):
 def test_the_page_reads_what_a_case_tells(serve, get):
     """Of the case, of what is behind it, and of each piece of evidence."""
     script = get(serve() + "/app.js").text
-    shown = Exposition(Tally(), {})
-    shown.take(concluded())
+    shown = Exposition(Counters(), {})
+    shown.update(concluded())
     (case,) = shown.state()["cases"]
     for name, told in (
         ("told", case),
@@ -164,34 +164,34 @@ def test_readiness_is_refused_while_the_state_cannot_be_told(serve, get):
 
 def test_a_taken_port_gives_the_next_free_one():
     """A busy port is stepped over."""
-    with listen("127.0.0.1", 0, 1) as first:
+    with bind_free_port("127.0.0.1", 0, 1) as first:
         taken = first.getsockname()[1]
-        with listen("127.0.0.1", taken, 50) as second:
+        with bind_free_port("127.0.0.1", taken, 50) as second:
             assert taken < second.getsockname()[1] < taken + 50
 
 
 def test_no_free_port_is_said_with_the_range():
     """When all are taken, the message names the range."""
-    with listen("127.0.0.1", 0, 1) as first:
+    with bind_free_port("127.0.0.1", 0, 1) as first:
         taken = first.getsockname()[1]
         with pytest.raises(OSError, match=f"No free port on 127.0.0.1 from {taken} on"):
-            listen("127.0.0.1", taken, 1)
+            bind_free_port("127.0.0.1", taken, 1)
 
 
 def test_other_machines_need_a_token():
     """An open door to the network is refused at the start, with the remedy."""
     with pytest.raises(ValueError, match=r"'0.0.0.0' is reachable from other machines: set a tok"):
-        Server(CollectorRegistry(), dict, list, host="0.0.0.0")
+        WebServer(CollectorRegistry(), dict, list, host="0.0.0.0")
 
 
 def test_the_token_cannot_be_printed():
     """A printed server does not give its token away."""
-    assert "s3cret" not in repr(Server(CollectorRegistry(), dict, list, token="s3cret"))
+    assert "s3cret" not in repr(WebServer(CollectorRegistry(), dict, list, token="s3cret"))
 
 
 def test_a_stopped_server_leaves_its_port(serve, get):
     """After stop nobody answers there."""
-    server = Server(CollectorRegistry(), dict, list)
+    server = WebServer(CollectorRegistry(), dict, list)
     port = server.start()
     assert get(f"http://127.0.0.1:{port}/-/healthy").status_code == 200
     server.stop()

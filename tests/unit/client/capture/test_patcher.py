@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from support.recorders import Told
 
-from sentinel.client.capture.loop import Loop
-from sentinel.client.capture.patcher import ERRORS_BEFORE_OFF, Tap
+from sentinel.client.capture.loop import TrainingLoop
+from sentinel.client.capture.patcher import MAX_ERRORS_PER_INTEGRATION, Patcher
 from sentinel.model.record import Event
 
 
@@ -24,19 +24,19 @@ def rank(tmp_path):
 
 @pytest.fixture
 def tap(rank):
-    tap = Tap("engine", rank.recorder, Loop(rank.recorder))
+    tap = Patcher("engine", rank.recorder, TrainingLoop(rank.recorder))
     yield tap
     tap.undo()
     assert vars(Engine)["step"].__qualname__ == "Engine.step"
 
 
 def states(rank):
-    return [r.facts["tap/engine"] for r in rank.records() if r.event is Event.FACTS]
+    return [r.attributes["tap/engine"] for r in rank.records() if r.event is Event.METADATA]
 
 
 def test_what_is_watched_is_seen_and_does_what_it_did(tap):
     seen = []
-    tap.watch(
+    tap.wrap(
         Engine,
         "step",
         before=lambda engine, size: seen.append(size),
@@ -49,7 +49,7 @@ def test_what_is_watched_is_seen_and_does_what_it_did(tap):
 
 def test_what_a_framework_raises_is_its_own(tap):
     seen = []
-    tap.watch(Engine, "step", after=lambda *_, **__: seen.append("after"))
+    tap.wrap(Engine, "step", after=lambda *_, **__: seen.append("after"))
 
     with pytest.raises(TypeError, match="nonsense"):
         Engine().step(nonsense=1)
@@ -59,7 +59,7 @@ def test_what_a_framework_raises_is_its_own(tap):
 def test_an_argument_may_have_any_name(tap):
     owner = type("Owner", (), {"log": lambda self, **values: values})
     heard = []
-    tap.watch(owner, "log", before=lambda owner, **values: heard.append(values))
+    tap.wrap(owner, "log", before=lambda owner, **values: heard.append(values))
 
     assert owner().log(body=1, tap=2) == {"body": 1, "tap": 2}
     assert heard == [{"body": 1, "tap": 2}]
@@ -69,7 +69,7 @@ def test_an_argument_may_have_any_name(tap):
 def test_what_has_become_no_plain_method_is_left_alone(tap, kind):
     there = kind(lambda *given: given)
     owner = type("Owner", (), {"step": there})
-    tap.watch(owner, "step", before=lambda *_: None)
+    tap.wrap(owner, "step", before=lambda *_: None)
 
     assert vars(owner)["step"] is there
     assert tap.missing == ["Owner.step"]
@@ -77,8 +77,8 @@ def test_what_has_become_no_plain_method_is_left_alone(tap, kind):
 
 def test_what_a_version_lacks_is_named_and_the_rest_is_tapped(rank, tap):
     def integration(tap):
-        tap.watch(Engine, "forward")
-        tap.watch(Engine, "step", after=lambda *_, **__: None)
+        tap.wrap(Engine, "forward")
+        tap.wrap(Engine, "step", after=lambda *_, **__: None)
 
     tap.attach(integration)
 
@@ -94,20 +94,22 @@ def test_a_tap_that_fails_switches_itself_off_alone_and_says_so(rank, tap):
         tried.append(1)
         raise KeyError("private")
 
-    tap.attach(lambda tap: tap.watch(Engine, "step", before=counted))
+    tap.attach(lambda tap: tap.wrap(Engine, "step", before=counted))
     engine = Engine()
-    assert [engine.step() for _ in range(ERRORS_BEFORE_OFF + 5)] == [2] * (ERRORS_BEFORE_OFF + 5)
+    assert [engine.step() for _ in range(MAX_ERRORS_PER_INTEGRATION + 5)] == [2] * (
+        MAX_ERRORS_PER_INTEGRATION + 5
+    )
 
-    assert len(tried) == ERRORS_BEFORE_OFF
+    assert len(tried) == MAX_ERRORS_PER_INTEGRATION
     assert states(rank) == ["on", "off: KeyError in counted"]
-    assert rank.reader.header().errors == ERRORS_BEFORE_OFF
-    assert not rank.recorder.gate.guard.off
+    assert rank.reader.read_header().own_errors == MAX_ERRORS_PER_INTEGRATION
+    assert not rank.recorder.try_lock.guard.disabled
 
 
 @pytest.mark.quiet
 def test_an_integration_that_cannot_be_attached_leaves_nothing_behind(rank, tap):
     def integration(tap):
-        tap.watch(Engine, "step")
+        tap.wrap(Engine, "step")
         raise ImportError
 
     tap.attach(integration)
@@ -118,7 +120,7 @@ def test_an_integration_that_cannot_be_attached_leaves_nothing_behind(rank, tap)
 
 def test_what_somebody_patched_over_us_stays(tap):
     owner = type("Owner", (), {"step": lambda self: 1})
-    tap.watch(owner, "step")
+    tap.wrap(owner, "step")
     theirs = owner.step = lambda self: 3
 
     tap.undo()
@@ -128,7 +130,7 @@ def test_what_somebody_patched_over_us_stays(tap):
 
 def test_a_module_may_be_patched_like_a_class(tap):
     module = SimpleNamespace(__name__="module", norm=abs)
-    tap.watch(module, "norm")
+    tap.wrap(module, "norm")
     assert module.norm is not abs
 
     tap.undo()
@@ -137,8 +139,8 @@ def test_a_module_may_be_patched_like_a_class(tap):
 
 
 def test_what_a_framework_logs_is_told_apart_from_what_the_taps_have(rank):
-    rank.stepped(loss=float("nan"))
-    rank.recorder.hear({"loss": 0.0, "train/loss": 0.0, "kl": 0.5}, 1)
+    rank.record_step(loss=float("nan"))
+    rank.recorder.log_from_framework({"loss": 0.0, "train/loss": 0.0, "kl": 0.5}, 1)
 
     values = rank.values()[-1]
 
@@ -147,8 +149,8 @@ def test_what_a_framework_logs_is_told_apart_from_what_the_taps_have(rank):
 
 
 def test_a_frameworks_own_count_needs_no_values(rank):
-    rank.stepped(loss=1.0)
-    rank.recorder.hear({}, 500)
+    rank.record_step(loss=1.0)
+    rank.recorder.log_from_framework({}, 500)
 
     record = rank.records()[-1]
 

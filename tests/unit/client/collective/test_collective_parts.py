@@ -6,41 +6,41 @@ import pytest
 from support.recorders import Told
 
 from sentinel.client.collective import chunk
-from sentinel.client.collective.replica_rings import Mirrors
-from sentinel.client.collective.sender import BEHIND, Outgoing
-from sentinel.live.rings import LiveSource
-from sentinel.model.counters import Tally
+from sentinel.client.collective.replica_rings import ReplicaRings
+from sentinel.client.collective.sender import MAX_BACKLOG_BYTES, CollectiveSender
+from sentinel.live.rings import LiveRings
+from sentinel.model.counters import Counters
 from sentinel.model.record import Event
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import ring_path
-from sentinel.transport.record_codec import Unpacker
-from sentinel.transport.ring import Cursor, RingReader, RingWriter
+from sentinel.transport.record_codec import RecordDecoder
+from sentinel.transport.ring import RingCursor, RingReader, RingWriter
 from sentinel.transport.ring_layout import DROP_REASONS
 
 
 def memory():
-    return bytearray(chunk.SIZE)
+    return bytearray(chunk.CHUNK_BYTES)
 
 
 def test_a_chunk_comes_back_as_it_was_put_in():
     there = memory()
     payloads = [b"", b"a", bytes(range(256))]
-    chunk.write(there, 7, payloads, 3, ending=2)
+    chunk.encode_into(there, 7, payloads, 3, outcome_index=2)
 
-    assert chunk.read(there) == chunk.Chunk(7, payloads, 3, 2)
+    assert chunk.decode(there) == chunk.Chunk(7, payloads, 3, 2)
 
 
 @pytest.mark.parametrize("at", [0, 4, 12, 20, 21, 40])
 def test_a_chunk_of_which_one_bit_is_wrong_is_none(at):
     there = memory()
-    chunk.write(there, 7, [b"values" * 9], 0)
+    chunk.encode_into(there, 7, [b"values" * 9], 0)
     there[at] ^= 0x80
 
-    assert chunk.read(there) is None
+    assert chunk.decode(there) is None
 
 
 def test_memory_that_nothing_came_into_is_no_chunk():
-    assert chunk.read(memory()) is None
+    assert chunk.decode(memory()) is None
 
 
 class Pair:
@@ -49,28 +49,28 @@ class Pair:
     def __init__(self, folder):
         self.told = Told(folder / "0-1.ring")
         self.who = Identity("run", 0, 1, 0, 2, 1, "host-b")
-        self.outgoing = Outgoing(folder / "0-1.ring", self.who)
+        self.outgoing = CollectiveSender(folder / "0-1.ring", self.who)
         ours = Identity("mirrored", 4, 0, 0, 2, 1, "host-a")
-        self.mirrors = Mirrors(ours, lambda *_: None)
+        self.mirrors = ReplicaRings(ours, lambda *_: None)
         self.chunks = 0
-        self.unpacker, self.cursor, self.read = Unpacker("run", 0, 0), Cursor(), []
+        self.unpacker, self.cursor, self.read = RecordDecoder("run", 0, 0), RingCursor(), []
 
     def hand_over(self):
         there = memory()
         self.chunks += 1
-        self.outgoing.fill(there, self.chunks)
+        self.outgoing.fill_chunk(there, self.chunks)
         self.take(there)
-        return chunk.read(there)
+        return chunk.decode(there)
 
     def leave(self, ending=1):
         there = memory()
-        self.outgoing.last(there, self.chunks, ending)
+        self.outgoing.fill_final_chunk(there, self.chunks, ending)
         self.take(there)
-        return chunk.read(there)
+        return chunk.decode(there)
 
     def take(self, there):
-        self.mirrors.take([(1, chunk.read(there))])
-        self.mirrors.put_away()
+        self.mirrors.enqueue([(1, chunk.decode(there))])
+        self.mirrors.write_queued()
         self.mirrored()
 
     def mirrored(self):
@@ -78,8 +78,8 @@ class Pair:
         reader = RingReader(ring_path("mirrored", 4, 1))
         batch = reader.read(self.cursor)
         self.cursor = batch.cursor
-        self.read += filter(None, map(self.unpacker.unpack, batch.payloads))
-        return reader.header(), self.read
+        self.read += filter(None, map(self.unpacker.decode, batch.payloads))
+        return reader.read_header(), self.read
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def pair(tmp_path):
 
 
 def test_a_mirror_holds_what_the_ring_holds_under_the_name_of_that_rank(pair):
-    pair.told.recorder.say(Event.START, None, {"host": "host-b", "world_size": 2})
+    pair.told.recorder.record_event(Event.START, None, {"host": "host-b", "world_size": 2})
     for step in range(5):
         pair.told.recorder.log({"x": step / 3}, step=step)
     pair.hand_over()
@@ -100,7 +100,7 @@ def test_a_mirror_holds_what_the_ring_holds_under_the_name_of_that_rank(pair):
     assert records == pair.told.records()
     who = header.identity
     assert (who.run, who.attempt, who.rank, who.host) == ("mirrored", 4, 1, "host-b")
-    assert (header.last_step, header.last_beat, header.outcome) == (5, 5, "running")
+    assert (header.last_step, header.last_step_index, header.outcome) == (5, 5, "running")
 
 
 def test_the_last_chunk_brings_the_end(pair):
@@ -108,31 +108,31 @@ def test_the_last_chunk_brings_the_end(pair):
     pair.hand_over()
     pair.told.recorder.log({"x": 2.0}, step=1)
     pair.told.recorder.close({"outcome": "finished"})
-    last = pair.leave()
-    pair.mirrors.close(1, "finished", {})
+    last = pair.send_final_chunk()
+    pair.replica_rings.close(1, "finished", {})
 
     header, records = pair.mirrored()
 
-    assert last.ending == 1
+    assert last.outcome_index == 1
     assert header.outcome == "finished"
     assert records == pair.told.records()
     assert [record.event for record in records].count(Event.STOP) == 1
 
 
 def test_of_too_much_the_last_chunk_brings_the_newest_and_all_that_is_no_number(pair):
-    pair.told.recorder.say(Event.FACTS, None, {"about": "the run"})
+    pair.told.recorder.record_event(Event.METADATA, None, {"about": "the run"})
     for step in range(600):
         pair.told.recorder.log({f"n{n}": float(step) for n in range(20)}, step=step)
     pair.told.recorder.close({"outcome": "finished"})
-    last = pair.leave()
+    last = pair.send_final_chunk()
 
     header, records = pair.mirrored()
 
-    assert [r.event for r in records if r.event is not Event.STEP] == [Event.FACTS, Event.STOP]
+    assert [r.event for r in records if r.event is not Event.STEP] == [Event.METADATA, Event.STOP]
     steps = [r.step for r in records if r.event is Event.STEP]
     assert steps == [*range(steps[0], 600)]
     assert len(steps) + last.lost == 600
-    assert header.drops[DROP_REASONS.index("behind")] == last.lost
+    assert header.drop_counts[DROP_REASONS.index("behind")] == last.lost
 
 
 def test_a_rank_that_logs_more_than_chunks_carry_loses_numbers_and_they_are_counted(pair):
@@ -142,29 +142,29 @@ def test_a_rank_that_logs_more_than_chunks_carry_loses_numbers_and_they_are_coun
             pair.told.recorder.log({f"n{n}": 1.0 for n in range(20)}, step=told)
             told += 1
         pair.hand_over()
-    behind = pair.told.reader.header().position - pair.outgoing.cursor.position
+    behind = pair.told.reader.read_header().position - pair.outgoing.cursor.position
     while pair.hand_over().payloads:
         pass
 
     header, records = pair.mirrored()
-    lost = header.drops[DROP_REASONS.index("behind")]
+    lost = header.drop_counts[DROP_REASONS.index("behind")]
 
-    assert behind < 4 * BEHIND
+    assert behind < 4 * MAX_BACKLOG_BYTES
     assert 0 < lost < told
     assert records[-1].step == told - 1
-    assert chunk.read(memory()) is None
+    assert chunk.decode(memory()) is None
 
 
 def test_a_record_too_large_for_a_chunk_is_counted_and_holds_nothing_up(pair):
     facts = {f"fact {n}": "x" * 1000 for n in range(40)}
-    pair.told.recorder.say(Event.FACTS, None, facts)
+    pair.told.recorder.record_event(Event.METADATA, None, facts)
     pair.told.recorder.log({"x": 1.0}, step=1)
     pair.hand_over()
 
     header, records = pair.mirrored()
 
     assert [record.event for record in records] == [Event.STEP]
-    assert header.drops[DROP_REASONS.index("behind")] == 1
+    assert header.drop_counts[DROP_REASONS.index("behind")] == 1
 
 
 def test_names_are_written_again_before_a_mirror_overruns_them(pair):
@@ -174,29 +174,32 @@ def test_names_are_written_again_before_a_mirror_overruns_them(pair):
             pair.hand_over()
 
     reader = RingReader(ring_path("mirrored", 4, 1))
-    batch = reader.read(Cursor())
+    batch = reader.read(RingCursor())
 
-    assert batch.lost
+    assert batch.lost_frames
     assert any(payload[:1] == b"N" for payload in batch.payloads)
 
 
 def test_a_rank_beside_rank_0_hands_over_nothing(tmp_path):
     told = Told(tmp_path / "0-1.ring")
     told.recorder.log({"x": 1.0})
-    outgoing, there = Outgoing(tmp_path / "0-1.ring", Identity("run"), silent=True), memory()
-    outgoing.fill(there, 3)
+    outgoing, there = (
+        CollectiveSender(tmp_path / "0-1.ring", Identity("run"), is_local=True),
+        memory(),
+    )
+    outgoing.fill_chunk(there, 3)
 
-    assert chunk.read(there) == chunk.Chunk(3, [], 0, chunk.GOES_ON)
+    assert chunk.decode(there) == chunk.Chunk(3, [], 0, chunk.STILL_RUNNING)
 
 
 def test_what_is_no_rank_makes_no_ring(tmp_path):
     dropped = []
-    mirrors = Mirrors(Identity("mirrored", 0, 0, 0, 2, 1), lambda *what: dropped.append(what))
+    mirrors = ReplicaRings(Identity("mirrored", 0, 0, 0, 2, 1), lambda *what: dropped.append(what))
     for payloads in ([b"V123"], [b"Inonsense"], [b'I{"host": 1}'], [b"I[]"]):
-        mirrors.take([(1, chunk.Chunk(1, payloads, 0, 0))])
-        mirrors.put_away()
+        mirrors.enqueue([(1, chunk.Chunk(1, payloads, 0, 0))])
+        mirrors.write_queued()
 
-    assert not mirrors.rings
+    assert not mirrors.by_rank
     assert dropped == 4 * [("behind", 1)]
 
 
@@ -206,8 +209,8 @@ def test_a_forked_child_lets_go_of_mirrors_at_once(pair):
     pair.hand_over()
     child = os.fork()
     if child == 0:
-        pair.mirrors.abandon()
-        unmapped = [mirror.ring._map.closed for mirror in pair.mirrors.rings.values()]
+        pair.replica_rings.abandon()
+        unmapped = [mirror.ring._map.closed for mirror in pair.replica_rings.by_rank.values()]
         os._exit(0 if unmapped == [True] else 1)
 
     assert os.waitpid(child, 0)[1] == 0
@@ -220,19 +223,19 @@ def test_mirrors_are_not_taken_for_processes_of_their_own(tmp_path):
     """Of rank 0's process only rank 0 can be behind, or gone; another may be told of as dead."""
     ours = Identity("mirrored", 4, 0, 0, 3, 1, "host-a")
     ring = RingWriter(ring_path("mirrored", 4, 0), ours)
-    ring.note(20, 20, 1.0)
+    ring.publish_step(20, 20, 1.0)
     pair = Pair(tmp_path)
     pair.told.recorder.log({"x": 1.0}, step=1)
     pair.hand_over()
-    source = LiveSource("mirrored", Tally())
+    source = LiveRings("mirrored", Counters())
     source.poll()
-    while_running = source.tick(2.0)
+    while_running = source.heartbeat(2.0)
     pair.mirrors.close(1, "died", {"collective": "off: rank 1 lost"})
     source.poll()
-    after = source.tick(3.0)
+    after = source.heartbeat(3.0)
 
-    assert while_running.facts["behind"] == "0"
+    assert while_running.attributes["behind"] == "0"
     assert source.pids().keys() == {0}
-    assert (after.facts["gone"], after.facts["cause"]) == ("1", "died")
+    assert (after.attributes["gone"], after.attributes["cause"]) == ("1", "died")
     assert after.values["ranks_running"] == 1.0
     ring.close("finished")

@@ -6,10 +6,10 @@ import pytest
 from support.command_rank import Asking
 
 import sentinel
-from sentinel.client.control.commands import Asked
-from sentinel.client.session import Current
+from sentinel.client.control.commands import CommandContext
+from sentinel.client.session import CurrentSession
 from sentinel.model.record import Event
-from sentinel.transport.command_page import page_beside
+from sentinel.transport.command_page import command_page_path
 
 
 @pytest.fixture
@@ -37,16 +37,16 @@ def test_a_loop_that_asks_late_is_told_at_the_first_step_it_asks_at(told):
 
 def test_the_users_function_is_called_at_the_step_with_what_is_known(tmp_path):
     calls = []
-    told = Asking(tmp_path / "0-0.ring", lambda asked: calls.append((asked, told.loop.begun)))
+    told = Asking(tmp_path / "0-0.ring", lambda asked: calls.append((asked, told.loop.begun_steps)))
     told.ask(1, 4)
     for _ in range(8):
         told.step()
 
     words = frozenset({"checkpoint", "stop"})
-    assert calls == [(Asked(words, "run/kl_blowup#1", "Too high a rate", 4), 0)]
-    phases = [r.facts["edge"] for r in told.records() if r.event is Event.PHASE]
+    assert calls == [(CommandContext(words, "run/kl_blowup#1", "Too high a rate", 4), 0)]
+    phases = [r.attributes["edge"] for r in told.records() if r.event is Event.PHASE]
     assert phases == ["begin", "end"]
-    said = [r.facts["on_critical"] for r in told.records() if "on_critical" in r.facts]
+    said = [r.attributes["on_critical"] for r in told.records() if "on_critical" in r.attributes]
     assert said == ["call, checkpoint, stop at step 4, for run/kl_blowup#1"]
 
 
@@ -60,11 +60,11 @@ def test_an_error_of_the_users_function_is_counted_and_told_and_training_goes_on
     seen = [told.step() for _ in range(5)]
 
     assert seen[2] == {"checkpoint", "stop"}
-    assert told.reader.header().errors == 1
-    facts = {name: fact for r in told.records() for name, fact in r.facts.items()}
+    assert told.reader.read_header().errors == 1
+    facts = {name: fact for r in told.records() for name, fact in r.attributes.items()}
     assert facts["on_critical/error"] == "ValueError"
     assert "secret" not in str(facts)
-    assert told.recorder.clock.beat == 5
+    assert told.recorder.clock.step_index == 5
 
 
 def test_an_interrupt_in_the_users_function_is_the_trainers(tmp_path):
@@ -83,16 +83,16 @@ def test_a_loop_of_which_only_the_log_is_seen_acts_at_the_same_step(tmp_path):
     """However many logs take the short way, which looks at nothing."""
     calls = []
     told = Asking(tmp_path / "0-0.ring", calls.append)
-    log, asked = told.recorder.log, told.recorder.errands.requested
+    log, asked = told.recorder.log, told.recorder.commands.requested
     for step in range(1, 101):
         log({"loss": 1.0}, step)
     told.ask(100, 110)
     # As when half a second has passed.
-    told.recorder._looks_at = 0.0
+    told.recorder._next_poll_at = 0.0
     seen = {}
     for step in range(101, 121):
         log({"loss": 1.0}, step)
-        if words := asked(told.recorder.clock.beat):
+        if words := asked(told.recorder.clock.step_index):
             seen[step] = words
 
     assert [each.step for each in calls] == [110]
@@ -101,13 +101,13 @@ def test_a_loop_of_which_only_the_log_is_seen_acts_at_the_same_step(tmp_path):
 
 
 def test_a_framework_takes_it_and_the_loop_is_told_of_nothing(told):
-    told.recorder.errands.led = True
+    told.recorder.errands.framework_handles = True
     told.ask(1, 3)
     taken = []
     for step in range(1, 6):
         told.recorder.begins()
         told.loop.step({})
-        taken.append(told.recorder.errands.take(step))
+        taken.append(told.recorder.errands.pop_actions(step))
 
     none = frozenset()
     assert taken == [none, none, {"checkpoint", "stop"}, none, none]
@@ -117,7 +117,7 @@ def test_a_framework_takes_it_and_the_loop_is_told_of_nothing(told):
 def test_what_a_framework_that_was_broken_off_left_behind_is_done_at_the_next_step(tmp_path):
     calls = []
     told = Asking(tmp_path / "0-0.ring", calls.append)
-    told.recorder.errands.led = True
+    told.recorder.commands.framework_handles = True
     told.ask(1, 3)
     seen = [told.step() for _ in range(5)]
 
@@ -131,7 +131,7 @@ def test_what_came_too_late_is_let_pass_and_told_so(told):
     told.ask(1, 5)
 
     assert [told.step() for _ in range(3)] == [frozenset()] * 3
-    said = [r.facts["on_critical"] for r in told.records() if "on_critical" in r.facts]
+    said = [r.attributes["on_critical"] for r in told.records() if "on_critical" in r.attributes]
     assert said == ["nothing at step 6: not every rank was ready to call, checkpoint, stop"]
 
 
@@ -145,22 +145,22 @@ def test_the_next_request_is_heard_as_well(told):
 
 
 def test_where_no_page_can_be_made_nothing_is_ever_asked(tmp_path):
-    page_beside(tmp_path / "0-0.ring", 0).mkdir()
+    command_page_path(tmp_path / "0-0.ring", 0).mkdir()
     told = Asking(tmp_path / "0-0.ring")
 
-    assert told.recorder.errands.page is None
+    assert told.recorder.commands.page is None
     assert [told.step() for _ in range(3)] == [frozenset()] * 3
 
 
 def test_outside_a_run_nothing_is_requested():
-    assert Current.recorder is None
+    assert CurrentSession.recorder is None
     assert sentinel.requested() == frozenset()
 
 
 def test_in_a_run_the_public_word_says_what_the_recorder_knows(tmp_path):
     with sentinel.monitor(run="asked", agent=False, strict=True):
-        recorder = Current.recorder
-        recorder.errands._open = frozenset({"stop"})
+        recorder = CurrentSession.recorder
+        recorder.commands._open_actions = frozenset({"stop"})
         assert sentinel.requested() == {"stop"}
-        assert recorder.errands.page is not None
-    assert recorder.errands.page is None
+        assert recorder.commands.page is not None
+    assert recorder.commands.page is None

@@ -10,10 +10,10 @@ import pytest
 from support.fake_nvml import Card, FakeNvml, NVMLError
 from support.rank_processes import until
 
-from sentinel.live.node.node_metrics import MachineWatch, output_dir
-from sentinel.live.node.nvml import Nvml
-from sentinel.model.counters import Tally
-from sentinel.model.hardware import Gpu, Machine, serving
+from sentinel.live.node.node_metrics import NodeMetrics, output_dir
+from sentinel.live.node.nvml import NvmlReader
+from sentinel.model.counters import Counters
+from sentinel.model.hardware import Gpu, NodeMeasurements, select_run_gpus
 
 GIB = 2.0**30
 
@@ -31,13 +31,13 @@ def clock():
 
 
 def watched(tmp_path, clock, library=None, **more):
-    nvml = Nvml(library or FakeNvml())
-    return MachineWatch(5.0, Tally(), tmp_path, clock=clock, nvml=nvml, **more)
+    nvml = NvmlReader(library or FakeNvml())
+    return NodeMetrics(5.0, Counters(), tmp_path, clock=clock, nvml=nvml, **more)
 
 
 def look(machine, *parts):
-    for part in parts or machine.watches:
-        machine.watches[part].once()
+    for part in parts or machine.pollers:
+        machine.pollers[part].once()
 
 
 def gpu(index=0, pids=(), uuid="", **values):
@@ -45,12 +45,12 @@ def gpu(index=0, pids=(), uuid="", **values):
 
 
 def test_gpus_are_gathered_as_the_catalogue_says_with_their_extremes():
-    told = Machine(
+    told = NodeMeasurements(
         gpus=[
             gpu(0, gpu_utilisation=0.25, gpu_memory_used=3.0, gpu_xid=0.0, gpu_power=300.0),
             gpu(1, gpu_utilisation=0.75, gpu_memory_used=5.0, gpu_xid=79.0, gpu_power=400.0),
         ]
-    ).values()
+    ).heartbeat_values()
 
     assert (told["gpu_utilisation"], told["gpu_utilisation_min"]) == (0.5, 0.25)
     assert (told["gpu_memory_used_min"], told["gpu_memory_used_max"]) == (3.0, 5.0)
@@ -59,7 +59,7 @@ def test_gpus_are_gathered_as_the_catalogue_says_with_their_extremes():
 
 
 def test_the_fullest_disk_speaks_for_the_run():
-    told = Machine(disks={"state": 50.0, "output": 7.0}).values()
+    told = NodeMeasurements(free_bytes={"state": 50.0, "output": 7.0}).heartbeat_values()
 
     assert told == {"disk_free": 7.0, "disk_free_state": 50.0, "disk_free_output": 7.0}
 
@@ -67,23 +67,23 @@ def test_the_fullest_disk_speaks_for_the_run():
 def test_the_gpus_of_the_run_are_those_its_ranks_compute_on():
     mine, other = gpu(0, pids=[7, 8]), gpu(1, pids=[99])
 
-    assert serving([mine, other], None, {7}) == [mine]
+    assert select_run_gpus([mine, other], None, {7}) == [mine]
 
 
 def test_where_the_driver_names_no_rank_the_run_has_the_gpus_it_was_given():
     zero, one = gpu(0, uuid="GPU-aa11"), gpu(1, uuid="GPU-bb22")
 
-    assert serving([zero, one], {"1"}, {7}) == [one]
-    assert serving([zero, one], {"GPU-aa"}, {7}) == [zero]
-    assert serving([zero, one], {""}, {7}) == []
-    assert serving([zero, one], None, {7}) == [zero, one]
+    assert select_run_gpus([zero, one], {"1"}, {7}) == [one]
+    assert select_run_gpus([zero, one], {"GPU-aa"}, {7}) == [zero]
+    assert select_run_gpus([zero, one], {""}, {7}) == []
+    assert select_run_gpus([zero, one], None, {7}) == [zero, one]
 
 
 def test_everything_is_measured_and_told_at_once(tmp_path, clock):
     machine = watched(tmp_path, clock, output=lambda: tmp_path / "not" / "yet")
     look(machine)
     look(machine, "host")
-    told = machine.news()
+    told = machine.new_values()
 
     assert told["gpu_memory_total"] == 80 * GIB
     assert 0.0 <= told["host_cpu"] <= 1.0
@@ -94,29 +94,29 @@ def test_everything_is_measured_and_told_at_once(tmp_path, clock):
 
 def test_news_is_told_once_and_not_again_before_it_is_due(tmp_path, clock):
     machine = watched(tmp_path, clock)
-    assert machine.news() == {}
+    assert machine.new_values() == {}
     look(machine)
-    assert machine.news() != {}
-    assert machine.news() == {}
+    assert machine.new_values() != {}
+    assert machine.new_values() == {}
 
-    clock.now += 4.0
+    clock.latest += 4.0
     look(machine)
-    assert machine.news() == {}
-    clock.now += 1.0
-    assert machine.news() != {}
-    clock.now += 60.0
-    assert machine.now().gpus == ()
-    assert machine.news() == {}
+    assert machine.new_values() == {}
+    clock.latest += 1.0
+    assert machine.new_values() != {}
+    clock.latest += 60.0
+    assert machine.latest().gpus == ()
+    assert machine.new_values() == {}
 
 
 def test_a_clock_that_is_set_back_silences_nothing(tmp_path, clock):
     machine = watched(tmp_path, clock)
     look(machine)
-    machine.news()
-    clock.now -= 3600.0
+    machine.new_values()
+    clock.latest -= 3600.0
     look(machine)
 
-    assert machine.news() != {}
+    assert machine.new_values() != {}
 
 
 def test_ranks_are_found_on_their_gpus(tmp_path, clock):
@@ -124,8 +124,8 @@ def test_ranks_are_found_on_their_gpus(tmp_path, clock):
     machine = watched(tmp_path, clock, library, pids=lambda: {0: 11, 1: 12})
     look(machine, "gpu")
 
-    assert machine.now().ranks == {0: [0], 1: [1]}
-    assert machine.news()["gpu_ranks"] == 2.0
+    assert machine.latest().ranks == {0: [0], 1: [1]}
+    assert machine.new_values()["gpu_ranks"] == 2.0
 
 
 def test_what_a_rank_was_given_counts_where_the_driver_does_not_know_it(
@@ -142,11 +142,11 @@ def test_what_a_rank_was_given_counts_where_the_driver_does_not_know_it(
         tmp_path, clock, FakeNvml([Card() for _ in range(4)]), pids=lambda: {0: 21, 1: 22}
     )
     look(machine, "gpu")
-    assert [gpu.index for gpu in machine.now().gpus] == [1, 2]
+    assert [gpu.index for gpu in machine.latest().gpus] == [1, 2]
 
     given[22] = b"PATH=/bin\0"
     look(machine, "gpu")
-    assert len(machine.now().gpus) == 4
+    assert len(machine.latest().gpus) == 4
 
 
 def test_a_driver_that_hangs_stops_nothing_else(tmp_path, clock):
@@ -155,9 +155,13 @@ def test_a_driver_that_hangs_stops_nothing_else(tmp_path, clock):
     machine = watched(tmp_path, clock, FakeNvml(held=held))
     machine.start()
     try:
-        until(lambda: {"host", "state", "output"} <= machine.now().seen.keys(), 60.0, "the rest")
-        assert machine.now().gpus == ()
-        assert "host_memory_used" in machine.news()
+        until(
+            lambda: {"host", "state", "output"} <= machine.latest().measured_at.keys(),
+            60.0,
+            "the rest",
+        )
+        assert machine.latest().gpus == ()
+        assert "host_memory_used" in machine.new_values()
     finally:
         machine.stop()
         held.set()
@@ -167,16 +171,16 @@ def test_a_driver_that_fails_is_counted_and_the_rest_is_told(tmp_path, clock):
     machine = watched(tmp_path, clock, FakeNvml(refusal=NVMLError("Driver Not Loaded")))
     look(machine)
 
-    assert machine.tally.counts["sentinel_machine_errors_total", "gpu"] == 1.0
-    assert "host_memory_used" in machine.news()
+    assert machine.counters.values["sentinel_machine_errors_total", "gpu"] == 1.0
+    assert "host_memory_used" in machine.new_values()
 
 
 def test_never_means_never(tmp_path, clock):
-    machine = MachineWatch(0.0, Tally(), tmp_path, clock=clock, nvml=Nvml(FakeNvml()))
+    machine = NodeMetrics(0.0, Counters(), tmp_path, clock=clock, nvml=NvmlReader(FakeNvml()))
     machine.start()
 
-    assert machine.news() == {}
-    assert not machine.now().seen
+    assert machine.new_values() == {}
+    assert not machine.latest().measured_at
 
 
 @pytest.mark.parametrize(
@@ -195,7 +199,7 @@ def test_the_folder_of_the_checkpoints_is_what_the_run_says(about, folder):
 
 
 def test_a_containers_limit_is_the_memory_there_is(tmp_path):
-    from sentinel.live.node.host import Host
+    from sentinel.live.node.host import HostReader
 
     files = {
         "memory.max": "1048576\n",
@@ -205,16 +209,16 @@ def test_a_containers_limit_is_the_memory_there_is(tmp_path):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
 
-    told = Host(tmp_path).look()
+    told = HostReader(tmp_path).read()
     assert (told["host_memory_used"], told["host_memory_total"]) == (500000.0, 1048576.0)
 
 
 def test_no_limit_is_no_limit(tmp_path):
-    from sentinel.live.node.host import Host
+    from sentinel.live.node.host import HostReader
 
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("524288\n")
     (tmp_path / "memory.stat").write_text("inactive_file 0\n")
 
-    told = Host(tmp_path).look()
+    told = HostReader(tmp_path).read()
     assert told["host_memory_total"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -7,13 +7,13 @@ import sys
 import pytest
 from support.fake_nvml import Card, FakeNvml, NVMLError
 
-from sentinel.live.node.nvml import THROTTLES, NoLibraryError, Nvml
+from sentinel.live.node.nvml import THROTTLE_REASONS, NvmlNotInstalledError, NvmlReader
 from sentinel.model.hardware import GPU_SIGNALS
 
 
 def test_every_signal_is_told_in_its_unit():
     card = Card(utilisation=37, used=3, total=9, milliwatts=425_500, celsius=71, ecc=2)
-    (gpu,) = Nvml(FakeNvml([card])).look()
+    (gpu,) = NvmlReader(FakeNvml([card])).read_gpus()
 
     assert set(gpu.values) == set(GPU_SIGNALS)
     assert gpu.values == {
@@ -26,55 +26,55 @@ def test_every_signal_is_told_in_its_unit():
         "gpu_xid": 0.0,
         "gpu_throttled": 0.0,
     }
-    assert (gpu.index, gpu.uuid, gpu.name, gpu.lost) == (0, "GPU-aaaa", "H100", False)
+    assert (gpu.index, gpu.uuid, gpu.name, gpu.is_lost) == (0, "GPU-aaaa", "H100", False)
 
 
 def test_what_a_gpu_does_not_support_is_left_out_and_the_rest_is_told():
     bare = Card(utilisation=None, milliwatts=None, celsius=None, ecc=None, reasons=None)
-    (gpu,) = Nvml(FakeNvml([bare], listens=False)).look()
+    (gpu,) = NvmlReader(FakeNvml([bare], listens=False)).read_gpus()
 
     assert set(gpu.values) == {"gpu_memory_used", "gpu_memory_total"}
-    assert not gpu.lost
+    assert not gpu.is_lost
 
 
 def test_old_libraries_give_names_as_bytes():
-    (gpu,) = Nvml(FakeNvml([Card(uuid=b"GPU-1", name=b"A100")])).look()
+    (gpu,) = NvmlReader(FakeNvml([Card(uuid=b"GPU-1", name=b"A100")])).read_gpus()
 
     assert (gpu.uuid, gpu.name) == ("GPU-1", "A100")
 
 
 def test_an_error_of_a_gpu_is_remembered_until_a_newer_one():
     library = FakeNvml([Card(), Card(uuid="GPU-bbbb")])
-    nvml = Nvml(library)
+    nvml = NvmlReader(library)
     library.events.extend([(1, 31), (1, 43)])
 
-    assert [gpu.values["gpu_xid"] for gpu in nvml.look()] == [0.0, 43.0]
-    assert [gpu.values["gpu_xid"] for gpu in nvml.look()] == [0.0, 43.0]
+    assert [gpu.values["gpu_xid"] for gpu in nvml.read_gpus()] == [0.0, 43.0]
+    assert [gpu.values["gpu_xid"] for gpu in nvml.read_gpus()] == [0.0, 43.0]
 
 
 def test_a_gpu_that_fell_off_its_bus_is_lost_and_says_by_which_error():
     """It answers nothing any more; the others do."""
     library = FakeNvml([Card(), Card()])
-    nvml = Nvml(library)
-    nvml.look()
+    nvml = NvmlReader(library)
+    nvml.read_gpus()
     library.cards[1].lost = True
     library.events.append((1, 79))
 
-    well, lost = nvml.look()
-    assert (well.lost, lost.lost) == (False, True)
+    well, lost = nvml.read_gpus()
+    assert (well.is_lost, lost.is_lost) == (False, True)
     assert lost.values == {"gpu_xid": 79.0}
 
 
 def test_when_every_gpu_is_lost_the_driver_is_asked_anew():
     """It may have been unloaded and loaded again."""
     library = FakeNvml()
-    nvml = Nvml(library)
+    nvml = NvmlReader(library)
     library.cards[0].lost = True
-    assert nvml.look()[0].lost
+    assert nvml.read_gpus()[0].is_lost
     assert library.opened == 0
 
     library.cards[0].lost = False
-    assert not nvml.look()[0].lost
+    assert not nvml.read_gpus()[0].is_lost
     assert library.opened == 1
 
 
@@ -85,43 +85,43 @@ def test_when_every_gpu_is_lost_the_driver_is_asked_anew():
         (0x1, ()),  # idle
         (0x4, ("power_cap",)),
         (0x48, ("slowdown", "thermal_hardware")),
-        (0x1FF, THROTTLES),
+        (0x1FF, THROTTLE_REASONS),
     ],
 )
 def test_a_clock_is_held_down_for_reasons_that_have_names(bits, reasons):
-    (gpu,) = Nvml(FakeNvml([Card(reasons=bits)])).look()
+    (gpu,) = NvmlReader(FakeNvml([Card(reasons=bits)])).read_gpus()
 
-    assert gpu.throttled == reasons
+    assert gpu.throttle_reasons == reasons
     assert gpu.values["gpu_throttled"] == float(bool(reasons))
 
 
 def test_the_processes_on_a_gpu_are_told():
-    (gpu,) = Nvml(FakeNvml([Card(pids=(7, 9))])).look()
+    (gpu,) = NvmlReader(FakeNvml([Card(pids=(7, 9))])).read_gpus()
 
     assert gpu.pids == {7, 9}
 
 
 def test_a_driver_that_refuses_is_asked_again_later():
     library = FakeNvml(refusal=NVMLError("Driver Not Loaded"))
-    nvml = Nvml(library)
+    nvml = NvmlReader(library)
     with pytest.raises(NVMLError):
-        nvml.look()
+        nvml.read_gpus()
 
     library.refusal = None
-    assert len(nvml.look()) == 1
+    assert len(nvml.read_gpus()) == 1
 
 
 def test_a_node_without_the_library_is_told_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
-    with pytest.raises(NoLibraryError, match=r"pip install 'train-sentinel\[gpu\]'"):
-        Nvml(drivers=[tmp_path]).look()
+    with pytest.raises(NvmlNotInstalledError, match=r"pip install 'train-sentinel\[gpu\]'"):
+        NvmlReader(driver_paths=[tmp_path]).read_gpus()
 
 
 def test_a_node_without_a_driver_has_no_gpus_and_lacks_nothing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
-    assert Nvml(drivers=[tmp_path / "absent"]).look() == []
+    assert NvmlReader(driver_paths=[tmp_path / "absent"]).read_gpus() == []
 
 
 def test_the_library_has_every_name_that_is_relied_on():
