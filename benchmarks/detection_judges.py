@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sentinel.config.plugins import load_classes
 from sentinel.config.settings import build_causes
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Notification, NotificationReason
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import Record
 from sentinel.pipeline.cases import CaseBook
 from sentinel.pipeline.engine import Engine

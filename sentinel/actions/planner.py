@@ -18,7 +18,7 @@ from math import ceil
 from pathlib import Path
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Notification, NotificationReason
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.pipeline.cases import RUN_END_DETECTORS
 from sentinel.pipeline.engine import Result

@@ -18,7 +18,6 @@ from sentinel.actions.planner import ActionPlanner
 from sentinel.config.settings import Settings, build_causes, build_detectors
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
-from sentinel.model.hardware import NODE_SIGNALS, NodeMeasurements
 from sentinel.model.incident import RunTier
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordBatch, RecordOrBatch
@@ -28,6 +27,7 @@ from sentinel.pipeline.engine import Result
 from sentinel.pipeline.onset import estimate_incident_onset
 from sentinel.pipeline.pipeline import SKIPPED_ERRORS, Pipeline
 from sentinel.signals.catalogue import canonical_name
+from sentinel.signals.hardware import NODE_SIGNALS, NodeMeasurements
 from sentinel.store import database
 from sentinel.store.history import History
 from sentinel.store.journal import Journal

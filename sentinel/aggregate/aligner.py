@@ -16,14 +16,13 @@ from sentinel.aggregate.pending_step import ClosedSteps, PendingStep, StepKey, w
 from sentinel.aggregate.rank_values import RankValues
 from sentinel.aggregate.reduce import combine_ranks, with_hosts
 from sentinel.model.counters import Counters
-from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.record import UNKNOWN_OUTCOME, WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordBatch, RecordOrBatch
 from sentinel.signals.run_metadata import (
     RunMetadata,
     is_collective_handover,
     is_collective_turned_off,
 )
-from sentinel.transport.ring_layout import UNKNOWN_OUTCOME
 
 MAX_PENDING_STEPS = 4096
 """Steps held open at most; beyond it the oldest is closed as it stands."""

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import CaseContext, Evidence, stronger_kl_advice, symptom_evidence
+from sentinel.causes._evidence import stronger_kl_advice, symptom_evidence
+from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import CaseContext, Evidence, Symptom, began_first, symptom_evidence
+from sentinel.causes._evidence import began_first, symptom_evidence
+from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 
 PRECURSOR_WEIGHTS = {

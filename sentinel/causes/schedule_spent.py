@@ -18,12 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.model.diagnosis import (
-    CaseContext,
-    Evidence,
-    low_learning_rate_evidence,
-    symptom_evidence,
-)
+from sentinel.causes._evidence import low_learning_rate_evidence, symptom_evidence
+from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 

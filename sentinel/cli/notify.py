@@ -14,13 +14,8 @@ from typing import Any
 import typer
 
 from sentinel.model.finding import Finding, Severity
-from sentinel.model.incident import (
-    Incident,
-    IncidentKey,
-    IncidentState,
-    Notification,
-    NotificationReason,
-)
+from sentinel.model.incident import Incident, IncidentKey, IncidentState
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
 from sentinel.model.request import Sink
 

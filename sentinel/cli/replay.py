@@ -22,7 +22,7 @@ from sentinel.config.plugins import load_classes
 from sentinel.config.settings import build_causes
 from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Notification
+from sentinel.model.notification import Notification
 from sentinel.model.record import WHOLE_RUN
 from sentinel.pipeline.cases import CaseBook
 from sentinel.pipeline.engine import Engine

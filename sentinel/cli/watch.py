@@ -16,7 +16,7 @@ import typer
 if TYPE_CHECKING:
     from sentinel.agent.main import Agent
     from sentinel.config.settings import Settings
-    from sentinel.model.incident import Notification
+    from sentinel.model.notification import Notification
     from sentinel.pipeline.engine import Result
 
 EXIT_CANNOT_READ = 2
@@ -127,7 +127,7 @@ class NotificationPrinter:
 
 def _is_new(printed_subject: str | None, notification: Notification) -> bool:
     """Whether people have not read it yet: a case that only grew is not told again."""
-    from sentinel.model.incident import NotificationReason
+    from sentinel.model.notification import NotificationReason
 
     return (
         notification.reason is not NotificationReason.UPDATED
@@ -138,7 +138,7 @@ def _is_new(printed_subject: str | None, notification: Notification) -> bool:
 def _format(notification: Notification) -> str:
     """One case in a line; where its cause has a name, in lines with evidence and remedy."""
     from sentinel.cli.status import strip_unprintable
-    from sentinel.model.incident import NotificationReason
+    from sentinel.model.notification import NotificationReason
 
     incident, known = notification.incident, notification.diagnosis
     words = f"{incident.severity.value} {incident.key.detector} {notification.reason.value}"

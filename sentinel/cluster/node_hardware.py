@@ -13,8 +13,8 @@ from functools import lru_cache
 from math import fsum
 from statistics import fmean
 
-from sentinel.model.hardware import GPU_SIGNALS, NODE_SIGNALS
 from sentinel.signals.catalogue import CombineRule, get_combine_rule
+from sentinel.signals.hardware import GPU_SIGNALS, NODE_SIGNALS
 
 Values = Mapping[str, float]
 

@@ -31,7 +31,9 @@ def load_modules(group: str) -> dict[str, ModuleType]:
     """Name to module for every file of a room."""
     package = importlib.import_module(f"sentinel.{group}")
     names = sorted(
-        found.name for found in pkgutil.iter_modules(package.__path__) if not found.ispkg
+        found.name
+        for found in pkgutil.iter_modules(package.__path__)
+        if not (found.ispkg or found.name.startswith("_"))
     )
     return {name: importlib.import_module(f"sentinel.{group}.{name}") for name in names}
 

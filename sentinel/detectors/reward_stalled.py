@@ -30,8 +30,8 @@ from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
+from sentinel.stats.above_minimum_rate import AboveMinimumRate
 from sentinel.stats.block_means import BlockMeans
-from sentinel.stats.near_minimum_rate import AboveMinimumRate
 from sentinel.stats.reward_gain import RewardGain
 
 CONFIDENCE_Z = 2.0

@@ -8,7 +8,7 @@ from threading import Thread
 
 from sentinel.doctor.check_result import CheckResult, fail, ok, warn
 from sentinel.live.node.nvml import NvmlNotInstalledError, NvmlReader
-from sentinel.model.hardware import Gpu
+from sentinel.signals.hardware import Gpu
 
 DRIVER_TIMEOUT_SECONDS = 20.0
 """Seconds that the driver is given to answer."""

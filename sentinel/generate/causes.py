@@ -9,7 +9,8 @@ from typing import Any
 
 from sentinel.config.plugins import load_classes, load_modules
 from sentinel.generate.detector_docs import parse_paragraphs
-from sentinel.model.diagnosis import MAX_CONFIDENCE, MIN_CONFIDENCE
+from sentinel.model.diagnosis import MIN_CONFIDENCE
+from sentinel.pipeline.diagnose import MAX_CONFIDENCE
 
 _PAGE_HEADER = f"""\
 # Diagnosis

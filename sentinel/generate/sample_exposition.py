@@ -11,10 +11,11 @@ from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import COUNTER_FAMILIES, Counters
 from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.finding import Finding, Severity
-from sentinel.model.hardware import GPU_SIGNALS, HOST_SIGNALS, Gpu, NodeMeasurements
-from sentinel.model.incident import Incident, IncidentKey, Notification, NotificationReason
+from sentinel.model.incident import Incident, IncidentKey
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.engine import Result
+from sentinel.signals.hardware import GPU_SIGNALS, HOST_SIGNALS, Gpu, NodeMeasurements
 from sentinel.signals.kl import KlKind, kl_kind_fact
 
 _KL_KIND = KlKind("ref", "k3", "token_mean", signed=False)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.record import UNKNOWN_OUTCOME, WHOLE_RUN, Event, Record
 from sentinel.transport.process import Process
 from sentinel.transport.record_codec import RecordDecoder
 from sentinel.transport.ring import RingCursor, RingReader
-from sentinel.transport.ring_layout import DROP_REASONS, UNKNOWN_OUTCOME, RingHeader
+from sentinel.transport.ring_layout import DROP_REASONS, RingHeader
 
 STALLED_AFTER_SECONDS = 2.0
 """Seconds without a step after which a rank's process is looked at more closely."""

@@ -22,11 +22,12 @@ from sentinel.metrics.machine_families import machine_families
 from sentinel.metrics.run_state import RunState, worst_rank
 from sentinel.model.counters import Counters
 from sentinel.model.finding import Severity
-from sentinel.model.hardware import NodeMeasurements
-from sentinel.model.incident import Incident, Notification, Onset
+from sentinel.model.incident import Incident, Onset
+from sentinel.model.notification import Notification
 from sentinel.model.record_batch import RecordBatch
 from sentinel.pipeline.engine import Result
 from sentinel.signals.catalogue import SIGNALS
+from sentinel.signals.hardware import NodeMeasurements
 from sentinel.store.cases import case_fields, case_to_dict
 from sentinel.store.history import incident_to_dict, onset_fields
 from sentinel.store.silences import Suppression, silence_to_dict

@@ -15,9 +15,9 @@ from sentinel.metrics.label import sanitize_label
 from sentinel.metrics.run_state import PATCH_STATES, RUN_STATES, RunState, patch_state, worst_rank
 from sentinel.model.counters import COUNTER_FAMILIES, CounterFamily
 from sentinel.model.finding import Severity
-from sentinel.model.hardware import NODE_SIGNALS
 from sentinel.model.record import Spread
 from sentinel.signals.catalogue import SIGNALS, CombineRule, Signal
+from sentinel.signals.hardware import NODE_SIGNALS
 from sentinel.signals.kl import KlKind
 
 CounterValues = Mapping[tuple[str, str], float]

@@ -8,8 +8,8 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from sentinel.metrics.label import sanitize_label
-from sentinel.model.hardware import GPU_SIGNALS, HOST_SIGNALS, NodeMeasurements
 from sentinel.signals.catalogue import SIGNALS
+from sentinel.signals.hardware import GPU_SIGNALS, HOST_SIGNALS, NodeMeasurements
 
 LabelledValue = tuple[tuple[str, ...], float]
 

@@ -14,11 +14,18 @@ from typing import TypeVar
 
 from sentinel.metrics.label import sanitize_label
 from sentinel.metrics.rank_selection import RankSelection, RankState
-from sentinel.model.incident import Incident, IncidentState, Notification, NotificationReason
+from sentinel.model.incident import Incident, IncidentState
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record, Spread
 from sentinel.model.record_batch import RecordBatch
 from sentinel.signals.catalogue import SIGNALS, WEIGHT_KEY
 from sentinel.signals.kl import KL_SIGNALS, KlKind, kl_kind_fact
+from sentinel.signals.run_metadata import (
+    MAX_METADATA_CHARS,
+    MAX_METADATA_KEYS,
+    MAX_PATCHES,
+    PATCH_KEY_PREFIX,
+)
 from sentinel.store.silences import Suppression
 
 KeyT = TypeVar("KeyT")
@@ -46,20 +53,9 @@ STALL_DETECTOR = "run_stalled"
 MAX_LOGGED_KEYS = 100
 """Logged keys outside the catalogue that are shown; the first ones seen."""
 
-MAX_METADATA_KEYS = 200
-"""Texts, and as many numbers, that a run may say of itself; the first ones seen."""
-
-MAX_METADATA_CHARS = 1000
-"""Characters kept of one text that a run says of itself."""
-
-MAX_PATCHES = 10_000
-"""Taps that are followed, each rank's counted; the first ones seen."""
 
 PATCH_STATES = ("on", "partial", "off")
 """A tap is whole; on, but without a part that this version of its framework lacks; or off."""
-
-PATCH_KEY_PREFIX = "tap/"
-"""What begins the name of a fact that tells how an integration's tap is."""
 
 
 def worst_rank(spread: Spread) -> int:

@@ -96,3 +96,11 @@ class Record:
 def host_key(rank: int) -> str:
     """Name of the fact of a combined record that tells on which host that rank is."""
     return f"host/{rank}"
+
+
+UNKNOWN_OUTCOME = "unknown"
+"""Outcome of a rank that is heard no more, and nobody knows why: it says nothing of the run's."""
+
+
+COLLECTIVE_KEY = "collective"
+"""Fact of a run, and of a rank's end as rank 0 tells it: "on: …" or "off: …", with the reason."""

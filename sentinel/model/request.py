@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from sentinel.model.incident import Notification
+from sentinel.model.notification import Notification
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import requests
 
 from sentinel.config.url_policy import is_loopback, url_refusal
-from sentinel.model.incident import Notification
+from sentinel.model.notification import Notification
 from sentinel.model.request import Request, SignedSink, Sink
 from sentinel.notify import retry_after
 from sentinel.notify.bounded_connection import AbortableAdapter, AbortableConnections

@@ -10,7 +10,7 @@ from functools import cache
 from math import isfinite
 from typing import Any
 
-from sentinel.model.incident import Notification
+from sentinel.model.notification import Notification
 
 
 class UnreadableNotificationError(ValueError):

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 
-from sentinel.model.incident import Notification
+from sentinel.model.notification import Notification
 from sentinel.notify import notification_codec
 
 MAX_RETRY_DELAY_SECONDS = 3600.0

@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import IncidentState, Notification, NotificationReason, RunTier
+from sentinel.model.incident import IncidentState, RunTier
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.notify import notification_codec, outbox
 from sentinel.pipeline.engine import Result

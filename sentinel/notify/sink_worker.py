@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from sentinel.model.counters import Counters
-from sentinel.model.incident import Notification
+from sentinel.model.notification import Notification
 from sentinel.model.request import Sink
 from sentinel.notify import notification_codec, outbox, retry
 from sentinel.notify.http import REQUEST_DEADLINE_SECONDS, HttpResponse, render_request, send

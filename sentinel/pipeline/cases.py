@@ -12,17 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sentinel.model.diagnosis import (
-    RESUMED_STEP_KEY,
-    CaseContext,
-    Cause,
-    Diagnosis,
-    Symptom,
-    diagnose,
-)
+from sentinel.model.diagnosis import RESUMED_STEP_KEY, CaseContext, Cause, Diagnosis, Symptom
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Incident, IncidentState, Notification, NotificationReason
+from sentinel.model.incident import Incident, IncidentState
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.pipeline.diagnose import diagnose
 from sentinel.signals.catalogue import SIGNALS
 
 MAX_JOIN_GAP_STEPS = 200

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sentinel.model.finding import Clear, Detector, Finding
-from sentinel.model.incident import Incident, IncidentBook, IncidentKey, Notification
+from sentinel.model.incident import Incident, IncidentKey
+from sentinel.model.notification import Notification
 from sentinel.model.record import WHOLE_RUN, Record
 from sentinel.pipeline.cases import CaseBook
+from sentinel.pipeline.incidents import IncidentBook
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from math import isfinite, log
 from typing import TYPE_CHECKING, Any
 
-from sentinel.model.incident import MAX_CHECKPOINTS_PER_RUN, Incident, Onset, last_checkpoint_before
+from sentinel.model.incident import Incident, Onset
 from sentinel.model.record import Event, Record
+from sentinel.pipeline.incidents import MAX_CHECKPOINTS_PER_RUN, last_checkpoint_before
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,10 +16,12 @@ from sentinel.aggregate.text_samples import TextSampleAggregator
 from sentinel.model.counters import Counters
 from sentinel.model.diagnosis import Cause
 from sentinel.model.finding import Detector
-from sentinel.model.incident import Incident, IncidentBook, IncidentKey, IncidentState, Notification
+from sentinel.model.incident import Incident, IncidentKey, IncidentState
+from sentinel.model.notification import Notification
 from sentinel.model.record_batch import RecordOrBatch, entry_ranks
 from sentinel.pipeline.cases import CaseBook, RunCases
 from sentinel.pipeline.engine import Engine, Result
+from sentinel.pipeline.incidents import IncidentBook
 from sentinel.pipeline.snapshot import SnapshotError, deserialize, serialize
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Incident, Notification, NotificationReason, Onset
+from sentinel.model.incident import Incident, Onset
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Record
 from sentinel.pipeline.engine import Engine
 from sentinel.pipeline.onset import RecentSignals

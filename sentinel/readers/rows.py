@@ -15,7 +15,7 @@ from typing import Any
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.readers.log_config import text_metadata
 from sentinel.readers.masked_nan import NanRestorer
-from sentinel.readers.step_counter import StepFilter
+from sentinel.readers.step_filter import StepFilter
 from sentinel.signals.catalogue import SIGNALS, canonical_name, eval_name, normalize_key
 from sentinel.signals.framework_config import parse_framework_config
 from sentinel.signals.key_map import KeyMap, KeyMapping

@@ -22,7 +22,7 @@ from sentinel.readers.log_config import config_record, read_config_file, text_me
 from sentinel.readers.log_reader import LogReader
 from sentinel.readers.rows import RowConverter
 from sentinel.readers.scalar_event import ScalarDecoder
-from sentinel.readers.step_counter import StepFilter
+from sentinel.readers.step_filter import StepFilter
 from sentinel.readers.tensorboard_dirs import SPLIT_FOLDERS, FolderTags
 from sentinel.signals.framework_config import ConfigMetadata
 

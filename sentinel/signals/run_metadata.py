@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sentinel.model.record import Record
+from sentinel.model.record import COLLECTIVE_KEY, UNKNOWN_OUTCOME, Record
 from sentinel.signals.key_map import FRAMEWORK_FACTS, KeyMap, detect_framework, select_key_map
 from sentinel.signals.kl import KL_FACTS
-from sentinel.transport.ring_layout import COLLECTIVE_FACT, UNKNOWN_OUTCOME
 
 MAX_DETECTION_KEYS = 1024
 """Keys of a run whose framework nobody told that are looked at; by then it is none of ours."""
@@ -69,12 +68,12 @@ def is_collective_turned_off(record: Record) -> bool:
 
     They are to be waited for as at a start.
     """
-    return record.rank == 0 and record.attributes.get(COLLECTIVE_FACT, "").startswith("off")
+    return record.rank == 0 and record.attributes.get(COLLECTIVE_KEY, "").startswith("off")
 
 
 def is_collective_handover(stop: Record) -> bool:
     """Whether a rank ended for the collective alone, as far as anybody knows."""
-    return COLLECTIVE_FACT in stop.attributes and stop.attributes.get("outcome") in (
+    return COLLECTIVE_KEY in stop.attributes and stop.attributes.get("outcome") in (
         "finished",
         UNKNOWN_OUTCOME,
     )
@@ -83,3 +82,19 @@ def is_collective_handover(stop: Record) -> bool:
 def is_provisional_stop(stop: Record) -> bool:
     """Whether a rank's own node may yet tell more of that end; or that it is none."""
     return stop.attributes.get("outcome") == UNKNOWN_OUTCOME or is_collective_handover(stop)
+
+
+MAX_METADATA_KEYS = 200
+"""Texts, and as many numbers, that a run may say of itself; the first ones seen."""
+
+
+MAX_METADATA_CHARS = 1000
+"""Characters kept of one text that a run says of itself."""
+
+
+MAX_PATCHES = 10_000
+"""Taps that are followed, each rank's counted; the first ones seen."""
+
+
+PATCH_KEY_PREFIX = "tap/"
+"""What begins the name of a fact that tells how an integration's tap is."""

@@ -18,7 +18,8 @@ from pydantic.dataclasses import dataclass
 from sentinel.config.url_policy import url_refusal
 from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Incident, Notification, NotificationReason
+from sentinel.model.incident import Incident
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
 from sentinel.model.request import Request
 

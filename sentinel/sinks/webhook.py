@@ -25,7 +25,8 @@ from pydantic import ConfigDict, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
 from sentinel.config.url_policy import url_refusal
-from sentinel.model.incident import Incident, Notification, NotificationReason
+from sentinel.model.incident import Incident
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
 from sentinel.model.request import Request
 

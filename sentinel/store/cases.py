@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from sentinel.model.diagnosis import Diagnosis
-from sentinel.model.incident import Notification, NotificationReason
+from sentinel.model.notification import Notification, NotificationReason
 
 JsonObject = dict[str, Any]
 

@@ -10,10 +10,10 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
-from sentinel.model.hardware import NODE_SIGNALS
 from sentinel.model.incident import Incident, IncidentKey, Onset
 from sentinel.model.record import WHOLE_RUN, Event, RankMismatch, Record, Spread
 from sentinel.pipeline.engine import Result
+from sentinel.signals.hardware import NODE_SIGNALS
 from sentinel.store import cases
 from sentinel.store.onset_worker import load_onsets
 from sentinel.store.run_metadata import RunMetadataStore

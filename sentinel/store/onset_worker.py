@@ -17,8 +17,10 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import MAX_CHECKPOINTS_PER_RUN, Incident, NotificationReason, Onset
+from sentinel.model.incident import Incident, Onset
+from sentinel.model.notification import NotificationReason
 from sentinel.pipeline.engine import Result
+from sentinel.pipeline.incidents import MAX_CHECKPOINTS_PER_RUN
 from sentinel.store.database import connect
 
 log = logging.getLogger(__name__)

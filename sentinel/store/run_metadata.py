@@ -11,13 +11,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from math import isnan
 
-from sentinel.metrics.run_state import (
+from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.signals.run_metadata import (
     MAX_METADATA_CHARS,
     MAX_METADATA_KEYS,
     MAX_PATCHES,
     PATCH_KEY_PREFIX,
 )
-from sentinel.model.record import WHOLE_RUN, Event, Record
 
 MetadataKey = tuple[str, int]
 """Name of the fact, and the rank that it is of."""

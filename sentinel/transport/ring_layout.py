@@ -23,6 +23,7 @@ import struct
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 
+from sentinel.model.record import UNKNOWN_OUTCOME
 from sentinel.transport.identity import Identity
 from sentinel.transport.process import Process
 from sentinel.transport.rendezvous import Rendezvous
@@ -64,14 +65,9 @@ MAX_CLIENT_ERRORS = 20
 OUTCOMES = ("running", "finished", "exception", "exit", "interrupted")
 """How a rank ended, as far as it could still say; `running` where it could not."""
 
-UNKNOWN_OUTCOME = "unknown"
-"""Outcome of a rank that is heard no more, and nobody knows why: it says nothing of the run's."""
 
 NORMAL_OUTCOMES = frozenset({"finished", "interrupted"})
 """Outcomes of a rank of which nobody needs to be told."""
-
-COLLECTIVE_FACT = "collective"
-"""Fact of a run, and of a rank's end as rank 0 tells it: "on: …" or "off: …", with the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import pytest
 from support.rank_processes import ranks
 
 from sentinel.agent.main import Agent
+from sentinel.causes._evidence import symptom_evidence
 from sentinel.config.settings import load_settings
-from sentinel.model.diagnosis import symptom_evidence
 from sentinel.model.record import Event
 from sentinel.store.database import connect
 from sentinel.transport.paths import run_dir

@@ -19,7 +19,7 @@ from sentinel.demo import sandbox
 from sentinel.demo.delivery import ReceivedNotification
 from sentinel.demo.receiver import DemoReceiver
 from sentinel.demo.scenario import FAULTS
-from sentinel.model.incident import NotificationReason
+from sentinel.model.notification import NotificationReason
 from sentinel.sinks.slack import Slack
 from sentinel.sinks.webhook import Webhook
 

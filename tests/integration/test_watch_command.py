@@ -10,11 +10,11 @@ import pytest
 from support.followed_logs import Clock, followed, losses, steps, tick, write
 from typer.testing import CliRunner
 
+from sentinel.causes._evidence import symptom_evidence
 from sentinel.cli.main import app
 from sentinel.cli.watch import build_log_agent, run_name_from_path
 from sentinel.config.settings import load_settings
 from sentinel.detectors.run_stalled import RunStalled
-from sentinel.model.diagnosis import symptom_evidence
 from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.readers.follow import INITIAL_PACE_SECONDS

@@ -12,7 +12,7 @@ from hosts import PATIENCE, Host
 from prometheus_client.parser import text_string_to_metric_families
 from support.rank_processes import until
 
-from sentinel.model.incident import Notification
+from sentinel.model.notification import Notification
 from sentinel.model.record import Event, Record
 from sentinel.notify import notification_codec
 from sentinel.store.database import connect

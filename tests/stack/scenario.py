@@ -12,7 +12,7 @@ from sentinel.config.plugins import load_classes
 from sentinel.generate.sample_exposition import HEAD_STATUS, SAMPLE_NODE
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import COUNTER_FAMILIES, Counters
-from sentinel.model.incident import Notification, NotificationReason
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import Event, Record
 from sentinel.pipeline.engine import Result
 from sentinel.signals.catalogue import SIGNALS

@@ -8,9 +8,11 @@ from typing import ClassVar
 
 from support.results import incident
 
-from sentinel.model.diagnosis import CaseContext, Evidence, symptom_evidence
+from sentinel.causes._evidence import symptom_evidence
+from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
-from sentinel.model.incident import IncidentState, Notification, NotificationReason
+from sentinel.model.incident import IncidentState
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.cases import CaseBook
 

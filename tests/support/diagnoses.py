@@ -11,7 +11,7 @@ from sentinel.config.plugins import load_classes
 from sentinel.config.settings import build_causes
 from sentinel.model.diagnosis import CaseContext, Symptom
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Notification, NotificationReason
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.cases import CaseBook
 from sentinel.pipeline.engine import Engine

@@ -6,13 +6,8 @@ from dataclasses import replace
 
 from sentinel.model.diagnosis import Diagnosis, Evidence
 from sentinel.model.finding import Finding, Severity
-from sentinel.model.incident import (
-    Incident,
-    IncidentKey,
-    IncidentState,
-    Notification,
-    NotificationReason,
-)
+from sentinel.model.incident import Incident, IncidentKey, IncidentState
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
 
 RUN = "grpo-7b"

@@ -33,11 +33,11 @@ from sentinel.client.collective.sender import CollectiveSender
 from sentinel.client.collective.shutdown import CollectiveShutdown
 from sentinel.client.guard import ErrorGuard
 from sentinel.client.recorder import Recorder
-from sentinel.model.record import Event
+from sentinel.model.record import COLLECTIVE_KEY, UNKNOWN_OUTCOME, Event
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import mark_ring_removed
 from sentinel.transport.ring import RingWriter
-from sentinel.transport.ring_layout import COLLECTIVE_FACT, OUTCOMES, UNKNOWN_OUTCOME
+from sentinel.transport.ring_layout import OUTCOMES
 
 GATHER_TIMEOUT_SECONDS = 10.0
 """Seconds that a gather may be under way, and steps that are taken meanwhile, at least."""
@@ -177,7 +177,7 @@ class CollectiveAggregation:
             self._gather_if_due,
         )
         self._readiness = None
-        self._report_attributes({COLLECTIVE_FACT: f"on: every {self._interval_steps} steps"})
+        self._report_attributes({COLLECTIVE_KEY: f"on: every {self._interval_steps} steps"})
 
     def _gather_if_due(self, step_index: int) -> None:
         gathering = self._gather_group
@@ -269,7 +269,7 @@ class CollectiveAggregation:
             self.ring.path.unlink(missing_ok=True)
 
     def _report_off(self, why: str) -> None:
-        self._report_attributes({COLLECTIVE_FACT: f"off: {why}"})
+        self._report_attributes({COLLECTIVE_KEY: f"off: {why}"})
 
     def _abort(self, error: BaseException) -> None:
         """After an error of ours. Rings in the others' names must not look as if they had ended."""
@@ -278,7 +278,7 @@ class CollectiveAggregation:
         why = type(error).__name__
         self._report_off(why)
         for rank in [*self._replica_rings.by_rank]:
-            self._replica_rings.close(rank, UNKNOWN_OUTCOME, {COLLECTIVE_FACT: f"off: {why}"})
+            self._replica_rings.close(rank, UNKNOWN_OUTCOME, {COLLECTIVE_KEY: f"off: {why}"})
 
     def _start_own_agent(self) -> None:
         if self.identity.rank:

@@ -14,7 +14,7 @@ from typing import Any
 
 from sentinel.client.collective.chunk import Chunk
 from sentinel.client.collective.sender import IDENTITY_KIND, sender_identity
-from sentinel.model.record import Event
+from sentinel.model.record import UNKNOWN_OUTCOME, Event
 from sentinel.transport import paths
 from sentinel.transport.identity import Identity
 from sentinel.transport.record_codec import (
@@ -25,7 +25,7 @@ from sentinel.transport.record_codec import (
     StepStamp,
 )
 from sentinel.transport.ring import RingWriter, fitting_capacity
-from sentinel.transport.ring_layout import OUTCOMES, UNKNOWN_OUTCOME
+from sentinel.transport.ring_layout import OUTCOMES
 
 REPLICA_RING_BYTES = 512 << 10
 """Bytes of a mirror: it is read five times a second."""

@@ -15,7 +15,8 @@ from sentinel.client.collective.chunk import STILL_RUNNING, Chunk
 from sentinel.client.collective.gather_group import GatherGroup, GatherGroupError
 from sentinel.client.collective.readiness import format_ranks
 from sentinel.client.collective.replica_rings import ReplicaRings
-from sentinel.transport.ring_layout import COLLECTIVE_FACT, OUTCOMES, UNKNOWN_OUTCOME
+from sentinel.model.record import COLLECTIVE_KEY, UNKNOWN_OUTCOME
+from sentinel.transport.ring_layout import OUTCOMES
 
 ANSWER_TIMEOUT_SECONDS, MIN_POLLS = 5.0, 5
 """How long ranks have to answer that they are there."""
@@ -65,7 +66,7 @@ class CollectiveShutdown:
             self._report_reason(final=True)
         words = self.gather_group.final_chunks()
         self._store_final_chunks(words)
-        told = {COLLECTIVE_FACT: f"off: {self._reported_reason}"} if self._reported_reason else {}
+        told = {COLLECTIVE_KEY: f"off: {self._reported_reason}"} if self._reported_reason else {}
         for rank in [*self.replica_rings.by_rank]:
             self.replica_rings.close(
                 rank, "died" if rank in self._lost_ranks else UNKNOWN_OUTCOME, told
@@ -77,7 +78,7 @@ class CollectiveShutdown:
         self._closed_ranks.update(news)
         self.replica_rings.enqueue((rank, final_chunks[rank]) for rank in news)
         self.replica_rings.write_queued()
-        elsewhere = {COLLECTIVE_FACT: f"off: {self._reported_reason or 'rank 0 ended'}"}
+        elsewhere = {COLLECTIVE_KEY: f"off: {self._reported_reason or 'rank 0 ended'}"}
         for rank in news:
             goes_on = final_chunks[rank].outcome_index == STILL_RUNNING
             self.replica_rings.close(

@@ -16,7 +16,7 @@ from sentinel.live.node.host import HostReader, free_bytes
 from sentinel.live.node.nvml import NvmlReader
 from sentinel.live.node.poller import MetricPoller
 from sentinel.model.counters import Counters
-from sentinel.model.hardware import Gpu, NodeMeasurements, select_run_gpus
+from sentinel.signals.hardware import Gpu, NodeMeasurements, select_run_gpus
 
 MAX_MISSED_READS = 6
 """Looks missed in a row after which what a part last said is no longer the present."""

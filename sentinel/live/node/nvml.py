@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sentinel.model.hardware import Gpu
+from sentinel.signals.hardware import Gpu
 
 MAX_EVENTS_PER_READ = 64
 """Events taken from the driver in one look."""

@@ -13,7 +13,7 @@ from support.heads import House, last_tick
 from sentinel.cluster.membership import ABANDON_AFTER_SECONDS
 from sentinel.config.settings import Settings, build_causes, build_detectors
 from sentinel.model.counters import Counters
-from sentinel.model.incident import NotificationReason
+from sentinel.model.notification import NotificationReason
 from sentinel.model.record import Event
 from sentinel.pipeline.pipeline import Pipeline
 

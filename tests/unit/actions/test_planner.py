@@ -10,7 +10,8 @@ from support.command_rings import Node
 from support.notifications import page as page_of
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import IncidentKey, NotificationReason
+from sentinel.model.incident import IncidentKey
+from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.engine import Result
 from sentinel.store.silences import Acknowledgement, Silence, Suppression

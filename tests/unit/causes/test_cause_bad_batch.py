@@ -9,8 +9,8 @@ from support.diagnoses import concluded, scene
 from support.tiny_trainings import GOOD, Training
 
 from sentinel.causes.bad_batch import BadBatch
-from sentinel.model.diagnosis import diagnose
-from sentinel.model.incident import NotificationReason
+from sentinel.model.notification import NotificationReason
+from sentinel.pipeline.diagnose import diagnose
 
 FACTS = {"framework": "lightning", "learning_rate": GOOD}
 CAUSE = {"it": BadBatch()}

@@ -7,7 +7,7 @@ from support.diagnoses import concluded, scene
 from support.tiny_trainings import GOOD, Training
 
 from sentinel.causes.data_not_learnable import DataNotLearnable
-from sentinel.model.diagnosis import diagnose
+from sentinel.pipeline.diagnose import diagnose
 
 FACTS = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD}
 

@@ -6,8 +6,8 @@ from support.diagnoses import concluded, scene
 
 from sentinel.causes.disk_runs_out import DiskRunsOut
 from sentinel.causes.step_counted_twice import StepCountedTwice
-from sentinel.model.diagnosis import diagnose
 from sentinel.model.record import Event
+from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import event
 
 GIB = 2.0**30

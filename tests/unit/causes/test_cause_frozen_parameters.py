@@ -7,8 +7,9 @@ from support.diagnoses import concluded, scene
 from support.tiny_trainings import GOOD, Training
 
 from sentinel.causes.frozen_parameters import FrozenParameters
-from sentinel.model.diagnosis import CaseContext, Symptom, diagnose
+from sentinel.model.diagnosis import CaseContext, Symptom
 from sentinel.model.finding import Severity
+from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import steps
 
 FACTS = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD}

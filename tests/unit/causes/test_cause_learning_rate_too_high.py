@@ -9,7 +9,7 @@ from support.diagnoses import concluded, scene
 from support.tiny_trainings import GOOD, Training
 
 from sentinel.causes.learning_rate_too_high import LearningRateTooHigh
-from sentinel.model.diagnosis import diagnose
+from sentinel.pipeline.diagnose import diagnose
 
 FAST = 100 * GOOD
 FACTS = {"learning_rate": FAST, "warmup_steps": 0.0}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from support.diagnoses import concluded, scene
 
 from sentinel.causes.memory_runs_out import MemoryRunsOut
-from sentinel.model.diagnosis import diagnose
 from sentinel.model.record import Event
+from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import event
 
 GIB = 2.0**30

@@ -7,10 +7,11 @@ from support.aligned_steps import together
 from support.diagnoses import concluded, scene
 
 from sentinel.causes.node_down import NodeDown
-from sentinel.model.diagnosis import CaseContext, Symptom, diagnose
+from sentinel.model.diagnosis import CaseContext, Symptom
 from sentinel.model.finding import Severity
-from sentinel.model.incident import NotificationReason
+from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.pipeline.diagnose import diagnose
 
 FACTS = {"framework": "transformers"}
 

@@ -9,9 +9,10 @@ import pytest
 from support.diagnoses import concluded
 
 from sentinel.causes.policy_collapse import PolicyCollapse
-from sentinel.model.diagnosis import CaseContext, Symptom, diagnose
+from sentinel.model.diagnosis import CaseContext, Symptom
 from sentinel.model.finding import Severity
-from sentinel.model.incident import NotificationReason
+from sentinel.model.notification import NotificationReason
+from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import steps
 
 GRPO = {"framework": "trl", "algorithm": "grpo", "beta": 0.001, "learning_rate": 5e-6}

@@ -9,8 +9,8 @@ from support.aligned_steps import together
 from support.diagnoses import concluded, scene
 
 from sentinel.causes.ranks_out_of_step import RanksOutOfStep
-from sentinel.model.diagnosis import diagnose
 from sentinel.model.finding import Severity
+from sentinel.pipeline.diagnose import diagnose
 
 
 def replicas(seed, *, norm=1.0, loss=1.0, rate=1.0, count=200, onset=100):

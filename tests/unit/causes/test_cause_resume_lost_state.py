@@ -9,8 +9,9 @@ from support.diagnoses import concluded, falling, scene
 from support.tiny_trainings import GOOD, Training
 
 from sentinel.causes.resume_lost_state import ResumeLostState
-from sentinel.model.diagnosis import RESUMED_STEP_KEY, diagnose
+from sentinel.model.diagnosis import RESUMED_STEP_KEY
 from sentinel.model.record import Event
+from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import event, steps
 
 FACTS = {"framework": "transformers"}

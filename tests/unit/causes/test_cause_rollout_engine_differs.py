@@ -13,8 +13,8 @@ from support.diagnoses import concluded, scene
 from support.grpo_runs import COUNT, ONSET, TRL, doubling, grpo_run, records, since
 
 from sentinel.causes.rollout_engine_differs import RolloutEngineDiffers
-from sentinel.model.diagnosis import diagnose
 from sentinel.model.finding import Severity
+from sentinel.pipeline.diagnose import diagnose
 
 VLLM = TRL | {"use_vllm": "true", "vllm_mode": "server", "beta": 0.001}
 

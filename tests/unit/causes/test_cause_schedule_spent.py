@@ -6,7 +6,7 @@ from support.diagnoses import concluded, scene
 from support.tiny_trainings import GOOD, Training
 
 from sentinel.causes.schedule_spent import ScheduleSpent
-from sentinel.model.diagnosis import diagnose
+from sentinel.pipeline.diagnose import diagnose
 
 FACTS = {"framework": "transformers", "learning_rate": GOOD, "max_steps": 500.0}
 

@@ -8,7 +8,7 @@ import pytest
 from support.diagnoses import concluded, scene
 
 from sentinel.causes.slow_data import SlowData
-from sentinel.model.diagnosis import diagnose
+from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import steps
 
 FACTS = {"framework": "trl", "algorithm": "sft"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from support.diagnoses import concluded
 
-from sentinel.model.incident import NotificationReason
+from sentinel.model.notification import NotificationReason
 from sentinel.model.record import Event
 from sentinel.testing import event, steps
 

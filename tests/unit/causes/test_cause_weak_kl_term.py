@@ -10,7 +10,7 @@ import pytest
 from support.diagnoses import concluded, scene
 from support.grpo_runs import ONSET, TRL, doubling, grpo_run, records, since
 
-from sentinel.model.diagnosis import stronger_kl_advice
+from sentinel.causes._evidence import stronger_kl_advice
 
 LOOSE = TRL | {"beta": 0.001}
 

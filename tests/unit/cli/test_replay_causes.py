@@ -5,7 +5,8 @@ import json
 import pytest
 from support.replays import BACK, ask, collapse, lines, log, told
 
-from sentinel.model.diagnosis import Evidence, symptom_evidence
+from sentinel.causes._evidence import symptom_evidence
+from sentinel.model.diagnosis import Evidence
 from sentinel.model.finding import Severity
 
 __all__ = ["log"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sentinel.cluster.node_hardware import NodeHardware, combine_hosts, hardware_values
-from sentinel.model.hardware import Gpu, NodeMeasurements
+from sentinel.signals.hardware import Gpu, NodeMeasurements
 
 MACHINE = NodeMeasurements(
     {"host_cpu": 0.5, "host_memory_used": 3.0, "host_memory_total": 8.0},

@@ -15,9 +15,9 @@ from sentinel.agent.processor import RunProcessor
 from sentinel.cluster.server import Hello
 from sentinel.config.settings import Settings
 from sentinel.model.counters import Counters
-from sentinel.model.hardware import NodeMeasurements
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordBatch
+from sentinel.signals.hardware import NodeMeasurements
 from sentinel.store.database import transaction
 
 FAR = 2**63 - 1

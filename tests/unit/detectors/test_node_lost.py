@@ -9,7 +9,7 @@ from sentinel.detectors.node_lost import NodeLost
 from sentinel.detectors.run_died import RunDied
 from sentinel.detectors.run_stalled import RunStalled
 from sentinel.model.finding import Clear, Finding, Severity
-from sentinel.model.incident import NotificationReason
+from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.engine import Engine
 

@@ -16,7 +16,8 @@ from sentinel.metrics.families import MAX_LABEL_VALUES
 from sentinel.metrics.run_state import RUN_STATES
 from sentinel.model.counters import COUNTER_FAMILIES, Counters
 from sentinel.model.finding import Severity
-from sentinel.model.incident import IncidentState, Notification, NotificationReason
+from sentinel.model.incident import IncidentState
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import Event
 
 

@@ -11,9 +11,9 @@ from support.results import NOW, RUN, said
 from sentinel.metrics.exposition import Exposition
 from sentinel.metrics.families import MAX_LABEL_VALUES
 from sentinel.model.counters import Counters
-from sentinel.model.hardware import GPU_SIGNALS, HOST_SIGNALS, Gpu, NodeMeasurements
 from sentinel.model.record import Event
 from sentinel.signals.catalogue import SIGNALS
+from sentinel.signals.hardware import GPU_SIGNALS, HOST_SIGNALS, Gpu, NodeMeasurements
 
 MACHINE = NodeMeasurements(
     host_values={"host_cpu": 0.5, "host_memory_used": 3.0, "host_memory_total": 9.0},

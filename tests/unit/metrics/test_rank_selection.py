@@ -17,7 +17,7 @@ from sentinel.metrics.rank_selection import (
     RankSelection,
 )
 from sentinel.metrics.run_state import RunState
-from sentinel.model.incident import NotificationReason
+from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, RankMismatch, Record, Spread
 
 MANY = 1024

@@ -6,16 +6,10 @@ import pytest
 from support.results import NOW, RUN, incident, measured, paged, said, spread
 
 from sentinel.config.plugins import load_modules
-from sentinel.metrics.run_state import (
-    MAX_LOGGED_KEYS,
-    MAX_METADATA_CHARS,
-    MAX_METADATA_KEYS,
-    STALL_DETECTOR,
-    RunState,
-    worst_rank,
-)
-from sentinel.model.incident import NotificationReason
+from sentinel.metrics.run_state import MAX_LOGGED_KEYS, STALL_DETECTOR, RunState, worst_rank
+from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event
+from sentinel.signals.run_metadata import MAX_METADATA_CHARS, MAX_METADATA_KEYS
 
 
 def standing(*verdicts, most_ranks=64):

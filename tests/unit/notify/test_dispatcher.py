@@ -12,7 +12,7 @@ from support.results import measured
 from support.webhook_receiver import Receiver, deadlines_from_silence
 
 from sentinel.model.counters import Counters
-from sentinel.model.incident import NotificationReason
+from sentinel.model.notification import NotificationReason
 from sentinel.notify import outbox
 from sentinel.notify.dispatcher import Dispatcher
 from sentinel.notify.sink_worker import DELIVERIES_METRIC, DeliveryTiming

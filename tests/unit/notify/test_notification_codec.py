@@ -8,7 +8,7 @@ import pytest
 from support.notifications import diagnosed, page
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import NotificationReason
+from sentinel.model.notification import NotificationReason
 from sentinel.notify.notification_codec import UnreadableNotificationError, decode, encode
 
 

@@ -4,7 +4,7 @@ import pytest
 from support.notifications import NOW, page
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import NotificationReason
+from sentinel.model.notification import NotificationReason
 from sentinel.notify import outbox
 from sentinel.notify.notification_codec import decode
 from sentinel.store.database import connect

@@ -9,7 +9,8 @@ import pytest
 from support.results import NOW, RUN, incident
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import IncidentState, Notification, NotificationReason, RunTier
+from sentinel.model.incident import IncidentState, RunTier
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.notify import notification_codec
 from sentinel.notify.policy import NotificationPolicy

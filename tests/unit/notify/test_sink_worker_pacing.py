@@ -8,7 +8,7 @@ from support.notifications import page
 from support.sink_workers import lane_on_bench
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import NotificationReason
+from sentinel.model.notification import NotificationReason
 from sentinel.sinks.slack import Slack
 
 HOUR = 3600.0

@@ -10,7 +10,8 @@ from support.results import NOW, incident
 
 from sentinel.config.settings import build_causes
 from sentinel.model.finding import Severity
-from sentinel.model.incident import IncidentState, Notification, NotificationReason
+from sentinel.model.incident import IncidentState
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.pipeline.cases import MAX_NAMES_PER_RUN, MAX_RESOLVED_PER_CASE, CaseBook
 
 

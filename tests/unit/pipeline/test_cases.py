@@ -9,7 +9,8 @@ from support.case_books import House, Storm, found, over
 
 from sentinel.model.diagnosis import Evidence
 from sentinel.model.finding import Severity
-from sentinel.model.incident import IncidentState, NotificationReason
+from sentinel.model.incident import IncidentState
+from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.cases import MAX_JOIN_GAP_STEPS, RUN_END_DETECTORS, CaseBook
 from sentinel.pipeline.snapshot import deserialize, serialize

@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, Finding, Severity
-from sentinel.model.incident import (
-    Incident,
-    IncidentBook,
-    IncidentKey,
-    IncidentState,
-    Notification,
-    NotificationReason,
-)
+from sentinel.model.incident import Incident, IncidentKey, IncidentState
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.pipeline.incidents import IncidentBook
 
 KEY = IncidentKey("run", WHOLE_RUN, "probe")
 BAD, CALM = Finding("Bad.", {"x": 1.0}), Clear()

@@ -11,7 +11,7 @@ from support.notifications import diagnosed, page
 from sentinel.config import plugins
 from sentinel.model.diagnosis import Evidence
 from sentinel.model.finding import Severity
-from sentinel.model.incident import NotificationReason
+from sentinel.model.notification import NotificationReason
 from sentinel.model.request import SignedSink
 
 SINKS = plugins.load_classes("sinks")

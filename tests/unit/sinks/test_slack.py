@@ -10,7 +10,7 @@ from support.notifications import diagnosed, page
 
 from sentinel.model.diagnosis import Evidence
 from sentinel.model.finding import Severity
-from sentinel.model.incident import NotificationReason
+from sentinel.model.notification import NotificationReason
 from sentinel.sinks.slack import Slack
 
 URL = "https://hooks.slack.com/services/T/B/X"

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from support.notifications import diagnosed, page
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import NotificationReason
+from sentinel.model.notification import NotificationReason
 from sentinel.model.request import Request
 from sentinel.sinks.webhook import Webhook
 

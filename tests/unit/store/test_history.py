@@ -9,13 +9,8 @@ import pytest
 from support.results import concluded
 
 from sentinel.model.finding import Finding, Severity
-from sentinel.model.incident import (
-    Incident,
-    IncidentKey,
-    IncidentState,
-    Notification,
-    NotificationReason,
-)
+from sentinel.model.incident import Incident, IncidentKey, IncidentState
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, RankMismatch, Record, Spread
 from sentinel.pipeline.engine import Result
 from sentinel.store.database import connect

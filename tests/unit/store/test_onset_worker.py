@@ -11,7 +11,8 @@ from support.rank_processes import until
 from support.results import NOW, incident, measured, said
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Notification, NotificationReason, Onset
+from sentinel.model.incident import Onset
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import Event
 from sentinel.pipeline.onset import RecentSignals, estimate_incident_onset
 from sentinel.store.database import connect

@@ -9,9 +9,10 @@ from math import inf, nan
 import pytest
 from support.results import NOW, RUN, said
 
-from sentinel.metrics.run_state import MAX_METADATA_CHARS, MAX_METADATA_KEYS, RunState
+from sentinel.metrics.run_state import RunState
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.pipeline.engine import Result
+from sentinel.signals.run_metadata import MAX_METADATA_CHARS, MAX_METADATA_KEYS
 from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.store.run_metadata import RunMetadataStore

@@ -11,7 +11,8 @@ import pytest
 from support.results import NOW, incident, paged
 
 from sentinel.model.finding import Severity
-from sentinel.model.incident import Notification, NotificationReason, RunTier
+from sentinel.model.incident import RunTier
+from sentinel.model.notification import Notification, NotificationReason
 from sentinel.store import silences
 from sentinel.store.database import SCHEMA_VERSION, connect
 from sentinel.store.history import History

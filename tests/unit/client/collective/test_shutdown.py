@@ -9,11 +9,11 @@ from sentinel.client.collective import chunk, shutdown
 from sentinel.client.collective.gather_group import GatherGroupError
 from sentinel.client.collective.shutdown import CollectiveShutdown
 from sentinel.live.liveness import LiveRank, build_heartbeat
-from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.record import UNKNOWN_OUTCOME, WHOLE_RUN, Event, Record
 from sentinel.transport.identity import Identity
 from sentinel.transport.process import Process
 from sentinel.transport.ring import RingCursor
-from sentinel.transport.ring_layout import OUTCOMES, UNKNOWN_OUTCOME, RingHeader
+from sentinel.transport.ring_layout import OUTCOMES, RingHeader
 
 
 class Others:

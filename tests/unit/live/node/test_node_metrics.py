@@ -13,7 +13,7 @@ from support.rank_processes import until
 from sentinel.live.node.node_metrics import NodeMetrics, output_dir
 from sentinel.live.node.nvml import NvmlReader
 from sentinel.model.counters import Counters
-from sentinel.model.hardware import Gpu, NodeMeasurements, select_run_gpus
+from sentinel.signals.hardware import Gpu, NodeMeasurements, select_run_gpus
 
 GIB = 2.0**30
 

@@ -8,7 +8,7 @@ import pytest
 from support.fake_nvml import Card, FakeNvml, NVMLError
 
 from sentinel.live.node.nvml import THROTTLE_REASONS, NvmlNotInstalledError, NvmlReader
-from sentinel.model.hardware import GPU_SIGNALS
+from sentinel.signals.hardware import GPU_SIGNALS
 
 
 def test_every_signal_is_told_in_its_unit():

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from sentinel.stats.near_minimum_rate import MAX_BLOCKS, AboveMinimumRate
+from sentinel.stats.above_minimum_rate import MAX_BLOCKS, AboveMinimumRate
 
 
 def shown(values):
