@@ -107,7 +107,9 @@ def test_a_receiver_in_trouble_brings_no_secret_to_light(mode, tmp_path, everyth
 
 
 @pytest.mark.parametrize(
-    "url", [dead_end(), "https://receiver.invalid", dead_end().replace("http:", "https:")]
+    "url",
+    [dead_end(), "https://receiver.invalid", dead_end().replace("http:", "https:")],
+    ids=["refused", "unknown host", "refused with TLS"],
 )
 def test_a_receiver_that_cannot_be_reached_brings_no_secret_to_light(
     url, tmp_path, everything, monkeypatch
