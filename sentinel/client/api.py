@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sentinel.client.capture.text_sampling import DEFAULT_SAMPLES_PER_CALL, GeneratedBatch
-from sentinel.client.control.commands import NO_ACTIONS
+from sentinel.client.control.command_executor import NO_ACTIONS
 from sentinel.client.session import CurrentSession, current_session
 from sentinel.model.record import Event
 

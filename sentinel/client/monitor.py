@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from sentinel.client.arguments import MonitorArguments, SettingsError, parse_arguments
-from sentinel.client.control.commands import CommandContext
+from sentinel.client.control.command_executor import CommandContext
 from sentinel.client.session import enter_session, leave_session
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -139,7 +139,7 @@ def monitor(function: Any = None, /, **settings: Any) -> Any:
     each batch that a framework generates; at 0 none are, unless `sentinel.log_samples` is called.
     `tier` says how much the run matters to people: "page", "notify" or "quiet". `on_critical` is
     what is asked of every rank, at one and the same step, when a case turns critical: "checkpoint",
-    "stop", or a function that is given `sentinel.client.control.commands.Asked`; see
+    "stop", or a function that is given `sentinel.client.control.command_executor.Asked`; see
     docs/actions.md.
     `strict` lets our own errors through, for tests. With `SENTINEL_OFF=1` in the environment
     nothing happens at all. Raises SettingsError for a setting that is unknown or of the wrong kind.

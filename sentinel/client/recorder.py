@@ -21,9 +21,9 @@ from sentinel.client.capture.text_sampling import (
     GeneratedBatch,
     select_samples,
 )
-from sentinel.client.control.commands import CommandExecutor
+from sentinel.client.control.command_executor import CommandExecutor
 from sentinel.client.guard import ErrorGuard
-from sentinel.client.record_schema import MAX_STEP_NUMBER, PLAIN_TYPES, LogSchema, LogSchemaCache
+from sentinel.client.log_schema import MAX_STEP_NUMBER, PLAIN_TYPES, LogSchema, LogSchemaCache
 from sentinel.client.step_clock import StepClock
 from sentinel.client.try_lock import TryLock
 from sentinel.model.record import Event

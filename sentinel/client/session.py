@@ -17,7 +17,7 @@ from typing import Any
 from sentinel.client.arguments import MonitorArguments
 from sentinel.client.capture.loop import TrainingLoop
 from sentinel.client.capture.patcher import Patcher
-from sentinel.client.control.commands import make_executor
+from sentinel.client.control.command_executor import make_executor
 from sentinel.client.guard import ErrorGuard
 from sentinel.client.import_hook import ImportHook
 from sentinel.client.recorder import Recorder

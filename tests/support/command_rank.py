@@ -7,7 +7,7 @@ from contextlib import closing
 from support.recorders import Told
 
 from sentinel.client.capture.loop import TrainingLoop
-from sentinel.client.control.commands import make_executor
+from sentinel.client.control.command_executor import make_executor
 from sentinel.transport.command_page import Command, CommandPage, command_page_path
 from sentinel.transport.identity import Identity
 

@@ -10,7 +10,7 @@ import torch
 from support.recorders import Evil, EvilFloat, Told
 
 from sentinel.client.capture.scalars import RejectedValueError, read_number
-from sentinel.client.record_schema import MAX_NAMES
+from sentinel.client.log_schema import MAX_NAMES
 
 
 @pytest.fixture

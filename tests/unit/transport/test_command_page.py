@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.client.control.commands import CommandExecutor
+from sentinel.client.control.command_executor import CommandExecutor
 from sentinel.transport.command_page import (
     ACTIONS,
     MAX_LOCAL_RANKS,

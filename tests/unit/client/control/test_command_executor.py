@@ -6,7 +6,7 @@ import pytest
 from support.command_rank import Asking
 
 import sentinel
-from sentinel.client.control.commands import CommandContext
+from sentinel.client.control.command_executor import CommandContext
 from sentinel.client.session import CurrentSession
 from sentinel.model.record import Event
 from sentinel.transport.command_page import command_page_path
