@@ -207,7 +207,7 @@ def watched(
         "delay_s_most": round(max(watch.delays), 2) if watch.delays else None,
         "steps": len(steps),
         "lost": sent - sum(count for _, count in steps),
-        "refused": counted("sentinel_link_refused_total", page),
+        "refused": counted("sentinel_head_connection_rejected_total", page),
         "dropped": counted("sentinel_dropped_records_total", page),
         "firing": re.findall(
             r'^sentinel_alert_firing.*detector="(\w+)".* 1\.0$', page, re.MULTILINE

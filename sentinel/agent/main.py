@@ -156,7 +156,7 @@ class Agent:
         try:
             while not self.stop_requested.is_set() and not self._is_finished():
                 self.run_once()
-                shared = self.cluster_role.role in ("head", "post")
+                shared = self.cluster_role.role in ("head", "follower")
                 self.stop_requested.wait(
                     MULTI_NODE_POLL_INTERVAL_SECONDS if shared else POLL_INTERVAL_SECONDS
                 )
@@ -192,7 +192,7 @@ class Agent:
         with database.transaction(self.connection):
             queued = [self.processor.process(entry) for entry in entries]
             self.processor.persist()
-            if self.cluster_role.role == "post":
+            if self.cluster_role.role == "follower":
                 self.processor.show_local_records(read)
             self.cluster_role.persist()
             if self.sample_poller is not None:

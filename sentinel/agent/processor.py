@@ -173,7 +173,7 @@ class RunProcessor:
                 raise
             except SKIPPED_ERRORS:
                 log.exception("A verdict cannot be shown: it is left aside")
-                self.counters.add("sentinel_dropped_records_total", "unshown")
+                self.counters.add("sentinel_dropped_records_total", "publishing_failed")
 
     def _update_counters(self, entry: RecordOrBatch) -> None:
         if isinstance(entry, RecordBatch):

@@ -55,7 +55,7 @@ def _acknowledge(connection: Connection, run: str, detector: str | None, why: st
 
 def _to_dict(told: Any) -> dict[str, Any]:
     severity = told.severity.value
-    words = {"by": told.by, "why": told.why}
+    words = {"author": told.author, "comment": told.comment}
     return {"incident": told.incident, "severity": severity, "time": told.time, **words}
 
 
@@ -64,5 +64,5 @@ def _format(told: dict[str, Any]) -> str:
     from sentinel.store.silences import with_author
 
     return with_author(
-        f"{told['incident']} acknowledged", sanitize_label(told["by"]), sanitize_label(told["why"])
+        f"{told['incident']} acknowledged", sanitize_label(told["author"]), sanitize_label(told["comment"])
     )

@@ -132,4 +132,4 @@ def _format(told: dict[str, Any]) -> str:
     from sentinel.store.silences import format_utc_time, with_author
 
     text = f"{told['detector'] or 'all detectors'} silenced until {format_utc_time(told['ends'])}"
-    return with_author(text, sanitize_label(told["by"]), sanitize_label(told["why"]))
+    return with_author(text, sanitize_label(told["author"]), sanitize_label(told["comment"]))

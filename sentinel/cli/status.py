@@ -47,10 +47,10 @@ def _to_dict(agent: Any) -> dict[str, Any]:
         "incidents": state.get("incidents", []),
         "silences": state.get("silences", []),
         "tier": state.get("tier", "page"),
-        "about": state.get("about", {}),
-        "taps": state.get("taps", {}),
+        "metadata": state.get("metadata", {}),
+        "patches": state.get("patches", {}),
         "cluster": state.get("cluster", {}),
-        "trouble": agent.trouble,
+        "error": agent.trouble,
         "remedy": agent.remedy,
     }
 
@@ -64,7 +64,7 @@ def _format_run(run: dict[str, Any]) -> Iterator[str]:
         yield f"{name}: {run['trouble']}; {run['remedy']}"
         return
     yield f"{name}: {_format_state(run)} ({run['url']})"
-    if about := format_run_metadata(run["about"]):
+    if about := format_run_metadata(run["metadata"]):
         yield f"  {sanitize_label(about)}"
     yield from (f"  {strip_unprintable(line)}" for line in node_lines(run))
     named = {case["name"]: case for case in run["cases"] if case["diagnosis"]}
@@ -76,7 +76,7 @@ def _format_run(run: dict[str, Any]) -> Iterator[str]:
     for incident in run["incidents"]:
         if incident.get("case") not in named:
             yield f"  {_format_incident(incident)}"
-    for name, said, ranks in failed_patches(run["taps"]):
+    for name, said, ranks in failed_patches(run["patches"]):
         numbers = ", ".join(map(str, ranks))
         yield f"  tap {sanitize_label(name)} is {sanitize_label(said)} (rank {numbers})"
 
@@ -135,7 +135,7 @@ def format_run_metadata(metadata: dict[str, Any]) -> str:
 def format_incident_notes(incident: dict[str, Any]) -> str:
     """What people made of an incident: who has it in hand, until when it is silenced.
 
-    >>> known({"acknowledged": {"by": "ana", "why": "mine"}, "silenced": None, "flaps": 2})
+    >>> known({"acknowledged": {"author": "ana", "comment": "mine"}, "silenced": None, "flaps": 2})
     ' (came back 2 times; acknowledged by ana: mine)'
     >>> known({"onset": {"step": 41, "earliest": 38, "latest": 44, "last_good_step": 30}})
     ' (began at step 41, between 38 and 44; last checkpoint before: step 30)'
@@ -154,8 +154,8 @@ def format_incident_notes(incident: dict[str, Any]) -> str:
         words.append(f"came back {flaps} times" if flaps > 1 else "came back once")
     for word in ("acknowledged", "silenced"):
         if told := incident.get(word):
-            until = f" until {format_utc_time(told['ends'])}" if "ends" in told else ""
-            words.append(with_author(f"{word}{until}", told["by"], told["why"]))
+            until = f" until {format_utc_time(told['ends_at'])}" if "ends_at" in told else ""
+            words.append(with_author(f"{word}{until}", told["author"], told["comment"]))
     return f" ({'; '.join(words)})" if words else ""
 
 

@@ -77,8 +77,8 @@ class AgentRole:
         if not self._is_decided:
             return ""
         if self.follower is not None:
-            return "post"
-        return "head" if self.head is not None else "alone"
+            return "follower"
+        return "head" if self.head is not None else "single"
 
     def exchange(self, local_records: Iterable[Record]) -> list[RecordOrBatch]:
         """What this agent is to judge now."""
@@ -133,7 +133,7 @@ class AgentRole:
         told: dict[str, Any] = {"role": self.role}
         if self.head is not None:
             hub = self.head.server
-            told |= {"port": hub.port, "trouble": hub.error, "nodes": self.head.node_status()}
+            told |= {"port": hub.port, "error": hub.error, "nodes": self.head.node_status()}
             told["head"] = format_address(self._advertised_host, hub.port)
         if self.follower is not None:
             told |= self.follower.status()

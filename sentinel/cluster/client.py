@@ -122,7 +122,7 @@ class ClusterClient:
             try:
                 self._run_session()
             except RefusedMessageError as refusal:
-                self._counters.add("sentinel_link_refused_total", refusal.reason)
+                self._counters.add("sentinel_head_connection_rejected_total", refusal.reason)
                 self.error = str(refusal)
             except MessageStoreError as error:
                 self.error = str(error)

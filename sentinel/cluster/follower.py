@@ -121,7 +121,7 @@ class Follower:
         return {
             "head": self.client.head_address,
             "linked": self.client.is_connected,
-            "trouble": self.client.error,
+            "error": self.client.error,
             "spooled_bytes": self.spool.size_bytes,
             "silent_seconds": self.silent_seconds,
         }

@@ -260,7 +260,7 @@ class Member:
 
 def count_refused(counters: Counters, reason: str, count: int = 1) -> None:
     """Count what was not taken from another agent."""
-    counters.add("sentinel_link_refused_total", reason, count)
+    counters.add("sentinel_head_connection_rejected_total", reason, count)
 
 
 def load_members(connection: sqlite3.Connection) -> dict[str, Member]:

@@ -261,7 +261,7 @@ class ClusterServer:
         return self.authenticator.verify(purpose, message)
 
     def _count_refused(self, reason: str) -> None:
-        self.counters.add("sentinel_link_refused_total", reason)
+        self.counters.add("sentinel_head_connection_rejected_total", reason)
 
 
 def _drain(queue: deque[Item]) -> list[Item]:

@@ -81,7 +81,7 @@ class DemoReport:
             f"{SHOWN_SIGNALS[key]} {values[key]:.3g}" for key in SHOWN_SIGNALS if key in values
         )
         text = f"step {step}  {told}"
-        total = float(state.get("about", {}).get("max_steps", 0)) or None
+        total = float(state.get("metadata", {}).get("max_steps", 0)) or None
         done = values.get("optimizer_steps", 0.0)
         self._bar.update(self._task, total=total, completed=done, description=text)
         if (

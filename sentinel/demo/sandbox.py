@@ -126,7 +126,7 @@ class Sandbox:
             ).json()
         except (requests.RequestException, ValueError):
             return {}
-        self.run_metadata = answer.get("about") or self.run_metadata
+        self.run_metadata = answer.get("metadata") or self.run_metadata
         for case in answer.get("cases", ()):
             self.case_causes[case["name"]] = (case["diagnosis"] or {}).get("cause", "")
         return answer

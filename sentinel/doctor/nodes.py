@@ -60,7 +60,7 @@ _EXCLUDING_REASONS = frozenset({"version", "token"})
 
 def check_nodes(run: str, state: Mapping[str, Any]) -> Iterator[CheckResult]:
     """How the agents of a run's nodes stand, by what one of them says of itself."""
-    cluster, about = state.get("cluster", {}), state.get("about", {})
+    cluster, about = state.get("cluster", {}), state.get("metadata", {})
     if cluster.get("role") == "head":
         yield from _check_head(run, state)
     elif is_follower(cluster):
@@ -84,7 +84,7 @@ def remedy_for(trouble: str) -> str:
 
 def _check_head(run: str, state: Mapping[str, Any]) -> Iterator[CheckResult]:
     cluster = state["cluster"]
-    known, trouble = cluster.get("nodes", []), cluster.get("trouble", "")
+    known, trouble = cluster.get("nodes", []), cluster.get("error", "")
     subject, at = f"run {run}, nodes", head_address(cluster)
     if not cluster.get("port"):
         yield fail(subject, f"other nodes cannot be heard: {trouble}", remedy_for(trouble))
@@ -115,7 +115,7 @@ def _check_follower(run: str, cluster: Mapping[str, Any]) -> CheckResult:
     subject, head = f"run {run}, nodes", head_address(cluster)
     if cluster.get("linked"):
         return ok(subject, f"its ranks are judged at {head}")
-    trouble = str(cluster.get("trouble", ""))
+    trouble = str(cluster.get("error", ""))
     silent = format_duration(cluster.get("silent_seconds", 0.0))
     waits = f"{format_bytes(cluster.get('spooled_bytes', 0))} of records wait"
     says = f"the head {f'at {head} ' if head else ''}is not reached for {silent}: {trouble} {waits}"
@@ -137,6 +137,6 @@ def _is_complete(state: Mapping[str, Any]) -> bool:
 
 
 def _missing_ranks(state: Mapping[str, Any]) -> set[int]:
-    ranks = int(state.get("about", {}).get("world_size", 0))
+    ranks = int(state.get("metadata", {}).get("world_size", 0))
     nodes_known = state["cluster"].get("nodes", [])
     return set(range(ranks)) - {rank for node in nodes_known for rank in node.get("ranks", [])}

@@ -87,7 +87,7 @@ def _check_rank(run: str, header: RingHeader) -> Iterator[CheckResult]:
 
 
 def _check_patches(run: str, served: DiscoveredRun) -> Iterator[CheckResult]:
-    for name, said in sorted(served.state.get("taps", {}).items()):
+    for name, said in sorted(served.state.get("patches", {}).items()):
         for state, ranks in sorted(said.items()):
             if patch_state(state) == "on":
                 continue

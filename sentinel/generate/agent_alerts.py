@@ -36,7 +36,7 @@ AGENT_ALERTS = (
             "(max by (run) (last_over_time(sentinel_run_active[30m])) == 1) "
             "unless on (run) max by (run) (sentinel_run_active) "
             "unless on (run) max by (run) "
-            '(last_over_time(sentinel_cluster_role_info{role="post"}[30m]))'
+            '(last_over_time(sentinel_cluster_role_info{role="follower"}[30m]))'
         ),
         for_duration="1m",
         severity="critical",
@@ -104,7 +104,7 @@ AGENT_ALERTS = (
         # However many nodes miss one head, that is one thing to mend.
         expr=(
             "count by (head) (max by (run, head) (sentinel_cluster_role_info) "
-            "and on (run) max by (run) (sentinel_link_up) == 0 "
+            "and on (run) max by (run) (sentinel_head_connection_up) == 0 "
             f"and on (run) max by (run) ({_ACTIVE_SELECTOR}) == 1)"
         ),
         for_duration="3m",
@@ -115,7 +115,7 @@ AGENT_ALERTS = (
             "is not affected, and what their ranks say is kept until the agent is reached."
         ),
         checks=(
-            "Which nodes are they? Those whose `sentinel_link_up` is 0.",
+            "Which nodes are they? Those whose `sentinel_head_connection_up` is 0.",
             (
                 "Is the head's agent gone (`SentinelAgentDown`, `SentinelRunVanished`)? "
                 "`sentinel agent --run <run>` on the node of rank 0 takes the run up again."
@@ -123,7 +123,7 @@ AGENT_ALERTS = (
             "May the nodes talk over TCP ports 14000 to 17999, or the port of `[cluster] head`?",
             (
                 "Is it one `[cluster] token` and one version of sentinel on all nodes? "
-                "`sentinel_link_refused_total` counts what was refused, by reason."
+                "`sentinel_head_connection_rejected_total` counts what was refused, by reason."
             ),
         ),
     ),

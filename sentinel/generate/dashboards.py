@@ -270,10 +270,10 @@ def _self_panels() -> Iterator[Any]:
         {0: GOOD, 1: BAD},
     )
     yield _self_panel(
-        "hook_overhead_seconds", "rank", "Share of its time a rank spends in the hook."
+        "client_overhead_seconds", "rank", "Share of its time a rank spends in the client."
     )
     yield _self_panel("dropped_records", "reason", "Detectors see less than happened.")
-    yield _self_panel("hook_errors", "rank", "Swallowed inside the trainer: report them.")
+    yield _self_panel("client_errors", "rank", "Swallowed inside the trainer: report them.")
     yield _self_panel(
         "detector_errors", "detector", "After three it is off for the run: report it."
     )

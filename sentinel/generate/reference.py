@@ -45,7 +45,7 @@ else the highest) stand beside it, over all ranks, however many there are.
 Of single ranks only the lowest `per_rank_limit` have series (64, unless it is set otherwise), and
 up to 16 more that stand out: named by an alert that fires, fallen, not finite, late, unlike the
 others where all must be alike, or the slowest in a quarter of the last steps. `rank` is their
-label; `sentinel_ranks_unshown` counts the others. What makes a rank stand out fades over some 180
+label; `sentinel_ranks_hidden` counts the others. What makes a rank stand out fades over some 180
 steps, so that series do not come and go; those of an attempt that is over go at once.
 
 A key that you or your framework log under one of the other names is the same signal, whatever its

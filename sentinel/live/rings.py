@@ -236,8 +236,8 @@ class LiveRings:
 
     def _update_counters(self, rank: LiveRank) -> None:
         header, who = rank.header, str(rank.header.identity.rank)
-        self.counters.set("sentinel_hook_overhead_seconds_total", who, header.overhead_ns / 1e9)
-        self.counters.set("sentinel_hook_errors_total", who, header.errors)
+        self.counters.set("sentinel_client_overhead_seconds_total", who, header.overhead_ns / 1e9)
+        self.counters.set("sentinel_client_errors_total", who, header.errors)
         for reason, old, new in zip(
             DROP_REASONS, rank.reported_drops, header.drop_counts, strict=True
         ):
@@ -274,6 +274,6 @@ class LiveRings:
 
 
 def _mark_if_gathered(process: Process, start: Record) -> Record:
-    """A START, with the fact `gathered` where another rank's process wrote it down."""
+    """A START, with the fact `via_collective` where another rank's process wrote it down."""
     own = start.attributes.get("pid", str(process.pid)) == str(process.pid)
-    return start if own else replace(start, attributes={**start.attributes, "gathered": "yes"})
+    return start if own else replace(start, attributes={**start.attributes, "via_collective": "yes"})

@@ -19,7 +19,7 @@ from sentinel.model.finding import Severity
 NODE_STATES = ("up", "lost")
 """Of those that `sentinel_nodes` counts; one whose ranks have all ended is neither."""
 
-REFUSED_MESSAGES_METRIC = "sentinel_link_refused_total"
+REFUSED_MESSAGES_METRIC = "sentinel_head_connection_rejected_total"
 
 _DETECTORS_ON_FOLLOWERS = frozenset({"node_lost"})
 """Detectors that a post runs too: that of the head itself, which nobody else could miss."""
@@ -32,14 +32,14 @@ _RUN_LEVEL_METRICS = frozenset(
         "sentinel_run_state",
         "sentinel_steps",
         "sentinel_checkpoints",
-        "sentinel_logged_values_unshown",
+        "sentinel_logged_values_hidden",
     }
 )
 
 
 def is_follower(cluster: Mapping[str, Any]) -> bool:
     """Whether what its ranks do is judged by the agent of another node."""
-    return bool(cluster.get("role") == "post")
+    return bool(cluster.get("role") == "follower")
 
 
 def is_isolated(cluster: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
@@ -47,11 +47,11 @@ def is_isolated(cluster: Mapping[str, Any], settings: Mapping[str, Any]) -> bool
 
     `settings` are what the run says of itself; the ranks there are, and those of one node.
 
-    >>> is_orphan({"role": "alone"}, {"world_size": 16.0, "local_world_size": 8.0})
+    >>> is_orphan({"role": "single"}, {"world_size": 16.0, "local_world_size": 8.0})
     True
     """
     ranks, here = settings.get("world_size", 1.0), settings.get("local_world_size", 0.0)
-    return cluster.get("role") == "alone" and 0 < here < ranks
+    return cluster.get("role") == "single" and 0 < here < ranks
 
 
 def detectors_run_here(
@@ -79,16 +79,16 @@ def cluster_families(
     `active` is whether its ranks are, or should be, training.
     """
     role, run = cluster.get("role"), sanitize_label(run)
-    if role in ("head", "post") or isolated:
+    if role in ("head", "follower") or isolated:
         yield _role_family(cluster, run)
     if role == "head":
         yield _node_count_family(cluster, run)
-    if role == "post" or isolated:
+    if role == "follower" or isolated:
         linked = "1 while the agent that judges the run answers this node's."
-        yield _gauge("sentinel_link_up", linked, run, bool(cluster.get("linked")))
-    if role == "post":
+        yield _gauge("sentinel_head_connection_up", linked, run, bool(cluster.get("linked")))
+    if role == "follower":
         waits = "Size of the records that wait for the agent that judges the run."
-        yield _gauge("sentinel_link_spooled_bytes", waits, run, cluster.get("spooled_bytes", 0))
+        yield _gauge("sentinel_head_connection_spooled_bytes", waits, run, cluster.get("spooled_bytes", 0))
         trains = "1 while ranks of this node, judged elsewhere, are, or should be, training."
         yield _gauge("sentinel_node_active", trains, run, active)
 
@@ -96,7 +96,7 @@ def cluster_families(
 def head_address(cluster: Mapping[str, Any]) -> str:
     """Where the run is judged, as far as that is known: host:port, the same on all its nodes.
 
-    >>> address_of({"role": "post", "head": "gpu-a:14007"}), address_of({"role": "alone"})
+    >>> address_of({"role": "follower", "head": "gpu-a:14007"}), address_of({"role": "single"})
     ('gpu-a:14007', '')
     """
     listens = cluster.get("role") != "head" or cluster.get("port")
@@ -115,8 +115,8 @@ def refused_messages_by_reason(counts: Mapping[tuple[str, str], float]) -> dict[
 def _role_family(cluster: Mapping[str, Any], run: str) -> Metric:
     family = InfoMetricFamily(
         "sentinel_cluster_role",
-        "Whether this agent judges the run (head), hands its node's records over (post), or judges "
-        "its node alone since it reached no head (alone); and where the head is.",
+        "Whether this agent judges the run (head), hands its node's records over (follower), or judges "
+        "its node alone since it reached no head (single); and where the head is.",
         labels=("run",),
     )
     told = {"role": str(cluster["role"]), "head": sanitize_label(head_address(cluster))}

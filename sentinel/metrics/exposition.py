@@ -120,7 +120,7 @@ class Exposition(Collector):
         the ranks that say so), signals (value, unit, help, metric, and over ranks min, max, mean,
         std, worst_rank), logged, liveness, machine, cases (what people were told as one), incidents
         (with silenced and acknowledged, case and diagnosis), silences, tier, ranks (those shown one
-        by one), ranks_unshown (how many more there are), refused (messages of other agents, by
+        by one), ranks_hidden (how many more there are), refused (messages of other agents, by
         reason), cluster (see `Nodes.state`). Values may be not-a-number or infinite.
         """
         now = self._copy_run_state()
@@ -136,8 +136,8 @@ class Exposition(Collector):
             "checkpoints": now.checkpoint_count,
             "last_step_time": now.last_step_time,
             "last_checkpoint_time": now.last_checkpoint_time,
-            "about": {**now.settings, **now.metadata},
-            "taps": _patch_states(now),
+            "metadata": {**now.settings, **now.metadata},
+            "patches": _patch_states(now),
             "signals": {name: _signal_to_dict(now, name) for name in now.signals},
             "logged": now.logged,
             "liveness": now.liveness,
@@ -153,7 +153,7 @@ class Exposition(Collector):
             "silences": [silence_to_dict(silence) for silence in now.suppression.silences],
             "tier": now.suppression.tier.value,
             "ranks": {str(rank): known._asdict() for rank, known in now.shown_ranks.items()},
-            "ranks_unshown": now.rank_selection.hidden_count,
+            "ranks_hidden": now.rank_selection.hidden_count,
             "refused": refused_messages_by_reason(self._counters.values.copy()),
             "cluster": self.cluster_state(),
         }

@@ -102,7 +102,7 @@ def _patch_families(run_state: RunState, run: str) -> Iterator[Metric]:
     names = sorted({name for name, _ in counted})[:MAX_LABEL_VALUES]
     yield _with_samples(
         GaugeMetricFamily(
-            "sentinel_tap_up",
+            "sentinel_patch_up",
             "1 while no rank's tap of that integration has switched itself off.",
             labels=("run", "integration"),
         ),
@@ -110,7 +110,7 @@ def _patch_families(run_state: RunState, run: str) -> Iterator[Metric]:
     )
     yield _with_samples(
         GaugeMetricFamily(
-            "sentinel_tap_ranks",
+            "sentinel_patch_ranks",
             "Ranks by how the integration's tap is in them.",
             labels=("run", "integration", "state"),
         ),
@@ -139,7 +139,7 @@ def _signal_families(run_state: RunState, run: str) -> Iterator[Metric]:
         (((run, key), value) for key, value in run_state.logged.items()),
     )
     yield _counter(
-        "sentinel_logged_values_unshown",
+        "sentinel_logged_values_hidden",
         "Logged values left off this page because there are too many keys.",
         run,
         run_state.hidden_value_count,
@@ -172,7 +172,7 @@ def _rank_families(run_state: RunState, run: str) -> Iterator[Metric]:
         if name in run_state.liveness:
             yield _gauge(f"sentinel_{name}", help_, run, run_state.liveness[name])
     yield _gauge(
-        "sentinel_ranks_unshown",
+        "sentinel_ranks_hidden",
         "Ranks without series of their own, since there are too many and they do not stand out.",
         run,
         run_state.rank_selection.hidden_count,

@@ -31,11 +31,11 @@ def format_ranks(ranks: Iterable[int]) -> str:
 def describe_head(state: Mapping[str, Any]) -> str:
     """Where the run is judged, if that is not simply here.
 
-    >>> judged_at({"cluster": {"role": "post", "head": "gpu-a:14007", "linked": True}})
+    >>> judged_at({"cluster": {"role": "follower", "head": "gpu-a:14007", "linked": True}})
     'judged at gpu-a:14007'
     """
     cluster = state.get("cluster", {})
-    if is_isolated(cluster, state.get("about", {})):
+    if is_isolated(cluster, state.get("metadata", {})):
         return "judged here, for its own ranks alone: no head was reached"
     if not is_follower(cluster):
         return ""

@@ -19,16 +19,18 @@ COUNTER_FAMILIES = (
     CounterFamily("sentinel_dropped_records_total", "reason", "Records or values lost or refused."),
     CounterFamily("sentinel_nonfinite_total", "signal", "Values that were NaN or infinite."),
     CounterFamily(
-        "sentinel_hook_errors_total", "rank", "Errors of ours swallowed inside the trainer."
+        "sentinel_client_errors_total", "rank", "Errors of ours swallowed inside the trainer."
     ),
     CounterFamily("sentinel_detector_errors_total", "detector", "Failures of a detector."),
     CounterFamily("sentinel_sink_deliveries_total", "outcome", "Pages by what became of them."),
     CounterFamily(
-        "sentinel_link_refused_total", "reason", "Messages of other agents that were refused."
+        "sentinel_head_connection_rejected_total",
+        "reason",
+        "Messages of other agents that were refused.",
     ),
-    CounterFamily("sentinel_machine_errors_total", "part", "Looks at the machine that failed."),
+    CounterFamily("sentinel_node_read_errors_total", "part", "Looks at the machine that failed."),
     CounterFamily(
-        "sentinel_hook_overhead_seconds_total", "rank", "Time spent inside the training thread."
+        "sentinel_client_overhead_seconds_total", "rank", "Time spent inside the training thread."
     ),
 )
 

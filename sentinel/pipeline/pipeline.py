@@ -71,7 +71,7 @@ class Pipeline:
             log.exception(
                 "What ranks %s say cannot be judged: it is left aside", entry_ranks(entry)
             )
-            self.counters.add("sentinel_dropped_records_total", "unjudged", len(entry_ranks(entry)))
+            self.counters.add("sentinel_dropped_records_total", "processing_failed", len(entry_ranks(entry)))
 
     def firing_incidents(self) -> list[Incident]:
         """Incidents that a page exists for and that are not over."""

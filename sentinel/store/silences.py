@@ -180,8 +180,8 @@ def silence_to_dict(silence: Silence) -> dict[str, Any]:
     return {
         "number": silence.silence_id,
         "detector": silence.detector,
-        "begins": silence.starts_at,
-        "ends": silence.ends_at,
+        "starts_at": silence.starts_at,
+        "ends_at": silence.ends_at,
         **_author_fields(silence),
     }
 
@@ -211,4 +211,4 @@ def _higher_severity(own: str, case: Mapping[str, Any] | None) -> str:
 
 
 def _author_fields(entry: Silence | Acknowledgement) -> dict[str, str]:
-    return {"by": entry.author, "why": entry.comment}
+    return {"author": entry.author, "comment": entry.comment}

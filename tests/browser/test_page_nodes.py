@@ -8,7 +8,7 @@ import shutil
 import subprocess
 
 import pytest
-from support.results import measured, said
+from support.results import step_result, make_result
 from support.web_servers import get, servers
 
 from sentinel.generate.sample_exposition import FOLLOWER_STATUS
@@ -27,15 +27,15 @@ def node(host, ranks, state="up", silent=0.0, skew=0.0):
 HEAD = {
     "role": "head",
     "port": 14007,
-    "trouble": "",
+    "error": "",
     "nodes": [node("gpu-a", [0, 1, 2, 5]), node("<b>", [3], "lost", 34.2), node("c", [4], skew=-9)],
 }
-AWAY = FOLLOWER_STATUS | {"linked": False, "trouble": "Nobody answers.", "silent_seconds": 700.0}
+AWAY = FOLLOWER_STATUS | {"linked": False, "error": "Nobody answers.", "silent_seconds": 700.0}
 
 
 def state(cluster):
     shown = Exposition(Counters(), {})
-    for verdict in (said(Event.START, rank=0, values=ABOUT), measured(loss=1.5)):
+    for verdict in (make_result(Event.START, rank=0, values=ABOUT), step_result(loss=1.5)):
         shown.update(verdict)
     return {**shown.state(), "cluster": cluster}
 
@@ -118,7 +118,7 @@ def test_a_post_says_where_the_run_is_judged(seen):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("cluster", "words"),
-    [(AWAY, "not been reached for 12 min: Nobody answers."), ({"role": "alone"}, "No head was")],
+    [(AWAY, "not been reached for 12 min: Nobody answers."), ({"role": "single"}, "No head was")],
 )
 def test_a_node_on_its_own_says_so(seen, cluster, words):
     assert words in seen(cluster)

@@ -64,11 +64,11 @@ def test_facts_taps_and_gpus_are_shown(said):
     )
     left(agent)
 
-    assert (state["about"]["framework"], state["about"]["beta"]) == ("trl", 0.1)
-    assert state["taps"]["deepspeed"] == {"off: TypeError in before_step": [0]}
+    assert (state["metadata"]["framework"], state["metadata"]["beta"]) == ("trl", 0.1)
+    assert state["patches"]["deepspeed"] == {"off: TypeError in before_step": [0]}
     assert [gpu["gpu_utilisation"] for gpu in state["machine"]["gpus"]] == [0.5, 0.1]
     assert state["machine"]["disks"].keys() == {"state", "output"}
-    assert 'sentinel_tap_up{integration="deepspeed",run="live"} 0.0' in text
+    assert 'sentinel_patch_up{integration="deepspeed",run="live"} 0.0' in text
     assert 'sentinel_run_setting{name="beta",run="live"} 0.1' in text
 
 
@@ -99,9 +99,9 @@ def test_the_next_agent_shows_the_run_as_the_last_one_knew_it(said):
     state = second.processor.exposition.state()
     left(second)
 
-    assert state["about"]["framework"] == "trl"
-    assert state["taps"]["trl"] == {"on": [0]}
-    assert state["taps"]["deepspeed"] == {"off: TypeError in before_step": [0]}
+    assert state["metadata"]["framework"] == "trl"
+    assert state["patches"]["trl"] == {"on": [0]}
+    assert state["patches"]["deepspeed"] == {"off: TypeError in before_step": [0]}
 
 
 def test_the_facts_are_a_view_of_the_database(said):

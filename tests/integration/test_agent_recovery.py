@@ -68,7 +68,7 @@ class Held:
     hub = SimpleNamespace(stop=lambda: None)
 
     def turn(self, records):
-        fall = {} if self.final else {"fall": "open"}
+        fall = {} if self.final else {"failure_origin": "undecided"}
         return [
             replace(record, facts={**record.facts, **fall})
             if record.event is Event.HEARTBEAT
@@ -131,7 +131,7 @@ def test_what_one_outlet_cannot_show_is_still_stored_and_judged(monkeypatch):
         served.serve()
 
     assert queued() > 0
-    assert served.counters.counts["sentinel_dropped_records_total", "unshown"] > 0
+    assert served.counters.counts["sentinel_dropped_records_total", "publishing_failed"] > 0
 
 
 def test_who_begins_anew_with_other_settings_tells_of_what_goes_wrong_again(monkeypatch):

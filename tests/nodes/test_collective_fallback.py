@@ -41,7 +41,7 @@ def carried_on(job, head, told, ranks):
     """
     hosts = job.hosts
     job.at(LINKED)
-    until(lambda: Judged(hosts[1]).metrics().get("sentinel_link_up"), PATIENCE, "it is linked")
+    until(lambda: Judged(hosts[1]).metrics().get("sentinel_head_connection_up"), PATIENCE, "it is linked")
     head.heard(LINKED)
     job.open(LINKED)
     job.at(STEPS)

@@ -86,7 +86,7 @@ def test_where_the_heads_node_takes_the_others_along_its_deputy_tells_of_both(
     head, deputy = Judged(hosts[0]), Judged(hosts[1])
     job.at(20)
     head.heard(10)
-    until(lambda: deputy.metrics().get("sentinel_link_up"), PATIENCE, deputy.log)
+    until(lambda: deputy.metrics().get("sentinel_head_connection_up"), PATIENCE, deputy.log)
     hosts[0].kill()
     job.open(20)
     assert job.launchers[hosts[1]].wait(PATIENCE) != 0

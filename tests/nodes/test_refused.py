@@ -18,7 +18,7 @@ STEPS = 40
 
 def refused(head):
     """How much was refused, by reason."""
-    found = head.metrics().get("sentinel_link_refused_total", {})
+    found = head.metrics().get("sentinel_head_connection_rejected_total", {})
     return {reason: count for (reason,), count in found.items() if count}
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from prometheus_client.utils import floatToGoString
-from support.results import DIAGNOSIS, RUN, incident, measured, said, spread
+from support.results import DIAGNOSIS, RUN, make_incident, step_result, make_result, make_spread
 
 from sentinel.config.plugins import load_classes
 from sentinel.generate.sample_exposition import HEAD_STATUS, SAMPLE_NODE
@@ -43,27 +43,27 @@ def _happened(scrape: int, tally: Counters) -> Iterator[Result]:
     """Two ranks train; in the second half KL blows up, for a cause, a rank goes, all is counted."""
     time = START + EVERY * scrape
     if scrape == 0:
-        yield said(Event.START, rank=0, values={"world_size": 2.0}, time=time)
+        yield make_result(Event.START, rank=0, values={"world_size": 2.0}, time=time)
     for count in COUNTER_FAMILIES:
         tally.add(count.family, f"a {count.label}", scrape % 3)
     values = {name: scrape / 10 for name in SIGNALS if name != "global_step"}
-    ranges = {name: spread(value / 2, value * 2) for name, value in values.items()}
-    yield said(step=scrape, time=time, values={**values, "mine": 1.0}, spread=ranges)
+    ranges = {name: make_spread(value / 2, value * 2) for name, value in values.items()}
+    yield make_result(step=scrape, time=time, values={**values, "mine": 1.0}, spread=ranges)
     for rank in (0, 1):
-        yield measured(step=scrape, rank=rank, step_time=0.5)
+        yield step_result(step=scrape, rank=rank, step_time=0.5)
     if scrape % 40 == 39:
-        yield said(Event.SAVE, step=scrape, time=time)
+        yield make_result(Event.SAVE, step=scrape, time=time)
     if scrape == SCRAPES // 2:
         page = Notification(
-            NotificationReason.OPENED, incident(), scrape, time, diagnosis=DIAGNOSIS
+            NotificationReason.OPENED, make_incident(), scrape, time, diagnosis=DIAGNOSIS
         )
         yield Result(
             Record(RUN, -1, scrape, time), notifications=(page,), case_notifications=(page,)
         )
     running = 2.0 if scrape < SCRAPES - 5 else 1.0
-    yield said(Event.HEARTBEAT, step=scrape, time=time, values={"ranks_running": running})
+    yield make_result(Event.HEARTBEAT, step=scrape, time=time, values={"ranks_running": running})
     if scrape == SCRAPES - 5:
-        yield said(Event.STOP, step=scrape, rank=1, facts={"outcome": "died"})
+        yield make_result(Event.STOP, step=scrape, rank=1, facts={"outcome": "died"})
 
 
 def _line(sample, time: float) -> str:

@@ -11,7 +11,7 @@ import pytest
 from programs import told
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
-from support.results import measured, said
+from support.results import step_result, make_result
 
 from sentinel.config.plugins import load_classes
 from sentinel.generate.sample_exposition import FOLLOWER_STATUS, HEAD_STATUS, SAMPLE_NODE
@@ -35,10 +35,10 @@ def node(cluster, rank, *verdicts):
             tally.set(count.family, "0", 0.0)
     shown = Exposition(tally, DETECTORS, run=f"run-{rank}", machine=lambda: SAMPLE_NODE)
     shown.cluster_state = lambda: cluster
-    alive = said(Event.HEARTBEAT, values={"ranks_running": 1.0}, facts={"state": "running"})
+    alive = make_result(Event.HEARTBEAT, values={"ranks_running": 1.0}, facts={"state": "running"})
     settings = {"world_size": 2.0, "local_world_size": 1.0}
-    start = said(Event.START, rank=rank, values=settings)
-    for verdict in (start, measured(rank=rank, step_time=0.5), alive, *verdicts):
+    start = make_result(Event.START, rank=rank, values=settings)
+    for verdict in (start, step_result(rank=rank, step_time=0.5), alive, *verdicts):
         shown.update(verdict)
     return shown
 
@@ -74,7 +74,7 @@ def fired(promtool, folder, *agents):
 
 
 def test_of_a_healthy_run_on_two_nodes_no_rule_fires(promtool, tmp_path):
-    whole = measured(loss=1.0)
+    whole = step_result(loss=1.0)
     checked = fired(promtool, tmp_path, node(HEAD_STATUS, 0, whole), node(FOLLOWER_STATUS, 1))
 
     assert checked.returncode == 0, checked.stdout
@@ -82,14 +82,14 @@ def test_of_a_healthy_run_on_two_nodes_no_rule_fires(promtool, tmp_path):
 
 def test_the_same_rules_see_a_post_whose_link_is_down(promtool, tmp_path):
     away = FOLLOWER_STATUS | {"linked": False}
-    checked = fired(promtool, tmp_path, node(HEAD_STATUS, 0, measured(loss=1.0)), node(away, 1))
+    checked = fired(promtool, tmp_path, node(HEAD_STATUS, 0, step_result(loss=1.0)), node(away, 1))
 
     assert checked.returncode != 0
     alerts = set(re.findall(r"Sentinel\w+", checked.stdout)) - {"SentinelWatchdog"}
     assert alerts == {"SentinelLinkDown"}
 
 
-@pytest.mark.parametrize("cluster", [HEAD_STATUS, FOLLOWER_STATUS], ids=["head", "post"])
+@pytest.mark.parametrize("cluster", [HEAD_STATUS, FOLLOWER_STATUS], ids=["head", "follower"])
 def test_the_linter_has_nothing_to_say_of_either_part(promtool, cluster):
     text = generate_latest(node(cluster, 0).registry).decode()
     checked = told(promtool, "check", "metrics", text=text)

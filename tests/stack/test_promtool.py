@@ -9,7 +9,7 @@ import yaml
 from programs import told
 from prometheus_client import generate_latest
 from scenario import openmetrics
-from support.results import incident, measured, paged, said, spread
+from support.results import make_incident, step_result, incident_result, make_result, make_spread
 
 from sentinel.metrics.exposition import Exposition
 from sentinel.metrics.families import LIVENESS_HELP
@@ -31,14 +31,14 @@ def test_the_metrics_pass_the_linter_without_a_word(promtool):
         tally.add(count.family, "one")
     shown = Exposition(tally, {"kl_blowup": Severity.CRITICAL})
     values = dict.fromkeys(SIGNALS, 1.0)
-    spreads = {name: spread(0.5, 2.0) for name in SIGNALS}
+    spreads = {name: make_spread(0.5, 2.0) for name in SIGNALS}
     for verdict in (
-        said(Event.START, rank=0, facts={"model": 'quo"ted\n'}),
-        measured(rank=0, step_time=0.5),
-        said(values=values | {"mine": 1.0}, spread=spreads),
-        said(Event.SAVE),
-        said(Event.HEARTBEAT, values=dict.fromkeys(LIVENESS_HELP, 2.0) | {"idle_seconds": 1.0}),
-        paged(of=incident()),
+        make_result(Event.START, rank=0, facts={"model": 'quo"ted\n'}),
+        step_result(rank=0, step_time=0.5),
+        make_result(values=values | {"mine": 1.0}, spread=spreads),
+        make_result(Event.SAVE),
+        make_result(Event.HEARTBEAT, values=dict.fromkeys(LIVENESS_HELP, 2.0) | {"idle_seconds": 1.0}),
+        incident_result(of=make_incident()),
     ):
         shown.update(verdict)
 

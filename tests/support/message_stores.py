@@ -19,7 +19,7 @@ from sentinel.model.counters import Counters
 
 PATIENCE = 60.0
 SEAL = MessageAuthenticator.for_job("token", "job")
-REFUSED = "sentinel_link_refused_total"
+REFUSED = "sentinel_head_connection_rejected_total"
 
 
 def ports(count: int = 1) -> tuple[int, ...]:

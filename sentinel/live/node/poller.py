@@ -60,7 +60,7 @@ class MetricPoller(Generic[T]):
             self._stopping.wait(self.poll_once())
 
     def _record_failure(self, error: Exception) -> float:
-        self.counters.add("sentinel_machine_errors_total", self.part)
+        self.counters.add("sentinel_node_read_errors_total", self.part)
         if not self.consecutive_failures:
             log.info(
                 "The %s of this machine cannot be measured (%s: %s); it will be tried again",

@@ -141,7 +141,7 @@ function showOpen(run) {
 
 // What people made of it, and what came of it since it began.
 function known(incident) {
-  const said = (told) => `${told.by ? ` by ${told.by}` : ""}${told.why ? `: ${told.why}` : ""}`;
+  const said = (told) => `${told.author ? ` by ${told.author}` : ""}${told.comment ? `: ${told.comment}` : ""}`;
   const { acknowledged, silenced, flaps, onset } = incident;
   const good = onset ? onset.last_good_step : incident.last_good_step;
   return [
@@ -149,7 +149,7 @@ function known(incident) {
     flaps ? `Came back ${flaps > 1 ? `${flaps} times` : "once"}` : "",
     typeof good === "number" ? `Last checkpoint before: step ${good}` : "",
     acknowledged ? `Acknowledged${said(acknowledged)}` : "",
-    silenced ? `Silenced until ${new Date(silenced.ends * 1000).toLocaleString()}${said(silenced)}` : "",
+    silenced ? `Silenced until ${new Date(silenced.ends_at * 1000).toLocaleString()}${said(silenced)}` : "",
   ].filter(Boolean).join(". ");
 }
 
@@ -209,10 +209,10 @@ function showMachine(machine) {
 }
 
 function showFacts(run) {
-  at("about").textContent = whatItIs(run.about);
-  rows("taps", Object.entries(run.taps).flatMap(([name, told]) =>
+  at("about").textContent = whatItIs(run.metadata);
+  rows("taps", Object.entries(run.patches).flatMap(([name, told]) =>
     Object.entries(told).map(([state, ranks]) => [name, state, ranks.join(", ")])), 3);
-  rows("set", Object.entries(run.about).sort(), 2);
+  rows("set", Object.entries(run.metadata).sort(), 2);
 }
 
 function showPast(incidents) {

@@ -91,14 +91,14 @@ STATE = {
     "state": "running",
     "step": 7,
     "incidents": [],
-    "about": {
+    "metadata": {
         "framework": "trl",
         "framework_version": "1.16.0",
         "algorithm": "grpo",
         "model": "Qwen\x1b[2J",
         "world_size": 8.0,
     },
-    "taps": {"trl": {"on": [0]}, "deepspeed": {"off: TypeError in before_step": [1, 2]}},
+    "patches": {"trl": {"on": [0]}, "deepspeed": {"off: TypeError in before_step": [1, 2]}},
 }
 
 
@@ -116,7 +116,7 @@ def test_status_as_json_has_facts_and_taps():
     told = _to_dict(DiscoveredRun("live", "http://127.0.0.1:1", STATE))
 
     assert json.loads(json.dumps(told)) == told
-    assert (told["about"], told["taps"]) == (STATE["about"], STATE["taps"])
+    assert (told["metadata"], told["patches"]) == (STATE["metadata"], STATE["patches"])
 
 
 def test_an_agent_that_says_nothing_is_told_with_the_remedy():

@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from support.replays import BACK, ask, collapse, healthy, log, told
+from support.replays import REWOUND_ROWS, run_replay, collapse_rows, healthy_rows, log, replay_incidents
 from support.synthetic_runs import rl_run
 
 __all__ = ["log"]
@@ -31,7 +31,7 @@ KEYS = [
 
 
 def test_every_incident_is_a_line_and_the_summary_is_the_last(log):
-    incidents, summary = told(log([*collapse(), "broken", {"note": "nothing"}]))
+    incidents, summary = replay_incidents(log([*collapse_rows(), "broken", {"note": "nothing"}]))
 
     assert {tuple(incident) for incident in incidents} == {tuple(KEYS)}
     assert incidents[0]["detector"] == "kl_blowup"
@@ -50,8 +50,8 @@ def test_every_incident_is_a_line_and_the_summary_is_the_last(log):
 
 def test_when_it_began_is_found_by_looking_back(log):
     """The same each time; and what resolves or repeats later changes nothing."""
-    once, _ = told(log(collapse()))
-    again, _ = told(log(collapse() + [{"step": n, "kl": 0.02} for n in range(331, 400)]))
+    once, _ = replay_incidents(log(collapse_rows()))
+    again, _ = replay_incidents(log(collapse_rows() + [{"step": n, "kl": 0.02} for n in range(331, 400)]))
     onset = once[0]["onset"]
 
     assert 299 <= onset["earliest"] <= onset["step"] <= onset["latest"] <= 320
@@ -60,15 +60,15 @@ def test_when_it_began_is_found_by_looking_back(log):
 
 
 def test_a_healthy_run_has_only_a_summary(log):
-    incidents, summary = told(log(healthy()))
+    incidents, summary = replay_incidents(log(healthy_rows()))
 
     assert incidents == []
     assert summary["incidents"] == 0
 
 
 def test_an_incident_that_ended_is_told_once_with_its_end(log):
-    rows = [*collapse(), *({"step": n, "kl": 0.02} for n in range(331, 400))]
-    incidents, _ = told(log(rows))
+    rows = [*collapse_rows(), *({"step": n, "kl": 0.02} for n in range(331, 400))]
+    incidents, _ = replay_incidents(log(rows))
 
     assert [i["detector"] for i in incidents].count("kl_blowup") == 1
     assert incidents[0]["detector"] == "kl_blowup"
@@ -80,7 +80,7 @@ def test_an_incident_that_ended_is_told_once_with_its_end(log):
 def test_what_was_only_worth_noting_is_due_when_it_gets_worse(log):
     """One lost gradient norm is information; the page is due with the second in a row."""
     norms = [1.0] * 20 + ["NaN", 1.0, 1.0, "NaN", "NaN"]
-    incidents, _ = told(log({"step": s, "grad_norm": g} for s, g in enumerate(norms, start=1)))
+    incidents, _ = replay_incidents(log({"step": s, "grad_norm": g} for s, g in enumerate(norms, start=1)))
 
     assert [(i["severity"], i["onset_step"], i["opened_step"]) for i in incidents] == [
         ("warning", 21, 25)
@@ -88,13 +88,13 @@ def test_what_was_only_worth_noting_is_due_when_it_gets_worse(log):
 
 
 def test_numbers_that_json_cannot_write_are_written_as_words(log):
-    incidents, _ = told(log([{"step": 1, "loss": 1.0}, {"step": 2, "loss": "Infinity"}]))
+    incidents, _ = replay_incidents(log([{"step": 1, "loss": 1.0}, {"step": 2, "loss": "Infinity"}]))
 
     assert incidents[0]["evidence"]["loss"] == "inf"
 
 
 def test_a_lost_value_of_one_run_names_no_rank(log):
-    incidents, _ = told(log([{"step": 1, "loss": "NaN"}]))
+    incidents, _ = replay_incidents(log([{"step": 1, "loss": "NaN"}]))
 
     assert incidents[0]["rank"] is None
 
@@ -102,25 +102,25 @@ def test_a_lost_value_of_one_run_names_no_rank(log):
 @pytest.mark.parametrize(
     ("rows", "fail_on", "code"),
     [
-        (list(healthy()), "warning", 0),
-        (collapse(), None, 0),
-        (collapse(), "warning", 3),
-        (collapse(), "critical", 3),
-        (BACK, "critical", 0),
-        (BACK, "warning", 3),
+        (list(healthy_rows()), "warning", 0),
+        (collapse_rows(), None, 0),
+        (collapse_rows(), "warning", 3),
+        (collapse_rows(), "critical", 3),
+        (REWOUND_ROWS, "critical", 0),
+        (REWOUND_ROWS, "warning", 3),
     ],
 )
 def test_fails_on_what_it_was_told_to(log, rows, fail_on, code):
     wish = ["--fail-on", fail_on] if fail_on else []
 
-    assert ask(log(rows), *wish).exit_code == code
+    assert run_replay(log(rows), *wish).exit_code == code
 
 
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b"\x1f\x8b\x08\x00", b"{\n"])
 def test_what_it_cannot_read_is_one_line_and_exit_2(tmp_path, content):
     path = tmp_path / "log.bin"
     path.write_bytes(content)
-    result = ask(path, "--json")
+    result = run_replay(path, "--json")
 
     assert result.exit_code == 2
     assert result.stdout == ""
@@ -136,28 +136,28 @@ def test_a_detector_that_failed_is_named_beside_what_the_others_found(log, monke
         raise ZeroDivisionError
 
     monkeypatch.setattr("sentinel.detectors.loss_plateau.LossPlateau.update", broken)
-    result = ask(log(healthy()), "--json")
+    result = run_replay(log(healthy_rows()), "--json")
 
     assert json.loads(result.stdout.splitlines()[-1])["failed"] == ["loss_plateau"]
     assert "loss_plateau failed" in result.stderr
 
 
 def test_a_missing_file_and_a_folder_without_a_log_are_exit_2(tmp_path):
-    missing, empty = ask(tmp_path / "none"), ask(tmp_path)
+    missing, empty = run_replay(tmp_path / "none"), run_replay(tmp_path)
 
     assert (missing.exit_code, empty.exit_code) == (2, 2)
     assert "none" in missing.stderr
 
 
 def test_a_person_reads_what_happened_and_what_to_do(log):
-    result = ask(log(collapse()))
+    result = run_replay(log(collapse_rows()))
 
     assert "kl_blowup" in result.stdout
     assert "checkpoint before the onset" in " ".join(result.stdout.split())
 
 
 def test_a_person_reads_that_nothing_happened(log):
-    assert ask(log(healthy())).stdout == "No incident in 200 steps.\n"
+    assert run_replay(log(healthy_rows())).stdout == "No incident in 200 steps.\n"
 
 
 def test_a_trainer_state_is_replayed_through_the_same_detectors(tmp_path):
@@ -166,7 +166,7 @@ def test_a_trainer_state_is_replayed_through_the_same_detectors(tmp_path):
     state = {"log_history": history, "max_steps": 4000, "save_steps": 500}
     path = tmp_path / "trainer_state.json"
     path.write_text(json.dumps(state))
-    incidents, _ = told(path)
+    incidents, _ = replay_incidents(path)
 
     assert ("checkpoint_cadence", 4100) in [(i["detector"], i["opened_step"]) for i in incidents]
 
@@ -179,7 +179,7 @@ def test_the_same_log_is_told_the_same_way_twice(log):
     ]
     path = log(rows)
 
-    assert ask(path, "--json").stdout == ask(path, "--json").stdout
+    assert run_replay(path, "--json").stdout == run_replay(path, "--json").stdout
 
 
 def test_which_of_several_runs_was_replayed_is_said_to_people_only(tmp_path):
@@ -188,7 +188,7 @@ def test_which_of_several_runs_was_replayed_is_said_to_people_only(tmp_path):
         other.execute("create table metrics(id, run_name, timestamp, step, metrics)")
         rows = [(n, f"run{n % 2}", "2026-01-01T00:00:00", n, '{"loss": 2.5}') for n in range(1, 10)]
         other.executemany("insert into metrics values(?, ?, ?, ?, ?)", rows)
-    result = ask(path, "--json")
+    result = run_replay(path, "--json")
 
     assert f"of {path}, it holds 2 runs (run1, run0), of which run1" in result.stderr
     assert [json.loads(line)["steps"] for line in result.stdout.splitlines()] == [5]

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support.replays import BACK, ask, collapse, lines, log, told
+from support.replays import REWOUND_ROWS, run_replay, collapse_rows, replay_lines, log, replay_incidents
 
 from sentinel.causes._evidence import symptom_evidence
 from sentinel.model.diagnosis import Evidence
@@ -50,7 +50,7 @@ def storm(monkeypatch):
 
 
 def test_a_cause_is_a_line_after_those_of_its_incidents(log, storm):
-    *found, diagnosis, summary = lines(log(collapse()))
+    *found, diagnosis, summary = replay_lines(log(collapse_rows()))
     incidents = [line for line in found if line["case"] == diagnosis["case"]]
 
     assert [line["type"] for line in found] == ["incident"] * summary["incidents"]
@@ -66,26 +66,26 @@ def test_a_cause_is_a_line_after_those_of_its_incidents(log, storm):
 
 
 def test_a_case_is_over_with_the_last_of_its_incidents(log, storm):
-    rows = [*collapse(), *({"step": n, "kl": 0.02} for n in range(331, 600))]
-    *found, diagnosis, _ = lines(log(rows))
+    rows = [*collapse_rows(), *({"step": n, "kl": 0.02} for n in range(331, 600))]
+    *found, diagnosis, _ = replay_lines(log(rows))
     ends = [line["resolved_step"] for line in found if line["case"] == diagnosis["case"]]
 
     assert diagnosis["resolved_step"] == max(ends)
 
 
 def test_what_nobody_was_told_of_belongs_to_no_case(log):
-    incidents, _ = told(log({"step": s, "grad_norm": "NaN" if s == 21 else 1.0} for s in range(40)))
+    incidents, _ = replay_incidents(log({"step": s, "grad_norm": "NaN" if s == 21 else 1.0} for s in range(40)))
 
     assert [(i["severity"], i["case"]) for i in incidents] == [("info", None)]
 
 
 def test_a_cause_that_is_louder_than_its_incidents_counts_for_failing(log, storm):
-    assert told(log(BACK))[0][0]["severity"] == "warning"
-    assert ask(log(BACK), "--fail-on", "critical").exit_code == 3
+    assert replay_incidents(log(REWOUND_ROWS))[0][0]["severity"] == "warning"
+    assert run_replay(log(REWOUND_ROWS), "--fail-on", "critical").exit_code == 3
 
 
 def test_a_person_reads_the_cause_first_and_advice_once(log, storm):
-    shown = " ".join(ask(log(collapse())).stdout.split())
+    shown = " ".join(run_replay(log(collapse_rows())).stdout.split())
 
     assert "critical: storm in the policy (likely, 86 %)" in shown
     assert "The season is [red]autumn[/red]." in shown
@@ -95,7 +95,7 @@ def test_a_person_reads_the_cause_first_and_advice_once(log, storm):
 
 def test_the_settings_in_a_log_speak_for_a_cause(tmp_path, storm):
     path = tmp_path / "trainer_state.json"
-    path.write_text(json.dumps({"log_history": collapse(), "max_steps": 4000, "save_steps": 500}))
-    *_, diagnosis, _ = lines(path)
+    path.write_text(json.dumps({"log_history": collapse_rows(), "max_steps": 4000, "save_steps": 500}))
+    *_, diagnosis, _ = replay_lines(path)
 
     assert "It was to last 4000 steps." in [clue["text"] for clue in diagnosis["evidence"]]

@@ -7,7 +7,7 @@ import time
 from contextlib import closing
 
 import pytest
-from support.results import RUN, incident, paged
+from support.results import RUN, make_incident, incident_result
 from typer.testing import CliRunner
 
 from sentinel.cli.main import app
@@ -76,7 +76,7 @@ def test_what_cannot_be_is_refused_with_what_can(words, trouble):
 
 
 def test_what_fires_is_taken_in_hand_and_given_back(connection):
-    History(connection).update(paged(of=incident("kl_blowup")))
+    History(connection).update(incident_result(of=make_incident("kl_blowup")))
     taken = said("ack", RUN, "--why", "looking")
     listed = said("ack", RUN, "--list", "--json")
 

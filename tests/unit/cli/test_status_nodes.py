@@ -28,7 +28,7 @@ def head(*known):
 
 
 def post(**more):
-    cluster = {"role": "post", "head": "gpu-0:14007", "linked": True, "spooled_bytes": 0}
+    cluster = {"role": "follower", "head": "gpu-0:14007", "linked": True, "spooled_bytes": 0}
     return STATE | {"step": None, "cluster": cluster | more}
 
 
@@ -57,7 +57,7 @@ def test_of_many_nodes_only_those_are_told_that_are_not_well():
 
 
 def test_a_run_on_one_node_is_told_as_ever():
-    assert lines(STATE | {"cluster": {"role": "alone"}}) == lines(STATE)
+    assert lines(STATE | {"cluster": {"role": "single"}}) == lines(STATE)
     assert lines(head(node(0))) == lines(STATE)
 
 
@@ -75,7 +75,7 @@ def test_a_node_whose_head_is_gone_says_for_how_long_and_what_waits():
 
 def test_a_node_that_found_no_head_says_that_it_judges_alone():
     about = {"world_size": 4.0, "local_world_size": 2.0}
-    (first, *_) = lines(STATE | {"cluster": {"role": "alone"}, "about": about})
+    (first, *_) = lines(STATE | {"cluster": {"role": "single"}, "metadata": about})
 
     assert "at step 41, judged here, for its own ranks alone" in first
 

@@ -39,15 +39,15 @@ def node(host, ranks, state="up", silent=0.0, skew=0.0):
 
 
 def head(*known, port=14007, trouble="", refused=None, active=True):
-    told = {"role": "head", "port": port, "trouble": trouble, "nodes": [*known]}
+    told = {"role": "head", "port": port, "error": trouble, "nodes": [*known]}
     told["head"] = f"gpu-a:{port}"
-    return {"cluster": told, "about": ABOUT, "refused": refused or {}, "active": active}
+    return {"cluster": told, "metadata": ABOUT, "refused": refused or {}, "active": active}
 
 
 def post(*, linked=True, trouble="", refused=None, silent=0.0, at="gpu-a:14007"):
-    told = {"role": "post", "head": at, "linked": linked, "trouble": trouble}
+    told = {"role": "follower", "head": at, "linked": linked, "error": trouble}
     told |= {"spooled_bytes": 3_000_000 if silent else 0, "silent_seconds": silent}
-    return {"cluster": told, "about": ABOUT, "refused": refused or {}}
+    return {"cluster": told, "metadata": ABOUT, "refused": refused or {}}
 
 
 BOTH = node("gpu-a", [0, 1]), node("gpu-b", [2, 3])
@@ -67,11 +67,11 @@ def test_a_linked_post_is_well_and_says_where_its_ranks_are_judged():
     assert told(post()) == [(Grade.OK, "run two, nodes", "its ranks are judged at gpu-a:14007")]
 
 
-@pytest.mark.parametrize("cluster", [{}, {"role": ""}, {"role": "alone"}])
+@pytest.mark.parametrize("cluster", [{}, {"role": ""}, {"role": "single"}])
 def test_of_a_run_on_one_node_nothing_is_said(cluster):
     one = {"world_size": 2.0, "local_world_size": 2.0}
 
-    assert told({"cluster": cluster, "about": one}) == []
+    assert told({"cluster": cluster, "metadata": one}) == []
     assert told({}) == []
 
 
@@ -117,7 +117,7 @@ def test_a_post_that_reaches_no_head_says_why_for_how_long_and_what_waits():
 
 
 def test_a_node_that_judges_alone_is_to_be_mended():
-    (remark,) = check_nodes("two", {"cluster": {"role": "alone"}, "about": ABOUT})
+    (remark,) = check_nodes("two", {"cluster": {"role": "single"}, "metadata": ABOUT})
 
     assert (remark.grade, "never reached" in remark.message) == (Grade.FAIL, True)
 

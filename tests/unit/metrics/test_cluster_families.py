@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.expositions import samples
-from support.results import RUN, measured, said
+from support.results import RUN, step_result, make_result
 
 from sentinel.cluster.agent_role import AgentRole
 from sentinel.metrics.exposition import Exposition
@@ -14,13 +14,13 @@ from sentinel.model.record import Event
 from sentinel.store import database
 
 DETECTORS = {"kl_blowup": Severity.CRITICAL, "node_lost": Severity.CRITICAL}
-NEW = ("sentinel_node", "sentinel_link_up", "sentinel_link_spooled", "sentinel_cluster")
+NEW = ("sentinel_node", "sentinel_head_connection_up", "sentinel_head_connection_spooled", "sentinel_cluster")
 
 HEAD = {
     "role": "head",
     "port": 14007,
     "head": "gpu-a:14007",
-    "trouble": "",
+    "error": "",
     "nodes": [
         {"host": "gpu-a", "ranks": [0, 1], "state": "up"},
         {"host": "gpu-b", "ranks": [2, 3], "state": "lost"},
@@ -28,14 +28,14 @@ HEAD = {
         {"host": "gpu-d", "ranks": [6, 7], "state": "ended"},
     ],
 }
-POST = {"role": "post", "head": "gpu-a:14007", "linked": True, "spooled_bytes": 2048}
+POST = {"role": "follower", "head": "gpu-a:14007", "linked": True, "spooled_bytes": 2048}
 SEVERAL = {"world_size": 8.0, "local_world_size": 2.0}
 
 
 def exposition(cluster, *verdicts, settings=SEVERAL, tally=None):
     shown = Exposition(tally or Counters(), DETECTORS, run=RUN)
     shown.cluster_state = lambda: cluster
-    for verdict in (said(Event.START, rank=0, values=settings), *verdicts):
+    for verdict in (make_result(Event.START, rank=0, values=settings), *verdicts):
         shown.update(verdict)
     return shown
 
@@ -65,14 +65,14 @@ def test_a_head_that_cannot_listen_is_told_without_an_address():
 @pytest.mark.parametrize("linked", [True, False])
 def test_a_post_shows_its_link_and_what_waits(linked):
     assert new(series(POST | {"linked": linked})) == {
-        ("sentinel_cluster_role_info", "gpu-a:14007", "post"): 1.0,
-        ("sentinel_link_up",): float(linked),
-        ("sentinel_link_spooled_bytes",): 2048.0,
+        ("sentinel_cluster_role_info", "gpu-a:14007", "follower"): 1.0,
+        ("sentinel_head_connection_up",): float(linked),
+        ("sentinel_head_connection_spooled_bytes",): 2048.0,
         ("sentinel_node_active",): 1.0,
     }
 
 
-@pytest.mark.parametrize("cluster", [{}, {"role": ""}, {"role": "alone"}])
+@pytest.mark.parametrize("cluster", [{}, {"role": ""}, {"role": "single"}])
 def test_a_run_on_one_node_has_no_series_of_nodes(cluster):
     one = {"world_size": 8.0, "local_world_size": 8.0}
     shown = series(cluster, settings=one)
@@ -83,19 +83,19 @@ def test_a_run_on_one_node_has_no_series_of_nodes(cluster):
 
 
 def test_a_run_whose_settings_nobody_told_has_no_series_of_nodes():
-    assert new(series({"role": "alone"}, settings={})) == {}
+    assert new(series({"role": "single"}, settings={})) == {}
 
 
 def test_a_node_that_reached_no_head_shows_that_its_link_is_down():
-    assert new(series({"role": "alone"})) == {
-        ("sentinel_cluster_role_info", "", "alone"): 1.0,
-        ("sentinel_link_up",): 0.0,
+    assert new(series({"role": "single"})) == {
+        ("sentinel_cluster_role_info", "", "single"): 1.0,
+        ("sentinel_head_connection_up",): 0.0,
     }
 
 
 def test_a_post_leaves_what_is_said_of_the_run_to_its_head():
-    step = measured(rank=2, loss=1.0)
-    tick = said(Event.HEARTBEAT, values={"ranks_running": 2.0}, facts={"state": "running"})
+    step = step_result(rank=2, loss=1.0)
+    tick = make_result(Event.HEARTBEAT, values={"ranks_running": 2.0}, facts={"state": "running"})
     head, post = series(HEAD, step, tick), series(POST, step, tick)
     missing = {name for name, *_ in head.keys() - post.keys()}
 
@@ -106,7 +106,7 @@ def test_a_post_leaves_what_is_said_of_the_run_to_its_head():
         "sentinel_run_state",
         "sentinel_steps_total",
         "sentinel_checkpoints_total",
-        "sentinel_logged_values_unshown_total",
+        "sentinel_logged_values_hidden_total",
         "sentinel_nodes",
         "sentinel_cluster_role_info",
         "sentinel_alert_firing",
@@ -118,7 +118,7 @@ def test_a_post_leaves_what_is_said_of_the_run_to_its_head():
 
 
 def test_a_post_whose_ranks_have_ended_says_so():
-    end = said(Event.HEARTBEAT, facts={"state": "finished"})
+    end = make_result(Event.HEARTBEAT, facts={"state": "finished"})
 
     assert series(POST, end)["sentinel_node_active",] == 0.0
 
@@ -131,7 +131,7 @@ def test_a_post_vouches_for_the_one_alert_that_it_may_raise():
 
 def test_refused_messages_are_told_by_reason():
     tally = Counters()
-    tally.add("sentinel_link_refused_total", "token", 3)
+    tally.add("sentinel_head_connection_rejected_total", "token", 3)
     tally.add("sentinel_dropped_records_total", "late")
 
     assert exposition(HEAD, tally=tally).state()["refused"] == {"token": 3.0}
@@ -140,7 +140,7 @@ def test_refused_messages_are_told_by_reason():
 def test_names_from_elsewhere_cannot_break_the_page():
     shown = new(series(POST | {"head": "a\nb\ud800:1"}))
 
-    assert ("sentinel_cluster_role_info", "ab:1", "post") in shown
+    assert ("sentinel_cluster_role_info", "ab:1", "follower") in shown
 
 
 def test_what_nodes_say_of_themselves_is_understood(tmp_path):
@@ -156,4 +156,4 @@ def test_what_nodes_say_of_themselves_is_understood(tmp_path):
 
 
 def test_what_is_refused_has_a_family():
-    assert "sentinel_link_refused_total" in {count.family for count in COUNTER_FAMILIES}
+    assert "sentinel_head_connection_rejected_total" in {count.family for count in COUNTER_FAMILIES}

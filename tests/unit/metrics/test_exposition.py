@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 from support.expositions import DETECTORS, exposition, samples
-from support.results import DIAGNOSIS, NOW, RUN, concluded, incident, measured, paged, said, spread
+from support.results import DIAGNOSIS, NOW, RUN, case_result, make_incident, step_result, incident_result, make_result, make_spread
 
 from sentinel.metrics.families import MAX_LABEL_VALUES
 from sentinel.metrics.run_state import RUN_STATES
@@ -39,7 +39,7 @@ def test_the_run_tells_what_it_is():
     """Facts of the start become labels of one info series, and only the known ones do."""
     facts = {"framework": "trl", "framework_version": "1.16.0", "host": "secret"}
     facts |= {"algorithm": "grpo", "model": "qwen"}
-    shown = exposition(said(Event.START, rank=0, facts=facts, values={"world_size": 8.0}))
+    shown = exposition(make_result(Event.START, rank=0, facts=facts, values={"world_size": 8.0}))
     text = generate_latest(shown.registry).decode()
 
     assert (
@@ -51,7 +51,7 @@ def test_the_run_tells_what_it_is():
 
 def test_exactly_one_state_is_on():
     """All states are always there, so that a panel can draw them."""
-    shown = samples(exposition(said(Event.START), measured()))
+    shown = samples(exposition(make_result(Event.START), step_result()))
 
     assert {s: shown["sentinel_run_state", s] for s in RUN_STATES} == {
         s: float(s == "running") for s in RUN_STATES
@@ -61,16 +61,16 @@ def test_exactly_one_state_is_on():
 
 def test_a_finished_run_is_not_active():
     """The end is said with a value before the series goes away."""
-    shown = samples(exposition(measured(), said(Event.STOP, facts={"outcome": "finished"})))
+    shown = samples(exposition(step_result(), make_result(Event.STOP, facts={"outcome": "finished"})))
 
     assert shown["sentinel_run_active",] == 0
 
 
 def test_signals_are_shown_with_how_the_ranks_differ():
     """The unit stays last in every name."""
-    step = said(
+    step = make_result(
         values={"kl_ref": 0.2, "reward": 1.0, "learning_rate": 1e-6},
-        spread={"kl_ref": spread(0.1, 0.3), "learning_rate": spread(1e-6, 1e-6)},
+        spread={"kl_ref": make_spread(0.1, 0.3), "learning_rate": make_spread(1e-6, 1e-6)},
     )
     shown = samples(exposition(step))
 
@@ -87,7 +87,7 @@ def test_signals_are_shown_with_how_the_ranks_differ():
 
 def test_what_is_not_finite_is_shown_as_it_is():
     """NaN and infinity reach Prometheus instead of vanishing."""
-    shown = samples(exposition(measured(loss=nan, grad_norm=inf)))
+    shown = samples(exposition(step_result(loss=nan, grad_norm=inf)))
 
     assert isnan(shown["sentinel_loss",])
     assert shown["sentinel_grad_norm",] == inf
@@ -95,22 +95,22 @@ def test_what_is_not_finite_is_shown_as_it_is():
 
 def test_an_alert_fires_and_stops_firing_under_its_severity():
     """Worse is another severity: the old one is off then, and both off in the end."""
-    shown = exposition(paged(severity=Severity.WARNING))
+    shown = exposition(incident_result(severity=Severity.WARNING))
     assert samples(shown)["sentinel_alert_firing", "kl_blowup", "warning"] == 1
 
-    shown.update(paged(NotificationReason.ESCALATED, severity=Severity.CRITICAL))
+    shown.update(incident_result(NotificationReason.ESCALATED, severity=Severity.CRITICAL))
     assert samples(shown)["sentinel_alert_firing", "kl_blowup", "warning"] == 0
     assert samples(shown)["sentinel_alert_firing", "kl_blowup", "critical"] == 1
 
-    shown.update(paged(NotificationReason.RESOLVED, severity=Severity.CRITICAL))
+    shown.update(incident_result(NotificationReason.RESOLVED, severity=Severity.CRITICAL))
     assert samples(shown)["sentinel_alert_firing", "kl_blowup", "critical"] == 0
 
 
 def test_two_ranks_fire_one_series_until_both_are_well():
     """The first rank to recover does not switch off the other's alert."""
-    sick = [incident(rank=0), incident(rank=1)]
+    sick = [make_incident(rank=0), make_incident(rank=1)]
     shown = exposition(
-        *(paged(of=one) for one in sick), paged(NotificationReason.RESOLVED, of=sick[0])
+        *(incident_result(of=one) for one in sick), incident_result(NotificationReason.RESOLVED, of=sick[0])
     )
 
     assert samples(shown)["sentinel_alert_firing", "kl_blowup", "critical"] == 1
@@ -119,7 +119,7 @@ def test_two_ranks_fire_one_series_until_both_are_well():
 def test_a_restarted_agent_goes_on_firing():
     """Open incidents of before the restart are firing from the first scrape on."""
     shown = exposition()
-    shown.restore([incident()])
+    shown.restore([make_incident()])
 
     assert samples(shown)["sentinel_alert_firing", "kl_blowup", "critical"] == 1
 
@@ -151,8 +151,8 @@ def test_no_name_breaks_the_page(name):
     """Odd keys, facts and counter labels are read back by both parsers."""
     tally = Counters()
     tally.add("sentinel_nonfinite_total", name)
-    step = said(Event.START, rank=0, facts={"model": name})
-    shown = exposition(step, said(values={name: 1.0}), tally=tally)
+    step = make_result(Event.START, rank=0, facts={"model": name})
+    shown = exposition(step, make_result(values={name: 1.0}), tally=tally)
 
     assert list(parse(generate_latest(shown.registry).decode()))
     assert list(parse_openmetrics(generate_openmetrics(shown.registry).decode()))
@@ -161,9 +161,9 @@ def test_no_name_breaks_the_page(name):
 def test_the_state_tells_the_page_what_it_shows():
     """The page reads plain values under plain names."""
     told = exposition(
-        said(values={"kl_ref": 0.2, "mine": 1.0}, spread={"kl_ref": spread(0.1, 0.3)}),
-        measured(rank=1, step_time=0.5),
-        paged(),
+        make_result(values={"kl_ref": 0.2, "mine": 1.0}, spread={"kl_ref": make_spread(0.1, 0.3)}),
+        step_result(rank=1, step_time=0.5),
+        incident_result(),
     ).state()
 
     assert (told["run"], told["state"], told["step"], told["steps"]) == (RUN, "running", 100, 2)
@@ -183,7 +183,7 @@ def test_scrapes_during_a_busy_run_are_whole():
         for step in range(1, 3000):
             value = float(step)
             shown.update(
-                said(step=step, values={"loss": value}, spread={"loss": spread(step, step)})
+                make_result(step=step, values={"loss": value}, spread={"loss": make_spread(step, step)})
             )
         over.set()
 
@@ -200,14 +200,14 @@ def test_scrapes_during_a_busy_run_are_whole():
 def test_it_is_told_which_kl_a_kl_is():
     """A threshold for one of them says nothing of another."""
     kind = {"kl_ref": "objective/kl", "kl_ref.kind": "ref k1 sequence_sum signed cap=inf"}
-    shown = samples(exposition(said(values={"kl_ref": 9.0}, facts=kind), measured(kl_old=0.1)))
+    shown = samples(exposition(make_result(values={"kl_ref": 9.0}, facts=kind), step_result(kl_old=0.1)))
 
     told = [key for key in shown if key[0] == "sentinel_policy_kl_info"]
     assert told == [("sentinel_policy_kl_info", "k1", "ref", "sequence_sum", "kl_ref")]
 
 
 def test_a_case_is_shown_with_its_cause_and_its_incidents():
-    told = exposition(concluded()).state()
+    told = exposition(case_result()).state()
     (case,) = told["cases"]
 
     assert (case["name"], case["subject"]) == ("grpo-7b/kl_blowup#1", "policy collapse")
@@ -219,26 +219,26 @@ def test_a_case_is_shown_with_its_cause_and_its_incidents():
 
 
 def test_how_far_causes_are_believed_in_is_shown_while_their_cases_are_open():
-    shown = exposition(concluded())
+    shown = exposition(case_result())
     series = "sentinel_diagnosis_confidence", "policy_collapse"
     assert samples(shown)[series] == 0.826
 
     shown.update(
-        concluded(NotificationReason.UPDATED, diagnosis=replace(DIAGNOSIS, confidence=0.9))
+        case_result(NotificationReason.UPDATED, diagnosis=replace(DIAGNOSIS, confidence=0.9))
     )
     assert samples(shown)[series] == 0.9
 
-    shown.update(concluded(NotificationReason.RESOLVED))
+    shown.update(case_result(NotificationReason.RESOLVED))
     assert series not in samples(shown)
     assert shown.state()["cases"] == []
 
 
 def test_a_case_whose_incidents_calmed_down_is_not_shown_until_one_comes_back():
-    shown = exposition(concluded(of=[incident()]))
-    shown.update(replace(measured(), moved=(replace(incident(), state=IncidentState.RESOLVED),)))
+    shown = exposition(case_result(of=[make_incident()]))
+    shown.update(replace(step_result(), moved=(replace(make_incident(), state=IncidentState.RESOLVED),)))
     assert shown.state()["cases"] == []
 
-    shown.update(replace(measured(), moved=(incident(),)))
+    shown.update(replace(step_result(), moved=(make_incident(),)))
     assert len(shown.state()["cases"]) == 1
 
 
@@ -246,7 +246,7 @@ def test_a_flood_of_causes_is_bounded():
     causes = [
         replace(DIAGNOSIS, cause=f"{n:04}" + "x" * 9999) for n in range(MAX_LABEL_VALUES + 50)
     ]
-    told = (concluded(of=[incident(episode=n)], diagnosis=c) for n, c in enumerate(causes))
+    told = (case_result(of=[make_incident(episode=n)], diagnosis=c) for n, c in enumerate(causes))
     shown = samples(exposition(*told))
 
     assert (
@@ -256,8 +256,8 @@ def test_a_flood_of_causes_is_bounded():
 
 def test_a_restarted_agent_goes_on_naming_the_cause():
     shown = exposition()
-    case = Notification(NotificationReason.OPENED, incident(), 100, NOW, diagnosis=DIAGNOSIS)
-    shown.restore([incident()], [case])
+    case = Notification(NotificationReason.OPENED, make_incident(), 100, NOW, diagnosis=DIAGNOSIS)
+    shown.restore([make_incident()], [case])
 
     assert samples(shown)["sentinel_diagnosis_confidence", "policy_collapse"] == 0.826
     assert shown.state()["incidents"][0]["case"] == case.incident.name

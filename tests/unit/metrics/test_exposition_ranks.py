@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from support.expositions import exposition, samples
-from support.results import NOW, incident, measured, paged, said
+from support.results import NOW, make_incident, step_result, incident_result, make_result
 
 from sentinel.model.record import Event
 
 
 def test_ranks_are_shown_up_to_the_cap():
     """A thousand ranks do not become three thousand series."""
-    ranks = [measured(step=4, rank=r, step_time=0.5) for r in range(1000)]
+    ranks = [step_result(step=4, rank=r, step_time=0.5) for r in range(1000)]
     shown = samples(exposition(*ranks, per_rank_limit=3))
 
     assert [key for key in shown if key[0] == "sentinel_rank_up"] == [
@@ -23,15 +23,15 @@ def test_ranks_are_shown_up_to_the_cap():
 
 
 def test_ranks_that_stand_out_are_shown_beyond_the_cap_and_the_others_counted():
-    ranks = [measured(step=4, rank=r) for r in range(1000)]
-    shown = exposition(*ranks, paged(of=incident(rank=700)), per_rank_limit=3)
+    ranks = [step_result(step=4, rank=r) for r in range(1000)]
+    shown = exposition(*ranks, incident_result(of=make_incident(rank=700)), per_rank_limit=3)
 
     assert [key[1] for key in samples(shown) if key[0] == "sentinel_rank_up"] == [
         "0", "1", "2", "700",
     ]  # fmt: skip
-    assert samples(shown)["sentinel_ranks_unshown",] == 996
+    assert samples(shown)["sentinel_ranks_hidden",] == 996
     assert [*shown.state()["ranks"]] == ["0", "1", "2", "700"]
-    assert shown.state()["ranks_unshown"] == 996
+    assert shown.state()["ranks_hidden"] == 996
 
 
 def test_series_of_ranks_that_are_no_more_go_at_once():
@@ -39,7 +39,7 @@ def test_series_of_ranks_that_are_no_more_go_at_once():
     shown, seen = exposition(), []
     for attempt, count in enumerate((4, 2, 4)):
         for rank in range(count):
-            shown.update(said(Event.START, rank=rank, attempt=attempt))
+            shown.update(make_result(Event.START, rank=rank, attempt=attempt))
         seen.append(sum(key[0] == "sentinel_rank_up" for key in samples(shown)))
 
     assert seen == [4, 2, 4]
@@ -48,7 +48,7 @@ def test_series_of_ranks_that_are_no_more_go_at_once():
 def test_all_ranks_are_counted_however_many_are_shown():
     """The cap hides ranks one by one, never their number."""
     ticks = {"ranks_running": 1000.0, "ranks_gone": 24.0, "ranks_failed": 0.0, "idle_seconds": 1.0}
-    shown = samples(exposition(said(Event.HEARTBEAT, values=ticks), per_rank_limit=0))
+    shown = samples(exposition(make_result(Event.HEARTBEAT, values=ticks), per_rank_limit=0))
 
     assert shown["sentinel_ranks_running",] == 1000
     assert shown["sentinel_ranks_gone",] == 24

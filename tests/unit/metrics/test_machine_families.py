@@ -6,7 +6,7 @@ import json
 
 from prometheus_client import generate_latest
 from support.expositions import samples
-from support.results import NOW, RUN, said
+from support.results import NOW, RUN, make_result
 
 from sentinel.metrics.exposition import Exposition
 from sentinel.metrics.families import MAX_LABEL_VALUES
@@ -35,7 +35,7 @@ def exposition(*verdicts, machine=MACHINE):
 
 
 def facts(rank=0, values=None, **told):
-    return said(Event.METADATA, rank=rank, facts=told, values=values or {})
+    return make_result(Event.METADATA, rank=rank, facts=told, values=values or {})
 
 
 def test_every_gpu_has_a_series_of_each_signal_it_tells():
@@ -68,14 +68,14 @@ def test_a_part_that_says_nothing_has_no_series():
 def test_the_like_of_it_logged_by_the_trainer_breaks_nothing():
     """Two families of one name would make the page unreadable."""
     logged = dict.fromkeys((*GPU_SIGNALS, *HOST_SIGNALS), 5.0)
-    text = generate_latest(exposition(said(values=logged)).registry).decode()
+    text = generate_latest(exposition(make_result(values=logged)).registry).decode()
 
     names = [line for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(names) == len(set(names))
 
 
 def test_the_state_tells_of_the_machine_in_plain_words():
-    told = exposition(said(Event.START)).state()["machine"]
+    told = exposition(make_result(Event.START)).state()["machine"]
 
     assert json.loads(json.dumps(told)) == told
     assert told["gpus"][0]["ranks"] == [4]
@@ -104,20 +104,20 @@ def test_a_broken_tap_is_named_and_its_ranks_are_counted():
         )
     )
 
-    assert (shown["sentinel_tap_up", "trl"], shown["sentinel_tap_up", "deepspeed"]) == (0.0, 1.0)
-    assert shown["sentinel_tap_ranks", "trl", "on"] == 1.0
-    assert shown["sentinel_tap_ranks", "trl", "off"] == 1.0
-    assert shown["sentinel_tap_ranks", "deepspeed", "partial"] == 1.0
+    assert (shown["sentinel_patch_up", "trl"], shown["sentinel_patch_up", "deepspeed"]) == (0.0, 1.0)
+    assert shown["sentinel_patch_ranks", "trl", "on"] == 1.0
+    assert shown["sentinel_patch_ranks", "trl", "off"] == 1.0
+    assert shown["sentinel_patch_ranks", "deepspeed", "partial"] == 1.0
 
 
 def test_the_state_tells_which_ranks_say_what_of_a_tap():
     shown = exposition(*(facts(rank, **{"tap/trl": "on"}) for rank in (1, 0)))
     shown.update(facts(2, **{"tap/trl": "off: TypeError in on_log"}))
 
-    assert shown.state()["taps"] == {"trl": {"on": [0, 1], "off: TypeError in on_log": [2]}}
+    assert shown.state()["patches"] == {"trl": {"on": [0, 1], "off: TypeError in on_log": [2]}}
 
 
 def test_the_page_is_told_facts_and_settings_together():
-    told = exposition(facts(model="qwen", values={"beta": 0.1})).state()["about"]
+    told = exposition(facts(model="qwen", values={"beta": 0.1})).state()["metadata"]
 
     assert told == {"beta": 0.1, "model": "qwen"}

@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import nan
 
 import pytest
-from support.results import incident, paged
+from support.results import make_incident, incident_result
 
 from sentinel.metrics.rank_selection import (
     MAX_OUTLIER_RANKS,
@@ -82,11 +82,11 @@ def test_a_rank_that_an_incident_names_is_shown_while_it_fires():
     standing = RunState("run", 64)
     for rank in range(MANY):
         standing.update(said(rank))
-    for page in paged(of=(sick := incident(rank=999))).notifications:
+    for page in incident_result(of=(sick := make_incident(rank=999))).notifications:
         standing.update_notification(page)
     assert [*standing.shown_ranks][64:] == [999]
 
-    standing.update_notification(paged(NotificationReason.RESOLVED, of=sick).notifications[0])
+    standing.update_notification(incident_result(NotificationReason.RESOLVED, of=sick).notifications[0])
     assert len(standing.shown_ranks) == 64
 
 
@@ -94,7 +94,7 @@ def test_the_culprit_of_a_finding_on_the_whole_run_is_shown_too():
     standing = RunState("run", 1)
     for rank in range(9):
         standing.update(said(rank))
-    found = incident()
+    found = make_incident()
     found.finding = type(found.finding)("It is rank 7.", rank=7)
     standing.update_incident(found)
 
@@ -186,7 +186,7 @@ def test_a_limit_of_none_shows_none():
     told(ranks, loss=spread(bad=(500,)))
 
     assert ranks.select(named=(3,)) == {}
-    assert ranks.copy().unshown == MANY
+    assert ranks.copy().hidden_count == MANY
 
 
 def test_a_copy_says_how_many_it_leaves_out_and_stays_as_it_was():
@@ -194,7 +194,7 @@ def test_a_copy_says_how_many_it_leaves_out_and_stays_as_it_was():
     copy = ranks.copy(named=(70,))
     ranks.update(said(0, step=9))
 
-    assert (len(copy.select()), copy.unshown) == (65, MANY - 65)
+    assert (len(copy.select()), copy.hidden_count) == (65, MANY - 65)
     assert copy.select()[0].step == 1
 
 

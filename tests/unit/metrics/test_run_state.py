@@ -3,7 +3,7 @@
 from math import inf, isnan, nan
 
 import pytest
-from support.results import NOW, RUN, incident, measured, paged, said, spread
+from support.results import NOW, RUN, make_incident, step_result, incident_result, make_result, make_spread
 
 from sentinel.config.plugins import load_modules
 from sentinel.metrics.run_state import MAX_LOGGED_KEYS, STALL_DETECTOR, RunState, worst_rank
@@ -22,13 +22,13 @@ def standing(*verdicts, most_ranks=64):
 
 
 def stopped(outcome):
-    return said(Event.STOP, facts={"outcome": outcome})
+    return make_result(Event.STOP, facts={"outcome": outcome})
 
 
 def test_a_run_is_starting_until_its_first_step():
     """A start alone is not yet training."""
-    assert standing(said(Event.START)).state == "starting"
-    assert standing(said(Event.START), measured()).state == "running"
+    assert standing(make_result(Event.START)).state == "starting"
+    assert standing(make_result(Event.START), step_result()).state == "running"
 
 
 @pytest.mark.parametrize(
@@ -43,23 +43,23 @@ def test_a_run_is_starting_until_its_first_step():
 )
 def test_every_outcome_has_its_state_and_is_not_active(outcome, state):
     """An ended run is told apart by how it ended."""
-    now = standing(said(Event.START), measured(), stopped(outcome))
+    now = standing(make_result(Event.START), step_result(), stopped(outcome))
 
     assert (now.state, now.is_active) == (state, False)
 
 
 def test_a_step_read_after_the_end_does_not_revive_the_run():
     """Draining the last records of a dead run must not show it as running."""
-    assert standing(said(Event.START), stopped("died"), measured()).state == "died"
+    assert standing(make_result(Event.START), stopped("died"), step_result()).state == "died"
 
 
 def test_a_new_attempt_starts_again_with_its_own_ranks():
     """A restart leaves the end and the ranks of the last attempt behind."""
     now = standing(
-        said(Event.START, rank=0),
-        said(Event.START, rank=1),
+        make_result(Event.START, rank=0),
+        make_result(Event.START, rank=1),
         stopped("died"),
-        said(Event.START, rank=0, attempt=1),
+        make_result(Event.START, rank=0, attempt=1),
     )
 
     assert (now.state, now.attempt, list(now.ranks)) == ("starting", 1, [0])
@@ -68,21 +68,21 @@ def test_a_new_attempt_starts_again_with_its_own_ranks():
 def test_ticks_say_who_lives_and_what_became_of_the_run():
     """The source that watches the processes is believed about them."""
     alive = {"ranks_running": 0.0, "idle_seconds": 90.0}
-    now = standing(measured(), said(Event.HEARTBEAT, values=alive, facts={"state": "died"}))
+    now = standing(step_result(), make_result(Event.HEARTBEAT, values=alive, facts={"state": "died"}))
 
     assert (now.state, now.liveness, now.logged) == ("died", alive, {})
 
 
 def test_a_run_is_stalled_while_the_detector_of_that_says_so():
     """Processes that live but get nowhere are stalled; dead ones are dead."""
-    stall = incident(STALL_DETECTOR)
-    now = standing(measured(), paged(of=stall), said(Event.HEARTBEAT, facts={"state": "running"}))
+    stall = make_incident(STALL_DETECTOR)
+    now = standing(step_result(), incident_result(of=stall), make_result(Event.HEARTBEAT, facts={"state": "running"}))
     assert (now.state, now.is_active) == ("stalled", True)
 
-    now.update_notification(paged(NotificationReason.RESOLVED, of=stall).notifications[0])
+    now.update_notification(incident_result(NotificationReason.RESOLVED, of=stall).notifications[0])
     assert now.state == "running"
 
-    assert standing(measured(), paged(of=stall), stopped("died")).state == "died"
+    assert standing(step_result(), incident_result(of=stall), stopped("died")).state == "died"
 
 
 def test_the_detector_of_stalls_is_there():
@@ -92,12 +92,12 @@ def test_the_detector_of_stalls_is_there():
 
 def test_an_unknown_state_changes_nothing():
     """A word that is not a state of ours is not taken over."""
-    assert standing(measured(), said(Event.HEARTBEAT, facts={"state": "<odd>"})).state == "running"
+    assert standing(step_result(), make_result(Event.HEARTBEAT, facts={"state": "<odd>"})).state == "running"
 
 
 def test_counts_steps_and_checkpoints_with_their_times():
     """Steps and saves are counted apart, each with its own time."""
-    now = standing(measured(step=1), measured(step=2), said(Event.SAVE, step=2, time=NOW + 9))
+    now = standing(step_result(step=1), step_result(step=2), make_result(Event.SAVE, step=2, time=NOW + 9))
 
     assert (now.step, now.steps, now.last_step_time) == (2, 2, NOW + 2)
     assert (now.saves, now.last_checkpoint_time) == (1, NOW + 9)
@@ -105,21 +105,21 @@ def test_counts_steps_and_checkpoints_with_their_times():
 
 def test_the_trainers_own_count_is_believed_even_when_it_goes_back():
     """The step shown is the one the trainer says, right or wrong."""
-    assert standing(measured(step=9, global_step=9), measured(step=10, global_step=4)).step == 4
+    assert standing(step_result(step=9, global_step=9), step_result(step=10, global_step=4)).step == 4
 
 
 @pytest.mark.parametrize("declared", [nan, inf, -inf])
 def test_a_declared_step_that_is_no_number_is_passed_over(declared):
     """Anybody may log that key; an agent that stumbled over it would stumble for ever."""
-    assert standing(measured(step=9, global_step=declared)).step == 9
+    assert standing(step_result(step=9, global_step=declared)).step == 9
 
 
 def test_ranks_are_followed_one_by_one():
     """A rank's step, its duration and its end are its own."""
     now = standing(
-        measured(step=3, rank=0, step_time=0.5),
-        measured(step=2, rank=1),
-        said(Event.STOP, step=2, rank=1, facts={"outcome": "died"}),
+        step_result(step=3, rank=0, step_time=0.5),
+        step_result(step=2, rank=1),
+        make_result(Event.STOP, step=2, rank=1, facts={"outcome": "died"}),
     )
 
     assert (now.ranks[0].up, now.ranks[0].step, now.ranks[0].step_time) == (True, 3, 0.5)
@@ -129,7 +129,7 @@ def test_ranks_are_followed_one_by_one():
 
 def test_no_more_ranks_are_followed_than_allowed():
     """The lowest ranks are shown, so that it is always the same ones."""
-    now = standing(*(measured(step=s, rank=r) for s in (1, 2) for r in range(9)), most_ranks=4)
+    now = standing(*(step_result(step=s, rank=r) for s in (1, 2) for r in range(9)), most_ranks=4)
 
     assert sorted(now.ranks) == [0, 1, 2, 3]
     assert now.ranks[3].step == 2
@@ -138,7 +138,7 @@ def test_no_more_ranks_are_followed_than_allowed():
 def test_logged_keys_are_capped_and_the_rest_is_counted():
     """Too many keys are counted, not kept; the catalogue's own signals always are."""
     flood = {f"key{i}": 1.0 for i in range(MAX_LOGGED_KEYS + 5)}
-    now = standing(measured(**flood, loss=2.0, weight=3.0))
+    now = standing(step_result(**flood, loss=2.0, weight=3.0))
 
     assert (len(now.logged), now.hidden_value_count, now.signals) == (
         MAX_LOGGED_KEYS,
@@ -149,40 +149,40 @@ def test_logged_keys_are_capped_and_the_rest_is_counted():
 
 def test_pages_open_and_close_incidents_and_count_once_each():
     """Only an opening counts as an alert; a worsening is still the same one."""
-    now = standing(paged(), paged(NotificationReason.ESCALATED))
-    assert [*now.open_incidents] == [incident().name]
+    now = standing(incident_result(), incident_result(NotificationReason.ESCALATED))
+    assert [*now.open_incidents] == [make_incident().name]
     assert now.alert_counts.total() == 1
 
-    now.update_notification(paged(NotificationReason.RESOLVED).notifications[0])
+    now.update_notification(incident_result(NotificationReason.RESOLVED).notifications[0])
     assert not now.open_incidents
 
 
 def test_the_worst_rank_is_one_that_is_not_finite_if_there_is_any():
     """A NaN is worse than any number."""
-    assert worst_rank(spread(1.0, 2.0)) == 1
-    assert worst_rank(spread(nan, nan, bad_ranks=(5, 6))) == 5
+    assert worst_rank(make_spread(1.0, 2.0)) == 1
+    assert worst_rank(make_spread(nan, nan, bad_ranks=(5, 6))) == 5
 
 
 def test_a_copy_stays_as_it_was():
     """What is being rendered does not change under the renderer's hands."""
-    now = standing(measured(loss=1.0, mine=1.0), measured(rank=0), paged())
+    now = standing(step_result(loss=1.0, mine=1.0), step_result(rank=0), incident_result())
     before = now.copy()
-    now.update(measured(step=7, loss=2.0, mine=2.0).record)
-    now.update(measured(step=7, rank=1).record)
-    now.update_notification(paged(NotificationReason.RESOLVED).notifications[0])
+    now.update(step_result(step=7, loss=2.0, mine=2.0).record)
+    now.update(step_result(step=7, rank=1).record)
+    now.update_notification(incident_result(NotificationReason.RESOLVED).notifications[0])
 
     assert (before.step, before.signals, before.logged) == (100, {"loss": 1.0}, {"mine": 1.0})
     assert (len(before.ranks), len(before.open_incidents)) == (1, 1)
 
 
 def facts(rank=WHOLE_RUN, values=None, **told):
-    return said(Event.METADATA, rank=rank, facts=told, values=values or {})
+    return make_result(Event.METADATA, rank=rank, facts=told, values=values or {})
 
 
 def test_what_becomes_known_later_is_taken_up():
     """Numbers are settings, texts are what it is."""
     now = standing(
-        said(Event.START, rank=0, facts={"framework": "torch"}, values={"world_size": 2.0}),
+        make_result(Event.START, rank=0, facts={"framework": "torch"}, values={"world_size": 2.0}),
         facts(rank=0, framework="trl", values={"beta": 0.1, "global_step": 4.0}),
     )
 
@@ -194,9 +194,9 @@ def test_a_rank_that_starts_late_does_not_unlearn_what_is_known():
     """It starts by saying torch, too, long after another has found out better."""
     start = {"framework": "torch", "host": "node1"}
     now = standing(
-        said(Event.START, rank=0, facts={"framework": "torch"}),
+        make_result(Event.START, rank=0, facts={"framework": "torch"}),
         facts(rank=0, framework="trl"),
-        said(Event.START, rank=1, facts=start),
+        make_result(Event.START, rank=1, facts=start),
     )
 
     assert now.metadata == {"framework": "trl", "host": "node1"}
@@ -204,7 +204,7 @@ def test_a_rank_that_starts_late_does_not_unlearn_what_is_known():
 
 def test_each_ranks_taps_are_its_own_and_new_with_each_attempt():
     now = standing(
-        said(Event.START, rank=0),
+        make_result(Event.START, rank=0),
         facts(rank=0, **{"tap/trl": "on"}),
         facts(rank=1, **{"tap/trl": "off: KeyError in on_log"}),
         facts(**{"tap/trl": "on"}),
@@ -212,7 +212,7 @@ def test_each_ranks_taps_are_its_own_and_new_with_each_attempt():
     assert now.patches == {("trl", 0): "on", ("trl", 1): "off: KeyError in on_log"}
     assert now.metadata == {}
 
-    now.update(said(Event.START, rank=0, attempt=1).record)
+    now.update(make_result(Event.START, rank=0, attempt=1).record)
     assert now.patches == {}
 
 
@@ -225,7 +225,7 @@ def test_what_a_run_says_of_itself_is_capped():
 
 
 def test_the_machine_is_not_taken_for_the_state_of_ranks():
-    now = standing(said(Event.HEARTBEAT, values={"ranks_running": 1.0, "host_cpu": 0.4}))
+    now = standing(make_result(Event.HEARTBEAT, values={"ranks_running": 1.0, "host_cpu": 0.4}))
 
     assert now.liveness == {"ranks_running": 1.0}
 

@@ -72,4 +72,4 @@ def test_a_record_that_cannot_be_judged_ends_no_watch(monkeypatch):
     monkeypatch.setattr(folded.aligner, "feed", falls)
 
     assert fed(folded, range(9)) == [1.0, 2.0, 4.0, 5.0, 6.0, 7.0]
-    assert folded.counters.values["sentinel_dropped_records_total", "unjudged"] == 1
+    assert folded.counters.values["sentinel_dropped_records_total", "processing_failed"] == 1

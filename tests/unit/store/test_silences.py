@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from support.results import NOW, incident, paged
+from support.results import NOW, make_incident, incident_result
 
 from sentinel.model.finding import Severity
 from sentinel.model.incident import RunTier
@@ -45,8 +45,8 @@ def test_one_detectors_silences_are_ended_and_the_others_go_on(connection):
 
 def test_what_fires_is_acknowledged_and_what_is_over_is_not(connection):
     history = History(connection)
-    history.update(paged(of=incident("kl_blowup")))
-    history.update(paged(of=incident("loss_plateau", Severity.WARNING)))
+    history.update(incident_result(of=make_incident("kl_blowup")))
+    history.update(incident_result(of=make_incident("loss_plateau", Severity.WARNING)))
 
     assert silences.acknowledge(connection, "kl_blowup", NOW, "ana", "mine") == [
         "grpo-7b/kl_blowup#1"
@@ -62,11 +62,11 @@ def test_what_fires_is_acknowledged_and_what_is_over_is_not(connection):
 
 
 def test_an_incident_is_acknowledged_as_loudly_as_its_case_was_told(connection):
-    lead = incident("kl_blowup", Severity.WARNING)
+    lead = make_incident("kl_blowup", Severity.WARNING)
     loud = replace(lead, severity=Severity.CRITICAL)
     history = History(connection)
     history.update(
-        replace(paged(of=lead), told=(Notification(NotificationReason.OPENED, loud, 100, NOW),))
+        replace(incident_result(of=lead), told=(Notification(NotificationReason.OPENED, loud, 100, NOW),))
     )
     silences.acknowledge(connection, "", NOW, "ana", "")
 
@@ -74,8 +74,8 @@ def test_an_incident_is_acknowledged_as_loudly_as_its_case_was_told(connection):
 
 
 def test_a_part_in_hand_is_not_the_case_once_that_is_louder():
-    part = incident("reward_collapse", Severity.WARNING)
-    lead = incident("kl_blowup")
+    part = make_incident("reward_collapse", Severity.WARNING)
+    lead = make_incident("kl_blowup")
     known = Suppression(acks={part.name: Acknowledgement(part.name, Severity.WARNING, NOW)})
 
     assert known.is_acknowledged([replace(lead, severity=Severity.WARNING), part])
@@ -83,12 +83,12 @@ def test_a_part_in_hand_is_not_the_case_once_that_is_louder():
 
 
 def test_an_acknowledgement_ends_where_it_gets_louder():
-    known = incident(severity=Severity.WARNING)
+    known = make_incident(severity=Severity.WARNING)
     quiet = Suppression(acks={known.name: Acknowledgement(known.name, Severity.WARNING, NOW)})
 
     assert quiet.acknowledgement(known) is not None
-    assert quiet.acknowledgement(incident(severity=Severity.CRITICAL)) is None
-    assert quiet.acknowledgement(incident(severity=Severity.WARNING, episode=2)) is None
+    assert quiet.acknowledgement(make_incident(severity=Severity.CRITICAL)) is None
+    assert quiet.acknowledgement(make_incident(severity=Severity.WARNING, episode=2)) is None
 
 
 @pytest.mark.parametrize(
@@ -116,15 +116,15 @@ def test_of_several_silences_the_longest_is_told():
 
 
 def test_what_is_said_of_an_incident_is_plain():
-    known = incident()
+    known = make_incident()
     quiet = Suppression(
         silences=(Silence("", NOW, NOW + 60, "bo"),),
         acks={known.name: Acknowledgement(known.name, known.notified_severity, NOW, "ana", "mine")},
     )
     said = json.loads(json.dumps(quiet.suppression_fields(known)))
 
-    assert (said["silenced"]["by"], said["silenced"]["ends"]) == ("bo", NOW + 60)
-    assert said["acknowledged"] == {"by": "ana", "why": "mine", "time": NOW}
+    assert (said["silenced"]["author"], said["silenced"]["ends_at"]) == ("bo", NOW + 60)
+    assert said["acknowledged"] == {"author": "ana", "comment": "mine", "time": NOW}
 
 
 def test_a_database_of_the_version_before_learns_of_silences(tmp_path):

@@ -8,7 +8,7 @@ from math import inf, nan
 import pytest
 from prometheus_client import CollectorRegistry
 from support.rank_processes import until
-from support.results import RUN, concluded, measured
+from support.results import RUN, case_result, step_result
 from support.web_servers import PATIENCE, get, servers
 
 from sentinel.metrics.exposition import Exposition
@@ -42,7 +42,7 @@ def asked():
 def test_serves_the_metrics_of_the_run_in_both_formats(serve, get):
     """Old and new Prometheus each get the format they ask for."""
     shown = Exposition(Counters(), {})
-    shown.update(measured(loss=1.5))
+    shown.update(step_result(loss=1.5))
     url = serve(registry=shown.registry) + "/metrics"
 
     text = get(url)
@@ -113,7 +113,7 @@ def test_the_page_reads_what_a_case_tells(serve, get):
     """Of the case, of what is behind it, and of each piece of evidence."""
     script = get(serve() + "/app.js").text
     shown = Exposition(Counters(), {})
-    shown.update(concluded())
+    shown.update(case_result())
     (case,) = shown.state()["cases"]
     for name, told in (
         ("told", case),
@@ -122,7 +122,7 @@ def test_the_page_reads_what_a_case_tells(serve, get):
     ):
         read = set(re.findall(rf"\b{name}\.(\w+)", script))
         assert read
-        assert read - {"by", "why"} <= told.keys()
+        assert read - {"author", "comment"} <= told.keys()
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/-/healthy", "/nowhere"])

@@ -171,7 +171,7 @@ def test_a_driver_that_fails_is_counted_and_the_rest_is_told(tmp_path, clock):
     machine = watched(tmp_path, clock, FakeNvml(refusal=NVMLError("Driver Not Loaded")))
     look(machine)
 
-    assert machine.counters.values["sentinel_machine_errors_total", "gpu"] == 1.0
+    assert machine.counters.values["sentinel_node_read_errors_total", "gpu"] == 1.0
     assert "host_memory_used" in machine.new_values()
 
 

@@ -11,7 +11,7 @@ from support.rank_processes import until
 from sentinel.live.node.poller import MAX_RETRY_SECONDS, MetricPoller
 from sentinel.model.counters import Counters
 
-COUNTED = ("sentinel_machine_errors_total", "gpu")
+COUNTED = ("sentinel_node_read_errors_total", "gpu")
 
 
 def failing():
