@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from support.results import concluded
+from support.results import case_result
 
 from sentinel.demo.delivery import ReceivedNotification
 from sentinel.demo.report import DemoReport
@@ -99,7 +99,7 @@ def shown(page: ReceivedNotification) -> str:
 
 def test_a_person_reads_cause_evidence_and_remedy():
     more = {"title": "policy [red]collapse", "belief": "likely, 83 %", "others": ("b", "c")}
-    text = shown(told(COLLAPSE, 500, clues=("since step 3: KL is 2.",), last_good_step=420, **more))
+    text = shown(told(COLLAPSE, 500, cause_evidence=("since step 3: KL is 2.",), last_good_step=420, **more))
 
     assert "CRITICAL: policy [red]collapse opened (likely, 83 %)" in text
     assert "• since step 3: KL is 2." in text
@@ -111,7 +111,7 @@ def test_a_person_reads_cause_evidence_and_remedy():
 
 def test_a_cause_that_is_another_than_was_paged_is_told_once():
     told_of = Exposition(Counters(), {})
-    told_of.update(concluded())
+    told_of.update(case_result())
     console = Console(file=io.StringIO(), width=100)
     telling = DemoReport(console=console)
     (case,) = told_of.state()["cases"]

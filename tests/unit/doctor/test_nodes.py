@@ -230,7 +230,7 @@ def test_of_trouble_that_nobody_foresaw_the_log_tells_more():
 def test_it_is_part_of_what_is_told_of_a_run(monkeypatch, tmp_path):
     path = tmp_path / "two" / "agent.json"
     served = DiscoveredRun("two", "http://127.0.0.1:9", {"state": "running"} | post())
-    monkeypatch.setattr("sentinel.doctor.runs.announced", lambda: [path])
-    monkeypatch.setattr("sentinel.doctor.runs.ask", lambda *_: served)
+    monkeypatch.setattr("sentinel.doctor.runs.registration_files", lambda: [path])
+    monkeypatch.setattr("sentinel.doctor.runs.query_agent", lambda *_: served)
 
     assert "its ranks are judged at gpu-a:14007" in [remark.message for remark in check_runs()]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
-from support.results import incident, measured, paged, said
+from support.results import make_incident, step_result, incident_result, make_result
 
 from sentinel.generate.detector_docs import detector_docs
 from sentinel.generate.reference import metrics_page
@@ -43,16 +43,16 @@ def test_every_family_of_a_busy_page_has_its_row():
     for count in COUNTER_FAMILIES:
         tally.add(count.family, "one")
     shown = Exposition(tally, {"kl_blowup": Severity.CRITICAL}, machine=lambda: SAMPLE_NODE)
-    facts = {"framework": "trl", "tap/trl": "off: TypeError in before_step"}
+    attributes = {"framework": "trl", "tap/trl": "off: TypeError in before_step"}
     for verdict in (
-        said(Event.START, rank=0, facts=facts, values={"save_steps": 500.0}),
-        measured(rank=0, step_time=0.5),
-        measured(mine=1.0, global_step=1.0),
-        said(Event.SAVE),
-        said(
+        make_result(Event.START, rank=0, attributes=attributes, values={"save_steps": 500.0}),
+        step_result(rank=0, step_time=0.5),
+        step_result(mine=1.0, global_step=1.0),
+        make_result(Event.SAVE),
+        make_result(
             Event.HEARTBEAT, values={"ranks_running": 1.0, "ranks_gone": 0.0, "ranks_failed": 0.0}
         ),
-        paged(of=incident()),
+        incident_result(of=make_incident()),
     ):
         shown.update(verdict)
     page = generate_latest(shown.registry).decode()
