@@ -150,8 +150,8 @@ class Node:
         counts = {"ranks_running": float(len(self.ranks)), "ranks_gone": 0.0, "ranks_failed": 0.0}
         values = {**counts, "idle_seconds": round(random.random(), 6)}
         facts = {
-            "state": "running", "gone": "", "failed": "", "behind": str(self.ranks[0]),
-            "behind_step": str(self.step), "behind_at": f"{self.step},{self.step}",
+            "state": "running", "died_ranks": "", "failed_ranks": "", "straggler_ranks": str(self.ranks[0]),
+            "straggler_step": str(self.step), "straggler_progress": f"{self.step},{self.step}",
         }  # fmt: skip
         return Record(
             "", WHOLE_RUN, self.step, now, Event.HEARTBEAT, values, facts, step_index=self.step

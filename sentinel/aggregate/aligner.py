@@ -115,7 +115,9 @@ class Aligner:
 
     def _process_heartbeat(self, record: Record) -> Iterator[Record]:
         self.now = record.time
-        self.last_joined_at = self.now if record.attributes.get("away") else self.last_joined_at
+        self.last_joined_at = (
+            self.now if record.attributes.get("unreachable_ranks") else self.last_joined_at
+        )
         self._update_lost_ranks(record)
         yield from self._close_ready_steps()
         if record.attributes.get("state") in ENDED_STATES or self._is_membership_final():
@@ -124,7 +126,7 @@ class Aligner:
 
     def _update_lost_ranks(self, heartbeat: Record) -> None:
         """Wait no longer for the ranks that a TICK tells to be lost: all others may have ended."""
-        told = heartbeat.attributes.get("lost") if heartbeat.attempt == self.attempt else None
+        told = heartbeat.attributes.get("lost_ranks") if heartbeat.attempt == self.attempt else None
         self.lost_ranks = {int(rank) for rank in told.split(",")} if told else set()
 
     def _process_start(self, record: Record) -> Iterator[Record]:
@@ -134,7 +136,7 @@ class Aligner:
             self._reset(record.attempt)
             yield replace(record, rank=WHOLE_RUN)
         self.started_ranks.add(record.rank)
-        if "gathered" not in record.attributes:
+        if "via_collective" not in record.attributes:
             self.directly_reported_ranks.add(record.rank)
             if record.rank in self.step_index_by_rank:
                 # What it said was gathered, and now its own node's agent tells all of it.

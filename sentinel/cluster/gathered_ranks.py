@@ -27,7 +27,7 @@ class GatheredRanks:
 
         An end is told all the same: nobody waits here for any more of that rank.
         """
-        if "gathered" in record.attributes:
+        if "via_collective" in record.attributes:
             self.ranks.add(record.rank)
         if record.event is Event.STOP:
             if is_provisional_stop(record):

@@ -225,7 +225,7 @@ class Head:
         """Its attempt of the run: a START says what is known of it, other words may go without."""
         known = self.attempt_map.run_attempt(member.attempt_key, record.attempt)
         # What rank 0 gathered is claimed by nobody: the ranks' own nodes may tell of it yet.
-        by_rank_0 = known is not None and "gathered" in record.attributes
+        by_rank_0 = known is not None and "via_collective" in record.attributes
         if record.event is Event.START and not by_rank_0:
             told = record.values.get("world_size", 0.0)
             world = int(told) if isfinite(told) else 0
@@ -260,14 +260,16 @@ class Head:
         unheard = any(member.heartbeat is None for member in waiting)
         tick = merge_heartbeats(self.run, known, now, has_unheard_nodes=unheard)
         values, facts = self.node_hardware.pop_combined()
-        facts["away"] = ",".join(map(str, self.membership.away_ranks(waiting, attempt)))
+        facts["unreachable_ranks"] = ",".join(
+            map(str, self.membership.away_ranks(waiting, attempt))
+        )
         if tick.attributes["state"] in ENDED_STATES and self._is_run_active():
             # A node's TICK is newer than its records that are still under way.
             facts["state"] = "running"
         if self.is_shutting_down:
             facts["final"] = "yes"
-            if tick.attributes.get("fall") == "open":
-                facts["fall"] = ""
+            if tick.attributes.get("failure_origin") == "undecided":
+                facts["failure_origin"] = ""
         yield replace(
             tick, values={**tick.values, **values}, attributes={**tick.attributes, **facts}
         )
@@ -310,7 +312,7 @@ class Head:
         for member in members:
             member.abandoned_attempt = attempt
             for rank in member.unended_ranks(attempt):
-                facts = {"outcome": "died", "lost": member.host}
+                facts = {"outcome": "died", "lost_node": member.host}
                 end = Record(self.run, rank, 0, now, Event.STOP, attributes=facts, attempt=attempt)
                 member.add_rank(attempt, rank, has_ended=True)
                 yield end

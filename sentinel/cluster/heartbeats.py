@@ -25,12 +25,18 @@ HEARTBEAT_DELAY_SECONDS = 1.0
 MAX_UNDECIDED_SECONDS = 15.0
 """How long, at most, it is left open why a rank fell."""
 
-_STRAGGLER_FACTS = ("behind", "behind_step", "behind_at", "held", "everyone")
+_STRAGGLER_FACTS = (
+    "straggler_ranks",
+    "straggler_step",
+    "straggler_progress",
+    "blocked_by",
+    "all_behind",
+)
 
-_SINGLE_NODE_FACTS = (*_STRAGGLER_FACTS, "fall", "final")
+_SINGLE_NODE_FACTS = (*_STRAGGLER_FACTS, "failure_origin", "final")
 """What one node cannot say for all."""
 
-_FAILURE_FACTS = ("cause", "exception", "code", "gone", "failed")
+_FAILURE_FACTS = ("cause", "exception", "code", "died_ranks", "failed_ranks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,7 @@ class NodeHeartbeat:
     """The newest TICK of one node; its attempt is already the run's.
 
     `ranks` are those that the node has in that attempt. `age` is how long ago it was heard, in
-    seconds. `lost` is whether nothing was heard for too long though its ranks had not ended.
+    seconds. `lost_ranks` is whether nothing was heard for too long though its ranks had not ended.
     """
 
     heartbeat: Record
@@ -51,7 +57,11 @@ class NodeHeartbeat:
     def seconds_since_failure(self) -> float:
         """Seconds since its first rank fell; below 0 where none did."""
         facts = self.heartbeat.attributes
-        return float(facts.get("fell_ago", 0.0)) + self.age_seconds if "cause" in facts else -1.0
+        return (
+            float(facts.get("failed_seconds_ago", 0.0)) + self.age_seconds
+            if "cause" in facts
+            else -1.0
+        )
 
 
 def merge_heartbeats(
@@ -64,10 +74,10 @@ def merge_heartbeats(
     """What a TICK says of all nodes, at `now` in seconds since the epoch.
 
     Values and facts are those of a single node's, over the nodes of the newest attempt; and values
-    `nodes`, `nodes_lost` and `lost_seconds` since any of the latter was heard, and facts `lost` and
-    `lost_nodes`, the ranks and hosts these are; `held` is "lost" where the others wait for them.
+    `nodes`, `nodes_lost` and `lost_seconds` since any of the latter was heard, and facts `lost_ranks` and
+    `lost_nodes`, the ranks and hosts these are; `blocked_by` is "node_lost" where the others wait for them.
     Ranks of lost nodes count for gone or failed only where that was known before. Where a rank fell
-    for want of a lost node, the fact `fall` is "lost"; while that may yet turn out, it is "open".
+    for want of a lost node, the fact `failure_origin` is "node_lost"; while that may yet turn out, it is "undecided".
     `unheard` is whether there are nodes of which nothing is told, as after a restart of the head.
     What is measured of machines, `Machines` brings together. Raises ValueError if nothing is told.
     """
@@ -83,12 +93,12 @@ def merge_heartbeats(
         **_lost_node_attributes(lost),
     }
     facts["state"] = _merged_state(present or lost)
-    stands = "behind" in facts and _is_blocked_by_silence(
+    stands = "straggler_ranks" in facts and _is_blocked_by_silence(
         values["idle_seconds"], values["lost_seconds"]
     )
-    if facts["lost"] and stands:
-        facts |= {"behind": facts["lost"], "held": "lost"}
-        facts.pop("everyone", None)
+    if facts["lost_ranks"] and stands:
+        facts |= {"straggler_ranks": facts["lost_ranks"], "blocked_by": "node_lost"}
+        facts.pop("all_behind", None)
     facts |= _node_loss_attributes(
         current, values["idle_seconds"], has_unheard_nodes=has_unheard_nodes
     )
@@ -108,24 +118,24 @@ def merge_heartbeats(
 def head_watch_heartbeat(heartbeat: Record, head_address: str, silent_seconds: float) -> Record:
     """What a node that judges nothing else has to say of the host `head`, which judges the run.
 
-    `tick` is the node's own. Values `nodes_lost` and `lost_seconds`; facts `head_lost`, and `held`
-    where its ranks stand since, and `fall` with what is known of the first of them that fell. An
+    `tick` is the node's own. Values `nodes_lost` and `lost_seconds`; facts `head_lost`, and `blocked_by`
+    where its ranks stand since, and `failure_origin` with what is known of the first of them that fell. An
     empty `head` is one that is heard.
     """
     if not head_address:
         return replace(heartbeat, values={"nodes_lost": 0.0, "lost_seconds": 0.0}, attributes={})
     facts = {"head_lost": head_address}
-    if "behind" not in heartbeat.attributes or _is_blocked_by_silence(
+    if "straggler_ranks" not in heartbeat.attributes or _is_blocked_by_silence(
         heartbeat.values.get("idle_seconds", 0.0), silent_seconds
     ):
-        facts["held"] = "lost"
-    if "fell_ago" in heartbeat.attributes:
+        facts["blocked_by"] = "node_lost"
+    if "failed_seconds_ago" in heartbeat.attributes:
         known = {
             name: heartbeat.attributes[name]
             for name in _FAILURE_FACTS
             if name in heartbeat.attributes
         }
-        facts |= {**known, "fall": "lost"}
+        facts |= {**known, "failure_origin": "node_lost"}
     return replace(
         heartbeat, values={"nodes_lost": 1.0, "lost_seconds": silent_seconds}, attributes=facts
     )
@@ -155,7 +165,7 @@ def _merge_values(
 def _lost_node_attributes(lost: Sequence[NodeHeartbeat]) -> dict[str, str]:
     ranks = sorted(rank for each in lost for rank in _lost_ranks(each))
     hosts = sorted({each.host for each in lost})
-    return {"lost": ",".join(map(str, ranks)), "lost_nodes": ",".join(hosts)}
+    return {"lost_ranks": ",".join(map(str, ranks)), "lost_nodes": ",".join(hosts)}
 
 
 def _value(name: str, each: NodeHeartbeat) -> float:
@@ -168,7 +178,10 @@ def _sum(name: str, node_heartbeats: Iterable[NodeHeartbeat]) -> float:
 
 def _lost_ranks(each: NodeHeartbeat) -> set[int]:
     """The ranks of a lost node, but those that were known to have fallen."""
-    return set(each.ranks) - {*_parse_ranks("gone", each), *_parse_ranks("failed", each)}
+    return set(each.ranks) - {
+        *_parse_ranks("died_ranks", each),
+        *_parse_ranks("failed_ranks", each),
+    }
 
 
 def _parse_ranks(name: str, each: NodeHeartbeat) -> list[int]:
@@ -180,18 +193,19 @@ def _failure_attributes(node_heartbeats: Sequence[NodeHeartbeat]) -> dict[str, s
     order = _ordered_by_failure(node_heartbeats)
     first = order[0].heartbeat.attributes
     facts = {name: fact for name, fact in first.items() if name not in _SINGLE_NODE_FACTS}
-    for name in ("gone", "failed"):
+    for name in ("died_ranks", "failed_ranks"):
         facts[name] = ",".join(
             [fact for each in order if (fact := each.heartbeat.attributes.get(name))]
         )
     fallen = [each for each in node_heartbeats if "cause" in each.heartbeat.attributes]
     if any(
-        "regroup" not in each.heartbeat.attributes or each.age_seconds > RESTART_TRUST_SECONDS
+        "elastic_restart" not in each.heartbeat.attributes
+        or each.age_seconds > RESTART_TRUST_SECONDS
         for each in fallen
     ):
-        facts.pop("regroup", None)
+        facts.pop("elastic_restart", None)
     if order[0].seconds_since_failure >= 0.0:
-        facts["fell_ago"] = f"{order[0].seconds_since_failure:.3f}"
+        facts["failed_seconds_ago"] = f"{order[0].seconds_since_failure:.3f}"
     if any(
         each.heartbeat.attributes.get("launcher") == "running"
         for each in node_heartbeats
@@ -227,7 +241,7 @@ def _node_loss_attributes(
     When a node dies, ranks of others may raise at once; that it is dead, only its silence says.
     """
     first = _ordered_by_failure(node_heartbeats)[0]
-    if first.is_lost or "fell_ago" not in first.heartbeat.attributes:
+    if first.is_lost or "failed_seconds_ago" not in first.heartbeat.attributes:
         return {}
     others = [each for each in node_heartbeats if each is not first]
     silent = [
@@ -238,38 +252,44 @@ def _node_loss_attributes(
     # Those without whom the first to fall went on are not what it fell for.
     missed = [each for each in silent if _is_blocked_by_silence(idle_seconds, each.age_seconds)]
     if any(each.is_lost for each in missed):
-        return {"fall": "lost"}
+        return {"failure_origin": "node_lost"}
     unsure = has_unheard_nodes or any(_value("ranks_running", each) for each in missed)
     return (
-        {"fall": "open"} if unsure and first.seconds_since_failure < MAX_UNDECIDED_SECONDS else {}
+        {"failure_origin": "undecided"}
+        if unsure and first.seconds_since_failure < MAX_UNDECIDED_SECONDS
+        else {}
     )
 
 
 def _straggler_attributes(present: Sequence[NodeHeartbeat]) -> dict[str, str]:
     """Who of all running ranks holds the others: stopped ones, else those that got least far."""
-    running = [each for each in present if each.heartbeat.attributes.get("behind")]
+    running = [each for each in present if each.heartbeat.attributes.get("straggler_ranks")]
     if not running:
         return {}
-    held = [each for each in running if each.heartbeat.attributes.get("held")]
+    held = [each for each in running if each.heartbeat.attributes.get("blocked_by")]
     reached = [_progress(each) for each in held or running]
     lowest = min(reached)
     behind = held or [each for each, far in zip(running, reached, strict=True) if far == lowest]
     first = (held or running)[reached.index(lowest)].heartbeat.attributes
-    facts = {name: first[name] for name in ("behind_step", "behind_at", "held") if name in first}
-    facts["behind"] = ",".join(
-        str(r) for r in sorted(r for e in behind for r in _parse_ranks("behind", e))
+    facts = {
+        name: first[name]
+        for name in ("straggler_step", "straggler_progress", "blocked_by")
+        if name in first
+    }
+    facts["straggler_ranks"] = ",".join(
+        str(r) for r in sorted(r for e in behind for r in _parse_ranks("straggler_ranks", e))
     )
     if (
         not held
         and len(behind) == len(running)
-        and all("everyone" in e.heartbeat.attributes for e in behind)
+        and all("all_behind" in e.heartbeat.attributes for e in behind)
     ):
-        facts["everyone"] = "yes"
+        facts["all_behind"] = "yes"
     return facts
 
 
 def _progress(each: NodeHeartbeat) -> tuple[int, ...]:
-    return _parse_counts(each.heartbeat.attributes.get("behind_at", "0,0"))
+    return _parse_counts(each.heartbeat.attributes.get("straggler_progress", "0,0"))
 
 
 # Nodes in step with each other all say the same.

@@ -33,11 +33,11 @@ _RANK_LIST_PATTERN = re.compile(f"({_RANK_PATTERN}(,{_RANK_PATTERN})*)?")
 _PROGRESS_PATTERN = re.compile(r"-?[0-9]{1,19},-?[0-9]{1,19}")
 _SECONDS_PATTERN = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 _FACT_PATTERNS = {
-    "gone": _RANK_LIST_PATTERN,
-    "failed": _RANK_LIST_PATTERN,
-    "behind": _RANK_LIST_PATTERN,
-    "behind_at": _PROGRESS_PATTERN,
-    "fell_ago": _SECONDS_PATTERN,
+    "died_ranks": _RANK_LIST_PATTERN,
+    "failed_ranks": _RANK_LIST_PATTERN,
+    "straggler_ranks": _RANK_LIST_PATTERN,
+    "straggler_progress": _PROGRESS_PATTERN,
+    "failed_seconds_ago": _SECONDS_PATTERN,
 }
 """Facts of a TICK that are numbers, as they are spelled."""
 
@@ -88,7 +88,7 @@ def _is_valid_entry(entry: RecordOrBatch) -> bool:
 
 def _is_valid_heartbeat(heartbeat: Record) -> bool:
     facts = heartbeat.attributes
-    if facts.get("cause") == "died" and not facts.get("gone"):
+    if facts.get("cause") == "died" and not facts.get("died_ranks"):
         return False
     spelled = (
         form.fullmatch(facts[name]) for name, form in _FACT_PATTERNS.items() if name in facts

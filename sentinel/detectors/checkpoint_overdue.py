@@ -53,7 +53,7 @@ class CheckpointOverdue:
 
     def update(self, record: Record) -> DetectorOutput:
         """Judge one step; learn from saves and from what the run declares."""
-        if record.event is Event.START or "began_after" in record.values:
+        if record.event is Event.START or "restarted_after_step" in record.values:
             self._reset()
         if record.event in (Event.START, Event.METADATA):
             self._save_steps = record.values.get("save_steps", self._save_steps)

@@ -81,7 +81,7 @@ class LearningRateAnomaly:
         rate = record.values.get("learning_rate")
         if record.event is not Event.STEP or rate is None or not 0.0 <= rate < inf:
             return None
-        if "began_after" in record.values:
+        if "restarted_after_step" in record.values:
             self._clear_history()
         if self._has_resumed:
             self._compare_with_history(rate, record.step)

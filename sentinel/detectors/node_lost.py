@@ -59,10 +59,12 @@ class NodeLost:
             return Clear()
         if _is_run_over(record):
             return None
-        goes_on = _has_running_ranks(record) and record.attributes.get("held") != "lost"
+        goes_on = _has_running_ranks(record) and record.attributes.get("blocked_by") != "node_lost"
         silent = record.values.get("lost_seconds", 0.0)
         head = record.attributes.get("head_lost", "")
-        ranks = format_ranges(map(int, filter(None, record.attributes.get("lost", "").split(","))))
+        ranks = format_ranges(
+            map(int, filter(None, record.attributes.get("lost_ranks", "").split(",")))
+        )
         told = f"{_subject_text(record, head, ranks)} not been heard for {silent:.0f} s"
         return Finding(
             summary=f"{told}{_consequence_text(record, head, goes_on=goes_on)}.",
@@ -108,10 +110,10 @@ def _consequence_text(record: Record, head: str, *, goes_on: bool) -> str:
 def _first_failed_rank_text(record: Record) -> str:
     """What became of the first rank of another node that fell for want of this one, if any did."""
     facts = record.attributes
-    if facts.get("fall") != "lost":
+    if facts.get("failure_origin") != "node_lost":
         return ""
     cause = facts.get("cause", "")
-    rank = facts.get("gone" if cause == "died" else "failed", "").split(",")[0]
+    rank = facts.get("died_ranks" if cause == "died" else "failed_ranks", "").split(",")[0]
     # Of one that was interrupted no rank is named, though others may have failed since.
     hows = {
         "died": "was killed",
@@ -123,10 +125,13 @@ def _first_failed_rank_text(record: Record) -> str:
 
 def _is_run_over(record: Record) -> bool:
     """Whether a rank fell, and not for want of these nodes, and none has taken a step since."""
-    if "fell_ago" not in record.attributes or record.attributes.get("fall") == "lost":
+    if (
+        "failed_seconds_ago" not in record.attributes
+        or record.attributes.get("failure_origin") == "node_lost"
+    ):
         return False
     return record.values.get("idle_seconds", 0.0) + SAME_FAILURE_SECONDS >= float(
-        record.attributes["fell_ago"]
+        record.attributes["failed_seconds_ago"]
     )
 
 

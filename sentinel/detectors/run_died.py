@@ -52,7 +52,7 @@ class RunDied:
         self._died_time = (
             record.time if self._died_time is None else min(record.time, self._died_time)
         )
-        if record.attributes.get("fall") or record.attributes.get("regroup"):
+        if record.attributes.get("failure_origin") or record.attributes.get("elastic_restart"):
             return None
         left = int(record.values["ranks_running"])
         # A launcher that still waits for the command will know by which signal it ended.
@@ -64,7 +64,7 @@ class RunDied:
             and record.time - self._died_time < self.settle
         ):
             return None
-        gone = record.attributes["gone"].split(",")
+        gone = record.attributes["died_ranks"].split(",")
         who = f"Rank {gone[0]} was" if len(gone) == 1 else f"Ranks {', '.join(gone)} were"
         rest = f"{left} still run{'s' * (left == 1)}" if left else "none is left"
         known = {

@@ -38,11 +38,11 @@ class RunFailed:
         cause = record.attributes.get("cause")
         if cause not in {"exception", "exit"}:
             return Clear()
-        if record.attributes.get("fall"):
+        if record.attributes.get("failure_origin"):
             return None
-        if not record.attributes["failed"]:
+        if not record.attributes["failed_ranks"]:
             return self._command_finding(record)
-        first = record.attributes["failed"].split(",")[0]
+        first = record.attributes["failed_ranks"].split(",")[0]
         error = record.attributes.get("exception", "an exception")
         code = record.attributes.get("code", "non-zero")
         how = f"raised {error}" if cause == "exception" else f"left with exit code {code}"
@@ -61,7 +61,7 @@ class RunFailed:
         how = f"was ended by {killer}" if killer else f"left with exit code {code}"
         when = (
             "before any rank began"
-            if "before" in record.attributes
+            if "failed_before" in record.attributes
             else "after every rank had ended"
         )
         return Finding(

@@ -88,13 +88,16 @@ class RunStalled:
             self._open_phases.remove(name)
 
     def _evaluate(self, record: Record) -> DetectorOutput:
-        if not record.values.get("ranks_running") or record.attributes.get("held") == "lost":
+        if (
+            not record.values.get("ranks_running")
+            or record.attributes.get("blocked_by") == "node_lost"
+        ):
             return None
-        pace = float(record.attributes.get("pace", 0.0))
+        pace = float(record.attributes.get("max_gap_seconds", 0.0))
         idle, limit = record.values["idle_seconds"], max(self._limit_seconds(), self.times * pace)
         if idle <= limit:
             return Clear()
-        behind = record.attributes.get("behind", "")
+        behind = record.attributes.get("straggler_ranks", "")
         return Finding(
             summary=f"{_subject_text(record.attributes)} moved past step {record.step} for {idle:.0f} s "
             f"(limit {limit:.0f} s).",
@@ -102,10 +105,10 @@ class RunStalled:
                 "idle_seconds": idle,
                 "limit_seconds": limit,
                 "behind": behind,
-                "behind_step": record.attributes.get("behind_step", ""),
+                "behind_step": record.attributes.get("straggler_step", ""),
             },
             severity=Severity.CRITICAL if idle > self.page_after * limit else Severity.WARNING,
-            rank=None if record.attributes.get("everyone") else int(behind.split(",")[0]),
+            rank=None if record.attributes.get("all_behind") else int(behind.split(",")[0]),
         )
 
     def _limit_seconds(self) -> float:
@@ -119,7 +122,7 @@ class RunStalled:
 
 def _subject_text(facts: Mapping[str, str]) -> str:
     """The start of the sentence: who is to blame, as far as can be told."""
-    if facts.get("everyone"):
+    if facts.get("all_behind"):
         return "No rank has"
-    how = "is stopped by a signal" if facts.get("held") == "stopped" else "is behind"
+    how = "is stopped by a signal" if facts.get("blocked_by") == "signal" else "is behind"
     return f"Rank {facts.get('behind', '')} {how}; none has"

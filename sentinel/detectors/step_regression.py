@@ -33,7 +33,7 @@ from sentinel.model.record import Event, Record
 class StepRegression:
     """Judges `global_step` as the trainer declares it.
 
-    A START in between excuses a jump; and so does `began_after`, with which the first step of
+    A START in between excuses a jump; and so does `restarted_after_step`, with which the first step of
     another training in the same run tells what it goes on from.
     """
 
@@ -63,7 +63,7 @@ class StepRegression:
 
     def update(self, record: Record) -> DetectorOutput:
         """Judge one declared step number."""
-        if record.event is Event.START or "began_after" in record.values:
+        if record.event is Event.START or "restarted_after_step" in record.values:
             self._reset()
         step = record.values.get("global_step")
         if record.event is not Event.STEP or step is None or step - step != 0.0:

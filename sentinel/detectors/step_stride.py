@@ -68,7 +68,7 @@ class StepStride:
         if record.attributes.get("framework") in OPTIMIZER_STEP_FRAMEWORKS:
             self._expected_stride = 1.0
             self._usual_stride = self._usual_stride or 1.0
-        if record.event is Event.START or "began_after" in record.values:
+        if record.event is Event.START or "restarted_after_step" in record.values:
             self._reset()
         step, count = record.values.get("global_step"), record.values.get("optimizer_steps")
         if record.event is not Event.STEP or step is None or count is None:

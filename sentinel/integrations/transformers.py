@@ -55,7 +55,7 @@ class TransformersObserver:
         self._args_ref: Any = None
         """The arguments, weakly, of the trainer that is known already."""
         self._has_trained = False
-        self._began_after: int | None = None
+        self._restarted_after: int | None = None
         """The step that another training began after, until its first step has told so."""
 
     def on_event(
@@ -85,7 +85,7 @@ class TransformersObserver:
         """A training begins, or we come upon one: say what it is."""
         if event == "on_train_begin":
             self._phases.end(_AFTER_TRAINING_PHASE)
-            self._began_after = state.global_step if self._has_trained else None
+            self._restarted_after = state.global_step if self._has_trained else None
             self._has_trained = True
             reset_loop(self._patcher.loop)
         self._args_ref = weakref.ref(args)
@@ -99,9 +99,9 @@ class TransformersObserver:
     def _on_step_end(self, state: Any) -> None:
         """The step is complete, and has its number."""
         self._phases.end(_PREDICTION_PHASE)
-        after, self._began_after = self._began_after, None
+        after, self._restarted_after = self._restarted_after, None
         self._patcher.recorder.log_from_framework(
-            {} if after is None else {"began_after": after}, state.global_step
+            {} if after is None else {"restarted_after_step": after}, state.global_step
         )
 
     def _execute_commands(self, control: Any, step: int) -> None:

@@ -65,7 +65,7 @@ class ElasticRestartTracker:
     def annotate_heartbeat(
         self, heartbeat: Record, ranks: Sequence[LiveRank], now: float
     ) -> Record:
-        """The TICK of these ranks, of the newest attempt, with the fact `regroup` where they may
+        """The TICK of these ranks, of the newest attempt, with the fact `elastic_restart` where they may
         come back; or with the death of those before them, where that was a failure.
         """
         workers = [self._find_worker(rank) for rank in ranks]
@@ -90,7 +90,7 @@ class ElasticRestartTracker:
             heartbeat,
             max(worker.restart_count for worker in known),
         )
-        return replace(heartbeat, attributes={**heartbeat.attributes, "regroup": "yes"})
+        return replace(heartbeat, attributes={**heartbeat.attributes, "elastic_restart": "yes"})
 
     def _find_worker(self, rank: LiveRank) -> ElasticWorker | None:
         who = rank.header.identity
@@ -145,7 +145,7 @@ def _exited_together(ranks: Sequence[LiveRank], now: float) -> bool:
 
 
 def _with_failure(heartbeat: Record, before: Record, seconds_ago: float) -> Record:
-    fell = {name: before.attributes[name] for name in ("cause", "gone")}
+    fell = {name: before.attributes[name] for name in ("cause", "died_ranks")}
     values = {**heartbeat.values, "ranks_gone": before.values["ranks_gone"]}
-    facts = {**heartbeat.attributes, **fell, "fell_ago": f"{seconds_ago:.3f}"}
+    facts = {**heartbeat.attributes, **fell, "failed_seconds_ago": f"{seconds_ago:.3f}"}
     return replace(heartbeat, step=before.step, values=values, attributes=facts)

@@ -71,10 +71,10 @@ class LauncherStatus:
             return None
         values = {"ranks_running": 0.0, "ranks_gone": 0.0, "ranks_failed": 0.0, "idle_seconds": 0.0}
         facts = {
-            "gone": "",
-            "failed": "",
+            "died_ranks": "",
+            "failed_ranks": "",
             **_failure_attributes(launch),
-            "before": "any rank began",
+            "failed_before": "any rank began",
         }
         return Record(
             run=self.run,

@@ -44,11 +44,11 @@ def build_heartbeat(run: str, ranks: list[LiveRank], now: float) -> Record:
     """What a TICK says of the ranks of one attempt.
 
     Values: `ranks_running`, `ranks_gone` (died), `ranks_failed` (exception or exit code), and
-    `idle_seconds` since any rank last moved a step. Facts: `state`; the ranks `gone`, `failed`
-    and `behind` as comma-separated numbers, how far the latter got as `behind_step` and
-    `behind_at` (steps taken, and the step whose backward pass began), and `held` where a signal
+    `idle_seconds` since any rank last moved a step. Facts: `state`; the ranks `died_ranks`, `failed_ranks`
+    and `straggler_ranks` as comma-separated numbers, how far the latter got as `straggler_step` and
+    `straggler_progress` (steps taken, and the step whose backward pass began), and `blocked_by` where a signal
     stops them; `cause`, the outcome of the rank that fell first, with what it said of it, and
-    `fell_ago`, the seconds since.
+    `failed_seconds_ago`, the seconds since.
     """
     running = [r for r in ranks if not r.ended]
     died = [r for r in ranks if r.outcome == "died"]
@@ -72,8 +72,8 @@ def build_heartbeat(run: str, ranks: list[LiveRank], now: float) -> Record:
         },
         attributes={
             "state": _run_state(ranks),
-            "gone": _rank_list(gone),
-            "failed": _rank_list(failed),
+            "died_ranks": _rank_list(gone),
+            "failed_ranks": _rank_list(failed),
             **_first_failure_attributes(ranks, now),
             **_straggler_attributes(ranks_with_own_process(running), now),
         },
@@ -111,13 +111,17 @@ def _first_failure_attributes(ranks: list[LiveRank], now: float) -> dict[str, st
         for key in ("exception", "code")
         if key in first.stop_attributes
     }
-    return {"cause": first.outcome, "fell_ago": f"{max(0.0, now - first.ended_at):.3f}", **known}
+    return {
+        "cause": first.outcome,
+        "failed_seconds_ago": f"{max(0.0, now - first.ended_at):.3f}",
+        **known,
+    }
 
 
 def _straggler_attributes(running: list[LiveRank], now: float) -> dict[str, str]:
     """Running ranks that hold the others: stopped ones, else those that got least far.
 
-    Where none is ahead, all are behind, and `everyone` says so.
+    Where none is ahead, all are behind, and `all_behind` says so.
     """
     if not running:
         return {}
@@ -127,14 +131,14 @@ def _straggler_attributes(running: list[LiveRank], now: float) -> dict[str, str]
     behind = stopped or [rank for rank in running if _progress(rank) == lowest]
     least = min(behind, key=_progress)
     facts = {
-        "behind": _rank_list(behind),
-        "behind_step": str(least.header.last_step),
-        "behind_at": ",".join(map(str, _progress(least))),
+        "straggler_ranks": _rank_list(behind),
+        "straggler_step": str(least.header.last_step),
+        "straggler_progress": ",".join(map(str, _progress(least))),
     }
     if stopped:
-        facts["held"] = "stopped"
+        facts["blocked_by"] = "signal"
     elif len(behind) == len(running):
-        facts["everyone"] = "yes"
+        facts["all_behind"] = "yes"
     return facts
 
 

@@ -276,4 +276,6 @@ class LiveRings:
 def _mark_if_gathered(process: Process, start: Record) -> Record:
     """A START, with the fact `via_collective` where another rank's process wrote it down."""
     own = start.attributes.get("pid", str(process.pid)) == str(process.pid)
-    return start if own else replace(start, attributes={**start.attributes, "via_collective": "yes"})
+    return (
+        start if own else replace(start, attributes={**start.attributes, "via_collective": "yes"})
+    )

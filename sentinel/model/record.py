@@ -23,14 +23,14 @@ class Event(Enum):
     """Values measured on held-out data."""
     PHASE = "phase"
     """The trainer entered, or left, a declared phase such as an evaluation."""
-    METADATA = "facts"
+    METADATA = "metadata"
     """Something about the run became known: its settings, or a tap that went wrong."""
     SAMPLE = "sample"
     """One text that the model made: facts hold prompt and completion, values its rewards.
 
     Of the whole run: statistics of the texts of one step, and no text.
     """
-    HEARTBEAT = "tick"
+    HEARTBEAT = "heartbeat"
     """Nobody spoke: the source tells the time, and who is still alive."""
     STOP = "stop"
     """A rank, or the run, ended; facts say how."""

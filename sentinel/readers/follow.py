@@ -1,6 +1,6 @@
 """Followed: a log that somebody else writes, read as it grows, in the place of a run's rings.
 
-What it holds already is `behind` us: history, which wakes nobody by itself. Silence is judged by
+What it holds already is `straggler_ranks` us: history, which wakes nobody by itself. Silence is judged by
 the log's own pace, and only where it says itself that it is not over yet: a log tells of no death.
 """
 
@@ -210,8 +210,8 @@ class LogFollower:
                 if len(self.arrival_gaps) >= MIN_ARRIVAL_GAPS
                 else INITIAL_PACE_SECONDS
             )
-            facts |= {"everyone": "yes", "behind": "0", "behind_step": str(last.step)}
-            facts |= {"pace": f"{pace:.1f}"}
+            facts |= {"all_behind": "yes", "straggler_ranks": "0", "straggler_step": str(last.step)}
+            facts |= {"max_gap_seconds": f"{pace:.1f}"}
         return Record(
             run=self.run,
             rank=WHOLE_RUN,

@@ -146,7 +146,7 @@ def test_a_second_training_in_one_run_says_that_it_began_anew(build, told):
     train()
 
     assert [r.step for r in steps(told) if "loss" in r.values] == [1, 2, 1]
-    assert [r.values.get("began_after") for r in steps(told) if "loss" in r.values] == [
+    assert [r.values.get("restarted_after_step") for r in steps(told) if "loss" in r.values] == [
         None,
         None,
         0.0,

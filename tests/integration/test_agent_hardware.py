@@ -84,7 +84,7 @@ def test_what_was_measured_is_kept_with_the_ticks_that_told_it(said):
     left(agent)
 
     with closing(connect(run_dir("live") / "sentinel.db")) as database:
-        kept = database.execute("select vals from step where event = 'tick'").fetchall()
+        kept = database.execute("select vals from step where event = 'heartbeat'").fetchall()
         journalled = Journal(database).entries_since_snapshot("live")
         assert sum("gpu_utilisation_min" in record.values for record in journalled) == 1
     assert len(kept) == 1

@@ -75,7 +75,7 @@ def test_a_tick_tells_who_runs_and_for_how_long_nobody_moved(source, rank):
     assert tick.rank == WHOLE_RUN
     assert tick.values["ranks_running"] == 2.0
     assert 40.0 <= tick.values["idle_seconds"] < 400.0
-    assert (tick.attributes["state"], tick.attributes["behind"]) == ("running", "1")
+    assert (tick.attributes["state"], tick.attributes["straggler_ranks"]) == ("running", "1")
 
 
 def test_a_clock_that_is_set_back_forgets_no_time_that_passed(source, rank):
@@ -90,7 +90,7 @@ def test_a_clock_that_is_set_back_forgets_no_time_that_passed(source, rank):
     source.poll()
 
     tick = source.heartbeat(back + 20.0)
-    assert (tick.attributes["fell_ago"], tick.values["idle_seconds"] >= 20.0) == ("20.000", True)
+    assert (tick.attributes["failed_seconds_ago"], tick.values["idle_seconds"] >= 20.0) == ("20.000", True)
 
 
 def test_a_trainers_clock_that_is_wrong_does_not_look_like_a_standstill(source, rank):
@@ -133,7 +133,7 @@ def test_an_exception_is_told_apart_from_a_death(source, rank):
     polled(source, lambda r: is_tick(r) and r.values["ranks_gone"] == 1.0)
 
     tick = source.heartbeat(time.time())
-    assert (tick.attributes["failed"], tick.attributes["gone"]) == ("0", "1")
+    assert (tick.attributes["failed_ranks"], tick.attributes["died_ranks"]) == ("0", "1")
 
 
 def test_another_agent_reads_on_where_the_first_was(source, rank):

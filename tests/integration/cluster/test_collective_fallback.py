@@ -59,11 +59,11 @@ class Fallen(House):
             "ranks_running": self.lived, "ranks_gone": 0.0, "ranks_failed": 0.0,
             "idle_seconds": self.now + 0.5 - self.stepped,
         }  # fmt: skip
-        facts = {"gone": "", "failed": "", "behind": "0,1", "behind_step": "29"}
+        facts = {"died_ranks": "", "failed_ranks": "", "straggler_ranks": "0,1", "straggler_step": "29"}
         if not self.lived:
             facts = {}
         if self.fell:
-            facts = {**facts, **self.facts, "fell_ago": f"{self.now + 0.5 - self.fell:.3f}"}
+            facts = {**facts, **self.facts, "failed_seconds_ago": f"{self.now + 0.5 - self.fell:.3f}"}
         return replace(tick, values=values, facts={**tick.attributes, **facts})
 
     def fall(self, cause="exception", *, left=0, **said):
@@ -72,7 +72,7 @@ class Fallen(House):
         ranks = [0, 1][: 2 - left]
         names = ",".join(map(str, ranks))
         died = cause == "died"
-        self.facts = {"cause": cause, "gone": names * died, "failed": names * (not died), **said}
+        self.facts = {"cause": cause, "died_ranks": names * died, "failed_ranks": names * (not died), **said}
         self.facts["state"] = "running" if left else "died" if died else "failed"
         stops = [self.own.word(rank, Event.STOP, 29, outcome=cause, **said) for rank in ranks]
         self.turn(*stops, self.tick())
@@ -230,9 +230,9 @@ def test_a_lost_node_whose_own_rank_fell_first_explains_nothing(house):
     facts = {
         **tick.attributes,
         "cause": "exception",
-        "failed": "2",
-        "fell_ago": "0.100",
-        "gone": "",
+        "failed_ranks": "2",
+        "failed_seconds_ago": "0.100",
+        "died_ranks": "",
     }
     values = {**tick.values, "ranks_running": 1.0, "ranks_failed": 1.0}
     house.node_b.decode(
@@ -242,4 +242,4 @@ def test_a_lost_node_whose_own_rank_fell_first_explains_nothing(house):
     house.pass_by(3.0)
 
     assert house.node_status == ["run_failed"]
-    assert "fall" not in last_tick(house.merge(house.tick())).attributes
+    assert "failure_origin" not in last_tick(house.merge(house.tick())).attributes

@@ -44,7 +44,7 @@ def stop(rank, outcome="finished", *, attempt=0):
 
 
 def tick(time, lost="", attempt=0, state="running", away=""):
-    facts = {"lost": lost, "state": state, "away": away}
+    facts = {"lost_ranks": lost, "state": state, "unreachable_ranks": away}
     return Record("run", WHOLE_RUN, 0, time, Event.HEARTBEAT, attributes=facts, attempt=attempt)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.aligned_steps import together
-from support.diagnoses import concluded, scene
+from support.aligned_steps import combine_step
+from support.diagnoses import diagnose_run, make_context
 
 from sentinel.causes.node_down import NodeDown
 from sentinel.model.diagnosis import CaseContext, Symptom
@@ -27,14 +27,17 @@ def tick(time, step, *, lost=True, idle=12.0, silent=12.0, **machine):
         "lost_seconds": silent if lost else 0.0,
         **machine,
     }
-    facts = {"lost": "2,3" if lost else "", "lost_nodes": "node-1" if lost else ""}
-    facts |= {"behind": "2,3", "held": "lost"} if lost and idle + 5 >= silent else {"behind": "0"}
+    facts = {"lost_ranks": "2,3" if lost else "", "lost_nodes": "node-1" if lost else ""}
+    if lost and idle + 5 >= silent:
+        facts |= {"straggler_ranks": "2,3", "blocked_by": "node_lost"}
+    else:
+        facts |= {"straggler_ranks": "0"}
     return Record("run", WHOLE_RUN, step, time, Event.HEARTBEAT, values, facts)
 
 
 def steps(first, last):
     for step in range(first, last + 1):
-        yield together(step, step_time=[1.0] * 4, data_wait=[0.01] * 4, tokens=[1000.0] * 4)
+        yield combine_step(step, step_time=[1.0] * 4, data_wait=[0.01] * 4, tokens=[1000.0] * 4)
 
 
 def standing(step, seconds=400):
@@ -42,10 +45,10 @@ def standing(step, seconds=400):
 
 
 def test_a_node_that_is_down_is_one_page_with_its_name():
-    story = concluded([*steps(1, 150), *standing(150)], FACTS)
+    story = diagnose_run([*steps(1, 150), *standing(150)], FACTS)
 
     assert story.causes == ["node_down"]
-    assert [page.reason for page in story.pages] == [NotificationReason.OPENED]
+    assert [page.reason for page in story.notifications] == [NotificationReason.OPENED]
     (case,) = story.cases.values()
     assert "became of node-1" in case.diagnosis.remedy
     assert case.incident.severity is Severity.CRITICAL
@@ -53,7 +56,7 @@ def test_a_node_that_is_down_is_one_page_with_its_name():
 
 def test_a_gpu_with_errors_before_it_belongs_to_it():
     failing = tick(150.0, 150, lost=False, idle=0.5, gpu_xid=79.0)
-    story = concluded([*steps(1, 150), failing, *standing(151)], FACTS)
+    story = diagnose_run([*steps(1, 150), failing, *standing(151)], FACTS)
 
     assert story.causes == ["node_down"]
     (case,) = story.cases.values()
@@ -63,15 +66,15 @@ def test_a_gpu_with_errors_before_it_belongs_to_it():
 
 def test_an_agent_that_is_lost_while_training_goes_on_is_no_node_that_is_down():
     on = [tick(151.0 + s, 151 + s, idle=0.5, silent=12.0 + s) for s in range(60)]
-    story = concluded([*steps(1, 150), *on], FACTS)
+    story = diagnose_run([*steps(1, 150), *on], FACTS)
 
     assert story.causes == [""]
-    assert [page.incident.severity for page in story.pages] == [Severity.WARNING]
+    assert [page.incident.severity for page in story.notifications] == [Severity.WARNING]
 
 
 @pytest.mark.parametrize("name", sorted(NodeDown.explains - {"node_lost"}))
 def test_without_a_lost_node_nothing_speaks_for_it(name):
-    assert list(NodeDown().evidence(scene(**{name: 10}))) == []
+    assert list(NodeDown().evidence(make_context(**{name: 10}))) == []
 
 
 def test_what_begins_after_the_loss_did_not_lead_to_it():

@@ -215,7 +215,7 @@ def test_nodes_that_share_a_name_are_still_heard_each(house):
 
 def test_what_rank_0_gathered_leaves_its_place_to_the_ranks_own_node(house):
     """A collective that ends is followed by the ranks' own agents, in the attempt that there is."""
-    gathered = [house.own_member.word(rank, Event.START, gathered="yes") for rank in (2, 3)]
+    gathered = [house.own_member.word(rank, Event.START, via_collective="yes") for rank in (2, 3)]
     house.merge(*house.own_member.says(Event.START), *gathered)
     node = house.node()
     node.decode(*node.says(Event.START), *node.says(step=3))
@@ -228,7 +228,7 @@ def test_what_rank_0_gathered_leaves_its_place_to_the_ranks_own_node(house):
 
 def test_what_rank_0_gathered_and_reads_late_does_not_count_beside_what_the_node_says(house):
     """Rank 0 puts away what was left to it at its next step, which may take minutes."""
-    gathered = [house.own_member.word(rank, Event.START, gathered="yes") for rank in (2, 3)]
+    gathered = [house.own_member.word(rank, Event.START, via_collective="yes") for rank in (2, 3)]
     house.merge(*house.own_member.says(Event.START), *gathered)
     late = [house.own_member.word(rank, step=3) for rank in (2, 3)]
     assert told(house.merge(*late)) == [(2, 0, 3), (3, 0, 3)]
@@ -250,7 +250,7 @@ def test_what_rank_0_gathered_and_reads_late_does_not_count_beside_what_the_node
 )
 def test_a_head_stays_for_nodes_whose_ranks_it_let_go_of(house, end):
     """They raise a moment after rank 0, and only then have an agent, which must find its head."""
-    gathered = [house.own_member.word(rank, Event.START, gathered="yes") for rank in (2, 3)]
+    gathered = [house.own_member.word(rank, Event.START, via_collective="yes") for rank in (2, 3)]
     house.merge(*house.own_member.says(Event.START), *gathered)
     ends = [house.own_member.word(rank, Event.STOP, **end) for rank in (2, 3)]
     house.merge(*house.own_member.says(Event.STOP, outcome="exception"), *ends)

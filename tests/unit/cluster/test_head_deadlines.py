@@ -23,7 +23,7 @@ def test_a_node_that_falls_silent_is_lost_and_is_back_once_it_is_heard(house):
     assert last_tick(house.wait(LOST_AFTER_SECONDS - 1)).values["nodes_lost"] == 0.0
     lost = last_tick(house.wait(2))
     assert (lost.values["nodes_lost"], lost.attributes["lost_nodes"]) == (1.0, "b")
-    assert lost.attributes["lost"] == "2,3"
+    assert lost.attributes["lost_ranks"] == "2,3"
     assert [each["state"] for each in house.head.state()] == ["up", "lost"]
 
     node.decode(node.tick())
@@ -124,7 +124,7 @@ def test_ranks_of_a_node_that_is_lost_for_good_have_ended_once_all_others_have(h
     records = house.wait(ABANDON_AFTER_SECONDS + 2)
 
     ends = [r for r in records if r.event is Event.STOP]
-    assert [(end.rank, end.attributes["outcome"], end.attributes["lost"]) for end in ends] == [
+    assert [(end.rank, end.attributes["outcome"], end.attributes["lost_node"]) for end in ends] == [
         (2, "died", "b"),
         (3, "died", "b"),
     ]

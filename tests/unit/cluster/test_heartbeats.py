@@ -17,7 +17,7 @@ from sentinel.transport.ring import RingCursor
 from sentinel.transport.ring_layout import RingHeader
 
 NOW = 1000.0
-MERGED_ONLY = {"nodes", "nodes_lost", "lost_seconds", "lost", "lost_nodes"}
+MERGED_ONLY = {"nodes", "nodes_lost", "lost_seconds", "lost_ranks", "lost_nodes"}
 
 
 class Alive(Process):
@@ -67,7 +67,7 @@ def of(*nodes):
 
 def sorted_ranks(facts):
     return {
-        name: sorted(fact.split(",")) if name in ("gone", "failed") else fact
+        name: sorted(fact.split(",")) if name in ("died_ranks", "failed_ranks") else fact
         for name, fact in facts.items()
     }
 
@@ -84,7 +84,7 @@ def test_one_node_alone_says_what_it_always_said():
     )
     assert (tick.run, tick.rank, tick.event) == ("run", WHOLE_RUN, Event.HEARTBEAT)
     assert (tick.step, tick.step_index, tick.time) == (1000, 10, NOW)
-    assert (tick.values["nodes"], tick.values["nodes_lost"], tick.attributes["lost"]) == (
+    assert (tick.values["nodes"], tick.values["nodes_lost"], tick.attributes["lost_ranks"]) == (
         1.0,
         0.0,
         "",
@@ -131,10 +131,10 @@ def test_the_first_to_fall_is_named_first_whichever_node_it_is_on():
     two = told(rank(2), rank(3, outcome="exit", ended=980.0, code="7"))
     tick = of(one, two)
 
-    assert tick.attributes["failed"] == "3,0"
+    assert tick.attributes["failed_ranks"] == "3,0"
     assert (tick.attributes["cause"], tick.attributes["code"]) == ("exit", "7")
     assert "exception" not in tick.attributes
-    assert tick.attributes["fell_ago"] == "20.000"
+    assert tick.attributes["failed_seconds_ago"] == "20.000"
 
 
 def test_a_death_comes_before_the_errors_that_it_causes_on_other_nodes():
@@ -153,29 +153,29 @@ def test_what_a_node_said_a_while_ago_has_aged():
     )
 
     assert tick.values["idle_seconds"] == 8.0
-    assert float(tick.attributes["fell_ago"]) == pytest.approx(6.0)
+    assert float(tick.attributes["failed_seconds_ago"]) == pytest.approx(6.0)
 
 
 def test_the_ranks_behind_are_those_that_got_least_far_of_all():
     ahead, behind = told(rank(0, 10), rank(1, 10)), told(rank(2, 9), rank(3, 10))
 
-    assert of(ahead, behind).attributes["behind"] == "2"
-    assert of(ahead, behind).attributes["behind_step"] == "900"
-    assert "everyone" not in of(ahead, behind).attributes
-    assert of(ahead, told(rank(2, 10))).attributes["everyone"] == "yes"
-    assert of(ahead, told(rank(2, 10))).attributes["behind"] == "0,1,2"
+    assert of(ahead, behind).attributes["straggler_ranks"] == "2"
+    assert of(ahead, behind).attributes["straggler_step"] == "900"
+    assert "all_behind" not in of(ahead, behind).attributes
+    assert of(ahead, told(rank(2, 10))).attributes["all_behind"] == "yes"
+    assert of(ahead, told(rank(2, 10))).attributes["straggler_ranks"] == "0,1,2"
 
 
 def test_a_rank_that_waits_in_its_backward_pass_is_not_the_one_behind():
     waiting, slow = told(rank(0, 10, begun=11)), told(rank(2, 10, begun=10))
 
-    assert of(waiting, slow).attributes["behind"] == "2"
+    assert of(waiting, slow).attributes["straggler_ranks"] == "2"
 
 
 def test_a_stopped_rank_holds_all_nodes():
     tick = of(told(rank(0, 8)), told(rank(2, 10, held=True, moved=NOW - 5.0), rank(3, 10)))
 
-    assert (tick.attributes["behind"], tick.attributes["held"]) == ("2", "stopped")
+    assert (tick.attributes["straggler_ranks"], tick.attributes["blocked_by"]) == ("2", "signal")
 
 
 def test_a_lost_node_is_named_and_its_ranks_neither_run_nor_are_gone():
@@ -186,32 +186,32 @@ def test_a_lost_node_is_named_and_its_ranks_neither_run_nor_are_gone():
 
     assert (tick.values["nodes"], tick.values["nodes_lost"]) == (2.0, 1.0)
     assert tick.values["lost_seconds"] == 12.0
-    assert (tick.attributes["lost"], tick.attributes["lost_nodes"]) == ("2,3", "b")
+    assert (tick.attributes["lost_ranks"], tick.attributes["lost_nodes"]) == ("2,3", "b")
     assert (tick.values["ranks_running"], tick.values["ranks_gone"]) == (2.0, 0.0)
-    assert tick.attributes["behind"] == "0,1"
-    assert "held" not in tick.attributes
+    assert tick.attributes["straggler_ranks"] == "0,1"
+    assert "blocked_by" not in tick.attributes
     assert tick.values["idle_seconds"] == 0.0
 
 
 def test_ranks_that_stand_since_a_node_was_lost_wait_for_it():
     lost = told(rank(2, 9), rank(3, 9), host="b", age=12.0, lost=True)
 
-    for idle, held in ((8.0, "lost"), (6.0, None)):
+    for idle, held in ((8.0, "node_lost"), (6.0, None)):
         standing = told(*(rank(each, 10, moved=NOW - idle) for each in (0, 1)), host="a")
         tick = of(standing, lost)
-        assert tick.attributes.get("held") == held
-        assert tick.attributes["behind"] == ("2,3" if held else "0,1")
-        assert ("everyone" in tick.attributes) == (held is None)
+        assert tick.attributes.get("blocked_by") == held
+        assert tick.attributes["straggler_ranks"] == ("2,3" if held else "0,1")
+        assert ("all_behind" in tick.attributes) == (held is None)
 
     ended = told(rank(0, outcome="exception", ended=990.0), host="a")
-    assert "held" not in of(ended, lost).attributes
+    assert "blocked_by" not in of(ended, lost).attributes
 
 
 def test_a_node_that_hears_nothing_of_the_head_says_so_itself():
     own = told(rank(2, moved=NOW - 30.0)).heartbeat
     tick = head_watch_heartbeat(own, "node0", 20.0)
 
-    assert tick.attributes == {"head_lost": "node0", "held": "lost"}
+    assert tick.attributes == {"head_lost": "node0", "blocked_by": "node_lost"}
     assert tick.values == {"nodes_lost": 1.0, "lost_seconds": 20.0}
     assert head_watch_heartbeat(told(rank(2)).heartbeat, "node0", 20.0).attributes == {
         "head_lost": "node0"
@@ -224,7 +224,7 @@ def test_what_was_known_of_a_node_before_it_was_lost_stays_known():
     lost = told(rank(2), rank(3, outcome="died", ended=900.0), host="b", age=20.0, lost=True)
     tick = of(alive, lost)
 
-    assert (tick.attributes["lost"], tick.attributes["gone"]) == ("2", "3")
+    assert (tick.attributes["lost_ranks"], tick.attributes["died_ranks"]) == ("2", "3")
     assert (tick.attributes["cause"], tick.values["ranks_gone"]) == ("died", 1.0)
 
 
@@ -273,7 +273,10 @@ def test_without_a_tick_there_is_nothing_to_say():
 
 
 def test_a_tick_of_a_command_that_never_began_is_told_as_it_is():
-    facts = {"gone": "", "failed": "", "state": "failed", "cause": "exit", "before": "any rank"}
+    facts = {
+        "died_ranks": "", "failed_ranks": "", "state": "failed", "cause": "exit",
+        "failed_before": "any rank",
+    }  # fmt: skip
     tick = Record("one", WHOLE_RUN, 0, NOW, Event.HEARTBEAT, {"ranks_running": 0.0}, facts)
 
-    assert of(NodeHeartbeat(tick, "a", (), 0.0, False)).attributes["before"] == "any rank"
+    assert of(NodeHeartbeat(tick, "a", (), 0.0, False)).attributes["failed_before"] == "any rank"

@@ -84,17 +84,17 @@ def record(event=Event.HEARTBEAT, rank=WHOLE_RUN, step=1, time=1_000_000.0, *, m
     return Record("mine", rank, step, time, event, values, facts, step_index=2, sequence=2)
 
 
-DEAD = {"cause": "died", "gone": "2", "fell_ago": "1.0"}
+DEAD = {"cause": "died", "died_ranks": "2", "failed_seconds_ago": "1.0"}
 UNSOUND = {
-    "fell ago": record(**{**DEAD, "fell_ago": "x"}),
-    "fell at no time": record(**{**DEAD, "fell_ago": "nan"}),
-    "gone": record(**{**DEAD, "gone": "x"}),
-    "gone, as no rank is spelled": record(**{**DEAD, "gone": "02"}),
-    "nobody gone": record(**{**DEAD, "gone": ""}),
-    "failed": record(cause="exit", failed="1,,2", fell_ago="1.0"),
-    "endless": record(**{**DEAD, "gone": "9" * 5000}),
-    "behind": record(behind="x", behind_at="1,1"),
-    "behind at": record(behind="2", behind_at="x"),
+    "fell ago": record(**{**DEAD, "failed_seconds_ago": "x"}),
+    "fell at no time": record(**{**DEAD, "failed_seconds_ago": "nan"}),
+    "died_ranks": record(**{**DEAD, "died_ranks": "x"}),
+    "gone, as no rank is spelled": record(**{**DEAD, "died_ranks": "02"}),
+    "nobody gone": record(**{**DEAD, "died_ranks": ""}),
+    "failed_ranks": record(cause="exit", failed_ranks="1,,2", failed_seconds_ago="1.0"),
+    "endless": record(**{**DEAD, "died_ranks": "9" * 5000}),
+    "straggler_ranks": record(straggler_ranks="x", straggler_progress="1,1"),
+    "behind at": record(straggler_ranks="2", straggler_progress="x"),
     "counts": record(more={"ranks_running": nan}),
     "bytes": record(more={"host_memory_used": 1e308}),
     "world": record(Event.START, 2, more={"world_size": nan}),
@@ -103,7 +103,7 @@ UNSOUND = {
     "below": record(Event.STEP, -2),
     "beyond": record(Event.STEP, FAR),
     "never": record(Event.STEP, 2, time=nan),
-    "before": record(Event.STEP, 2, time=-inf),
+    "failed_before": record(Event.STEP, 2, time=-inf),
 }
 
 
@@ -153,16 +153,16 @@ def test_a_node_whose_card_is_no_text_is_not_welcomed(judging, name):
 
 TEXTS = st.sampled_from(
     ["", "x", "0", "2", "2,3", "-1", "nan", "1e999", HALF, "died", "exit", "exception", "running",
-     "yes", "open", "lost", "finished", "unknown", "interrupted", "9" * 5000, "1,1", "3.5", "2:3"]
+     "yes", "undecided", "node_lost", "signal", "finished", "unknown", "interrupted", "9" * 5000, "1,1", "3.5", "2:3"]
 )  # fmt: skip
 NUMBERS = st.sampled_from(
     [0.0, 1.0, 2.0, 4.0, -1.0, 0.5, nan, inf, -inf, 1e308, -1e308, 1e18, 2.0**31, 1e6]
 )
 COUNTS = st.sampled_from([0, 1, 2, 3, 30, 2**31 - 1, FAR, -1, -FAR])
-FACTS = ["state", "cause", "gone", "failed", "behind", "behind_at", "behind_step", "held", "code",
-         "everyone", "fell_ago", "regroup", "launcher", "fall", "lost", "lost_nodes", "away",
-         "final", "signal", "exit_code", "before", "exception", "outcome", "collective", "gathered",
-         "host", "pid", "master_port", "framework", "algorithm", "name", "edge", "prompt", "pace",
+FACTS = ["state", "cause", "died_ranks", "failed_ranks", "straggler_ranks", "straggler_progress", "straggler_step", "blocked_by", "code",
+         "all_behind", "failed_seconds_ago", "elastic_restart", "launcher", "failure_origin", "lost_ranks", "lost_nodes", "unreachable_ranks",
+         "final", "signal", "exit_code", "failed_before", "exception", "outcome", "collective", "via_collective",
+         "host", "pid", "master_port", "framework", "algorithm", "name", "edge", "prompt", "max_gap_seconds",
          "completion", "global_step", "missing", HALF]  # fmt: skip
 VALUES = ["loss", "grad_norm", "reward", "kl", "lr", "world_size", "local_world_size", "epoch",
           "expected_ranks", "local_rank", "ranks_running", "ranks_gone", "ranks_failed", "length",

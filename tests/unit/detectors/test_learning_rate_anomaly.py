@@ -60,7 +60,7 @@ def test_another_training_with_another_rate_is_no_reset():
 
 def test_a_training_that_follows_in_the_same_run_is_no_reset():
     first, second = schedule(), schedule()
-    later = [event(Event.START, 400), event(Event.STEP, 400, learning_rate=0.0, began_after=400.0)]
+    later = [event(Event.START, 400), event(Event.STEP, 400, learning_rate=0.0, restarted_after_step=400.0)]
 
     assert told(run(first), later, steps(first=401, learning_rate=second)) == (None, None)
 

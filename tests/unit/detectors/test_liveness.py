@@ -12,11 +12,11 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 
 
 def tick(time=0.0, *, running=2, idle=0.0, step=812, **facts):
-    """A tick as the live source makes it; `gone` and `failed` list ranks."""
+    """A tick as the live source makes it; `died_ranks` and `failed_ranks` list ranks."""
     values = {
         "ranks_running": float(running),
-        "ranks_gone": float(facts.get("gone", "").count(",") + ("gone" in facts)),
-        "ranks_failed": float(facts.get("failed", "").count(",") + ("failed" in facts)),
+        "ranks_gone": float(facts.get("died_ranks", "").count(",") + ("died_ranks" in facts)),
+        "ranks_failed": float(facts.get("failed_ranks", "").count(",") + ("failed_ranks" in facts)),
         "idle_seconds": idle,
     }
     return Record("run", WHOLE_RUN, step, time, Event.HEARTBEAT, values, facts)
@@ -39,36 +39,36 @@ def test_a_run_in_full_health_is_calm(detector):
 def test_a_death_names_the_rank_and_the_last_step():
     detector = RunDied()
 
-    assert detector.update(tick(0.0, running=1, gone="1", cause="died")) is None
-    finding = detector.update(tick(1.0, running=1, gone="1", cause="died"))
+    assert detector.update(tick(0.0, running=1, died_ranks="1", cause="died")) is None
+    finding = detector.update(tick(1.0, running=1, died_ranks="1", cause="died"))
     assert finding.summary == "Rank 1 was killed at step 812 without a word; 1 still runs."
     assert (finding.rank, finding.evidence["last_step"]) == (1, 812)
 
 
-@pytest.mark.parametrize("waits", [{"fall": "open"}, {"regroup": "yes"}])
+@pytest.mark.parametrize("waits", [{"failure_origin": "undecided"}, {"elastic_restart": "yes"}])
 def test_others_that_fell_with_it_show_while_it_is_open_why(waits):
-    detector, died = RunDied(), {"gone": "1", "cause": "died"}
+    detector, died = RunDied(), {"died_ranks": "1", "cause": "died"}
 
     assert detector.update(tick(0.0, running=1, **died, **waits)) is None
     assert isinstance(detector.update(tick(1.0, running=1, **died)), Finding)
 
 
 def test_who_looks_for_the_last_time_tells_of_a_death_at_once():
-    died = {"gone": "1", "cause": "died", "launcher": "running"}
+    died = {"died_ranks": "1", "cause": "died", "launcher": "running"}
 
     assert RunDied().update(tick(0.0, running=1, **died)) is None
     assert isinstance(RunDied().update(tick(0.0, running=1, **died, final="yes")), Finding)
 
 
 def test_a_clock_that_is_set_back_delays_no_death():
-    detector, died = RunDied(), {"gone": "1", "cause": "died"}
+    detector, died = RunDied(), {"died_ranks": "1", "cause": "died"}
     found = [detector.update(tick(time, running=1, **died)) for time in (3600.0, 0.0, 1.0)]
 
     assert isinstance(found[-1], Finding)
 
 
 def test_a_death_of_all_names_all():
-    finding = RunDied().update(tick(running=0, gone="0,1,2", cause="died"))
+    finding = RunDied().update(tick(running=0, died_ranks="0,1,2", cause="died"))
 
     assert finding.summary.startswith("Ranks 0, 1, 2 were killed at step 812")
 
@@ -85,13 +85,13 @@ def test_a_death_of_all_names_all():
     ids=["exception", "exit"],
 )
 def test_a_failure_says_how(facts, words):
-    assert RunFailed().update(tick(running=1, failed="1", **facts)).summary == words
+    assert RunFailed().update(tick(running=1, failed_ranks="1", **facts)).summary == words
 
 
 def test_ranks_taken_along_are_not_a_second_page():
     """Only the first to fall is the cause: launchers end the others, peers lose the connection."""
-    error_first = tick(running=0, gone="0", failed="1", cause="exception")
-    death_first = tick(running=0, gone="0", failed="1", cause="died")
+    error_first = tick(running=0, died_ranks="0", failed_ranks="1", cause="exception")
+    death_first = tick(running=0, died_ranks="0", failed_ranks="1", cause="died")
 
     assert isinstance(RunDied().update(error_first), Clear)
     assert isinstance(RunFailed().update(death_first), Clear)
@@ -102,7 +102,7 @@ def test_a_standstill_is_judged_by_the_runs_own_pace():
     stepped(detector, [10.0] * 20)
 
     assert isinstance(detector.update(tick(idle=49.0)), Clear)
-    finding = detector.update(tick(idle=51.0, behind="1", behind_step="811"))
+    finding = detector.update(tick(idle=51.0, straggler_ranks="1", straggler_step="811"))
     assert finding.rank == 1
     assert "Rank 1 is behind" in finding.summary
     assert finding.severity is Severity.WARNING
@@ -113,7 +113,7 @@ def test_a_rank_held_by_a_signal_is_said_to_be():
     detector = RunStalled()
     stepped(detector, [1.0] * 20)
 
-    finding = detector.update(tick(idle=31.0, behind="1", behind_step="812", held="stopped"))
+    finding = detector.update(tick(idle=31.0, straggler_ranks="1", straggler_step="812", blocked_by="signal"))
     assert finding.summary.startswith("Rank 1 is stopped by a signal; none has moved past step 812")
 
 
@@ -122,7 +122,7 @@ def test_a_standstill_that_lasts_becomes_a_page():
     stepped(detector, [1.0] * 20)
 
     early, late = (
-        detector.update(tick(idle=idle, behind="0,1", everyone="yes")) for idle in (31.0, 121.0)
+        detector.update(tick(idle=idle, straggler_ranks="0,1", all_behind="yes")) for idle in (31.0, 121.0)
     )
     assert (early.severity, late.severity) == (Severity.WARNING, Severity.CRITICAL)
     assert late.summary == "No rank has moved past step 812 for 121 s (limit 30 s)."
@@ -131,7 +131,7 @@ def test_a_standstill_that_lasts_becomes_a_page():
 
 def test_compilation_at_the_start_is_not_a_standstill():
     assert isinstance(RunStalled().update(tick(idle=600.0)), Clear)
-    assert isinstance(RunStalled().update(tick(idle=1801.0, behind="0", everyone="y")), Finding)
+    assert isinstance(RunStalled().update(tick(idle=1801.0, straggler_ranks="0", all_behind="y")), Finding)
 
 
 def test_a_pause_that_recurs_is_learnt():
@@ -147,7 +147,7 @@ def test_a_declared_phase_may_take_its_time():
     for edge, opinion in (("begin", Clear), ("end", Finding)):
         facts = {"name": "eval", "edge": edge}
         detector.update(Record("run", WHOLE_RUN, 20, 0.0, Event.PHASE, attributes=facts))
-        assert isinstance(detector.update(tick(idle=300.0, behind="0", everyone="y")), opinion)
+        assert isinstance(detector.update(tick(idle=300.0, straggler_ranks="0", all_behind="y")), opinion)
 
 
 def test_a_restart_forgets_the_pace_of_the_start():
@@ -158,7 +158,7 @@ def test_a_restart_forgets_the_pace_of_the_start():
     assert isinstance(detector.update(tick(idle=600.0)), Clear)
     stepped(detector, [1.0] * 20, start=9000.0)
 
-    assert isinstance(detector.update(tick(idle=31.0, behind="0", everyone="y")), Finding)
+    assert isinstance(detector.update(tick(idle=31.0, straggler_ranks="0", all_behind="y")), Finding)
 
 
 def test_nothing_is_said_of_a_run_that_is_over():

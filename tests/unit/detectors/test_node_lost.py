@@ -25,10 +25,10 @@ def tick(lost="", hosts="", *, time=0.0, silent=12.0, running=2.0, idle=12.0, at
         "nodes_lost": float(len(hosts.split(",")) if hosts else 0),
         "lost_seconds": silent if hosts else 0.0,
     }
-    facts = {"state": "running", "gone": "", "failed": "", "behind": "0,1", **facts}
+    facts = {"state": "running", "died_ranks": "", "failed_ranks": "", "straggler_ranks": "0,1", **facts}
     if lost and idle + 5.0 >= silent and running:
-        facts |= {"behind": lost, "held": "lost"}
-    facts |= {"lost": lost, "lost_nodes": hosts}
+        facts |= {"straggler_ranks": lost, "blocked_by": "node_lost"}
+    facts |= {"lost_ranks": lost, "lost_nodes": hosts}
     return Record("run", WHOLE_RUN, 812, time, Event.HEARTBEAT, values, facts, attempt=attempt)
 
 
@@ -79,7 +79,7 @@ def test_ranks_that_have_all_ended_since_do_not_go_on():
 def test_a_head_that_is_not_heard_is_told_by_another(idle, severity):
     own = Record(
         "run", WHOLE_RUN, 812, 0.0, Event.HEARTBEAT,
-        {"ranks_running": 2.0, "idle_seconds": idle}, {"behind": "2,3"},
+        {"ranks_running": 2.0, "idle_seconds": idle}, {"straggler_ranks": "2,3"},
     )  # fmt: skip
     finding = NodeLost().update(head_watch_heartbeat(own, "node-0", 20.0))
 
@@ -92,8 +92,8 @@ def test_a_head_that_is_not_heard_is_told_by_another(idle, severity):
 @pytest.mark.parametrize("cause", [{"cause": "interrupted"}, {}])
 def test_of_a_first_to_fall_that_was_interrupted_nothing_is_said(cause):
     """Though another rank raised since, for want of the node."""
-    known = {**cause, "failed": "1", "fell_ago": "1.0"}
-    own = tick("2,3", "node-1", **known, fall="lost")
+    known = {**cause, "failed_ranks": "1", "failed_seconds_ago": "1.0"}
+    own = tick("2,3", "node-1", **known, failure_origin="node_lost")
 
     assert "first_to_fall" not in NodeLost().update(own).evidence
     assert (
@@ -139,10 +139,10 @@ def test_it_is_over_when_the_node_speaks_or_the_run_goes_on_without_it(attempt):
 
 
 def test_a_rank_that_was_killed_alone_is_no_node():
-    dead = tick(gone="3", cause="died", time=5.0)
+    dead = tick(died_ranks="3", cause="died", time=5.0)
 
     assert isinstance(NodeLost().update(dead), Clear)
-    later = tick(gone="3", cause="died", time=7.0)
+    later = tick(died_ranks="3", cause="died", time=7.0)
     assert [detector for _, detector, _ in told(dead, later)] == ["RunDied"]
 
 

@@ -46,7 +46,7 @@ def test_a_declared_start_excuses_it():
 
 def test_another_training_in_the_same_run_excuses_it():
     first = steps(global_step=[1.0, 2.0, 3.0], optimizer_steps=[1.0, 2.0, 3.0])
-    begins = steps(global_step=[1.0], optimizer_steps=[4.0], began_after=[0.0])
+    begins = steps(global_step=[1.0], optimizer_steps=[4.0], restarted_after_step=[0.0])
     goes_on = steps(global_step=[2.0, 3.0], optimizer_steps=[5.0, 6.0])
 
     assert findings([*first, *begins, *goes_on]) == []

@@ -124,7 +124,7 @@ def test_an_agent_that_is_ended_meanwhile_waits_no_longer(node):
     assert node.told(GONE, 1, 5) == []
     node.regrouping.is_shutting_down = True
 
-    assert "regroup" not in node.heartbeat(GONE, 5).facts
+    assert "elastic_restart" not in node.heartbeat(GONE, 5).facts
 
 
 def test_a_rank_that_takes_long_to_leave_wakes_nobody(node):
@@ -164,7 +164,7 @@ def test_the_death_of_one_rank_of_a_launcher_that_then_ends_is_told_at_once(node
 )
 def test_what_does_not_fall_as_one_is_no_regrouping(node, ranks):
     after = max(rank.ended_at for rank in ranks) - FELL + 6.0
-    assert "regroup" not in node.heartbeat(ranks, after).facts
+    assert "elastic_restart" not in node.heartbeat(ranks, after).facts
 
 
 def test_of_a_launcher_that_is_not_elastic_nothing_is_waited_for():
@@ -172,7 +172,7 @@ def test_of_a_launcher_that_is_not_elastic_nothing_is_waited_for():
         build_heartbeat("run", GONE, FELL + 1), GONE, FELL + 1
     )
 
-    assert "regroup" not in tick.attributes
+    assert "elastic_restart" not in tick.attributes
 
 
 def of(node_tick, *, age=0.0, host="a"):
@@ -189,14 +189,14 @@ def test_of_several_nodes_all_that_fell_must_be_regrouping(node):
         build_heartbeat("run", [rank(2, outcome="")], FELL + 2), "b", (2,), 0.0, is_lost=False
     )
 
-    assert merge_heartbeats("run", [gone, running], FELL + 2).attributes["regroup"] == "yes"
-    assert "regroup" not in merge_heartbeats("run", [gone, raised], FELL + 2).attributes
+    assert merge_heartbeats("run", [gone, running], FELL + 2).attributes["elastic_restart"] == "yes"
+    assert "elastic_restart" not in merge_heartbeats("run", [gone, raised], FELL + 2).attributes
 
 
 def test_a_node_that_is_heard_no_more_is_not_believed_for_ever(node):
     old = of(node.heartbeat(GONE, 2.0), age=RESTART_TRUST_SECONDS + 1)
 
-    assert "regroup" not in merge_heartbeats("run", [old], FELL + 9).attributes
+    assert "elastic_restart" not in merge_heartbeats("run", [old], FELL + 9).attributes
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_what_transformers_gives_a_tracker_is_told_as_the_hook_tells_it(tracked,
     (path,) = tracked.glob(place)
     records = list(open_log(path))
     said = json.loads((tracked / "hook.json").read_text())
-    assert kinds(records)[:3] == ["start", "facts", "step"]
+    assert kinds(records)[:3] == ["start", "metadata", "step"]
     found = facts(records)
     assert found.pop("save_steps") == "50", "a log without saves is not held to it"
     assert found["algorithm"] == "grpo"
@@ -203,7 +203,7 @@ def test_arguments_beside_a_log_are_told_with_it(tmp_path, kind, name):
     else:
         path.write_text('{"step": 1, "loss": 2.0}\n' if kind == "jsonl" else "step,loss\n1,2.0\n")
     records = list(source.read(path))
-    assert kinds(records)[:3] == ["start", "facts", "step"]
+    assert kinds(records)[:3] == ["start", "metadata", "step"]
     told = facts(records)
     assert (told["learning_rate"], told["max_steps"], told["framework"]) == (
         0.5,
@@ -226,7 +226,7 @@ def test_a_line_of_settings_is_told_with_its_texts(tmp_path):
     lines = [
         {"event": "start", "framework": "trl", "algorithm": "dpo", "learning_rate": 1e-6},
         {"step": 1, "loss": 0.7},
-        {"event": "facts", "beta": 0.1, "loss_type": "sigmoid"},
+        {"event": "metadata", "beta": 0.1, "loss_type": "sigmoid"},
     ]
     (tmp_path / "log").write_text("".join(json.dumps(line) + "\n" for line in lines))
     start, _, last = jsonl.read(tmp_path / "log")
@@ -249,7 +249,7 @@ def test_a_configuration_that_comes_late_is_told_once_where_it_comes(tmp_path):
     more = (config(beta=0.1), row(2, 2.0), config(beta=0.1), config(beta=0.2), row(3, 2.0))
     path.write_bytes(framed(row(1, 2.0), *more))
     records = list(open_log(path))
-    assert kinds(records) == ["start", "step", "facts", "step", "facts", "step"]
+    assert kinds(records) == ["start", "step", "metadata", "step", "metadata", "step"]
     assert [r.values["beta"] for r in records if r.event is Event.METADATA] == [0.1, 0.2]
 
 

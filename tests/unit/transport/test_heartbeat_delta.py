@@ -13,7 +13,7 @@ from support.batches import explained, in_words, refused, same
 from sentinel.model.record import Event, Record
 from sentinel.transport.batch_codec import BatchDecoder, BatchEncoder
 
-KEYS = st.sampled_from(["idle_seconds", "ranks_running", "behind"])
+KEYS = st.sampled_from(["idle_seconds", "ranks_running", "straggler_ranks"])
 TICKS = st.builds(
     Record,
     run=st.just("run"),
@@ -35,7 +35,7 @@ def test_of_a_tick_only_what_is_new_travels_and_the_whole_arrives(parcels):
 
 
 def test_a_tick_that_says_the_same_again_costs_little():
-    facts = {"state": "running", "gone": "", "failed": "", "behind": "3", "behind_step": "12"}
+    facts = {"state": "running", "died_ranks": "", "failed_ranks": "", "straggler_ranks": "3", "straggler_step": "12"}
     values = {"ranks_running": 8.0, "ranks_gone": 0.0, "ranks_failed": 0.0, "idle_seconds": 0.25}
     tick = Record("run", -1, 12, 1.0, Event.HEARTBEAT, values, facts)
     writer = BatchEncoder()
@@ -49,21 +49,21 @@ def test_a_tick_that_says_the_same_again_costs_little():
 @pytest.mark.parametrize("place", ["0", "1"])
 def test_what_is_new_of_a_tick_is_told_by_its_place(place):
     told = [
-        Record("run", -1, 0, 1.0, Event.HEARTBEAT, {"idle": 1.0, "gone": 2.0}, {"state": "running"})
+        Record("run", -1, 0, 1.0, Event.HEARTBEAT, {"idle": 1.0, "ranks_gone": 2.0}, {"state": "running"})
     ]
-    told += [replace(told[0], values={**told[0].values, "idle" if place == "0" else "gone": 3.0})]
+    told += [replace(told[0], values={**told[0].values, "idle" if place == "0" else "ranks_gone": 3.0})]
     writer, reader = BatchEncoder(), BatchDecoder("run")
     reader.decode(writer.encode(told[:1], 1, 0, 0.0))
 
     data = writer.encode(told[1:], 1, 0, 0.0)
 
-    assert data.endswith(f'["tick",{{"{place}":3.0}},{{}},true]'.encode())
+    assert data.endswith(f'["heartbeat",{{"{place}":3.0}},{{}},true]'.encode())
     assert same(reader.decode(data).entries, told[1:])
 
 
 @pytest.mark.parametrize("place", ["2", "-1", "01", "idle", ""])
 def test_what_is_new_in_a_place_that_is_none_is_refused(place):
-    full, news = '["tick",{"idle":1.0,"gone":2.0},{}]', f'["tick",{{"{place}":3.0}},{{}},true]'
+    full, news = '["heartbeat",{"idle":1.0,"ranks_gone":2.0},{}]', f'["heartbeat",{{"{place}":3.0}},{{}},true]'
     ticks = in_words(3, full) + in_words(3, news)
 
     assert refused(BatchDecoder("run"), explained(ticks)) == "damaged"

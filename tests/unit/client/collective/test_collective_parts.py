@@ -236,6 +236,6 @@ def test_mirrors_are_not_taken_for_processes_of_their_own(tmp_path):
 
     assert while_running.attributes["behind"] == "0"
     assert source.pids().keys() == {0}
-    assert (after.attributes["gone"], after.attributes["cause"]) == ("1", "died")
+    assert (after.attributes["died_ranks"], after.attributes["cause"]) == ("1", "died")
     assert after.values["ranks_running"] == 1.0
     ring.close("finished")

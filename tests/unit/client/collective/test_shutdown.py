@@ -109,7 +109,7 @@ def test_an_unknown_end_is_no_reason_for_the_runs():
     tick = build_heartbeat("run", [unknown, raised], 12.0)
 
     assert (tick.attributes["cause"], tick.attributes["failed"]) == ("exception", "0")
-    assert (tick.attributes["state"], tick.attributes["gone"]) == ("failed", "")
+    assert (tick.attributes["state"], tick.attributes["died_ranks"]) == ("failed", "")
 
 
 @pytest.mark.parametrize("outcome", ["exception", "finished"])
