@@ -22,7 +22,7 @@ def exact(record):
     told = {each.name: getattr(record, each.name) for each in fields(record)}
     told["time"] = bits(record.time)
     told["values"] = [(name, bits(value)) for name, value in record.values.items()]
-    told["facts"] = [*record.facts.items()]
+    told["facts"] = [*record.attributes.items()]
     return told
 
 

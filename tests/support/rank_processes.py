@@ -22,20 +22,20 @@ plan = json.loads(sys.argv[1])
 run, rank, world = plan["run"], plan["rank"], plan["world"]
 identity = Identity(run, plan["attempt"], rank, rank, world, world)
 ring = RingWriter(ring_path(run, plan["attempt"], rank), identity)
-packer = RecordEncoder(ring.write)
+encoder = RecordEncoder(ring.write)
 start = {"world_size": float(world), "local_world_size": float(world)}
-packer.text(Event.START, StepStamp(0, 0, time.time()), start)
+encoder.write_event(Event.START, StepStamp(0, 0, time.time()), start)
 names = tuple(plan["values"])
 for step in range(1, plan["steps"] + 1):
     values = [row[(step - 1) % len(row)] for row in plan["values"].values()]
-    packer.values(packer.schema(names), StepStamp(step, step, time.time()), values)
-    ring.note(step, step, time.time())
+    encoder.write_values(encoder.schema_for(names), StepStamp(step, step, time.time()), values)
+    ring.publish_step(step, step, time.time())
     time.sleep(plan["every"])
 if plan["hold"]:
     sys.stdin.readline()
 if plan["ending"] != "silence":
     facts = {"outcome": plan["ending"]}
-    packer.text(Event.STOP, StepStamp(plan["steps"], plan["steps"], time.time()), facts=facts)
+    encoder.write_event(Event.STOP, StepStamp(plan["steps"], plan["steps"], time.time()), facts=facts)
 print("ready", flush=True)
 sys.stdin.read()
 """

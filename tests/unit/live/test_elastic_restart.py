@@ -91,7 +91,7 @@ def back(attempt=1):
 def test_nodes_that_come_or_leave_wake_nobody(node):
     assert node.told(GONE, 1, 60) == []
     assert node.regrouping.awaiting_restart
-    node.begin_backward(1, 0)
+    node.begin(1, 0)
 
     assert node.told(back(), 60, 90) == []
     assert not node.regrouping.awaiting_restart
@@ -99,7 +99,7 @@ def test_nodes_that_come_or_leave_wake_nobody(node):
 
 def test_a_failure_that_the_launcher_mends_is_told_once_the_next_ranks_are_there(node):
     assert node.told(GONE, 1, 40) == []
-    node.begin_backward(1, 1)
+    node.begin(1, 1)
     found = node.told(back(), 40, 80)
 
     assert found[0][1] == "Ranks 0, 1 were killed at step 9 without a word; 2 still run."
@@ -115,7 +115,7 @@ def test_ranks_that_do_not_come_back_are_told_of(node):
 
 def test_once_the_launcher_is_gone_nobody_waits_for_it(node):
     assert node.told(GONE, 1, 5) == []
-    node.begin_backward(0, 0, lives=False)
+    node.begin(0, 0, lives=False)
 
     assert node.told(GONE, 5, 10)[0][0] == 5.0
 
@@ -124,7 +124,7 @@ def test_an_agent_that_is_ended_meanwhile_waits_no_longer(node):
     assert node.told(GONE, 1, 5) == []
     node.regrouping.is_shutting_down = True
 
-    assert "elastic_restart" not in node.heartbeat(GONE, 5).facts
+    assert "elastic_restart" not in node.tick(GONE, 5).attributes
 
 
 def test_a_rank_that_takes_long_to_leave_wakes_nobody(node):
@@ -132,7 +132,7 @@ def test_a_rank_that_takes_long_to_leave_wakes_nobody(node):
     assert node.told(leaving, 0, MAX_EXIT_SPREAD_SECONDS - 1) == []
     slow = [rank(0), rank(1, ended=FELL + MAX_EXIT_SPREAD_SECONDS - 1)]
     assert node.told(slow, MAX_EXIT_SPREAD_SECONDS - 1, 60) == []
-    node.begin_backward(1, 0)
+    node.begin(1, 0)
 
     assert node.told(back(), 60, 90) == []
 
@@ -147,7 +147,7 @@ def test_a_rank_that_never_leaves_was_not_told_to(node):
 def test_the_death_of_one_rank_of_a_launcher_that_then_ends_is_told_at_once(node):
     leaving = [rank(0), rank(1, outcome="")]
     assert node.told(leaving, 0, 3) == []
-    node.begin_backward(0, 0, lives=False)
+    node.begin(0, 0, lives=False)
 
     assert node.told(leaving, 3, 4)[0][0] == 3.0
 
@@ -164,7 +164,7 @@ def test_the_death_of_one_rank_of_a_launcher_that_then_ends_is_told_at_once(node
 )
 def test_what_does_not_fall_as_one_is_no_regrouping(node, ranks):
     after = max(rank.ended_at for rank in ranks) - FELL + 6.0
-    assert "elastic_restart" not in node.heartbeat(ranks, after).facts
+    assert "elastic_restart" not in node.tick(ranks, after).attributes
 
 
 def test_of_a_launcher_that_is_not_elastic_nothing_is_waited_for():
@@ -180,7 +180,7 @@ def of(node_tick, *, age=0.0, host="a"):
 
 
 def test_of_several_nodes_all_that_fell_must_be_regrouping(node):
-    gone = of(node.heartbeat(GONE, 2.0))
+    gone = of(node.tick(GONE, 2.0))
     others = [rank(2, outcome="exception", exception="ValueError"), rank(3, outcome="")]
     raised = NodeHeartbeat(
         build_heartbeat("run", others, FELL + 2), "b", (2, 3), 0.0, is_lost=False
@@ -194,7 +194,7 @@ def test_of_several_nodes_all_that_fell_must_be_regrouping(node):
 
 
 def test_a_node_that_is_heard_no_more_is_not_believed_for_ever(node):
-    old = of(node.heartbeat(GONE, 2.0), age=RESTART_TRUST_SECONDS + 1)
+    old = of(node.tick(GONE, 2.0), age=RESTART_TRUST_SECONDS + 1)
 
     assert "elastic_restart" not in merge_heartbeats("run", [old], FELL + 9).attributes
 
@@ -225,7 +225,7 @@ def test_a_launcher_that_may_not_be_looked_at_is_none_of_ours(monkeypatch):
         return really(path, *more, **named)
 
     seen = rank(0, outcome="")
-    seen.read_header = replace(seen.read_header, process=Process.current())
+    seen.header = replace(seen.header, process=Process.current())
     regrouping = ElasticRestartTracker()
     monkeypatch.setattr(os, "open", guarded)
     regrouping.add_rank(seen)
@@ -249,7 +249,7 @@ def test_what_a_rank_was_told_by_its_launcher_is_read_from_outside(nodes, restar
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as begun:
         seen = rank(0, outcome="")
         worker = Process.from_pid(int(begun.stdout.readline()))
-        seen.read_header = replace(seen.read_header, process=worker)
+        seen.header = replace(seen.header, process=worker)
         regrouping = ElasticRestartTracker()
         regrouping.add_rank(seen)
         begun.stdin.close()

@@ -45,7 +45,7 @@ def test_a_launcher_that_left_is_read_once_more_before_it_is_believed_to_have_sa
     launched.poll()
 
     assert not launched.running
-    assert launched.launch.code == 137
+    assert launched.launch.exit_code == 137
 
 
 def test_a_launcher_that_was_killed_says_no_more(launcher):

@@ -75,7 +75,7 @@ def tracked(tmp_path_factory):
 def facts(records):
     """All that FACTS say, numbers and texts."""
     told = [r for r in records if r and r.event is Event.METADATA]
-    return {name: x for r in told for name, x in {**r.values, **r.facts}.items()}
+    return {name: x for r in told for name, x in {**r.values, **r.attributes}.items()}
 
 
 def kinds(records):

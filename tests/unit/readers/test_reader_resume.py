@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from support.event_files import event, event_file, framed
-from support.followed_logs import Clock, followed, steps
+from support.followed_logs import FakeClock, make_follower, step_attempts
 
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return FakeClock()
 
 
 def test_a_folder_of_deepspeed_is_followed_from_where_the_last_reader_was(tmp_path, clock):
@@ -24,31 +24,31 @@ def test_a_folder_of_deepspeed_is_followed_from_where_the_last_reader_was(tmp_pa
                 into.write(head + "".join(f"{step},0.5\n" for step in steps))
 
     log(8, 16, 24)
-    source = followed(folder, clock)
-    assert steps(source.poll()) == [(8, 0), (16, 0)]
+    source = make_follower(folder, clock)
+    assert step_attempts(source.poll()) == [(8, 0), (16, 0)]
     log(32, 40)
-    source = followed(folder, clock, source.positions())
-    assert steps(source.poll()) == [(24, 0), (32, 0)]
+    source = make_follower(folder, clock, source.positions())
+    assert step_attempts(source.poll()) == [(24, 0), (32, 0)]
     clock.now += 60.0
-    assert steps(source.poll()) == [(40, 0)]
-    source = followed(folder, clock, source.positions())
-    assert steps(source.poll()) == []
+    assert step_attempts(source.poll()) == [(40, 0)]
+    source = make_follower(folder, clock, source.positions())
+    assert step_attempts(source.poll()) == []
     log(48, 56)
-    assert steps(source.poll()) == [(48, 0)]
+    assert step_attempts(source.poll()) == [(48, 0)]
 
 
 def test_a_quiet_tensorboard_run_is_not_taken_to_be_begun_anew(tmp_path, clock):
     """Its last row was told since nothing followed it, and is held back when it is read again."""
     path = event_file(tmp_path / "run", *(event(s, "loss", 2.0) for s in (1, 2, 3)))
-    source = followed(path, clock)
-    assert steps(source.poll()) == [(1, 0), (2, 0)]
+    source = make_follower(path, clock)
+    assert step_attempts(source.poll()) == [(1, 0), (2, 0)]
     clock.now += 60.0
-    assert steps(source.poll()) == [(3, 0)]
+    assert step_attempts(source.poll()) == [(3, 0)]
     for _ in range(2):
-        source = followed(path, clock, source.positions())
-        assert steps(source.poll()) == []
+        source = make_follower(path, clock, source.positions())
+        assert step_attempts(source.poll()) == []
         clock.now += 60.0
-        assert steps(source.poll()) == []
+        assert step_attempts(source.poll()) == []
     with path.open("ab") as file:
         file.write(framed(event(4, "loss", 2.0)) + framed(event(5, "loss", 2.0)))
-    assert steps(source.poll()) == [(4, 0)]
+    assert step_attempts(source.poll()) == [(4, 0)]

@@ -20,7 +20,7 @@ def test_names_become_ours_and_the_logged_name_stays_known():
     assert told.values["kl_ref"] == 4.5
     assert told.values["loss"] == 1.0
     assert told.values["mine"] == 2.0
-    assert told.facts == {
+    assert told.attributes == {
         "kl_ref": "objective/kl",
         "loss": "train/loss",
         "kl_ref.kind": "ref k1 sequence_sum signed cap=inf",
@@ -151,10 +151,10 @@ def test_the_keys_tell_the_framework_and_with_it_what_they_mean():
 
 def test_what_is_said_of_the_run_is_believed_over_its_keys():
     told = record({"step": 1, "kl": 0.1, "completions/mean_length": 9.0},
-                  about=RunMetadata({"framework": "trl", "algorithm": "AsyncGRPOConfig"}))  # fmt: skip
+                  metadata=RunMetadata({"framework": "trl", "algorithm": "AsyncGRPOConfig"}))  # fmt: skip
 
     assert told.values["kl_mismatch"] == 0.1
-    assert told.facts["kl_mismatch.kind"] == "mismatch k3 token_mean unsigned cap=inf"
+    assert told.attributes["kl_mismatch.kind"] == "mismatch k3 token_mean unsigned cap=inf"
 
 
 def test_a_gradient_norm_that_stands_for_none_is_left_out():

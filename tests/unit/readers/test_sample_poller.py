@@ -30,7 +30,7 @@ class Files:
         self.marks[f"{step}.jsonl"] = "mark"
         return [Record("run", 0, step, 100.0, What.SAMPLE, attempt=attempt)]
 
-    def taken(self):
+    def pop_fingerprints(self):
         taken, self.marks = self.marks, {}
         return taken
 
@@ -69,10 +69,10 @@ def test_texts_come_with_their_marks_and_the_attempt_of_whoever_takes_them(watch
 def test_a_disk_that_hangs_holds_nobody_up(watching):
     """The loop polls on; once the disk answers, the texts are there."""
     watch, found = watching(7), []
-    watch.logs.works.clear()
+    watch.files.works.clear()
     assert [watch.poll(0) for _ in range(100)] == [[]] * 100
 
-    watch.logs.works.set()
+    watch.files.works.set()
     until(lambda: found.extend(watch.poll(0)) or found)
     assert [record.step for record in found] == [7]
 
@@ -83,7 +83,7 @@ def test_no_more_is_read_ahead_than_a_loop_that_is_busy_can_take(watching):
     until(lambda: watch._results.qsize() >= MAX_FILES_AHEAD)
 
     # One may have been taken at once.
-    assert watch.logs.polls <= MAX_FILES_AHEAD + 1
+    assert watch.files.polls <= MAX_FILES_AHEAD + 1
 
 
 def test_after_the_end_nothing_is_read(watching):
@@ -91,8 +91,8 @@ def test_after_the_end_nothing_is_read(watching):
     watch.poll(0)
     watch.stop()
     until(lambda: not watch._thread.is_alive())
-    before = watch.logs.polls
-    watch.logs.steps.append(7)
+    before = watch.files.polls
+    watch.files.steps.append(7)
 
     assert watch.poll(0) == []
-    assert watch.logs.polls == before
+    assert watch.files.polls == before

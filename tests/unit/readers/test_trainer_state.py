@@ -49,7 +49,7 @@ def test_tells_the_configuration_then_the_history(file):
     (start, *told), skipped = records(file(state()))
 
     assert start.values == {"max_steps": 100.0, "save_steps": 10.0, "num_train_epochs": 1.0}
-    assert start.facts["framework"] == "transformers"
+    assert start.attributes["framework"] == "transformers"
     assert [r.event for r in told] == [Event.STEP, Event.STEP, Event.EVAL]
     assert [r.values["loss"] for r in told[:2]] == [2.0, 1.0]
     assert skipped == 0

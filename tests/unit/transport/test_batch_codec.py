@@ -39,9 +39,9 @@ RECORDS = st.builds(
     time=FLOATS,
     event=st.sampled_from([*[Event.STEP] * 8, *Event]),
     values=st.dictionaries(NAMES, FLOATS, max_size=5),
-    facts=st.one_of(st.just({}), st.dictionaries(NAMES, st.text(max_size=20), max_size=3)),
+    attributes=st.one_of(st.just({}), st.dictionaries(NAMES, st.text(max_size=20), max_size=3)),
     attempt=st.integers(0, 1 << 40),
-    beat=NUMBERS,
+    step_index=NUMBERS,
     sequence=st.integers(0, 0xFFFFFFFF),
 )
 
@@ -79,7 +79,7 @@ def test_numbers_that_are_none_come_through():
 
     assert same(decode_standalone(encode_standalone(told), "run"), told)
     # As JSON as well.
-    told = [replace(told[0], facts={"a": "b"})]
+    told = [replace(told[0], attributes={"a": "b"})]
     assert same(decode_standalone(encode_standalone(told), "run"), told)
 
 
@@ -142,7 +142,7 @@ def test_a_parcel_that_comes_again_or_too_early_is_refused_and_the_next_is_read(
 @given(st.data())
 def test_a_parcel_that_is_cut_short_is_refused(data):
     whole = encode_standalone(
-        [step(1, loss=1.0, kl=2.0), replace(step(2, loss=1.0), facts={"a": "b"})]
+        [step(1, loss=1.0, kl=2.0), replace(step(2, loss=1.0), attributes={"a": "b"})]
     )
     cut = data.draw(st.integers(0, len(whole) - 1))
 

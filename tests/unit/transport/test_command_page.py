@@ -154,7 +154,7 @@ def test_ranks_that_wait_for_each_other_act_all_at_one_step_or_none_does(
         for at, chosen in enumerate(order):
             rank = crew[chosen % ranks]
             # Nobody ends a step that another has not begun, by ending the one before.
-            if rank.due_step_index <= min(each.beat for each in crew):
+            if rank.beat <= min(each.beat for each in crew):
                 rank.step()
             if at == 10:
                 seen = max(1, *(each.beat for each in crew))

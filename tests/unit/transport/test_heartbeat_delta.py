@@ -22,7 +22,7 @@ TICKS = st.builds(
     time=st.floats(allow_nan=True, allow_infinity=True),
     event=st.just(Event.HEARTBEAT),
     values=st.dictionaries(KEYS, st.sampled_from([0.0, -0.0, 1.0, nan, inf])),
-    facts=st.dictionaries(KEYS, st.sampled_from(["", "3", "yes"])),
+    attributes=st.dictionaries(KEYS, st.sampled_from(["", "3", "yes"])),
 )
 
 

@@ -37,7 +37,7 @@ def unpacked(sent):
 
 
 def test_numbers_come_back_with_their_names_and_moment(packer, sent):
-    packer.values(packer.schema_for(("loss", "kl/mean")), NOW, (0.5, -inf))
+    packer.write_values(packer.schema_for(("loss", "kl/mean")), NOW, (0.5, -inf))
 
     (record,) = unpacked(sent)
 
@@ -47,14 +47,14 @@ def test_numbers_come_back_with_their_names_and_moment(packer, sent):
 
 
 def test_nan_stays_nan(packer, sent):
-    packer.values(packer.schema_for(("loss",)), NOW, (nan,))
-    packer.text(Event.EVAL, NOW, {"loss": nan})
+    packer.write_values(packer.schema_for(("loss",)), NOW, (nan,))
+    packer.write_event(Event.EVAL, NOW, {"loss": nan})
 
     assert all(isnan(record.values["loss"]) for record in unpacked(sent))
 
 
 def test_texts_come_back(packer, sent):
-    packer.text(Event.STOP, NOW, {"code": 3}, {"outcome": "exit", "said": "☃\n\ud800"})
+    packer.write_event(Event.STOP, NOW, {"code": 3}, {"outcome": "exit", "said": "☃\n\ud800"})
 
     (record,) = unpacked(sent)
 
@@ -64,7 +64,7 @@ def test_texts_come_back(packer, sent):
 
 
 def test_a_name_sent_twice_counts_with_its_last_value(packer, sent):
-    packer.values(packer.schema_for(("loss", "loss")), NOW, (1.0, 2.0))
+    packer.write_values(packer.schema_for(("loss", "loss")), NOW, (1.0, 2.0))
 
     assert unpacked(sent)[0].values == {"loss": 2.0}
 
@@ -81,7 +81,7 @@ def test_names_are_sent_once_and_again_from_time_to_time(sent):
 
 
 def test_numbers_without_names_are_refused_until_the_names_come_again(packer, sent):
-    packer.values(packer.schema_for(("loss",)), NOW, (1.0,))
+    packer.write_values(packer.schema_for(("loss",)), NOW, (1.0,))
     names, numbers = sent
     unpacker = RecordDecoder("run", 0, 0)
 
@@ -92,7 +92,7 @@ def test_numbers_without_names_are_refused_until_the_names_come_again(packer, se
 
 
 def test_learnt_names_survive_a_restart_as_json(packer, sent):
-    packer.values(packer.schema_for(("loss",)), NOW, (1.0,))
+    packer.write_values(packer.schema_for(("loss",)), NOW, (1.0,))
     before = RecordDecoder("run", 0, 0)
     before.decode(sent[0])
 
@@ -104,7 +104,7 @@ def test_learnt_names_survive_a_restart_as_json(packer, sent):
 def test_a_rank_that_makes_up_names_for_ever_fills_no_memory(packer, sent):
     unpacker = RecordDecoder("run", 0, 0)
     for number in range(3 * MAX_SCHEMAS):
-        packer.values(packer.schema_for((f"name {number}",)), NOW, (1.0,))
+        packer.write_values(packer.schema_for((f"name {number}",)), NOW, (1.0,))
         while sent:
             unpacker.decode(sent.pop(0))
 

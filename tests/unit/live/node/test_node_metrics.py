@@ -37,7 +37,7 @@ def watched(tmp_path, clock, library=None, **more):
 
 def look(machine, *parts):
     for part in parts or machine.pollers:
-        machine.pollers[part].once()
+        machine.pollers[part].poll_once()
 
 
 def gpu(index=0, pids=(), uuid="", **values):
@@ -80,7 +80,7 @@ def test_where_the_driver_names_no_rank_the_run_has_the_gpus_it_was_given():
 
 
 def test_everything_is_measured_and_told_at_once(tmp_path, clock):
-    machine = watched(tmp_path, clock, output=lambda: tmp_path / "not" / "yet")
+    machine = watched(tmp_path, clock, find_output_dir=lambda: tmp_path / "not" / "yet")
     look(machine)
     look(machine, "host")
     told = machine.new_values()
@@ -99,12 +99,12 @@ def test_news_is_told_once_and_not_again_before_it_is_due(tmp_path, clock):
     assert machine.new_values() != {}
     assert machine.new_values() == {}
 
-    clock.latest += 4.0
+    clock.now += 4.0
     look(machine)
     assert machine.new_values() == {}
-    clock.latest += 1.0
+    clock.now += 1.0
     assert machine.new_values() != {}
-    clock.latest += 60.0
+    clock.now += 60.0
     assert machine.latest().gpus == ()
     assert machine.new_values() == {}
 
@@ -113,7 +113,7 @@ def test_a_clock_that_is_set_back_silences_nothing(tmp_path, clock):
     machine = watched(tmp_path, clock)
     look(machine)
     machine.new_values()
-    clock.latest -= 3600.0
+    clock.now -= 3600.0
     look(machine)
 
     assert machine.new_values() != {}
@@ -121,7 +121,7 @@ def test_a_clock_that_is_set_back_silences_nothing(tmp_path, clock):
 
 def test_ranks_are_found_on_their_gpus(tmp_path, clock):
     library = FakeNvml([Card(pids=(11,)), Card(uuid="GPU-b", pids=(12, 13)), Card(uuid="GPU-c")])
-    machine = watched(tmp_path, clock, library, pids=lambda: {0: 11, 1: 12})
+    machine = watched(tmp_path, clock, library, rank_pids=lambda: {0: 11, 1: 12})
     look(machine, "gpu")
 
     assert machine.latest().ranks == {0: [0], 1: [1]}
@@ -139,7 +139,7 @@ def test_what_a_rank_was_given_counts_where_the_driver_does_not_know_it(
         lambda path: given[int(path.parts[2])] if path.name == "environ" else real(path),
     )
     machine = watched(
-        tmp_path, clock, FakeNvml([Card() for _ in range(4)]), pids=lambda: {0: 21, 1: 22}
+        tmp_path, clock, FakeNvml([Card() for _ in range(4)]), rank_pids=lambda: {0: 21, 1: 22}
     )
     look(machine, "gpu")
     assert [gpu.index for gpu in machine.latest().gpus] == [1, 2]
