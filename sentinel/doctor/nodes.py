@@ -113,7 +113,7 @@ def _check_node(run: str, node: Mapping[str, Any]) -> Iterator[CheckResult]:
 
 def _check_follower(run: str, cluster: Mapping[str, Any]) -> CheckResult:
     subject, head = f"run {run}, nodes", head_address(cluster)
-    if cluster.get("linked"):
+    if cluster.get("connected"):
         return ok(subject, f"its ranks are judged at {head}")
     trouble = str(cluster.get("error", ""))
     silent = format_duration(cluster.get("silent_seconds", 0.0))
@@ -133,7 +133,7 @@ def _is_complete(state: Mapping[str, Any]) -> bool:
     """Whether nobody is kept out, as far as this agent knows."""
     if state["cluster"].get("role") == "head":
         return not _missing_ranks(state)
-    return bool(state["cluster"].get("linked"))
+    return bool(state["cluster"].get("connected"))
 
 
 def _missing_ranks(state: Mapping[str, Any]) -> set[int]:

@@ -30,7 +30,7 @@ SAMPLE_NODE = NodeMeasurements(
 """A node with one of everything."""
 
 HEAD_STATUS = {"role": "head", "port": 14000, "head": "any:14000", "nodes": [{"state": "up"}]}
-FOLLOWER_STATUS = {"role": "follower", "head": "any:14000", "linked": True, "spooled_bytes": 0}
+FOLLOWER_STATUS = {"role": "follower", "head": "any:14000", "connected": True, "spooled_bytes": 0}
 """The two parts that agents of a run on several nodes have."""
 
 

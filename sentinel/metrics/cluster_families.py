@@ -85,7 +85,7 @@ def cluster_families(
         yield _node_count_family(cluster, run)
     if role == "follower" or isolated:
         linked = "1 while the agent that judges the run answers this node's."
-        yield _gauge("sentinel_head_connection_up", linked, run, bool(cluster.get("linked")))
+        yield _gauge("sentinel_head_connection_up", linked, run, bool(cluster.get("connected")))
     if role == "follower":
         waits = "Size of the records that wait for the agent that judges the run."
         yield _gauge("sentinel_head_connection_spooled_bytes", waits, run, cluster.get("spooled_bytes", 0))

@@ -31,7 +31,7 @@ def format_ranks(ranks: Iterable[int]) -> str:
 def describe_head(state: Mapping[str, Any]) -> str:
     """Where the run is judged, if that is not simply here.
 
-    >>> judged_at({"cluster": {"role": "follower", "head": "gpu-a:14007", "linked": True}})
+    >>> judged_at({"cluster": {"role": "follower", "head": "gpu-a:14007", "connected": True}})
     'judged at gpu-a:14007'
     """
     cluster = state.get("cluster", {})
@@ -40,7 +40,7 @@ def describe_head(state: Mapping[str, Any]) -> str:
     if not is_follower(cluster):
         return ""
     head = head_address(cluster)
-    if cluster.get("linked"):
+    if cluster.get("connected"):
         return f"judged at {head}"
     waits = f"; {format_bytes(cluster.get('spooled_bytes', 0))} wait"
     since = f" for {format_duration(cluster.get('silent_seconds', 0.0))}" if head else " yet"

@@ -30,7 +30,7 @@ HEAD = {
     "error": "",
     "nodes": [node("gpu-a", [0, 1, 2, 5]), node("<b>", [3], "lost", 34.2), node("c", [4], skew=-9)],
 }
-AWAY = FOLLOWER_STATUS | {"linked": False, "error": "Nobody answers.", "silent_seconds": 700.0}
+AWAY = FOLLOWER_STATUS | {"connected": False, "error": "Nobody answers.", "silent_seconds": 700.0}
 
 
 def state(cluster):

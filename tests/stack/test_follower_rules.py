@@ -35,7 +35,7 @@ def node(cluster, rank, *verdicts):
             tally.set(count.family, "0", 0.0)
     shown = Exposition(tally, DETECTORS, run=f"run-{rank}", machine=lambda: SAMPLE_NODE)
     shown.cluster_state = lambda: cluster
-    alive = make_result(Event.HEARTBEAT, values={"ranks_running": 1.0}, facts={"state": "running"})
+    alive = make_result(Event.HEARTBEAT, values={"ranks_running": 1.0}, attributes={"state": "running"})
     settings = {"world_size": 2.0, "local_world_size": 1.0}
     start = make_result(Event.START, rank=rank, values=settings)
     for verdict in (start, step_result(rank=rank, step_time=0.5), alive, *verdicts):
@@ -81,12 +81,12 @@ def test_of_a_healthy_run_on_two_nodes_no_rule_fires(promtool, tmp_path):
 
 
 def test_the_same_rules_see_a_post_whose_link_is_down(promtool, tmp_path):
-    away = FOLLOWER_STATUS | {"linked": False}
+    away = FOLLOWER_STATUS | {"connected": False}
     checked = fired(promtool, tmp_path, node(HEAD_STATUS, 0, step_result(loss=1.0)), node(away, 1))
 
     assert checked.returncode != 0
     alerts = set(re.findall(r"Sentinel\w+", checked.stdout)) - {"SentinelWatchdog"}
-    assert alerts == {"SentinelLinkDown"}
+    assert alerts == {"SentinelHeadUnreachable"}
 
 
 @pytest.mark.parametrize("cluster", [HEAD_STATUS, FOLLOWER_STATUS], ids=["head", "follower"])

@@ -57,13 +57,13 @@ function judgedElsewhere(run) {
 }
 
 function whereJudged(run) {
-  const { role, head, linked, error, silent_seconds: silent, spooled_bytes: waits } = run.cluster || {};
+  const { role, head, connected, error, silent_seconds: silent, spooled_bytes: waits } = run.cluster || {};
   const { world_size: ranks, local_world_size: here } = run.metadata;
   if (role === "single" && here > 0 && here < ranks) {
     return ["No head was reached: the ranks of this node are judged by themselves.", "warn"];
   }
   if (role !== "follower") return ["", ""];
-  if (linked) return [`This node's ranks are judged with all others at ${head}, and what is wrong is told there.`, ""];
+  if (connected) return [`This node's ranks are judged with all others at ${head}, and what is wrong is told there.`, ""];
   const kept = `${(waits / 1e6).toFixed(1)} MB of records wait.`;
   return [`The run is judged at ${head || "another node"}, which has not been reached for ${lasting(silent)}: ${error} ${kept}`, "warn"];
 }

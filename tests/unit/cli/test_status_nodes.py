@@ -28,7 +28,7 @@ def head(*known):
 
 
 def post(**more):
-    cluster = {"role": "follower", "head": "gpu-0:14007", "linked": True, "spooled_bytes": 0}
+    cluster = {"role": "follower", "head": "gpu-0:14007", "connected": True, "spooled_bytes": 0}
     return STATE | {"step": None, "cluster": cluster | more}
 
 
@@ -66,8 +66,8 @@ def test_a_node_that_judges_nothing_says_where_its_ranks_are_judged():
 
 
 def test_a_node_whose_head_is_gone_says_for_how_long_and_what_waits():
-    away = post(linked=False, silent_seconds=600.0, spooled_bytes=2_500_000)
-    never = post(linked=False, head="", spooled_bytes=100)
+    away = post(connected=False, silent_seconds=600.0, spooled_bytes=2_500_000)
+    never = post(connected=False, head="", spooled_bytes=100)
 
     assert "gpu-0:14007, which has not been reached for 10 min; 2.5 MB wait" in lines(away)[0]
     assert "judged at another node, which has not been reached yet; 1 kB wait" in lines(never)[0]

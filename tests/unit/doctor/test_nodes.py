@@ -44,8 +44,8 @@ def head(*known, port=14007, trouble="", refused=None, active=True):
     return {"cluster": told, "metadata": ABOUT, "refused": refused or {}, "active": active}
 
 
-def post(*, linked=True, trouble="", refused=None, silent=0.0, at="gpu-a:14007"):
-    told = {"role": "follower", "head": at, "linked": linked, "error": trouble}
+def post(*, connected=True, trouble="", refused=None, silent=0.0, at="gpu-a:14007"):
+    told = {"role": "follower", "head": at, "connected": connected, "error": trouble}
     told |= {"spooled_bytes": 3_000_000 if silent else 0, "silent_seconds": silent}
     return {"cluster": told, "metadata": ABOUT, "refused": refused or {}}
 
@@ -107,7 +107,7 @@ def test_ranks_of_which_nothing_was_heard_are_told_while_the_run_is_on():
 
 def test_a_post_that_reaches_no_head_says_why_for_how_long_and_what_waits():
     trouble = "Nobody answers at gpu-a:14007 (timed out)."
-    (remark,) = check_nodes("two", post(linked=False, trouble=trouble, silent=600.0))
+    (remark,) = check_nodes("two", post(connected=False, trouble=trouble, silent=600.0))
 
     assert remark.grade is Grade.FAIL
     assert remark.message == (
@@ -144,7 +144,7 @@ def test_what_was_refused_is_told_with_its_count(reason):
 @pytest.mark.parametrize("reason", ["token", "version"])
 def test_who_keeps_a_node_of_the_run_out_is_to_be_mended(reason):
     grades = {remark.grade for remark in check_nodes("two", head(BOTH[0], refused={reason: 1.0}))}
-    of_post = [*check_nodes("two", post(linked=False, trouble="It.", refused={reason: 1.0}))]
+    of_post = [*check_nodes("two", post(connected=False, trouble="It.", refused={reason: 1.0}))]
 
     assert Grade.FAIL in grades
     assert of_post[-1].grade is Grade.FAIL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.expositions import samples
-from support.results import RUN, step_result, make_result
+from support.results import RUN, make_result, step_result
 
 from sentinel.cluster.agent_role import AgentRole
 from sentinel.metrics.exposition import Exposition
@@ -28,7 +28,7 @@ HEAD = {
         {"host": "gpu-d", "ranks": [6, 7], "state": "ended"},
     ],
 }
-POST = {"role": "follower", "head": "gpu-a:14007", "linked": True, "spooled_bytes": 2048}
+POST = {"role": "follower", "head": "gpu-a:14007", "connected": True, "spooled_bytes": 2048}
 SEVERAL = {"world_size": 8.0, "local_world_size": 2.0}
 
 
@@ -62,9 +62,9 @@ def test_a_head_that_cannot_listen_is_told_without_an_address():
     assert shown["sentinel_cluster_role_info", "", "head"] == 1.0
 
 
-@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("connected", [True, False])
 def test_a_post_shows_its_link_and_what_waits(linked):
-    assert new(series(POST | {"linked": linked})) == {
+    assert new(series(POST | {"connected": linked})) == {
         ("sentinel_cluster_role_info", "gpu-a:14007", "follower"): 1.0,
         ("sentinel_head_connection_up",): float(linked),
         ("sentinel_head_connection_spooled_bytes",): 2048.0,
@@ -95,7 +95,7 @@ def test_a_node_that_reached_no_head_shows_that_its_link_is_down():
 
 def test_a_post_leaves_what_is_said_of_the_run_to_its_head():
     step = step_result(rank=2, loss=1.0)
-    tick = make_result(Event.HEARTBEAT, values={"ranks_running": 2.0}, facts={"state": "running"})
+    tick = make_result(Event.HEARTBEAT, values={"ranks_running": 2.0}, attributes={"state": "running"})
     head, post = series(HEAD, step, tick), series(POST, step, tick)
     missing = {name for name, *_ in head.keys() - post.keys()}
 
@@ -118,7 +118,7 @@ def test_a_post_leaves_what_is_said_of_the_run_to_its_head():
 
 
 def test_a_post_whose_ranks_have_ended_says_so():
-    end = make_result(Event.HEARTBEAT, facts={"state": "finished"})
+    end = make_result(Event.HEARTBEAT, attributes={"state": "finished"})
 
     assert series(POST, end)["sentinel_node_active",] == 0.0
 
