@@ -115,7 +115,7 @@ warnings.filterwarnings("ignore")
 import torch.distributed as dist
 from datasets import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
-import sentinel, tiny
+import sentinel, tiny_models as tiny
 from command_sender import ask
 
 tokens = tiny.tokenizer()

@@ -18,7 +18,7 @@ warnings.filterwarnings("ignore")
 import torch.distributed as dist
 from datasets import Dataset
 from transformers import Trainer, TrainingArguments
-import sentinel, tiny, trl
+import sentinel, tiny_models as tiny, trl
 
 tokens = tiny.tokenizer()
 common = dict(

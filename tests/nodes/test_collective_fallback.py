@@ -24,7 +24,7 @@ def gathered(loopback, folder, *, without=(), **constants):
     for host in hosts:
         host.settings["GATHERED"] = json.dumps(told)
     gates = [STOPS, LINKED, STEPS]
-    return hosts, Job(folder / "job", hosts, STEPS, gates=gates, script="gathered_ranks.py")
+    return hosts, Job(folder / "job", hosts, STEPS, gates=gates, script="collective_ranks_script.py")
 
 
 def said(head, word):

@@ -21,7 +21,7 @@ from programs import free_port, running, told, wait_for
 
 pytestmark = [pytest.mark.stack, pytest.mark.chaos, pytest.mark.timeout(1200)]
 
-SCRIPT = Path(__file__).with_name("runaway.py")
+SCRIPT = Path(__file__).with_name("kl_runaway.py")
 RUN = "runaway-test"
 SCRAPES = 8
 """How many more scrapes are waited for before silence counts as an answer."""
