@@ -1,7 +1,7 @@
-"""Launch: what `sentinel run` leaves beside a run: that a command was started, and how it ended.
+"""Start and exit status of the command that `sentinel run` launched, stored in the run directory.
 
-It is one small file in the run's directory, replaced in one piece. The agent reads it, so that a
-command that fails before any rank began is told of, and a death can be named by its signal.
+The file `launch.json` is replaced atomically. The agent reads it to report a command that fails
+before any rank starts, and to name the signal that killed the command.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from pathlib import Path
 from sentinel.transport import paths
 from sentinel.transport.process import Process
 
-LAUNCHER_PID_VARIABLE = "SENTINEL_LAUNCHED"
-"""Environment variable of whatever `sentinel run` started: the process id of the launcher."""
+LAUNCHER_PID_VARIABLE = "SENTINEL_LAUNCHER_PID"
+"""Environment variable of every process below `sentinel run`: the process id of the launcher."""
 INTERRUPTED_EXIT_CODE = 128 + signal.SIGINT
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchStatus:
-    """One command, from its start to its end.
+    """One command, from its start to its exit.
 
-    `process` is the launcher's. `began` and `ended` are in seconds since the epoch, `ended` None
-    while the command runs. `code` is the exit status as a shell gives it: 128 + n for signal n.
+    `launcher` is the process of `sentinel run`. `started_at` and `ended_at` are in seconds since
+    the epoch; `ended_at` is None while the command runs. `exit_code` is the status as a shell
+    reports it: 128 + n for signal n.
     """
 
     run: str
@@ -36,57 +37,57 @@ class LaunchStatus:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it ended otherwise than well, or by a person's interrupt."""
+        """Whether the command exited with an error other than an interrupt by the user."""
         return self.ended_at is not None and self.exit_code not in {0, INTERRUPTED_EXIT_CODE}
 
     @property
     def exit_attributes(self) -> dict[str, str]:
-        """How it ended: `exit_code`, and `signal` where one ended it; empty before."""
+        """`exit_code`, and `signal` if one killed the command; empty while it runs."""
         if self.ended_at is None:
             return {}
         name = signal_name(self.exit_code)
         return {"exit_code": str(self.exit_code), **({"signal": name} if name else {})}
 
     def with_exit(self, exit_code: int, ended_at: float) -> LaunchStatus:
-        """The same, ended."""
+        """A copy with the command's exit."""
         return replace(self, ended_at=ended_at, exit_code=exit_code)
 
     def write(self) -> None:
-        """Leave it in the run's directory. Raises OSError."""
+        """Replace the status file of the run. Raises OSError."""
         path = _status_path(self.run)
-        told = {
+        fields = {
             "pid": self.launcher.pid,
-            "started": self.launcher.start_ticks,
+            "start_ticks": self.launcher.start_ticks,
             "command": self.command,
-            "began": self.started_at,
-            "ended": self.ended_at,
-            "code": self.exit_code,
+            "started_at": self.started_at,
+            "ended_at": self.ended_at,
+            "exit_code": self.exit_code,
         }
-        beside = path.with_name(f".{path.name}.{self.launcher.pid}")
-        beside.write_text(json.dumps(told))
-        beside.replace(path)
+        temporary = path.with_name(f".{path.name}.{self.launcher.pid}")
+        temporary.write_text(json.dumps(fields))
+        temporary.replace(path)
 
 
 def read_launch_status(run: str) -> LaunchStatus | None:
-    """The run's newest launch; None where it was started otherwise, or nothing can be read."""
+    """The run's newest launch; None without one or if it is unreadable."""
     try:
-        told = json.loads(_status_path(run).read_text())
+        fields = json.loads(_status_path(run).read_text())
         return LaunchStatus(
             run,
-            Process(int(told["pid"]), int(told["started"])),
-            str(told["command"]),
-            float(told["began"]),
-            None if told["ended"] is None else float(told["ended"]),
-            int(told["code"]),
+            Process(int(fields["pid"]), int(fields["start_ticks"])),
+            str(fields["command"]),
+            float(fields["started_at"]),
+            None if fields["ended_at"] is None else float(fields["ended_at"]),
+            int(fields["exit_code"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def signal_name(exit_code: int) -> str:
-    """Name of the signal that an exit status of a shell speaks of, or nothing.
+    """Name of the signal that a shell's exit status stands for, or "".
 
-    >>> signal_of(137), signal_of(3)
+    >>> signal_name(137), signal_name(3)
     ('SIGKILL', '')
     """
     try:

@@ -1,28 +1,29 @@
-"""Process: which process that was, told apart from a later one with the same number; its parent.
+"""Processes identified by pid and start time, from /proc.
 
-What is read of a process, anybody may read, unless the system hides those of other users: of these
-nothing is known, as if they were not there.
+The files read here are readable by every user, unless the system hides processes of other users
+(`hidepid` of proc(5)). A hidden process is treated as one that does not exist.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 _STATE_FIELD, _PARENT_FIELD, _START_TICKS_FIELD = 0, 1, 19
-"""Places in /proc/<pid>/stat, counted after the command name (fields 3, 4 and 22 of proc(5))."""
+"""Positions in /proc/<pid>/stat after the command name (fields 3, 4 and 22 of proc(5))."""
 
 MAX_STAT_BYTES = 4096
-"""Bytes of that file; a kernel that knows of 52 numbers writes a quarter of it at most."""
+"""Read limit for that file, which holds 52 numbers and is at most a quarter of this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process by number and start time; numbers alone are used again.
+    """A process, identified by pid and start time, since pids are reused.
 
-    `started` is in clock ticks since boot, as the kernel counts it. Both survive an exec.
+    `start_ticks` is in clock ticks since boot. Both values survive an exec.
 
-    >>> Process.me().alive()
+    >>> Process.current().is_alive()
     True
     """
 
@@ -31,30 +32,30 @@ class Process:
 
     @staticmethod
     def current() -> Process:
-        """The calling process."""
-        found = Process.from_pid(os.getpid())
-        if found is None:
-            raise OSError("/proc is not mounted, so a process cannot be told from its successors.")
-        return found
+        """The calling process. Raises OSError if /proc is not mounted."""
+        process = Process.from_pid(os.getpid())
+        if process is None:
+            raise OSError("/proc is not mounted, so processes with a reused pid are not detected.")
+        return process
 
     @staticmethod
     def from_pid(pid: int) -> Process | None:
-        """The process that has that number now, or None where there is none."""
+        """The process that has that pid now, or None."""
         fields = _stat_fields(pid)
         return Process(pid, int(fields[_START_TICKS_FIELD])) if fields else None
 
     def parent(self) -> Process | None:
-        """The process that began it, or has taken it over; None where it is gone, or hidden."""
+        """The process that started or adopted this one; None if either is gone or hidden."""
         fields = _stat_fields(self.pid)
         return Process.from_pid(int(fields[_PARENT_FIELD])) if fields else None
 
     def is_stopped(self) -> bool:
-        """Whether it is held by a stop signal or a debugger (states T and t of proc(5))."""
+        """Whether a stop signal or a debugger holds it (states T and t of proc(5))."""
         fields = _stat_fields(self.pid)
         return bool(fields) and fields[_STATE_FIELD] in ("T", "t")
 
     def is_alive(self) -> bool:
-        """Whether it still runs. A zombie does not: it only waits for its parent to look."""
+        """Whether it still runs. A zombie does not."""
         fields = _stat_fields(self.pid)
         return bool(
             fields
@@ -63,16 +64,36 @@ class Process:
         )
 
 
+def read_environ(pid: int) -> dict[str, str]:
+    """Environment variables of a process at its start; empty if it is gone or another user's."""
+    entries = _read_strings(pid, "environ")
+    return dict(entry.partition("=")[::2] for entry in entries if "=" in entry)
+
+
+def read_arguments(pid: int) -> list[str]:
+    """Command line of a process; empty if it is gone or hidden."""
+    return _read_strings(pid, "cmdline")
+
+
+def _read_strings(pid: int, name: str) -> list[str]:
+    """The NUL-separated strings of a file of /proc/<pid>."""
+    try:
+        content = Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return []
+    return content.decode(errors="replace").split("\0")
+
+
 def _stat_fields(pid: int) -> list[str]:
     try:
-        # Four times a second for each rank: what `open` builds around this costs more than it.
+        # Called four times a second for each rank: `open` would cost more than the read itself.
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:
             text = os.read(descriptor, MAX_STAT_BYTES).decode(errors="replace")
         finally:
             os.close(descriptor)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        # What may not be looked at (hidepid of proc(5)) is another user's, and no rank of ours.
+        # A process that hidepid hides belongs to another user and is not a rank of this run.
         return []
-    # A command name may hold spaces and brackets: only its last bracket can be trusted.
+    # A command name may contain spaces and brackets, so the last bracket ends it.
     return text[text.rindex(")") + 2 :].split()

@@ -1,8 +1,8 @@
-"""Pack: records as bytes, and back.
+"""Encodes records as ring payloads and decodes them.
 
-Numbers travel as one compiled struct per set of names; the names travel once as JSON, and again
-every so often, so that a reader who was overrun finds its feet. Everything rare travels as JSON.
-Names are sent as they were logged: turning them into signals is the reader's work.
+STEP values are sent as one compiled struct per set of names. The names are sent once as JSON, and
+again at intervals, so that a reader that was overrun can resume. All other records are JSON. Names
+are sent as logged; the reader maps them to signals.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ SCHEMA_KIND, VALUES_KIND, EVENT_KIND = b"N", b"V", b"T"
 VALUES_HEADER_FORMAT = "@cIqqd"
 _VALUES_HEADER = struct.Struct(VALUES_HEADER_FORMAT)
 RESEND_SCHEMA_AFTER_BYTES = 1 << 20
-"""Bytes after which names are sent again."""
+"""Bytes after which a set of names is sent again."""
 MAX_SCHEMAS = 1024
-"""Sets of names a reader remembers; a rank that makes up more has its oldest forgotten."""
+"""Sets of names that a reader stores; the oldest are discarded beyond this number."""
 
 
 _DECODE_ERRORS = (
@@ -35,7 +35,7 @@ _DECODE_ERRORS = (
 
 
 class StepStamp(NamedTuple):
-    """When: the trainer's step, the rank's own count of steps, seconds since the epoch."""
+    """The trainer's step, the rank's own count of steps, and seconds since the epoch."""
 
     step: int
     step_index: int
@@ -43,30 +43,30 @@ class StepStamp(NamedTuple):
 
 
 class PayloadError(ValueError):
-    """Bytes that are not a record."""
+    """A payload that is not a record."""
 
 
 class UnknownSchemaError(PayloadError):
-    """Numbers whose names were lost with an overrun; they are sent again before long."""
+    """Values whose names were lost in an overrun; the names are sent again at intervals."""
 
 
 @dataclass(slots=True)
 class NameSchema:
-    """A set of names, and the struct that packs their values."""
+    """A set of names, and the function that packs their values."""
 
     number: int
     names: tuple[str, ...]
     pack: Callable[..., bytes]
     resend_at_bytes: int = -1
-    """When so many bytes have been sent, the names are sent again."""
+    """The names are sent again once this many bytes have been sent."""
 
 
 @dataclass
 class RecordEncoder:
-    """Writer's side: turns values into payloads and hands them to `write`.
+    """Encodes records and passes the payloads to `write`.
 
-    `again_after` is how many bytes may pass before names are sent again: well below the ring's
-    capacity.
+    `resend_after_bytes` is how many bytes may pass before names are sent again; it must be well
+    below the ring's capacity.
     """
 
     write: Callable[[bytes], None]
@@ -76,7 +76,7 @@ class RecordEncoder:
     _last_number: int = 0
 
     def schema_for(self, names: tuple[str, ...]) -> NameSchema:
-        """The schema of these names in this order; keep it and use it again."""
+        """The schema of these names in this order; callers reuse it."""
         known = self._schemas.get(names)
         if known is None:
             if len(self._schemas) >= MAX_SCHEMAS // 2:
@@ -102,10 +102,10 @@ class RecordEncoder:
         event: Event,
         stamp: StepStamp,
         values: Mapping[str, float] | None = None,
-        facts: Mapping[str, str] | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> None:
-        """Send one record of any event, with facts."""
-        body = [event.value, *stamp, dict(values or {}), dict(facts or {})]
+        """Send one record of any event, with attributes."""
+        body = [event.value, *stamp, dict(values or {}), dict(attributes or {})]
         self._send(EVENT_KIND + json.dumps(body, separators=(",", ":")).encode())
 
     def _send(self, payload: bytes) -> None:
@@ -115,9 +115,10 @@ class RecordEncoder:
 
 @dataclass
 class RecordDecoder:
-    """Reader's side, one per ring. `names` are the sets of names learnt so far, by number as text.
+    """Decodes the payloads of one ring. `schemas` are the known sets of names, by number as text.
 
-    Keep `names` beside the cursor and give them back after a restart: they are not sent at once.
+    Store `schemas` with the cursor and pass them back after a restart, since the writer sends them
+    only at intervals.
     """
 
     run: str
@@ -125,13 +126,13 @@ class RecordDecoder:
     rank: int
     schemas: dict[str, list[str]] = field(default_factory=dict)
     sequence: int = 0
-    """Number of the frame under way."""
+    """Sequence number of the frame being decoded."""
 
     def decode(self, payload: bytes, sequence: int = 0) -> Record | None:
-        """The record, or None for a payload that only brings names; `sequence` is its frame's.
+        """The record, or None for a payload that only holds names.
 
-        Raises UnknownSchemaError where the names are not known, PayloadError for anything that is
-        not a record.
+        `sequence` is the number of the payload's frame. Raises UnknownSchemaError if the names are
+        not known, PayloadError for anything else that is not a record.
         """
         kind = payload[:1]
         self.sequence = sequence
@@ -150,22 +151,25 @@ class RecordDecoder:
         raise PayloadError(f"A payload of {len(payload)} bytes has an unknown kind.")
 
     def _decode_values(self, payload: bytes) -> Record:
-        _, number, step, beat, now = _VALUES_HEADER.unpack_from(payload)
+        _, number, step, step_index, now = _VALUES_HEADER.unpack_from(payload)
         names = self.schemas.get(str(number))
         if names is None:
             raise UnknownSchemaError(f"The names of set {number} were lost.")
-        # Doubles stand at the end of the payload, behind whatever the struct left for alignment.
+        # The values end the payload, after the struct's padding.
         values = struct.unpack_from(f"@{len(names)}d", payload, len(payload) - 8 * len(names))
         return self._build_record(
-            StepStamp(step, beat, now), values=dict(zip(names, values, strict=True))
+            StepStamp(step, step_index, now), values=dict(zip(names, values, strict=True))
         )
 
     def _decode_event(self, body: list[Any]) -> Record:
-        event, step, beat, now, values, facts = body
-        numbers = {str(name): float(value) for name, value in values.items()}
-        words = {str(name): str(value) for name, value in facts.items()}
-        moment = StepStamp(_checked_int64(step), _checked_int64(beat), float(now))
-        return self._build_record(moment, Event(event), numbers, words)
+        event, step, step_index, now, values, attributes = body
+        stamp = StepStamp(_checked_int64(step), _checked_int64(step_index), float(now))
+        return self._build_record(
+            stamp,
+            Event(event),
+            {str(name): float(value) for name, value in values.items()},
+            {str(name): str(value) for name, value in attributes.items()},
+        )
 
     def _add_schema(self, body: list[Any]) -> None:
         number, names = body
@@ -178,7 +182,7 @@ class RecordDecoder:
         stamp: StepStamp,
         event: Event = Event.STEP,
         values: dict[str, float] | None = None,
-        facts: dict[str, str] | None = None,
+        attributes: dict[str, str] | None = None,
     ) -> Record:
         return Record(
             run=self.run,
@@ -187,7 +191,7 @@ class RecordDecoder:
             time=stamp.time,
             event=event,
             values=values or {},
-            attributes=facts or {},
+            attributes=attributes or {},
             attempt=self.attempt,
             step_index=stamp.step_index,
             sequence=self.sequence,
@@ -195,8 +199,8 @@ class RecordDecoder:
 
 
 def _checked_int64(number: Any) -> int:
-    """A count as it is stored and sent: of 64 bits."""
+    """The number as an int that fits 64 bits. Raises PayloadError."""
     count = int(number)
     if not -(1 << 63) <= count < 1 << 63:
-        raise PayloadError("A step is beyond 64 bits.")
+        raise PayloadError("A step does not fit 64 bits.")
     return count

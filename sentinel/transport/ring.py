@@ -1,8 +1,8 @@
-"""Ring: a rank's records in shared memory, one writer, one reader, nobody ever waits.
+"""Ring buffer of one rank's records in shared memory: one writer, one reader, no waiting.
 
-The writer overwrites the oldest frames; a reader that falls behind learns by the sequence numbers
-exactly how many it lost. Nothing is believed but a frame whose checksum and number are right, so a
-writer killed at any instruction, or a machine that reorders stores, cannot make a false record.
+The writer overwrites the oldest frames; sequence numbers show a slow reader exactly how many frames
+it lost. A frame is accepted only if its checksum and its number are right, so neither a writer that
+is killed at any instruction nor a machine that reorders stores can produce a false record.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 from sentinel.transport.identity import Identity
+from sentinel.transport.mapped_file import create_atomically
 from sentinel.transport.process import Process
 from sentinel.transport.ring_layout import (
     DROP_REASONS,
@@ -38,6 +40,7 @@ from sentinel.transport.ring_layout import (
 
 __all__ = [
     "DROP_REASONS",
+    "ReadPosition",
     "RingCursor",
     "RingError",
     "RingHeader",
@@ -47,9 +50,9 @@ __all__ = [
 ]
 
 DEFAULT_CAPACITY_BYTES = 4 << 20
-"""Bytes of frames by default: about 20,000 records of twenty values."""
+"""Default space for frames: about 20,000 records of twenty values."""
 MIN_CAPACITY_BYTES = 64 << 10
-"""Bytes below which a ring is not worth having."""
+"""Least space for frames; a smaller ring would be overrun all the time."""
 NO_BYTE_LIMIT = 1 << 62
 _PAGE_SIZE = 4096
 _FRAME_HEADER_SIZE = FRAME_HEADER.size
@@ -58,106 +61,123 @@ _pack_progress = PROGRESS_STRUCT.pack
 
 
 class RingError(ValueError):
-    """A file that cannot be read as a ring, and why."""
+    """A file that cannot be read as a ring."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingCursor:
-    """How far a reader has come: bytes passed, and the number of the last frame passed."""
+    """A reader's position: bytes passed, and sequence number of the last frame passed."""
 
     position: int = 0
     sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
+class ReadPosition:
+    """Stored state of reading a ring or a log, from which another agent continues.
+
+    `reader_state` is what decoding needs: for a ring its name sets by number, for a log its
+    `max_steps`. `outcome` is "" while a rank runs; `ended_at` is in seconds since the epoch.
+    """
+
+    cursor: RingCursor
+    reader_state: Mapping[str, Any] = field(default_factory=dict)
+    outcome: str = ""
+    ended_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class RingReadResult:
-    """What one reading brought: payloads in order, where to go on, frames lost and damaged."""
+    """Payloads in order, the cursor after them, and the numbers of lost and damaged frames."""
 
     payloads: list[bytes]
     cursor: RingCursor
     lost_frames: int = 0
     corrupt_frames: int = 0
     sequences: Sequence[int] = ()
-    """The number of each payload's frame."""
+    """Sequence number of each payload's frame."""
 
 
 class RingWriter:
-    """Makes a ring and writes to it. Not for several threads at once: the caller sees to that.
+    """Creates a ring and writes to it. Not thread-safe: the caller serializes the calls.
 
-    `step`, `beat` and `time` are of the last step taken, and are published with every frame.
-    Touching it in a forked child ends the child, since the mapping stays with the parent.
+    `step`, `step_index` and `time` are of the newest step and are published with every frame.
+    The mapping is not inherited: an access in a forked child kills the child.
     """
 
     def __init__(
         self, path: Path, identity: Identity, capacity: int = DEFAULT_CAPACITY_BYTES
     ) -> None:
-        """Raises FileExistsError if that ring is there, OSError if there is no room for it."""
+        """Raises FileExistsError if the ring exists, OSError if there is no space for it."""
         self.path = path
         self.capacity = capacity & ~7
         self.max_payload_bytes = self.capacity // 8
-        """Bytes a payload may have."""
+        """Largest payload that is written, in bytes."""
         page = pack_header(identity, Process.current(), self.capacity, time.time())
-        self._map = _create_mapped_file(path, page, self.capacity)
+        self._map = create_atomically(path, HEADER_SIZE + self.capacity, page)
+        # Touches every page now, so that no write takes a page fault.
+        for offset in range(HEADER_SIZE, len(self._map), _PAGE_SIZE):
+            self._map[offset] = 0
         self._words = memoryview(self._map)[:HEADER_SIZE].cast("Q")
         self.step = self.step_index = 0
         self.time = time.time()
         self.overhead_seconds = 0.0
-        """Seconds our code cost the training thread; shown with the next frame."""
+        """Time the client has cost the training thread; published with the next frame."""
         self._position = self._sequence = 0
 
     def write(self, payload: bytes) -> None:
-        """Append one frame, over the oldest ones; beyond `largest` bytes it is dropped."""
+        """Append one frame, over the oldest; one above `max_payload_bytes` is dropped."""
         size = len(payload)
         if size > self.max_payload_bytes:
             self.count_drop("too_large")
             return
         position = self._position
-        at = position % self.capacity
-        taken = (_FRAME_HEADER_SIZE + size + 7) & ~7
-        if at + taken > self.capacity:
-            if self.capacity - at >= _FRAME_HEADER_SIZE:
-                FRAME_HEADER.pack_into(self._map, HEADER_SIZE + at, 0, WRAP_MARKER, 0)
-            position += self.capacity - at
-            at = 0
+        offset = position % self.capacity
+        frame_size = (_FRAME_HEADER_SIZE + size + 7) & ~7
+        if offset + frame_size > self.capacity:
+            if self.capacity - offset >= _FRAME_HEADER_SIZE:
+                FRAME_HEADER.pack_into(self._map, HEADER_SIZE + offset, 0, WRAP_MARKER, 0)
+            position += self.capacity - offset
+            offset = 0
         sequence = self._sequence + 1
-        start = HEADER_SIZE + at + _FRAME_HEADER_SIZE
+        start = HEADER_SIZE + offset + _FRAME_HEADER_SIZE
         self._map[start : start + size] = payload
         crc = crc32(payload, sequence & 0xFFFFFFFF)
         FRAME_HEADER.pack_into(self._map, start - _FRAME_HEADER_SIZE, crc, size, sequence)
-        # Ours first: an interrupt between here and the publication must not reuse the number.
-        self._sequence, self._position = sequence, position + taken
-        # Copied as a whole: `pack_into` blanks its target first, and whoever is killed just then
-        # leaves a ring that looks empty.
+        # Before the publication: an interrupt between the two must not reuse the number.
+        self._sequence, self._position = sequence, position + frame_size
+        # Assigned as a slice: `pack_into` zeroes its target first, so a writer killed at that
+        # instant would leave a ring that looks empty.
         self._map[_PROGRESS_SLICE] = _pack_progress(
-            self.step, self.step_index, self.time, self.overhead_seconds, sequence, position + taken
+            self.step, self.step_index, self.time, self.overhead_seconds, sequence, self._position
         )
 
     def publish_step(self, step: int, step_index: int, now: float) -> None:
-        """Show the step just taken, at once, whether or not a record follows."""
+        """Publish the newest step at once, whether or not a record follows."""
         self.step, self.step_index, self.time = step, step_index, now
         self._map[_PROGRESS_SLICE] = _pack_progress(
             step, step_index, now, self.overhead_seconds, self._sequence, self._position
         )
 
     def begin_backward(self, step_index: int) -> None:
-        """Show that the step with this beat is under way."""
+        """Publish the step index whose backward pass has started."""
         self._words[WORD_BACKWARD_STEP_INDEX] = step_index
 
     def count_drop(self, reason: str, count: int = 1) -> None:
-        """Count values refused, or records lost, for one of `DROP_REASONS`."""
+        """Count dropped values or records under one of `DROP_REASONS`."""
         self._words[WORD_DROPS + DROP_REASONS.index(reason)] += count
 
     def count_error(self) -> None:
-        """Count an error of ours that was swallowed."""
+        """Count a client error that was suppressed."""
         self._words[WORD_ERRORS] += 1
 
     def abandon(self) -> None:
-        """Let go in a forked child, to which the memory does not belong."""
+        """Release the mapping in a forked child, which does not own the memory."""
         self._words.release()
         self._map.close()
 
     def close(self, outcome: str) -> None:
-        """Say how it ended (one of `OUTCOMES`) and let go of the memory; the file stays."""
+        """Publish the outcome (one of `OUTCOMES`) and release the mapping; the file stays."""
         self._words[WORD_OUTCOME] = OUTCOMES.index(outcome)
         self.publish_step(self.step, self.step_index, self.time)
         self.abandon()
@@ -166,39 +186,19 @@ class RingWriter:
 def fitting_capacity(
     directory: Path, max_capacity: int = DEFAULT_CAPACITY_BYTES, ring_count: int = 1
 ) -> int:
-    """Capacity that `directory` can hold `sharers` times in half of its free space, or 0."""
+    """Capacity at which `ring_count` rings fit half of the directory's free space, or 0."""
     space = os.statvfs(directory)
     free = space.f_bavail * space.f_frsize // (2 * max(1, ring_count)) - HEADER_SIZE
     capacity = min(max_capacity, free) & ~(_PAGE_SIZE - 1)
     return capacity if capacity >= MIN_CAPACITY_BYTES else 0
 
 
-def _create_mapped_file(path: Path, header: bytes, capacity: int) -> mmap.mmap:
-    """A mapped ring file that appears under its name only when it is whole."""
-    unborn = path.with_name(f".{path.name}.{os.getpid()}")
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(unborn, flags, 0o600)
-    try:
-        # Reserved for good: writing to a page that a full tmpfs cannot give is SIGBUS.
-        os.posix_fallocate(descriptor, 0, HEADER_SIZE + capacity)
-        mapped = mmap.mmap(descriptor, HEADER_SIZE + capacity)
-        mapped.madvise(mmap.MADV_DONTFORK)
-        for at in range(0, len(mapped), _PAGE_SIZE):
-            mapped[at] = 0
-        mapped[:HEADER_SIZE] = header
-        os.link(unborn, path)
-    finally:
-        os.close(descriptor)
-        unborn.unlink()
-    return mapped
-
-
 @dataclass
 class RingReader:
-    """Reads a ring, live or left behind. Keeps no place of its own: the caller holds the cursor.
+    """Reads a ring, of a live or a dead writer. The caller holds the cursor.
 
-    `patience` is how long, in seconds, a frame behind the tail may look wrong before it counts as
-    damaged rather than as not yet arrived.
+    `grace_seconds` is how long a published frame may look wrong before it counts as damaged rather
+    than as not yet visible.
     """
 
     path: Path
@@ -209,12 +209,12 @@ class RingReader:
     _suspect_frame: tuple[int, float] = field(init=False, repr=False, default=(-1, 0.0))
 
     def __post_init__(self) -> None:
-        """Raises RingError naming the file, FileNotFoundError."""
+        """Raises RingError with the path, FileNotFoundError."""
         descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             size = os.fstat(descriptor).st_size
             if size < HEADER_SIZE:
-                raise RingError(f"{self.path} is cut short: {size} bytes.")
+                raise RingError(f"{self.path} is truncated: {size} bytes.")
             self._map = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
         finally:
             os.close(descriptor)
@@ -222,18 +222,18 @@ class RingReader:
         self._capacity = header.capacity
         self._words = memoryview(self._map)[:HEADER_SIZE].cast("Q")
         if size != HEADER_SIZE + header.capacity or header.capacity < 8:
-            message = f"{self.path} is cut short: {size} of {HEADER_SIZE + header.capacity} bytes."
+            message = f"{self.path} is truncated: {size} of {HEADER_SIZE + header.capacity} bytes."
             raise RingError(message)
 
     def read_header(self) -> RingHeader:
-        """What the ring says now. Raises RingError."""
+        """The current header. Raises RingError."""
         try:
             return parse_header(self._map[:HEADER_SIZE])
         except ValueError as error:
             raise RingError(f"{self.path} {error}.") from error
 
     def read(self, cursor: RingCursor, max_bytes: int = NO_BYTE_LIMIT) -> RingReadResult:
-        """Everything written after `cursor`; of more than `most` bytes, the first of them."""
+        """Frames after `cursor`, up to about `max_bytes` of them."""
         stop = cursor.position + max_bytes
         payloads: list[bytes] = []
         sequences: list[int] = []
@@ -248,31 +248,33 @@ class RingReader:
             overrun = self._is_overrun(cursor.position)
             if not overrun and self._may_still_arrive(cursor.position):
                 break
-            found = self._find_next_frame(cursor, is_overrun=overrun)
-            if found is None:
+            resumed = self._find_next_frame(cursor, is_overrun=overrun)
+            if resumed is None:
                 break
-            missing = found.sequence - cursor.sequence
+            missing = resumed.sequence - cursor.sequence
             lost, corrupt = lost + missing * overrun, corrupt + missing * (not overrun)
-            cursor = found
+            cursor = resumed
         return RingReadResult(payloads, cursor, lost, corrupt, sequences)
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the mapping."""
         self._words.release()
         self._map.close()
 
     def _read_frame(self, position: int, end: int) -> tuple[bytes, RingCursor]:
-        """The frame at `position` and the cursor behind it; sequence 0 where there is no whole one.
+        """The frame at `position` and the cursor after it; sequence 0 if there is no valid frame.
 
-        The payload is copied before it is checked, so a writer that comes by cannot spoil it after.
+        The payload is copied before the check, so that a concurrent write cannot change it
+        afterwards.
         """
-        at = position % self._capacity
-        crc, size, sequence = self._read_frame_header(at)
+        offset = position % self._capacity
+        crc, size, sequence = self._read_frame_header(offset)
         if size == WRAP_MARKER:
-            position, at = position + self._capacity - at, 0
-            crc, size, sequence = self._read_frame_header(at)
-        start = HEADER_SIZE + at + _FRAME_HEADER_SIZE
-        if position >= end or size > min(end - position, self._capacity - at) - _FRAME_HEADER_SIZE:
+            position, offset = position + self._capacity - offset, 0
+            crc, size, sequence = self._read_frame_header(offset)
+        start = HEADER_SIZE + offset + _FRAME_HEADER_SIZE
+        space = min(end - position, self._capacity - offset)
+        if position >= end or size > space - _FRAME_HEADER_SIZE:
             return b"", RingCursor()
         payload = self._map[start : start + size]
         if crc32(payload, sequence & 0xFFFFFFFF) != crc:
@@ -286,23 +288,23 @@ class RingReader:
         return crc, size, sequence
 
     def _is_overrun(self, position: int) -> bool:
-        """Whether the writer may be at, or beyond, that place again: it writes, then publishes."""
+        """Whether the writer may have overwritten that position: it publishes after it writes."""
         reach = self._words[WORD_POSITION] + self._capacity // 8 + 2 * _FRAME_HEADER_SIZE
         return position + self._capacity < reach
 
     def _may_still_arrive(self, position: int) -> bool:
-        """Whether a frame that looks wrong may yet come right: stores can be seen out of order."""
+        """Whether an invalid frame may still become valid: stores can become visible late."""
         now = time.monotonic()
         if self._suspect_frame[0] != position:
             self._suspect_frame = (position, now)
         return now - self._suspect_frame[1] < self.grace_seconds
 
     def _find_next_frame(self, cursor: RingCursor, *, is_overrun: bool) -> RingCursor | None:
-        """Just before the next whole frame after `cursor`, if there is one yet."""
+        """Cursor before the next valid frame after `cursor`, or None."""
         end, last = self._words[WORD_POSITION], self._words[WORD_SEQUENCE]
         start = cursor.position + 8
         if is_overrun:
-            # A margin ahead of the writer, or the oldest frame would be gone before it is read.
+            # Starts a margin ahead of the writer, which may overwrite the oldest frames meanwhile.
             start = max(start, end - self._capacity + self._capacity // 4 & ~7)
         for position in range(start, end, 8):
             sequence = self._read_frame(position, end)[1].sequence

@@ -1,19 +1,20 @@
-"""Layout: what stands where in a ring file.
+"""Layout of a ring file.
 
-One page of header, then `capacity` bytes of frames. Numbers are in the machine's own order, since
-both ends are on one machine, and aligned, so that each is read and written in one piece.
+One page of header, then `capacity` bytes of frames. Numbers are in native byte order, since both
+ends run on one machine, and aligned, so that each is read and written in one piece.
 
-    bytes 0..63      magic, layout version, capacity, pid and its start, creation, identity's length
-    bytes 64..111    step, beat, time; seconds spent in the trainer; sequence number of the last
-                     frame, and position behind it, which is published last
-    bytes 128..151   outcome; errors of ours; beat of the newest backward pass that has begun
+    bytes 0..63      magic, layout version, capacity, pid and its start ticks, creation time,
+                     length of the identity
+    bytes 64..111    step, step index, time; seconds of overhead in the trainer; sequence number of
+                     the last frame, and the position after it, which is published last
+    bytes 128..151   outcome; client errors; step index of the newest backward pass
     bytes 256..511   one counter per drop reason
     bytes 1024..4095 identity as JSON
 
-A frame is crc32 of its payload (salted with the sequence number), length of the payload, sequence
-number, payload, filled up to 8 bytes. Positions only grow; a frame stands at its position modulo
-the capacity and is never split: a marker, or less room than a frame's head, sends the reader on to
-the start.
+A frame is the crc32 of its payload (seeded with the sequence number), the payload's length, the
+sequence number and the payload, padded to 8 bytes. Positions only grow; a frame is at its position
+modulo the capacity and is never split: a wrap marker, or less space than a frame header, sends the
+reader to the start.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from sentinel.transport.process import Process
 from sentinel.transport.rendezvous import Rendezvous
 
 RING_MAGIC = b"SNTLRING"
-RING_VERSION = 1
+RING_VERSION = 2
 HEADER_SIZE = 4096
 STATIC_STRUCT = struct.Struct("@8sQQQQdQ")
 PROGRESS_STRUCT = struct.Struct("@qqddQQ")
@@ -53,32 +54,31 @@ DROP_REASONS = (
     "error",
     "behind",
 )
-"""Why a value, or a record, was refused inside the trainer: not a number; not exactly one element;
-a name that is not a short text; an integer beyond a float; more names than are kept; a record
-beyond what a frame may hold; device values that never became ready in time; logged while another
-thread was logging and the side queue was full; an event nobody knows; an error of ours; more than a
-collective had room for."""
+"""Why a value or record was dropped inside the trainer: not a number; not exactly one element; a
+name that is not a short text; an integer too large for a float; more names than are tracked; a
+record larger than a frame; device values that were not ready in time; logged while another thread
+was logging and the side queue was full; an unknown event; a client error; more data than a
+collective has space for."""
 
 MAX_CLIENT_ERRORS = 20
-"""Errors of ours after which the hook switches itself off."""
+"""Client errors after which the client disables itself."""
 
 OUTCOMES = ("running", "finished", "exception", "exit", "interrupted")
-"""How a rank ended, as far as it could still say; `running` where it could not."""
-
+"""How a rank ended, as far as it could record it; `running` if it could not."""
 
 NORMAL_OUTCOMES = frozenset({"finished", "interrupted"})
-"""Outcomes of a rank of which nobody needs to be told."""
+"""Outcomes that are not failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingHeader:
-    """What a ring says of itself and its writer.
+    """State of a ring and of its writer.
 
-    `last_step`, `last_beat` and `last_time` (seconds since the epoch) are of the last step the
-    writer took; before the first, zeros and the time of the ring's creation. `begun` is the beat of
-    the newest backward pass that has begun, 0 where none was seen. `overhead_ns` is what
-    our code cost the training thread so far, in nanoseconds. `drops` counts refused values, in the
-    order of `DROP_REASONS`.
+    `last_step`, `last_step_index` and `last_time` (seconds since the epoch) are of the writer's
+    newest step; before the first step they are 0, 0 and the ring's creation time.
+    `backward_step_index` is the step index of the newest backward pass, 0 before the first.
+    `overhead_ns` is the total time that the client has cost the training thread, in nanoseconds.
+    `drop_counts` counts dropped values in the order of `DROP_REASONS`.
     """
 
     process: Process
@@ -118,39 +118,41 @@ def pack_header(identity: Identity, process: Process, capacity: int, created_at:
 
 
 def parse_header(page: bytes) -> RingHeader:
-    """Header from a copy of the first page. Raises ValueError saying what is wrong with it."""
+    """Header from a copy of the first page. Raises ValueError with the reason."""
     if len(page) < HEADER_SIZE or page[: len(RING_MAGIC)] != RING_MAGIC:
         raise ValueError("is not a ring of sentinel")
-    _, version, capacity, pid, started, created, length = STATIC_STRUCT.unpack_from(page, 0)
+    _, version, capacity, pid, start_ticks, created_at, length = STATIC_STRUCT.unpack_from(page, 0)
     if version != RING_VERSION:
         raise ValueError(f"has ring layout {version}, this sentinel reads {RING_VERSION}")
     words = memoryview(page).cast("Q")
     outcome = words[WORD_OUTCOME]
-    step, beat, time, spent, sequence, position = PROGRESS_STRUCT.unpack_from(page, PROGRESS_OFFSET)
+    step, step_index, time, overhead, sequence, position = PROGRESS_STRUCT.unpack_from(
+        page, PROGRESS_OFFSET
+    )
     try:
         identity = _parse_identity(page[IDENTITY_OFFSET : IDENTITY_OFFSET + length])
     except (ValueError, TypeError) as error:
         raise ValueError("has an unreadable identity") from error
     return RingHeader(
-        process=Process(pid, started),
+        process=Process(pid, start_ticks),
         identity=identity,
         capacity=capacity,
-        created_at=created,
+        created_at=created_at,
         position=position,
         sequence=sequence,
         last_step=step,
-        last_step_index=beat,
+        last_step_index=step_index,
         last_time=time,
         backward_step_index=words[WORD_BACKWARD_STEP_INDEX],
         outcome=OUTCOMES[outcome] if outcome < len(OUTCOMES) else UNKNOWN_OUTCOME,
-        overhead_ns=int(spent * 1e9),
+        overhead_ns=int(overhead * 1e9),
         errors=words[WORD_ERRORS],
         drop_counts=tuple(words[WORD_DROPS : WORD_DROPS + len(DROP_REASONS)]),
     )
 
 
-# It is asked of every ring many times a second, and never changes.
+# The identity never changes, and each header is parsed many times a second.
 @lru_cache(maxsize=1024)
 def _parse_identity(text: bytes) -> Identity:
-    told = json.loads(text)
-    return Identity(**{**told, "meeting": Rendezvous(**told.get("meeting", {}))})
+    fields = json.loads(text)
+    return Identity(**{**fields, "rendezvous": Rendezvous(**fields.get("rendezvous", {}))})

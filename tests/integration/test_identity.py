@@ -10,14 +10,15 @@ import pytest
 from support.rank_processes import ranks
 
 from sentinel.transport import paths
-from sentinel.transport.identity import first_free_attempt, identify
+from sentinel.transport.attempt import first_free_attempt
+from sentinel.transport.launch_environment import identify
 
 
 def test_the_ranks_of_one_node_agree_on_the_run(script, tmp_path):
     """Two children of one parent, told apart only by what a launcher sets."""
     line = script("""
 import json
-from sentinel.transport.identity import identify
+from sentinel.transport.launch_environment import identify
 who = identify("My run")
 print(json.dumps([who.run, who.rank, who.local_rank, who.world_size, who.local_world_size]))
 """)
@@ -40,7 +41,7 @@ print(json.dumps([who.run, who.rank, who.local_rank, who.world_size, who.local_w
 
 
 def test_a_run_started_elsewhere_has_another_id():
-    line = "from sentinel.transport.identity import identify; print(identify('r').run)"
+    line = "from sentinel.transport.launch_environment import identify; print(identify('r').run)"
     ids = {subprocess.check_output([sys.executable, "-c", line], timeout=240) for _ in range(2)}
 
     assert len(ids) == 2
@@ -48,7 +49,7 @@ def test_a_run_started_elsewhere_has_another_id():
 
 def test_torchrun_s_one_rank_of_a_node_is_in_the_same_run_after_a_restart():
     """It is another process then, of the same parent."""
-    line = "from sentinel.transport.identity import identify; print(identify('r').run)"
+    line = "from sentinel.transport.launch_environment import identify; print(identify('r').run)"
     environ = {**os.environ, "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}
     environ |= {"LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "none"}
     words = [sys.executable, "-c", line]

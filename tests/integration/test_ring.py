@@ -54,7 +54,7 @@ def test_what_is_written_is_read_in_order(ring, reader):
 
 
 def test_the_header_tells_who_writes_and_how_far_it_is(ring, reader):
-    ring.publish_step(step=500, beat=7, now=12.5)
+    ring.publish_step(step=500, step_index=7, now=12.5)
     ring.count_drop("shape", 3)
     ring.count_error()
     ring.overhead_seconds = 1e-6
@@ -63,7 +63,7 @@ def test_the_header_tells_who_writes_and_how_far_it_is(ring, reader):
     header = reader.read_header()
 
     assert header.identity == WHO
-    assert header.launcher == Process.current()
+    assert header.process == Process.current()
     assert (header.last_step, header.last_step_index, header.last_time) == (500, 7, 12.5)
     assert (header.sequence, header.errors, header.overhead_ns) == (1, 1, 1000)
     assert dict(zip(DROP_REASONS, header.drop_counts, strict=True))["shape"] == 3
@@ -165,7 +165,7 @@ def test_garbage_in_the_ring_is_never_taken_for_a_record(tmp_path_factory, garba
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "cut short"),
+        (b"", "truncated"),
         (b"x" * 8192, "not a ring"),
         (ring_layout.RING_MAGIC + bytes(8184), "layout 0"),
     ],
@@ -182,7 +182,7 @@ def test_a_ring_cut_short_is_refused(ring):
     cut = ring.path.with_name("cut.ring")
     cut.write_bytes(ring.path.read_bytes()[:10_000])
 
-    with pytest.raises(RingError, match="cut short"):
+    with pytest.raises(RingError, match="truncated"):
         RingReader(cut)
 
 

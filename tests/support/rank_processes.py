@@ -35,7 +35,7 @@ if plan["hold"]:
     sys.stdin.readline()
 if plan["ending"] != "silence":
     facts = {"outcome": plan["ending"]}
-    encoder.write_event(Event.STOP, StepStamp(plan["steps"], plan["steps"], time.time()), facts=facts)
+    encoder.write_event(Event.STOP, StepStamp(plan["steps"], plan["steps"], time.time()), attributes=facts)
 print("ready", flush=True)
 sys.stdin.read()
 """

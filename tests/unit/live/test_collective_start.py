@@ -23,9 +23,9 @@ def test_only_what_its_own_process_wrote_is_at_first_hand(tmp_path, monkeypatch,
     who = Identity("told", world_size=2)
     ring = RingWriter(ring_path("told", 0, 1), replace(who, rank=1), 1 << 16)
     facts = {"pid": str(os.getpid() + more)}
-    RecordEncoder(ring.write).write_event(Event.START, StepStamp(0, 0, 1.0), facts=facts)
+    RecordEncoder(ring.write).write_event(Event.START, StepStamp(0, 0, 1.0), attributes=facts)
 
     (start, _) = LiveRings("told", Counters()).poll()
 
-    assert start.attributes.get("gathered") == gathered
+    assert start.attributes.get("via_collective") == gathered
     ring.close("finished")

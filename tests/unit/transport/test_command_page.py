@@ -29,7 +29,7 @@ FIRST = Command(1, 5, 15, BOTH, "run/kl_blowup#1", "The policy collapses")
 
 @pytest.fixture
 def page(tmp_path):
-    with closing(open_or_create(tmp_path / "0.requests")) as page:
+    with closing(open_or_create(tmp_path / "0.commands")) as page:
         yield page
 
 
@@ -41,14 +41,14 @@ def test_nothing_is_asked_before_the_first(page):
 def test_a_request_is_read_as_it_was_written_by_whoever_maps_it(page, tmp_path):
     page.write(FIRST)
 
-    with closing(CommandPage(tmp_path / "0.requests")) as other:
+    with closing(CommandPage(tmp_path / "0.commands")) as other:
         assert other.read() == FIRST
         assert other.latest_number == 1
 
 
 @given(st.text(), st.text(), st.sets(st.sampled_from(ACTIONS)))
 def test_any_text_fits_as_far_as_it_fits(tmp_path_factory, case, cause, deeds):
-    with closing(open_or_create(tmp_path_factory.mktemp("page") / "0.requests")) as page:
+    with closing(open_or_create(tmp_path_factory.mktemp("page") / "0.commands")) as page:
         page.write(Command(7, 1, 2, frozenset(deeds), case, cause))
         found = page.read()
 
@@ -60,11 +60,11 @@ def test_any_text_fits_as_far_as_it_fits(tmp_path_factory, case, cause, deeds):
 
 def test_a_request_of_which_any_part_is_missing_is_none(page, tmp_path):
     """As a writer leaves it that was killed between two bytes, over nothing or an older one."""
-    before = (tmp_path / "0.requests").read_bytes()
+    before = (tmp_path / "0.commands").read_bytes()
     page.write(FIRST)
     for new in (FIRST, Command(2, 50, 60, frozenset({"stop"}), "run/nan_or_inf#1")):
         page.write(new)
-        after = (tmp_path / "0.requests").read_bytes()
+        after = (tmp_path / "0.commands").read_bytes()
         changed = [at for at in range(PAGE_SIZE) if before[at] != after[at]]
         for upto in changed[1:]:
             torn = after[:upto] + before[upto:]
@@ -81,13 +81,13 @@ def test_a_request_of_which_any_part_is_missing_is_none(page, tmp_path):
 
 
 def test_several_ranks_that_come_at_once_share_one_page(tmp_path):
-    pages = [open_or_create(tmp_path / "0.requests") for _ in range(3)]
+    pages = [open_or_create(tmp_path / "0.commands") for _ in range(3)]
     for place, each in enumerate(pages):
         assert not pages[0].all_ready(4, 3)
         each.set_ready(place, 4)
 
     assert pages[0].all_ready(4, 3)
-    assert [path.name for path in tmp_path.iterdir()] == ["0.requests"]
+    assert [path.name for path in tmp_path.iterdir()] == ["0.commands"]
     for each in pages:
         each.close()
 
@@ -147,7 +147,7 @@ def test_ranks_that_wait_for_each_other_act_all_at_one_step_or_none_does(
 
     The agent looks how far the run is, is then away for `stalls` moves, and writes.
     """
-    path = tmp_path_factory.mktemp("page") / "0.requests"
+    path = tmp_path_factory.mktemp("page") / "0.commands"
     crew = [Rank(path, place, ranks) for place in range(ranks)]
     seen = None
     with closing(CommandPage(path)) as agent:
@@ -181,7 +181,7 @@ def test_ranks_that_wait_for_each_other_only_now_and_then_act_alike(
     tmp_path_factory, order, written, margin
 ):
     """One may be many steps behind, as where gradients are brought together every so often."""
-    path = tmp_path_factory.mktemp("page") / "0.requests"
+    path = tmp_path_factory.mktemp("page") / "0.commands"
     crew = [Rank(path, place, 3) for place in range(3)]
     with closing(CommandPage(path)) as agent:
         for at, chosen in enumerate([*order, *[0, 1, 2] * 70]):
@@ -199,7 +199,7 @@ def test_ranks_that_wait_for_each_other_only_now_and_then_act_alike(
 
 def test_a_rank_that_takes_no_steps_is_never_ready_so_nobody_acts(tmp_path):
     """Where one rank alone logs, the others would be missing in a collective."""
-    path = tmp_path / "0.requests"
+    path = tmp_path / "0.commands"
     talking, silent = Rank(path, 0, 2), Rank(path, 1, 2)
     with closing(CommandPage(path)) as agent:
         for _ in range(5):

@@ -1,0 +1,150 @@
+"""Reads a process's identity from the environment that its launcher set.
+
+Launchers set a rank's position in the environment. They do not agree on a run id, so the ranks of
+one node derive it from their common parent process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from zlib import crc32
+
+from sentinel.transport import paths
+from sentinel.transport.attempt import first_free_attempt
+from sentinel.transport.identity import Identity
+from sentinel.transport.launch_status import LAUNCHER_PID_VARIABLE
+from sentinel.transport.process import Process
+from sentinel.transport.rendezvous import NO_RENDEZVOUS, Rendezvous, detect_rendezvous
+
+_RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_LOCAL_RANK_VARIABLES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+_WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_LOCAL_WORLD_SIZE_VARIABLES = (
+    "LOCAL_WORLD_SIZE",
+    "LOCAL_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "SLURM_NTASKS_PER_NODE",
+    "RAY_LOCAL_WORLD_SIZE",
+    "PET_NPROC_PER_NODE",
+)
+_NODE_COUNT_VARIABLES = ("PET_NNODES", "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "NNODES")
+
+
+def identify(name: str | None = None, environ: Mapping[str, str] | None = None) -> Identity:
+    """The identity of the calling process.
+
+    `name` is the run's name as the user gave it; the default is the script's name. An explicit
+    `SENTINEL_RUN_ID` is the id itself. Raises ValueError if it is not a valid id.
+    """
+    environ = os.environ if environ is None else environ
+    # Without a rank variable this is a single process, even where SLURM_NTASKS is set: `salloc`
+    # sets it for the shell as well.
+    rank = _int_variable(environ, _RANK_VARIABLES)
+    world_size = (
+        max(1, _int_variable(environ, _WORLD_SIZE_VARIABLES, 1))
+        if _has_int_variable(environ, _RANK_VARIABLES)
+        else 1
+    )
+    inferred = _infer_local_world_size(environ, world_size)
+    local_world_size = min(
+        world_size, max(1, _int_variable(environ, _LOCAL_WORLD_SIZE_VARIABLES, inferred))
+    )
+    is_one_node = local_world_size == world_size
+    rendezvous = detect_rendezvous(environ)
+    run = _explicit_run_id(environ, rendezvous, rank) or derive_run_id(
+        name, environ, is_alone=local_world_size == 1
+    )
+    restart_count = _int_variable(environ, ("TORCHELASTIC_RESTART_COUNT",))
+    return Identity(
+        run=paths.validate_run_id(run),
+        attempt=first_free_attempt(
+            run, rank, restart_count, local_world_size=local_world_size, world_size=world_size
+        ),
+        rank=rank,
+        local_rank=_int_variable(environ, _LOCAL_RANK_VARIABLES, rank if is_one_node else 0),
+        world_size=world_size,
+        local_world_size=local_world_size,
+        host=os.uname().nodename,
+        rendezvous=NO_RENDEZVOUS if is_one_node else rendezvous,
+    )
+
+
+def _infer_local_world_size(environ: Mapping[str, str], world_size: int) -> int:
+    """Ranks on this node, from the task counts of all nodes or from the number of nodes.
+
+    >>> _infer_local_world_size({"SLURM_STEP_TASKS_PER_NODE": "4(x2),1", "SLURM_NODEID": "2"}, 9)
+    1
+    >>> _infer_local_world_size({"PET_NNODES": "2"}, 8), _infer_local_world_size({}, 8)
+    (4, 8)
+    """
+    counts = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", "")
+    parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", counts)
+    tasks = [int(ranks) for ranks, nodes in parts for _ in range(min(int(nodes or 1), world_size))]
+    node = _int_variable(environ, ("SLURM_NODEID",))
+    if node < len(tasks) and sum(tasks) == world_size:
+        return tasks[node]
+    return -(-world_size // max(1, _int_variable(environ, _NODE_COUNT_VARIABLES, 1)))
+
+
+def _explicit_run_id(environ: Mapping[str, str], rendezvous: Rendezvous, rank: int) -> str:
+    """The id in the environment, with the node's name appended on all nodes but the first.
+
+    Nodes often share a home directory, and each stores a run of its own there. A node that already
+    owns the plain id keeps it, whichever node has rank 0 after a restart; while its agent runs, no
+    other node uses the plain id. `sentinel run` sets an id that is specific to its node.
+    """
+    given = environ.get("SENTINEL_RUN_ID", "")
+    if not given or LAUNCHER_PID_VARIABLE in environ:
+        return given
+    host = os.uname().nodename
+    owner = paths.read_owner_host(given)
+    if owner == host:
+        return given
+    in_use = bool(owner) and paths.is_agent_running(paths.run_dir(given))
+    return f"{given}.{_slug(host)}" if in_use or (rendezvous.node_rank > 0 and rank > 0) else given
+
+
+def derive_run_id(name: str | None, environ: Mapping[str, str], *, is_alone: bool) -> str:
+    """An id for a run that has none, from the process that the ranks of this node share.
+
+    That is their parent, or this process itself where it `is_alone` on its node.
+    """
+    own = Process.current()
+    # torchrun stays the parent of its workers through elastic restarts, while the port may change,
+    # also where it starts one worker on each node. One script may start several jobs in sequence;
+    # only the port distinguishes them.
+    parent = (
+        None
+        if is_alone and "TORCHELASTIC_RUN_ID" not in environ
+        else Process.from_pid(os.getppid())
+    )
+    shared = parent or own
+    seed = [shared.pid, shared.start_ticks, os.uname().nodename]
+    if parent and "TORCHELASTIC_RUN_ID" not in environ:
+        seed += [environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")]
+    digest = crc32(repr(seed).encode()) & 0xFFFFFF
+    return f"{_slug(name or Path(sys.argv[0]).stem)}-{digest:06x}"
+
+
+def _slug(text: str) -> str:
+    """A name as a part of an id.
+
+    >>> _slug("Llama 3 / GRPO!"), _slug("...")
+    ('llama-3-grpo', 'run')
+    """
+    return re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-._")[:80] or "run"
+
+
+def _has_int_variable(environ: Mapping[str, str], names: tuple[str, ...]) -> bool:
+    return any(environ.get(name, "").isdecimal() for name in names)
+
+
+def _int_variable(environ: Mapping[str, str], names: tuple[str, ...], default: int = 0) -> int:
+    for name in names:
+        if environ.get(name, "").isdecimal():
+            return int(environ[name])
+    return default
