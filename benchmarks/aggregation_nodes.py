@@ -83,7 +83,7 @@ class Nodes:
         own = {
             "SENTINEL_HOME": str(place / "home"), "SENTINEL_RUNTIME_DIR": str(place / "rings"),
             "SENTINEL_CLUSTER__HEAD": f"127.0.0.1:{PORT}", "SENTINEL_CLUSTER__TOKEN": "bench",
-            "SENTINEL_LINGER_SECONDS": "0", "SENTINEL_MACHINE_SECONDS": "0",
+            "SENTINEL_LINGER_SECONDS": "0", "SENTINEL_NODE_POLL_SECONDS": "0",
             "SENTINEL_DETECTORS__RUN_STALLED__FLOOR": "3600", "TORCH_CPP_LOG_LEVEL": "ERROR",
         }  # fmt: skip
         words = [sys.executable, "-m", "sentinel", "agent", "--run", f"bench{node}"]

@@ -1,18 +1,19 @@
-"""Agent: the composition root. It puts the concrete parts together and turns the crank.
+"""The agent of one run: builds the components, then reads, processes and stores in a loop.
 
-Each turn polls the rings and commits, in one transaction, what was read, what it led to and where
-reading has got to. Killed at any moment, the next agent restores the last snapshot, feeds itself
-the journal behind it, and reads on: nothing is lost, and no page is made twice.
+Each iteration polls the rings and commits, in one transaction, the records read, their results and
+the read positions. If the agent is killed, the next one restores the last snapshot, processes the
+journal written since, and continues to read there: no record is lost, and no notification is sent
+twice.
 """
 
 from __future__ import annotations
 
 import logging
-import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event as Flag
+from typing import Protocol
 
 from sentinel.agent.processor import RunProcessor
 from sentinel.agent.registration import AgentRegistration
@@ -29,36 +30,76 @@ from sentinel.notify.dispatcher import Dispatcher
 from sentinel.readers.sample_files import SampleFiles
 from sentinel.readers.sample_poller import SamplePoller
 from sentinel.store import database
-from sentinel.store.history import History
+from sentinel.store.history import read_incidents
 from sentinel.store.journal import Journal
 from sentinel.store.samples import newest_samples
+from sentinel.transport.identity import Identity
 from sentinel.transport.paths import home_dir, run_dir
-from sentinel.transport.ring import RingReader
+from sentinel.transport.ring import ReadPosition, RingReader
 from sentinel.web.server import WebServer
 
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL_SECONDS = 0.05
 MULTI_NODE_POLL_INTERVAL_SECONDS = 0.2
-"""Where ranks are on several nodes: what is said there comes no more often."""
+"""Poll interval of a run on several nodes, at which nodes exchange messages too."""
 SNAPSHOT_INTERVAL_SECONDS = 30.0
-"""Between two; what was read since is kept as it came, and judged again by the next agent."""
+"""Interval between snapshots; the next agent processes the records since the last one again."""
 FIRST_RANK_TIMEOUT_SECONDS = 120.0
-"""How long an agent waits for the first ring before it takes the start for a mistake."""
+"""An agent exits if no ring appears within this time."""
 UNDELIVERED_TIMEOUT_SECONDS = 24 * 3600.0
-"""How long an agent whose run is over stays for pages that no receiver has taken yet."""
+"""Time after the end of a run for which the agent keeps trying to deliver notifications."""
+
+
+class RecordSource(Protocol):
+    """What the agent polls for records: the rings of this node's ranks, or a log."""
+
+    @property
+    def attempt(self) -> int:
+        """The newest attempt of the run; -1 before the first record."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the newest attempt ended."""
+
+    @property
+    def ranks_expected(self) -> bool:
+        """Whether there are ranks, or some may still start."""
+
+    @property
+    def first_identity(self) -> Identity | None:
+        """Identity of the lowest rank on this node; None if there is none yet."""
+
+    def poll(self) -> list[Record]:
+        """The records since the last call; never waits."""
+
+    def positions(self) -> dict[str, ReadPosition]:
+        """Read positions to store, from which the next agent continues."""
+
+    def pids(self) -> dict[int, int]:
+        """Process ids of the running ranks, by rank."""
+
+    def live_readers(self) -> list[RingReader]:
+        """The readers of the rings whose rank has not ended."""
+
+    def prepare_final_poll(self) -> bool:
+        """Make the next poll return records held back too; whether there are any."""
+
+    def remove_rings(self) -> None:
+        """Remove the rings of an ended run."""
 
 
 class Agent:
-    """Serves one run on this node until it is over, its pages are out, and `linger` has passed.
+    """Serves one run on this node until it ended, notifications are sent and `linger` is over.
 
-    Raises AlreadyServedError if another agent has the run, OSError if no port is free.
+    Raises AlreadyServedError if another agent serves the run, OSError if no port is free.
     """
 
     def __init__(
         self, run: str, settings: Settings, clock: Callable[[], float] = time.time
     ) -> None:
         directory = run_dir(run)
+        database_path = directory / "sentinel.db"
         self.run = run
         self.settings = settings
         self.clock = clock
@@ -69,135 +110,117 @@ class Agent:
         self.ended_at: float | None = None
         self.last_snapshot_at = self.started_at
         self.counters = Counters()
-        self._open_database(directory / "sentinel.db")
-        self._build_components(directory / "sentinel.db")
-        self.processor.restore()
-
-    def _open_database(self, path: Path) -> None:
-        try:
-            self.connection = database.connect(path)
-        except sqlite3.OperationalError:
-            # Locked, or no room: it is whole, and the next start may find it free.
-            raise
-        except sqlite3.DatabaseError:
-            # Unreadable state must not stop the watch: it is set aside for a person to look at.
-            aside = path.with_name(f"{path.name}.corrupt-{int(self.started_at)}")
-            path.rename(aside)
-            for rest in ("-wal", "-shm"):
-                path.with_name(path.name + rest).unlink(missing_ok=True)
-            log.exception("The database cannot be read; it was moved to %s", aside)
-            self.counters.add("sentinel_dropped_records_total", "database_corrupt")
-            self.connection = database.connect(path)
-
-    def _build_components(self, path: Path) -> None:
-        self.sinks = build_sinks(self.settings)
-        known = Journal(self.connection).positions()
-        self.source = LiveRings(self.run, self.counters, known, self.clock)
-        self.node_poller = NodeMetrics(
-            self.settings.machine_seconds,
+        self.connection = database.open_or_replace(database_path, self.counters)
+        self.sinks = build_sinks(settings)
+        self.node_metrics = NodeMetrics(
+            settings.node_poll_seconds,
             self.counters,
-            path.parent,
+            directory,
             lambda: output_dir(self.processor.history.run_metadata.as_dict()),
-            self.source.pids,
-            self.clock,
+            lambda: self.source.pids(),
+            clock,
         )
-        self.source.new_machine_values = self.node_poller.new_values
-        self.processor = RunProcessor(
-            self.run,
-            path,
-            self.connection,
-            self.settings,
-            self.counters,
-            sinks=self.sinks,
-            read_node=self.node_poller.latest,
-            live_rings=self._live_rings,
-            clock=self.clock,
-        )
+        self.source: RecordSource = self._build_source(Journal(self.connection).positions())
         self.cluster_role = AgentRole(
-            self.run,
+            run,
             self.connection,
             self.counters,
             lambda: self.source.first_identity,
-            configured_head=self.settings.cluster.head,
-            token=self.settings.cluster.secret_token(),
-            clock=self.clock,
+            configured_head=settings.cluster.head,
+            token=settings.cluster.secret_token(),
+            clock=clock,
         )
-        self.processor.exposition.cluster_state = self.cluster_role.status
-        self.dispatcher = Dispatcher(path, self.sinks, self.counters, self.clock)
+        self.processor = RunProcessor(
+            run,
+            database_path,
+            self.connection,
+            settings,
+            self.counters,
+            sinks=self.sinks,
+            read_node=self.node_metrics.latest,
+            live_rings=self.source.live_readers,
+            cluster_status=self.cluster_role.status,
+            clock=clock,
+        )
+        self.dispatcher = Dispatcher(database_path, self.sinks, self.counters, clock)
         self.sample_poller = self._build_sample_poller()
         self.server = WebServer(
             self.processor.exposition.registry,
             self.processor.exposition.state,
-            lambda: _read_incidents(path),
-            lambda step, limit: newest_samples(path, step, limit),
-            host=self.settings.host,
-            port=self.settings.port,
-            port_tries=self.settings.port_tries,
-            token=self.settings.secret_token(),
+            lambda: read_incidents(database_path),
+            lambda step, limit: newest_samples(database_path, step, limit),
+            host=settings.host,
+            port=settings.port,
+            port_tries=settings.port_tries,
+            token=settings.secret_token(),
+        )
+        self.processor.restore()
+
+    def _build_source(self, positions: Mapping[str, ReadPosition]) -> RecordSource:
+        """The source of the run's records, which continues at `positions`."""
+        return LiveRings(
+            self.run, self.counters, positions, self.clock, self.node_metrics.new_values
         )
 
-    def _live_rings(self) -> list[RingReader]:
-        return [rank.reader for rank in self.source.ranks.values() if not rank.ended]
-
     def _build_sample_poller(self) -> SamplePoller | None:
-        folder, known = self.settings.samples_from, self.processor.samples.file_marks()
+        folder, marks = self.settings.samples_dir, self.processor.samples.file_marks()
         if folder is None:
             return None
-        return SamplePoller(SampleFiles(self.run, folder, self.counters, known, self.clock))
+        return SamplePoller(SampleFiles(self.run, folder, self.counters, marks, self.clock))
 
     def serve(self) -> None:
-        """Work until the run is over, or until `stopping` is set."""
+        """Run the loop until the run is finished or `stop_requested` is set."""
         port = self.server.start()
         url = self.registration.register(self.settings.host, port)
         log.info("Serving run %s at %s/metrics", self.run, url)
         self.dispatcher.start()
-        self.node_poller.start()
+        self.node_metrics.start()
         remove_stale_rings(self.clock())
         try:
             while not self.stop_requested.is_set() and not self._is_finished():
                 self.run_once()
-                shared = self.cluster_role.role in ("head", "follower")
+                is_multi_node = self.cluster_role.role in ("head", "follower")
                 self.stop_requested.wait(
-                    MULTI_NODE_POLL_INTERVAL_SECONDS if shared else POLL_INTERVAL_SECONDS
+                    MULTI_NODE_POLL_INTERVAL_SECONDS if is_multi_node else POLL_INTERVAL_SECONDS
                 )
             self._drain()
-            # After a turn that failed, memory holds what was never stored: that is not kept.
+            # Not after an exception: memory then holds results that were never committed.
             with database.transaction(self.connection):
                 self.processor.snapshot()
         finally:
             self._shut_down()
 
     def run_once(self) -> None:
-        """Read what is new, judge it, and commit both."""
+        """Read new records, process them, and commit records and results."""
         if self.processor.poll_silences():
             self.dispatcher.wake()
-        read = self.source.poll()
+        local_records = self.source.poll()
         if self.sample_poller is not None and self.source.attempt >= 0:
-            read += self.sample_poller.poll(self.source.attempt)
-        entries = self.cluster_role.exchange(read)
+            local_records += self.sample_poller.poll(self.source.attempt)
+        entries = self.cluster_role.exchange(local_records)
         if entries or self.cluster_role.has_unsaved_changes:
-            self._commit(read, entries)
+            self._commit(local_records, entries)
         self.cluster_role.after_commit()
 
     def _drain(self) -> None:
-        """Tell what waits for others to speak, or to come: whoever ends us may end them as well."""
-        held = self.source.prepare_final_poll()
+        """Process records still held back: the signal that stops us may stop their ranks too."""
+        has_pending = self.source.prepare_final_poll()
         if self.cluster_role.head is not None:
-            self.cluster_role.head.is_shutting_down = held = True
-        if held:
+            self.cluster_role.head.is_shutting_down = has_pending = True
+        if has_pending:
             self.run_once()
 
-    def _commit(self, read: list[Record], entries: list[RecordOrBatch]) -> None:
-        """Judge these entries, and store what came of them with how far all was read."""
+    def _commit(self, local_records: list[Record], entries: list[RecordOrBatch]) -> None:
+        """Process `entries`, and store the results and read positions in one transaction."""
         with database.transaction(self.connection):
             queued = [self.processor.process(entry) for entry in entries]
             self.processor.persist()
             if self.cluster_role.role == "follower":
-                self.processor.show_local_records(read)
+                self.processor.show_local_records(local_records)
             self.cluster_role.persist()
             if self.sample_poller is not None:
                 self.processor.samples.store_file_marks(self.sample_poller.pop_fingerprints())
-            if any(record.event is not Event.HEARTBEAT for record in read):
+            if any(record.event is not Event.HEARTBEAT for record in local_records):
                 self.processor.journal.store_positions(self.source.positions())
             if self.clock() - self.last_snapshot_at >= SNAPSHOT_INTERVAL_SECONDS:
                 self.last_snapshot_at = self.clock()
@@ -218,15 +241,15 @@ class Agent:
             )
         if self.ended_at is None:
             self.ended_at = now
-        passed = now - self.ended_at
-        if passed < self.settings.linger_seconds:
+        elapsed = now - self.ended_at
+        if elapsed < self.settings.linger_seconds:
             return False
         undelivered = outbox.count_undelivered(self.connection, self.sinks)
-        return not undelivered or passed >= UNDELIVERED_TIMEOUT_SECONDS
+        return not undelivered or elapsed >= UNDELIVERED_TIMEOUT_SECONDS
 
     def _shut_down(self) -> None:
         self.cluster_role.stop()
-        self.node_poller.stop()
+        self.node_metrics.stop()
         if self.sample_poller is not None:
             self.sample_poller.stop()
         self.dispatcher.stop(timeout=5.0)
@@ -236,11 +259,3 @@ class Agent:
         if self.source.ended:
             self.source.remove_rings()
         self.registration.release()
-
-
-def _read_incidents(path: Path) -> list[dict[str, object]]:
-    connection = database.connect(path)
-    try:
-        return History(connection).incidents()
-    finally:
-        connection.close()

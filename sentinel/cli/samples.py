@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 from unicodedata import category
 
 import typer
+
+from sentinel.model.json_safe import json_safe
 
 EXIT_NO_RUN = 2
 _INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -41,10 +42,10 @@ def samples(
     except (NewerSchemaError, DatabaseError) as error:
         raise _error_exit(f"{path} cannot be read: {error}") from None
     for sample in found:
-        print(jsonlib.dumps(_json_safe(sample), allow_nan=False) if json else _format(sample))
+        print(jsonlib.dumps(json_safe(sample), allow_nan=False) if json else _format(sample))
     if not found and not json:
         of = "" if step is None else f" of step {step}"
-        print(f"Run {run} has shown no text{of}: sentinel.log_samples does, or samples_from.")
+        print(f"Run {run} has shown no text{of}: sentinel.log_samples does, or samples_dir.")
 
 
 def _database_path(run: str) -> Path:
@@ -67,12 +68,6 @@ def _database_path(run: str) -> Path:
 def _error_exit(message: str) -> typer.Exit:
     print(f"sentinel samples: {message}", file=sys.stderr)
     return typer.Exit(EXIT_NO_RUN)
-
-
-def _json_safe(sample: dict[str, Any]) -> dict[str, Any]:
-    """The sample without what JSON has no word for."""
-    rewards = sample["rewards"].items()
-    return {**sample, "rewards": {name: v if isfinite(v) else str(v) for name, v in rewards}}
 
 
 def _format(sample: dict[str, Any]) -> str:

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sentinel.agent.main import Agent
     from sentinel.config.settings import Settings
     from sentinel.model.notification import Notification
     from sentinel.pipeline.engine import Result
+    from sentinel.transport.ring import ReadPosition
 
 EXIT_CANNOT_READ = 2
 _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]+")
@@ -46,7 +49,7 @@ def watch(
     environ = os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}
     try:
         # Whose machine the run is on, is not known.
-        settings = load_settings({"machine_seconds": 0}, environ=environ)
+        settings = load_settings({"node_poll_seconds": 0}, environ=environ)
         agent = build_log_agent(path, run or run_name_from_path(path), settings, max_steps)
     except (ConfigError, NewerSchemaError, RunIdError, AlreadyServedError) as error:
         print(f"sentinel watch: {error}", file=sys.stderr)
@@ -91,24 +94,24 @@ def build_log_agent(path: Path, run: str, settings: Settings, max_steps: int = 0
     from sentinel.agent.main import Agent
     from sentinel.readers.follow import LogFollower
 
-    class Follower(Agent):
-        """Its source gives what a LiveSource gives, of another origin."""
+    class LogAgent(Agent):
+        """An agent that reads a log instead of the rings of ranks."""
 
-        source: LogFollower  # type: ignore[assignment]
-
-        def _build_components(self, database: Path) -> None:
-            super()._build_components(database)
-            self.processor.consumers += (NotificationPrinter(),)
-            known = self.processor.journal.positions()
-            self.source = LogFollower(self.run, path, self.counters, known, self.clock, max_steps)
+        def _build_source(self, positions: Mapping[str, ReadPosition]) -> LogFollower:
+            self.follower = LogFollower(
+                self.run, path, self.counters, positions, self.clock, max_steps
+            )
+            return self.follower
 
         def run_once(self) -> None:
-            self.processor.notification_policy.is_catching_up = self.source.is_catching_up
+            self.processor.notification_policy.is_catching_up = self.follower.is_catching_up
             super().run_once()
-            if remark := self.source.pop_notice():
-                print(f"sentinel watch: of {path}, {remark}.", file=sys.stderr, flush=True)
+            if notice := self.follower.pop_notice():
+                print(f"sentinel watch: {path}: {notice}.", file=sys.stderr, flush=True)
 
-    return Follower(run, settings)
+    agent = LogAgent(run, settings)
+    agent.processor.consumers += (NotificationPrinter(),)
+    return agent
 
 
 class NotificationPrinter:

@@ -1,16 +1,15 @@
-"""Layers: where settings are read from, the upper hiding the lower, and what each came from.
+"""Reads settings from their sources, without interpreting them.
 
-From the top: explicit arguments, the environment (`SENTINEL_PORT`, `SENTINEL_SINKS__SLACK__URL`),
-the file that `SENTINEL_CONFIG` names, else `sentinel.toml`, else `[tool.sentinel]` of
-`pyproject.toml`, both of the working directory. What the values mean is none of this file's
-business.
+Sources by precedence, the highest first: `--set` assignments, explicit arguments, the environment
+(`SENTINEL_PORT`, `SENTINEL_SINKS__SLACK__URL`), and one file: that which `SENTINEL_CONFIG` names,
+else `sentinel.toml`, else `[tool.sentinel]` of `pyproject.toml`, both in the working directory.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,34 +21,38 @@ _ENV_PREFIX = "SENTINEL_"
 _NOT_SETTINGS = frozenset(
     f"{_ENV_PREFIX}{name}"
     for name in (
-        *("HOME", "RUNTIME_DIR", "RUN_ID", "OFF", "CONFIG", "LAUNCHED", "WITHIN"),
+        *("HOME", "RUNTIME_DIR", "RUN_ID", "OFF", "CONFIG", "LAUNCHER_PID", "PARENT_RANK"),
         *("REQUIRE_STACK", "REQUIRE_FRAMEWORKS"),
     )
 )
 _LIST_SETTINGS = frozenset({"disable", "on_critical"})
-# Kubernetes sets these for a service that is called "sentinel".
+# Kubernetes sets these for a service named "sentinel".
 _KUBERNETES_SERVICE_VARIABLE = re.compile(
     r"SENTINEL_(SERVICE_\w+|PORT_\d+_\w+)|SENTINEL_PORT=tcp://.*"
 )
 
 
 class ConfigError(ValueError):
-    """A setting is wrong. Says which, what kind of value it had, and what is valid; no value."""
+    """An invalid setting: its name, the type given and what is valid. Never its value."""
 
 
 @dataclass
 class ConfigSources:
-    """The settings as given, unchecked: `tree`, and by key where each came from, `origins`."""
+    """The merged settings before validation, `tree`, and the source of each key, `origins`.
+
+    Without `read_secrets`, files that hold secrets are not opened.
+    """
 
     tree: ConfigTree = field(default_factory=dict)
     origins: dict[ConfigPath, str] = field(default_factory=dict)
+    read_secrets: bool = True
 
     def overlay(self, layer: Mapping[str, Any], origin: str) -> None:
-        """Put `layer` over all that is there."""
+        """Merge `layer` into the tree, table by table; its values replace those in the tree."""
         _overlay(self, self.tree, layer, (), origin)
 
     def describe(self, key: ConfigPath) -> str:
-        """The setting by its full name, and where it, or what it is part of, was read."""
+        """The full name of a setting, and the source of it or of a part of it."""
         origin = next((self.origins[part] for part in self._related(key)), "")
         return f'Setting "{".".join(key)}"' + (f" ({origin})" if origin else "")
 
@@ -58,52 +61,84 @@ class ConfigSources:
         yield from (part for part in above if part in self.origins)
         yield from (part for part in self.origins if part[: len(key)] == key)
 
-    def as_table(self, key: ConfigPath, given: Any) -> ConfigTree:
-        """`given` as a table of settings of its own. Raises SettingsError if it is none."""
-        if isinstance(given, Mapping):
-            return dict(given)
-        kind = type(given).__name__
+    def as_table(self, key: ConfigPath, value: Any) -> ConfigTree:
+        """`value` as a table of its own. Raises ConfigError if it is not a table."""
+        if isinstance(value, Mapping):
+            return dict(value)
+        kind = type(value).__name__
         raise ConfigError(f"{self.describe(key)}: the {kind} given is wrong: it must be a table.")
 
 
 def read_sources(
-    overrides: Mapping[str, Any], environ: Mapping[str, str], cwd: Path
+    overrides: Mapping[str, Any],
+    environ: Mapping[str, str],
+    cwd: Path,
+    assignments: Iterable[str] = (),
 ) -> ConfigSources:
-    """Read every layer. Overrides that are None count as not given.
+    """Read and merge every source. Overrides that are None are ignored.
 
-    Raises SettingsError for a file that cannot be read.
+    Raises ConfigError for a file that cannot be read and for a malformed assignment.
     """
-    layers = ConfigSources()
-    file, told = _read_config_file(environ, cwd)
-    layers.overlay(told, str(file))
+    sources = ConfigSources()
+    path, content = _read_config_file(environ, cwd)
+    sources.overlay(content, str(path))
     for name, value in sorted(environ.items()):
         if _is_setting(name, value):
-            layers.overlay(_parse_variable(name, value), name)
-    layers.overlay(
+            sources.overlay(_parse_variable(name, value), name)
+    sources.overlay(
         {key: value for key, value in overrides.items() if value is not None}, "argument"
     )
-    return layers
+    for assignment in assignments:
+        sources.overlay(parse_assignment(assignment), "--set")
+    return sources
+
+
+def parse_assignment(text: str) -> ConfigTree:
+    """The table of one `--set` option. Raises ConfigError unless it is KEY=VALUE.
+
+    The value is TOML; text that is not valid TOML is a string.
+
+    >>> parse_assignment("detectors.kl_blowup.ratio=4")
+    {'detectors': {'kl_blowup': {'ratio': 4}}}
+    >>> parse_assignment("disable=kl_blowup,loss_spike")
+    {'disable': ['kl_blowup', 'loss_spike']}
+    """
+    name, separator, value = text.partition("=")
+    keys = [key.strip() for key in name.split(".")]
+    if not separator or not all(keys):
+        raise ConfigError("--set: give KEY=VALUE, such as detectors.kl_blowup.ratio=4.")
+    return _nest(keys, _parse_value(keys[-1], value.strip()))
+
+
+def _parse_value(key: str, text: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        parsed = {}
+    # Text with a line break can hold more than one key.
+    value = parsed["value"] if len(parsed) == 1 else text
+    return _split_list(value) if key in _LIST_SETTINGS and isinstance(value, str) else value
 
 
 def _overlay(
-    layers: ConfigSources,
+    sources: ConfigSources,
     tree: ConfigTree,
     layer: Mapping[str, Any],
     above: ConfigPath,
     origin: str,
 ) -> None:
     for key, value in layer.items():
-        # A secret laid over the file of that secret replaces it, and the other way round.
+        # A secret replaces the file of that secret from a lower layer, and the other way round.
         for twin in {f"{key}_file", key.removesuffix("_file")} - layer.keys():
             tree.pop(twin, None)
         if isinstance(value, Mapping):
             below = tree.get(key)
             tree[key] = dict(below) if isinstance(below, Mapping) else {}
-            _overlay(layers, tree[key], value, (*above, key), origin)
+            _overlay(sources, tree[key], value, (*above, key), origin)
         else:
             tree[key] = value
         if not isinstance(value, Mapping) or not value:
-            layers.origins[(*above, key)] = origin
+            sources.origins[(*above, key)] = origin
 
 
 def _read_config_file(environ: Mapping[str, str], cwd: Path) -> tuple[Path, ConfigTree]:
@@ -121,7 +156,7 @@ def _read_toml(path: Path) -> ConfigTree:
     try:
         content: ConfigTree = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        # A parser's message may quote what it stumbled over.
+        # The parser's message may quote the file, which may hold a secret.
         place = re.search(r"at (line \d+, column \d+|end of document)", str(error))
         why = place[0] if place else type(error).__name__
         raise ConfigError(f"The settings file {path} cannot be read ({why}).") from None
@@ -140,9 +175,17 @@ def _is_setting(name: str, value: str) -> bool:
 
 
 def _parse_variable(name: str, value: str) -> ConfigTree:
-    *above, last = name.removeprefix(_ENV_PREFIX).lower().split("__")
-    leaf: Any = [item.strip() for item in value.split(",")] if last in _LIST_SETTINGS else value
-    tree: ConfigTree = {last: leaf}
+    keys = name.removeprefix(_ENV_PREFIX).lower().split("__")
+    return _nest(keys, _split_list(value) if keys[-1] in _LIST_SETTINGS else value)
+
+
+def _split_list(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",")]
+
+
+def _nest(keys: Iterable[str], value: Any) -> ConfigTree:
+    *above, last = keys
+    tree: ConfigTree = {last: value}
     for key in reversed(above):
         tree = {key: tree}
     return tree

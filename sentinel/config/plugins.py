@@ -1,6 +1,7 @@
-"""Discover: one file, one class. `detectors/kl_blowup.py` holds `KlBlowup`.
+"""Finds detectors, causes and sinks: one class a file, and the entry points of plug-ins.
 
-Plug-ins bring the same by an entry point of the group `sentinel.<room>`, named as a file would be.
+`detectors/kl_blowup.py` holds the class `KlBlowup`. A plug-in registers a class under the name that
+such a file would have, by an entry point of the group `sentinel.detectors`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ log = logging.getLogger(__name__)
 
 
 def load_classes(group: str) -> dict[str, Any]:
-    """Name to class for every file of a room and every installed plug-in of it.
+    """The classes of a group by name, ours and those of installed plug-ins.
 
-    Called by the agent and the commands, never at import. A plug-in that cannot be loaded is
-    logged and left out; a file of ours that cannot is a bug, and raises.
+    A plug-in that cannot be imported is logged and left out. A module of sentinel that cannot be
+    imported is a bug, and raises.
     """
     ours = {
         name: getattr(module, _class_name(name)) for name, module in load_modules(group).items()
@@ -28,7 +29,7 @@ def load_classes(group: str) -> dict[str, Any]:
 
 
 def load_modules(group: str) -> dict[str, ModuleType]:
-    """Name to module for every file of a room."""
+    """The public modules of the package `sentinel.<group>` by name."""
     package = importlib.import_module(f"sentinel.{group}")
     names = sorted(
         found.name
@@ -39,13 +40,13 @@ def load_modules(group: str) -> dict[str, ModuleType]:
 
 
 def _load_plugins(group: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    classes: dict[str, Any] = {}
     for plugin in entry_points(group=f"sentinel.{group}"):
         try:
-            found[plugin.name] = plugin.load()
+            classes[plugin.name] = plugin.load()
         except Exception:
-            log.exception("Plug-in %s of %s cannot be loaded and is left out", plugin.name, group)
-    return found
+            log.exception("Plug-in %s of sentinel.%s cannot be imported", plugin.name, group)
+    return classes
 
 
 def _class_name(name: str) -> str:

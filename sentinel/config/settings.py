@@ -1,7 +1,7 @@
-"""Settings: what can be set, what may be said there, and what is wrong with what was.
+"""The settings: their names, types and defaults, and the validation of what is given.
 
-Detectors and sinks are set by the fields of their own classes. Any secret `x` may be given as
-`x_file`, the path of a file that holds it. No error ever repeats a value.
+The settings of detectors and sinks are the fields of their classes. Any secret `x` can be given as
+`x_file`, the path of a file that holds it. Error messages never contain a value.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     SecretStr,
     SkipValidation,
     TypeAdapter,
@@ -44,6 +45,8 @@ __all__ = [
     "build_causes",
     "build_detectors",
     "build_sinks",
+    "load_agent_settings",
+    "load_replay_settings",
     "load_settings",
 ]
 
@@ -57,10 +60,10 @@ _HEAD_ADDRESS_PATTERN = (
 
 
 class ClusterSettings(BaseModel):
-    """How agents of several nodes find each other; by default as their launcher says.
+    """How the agents of several nodes find each other; by default from the launcher's variables.
 
-    `head` is where the agent of rank 0 is: host, or host:port. `token` is what all agents of a job
-    share: who does not know it is not listened to.
+    `head` is the address of the agent of rank 0: host, or host:port. `token` is the secret that all
+    agents of a job share; messages without it are rejected.
     """
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, frozen=True)
@@ -69,20 +72,21 @@ class ClusterSettings(BaseModel):
     token: SecretStr | None = Field(None, min_length=1)
 
     def secret_token(self) -> str:
-        """The token itself; empty without one."""
+        """The token in plain text; empty if there is none."""
         return self.token.get_secret_value() if self.token else ""
 
 
 class Settings(BaseModel):
-    """Everything an agent can be told. Durations are in seconds.
+    """The settings of an agent. Durations are in seconds.
 
-    `port` is the first of `port_tries` that are tried. The agent stays `linger_seconds` after its
-    run is over. `token` is asked of every reader of the page and the metrics. `per_rank_limit`
-    ranks have metrics of their own, and a few more that stand out; none where it is 0. The newest
-    `samples_kept` texts stay; `samples_from` is a folder in which the trainer writes such itself.
-    GPUs, processors, memory and disks are looked at every `machine_seconds`; 0 for never. `tier`
-    says how much the run matters to people. `detectors` holds knobs by detector; those in `disable`
-    do not run. `actions` are what is asked of a run, by when. `cluster` is for many nodes.
+    The agent listens on the first free one of `port_tries` ports from `port` on, and stays
+    `linger_seconds` after the run has ended. Every request to it must carry `token`, if there is
+    one. Up to `per_rank_limit` ranks have metrics of their own, and a few outliers; 0 is none. The
+    database holds the newest `max_samples` texts; `samples_dir` is a folder to which the trainer
+    writes texts. GPUs, processors, memory and disks are polled every `node_poll_seconds`; 0 is
+    never. `tier` limits how notifications of the run are sent. `detectors` holds the settings of
+    each detector; those in `disable` do not run. `actions` are the commands that are sent to the
+    trainer. `cluster` is for runs on several nodes.
     """
 
     model_config = ConfigDict(
@@ -95,22 +99,28 @@ class Settings(BaseModel):
     linger_seconds: float = Field(900.0, ge=0, allow_inf_nan=False)
     token: SecretStr | None = Field(None, min_length=1)
     per_rank_limit: int = Field(64, ge=0)
-    samples_kept: int = Field(2000, ge=0, le=1_000_000)
-    samples_from: Path | None = None
-    machine_seconds: float = Field(5.0, ge=0, le=3600, allow_inf_nan=False)
+    max_samples: int = Field(2000, ge=0, le=1_000_000)
+    samples_dir: Path | None = None
+    node_poll_seconds: float = Field(5.0, ge=0, le=3600, allow_inf_nan=False)
     tier: Literal["page", "notify", "quiet"] = "page"
     sinks: dict[str, Annotated[Sink, SkipValidation]] = Field(default_factory=dict)
     detectors: dict[str, dict[str, Any]] = Field(default_factory=dict)
     disable: list[str] = Field(default_factory=list)
     actions: dict[str, list[Literal["checkpoint", "stop"]]] = Field(default_factory=dict)
     cluster: ClusterSettings = ClusterSettings(head="", token=None)
+    _config_errors: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def config_errors(self) -> dict[str, str]:
+        """Messages by full name of the invalid settings that were replaced by their defaults."""
+        return self._config_errors
 
     def critical_actions(self) -> list[str]:
-        """What is asked of the run when a case turns critical."""
+        """The commands that are sent to the trainer when a case becomes critical."""
         return [*self.actions.get("on_critical", ())]
 
     def secret_token(self) -> str:
-        """The token itself, to be compared and never shown; empty without one."""
+        """The token in plain text; empty if there is none."""
         return self.token.get_secret_value() if self.token else ""
 
 
@@ -119,47 +129,83 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Settings:
-    """Read and check everything. Overrides that are None count as not given.
+    """Read and validate all settings. Overrides that are None are ignored.
 
-    Raises SettingsError for an unknown key, sink, detector or knob, a value of the wrong kind, a
-    file that cannot be read, and an address that others can reach without a token.
+    Raises ConfigError for an unknown key, sink, detector or detector setting, a value of the wrong
+    type, a file that cannot be read, and a host other than this machine without a token.
     """
     environ = os.environ if environ is None else environ
-    layers = read_sources(overrides or {}, environ, cwd or Path.cwd())
-    tree = dict(layers.tree)
-    _reject_unknown((), tree, {*Settings.model_fields, "token_file"}, layers)
-    _read_secrets((), tree, {"token"}, layers)
-    tree["sinks"] = _check_tables("sinks", _build_sink, layers)
-    tree["detectors"] = _check_tables("detectors", _check_detector_settings, layers)
-    tree["cluster"] = _cluster_settings(layers)
-    tree["actions"] = layers.as_table(("actions",), tree.get("actions", {}))
-    _reject_unknown(("actions",), tree["actions"], ["on_critical"], layers)
-    settings: Settings = _validate((), TypeAdapter(Settings), tree, layers)
-    _reject_unknown(("disable",), settings.disable, plugins.load_classes("detectors"), layers)
-    if not is_loopback(settings.host) and not settings.token:
+    return _build_settings(read_sources(overrides or {}, environ, cwd or Path.cwd()))
+
+
+def load_agent_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """As `load_settings`, except that a detector with an invalid table gets its defaults.
+
+    `config_errors` of the result holds the messages: a typing error in one detector must not leave
+    a training run unmonitored.
+    """
+    environ = os.environ if environ is None else environ
+    errors: dict[str, str] = {}
+    settings = _build_settings(read_sources({}, environ, Path.cwd()), errors)
+    settings.config_errors.update(errors)
+    return settings
+
+
+def load_replay_settings(
+    assignments: Iterable[str] = (), environ: Mapping[str, str] | None = None
+) -> Settings:
+    """As `load_settings`, except that no file with a secret is opened and no sink is built.
+
+    `assignments` are `--set` options, KEY=VALUE; they replace what every other source gives.
+    """
+    environ = os.environ if environ is None else environ
+    sources = read_sources({}, environ, Path.cwd(), assignments)
+    sources.read_secrets = False
+    return _build_settings(sources)
+
+
+def _build_settings(
+    sources: ConfigSources, detector_errors: dict[str, str] | None = None
+) -> Settings:
+    """The validated settings. Invalid detector tables raise, or go to `detector_errors`."""
+    tree = dict(sources.tree)
+    has_token = bool(tree.keys() & {"token", "token_file"})
+    _reject_unknown((), tree, {*Settings.model_fields, "token_file"}, sources)
+    _read_secrets((), tree, {"token"}, sources)
+    sinks = _check_tables("sinks", _build_sink, sources)
+    tree["sinks"] = sinks if sources.read_secrets else {}
+    tree["detectors"] = _check_tables(
+        "detectors", _check_detector_settings, sources, detector_errors
+    )
+    tree["cluster"] = _cluster_settings(sources)
+    tree["actions"] = sources.as_table(("actions",), tree.get("actions", {}))
+    _reject_unknown(("actions",), tree["actions"], ["on_critical"], sources)
+    settings: Settings = _validate((), TypeAdapter(Settings), tree, sources)
+    _reject_unknown(("disable",), settings.disable, plugins.load_classes("detectors"), sources)
+    if not is_loopback(settings.host) and not has_token:
         message = (
-            f"{layers.describe(('host',))}: others can reach this address, so it needs a token. "
+            f"{sources.describe(('host',))}: others can reach this address, so it needs a token. "
             'Set "token" or "token_file", or keep host 127.0.0.1.'
         )
         raise ConfigError(message)
     return settings
 
 
-def _cluster_settings(layers: ConfigSources) -> ConfigTree:
+def _cluster_settings(sources: ConfigSources) -> ConfigTree:
     path = ("cluster",)
-    tree = layers.as_table(path, layers.tree.get("cluster", {}))
-    _reject_unknown(path, tree, {*ClusterSettings.model_fields, "token_file"}, layers)
-    _read_secrets(path, tree, {"token"}, layers)
+    tree = sources.as_table(path, sources.tree.get("cluster", {}))
+    _reject_unknown(path, tree, {*ClusterSettings.model_fields, "token_file"}, sources)
+    _read_secrets(path, tree, {"token"}, sources)
     return tree
 
 
 def build_sinks(settings: Settings) -> dict[str, Sink]:
-    """The sinks by the names they were given."""
+    """The sinks by name."""
     return dict(settings.sinks)
 
 
 def build_detectors(settings: Settings) -> dict[str, Callable[[], Detector]]:
-    """A maker for each detector that is not disabled, with its knobs as set."""
+    """A factory for each detector that is not disabled, with its settings applied."""
     return {
         name: partial(kind, **settings.detectors.get(name, {}))
         for name, kind in plugins.load_classes("detectors").items()
@@ -168,67 +214,89 @@ def build_detectors(settings: Settings) -> dict[str, Callable[[], Detector]]:
 
 
 def build_causes() -> dict[str, Cause]:
-    """One of each cause, by name. One of a plug-in that is none is logged and left out."""
-    made: dict[str, Cause] = {}
+    """One instance of each cause, by name. An invalid one of a plug-in is logged and left out."""
+    causes: dict[str, Cause] = {}
     for name, kind in plugins.load_classes("causes").items():
         try:
-            made[name] = _validate_cause(kind())
+            causes[name] = _validate_cause(kind())
         except Exception:
-            log.exception("Cause %s cannot be used and is left out", name)
-    return made
+            log.exception("Cause %s is invalid and is left out", name)
+    return causes
 
 
 def _validate_cause(cause: Cause) -> Cause:
-    """The cause, if incidents can be folded by it. Raises TypeError where a page could be lost."""
-    explains, loud = cause.explains, cause.severity
+    """The cause. Raises TypeError for attributes with which the case book would fail."""
+    explains, severity = cause.explains, cause.severity
     if not isinstance(explains, frozenset) or not all(isinstance(each, str) for each in explains):
-        raise TypeError("`explains` must be a frozenset of names of detectors")
-    if not (loud is None or isinstance(loud, Severity)):
+        raise TypeError("`explains` must be a frozenset of detector names")
+    if not (severity is None or isinstance(severity, Severity)):
         raise TypeError("`severity` must be a Severity or None")
     return cause
 
 
 def _check_tables(
-    section: str, check: Callable[[str, ConfigTree, ConfigSources], Any], layers: ConfigSources
+    section: str,
+    check: Callable[[str, ConfigTree, ConfigSources], Any],
+    sources: ConfigSources,
+    errors: dict[str, str] | None = None,
 ) -> ConfigTree:
-    tables = layers.as_table((section,), layers.tree.get(section, {}))
-    return {
-        name: check(name, layers.as_table((section, name), raw), layers)
-        for name, raw in tables.items()
-    }
+    """What `check` returns for each table of the section.
+
+    An invalid table raises ConfigError; with `errors`, it is left out and its message added there.
+    """
+    checked: ConfigTree = {}
+    try:
+        tables = sources.as_table((section,), sources.tree.get(section, {}))
+    except ConfigError as error:
+        if errors is None:
+            raise
+        errors[section] = str(error)
+        return checked
+    for name, raw in tables.items():
+        try:
+            checked[name] = check(name, sources.as_table((section, name), raw), sources)
+        except ConfigError as error:
+            if errors is None:
+                raise
+            errors[f"{section}.{name}"] = str(error)
+    return checked
 
 
-def _build_sink(name: str, raw: ConfigTree, layers: ConfigSources) -> Sink:
-    """Build one sink. It is called as its class's file is, unless `kind` says otherwise."""
+def _build_sink(name: str, raw: ConfigTree, sources: ConfigSources) -> Sink | None:
+    """The sink; None without secrets. Its class is that named `kind`, by default `name`."""
     path = ("sinks", name)
     kinds = plugins.load_classes("sinks")
     where = (*path, "kind") if "kind" in raw else ("sinks",)
     kind = str(raw.pop("kind", name))
-    _reject_unknown(where, [kind], kinds, layers)
+    _reject_unknown(where, [kind], kinds, sources)
     hints = _setting_types(kinds[kind])
     secrets = {key for key, hint in hints.items() if SecretStr in (hint, *get_args(hint))}
     known = {*hints, "kind", *(f"{key}_file" for key in secrets)}
-    _reject_unknown(path, raw, known, layers)
-    _read_secrets(path, raw, secrets, layers)
-    sink: Sink = _validate(path, TypeAdapter(kinds[kind]), raw, layers)
+    _reject_unknown(path, raw, known, sources)
+    _read_secrets(path, raw, secrets, sources)
+    if not sources.read_secrets:
+        for key, value in raw.items():
+            _validate((*path, key), TypeAdapter(hints[key]), value, sources)
+        return None
+    sink: Sink = _validate(path, TypeAdapter(kinds[kind]), raw, sources)
     return sink
 
 
-def _check_detector_settings(name: str, raw: ConfigTree, layers: ConfigSources) -> ConfigTree:
+def _check_detector_settings(name: str, raw: ConfigTree, sources: ConfigSources) -> ConfigTree:
     path = ("detectors", name)
     kinds = plugins.load_classes("detectors")
-    _reject_unknown(("detectors",), [name], kinds, layers)
+    _reject_unknown(("detectors",), [name], kinds, sources)
     hints = _setting_types(kinds[name])
-    _reject_unknown(path, raw, hints, layers)
-    knobs = {
-        key: _validate((*path, key), TypeAdapter(hints[key]), value, layers)
+    _reject_unknown(path, raw, hints, sources)
+    values = {
+        key: _validate((*path, key), TypeAdapter(hints[key]), value, sources)
         for key, value in raw.items()
     }
     try:
-        kinds[name](**knobs)
+        kinds[name](**values)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{layers.describe(path)}: {error}") from None
-    return knobs
+        raise ConfigError(f"{sources.describe(path)}: {error}") from None
+    return values
 
 
 def _setting_types(kind: Any) -> dict[str, Any]:
@@ -236,12 +304,12 @@ def _setting_types(kind: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(kind) if field.init}
 
 
-def _validate(path: ConfigPath, adapter: TypeAdapter[Any], raw: Any, layers: ConfigSources) -> Any:
+def _validate(path: ConfigPath, adapter: TypeAdapter[Any], raw: Any, sources: ConfigSources) -> Any:
     try:
         return adapter.validate_python(raw)
-    except ValidationError as wrong:
-        first = wrong.errors(include_url=False, include_context=False)[0]
-    where = layers.describe((*path, *map(str, first["loc"])))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+    where = sources.describe((*path, *map(str, first["loc"])))
     if first["type"] == "missing":
         raise ConfigError(f"{where} is not set, and there is no default.")
     valid = first["msg"].removeprefix("Value error, ")
@@ -249,28 +317,30 @@ def _validate(path: ConfigPath, adapter: TypeAdapter[Any], raw: Any, layers: Con
 
 
 def _reject_unknown(
-    path: ConfigPath, given: Iterable[str], known: Iterable[str], layers: ConfigSources
+    path: ConfigPath, keys: Iterable[str], known: Iterable[str], sources: ConfigSources
 ) -> None:
     valid = sorted(known)
-    for key in given:
+    for key in keys:
         if key in valid:
             continue
         near = get_close_matches(key, valid, n=1)
         hint = f'Did you mean "{near[0]}"? ' if near else ""
-        message = f"{layers.describe((*path, key))} is not known. {hint}Valid: {', '.join(valid)}."
+        message = f"{sources.describe((*path, key))} is not known. {hint}Valid: {', '.join(valid)}."
         raise ConfigError(message)
 
 
 def _read_secrets(
-    path: ConfigPath, tree: ConfigTree, secrets: Iterable[str], layers: ConfigSources
+    path: ConfigPath, tree: ConfigTree, secrets: Iterable[str], sources: ConfigSources
 ) -> None:
     for key in sorted(secrets):
         file = tree.pop(f"{key}_file", None)
         if file is None:
             continue
-        where = layers.describe((*path, f"{key}_file"))
+        where = sources.describe((*path, f"{key}_file"))
         if key in tree:
             raise ConfigError(f'{where}: give either it or "{key}", not both.')
+        if not sources.read_secrets and isinstance(file, (str, Path)):
+            continue
         tree[key] = _read_secret_file(file, where)
 
 

@@ -1,4 +1,4 @@
-"""Address: where a page may be sent, and where never."""
+"""Restricts the URLs and IP addresses that notifications are sent to."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 _METADATA_ADDRESSES = frozenset(
     {"100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254"}
 )
-"""Cloud services outside the link-local range that hand credentials to whoever asks."""
+"""Cloud services outside the link-local range that return credentials to any client."""
 
 
 def url_refusal(url: str, *, allow_http: bool = False) -> str | None:
-    """Why no page may be sent to `url`, or None. The answer never repeats it: it is a secret.
+    """Why no notification may be sent to `url`, or None. The URL is secret and is not repeated.
 
     >>> url_refusal("http://example.org/hook")
     'must begin with https:// (http:// only reaches this machine)'
@@ -32,27 +32,27 @@ def url_refusal(url: str, *, allow_http: bool = False) -> str | None:
 
 
 def peer_refusal(peer: str) -> str | None:
-    """Why nothing may be said to the IP address `peer`, or None.
+    """Why nothing may be sent to the IP address `peer`, or None.
 
-    Asked of the address that was connected to, so that no name server can talk its way around it.
+    Applied to the address of the open connection, so that DNS cannot bypass the check.
 
     >>> peer_refusal("::ffff:169.254.169.254")
     'is link-local, where cloud metadata lives'
     """
-    found = ip_address(peer.partition("%")[0])
-    if isinstance(found, IPv6Address) and found.ipv4_mapped:
-        found = found.ipv4_mapped
-    if found.is_link_local:
+    address = ip_address(peer.partition("%")[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    if address.is_link_local:
         return "is link-local, where cloud metadata lives"
-    if str(found) in _METADATA_ADDRESSES:
+    if str(address) in _METADATA_ADDRESSES:
         return "is a cloud metadata service"
-    if found.is_multicast or found.is_unspecified:
+    if address.is_multicast or address.is_unspecified:
         return "is not one machine"
     return None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host`, a name or an IP address, is this machine by its very spelling."""
+    """Whether `host` is literally a loopback address or `localhost`; no name is looked up."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

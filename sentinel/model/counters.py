@@ -1,4 +1,4 @@
-"""Tally: what sentinel itself did, spent and lost, counted so that nothing goes missing quietly."""
+"""Counters of sentinel itself: lost records, errors, deliveries and overhead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class CounterFamily:
-    """One self-accounting counter: Prometheus family, its label, and what it says."""
+    """A Prometheus counter with one label; `help` is its HELP text."""
 
     family: str
     label: str
@@ -16,41 +16,44 @@ class CounterFamily:
 
 
 COUNTER_FAMILIES = (
-    CounterFamily("sentinel_dropped_records_total", "reason", "Records or values lost or refused."),
+    CounterFamily("sentinel_dropped_records_total", "reason", "Records or values lost or rejected."),
     CounterFamily("sentinel_nonfinite_total", "signal", "Values that were NaN or infinite."),
     CounterFamily(
-        "sentinel_client_errors_total", "rank", "Errors of ours swallowed inside the trainer."
+        "sentinel_client_errors_total", "rank", "Errors of sentinel caught inside the trainer."
     ),
-    CounterFamily("sentinel_detector_errors_total", "detector", "Failures of a detector."),
-    CounterFamily("sentinel_sink_deliveries_total", "outcome", "Pages by what became of them."),
+    CounterFamily("sentinel_detector_errors_total", "detector", "Exceptions raised by a detector."),
+    CounterFamily("sentinel_sink_deliveries_total", "outcome", "Delivery attempts of notifications by outcome."),
     CounterFamily(
         "sentinel_head_connection_rejected_total",
         "reason",
-        "Messages of other agents that were refused.",
+        "Messages from other agents that were rejected.",
     ),
-    CounterFamily("sentinel_node_read_errors_total", "part", "Looks at the machine that failed."),
+    CounterFamily("sentinel_node_read_errors_total", "part", "Failed reads of hardware metrics."),
     CounterFamily(
-        "sentinel_client_overhead_seconds_total", "rank", "Time spent inside the training thread."
+        "sentinel_client_overhead_seconds_total", "rank", "Time spent in the training thread."
+    ),
+    CounterFamily(
+        "sentinel_config_errors_total", "setting", "Invalid settings replaced by their defaults."
     ),
 )
 
 
 @dataclass
 class Counters:
-    """Counters by family and label value, kept by the agent and shown on `/metrics`.
+    """The agent's counters by family and label value, exported on `/metrics`.
 
-    >>> tally = Tally()
-    >>> tally.add("sentinel_dropped_records_total", "late", 2)
-    >>> tally.counts["sentinel_dropped_records_total", "late"]
+    >>> counters = Counters()
+    >>> counters.add("sentinel_dropped_records_total", "late", 2)
+    >>> counters.values["sentinel_dropped_records_total", "late"]
     2.0
     """
 
     values: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, family: str, label: str, amount: float = 1.0) -> None:
-        """Count `amount` more."""
+        """Increase the counter by `amount`."""
         self.values[family, label] += amount
 
     def set(self, family: str, label: str, total: float) -> None:
-        """Take over a total that somebody else counts, such as a ring's header."""
+        """Set the counter to a total that is counted elsewhere, such as in the header of a ring."""
         self.values[family, label] = total

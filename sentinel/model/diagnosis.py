@@ -1,9 +1,10 @@
-"""Diagnosis: what stands behind the incidents of a run, by name, with evidence and remedy.
+"""Diagnoses: the probable cause of a case, with evidence and remedy; and the protocol of causes.
 
-A cause looks at the scene (what was found, what the run says of itself, where its signals stand)
-and gives the clues that speak for it, or none. Each clue has a weight, the belief in the cause if
-nothing else were known; clues are taken for independent, so that the confidence is a noisy-or,
-1 - (1 - w1)(1 - w2)... The cause of highest confidence is named, if that reaches `NAMED`.
+A cause receives the context of a case (its symptoms, the metadata of the run, the newest values of
+its signals) and returns the evidence for itself, or none. The weight of a piece of evidence is the
+probability of the cause given only that piece. Pieces are assumed independent, so the confidence is
+a noisy-or, 1 - (1 - w1)(1 - w2)... The cause of the highest confidence is reported if it reaches
+`MIN_CONFIDENCE`.
 
 Source: Pearl, "Probabilistic Reasoning in Intelligent Systems", 1988, section 4.3.2 (noisy-or).
 """
@@ -18,11 +19,11 @@ from typing import ClassVar, Protocol
 from sentinel.model.finding import Severity
 
 MIN_CONFIDENCE = 0.6
-"""Confidence from which on a cause is named: below it the incidents speak for themselves."""
+"""Lowest confidence at which a cause is reported."""
 
 
 RESUMED_STEP_KEY = "resumed_at"
-"""Fact: the first step of the run since it last began again."""
+"""Metadata key: the first step of the run after its last restart."""
 
 
 _CONFIDENCE_WORDS = ((0.9, "very likely"), (0.75, "likely"), (MIN_CONFIDENCE, "probably"))
@@ -30,7 +31,7 @@ _CONFIDENCE_WORDS = ((0.9, "very likely"), (0.75, "likely"), (MIN_CONFIDENCE, "p
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """One incident, as a cause sees it; steps as in Incident. It came so many `times`."""
+    """The incidents of one detector, as a cause sees them; steps are those of the first."""
 
     detector: str
     severity: Severity
@@ -45,10 +46,10 @@ class Symptom:
 
 @dataclass(frozen=True, slots=True)
 class CaseContext:
-    """What is known when a cause is asked.
+    """What a cause can use to explain a case.
 
-    `signs` by detector, of each the one that began first. `facts` are the run's own words and
-    settings, by name. `values` are the newest of each signal.
+    `symptoms` are by detector. `metadata` are the settings of the run by name. `values` are the
+    newest value of each signal.
     """
 
     symptoms: Mapping[str, Symptom] = field(default_factory=dict)
@@ -56,24 +57,24 @@ class CaseContext:
     values: Mapping[str, float] = field(default_factory=dict)
 
     def earliest_symptom(self, *detectors: str) -> Symptom | None:
-        """What began first of what these detectors found."""
-        found = [self.symptoms[name] for name in detectors if name in self.symptoms]
-        return min(found, key=lambda sign: (sign.onset_step, sign.opened_step), default=None)
+        """The symptom with the earliest onset among those of these detectors."""
+        symptoms = [self.symptoms[name] for name in detectors if name in self.symptoms]
+        return min(symptoms, key=lambda each: (each.onset_step, each.opened_step), default=None)
 
     def number(self, *names: str) -> float | None:
-        """The first of these settings that the run told as a finite number."""
-        told = (self.metadata.get(name) for name in names)
-        found = (n for n in told if isinstance(n, float | int) and isfinite(n))
-        return next((float(n) for n in found), None)
+        """The first of these settings that is a finite number."""
+        values = (self.metadata.get(name) for name in names)
+        numbers = (n for n in values if isinstance(n, float | int) and isfinite(n))
+        return next((float(n) for n in numbers), None)
 
     def text(self, name: str) -> str:
-        """What the run told by that name, in small letters; empty where it told nothing."""
+        """The metadata of that name in lower case; empty if there is none."""
         return str(self.metadata.get(name, "")).lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One reason to believe in a cause; `step` is since when, where it is something that began."""
+    """A piece of evidence for a cause; `step` is its onset, if it has one."""
 
     weight: float
     text: str
@@ -81,9 +82,9 @@ class Evidence:
 
     @property
     def text_with_step(self) -> str:
-        """The clue and since when.
+        """The text, with the step of its onset.
 
-        >>> Clue(0.5, "KL is 2 nats.", 286).dated
+        >>> Evidence(0.5, "KL is 2 nats.", 286).text_with_step
         'since step 286: KL is 2 nats.'
         """
         return self.text if self.step is None else f"since step {self.step}: {self.text}"
@@ -91,9 +92,9 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The named cause of a case: `evidence` in the order it began, settings last.
+    """The probable cause of a case; `evidence` is in the order of onset, settings last.
 
-    `last_good_step` is that of the last checkpoint before anything went wrong, where there is one.
+    `last_good_step` is the step of the last checkpoint before the first onset, if there is one.
     """
 
     cause: str
@@ -106,23 +107,23 @@ class Diagnosis:
 
     @property
     def confidence_text(self) -> str:
-        """The confidence in words, and as a number.
+        """The confidence in words and in percent.
 
-        >>> Diagnosis("storm", "storm", 0.826, None, (), "Stay in.").belief
+        >>> Diagnosis("storm", "storm", 0.826, None, (), "Stay in.").confidence_text
         'likely, 83 %'
         """
         words = next(
-            (word for least, word in _CONFIDENCE_WORDS if self.confidence >= least), "perhaps"
+            (word for lowest, word in _CONFIDENCE_WORDS if self.confidence >= lowest), "perhaps"
         )
         return f"{words}, {100 * self.confidence:.0f} %"
 
 
 class Cause(Protocol):
-    """Something that may stand behind incidents. Implementations hold no state.
+    """A possible common cause of incidents. Implementations hold no state.
 
-    `title` names it in a few words. `explains` are the detectors whose incidents it may account
-    for: two that one cause explains, of one run and close in time, are told as one. `severity` is
-    how loud it is once it is named, where that may be louder than each incident by itself.
+    `title` is a short noun phrase. `explains` are the detectors whose incidents it can explain: two
+    such incidents of one run, close in time, are one case. `severity` is the lowest severity of a
+    case with this cause; None leaves it to the incidents.
     """
 
     title: ClassVar[str]
@@ -130,9 +131,9 @@ class Cause(Protocol):
     severity: ClassVar[Severity | None]
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """What speaks for it; nothing where it does not apply."""
+        """The evidence for this cause; empty if it does not apply."""
         ...
 
     def remedy(self, context: CaseContext) -> str:
-        """What to do, by the names that the settings have in the framework in use."""
+        """What to do, with the setting names of the framework in use."""
         ...

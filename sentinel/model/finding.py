@@ -1,4 +1,4 @@
-"""Finding: one detector's sentence about one record, with the numbers behind it."""
+"""Findings, and the protocol of the detectors that make them."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from sentinel.model.record import Record
 
 
 class Severity(Enum):
-    """How loud a finding is."""
+    """Severity of a finding."""
 
     CRITICAL = "critical"
-    """Wake somebody: the run is sick or dead."""
+    """The run is failing or dead: page someone."""
     WARNING = "warning"
-    """Tell the channel: look at it today."""
+    """Notify the channel: have a look today."""
     INFO = "info"
-    """Put it on the dashboard."""
+    """Show it on the dashboard; no notification."""
 
     @property
     def order(self) -> int:
-        """0 for the loudest, growing with quiet."""
+        """0 for the most severe; larger is less severe."""
         return list(Severity).index(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something is wrong.
+    """A problem that a detector found in a record.
 
-    `summary` is one sentence with its numbers and units; `evidence` holds the very numbers that
-    decided. `severity` overrides the detector's own. `onset_step` is where it began, as far as the
-    detector can tell; `rank` is the culprit, where there is one.
+    `summary` is one sentence with values and units; `evidence` holds the values that decided.
+    `severity` overrides the detector's own. `onset_step` is the step at which the problem began, as
+    far as the detector knows; `rank` is the rank that caused it, if one did.
     """
 
     summary: str
@@ -44,22 +44,22 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """The detector looked, and all is well."""
+    """The detector evaluated the record and found no problem."""
 
 
 DetectorOutput = Finding | Clear | None
-"""None is no opinion (warming up, not a number, nothing to see): it neither opens nor closes."""
+"""None is no evidence (warm-up, NaN, no data): it neither opens nor resolves an incident."""
 
 
 class Detector(Protocol):
-    """Looks at the records of one run, one at a time, and gives its opinion of each.
+    """Evaluates the combined records of one run, one at a time.
 
-    Implementations are dataclasses. Their fields are the knobs, each named in backticks in the
-    module docstring, which has the paragraphs Formula, Units, Source and Defaults. A detector sees
-    the run's combined records whose values contain all of `needs`; with an empty `needs` it sees
-    every event. It holds no clock (`record.time` is the time), does no input or output, and keeps
-    its state in plain attributes: numbers, strings, None, lists, dicts, tuples, deques, and objects
-    of `sentinel.stats`, so that an agent that was killed can go on where it was.
+    Implementations are dataclasses. Their fields are the settings, each named in backticks in the
+    module docstring, which has the paragraphs Formula, Units, Source and Defaults. A detector
+    receives the records whose values contain all of `needs`; with an empty `needs`, every record.
+    It uses no clock (`record.time` is the time) and does no input or output. Its state is in plain
+    attributes: numbers, strings, None, lists, dicts, tuples, deques, and objects of
+    `sentinel.stats`, so that it can be stored and restored when an agent is restarted.
     """
 
     needs: ClassVar[frozenset[str]]

@@ -1,10 +1,10 @@
-"""Incidents: findings folded into the few episodes worth telling a person about.
+"""Incidents: episodes of consecutive findings of one detector.
 
-An incident is pending while a finding has been made but not yet often enough, firing once a page
-about it exists, and resolved when the detector has been calm for long enough. One that comes back
-soon after is the same episode, and has flapped. There is one page when it fires, and one when it
-is over for good. The book holds no clock: time and step are what the records say, so a replay
-folds exactly as the live run did.
+An incident is pending until there are enough findings in a row, then firing, and resolved after
+enough clear records in a row. A finding during the cooldown after that re-opens the same episode,
+which counts as a flap. A notification is sent when the incident fires, when its severity rises, and
+when the episode ends. Steps and times are those of the records, so a replay gives the same
+incidents as the live run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sentinel.model.finding import Finding, Severity
 
 
 class IncidentState(Enum):
-    """Where an incident stands in its life."""
+    """State of an incident."""
 
     PENDING = "pending"
     FIRING = "firing"
@@ -24,19 +24,19 @@ class IncidentState(Enum):
 
 
 class RunTier(Enum):
-    """How much a run matters to people."""
+    """How notifications of a run are sent."""
 
     PAGE = "page"
-    """Whatever is critical wakes somebody."""
+    """Critical incidents page."""
     NOTIFY = "notify"
-    """People are told, and never louder than by a warning."""
+    """Notifications are sent as warnings at most."""
     QUIET = "quiet"
-    """Nobody is told; everything is recorded and shown."""
+    """No notification is sent; incidents are recorded and shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentKey:
-    """What makes two findings the same incident; `rank` is WHOLE_RUN unless a rank was judged."""
+    """Identity of an incident; `rank` is WHOLE_RUN unless the detector evaluates single ranks."""
 
     run: str
     rank: int
@@ -47,9 +47,10 @@ class IncidentKey:
 class Incident:
     """One episode of one detector on one run.
 
-    `onset_step` is where it began, `opened_step` where its page was due, `resolved_step` where it
-    was over. It came back `flaps` times. `last_good_step` is that of the last checkpoint before the
-    onset, where there is one. Times are in seconds since the epoch, of the records that moved it.
+    The problem began at `onset_step`, the incident fired at `opened_step` and ended at
+    `resolved_step`. It was re-opened `flaps` times. `last_good_step` is the step of the last
+    checkpoint before the onset, if there is one. Times are those of the records, in seconds since
+    the epoch.
     """
 
     key: IncidentKey
@@ -71,16 +72,16 @@ class Incident:
 
     @property
     def name(self) -> str:
-        """Identity that is the same after every restart: run, detector, rank where any, episode."""
+        """Identity that survives restarts: run, detector, rank if there is one, episode."""
         scope = "" if self.key.rank < 0 else f"/rank{self.key.rank}"
         return f"{self.key.run}/{self.key.detector}{scope}#{self.episode}"
 
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """The first step that went wrong: most likely `step`, between `earliest` and `latest`.
+    """The estimated onset: most likely `step`, between `earliest` and `latest`.
 
-    `last_good_step` is that of the last checkpoint before the earliest, where there is one.
+    `last_good_step` is the step of the last checkpoint before `earliest`, if there is one.
     """
 
     step: int

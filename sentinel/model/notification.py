@@ -1,4 +1,4 @@
-"""A notification about a case, before it is rendered for a sink."""
+"""Notifications about a case, before a sink renders them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from sentinel.model.incident import Incident
 
 
 class NotificationReason(Enum):
-    """Why a page is sent. There is no page without a reason."""
+    """Why a notification is made."""
 
     OPENED = "opened"
-    ESCALATED = "worsened"
-    INCIDENT_ADDED = "joined"
-    """Something else came to it that no cause which people were told explains."""
-    CAUSE_FOUND = "named"
-    """What is behind it is known, of which people heard before it was: told once, as loudly."""
+    ESCALATED = "escalated"
+    INCIDENT_ADDED = "incident_added"
+    """An incident joined the case that the notified cause does not explain."""
+    CAUSE_FOUND = "cause_found"
+    """The cause of a case that was notified without one is known; sent once per case."""
     UPDATED = "updated"
-    """More is known of what people heard of: shown, and never sent."""
+    """The case changed; shown, and never sent."""
     RESOLVED = "resolved"
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """What a person is told, and why; unsent and unworded.
+    """The state of a case at a step and time, and the reason to report it.
 
-    `notes` are sentences about the telling itself: by whom it is taken care of, why it comes late.
-    `diagnosis` names what is behind `incident` and the `others` that are told of with it.
+    `incident` leads the case; `others` are its other incidents. `diagnosis` is their common cause,
+    if one is known. `notes` are sentences about the notification itself: who acknowledged the
+    incident, why it is delayed.
     """
 
     reason: NotificationReason
@@ -41,7 +42,7 @@ class Notification:
 
     @property
     def name(self) -> str:
-        """Identity of this very page: a page with a name that was sent is never sent again."""
+        """Identity of the notification: a name that was sent is never sent again."""
         suffix = {
             NotificationReason.ESCALATED: f"-{self.incident.severity.value}",
             NotificationReason.INCIDENT_ADDED: f"-{self.trigger.key.detector}#{self.trigger.episode}",
@@ -50,39 +51,53 @@ class Notification:
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
-        """All that it tells of, the first of them first."""
+        """All incidents of the case, the lead first."""
         return (self.incident, *self.others)
 
     @property
     def trigger(self) -> Incident:
-        """The incident whose words say why it is sent: the newest of a case that was joined."""
-        joined = self.reason is NotificationReason.INCIDENT_ADDED and self.others
-        return self.others[-1] if joined else self.incident
+        """The incident that led to the notification: the newest where one was added."""
+        is_added = self.reason is NotificationReason.INCIDENT_ADDED and self.others
+        return self.others[-1] if is_added else self.incident
 
     @property
     def subject(self) -> str:
-        """What it is about in a few words: the cause, or what found the incident."""
+        """The title of the cause if it is known, else the name of the detector."""
         return self.incident.key.detector if self.diagnosis is None else self.diagnosis.title
 
     @property
+    def headline(self) -> str:
+        """One sentence: the cause and its confidence if it is known, and what was found.
+
+        A resolved notification starts with the step of its resolution.
+        """
+        summary = self.trigger.finding.summary
+        if self.diagnosis is not None:
+            title = self.diagnosis.title[:1].upper() + self.diagnosis.title[1:]
+            summary = f"{title} ({self.diagnosis.confidence_text}): {summary}"
+        if self.reason is NotificationReason.RESOLVED:
+            return f"Resolved at step {self.step}: {summary}"
+        return summary
+
+    @property
     def remedy(self) -> str:
-        """What to do: about the cause, where there is one."""
+        """What to do: the remedy of the cause if it is known, else that of the detector."""
         return self.incident.remedy if self.diagnosis is None else self.diagnosis.remedy
 
     @property
     def onset_step(self) -> int:
-        """Where the first of its incidents began, or what speaks for its cause."""
+        """The earliest onset among its incidents and the evidence of its cause."""
         return self._earliest_onset[0]
 
     @property
     def last_good_step(self) -> int | None:
-        """Step of the last checkpoint before anything of it began, where there is one."""
+        """Step of the last checkpoint before the earliest onset, if there is one."""
         return self._earliest_onset[1]
 
     @property
     def _earliest_onset(self) -> tuple[int, int | None]:
-        known = [(each.onset_step, each.last_good_step) for each in self.incidents]
+        onsets = [(each.onset_step, each.last_good_step) for each in self.incidents]
         if self.diagnosis is not None:
-            dated = [clue.step for clue in self.diagnosis.evidence if clue.step is not None]
-            known += [(step, self.diagnosis.last_good_step) for step in dated]
-        return min(known, key=lambda began: began[0])
+            steps = [each.step for each in self.diagnosis.evidence if each.step is not None]
+            onsets += [(step, self.diagnosis.last_good_step) for step in steps]
+        return min(onsets, key=lambda onset: onset[0])

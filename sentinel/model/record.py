@@ -1,4 +1,4 @@
-"""Record: what one rank, or the whole run, says about one moment."""
+"""Records: the values or the event of one rank, or of the whole run, at one step."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 WHOLE_RUN = -1
-"""Rank of a record that speaks for the run: combined over its ranks, or read from a log."""
+"""Rank of a record of the whole run: combined over its ranks, or read from a log."""
 
 
 class Event(Enum):
-    """What happened at the moment a record tells of."""
+    """The kind of a record."""
 
     START = "start"
-    """A rank, or the run, began or was resumed; values and facts hold its configuration."""
+    """A rank, or the run, started or resumed; values and attributes hold its configuration."""
     STEP = "step"
     """Values of one training step."""
     SAVE = "save"
@@ -22,25 +22,26 @@ class Event(Enum):
     EVAL = "eval"
     """Values measured on held-out data."""
     PHASE = "phase"
-    """The trainer entered, or left, a declared phase such as an evaluation."""
+    """The trainer entered or left a declared phase such as an evaluation."""
     METADATA = "metadata"
-    """Something about the run became known: its settings, or a tap that went wrong."""
+    """New metadata of the run: its settings, or a patch that failed."""
     SAMPLE = "sample"
-    """One text that the model made: facts hold prompt and completion, values its rewards.
+    """One generated text: attributes hold prompt and completion, values its rewards.
 
-    Of the whole run: statistics of the texts of one step, and no text.
+    For the whole run: statistics of the texts of one step, without the texts.
     """
     HEARTBEAT = "heartbeat"
-    """Nobody spoke: the source tells the time, and who is still alive."""
+    """The time and the liveness of the ranks, from the source of the records."""
     STOP = "stop"
-    """A rank, or the run, ended; facts say how."""
+    """A rank, or the run, ended; attributes hold its outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankMismatch:
-    """Of a signal that is to be the same on every rank: what most have, and who has another.
+    """Ranks whose value of a signal differs although it must be equal on every rank.
 
-    `count` ranks do not have the `usual` value. The first of them are in `ranks`, with their own.
+    `count` ranks do not have `majority_value`; the first of them and their values are in
+    `differing_ranks`.
     """
 
     majority_value: float
@@ -50,11 +51,11 @@ class RankMismatch:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How the ranks differ in one signal at one step.
+    """Statistics over the ranks of one signal at one step.
 
-    `count` ranks gave a finite value; `mean`, `min`, `max`, `sum` and `std` (population) are over
-    those. `bad_ranks` gave NaN or infinity. `odd` is None where all are the same, where they need
-    not be, and where no value is that of more than half of the ranks.
+    `count` ranks have a finite value; `mean`, `min`, `max`, `sum` and `std` (population) are over
+    these. `bad_ranks` have NaN or infinity. `mismatch` is None if all values are equal, if they
+    need not be, or if no value is shared by more than half of the ranks.
     """
 
     count: int
@@ -71,13 +72,13 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One moment of one rank, or of the whole run.
+    """One record of one rank, or of the whole run.
 
-    `attempt` counts the restarts of the run. `step` is the trainer's own number, never recounted,
-    and may stand still or go back when the trainer is wrong. `beat` is the rank's own count of
-    steps in this attempt: it only grows, and is what ranks are aligned by. `time` is in seconds
-    since the epoch. `facts` hold what numbers cannot say. `spread` is filled on combined records.
-    `sequence` numbers what one rank says, 0 where nobody does: it tells a word from its repetition.
+    `attempt` counts the restarts of the run. `step` is the trainer's own step number as reported;
+    it may repeat or decrease. `step_index` counts the steps of the rank in this attempt; it only
+    grows, and ranks are aligned by it. `time` is in seconds since the epoch. `attributes` hold
+    text. `spread` is set on combined records only. `sequence` numbers the records of a rank, to
+    recognize repeated ones; 0 is unnumbered.
     """
 
     run: str
@@ -94,13 +95,34 @@ class Record:
 
 
 def host_key(rank: int) -> str:
-    """Name of the fact of a combined record that tells on which host that rank is."""
+    """Attribute of a combined record that holds the host name of the rank."""
     return f"host/{rank}"
 
 
 UNKNOWN_OUTCOME = "unknown"
-"""Outcome of a rank that is heard no more, and nobody knows why: it says nothing of the run's."""
+"""Outcome of a rank that disappeared for an unknown reason; ignored for the run's outcome."""
 
 
 COLLECTIVE_KEY = "collective"
-"""Fact of a run, and of a rank's end as rank 0 tells it: "on: …" or "off: …", with the reason."""
+"""Attribute of METADATA, and of a STOP sent by rank 0: "on: …" or "off: …", with the reason."""
+
+
+def is_collective_turned_off(record: Record) -> bool:
+    """Whether rank 0 stops gathering: from now on each node's own agent reports its ranks.
+
+    The aligner waits for them as at a start.
+    """
+    return record.rank == 0 and record.attributes.get(COLLECTIVE_KEY, "").startswith("off")
+
+
+def is_collective_handover(stop: Record) -> bool:
+    """Whether a rank stopped only for the collective, as far as is known."""
+    return COLLECTIVE_KEY in stop.attributes and stop.attributes.get("outcome") in (
+        "finished",
+        UNKNOWN_OUTCOME,
+    )
+
+
+def is_provisional_stop(stop: Record) -> bool:
+    """Whether the rank's own node may still report more of that stop, or that there was none."""
+    return stop.attributes.get("outcome") == UNKNOWN_OUTCOME or is_collective_handover(stop)

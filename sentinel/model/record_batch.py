@@ -1,7 +1,6 @@
-"""Sheet: what several ranks say of one step in the same words, as a table.
+"""Record batches: the records of several ranks for one step and one set of names, as columns.
 
-With many ranks that is what nearly all records are. Handled one by one, each number of each rank
-would be looked at again in every room that it passes.
+With many ranks nearly all records are of this form, and are processed together, not one by one.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ Row = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """STEP records without facts of two ranks or more, all of one attempt, step and beat.
+    """STEP records without attributes of at least two ranks, of one attempt, step and step index.
 
-    Each rank has its place in `ranks`, which are distinct, in `times`, in `sequences`, and in
-    `rows`, which hold a value for each of `names`. All else is as in `Record`.
+    `ranks` are distinct. `times`, `sequences` and `rows` have one element per rank; a row has one
+    value for each of `names`. Other fields are those of `Record`.
     """
 
     run: str
@@ -34,9 +33,9 @@ class RecordBatch:
     rows: tuple[Row, ...]
 
     def records(self) -> Iterator[Record]:
-        """The record of each rank, in their order."""
-        every = zip(self.ranks, self.times, self.sequences, self.rows, strict=True)
-        for rank, time, sequence, row in every:
+        """The record of each rank, in the order of `ranks`."""
+        columns = zip(self.ranks, self.times, self.sequences, self.rows, strict=True)
+        for rank, time, sequence, row in columns:
             yield Record(
                 run=self.run,
                 rank=rank,
@@ -53,13 +52,13 @@ RecordOrBatch = Record | RecordBatch
 
 
 def is_batchable(record: Record) -> bool:
-    """Whether that may be a row of a sheet."""
-    told = record.attributes or record.spread
-    return record.event is Event.STEP and record.rank != WHOLE_RUN and not told
+    """Whether the record can be a row of a batch."""
+    has_more = record.attributes or record.spread
+    return record.event is Event.STEP and record.rank != WHOLE_RUN and not has_more
 
 
 def iter_records(entries: Iterable[RecordOrBatch]) -> Iterator[Record]:
-    """The same, each rank's alone."""
+    """The records, with batches split into those of each rank."""
     for entry in entries:
         if isinstance(entry, RecordBatch):
             yield from entry.records()
@@ -68,12 +67,12 @@ def iter_records(entries: Iterable[RecordOrBatch]) -> Iterator[Record]:
 
 
 def entry_ranks(entry: RecordOrBatch) -> tuple[int, ...]:
-    """The ranks that speak in it."""
+    """The ranks of a record or batch."""
     return entry.ranks if isinstance(entry, RecordBatch) else (entry.rank,)
 
 
 def make_batch(records: Sequence[Record]) -> RecordBatch:
-    """The sheet of these, of which each may be a row of the same."""
+    """The batch of these records, which must be of one attempt, step, step index and key set."""
     first = records[0]
     return RecordBatch(
         run=first.run,
@@ -89,43 +88,43 @@ def make_batch(records: Sequence[Record]) -> RecordBatch:
 
 
 def coalesce(entries: Iterable[RecordOrBatch]) -> list[RecordOrBatch]:
-    """The same records in as few entries as may be, those of each rank in their order."""
-    found: list[RecordOrBatch | _BatchBuilder] = []
-    drafts: dict[object, _BatchBuilder] = {}
+    """Merge records into batches; the order of the records of each rank is kept."""
+    merged: list[RecordOrBatch | _BatchBuilder] = []
+    builders: dict[object, _BatchBuilder] = {}
     last: dict[int, int] = {}
     for entry in entries:
-        at, ranks = len(found), entry_ranks(entry)
+        position, ranks = len(merged), entry_ranks(entry)
         if isinstance(entry, Record) and not is_batchable(entry):
-            found.append(entry)
+            merged.append(entry)
         else:
             names = entry.names if isinstance(entry, RecordBatch) else tuple(entry.values)
             key = entry.attempt, entry.step, entry.step_index, names
-            draft = drafts.get(key)
-            # Who said something else since then would be heard in another order.
-            if draft is None or any(last.get(rank, -1) >= draft.position for rank in ranks):
-                draft = drafts[key] = _BatchBuilder(at)
-                found.append(draft)
-            draft.parts.append(entry)
-            at = draft.position
-        last.update(dict.fromkeys(ranks, at))
-    return [each.build() if isinstance(each, _BatchBuilder) else each for each in found]
+            builder = builders.get(key)
+            # A rank with a later record must not have its order changed.
+            if builder is None or any(last.get(rank, -1) >= builder.position for rank in ranks):
+                builder = builders[key] = _BatchBuilder(position)
+                merged.append(builder)
+            builder.parts.append(entry)
+            position = builder.position
+        last.update(dict.fromkeys(ranks, position))
+    return [each.build() if isinstance(each, _BatchBuilder) else each for each in merged]
 
 
 @dataclass(slots=True)
 class _BatchBuilder:
-    """A sheet that is being written, for the place `at` among its like."""
+    """Collects the parts of the batch at `position` of the merged list."""
 
     position: int
     parts: list[RecordOrBatch] = field(default_factory=list)
 
     def build(self) -> RecordOrBatch:
-        """What it became: of one part, this."""
+        """The batch; a single part is returned as it is."""
         if len(self.parts) == 1:
             return self.parts[0]
-        sheets = [each for each in self.parts if isinstance(each, RecordBatch)]
-        loose = [each for each in self.parts if isinstance(each, Record)]
-        if loose:
-            sheets.append(make_batch(loose))
-        columns = zip(*[(s.ranks, s.times, s.sequences, s.rows) for s in sheets], strict=True)
+        batches = [each for each in self.parts if isinstance(each, RecordBatch)]
+        records = [each for each in self.parts if isinstance(each, Record)]
+        if records:
+            batches.append(make_batch(records))
+        columns = zip(*[(b.ranks, b.times, b.sequences, b.rows) for b in batches], strict=True)
         ranks, times, sequences, rows = (tuple(chain.from_iterable(each)) for each in columns)
-        return replace(sheets[0], ranks=ranks, times=times, sequences=sequences, rows=rows)
+        return replace(batches[0], ranks=ranks, times=times, sequences=sequences, rows=rows)

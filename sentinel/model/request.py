@@ -1,4 +1,4 @@
-"""Post: one page worded as one HTTP request, still unsent; and Sink, who words it."""
+"""Unsent HTTP requests, and the protocol of the sinks that render notifications as such."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sentinel.model.notification import Notification
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP POST. Address and headers may hold secrets, so no printing of it shows them."""
+    """An unsent HTTP POST. Its repr is empty, since URL, body and headers may hold secrets."""
 
     url: str = field(repr=False)
     body: bytes = field(repr=False)
@@ -19,25 +19,25 @@ class Request:
 
 
 class Sink(Protocol):
-    """Turns a page into a request. Retry, deadline, rate and logging are the courier's alone.
+    """Renders notifications as HTTP requests. Delivery, retry and rate limit are not its concern.
 
     Implementations are dataclasses whose fields are their settings; those holding secrets are
     typed `SecretStr`.
     """
 
     def render(self, notification: Notification, delivery_id: str) -> Request:
-        """Word the page. `identity` is the same on every try, for the receiver to see repeats."""
+        """The request for a notification. `delivery_id` is the same on every attempt."""
         ...
 
     def is_accepted(self, status: int, body: str) -> bool:
-        """Whether the receiver took the page, by its HTTP status and the first 64 KiB it said."""
+        """Whether the receiver accepted it, by HTTP status and the first 64 KiB of the response."""
         ...
 
 
 @runtime_checkable
 class SignedSink(Protocol):
-    """A sink whose requests say when they were sent, as signatures do. Pure, like `word`."""
+    """A sink whose requests are signed together with the time at which they are sent."""
 
     def sign(self, request: Request, sent_at: float) -> Request:
-        """The same request as of `now`, in seconds since the epoch."""
+        """The request with its signature; `sent_at` is in seconds since the epoch."""
         ...

@@ -1,4 +1,4 @@
-"""Page text: a page as JSON for the outbox, and back. Nothing stored can run code when read."""
+"""JSON encoding of notifications for the database. Decoding stored text never executes code."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import cache
-from math import isfinite
 from typing import Any
 
+from sentinel.model.json_safe import json_safe
 from sentinel.model.notification import Notification
 
 
 class UnreadableNotificationError(ValueError):
-    """A stored page that no longer means a page; its text is not repeated."""
+    """A stored text is no notification; the message does not quote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _StoredNotification:
-    episode: str
-    page: Notification
+    incident_name: str
+    notification: Notification
 
 
 def encode(notification: Notification) -> str:
-    """The page as JSON that SQLite can look into; `$.episode` names its incident.
+    """The notification as JSON; SQLite reads the name of its incident at `$.incident_name`.
 
-    Evidence of any type is kept as a number or as text, so that an odd value costs no alert.
+    Evidence of any type becomes a number or a text, so that encoding never fails.
     """
     stored = asdict(_StoredNotification(notification.incident.name, notification))
-    for incident in (stored["page"]["incident"], *stored["page"]["others"]):
+    fields = stored["notification"]
+    for incident in (fields["incident"], *fields["others"]):
         finding = incident["finding"]
         finding["evidence"] = _evidence_to_json(finding["evidence"])
     text = json.dumps(stored, ensure_ascii=False, default=_to_json_scalar)
@@ -37,12 +38,12 @@ def encode(notification: Notification) -> str:
 
 
 def decode(text: str) -> Notification:
-    """The page that `encode` wrote. Raises UnreadablePageError on anything else."""
+    """The notification that `encode` wrote. Raises UnreadableNotificationError."""
     try:
         stored: _StoredNotification = _type_adapter().validate_json(text)
     except ValueError:
-        raise UnreadableNotificationError("The outbox holds a page that cannot be read.") from None
-    return stored.page
+        raise UnreadableNotificationError("A stored notification cannot be decoded.") from None
+    return stored.notification
 
 
 def _evidence_to_json(evidence: Mapping[str, Any]) -> dict[str, float | str]:
@@ -58,8 +59,9 @@ def _to_json_scalar(value: Any) -> float | str:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         return str(value)
-    # JSON has no NaN and no infinity, and SQLite refuses a text that has.
-    return number if isfinite(number) else str(number)
+    # JSON has neither NaN nor infinity, and SQLite rejects text that contains them.
+    safe: float | str = json_safe(number)
+    return safe
 
 
 @cache

@@ -18,7 +18,6 @@ import json
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from enum import Enum
-from math import isfinite
 from typing import Any
 
 from pydantic import ConfigDict, SecretStr, field_validator
@@ -26,6 +25,7 @@ from pydantic.dataclasses import dataclass
 
 from sentinel.config.url_policy import url_refusal
 from sentinel.model.incident import Incident
+from sentinel.model.json_safe import json_safe
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
 from sentinel.model.request import Request
@@ -171,7 +171,7 @@ def _sentinel_object(notification: Notification, idempotency_key: str) -> dict[s
     whole["incident_name"] = notification.incident.name
     whole |= asdict(replace(notification, others=())) | {"others": others}
     if notification.diagnosis is not None:
-        whole["diagnosis"]["belief"] = notification.diagnosis.confidence_text
+        whole["diagnosis"]["confidence_text"] = notification.diagnosis.confidence_text
     return whole
 
 
@@ -213,10 +213,7 @@ def _to_bounded_json(value: Any, max_chars: int, max_items: int) -> Any:
         }
     if isinstance(value, (list, tuple)):
         return [_to_bounded_json(inner, max_chars, max_items) for inner in value[:max_items]]
-    if isinstance(value, float) and not isfinite(value):
-        # JSON has no such numbers, and strict receivers refuse a text that has.
-        return str(value)
-    return value[:max_chars] if isinstance(value, str) else value
+    return value[:max_chars] if isinstance(value, str) else json_safe(value)
 
 
 def _format_rfc3339(seconds: float | None) -> str:

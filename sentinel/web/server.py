@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from importlib.resources import files
-from math import isfinite
 from threading import Thread
 from typing import Any
 
@@ -23,6 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from sentinel.config.url_policy import is_loopback
+from sentinel.model.json_safe import json_safe
 from sentinel.web.auth import HEALTH_PATH, AuthMiddleware
 from sentinel.web.request_timeout import TimeoutH11Protocol
 
@@ -197,16 +197,5 @@ def _static_route(name: str, content_type: str) -> Callable[[Request], Response]
 
 
 def _json_response(data: Any) -> Response:
-    body = json.dumps(_json_safe(data), allow_nan=False)
+    body = json.dumps(json_safe(data), allow_nan=False)
     return Response(body, headers={"content-type": "application/json"})
-
-
-def _json_safe(data: Any) -> Any:
-    # JSON has no word for what is not finite; text such as "nan" is what browsers can read.
-    if isinstance(data, float) and not isfinite(data):
-        return str(data)
-    if isinstance(data, dict):
-        return {str(key): _json_safe(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_json_safe(value) for value in data]
-    return data

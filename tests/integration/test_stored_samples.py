@@ -25,7 +25,7 @@ from sentinel.transport.paths import ring_path, run_dir
 from sentinel.transport.ring import RingWriter
 
 CANARY = "CANARY-7c1e"
-SENT_AWAY = {"outbox": "page", "incident": "body", "step": "facts"}
+SENT_AWAY = {"outbox": "notification", "incident": "body", "step": "attributes"}
 """Columns of what is shown to others, or sent."""
 
 
@@ -121,7 +121,7 @@ def turns(agent, condition):
 
 
 def test_texts_from_the_ring_are_kept_and_become_signals(served, trainer):
-    agent = served(samples_kept=3)
+    agent = served(max_samples=3)
     trainer.record_samples(
         GeneratedBatch(["q"] * 5, [f"a b c d {n}" for n in range(5)], [1.0] * 5), step=1
     )
@@ -212,7 +212,7 @@ def test_no_file_is_read_unless_a_folder_is_named(served, trainer, tmp_path):
 def test_texts_from_files_are_kept_once_by_whatever_agent(served, trainer, tmp_path, monkeypatch):
     monkeypatch.setattr(sample_files, "SCAN_INTERVAL_SECONDS", 0.2)
     (tmp_path / "out").mkdir()
-    first = served(samples_from=str(tmp_path / "out"))
+    first = served(samples_dir=str(tmp_path / "out"))
     turns(first, lambda: not first.files.files._is_first_scan)
     verl(tmp_path / "out", 7, size=2)
     turns(first, lambda: len(first.processor.samples.newest()) >= 2)
@@ -220,7 +220,7 @@ def test_texts_from_files_are_kept_once_by_whatever_agent(served, trainer, tmp_p
     first.connection.close()
     first.registration.withdraw()
 
-    second = served(samples_from=str(tmp_path / "out"))
+    second = served(samples_dir=str(tmp_path / "out"))
     verl(tmp_path / "out", 8, size=1)
     turns(second, lambda: len(second.processor.samples.newest()) >= 3)
 

@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from support.followed_logs import Clock, followed, losses, steps, tick, write
+from support.followed_logs import FakeClock, make_follower, loss_rows, step_attempts, next_heartbeat, append_rows
 from typer.testing import CliRunner
 
 from sentinel.causes._evidence import symptom_evidence
@@ -31,7 +31,7 @@ def places(tmp_path, monkeypatch):
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return FakeClock()
 
 
 @pytest.fixture
@@ -40,90 +40,90 @@ def path(tmp_path):
 
 
 def test_what_is_there_is_behind_and_what_comes_is_not(path, clock):
-    write(path, *losses(1, 4))
-    source = followed(path, clock)
+    append_rows(path, *loss_rows(1, 4))
+    source = make_follower(path, clock)
     assert source.is_catching_up
     records = source.poll()
-    assert steps(records) == [(1, 0), (2, 0), (3, 0)]
+    assert step_attempts(records) == [(1, 0), (2, 0), (3, 0)]
     assert {(r.run, r.rank) for r in records} == {("mine", WHOLE_RUN)}
     assert not source.is_catching_up
-    write(path, *losses(4, 5))
-    assert steps(source.poll()) == [(4, 0)]
+    append_rows(path, *loss_rows(4, 5))
+    assert step_attempts(source.poll()) == [(4, 0)]
 
 
 def test_a_log_need_not_be_there_yet(path, clock):
-    source = followed(path, clock)
+    source = make_follower(path, clock)
     assert source.poll() == []
     assert source.ranks_expected
-    write(path, *losses(1, 2))
-    assert steps(source.poll()) == [(1, 0)]
+    append_rows(path, *loss_rows(1, 2))
+    assert step_attempts(source.poll()) == [(1, 0)]
 
 
 def test_the_next_reader_goes_on_where_the_last_one_was(path, clock):
-    write(path, *losses(1, 4, **{"train/reward": 1.0}))
-    first = followed(path, clock)
+    append_rows(path, *loss_rows(1, 4, **{"train/reward": 1.0}))
+    first = make_follower(path, clock)
     first.poll()
-    write(path, *losses(4, 6, **{"train/reward": 1.0}))
-    second = followed(path, clock, first.positions())
+    append_rows(path, *loss_rows(4, 6, **{"train/reward": 1.0}))
+    second = make_follower(path, clock, first.positions())
     assert not second.is_catching_up, "what came while nobody looked is news"
     records = second.poll()
-    assert steps(records) == [(4, 0), (5, 0)]
+    assert step_attempts(records) == [(4, 0), (5, 0)]
     assert records[0].values["reward"] == 1.0
 
 
 @pytest.mark.parametrize("looked", [True, False])
 def test_a_log_begun_anew_is_the_next_attempt_whether_or_not_somebody_looked(path, clock, looked):
-    write(path, *losses(1, 9))
-    source = followed(path, clock)
+    append_rows(path, *loss_rows(1, 9))
+    source = make_follower(path, clock)
     source.poll()
     path.unlink()
-    write(path, *losses(1, 3))
+    append_rows(path, *loss_rows(1, 3))
     if not looked:
-        source = followed(path, clock, source.positions())
+        source = make_follower(path, clock, source.positions())
     records = source.poll() + source.poll()
-    assert steps(records) == [(1, 1), (2, 1)]
-    assert steps(source.poll()) == []
+    assert step_attempts(records) == [(1, 1), (2, 1)]
+    assert step_attempts(source.poll()) == []
 
 
 def test_silence_of_a_log_that_may_be_over_is_not_judged(path, clock):
-    write(path, *losses(1, 50))
-    source = followed(path, clock)
+    append_rows(path, *loss_rows(1, 50))
+    source = make_follower(path, clock)
     source.poll()
-    assert "ranks_running" not in tick(source, clock, 1e6).values
+    assert "ranks_running" not in next_heartbeat(source, clock, 1e6).values
 
 
 def test_silence_is_judged_by_the_pace_of_the_log(path, clock):
     """Rows that are a second apart by their own clocks may come in one piece every two minutes."""
-    own = [{**row, "time": 1.7e9 + row["step"]} for row in losses(1, 60, max_steps=500)]
-    write(path, *own)
-    source, stalled = followed(path, clock), RunStalled()
+    own = [{**row, "time": 1.7e9 + row["step"]} for row in loss_rows(1, 60, max_steps=500)]
+    append_rows(path, *own)
+    source, stalled = make_follower(path, clock), RunStalled()
     for record in source.poll():
         stalled.update(record)
-    assert stalled.update(tick(source, clock, 4 * INITIAL_PACE_SECONDS)) == Clear()
-    late = stalled.update(tick(source, clock, 2 * INITIAL_PACE_SECONDS))
+    assert stalled.update(next_heartbeat(source, clock, 4 * INITIAL_PACE_SECONDS)) == Clear()
+    late = stalled.update(next_heartbeat(source, clock, 2 * INITIAL_PACE_SECONDS))
     assert isinstance(late, Finding)
     assert late.severity is Severity.WARNING
 
 
 def test_a_log_that_reached_its_last_step_is_over(path, clock):
-    write(path, *losses(1, 50, max_steps=50))
-    source = followed(path, clock)
+    append_rows(path, *loss_rows(1, 50, max_steps=50))
+    source = make_follower(path, clock)
     source.poll()
     assert not source.ended
-    write(path, *losses(50, 51, max_steps=50))
+    append_rows(path, *loss_rows(50, 51, max_steps=50))
     endings = [r for r in source.poll() if r.event is Event.STOP]
     assert [(r.step, r.facts["outcome"]) for r in endings] == [(50, "finished")]
     assert source.ended
-    assert tick(source, clock).facts["state"] == "finished"
+    assert next_heartbeat(source, clock).facts["state"] == "finished"
 
 
 def test_a_backlog_is_read_in_pieces(path, clock, monkeypatch):
     monkeypatch.setattr("sentinel.readers.follow.MAX_RECORDS_PER_POLL", 10)
-    write(path, *losses(1, 31))
-    source = followed(path, clock)
+    append_rows(path, *loss_rows(1, 31))
+    source = make_follower(path, clock)
     pieces = []
     while source.is_catching_up:
-        pieces.append(steps(source.poll()))
+        pieces.append(step_attempts(source.poll()))
     assert max(map(len, pieces)) <= 10
     assert [step for piece in pieces for step, _ in piece] == list(range(1, 31))
 
@@ -138,18 +138,18 @@ def test_a_growing_checkpoint_folder_is_followed(tmp_path, clock):
         (folder / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps(state))
 
     save(5)
-    source = followed(folder, clock)
-    assert steps(source.poll())[-1] == (5, 0)
+    source = make_follower(folder, clock)
+    assert step_attempts(source.poll())[-1] == (5, 0)
     save(10)
     (folder / "checkpoint-5" / "trainer_state.json").unlink()
     (folder / "checkpoint-5").rmdir()
     records = source.poll()
-    assert steps(records) == [(step, 0) for step in range(6, 11)]
+    assert step_attempts(records) == [(step, 0) for step in range(6, 11)]
     assert [r.step for r in records if r.event is Event.SAVE] == [10]
-    again = followed(folder, clock, source.positions())
-    assert steps(again.poll()) == []
+    again = make_follower(folder, clock, source.positions())
+    assert step_attempts(again.poll()) == []
     save(15)
-    assert steps(again.poll()) == [(step, 0) for step in range(11, 16)]
+    assert step_attempts(again.poll()) == [(step, 0) for step in range(11, 16)]
 
 
 def queued():
@@ -160,25 +160,25 @@ def queued():
 
 def agent(path):
     sinks = {"webhook": {"url": "http://127.0.0.1:9/nobody"}}
-    settings = {"linger_seconds": 0.0, "port": 0, "sinks": sinks, "machine_seconds": 0}
+    settings = {"linger_seconds": 0.0, "port": 0, "sinks": sinks, "node_poll_seconds": 0}
     return build_log_agent(path, "mine", load_settings(settings))
 
 
 def test_what_was_over_before_pages_nobody_and_what_is_amiss_pages_once(path, capsys):
-    healed = [*losses(1, 20), *losses(20, 30, "NaN"), *losses(30, 300)]
-    write(path, *healed, *losses(300, 330, "NaN"))
+    healed = [*loss_rows(1, 20), *loss_rows(20, 30, "NaN"), *loss_rows(30, 300)]
+    append_rows(path, *healed, *loss_rows(300, 330, "NaN"))
     first = agent(path)
     first.run_once()
     first.run_once()
     assert len(queued()) == 1
     assert capsys.readouterr().out.count("nan_or_inf opened") == 2
-    write(path, *losses(330, 340, "NaN"))
+    append_rows(path, *loss_rows(330, 340, "NaN"))
     first.run_once()
     first.stopping.set()
     first.serve()
     second = agent(path)
     second.run_once()
-    write(path, *losses(340, 400))
+    append_rows(path, *loss_rows(340, 400))
     second.run_once()
     assert second.judge.history.last("mine")
     second.stopping.set()
@@ -198,11 +198,11 @@ def test_a_case_is_printed_once_and_again_when_its_cause_gets_a_name(path, capsy
             return "Clean\x1b[2J up."
 
     monkeypatch.setattr("sentinel.agent.processor.build_causes", lambda: {"rot": Rot()})
-    write(path, *losses(1, 20), *losses(20, 30, "NaN"))
+    append_rows(path, *loss_rows(1, 20), *loss_rows(20, 30, "NaN"))
     watch = agent(path)
     watch.run_once()
     first = capsys.readouterr().out
-    write(path, *losses(15, 18, "NaN"))
+    append_rows(path, *loss_rows(15, 18, "NaN"))
     watch.run_once()
     second = capsys.readouterr().out
     watch.stopping.set()
@@ -231,21 +231,21 @@ def test_which_of_several_runs_is_followed_is_said_once(tmp_path, capsys):
 
 def test_settings_that_a_log_states_are_those_of_the_run(path):
     (path.parent / "args.json").write_text('{"learning_rate": 0.5, "beta": 0.1, "optim": "sgd"}')
-    write(path, *losses(1, 9))
+    append_rows(path, *loss_rows(1, 9))
     watch = agent(path)
     watch.run_once()
     watch.stopping.set()
     watch.serve()
     with closing(connect(run_dir("mine") / "sentinel.db")) as database:
-        told = dict(database.execute("select key, value from facts"))
+        told = dict(database.execute("select key, value from run_metadata"))
     assert (told["learning_rate"], told["beta"], told["optim"]) == (0.5, 0.1, "sgd")
 
 
 def test_a_finished_log_ends_the_watch(path):
-    write(path, *losses(1, 50))
+    append_rows(path, *loss_rows(1, 50))
     watch = agent(path)
     watch.run_once()
-    write(path, *losses(50, 51), {"step": 50, "train_runtime": 12.5, "train_loss": 2.0})
+    append_rows(path, *loss_rows(50, 51), {"step": 50, "train_runtime": 12.5, "train_loss": 2.0})
     watch.serve()
     outcome = json.loads((run_dir("mine") / "outcome.json").read_text())
     assert outcome["outcome"] == "finished"

@@ -29,7 +29,7 @@ PATIENCE = 240.0
 
 CALM = {
     "SENTINEL_LINGER_SECONDS": "0",
-    "SENTINEL_MACHINE_SECONDS": "0",
+    "SENTINEL_NODE_POLL_SECONDS": "0",
     # Trainings stand still here until a test lets them go on.
     "SENTINEL_DETECTORS__RUN_STALLED__FLOOR": "3600",
     "OMP_NUM_THREADS": "1",

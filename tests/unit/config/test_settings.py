@@ -124,7 +124,7 @@ def test_no_variable_that_we_ourselves_read_or_set_is_taken_for_a_setting(read):
     ours = {f"SENTINEL_{name}" for text in texts for name in names.findall(text)}
     ours |= set(re.findall(r"SENTINEL_[A-Z_]+(?==)", texts[-1]))
 
-    assert ours >= {"SENTINEL_WITHIN", "SENTINEL_LAUNCHED", "SENTINEL_REQUIRE_FRAMEWORKS"}
+    assert ours >= {"SENTINEL_PARENT_RANK", "SENTINEL_LAUNCHER_PID", "SENTINEL_REQUIRE_FRAMEWORKS"}
     assert read(dict.fromkeys(ours - {"SENTINEL_CONFIG"}, "1")) == Settings()
 
 

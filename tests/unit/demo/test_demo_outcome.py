@@ -72,7 +72,7 @@ def test_the_demo_fails_when_a_page_comes_that_should_not(page):
 
 
 def test_pages_that_tell_more_of_a_case_are_no_new_ones():
-    later = [told(COLLAPSE, 600, "worsened"), told(COLLAPSE, 700, "resolved")]
+    later = [told(COLLAPSE, 600, "escalated"), told(COLLAPSE, 700, "resolved")]
 
     assert evaluate_demo([*as_expected(), *later], {}).passed
 
@@ -80,7 +80,7 @@ def test_pages_that_tell_more_of_a_case_are_no_new_ones():
 def test_what_a_case_is_put_down_to_in_the_end_counts():
     """It may open without a name, or by that of an earlier stage."""
     first = told("", 431, case="kl_blowup")
-    worse = told(COLLAPSE, 470, "worsened", case="kl_blowup")
+    worse = told(COLLAPSE, 470, "escalated", case="kl_blowup")
     others = [page for page in as_expected() if page.cause != COLLAPSE]
 
     assert not evaluate_demo([first, *others], {}).passed
@@ -98,7 +98,7 @@ def shown(page: ReceivedNotification) -> str:
 
 
 def test_a_person_reads_cause_evidence_and_remedy():
-    more = {"title": "policy [red]collapse", "belief": "likely, 83 %", "others": ("b", "c")}
+    more = {"title": "policy [red]collapse", "confidence_text": "likely, 83 %", "others": ("b", "c")}
     text = shown(told(COLLAPSE, 500, cause_evidence=("since step 3: KL is 2.",), last_good_step=420, **more))
 
     assert "CRITICAL: policy [red]collapse opened (likely, 83 %)" in text

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from support.results import NOW, RUN, incident
+from support.results import NOW, RUN, make_incident
 
 from sentinel.model.finding import Severity
 from sentinel.model.incident import IncidentState, RunTier
@@ -20,8 +20,8 @@ from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.store.silences import Acknowledgement, Silence, Suppression
 
-CRITICAL = incident("kl_blowup")
-WARNING = incident("kl_blowup", Severity.WARNING)
+CRITICAL = make_incident("kl_blowup")
+WARNING = make_incident("kl_blowup", Severity.WARNING)
 
 
 class House:
@@ -59,12 +59,12 @@ class House:
         return len(due)
 
     def told(self):
-        rows = self.person.execute("select page from outbox order by rowid")
+        rows = self.person.execute("select notification from outbox order by rowid")
         pages = [notification_codec.decode(text) for (text,) in rows]
         return [(page.reason.value, page.incident.severity.value) for page in pages]
 
     def last(self):
-        rows = self.person.execute("select page from outbox order by rowid desc limit 1")
+        rows = self.person.execute("select notification from outbox order by rowid desc limit 1")
         return notification_codec.decode(rows.fetchone()[0])
 
 
@@ -84,7 +84,7 @@ def test_without_a_silence_every_page_is_queued(house):
 
 
 def test_what_only_is_noted_is_never_queued(house):
-    assert not house.tell(NotificationReason.OPENED, incident(severity=Severity.INFO))
+    assert not house.tell(NotificationReason.OPENED, make_incident(severity=Severity.INFO))
     assert house.case_notifications() == []
 
 
@@ -223,7 +223,7 @@ def test_looking_again_finds_nothing_new(house):
 
 @pytest.mark.quiet
 def test_a_page_that_cannot_be_read_costs_no_watch(house):
-    house.person.execute("insert into owed values('run/x#1', 'damaged')")
+    house.person.execute("insert into pending_notification values('run/x#1', 'damaged')")
     house.telling.connection.close()
     house.begin()
 
@@ -250,7 +250,7 @@ def test_a_cause_that_got_its_name_is_told_to_whoever_heard_of_the_case(house):
     house.tell(NotificationReason.OPENED)
 
     assert house.tell(NotificationReason.CAUSE_FOUND)
-    assert house.case_notifications() == [("opened", "critical"), ("named", "critical")]
+    assert house.case_notifications() == [("opened", "critical"), ("cause_found", "critical")]
 
 
 def test_what_was_withheld_is_told_once_and_not_named_besides(house):
@@ -274,7 +274,7 @@ def test_a_name_is_no_news_while_pages_are_withheld(house):
 
 def test_a_warning_in_hand_does_not_swallow_the_critical_turn(house):
     """Whoever has it in hand knows of a warning."""
-    part = incident("reward_collapse", Severity.WARNING)
+    part = make_incident("reward_collapse", Severity.WARNING)
     house.telling.suppression = Suppression(
         acks={part.name: Acknowledgement(part.name, Severity.WARNING, NOW)}
     )
@@ -285,7 +285,7 @@ def test_a_warning_in_hand_does_not_swallow_the_critical_turn(house):
 
 
 def test_what_joins_a_silenced_case_is_told_though_both_end_in_one_turn(house):
-    part = incident("loss_spike", Severity.WARNING)
+    part = make_incident("loss_spike", Severity.WARNING)
     house.silence("kl_blowup")
     house.telling.enqueue([Notification(NotificationReason.OPENED, WARNING, 100, NOW)])
 
@@ -305,7 +305,7 @@ def test_a_case_that_rests_is_not_told_late(house):
 
 
 def test_what_joined_while_pages_were_withheld_is_told_as_that(house):
-    part = incident("loss_spike")
+    part = make_incident("loss_spike")
     house.tell(NotificationReason.OPENED)
     house.silence(seconds=60.0)
     assert not house.telling.enqueue(
@@ -318,4 +318,4 @@ def test_what_joined_while_pages_were_withheld_is_told_as_that(house):
     )
     house.telling.enqueue_pending(due)
 
-    assert house.case_notifications() == [("opened", "critical"), ("joined", "critical")]
+    assert house.case_notifications() == [("opened", "critical"), ("incident_added", "critical")]
