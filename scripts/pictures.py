@@ -2,7 +2,7 @@
 
     python scripts/pictures.py
 
-Runs `sentinel demo`, photographs the agent's page with headless Chromium while the run is monitored,
+Runs `sentinel demo`, photographs the agent's page with headless Chromium while the run is active,
 and renders the Slack message that the demo delivers. Writes PNG files to docs/pictures.
 """
 

@@ -1,10 +1,10 @@
-"""Prepare `.venv`: what `make demo` and `make test` run on, from a bare clone.
+"""Prepare `.venv` for `make demo` and `make test` in a bare clone.
 
-    python3 scripts/prepare.py demo     sentinel, what it runs on, and torch
-    python3 scripts/prepare.py test     the same, and what checks it
+    python3 scripts/prepare.py demo     sentinel, its dependencies and torch
+    python3 scripts/prepare.py test     the same, the development tools and the frameworks
 
-Does nothing when `.venv` already holds that for this pyproject.toml and constraints.txt. Where the
-Python that runs this script imports torch, `.venv` borrows it instead of fetching it again.
+Does nothing if `.venv` is up to date with pyproject.toml and constraints.txt. If the Python that
+runs this script can import torch, `.venv` uses that torch instead of downloading it again.
 """
 
 from __future__ import annotations
@@ -20,74 +20,74 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-MAKER = ".made-by"
+CREATED_BY = ".created-by"
 
-# What the running interpreter would say of torch, asked in a process of its own: importing torch
-# here would be slow, and a broken torch may end the process.
-ASK = """
+# Describes the torch of the running interpreter. Runs in a process of its own: importing torch here
+# would be slow, and a broken torch may end the process.
+DESCRIBE_TORCH = """
 import importlib.metadata, json, os, sys, sysconfig
 import torch
 own = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
 own |= {os.path.join(path, "lib-dynload") for path in own}
-places = [path for path in sys.path if os.path.isdir(path) and os.path.realpath(path) not in own]
+paths = [path for path in sys.path if os.path.isdir(path) and os.path.realpath(path) not in own]
 installed = {found.metadata["Name"] for found in importlib.metadata.distributions()}
-print(json.dumps({"version": torch.__version__, "places": places,
+print(json.dumps({"version": torch.__version__, "paths": paths,
                   "installed": sorted(filter(None, installed))}))
 """
 
 
 class Torch(NamedTuple):
-    """The torch of the running interpreter: where it lies, and what is installed beside it."""
+    """The torch of the running interpreter: its paths, and the packages installed beside it."""
 
     version: str
-    places: list[str]
+    paths: list[str]
     installed: list[str]
 
 
 def main() -> None:
-    """Bring `.venv` up to date with what the goal needs."""
+    """Bring `.venv` up to date for the goal."""
     goal = sys.argv[1] if len(sys.argv) > 1 else "demo"
     if sys.version_info < (3, 11):
         stop(
             f"sentinel needs Python 3.11 or newer, and {sys.executable} is {version()}.",
-            f"Name another one: make PYTHON=python3.12 {goal}",
+            f"Choose another one: make PYTHON=python3.12 {goal}",
         )
     venv = ROOT / ".venv"
     if Path(sys.prefix).resolve() == venv.resolve():
-        step_outside(venv)
+        restart_outside(venv)
     with (ROOT / "pyproject.toml").open() as lock:
-        # Two makes at once would install over each other.
+        # Two concurrent makes would overwrite each other's installation.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done(venv, goal):
+        if not is_prepared(venv, goal):
             prepare(venv, goal)
 
 
-def step_outside(venv: Path) -> None:
-    """Go on with the Python that made `.venv`, which is active: it cannot be made from within."""
-    maker = venv / MAKER
-    outside = maker.read_text() if maker.is_file() else ""
-    if not Path(outside).is_file():
-        stop("make cannot prepare .venv while it is active.", "Leave it (deactivate), then again.")
-    os.execv(outside, [outside, *sys.argv])
+def restart_outside(venv: Path) -> None:
+    """Continue with the Python that created `.venv`, since `.venv` is active."""
+    record = venv / CREATED_BY
+    creator = record.read_text() if record.is_file() else ""
+    if not Path(creator).is_file():
+        stop("make cannot prepare .venv while it is active.", "Run deactivate, then try again.")
+    os.execv(creator, [creator, *sys.argv])
 
 
 def prepare(venv: Path, goal: str) -> None:
-    """Install what is missing for the goal, and remember what it was made from."""
+    """Install what is missing for the goal, and record what it was built from."""
     python = venv / "bin" / "python"
-    if not works(python):
+    if not is_usable(python):
         create(venv)
-    (venv / MAKER).write_text(sys.executable)
+    (venv / CREATED_BY).write_text(sys.executable)
     torch = borrow(venv, python)
     constraints = constrain(venv, torch)
     if torch is None and not has_torch(python):
-        say("Fetching torch, once: about 200 MB, or several GB where only a CUDA build is found.")
+        report("Downloading torch once: about 200 MB, or several GB if only a CUDA build is found.")
     if torch is None:
         pip(python, constraints, "torch")
-    say("Installing sentinel and what it runs on.")
+    report("Installing sentinel and its dependencies.")
     pip(python, constraints, "--editable", str(ROOT))
     if goal == "test":
-        say("Installing what checks it.")
-        # Older ones do not know dependency groups.
+        report("Installing the development tools.")
+        # Older versions do not support dependency groups.
         pip(python, constraints, "pip>=25.1")
         pip(python, constraints, "--group", f"{ROOT / 'pyproject.toml'}:dev")
         frameworks(python, constraints)
@@ -95,23 +95,25 @@ def prepare(venv: Path, goal: str) -> None:
 
 
 def frameworks(python: Path, constraints: Path) -> None:
-    """What is tapped, as far as it can be had: the tests of the rest are skipped, with a word."""
-    say("Installing the frameworks that it is tested with, once: about 1 GB.")
+    """Install the supported frameworks; tests of those that cannot be installed are skipped."""
+    report("Installing the supported frameworks once: about 1 GB.")
     project = ROOT / "pyproject.toml"
-    whole = installed(python, constraints, "--group", f"{project}:frameworks")
-    if not (whole and installed(python, constraints, "--no-deps", "--group", f"{project}:verl")):
-        say("Not all of them could be: the tests of frameworks that are missing are skipped.")
+    is_complete = try_pip(python, constraints, "--group", f"{project}:frameworks")
+    if not (
+        is_complete and try_pip(python, constraints, "--no-deps", "--group", f"{project}:verl")
+    ):
+        report("Some could not be installed. The tests of missing frameworks are skipped.")
 
 
-def done(venv: Path, goal: str) -> bool:
-    """Whether `.venv` holds this goal; what the tests need includes what the demo needs."""
+def is_prepared(venv: Path, goal: str) -> bool:
+    """Whether `.venv` is prepared for this goal; the test goal includes the demo goal."""
     goals = {"demo": ("demo", "test"), "test": ("test",)}[goal]
-    marks = [venv / f".prepared-{name}" for name in goals]
-    return any(mark.is_file() and mark.read_text() == digest() for mark in marks)
+    markers = [venv / f".prepared-{name}" for name in goals]
+    return any(marker.is_file() and marker.read_text() == digest() for marker in markers)
 
 
 def digest() -> str:
-    """What an installation depends on; it changes when the clone is moved, too."""
+    """Digest of what an installation depends on, including the path of the clone."""
     parts = [str(ROOT).encode(), version().encode()]
     parts += [(ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
@@ -122,62 +124,62 @@ def version() -> str:
     return ".".join(map(str, sys.version_info[:3]))
 
 
-def works(python: Path) -> bool:
-    """Whether an earlier, perhaps interrupted, run left an environment of this Python, with pip."""
+def is_usable(python: Path) -> bool:
+    """Whether an earlier run, perhaps interrupted, left an environment of this Python with pip."""
     if not python.exists():
         return False
-    ask = "import pip, sys; print(*sys.version_info[:3], sep='.')"
-    return run([str(python), "-c", ask]).stdout.strip() == version()
+    script = "import pip, sys; print(*sys.version_info[:3], sep='.')"
+    return run([str(python), "-c", script]).stdout.strip() == version()
 
 
 def has_torch(python: Path) -> bool:
-    """Whether torch need not be fetched, though pip will still hold it against the pins."""
-    ask = "import importlib.metadata; importlib.metadata.version('torch')"
-    return run([str(python), "-c", ask]).returncode == 0
+    """Whether torch is installed; pip still compares its version with the pins."""
+    script = "import importlib.metadata; importlib.metadata.version('torch')"
+    return run([str(python), "-c", script]).returncode == 0
 
 
 def create(venv: Path) -> None:
-    """Make an empty environment; says what to install where this Python cannot."""
-    say(f"Creating .venv with Python {version()}.")
-    made = run([sys.executable, "-m", "venv", "--clear", str(venv)])
-    if made.returncode != 0:
+    """Create an empty environment; stops with a remedy if this Python cannot."""
+    report(f"Creating .venv with Python {version()}.")
+    result = run([sys.executable, "-m", "venv", "--clear", str(venv)])
+    if result.returncode != 0:
         stop(
-            f"{sys.executable} cannot make a virtual environment:",
-            (made.stdout + made.stderr).strip(),
-            "Debian and Ubuntu keep that apart: apt-get install python3-venv",
+            f"{sys.executable} cannot create a virtual environment:",
+            (result.stdout + result.stderr).strip(),
+            "On Debian and Ubuntu: apt-get install python3-venv",
         )
 
 
 def borrow(venv: Path, python: Path) -> Torch | None:
-    """Let `.venv` see the running interpreter's torch; None where it has none that works.
+    """Make the running interpreter's torch visible in `.venv`; None if it has no usable one.
 
-    A file of paths, because the running interpreter may itself live in a virtual environment:
-    --system-site-packages would show the one beneath it.
+    Writes a .pth file, since the running interpreter may be in a virtual environment itself:
+    --system-site-packages would show the packages of its base.
     """
     paths = next((venv / "lib").glob("python3*/site-packages")) / "active_python.pth"
     paths.unlink(missing_ok=True)
-    answer = run([sys.executable, "-c", ASK], cwd="/")
-    if answer.returncode != 0:
+    result = run([sys.executable, "-c", DESCRIBE_TORCH], cwd="/")
+    if result.returncode != 0:
         return None
-    torch = Torch(**json.loads(answer.stdout.splitlines()[-1]))
-    paths.write_text("\n".join(torch.places) + "\n")
+    torch = Torch(**json.loads(result.stdout.splitlines()[-1]))
+    paths.write_text("\n".join(torch.paths) + "\n")
     if run([str(python), "-c", "import torch"], cwd="/").returncode != 0:
         paths.unlink()
         return None
-    say(f"Using torch {torch.version} of {sys.prefix}.")
+    report(f"Using torch {torch.version} of {sys.prefix}.")
     return torch
 
 
 def constrain(venv: Path, torch: Torch | None) -> Path:
-    """The pins to install by: where torch is borrowed, what is there beside it stays as it is."""
+    """The pins to install by; the packages beside a borrowed torch keep their versions."""
     pins = ROOT / "constraints.txt"
     if torch is None:
         return pins
-    there = {plain(name) for name in torch.installed}
-    lines = [line for line in pins.read_text().splitlines() if plain(line) not in there]
-    own = venv / "constraints.txt"
-    own.write_text("\n".join([*lines, f"torch=={torch.version}"]) + "\n")
-    return own
+    borrowed = {plain(name) for name in torch.installed}
+    lines = [line for line in pins.read_text().splitlines() if plain(line) not in borrowed]
+    constraints = venv / "constraints.txt"
+    constraints.write_text("\n".join([*lines, f"torch=={torch.version}"]) + "\n")
+    return constraints
 
 
 def plain(requirement: str) -> str:
@@ -186,35 +188,35 @@ def plain(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def pip(python: Path, constraints: Path, *what: str) -> None:
-    """Install, or stop with what a person can do about it."""
-    if not installed(python, constraints, *what):
+def pip(python: Path, constraints: Path, *arguments: str) -> None:
+    """Install, or stop with a remedy."""
+    if not try_pip(python, constraints, *arguments):
         stop(
-            f"pip could not install {what[-1]}; its own words are above.",
+            f"pip could not install {arguments[-1]}; its message is above.",
             "Check that this machine reaches a package registry (pip config list, pip download),",
-            "then run the same command again: it goes on where it stopped.",
+            "then run the same command again: it continues where it stopped.",
         )
 
 
-def installed(python: Path, constraints: Path, *what: str) -> bool:
-    """Install, and tell whether that went well; pip itself says what did not."""
-    # Errors only: pip warns of much that is no concern of a newcomer.
-    asked = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-    return subprocess.call([*asked, "--constraint", str(constraints), *what], cwd=ROOT) == 0
+def try_pip(python: Path, constraints: Path, *arguments: str) -> bool:
+    """Install, and return whether that succeeded; pip prints its own errors."""
+    # Errors only: most warnings of pip do not concern a newcomer.
+    command = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+    return subprocess.call([*command, "--constraint", str(constraints), *arguments], cwd=ROOT) == 0
 
 
 def run(command: list[str], cwd: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run quietly and tell how it went."""
+    """Run a command and capture its output."""
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def say(line: str) -> None:
-    """Tell what happens now."""
+def report(line: str) -> None:
+    """Print a line of progress."""
     print(f"prepare: {line}", flush=True)
 
 
 def stop(*lines: str) -> None:
-    """End with what is wrong and what helps."""
+    """Exit with the problem and its remedy."""
     sys.exit("\n".join(f"prepare: {line}" for line in lines))
 
 

@@ -1,4 +1,4 @@
-"""Run the tests that kill processes over and over, for so many minutes, and count what failed.
+"""Run the tests that kill processes repeatedly for a number of minutes, and count the failures.
 
 python scripts/soak.py 10
 """
@@ -23,15 +23,15 @@ ROUND = [
 
 
 def main() -> None:
-    """Go round until the time is over; a failing round is shown whole and the rounds go on."""
+    """Run rounds until the time is over. The output of a failed round is printed."""
     deadline = time.monotonic() + 60 * float(sys.argv[1] if len(sys.argv) > 1 else 10)
     rounds = failed = 0
     while time.monotonic() < deadline:
-        told = subprocess.run(ROUND, capture_output=True, text=True, check=False)
+        result = subprocess.run(ROUND, capture_output=True, text=True, check=False)
         rounds += 1
-        if told.returncode != 0:
+        if result.returncode != 0:
             failed += 1
-            print(told.stdout + told.stderr)
+            print(result.stdout + result.stderr)
         print(f"soak: {rounds} rounds, {failed} failed", flush=True)
     sys.exit(failed > 0)
 

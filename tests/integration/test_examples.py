@@ -1,4 +1,4 @@
-"""The examples run as they stand, and sentinel hears them to the end."""
+"""The examples run unchanged and are recorded to their end."""
 
 import json
 import os
@@ -22,9 +22,11 @@ EXAMPLES = {
 
 @pytest.fixture
 def environ(tmp_path):
-    """An environment in which nothing of the user's own sentinel is."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("SENTINEL_")}
-    return ours | {
+    """An environment without the user's sentinel settings."""
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith("SENTINEL_")
+    }
+    return environ | {
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
@@ -34,27 +36,27 @@ def environ(tmp_path):
     }
 
 
-def once_written(folder: Path, name: str) -> Path:
-    """The one file of that name below `folder`, as soon as it is there."""
+def wait_for_file(folder: Path, name: str) -> Path:
+    """The only file of that name below `folder`, once it exists."""
     return until(lambda: list(folder.glob(f"runs/*/{name}")), 120.0, f"{name} is written")[0]
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_runs_and_is_heard_to_its_end(name, environ, tmp_path):
+def test_an_example_is_recorded_to_its_end(name, environ, tmp_path):
     launcher, steps, logged = EXAMPLES[name]
     command = [sys.executable, *launcher, str(ROOT / "examples" / f"{name}.py")]
     subprocess.run(command, env=environ, cwd=tmp_path, check=True, timeout=600)
-    outcome = once_written(tmp_path / "home", "outcome.json")
+    path = wait_for_file(tmp_path / "home", "outcome.json")
 
-    told = json.loads(outcome.read_text())
-    assert (told["outcome"], told["step"]) == ("finished", steps)
-    history = sqlite3.connect(outcome.with_name("sentinel.db"))
+    outcome = json.loads(path.read_text())
+    assert (outcome["outcome"], outcome["step"]) == ("finished", steps)
+    history = sqlite3.connect(path.with_name("sentinel.db"))
     try:
-        asked = "select step, vals from step where event = 'step' order by id desc"
-        rows = history.execute(asked).fetchall()
+        query = "select step, vals from step where event = 'step' order by id desc"
+        rows = history.execute(query).fetchall()
     finally:
         history.close()
     assert rows[0][0] == steps
-    # Where nothing clips, the gradient norm is measured at the first two steps, then seldom.
+    # Without clipping, the gradient norm is measured at the first two steps, then rarely.
     assert {name for _, values in rows for name in json.loads(values)} == {*CAPTURED, logged}

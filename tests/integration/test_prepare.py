@@ -1,4 +1,4 @@
-"""Preparing `.venv`: the torch that is there is used, and the pins follow it."""
+"""scripts/prepare.py uses an installed torch and adapts the pins to it."""
 
 import shutil
 import subprocess
@@ -14,46 +14,48 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import prepare
-place = Path(sys.argv[2])
-torch = prepare.borrow(place, place / "bin" / "python")
+folder = Path(sys.argv[2])
+torch = prepare.borrow(folder, folder / "bin" / "python")
 print(torch.version if torch else "none")
-print(prepare.constrain(place, torch))
+print(prepare.constrain(folder, torch))
 """
 
 
-def environment(place: Path) -> Path:
-    """An empty virtual environment; returns the folder its packages go to."""
-    venv.create(place, symlinks=True)
-    return next((place / "lib").glob("python3*/site-packages"))
+def environment(folder: Path) -> Path:
+    """Create an empty virtual environment; returns its folder of packages."""
+    venv.create(folder, symlinks=True)
+    return next((folder / "lib").glob("python3*/site-packages"))
 
 
 def install(packages: Path, name: str, version: str, code: str) -> None:
-    """Lay down a package as pip would."""
+    """Write a package as pip would install it."""
     (packages / name).mkdir()
     (packages / name / "__init__.py").write_text(code)
-    about = packages / f"{name}-{version}.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    metadata = packages / f"{name}-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
-def borrow(active: Path, place: Path) -> tuple[str, Path]:
-    """Prepare `place` from the Python of `active`: the version borrowed, and the pins chosen."""
-    asked = [active / "bin" / "python", "-c", BORROW, ROOT / "scripts", place]
-    told = subprocess.run(asked, capture_output=True, text=True, check=True)
-    *_, version, pins = told.stdout.splitlines()
+def borrow(active: Path, folder: Path) -> tuple[str, Path]:
+    """Prepare `folder` with the Python of `active`: the borrowed version and the chosen pins."""
+    command = [active / "bin" / "python", "-c", BORROW, ROOT / "scripts", folder]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    *_, version, pins = result.stdout.splitlines()
     return version, Path(pins)
 
 
-def imported(place: Path) -> str:
-    """What `import torch` gives there: its version, or the kind of error."""
-    ask = "try:\n import torch; print(torch.__version__)\nexcept ImportError as e: print(type(e))"
-    asked = [place / "bin" / "python", "-c", ask]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+def imported_torch(folder: Path) -> str:
+    """Version of the torch that is imported there, or the type of the error."""
+    script = (
+        "try:\n import torch; print(torch.__version__)\nexcept ImportError as e: print(type(e))"
+    )
+    command = [folder / "bin" / "python", "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.fixture
 def active(tmp_path):
-    """A virtual environment standing for the active Python, with a torch and a numpy of its own."""
+    """A virtual environment that stands for the active Python, with its own torch and numpy."""
     packages = environment(tmp_path / "active")
     install(packages, "torch", "2.5.1+cu121", "__version__ = '2.5.1+cu121'\n")
     install(packages, "numpy", "1.26.4", "")
@@ -61,15 +63,15 @@ def active(tmp_path):
 
 
 def test_the_torch_of_the_active_python_is_used(active, tmp_path):
-    """Even where the active Python is itself a virtual environment."""
+    """Also if the active Python is in a virtual environment itself."""
     environment(tmp_path / "ours")
     version, _ = borrow(active, tmp_path / "ours")
 
-    assert version == imported(tmp_path / "ours") == "2.5.1+cu121"
+    assert version == imported_torch(tmp_path / "ours") == "2.5.1+cu121"
 
 
-def test_what_lies_beside_a_borrowed_torch_is_left_as_it_is(active, tmp_path):
-    """Our pins would move its numpy under it, or fetch another torch."""
+def test_packages_beside_a_borrowed_torch_keep_their_versions(active, tmp_path):
+    """The pins would replace its numpy, or download another torch."""
     environment(tmp_path / "ours")
     _, pins = borrow(active, tmp_path / "ours")
     lines = pins.read_text().splitlines()
@@ -88,24 +90,24 @@ def test_a_torch_that_does_not_import_is_not_used(active, tmp_path):
     assert not list(packages.glob("*.pth"))
 
 
-def test_a_torch_that_has_gone_is_forgotten(active, tmp_path):
+def test_a_removed_torch_is_not_used(active, tmp_path):
     environment(tmp_path / "ours")
     borrow(active, tmp_path / "ours")
     shutil.rmtree(next(active.glob("lib/*/site-packages/torch")))
     borrow(active, tmp_path / "ours")
 
-    assert imported(tmp_path / "ours") == "<class 'ModuleNotFoundError'>"
+    assert imported_torch(tmp_path / "ours") == "<class 'ModuleNotFoundError'>"
 
 
 def test_torch_is_pinned_exactly():
-    """Anything looser fetches the newest CUDA build."""
+    """A looser pin downloads the newest CUDA build."""
     pins = (ROOT / "constraints.txt").read_text().splitlines()
 
     assert [line for line in pins if line.startswith("torch")] == ["torch==2.13.0"]
 
 
 @pytest.mark.parametrize("name", ["constraints.txt", "pyproject.toml", "Makefile", ".ci/run"])
-def test_where_packages_come_from_is_the_machine_s_business(name):
+def test_no_file_names_a_package_index(name):
     text = (ROOT / name).read_text()
 
     assert [word for word in ("index-url", "find-links", "pypi.") if word in text] == []
