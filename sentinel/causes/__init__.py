@@ -1,1 +1,1 @@
-"""Causes: what may stand behind the incidents of a run, one a file."""
+"""Causes of incidents, one module each."""

@@ -72,7 +72,7 @@ def stronger_kl_advice(context: CaseContext) -> str:
     if loss == "false" and reward != "true":
         # Its coefficient stands there, and does nothing.
         switch, term = (
-            describe_setting(each, context.metadata) for each in ("KL loss", "KL coefficient")
+            describe_setting(each, context.metadata) for each in ("KL loss term", "KL coefficient")
         )
         return f"{switch} on and {term} at 0.04"
     inside = reward == "true" and loss != "true"

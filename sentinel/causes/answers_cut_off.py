@@ -76,7 +76,7 @@ class AnswersCutOff:
         facts = context.metadata
         return (
             "Read the end of a few answers that were cut. If they were getting somewhere, raise "
-            f"{describe_setting('longest answer', facts)}, or leave them out of the loss with "
-            f"{describe_setting('mask for answers that were cut off', facts)}; if they ramble, let the reward "
+            f"{describe_setting('maximum completion length', facts)}, or leave them out of the loss with "
+            f"{describe_setting('mask for truncated completions', facts)}; if they ramble, let the reward "
             "fall off before the limit, so that brevity pays."
         )

@@ -65,7 +65,7 @@ class DataNotLearnable:
         return (
             "Print one batch as the model gets it, decoded, with its labels: do they belong "
             "together, is the chat template the model's own, is the answer inside "
-            f"{describe_setting('longest text', context.metadata)}, are chosen and rejected the right way round? "
+            f"{describe_setting('maximum sequence length', context.metadata)}, are chosen and rejected the right way round? "
             "Then train on 16 examples alone: if that loss does not fall to nearly 0 either, the "
             "optimizer holds other parameters than the model."
         )

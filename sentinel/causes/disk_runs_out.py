@@ -47,5 +47,5 @@ class DiskRunsOut:
             "sure that the newest is whole, since one that was cut short cannot be resumed from; "
             "then move or remove old ones, but keep the newest two, the best, and the last before "
             f"any other trouble of the run. Then raise {describe_setting('save interval', context.metadata)}, or "
-            f"let {describe_setting('checkpoints kept', context.metadata)} be few."
+            f"let {describe_setting('checkpoint limit', context.metadata)} be few."
         )

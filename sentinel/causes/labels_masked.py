@@ -52,8 +52,8 @@ class LabelsMasked:
         return (
             "Stop it, and count the labels of one batch that are not -100. If there are none, "
             "check the template of the answers against the tokenizer's, "
-            f"{describe_setting('loss on answers alone', context.metadata)}, and whether "
-            f"{describe_setting('longest text', context.metadata)} cuts texts off before the answer begins. "
+            f"{describe_setting('completion-only loss', context.metadata)}, and whether "
+            f"{describe_setting('maximum sequence length', context.metadata)} cuts texts off before the answer begins. "
             "Begin again from the start: weights may be lost already."
         )
 

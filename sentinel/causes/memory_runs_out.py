@@ -46,6 +46,6 @@ class MemoryRunsOut:
             f"Save a checkpoint{soon} and resume from it, which frees the memory "
             f"({describe_setting('save interval', context.metadata)} short enough that one comes in time). Then "
             "look for losses or logits kept with their graph (keep `loss.detach()`), lists that "
-            f"grow with every step, and with many of {describe_setting('data workers', context.metadata)}, data "
+            f"grow with every step, and with many of {describe_setting('data loader workers', context.metadata)}, data "
             "that each of them copies."
         )

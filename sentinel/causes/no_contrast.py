@@ -71,6 +71,6 @@ class NoContrast:
         )
         return (
             f"{side}Leave out prompts whose answers all earn the same (with "
-            f"{describe_setting('filter for groups of one reward', facts)} where there is one), and sample "
-            f"more of each: {describe_setting('answers per prompt', facts)} at 8 to 16."
+            f"{describe_setting('filter for zero-variance groups', facts)} where there is one), and sample "
+            f"more of each: {describe_setting('completions per prompt', facts)} at 8 to 16."
         )

@@ -54,7 +54,7 @@ class Overfit:
         return (
             f"Use the checkpoint of the best evaluation{at}, and stop here, unless a score that "
             "counts more than this loss still rises. Next time keep "
-            f"{describe_setting('best checkpoint at the end', context.metadata)}, lower "
+            f"{describe_setting('loading of the best checkpoint', context.metadata)}, lower "
             f"{describe_setting('epochs', context.metadata)}, or raise {describe_setting('weight decay', context.metadata)}; more "
             "data help more than either."
         )

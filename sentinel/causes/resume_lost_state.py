@@ -67,7 +67,7 @@ class ResumeLostState:
             "weights, optimizer, scheduler and loss scaler "
             f"({describe_setting('checkpoint to resume from', context.metadata)}, not a model loaded by its path). "
             "If that checkpoint has no optimizer, turn "
-            f"{describe_setting('saving of weights alone', context.metadata)} off, and begin the rest with a "
+            f"{describe_setting('weights-only saving', context.metadata)} off, and begin the rest with a "
             "warm-up of some hundred steps up to the rate it had."
         )
 

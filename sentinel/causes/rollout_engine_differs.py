@@ -74,6 +74,6 @@ class RolloutEngineDiffers:
             "Check that new weights reach the engine before it samples, and that both use one "
             "precision (bf16 or fp16, no quantised weights or cache), one chat template and one "
             f"{describe_setting('sampling temperature', facts)}. Then switch on "
-            f"{describe_setting('correction for the sampling engine', facts)}, and go on from the last "
+            f"{describe_setting('importance-sampling correction', facts)}, and go on from the last "
             "checkpoint before the onset."
         )

@@ -50,7 +50,7 @@ class ScheduleSpent:
         return (
             "If the loss is where you want it, stop: nothing more will come. Else go on from the "
             "last checkpoint with a schedule as long as the run: compare "
-            f"{describe_setting('number of steps', context.metadata)} with what the scheduler was made for, see "
-            f"that {describe_setting('schedule', context.metadata)} is stepped once per optimizer step and not "
+            f"{describe_setting('maximum number of steps', context.metadata)} with what the scheduler was made for, see "
+            f"that {describe_setting('learning-rate schedule', context.metadata)} is stepped once per optimizer step and not "
             "once per process, and that its warm-up ends."
         )

@@ -45,7 +45,7 @@ class SlowData:
     def remedy(self, context: CaseContext) -> str:
         """More hands, and less to do."""
         return (
-            f"Raise {describe_setting('data workers', context.metadata)} to some 4 to 8 for each GPU, with "
+            f"Raise {describe_setting('data loader workers', context.metadata)} to some 4 to 8 for each GPU, with "
             "`persistent_workers` and `prefetch_factor`, and do once before the training what the "
             "loader does each time (tokenizing, decoding). If it kept up until then, look at the "
             "storage first: another job on it, a cache that is full, files that are remote now."

@@ -47,7 +47,7 @@ class SlowRank:
         if what == "data_wait":
             return (
                 f"Look at the storage and the processors of the node of {who}, which waits for its "
-                f"data: raise {describe_setting('data workers', context.metadata)}, and see whether its shard has "
+                f"data: raise {describe_setting('data loader workers', context.metadata)}, and see whether its shard has "
                 "longer samples or lies on slower storage than the others'."
             )
         if what == "generation_time":

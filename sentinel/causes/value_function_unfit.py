@@ -55,7 +55,7 @@ class ValueFunctionUnfit:
         """Let it learn first, and faster."""
         facts = context.metadata
         return (
-            f"Train the value model before the policy ({describe_setting('value model head start', facts)}), "
+            f"Train the value model before the policy ({describe_setting('value model warm-up', facts)}), "
             f"raise {describe_setting('value model learning rate', facts)} or "
             f"{describe_setting('value coefficient', facts)}, bound the rewards, and check that values and "
             "returns are of the same steps. RLOO and GRPO do without one."

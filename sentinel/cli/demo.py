@@ -1,4 +1,4 @@
-"""`sentinel demo`: train for real, break it on purpose, and see who is told what."""
+"""`sentinel demo`: trains a model, injects faults and shows the notifications."""
 
 from __future__ import annotations
 
@@ -12,104 +12,105 @@ from pathlib import Path
 import typer
 from rich.markup import escape
 
-from sentinel.demo.delivery import ReceivedNotification
-from sentinel.demo.receiver import DemoReceiver
+from sentinel.demo.receiver import DemoReceiver, ReceivedNotification
 from sentinel.demo.report import DemoReport
 from sentinel.demo.sandbox import Sandbox, missing_requirement
 from sentinel.demo.scenario import DemoOutcome, evaluate_demo
 
 DEMO_TIMEOUT_SECONDS = 600.0
-"""Seconds after which a demo that has not ended has failed; it takes about 60 on 2 cores."""
+"""Seconds after which the demo is stopped and fails; it takes about 60 s on 2 cores."""
 POLL_INTERVAL_SECONDS = 0.5
 
 
 def demo(
-    seed: int = typer.Option(0, min=0, help="Seed of the training: another run, other numbers."),
-    keep: bool = typer.Option(False, help="Keep the folder with checkpoints, logs and database."),
-    json: bool = typer.Option(False, "--json", help="One JSON object per page, and a summary."),
+    seed: int = typer.Option(0, min=0, help="Random seed of the training."),
+    keep: bool = typer.Option(False, help="Keep checkpoints, logs and database."),
+    json: bool = typer.Option(False, "--json", help="Print JSON: one object per notification."),
 ) -> None:
-    """Train a small language model on 4 processes, break it on purpose, and see who is told.
+    """Train a small language model in 4 processes, inject two faults and show the notifications.
 
-    Exit status: 0 if each mistake was told once and by its name, and nothing else was; 1 if not; 2
-    if it cannot be tried.
+    Exit status: 0 if each fault was reported once with its cause and nothing else was reported, 1
+    if not, 2 if a requirement is missing.
     """
     _check_requirements()
     folder = Path(tempfile.mkdtemp(prefix="sentinel-demo-"))
-    with DemoReport(json_lines=json) as telling:
-        telling.print_text(f"Everything of this demo is in {folder}.")
-        outcome = _run_demo(Sandbox(folder, seed), telling, keep=keep)
+    with DemoReport(json_lines=json) as report:
+        report.print_text(f"All files of this demo are in {folder}.")
+        outcome = _run_demo(Sandbox(folder, seed), report, keep=keep)
     raise typer.Exit(0 if outcome.passed else 1)
 
 
 def _check_requirements() -> None:
-    lacks = missing_requirement()
-    if lacks:
-        print(f"sentinel demo: {lacks}", file=sys.stderr)
+    missing = missing_requirement()
+    if missing:
+        print(f"sentinel demo: {missing}", file=sys.stderr)
         raise typer.Exit(2)
 
 
-def _run_demo(stage: Sandbox, telling: DemoReport, *, keep: bool) -> DemoOutcome:
-    """One demo from start to end. No process is ever left; the folder is, where it failed."""
+def _run_demo(sandbox: Sandbox, report: DemoReport, *, keep: bool) -> DemoOutcome:
+    """Run the demo. All processes are stopped; the directory is kept if the demo failed."""
     began = time.monotonic()
     secret = secrets.token_urlsafe(24)
     with DemoReceiver(secret) as receiver:
-        stage.configure(receiver.url, secret)
-        telling.print_text(
-            f"Pages go to a receiver at {receiver.url}, in place of Slack and a pager."
+        sandbox.configure(receiver.url, secret)
+        report.print_text(
+            f"Notifications are sent to a local receiver at {receiver.url} in place of Slack and "
+            "an on-call service."
         )
         try:
-            stage.start()
-            pages = _collect_until_finished(stage, receiver, telling, began + DEMO_TIMEOUT_SECONDS)
+            sandbox.start()
+            deadline = began + DEMO_TIMEOUT_SECONDS
+            notifications = _collect_until_finished(sandbox, receiver, report, deadline)
         finally:
-            stage.stop()
-    _report_training_end(stage, telling)
-    outcome = evaluate_demo(pages, stage.case_causes)
-    kept = stage.folder if keep or not outcome.passed else None
-    telling.show_outcome(outcome, pages, time.monotonic() - began, kept)
+            sandbox.stop()
+    _report_training_end(sandbox, report)
+    outcome = evaluate_demo(notifications, sandbox.case_causes)
+    kept = sandbox.folder if keep or not outcome.passed else None
+    report.show_outcome(outcome, notifications, time.monotonic() - began, kept)
     if kept is None:
-        shutil.rmtree(stage.folder)
+        shutil.rmtree(sandbox.folder)
     return outcome
 
 
 def _collect_until_finished(
-    stage: Sandbox, receiver: DemoReceiver, telling: DemoReport, deadline: float
+    sandbox: Sandbox, receiver: DemoReceiver, report: DemoReport, deadline: float
 ) -> list[ReceivedNotification]:
-    """Show what happens until the training is over and the agent has left; return the pages."""
-    pages: list[ReceivedNotification] = []
-    live = over = False
-    while not over and time.monotonic() < deadline:
+    """Show progress until training and agent have ended; return the notifications."""
+    notifications: list[ReceivedNotification] = []
+    is_live = is_over = False
+    while not is_over and time.monotonic() < deadline:
         time.sleep(POLL_INTERVAL_SECONDS)
-        state = stage.poll()
-        over = not state and stage.exit_status is not None and not stage.is_watched
-        if state and not live:
-            live = True
-            url = stage.agent_info["url"]
-            telling.print_text(f"Live now: {url}/metrics for Prometheus, {url}/ for people.")
-        pages += _collect_deliveries(receiver, telling)
+        state = sandbox.poll()
+        is_over = not state and sandbox.exit_status is not None and not sandbox.is_watched
+        if state and not is_live:
+            is_live = True
+            url = sandbox.agent_info["url"]
+            report.print_text(f"Web page of the run: {url}/. Prometheus metrics: {url}/metrics.")
+        notifications += _collect_deliveries(receiver, report)
         if state:
-            telling.show_progress(state)
-    if not over:
-        telling.print_text(f"[red]Not over after {DEMO_TIMEOUT_SECONDS:.0f} s: ended.[/]")
-    return pages
+            report.show_progress(state)
+    if not is_over:
+        report.print_text(f"[red]Stopped: not finished within {DEMO_TIMEOUT_SECONDS:.0f} s.[/]")
+    return notifications
 
 
-def _collect_deliveries(receiver: DemoReceiver, telling: DemoReport) -> list[ReceivedNotification]:
-    pages: list[ReceivedNotification] = []
+def _collect_deliveries(receiver: DemoReceiver, report: DemoReport) -> list[ReceivedNotification]:
+    notifications: list[ReceivedNotification] = []
     while not receiver.received.empty():
         item = receiver.received.get()
-        telling.show_notification(item)
+        report.show_notification(item)
         if isinstance(item, ReceivedNotification):
-            pages.append(item)
-    return pages
+            notifications.append(item)
+    return notifications
 
 
-def _report_training_end(stage: Sandbox, telling: DemoReport) -> None:
-    if stage.exit_status:
-        log = (stage.folder / "training.log").read_text(errors="replace")
-        telling.print_text(
-            f"[red]The training failed with status {stage.exit_status}.[/] It said last:"
-        )
-        telling.print_text(escape("\n".join(log.splitlines()[-15:])))
-    telling.print_text(
-        f"{stage.checkpoint_count} checkpoints were written, where {stage.expected_checkpoints} were meant."
+def _report_training_end(sandbox: Sandbox, report: DemoReport) -> None:
+    if sandbox.exit_status:
+        log = (sandbox.folder / "training.log").read_text(errors="replace")
+        status = sandbox.exit_status
+        report.print_text(f"[red]The training failed with exit status {status}.[/] Its last lines:")
+        report.print_text(escape("\n".join(log.splitlines()[-15:])))
+    report.print_text(
+        f"The training wrote {sandbox.checkpoint_count} checkpoints; its settings ask for "
+        f"{sandbox.expected_checkpoints}."
     )

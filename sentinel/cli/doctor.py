@@ -1,4 +1,4 @@
-"""`sentinel doctor`: what could keep a run of this machine from being watched, and the remedy."""
+"""`sentinel doctor`: finds what prevents runs of this machine from being monitored."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ import typer
 
 
 def doctor(
-    quick: bool = typer.Option(False, help="Do not load frameworks to try their taps."),
-    json: bool = typer.Option(False, "--json", help="One JSON object for each thing looked at."),
+    quick: bool = typer.Option(
+        False, help="Skip the frameworks, which are slow to import."
+    ),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object per check."),
 ) -> None:
-    """Look at versions, taps, folders, settings and runs; say what to mend, and how.
+    """Check versions, settings, directories, GPUs, runs and frameworks; print remedies.
 
-    Exit status: 0 if nothing has to be mended, 1 if something has.
+    Exit status: 0 if no check failed, 1 if one did.
     """
     from sentinel.doctor.check_result import Grade
 
-    ailing = False
-    for remark in _run_checks(quick=quick):
-        ailing = ailing or remark.grade is Grade.FAIL
-        print(_format(remark, as_json=json), flush=True)
-    raise typer.Exit(1 if ailing else 0)
+    failed = False
+    for result in _run_checks(quick=quick):
+        failed = failed or result.grade is Grade.FAIL
+        print(_format(result, as_json=json), flush=True)
+    raise typer.Exit(1 if failed else 0)
 
 
 def _run_checks(*, quick: bool) -> Iterator[Any]:
@@ -31,10 +33,10 @@ def _run_checks(*, quick: bool) -> Iterator[Any]:
     from sentinel.doctor.frameworks import check_frameworks
     from sentinel.doctor.gpus import check_gpus
     from sentinel.doctor.runs import check_runs
-    from sentinel.doctor.settings_check import check_settings
+    from sentinel.doctor.settings import check_settings
     from sentinel.doctor.versions import check_versions
 
-    for look in (
+    for check in (
         check_versions,
         check_settings,
         check_directories,
@@ -42,33 +44,33 @@ def _run_checks(*, quick: bool) -> Iterator[Any]:
         check_runs,
         *(() if quick else (check_frameworks,)),
     ):
-        yield from _run_check(look)
+        yield from _run_check(check)
 
 
 def _run_check(check: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """One kind of checkup; that one fails is no reason to leave out the others."""
+    """Results of one kind of check; an error in it is a failed result."""
     from sentinel.doctor.check_result import fail
 
     try:
         yield from check()
     except Exception as error:
-        says = f"could not be looked at ({type(error).__name__}: {error})"
-        yield fail(check.__name__, says, "tell us of it: this is a fault of sentinel's own")
+        message = f"the check failed ({type(error).__name__}: {error})"
+        yield fail(check.__name__.removeprefix("check_"), message, "please report this bug")
 
 
-def _format(remark: Any, *, as_json: bool) -> str:
+def _format(result: Any, *, as_json: bool) -> str:
     from sentinel.metrics.label import sanitize_label
 
     if as_json:
-        told = {"subject": remark.subject, "says": remark.says, "remedy": remark.remedy}
-        return jsonlib.dumps({"grade": remark.grade.value, **told})
-    remedy = f"\n      {_printable(remark.remedy, sanitize_label)}" if remark.remedy else ""
-    said = (
-        f"{_printable(remark.subject, sanitize_label)}: {_printable(remark.says, sanitize_label)}"
+        texts = {"subject": result.subject, "message": result.message, "remedy": result.remedy}
+        return jsonlib.dumps({"grade": result.grade.value, **texts})
+    subject, message, remedy = (
+        _printable(text, sanitize_label) for text in (result.subject, result.message, result.remedy)
     )
-    return f"{remark.grade.value:<5} {said}{remedy}"
+    line = f"{result.grade.value:<5} {subject}: {message}"
+    return f"{line}\n      {remedy}" if remedy else line
 
 
 def _printable(text: str, label: Callable[[str], str]) -> str:
-    """Without control marks: names come from training code, and this goes to a terminal."""
+    """`text` without control characters, since names come from training code."""
     return "".join(label(sign) for sign in text.replace("\n", " "))

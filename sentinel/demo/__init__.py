@@ -1,1 +1,1 @@
-"""What `sentinel demo` is made of: its course, its stage, its receiver and what it shows."""
+"""The demo of `sentinel demo`: scenario, sandbox, receiver and report."""

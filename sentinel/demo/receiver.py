@@ -1,4 +1,4 @@
-"""Receiver: stands in for Slack and for an on-call service, on this machine."""
+"""HTTP receiver of the demo: stands in for Slack and for an on-call service."""
 
 from __future__ import annotations
 
@@ -8,20 +8,80 @@ import hmac
 import json
 import threading
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import SimpleQueue
-
-from sentinel.demo.delivery import ReceivedNotification, parse_notification
+from typing import Any, Self
 
 _MAX_BODY_BYTES = 1 << 20
 
 
-class DemoReceiver:
-    """Context manager: takes pages at `url`/slack and `url`/webhook until it is left.
+@dataclass(frozen=True, slots=True)
+class ReceivedNotification:
+    """A notification as received by the webhook.
 
-    What came is in `arrived`, in order: a Delivery from the webhook, the message's text from
-    Slack. `secret` is what webhooks must be signed with; others are refused. A webhook that comes
-    again under the same identity is taken and left out.
+    `step` is the step at which it was due, `onset_step` the step at which the first incident of its
+    `case` began. `seconds` is the time from the record that triggered it to its arrival. `cause`
+    and the fields after it are empty if no cause is named; `cause_evidence` is ordered by onset.
+    """
+
+    reason: str
+    case: str
+    detector: str
+    severity: str
+    step: int
+    onset_step: int
+    summary: str
+    remedy: str
+    evidence: Mapping[str, float | str]
+    seconds: float
+    others: tuple[str, ...] = ()
+    cause: str = ""
+    title: str = ""
+    confidence_text: str = ""
+    cause_evidence: tuple[str, ...] = ()
+    last_good_step: int | None = None
+
+
+def parse_notification(message: Mapping[str, Any], received_time: float) -> ReceivedNotification:
+    """Parse the body of a webhook. Raises KeyError if a key is missing."""
+    notification = message["sentinel"]
+    incident = notification["incident"]
+    finding = incident["finding"]
+    diagnosis = notification["diagnosis"] or {}
+    return ReceivedNotification(
+        reason=notification["reason"],
+        case=notification["incident_name"],
+        detector=incident["key"]["detector"],
+        severity=incident["severity"],
+        step=notification["step"],
+        onset_step=incident["onset_step"],
+        summary=finding["summary"],
+        remedy=diagnosis.get("remedy", incident["remedy"]),
+        evidence=finding["evidence"],
+        seconds=received_time - notification["time"],
+        others=tuple(dict.fromkeys(other["detector"] for other in notification["others"])),
+        cause=diagnosis.get("cause", ""),
+        title=diagnosis.get("title", ""),
+        confidence_text=diagnosis.get("confidence_text", ""),
+        cause_evidence=tuple(map(format_evidence, diagnosis.get("evidence", ()))),
+        last_good_step=diagnosis.get("last_good_step", incident["last_good_step"]),
+    )
+
+
+def format_evidence(evidence: Mapping[str, Any]) -> str:
+    """A piece of evidence in JSON as text, with the step since which it holds."""
+    since = "" if evidence["step"] is None else f"since step {evidence['step']}: "
+    return f"{since}{evidence['text']}"
+
+
+class DemoReceiver:
+    """Context manager that accepts notifications at `url`/slack and `url`/webhook.
+
+    `received` is the queue of notifications in order of arrival: a ReceivedNotification from the
+    webhook, the text of the message from Slack. A webhook that is not signed with `secret` is
+    rejected. A webhook with an id that was seen before is accepted and ignored.
     """
 
     def __init__(self, secret: str) -> None:
@@ -34,7 +94,7 @@ class DemoReceiver:
             target=self._server.serve_forever, args=(0.05,), name="demo-receiver", daemon=True
         )
 
-    def __enter__(self) -> DemoReceiver:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -45,21 +105,21 @@ class DemoReceiver:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Base URL of the receiver."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def is_signed(self, message_id: str, timestamp: str, signature: str, body: bytes) -> bool:
-        """Whether the body carries our secret's signature, as Standard Webhooks has it."""
-        told = f"{message_id}.{timestamp}.".encode() + body
-        digest = hmac.new(self.secret, told, hashlib.sha256).digest()
+        """Whether the signature is valid according to Standard Webhooks."""
+        signed = f"{message_id}.{timestamp}.".encode() + body
+        digest = hmac.new(self.secret, signed, hashlib.sha256).digest()
         return hmac.compare_digest(signature, f"v1,{base64.b64encode(digest).decode()}")
 
     def add(self, message_id: str, body: bytes) -> None:
-        """Keep a signed webhook, unless it is a repeat. Raises KeyError or ValueError."""
-        page = parse_notification(json.loads(body), time.time())
+        """Enqueue a signed webhook unless it is a repeat. Raises KeyError or ValueError."""
+        notification = parse_notification(json.loads(body), time.time())
         if message_id not in self._seen_ids:
             self._seen_ids.add(message_id)
-            self.received.put(page)
+            self.received.put(notification)
 
 
 class _Server(ThreadingHTTPServer):
@@ -86,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: what arrives is shown by the demo."""
+        """Suppresses the access log; the demo shows what arrives."""
 
     def _receive_slack(self, body: bytes) -> int:
         self.server.receiver.received.put(str(json.loads(body)["text"]))
@@ -94,8 +154,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _receive_webhook(self, body: bytes) -> int:
         receiver, names = self.server.receiver, ("id", "timestamp", "signature")
-        identity, timestamp, signature = (self.headers.get(f"webhook-{name}", "") for name in names)
-        if not receiver.is_signed(identity, timestamp, signature, body):
+        message_id, timestamp, signature = (
+            self.headers.get(f"webhook-{name}", "") for name in names
+        )
+        if not receiver.is_signed(message_id, timestamp, signature, body):
             return 401
-        receiver.add(identity, body)
+        receiver.add(message_id, body)
         return 200

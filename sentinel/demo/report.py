@@ -1,4 +1,4 @@
-"""Telling: the demo as a person sees it, or, with `lines`, as a program reads it."""
+"""Report of the demo: rich text for a terminal, or JSON lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -16,36 +16,36 @@ from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from sentinel.demo.delivery import ReceivedNotification, format_evidence
+from sentinel.demo.receiver import ReceivedNotification, format_evidence
 from sentinel.demo.scenario import FAULTS, DemoOutcome
 
 SEVERITY_COLORS = {"critical": "red", "warning": "yellow", "info": "blue"}
 PROGRESS_INTERVAL_STEPS = 50
-"""Steps between two lines of progress where there is no terminal to draw a bar on."""
+"""Steps between two lines of progress if the output is no terminal."""
 SHOWN_SIGNALS = {"loss": "loss", "kl_ref": "KL", "reward": "reward"}
 _SLACK_EMOJI = re.compile(r"^:\w+: ")
-"""What Slack draws as a coloured dot."""
+"""Emoji code at the start of a Slack message."""
 
 
 @dataclass
 class DemoReport:
-    """Prints to `console`; with `lines`, JSON and nothing else: one object per page, and a last."""
+    """Prints to `console`. With `json_lines`: one JSON object per notification and a summary."""
 
     json_lines: bool = False
     console: Console = field(default_factory=lambda: Console(highlight=False))
 
     def __post_init__(self) -> None:
-        quiet = self.json_lines or not self.console.is_terminal
+        has_no_bar = self.json_lines or not self.console.is_terminal
         columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
         self._bar = Progress(
-            *columns, console=self.console, transient=True, disable=quiet, refresh_per_second=4
+            *columns, console=self.console, transient=True, disable=has_no_bar, refresh_per_second=4
         )
-        self._task = self._bar.add_task("starting 4 processes", total=None)
+        self._task = self._bar.add_task("starting 4 training processes", total=None)
         self._last_progress_step = 0
         self._pending_faults = list(FAULTS)
         self._reported_causes: dict[str, str] = {}
 
-    def __enter__(self) -> DemoReport:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 
@@ -53,34 +53,34 @@ class DemoReport:
         self._bar.stop()
 
     def print_text(self, text: str) -> None:
-        """A sentence to the person; its markup is ours."""
+        """Print a line with rich markup, unless the output is JSON."""
         if not self.json_lines:
             self.console.print(text, soft_wrap=True)
 
     def show_notification(self, item: ReceivedNotification | str) -> None:
-        """A page came: in full by the webhook, in a line by Slack."""
+        """Show a notification: a panel for the webhook, a line for Slack."""
         if isinstance(item, str):
-            self.print_text(f"[dim]Slack got:[/] {escape(_SLACK_EMOJI.sub('', item))}")
+            self.print_text(f"[dim]Slack received:[/] {escape(_SLACK_EMOJI.sub('', item))}")
             return
         self._reported_causes[item.case] = item.cause
         if self.json_lines:
-            self._write_json({"type": "page", **asdict(item)})
+            self._write_json({"type": "notification", **asdict(item)})
         else:
             self.console.print(_notification_panel(item))
 
     def show_progress(self, state: Mapping[str, Any]) -> None:
-        """What the agent says of the run by now."""
+        """Show the state of the run from its agent."""
         for case in state.get("cases", ()):
             self._report_cause_change(case)
         values = {name: signal["value"] for name, signal in state.get("signals", {}).items()}
         step = int(state.get("step") or 0)
         while self._pending_faults and step >= self._pending_faults[0].step:
             fault = self._pending_faults.pop(0)
-            self.print_text(f"[bold]Step {fault.step}: {fault.description}.[/]")
-        told = "  ".join(
+            self.print_text(f"[bold]Fault at step {fault.step}: {fault.description}.[/]")
+        signals = "  ".join(
             f"{SHOWN_SIGNALS[key]} {values[key]:.3g}" for key in SHOWN_SIGNALS if key in values
         )
-        text = f"step {step}  {told}"
+        text = f"step {step}  {signals}"
         total = float(state.get("metadata", {}).get("max_steps", 0)) or None
         done = values.get("optimizer_steps", 0.0)
         self._bar.update(self._task, total=total, completed=done, description=text)
@@ -92,15 +92,15 @@ class DemoReport:
             self.print_text(text)
 
     def _report_cause_change(self, case: Mapping[str, Any]) -> None:
-        """Tell where a cause that people were told is another by now, which costs no page."""
-        known, told = case["diagnosis"], self._reported_causes.get(case["name"])
-        if not known or not told or told == known["cause"]:
+        """Show the new cause of a case whose cause has changed without a notification."""
+        diagnosis, reported = case["diagnosis"], self._reported_causes.get(case["name"])
+        if not diagnosis or not reported or reported == diagnosis["cause"]:
             return
-        self._reported_causes[case["name"]] = known["cause"]
+        self._reported_causes[case["name"]] = diagnosis["cause"]
         if self.json_lines:
-            self._write_json({"type": "diagnosis", "case": case["name"], **known})
+            self._write_json({"type": "diagnosis", "case": case["name"], **diagnosis})
         else:
-            self.console.print(_diagnosis_panel(case, known))
+            self.console.print(_diagnosis_panel(case, diagnosis))
 
     def show_outcome(
         self,
@@ -109,60 +109,62 @@ class DemoReport:
         seconds: float,
         kept_folder: Path | None,
     ) -> None:
-        """The end: what was done, what was told of it, and whether that is all as it should be."""
+        """Show the timeline of faults and notifications, and whether the demo passed."""
         if self.json_lines:
-            self._write_json(
-                {**_summary(outcome, seconds), "folder": str(kept_folder) if kept_folder else None}
-            )
+            folder = str(kept_folder) if kept_folder else None
+            self._write_json({**_summary(outcome, seconds), "folder": folder})
             return
         self.console.print(_timeline(notifications, outcome))
-        for page in outcome.unexpected:
-            cause = outcome.causes[page.case] or "nothing"
+        for notification in outcome.unexpected:
+            cause = outcome.causes[notification.case] or "none"
             self.print_text(
-                f"[red]Unexpected:[/] {page.detector} was {page.reason} at step {page.step}, and "
-                f"put down to {cause}."
+                f"[red]Unexpected:[/] {notification.detector} {notification.reason} at step "
+                f"{notification.step} (cause: {cause})."
             )
-        for name in outcome.missing:
-            self.print_text(f"[red]Missing:[/] nothing was put down to {name}.")
+        for cause in outcome.missing:
+            self.print_text(f"[red]Missing:[/] no case has the cause {cause}.")
         if outcome.passed:
             self.print_text(
-                f"[green]Passed[/] in {seconds:.0f} s: every mistake was told by its name, once, "
-                "and nothing else."
+                f"[green]Passed[/] in {seconds:.0f} s: each fault was reported once, with the "
+                "correct cause, and nothing else was reported."
             )
         else:
             self.print_text(f"[red]Failed[/] after {seconds:.0f} s.")
         if kept_folder:
-            self.print_text(f"Logs, checkpoints and database are kept in {kept_folder}.")
+            self.print_text(f"Logs, checkpoints and database are in {kept_folder}.")
 
-    def _write_json(self, told: Mapping[str, Any]) -> None:
-        self.console.file.write(json.dumps(told) + "\n")
+    def _write_json(self, item: Mapping[str, Any]) -> None:
+        self.console.file.write(json.dumps(item) + "\n")
         self.console.file.flush()
 
 
 def _notification_panel(notification: ReceivedNotification) -> Panel:
-    over = notification.reason == "resolved"
-    lines = [
-        f"Began at step {notification.onset_step}, {notification.reason} at step {notification.step}."
-    ]
-    if over or not notification.cause_evidence:
-        numbers = ", ".join(
-            f"{name} {_format_number(value)}" for name, value in notification.evidence.items()
+    is_resolved = notification.reason == "resolved"
+    onset, step = notification.onset_step, notification.step
+    lines = [f"Onset at step {onset}, {notification.reason} at step {step}."]
+    if is_resolved or not notification.cause_evidence:
+        values = ", ".join(
+            f"{name} = {_format_number(value)}" for name, value in notification.evidence.items()
         )
-        lines = [escape(notification.summary), *lines, f"[dim]{escape(numbers)}[/]"]
+        lines = [escape(notification.summary), *lines, f"[dim]{escape(values)}[/]"]
     else:
         lines = [*lines, *_evidence_lines(notification.cause_evidence)]
-    if not over:
+    if not is_resolved:
         lines += _remedy_lines(notification.remedy, notification.last_good_step)
     if notification.others:
         lines.append(
-            f"[dim]{notification.detector} came first, then {', '.join(notification.others)}.[/]"
+            f"[dim]First {notification.detector}, then {', '.join(notification.others)}.[/]"
         )
-    sure = f" ({notification.belief})" if notification.belief and not over else ""
+    confidence = notification.confidence_text if not is_resolved else ""
+    title = escape(notification.title or notification.detector)
     return Panel(
         "\n".join(lines),
-        title=f"{notification.severity.upper()}: {escape(notification.title or notification.detector)} {notification.reason}{sure}",
-        subtitle=f"webhook, signed, {notification.seconds:.1f} s after the step",
-        border_style="green" if over else SEVERITY_COLORS.get(notification.severity, "white"),
+        title=f"{notification.severity.upper()}: {title} {notification.reason}"
+        + (f" ({confidence})" if confidence else ""),
+        subtitle=f"signed webhook, {notification.seconds:.1f} s after the step",
+        border_style="green"
+        if is_resolved
+        else SEVERITY_COLORS.get(notification.severity, "white"),
         title_align="left",
     )
 
@@ -174,20 +176,22 @@ def _diagnosis_panel(case: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> P
     ]
     return Panel(
         "\n".join(lines),
-        title=f"What is behind it: {escape(diagnosis['title'])} ({diagnosis['belief']})",
-        subtitle="on the agent's own page",
+        title=f"New cause: {escape(diagnosis['title'])} ({diagnosis['confidence_text']})",
+        subtitle="on the agent's web page",
         border_style=SEVERITY_COLORS.get(case["severity"], "white"),
         title_align="left",
     )
 
 
 def _evidence_lines(evidence: Iterable[str]) -> list[str]:
-    return [f"• {escape(clue)}" for clue in evidence]
+    return [f"• {escape(text)}" for text in evidence]
 
 
 def _remedy_lines(remedy: str, last_good_step: int | None) -> list[str]:
-    good = "" if last_good_step is None else f"\nLast checkpoint before: step {last_good_step}."
-    return [f"[bold]What to do:[/] {escape(remedy)}{good}"]
+    checkpoint = ""
+    if last_good_step is not None:
+        checkpoint = f"\nLast checkpoint before the onset: step {last_good_step}."
+    return [f"[bold]What to do:[/] {escape(remedy)}{checkpoint}"]
 
 
 def _format_number(value: float | str) -> str:
@@ -195,15 +199,15 @@ def _format_number(value: float | str) -> str:
 
 
 def _timeline(notifications: Sequence[ReceivedNotification], outcome: DemoOutcome) -> Table:
-    """Mistakes and pages in the order of their steps."""
-    table = Table(title="What was done, and what was told of it", box=SIMPLE_HEAD, pad_edge=False)
+    """Table of faults and notifications in the order of their steps."""
+    table = Table(title="Faults and notifications", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("step", justify="right", style="bold")
-    table.add_column("what", ratio=1)
-    table.add_column("steps after", justify="right")
-    table.add_column("arrived after", justify="right")
+    table.add_column("event", ratio=1)
+    table.add_column("steps after fault", justify="right")
+    table.add_column("delivery", justify="right")
     rows = [(fault.step, 0, (f"[bold]{fault.description}[/]", "", "")) for fault in FAULTS]
     rows += [
-        (page.step, 1, _timeline_row(page, outcome.causes[page.case])) for page in notifications
+        (each.step, 1, _timeline_row(each, outcome.causes[each.case])) for each in notifications
     ]
     for step, _, cells in sorted(rows, key=lambda row: row[:2]):
         table.add_row(str(step), *cells)
@@ -211,12 +215,15 @@ def _timeline(notifications: Sequence[ReceivedNotification], outcome: DemoOutcom
 
 
 def _timeline_row(notification: ReceivedNotification, cause: str) -> tuple[str, str, str]:
-    done = [fault.step for fault in FAULTS if fault.cause == cause]
-    words = f"{notification.severity} {escape(notification.title or notification.detector)}"
-    name = f"[{SEVERITY_COLORS.get(notification.severity, 'white')}]{words}[/]"
-    told = f"{name} {notification.reason}: {escape(notification.belief or notification.summary)}"
-    told += f" [dim]Put down to {cause}.[/]" if cause not in {"", notification.cause} else ""
-    return told, str(notification.step - done[0]) if done else "", f"{notification.seconds:.1f} s"
+    fault_steps = [fault.step for fault in FAULTS if fault.cause == cause]
+    title = f"{notification.severity} {escape(notification.title or notification.detector)}"
+    colored = f"[{SEVERITY_COLORS.get(notification.severity, 'white')}]{title}[/]"
+    detail = escape(notification.confidence_text or notification.summary)
+    event = f"{colored} {notification.reason}: {detail}"
+    if cause not in {"", notification.cause}:
+        event += f" [dim]Final cause: {cause}.[/]"
+    steps_after = str(notification.step - fault_steps[0]) if fault_steps else ""
+    return event, steps_after, f"{notification.seconds:.1f} s"
 
 
 def _summary(outcome: DemoOutcome, seconds: float) -> dict[str, Any]:
@@ -226,8 +233,10 @@ def _summary(outcome: DemoOutcome, seconds: float) -> dict[str, Any]:
         "passed": outcome.passed,
         "seconds": round(seconds, 1),
         "faults": [asdict(fault) for fault in FAULTS],
-        "steps_after": {name: page.step - steps[name] for name, page in outcome.detected.items()},
+        "steps_after": {
+            cause: each.step - steps[cause] for cause, each in outcome.detected.items()
+        },
         "causes": dict(outcome.causes),
         "missing": list(outcome.missing),
-        "unexpected": [page.detector for page in outcome.unexpected],
+        "unexpected": [n.detector for n in outcome.unexpected],
     }

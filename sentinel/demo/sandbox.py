@@ -1,4 +1,4 @@
-"""Stage: a folder of its own, the training in it, and a view of the agent that watches it."""
+"""Sandbox of the demo: a temporary directory with the training, and a view of its agent."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from sentinel.demo.scenario import FAULTS
 
 NUM_RANKS = 4
 STOP_TIMEOUT_SECONDS = 10.0
-"""Seconds that a process is given to leave after it was asked to."""
+"""Seconds between SIGTERM and SIGKILL."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SCRIPTS = (
     _PACKAGE / "demo" / "script" / "train.py",
     _PACKAGE.parent / "examples" / "demo" / "train.py",
 )
-"""Where the training script is: in an installation, in a clone."""
+"""Paths of the training script in an installation and in a checkout."""
 
 
 def training_script() -> Path | None:
-    """The training script, wherever this sentinel was installed from."""
+    """Path of the training script; None if it is not installed."""
     return next((path for path in _SCRIPTS if path.is_file()), None)
 
 
 def missing_requirement() -> str | None:
-    """What the demo needs and this machine has not, with the remedy."""
+    """A requirement of the demo that is not met, with its remedy; None if all are."""
     if find_spec("torch") is None:
-        return "it trains with PyTorch, which is not here. Install it: pip install torch"
+        return "PyTorch is not installed. Install it: pip install torch"
     if training_script() is None:
-        return "its training script is not in this installation. Run it from a clone: make demo"
+        return "the training script is not installed. Run `make demo` in a checkout"
     return None
 
 
 @dataclass
 class Sandbox:
-    """Everything that one demo starts or writes is below `folder`."""
+    """Processes and files of one demo; all files are below `folder`."""
 
     folder: Path
     seed: int = 0
@@ -53,24 +53,24 @@ class Sandbox:
     agent_info: dict[str, Any] = field(default_factory=dict, init=False)
     run_metadata: dict[str, Any] = field(default_factory=dict, init=False)
     case_causes: dict[str, str] = field(default_factory=dict, init=False)
-    """What the agent last put each case down to, by its name; "" is nothing."""
+    """Last cause of each case by its name; "" is none."""
 
     def configure(self, receiver_url: str, secret: str) -> None:
-        """Write the settings that send every page to the receiver's address."""
-        key = self.folder / "webhook.secret"
-        key.touch(mode=0o600)
-        key.write_text(secret)
+        """Write the settings that send every notification to the receiver."""
+        secret_file = self.folder / "webhook.secret"
+        secret_file.touch(mode=0o600)
+        secret_file.write_text(secret)
         (self.folder / "sentinel.toml").write_text(
             "linger_seconds = 2.0\n\n"
             f'[sinks.slack]\nurl = "{receiver_url}/slack"\n\n'
-            f'[sinks.webhook]\nurl = "{receiver_url}/webhook"\nsecret_file = "{key}"\n'
+            f'[sinks.webhook]\nurl = "{receiver_url}/webhook"\nsecret_file = "{secret_file}"\n'
         )
 
     def start(self) -> None:
-        """Start the training with the faults ordered, as a user would: by torchrun."""
+        """Start the training with its faults by torchrun."""
         (self.folder / "checkpoints").mkdir()
         with (self.folder / "training.log").open("wb") as log:
-            self.trainer = subprocess.Popen(  # noqa: S603 - our own command line
+            self.trainer = subprocess.Popen(  # noqa: S603 - a fixed command line
                 self._trainer_command(),
                 cwd=self.folder,
                 env=training_environment(os.environ, self.folder),
@@ -89,7 +89,9 @@ class Sandbox:
             str(training_script()),
         ]
         command += ["--folder", str(self.folder / "checkpoints"), "--seed", str(self.seed)]
-        return command + [word for fault in FAULTS for word in (fault.option, str(fault.step))]
+        return command + [
+            argument for fault in FAULTS for argument in (fault.option, str(fault.step))
+        ]
 
     @property
     def exit_status(self) -> int | None:
@@ -98,7 +100,7 @@ class Sandbox:
 
     @property
     def is_watched(self) -> bool:
-        """Whether an agent is there, which is noted in `agent`."""
+        """Whether an agent of the run is alive. Reads its registration into `agent_info`."""
         for path in self.folder.glob("home/runs/*/agent.json"):
             with suppress(OSError, ValueError):
                 self.agent_info = json.loads(path.read_text())
@@ -107,56 +109,57 @@ class Sandbox:
 
     @property
     def checkpoint_count(self) -> int:
-        """Checkpoints written so far."""
+        """Number of checkpoints written so far."""
         return sum(1 for _ in self.folder.glob("checkpoints/*.pt"))
 
     @property
     def expected_checkpoints(self) -> int:
-        """Checkpoints that the run's own configuration asks for, as its agent has it."""
-        about = self.run_metadata
-        return int(float(about.get("max_steps", 0)) // float(about.get("save_steps", 1)))
+        """Number of checkpoints according to the run's configuration."""
+        metadata = self.run_metadata
+        return int(float(metadata.get("max_steps", 0)) // float(metadata.get("save_steps", 1)))
 
     def poll(self) -> dict[str, Any]:
-        """What the agent says of the run; empty where it says nothing."""
+        """State of the run from its agent; empty if the agent does not answer."""
         if not self.is_watched:
             return {}
         try:
-            answer: dict[str, Any] = requests.get(
+            state: dict[str, Any] = requests.get(
                 f"{self.agent_info['url']}/api/run", timeout=2.0
             ).json()
         except (requests.RequestException, ValueError):
             return {}
-        self.run_metadata = answer.get("metadata") or self.run_metadata
-        for case in answer.get("cases", ()):
+        self.run_metadata = state.get("metadata") or self.run_metadata
+        for case in state.get("cases", ()):
             self.case_causes[case["name"]] = (case["diagnosis"] or {}).get("cause", "")
-        return answer
+        return state
 
     def stop(self) -> None:
-        """End what is still running: the training with its ranks, and the agent."""
-        ended: list[psutil.Process] = []
+        """Terminate the training with its ranks, and the agent, if they still run."""
+        processes: list[psutil.Process] = []
         with suppress(psutil.NoSuchProcess):
             if self.trainer and self.trainer.poll() is None:
                 torchrun = psutil.Process(self.trainer.pid)
-                ended += [torchrun, *torchrun.children(recursive=True)]
+                processes += [torchrun, *torchrun.children(recursive=True)]
         with suppress(psutil.NoSuchProcess):
             if self.is_watched:
-                ended.append(psutil.Process(self.agent_info["pid"]))
-        _terminate(ended)
+                processes.append(psutil.Process(self.agent_info["pid"]))
+        _terminate(processes)
         if self.trainer:
             self.trainer.wait()
 
 
 def training_environment(base_environ: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """The environment of the training.
+    """Environment of the training.
 
-    Nothing of the user's own sentinel settings is in it: no page of a demo may reach his channel.
+    It contains none of the user's SENTINEL_* variables, so that no notification of the demo reaches
+    the user's sinks.
     """
     environ = {
         name: value for name, value in base_environ.items() if not name.startswith("SENTINEL_")
     }
     if _PACKAGE.parent.name not in {"site-packages", "dist-packages"}:
-        found = (str(_PACKAGE.parent), environ.get("PYTHONPATH", ""))
-        environ["PYTHONPATH"] = os.pathsep.join(filter(None, found))
+        paths = (str(_PACKAGE.parent), environ.get("PYTHONPATH", ""))
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     return environ | {
         "SENTINEL_HOME": str(folder / "home"),
         "SENTINEL_RUNTIME_DIR": str(folder / "rings"),

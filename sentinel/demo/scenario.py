@@ -1,18 +1,18 @@
-"""Course: what the demo does wrong on purpose, from which step on, and what must be said of it."""
+"""Scenario of the demo: the injected faults, and the evaluation of the notifications."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sentinel.demo.delivery import ReceivedNotification
+from sentinel.demo.receiver import ReceivedNotification
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One mistake: `option` orders it from the training script, from `step` on.
+    """A fault that the training script injects from `step` on if it is started with `option`.
 
-    `cause` is what the one case that tells of it must be put down to in the end.
+    `cause` is the cause that its one case must have in the end.
     """
 
     step: int
@@ -25,13 +25,14 @@ FAULTS = (
     Fault(
         421,
         "--reload-at",
-        "settings read again: learning rate 300 times too high, KL coefficient 1000 times too low",
+        "settings reloaded with a learning rate 300 times too high and a KL coefficient 1000 times "
+        "too low",
         "policy_collapse",
     ),
     Fault(
         561,
         "--count-twice-from",
-        "step counter moves twice per update, so the run passes its end and saves every 2 steps",
+        "step counter advances twice per update: the run passes max_steps, saves every 2 steps",
         "step_counted_twice",
     ),
 )
@@ -39,9 +40,11 @@ FAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class DemoOutcome:
-    """What came of the faults: by cause the page that opened its case; what never came; the rest.
+    """Result of the demo.
 
-    `causes` has what each case was put down to in the end, by its name; "" is nothing.
+    `detected` has the notification that opened the case of each fault, by cause; `missing` the
+    causes without one; `unexpected` every other notification that opened a case. `causes` is the
+    final cause of each case by its name; "" is none.
     """
 
     detected: dict[str, ReceivedNotification]
@@ -51,7 +54,7 @@ class DemoOutcome:
 
     @property
     def passed(self) -> bool:
-        """Whether each fault was told as its one case, and nothing else."""
+        """Whether each fault was reported as one case, and nothing else was reported."""
         return not self.missing and not self.unexpected
 
 
@@ -60,25 +63,24 @@ def evaluate_demo(
     final_causes: Mapping[str, str],
     faults: Sequence[Fault] = FAULTS,
 ) -> DemoOutcome:
-    """Hold the pages that opened a case against the faults.
+    """Match the notifications that opened a case with the faults.
 
-    `known` is what the agent last put each case down to, by its name: of that no page may tell any
-    more. A page that came before its fault is unexpected, and so is a second case of one fault:
-    whoever was woken by the first need not be woken by what follows from it.
+    `final_causes` has the last cause of each case by its name; a change of cause need not send a
+    notification. A notification before its fault is unexpected, and so is a second case of a fault.
     """
-    told = list(notifications)
-    causes = {page.case: page.cause for page in told}
+    notifications = list(notifications)
+    causes = {notification.case: notification.cause for notification in notifications}
     causes |= {case: cause for case, cause in final_causes.items() if cause}
-    earliest = {fault.cause: fault.step for fault in faults}
-    caught: dict[str, ReceivedNotification] = {}
+    fault_steps = {fault.cause: fault.step for fault in faults}
+    detected: dict[str, ReceivedNotification] = {}
     unexpected: list[ReceivedNotification] = []
-    for page in told:
-        if page.reason != "opened":
+    for notification in notifications:
+        if notification.reason != "opened":
             continue
-        cause = causes[page.case]
-        if cause in caught or page.step < earliest.get(cause, page.step + 1):
-            unexpected.append(page)
+        cause, step = causes[notification.case], notification.step
+        if cause in detected or step < fault_steps.get(cause, step + 1):
+            unexpected.append(notification)
         else:
-            caught[cause] = page
-    missing = tuple(cause for cause in earliest if cause not in caught)
-    return DemoOutcome(caught, missing, tuple(unexpected), causes)
+            detected[cause] = notification
+    missing = tuple(cause for cause in fault_steps if cause not in detected)
+    return DemoOutcome(detected, missing, tuple(unexpected), causes)

@@ -1,1 +1,1 @@
-"""Detectors, one a file, each named for what it finds."""
+"""Detectors, one module each, named for what they find."""

@@ -1,4 +1,4 @@
-"""Remark: one thing that a checkup looked at, and what came of it."""
+"""Result of one check of `sentinel doctor`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from enum import Enum
 
 
 class Grade(Enum):
-    """How good it is."""
+    """How a check ended."""
 
     OK = "ok"
-    WARN = "note"
-    """Worth knowing; nothing has to be done."""
-    FAIL = "mend"
-    """Something is, or will be, not watched or not told until somebody mends it."""
+    WARN = "warn"
+    """Worth knowing; monitoring and notifications work."""
+    FAIL = "fail"
+    """Something is not monitored, or a notification is not sent, until it is corrected."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """`subject` is what was looked at, `says` how it is; whatever is not well has a `remedy`."""
+    """Result of a check: what was checked, its state, and a remedy unless the grade is OK."""
 
     grade: Grade
     subject: str
@@ -27,19 +27,19 @@ class CheckResult:
 
     def __post_init__(self) -> None:
         if (self.grade is Grade.OK) == bool(self.remedy):
-            raise ValueError(f"{self.subject}: a remedy belongs to whatever is not well")
+            raise ValueError(f"{self.subject}: a remedy is required unless the grade is OK")
 
 
 def ok(subject: str, message: str) -> CheckResult:
-    """All is as it should be."""
+    """A passed check."""
     return CheckResult(Grade.OK, subject, message)
 
 
 def warn(subject: str, message: str, remedy: str) -> CheckResult:
-    """Worth knowing."""
+    """A check with a warning."""
     return CheckResult(Grade.WARN, subject, message, remedy)
 
 
 def fail(subject: str, message: str, remedy: str) -> CheckResult:
-    """Somebody has to do something."""
+    """A failed check."""
     return CheckResult(Grade.FAIL, subject, message, remedy)

@@ -1,4 +1,4 @@
-"""Places: the folders a run needs, and whether they can be written to and have room."""
+"""Checks of the directories that a run needs: writable, safe and with free space."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from sentinel.transport.ring import DEFAULT_CAPACITY_BYTES, fitting_capacity
 
 MIB = 2**20
 MIN_FREE_BYTES = 512 * MIB
-"""Bytes that the folder of runs should have free: weeks of one run's history."""
+"""Free bytes that the state directory should have: weeks of one run's history."""
 
 _PROBE_RUN_ID = "sentinel-doctor"
-"""A run id of no run, by which the folders are made as a run would make them."""
+"""Id of no run, used to create the directories as a run does."""
 
 
 def check_directories() -> Iterator[CheckResult]:
-    """The folder where runs are kept, and that of the rings."""
-    remedy = "set SENTINEL_HOME to a folder of yours, on a disk of this machine, with room"
+    """Checks the state directory and the directory of the shared-memory rings."""
+    remedy = "set SENTINEL_HOME to a directory that you own, on a local disk with free space"
     yield _check_directory(
         "state directory",
         lambda: run_dir(_PROBE_RUN_ID),
@@ -30,9 +30,9 @@ def check_directories() -> Iterator[CheckResult]:
         _check_state_directory,
         remedy,
     )
-    chosen = os.environ.get("SENTINEL_RUNTIME_DIR") or f"/dev/shm/sentinel-{os.geteuid()}"  # noqa: S108 - only named
-    remedy = "in a container, give /dev/shm room (docker run --shm-size=1g), or set "
-    remedy += "SENTINEL_RUNTIME_DIR to a folder of yours in memory"
+    chosen = os.environ.get("SENTINEL_RUNTIME_DIR") or f"/dev/shm/sentinel-{os.geteuid()}"  # noqa: S108 - only its name
+    remedy = "in a container, enlarge /dev/shm (docker run --shm-size=1g), or set "
+    remedy += "SENTINEL_RUNTIME_DIR to a directory that you own in memory"
     yield _check_directory(
         "shared memory", lambda: ring_dir(_PROBE_RUN_ID), Path(chosen), _check_shared_memory, remedy
     )
@@ -46,50 +46,54 @@ def _check_directory(
     remedy: str,
 ) -> CheckResult:
     try:
-        made = create()
+        directory = create()
     except UnsafeDirectoryError as error:
-        return fail(subject, "is not safe to use", str(error))
+        return fail(subject, "not safe to use", str(error))
     except OSError as error:
-        return fail(subject, f"{path} cannot be made ({error.strerror})", remedy)
+        return fail(subject, f"{path} cannot be created ({error.strerror})", remedy)
     try:
-        with tempfile.TemporaryFile(dir=made) as file:
+        with tempfile.TemporaryFile(dir=directory) as file:
             file.write(b"\0" * 4096)
-        return check(made)
+        return check(directory)
     except OSError as error:
-        return fail(subject, f"{path} cannot be written to ({error.strerror})", remedy)
+        return fail(subject, f"{path} is not writable ({error.strerror})", remedy)
     finally:
-        # Left alone if a run by that very name has put something there.
-        _remove_directory(made)
+        # Fails, and is ignored, if a run with this id has files in it.
+        _remove_directory(directory)
 
 
-def _check_state_directory(folder: Path) -> CheckResult:
-    free = shutil.disk_usage(folder).free
-    says = f"{home_dir()} can be written to, {_format_mib(free)} free"
+def _check_state_directory(directory: Path) -> CheckResult:
+    free = shutil.disk_usage(directory).free
+    message = f"{home_dir()} is writable, {_format_mib(free)} free"
     if free < MIN_FREE_BYTES:
-        remedy = f"make room, or set SENTINEL_HOME to a disk that has {_format_mib(MIN_FREE_BYTES)}"
-        return fail("state directory", says, remedy)
-    return ok("state directory", says)
+        remedy = "free some space, or set SENTINEL_HOME to a disk with at least "
+        remedy += _format_mib(MIN_FREE_BYTES)
+        return fail("state directory", message, remedy)
+    return ok("state directory", message)
 
 
-def _check_shared_memory(folder: Path) -> CheckResult:
-    free = shutil.disk_usage(folder).free
-    says = f"{folder.parent} can be written to, {_format_mib(free)} free"
-    fits = fitting_capacity(folder, ring_count=1)
-    if not fits:
-        remedy = "rings go to the state directory instead, which is slower: give /dev/shm more room"
-        return fail("shared memory", f"{says}: too little for a ring", remedy)
-    if fits < DEFAULT_CAPACITY_BYTES:
-        remedy = f"more room lets the agent be away longer: {_format_mib(DEFAULT_CAPACITY_BYTES)} for each rank"
-        return warn("shared memory", f"{says}: rings are smaller than usual", remedy)
-    return ok("shared memory", says)
+def _check_shared_memory(directory: Path) -> CheckResult:
+    free = shutil.disk_usage(directory).free
+    message = f"{directory.parent} is writable, {_format_mib(free)} free"
+    capacity = fitting_capacity(directory, ring_count=1)
+    if not capacity:
+        remedy = "enlarge /dev/shm; until then rings are in the state directory, which is slower"
+        return fail("shared memory", f"{message}: too little for a ring", remedy)
+    if capacity < DEFAULT_CAPACITY_BYTES:
+        remedy = (
+            f"provide {_format_mib(DEFAULT_CAPACITY_BYTES)} per rank, so that more records are "
+        )
+        remedy += "buffered while the agent restarts"
+        return warn("shared memory", f"{message}: rings are smaller than the default", remedy)
+    return ok("shared memory", message)
 
 
 def _format_mib(size: int) -> str:
     return f"{size / MIB:,.0f} MiB"
 
 
-def _remove_directory(folder: Path) -> None:
+def _remove_directory(directory: Path) -> None:
     try:
-        folder.rmdir()
+        directory.rmdir()
     except OSError:
         return

@@ -1,7 +1,7 @@
-"""Frameworks: whether the taps of each integration would go in, tried without a run.
+"""Checks of the integrations: patches each installed framework in a separate process.
 
-Frameworks are loaded in another process, since that may fail in every way. Which versions were
-tested is said here.
+Importing a framework may fail in any way, which must not affect the doctor. TESTED_VERSIONS lists
+the versions that were tested.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sentinel.doctor.check_result import CheckResult, fail, ok, warn
 from sentinel.doctor.versions import is_at_least
 
 DRY_RUN_TIMEOUT_SECONDS = 600.0
-"""Seconds that loading frameworks, and trying their taps, may take."""
+"""Seconds allowed for importing and patching the frameworks."""
 
 TESTED_VERSIONS: Mapping[str, tuple[str, str]] = {
     "accelerate": ("1.15", "1.15"),
@@ -38,58 +38,59 @@ TESTED_VERSIONS: Mapping[str, tuple[str, str]] = {
     "verl": ("0.9", "0.9"),
     "wandb": ("0.31", "0.31"),
 }
-"""The lowest and the highest version of each framework that the taps were tried with."""
+"""Lowest and highest version of each framework that the patches were tested with."""
 
 IntegrationStatus = Mapping[str, str]
 DryRun = Callable[[list[str]], list[IntegrationStatus]]
 
 
 def check_frameworks(dry_run: DryRun | None = None) -> Iterator[CheckResult]:
-    """A remark for each integration, by name.
+    """One result per integration, by name.
 
-    `rehearse` takes names of integrations and gives for each `integration`, `version` and `state`
-    as sentinel.client.dry_run does; it raises OSError, SubprocessError or ValueError if it cannot.
+    `dry_run` takes names of integrations and returns `integration`, `version` and `state` of each,
+    as sentinel.client.dry_run does. It may raise OSError, SubprocessError or ValueError.
     """
     modules = plugins.load_modules("integrations")
     grouped: defaultdict[str, list[str]] = defaultdict(list)
     for name, module in modules.items():
         grouped[_package(module)].append(name)
-    here = [names for top, names in grouped.items() if find_spec(top) is not None]
-    found = {told["integration"]: told for told in _dry_run_groups(here, dry_run or _dry_run)}
+    installed = [names for package, names in grouped.items() if find_spec(package) is not None]
+    statuses = _dry_run_groups(installed, dry_run or _dry_run)
+    by_name = {status["integration"]: status for status in statuses}
     for name, module in sorted(modules.items()):
-        top = _package(module)
-        if name in found:
-            yield _check_integration(name, top, found[name])
+        package = _package(module)
+        if name in by_name:
+            yield _check_integration(name, package, by_name[name])
         else:
-            yield ok(_subject(name, top), "not installed, so there is nothing to tap")
+            yield ok(_subject(name, package), f"{package} is not installed; nothing to patch")
 
 
 def _check_integration(name: str, package: str, status: IntegrationStatus) -> CheckResult:
     subject, state = _subject(name, package), status["state"]
     version = status["version"] or "of unknown version"
-    says = f"{package} {version}, {state}"
+    message = f"{package} {version}, {state}"
     if state.startswith("absent"):
-        remedy = f"nothing, unless you use it; `python -c 'import {package}'` shows the whole error"
-        return warn(subject, says, remedy)
+        remedy = f"none unless you use it; `python -c 'import {package}'` shows the full error"
+        return warn(subject, message, remedy)
     if state.startswith("off"):
-        remedy = "its signals are not captured: use a tested version, or tell us of this one"
-        return fail(subject, f"{says}; {_tested_range(package)}", remedy)
+        remedy = "its signals are not captured: use a tested version, or report this one"
+        return fail(subject, f"{message}; {_tested_range(package)}", remedy)
     if state != "on":
-        remedy = "what hangs on that is not captured: use a tested version, or tell us of this one"
-        return fail(subject, f"{says}; {_tested_range(package)}", remedy)
+        remedy = "some of its signals are not captured: use a tested version, or report this one"
+        return fail(subject, f"{message}; {_tested_range(package)}", remedy)
     if status["version"] and not _is_tested(package, status["version"]):
-        remedy = "every tap went in; look at /metrics whether its signals come"
-        return warn(subject, f"{says}; {_tested_range(package)}", remedy)
-    return ok(subject, says)
+        remedy = "all patches were applied; check on /metrics that its signals arrive"
+        return warn(subject, f"{message}; {_tested_range(package)}", remedy)
+    return ok(subject, message)
 
 
 def _subject(name: str, package: str) -> str:
-    return f"tap {name}" if name == package else f"tap {name} ({package})"
+    return f"patch {name}" if name == package else f"patch {name} ({package})"
 
 
 def _tested_range(package: str) -> str:
     if package not in TESTED_VERSIONS:
-        return "no version of it was tested"
+        return "no version was tested"
     lowest, highest = TESTED_VERSIONS[package]
     return f"tested with {lowest}" + (f" to {highest}" if highest != lowest else "")
 
@@ -98,42 +99,42 @@ def _is_tested(package: str, version: str) -> bool:
     if package not in TESTED_VERSIONS:
         return False
     lowest, highest = TESTED_VERSIONS[package]
-    # Patches of the highest one are it.
+    # Patch releases of the highest version count as tested.
     return is_at_least(version, lowest) and is_at_least(f"{highest}.99999", version)
 
 
 def _dry_run_groups(groups: list[list[str]], dry_run: DryRun) -> list[IntegrationStatus]:
-    """What became of all; where one takes the others down with it, of each framework by itself."""
+    """Status of all integrations; if the dry run fails, each group is tried on its own."""
     if not groups:
         return []
     try:
         return dry_run([name for names in groups for name in names])
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         if len(groups) > 1:
-            return [told for names in groups for told in _dry_run_groups([names], dry_run)]
-        why = f"absent: loading it ended by {type(error).__name__}"
+            return [status for names in groups for status in _dry_run_groups([names], dry_run)]
+        why = f"absent: importing it failed with {type(error).__name__}"
         return [{"integration": name, "version": "", "state": why} for name in groups[0]]
 
 
 def _package(module: ModuleType) -> str:
-    """The package that an integration's framework is in."""
+    """The top-level package of an integration's framework."""
     return str(module.FRAMEWORK).partition(".")[0]
 
 
 def _dry_run(names: list[str]) -> list[IntegrationStatus]:
-    with TemporaryDirectory(prefix="sentinel-doctor-") as folder:
-        out = Path(folder) / "told.json"
+    with TemporaryDirectory(prefix="sentinel-doctor-") as directory:
+        out = Path(directory) / "result.json"
         command = [sys.executable, "-m", "sentinel.client.dry_run", str(out), *names]
-        subprocess.run(  # noqa: S603 - our own module
+        subprocess.run(  # noqa: S603 - a module of sentinel
             command,
             check=True,
             timeout=DRY_RUN_TIMEOUT_SECONDS,
             stdin=subprocess.DEVNULL,
-            # A pipe would be waited for as long as anything that a framework began holds it.
+            # A child process of a framework could keep a pipe open.
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # Nothing may take the rehearsal for a run.
+            # The dry run must not count as a run.
             env={**os.environ, "SENTINEL_OFF": "1"},
         )
-        told: list[IntegrationStatus] = json.loads(out.read_text())
-    return told
+        statuses: list[IntegrationStatus] = json.loads(out.read_text())
+    return statuses

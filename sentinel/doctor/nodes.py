@@ -1,4 +1,4 @@
-"""Nodes: whether the agents of a run on several nodes have found each other, and if not, why."""
+"""Checks of a run on several nodes: whether its agents reach each other, and if not, why."""
 
 from __future__ import annotations
 
@@ -6,96 +6,98 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sentinel.doctor.check_result import CheckResult, fail, ok, warn
-from sentinel.metrics.cluster_families import head_address, is_follower, is_isolated
-from sentinel.metrics.node_status import (
+from sentinel.doctor.node_status import (
     format_bytes,
     format_clock_skew,
     format_duration,
     format_ranks,
 )
+from sentinel.metrics.cluster_families import head_address, is_follower, is_isolated
 
-SET_HEAD_REMEDY = 'set [cluster] head = "host:port" (SENTINEL_CLUSTER__HEAD) alike on all nodes'
+SET_HEAD_REMEDY = 'set the same [cluster] head = "host:port" (SENTINEL_CLUSTER__HEAD) on all nodes'
 REACH_HEAD_REMEDY = (
-    "see that the agent of rank 0 is there (sentinel doctor on its node), and that the nodes may "
-    f"talk over TCP ports 14000 to 17999; or {SET_HEAD_REMEDY}, and open that port"
+    "check that the agent of rank 0 runs (sentinel doctor on its node) and that TCP ports 14000 to "
+    f"17999 are open between the nodes; or {SET_HEAD_REMEDY}, and open that port"
 )
 TROUBLE_REMEDIES = {
-    "torch is not installed": "install torch where sentinel is installed: its agent runs there",
-    "not sealed with our token": (
-        "set the same [cluster] token (SENTINEL_CLUSTER__TOKEN, or _FILE) on all nodes; where "
-        f"none is set, another job is in that place: {SET_HEAD_REMEDY}"
+    "torch is not installed": "install torch in the Python environment of the agent",
+    "signed with another token": (
+        "set the same [cluster] token (SENTINEL_CLUSTER__TOKEN, or _FILE) on all nodes; if none "
+        f"is set, another job uses that port: {SET_HEAD_REMEDY}"
     ),
-    "speaks protocol": "install one version of train-sentinel on all nodes",
-    "Nobody told where": SET_HEAD_REMEDY,
-    "belongs a port": SET_HEAD_REMEDY,
+    "uses protocol": "install the same version of train-sentinel on all nodes",
+    "address of rank 0 is unknown": SET_HEAD_REMEDY,
+    "the port must be a number": SET_HEAD_REMEDY,
     "is free": f"{SET_HEAD_REMEDY}, with a port that is free there",
-    "though its store does": "look at agent.log of the run on the head's node: it hangs, or ended",
+    "though its store does": "see agent.log on the head node: its agent hangs or has ended",
     "is damaged": REACH_HEAD_REMEDY,
-    "Nobody answers": REACH_HEAD_REMEDY,
+    "No answer at": REACH_HEAD_REMEDY,
     "No store at": REACH_HEAD_REMEDY,
     "The store does not answer": REACH_HEAD_REMEDY,
-    "are not the head's": REACH_HEAD_REMEDY,
-    "not been looked for yet": "ask again in a few seconds",
+    "do not belong to the head": REACH_HEAD_REMEDY,
+    "not been searched for yet": "ask again in a few seconds",
     "is being opened": "ask again in a few seconds",
 }
-"""What to do, by what the link says of its trouble."""
+"""Remedy by a part of the error message of the cluster client or server."""
 
-READ_LOG_REMEDY = "look at agent.log in the folder of the run"
+READ_LOG_REMEDY = "see agent.log in the state directory of the run"
+
+FOREIGN_WRITER_REMEDY = "if it continues, a process outside of this job writes there: set a token"
+SYNC_CLOCKS_REMEDY = "synchronise the clocks of all nodes (chrony, ntpd)"
 
 REFUSAL_REMEDIES = {
-    "version": TROUBLE_REMEDIES["speaks protocol"],
-    "token": TROUBLE_REMEDIES["not sealed with our token"],
-    "damaged": "if it goes on, somebody who is no agent of this job writes there: set a token",
-    "repeated": "nothing: what is sent again after a break is taken once",
-    "future": "set the clocks of all nodes alike (chrony, ntpd)",
-    "too_large": "if it goes on, somebody who is no agent of this job writes there: set a token",
-    "too_many": "if it goes on, somebody who is no agent of this job knocks there: set a token",
-    "gap": "a node had to drop records while the head was away: see its disk, and the link",
+    "version": TROUBLE_REMEDIES["uses protocol"],
+    "token": TROUBLE_REMEDIES["signed with another token"],
+    "damaged": FOREIGN_WRITER_REMEDY,
+    "repeated": "none: a message that is sent again after an interruption is processed once",
+    "future": SYNC_CLOCKS_REMEDY,
+    "too_large": FOREIGN_WRITER_REMEDY,
+    "too_many": FOREIGN_WRITER_REMEDY,
+    "gap": "a node dropped records while the head was unreachable: check its disk and the network",
 }
-"""What to do about messages that were refused, by reason."""
+"""Remedy for rejected messages by reason."""
 
 _EXCLUDING_REASONS = frozenset({"version", "token"})
-"""Reasons for which a node of this very run may be kept out."""
+"""Reasons that may exclude a node of this run."""
 
 
 def check_nodes(run: str, state: Mapping[str, Any]) -> Iterator[CheckResult]:
-    """How the agents of a run's nodes stand, by what one of them says of itself."""
-    cluster, about = state.get("cluster", {}), state.get("metadata", {})
+    """Results for the agents of a run, from the state that one of them exports."""
+    cluster, metadata = state.get("cluster", {}), state.get("metadata", {})
     if cluster.get("role") == "head":
         yield from _check_head(run, state)
     elif is_follower(cluster):
         yield _check_follower(run, cluster)
-    elif is_isolated(cluster, about):
-        says = "the head was never reached, so these ranks are judged by themselves"
-        yield fail(
-            f"run {run}, nodes", says, f"{REACH_HEAD_REMEDY}; it holds from the next start on"
-        )
+    elif is_isolated(cluster, metadata):
+        message = "the head was never reached; this agent monitors its own ranks only"
+        remedy = f"{REACH_HEAD_REMEDY}; takes effect at the next start"
+        yield fail(f"run {run}, nodes", message, remedy)
     else:
         return
     yield from _check_refusals(run, state, complete=_is_complete(state))
 
 
-def remedy_for(trouble: str) -> str:
-    """What to do about what a link or a hub says of its trouble."""
+def remedy_for(error: str) -> str:
+    """Remedy for an error message of the cluster client or server."""
     return next(
-        (remedy for words, remedy in TROUBLE_REMEDIES.items() if words in trouble), READ_LOG_REMEDY
+        (remedy for part, remedy in TROUBLE_REMEDIES.items() if part in error), READ_LOG_REMEDY
     )
 
 
 def _check_head(run: str, state: Mapping[str, Any]) -> Iterator[CheckResult]:
     cluster = state["cluster"]
-    known, trouble = cluster.get("nodes", []), cluster.get("error", "")
-    subject, at = f"run {run}, nodes", head_address(cluster)
+    nodes, error = cluster.get("nodes", []), cluster.get("error", "")
+    subject = f"run {run}, nodes"
     if not cluster.get("port"):
-        yield fail(subject, f"other nodes cannot be heard: {trouble}", remedy_for(trouble))
+        yield fail(subject, f"other nodes cannot connect: {error}", remedy_for(error))
     else:
-        count = f"{len(known)} node{'s' if len(known) != 1 else ''}"
-        yield ok(subject, f"judges the run of {count}, and is reached at {at}")
+        count = f"{len(nodes)} node{'s' if len(nodes) != 1 else ''}"
+        yield ok(subject, f"head of {count}, listening at {head_address(cluster)}")
     missing = sorted(_missing_ranks(state))
     if missing and state.get("active", True):
-        says = f"nothing was heard of {len(missing)} ranks ({format_ranks(missing)})"
-        yield fail(subject, says, "run sentinel doctor on their nodes: it says why")
-    for node in known:
+        message = f"no data from {len(missing)} ranks ({format_ranks(missing)})"
+        yield fail(subject, message, "run sentinel doctor on their nodes to see why")
+    for node in nodes:
         yield from _check_node(run, node)
 
 
@@ -103,34 +105,35 @@ def _check_node(run: str, node: Mapping[str, Any]) -> Iterator[CheckResult]:
     subject = f"run {run}, node {node.get('host', '')}"
     if node.get("state") == "lost":
         silent = format_duration(node.get("silent_seconds", 0.0))
-        says = f"not heard for {silent} (rank {format_ranks(node.get('ranks', []))})"
-        remedy = "see whether it answers; if it trains on, run sentinel doctor there"
-        yield fail(subject, says, remedy)
+        message = f"no message for {silent} (ranks {format_ranks(node.get('ranks', []))})"
+        remedy = "check whether the node is up; if it still trains, run sentinel doctor there"
+        yield fail(subject, message, remedy)
     if clock := format_clock_skew(node):
-        says = f"its clock is {clock}: its times are told by the head's"
-        yield warn(subject, says, "set the clocks of all nodes alike (chrony, ntpd)")
+        message = f"clock is {clock}; timestamps are corrected to the head's clock"
+        yield warn(subject, message, SYNC_CLOCKS_REMEDY)
 
 
 def _check_follower(run: str, cluster: Mapping[str, Any]) -> CheckResult:
     subject, head = f"run {run}, nodes", head_address(cluster)
     if cluster.get("connected"):
-        return ok(subject, f"its ranks are judged at {head}")
-    trouble = str(cluster.get("error", ""))
+        return ok(subject, f"follower of the head at {head}")
+    error = str(cluster.get("error", ""))
     silent = format_duration(cluster.get("silent_seconds", 0.0))
-    waits = f"{format_bytes(cluster.get('spooled_bytes', 0))} of records wait"
-    says = f"the head {f'at {head} ' if head else ''}is not reached for {silent}: {trouble} {waits}"
-    return fail(subject, says, remedy_for(trouble))
+    buffered = f"{format_bytes(cluster.get('spooled_bytes', 0))} of records are buffered"
+    where = f" at {head}" if head else ""
+    message = f"the head{where} has been unreachable for {silent}: {error} {buffered}"
+    return fail(subject, message, remedy_for(error))
 
 
 def _check_refusals(run: str, state: Mapping[str, Any], *, complete: bool) -> Iterator[CheckResult]:
     for reason, count in sorted(state.get("refused", {}).items()):
         grade = fail if reason in _EXCLUDING_REASONS and not complete else warn
-        says = f"{count:.0f} message{'s' if count != 1 else ''} of other agents refused: {reason}"
-        yield grade(f"run {run}, nodes", says, REFUSAL_REMEDIES.get(reason, READ_LOG_REMEDY))
+        message = f"{count:.0f} message{'s' if count != 1 else ''} rejected: {reason}"
+        yield grade(f"run {run}, nodes", message, REFUSAL_REMEDIES.get(reason, READ_LOG_REMEDY))
 
 
 def _is_complete(state: Mapping[str, Any]) -> bool:
-    """Whether nobody is kept out, as far as this agent knows."""
+    """Whether no node is excluded, as far as this agent knows."""
     if state["cluster"].get("role") == "head":
         return not _missing_ranks(state)
     return bool(state["cluster"].get("connected"))
@@ -138,5 +141,5 @@ def _is_complete(state: Mapping[str, Any]) -> bool:
 
 def _missing_ranks(state: Mapping[str, Any]) -> set[int]:
     ranks = int(state.get("metadata", {}).get("world_size", 0))
-    nodes_known = state["cluster"].get("nodes", [])
-    return set(range(ranks)) - {rank for node in nodes_known for rank in node.get("ranks", [])}
+    nodes = state["cluster"].get("nodes", [])
+    return set(range(ranks)) - {rank for node in nodes for rank in node.get("ranks", [])}

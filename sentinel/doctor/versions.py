@@ -1,4 +1,4 @@
-"""Versions: Python and the packages that sentinel stands on."""
+"""Checks of the versions of Python, sentinel and the packages that it needs."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ _REQUIREMENT_PATTERN = re.compile(r"^([A-Za-z0-9._-]+)\s*(?:>=\s*([0-9][0-9.]*))
 
 
 def check_versions(installed_version: Callable[[str], str] = version) -> Iterator[CheckResult]:
-    """Python's, ours, and those of every package we need; `installed` gives one by name."""
+    """One result per package; `installed_version` returns the version of a package by name."""
     python = platform.python_version()
     if platform.system() == "Linux":
         yield ok("python", f"{python} on {platform.machine()}, at {sys.executable}")
     else:
-        yield fail("python", f"{python} on {platform.system()}", "watch runs on Linux, as yet")
+        yield fail("python", f"{python} on {platform.system()}", "sentinel supports Linux only")
     yield ok("sentinel", __version__)
-    for name, floor in sorted(_requirements()):
-        yield _check_package(name, floor, installed_version)
+    for name, minimum in sorted(_requirements()):
+        yield _check_package(name, minimum, installed_version)
     torch = _version_or_none("torch", installed_version)
     if torch is None:
-        yield warn("torch", "not installed", "pip install torch, where training is to be watched")
+        yield warn("torch", "not installed", "pip install torch in the environment of the training")
     else:
         yield ok("torch", torch)
 
 
 def is_at_least(found: str, minimum: str) -> bool:
-    """Whether a version is that or a later one, by its leading numbers.
+    """Whether a version is at least `minimum`, by its leading numbers.
 
-    >>> at_least("2.10.0+cpu", "2.9"), at_least("2.9rc1", "2.9.1")
+    >>> is_at_least("2.10.0+cpu", "2.9"), is_at_least("2.9rc1", "2.9.1")
     (True, False)
     """
-    mine, its = version_numbers(found), version_numbers(minimum)
-    most = max(len(mine), len(its))
-    return mine + (0,) * (most - len(mine)) >= its + (0,) * (most - len(its))
+    left, right = version_numbers(found), version_numbers(minimum)
+    length = max(len(left), len(right))
+    return left + (0,) * (length - len(left)) >= right + (0,) * (length - len(right))
 
 
 def version_numbers(found: str) -> tuple[int, ...]:
-    """The numbers that a version begins with.
+    """The leading numbers of a version.
 
-    >>> numbers("2.13.0+cpu"), numbers("unknown")
+    >>> version_numbers("2.13.0+cpu"), version_numbers("unknown")
     ((2, 13, 0), ())
     """
     start = re.match(r"\d+(?:\.\d+)*", found)
@@ -54,13 +54,13 @@ def version_numbers(found: str) -> tuple[int, ...]:
 
 
 def _requirements() -> Iterator[tuple[str, str]]:
-    """What our own distribution asks for, leaving its extras and other Pythons' needs out."""
+    """Name and minimum version of each requirement without a marker (extras, Python versions)."""
     try:
-        asked = requires(DISTRIBUTION) or []
+        requirements = requires(DISTRIBUTION) or []
     except PackageNotFoundError:
-        # Run from a clone that was never installed.
+        # A checkout that is not installed.
         return
-    for line in asked:
+    for line in requirements:
         match = _REQUIREMENT_PATTERN.match(line)
         if match and not match[3]:
             yield match[1], match[2] or "0"
@@ -71,7 +71,7 @@ def _check_package(name: str, minimum: str, installed_version: Callable[[str], s
     if found is None:
         return fail(name, "not installed", f"pip install '{name}>={minimum}'")
     if not is_at_least(found, minimum):
-        return fail(name, f"{found}, older than {minimum}", f"pip install '{name}>={minimum}'")
+        return fail(name, f"{found} is older than {minimum}", f"pip install '{name}>={minimum}'")
     return ok(name, found)
 
 

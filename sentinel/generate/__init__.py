@@ -1,1 +1,1 @@
-"""Catalogue in, text out: Prometheus rules, Grafana dashboards, runbooks, the reference."""
+"""Writes Prometheus rules, Grafana dashboards, runbooks and reference pages from the code."""

@@ -1,13 +1,15 @@
-"""Watches: alerts on what an agent cannot say of itself, worded by hand."""
+"""Alerts on what an agent cannot report itself, written by hand."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sentinel.generate.detector_docs import alert_name
+
 
 @dataclass(frozen=True)
 class AgentAlert:
-    """One such alert. `wait` and `keep` are Prometheus durations; empty is none."""
+    """One alert. `for_duration` and `keep_firing_for` are Prometheus durations; empty is none."""
 
     name: str
     expr: str
@@ -21,17 +23,17 @@ class AgentAlert:
     @property
     def alert(self) -> str:
         """Name of its Prometheus alert."""
-        return "Sentinel" + "".join(word.capitalize() for word in self.name.split("_"))
+        return alert_name(self.name)
 
 
 _ACTIVE_SELECTOR = '{__name__=~"sentinel_(run|node)_active"}'
-"""Of a run where it is judged, and of its ranks on every other node."""
+"""1 while the run is active, on the head node and on every follower node."""
 
 AGENT_ALERTS = (
     AgentAlert(
         name="run_vanished",
-        # A run that ended well said so (0) before its series went away. An agent of which it turned
-        # out that another judges the run has not vanished: of a lost node that other one tells.
+        # A run that ended exports 0 before its series disappear. An agent that turned out to be a
+        # follower has not vanished: the head reports a lost node.
         expr=(
             "(max by (run) (last_over_time(sentinel_run_active[30m])) == 1) "
             "unless on (run) max by (run) (sentinel_run_active) "
@@ -40,49 +42,49 @@ AGENT_ALERTS = (
         ),
         for_duration="1m",
         severity="critical",
-        summary="Run {{ $labels.run }} was training, and now nobody speaks for it",
+        summary="Run {{ $labels.run }} was training, and no agent exports it any more",
         remedy=(
-            "Trainer and agent are both gone, or their node is: look at the node first, then "
-            "resume from the last checkpoint."
+            "Trainer and agent are gone, or their node is. Check the node first, then resume from "
+            "the last checkpoint."
         ),
         checks=(
-            "Is the node up, and does it answer? A lost node takes trainer and agent with it.",
-            "Has the scheduler ended the job (preemption, time limit)? Its log says so.",
+            "Is the node up and reachable? If a node is lost, so are its trainer and its agent.",
+            "Has the scheduler ended the job (preemption, time limit)? See its log.",
             (
-                "Is only the agent gone? Then the training goes on unwatched: "
-                "`sentinel agent --run <run>` on its node takes the run up again."
+                "Is only the agent gone? Then the training continues without monitoring: start "
+                "`sentinel agent --run <run>` on its node."
             ),
         ),
     ),
     AgentAlert(
         name="records_stopped",
-        # The agent's own detector knows how long steps take and speaks much sooner. This one
-        # speaks when the agent no longer does.
+        # The agent's own detector knows how long steps take and fires much sooner. This alert
+        # covers an agent that no longer works.
         expr=(
             "(time() - max by (run) (sentinel_last_step_timestamp_seconds)) > 1800 "
             "and on (run) max by (run) (sentinel_run_active) == 1"
         ),
         severity="critical",
-        summary="Run {{ $labels.run }} has made no step for half an hour",
+        summary="Run {{ $labels.run }} has taken no step for 30 minutes",
         remedy=(
-            "Look at the ranks: a hang shows as one rank behind the others. If steps do take "
-            "this long, raise the limit of this rule."
+            "Check the ranks: in a hang, one rank is behind the others. If steps do take this "
+            "long, raise the limit of this rule."
         ),
         checks=(
             (
-                "Does the run take longer than half an hour for a step, an evaluation or a "
-                "checkpoint? Then this rule is too strict for it."
+                "Does a step, an evaluation or a checkpoint take longer than 30 minutes? Then this "
+                "rule is too strict for the run."
             ),
-            "Which rank is behind? `sentinel_rank_last_step_timestamp_seconds` tells it.",
+            "Which rank is behind? See `sentinel_rank_last_step_timestamp_seconds`.",
             (
-                "Are records dropped? Then the trainer steps on and only the records are missing: "
-                "see `sentinel_dropped_records_total`."
+                "Are records dropped? Then the training continues and only the records are "
+                "missing: see `sentinel_dropped_records_total`."
             ),
         ),
     ),
     AgentAlert(
         name="agent_down",
-        # An agent that leaves after a finished run is down as well, and nobody need know.
+        # An agent that exits after a finished run is down as well, which is no problem.
         expr=(
             'up{job="sentinel"} == 0 unless on (job, instance) '
             f"(max by (job, instance) (last_over_time({_ACTIVE_SELECTOR}[1h])) == 0)"
@@ -90,18 +92,18 @@ AGENT_ALERTS = (
         for_duration="1m",
         severity="warning",
         summary="The agent at {{ $labels.instance }} does not answer",
-        remedy="Start it again: what the ranks wrote meanwhile waits in memory and is read then.",
+        remedy="Start it again. Records written meanwhile stay in shared memory and are read then.",
         checks=(
             (
-                "Does the agent's process live? If not, `sentinel agent --run <run>` takes the run "
-                "up where it was left."
+                "Is the agent's process alive? If not, `sentinel agent --run <run>` continues "
+                "where it stopped."
             ),
-            "Does it live but not answer? A firewall, a token or a wrong target can be why.",
+            "Is it alive but unreachable? Check firewall, token and scrape target.",
         ),
     ),
     AgentAlert(
-        name="link_down",
-        # However many nodes miss one head, that is one thing to mend.
+        name="head_unreachable",
+        # One alert per head, for any number of nodes.
         expr=(
             "count by (head) (max by (run, head) (sentinel_cluster_role_info) "
             "and on (run) max by (run) (sentinel_head_connection_up) == 0 "
@@ -109,21 +111,21 @@ AGENT_ALERTS = (
         ),
         for_duration="3m",
         severity="warning",
-        summary="{{ $value }} nodes do not reach the agent that judges their run",
+        summary="{{ $value }} nodes cannot reach the head agent of their run",
         remedy=(
-            "Run `sentinel doctor` on one of these nodes: it says why, and what to set. Training "
-            "is not affected, and what their ranks say is kept until the agent is reached."
+            "Run `sentinel doctor` on one of these nodes: it prints the reason and the remedy. "
+            "Training is not affected; records are buffered until the head is reached."
         ),
         checks=(
-            "Which nodes are they? Those whose `sentinel_head_connection_up` is 0.",
+            "Which nodes are affected? Those with `sentinel_head_connection_up` 0.",
             (
                 "Is the head's agent gone (`SentinelAgentDown`, `SentinelRunVanished`)? "
-                "`sentinel agent --run <run>` on the node of rank 0 takes the run up again."
+                "Start `sentinel agent --run <run>` on the node of rank 0."
             ),
-            "May the nodes talk over TCP ports 14000 to 17999, or the port of `[cluster] head`?",
+            "Are TCP ports 14000 to 17999, or the port of `[cluster] head`, open between nodes?",
             (
-                "Is it one `[cluster] token` and one version of sentinel on all nodes? "
-                "`sentinel_head_connection_rejected_total` counts what was refused, by reason."
+                "Do all nodes have the same `[cluster] token` and the same version of sentinel? "
+                "`sentinel_head_connection_rejected_total` counts rejected messages by reason."
             ),
         ),
     ),
@@ -132,12 +134,12 @@ AGENT_ALERTS = (
         expr="max by (run, detector) (sentinel_detector_errors_total) > 0",
         severity="warning",
         summary="Detector {{ $labels.detector }} of run {{ $labels.run }} has failed",
-        remedy="Report it with the agent's log: after three failures it is off for this run.",
-        checks=("The agent's log has the traceback. The other detectors go on.",),
+        remedy="Report it with the agent's log. After three failures it is off for this run.",
+        checks=("See the traceback in the agent's log. The other detectors are not affected.",),
     ),
     AgentAlert(
         name="records_dropped",
-        # A counter that begins above zero has not increased, so both are asked for.
+        # A counter that starts above zero has no increase, so the expression tests for both.
         expr=(
             "sum by (run, reason) (increase(sentinel_dropped_records_total[15m])) > 0 or "
             "sum by (run, reason) (sentinel_dropped_records_total > 0 "
@@ -145,14 +147,14 @@ AGENT_ALERTS = (
         ),
         severity="info",
         summary="Records of run {{ $labels.run }} are dropped: {{ $labels.reason }}",
-        remedy="Find the reason in the list of drop reasons; detectors see less than happened.",
+        remedy="Look up the drop reason below. Detectors do not see dropped records.",
         checks=(
             (
-                "`overrun`: the agent was away for longer than the memory between it and the ranks "
-                "lasts."
+                "`overrun`: the agent did not read for longer than the shared-memory ring can "
+                "buffer."
             ),
-            "`late`: a rank's record came after its step was closed without it.",
-            "`type`, `shape`, `key`, `range`: something was logged that is not one number.",
+            "`late`: a rank's record arrived after its step was closed.",
+            "`type`, `shape`, `key`, `range`: a logged value is not a single number.",
         ),
     ),
     AgentAlert(
@@ -164,11 +166,11 @@ AGENT_ALERTS = (
             '(increase(sentinel_sink_deliveries_total{outcome=~".*retry"}[15m])) > 3'
         ),
         severity="warning",
-        summary="Pages of run {{ $labels.run }} do not get through ({{ $labels.outcome }})",
-        remedy="Try the sink with `sentinel notify test`, and mend its address or its token.",
+        summary="Notifications of run {{ $labels.run }} are not delivered ({{ $labels.outcome }})",
+        remedy="Test the sink with `sentinel notify test`; correct its URL or its token.",
         checks=(
-            "`dead` means that the receiver refused a page for good, or for a day.",
-            "`retry` means that it does not answer, or asks for patience; pages wait meanwhile.",
+            "`dead`: the receiver rejected a notification permanently, or failed for a day.",
+            "`retry`: the receiver does not answer or limits the rate; notifications are queued.",
         ),
     ),
     AgentAlert(
@@ -176,8 +178,10 @@ AGENT_ALERTS = (
         expr="vector(1)",
         severity="none",
         summary="Alerting works",
-        remedy="Nothing: this alert always fires. Send it to a service that calls when it stops.",
-        checks=("If it is missing, Prometheus, Alertmanager or the way between them is broken.",),
+        remedy="Nothing: this alert always fires. Route it to a service that alerts when it stops.",
+        checks=(
+            "If it is missing, Prometheus, Alertmanager or the connection between them is broken.",
+        ),
         keep_firing_for="",
     ),
 )

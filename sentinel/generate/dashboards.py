@@ -1,4 +1,4 @@
-"""Dashboards: drawn from the catalogue of signals and the room of detectors."""
+"""Grafana dashboards, built from the signal catalogue and the detectors."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from sentinel.generate.panels import (
     state_timeline_panel,
     time_series_panel,
 )
-from sentinel.generate.rules import diagnosis_url, runbook_url
+from sentinel.generate.prometheus_rules import diagnosis_url, runbook_url
 from sentinel.model.diagnosis import MIN_CONFIDENCE
 from sentinel.signals.catalogue import SIGNAL_GROUPS, SIGNALS, CombineRule, Signal
 
 RUN_SELECTOR = '{run="$run"}'
 
 TOP_SIGNALS = ("kl_ref", "reward", "loss", "grad_norm", "step_time", "global_step")
-"""The signals one looks at first; all others follow, folded away by what they are about."""
+"""Signals shown first; the others follow in collapsed rows by group."""
 
 _UNITS = {
     "": "short",
@@ -49,47 +49,47 @@ _TITLES = {
 }
 _ABBREVIATIONS = {"gpu": "GPU", "ecc": "ECC", "xid": "XID", "cpu": "CPU"}
 _LEGENDS = {
-    "": "run", "gpu": "{{instance}} GPU {{gpu}}", "disk": "{{instance}} {{keeps}}",
+    "": "run", "gpu": "{{instance}} GPU {{gpu}}", "disk": "{{instance}} {{stores}}",
     "host": "{{instance}}",
 }  # fmt: skip
-"""Names of the series by what is measured; each node is a target of its own."""
+"""Legend of the series by measured entity; each node is its own scrape target."""
 
 CLUSTER_AGENTS = (
     'sentinel_cluster_role_info and on (head) sentinel_cluster_role_info{run="$run",head!=""}'
 )
-"""Agents of all nodes of the run: each knows it by a name of its own, and all by one head."""
+"""Agents of all nodes of the run. Their `run` labels may differ; their `head` is the same."""
 
 
 def run_health_dashboard(docs: Iterable[DetectorDoc]) -> str:
-    """The page for whoever is on call: is it healthy, since when not, which rank, what to do."""
-    known = list(docs)
+    """JSON of the dashboard for on-call engineers: health, onset, affected rank and remedy."""
+    docs = list(docs)
     parts = [
         *_stat_panels(),
         _diagnosis_panel(),
-        _detector_panel(known),
-        *(_signal_panel(SIGNALS[name], known) for name in TOP_SIGNALS),
+        _detector_panel(docs),
+        *(_signal_panel(SIGNALS[name], docs) for name in TOP_SIGNALS),
         *_rank_panels(),
         *(
             collapsible_row(
-                title, [_signal_panel(s, known, 8) for s in signals if s.name not in TOP_SIGNALS]
+                title, [_signal_panel(s, docs, 8) for s in signals if s.name not in TOP_SIGNALS]
             )
             for title, signals in SIGNAL_GROUPS.items()
         ),
-        collapsible_row("Sentinel itself", _self_panels()),
+        collapsible_row("Sentinel", _self_panels()),
     ]
-    front = DashboardOptions(
+    options = DashboardOptions(
         "Run health",
         "sentinel-run-health",
-        "Whether one training run is healthy, and if not: since when, which rank, and what to do.",
+        "Health of one training run: open alerts, their onset, the affected rank and the remedy.",
         run_metric="sentinel_run_info",
     )
-    return dashboard_json(front, parts, _annotations())
+    return dashboard_json(options, parts, _annotations())
 
 
 def _stat_panels() -> Iterator[Any]:
     yield state_panel(
         _small_panel(
-            "State", "State of the run; no word when no agent speaks for it.", "sentinel_run_state"
+            "State", "State of the run; no data if no agent exports it.", "sentinel_run_state"
         ),
         PanelQuery(
             f"max by (state) (sentinel_run_state{RUN_SELECTOR} == 1)", "{{state}}", is_instant=True
@@ -106,7 +106,7 @@ def _stat_panels() -> Iterator[Any]:
     yield stat_panel(
         _small_panel(
             "Alerts firing",
-            "Open each one's runbook from the lanes below.",
+            "Runbooks are linked from the panel Detectors.",
             "sentinel_alert_firing",
         ),
         PanelQuery(
@@ -117,12 +117,12 @@ def _stat_panels() -> Iterator[Any]:
     )
     for name in ("kl_ref", "reward"):
         signal = SIGNALS[name]
-        about = _small_panel(_title(signal), signal.help, signal.metric, _unit(signal))
-        yield stat_panel(about, PanelQuery(f"{signal.metric}{RUN_SELECTOR}", is_instant=True))
+        options = _small_panel(_title(signal), signal.help, signal.metric, _unit(signal))
+        yield stat_panel(options, PanelQuery(f"{signal.metric}{RUN_SELECTOR}", is_instant=True))
     yield stat_panel(
         _small_panel(
             "Steps per minute",
-            "Zero while an evaluation or a save lasts.",
+            "Zero during an evaluation or a save.",
             "sentinel_steps_total",
             "cpm",
         ),
@@ -132,8 +132,8 @@ def _stat_panels() -> Iterator[Any]:
     )
     yield stat_panel(
         _small_panel(
-            "Last step ago",
-            "Far above the step time: look for a hang.",
+            "Time since last step",
+            "If far above the step time, the run may hang.",
             "sentinel_last_step_timestamp_seconds",
             "s",
         ),
@@ -144,15 +144,15 @@ def _stat_panels() -> Iterator[Any]:
     yield stat_panel(
         _small_panel(
             "Ranks running",
-            "Fewer than were started: a rank has died or ended.",
+            "If fewer than were started, a rank has died or ended.",
             "sentinel_ranks_running",
         ),
         PanelQuery(f"sum(sentinel_ranks_running{RUN_SELECTOR})", is_instant=True),
     )
     yield stat_panel(
         _small_panel(
-            "Not finite",
-            "NaN or infinite values in the time shown: see which signal below.",
+            "NaN or infinite",
+            "Number of NaN or infinite values in the selected time range.",
             "sentinel_nonfinite_total",
         ),
         PanelQuery(
@@ -164,49 +164,49 @@ def _stat_panels() -> Iterator[Any]:
 
 
 def _diagnosis_panel() -> Any:
-    about = PanelOptions(
+    options = PanelOptions(
         "Diagnosis",
-        "The named cause of each open case, and how far it is believed in. Evidence, remedy and "
-        "last good checkpoint are on the agent's own page. Metric: sentinel_diagnosis_confidence",
+        "The named cause of each open case and its confidence. Evidence, remedy and last good "
+        "checkpoint are on the agent's web page. Metric: sentinel_diagnosis_confidence",
         unit="percentunit",
         width=24,
         height=5,
         links={"Causes": diagnosis_url()},
     )
-    named = PanelQuery(f"max by (cause) (sentinel_diagnosis_confidence{RUN_SELECTOR})", "{{cause}}")
-    return confidence_timeline_panel(about, named, {MIN_CONFIDENCE: WARN, 0.9: BAD})
+    query = PanelQuery(f"max by (cause) (sentinel_diagnosis_confidence{RUN_SELECTOR})", "{{cause}}")
+    return confidence_timeline_panel(options, query, {MIN_CONFIDENCE: WARN, 0.9: BAD})
 
 
 def _detector_panel(docs: Sequence[DetectorDoc]) -> Any:
-    about = PanelOptions(
+    options = PanelOptions(
         "Detectors",
-        "One lane per detector, red while its alert fires. The links are its runbooks. "
+        "One row per detector, red while its alert fires. The links lead to the runbooks. "
         "Metric: sentinel_alert_firing",
         width=24,
         height=max(6, 2 + (len(docs) + 1) // 2),
-        links={sheet.headline.partition(":")[0]: runbook_url(sheet.name) for sheet in docs},
+        links={doc.title: runbook_url(doc.name) for doc in docs},
     )
     firing = PanelQuery(f"max by (detector) (sentinel_alert_firing{RUN_SELECTOR})", "{{detector}}")
-    return state_timeline_panel(about, firing, {0: ("calm", GOOD), 1: ("firing", BAD)})
+    return state_timeline_panel(options, firing, {0: ("clear", GOOD), 1: ("firing", BAD)})
 
 
 def _signal_panel(signal: Signal, docs: Sequence[DetectorDoc], width: int = 12) -> Any:
-    judges = [sheet for sheet in docs if sheet.signal is signal]
-    advice = "".join(f" {sheet.headline.partition(':')[0]}: {sheet.remedy}" for sheet in judges)
-    about = PanelOptions(
+    detectors = [doc for doc in docs if doc.signal is signal]
+    advice = "".join(f" {doc.title}: {doc.remedy}" for doc in detectors)
+    options = PanelOptions(
         _title(signal),
         f"{signal.help}{advice} Metric: {signal.metric}",
         unit=_unit(signal),
         width=width,
-        links={sheet.headline.partition(":")[0]: runbook_url(sheet.name) for sheet in judges},
+        links={doc.title: runbook_url(doc.name) for doc in detectors},
     )
-    elsewhere = f" or {signal.metric} and on (run) ({CLUSTER_AGENTS})" if signal.entity else ""
-    middle = PanelQuery(f"{signal.metric}{RUN_SELECTOR}{elsewhere}", _LEGENDS[signal.entity])
+    other_nodes = f" or {signal.metric} and on (run) ({CLUSTER_AGENTS})" if signal.entity else ""
+    middle = PanelQuery(f"{signal.metric}{RUN_SELECTOR}{other_nodes}", _LEGENDS[signal.entity])
     if signal.combine_rule is CombineRule.SAME or signal.entity:
-        return time_series_panel(about, [middle])
+        return time_series_panel(options, [middle])
     lowest, highest, _ = signal.rank_metrics
     return rank_band_panel(
-        about,
+        options,
         middle,
         PanelQuery(f"{lowest}{RUN_SELECTOR}", "lowest rank"),
         PanelQuery(f"{highest}{RUN_SELECTOR}", "highest rank"),
@@ -217,8 +217,8 @@ def _rank_panels() -> Iterator[Any]:
     yield time_series_panel(
         PanelOptions(
             "Slowest ranks",
-            "Step time of the eight slowest ranks. One far above the others holds them all: look "
-            "at its node. Metric: sentinel_rank_step_duration_seconds",
+            "Step time of the eight slowest ranks. A rank far above the others slows all of them: "
+            "check its node. Metric: sentinel_rank_step_duration_seconds",
             unit="s",
         ),
         [
@@ -230,7 +230,7 @@ def _rank_panels() -> Iterator[Any]:
     yield state_timeline_panel(
         PanelOptions(
             "Ranks",
-            "Whether each rank's process is there. The first to go is the one to look at. "
+            "Whether each rank's process is alive. Start with the first that ended. "
             "Metric: sentinel_rank_up",
         ),
         PanelQuery(f"max by (rank) (sentinel_rank_up{RUN_SELECTOR})", "rank {{rank}}"),
@@ -238,13 +238,14 @@ def _rank_panels() -> Iterator[Any]:
     )
     yield time_series_panel(
         PanelOptions(
-            "Values that are not finite",
-            "NaN or infinity by signal. In the gradient norm alone it may be loss scaling; in the "
-            "loss go back to a checkpoint. Metric: sentinel_nonfinite_total",
+            "NaN or infinite values",
+            "NaN or infinite values by signal. In the gradient norm alone, loss scaling may be the "
+            "reason; in the loss, resume from a checkpoint. Metric: sentinel_nonfinite_total",
         ),
         [
             PanelQuery(
-                f"sum by (signal) (increase(sentinel_nonfinite_total{RUN_SELECTOR}[$__rate_interval]))",
+                "sum by (signal) "
+                f"(increase(sentinel_nonfinite_total{RUN_SELECTOR}[$__rate_interval]))",
                 "{{signal}}",
             )
         ],
@@ -252,7 +253,7 @@ def _rank_panels() -> Iterator[Any]:
     yield time_series_panel(
         PanelOptions(
             "Nodes",
-            "Of a run on several nodes; its page names those that are lost. Metric: sentinel_nodes",
+            "Number of nodes by state. The agent's page names lost nodes. Metric: sentinel_nodes",
             links={"Node lost": runbook_url("node_lost")},
         ),
         [PanelQuery(f"max by (state) (sentinel_nodes{RUN_SELECTOR})", "{{state}}")],
@@ -263,21 +264,25 @@ def _self_panels() -> Iterator[Any]:
     yield stat_panel(
         PanelOptions(
             "Agents unreachable",
-            "Start them again with `sentinel agent --run <run>`. Metric: up",
+            "Start them with `sentinel agent --run <run>`. Metric: up",
             width=8,
         ),
         PanelQuery('count(up{job="sentinel"} == 0) or vector(0)', is_instant=True),
         {0: GOOD, 1: BAD},
     )
     yield _self_panel(
-        "client_overhead_seconds", "rank", "Share of its time a rank spends in the client."
+        "client_overhead_seconds", "rank", "Share of a rank's time spent in the client."
     )
-    yield _self_panel("dropped_records", "reason", "Detectors see less than happened.")
-    yield _self_panel("client_errors", "rank", "Swallowed inside the trainer: report them.")
+    yield _self_panel("dropped_records", "reason", "Records that detectors do not see.")
     yield _self_panel(
-        "detector_errors", "detector", "After three it is off for the run: report it."
+        "client_errors", "rank", "Errors suppressed inside the trainer; please report them."
     )
-    yield _self_panel("sink_deliveries", "outcome", "Try a sink with `sentinel notify test`.")
+    yield _self_panel(
+        "detector_errors",
+        "detector",
+        "After three the detector is off for the run; please report it.",
+    )
+    yield _self_panel("sink_deliveries", "outcome", "Test a sink with `sentinel notify test`.")
 
 
 def _self_panel(name: str, label: str, text: str) -> Any:

@@ -1,4 +1,4 @@
-"""DataSheet: what a detector's file says of it, taken apart for whoever shows it."""
+"""Detector documentation: the docstring and the settings of each detector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PARAGRAPH = re.compile(r"^(\w+)\n((?:[ ]{4}.*(?:\n+|$))+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class DetectorDoc:
-    """One detector: its file's name, its class and its docstring."""
+    """A detector: the name of its file, its class and its module docstring."""
 
     name: str
     detector: Any
@@ -23,8 +23,8 @@ class DetectorDoc:
 
     @property
     def alert(self) -> str:
-        """Name of its Prometheus alert: `kl_blowup` is `SentinelKlBlowup`."""
-        return f"Sentinel{_camel_case(self.name)}"
+        """Name of its Prometheus alert."""
+        return alert_name(self.name)
 
     @property
     def headline(self) -> str:
@@ -32,30 +32,44 @@ class DetectorDoc:
         return self.docstring.partition("\n")[0].rstrip(".")
 
     @property
+    def title(self) -> str:
+        """The name in words: the headline up to the colon."""
+        return self.headline.partition(":")[0]
+
+    @property
     def remedy(self) -> str:
-        """What to do."""
+        """The remedy of the detector."""
         return str(self.detector.remedy)
 
     @property
     def signal(self) -> Signal | None:
-        """The signal it judges, where that is one of the catalogue."""
+        """The signal it evaluates; None if that is not in the catalogue."""
         return SIGNALS.get(self.detector.signal)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Every setting and its default."""
-        return {knob.name: knob.default for knob in fields(self.detector) if knob.init}
+        """Default of each setting by name."""
+        return {field.name: field.default for field in fields(self.detector) if field.init}
 
     @property
     def paragraphs(self) -> dict[str, str]:
-        """The indented paragraphs of the docstring by their title, indent taken off."""
+        """The indented paragraphs of the docstring by their title, without indent."""
         return parse_paragraphs(self.docstring)
 
 
-def parse_paragraphs(docstring: str) -> dict[str, str]:
-    r"""The indented paragraphs of a docstring by their title, indent taken off.
+def alert_name(name: str) -> str:
+    """Name of the Prometheus alert of a detector or an agent alert.
 
-    >>> paragraphs("It is.\n\nSource\n    A book.")
+    >>> alert_name("kl_blowup")
+    'SentinelKlBlowup'
+    """
+    return f"Sentinel{_camel_case(name)}"
+
+
+def parse_paragraphs(docstring: str) -> dict[str, str]:
+    r"""The indented paragraphs of a docstring by their title, without indent.
+
+    >>> parse_paragraphs("It is.\n\nSource\n    A book.")
     {'Source': 'A book.'}
     """
     found = _PARAGRAPH.findall(f"{docstring}\n")
@@ -65,10 +79,10 @@ def parse_paragraphs(docstring: str) -> dict[str, str]:
 
 
 def detector_docs() -> Iterator[DetectorDoc]:
-    """One per file of the room; plug-ins bring their own pages."""
+    """One DetectorDoc per module of `sentinel.detectors`; plug-ins document themselves."""
     for name, module in load_modules("detectors").items():
         yield DetectorDoc(name, getattr(module, _camel_case(name)), (module.__doc__ or "").strip())
 
 
 def _camel_case(name: str) -> str:
-    return "".join(word.capitalize() for word in name.split("_"))
+    return "".join(part.capitalize() for part in name.split("_"))

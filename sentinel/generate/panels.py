@@ -1,7 +1,6 @@
-"""Panels: the few kinds of Grafana panel that our dashboards are made of.
+"""Grafana panels of the kinds used by the dashboards.
 
-All that is known of Grafana's library is in this file. It needs Python 3.11; without it, only
-dashboards cannot be written.
+Only this module uses grafana-foundation-sdk; without it, dashboards are not generated.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ GOOD, WARN, BAD, PLAIN = "green", "orange", "red", "text"
 
 @dataclass(frozen=True)
 class PanelQuery:
-    """PromQL and the name its series go by; `now` asks for the present moment only."""
+    """PromQL and the legend of its series; `is_instant` queries only the latest value."""
 
     expr: str
     legend: str = ""
@@ -40,7 +39,7 @@ class PanelQuery:
 
 @dataclass(frozen=True)
 class PanelOptions:
-    """What every panel has. `text` says what it shows and what to do; `links` are title to URL."""
+    """Options of every panel; `description` is the help text, `links` are URLs by title."""
 
     title: str
     description: str
@@ -52,7 +51,7 @@ class PanelOptions:
 
 @dataclass(frozen=True)
 class DashboardOptions:
-    """What a dashboard is called, and the metric whose runs can be chosen."""
+    """Title, uid and description of a dashboard; `run_metric` provides the list of runs."""
 
     title: str
     uid: str
@@ -63,17 +62,17 @@ class DashboardOptions:
 def stat_panel(
     options: PanelOptions, query: PanelQuery, colours: Mapping[float, str] | None = None
 ) -> Any:
-    """One number, coloured from each of the given values on."""
+    """A single number; each colour applies from its value upwards."""
     panel = _configure(stat.Panel(), options, [query])
     panel.thresholds(_thresholds(colours or {}))
     mode = common.BigValueColorMode
     panel.color_mode(mode.BACKGROUND if colours else mode.NONE)
     panel.graph_mode(common.BigValueGraphMode.NONE)
-    return panel.reduce_options(ReduceDataOptions().calcs(["lastNotNull"])).no_value("no word")
+    return panel.reduce_options(ReduceDataOptions().calcs(["lastNotNull"])).no_value("no data")
 
 
 def state_panel(options: PanelOptions, query: PanelQuery, colours: Mapping[str, str]) -> Any:
-    """The name of the series that is there, in its colour."""
+    """The name of the one series with a value, in its colour."""
     panel = stat_panel(options, query).text_mode(common.BigValueTextMode.NAME)
     panel.color_mode(common.BigValueColorMode.BACKGROUND)
     for name, colour in colours.items():
@@ -103,13 +102,13 @@ def rank_band_panel(
 def state_timeline_panel(
     panel_options: PanelOptions, query: PanelQuery, states: Mapping[int, tuple[str, str]]
 ) -> Any:
-    """One lane per series, each value in its word and colour."""
+    """One row per series; each value has a text and a colour."""
     panel = _configure(statetimeline.Panel(), panel_options, [query])
     options = {
         str(value): model.ValueMappingResult(text=text, color=colour, index=value)
         for value, (text, colour) in states.items()
     }
-    panel.mappings([model.ValueMap(options=options)]).merge_values(True).no_value("no word")
+    panel.mappings([model.ValueMap(options=options)]).merge_values(True).no_value("no data")
     panel.show_value(common.VisibilityMode.NEVER).row_height(0.85).fill_opacity(80)
     return panel.legend(_legend())
 
@@ -117,7 +116,7 @@ def state_timeline_panel(
 def confidence_timeline_panel(
     options: PanelOptions, query: PanelQuery, colours: Mapping[float, str]
 ) -> Any:
-    """One lane per series, each value written in it, in the colour from which on it counts."""
+    """One row per series with its value; each colour applies from its value upwards."""
     panel = _configure(statetimeline.Panel(), options, [query]).min(0).max(1).decimals(0)
     panel.color_scheme(board.FieldColor().mode(model.FieldColorModeId.THRESHOLDS))
     panel.thresholds(_thresholds(colours)).merge_values(True).no_value("none named")
@@ -126,7 +125,7 @@ def confidence_timeline_panel(
 
 
 def collapsible_row(title: str, panels: Iterable[Any] = ()) -> Any:
-    """A heading; with panels, they are folded away under it."""
+    """A row heading; if it has panels, they are collapsed under it."""
     heading = board.Row(title)
     for panel in panels:
         heading.with_panel(panel)
@@ -134,7 +133,7 @@ def collapsible_row(title: str, panels: Iterable[Any] = ()) -> Any:
 
 
 def annotation(name: str, expr: str, text: str, colour: str, *, value_is_time: bool = False) -> Any:
-    """Marks on every chart at the times a query has a value, or at the times it gives (in ms)."""
+    """Marks on every chart where a query has a value, or at the times (ms) that it returns."""
     marks = (
         board.AnnotationQuery()
         .name(name)
@@ -149,7 +148,7 @@ def annotation(name: str, expr: str, text: str, colour: str, *, value_is_time: b
 def dashboard_json(
     options: DashboardOptions, panels: Iterable[Any], annotation_queries: Iterable[Any]
 ) -> str:
-    """The dashboard's JSON, with a data source and a run to choose."""
+    """JSON of the dashboard, with variables for the data source and the run."""
     whole = board.Dashboard(options.title).uid(options.uid).description(options.description)
     whole.tags(["sentinel"]).readonly()
     whole.refresh("30s").time("now-6h", "now").timezone("browser")
@@ -216,7 +215,7 @@ def _legend() -> Any:
 
 
 def _number_panels(built: Any) -> Any:
-    # Panels without a number of their own cannot be linked to.
+    # A panel needs a unique id so that links to it work.
     count = 0
     for panel in built.panels:
         for each in (panel, *(getattr(panel, "panels", None) or ())):

@@ -1,4 +1,4 @@
-"""Everything: a run that shows each family there can be, so that a page can list them."""
+"""Sample exposition: a run that exports every metric family, as input of the reference page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.engine import Result
 from sentinel.signals.hardware import GPU_SIGNALS, HOST_SIGNALS, Gpu, NodeMeasurements
-from sentinel.signals.kl import KlKind, kl_kind_fact
+from sentinel.signals.kl import KlKind, kl_kind_attribute
 
 _KL_KIND = KlKind("ref", "k3", "token_mean", signed=False)
 
@@ -27,52 +27,62 @@ SAMPLE_NODE = NodeMeasurements(
     ranks_by_gpu={0: (0,)},
     measured_at={"host": 1.0},
 )
-"""A node with one of everything."""
+"""A node with one measurement of each kind."""
 
 HEAD_STATUS = {"role": "head", "port": 14000, "head": "any:14000", "nodes": [{"state": "up"}]}
 FOLLOWER_STATUS = {"role": "follower", "head": "any:14000", "connected": True, "spooled_bytes": 0}
-"""The two parts that agents of a run on several nodes have."""
+"""Cluster state of the two roles of an agent in a run on several nodes."""
 
 
 def sample_metrics() -> Iterator[Metric]:
-    """Every family of `/metrics` but those of signals, each with a sample."""
-    tally = Counters()
+    """Every family of `/metrics` except those of signals, with at least one sample each."""
+    counters = Counters()
     for count in COUNTER_FAMILIES:
-        tally.add(count.family, "any")
-    shown = Exposition(tally, {"any": Severity.WARNING}, machine=lambda: SAMPLE_NODE)
-    shown.cluster_state = lambda: HEAD_STATUS
+        counters.add(count.family, "any")
+    exposition = Exposition(
+        counters,
+        {"any": Severity.WARNING},
+        machine=lambda: SAMPLE_NODE,
+        cluster_status=lambda: HEAD_STATUS,
+    )
     for record in _sample_records():
-        shown.update(Result(record))
-    shown.update(_incident_result())
-    known = list(shown.collect())
-    names = {family.name for family in known}
-    others = cluster_families(FOLLOWER_STATUS, "run")
-    yield from [*known, *(family for family in others if family.name not in names)]
+        exposition.update(Result(record))
+    exposition.update(_incident_result())
+    families = list(exposition.collect())
+    names = {family.name for family in families}
+    follower = cluster_families(FOLLOWER_STATUS, "run")
+    yield from [*families, *(family for family in follower if family.name not in names)]
 
 
 def _incident_result() -> Result:
-    """An incident whose cause has a name."""
-    finding = Finding("It is so.")
+    """A result that opens an incident with a named cause."""
+    finding = Finding("A finding.")
     incident = Incident(
         IncidentKey("run", WHOLE_RUN, "any"), 1, Severity.WARNING, "loss", "Do.", finding, 1, 1, 1.0
     )
     diagnosis = Diagnosis("any", "any", 1.0, None, (), "Do.")
-    page = Notification(NotificationReason.OPENED, incident, 1, 1.0, diagnosis=diagnosis)
+    notification = Notification(NotificationReason.OPENED, incident, 1, 1.0, diagnosis=diagnosis)
     return Result(
         Record("run", WHOLE_RUN, 1, 1.0, Event.PHASE),
-        notifications=(page,),
-        case_notifications=(page,),
+        notifications=(notification,),
+        case_notifications=(notification,),
     )
 
 
 def _sample_records() -> Iterator[Record]:
-    about = {"framework": "any", "tap/any": "on"}
-    yield Record("run", 0, 0, 1.0, Event.START, {"save_steps": 1.0}, about)
+    attributes = {"framework": "any", "patch/any": "on"}
+    yield Record("run", 0, 0, 1.0, Event.START, {"save_steps": 1.0}, attributes)
     yield Record("run", 0, 1, 1.0, Event.STEP, {"step_time": 1.0})
     values = {"global_step": 1.0, "kl_ref": 1.0, "anything": 1.0}
     yield Record(
-        "run", WHOLE_RUN, 1, 1.0, Event.STEP, values, {kl_kind_fact("kl_ref"): _KL_KIND.serialize()}
+        "run",
+        WHOLE_RUN,
+        1,
+        1.0,
+        Event.STEP,
+        values,
+        {kl_kind_attribute("kl_ref"): _KL_KIND.serialize()},
     )
     yield Record("run", WHOLE_RUN, 1, 1.0, Event.SAVE)
-    alive = dict.fromkeys(("ranks_running", "ranks_gone", "ranks_failed"), 1.0)
-    yield Record("run", WHOLE_RUN, 1, 1.0, Event.HEARTBEAT, alive)
+    liveness = dict.fromkeys(("ranks_running", "ranks_gone", "ranks_failed"), 1.0)
+    yield Record("run", WHOLE_RUN, 1, 1.0, Event.HEARTBEAT, liveness)

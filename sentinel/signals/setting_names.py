@@ -29,7 +29,7 @@ SETTING_NAMES: Mapping[str, Mapping[str, str]] = {
         "verl": f"{_ACTOR}.kl_loss_coef",
     },
     "KL coefficient in the reward": {"verl": "algorithm.kl_ctrl.kl_coef"},
-    "KL loss": {"verl": f"{_ACTOR}.use_kl_loss"},
+    "KL loss term": {"verl": f"{_ACTOR}.use_kl_loss"},
     "updates per batch": {
         "trl": "num_iterations",
         "trl/ppo": "num_ppo_epochs",
@@ -44,16 +44,16 @@ SETTING_NAMES: Mapping[str, Mapping[str, str]] = {
     "entropy bonus": {"trl/grpo": "entropy_coef", "verl": f"{_ACTOR}.entropy_coeff"},
     "value coefficient": {"trl/ppo": "vf_coef"},
     "sampling temperature": {"trl": "temperature", "verl": f"{_ROLLOUT}.temperature"},
-    "answers per prompt": {"trl": "num_generations", "verl": f"{_ROLLOUT}.n"},
-    "filter for groups of one reward": {"verl": "algorithm.filter_groups.enable"},
-    "correction for the sampling engine": {
+    "completions per prompt": {"trl": "num_generations", "verl": f"{_ROLLOUT}.n"},
+    "filter for zero-variance groups": {"verl": "algorithm.filter_groups.enable"},
+    "importance-sampling correction": {
         "trl/grpo": "vllm_importance_sampling_correction",
         "verl": "algorithm.rollout_correction",
     },
-    "mask for answers that were cut off": {"trl": "mask_truncated_completions"},
+    "mask for truncated completions": {"trl": "mask_truncated_completions"},
     "value model learning rate": {"verl": "critic.optim.lr"},
-    "value model head start": {"verl": "trainer.critic_warmup"},
-    "longest answer": {
+    "value model warm-up": {"verl": "trainer.critic_warmup"},
+    "maximum completion length": {
         "trl": "max_completion_length",
         "trl/ppo": "response_length",
         "verl": "data.max_response_length",
@@ -69,23 +69,23 @@ SETTING_NAMES: Mapping[str, Mapping[str, str]] = {
         "deepspeed": "train_micro_batch_size_per_gpu",
     },
     "save interval": {"transformers": "save_steps", "verl": "trainer.save_freq"},
-    "checkpoints kept": {
+    "checkpoint limit": {
         "transformers": "save_total_limit",
         "verl": "trainer.max_actor_ckpt_to_keep",
     },
     "bf16": {"transformers": "bf16", "deepspeed": "bf16.enabled", "lightning": "precision"},
-    "data workers": {
+    "data loader workers": {
         "transformers": "dataloader_num_workers",
         "verl": "data.dataloader_num_workers",
     },
-    "number of steps": {
+    "maximum number of steps": {
         "transformers": "max_steps",
         "verl": "trainer.total_training_steps",
         "lightning": "max_steps",
     },
-    "schedule": {"transformers": "lr_scheduler_type"},
-    "best checkpoint at the end": {"transformers": "load_best_model_at_end"},
-    "saving of weights alone": {
+    "learning-rate schedule": {"transformers": "lr_scheduler_type"},
+    "loading of the best checkpoint": {"transformers": "load_best_model_at_end"},
+    "weights-only saving": {
         "transformers": "save_only_model",
         "lightning": "save_weights_only",
     },
@@ -94,8 +94,8 @@ SETTING_NAMES: Mapping[str, Mapping[str, str]] = {
         "verl": "trainer.resume_mode",
         "lightning": "ckpt_path",
     },
-    "loss on answers alone": {"trl/sft": "completion_only_loss"},
-    "longest text": {"trl/sft": "max_length"},
+    "completion-only loss": {"trl/sft": "completion_only_loss"},
+    "maximum sequence length": {"trl/sft": "max_length"},
     "weight decay": {"transformers": "weight_decay", "verl": f"{_ACTOR}.optim.weight_decay"},
 }
 """Setting to its name, by framework, or framework and algorithm where that one differs. TRL's

@@ -12,12 +12,11 @@ import psutil
 import pytest
 import requests
 from pydantic import SecretStr
-from support.notifications import diagnosed, page
+from support.notifications import make_notification, with_diagnosis
 from support.rank_processes import until
 
 from sentinel.demo import sandbox
-from sentinel.demo.delivery import ReceivedNotification
-from sentinel.demo.receiver import DemoReceiver
+from sentinel.demo.receiver import DemoReceiver, ReceivedNotification
 from sentinel.demo.scenario import FAULTS
 from sentinel.model.notification import NotificationReason
 from sentinel.sinks.slack import Slack
@@ -34,7 +33,9 @@ def receiver():
 
 def post(receiver: DemoReceiver, secret: str = "a secret", identity: str = "one", told=None) -> int:
     sink = Webhook(url=SecretStr(f"{receiver.url}/webhook"), secret=SecretStr(secret))
-    worded = sink.stamp(sink.render(told or page(NotificationReason.OPENED), identity), time.time())
+    worded = sink.stamp(
+        sink.render(told or make_notification(NotificationReason.OPENED), identity), time.time()
+    )
     sent = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=60)
     return sent.status_code
 
@@ -42,7 +43,7 @@ def post(receiver: DemoReceiver, secret: str = "a secret", identity: str = "one"
 def test_the_receiver_reads_what_the_webhook_words(receiver):
     assert post(receiver) == 200
 
-    delivery = receiver.arrived.get(timeout=60)
+    delivery = receiver.received.get(timeout=60)
     assert replace(delivery, seconds=0.0) == ReceivedNotification(
         reason="opened",
         case="grpo-7b/kl_blowup#1",
@@ -58,12 +59,12 @@ def test_the_receiver_reads_what_the_webhook_words(receiver):
 
 
 def test_the_receiver_reads_what_is_behind_an_incident(receiver):
-    assert post(receiver, told=diagnosed()) == 200
-    delivery = receiver.arrived.get(timeout=60)
+    assert post(receiver, told=with_diagnosis()) == 200
+    delivery = receiver.received.get(timeout=60)
 
     assert (delivery.cause, delivery.title) == ("policy_collapse", "policy collapse")
     assert (delivery.confidence_text, delivery.last_good_step) == ("likely, 83 %", 80)
-    assert delivery.clues == (
+    assert delivery.cause_evidence == (
         "since step 86: KL is 2 nats.",
         "since step 95: The reward fell.",
         "The KL coefficient is 0.0001.",
@@ -75,21 +76,21 @@ def test_the_receiver_reads_what_is_behind_an_incident(receiver):
 def test_the_receiver_refuses_what_is_not_signed_with_its_secret(receiver):
     assert post(receiver, secret="another") == 401
     assert requests.post(f"{receiver.url}/webhook", data=b"{}", timeout=60).status_code == 401
-    assert receiver.arrived.empty()
+    assert receiver.received.empty()
 
 
 def test_the_receiver_takes_a_repeat_and_tells_it_once(receiver):
     assert [post(receiver), post(receiver), post(receiver, identity="two")] == [200, 200, 200]
-    assert receiver.arrived.qsize() == 2
+    assert receiver.received.qsize() == 2
 
 
 def test_the_receiver_reads_what_slack_would(receiver):
     sink = Slack(url=SecretStr(f"{receiver.url}/slack"))
-    worded = sink.render(page(NotificationReason.OPENED), "one")
+    worded = sink.render(make_notification(NotificationReason.OPENED), "one")
     answer = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=60)
 
     assert sink.accepted(answer.status_code, answer.text)
-    assert "kl_blowup on grpo-7b" in receiver.arrived.get(timeout=60)
+    assert "kl_blowup on grpo-7b" in receiver.received.get(timeout=60)
 
 
 def test_no_page_of_a_demo_can_reach_the_users_own_channel(tmp_path):
@@ -213,7 +214,9 @@ def test_every_mistake_in_a_real_training_is_told_and_nothing_else():
     played = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
 
     lines = [json.loads(line) for line in played.stdout.splitlines()]
-    opened = [line for line in lines if line["type"] == "page" and line["reason"] == "opened"]
+    opened = [
+        line for line in lines if line["type"] == "notification" and line["reason"] == "opened"
+    ]
     assert (played.returncode, lines[-1]["passed"]) == (0, True), played.stdout + played.stderr
     assert len(opened) == len(FAULTS), "consequences are told with their cause"
     assert lines[-1]["steps_after"].keys() == {fault.cause for fault in FAULTS}

@@ -18,10 +18,11 @@ from sentinel.config import plugins
 from sentinel.doctor import frameworks as frameworks_file
 from sentinel.doctor.check_result import CheckResult, Grade, fail, ok, warn
 from sentinel.doctor.directories import check_directories
-from sentinel.doctor.frameworks import TESTED_VERSIONS, check_frameworks, is_at_least
+from sentinel.doctor.frameworks import TESTED_VERSIONS, check_frameworks
+
 from sentinel.doctor.runs import check_runs
-from sentinel.doctor.settings_check import check_settings
-from sentinel.doctor.versions import check_versions
+from sentinel.doctor.settings import check_settings
+from sentinel.doctor.versions import check_versions, is_at_least
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import home_dir, ring_dir, ring_path
 from sentinel.transport.ring import RingWriter
@@ -46,7 +47,7 @@ def rehearsing(state, version="2.13.0"):
 
 def torch_tap(state, version="2.13.0"):
     found = by_subject(check_frameworks(rehearsing(state, version)))
-    return found["tap torch_loop (torch)"]
+    return found["patch torch_loop (torch)"]
 
 
 def test_a_remark_has_a_remedy_exactly_where_something_is_not_well():
@@ -127,7 +128,7 @@ def test_a_rehearsal_that_dies_is_told_of_and_the_others_go_on():
         return rehearsing(ON, "")(names)
 
     found = by_subject(check_frameworks(rehearse))
-    assert "CalledProcessError" in found["tap torch_loop (torch)"].message
+    assert "CalledProcessError" in found["patch torch_loop (torch)"].message
     assert {r.grade for s, r in found.items() if "(torch)" not in s} == {Grade.OK}
 
 
@@ -171,7 +172,7 @@ def test_the_taps_of_plain_torch_go_in_and_come_out_again(tmp_path):
     script = (
         "import sys, torch; before = torch.Tensor.backward\n"
         "from sentinel.client.dry_run import dry_run\n"
-        "(told,) = rehearse(['torch_loop'])\n"
+        "(told,) = dry_run(['torch_loop'])\n"
         "assert torch.Tensor.backward is before\n"
         f"open({str(out)!r}, 'w').write(told.state + ' ' + told.version)\n"
     )

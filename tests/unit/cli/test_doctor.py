@@ -40,7 +40,7 @@ def test_all_well_or_worth_a_note_is_exit_status_0(asked):
     assert done.exit_code == 0
     assert done.stdout.splitlines() == [
         "ok    disk: fine",
-        "note  port: taken",
+        "warn  port: taken",
         "      nothing",
     ]
 
@@ -56,9 +56,9 @@ def test_json_is_one_object_a_line(asked):
     done = asked([fail("disk", "full", "make room")], "--json")
 
     assert json.loads(done.stdout) == {
-        "grade": "mend",
+        "grade": "fail",
         "subject": "disk",
-        "says": "full",
+        "message": "full",
         "remedy": "make room",
     }
 
@@ -76,7 +76,7 @@ def test_a_kind_of_checkup_that_fails_leaves_the_others_to_be_told():
 
     first, second = doctor_file._run_check(places)
     assert (first.subject, second.subject) == ("disk", "places")
-    assert "fault of sentinel's own" in second.remedy
+    assert "report this bug" in second.remedy
 
 
 def test_it_works_on_this_machine_as_it_is(asked, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from support.results import case_result
 
-from sentinel.demo.delivery import ReceivedNotification
+from sentinel.demo.receiver import ReceivedNotification
 from sentinel.demo.report import DemoReport
 from sentinel.demo.scenario import FAULTS, evaluate_demo
 from sentinel.metrics.exposition import Exposition
@@ -98,12 +98,18 @@ def shown(page: ReceivedNotification) -> str:
 
 
 def test_a_person_reads_cause_evidence_and_remedy():
-    more = {"title": "policy [red]collapse", "confidence_text": "likely, 83 %", "others": ("b", "c")}
-    text = shown(told(COLLAPSE, 500, cause_evidence=("since step 3: KL is 2.",), last_good_step=420, **more))
+    more = {
+        "title": "policy [red]collapse",
+        "confidence_text": "likely, 83 %",
+        "others": ("b", "c"),
+    }
+    text = shown(
+        told(COLLAPSE, 500, cause_evidence=("since step 3: KL is 2.",), last_good_step=420, **more)
+    )
 
     assert "CRITICAL: policy [red]collapse opened (likely, 83 %)" in text
     assert "• since step 3: KL is 2." in text
-    assert "Last checkpoint before: step 420." in text
+    assert "Last checkpoint before the onset: step 420." in text
     assert "What to do: Do this." in text
     assert "then b, c." in text
     assert "It is so." in shown(told("", 500, case="a"))
@@ -119,13 +125,13 @@ def test_a_cause_that_is_another_than_was_paged_is_told_once():
     telling.show_progress({"cases": [case]})
     telling.show_notification(replace(told("", 500), case=case["name"]))
     telling.show_progress({"cases": [case]})
-    assert "What is behind it" not in console.file.getvalue(), "its page is still to come"
+    assert "New cause" not in console.file.getvalue(), "its page is still to come"
 
     telling.show_notification(replace(told("weak_kl_term", 500), case=case["name"]))
     telling.show_progress({"cases": [case]})
     telling.show_progress({"cases": [case]})
     text = console.file.getvalue()
-    assert text.count("What is behind it: policy collapse (likely, 83 %)") == 1
+    assert text.count("New cause: policy collapse (likely, 83 %)") == 1
     assert "• since step 86: KL is 2 nats." in text
     assert "What to do: Go back." in text
-    assert "Last checkpoint before: step 80." in text
+    assert "Last checkpoint before the onset: step 80." in text

@@ -59,12 +59,12 @@ def told(state):
 
 def test_a_head_that_hears_all_nodes_is_well():
     assert told(head(*BOTH)) == [
-        (Grade.OK, "run two, nodes", "judges the run of 2 nodes, and is reached at gpu-a:14007")
+        (Grade.OK, "run two, nodes", "head of 2 nodes, listening at gpu-a:14007")
     ]
 
 
 def test_a_linked_post_is_well_and_says_where_its_ranks_are_judged():
-    assert told(post()) == [(Grade.OK, "run two, nodes", "its ranks are judged at gpu-a:14007")]
+    assert told(post()) == [(Grade.OK, "run two, nodes", "follower of the head at gpu-a:14007")]
 
 
 @pytest.mark.parametrize("cluster", [{}, {"role": ""}, {"role": "single"}])
@@ -80,7 +80,7 @@ def test_a_node_that_is_lost_is_named_with_its_ranks():
     (_, remark) = check_nodes("two", head(BOTH[0], lost))
 
     assert (remark.grade, remark.subject) == (Grade.FAIL, "run two, node gpu-b")
-    assert remark.message == "not heard for 95 s (rank 2-3)"
+    assert remark.message == "no message for 95 s (ranks 2-3)"
 
 
 @pytest.mark.parametrize(("skew", "words"), [(7200.0, "2 h behind"), (-30.0, "30 s ahead")])
@@ -100,18 +100,19 @@ def test_ranks_of_which_nothing_was_heard_are_told_while_the_run_is_on():
     assert grade_and_words == (
         Grade.FAIL,
         "run two, nodes",
-        "nothing was heard of 2 ranks (2-3)",
+        "no data from 2 ranks (2-3)",
     )
     assert len(told(head(BOTH[0], active=False))) == 1
 
 
 def test_a_post_that_reaches_no_head_says_why_for_how_long_and_what_waits():
-    trouble = "Nobody answers at gpu-a:14007 (timed out)."
+    trouble = "No answer at gpu-a:14007 (timed out)."
     (remark,) = check_nodes("two", post(connected=False, trouble=trouble, silent=600.0))
 
     assert remark.grade is Grade.FAIL
     assert remark.message == (
-        f"the head at gpu-a:14007 is not reached for 10 min: {trouble} 3.0 MB of records wait"
+        f"the head at gpu-a:14007 has been unreachable for 10 min: {trouble} "
+        "3.0 MB of records are buffered"
     )
     assert "14000 to 17999" in remark.remedy
 
@@ -123,7 +124,7 @@ def test_a_node_that_judges_alone_is_to_be_mended():
 
 
 def test_a_head_that_cannot_listen_is_to_be_mended():
-    state = head(*BOTH, port=0, trouble="torch is not installed where the agent runs.")
+    state = head(*BOTH, port=0, trouble="torch is not installed in the environment of the agent.")
     (remark,) = check_nodes("two", state)
 
     assert (remark.grade, "install torch" in remark.remedy) == (Grade.FAIL, True)
@@ -137,7 +138,7 @@ def test_every_reason_to_refuse_has_a_remedy_of_its_own():
 def test_what_was_refused_is_told_with_its_count(reason):
     (_, remark) = check_nodes("two", head(*BOTH, refused={reason: 3.0}))
 
-    assert remark.message == f"3 messages of other agents refused: {reason}"
+    assert remark.message == f"3 messages rejected: {reason}"
     assert (remark.grade, remark.remedy) == (Grade.WARN, REFUSAL_REMEDIES[reason])
 
 
@@ -195,7 +196,7 @@ TROUBLES = {
         lambda: wrong(MessageAuthenticator.for_job("wrong", "job").sign("card", b"")),
         "SENTINEL_CLUSTER__TOKEN",
     ),
-    "version": (lambda: wrong(b"\0" * 40), "one version"),
+    "version": (lambda: wrong(b"\0" * 40), "same version"),
     "nowhere": (nobody_told, "SENTINEL_CLUSTER__HEAD"),
     "setting": (wrong_port, "SENTINEL_CLUSTER__HEAD"),
     "begun": (lambda: ClusterClient(dict, SEAL, {}, Counters()).error, "in a few seconds"),
@@ -233,4 +234,4 @@ def test_it_is_part_of_what_is_told_of_a_run(monkeypatch, tmp_path):
     monkeypatch.setattr("sentinel.doctor.runs.registration_files", lambda: [path])
     monkeypatch.setattr("sentinel.doctor.runs.query_agent", lambda *_: served)
 
-    assert "its ranks are judged at gpu-a:14007" in [remark.message for remark in check_runs()]
+    assert "follower of the head at gpu-a:14007" in [remark.message for remark in check_runs()]

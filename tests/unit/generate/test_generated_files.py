@@ -8,7 +8,7 @@ import pytest
 from sentinel.config.plugins import load_modules
 from sentinel.generate.__main__ import documents, main, stale_paths, write_documents
 from sentinel.generate.agent_alerts import AGENT_ALERTS
-from sentinel.generate.causes import cause_docs
+from sentinel.generate.cause_docs import cause_docs
 from sentinel.generate.detector_docs import detector_docs
 
 ROOT = Path(__file__).parents[3]

@@ -1,7 +1,7 @@
-"""Rules: what Prometheus alerts on. One rule per detector, reading its verdict, never redoing it.
+"""Prometheus alerting rules: one per detector and one per agent alert.
 
-Thresholds live with the detectors alone. The text is JSON, which is YAML, and every expression is
-one that Prometheus 2.42 and 3 both take.
+A rule reads the state that the agent exports and never repeats a threshold. The text is JSON, which
+is valid YAML. Every expression works in Prometheus 2.42 and 3.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from sentinel.generate.detector_docs import DetectorDoc
 DOCS = "https://github.com/train-sentinel/train-sentinel/blob/main/docs"
 
 KEEP_FIRING_FOR = "15m"
-"""How long an alert outlives its series. When an agent is killed, every series of it goes, which
-Prometheus takes for recovery: until this has passed, it does not tell anybody so."""
+"""How long an alert outlives its series. If an agent is killed, its series disappear, which
+Prometheus takes for a recovery; the alert is not resolved before this time has passed."""
 
 
 def prometheus_rules(docs: Iterable[DetectorDoc], agent_alerts: Iterable[AgentAlert]) -> str:
-    """The rules file."""
+    """Text of the rules file."""
     groups = [
-        {"name": "sentinel-detectors", "rules": [_detector_rule(sheet) for sheet in docs]},
-        {"name": "sentinel-watches", "rules": [_agent_rule(watch) for watch in agent_alerts]},
+        {"name": "sentinel-detectors", "rules": [_detector_rule(doc) for doc in docs]},
+        {"name": "sentinel-agent", "rules": [_agent_rule(alert) for alert in agent_alerts]},
     ]
     return json.dumps({"groups": groups}, indent=2) + "\n"
 
 
 def runbook_url(name: str) -> str:
-    """Address of the page that says what to do."""
+    """URL of the runbook of an alert."""
     return f"{DOCS}/runbooks/{name}.md"
 
 
 def diagnosis_url() -> str:
-    """Address of the page that tells of every cause."""
+    """URL of the page of all causes."""
     return f"{DOCS}/diagnosis.md"
 
 
 def _detector_rule(doc: DetectorDoc) -> dict[str, Any]:
     firing = f'sentinel_alert_firing{{detector="{doc.name}"}}'
-    hushed = f'sentinel_alert_silenced{{detector="{doc.name}"}}'
-    # The severity label is that of the series: a finding may be louder than its detector.
+    silenced = f'sentinel_alert_silenced{{detector="{doc.name}"}}'
+    # The severity label is that of the series, since a finding may override its detector's.
     return {
         "alert": doc.alert,
         "expr": f"max by (run, detector, severity) ({firing}) == 1"
-        f" unless on (run, detector) (max by (run, detector) ({hushed}) == 1)",
+        f" unless on (run, detector) (max by (run, detector) ({silenced}) == 1)",
         "keep_firing_for": KEEP_FIRING_FOR,
         "annotations": {
             "summary": f"{doc.headline} (run {{{{ $labels.run }}}})",

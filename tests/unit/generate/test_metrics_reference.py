@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
-from support.results import make_incident, step_result, incident_result, make_result
+from support.results import incident_result, make_incident, make_result, step_result
 
 from sentinel.generate.detector_docs import detector_docs
-from sentinel.generate.reference import metrics_page
+from sentinel.generate.metrics_reference import metrics_page
 from sentinel.generate.sample_exposition import SAMPLE_NODE, sample_metrics
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import COUNTER_FAMILIES, Counters
@@ -43,7 +43,7 @@ def test_every_family_of_a_busy_page_has_its_row():
     for count in COUNTER_FAMILIES:
         tally.add(count.family, "one")
     shown = Exposition(tally, {"kl_blowup": Severity.CRITICAL}, machine=lambda: SAMPLE_NODE)
-    attributes = {"framework": "trl", "tap/trl": "off: TypeError in before_step"}
+    attributes = {"framework": "trl", "patch/trl": "off: TypeError in before_step"}
     for verdict in (
         make_result(Event.START, rank=0, attributes=attributes, values={"save_steps": 500.0}),
         step_result(rank=0, step_time=0.5),
