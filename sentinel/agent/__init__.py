@@ -1,1 +1,1 @@
-"""The agent process: main loop, registration and discovery."""
+"""The agent process of a run, and how other processes start and find it."""

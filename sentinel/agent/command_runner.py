@@ -1,8 +1,8 @@
-"""Launch: one command run as if nobody watched it, its end told to the agent of its run.
+"""`sentinel run`: runs a training command unchanged and reports its exit to the run's agent.
 
-The command stays in our process group, with our terminal and our files: what a terminal or a
-scheduler does to the group reaches it without us. A signal that was meant for us alone is passed
-on. If we are killed, so is it, as it would have been in our place.
+The command stays in our process group, with our terminal and files, so signals that a terminal or
+scheduler sends to the group reach it directly. A signal sent to us alone is forwarded. If we are
+killed, the command is killed too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from sentinel.client.spawn import AGENT_POLL_INTERVAL_SECONDS, AgentSupervisor
-from sentinel.transport.identity import derive_run_id
+from sentinel.transport.launch_environment import derive_run_id
 from sentinel.transport.launch_status import LAUNCHER_PID_VARIABLE, LaunchStatus
 from sentinel.transport.paths import list_rings
 from sentinel.transport.process import Process
@@ -33,39 +33,41 @@ FORWARDED_SIGNALS = frozenset(
         signal.SIGUSR2,
     }
 )
-EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE = 127, 126
-"""Exit statuses of a shell for a command that is not there, or cannot be run."""
+EXIT_NOT_FOUND = 127
+"""Exit status for a command that does not exist, as in a shell."""
+EXIT_NOT_EXECUTABLE = 126
+"""Exit status for a command that cannot be executed, as in a shell."""
 _SI_KERNEL = 0x80
-"""SI_KERNEL: a terminal's signal, which the whole group was sent."""
+"""SI_KERNEL: `si_code` of a signal of the terminal, which the whole process group receives."""
 _PR_SET_PDEATHSIG = 1
-"""PR_SET_PDEATHSIG of prctl(2)."""
+"""PR_SET_PDEATHSIG of prctl(2): the signal that a process gets when its parent dies."""
 _AUTOSTART_DIR = Path(__file__).resolve().parents[1] / "client" / "autostart"
 
 
 @dataclass
 class CommandRunner:
-    """Runs `command`, watched as `name`; `config` is the agent's settings file."""
+    """Runs `command` as the run `name`; `config` is the settings file of the agent."""
 
     command: list[str]
     name: str | None = None
     config: Path | None = None
 
     def run(self) -> int:
-        """Exit status of the command as a shell gives it: 128 + n where signal n ended it."""
+        """Exit status of the command as a shell returns it: 128 + n after signal n."""
         environ = os.environ
-        # The outermost one watches; where nobody is to watch, nobody stands between.
+        # Within another `sentinel run`, or if sentinel is off, the command replaces this process.
         if environ.get(LAUNCHER_PID_VARIABLE) or environ.get("SENTINEL_OFF", "0") not in {"", "0"}:
             exec_command(self.command, environ)
         try:
             launch = self._publish_launch()
         except (OSError, ValueError) as error:
-            print_message(f"{error} The command runs, but nobody watches it.")
+            print_message(f"{error} The command runs without monitoring.")
             exec_command(self.command, environ)
-        keeper = AgentSupervisor(launch.run, self.config)
-        keeper.start()
+        supervisor = AgentSupervisor(launch.run, self.config)
+        supervisor.start()
         pid = start_command(self.command, command_environment(environ, launch, self.config))
-        code = wait_for_command(pid, keeper.poll)
-        self._publish_exit(launch.with_exit(code, time.time()), keeper)
+        code = wait_for_command(pid, supervisor.poll)
+        self._publish_exit(launch.with_exit(code, time.time()), supervisor)
         return code
 
     def _publish_launch(self) -> LaunchStatus:
@@ -75,57 +77,59 @@ class CommandRunner:
         launch.write()
         return launch
 
-    def _publish_exit(self, launch: LaunchStatus, agent_starter: AgentSupervisor) -> None:
+    def _publish_exit(self, launch: LaunchStatus, supervisor: AgentSupervisor) -> None:
         try:
-            seen = bool(list_rings(launch.run))
+            has_rings = bool(list_rings(launch.run))
             launch.write()
-            agent_starter.release()
+            supervisor.release()
         except OSError as error:
-            print_message(f"{error} How the command ended is told to nobody.")
+            print_message(f"{error} The exit of the command is not reported.")
             return
-        if not seen and not launch.has_failed:
-            print_message("no training was seen in this command, so nothing was watched.")
+        if not has_rings and not launch.has_failed:
+            print_message("no training found in this command, so nothing was monitored.")
 
 
 def command_environment(
     environ: Mapping[str, str], launch: LaunchStatus, config: Path | None = None
 ) -> dict[str, str]:
-    """What the command is given: one run for all its processes, and our `sitecustomize`."""
+    """Environment of the command: the run id for all its processes, and our `sitecustomize`."""
     path = os.pathsep.join(filter(None, [str(_AUTOSTART_DIR), environ.get("PYTHONPATH", "")]))
-    ours = {
+    added = {
         "SENTINEL_RUN_ID": launch.run,
         LAUNCHER_PID_VARIABLE: str(launch.launcher.pid),
         "PYTHONPATH": path,
         **({"SENTINEL_CONFIG": str(config.resolve())} if config is not None else {}),
     }
-    return {**environ, **ours}
+    return {**environ, **added}
 
 
 def run_name_from_command(command: list[str]) -> str:
-    """Name of a run by its command: that of the script, or of the program where there is none.
+    """Name of the command's script, or of its program if it has no script.
 
-    >>> named(["torchrun", "--nproc-per-node", "2", "a/train.py", "--lr", "1"]), named(["./go"])
-    ('train', 'go')
+    >>> run_name_from_command(["torchrun", "--nproc-per-node", "2", "a/train.py", "--lr", "1"])
+    'train'
+    >>> run_name_from_command(["./go"])
+    'go'
     """
-    script = next((word for word in command if word.endswith((".py", ".sh"))), command[0])
+    script = next((arg for arg in command if arg.endswith((".py", ".sh"))), command[0])
     return Path(script).stem
 
 
 def start_command(command: list[str], environ: Mapping[str, str]) -> int:
-    """Process id of the command, started. Signals are held back from now on; see `wait`."""
-    # A parent may have told us not to look after our children.
+    """Start the command and return its process id; blocks signals for `wait_for_command`."""
+    # Our parent may have set SIGCHLD to be ignored, which is inherited.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED_SIGNALS, signal.SIGCHLD})
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED_SIGNALS, signal.SIGCHLD})
     parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        # Python ignores these two, which a command inherits.
+        # Python ignores these two, and a command would inherit that.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
         if os.getppid() == parent:
             exec_command(command, environ)
     finally:
@@ -133,13 +137,13 @@ def start_command(command: list[str], environ: Mapping[str, str]) -> int:
 
 
 def wait_for_command(pid: int, poll: Callable[[], None]) -> int:
-    """Wait for its end, passing signals on; `look` is called twice a second, and may fail."""
+    """Wait for the command, forward signals, and call `poll` twice a second; returns the status."""
     while True:
-        told = signal.sigtimedwait(
+        received = signal.sigtimedwait(
             {*FORWARDED_SIGNALS, signal.SIGCHLD}, AGENT_POLL_INTERVAL_SECONDS
         )
-        if told and told.si_signo != signal.SIGCHLD and told.si_code != _SI_KERNEL:
-            os.kill(pid, told.si_signo)
+        if received and received.si_signo != signal.SIGCHLD and received.si_code != _SI_KERNEL:
+            os.kill(pid, received.si_signo)
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             code = os.waitstatus_to_exitcode(status)
@@ -147,25 +151,25 @@ def wait_for_command(pid: int, poll: Callable[[], None]) -> int:
         try:
             poll()
         except Exception as error:
-            print_message(f"{error} The command runs on.")
+            print_message(f"{error} The command keeps running.")
 
 
 def exec_command(command: list[str], environ: Mapping[str, str]) -> NoReturn:
-    """Be that command from now on; leave as a shell would where that cannot be."""
+    """Replace this process by the command; exit as a shell does if that fails."""
     try:
-        os.execvpe(command[0], command, dict(environ))  # noqa: S606 - what it is for
+        os.execvpe(command[0], command, dict(environ))  # noqa: S606 - running the user's command is the purpose
     except FileNotFoundError:
         print_message(
-            f"{command[0]}: command not found. Is its environment active, or its path complete?"
+            f"{command[0]}: command not found. Check the path, and that its environment is active."
         )
         status = EXIT_NOT_FOUND
     except OSError as error:
-        print_message(f"{command[0]}: {error.strerror}. Is it a program that may be executed?")
+        print_message(f"{command[0]}: {error.strerror}. Check that it is executable.")
         status = EXIT_NOT_EXECUTABLE
     os._exit(status)
 
 
 def print_message(message: str) -> None:
-    """One line beside the command's own."""
+    """Print one line to stderr, beside the output of the command."""
     sys.stderr.write(f"sentinel run: {message}\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Roster: the runs of this machine that are being served, as their agents tell of them."""
+"""Discovery of the agents on this machine, and queries of their state."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from urllib.parse import urlsplit
 import requests
 
 from sentinel.config.url_policy import is_loopback
-from sentinel.transport.paths import home_dir
-from sentinel.transport.run_lock import is_lock_held
+from sentinel.transport.paths import home_dir, is_agent_running
 
 REQUEST_TIMEOUT_SECONDS = 5.0
-"""Seconds that an agent is given to answer."""
+"""Timeout of a query."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredRun:
-    """One run that an agent announced. `state` is what the agent says of it; empty if nothing.
+    """A run that an agent registered, with the agent's answer.
 
-    `trouble` says why it said nothing, and `remedy` what to do about that.
+    `state` is the JSON of `/api/run`. It is empty if the agent did not answer: `problem` is the
+    reason then, and `remedy` what to do.
     """
 
     run: str
@@ -35,15 +35,15 @@ class DiscoveredRun:
 
 
 def registration_files() -> list[Path]:
-    """Where agents of this user told of themselves, by run."""
+    """Paths of the `agent.json` files of this user, sorted by run."""
     return sorted((home_dir() / "runs").glob("*/agent.json"))
 
 
 def query_agent(registration_file: Path, token: str = "") -> DiscoveredRun:
-    """What the agent announced at `path` says of its run; never raises, at most `PATIENCE`."""
+    """Query the agent of `registration_file`, within `REQUEST_TIMEOUT_SECONDS`; never raises."""
     try:
-        told = json.loads(registration_file.read_text())
-        run, url = str(told["run"]), str(told["url"])
+        registration = json.loads(registration_file.read_text())
+        run, url = str(registration["run"]), str(registration["url"])
     except (OSError, ValueError, KeyError, TypeError):
         return DiscoveredRun(
             registration_file.parent.name,
@@ -52,43 +52,45 @@ def query_agent(registration_file: Path, token: str = "") -> DiscoveredRun:
             f"{registration_file.name} cannot be read",
             f"remove {registration_file}",
         )
-    if elsewhere := _remote_node(told, url):
-        remedy = f"ask there: ssh {elsewhere} sentinel status"
-        return DiscoveredRun(run, url, {}, f"its agent is on node {elsewhere}", remedy)
+    if node := _remote_node(registration, url):
+        remedy = f"run `ssh {node} sentinel status`"
+        return DiscoveredRun(run, url, {}, f"the agent is on node {node}", remedy)
     try:
-        answer = _get(f"{url}/api/run", token)
-        state = answer.json() if answer.ok else {}
+        response = _get(f"{url}/api/run", token)
+        state = response.json() if response.ok else {}
     except (requests.RequestException, ValueError):
         return _unreachable(run, url, registration_file)
-    if answer.status_code == HTTPStatus.UNAUTHORIZED:
-        remedy = "set the token in the settings, or SENTINEL_TOKEN"
-        return DiscoveredRun(run, url, {}, "its agent asks for a token", remedy)
-    # Another agent may have the port of one that was killed.
+    if response.status_code == HTTPStatus.UNAUTHORIZED:
+        remedy = "set SENTINEL_TOKEN, or `token` in the settings"
+        return DiscoveredRun(run, url, {}, "the agent requires a token", remedy)
+    # Another agent may use the port of one that was killed.
     if not isinstance(state, dict) or state.get("run") != run:
         return _unreachable(run, url, registration_file)
     return DiscoveredRun(run, url, state)
 
 
 def _remote_node(registration: dict[str, Any], url: str) -> str:
-    """The other node on which alone that agent can be asked; nodes may share a home directory."""
+    """Node of an agent that only that node can reach; empty if it is reachable from here.
+
+    Nodes may share a home directory, so the registration may be of another node.
+    """
     node = str(registration.get("node", ""))
-    there = node not in {"", os.uname().nodename} and is_loopback(urlsplit(url).hostname or "")
-    return node if there else ""
+    is_remote = node not in {"", os.uname().nodename} and is_loopback(urlsplit(url).hostname or "")
+    return node if is_remote else ""
 
 
 def _unreachable(run: str, url: str, registration_file: Path) -> DiscoveredRun:
-    if is_lock_held(registration_file.with_name("agent.lock")):
-        remedy = f"look at agent.log in {registration_file.parent}, and try again"
-        return DiscoveredRun(run, url, {}, "its agent is there but does not answer", remedy)
-    return DiscoveredRun(
-        run, url, {}, "its agent is gone", f"sentinel agent --run {run} takes over"
-    )
+    if is_agent_running(registration_file.parent):
+        remedy = f"see {registration_file.with_name('agent.log')}, and try again"
+        return DiscoveredRun(run, url, {}, "the agent is running but does not answer", remedy)
+    remedy = f"run `sentinel agent --run {run}` to start it again"
+    return DiscoveredRun(run, url, {}, "the agent is not running", remedy)
 
 
 def _get(url: str, token: str) -> requests.Response:
     headers = {"authorization": f"Bearer {token}"} if token else {}
     with requests.Session() as session:
-        # The agent is on this machine: a proxy of the environment is not the way to it.
+        # The agent is on this machine: do not use the proxy of the environment.
         session.trust_env = False
         return session.get(
             url, headers=headers, timeout=REQUEST_TIMEOUT_SECONDS, allow_redirects=False

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from sentinel.actions.planner import ActionPlanner
 from sentinel.config.settings import Settings, build_causes, build_detectors
@@ -63,6 +63,7 @@ class RunProcessor:
         sinks: dict[str, Sink],
         read_node: Callable[[], NodeMeasurements],
         live_rings: Callable[[], list[RingReader]],
+        cluster_status: Callable[[], Mapping[str, Any]] = dict,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.run, self.connection, self.counters = run, connection, counters
@@ -71,11 +72,18 @@ class RunProcessor:
         self.journal = Journal(connection)
         self.history = History(connection)
         severities = {name: make().severity for name, make in makers.items()}
-        self.exposition = Exposition(counters, severities, settings.per_rank_limit, run, read_node)
+        self.exposition = Exposition(
+            counters,
+            severities,
+            settings.per_rank_limit,
+            run,
+            machine=read_node,
+            cluster_status=cluster_status,
+        )
         self.notification_policy = NotificationPolicy(
             connection, sinks, RunTier(settings.tier), clock
         )
-        self.samples = SampleStore(connection, settings.samples_kept)
+        self.samples = SampleStore(connection, settings.max_samples)
         self.onset_worker = OnsetWorker(path, estimate_incident_onset, self.exposition.set_onset)
         self.action_planner = ActionPlanner(
             connection,
@@ -117,9 +125,7 @@ class RunProcessor:
                 self.stop_record = verdict.record
         moved = any(verdict.notifications or verdict.changed_incidents for verdict in verdicts)
         told = [page for verdict in verdicts for page in verdict.case_notifications]
-        queued = bool(told) and self.notification_policy.enqueue(
-            map(self.action_planner.plan, told)
-        )
+        queued = bool(told) and self.notification_policy.enqueue(told)
         if moved or len(verdicts) > 1 or not _is_empty_heartbeat(entry):
             self._pending_input.append(entry)
         return queued

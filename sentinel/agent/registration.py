@@ -1,4 +1,4 @@
-"""Presence: one agent per run and node, and the files by which others find it."""
+"""Registration of the one agent per run and node: its lock, and the files others find it by."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.model.record import Record
-from sentinel.transport.run_lock import is_lock_held
+from sentinel.transport.paths import AGENT_LOCK, is_agent_running
 
 WILDCARD_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
-"""Addresses to listen at that nobody can connect to: the node's name is told instead."""
+"""Addresses to listen at that no client can connect to; the URL has the node's name instead."""
 
-
-MAX_LOCK_ATTEMPTS, LOCK_RETRY_SECONDS = 5, 0.02
-"""How often, and how many seconds apart, the lock is tried."""
+MAX_LOCK_ATTEMPTS = 5
+LOCK_RETRY_SECONDS = 0.02
 
 
 class AlreadyServedError(RuntimeError):
@@ -28,9 +27,9 @@ class AlreadyServedError(RuntimeError):
 
 @dataclass
 class AgentRegistration:
-    """The claim of this process on a run: `agent.lock`, `agent.json` and a Prometheus target.
+    """Registration of this process for a run: `agent.lock`, `agent.json`, a Prometheus target.
 
-    `directory` is the run's, `targets` the folder that Prometheus's file discovery reads.
+    Prometheus reads `targets_directory` by its file discovery.
     """
 
     run: str
@@ -39,11 +38,11 @@ class AgentRegistration:
     _lock_fd: int = field(default=-1, init=False)
 
     def acquire(self) -> None:
-        """Take the run over. Raises AlreadyServedError, naming the process that has it.
+        """Lock the run. Raises AlreadyServedError with the process id of another agent.
 
-        The kernel gives the lock back when its owner dies, however it dies.
+        The kernel releases the lock when its owner dies.
         """
-        lock = self.run_directory / "agent.lock"
+        lock = self.run_directory / AGENT_LOCK
         self._lock_fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         if not self._try_lock():
             owner = os.read(self._lock_fd, 32).decode(errors="replace").strip()
@@ -54,7 +53,7 @@ class AgentRegistration:
         os.pwrite(self._lock_fd, str(os.getpid()).encode(), 0)
 
     def _try_lock(self) -> bool:
-        # Somebody who only asks whether the run is served holds the lock for a moment too.
+        # `is_lock_held` in another process holds the lock briefly.
         for _ in range(MAX_LOCK_ATTEMPTS):
             try:
                 fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -65,30 +64,36 @@ class AgentRegistration:
         return False
 
     def register(self, host: str, port: int) -> str:
-        """Write where the agent listens; return its address as others can reach it."""
+        """Write the registration files; return the URL at which other nodes reach the agent."""
         host = socket.gethostname() if host in WILDCARD_ADDRESSES else host
         url = f"http://{host}:{port}"
         node = os.uname().nodename
-        told = {"run": self.run, "node": node, "pid": os.getpid(), "port": port, "url": url}
+        registration = {
+            "run": self.run,
+            "node": node,
+            "pid": os.getpid(),
+            "port": port,
+            "url": url,
+        }
         self._remove_stale_targets()
-        _write_json_atomically(self.run_directory / "agent.json", told)
+        _write_json_atomically(self.run_directory / "agent.json", registration)
         _write_json_atomically(self._target_path, [{"targets": [f"{host}:{port}"], "labels": {}}])
         return url
 
     def write_outcome(self, stop_record: Record) -> None:
-        """Write `outcome.json`: how the run ended, at which step, and by which ranks."""
-        told = {
+        """Write `outcome.json`: how the run ended, at which step, and which ranks ended it."""
+        outcome = {
             "run": self.run,
             "step": stop_record.step,
             "time": stop_record.time,
             "attempt": stop_record.attempt,
         }
         _write_json_atomically(
-            self.run_directory / "outcome.json", {**told, **stop_record.attributes}
+            self.run_directory / "outcome.json", {**outcome, **stop_record.attributes}
         )
 
     def release(self) -> None:
-        """Take the target away, so that nobody asks an agent that is no more, and let go."""
+        """Remove the registration files and release the lock."""
         self._target_path.unlink(missing_ok=True)
         (self.run_directory / "agent.json").unlink(missing_ok=True)
         if self._lock_fd >= 0:
@@ -96,10 +101,10 @@ class AgentRegistration:
             self._lock_fd = -1
 
     def _remove_stale_targets(self) -> None:
-        """Take away the targets of agents that were killed: their ports may be ours by now."""
+        """Remove the targets of killed agents: this agent may listen on the port of one."""
         for target in self.targets_directory.glob("*.json"):
-            lock = self.run_directory.parent / target.stem / "agent.lock"
-            if target != self._target_path and not is_lock_held(lock):
+            owner = self.run_directory.parent / target.stem
+            if target != self._target_path and not is_agent_running(owner):
                 target.unlink(missing_ok=True)
 
     @property
@@ -108,8 +113,8 @@ class AgentRegistration:
 
 
 def _write_json_atomically(path: Path, content: Any) -> None:
-    """Replace the file in one piece: a reader sees the old one or the new one."""
+    """Replace the file atomically: a reader sees the old content or the new one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(json.dumps(content))
-    beside.replace(path)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(json.dumps(content))
+    temporary.replace(path)

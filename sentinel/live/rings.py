@@ -25,7 +25,7 @@ from sentinel.transport.process import Process
 from sentinel.transport.record_codec import PayloadError, RecordDecoder
 from sentinel.transport.ring import RingCursor, RingError, RingReader
 from sentinel.transport.ring_layout import DROP_REASONS, MAX_CLIENT_ERRORS
-from sentinel.transport.ring_position import ReadPosition
+from sentinel.transport.ring import ReadPosition
 
 HEARTBEAT_INTERVAL_SECONDS = 0.5
 UNREADABLE_RING_GRACE_SECONDS = 5.0
@@ -95,6 +95,10 @@ class LiveRings:
         headers = [rank.header for rank in ranks if not rank.ended]
         newest = max((header.identity.attempt for header in headers), default=-1)
         return {h.identity.rank: h.process.pid for h in headers if h.identity.attempt == newest}
+
+    def live_readers(self) -> list[RingReader]:
+        """The readers of the rings whose rank has not ended."""
+        return [rank.reader for rank in self.ranks.values() if not rank.ended]
 
     @property
     def attempt(self) -> int:

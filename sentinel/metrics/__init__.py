@@ -1,1 +1,1 @@
-"""Run state and its Prometheus exposition."""
+"""Current state of a run, as Prometheus metrics and as JSON."""

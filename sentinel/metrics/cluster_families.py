@@ -1,8 +1,8 @@
-"""Cluster families: what part an agent has among those of its job, for Prometheus.
+"""Prometheus families for the role of this agent in a run on several nodes.
 
-A run on one node has none of them. Where there are more, the run is shown by its head alone: what
-is said of a run as a whole is left out on the other nodes, so that each run is there once, and a
-node that only hands over its ranks' records is not taken for a run that never made a step.
+A run on one node has none of them. On several nodes only the head exports the metrics of the run
+as a whole, so that each run has them once, and a follower, which processes no steps itself, does
+not look like a run that never made a step.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from sentinel.metrics.family_builders import gauge, run_gauge
 from sentinel.metrics.label import sanitize_label
 from sentinel.model.finding import Severity
 
 NODE_STATES = ("up", "lost")
-"""Of those that `sentinel_nodes` counts; one whose ranks have all ended is neither."""
+"""States that `sentinel_nodes` counts; a node whose ranks have all ended is in neither."""
 
-REFUSED_MESSAGES_METRIC = "sentinel_head_connection_rejected_total"
+REJECTED_MESSAGES_METRIC = "sentinel_head_connection_rejected_total"
 
 _DETECTORS_ON_FOLLOWERS = frozenset({"node_lost"})
-"""Detectors that a post runs too: that of the head itself, which nobody else could miss."""
+"""Detectors that also run on followers: they detect the loss of the head itself."""
 
 _RUN_LEVEL_METRICS = frozenset(
     {
@@ -38,45 +39,47 @@ _RUN_LEVEL_METRICS = frozenset(
 
 
 def is_follower(cluster: Mapping[str, Any]) -> bool:
-    """Whether what its ranks do is judged by the agent of another node."""
+    """Whether the head on another node processes the records of this node's ranks."""
     return bool(cluster.get("role") == "follower")
 
 
 def is_isolated(cluster: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Whether it judges some ranks of a run alone, since it reached no head.
+    """Whether this agent processes only part of a run's ranks because it reached no head.
 
-    `settings` are what the run says of itself; the ranks there are, and those of one node.
+    `settings` are the run's: `world_size` ranks in all, `local_world_size` on this node.
 
-    >>> is_orphan({"role": "single"}, {"world_size": 16.0, "local_world_size": 8.0})
+    >>> is_isolated({"role": "single"}, {"world_size": 16.0, "local_world_size": 8.0})
     True
     """
-    ranks, here = settings.get("world_size", 1.0), settings.get("local_world_size", 0.0)
-    return cluster.get("role") == "single" and 0 < here < ranks
+    all_ranks, local_ranks = settings.get("world_size", 1.0), settings.get("local_world_size", 0.0)
+    return cluster.get("role") == "single" and 0 < local_ranks < all_ranks
 
 
 def detectors_run_here(
     detectors: Mapping[str, Severity], cluster: Mapping[str, Any]
 ) -> Mapping[str, Severity]:
-    """Those of the detectors whose calm this agent can vouch for."""
+    """The detectors that this agent runs, with their severities."""
     if not is_follower(cluster):
         return detectors
-    return {name: loud for name, loud in detectors.items() if name in _DETECTORS_ON_FOLLOWERS}
+    return {
+        name: severity for name, severity in detectors.items() if name in _DETECTORS_ON_FOLLOWERS
+    }
 
 
 def families_exported_here(
     families: Iterable[Metric], cluster: Mapping[str, Any]
 ) -> Iterator[Metric]:
-    """Those of the families that are this agent's to tell."""
-    of_others = _RUN_LEVEL_METRICS if is_follower(cluster) else frozenset()
-    return (family for family in families if family.name not in of_others)
+    """The families that this agent exports: on a follower, without those of the whole run."""
+    excluded = _RUN_LEVEL_METRICS if is_follower(cluster) else frozenset()
+    return (family for family in families if family.name not in excluded)
 
 
 def cluster_families(
     cluster: Mapping[str, Any], run: str, *, active: bool = True, isolated: bool = False
 ) -> Iterator[Metric]:
-    """The part of this agent, as `Nodes.state` tells it; none where it is on its own.
+    """Families for `cluster`, as `AgentRole.status` returns it; none for a run on one node.
 
-    `active` is whether its ranks are, or should be, training.
+    `active` is whether this node's ranks are, or should be, training.
     """
     role, run = cluster.get("role"), sanitize_label(run)
     if role in ("head", "follower") or isolated:
@@ -84,57 +87,64 @@ def cluster_families(
     if role == "head":
         yield _node_count_family(cluster, run)
     if role == "follower" or isolated:
-        linked = "1 while the agent that judges the run answers this node's."
-        yield _gauge("sentinel_head_connection_up", linked, run, bool(cluster.get("connected")))
+        yield run_gauge(
+            "sentinel_head_connection_up",
+            "1 while the head agent answers this node.",
+            run,
+            bool(cluster.get("connected")),
+        )
     if role == "follower":
-        waits = "Size of the records that wait for the agent that judges the run."
-        yield _gauge("sentinel_head_connection_spooled_bytes", waits, run, cluster.get("spooled_bytes", 0))
-        trains = "1 while ranks of this node, judged elsewhere, are, or should be, training."
-        yield _gauge("sentinel_node_active", trains, run, active)
+        yield run_gauge(
+            "sentinel_head_connection_spooled_bytes",
+            "Size of the records that wait to be sent to the head agent.",
+            run,
+            cluster.get("spooled_bytes", 0),
+        )
+        yield run_gauge(
+            "sentinel_node_active",
+            "1 while ranks of this follower node are, or should be, training.",
+            run,
+            active,
+        )
 
 
 def head_address(cluster: Mapping[str, Any]) -> str:
-    """Where the run is judged, as far as that is known: host:port, the same on all its nodes.
+    """Address of the head as host:port, the same on all nodes; empty where it is not known.
 
-    >>> address_of({"role": "follower", "head": "gpu-a:14007"}), address_of({"role": "single"})
+    >>> head_address({"role": "follower", "head": "gpu-a:14007"}), head_address({"role": "single"})
     ('gpu-a:14007', '')
     """
-    listens = cluster.get("role") != "head" or cluster.get("port")
-    return str(cluster.get("head", "")) if listens else ""
+    is_listening = cluster.get("role") != "head" or cluster.get("port")
+    return str(cluster.get("head", "")) if is_listening else ""
 
 
-def refused_messages_by_reason(counts: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    """How many messages of other agents were refused, by reason."""
+def rejected_messages_by_reason(counts: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    """Number of rejected messages of other agents, by reason."""
     return {
         reason: n
         for (family, reason), n in sorted(counts.items())
-        if family == REFUSED_MESSAGES_METRIC
+        if family == REJECTED_MESSAGES_METRIC
     }
 
 
 def _role_family(cluster: Mapping[str, Any], run: str) -> Metric:
     family = InfoMetricFamily(
         "sentinel_cluster_role",
-        "Whether this agent judges the run (head), hands its node's records over (follower), or judges "
-        "its node alone since it reached no head (single); and where the head is.",
+        "Role of this agent: it processes the run (head), sends its node's records to the head "
+        "(follower), or processes its node only because it reached no head (single); and the "
+        "head's address.",
         labels=("run",),
     )
-    told = {"role": str(cluster["role"]), "head": sanitize_label(head_address(cluster))}
-    family.add_metric((run,), told)
+    labels = {"role": str(cluster["role"]), "head": sanitize_label(head_address(cluster))}
+    family.add_metric((run,), labels)
     return family
 
 
 def _node_count_family(cluster: Mapping[str, Any], run: str) -> Metric:
-    family = GaugeMetricFamily(
-        "sentinel_nodes", "Nodes of the run by how they are.", labels=("run", "state")
-    )
     states = [node.get("state") for node in cluster.get("nodes", ())]
-    for state in NODE_STATES:
-        family.add_metric((run, state), states.count(state))
-    return family
-
-
-def _gauge(name: str, help_: str, run: str, value: float) -> Metric:
-    family = GaugeMetricFamily(name, help_, labels=("run",))
-    family.add_metric((run,), value)
-    return family
+    return gauge(
+        "sentinel_nodes",
+        "Nodes of the run, by state.",
+        ("run", "state"),
+        (((run, state), states.count(state)) for state in NODE_STATES),
+    )

@@ -1,18 +1,20 @@
-"""Families: a run's standing as Prometheus metric families."""
+"""Prometheus metric families of a run's state and of sentinel's own counters."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import groupby, islice
 from math import isnan
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from sentinel import __version__
+from sentinel.metrics.family_builders import counter, gauge, run_counter, run_gauge
 from sentinel.metrics.label import sanitize_label
-from sentinel.metrics.run_state import PATCH_STATES, RUN_STATES, RunState, patch_state, worst_rank
+from sentinel.metrics.reported_metadata import PATCH_STATES, patch_state
+from sentinel.metrics.run_state import LIVENESS_HELP, RUN_STATES, RunState, worst_rank
 from sentinel.model.counters import COUNTER_FAMILIES, CounterFamily
 from sentinel.model.finding import Severity
 from sentinel.model.record import Spread
@@ -23,23 +25,16 @@ from sentinel.signals.kl import KlKind
 CounterValues = Mapping[tuple[str, str], float]
 
 MAX_LABEL_VALUES = 100
-"""Label values that one of sentinel's own counters shows; the rest are counted as `other`."""
+"""Number of label values of one of sentinel's own counters; the rest are summed as `other`."""
 
 RUN_INFO_LABELS = ("framework", "framework_version", "algorithm", "model", "world_size")
-"""What a run says of itself that becomes a label of `sentinel_run_info`."""
-
-LIVENESS_HELP = {
-    "ranks_running": "Ranks whose process is there.",
-    "ranks_gone": "Ranks whose process went away without a word.",
-    "ranks_failed": "Ranks that ended by an error of their own.",
-}
-"""What a TICK counts, of all ranks, however many there are."""
+"""Metadata that are labels of `sentinel_run_info`."""
 
 
 def metric_families(
     run_state: RunState, detectors: Mapping[str, Severity], counts: CounterValues
 ) -> Iterator[Metric]:
-    """All families of the page. Before a run is known there are only those about sentinel."""
+    """All families of a run's state; before the run is known only sentinel's own counters."""
     run = sanitize_label(run_state.run)
     yield InfoMetricFamily("sentinel_build", "Version of sentinel.", {"version": __version__})
     for count in COUNTER_FAMILIES:
@@ -54,226 +49,231 @@ def metric_families(
 
 
 def _run_families(run_state: RunState, run: str) -> Iterator[Metric]:
-    told = {
-        **{name: f"{value:.15g}" for name, value in run_state.settings.items()},
-        **run_state.metadata,
+    reported = run_state.reported
+    texts = {
+        **{name: f"{value:.15g}" for name, value in reported.settings.items()},
+        **reported.texts,
     }
-    about = {name: sanitize_label(told.get(name, "")) for name in RUN_INFO_LABELS}
-    yield InfoMetricFamily("sentinel_run", "What is trained, and how.", {"run": run, **about})
-    settings = {sanitize_label(name): value for name, value in run_state.settings.items()}
-    yield _with_samples(
-        GaugeMetricFamily(
-            "sentinel_run_setting",
-            "What the run says it was set to, by the framework's own name.",
-            labels=("run", "name"),
-        ),
+    info = {name: sanitize_label(texts.get(name, "")) for name in RUN_INFO_LABELS}
+    yield InfoMetricFamily("sentinel_run", "What is trained, and how.", {"run": run, **info})
+    settings = {sanitize_label(name): value for name, value in reported.settings.items()}
+    yield gauge(
+        "sentinel_run_setting",
+        "Numeric setting of the run, under the framework's own name.",
+        ("run", "name"),
         (((run, name), value) for name, value in islice(settings.items(), MAX_LABEL_VALUES)),
     )
-    yield _gauge(
+    yield run_gauge(
         "sentinel_run_active",
         "1 while the run is, or should be, training.",
         run,
         run_state.is_active,
     )
-    yield _with_samples(
-        GaugeMetricFamily(
-            "sentinel_run_state", "1 for the state the run is in.", labels=("run", "state")
-        ),
+    yield gauge(
+        "sentinel_run_state",
+        "1 for the state the run is in.",
+        ("run", "state"),
         (((run, state), state == run_state.state) for state in RUN_STATES),
     )
     if run_state.step is not None:
-        yield _gauge("sentinel_global_step", SIGNALS["global_step"].help, run, run_state.step)
-    yield _counter("sentinel_steps", "Training steps seen.", run, run_state.step_count)
-    yield _counter(
-        "sentinel_checkpoints", "Checkpoints seen being written.", run, run_state.checkpoint_count
+        yield run_gauge("sentinel_global_step", SIGNALS["global_step"].help, run, run_state.step)
+    yield run_counter("sentinel_steps", "Training steps seen.", run, run_state.step_count)
+    yield run_counter(
+        "sentinel_checkpoints", "Checkpoint saves seen.", run, run_state.checkpoint_count
     )
-    for name, help_, when in (
-        ("step", "When the last training step ended.", run_state.last_step_time),
-        ("checkpoint", "When the last checkpoint was written.", run_state.last_checkpoint_time),
-    ):
-        if not isnan(when):
-            yield _gauge(f"sentinel_last_{name}_timestamp_seconds", help_, run, when)
+    if not isnan(run_state.last_step_time):
+        yield run_gauge(
+            "sentinel_last_step_timestamp_seconds",
+            "Time at which the last training step ended.",
+            run,
+            run_state.last_step_time,
+        )
+    if not isnan(run_state.last_checkpoint_time):
+        yield run_gauge(
+            "sentinel_last_checkpoint_timestamp_seconds",
+            "Time at which the last checkpoint was written.",
+            run,
+            run_state.last_checkpoint_time,
+        )
 
 
 def _patch_families(run_state: RunState, run: str) -> Iterator[Metric]:
-    counted = Counter(
-        (sanitize_label(name), patch_state(told)) for (name, _), told in run_state.patches.items()
+    counts = Counter(
+        (sanitize_label(name), patch_state(status))
+        for (name, _), status in run_state.reported.patches.items()
     )
-    names = sorted({name for name, _ in counted})[:MAX_LABEL_VALUES]
-    yield _with_samples(
-        GaugeMetricFamily(
-            "sentinel_patch_up",
-            "1 while no rank's tap of that integration has switched itself off.",
-            labels=("run", "integration"),
-        ),
-        (((run, name), not counted[name, "off"]) for name in names),
+    names = sorted({name for name, _ in counts})[:MAX_LABEL_VALUES]
+    yield gauge(
+        "sentinel_patch_up",
+        "1 while the integration's patch is switched off in no rank.",
+        ("run", "integration"),
+        (((run, name), not counts[name, "off"]) for name in names),
     )
-    yield _with_samples(
-        GaugeMetricFamily(
-            "sentinel_patch_ranks",
-            "Ranks by how the integration's tap is in them.",
-            labels=("run", "integration", "state"),
-        ),
-        (((run, name, state), counted[name, state]) for name in names for state in PATCH_STATES),
+    yield gauge(
+        "sentinel_patch_ranks",
+        "Ranks by the state of the integration's patch in them.",
+        ("run", "integration", "state"),
+        (((run, name, state), counts[name, state]) for name in names for state in PATCH_STATES),
     )
 
 
 def _signal_families(run_state: RunState, run: str) -> Iterator[Metric]:
     for name, value in run_state.signals.items():
-        # What is measured of the machine has families of its own, whoever logs the like.
+        # Measurements of the node have families of their own, even if the run logs such a key.
         if name == "global_step" or name in NODE_SIGNALS:
             continue
         signal = SIGNALS[name]
-        yield _gauge(signal.metric, signal.help, run, value)
+        yield run_gauge(signal.metric, signal.help, run, value)
         spread = run_state.spreads.get(name)
-        # Where every rank should say the same, how they differ is not worth five families.
+        # A signal that is equal on all ranks by definition needs no families for its spread.
         if spread is not None and signal.combine_rule is not CombineRule.SAME:
             yield from _spread_families(signal, spread, run)
     yield _kl_family(run_state.kl_kinds, run)
-    yield _with_samples(
-        GaugeMetricFamily(
-            "sentinel_logged_value",
-            "Last value logged under a key of one's own.",
-            labels=("run", "key"),
-        ),
+    yield gauge(
+        "sentinel_logged_value",
+        "Last value logged under a key that is not in the catalogue.",
+        ("run", "key"),
         (((run, key), value) for key, value in run_state.logged.items()),
     )
-    yield _counter(
+    yield run_counter(
         "sentinel_logged_values_hidden",
-        "Logged values left off this page because there are too many keys.",
+        "Logged values that are not exported because there are too many keys.",
         run,
         run_state.hidden_value_count,
     )
 
 
 def _kl_family(kinds: Mapping[str, KlKind], run: str) -> Metric:
-    names = ("run", "signal", "pair", "estimator", "reduction")
+    labels = ("run", "signal", "pair", "estimator", "reduction")
     family = InfoMetricFamily(
-        "sentinel_policy_kl", "Which of the quantities called KL each signal is.", labels=names
+        "sentinel_policy_kl", "Pair, estimator and reduction of each KL signal.", labels=labels
     )
     for name, kind in kinds.items():
-        told = (run, name, kind.pair, sanitize_label(kind.estimator), kind.reduction)
-        family.add_metric(told, {})
+        values = (run, name, kind.pair, sanitize_label(kind.estimator), kind.reduction)
+        family.add_metric(values, {})
     return family
 
 
 def _spread_families(signal: Signal, spread: Spread, run: str) -> Iterator[Metric]:
     lowest, highest, worst = signal.rank_metrics
-    yield _gauge(lowest, f"Lowest rank's value. {signal.help}", run, spread.min)
-    yield _gauge(highest, f"Highest rank's value. {signal.help}", run, spread.max)
+    yield run_gauge(lowest, f"Lowest rank's value. {signal.help}", run, spread.min)
+    yield run_gauge(highest, f"Highest rank's value. {signal.help}", run, spread.max)
     mean, std = signal.deviation_metrics
-    yield _gauge(mean, f"Mean of the ranks' values. {signal.help}", run, spread.mean)
-    yield _gauge(std, f"Standard deviation over ranks. {signal.help}", run, spread.std)
-    yield _gauge(worst, "Rank whose value is not finite, else highest.", run, worst_rank(spread))
+    yield run_gauge(mean, f"Mean of the ranks' values. {signal.help}", run, spread.mean)
+    yield run_gauge(std, f"Standard deviation over ranks. {signal.help}", run, spread.std)
+    yield run_gauge(worst, "Rank whose value is not finite, else highest.", run, worst_rank(spread))
 
 
 def _rank_families(run_state: RunState, run: str) -> Iterator[Metric]:
     for name, help_ in LIVENESS_HELP.items():
         if name in run_state.liveness:
-            yield _gauge(f"sentinel_{name}", help_, run, run_state.liveness[name])
-    yield _gauge(
+            yield run_gauge(f"sentinel_{name}", help_, run, run_state.liveness[name])
+    yield run_gauge(
         "sentinel_ranks_hidden",
-        "Ranks without series of their own, since there are too many and they do not stand out.",
+        "Ranks without series of their own: there are too many, and they are no outliers.",
         run,
         run_state.rank_selection.hidden_count,
     )
-    ranks = [((run, str(rank)), known) for rank, known in run_state.shown_ranks.items()]
-    for name, help_, rows in (
-        ("up", "1 while the rank's process is there.", [(at, r.up) for at, r in ranks]),
+    ranks = [((run, str(rank)), state) for rank, state in run_state.shown_ranks.items()]
+    yield gauge(
+        "sentinel_rank_up",
+        "1 while the rank's process is running.",
+        ("run", "rank"),
+        ((labels, state.up) for labels, state in ranks),
+    )
+    yield gauge(
+        "sentinel_rank_step_duration_seconds",
+        SIGNALS["step_time"].help,
+        ("run", "rank"),
+        ((labels, state.step_time) for labels, state in ranks if not isnan(state.step_time)),
+    )
+    yield gauge(
+        "sentinel_rank_last_step_timestamp_seconds",
+        "Time at which the rank's last training step ended.",
+        ("run", "rank"),
         (
-            "step_duration_seconds",
-            SIGNALS["step_time"].help,
-            [(at, r.step_time) for at, r in ranks if not isnan(r.step_time)],
+            (labels, state.last_step_time)
+            for labels, state in ranks
+            if not isnan(state.last_step_time)
         ),
-        (
-            "last_step_timestamp_seconds",
-            "When the rank's last training step ended.",
-            [(at, r.last_step) for at, r in ranks if not isnan(r.last_step)],
-        ),
-    ):
-        family = GaugeMetricFamily(f"sentinel_rank_{name}", help_, labels=("run", "rank"))
-        yield _with_samples(family, rows)
+    )
 
 
 def _alert_families(
     run_state: RunState, run: str, detectors: Mapping[str, Severity]
 ) -> Iterator[Metric]:
-    quiet = run_state.suppression
-    # Alertmanager wakes people by this label, and the run's tier holds for it too.
+    alerts, suppression = run_state.alerts, run_state.alerts.suppression
+    # Alertmanager routes by this label, so the run's tier must apply to it too.
     firing = {
-        (i.key.detector, quiet.notified_severity(i.severity).value)
-        for i in run_state.open_incidents.values()
+        (i.key.detector, suppression.notified_severity(i.severity).value)
+        for i in alerts.open_incidents.values()
     }
     usual = {(name, severity.value) for name, severity in detectors.items()}
-    pairs = sorted(usual | firing | run_state.alert_counts.keys())
+    pairs = sorted(usual | firing | alerts.alert_counts.keys())
     labels = ("run", "detector", "severity")
-    yield _with_samples(
-        GaugeMetricFamily(
-            "sentinel_alert_firing", "1 while the detector's alert is firing.", labels=labels
-        ),
+    yield gauge(
+        "sentinel_alert_firing",
+        "1 while the detector's alert is firing.",
+        labels,
         (((run, *pair), pair in firing) for pair in pairs),
     )
-    yield _with_samples(
-        CounterMetricFamily("sentinel_alerts", "Alerts that began to fire.", labels=labels),
-        (((run, *pair), run_state.alert_counts[pair]) for pair in pairs),
+    yield counter(
+        "sentinel_alerts",
+        "Alerts that started to fire.",
+        labels,
+        (((run, *pair), alerts.alert_counts[pair]) for pair in pairs),
     )
     names = sorted({name for name, _ in pairs})
-    in_hand = {
-        i.key.detector for i in run_state.open_incidents.values() if quiet.acknowledgement(i)
+    acknowledged = {
+        i.key.detector for i in alerts.open_incidents.values() if suppression.acknowledgement(i)
     }
-    for word, help_, of in (
-        ("silenced", "1 while nobody is told of the detector's alerts.", quiet.is_suppressed),
-        ("acknowledged", "1 while somebody has the alert in hand.", in_hand.__contains__),
-    ):
-        family = GaugeMetricFamily(f"sentinel_alert_{word}", help_, labels=("run", "detector"))
-        yield _with_samples(family, (((run, name), of(name)) for name in names))
+    yield gauge(
+        "sentinel_alert_silenced",
+        "1 while the detector's notifications are silenced.",
+        ("run", "detector"),
+        (((run, name), suppression.is_suppressed(name)) for name in names),
+    )
+    yield gauge(
+        "sentinel_alert_acknowledged",
+        "1 while the detector's alert is acknowledged.",
+        ("run", "detector"),
+        (((run, name), name in acknowledged) for name in names),
+    )
 
 
 def _diagnosis_family(run_state: RunState, run: str) -> Metric:
-    named = [page.diagnosis for page in run_state.open_cases if page.diagnosis is not None]
-    surest: dict[str, float] = {}
-    for known in named:
-        cause = sanitize_label(known.cause)
-        surest[cause] = max(known.confidence, surest.get(cause, 0.0))
-    return _with_samples(
-        GaugeMetricFamily(
-            "sentinel_diagnosis_confidence",
-            "How far the named cause of an open case is believed in, from 0 to 1.",
-            labels=("run", "cause"),
-        ),
-        (((run, cause), surest[cause]) for cause in sorted(surest)[:MAX_LABEL_VALUES]),
+    confidence_by_cause: dict[str, float] = {}
+    for case in run_state.alerts.open_cases:
+        if case.diagnosis is not None:
+            cause = sanitize_label(case.diagnosis.cause)
+            confidence = max(case.diagnosis.confidence, confidence_by_cause.get(cause, 0.0))
+            confidence_by_cause[cause] = confidence
+    causes = sorted(confidence_by_cause)[:MAX_LABEL_VALUES]
+    return gauge(
+        "sentinel_diagnosis_confidence",
+        "Confidence in the diagnosed cause of an open case, from 0 to 1.",
+        ("run", "cause"),
+        (((run, cause), confidence_by_cause[cause]) for cause in causes),
     )
 
 
 def _own_counter_family(count: CounterFamily, run: str, counts: CounterValues) -> Metric:
-    mine = sorted(
+    own_counts = sorted(
         (sanitize_label(value), n)
         for (family, value), n in counts.items()
         if family == count.family
     )
-    # Two texts may be one label once they are cut.
-    rows = [(value, sum(n for _, n in same)) for value, same in groupby(mine, lambda row: row[0])]
+    # Different texts may be the same label value once they are cut.
+    rows = [
+        (value, sum(n for _, n in group))
+        for value, group in groupby(own_counts, lambda row: row[0])
+    ]
     shown, rest = rows[:MAX_LABEL_VALUES], rows[MAX_LABEL_VALUES:]
     if rest:
         shown.append(("other", sum(n for _, n in rest)))
-    family = CounterMetricFamily(
-        count.family.removesuffix("_total"), count.help, labels=("run", count.label)
+    return counter(
+        count.family.removesuffix("_total"),
+        count.help,
+        ("run", count.label),
+        (((run, value), n) for value, n in shown),
     )
-    return _with_samples(family, (((run, value), n) for value, n in shown))
-
-
-def _gauge(name: str, help_: str, run: str, value: float) -> Metric:
-    return _with_samples(GaugeMetricFamily(name, help_, labels=("run",)), [((run,), value)])
-
-
-def _counter(name: str, help_: str, run: str, value: float) -> Metric:
-    return _with_samples(CounterMetricFamily(name, help_, labels=("run",)), [((run,), value)])
-
-
-def _with_samples(
-    family: GaugeMetricFamily | CounterMetricFamily,
-    rows: Iterable[tuple[tuple[str, ...], float]],
-) -> Metric:
-    for labels, value in rows:
-        family.add_metric(labels, value)
-    return family

@@ -1,4 +1,4 @@
-"""Label: any text made fit to be the value of a Prometheus label."""
+"""Sanitizing of text for Prometheus label values."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import unicodedata
 from functools import lru_cache
 
 MAX_LABEL_BYTES = 128
-"""Bytes of UTF-8 that a label value may have."""
+"""Maximum size of a label value in bytes of UTF-8."""
 
 
 @lru_cache(maxsize=4096)
 def sanitize_label(text: str) -> str:
-    r"""The text, composed (NFC), without control and direction marks, cut at `LONGEST` bytes.
+    r"""The text in NFC, without control and direction characters, cut at `MAX_LABEL_BYTES`.
 
-    A lone surrogate would make the whole page impossible to encode, so one bad key could blind
-    the monitoring of a run.
+    A lone surrogate cannot be encoded: a single one would make every scrape of the run fail.
 
-    >>> label("reward\nmax"), label("\ud800")
+    >>> sanitize_label("reward\nmax"), sanitize_label("\ud800")
     ('rewardmax', '')
     """
     composed = unicodedata.normalize("NFC", text)
-    shown = "".join(sign for sign in composed if not unicodedata.category(sign).startswith("C"))
-    return shown.encode()[:MAX_LABEL_BYTES].decode(errors="ignore")
+    printable = "".join(c for c in composed if not unicodedata.category(c).startswith("C"))
+    return printable.encode()[:MAX_LABEL_BYTES].decode(errors="ignore")

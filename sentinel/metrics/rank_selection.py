@@ -1,9 +1,11 @@
-"""Ranks: where each rank stands, and which few of many are worth looking at one by one.
+"""State of every rank, and the selection of ranks that are shown singly.
 
-Every rank is followed, at a few hundred bytes and about a microsecond a record. Shown are the
-lowest ones up to a limit, so that it is always the same, and beyond it those that stand out: named
-by an incident that fires, fallen, and those of which the run's records keep speaking. What speaks
-for a rank fades, and more of it is needed to be shown than to stay so: series come and go seldom.
+The state of every rank is stored: a few hundred bytes a rank, about a microsecond a record. Shown
+are the lowest ranks up to a limit, which makes the selection stable, and beyond it the outliers:
+ranks of open incidents, failed ranks, and ranks with a weight. A rank gains weight whenever a
+record of the run marks it as slowest, missing or deviating, and the weight decays. A rank is shown
+at a higher weight than the one at which it is hidden again, so that series appear and disappear
+seldom.
 """
 
 from __future__ import annotations
@@ -20,58 +22,64 @@ from sentinel.model.record_batch import RecordBatch
 from sentinel.transport.ring_layout import NORMAL_OUTCOMES
 
 MAX_RANKS = 65_536
-"""Ranks that are followed; the first ones seen."""
+"""Number of ranks whose state is stored: the first ones seen."""
 
 MAX_OUTLIER_RANKS = 16
-"""Ranks beyond the limit that are shown since they stand out."""
+"""Number of outliers shown beyond the limit."""
 
 WEIGHT_DECAY_STEPS = 64
-"""Steps of the run in which what was said of a rank fades to a third."""
+"""Number of steps in which a weight decays to about a third (1/e)."""
 
 SHOW_AT_WEIGHT, HIDE_BELOW_WEIGHT = WEIGHT_DECAY_STEPS / 4, WEIGHT_DECAY_STEPS / 16
-"""Weight from which a rank is shown, and below which no more: that of a rank which is the slowest
-in a quarter of the steps, and in a sixteenth."""
+"""Weights at which an outlier is shown and hidden. They correspond to a rank that is the slowest in
+a quarter, and in a sixteenth, of the steps."""
 
 MAX_WEIGHTED_RANKS = 64
-"""Ranks whose weight is remembered, the heaviest."""
+"""Number of ranks whose weight is stored: the heaviest."""
 
 STRAGGLER_SIGNALS = ("step_time", "data_wait", "generation_time")
-"""Times by which a rank may be the slowest."""
+"""Signals by which a rank may be the slowest."""
 
 
 class RankState(NamedTuple):
-    """What is known of one rank now. Times in seconds, `last_step` since the epoch."""
+    """Newest state of one rank. Seconds; `last_step_time` is since the epoch."""
 
     up: bool = True
     step: int = 0
     step_time: float = nan
-    last_step: float = nan
+    last_step_time: float = nan
 
 
 @dataclass(slots=True)
 class RankSelection:
-    """Of the ranks of one attempt `limit` are shown; of none, none."""
+    """The ranks of one attempt; at most `max_shown` and some outliers are shown, none if it is 0."""
 
     max_shown: int = 64
     states: dict[int, RankState] = field(default_factory=dict)
     failed: dict[int, None] = field(default_factory=dict)
-    """Ranks that did not end well, in the order they fell."""
+    """Ranks that ended abnormally, in the order of their ends."""
     weights: dict[int, float] = field(default_factory=dict)
-    """How much speaks for a rank to be looked at."""
+    """How often, lately, records of the run marked the rank."""
     outliers: dict[int, None] = field(default_factory=dict)
-    """Ranks that were shown since enough spoke for it, and that enough still speaks for."""
+    """Ranks shown for their weight."""
     lowest_ranks: list[int] = field(default_factory=list)
-    """The ranks that are shown in any case; empty where that has to be found out anew."""
+    """Cache of the lowest `max_shown` ranks; empty if it has to be computed again."""
     hidden_count: int = 0
-    """Of a copy: how many ranks it was made without."""
+    """In a copy: the number of ranks that it leaves out."""
 
     def clear(self) -> None:
-        """Forget them: another attempt has its own."""
-        for book in (self.states, self.failed, self.weights, self.outliers, self.lowest_ranks):
-            book.clear()
+        """Remove all ranks, at the start of another attempt."""
+        for collection in (
+            self.states,
+            self.failed,
+            self.weights,
+            self.outliers,
+            self.lowest_ranks,
+        ):
+            collection.clear()
 
     def update(self, record: Record) -> None:
-        """Take over what a record of a single rank says of it."""
+        """Apply a record of a single rank."""
         rank, event = record.rank, record.event
         known = self._state_of(rank)
         if known is None:
@@ -90,20 +98,20 @@ class RankSelection:
         self.states[rank] = known
 
     def update_batch(self, batch: RecordBatch) -> None:
-        """Take over what that sheet says of each of its ranks."""
-        timed = batch.names.index("step_time") if "step_time" in batch.names else None
+        """Apply the step records of several ranks."""
+        column = batch.names.index("step_time") if "step_time" in batch.names else None
         for rank, time, row in zip(batch.ranks, batch.times, batch.rows, strict=True):
             known = self._state_of(rank)
             if known is not None:
-                seconds = known.step_time if timed is None else row[timed]
+                seconds = known.step_time if column is None else row[column]
                 self.states[rank] = RankState(known.up, batch.step, seconds, time)
 
     def update_weights(self, record: Record) -> None:
-        """Take over what a record of the run says of its ranks: who is slowest, lost, or odd."""
+        """Apply a record of the run: its slowest, missing and deviating ranks gain weight."""
         if len(self.states) <= self.max_shown:
             return
-        fade = 1.0 - 1.0 / WEIGHT_DECAY_STEPS
-        self.weights = {rank: weight * fade for rank, weight in self.weights.items()}
+        decay = 1.0 - 1.0 / WEIGHT_DECAY_STEPS
+        self.weights = {rank: weight * decay for rank, weight in self.weights.items()}
         for name in STRAGGLER_SIGNALS:
             spread = record.spread.get(name)
             if spread is not None and spread.max > spread.mean:
@@ -111,31 +119,31 @@ class RankSelection:
         for rank in islice(_flagged_ranks(record), MAX_OUTLIER_RANKS):
             self._add_weight(rank, float(WEIGHT_DECAY_STEPS))
         if len(self.weights) > MAX_WEIGHTED_RANKS:
-            kept = sorted(self.weights, key=lambda rank: -self.weights[rank])[:MAX_WEIGHTED_RANKS]
-            self.weights = {rank: self.weights[rank] for rank in kept}
+            heaviest = sorted(self.weights, key=lambda rank: -self.weights[rank])
+            self.weights = {rank: self.weights[rank] for rank in heaviest[:MAX_WEIGHTED_RANKS]}
         self._update_outliers()
 
     def select(self, required: Iterable[int] = ()) -> dict[int, RankState]:
-        """The ranks to show, in order; `named` are those that must be, if there is room for any."""
+        """The ranks to show, in order; `required` ranks are the first of the outliers."""
         if len(self.states) <= self.max_shown:
             return dict(sorted(self.states.items()))
         if not self.max_shown:
             return {}
         if not self.lowest_ranks:
             self.lowest_ranks = nsmallest(self.max_shown, self.states)
-        usual, outliers = set(self.lowest_ranks), set[int]()
+        lowest, outliers = set(self.lowest_ranks), set[int]()
         for rank in chain(required, self.failed, self.outliers):
-            if rank in self.states and rank not in usual and len(outliers) < MAX_OUTLIER_RANKS:
+            if rank in self.states and rank not in lowest and len(outliers) < MAX_OUTLIER_RANKS:
                 outliers.add(rank)
         return {rank: self.states[rank] for rank in (*self.lowest_ranks, *sorted(outliers))}
 
     def copy(self, required: Iterable[int] = ()) -> RankSelection:
-        """Those that are shown, untouched by what comes later."""
+        """A copy of the shown ranks that later updates do not change."""
         shown = self.select(required)
         return RankSelection(len(shown), shown, hidden_count=len(self.states) - len(shown))
 
     def _state_of(self, rank: int) -> RankState | None:
-        """What is known of that rank, which may be new; None where it is one too many."""
+        """State of that rank, which may be new; None beyond `MAX_RANKS`."""
         known = self.states.get(rank)
         if known is None and len(self.states) < MAX_RANKS:
             self.lowest_ranks.clear()
@@ -154,7 +162,7 @@ class RankSelection:
 
 
 def _flagged_ranks(record: Record) -> Iterator[int]:
-    """Ranks of which a record says that something is the matter with them, not only how fast."""
+    """Ranks that a record marks as non-finite, deviating or missing."""
     for spread in record.spread.values():
         yield from spread.bad_ranks
         if spread.mismatch is not None:

@@ -19,8 +19,7 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.readers.format_detection import open_log
 from sentinel.readers.log_reader import LogReader
 from sentinel.readers.rows import MAX_STEPS_KEYS, YEAR_2001
-from sentinel.transport.ring import RingCursor
-from sentinel.transport.ring_position import ReadPosition
+from sentinel.transport.ring import ReadPosition, RingCursor, RingReader
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +121,10 @@ class LogFollower:
     def pids(self) -> dict[int, int]:
         """No processes: whose log it is, is not known."""
         return {}
+
+    def live_readers(self) -> list[RingReader]:
+        """An empty list: a log has no rings."""
+        return []
 
     def prepare_final_poll(self) -> bool:
         """Whether anything was held back until the end: nothing is."""

@@ -1,39 +1,45 @@
-"""Database: the agent's one SQLite file. Everything that must survive a kill is in it.
+"""The agent's one SQLite file, its schema and the migrations from earlier schemas.
 
-Ring offsets, journal, detector state, history and the outbox commit in one transaction, so input
-is processed once and an alert exists exactly when its cause is stored.
+Ring positions, journal, detector state, history and outbox commit in one transaction. Input is
+therefore processed once, and a notification is stored exactly when its cause is stored.
 """
 
 from __future__ import annotations
 
+import logging
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
-SCHEMA_VERSION = 9
+from sentinel.model.counters import Counters
+from sentinel.store import migrations
+
+log = logging.getLogger(__name__)
 
 _SCHEMA_SQL = """
 create table if not exists ring(
     path text primary key, position integer not null, sequence integer not null,
     names text not null);
-create table if not exists input(
+create table if not exists journal(
     id integer primary key, records blob not null);
 create table if not exists snapshot(
-    one integer primary key check(one = 1), state text not null);
+    id integer primary key check(id = 1), state text not null);
 create table if not exists step(
     id integer primary key, attempt integer not null, step integer not null, time real not null,
-    event text not null, vals text not null, spread text not null, facts text not null);
+    event text not null, vals text not null, spread text not null, attributes text not null);
 create index if not exists step_by_step on step(step);
-create table if not exists fact(
+create table if not exists metadata(
     key text not null, rank integer not null, text text, number real,
     attempt integer not null, step integer not null, time real not null,
     primary key(key, rank));
-create view if not exists facts as
-    select key, coalesce(text, number) as value, attempt, step, time from fact where rank = -1;
+create view if not exists run_metadata as
+    select key, coalesce(text, number) as value, attempt, step, time from metadata where rank = -1;
 create table if not exists sample(
     id integer primary key, attempt integer not null, step integer not null, rank integer not null,
-    time real not null, vals text not null, facts text not null);
+    time real not null, vals text not null, attributes text not null);
 create index if not exists sample_by_step on sample(step);
 create table if not exists sample_file(
     path text primary key, mark text not null);
@@ -41,73 +47,129 @@ create table if not exists incident(
     name text primary key, detector text not null, state text not null, severity text not null,
     onset_step integer not null, opened_step integer not null, opened_time real not null,
     resolved_step integer, resolved_time real, body text not null);
-create table if not exists told(
+create table if not exists case_history(
     name text primary key, state text not null, cause text, opened_time real not null,
     body text not null);
 create table if not exists outbox(
-    key text primary key, sink text not null, page text not null, state text not null,
+    key text primary key, sink text not null, notification text not null, state text not null,
     severity text not null, tries integer not null default 0, created real not null,
     next_at real not null, last_error text not null default '');
+create index if not exists outbox_due on outbox(state, next_at);
+create table if not exists pending_notification(
+    incident text primary key, notification text not null);
 create table if not exists silence(
-    id integer primary key, detector text not null, begins real not null, ends real not null,
-    who text not null, why text not null);
+    id integer primary key, detector text not null, starts_at real not null, ends_at real not null,
+    author text not null, comment text not null);
 create table if not exists ack(
     incident text primary key, severity text not null, time real not null,
-    who text not null, why text not null);
-create table if not exists owed(
-    incident text primary key, page text not null);
+    author text not null, comment text not null);
 create table if not exists onset(
     incident text primary key, step integer not null, earliest integer not null,
-    latest integer not null, last_good integer);
-create table if not exists request(
-    incident text primary key, number integer, attempt integer, since integer, beat integer,
-    step integer, deeds text, cause text);
+    latest integer not null, last_good_step integer);
+create table if not exists command(
+    incident text primary key, number integer, attempt integer, ready_from_index integer,
+    due_step_index integer, step integer, actions text, cause text, refusal text);
 create table if not exists spool(
     id integer primary key autoincrement, number integer not null, records blob not null);
 create table if not exists node(
-    name text primary key, spool text not null, row integer not null, heard blob not null,
-    told text not null);
+    name text primary key, spool text not null, row integer not null, sequences blob not null,
+    state text not null);
 create table if not exists cluster(
     key text primary key, value text not null);
-create index if not exists outbox_due on outbox(state, next_at);
 """
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (migrations.migrate_from_0_1_0,)
+"""Migration n, counted from 1, takes a database from schema version 8 + n to 9 + n."""
+
+FIRST_SCHEMA_VERSION = 9
+"""`pragma user_version` of a database of 0.1.0, the first release."""
+
+SCHEMA_VERSION = FIRST_SCHEMA_VERSION + len(MIGRATIONS)
 
 
 class NewerSchemaError(RuntimeError):
-    """The file was written by a later version of sentinel."""
+    """A later version of sentinel wrote the file."""
 
 
-_VERSION_SPECIFIC_TABLES = ("input", "spool", "node")
+class UnsupportedSchemaError(sqlite3.DatabaseError):
+    """A version of sentinel before 0.1.0 wrote the file; no migration exists for it."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open (and create) the database for the calling thread; autocommit until `begin`.
+    """Open the database for the calling thread, create or migrate it; autocommit until `begin`.
 
-    Raises NewerSchemaError if a later version of sentinel wrote it, sqlite3.DatabaseError if it
-    is not a database.
+    Raises NewerSchemaError if a later version of sentinel wrote it, and sqlite3.DatabaseError if it
+    is not a database or has no migration to the current schema.
     """
     connection = sqlite3.connect(path, timeout=10.0, isolation_level=None)
-    connection.execute("pragma journal_mode=wal")
-    connection.execute("pragma synchronous=normal")
-    (version,) = connection.execute("pragma user_version").fetchone()
-    if version > SCHEMA_VERSION:
+    try:
+        connection.execute("pragma journal_mode=wal")
+        connection.execute("pragma synchronous=normal")
+        if _schema_version(connection) != SCHEMA_VERSION:
+            with transaction(connection, mode="immediate"):
+                _create_or_migrate(connection, path)
+    except BaseException:
         connection.close()
-        message = f"{path} has schema {version}, this sentinel knows {SCHEMA_VERSION}: upgrade it."
-        raise NewerSchemaError(message)
-    if version < SCHEMA_VERSION:
-        # Only the version that packed these can read them.
-        connection.executescript(
-            "".join(f"drop table if exists {name};" for name in _VERSION_SPECIFIC_TABLES)
-        )
-        connection.executescript(_SCHEMA_SQL)
-        connection.execute(f"pragma user_version={SCHEMA_VERSION}")
+        raise
     return connection
 
 
+def open_or_replace(path: Path, counters: Counters) -> sqlite3.Connection:
+    """`connect`, but move an unreadable database aside, count it and create a new one.
+
+    Raises sqlite3.OperationalError if the file is locked or the disk is full: the database is
+    intact then, and a later start may succeed.
+    """
+    try:
+        return connect(path)
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError:
+        moved = path.with_name(f"{path.name}.corrupt-{int(time.time())}")
+        path.rename(moved)
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        log.exception("Cannot read the database; moved it to %s and created a new one", moved)
+        counters.add("sentinel_dropped_records_total", "database_corrupt")
+        return connect(path)
+
+
+def _create_or_migrate(connection: sqlite3.Connection, path: Path) -> None:
+    # Read again within the transaction: another process may have migrated the file meanwhile.
+    version = _schema_version(connection)
+    if version > SCHEMA_VERSION:
+        message = (
+            f"{path} has schema version {version}; this version of sentinel supports versions up"
+            f" to {SCHEMA_VERSION}. Upgrade sentinel."
+        )
+        raise NewerSchemaError(message)
+    if 0 < version < FIRST_SCHEMA_VERSION:
+        message = f"{path} has schema version {version}, from before sentinel 0.1.0."
+        raise UnsupportedSchemaError(message)
+    if version == 0:
+        migrations.execute_script(connection, _SCHEMA_SQL)
+    else:
+        for migrate in MIGRATIONS[version - FIRST_SCHEMA_VERSION :]:
+            migrate(connection)
+        if version < SCHEMA_VERSION:
+            log.info("Migrated %s from schema %d to %d", path, version, SCHEMA_VERSION)
+    connection.execute(f"pragma user_version={SCHEMA_VERSION}")
+
+
+def _schema_version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("pragma user_version").fetchone()
+    return int(version)
+
+
 @contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All that is written within is kept, or, where anything is raised, none of it."""
-    connection.execute("begin")
+def transaction(
+    connection: sqlite3.Connection, mode: Literal["deferred", "immediate"] = "deferred"
+) -> Iterator[None]:
+    """Commit everything written within the context, or, if it raises, nothing.
+
+    `immediate` takes the write lock at once, `deferred` at the first write.
+    """
+    connection.execute(f"begin {mode}")
     try:
         yield
     except BaseException:

@@ -1,1 +1,1 @@
-"""What the agent serves over HTTP."""
+"""HTTP server of the agent and its web page."""

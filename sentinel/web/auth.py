@@ -1,4 +1,4 @@
-"""Auth: one gate before every route, so that no route can be added without it."""
+"""Authentication of all HTTP requests, as a middleware before every route."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEALTH_PATH = "/-/healthy"
-"""The one path that answers anybody: a probe has no token and learns nothing here."""
+"""The one path without authentication, for probes; its answer has no data of the run."""
 
 _CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -29,54 +29,55 @@ _SECURITY_HEADERS = {
 
 
 class AuthMiddleware:
-    """Lets through whoever knows the token; where none is set, whoever names a host of ours.
+    """Requires the token, or, if none is set, a `Host` header that names this machine.
 
-    The token is taken as `Authorization: Bearer <token>`, or as the password of any user by Basic,
-    which is how a browser can be asked for it. `hosts` are names by which this machine is reached,
-    beside its own. A name that is not ours is that of a page elsewhere which was pointed at us; it
-    has no token, so where there is one, this machine may be asked by any name.
+    The token is accepted as `Authorization: Bearer <token>` and as the password of any user in
+    Basic authentication, which browsers can prompt for. `hosts` are further names of this machine.
+    The check of the host name prevents DNS rebinding: a foreign page whose name resolves to this
+    machine. Such a page has no token, so with a token any host name is accepted.
     """
 
     def __init__(self, app: ASGIApp, token: str = "", hosts: Collection[str] = ()) -> None:
         self._app = app
         self._token = token.encode()
-        # Not the full name: asking for it can wait for a name server.
-        own = ("localhost", socket.gethostname())
-        self._hosts = frozenset(host.lower() for host in (*own, *hosts))
+        # Not the fully qualified name, whose lookup may wait for a name server.
+        own_names = ("localhost", socket.gethostname())
+        self._hosts = frozenset(host.lower() for host in (*own_names, *hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 400 to a foreign host, 401 to a missing or wrong token, else pass it on."""
+        """Answer 400 to a foreign host and 401 to a missing or wrong token; else call the app."""
         if scope["type"] != "http":
             return
 
-        async def send_guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(_SECURITY_HEADERS)
             await send(message)
 
-        refusal = None if scope["path"] == HEALTH_PATH else self._rejection(Headers(scope=scope))
-        await (refusal or self._app)(scope, receive, send_guarded)
+        rejection = None if scope["path"] == HEALTH_PATH else self._rejection(Headers(scope=scope))
+        await (rejection or self._app)(scope, receive, send_with_headers)
 
     def _rejection(self, headers: Headers) -> PlainTextResponse | None:
         if self._token:
             if self._has_valid_token(headers.get("authorization", "")):
                 return None
-            asked = {"www-authenticate": 'Basic realm="sentinel", Bearer realm="sentinel"'}
-            return PlainTextResponse("A token is needed.\n", 401, asked)
+            challenge = {"www-authenticate": 'Basic realm="sentinel", Bearer realm="sentinel"'}
+            return PlainTextResponse("A token is required.\n", 401, challenge)
         if self._is_own_host(headers.get("host", "")):
             return None
-        return PlainTextResponse("This host name is not one of the monitor's.\n", 400)
+        return PlainTextResponse("Unknown host name.\n", 400)
 
     def _is_own_host(self, host: str) -> bool:
         name = _without_port(host).lower()
-        # An address is not a name, so no name service can have been made to lie about it.
+        # DNS rebinding needs a name; an address is safe.
         return name in self._hosts or _is_address(name)
 
     def _has_valid_token(self, authorization: str) -> bool:
-        kind, _, rest = authorization.partition(" ")
-        given = _basic_password(rest) if kind.lower() == "basic" else rest.strip().encode("latin-1")
-        known = kind.lower() in {"basic", "bearer"}
-        return hmac.compare_digest(given, self._token) and known
+        scheme, _, rest = authorization.partition(" ")
+        is_basic = scheme.lower() == "basic"
+        token = _basic_password(rest) if is_basic else rest.strip().encode("latin-1")
+        is_known_scheme = is_basic or scheme.lower() == "bearer"
+        return hmac.compare_digest(token, self._token) and is_known_scheme
 
 
 def _without_port(host: str) -> str:

@@ -1,7 +1,8 @@
-"""Server: `/metrics`, the page and its JSON, served beside the agent's loop."""
+"""HTTP server of an agent: `/metrics`, the web page and its JSON, in a thread of its own."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import logging
@@ -20,21 +21,21 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sentinel.config.url_policy import is_loopback
 from sentinel.model.json_safe import json_safe
 from sentinel.web.auth import HEALTH_PATH, AuthMiddleware
-from sentinel.web.request_timeout import TimeoutH11Protocol
 
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 256
-"""Connections at a time; later ones are told to come back (503)."""
+"""Maximum number of connections at a time; further ones are answered 503."""
 
 DEFAULT_SAMPLE_LIMIT = 20
-"""Texts that are shown where no `limit` is given."""
+"""Number of samples that `/api/samples` returns without `limit`."""
 _MAX_NUMBER_DIGITS = 18
-"""Digits."""
+"""Maximum length of a number in a query: it fits into a 64-bit integer."""
 
 _STATIC_FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -49,18 +50,18 @@ SamplesReader = Callable[[int | None, int], list[dict[str, Any]]]
 
 
 def no_samples(_step: int | None, _limit: int) -> list[dict[str, Any]]:
-    """Of a run that keeps no texts."""
+    """An empty list, for a run without stored samples."""
     return []
 
 
 @dataclass
 class WebServer:
-    """Serves one agent from a daemon thread.
+    """HTTP server of one agent, in a daemon thread.
 
-    `state`, `incidents` and `samples` (of a step or none, at most so many) are called in worker
-    threads, several at a time. `host` other than a
-    loopback address needs a `token`; ValueError otherwise. The port is the first free one of
-    `port_tries` from `port` on; port 0 lets the system choose. `hosts` as in Gate.
+    `state`, `incidents` and `samples` (of a step, or None for all, and the maximum number) are
+    called in worker threads, several at a time. The port is the first free one of `port_tries` from
+    `port` on; port 0 lets the system choose. `hosts` are those of `AuthMiddleware`. Raises
+    ValueError if `host` is not a loopback address and there is no `token`.
     """
 
     registry: CollectorRegistry
@@ -76,7 +77,7 @@ class WebServer:
     def __post_init__(self) -> None:
         if not is_loopback(self.host) and not self.token:
             message = f"The web host {self.host!r} is reachable from other machines: "
-            raise ValueError(f"{message}set a token for it, or listen on 127.0.0.1.")
+            raise ValueError(f"{message}set a token, or listen on 127.0.0.1.")
         self._server = uvicorn.Server(_uvicorn_config(build_app(self)))
         self._thread: Thread | None = None
 
@@ -91,16 +92,16 @@ class WebServer:
         return port
 
     def stop(self) -> None:
-        """Close the connections and wait for the thread, at most 5 seconds."""
+        """Close the connections and wait for the thread, for at most 5 seconds."""
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(timeout=5.0)
 
 
 def bind_free_port(host: str, port: int, tries: int) -> socket.socket:
-    """A socket listening on the first free port of `tries` from `port` on.
+    """A socket that listens on the first free port of `tries` from `port` on.
 
-    Raises OSError when none is free, or at once for any other trouble, such as a foreign address.
+    Raises OSError if none is free, and at once for any other error, such as a foreign address.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in range(port, min(port + max(tries, 1), 65536)):
@@ -119,7 +120,7 @@ def bind_free_port(host: str, port: int, tries: int) -> socket.socket:
 
 
 def build_app(server: WebServer) -> ASGIApp:
-    """The routes of what a server tells, behind the gate."""
+    """The ASGI app with all routes, behind the authentication."""
 
     def metrics(request: Request) -> Response:
         body, content_type = _encode_metrics(request.headers.get("accept", ""), server.registry)
@@ -132,11 +133,11 @@ def build_app(server: WebServer) -> ASGIApp:
         try:
             server.state()
         except Exception:
-            log.exception("The state of the run cannot be told")
-            return PlainTextResponse("the state of the run cannot be told\n", 503)
+            log.exception("Cannot read the state of the run")
+            return PlainTextResponse("cannot read the state of the run\n", 503)
         return PlainTextResponse("ok\n")
 
-    def texts(request: Request) -> Response:
+    def samples(request: Request) -> Response:
         try:
             step, limit = (_parse_whole_number(request, name) for name in ("step", "limit"))
         except ValueError as error:
@@ -151,10 +152,38 @@ def build_app(server: WebServer) -> ASGIApp:
         Route("/-/ready", ready),
         Route("/api/run", lambda _: _json_response(server.state())),
         Route("/api/incidents", lambda _: _json_response(server.incidents())),
-        Route("/api/samples", texts),
+        Route("/api/samples", samples),
         *(Route(path, _static_route(*file)) for path, file in _STATIC_FILES.items()),
     ]
     return AuthMiddleware(Starlette(routes=routes), server.token, (server.host, *server.hosts))
+
+
+class TimeoutH11Protocol(H11Protocol):
+    """HTTP/1.1 that closes a connection whose request is incomplete after `timeout_seconds`.
+
+    Without it, idle connections could use up `MAX_CONNECTIONS` and lock out all other clients.
+    """
+
+    timeout_seconds = 10.0
+    _last_timed_cycle: Any = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the timeout of the first request."""
+        super().connection_made(transport)
+        self.loop.call_later(self.timeout_seconds, self._abort_if_unfinished, None)
+
+    def data_received(self, data: bytes) -> None:
+        """Start the timeout of a later request that is still incomplete."""
+        super().data_received(data)
+        last = self.cycle
+        if last is not None and last.response_complete and last is not self._last_timed_cycle:
+            self._last_timed_cycle = last
+            self.loop.call_later(self.timeout_seconds, self._abort_if_unfinished, last)
+
+    def _abort_if_unfinished(self, last: Any) -> None:
+        # If the last cycle is the same one, no request was completed since the timeout started.
+        if self.cycle is last:
+            self.transport.abort()
 
 
 def _uvicorn_config(app: ASGIApp) -> uvicorn.Config:
@@ -175,10 +204,10 @@ def _uvicorn_config(app: ASGIApp) -> uvicorn.Config:
 
 
 def _parse_whole_number(request: Request, name: str) -> int | None:
-    given = request.query_params.get(name, "")
-    if given and not (given.isdecimal() and len(given) <= _MAX_NUMBER_DIGITS):
+    text = request.query_params.get(name, "")
+    if text and not (text.isdecimal() and len(text) <= _MAX_NUMBER_DIGITS):
         raise ValueError(f"{name} must be a whole number, such as {name}=20.")
-    return int(given) if given else None
+    return int(text) if text else None
 
 
 def _encode_metrics(accept: str, registry: CollectorRegistry) -> tuple[bytes, str]:
@@ -186,7 +215,7 @@ def _encode_metrics(accept: str, registry: CollectorRegistry) -> tuple[bytes, st
         encode, content_type = choose_encoder(accept)
         return encode(registry), content_type
     except (TypeError, ValueError):
-        # An Accept header that makes no sense is no reason to leave a scrape unanswered.
+        # A malformed Accept header must not fail the scrape.
         encode, content_type = choose_encoder("")
         return encode(registry), content_type
 

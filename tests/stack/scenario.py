@@ -28,8 +28,9 @@ def openmetrics() -> str:
     lines: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     tally = Counters()
     detectors = {name: kind.severity for name, kind in load_classes("detectors").items()}
-    shown = Exposition(tally, detectors, machine=lambda: SAMPLE_NODE)
-    shown.cluster_state = lambda: HEAD_STATUS
+    shown = Exposition(
+        tally, detectors, machine=lambda: SAMPLE_NODE, cluster_status=lambda: HEAD_STATUS
+    )
     for scrape in range(SCRAPES):
         for verdict in _happened(scrape, tally):
             shown.update(verdict)
@@ -63,7 +64,7 @@ def _happened(scrape: int, tally: Counters) -> Iterator[Result]:
     running = 2.0 if scrape < SCRAPES - 5 else 1.0
     yield make_result(Event.HEARTBEAT, step=scrape, time=time, values={"ranks_running": running})
     if scrape == SCRAPES - 5:
-        yield make_result(Event.STOP, step=scrape, rank=1, facts={"outcome": "died"})
+        yield make_result(Event.STOP, step=scrape, rank=1, attributes={"outcome": "died"})
 
 
 def _line(sample, time: float) -> str:

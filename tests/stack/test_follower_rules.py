@@ -33,9 +33,16 @@ def node(cluster, rank, *verdicts):
     for count in COUNTER_FAMILIES:
         if count.family != "sentinel_nonfinite_total":
             tally.set(count.family, "0", 0.0)
-    shown = Exposition(tally, DETECTORS, run=f"run-{rank}", machine=lambda: SAMPLE_NODE)
-    shown.cluster_state = lambda: cluster
-    alive = make_result(Event.HEARTBEAT, values={"ranks_running": 1.0}, attributes={"state": "running"})
+    shown = Exposition(
+        tally,
+        DETECTORS,
+        run=f"run-{rank}",
+        machine=lambda: SAMPLE_NODE,
+        cluster_status=lambda: cluster,
+    )
+    alive = make_result(
+        Event.HEARTBEAT, values={"ranks_running": 1.0}, attributes={"state": "running"}
+    )
     settings = {"world_size": 2.0, "local_world_size": 1.0}
     start = make_result(Event.START, rank=rank, values=settings)
     for verdict in (start, step_result(rank=rank, step_time=0.5), alive, *verdicts):

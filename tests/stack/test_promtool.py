@@ -12,7 +12,7 @@ from scenario import openmetrics
 from support.results import make_incident, step_result, incident_result, make_result, make_spread
 
 from sentinel.metrics.exposition import Exposition
-from sentinel.metrics.families import LIVENESS_HELP
+from sentinel.metrics.run_state import LIVENESS_HELP
 from sentinel.model.counters import COUNTER_FAMILIES, Counters
 from sentinel.model.finding import Severity
 from sentinel.model.record import Event
@@ -33,11 +33,13 @@ def test_the_metrics_pass_the_linter_without_a_word(promtool):
     values = dict.fromkeys(SIGNALS, 1.0)
     spreads = {name: make_spread(0.5, 2.0) for name in SIGNALS}
     for verdict in (
-        make_result(Event.START, rank=0, facts={"model": 'quo"ted\n'}),
+        make_result(Event.START, rank=0, attributes={"model": 'quo"ted\n'}),
         step_result(rank=0, step_time=0.5),
         make_result(values=values | {"mine": 1.0}, spread=spreads),
         make_result(Event.SAVE),
-        make_result(Event.HEARTBEAT, values=dict.fromkeys(LIVENESS_HELP, 2.0) | {"idle_seconds": 1.0}),
+        make_result(
+            Event.HEARTBEAT, values=dict.fromkeys(LIVENESS_HELP, 2.0) | {"idle_seconds": 1.0}
+        ),
         incident_result(of=make_incident()),
     ):
         shown.update(verdict)

@@ -88,10 +88,10 @@ function caseCard(told, incidents) {
 }
 
 function surety(diagnosis) {
-  const bar = make("progress", diagnosis.belief);
+  const bar = make("progress", diagnosis.confidence_text);
   bar.value = diagnosis.confidence;
   bar.setAttribute("aria-label", "Confidence");
-  return box("span", "surety", bar, make("span", diagnosis.belief));
+  return box("span", "surety", bar, make("span", diagnosis.confidence_text));
 }
 
 // In the order it began; what was set from the start has no step and comes last.
@@ -166,7 +166,7 @@ function showRun(run) {
   const logged = Object.entries(run.logged).map(([name, value]) => [name, value, "", "", "", ""]);
   rows("signals", [...signals, ...logged], 6);
   rows("ranks", Object.entries(run.ranks).map(([rank, r]) =>
-    [rank, r.up ? "yes" : "no", r.step, r.step_time, clock(r.last_step)]), 5);
+    [rank, r.up ? "yes" : "no", r.step, r.step_time, clock(r.last_step_time)]), 5);
   showMachine(run.machine);
   showFacts(run);
 }

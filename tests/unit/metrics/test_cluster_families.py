@@ -14,7 +14,12 @@ from sentinel.model.record import Event
 from sentinel.store import database
 
 DETECTORS = {"kl_blowup": Severity.CRITICAL, "node_lost": Severity.CRITICAL}
-NEW = ("sentinel_node", "sentinel_head_connection_up", "sentinel_head_connection_spooled", "sentinel_cluster")
+NEW = (
+    "sentinel_node",
+    "sentinel_head_connection_up",
+    "sentinel_head_connection_spooled",
+    "sentinel_cluster",
+)
 
 HEAD = {
     "role": "head",
@@ -33,8 +38,7 @@ SEVERAL = {"world_size": 8.0, "local_world_size": 2.0}
 
 
 def exposition(cluster, *verdicts, settings=SEVERAL, tally=None):
-    shown = Exposition(tally or Counters(), DETECTORS, run=RUN)
-    shown.cluster_state = lambda: cluster
+    shown = Exposition(tally or Counters(), DETECTORS, run=RUN, cluster_status=lambda: cluster)
     for verdict in (make_result(Event.START, rank=0, values=settings), *verdicts):
         shown.update(verdict)
     return shown
@@ -95,7 +99,9 @@ def test_a_node_that_reached_no_head_shows_that_its_link_is_down():
 
 def test_a_post_leaves_what_is_said_of_the_run_to_its_head():
     step = step_result(rank=2, loss=1.0)
-    tick = make_result(Event.HEARTBEAT, values={"ranks_running": 2.0}, attributes={"state": "running"})
+    tick = make_result(
+        Event.HEARTBEAT, values={"ranks_running": 2.0}, attributes={"state": "running"}
+    )
     head, post = series(HEAD, step, tick), series(POST, step, tick)
     missing = {name for name, *_ in head.keys() - post.keys()}
 

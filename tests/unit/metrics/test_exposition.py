@@ -10,7 +10,17 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 from support.expositions import DETECTORS, exposition, samples
-from support.results import DIAGNOSIS, NOW, RUN, case_result, make_incident, step_result, incident_result, make_result, make_spread
+from support.results import (
+    DIAGNOSIS,
+    NOW,
+    RUN,
+    case_result,
+    incident_result,
+    make_incident,
+    make_result,
+    make_spread,
+    step_result,
+)
 
 from sentinel.metrics.families import MAX_LABEL_VALUES
 from sentinel.metrics.run_state import RUN_STATES
@@ -39,7 +49,9 @@ def test_the_run_tells_what_it_is():
     """Facts of the start become labels of one info series, and only the known ones do."""
     facts = {"framework": "trl", "framework_version": "1.16.0", "host": "secret"}
     facts |= {"algorithm": "grpo", "model": "qwen"}
-    shown = exposition(make_result(Event.START, rank=0, facts=facts, values={"world_size": 8.0}))
+    shown = exposition(
+        make_result(Event.START, rank=0, attributes=facts, values={"world_size": 8.0})
+    )
     text = generate_latest(shown.registry).decode()
 
     assert (
@@ -61,7 +73,9 @@ def test_exactly_one_state_is_on():
 
 def test_a_finished_run_is_not_active():
     """The end is said with a value before the series goes away."""
-    shown = samples(exposition(step_result(), make_result(Event.STOP, facts={"outcome": "finished"})))
+    shown = samples(
+        exposition(step_result(), make_result(Event.STOP, attributes={"outcome": "finished"}))
+    )
 
     assert shown["sentinel_run_active",] == 0
 
@@ -110,7 +124,8 @@ def test_two_ranks_fire_one_series_until_both_are_well():
     """The first rank to recover does not switch off the other's alert."""
     sick = [make_incident(rank=0), make_incident(rank=1)]
     shown = exposition(
-        *(incident_result(of=one) for one in sick), incident_result(NotificationReason.RESOLVED, of=sick[0])
+        *(incident_result(of=one) for one in sick),
+        incident_result(NotificationReason.RESOLVED, of=sick[0]),
     )
 
     assert samples(shown)["sentinel_alert_firing", "kl_blowup", "critical"] == 1
@@ -151,7 +166,7 @@ def test_no_name_breaks_the_page(name):
     """Odd keys, facts and counter labels are read back by both parsers."""
     tally = Counters()
     tally.add("sentinel_nonfinite_total", name)
-    step = make_result(Event.START, rank=0, facts={"model": name})
+    step = make_result(Event.START, rank=0, attributes={"model": name})
     shown = exposition(step, make_result(values={name: 1.0}), tally=tally)
 
     assert list(parse(generate_latest(shown.registry).decode()))
@@ -183,7 +198,9 @@ def test_scrapes_during_a_busy_run_are_whole():
         for step in range(1, 3000):
             value = float(step)
             shown.update(
-                make_result(step=step, values={"loss": value}, spread={"loss": make_spread(step, step)})
+                make_result(
+                    step=step, values={"loss": value}, spread={"loss": make_spread(step, step)}
+                )
             )
         over.set()
 
@@ -200,7 +217,9 @@ def test_scrapes_during_a_busy_run_are_whole():
 def test_it_is_told_which_kl_a_kl_is():
     """A threshold for one of them says nothing of another."""
     kind = {"kl_ref": "objective/kl", "kl_ref.kind": "ref k1 sequence_sum signed cap=inf"}
-    shown = samples(exposition(make_result(values={"kl_ref": 9.0}, facts=kind), step_result(kl_old=0.1)))
+    shown = samples(
+        exposition(make_result(values={"kl_ref": 9.0}, attributes=kind), step_result(kl_old=0.1))
+    )
 
     told = [key for key in shown if key[0] == "sentinel_policy_kl_info"]
     assert told == [("sentinel_policy_kl_info", "k1", "ref", "sequence_sum", "kl_ref")]
@@ -213,7 +232,7 @@ def test_a_case_is_shown_with_its_cause_and_its_incidents():
     assert (case["name"], case["subject"]) == ("grpo-7b/kl_blowup#1", "policy collapse")
     assert case["incidents"] == ["grpo-7b/kl_blowup#1", "grpo-7b/reward_collapse#1"]
     assert (case["onset_step"], case["last_good_step"], case["remedy"]) == (86, 80, "Go back.")
-    assert case["diagnosis"]["belief"] == "likely, 83 %"
+    assert case["diagnosis"]["confidence_text"] == "likely, 83 %"
     assert {each["case"] for each in told["incidents"]} == {case["name"]}
     assert told["incidents"][1]["diagnosis"] == case["diagnosis"]
 
@@ -235,7 +254,9 @@ def test_how_far_causes_are_believed_in_is_shown_while_their_cases_are_open():
 
 def test_a_case_whose_incidents_calmed_down_is_not_shown_until_one_comes_back():
     shown = exposition(case_result(of=[make_incident()]))
-    shown.update(replace(step_result(), moved=(replace(make_incident(), state=IncidentState.RESOLVED),)))
+    shown.update(
+        replace(step_result(), moved=(replace(make_incident(), state=IncidentState.RESOLVED),))
+    )
     assert shown.state()["cases"] == []
 
     shown.update(replace(step_result(), moved=(make_incident(),)))

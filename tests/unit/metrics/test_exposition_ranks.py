@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from support.expositions import exposition, samples
-from support.results import NOW, make_incident, step_result, incident_result, make_result
+from support.results import NOW, incident_result, make_incident, make_result, step_result
 
 from sentinel.model.record import Event
 

@@ -35,7 +35,7 @@ def exposition(*verdicts, machine=MACHINE):
 
 
 def facts(rank=0, values=None, **told):
-    return make_result(Event.METADATA, rank=rank, facts=told, values=values or {})
+    return make_result(Event.METADATA, rank=rank, attributes=told, values=values or {})
 
 
 def test_every_gpu_has_a_series_of_each_signal_it_tells():
@@ -99,20 +99,23 @@ def test_settings_are_no_more_than_so_many():
 def test_a_broken_tap_is_named_and_its_ranks_are_counted():
     shown = samples(
         exposition(
-            facts(0, **{"tap/trl": "on", "tap/deepspeed": "on, without DeepSpeedEngine.step"}),
-            facts(1, **{"tap/trl": "off: TypeError in on_log", "tap/deepspeed": "on"}),
+            facts(0, **{"patch/trl": "on", "patch/deepspeed": "on, without DeepSpeedEngine.step"}),
+            facts(1, **{"patch/trl": "off: TypeError in on_log", "patch/deepspeed": "on"}),
         )
     )
 
-    assert (shown["sentinel_patch_up", "trl"], shown["sentinel_patch_up", "deepspeed"]) == (0.0, 1.0)
+    assert (shown["sentinel_patch_up", "trl"], shown["sentinel_patch_up", "deepspeed"]) == (
+        0.0,
+        1.0,
+    )
     assert shown["sentinel_patch_ranks", "trl", "on"] == 1.0
     assert shown["sentinel_patch_ranks", "trl", "off"] == 1.0
     assert shown["sentinel_patch_ranks", "deepspeed", "partial"] == 1.0
 
 
 def test_the_state_tells_which_ranks_say_what_of_a_tap():
-    shown = exposition(*(facts(rank, **{"tap/trl": "on"}) for rank in (1, 0)))
-    shown.update(facts(2, **{"tap/trl": "off: TypeError in on_log"}))
+    shown = exposition(*(facts(rank, **{"patch/trl": "on"}) for rank in (1, 0)))
+    shown.update(facts(2, **{"patch/trl": "off: TypeError in on_log"}))
 
     assert shown.state()["patches"] == {"trl": {"on": [0, 1], "off: TypeError in on_log": [2]}}
 

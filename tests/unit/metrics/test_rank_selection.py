@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import nan
 
 import pytest
-from support.results import make_incident, incident_result
+from support.results import incident_result, make_incident
 
 from sentinel.metrics.rank_selection import (
     MAX_OUTLIER_RANKS,
@@ -69,8 +69,8 @@ def test_of_more_the_lowest_are_shown_in_whatever_order_they_speak():
 
 def test_a_rank_that_fell_is_shown_until_it_comes_back():
     ranks = followed()
-    ranks.update(said(700, event=Event.STOP, facts={"outcome": "died"}))
-    ranks.update(said(800, event=Event.STOP, facts={"outcome": "finished"}))
+    ranks.update(said(700, event=Event.STOP, attributes={"outcome": "died"}))
+    ranks.update(said(800, event=Event.STOP, attributes={"outcome": "finished"}))
     assert outliers(ranks) == [700]
     assert not ranks.select()[700].up
 
@@ -86,7 +86,9 @@ def test_a_rank_that_an_incident_names_is_shown_while_it_fires():
         standing.update_notification(page)
     assert [*standing.shown_ranks][64:] == [999]
 
-    standing.update_notification(incident_result(NotificationReason.RESOLVED, of=sick).notifications[0])
+    standing.update_notification(
+        incident_result(NotificationReason.RESOLVED, of=sick).notifications[0]
+    )
     assert len(standing.shown_ranks) == 64
 
 
@@ -160,7 +162,7 @@ def test_a_step_without_an_outlier_singles_nobody_out():
 def test_outliers_are_bounded_and_those_of_incidents_come_first():
     ranks = followed()
     for rank in range(100, 200):
-        ranks.update(said(rank, event=Event.STOP, facts={"outcome": "died"}))
+        ranks.update(said(rank, event=Event.STOP, attributes={"outcome": "died"}))
     told(ranks, loss=spread(bad=tuple(range(300, 1000))))
 
     shown = outliers(ranks, named=(1001, 1002))
@@ -217,7 +219,7 @@ def test_ranks_of_another_attempt_begin_anew_and_those_of_the_last_are_heard_no_
 def test_what_made_a_rank_stand_out_is_forgotten_with_its_attempt():
     ranks = followed()
     told(ranks, loss=spread(bad=(500,)))
-    ranks.update(said(600, event=Event.STOP, facts={"outcome": "died"}))
+    ranks.update(said(600, event=Event.STOP, attributes={"outcome": "died"}))
     ranks.clear()
     for rank in range(MANY):
         ranks.update(said(rank))

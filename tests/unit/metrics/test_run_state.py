@@ -3,10 +3,19 @@
 from math import inf, isnan, nan
 
 import pytest
-from support.results import NOW, RUN, make_incident, step_result, incident_result, make_result, make_spread
+from support.results import (
+    NOW,
+    RUN,
+    incident_result,
+    make_incident,
+    make_result,
+    make_spread,
+    step_result,
+)
 
 from sentinel.config.plugins import load_modules
-from sentinel.metrics.run_state import MAX_LOGGED_KEYS, STALL_DETECTOR, RunState, worst_rank
+from sentinel.metrics.alert_state import STALL_DETECTOR
+from sentinel.metrics.run_state import MAX_LOGGED_KEYS, RunState, worst_rank
 from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.signals.run_metadata import MAX_METADATA_CHARS, MAX_METADATA_KEYS
@@ -22,7 +31,7 @@ def standing(*verdicts, most_ranks=64):
 
 
 def stopped(outcome):
-    return make_result(Event.STOP, facts={"outcome": outcome})
+    return make_result(Event.STOP, attributes={"outcome": outcome})
 
 
 def test_a_run_is_starting_until_its_first_step():
@@ -68,7 +77,9 @@ def test_a_new_attempt_starts_again_with_its_own_ranks():
 def test_ticks_say_who_lives_and_what_became_of_the_run():
     """The source that watches the processes is believed about them."""
     alive = {"ranks_running": 0.0, "idle_seconds": 90.0}
-    now = standing(step_result(), make_result(Event.HEARTBEAT, values=alive, facts={"state": "died"}))
+    now = standing(
+        step_result(), make_result(Event.HEARTBEAT, values=alive, attributes={"state": "died"})
+    )
 
     assert (now.state, now.liveness, now.logged) == ("died", alive, {})
 
@@ -76,7 +87,11 @@ def test_ticks_say_who_lives_and_what_became_of_the_run():
 def test_a_run_is_stalled_while_the_detector_of_that_says_so():
     """Processes that live but get nowhere are stalled; dead ones are dead."""
     stall = make_incident(STALL_DETECTOR)
-    now = standing(step_result(), incident_result(of=stall), make_result(Event.HEARTBEAT, facts={"state": "running"}))
+    now = standing(
+        step_result(),
+        incident_result(of=stall),
+        make_result(Event.HEARTBEAT, attributes={"state": "running"}),
+    )
     assert (now.state, now.is_active) == ("stalled", True)
 
     now.update_notification(incident_result(NotificationReason.RESOLVED, of=stall).notifications[0])
@@ -92,12 +107,17 @@ def test_the_detector_of_stalls_is_there():
 
 def test_an_unknown_state_changes_nothing():
     """A word that is not a state of ours is not taken over."""
-    assert standing(step_result(), make_result(Event.HEARTBEAT, facts={"state": "<odd>"})).state == "running"
+    assert (
+        standing(step_result(), make_result(Event.HEARTBEAT, attributes={"state": "<odd>"})).state
+        == "running"
+    )
 
 
 def test_counts_steps_and_checkpoints_with_their_times():
     """Steps and saves are counted apart, each with its own time."""
-    now = standing(step_result(step=1), step_result(step=2), make_result(Event.SAVE, step=2, time=NOW + 9))
+    now = standing(
+        step_result(step=1), step_result(step=2), make_result(Event.SAVE, step=2, time=NOW + 9)
+    )
 
     assert (now.step, now.steps, now.last_step_time) == (2, 2, NOW + 2)
     assert (now.saves, now.last_checkpoint_time) == (1, NOW + 9)
@@ -105,7 +125,9 @@ def test_counts_steps_and_checkpoints_with_their_times():
 
 def test_the_trainers_own_count_is_believed_even_when_it_goes_back():
     """The step shown is the one the trainer says, right or wrong."""
-    assert standing(step_result(step=9, global_step=9), step_result(step=10, global_step=4)).step == 4
+    assert (
+        standing(step_result(step=9, global_step=9), step_result(step=10, global_step=4)).step == 4
+    )
 
 
 @pytest.mark.parametrize("declared", [nan, inf, -inf])
@@ -119,7 +141,7 @@ def test_ranks_are_followed_one_by_one():
     now = standing(
         step_result(step=3, rank=0, step_time=0.5),
         step_result(step=2, rank=1),
-        make_result(Event.STOP, step=2, rank=1, facts={"outcome": "died"}),
+        make_result(Event.STOP, step=2, rank=1, attributes={"outcome": "died"}),
     )
 
     assert (now.ranks[0].up, now.ranks[0].step, now.ranks[0].step_time) == (True, 3, 0.5)
@@ -176,13 +198,15 @@ def test_a_copy_stays_as_it_was():
 
 
 def facts(rank=WHOLE_RUN, values=None, **told):
-    return make_result(Event.METADATA, rank=rank, facts=told, values=values or {})
+    return make_result(Event.METADATA, rank=rank, attributes=told, values=values or {})
 
 
 def test_what_becomes_known_later_is_taken_up():
     """Numbers are settings, texts are what it is."""
     now = standing(
-        make_result(Event.START, rank=0, facts={"framework": "torch"}, values={"world_size": 2.0}),
+        make_result(
+            Event.START, rank=0, attributes={"framework": "torch"}, values={"world_size": 2.0}
+        ),
         facts(rank=0, framework="trl", values={"beta": 0.1, "global_step": 4.0}),
     )
 
@@ -194,9 +218,9 @@ def test_a_rank_that_starts_late_does_not_unlearn_what_is_known():
     """It starts by saying torch, too, long after another has found out better."""
     start = {"framework": "torch", "host": "node1"}
     now = standing(
-        make_result(Event.START, rank=0, facts={"framework": "torch"}),
+        make_result(Event.START, rank=0, attributes={"framework": "torch"}),
         facts(rank=0, framework="trl"),
-        make_result(Event.START, rank=1, facts=start),
+        make_result(Event.START, rank=1, attributes=start),
     )
 
     assert now.metadata == {"framework": "trl", "host": "node1"}
@@ -205,9 +229,9 @@ def test_a_rank_that_starts_late_does_not_unlearn_what_is_known():
 def test_each_ranks_taps_are_its_own_and_new_with_each_attempt():
     now = standing(
         make_result(Event.START, rank=0),
-        facts(rank=0, **{"tap/trl": "on"}),
-        facts(rank=1, **{"tap/trl": "off: KeyError in on_log"}),
-        facts(**{"tap/trl": "on"}),
+        facts(rank=0, **{"patch/trl": "on"}),
+        facts(rank=1, **{"patch/trl": "off: KeyError in on_log"}),
+        facts(**{"patch/trl": "on"}),
     )
     assert now.patches == {("trl", 0): "on", ("trl", 1): "off: KeyError in on_log"}
     assert now.metadata == {}
@@ -232,4 +256,4 @@ def test_the_machine_is_not_taken_for_the_state_of_ranks():
 
 def test_facts_that_are_told_again_are_no_sign_of_life():
     """A restarted agent shows what was known of ranks that may be gone by now."""
-    assert standing(facts(rank=3, **{"tap/trl": "on"})).ranks == {}
+    assert standing(facts(rank=3, **{"patch/trl": "on"})).ranks == {}

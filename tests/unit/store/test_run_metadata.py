@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf, nan
 
 import pytest
-from support.results import NOW, RUN, said
+from support.results import NOW, RUN, make_result
 
 from sentinel.metrics.run_state import RunState
 from sentinel.model.record import WHOLE_RUN, Event
@@ -25,12 +25,12 @@ def connection(tmp_path):
 
 
 def told(event=Event.METADATA, rank=WHOLE_RUN, step=1, values=None, **facts):
-    named = {name.replace("tap_", "tap/"): text for name, text in facts.items()}
-    return said(event, step, rank, values=values or {}, facts=named).record
+    named = {name.replace("tap_", "patch/"): text for name, text in facts.items()}
+    return make_result(event, step, rank, values=values or {}, facts=named).record
 
 
 def rows(connection):
-    return dict(connection.execute("select key, value from facts"))
+    return dict(connection.execute("select key, value from run_metadata"))
 
 
 def test_texts_and_numbers_of_starts_and_facts_are_a_row_each(connection):
@@ -47,7 +47,7 @@ def test_what_is_no_news_is_not_written_again(connection):
 
     assert facts.update(told(model="qwen"))
     assert not facts.update(told(model="qwen", step=9))
-    assert connection.execute("select step from facts").fetchall() == [(1,)]
+    assert connection.execute("select step from run_metadata").fetchall() == [(1,)]
 
 
 def test_how_a_tap_is_belongs_to_its_rank(connection):
@@ -58,8 +58,8 @@ def test_how_a_tap_is_belongs_to_its_rank(connection):
 
     assert rows(connection) == {}
     assert [(r.rank, dict(r.attributes)) for r in facts.to_records(RUN)] == [
-        (0, {"tap/trl": "on"}),
-        (1, {"tap/trl": "off: TypeError in on_log"}),
+        (0, {"patch/trl": "on"}),
+        (1, {"patch/trl": "off: TypeError in on_log"}),
     ]
 
 
@@ -110,9 +110,9 @@ def test_the_next_agent_shows_the_run_as_it_was_known(connection):
     now = RunState(RUN)
     for record in RunMetadataStore(connection).to_records(RUN):
         now.update(record)
-    assert now.metadata == {"framework": "trl"}
-    assert now.settings == {"max_steps": 100.0}
-    assert now.patches == {("trl", 1): "on, without Trainer.step"}
+    assert now.reported.texts == {"framework": "trl"}
+    assert now.reported.settings == {"max_steps": 100.0}
+    assert now.reported.patches == {("trl", 1): "on, without Trainer.step"}
 
 
 def test_nothing_said_is_nothing_shown(connection):
@@ -139,8 +139,8 @@ def test_the_history_holds_facts_where_they_were_news(connection):
 
 def test_the_history_holds_the_ticks_that_tell_of_the_machine(connection):
     history = History(connection)
-    history.update(said(Event.HEARTBEAT, values={"ranks_running": 2.0}))
-    history.update(said(Event.HEARTBEAT, step=7, values={"ranks_running": 2.0, "host_cpu": 0.5}))
+    history.update(make_result(Event.HEARTBEAT, values={"ranks_running": 2.0}))
+    history.update(make_result(Event.HEARTBEAT, step=7, values={"ranks_running": 2.0, "host_cpu": 0.5}))
 
     assert [(r.event, r.time) for r in history.records(RUN)] == [(Event.HEARTBEAT, NOW + 7)]
 

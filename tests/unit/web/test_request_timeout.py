@@ -9,7 +9,7 @@ from support.rank_processes import until
 from support.results import RUN
 from support.web_servers import PATIENCE, get, servers
 
-from sentinel.web.request_timeout import TimeoutH11Protocol
+from sentinel.web.server import TimeoutH11Protocol
 
 WHOLE = b"GET /-/healthy HTTP/1.1\r\nhost: localhost\r\n\r\n"
 

@@ -1,0 +1,100 @@
+"""State of a run as plain data: the JSON of `/api/run` and of `sentinel status`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.metrics.run_state import RunState, worst_rank
+from sentinel.model.incident import Onset
+from sentinel.signals.catalogue import SIGNALS
+from sentinel.signals.hardware import NodeMeasurements
+from sentinel.store.cases import case_fields, case_to_dict
+from sentinel.store.history import incident_to_dict, onset_fields
+from sentinel.store.silences import silence_to_dict
+
+
+def run_state_to_dict(run_state: RunState, onsets: Mapping[str, Onset]) -> dict[str, Any]:
+    """The state as plain data; values may be NaN or infinite.
+
+    Keys: run, attempt, state, active, step, steps, checkpoints, last_step_time and
+    last_checkpoint_time (seconds since the epoch, NaN before the first), metadata (texts and
+    settings by name), patches (by integration, then by status, the ranks with that status), signals
+    (value, unit, help, metric, and over ranks min, max, mean, std, worst_rank), logged, liveness,
+    cases, incidents (with silenced and acknowledged, case and diagnosis), silences, tier, ranks
+    (those shown singly), ranks_hidden (the number of others). `onsets` are by incident name.
+    """
+    alerts = run_state.alerts
+    cases = [case_to_dict(notification) for notification in alerts.open_cases]
+    case_by_incident = {name: case for case in cases for name in case["incidents"]}
+    return {
+        "run": run_state.run,
+        "attempt": max(run_state.attempt, 0),
+        "state": run_state.state,
+        "active": run_state.is_active,
+        "step": run_state.step,
+        "steps": run_state.step_count,
+        "checkpoints": run_state.checkpoint_count,
+        "last_step_time": run_state.last_step_time,
+        "last_checkpoint_time": run_state.last_checkpoint_time,
+        "metadata": {**run_state.reported.settings, **run_state.reported.texts},
+        "patches": _patches_to_dict(run_state.reported.patches),
+        "signals": {name: _signal_to_dict(run_state, name) for name in run_state.signals},
+        "logged": run_state.logged,
+        "liveness": run_state.liveness,
+        "cases": cases,
+        "incidents": [
+            incident_to_dict(incident)
+            | alerts.suppression.suppression_fields(incident)
+            | onset_fields(onsets.get(incident.name))
+            | case_fields(case_by_incident.get(incident.name))
+            for incident in alerts.open_incidents.values()
+        ],
+        "silences": [silence_to_dict(silence) for silence in alerts.suppression.silences],
+        "tier": alerts.suppression.tier.value,
+        "ranks": {str(rank): state._asdict() for rank, state in run_state.shown_ranks.items()},
+        "ranks_hidden": run_state.rank_selection.hidden_count,
+    }
+
+
+def machine_to_dict(machine: NodeMeasurements) -> dict[str, Any]:
+    """The newest measurements of the node. Keys: host, disks, gpus, seen (time by part)."""
+    gpus = [
+        {
+            "gpu": gpu.index,
+            "name": gpu.name,
+            "uuid": gpu.uuid,
+            "up": not gpu.is_lost,
+            "ranks": list(machine.ranks_by_gpu.get(gpu.index, ())),
+            "throttled": list(gpu.throttle_reasons),
+            **gpu.values,
+        }
+        for gpu in machine.gpus
+    ]
+    return {
+        "host": dict(machine.host_values),
+        "disks": dict(machine.free_bytes),
+        "gpus": gpus,
+        "seen": dict(machine.measured_at),
+    }
+
+
+def _patches_to_dict(patches: Mapping[tuple[str, int], str]) -> dict[str, dict[str, list[int]]]:
+    ranks_by_status: dict[str, dict[str, list[int]]] = {}
+    for (name, rank), status in sorted(patches.items()):
+        ranks_by_status.setdefault(name, {}).setdefault(status, []).append(rank)
+    return ranks_by_status
+
+
+def _signal_to_dict(run_state: RunState, name: str) -> dict[str, Any]:
+    signal, spread = SIGNALS[name], run_state.spreads.get(name)
+    fields: dict[str, Any] = {
+        "value": run_state.signals[name],
+        "unit": signal.unit,
+        "help": signal.help,
+        "metric": signal.metric,
+    }
+    if spread is not None:
+        fields |= {"min": spread.min, "max": spread.max, "mean": spread.mean, "std": spread.std}
+        fields["worst_rank"] = worst_rank(spread)
+    return fields
