@@ -1,4 +1,4 @@
-"""Verbs: what a training function may say by itself. Outside a run they do nothing."""
+"""The functions that a training function may call. Outside a run they do nothing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MARK_EVENTS = {"save": Event.SAVE, "eval": Event.EVAL}
 def log(values: Mapping[str, Any], step: int | None = None, weight: float | None = None) -> None:
     """Record numbers of one step: floats, ints, NumPy or PyTorch scalars, on any device.
 
-    `step` is the trainer's own number; without it, the count of optimizer steps. `weight` is how
-    many samples the values are means over, for ranks with uneven batches. What is not a number is
-    counted and left out; nothing is ever raised.
+    `step` is the trainer's step number; the default is the count of optimizer steps. `weight` is
+    the number of samples that the values are means over, for ranks with uneven batches. Values that
+    are not numbers are dropped and counted. Never raises.
     """
     recorder = CurrentSession.recorder
     if recorder is not None:
@@ -33,42 +33,42 @@ def log_samples(
     step: int | None = None,
     finished: Sequence[bool] | None = None,
 ) -> None:
-    """Show some of the texts the model made: at most `samples` a call, 8 if that is not set.
+    """Record some of the texts that the model generated: at most `samples` a call, 8 by default.
 
-    `rewards` is one number for each completion, or a mapping of names to such. `finished` says of
-    each completion whether the model ended it, rather than the limit. Long texts are cut. What is
-    no text, or no number, is counted and left out; nothing is ever raised.
+    `rewards` holds one number per completion, or maps names to such sequences. `finished` holds one
+    flag per completion: whether the model ended it, not the length limit. Long texts are cut.
+    Anything that is not a text or a number is dropped and counted. Never raises.
     """
     session = current_session()
     if session is not None:
-        most = session.arguments.samples or DEFAULT_SAMPLES_PER_CALL
+        max_samples = session.arguments.samples or DEFAULT_SAMPLES_PER_CALL
         session.recorder.record_samples(
-            GeneratedBatch(prompts, completions, rewards, finished), step, most
+            GeneratedBatch(prompts, completions, rewards, finished), step, max_samples
         )
 
 
-def mark(event: str, step: int | None = None, **facts: Any) -> None:
-    """Say that a checkpoint was written (`"save"`) or an evaluation made (`"eval"`).
+def mark(event: str, step: int | None = None, **attributes: Any) -> None:
+    """Record that a checkpoint was saved (`"save"`) or an evaluation finished (`"eval"`).
 
-    Numbers among `facts` become values of the record, such as `mark("eval", loss=0.7)`.
+    Numbers among `attributes` become values of the record, as in `mark("eval", loss=0.7)`.
     """
     session = current_session()
     if session is None:
         return
-    known = _MARK_EVENTS.get(event) if type(event) is str else None
-    if known is not None:
-        session.recorder.record_event(known, step, facts)
+    marked = _MARK_EVENTS.get(event) if type(event) is str else None
+    if marked is not None:
+        session.recorder.record_event(marked, step, attributes)
     elif session.arguments.strict:
-        raise ValueError(f"There is no mark {event!r}: use one of {sorted(_MARK_EVENTS)}.")
+        raise ValueError(f"unknown event {event!r}: use one of {sorted(_MARK_EVENTS)}")
     else:
         session.ring.count_drop("event")
 
 
 def requested() -> frozenset[str]:
-    """What this rank is asked to do now: "checkpoint", "stop", both, or, nearly always, nothing.
+    """The actions that this rank should take now: "checkpoint", "stop", both, or usually none.
 
-    To be asked once a step, on every rank alike: each is told of a checkpoint at the same step, and
-    at that one only; of a stop from then on. It costs less than a microsecond.
+    Call it once a step on every rank. "checkpoint" is returned on all ranks at the same step and
+    at that step only; "stop" from then on. A call takes less than a microsecond.
     """
     recorder = CurrentSession.recorder
     if recorder is None:
@@ -80,15 +80,15 @@ def requested() -> frozenset[str]:
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Declare that the trainer is doing something else for a while, such as an evaluation."""
-    _record_edge(name, "begin")
+    """Declare a phase outside training steps, such as an evaluation, for the `with` block."""
+    _record_phase(name, "begin")
     try:
         yield
     finally:
-        _record_edge(name, "end")
+        _record_phase(name, "end")
 
 
-def _record_edge(name: str, edge: str) -> None:
-    session = current_session()
-    if session is not None:
-        session.recorder.record_event(Event.PHASE, None, {"name": name, "edge": edge})
+def _record_phase(name: str, edge: str) -> None:
+    recorder = CurrentSession.recorder
+    if recorder is not None:
+        recorder.record_phase(name, edge)

@@ -1,7 +1,6 @@
-"""Arguments: what `sentinel.monitor` may be told, checked where it is written down.
+"""The arguments of `sentinel.monitor`, validated before training starts.
 
-A wrong word here is refused before training starts, with the key, what was given, and what was
-meant; nothing later ever is.
+An error names the argument, its value, and what is expected. Later errors never reach the trainer.
 """
 
 from __future__ import annotations
@@ -13,21 +12,20 @@ from pathlib import Path
 from typing import Any
 
 CRITICAL_ACTIONS = ("checkpoint", "stop")
-"""What `on_critical` may ask for, beside a function."""
+"""Values of `on_critical`, beside a function."""
 TIERS = ("page", "notify", "quiet")
 AGGREGATE_MODES = ("agent", "collective")
-"""How the records of ranks come together."""
+"""How the records of several ranks are combined."""
 MAX_SAMPLES_PER_BATCH = 64
-"""Texts that may be asked for of one batch."""
 
 
 class SettingsError(ValueError):
-    """A setting that is not known, or not of the kind it must be."""
+    """An argument of `monitor` is unknown or has an invalid value."""
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorArguments:
-    """How a run is watched. See `sentinel.monitor`."""
+    """The validated arguments of `sentinel.monitor`."""
 
     run: str | None = None
     save_steps: int | None = None
@@ -40,21 +38,21 @@ class MonitorArguments:
     metadata: Mapping[str, str | float] = field(default_factory=dict)
     tier: str | None = None
     on_critical: str | None = None
-    """The words given, with a space between each two; "call" for the function."""
+    """The actions, separated by spaces; "call" stands for the function."""
     callback: Callable[[Any], object] | None = None
 
 
 def parse_arguments(settings: Mapping[str, Any]) -> MonitorArguments:
-    """Arguments from keywords. Raises SettingsError naming the first that is wrong."""
-    known = [each.name for each in fields(MonitorArguments) if each.name != "call"]
+    """Validate keyword arguments. Raises SettingsError for the first invalid one."""
+    known = [each.name for each in fields(MonitorArguments) if each.name != "callback"]
     for key in settings:
         if key not in known:
-            # Only here, where training will not start: it is not worth its import otherwise.
+            # Training does not start in this case; otherwise the import would cost time.
             from difflib import get_close_matches  # noqa: PLC0415
 
-            near = get_close_matches(key, known, 1) or known
-            raise SettingsError(f"monitor has no setting {key!r}: did you mean {near[0]!r}?")
-    on_critical, call = _on_critical(settings.get("on_critical"))
+            closest = get_close_matches(key, known, 1) or known
+            raise SettingsError(f"monitor has no argument {key!r}: did you mean {closest[0]!r}?")
+    on_critical, callback = _on_critical(settings.get("on_critical"))
     return MonitorArguments(
         run=_optional_text("run", settings.get("run")),
         save_steps=_optional_step_count("save_steps", settings.get("save_steps")),
@@ -65,10 +63,10 @@ def parse_arguments(settings: Mapping[str, Any]) -> MonitorArguments:
         or AGGREGATE_MODES[0],
         strict=_boolean("strict", settings.get("strict", False)),
         samples=_sample_count(settings.get("samples", 0)),
-        metadata=_facts(settings.get("facts")),
+        metadata=_metadata(settings.get("metadata")),
         tier=_one_of("tier", settings.get("tier"), TIERS),
         on_critical=on_critical,
-        callback=call,
+        callback=callback,
     )
 
 
@@ -81,14 +79,14 @@ def _optional_text(key: str, value: Any) -> str | None:
 def _optional_step_count(key: str, value: Any) -> int | None:
     if value is None or (type(value) is int and value > 0):
         return value
-    raise _value_error(key, value, "a whole number of steps, at least 1")
+    raise _value_error(key, value, "an integer number of steps, at least 1")
 
 
 def _sample_count(value: Any) -> int:
     if type(value) is int and 0 <= value <= MAX_SAMPLES_PER_BATCH:
         return value
     raise _value_error(
-        "samples", value, f"a whole number of texts, from 0 to {MAX_SAMPLES_PER_BATCH}"
+        "samples", value, f"an integer number of texts, from 0 to {MAX_SAMPLES_PER_BATCH}"
     )
 
 
@@ -105,21 +103,21 @@ def _one_of(key: str, value: Any, known: tuple[str, ...]) -> str | None:
 
 
 def _on_critical(value: Any) -> tuple[str | None, Callable[[Any], object] | None]:
-    """The words asked for, and the function to be called."""
+    """The actions, separated by spaces, and the function to call."""
     if value is None:
         return None, None
-    alone = callable(value) or isinstance(value, str) or not isinstance(value, Iterable)
-    each = [value] if alone else list(value)
-    calls = [one for one in each if callable(one)]
-    if len(calls) > 1:
-        raise SettingsError("monitor(on_critical=…) takes one function, not several.")
-    words = [one for one in each if not callable(one)]
-    for word in words:
-        if not (isinstance(word, str) and word in CRITICAL_ACTIONS):
+    is_single = callable(value) or isinstance(value, str) or not isinstance(value, Iterable)
+    entries = [value] if is_single else list(value)
+    callbacks = [entry for entry in entries if callable(entry)]
+    if len(callbacks) > 1:
+        raise SettingsError("monitor(on_critical=…) accepts one function, not several.")
+    actions = [entry for entry in entries if not callable(entry)]
+    for action in actions:
+        if not (isinstance(action, str) and action in CRITICAL_ACTIONS):
             raise _value_error(
-                "on_critical", word, f"{' or '.join(map(repr, CRITICAL_ACTIONS))}, or a function"
+                "on_critical", action, f"{' or '.join(map(repr, CRITICAL_ACTIONS))}, or a function"
             )
-    return " ".join([*words, *("call" for _ in calls)]), next(iter(calls), None)
+    return " ".join([*actions, *("call" for _ in callbacks)]), next(iter(callbacks), None)
 
 
 def _config_path(key: str, value: Any) -> Path | None:
@@ -129,27 +127,28 @@ def _config_path(key: str, value: Any) -> Path | None:
         raise _value_error(key, value, "the path of a sentinel.toml")
     path = Path(value)
     if not path.is_file():
-        raise SettingsError(f"monitor({key}={str(value)!r}): there is no such file.")
+        raise SettingsError(f"monitor({key}={str(value)!r}): no such file.")
     return path
 
 
-def _facts(value: Any) -> Mapping[str, str | float]:
+def _metadata(value: Any) -> Mapping[str, str | float]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise _value_error("facts", value, "a mapping of names to numbers and texts")
-    return {name: fact for name, fact in map(_fact, value.items()) if fact is not None}
+        raise _value_error("metadata", value, "a mapping of names to numbers and texts")
+    items = map(_metadata_item, value.items())
+    return {name: entry for name, entry in items if entry is not None}
 
 
-def _fact(item: tuple[Any, Any]) -> tuple[str, str | float | None]:
-    name, fact = item
+def _metadata_item(item: tuple[Any, Any]) -> tuple[str, str | float | None]:
+    name, entry = item
     if not isinstance(name, str):
-        raise _value_error("facts", name, "texts as names")
-    if isinstance(fact, bool):
-        return name, str(fact).lower()
-    if fact is None or isinstance(fact, (str, int, float)):
-        return name, fact
-    raise _value_error(f"facts[{name!r}]", fact, "a number or a text")
+        raise _value_error("metadata", name, "a mapping with texts as names")
+    if isinstance(entry, bool):
+        return name, str(entry).lower()
+    if entry is None or isinstance(entry, (str, int, float)):
+        return name, entry
+    raise _value_error(f"metadata[{name!r}]", entry, "a number or a text")
 
 
 def _value_error(key: str, value: Any, expected: str) -> SettingsError:

@@ -20,7 +20,7 @@ from sentinel.client.import_hook import ImportHook
 from sentinel.client.session import current_session
 from sentinel.transport.process import Process
 
-PARENT_RANK_VARIABLE = "SENTINEL_WITHIN"
+PARENT_RANK_VARIABLE = "SENTINEL_PARENT_RANK"
 """Environment variable that a watched rank leaves to its children: its process and its start."""
 
 

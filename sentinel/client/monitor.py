@@ -1,4 +1,4 @@
-"""Monitor: the one word that makes a training function watched."""
+"""`sentinel.monitor`: the decorator or context manager that monitors a training function."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ CriticalAction: TypeAlias = "Literal['checkpoint', 'stop'] | Callable[[CommandCo
 
 
 class Monitor:
-    """A training run being watched: decorates a function, or is entered with `with`."""
+    """Monitors a training run: decorates a function, or is entered with `with`."""
 
     def __init__(self, arguments: MonitorArguments) -> None:
         self.arguments = arguments
 
     def __call__(self, function: Function) -> Function:
-        """The function, watched; its name, signature, result and exceptions are its own."""
+        """The function, monitored; name, signature, result and exceptions stay the same."""
         if isinstance(function, staticmethod | classmethod):
             return type(function)(self(function.__func__))
         if isinstance(function, type) or not callable(function):
             kind = "class" if isinstance(function, type) else type(function).__name__
-            raise SettingsError(f"monitor watches a function, not a {kind}: decorate its method.")
+            raise SettingsError(f"monitor decorates a function, not a {kind}: decorate its method.")
         wrapped: Any = functools.wraps(function)(self._wrap(function))
         return wrapped  # type: ignore[no-any-return]
 
@@ -46,58 +46,58 @@ class Monitor:
         leave_session(error)
 
     def _wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        for fits, wrap in _WRAPPERS:
-            if fits(function):
+        for matches, wrap in _WRAPPERS:
+            if matches(function):
                 return wrap(self, function)
         return _wrap_function(self, function)
 
 
 def _wrap_function(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(*args: Any, **kwargs: Any) -> Any:
+    def monitored(*args: Any, **kwargs: Any) -> Any:
         with monitor:
             result: Any = function(*args, **kwargs)
             return result
 
-    return watched
+    return monitored
 
 
 def _wrap_coroutine(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
-    async def watched(*args: Any, **kwargs: Any) -> Any:
+    async def monitored(*args: Any, **kwargs: Any) -> Any:
         with monitor:
             return await function(*args, **kwargs)
 
-    return watched
+    return monitored
 
 
 def _wrap_generator(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+    def monitored(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         with monitor:
             return (yield from function(*args, **kwargs))
 
-    return watched
+    return monitored
 
 
 def _wrap_async_generator(monitor: Monitor, function: Callable[..., Any]) -> Callable[..., Any]:
-    async def watched(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+    async def monitored(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         with monitor:
-            theirs = function(*args, **kwargs)
+            generator = function(*args, **kwargs)
             try:
-                item = await theirs.asend(None)
+                item = await generator.asend(None)
                 while True:
                     try:
                         sent = yield item
                     except GeneratorExit:
                         raise
                     except BaseException as error:
-                        item = await theirs.athrow(error)
+                        item = await generator.athrow(error)
                     else:
-                        item = await theirs.asend(sent)
+                        item = await generator.asend(sent)
             except StopAsyncIteration:
                 return
             finally:
-                await theirs.aclose()
+                await generator.aclose()
 
-    return watched
+    return monitored
 
 
 _WRAPPERS = (
@@ -129,20 +129,24 @@ def monitor(
 
 
 def monitor(function: Any = None, /, **settings: Any) -> Any:
-    """Watch a training run: as a decorator, bare or with settings, or in a `with` statement.
+    """Monitor a training run: as a decorator, bare or with arguments, or in a `with` statement.
 
-    `run` names the run. `save_steps` and `max_steps` are what the trainer was told, so that it can
-    be held to it. `config` is the agent's settings file; `agent=False` records without starting
-    one. `aggregate="collective"` brings the ranks together through the training's own
-    `torch.distributed`, where only the node of rank 0 may have an agent; see docs/collective.md.
-    `facts` are hyper-parameters worth remembering. `samples` is how many texts are taken of
-    each batch that a framework generates; at 0 none are, unless `sentinel.log_samples` is called.
-    `tier` says how much the run matters to people: "page", "notify" or "quiet". `on_critical` is
-    what is asked of every rank, at one and the same step, when a case turns critical: "checkpoint",
-    "stop", or a function that is given `sentinel.client.control.command_executor.Asked`; see
-    docs/actions.md.
-    `strict` lets our own errors through, for tests. With `SENTINEL_OFF=1` in the environment
-    nothing happens at all. Raises SettingsError for a setting that is unknown or of the wrong kind.
+    - `run` names the run.
+    - `save_steps` and `max_steps` are the limits configured in the trainer; detectors compare the
+      run with them.
+    - `config` is the settings file of the agent; `agent=False` records without starting an agent.
+    - `aggregate="collective"` gathers the ranks through the training's own `torch.distributed`;
+      only the node of rank 0 then needs an agent. See docs/collective.md.
+    - `strict=True` raises sentinel's own errors, for tests.
+    - `samples` is the number of texts recorded of each batch that a framework generates. With 0,
+      only `sentinel.log_samples` records texts.
+    - `metadata` holds hyper-parameters to store with the run, as numbers and texts.
+    - `tier` is the importance of the run: "page", "notify" or "quiet".
+    - `on_critical` is what every rank does, at the same step, when a case becomes critical:
+      "checkpoint", "stop", or a function that receives a `CommandContext`. See docs/actions.md.
+
+    With `SENTINEL_OFF=1` in the environment, `monitor` does nothing. Raises SettingsError for an
+    unknown argument or an invalid value.
     """
-    watching = Monitor(parse_arguments(settings))
-    return watching if function is None else watching(function)
+    decorator = Monitor(parse_arguments(settings))
+    return decorator if function is None else decorator(function)

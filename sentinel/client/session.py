@@ -1,4 +1,4 @@
-"""Session: this process's part in a run, from the first decorated call to the last.
+"""The session of this process in a run, from the first decorated call to the last.
 
 There is at most one at a time. Decorated calls inside a decorated call, in any thread, join it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
@@ -17,57 +17,54 @@ from typing import Any
 from sentinel.client.arguments import MonitorArguments
 from sentinel.client.capture.loop import TrainingLoop
 from sentinel.client.capture.patcher import Patcher
-from sentinel.client.control.command_executor import make_executor
 from sentinel.client.guard import ErrorGuard
 from sentinel.client.import_hook import ImportHook
+from sentinel.client.process_group import rank_environment
 from sentinel.client.recorder import Recorder
 from sentinel.client.spawn import AgentSupervisor
 from sentinel.model.record import Event
 from sentinel.transport import paths
-from sentinel.transport.identity import Identity, identify
+from sentinel.transport.identity import Identity
+from sentinel.transport.launch_environment import identify
 from sentinel.transport.ring import RingWriter, fitting_capacity
 
-TIER_FACT, ON_CRITICAL_FACT = "monitor/tier", "monitor/on_critical"
-"""Facts by which the agent learns of arguments that are its own settings."""
+TIER_KEY, ON_CRITICAL_KEY = "monitor/tier", "monitor/on_critical"
+"""Metadata keys of arguments that are settings of the agent."""
 _MAX_CLAIM_TRIES = 8
-"""Attempts claimed by others under our hands before we give up."""
+"""Number of attempts that other processes may claim first before `claim_ring` gives up."""
 
 
 class Session:
-    """Ring, recorder, agent and taps of one attempt of this rank."""
+    """Ring, recorder, agent and patches of one attempt of this rank."""
 
     def __init__(self, arguments: MonitorArguments) -> None:
-        """Raises OSError or ValueError where no ring can be made."""
+        """Raises OSError or ValueError if no ring can be created."""
         self.arguments = arguments
         self.ring, self.identity = claim_ring(arguments.run)
         self.guard = ErrorGuard(self.ring.count_error, arguments.strict)
-        ours = arguments.agent and self.identity.local_rank == 0
+        starts_agent = arguments.agent and self.identity.local_rank == 0
         self.agent_supervisor = (
-            AgentSupervisor(self.identity.run, arguments.config) if ours else None
+            AgentSupervisor(self.identity.run, arguments.config) if starts_agent else None
         )
         self.recorder = self._make_recorder()
-        self.recorder.commands = make_executor(
-            self.ring.path,
-            self.identity,
-            arguments.callback,
-            self.recorder.record_event,
-            self.guard,
-        )
+        self.recorder.commands.open(self.ring.path, self.identity, arguments.callback)
         self._undo_patches: list[Callable[[], None]] = []
 
     def open(self) -> None:
-        """Say START, start the agent, and listen to the frameworks."""
-        self.recorder.record_event(Event.START, None, start_facts(self.identity, self.arguments))
+        """Record START, start the agent, and attach the integrations."""
+        self.recorder.record_event(
+            Event.START, None, start_attributes(self.identity, self.arguments)
+        )
         if not self.uses_collective or self.identity.rank == 0:
             self._start_agent()
         loop = TrainingLoop(self.recorder)
         for name in integration_names():
-            tap = Patcher(name, self.recorder, loop)
-            self._undo_patches.append(tap.undo)
-            self._attach_on_import(tap)
+            patcher = Patcher(name, self.recorder, loop)
+            self._undo_patches.append(patcher.undo)
+            self._attach_on_import(patcher)
 
     def _attach_on_import(self, patcher: Patcher) -> None:
-        """Have the tap attached as soon as its framework is there."""
+        """Attach the integration as soon as its framework is imported."""
         try:
             integration = import_module(f"sentinel.integrations.{patcher.name}")
             framework, attach = integration.FRAMEWORK, partial(patcher.attach, integration.attach)
@@ -77,17 +74,17 @@ class Session:
             self._undo_patches.append(ImportHook(framework, attach).remove)
 
     def close(self, error: BaseException | None) -> None:
-        """Say STOP and how it ended, and take every tap out again."""
-        facts = outcome_attributes(error)
+        """Record STOP with the outcome, and undo every patch."""
+        attributes = outcome_attributes(error)
         self._remove_patches()
-        self.recorder.close(facts)
-        self.ring.close(facts["outcome"])
+        self.recorder.close(attributes)
+        self.ring.close(attributes["outcome"])
         self.recorder.commands.close()
         if self.agent_supervisor is not None:
             self.agent_supervisor.release()
 
     def abandon(self) -> None:
-        """In a forked child: the run is the parent's alone."""
+        """Leave the run in a forked child: it belongs to the parent."""
         self.guard.disabled = True
         self.recorder.commands.close()
         self.recorder.abandon()
@@ -102,7 +99,7 @@ class Session:
 
     @property
     def uses_collective(self) -> bool:
-        """Whether rank 0's agent speaks for all ranks."""
+        """Whether the agent of rank 0 serves all ranks."""
         return self.arguments.aggregate == "collective" and self.identity.world_size > 1
 
     def _make_recorder(self) -> Recorder:
@@ -124,8 +121,8 @@ class Session:
 
 
 def claim_ring(run_name: str | None) -> tuple[RingWriter, Identity]:
-    """A ring of our own, and who we are by it."""
-    for last in reversed(range(_MAX_CLAIM_TRIES)):
+    """A new ring for this process, and the identity it is claimed for."""
+    for tries_left in reversed(range(_MAX_CLAIM_TRIES)):
         identity = identify(run_name, rank_environment(os.environ))
         paths.write_owner_host(identity.run, identity.host)
         directory = paths.ring_dir(identity.run)
@@ -137,41 +134,28 @@ def claim_ring(run_name: str | None) -> tuple[RingWriter, Identity]:
         try:
             return RingWriter(path, identity, capacity), identity
         except FileExistsError:
-            if not last:
+            if not tries_left:
                 raise
     raise AssertionError
 
 
-def rank_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment, with the rank's place where only its process group knows it.
-
-    Children of `torch.multiprocessing.spawn` have no launcher that would have numbered them.
-    """
-    group = sys.modules.get("torch.distributed")
-    if "RANK" in environ or group is None or not group.is_available():
-        return environ
-    if not group.is_initialized():
-        return environ
-    return {**environ, "RANK": str(group.get_rank()), "WORLD_SIZE": str(group.get_world_size())}
-
-
 def integration_names() -> list[str]:
-    """The files of the integrations' room.
+    """Names of the modules in `sentinel.integrations`.
 
-    Each has FRAMEWORK, the module to wait for, and `attach(tap)`.
+    Each defines FRAMEWORK, the module to wait for, and `attach(patcher)`.
     """
-    room = import_module("sentinel.integrations")
-    return sorted(each.name for each in iter_modules(room.__path__) if not each.ispkg)
+    package = import_module("sentinel.integrations")
+    return sorted(each.name for each in iter_modules(package.__path__) if not each.ispkg)
 
 
-def start_facts(identity: Identity, arguments: MonitorArguments) -> dict[str, Any]:
-    """What a START record says: numbers of the run, and where and by what it is run."""
+def start_attributes(identity: Identity, arguments: MonitorArguments) -> dict[str, Any]:
+    """Attributes of the START record: size and limits of the run, and its host and software."""
     torch = sys.modules.get("torch")
     known = {
         "world_size": identity.world_size,
         "local_world_size": identity.local_world_size,
-        TIER_FACT: arguments.tier,
-        ON_CRITICAL_FACT: arguments.on_critical,
+        TIER_KEY: arguments.tier,
+        ON_CRITICAL_KEY: arguments.on_critical,
         "save_steps": arguments.save_steps,
         "max_steps": arguments.max_steps,
         "host": identity.host,
@@ -182,11 +166,12 @@ def start_facts(identity: Identity, arguments: MonitorArguments) -> dict[str, An
         "framework": "torch",
         "torch": str(torch.__version__) if torch is not None else None,
     }
-    return {**arguments.metadata, **{key: fact for key, fact in known.items() if fact is not None}}
+    known = {key: value for key, value in known.items() if value is not None}
+    return {**arguments.metadata, **known}
 
 
 def outcome_attributes(error: BaseException | None) -> dict[str, str]:
-    """How a run ended, by what came out of it."""
+    """Attributes of the STOP record, by the exception that left the training, if any."""
     if error is None or isinstance(error, GeneratorExit):
         return {"outcome": "finished"}
     if isinstance(error, KeyboardInterrupt):
@@ -199,7 +184,7 @@ def outcome_attributes(error: BaseException | None) -> dict[str, str]:
 
 
 class CurrentSession:
-    """The session of this process, its recorder, and how many decorated calls are in it."""
+    """The session of this process, its recorder, and the number of decorated calls inside it."""
 
     session: Session | None = None
     recorder: Recorder | None = None
@@ -208,12 +193,12 @@ class CurrentSession:
 
 
 def current_session() -> Session | None:
-    """The session of this process, if a run is on."""
+    """The session of this process, or None outside a run."""
     return CurrentSession.session
 
 
 def enter_session(arguments: MonitorArguments) -> None:
-    """A decorated call begins. Never raises, unless strict."""
+    """Enter a decorated call. Never raises, unless strict."""
     with CurrentSession.lock:
         CurrentSession.depth += 1
         if CurrentSession.depth > 1 or os.environ.get("SENTINEL_OFF", "0") not in {"", "0"}:
@@ -224,7 +209,7 @@ def enter_session(arguments: MonitorArguments) -> None:
             if arguments.strict or not isinstance(error, Exception):
                 CurrentSession.depth -= 1
                 raise
-            sys.stderr.write(f"sentinel: {error} Training runs on, but nobody watches it.\n")
+            sys.stderr.write(f"sentinel: {error} Training continues without monitoring.\n")
             return
         CurrentSession.session, CurrentSession.recorder = session, session.recorder
         try:
@@ -238,7 +223,7 @@ def enter_session(arguments: MonitorArguments) -> None:
 
 
 def leave_session(error: BaseException | None) -> None:
-    """A decorated call ended, with what it raised."""
+    """Leave a decorated call; `error` is what it raised, if anything."""
     with CurrentSession.lock:
         CurrentSession.depth = max(0, CurrentSession.depth - 1)
         if not CurrentSession.depth and CurrentSession.session is not None:
@@ -249,12 +234,12 @@ def _close_session(session: Session, error: BaseException | None) -> None:
     CurrentSession.session = CurrentSession.recorder = None
     try:
         session.close(error)
-    except Exception as ours:
-        session.guard.handle_error(ours)
+    except Exception as own_error:
+        session.guard.handle_error(own_error)
 
 
 def _reset_after_fork() -> None:
-    """In a forked child: no run is on, whatever the parent was doing."""
+    """End the session in a forked child, whatever the parent was doing."""
     session, CurrentSession.session, CurrentSession.recorder = CurrentSession.session, None, None
     CurrentSession.depth, CurrentSession.lock = 0, threading.Lock()
     if session is not None:

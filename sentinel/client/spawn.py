@@ -10,8 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from sentinel.transport.paths import run_dir
-from sentinel.transport.run_lock import is_lock_held
+from sentinel.transport.paths import is_agent_running, run_dir
 
 if TYPE_CHECKING:
     import subprocess
@@ -42,7 +41,7 @@ class AgentSupervisor:
         self.next_start_at = None
         self.next_poll_at = monotonic() + AGENT_POLL_INTERVAL_SECONDS
         try:
-            if is_lock_held(run_dir(self.run) / "agent.lock"):
+            if is_agent_running(run_dir(self.run)):
                 # Whose place ours takes once it is gone.
                 self.next_start_at = monotonic()
                 return

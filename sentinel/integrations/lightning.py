@@ -19,7 +19,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from sentinel.client.capture.lightning_config import run_metadata
+from sentinel.client.capture.framework_metadata import lightning_metadata
 from sentinel.client.capture.loop import reset_loop
 from sentinel.client.capture.loss import RAW_LOSS_ATTRIBUTE
 from sentinel.client.capture.patcher import Patcher, exclude_from_compile
@@ -205,7 +205,7 @@ class LightningObserver:
             self._window = AccumulationWindow(self._patcher)
             reset_loop(self._patcher.loop)
         if trainer.local_rank == 0:
-            facts = run_metadata(trainer, self._package)
+            facts = lightning_metadata(trainer, self._package)
             self._patcher.recorder.record_event(Event.METADATA, trainer.global_step, facts)
 
     def _execute_commands(self, trainer: Any) -> None:

@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sentinel.client.capture.framework_metadata import transformers_metadata
 from sentinel.client.capture.loop import reset_loop
 from sentinel.client.capture.patcher import Patcher
 from sentinel.client.capture.phases import PhaseRecorder
 from sentinel.client.capture.text_sampling import GeneratedBatch
-from sentinel.client.capture.transformers_config import run_metadata
 from sentinel.client.session import current_session
 from sentinel.model.record import Event
 
@@ -91,7 +91,7 @@ class TransformersObserver:
         self._args_ref = weakref.ref(args)
         if not state.is_local_process_zero:
             return
-        facts = run_metadata(args, state, getattr(handler, "model", None))
+        facts = transformers_metadata(args, state, getattr(handler, "model", None))
         if event == "on_train_begin" and state.global_step:
             facts["resumed_from"] = state.global_step
         self._patcher.recorder.record_event(Event.METADATA, state.global_step, facts)

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sentinel.client.capture.framework_metadata import verl_metadata
 from sentinel.client.capture.patcher import Patcher
 from sentinel.client.capture.tracker import ignore_trackers_during, read_numbers
-from sentinel.client.capture.verl_config import run_metadata
 from sentinel.model.record import Event
 
 FRAMEWORK = "verl.utils.tracking"
@@ -48,7 +48,7 @@ class VerlObserver:
         config: Any = None,
     ) -> None:
         """A training begins: say what it is."""
-        facts = run_metadata(project_name, experiment_name, config)
+        facts = verl_metadata(project_name, experiment_name, config)
         self._output_dir = str(facts.get("output_dir", ""))
         self._patcher.recorder.record_event(Event.METADATA, None, facts)
 

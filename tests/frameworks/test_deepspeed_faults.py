@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from support.recorders import Told
+from support.recorders import RecordedRank
 
 from sentinel.client.capture.loop import OTHER_STEPS_MARGIN, TrainingLoop
 from sentinel.client.capture.patcher import Patcher
@@ -72,7 +72,7 @@ def engine_class():
 
 @pytest.fixture
 def rank(tmp_path):
-    return Told(tmp_path / "0-0.ring")
+    return RecordedRank(tmp_path / "0-0.ring")
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_an_engine_of_another_version_is_heard_without_what_it_lacks(rank, attac
     rank.recorder.close({})
 
     states = [
-        r.attributes["tap/deepspeed"] for r in rank.records() if "tap/deepspeed" in r.attributes
+        r.attributes["patch/deepspeed"] for r in rank.records() if "patch/deepspeed" in r.attributes
     ]
     lacking = "DeepSpeedEngine.scale, DeepSpeedEngine._do_optimizer_sanity_check, MonitorMaster"
     assert states == [f"on, without {lacking}"]
@@ -200,7 +200,7 @@ def test_where_the_tap_has_given_up_the_optimizers_inside_speak_for_themselves(r
 
     said = [r.values for r in steps(rank)]
     states = [
-        r.attributes["tap/deepspeed"] for r in rank.records() if "tap/deepspeed" in r.attributes
+        r.attributes["patch/deepspeed"] for r in rank.records() if "patch/deepspeed" in r.attributes
     ]
 
     assert states[-1] == "off: TypeError in before_step"

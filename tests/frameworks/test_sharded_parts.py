@@ -7,7 +7,7 @@ need("torch")
 
 import torch
 import torch.distributed as dist
-from support.recorders import Told
+from support.recorders import RecordedRank
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -101,7 +101,7 @@ def test_gradients_that_have_still_to_be_summed_are_refused_and_counted(mesh, tm
     with pytest.raises(RejectedValueError):
         GradNorm().measure(gradients)
 
-    told = Told(tmp_path / "0-0.ring")
+    told = RecordedRank(tmp_path / "0-0.ring")
     loop = TrainingLoop(told.recorder)
     loop.before_step(gradients, (), {})
 

@@ -1,36 +1,37 @@
-"""A rank that can be asked for something, without an agent."""
+"""A rank that receives commands without an agent."""
 
 from __future__ import annotations
 
 from contextlib import closing
 
-from support.recorders import Told
+from support.recorders import RecordedRank
 
 from sentinel.client.capture.loop import TrainingLoop
-from sentinel.client.control.command_executor import make_executor
 from sentinel.transport.command_page import Command, CommandPage, command_page_path
 from sentinel.transport.identity import Identity
 
-ALL = frozenset({"checkpoint", "stop", "call"})
+ALL_ACTIONS = frozenset({"checkpoint", "stop", "call"})
 
 
-class Asking(Told):
-    """A recorder whose rank can be asked for something, and the loop that drives it."""
+class CommandRank(RecordedRank):
+    """A recorder with a command page, and the training loop that drives it."""
 
-    def __init__(self, path, call=None, strict=False, place=0, ranks=1):
+    def __init__(self, path, callback=None, strict=False, local_rank=0, ranks=1):
         super().__init__(path, strict)
-        recorder = self.recorder
-        guard = recorder.try_lock.guard
-        identity = Identity("run", 0, place, place, ranks, ranks)
-        recorder.commands = make_executor(path, identity, call, recorder.record_event, guard)
-        self.loop = TrainingLoop(recorder)
+        identity = Identity("run", 0, local_rank, local_rank, ranks, ranks)
+        self.recorder.commands.open(path, identity, callback)
+        self.loop = TrainingLoop(self.recorder)
         self.page = command_page_path(path, 0)
 
-    def ask(self, since, beat, deeds=ALL, number=1):
+    def send(self, ready_from_index, due_step_index, actions=ALL_ACTIONS, number=1):
+        command = Command(
+            number, ready_from_index, due_step_index, actions, "run/kl_blowup#1", "Too high a rate"
+        )
         with closing(CommandPage(self.page)) as page:
-            page.write(Command(number, since, beat, deeds, "run/kl_blowup#1", "Too high a rate"))
+            page.write(command)
 
     def step(self):
+        """One optimizer step; returns the actions that the loop is asked to take."""
         self.recorder.begin_backward()
         self.loop.complete_step({})
         return self.recorder.commands.requested(self.recorder.commands.optimizer_steps)

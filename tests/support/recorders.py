@@ -1,4 +1,4 @@
-"""A recorder with a ring to read back; and things nobody should look at."""
+"""A recorder whose ring can be read back, and objects whose code must never run."""
 
 from sentinel.client.guard import ErrorGuard
 from sentinel.client.recorder import Recorder
@@ -7,22 +7,22 @@ from sentinel.transport.record_codec import RecordDecoder
 from sentinel.transport.ring import DROP_REASONS, RingCursor, RingReader, RingWriter
 
 
-class Told:
-    """A recorder, and what its ring holds."""
+class RecordedRank:
+    """A recorder, and the contents of its ring."""
 
     def __init__(self, path, strict=False):
         ring = RingWriter(path, Identity("run"), 1 << 20)
-        self.ticks = 0
-        self.recorder = Recorder(ring, ErrorGuard(ring.count_error, strict), self._tick)
+        self.poll_count = 0
+        self.recorder = Recorder(ring, ErrorGuard(ring.count_error, strict), self._on_poll)
         self.reader = RingReader(path)
 
-    def _tick(self):
-        self.ticks += 1
+    def _on_poll(self):
+        self.poll_count += 1
 
     def records(self):
-        unpacker = RecordDecoder("run", 0, 0)
-        found = map(unpacker.decode, self.reader.read(RingCursor()).payloads)
-        return [record for record in found if record is not None]
+        decoder = RecordDecoder("run", 0, 0)
+        decoded = map(decoder.decode, self.reader.read(RingCursor()).payloads)
+        return [record for record in decoded if record is not None]
 
     def values(self):
         return [dict(record.values) for record in self.records()]
@@ -31,14 +31,14 @@ class Told:
         counts = zip(DROP_REASONS, self.reader.read_header().drop_counts, strict=True)
         return {reason: count for reason, count in counts if count}
 
-    def stepped(self, **values):
-        """One optimizer step, as the taps tell of it."""
+    def take_step(self, **values):
+        """One optimizer step, as the training loop records it."""
         self.recorder.clock.in_progress = True
         self.recorder.record_step(values, {})
 
 
-class Evil:
-    """Every question about it raises."""
+class Hostile:
+    """Any operation on an instance raises."""
 
     def _raise(self, *args):
         raise RuntimeError("looked at")
@@ -48,6 +48,6 @@ class Evil:
     __getattr__ = _raise
 
 
-class EvilFloat(float):
-    __float__ = __str__ = __repr__ = __eq__ = Evil._raise
-    __hash__ = Evil._raise
+class HostileFloat(float):
+    __float__ = __str__ = __repr__ = __eq__ = Hostile._raise
+    __hash__ = Hostile._raise

@@ -1,8 +1,8 @@
-"""Tap: one integration's way into a run, and what it changed in its framework.
+"""Patches the functions of one framework for an integration, and undoes the patches.
 
-Frameworks are patched at class level, for the time of a run only. What a version of a framework
-lacks is noted by name, and what is there is tapped. A tap that fails switches itself off, after
-`ERRORS_BEFORE_OFF` errors, and says so; the other taps, and training, go on.
+Frameworks are patched at class level, during a run only. A function that a version of the framework
+lacks is reported by name; the others are patched. After `MAX_ERRORS_PER_INTEGRATION` errors an
+integration is switched off and reported; the other integrations, and training, continue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Change = tuple[Any, str, Any, Any]
 
 
 class Patcher:
-    """What an integration's `attach` is given. Whatever it does here is undone by `undo`."""
+    """The argument of an integration's `attach`. `undo` reverts every change made through it."""
 
     def __init__(self, name: str, recorder: Recorder, loop: TrainingLoop) -> None:
         self.name, self.recorder, self.loop = name, recorder, loop
@@ -33,17 +33,17 @@ class Patcher:
         self._cleanups: list[Callable[[], None]] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Set `owner.name` to what `make` builds around the original, if it is there.
+        """Replace `owner.name`, if it exists, by `make(original)`.
 
-        What is no plain function is left alone: `make` knows nothing of how it is bound.
+        Static methods, class methods and properties are not replaced: `make` wraps plain functions.
         """
         original = vars(owner).get(name)
         if original is None or isinstance(original, staticmethod | classmethod | property):
             self.add_missing(f"{owner.__name__}.{name}")
             return
-        ours = make(original)
-        setattr(owner, name, ours)
-        self._changes.append((owner, name, original, ours))
+        patched = make(original)
+        setattr(owner, name, patched)
+        self._changes.append((owner, name, original, patched))
 
     def wrap(
         self,
@@ -52,14 +52,14 @@ class Patcher:
         before: Callable[..., Any] | None = None,
         after: Callable[..., Any] | None = None,
     ) -> None:
-        """Have a function or method of theirs seen: `before(*args)`, then `after(result, *args)`.
+        """Call `before(*args)` before, and `after(result, *args)` after, the function `owner.name`.
 
-        Both are given the keyword arguments, too. What they return is of no consequence.
+        Both receive the keyword arguments too. Their results are ignored.
         """
 
         def make(original: Any) -> Any:
             @functools.wraps(original)
-            def watched(*args: Any, **kwargs: Any) -> Any:
+            def observed(*args: Any, **kwargs: Any) -> Any:
                 if before is not None:
                     self.call_safely(before, *args, **kwargs)
                 result = original(*args, **kwargs)
@@ -67,29 +67,29 @@ class Patcher:
                     self.call_safely(after, result, *args, **kwargs)
                 return result
 
-            return watched
+            return observed
 
         self.replace(owner, name, make)
 
     def add_cleanup(self, undo: Callable[[], None]) -> None:
-        """Something else to be undone."""
+        """Call `undo` when the patches are undone."""
         self._cleanups.append(undo)
 
     def call_safely(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
-        """Run a part of the tap; what goes wrong in it is ours alone."""
+        """Run a part of the integration; an error in it is counted and not raised."""
         if self.disabled or self.recorder.try_lock.guard.disabled:
             return
         try:
             body(*args, **kwargs)
         except Exception as error:
-            self.handle_error(error, getattr(body, "__name__", "tap"))
+            self.handle_error(error, getattr(body, "__name__", "patch"))
 
     def add_missing(self, name: str) -> None:
-        """The framework, in this version, does not have that."""
+        """Note a function that this version of the framework does not have."""
         self.missing.append(name)
 
     def handle_error(self, error: Exception, where: str) -> None:
-        """Count an error of ours; one too many, and the tap is off."""
+        """Count an error of the integration; after too many it is switched off."""
         self.recorder.try_lock.guard.count_error(error)
         self.errors += 1
         if self.errors >= MAX_ERRORS_PER_INTEGRATION and not self.disabled:
@@ -97,7 +97,7 @@ class Patcher:
             self.report_state(f"off: {type(error).__name__} in {where}")
 
     def attach(self, integration: Callable[[Patcher], None]) -> None:
-        """Put the integration's taps in, and say how far that went."""
+        """Attach the integration and report its state."""
         try:
             integration(self)
         except Exception as error:
@@ -107,28 +107,28 @@ class Patcher:
         self.report_state(f"on{without}")
 
     def disable(self, error: Exception, where: str) -> None:
-        """Nothing comes of this tap: put back what it changed, and say so."""
+        """Switch the integration off, undo its patches and report that."""
         self.disabled = True
         self.undo()
         self.recorder.try_lock.guard.count_error(error)
         self.report_state(f"off: {type(error).__name__} in {where}")
 
     def report_state(self, state: str) -> None:
-        """Let the agent know how this tap is."""
-        self.recorder.record_event(Event.METADATA, None, {f"tap/{self.name}": state})
+        """Report the state of the integration to the agent."""
+        self.recorder.record_event(Event.METADATA, None, {f"patch/{self.name}": state})
 
     def undo(self) -> None:
-        """Put everything back, except where somebody has patched over us since."""
+        """Undo all patches, except where other code has patched the function since."""
         while self._changes:
-            owner, name, original, ours = self._changes.pop()
-            if vars(owner).get(name) is ours:
+            owner, name, original, patched = self._changes.pop()
+            if vars(owner).get(name) is patched:
                 setattr(owner, name, original)
         while self._cleanups:
             self._cleanups.pop()()
 
 
 def exclude_from_compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Kept out of graphs that torch.compile traces; what it calls is compiled as ever."""
+    """Keep the function out of graphs that torch.compile traces, but not the functions it calls."""
     torch = sys.modules["torch"]
-    kept: Callable[..., Any] = torch.compiler.disable(function, recursive=False)
-    return kept
+    excluded: Callable[..., Any] = torch.compiler.disable(function, recursive=False)
+    return excluded

@@ -1,4 +1,4 @@
-"""Phases: what a framework does besides training steps, told when it begins and when it ends."""
+"""Phases of a framework outside training steps: recorded when they begin and when they end."""
 
 from __future__ import annotations
 
@@ -7,37 +7,36 @@ from collections.abc import Callable
 from typing import Any
 
 from sentinel.client.capture.patcher import Patcher
-from sentinel.model.record import Event
 
 
 class PhaseRecorder:
-    """The phases under way; one entered within itself, as by a subclass, is told once."""
+    """The active phases. A phase entered within itself, as by a subclass, is recorded once."""
 
     def __init__(self, patcher: Patcher) -> None:
         self._patcher = patcher
         self._depth: dict[str, int] = {}
 
     def begin(self, name: str) -> None:
-        """The phase is entered."""
+        """Enter the phase."""
         depth = self._depth.get(name, 0)
         self._depth[name] = depth + 1
         if not depth:
-            self._record_edge(name, "begin")
+            self._patcher.recorder.record_phase(name, "begin")
 
     def end(self, name: str) -> None:
-        """The phase is left; nothing if it was never entered."""
+        """Leave the phase; does nothing if it was never entered."""
         depth = self._depth.get(name, 0)
         if depth:
             self._depth[name] = depth - 1
         if depth == 1:
-            self._record_edge(name, "end")
+            self._patcher.recorder.record_phase(name, "end")
 
     def is_active(self, *names: str) -> bool:
-        """Whether one of these phases is."""
+        """Whether one of these phases is active."""
         return any(self._depth.get(name) for name in names)
 
     def wrapper_for(self, name: str) -> Callable[[Any], Any]:
-        """For `Tap.replace`: a call of theirs is that phase, however it ends."""
+        """For `Patcher.replace`: each call of the wrapped function is that phase."""
 
         def make(original: Any) -> Any:
             @functools.wraps(original)
@@ -51,6 +50,3 @@ class PhaseRecorder:
             return phase
 
         return make
-
-    def _record_edge(self, name: str, edge: str) -> None:
-        self._patcher.recorder.record_event(Event.PHASE, None, {"name": name, "edge": edge})

@@ -1,24 +1,24 @@
-"""Scalars: reads a number from what people log, without ever running their code or waiting.
+"""Reads numbers from logged values without running user code and without waiting for a device.
 
-`float()` is called on nothing but plain numbers, NumPy scalars and PyTorch CPU tensors; no user's
-object is printed, compared or converted. A tensor on a device is handed back for the stash, since
+`float()` is only called on plain numbers, NumPy scalars and PyTorch CPU tensors; no other object is
+printed, compared or converted. A tensor on a device is returned as it is, to be copied later:
 reading it here would wait for everything queued before it.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _NUMPY_KINDS = frozenset("fiu")
 ASYNC_DEVICE_TYPES = frozenset({"cuda", "xpu"})
-"""Kinds of device from which a number can be fetched without waiting; others are refused."""
+"""Device types from which a number can be copied without waiting; others are rejected."""
 MAX_NAME_CHARS = 256
-"""Characters a name may have."""
 
 
 class RejectedValueError(Exception):
-    """Not a number we read; `reason` is one of the ring's drop reasons."""
+    """A value that is not read as a number; `reason` is one of the ring's drop reasons."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -28,9 +28,9 @@ class RejectedValueError(Exception):
 def read_number(value: object) -> Any:
     """The value as a float, or, if it is on a device, its detached tensor of one element.
 
-    NaN and infinity are numbers here: they are what we look for. Raises Refused.
+    NaN and infinity are accepted. Raises RejectedValueError.
 
-    >>> number(3), number(float("inf"))
+    >>> read_number(3), read_number(float("inf"))
     (3.0, inf)
     """
     kind = type(value)
@@ -47,8 +47,31 @@ def read_number(value: object) -> Any:
     raise RejectedValueError("type")
 
 
+def split_by_device(
+    items: Iterable[tuple[Any, Any]], count_drop: Callable[[str], None] | None = None
+) -> tuple[dict[Any, float], dict[Any, Any]]:
+    """Numbers by name, and tensors still on a device by name, in the order of `items`.
+
+    Other values are left out; `count_drop`, if given, is called with the reason.
+
+    >>> split_by_device([("loss", 1), ("note", "text")])
+    ({'loss': 1.0}, {})
+    """
+    numbers: dict[Any, float] = {}
+    tensors: dict[Any, Any] = {}
+    for name, value in items:
+        try:
+            number = read_number(value)
+        except RejectedValueError as rejection:
+            if count_drop is not None:
+                count_drop(rejection.reason)
+            continue
+        (numbers if type(number) is float else tensors)[name] = number
+    return numbers, tensors
+
+
 def is_valid_name(name: object) -> bool:
-    """Whether that is a name we keep: a plain text, neither empty nor endless."""
+    """Whether `name` is a plain `str` of 1 to `MAX_NAME_CHARS` characters."""
     return type(name) is str and 0 < len(name) <= MAX_NAME_CHARS
 
 
@@ -60,7 +83,7 @@ def _float_from_int(value: Any) -> float:
 
 
 def _from_numpy(value: Any, numpy: Any) -> float:
-    # A user's subclass may bring its own idea of `item`.
+    # A user's subclass may override `item`.
     if type(value).__module__ != "numpy" or issubclass(type(value), numpy.bool_):
         raise RejectedValueError("type")
     if value.size != 1:
@@ -85,12 +108,12 @@ def _from_torch(value: Any, torch: Any) -> Any:
     try:
         return float(tensor.item())
     except RuntimeError:
-        # Under a transform such as vmap a tensor has no single value.
+        # Under a transform such as vmap, a tensor has no single value.
         raise RejectedValueError("type") from None
 
 
 def local_replica(tensor: Any) -> Any:
-    """Our part of a sharded tensor, if every rank has the same: never by a collective."""
+    """The local part of a sharded tensor that every rank holds in full; runs no collective."""
     placements = getattr(tensor, "placements", None)
     if placements is None or not hasattr(tensor, "to_local"):
         return tensor

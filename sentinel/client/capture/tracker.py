@@ -1,11 +1,11 @@
-"""Tracker: what people tell the tools that plot their runs, heard as if it were told to us.
+"""Captures the numbers that a training script logs to an experiment tracker.
 
-Only numbers are looked at; texts, tables and pictures are passed over untouched. A framework that
-reports to a tracker has told us the same already: while it does, nothing is heard here.
+Texts, tables and images are ignored. Calls that a framework makes to its trackers are ignored too,
+since its integration records the same values.
 
-A tracker's step may count steps, batches, samples or epochs. It is taken for the trainer's number
-where its series was seen to count optimizer steps, or where nobody takes any; never where a
-framework numbers the steps. Else our own count stands.
+The step of a tracker may count steps, batches, samples or epochs. It is used as the trainer's step
+number if its series advances with the optimizer steps, or if there are no optimizer steps; never if
+a framework numbers the steps. Otherwise sentinel's own count is used.
 """
 
 from __future__ import annotations
@@ -18,61 +18,61 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sentinel.client.capture.patcher import Patcher
-from sentinel.client.capture.scalars import RejectedValueError, is_valid_name, read_number
+from sentinel.client.capture.scalars import is_valid_name, split_by_device
 from sentinel.client.step_clock import StepClock
 
 MAX_NESTING_DEPTH = 8
-"""Dicts within dicts that are followed."""
+"""Levels of nested dicts that are read."""
 MAX_SERIES = 1024
-"""Series whose steps are compared; of further ones no step is believed."""
+"""Series whose steps are compared; the steps of further series are not used."""
 
 
 class _TrackerThreadState(threading.local):
     repeat_depth = 0
-    """Calls under way in which a framework repeats to its trackers what we know."""
+    """Depth of framework calls that pass already recorded values on to trackers."""
 
 
 _thread_state = _TrackerThreadState()
 
 
 def ignore_trackers_during(patcher: Patcher, owner: Any, name: str) -> None:
-    """While that function of a framework's runs, what its trackers are told is known already."""
+    """Ignore tracker calls while the function `owner.name` of a framework runs."""
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
-        def repeating(*args: Any, **kwargs: Any) -> Any:
+        def forwarding(*args: Any, **kwargs: Any) -> Any:
             _thread_state.repeat_depth += 1
             try:
                 return original(*args, **kwargs)
             finally:
                 _thread_state.repeat_depth -= 1
 
-        return repeating
+        return forwarding
 
     patcher.replace(owner, name, make)
 
 
 @dataclass
 class TrackerSteps:
-    """Which of the step numbers that a tracker is given are the trainer's own."""
+    """Decides which step numbers given to a tracker are the trainer's."""
 
     clock: StepClock
     last_seen: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
-    """Of each series its last number, and how many optimizer steps there had been."""
+    """Per series: its last number, and the count of optimizer steps at that time."""
     optimizer_step_series: set[Hashable] = field(default_factory=set)
-    """Series that were seen to count optimizer steps."""
+    """Series that count optimizer steps."""
     stepless_series: set[Hashable] = field(default_factory=set)
-    """Series that went on while nobody took an optimizer step."""
+    """Series that advance while there are no optimizer steps."""
     accepted_steps: deque[int] = field(default_factory=lambda: deque(maxlen=16))
-    """Numbers believed of late."""
+    """The last numbers that were used."""
     numbered_elsewhere: bool = False
-    """Somebody else numbers the steps: a framework, or the user with `sentinel.log`."""
+    """Whether a framework, or the user with `sentinel.log`, numbers the steps."""
 
     def trainer_step(self, series: Hashable, step: Any) -> int | None:
-        """The number, where it is the trainer's; None where another count is better."""
-        known = self.clock.last_given_step
+        """`step` as a trainer's step number, or None if another count should be used."""
+        last_given = self.clock.last_given_step
         self.numbered_elsewhere = self.numbered_elsewhere or not (
-            known is None or known in self.accepted_steps
+            last_given is None or last_given in self.accepted_steps
         )
         given = step if type(step) is int else _integer_or_none(step)
         if (
@@ -85,20 +85,20 @@ class TrackerSteps:
         return given
 
     def _counts_trainer_steps(self, series: Hashable, given: int) -> bool:
-        taken = self.clock.optimizer_steps
-        last, before = self.last_seen.get(series, (given, taken))
+        count = self.clock.optimizer_steps
+        last_given, last_count = self.last_seen.get(series, (given, count))
         if series in self.last_seen or len(self.last_seen) < MAX_SERIES:
-            self.last_seen[series] = given, taken
-        if taken > before and given - last == taken - before:
+            self.last_seen[series] = given, count
+        if count > last_count and given - last_given == count - last_count:
             self.optimizer_step_series.add(series)
-        if not taken and given != last:
+        if not count and given != last_given:
             self.stepless_series.add(series)
-        return series in (self.optimizer_step_series if taken else self.stepless_series)
+        return series in (self.optimizer_step_series if count else self.stepless_series)
 
 
 @dataclass
 class TrackerCapture:
-    """The log calls of one tracker; `between` joins the names of dicts within dicts."""
+    """The log calls of one tracker; `separator` joins the names of nested dicts."""
 
     patcher: Patcher
     separator: str = "/"
@@ -108,21 +108,25 @@ class TrackerCapture:
         self.steps = TrackerSteps(self.patcher.recorder.clock)
 
     def log(self, values: Any, step: Any = None) -> None:
-        """Somebody logs these values, of that step where one is given."""
+        """Record the numbers among these values, under `step` where that is the trainer's."""
         if _thread_state.repeat_depth or not isinstance(values, Mapping):
             return
-        found = read_numbers(values, self.separator)
-        if found:
-            believed = self.steps.trainer_step(next(iter(found)), step)
-            self.patcher.recorder.log_from_framework(found, believed)
+        numbers = read_numbers(values, self.separator)
+        if numbers:
+            # The first name stands for the series of the whole call.
+            trainer_step = self.steps.trainer_step(next(iter(numbers)), step)
+            self.patcher.recorder.log_from_framework(numbers, trainer_step)
 
 
 def read_numbers(values: Mapping[Any, Any], separator: str = "/") -> dict[str, Any]:
-    """What of these are numbers, or tensors of one that are still on a device; nothing else."""
-    return dict(_iterate_numbers(values, separator))
+    """The numbers, and one-element tensors on a device, among values that may be nested dicts."""
+    items = [*_flatten(values, separator)]
+    numbers, tensors = split_by_device(items)
+    found = {**numbers, **tensors}
+    return {name: found[name] for name, _ in items if name in found}
 
 
-def _iterate_numbers(
+def _flatten(
     values: Mapping[Any, Any], separator: str, prefix: str = "", depth: int = 0
 ) -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
@@ -130,22 +134,13 @@ def _iterate_numbers(
             continue
         if type(value) is dict:
             if depth < MAX_NESTING_DEPTH:
-                yield from _iterate_numbers(
-                    value, separator, f"{prefix}{key}{separator}", depth + 1
-                )
-            continue
-        try:
-            found = read_number(value)
-        except RejectedValueError:
-            continue
-        if is_valid_name(prefix + key):
-            yield prefix + key, found
+                yield from _flatten(value, separator, f"{prefix}{key}{separator}", depth + 1)
+        elif is_valid_name(prefix + key):
+            yield prefix + key, value
 
 
 def _integer_or_none(step: Any) -> int | None:
-    try:
-        found = read_number(step)
-    except RejectedValueError:
-        return None
+    numbers, _ = split_by_device([("step", step)])
     # A step on a device cannot be read now.
-    return int(found) if type(found) is float and found.is_integer() else None
+    number = numbers.get("step")
+    return int(number) if number is not None and number.is_integer() else None

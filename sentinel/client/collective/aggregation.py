@@ -11,7 +11,6 @@ and, on rank 0, hear out who left.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from threading import get_ident
 from time import monotonic, sleep
@@ -32,6 +31,7 @@ from sentinel.client.collective.replica_rings import ReplicaRings
 from sentinel.client.collective.sender import CollectiveSender
 from sentinel.client.collective.shutdown import CollectiveShutdown
 from sentinel.client.guard import ErrorGuard
+from sentinel.client.process_group import process_group
 from sentinel.client.recorder import Recorder
 from sentinel.model.record import COLLECTIVE_KEY, UNKNOWN_OUTCOME, Event
 from sentinel.transport.identity import Identity
@@ -145,8 +145,8 @@ class CollectiveAggregation:
         if now < self._next_poll_at:
             return
         self._next_poll_at, self._poll_count = now + POLL_INTERVAL_SECONDS, self._poll_count + 1
-        group = sys.modules.get("torch.distributed")
-        if group is None or not group.is_available() or not group.is_initialized():
+        group = process_group()
+        if group is None:
             if now - self._started_at > READY_TIMEOUT_SECONDS and self._poll_count >= MIN_POLLS:
                 raise CollectiveOffError("the training has no process group")
             return
@@ -286,7 +286,7 @@ class CollectiveAggregation:
 
 
 class CollectiveRecorder(Recorder):
-    """A recorder whose steps drive a collective as well."""
+    """A recorder whose steps also drive the collective aggregation."""
 
     def __init__(
         self,
@@ -296,37 +296,30 @@ class CollectiveRecorder(Recorder):
         identity: Identity,
         start_agent: Callable[[], None],
     ) -> None:
-        super().__init__(ring, guard, on_poll)
         self.collective = CollectiveAggregation(
             ring,
             identity,
-            lambda facts: self.record_event(Event.METADATA, None, facts),
+            lambda attributes: self.record_event(Event.METADATA, None, attributes),
             start_agent,
         )
+        super().__init__(ring, guard, on_poll, self.collective.step)
 
-    def close(self, facts: Mapping[str, Any]) -> None:
-        """As ever; rank 0 hears the others out before it says STOP, they leave after theirs."""
-        first = self.collective.identity.rank == 0
-        if first:
-            self._finish_collective(facts)
-        super().close(facts)
-        if not first:
-            self._finish_collective(facts)
+    def close(self, attributes: Mapping[str, Any]) -> None:
+        """Close; rank 0 collects from the others before its STOP, they send after theirs."""
+        is_head = self.collective.identity.rank == 0
+        if is_head:
+            self._finish_collective(attributes)
+        super().close(attributes)
+        if not is_head:
+            self._finish_collective(attributes)
 
     def abandon(self) -> None:
-        """As ever; the rings in the others' names as well."""
+        """Release the ring and the replica rings in a forked child."""
         super().abandon()
         self.collective.abandon()
 
-    def _finish_collective(self, facts: Mapping[str, Any]) -> None:
+    def _finish_collective(self, attributes: Mapping[str, Any]) -> None:
         try:
-            self.collective.close(str(facts["outcome"]))
+            self.collective.close(str(attributes["outcome"]))
         except Exception as error:
             self.try_lock.guard.handle_error(error)
-
-    def _poll(self, now: float) -> None:
-        super()._poll(now)
-        self.collective.step(self.clock.step_index)
-        if not self.clock.optimizer_steps:
-            # The shortest way of a log leads by here no more.
-            self._next_poll_at = 0.0

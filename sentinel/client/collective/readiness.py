@@ -102,7 +102,7 @@ class ReadinessCheck:
             self._poll_proposal(step_index)
         late = now - self._started_at > READY_TIMEOUT_SECONDS and self.poll_count >= MIN_POLLS
         if self.schedule is not None:
-            self._heard = step_index, now
+            self._scheduled_at = step_index, now
         elif late:
             raise NotReadyError(self._missing_reason("here"))
         return None

@@ -67,7 +67,7 @@ class ReplicaRing:
         if not self.stopped:
             moment = StepStamp(self.ring.step, self.ring.step_index, self.ring.time)
             RecordEncoder(self.ring.write).write_event(
-                Event.STOP, moment, facts={"outcome": outcome, **facts}
+                Event.STOP, moment, attributes={"outcome": outcome, **facts}
             )
         # The header is read only where the STOP is lost: what is not known is no failure.
         failed = "finished" if outcome == UNKNOWN_OUTCOME else "exit"

@@ -1,4 +1,4 @@
-"""Scalars: whatever people log, nothing raises, and what is left out is counted."""
+"""Logging any value never raises, and values that are dropped are counted."""
 
 from decimal import Decimal
 from fractions import Fraction
@@ -7,15 +7,15 @@ from math import inf, isnan, nan
 import numpy as np
 import pytest
 import torch
-from support.recorders import Evil, EvilFloat, Told
+from support.recorders import Hostile, HostileFloat, RecordedRank
 
 from sentinel.client.capture.scalars import RejectedValueError, read_number
 from sentinel.client.log_schema import MAX_NAMES
 
 
 @pytest.fixture
-def hook(tmp_path):
-    return Told(tmp_path / "0-0.ring")
+def rank(tmp_path):
+    return RecordedRank(tmp_path / "0-0.ring")
 
 
 GOOD = [
@@ -49,9 +49,9 @@ BAD = [
     (Fraction(1, 2), "type"),
     ([0.5], "type"),
     ({"nested": 0.5}, "type"),
-    (Evil(), "type"),
-    (EvilFloat(1.0), "type"),
-    (Evil, "type"),
+    (Hostile(), "type"),
+    (HostileFloat(1.0), "type"),
+    (Hostile, "type"),
     (10**400, "range"),
     (np.array([1.0, 2.0]), "shape"),
     (np.array([]), "shape"),
@@ -70,74 +70,74 @@ BAD = [
 
 
 @pytest.mark.parametrize(("value", "read"), GOOD, ids=lambda v: type(v).__name__)
-def test_numbers_of_every_kind_are_read(hook, value, read):
-    hook.recorder.log({"x": value})
+def test_every_kind_of_number_is_read(rank, value, read):
+    rank.recorder.log({"x": value})
 
-    assert hook.values() == [{"x": read}]
-    assert hook.drops() == {}
-
-
-def test_nan_is_kept_for_it_is_what_we_look_for(hook):
-    hook.recorder.log({"a": nan, "b": torch.tensor(nan), "c": np.float32("nan")})
-
-    assert all(isnan(value) for value in hook.values()[0].values())
+    assert rank.values() == [{"x": read}]
+    assert rank.drops() == {}
 
 
-# By place: pytest itself looks at parameters more closely than some of these can bear.
+def test_nan_is_recorded(rank):
+    rank.recorder.log({"a": nan, "b": torch.tensor(nan), "c": np.float32("nan")})
+
+    assert all(isnan(value) for value in rank.values()[0].values())
+
+
+# By index: pytest formats parameters, which some of these values do not survive.
 _each_bad = pytest.mark.parametrize(
-    "place", range(len(BAD)), ids=lambda at: f"{type(BAD[at][0]).__name__}-{at}"
+    "index", range(len(BAD)), ids=lambda at: f"{type(BAD[at][0]).__name__}-{at}"
 )
 
 
 @_each_bad
-def test_what_is_no_number_is_left_out_and_counted(hook, place):
-    value, reason = BAD[place]
-    hook.recorder.log({"good": 1.0, "bad": value})
+def test_a_value_that_is_not_a_numberis_dropped_and_counted(rank, index):
+    value, reason = BAD[index]
+    rank.recorder.log({"good": 1.0, "bad": value})
 
-    assert hook.values() == [{"good": 1.0}]
-    assert hook.drops() == {reason: 1}
+    assert rank.values() == [{"good": 1.0}]
+    assert rank.drops() == {reason: 1}
 
 
 @_each_bad
-def test_a_bad_value_is_refused_also_where_a_good_one_was_before(hook, place):
-    """The prepared plan of a log must not let through what the first look would have refused."""
-    for logged in (1.0, BAD[place][0], 2.0):
-        hook.recorder.log({"good": 1.0, "x": logged})
+def test_an_invalid_value_is_dropped_also_after_a_valid_one(rank, index):
+    """A cached schema must not accept what the first log would have dropped."""
+    for logged in (1.0, BAD[index][0], 2.0):
+        rank.recorder.log({"good": 1.0, "x": logged})
 
-    assert [told.get("x") for told in hook.values()] == [1.0, None, 2.0]
+    assert [values.get("x") for values in rank.values()] == [1.0, None, 2.0]
 
 
 @pytest.mark.parametrize("name", ["", "x" * 300, 5, None, ("a",), b"x"])
-def test_a_name_that_is_no_short_text_is_refused(hook, name):
-    hook.recorder.log({name: 1.0, "good": 1.0})
+def test_a_name_that_is_not_a_short_text_is_dropped(rank, name):
+    rank.recorder.log({name: 1.0, "good": 1.0})
 
-    assert hook.values() == [{"good": 1.0}]
-    assert hook.drops() == {"key": 1}
+    assert rank.values() == [{"good": 1.0}]
+    assert rank.drops() == {"key": 1}
 
 
 @pytest.mark.parametrize("name", ["a/b", "\n", "\ud800", "☃", "__proto__", "x" * 256])
-def test_an_odd_name_is_kept_as_it_is(hook, name):
-    hook.recorder.log({name: 1.0})
+def test_an_unusual_name_is_kept_unchanged(rank, name):
+    rank.recorder.log({name: 1.0})
 
-    assert hook.values() == [{name: 1.0}]
-
-
-def test_what_is_no_dictionary_is_refused(hook):
-    for values in (None, 5, "loss", [("loss", 1.0)], Evil()):
-        hook.recorder.log(values)
-
-    assert hook.drops() == {"type": 5}
+    assert rank.values() == [{name: 1.0}]
 
 
-def test_endless_names_are_cut_off(hook):
-    for number_ in range(MAX_NAMES + 10):
-        hook.recorder.log({f"name {number_}": 1.0})
+def test_a_log_that_is_not_a_dict_is_dropped(rank):
+    for values in (None, 5, "loss", [("loss", 1.0)], Hostile()):
+        rank.recorder.log(values)
 
-    assert hook.drops() == {"too_many_names": 10}
+    assert rank.drops() == {"type": 5}
 
 
-def test_values_are_read_without_the_operations_that_wait_for_a_device(hook):
-    """A number on the host needs no device; one that is not must never be asked for here."""
+def test_the_numberof_names_is_limited(rank):
+    for number in range(MAX_NAMES + 10):
+        rank.recorder.log({f"name {number}": 1.0})
+
+    assert rank.drops() == {"too_many_names": 10}
+
+
+def test_a_value_on_a_device_is_never_read(rank):
+    """Reading it would wait for the device."""
     fake = torch.tensor(1.0, device="meta")
 
     with pytest.raises(RejectedValueError):

@@ -6,7 +6,7 @@ from math import isnan, nan
 import numpy as np
 import pytest
 import torch
-from support.recorders import Evil, EvilFloat, Told
+from support.recorders import Hostile, HostileFloat, RecordedRank
 
 import sentinel
 from sentinel.client.capture.text_sampling import DEFAULT_SAMPLES_PER_CALL, GeneratedBatch
@@ -21,17 +21,17 @@ from sentinel.transport.ring import RingCursor, RingReader, RingWriter
 
 class Str(str):
     __slots__ = ()
-    __len__ = __getitem__ = __str__ = Evil._raise
+    __len__ = __getitem__ = __str__ = Hostile._raise
     __hash__ = str.__hash__
 
 
 class List(list):
-    __len__ = __getitem__ = __iter__ = Evil._raise
+    __len__ = __getitem__ = __iter__ = Hostile._raise
 
 
 @pytest.fixture
-def hook(tmp_path):
-    return Told(tmp_path / "0-0.ring")
+def rank(tmp_path):
+    return RecordedRank(tmp_path / "0-0.ring")
 
 
 def batch(size, **given):
@@ -42,19 +42,19 @@ def batch(size, **given):
     return GeneratedBatch(**texts | given)
 
 
-def completions(hook):
-    return [record.attributes["completion"] for record in hook.records()]
+def completions(rank):
+    return [record.attributes["completion"] for record in rank.records()]
 
 
-def test_texts_come_out_of_the_ring_as_they_went_in(hook):
-    hook.recorder.record_samples(
+def test_texts_come_out_of_the_ring_as_they_went_in(rank):
+    rank.recorder.record_samples(
         GeneratedBatch(
             ["q1", "q2"], ["a1", "a2"], {"right": [1.0, 0.0], "short": [0.5, 2]}, [True, False]
         ),
         step=70,
     )
 
-    first, second = hook.records()
+    first, second = rank.records()
     assert (first.event, first.step, first.rank) == (Event.SAMPLE, 70, 0)
     assert first.attributes == {"prompt": "q1", "completion": "a1"}
     assert second.values == {
@@ -65,24 +65,24 @@ def test_texts_come_out_of_the_ring_as_they_went_in(hook):
         "reward/right": 0.0,
         "reward/short": 2.0,
     }
-    assert hook.drops() == {}
+    assert rank.drops() == {}
 
 
-def test_a_text_belongs_to_the_step_of_the_moment_where_none_is_given(hook):
-    hook.record_step(loss=1.0)
-    hook.recorder.log({"kl": 0.1}, step=41)
-    hook.recorder.record_samples(batch(1))
+def test_a_text_belongs_to_the_step_of_the_moment_where_none_is_given(rank):
+    rank.take_step(loss=1.0)
+    rank.recorder.log({"kl": 0.1}, step=41)
+    rank.recorder.record_samples(batch(1))
 
-    (sample,) = (record for record in hook.records() if record.event is Event.SAMPLE)
+    (sample,) = (record for record in rank.records() if record.event is Event.SAMPLE)
     assert (sample.step, sample.step_index) == (41, 1)
 
 
-def test_of_many_texts_few_are_sent_the_best_and_the_worst_among_them(hook):
+def test_of_many_texts_few_are_sent_the_best_and_the_worst_among_them(rank):
     rewards = [0.0] * 300
     rewards[123], rewards[45] = 9.0, -9.0
-    hook.recorder.record_samples(batch(300, rewards=rewards))
+    rank.recorder.record_samples(batch(300, rewards=rewards))
 
-    sent = completions(hook)
+    sent = completions(rank)
     assert {"c0", "c299", "c123", "c45"} <= set(sent)
     assert len(sent) <= DEFAULT_SAMPLES_PER_CALL
 
@@ -90,21 +90,21 @@ def test_of_many_texts_few_are_sent_the_best_and_the_worst_among_them(hook):
 @pytest.mark.parametrize(
     "row", [tuple, deque, np.array, torch.tensor, lambda r: np.array(r, dtype=np.float32)]
 )
-def test_rewards_may_be_any_plain_row(hook, row):
-    hook.recorder.record_samples(batch(2, rewards=row([0.5, -1.0])))
+def test_rewards_may_be_any_plain_row(rank, row):
+    rank.recorder.record_samples(batch(2, rewards=row([0.5, -1.0])))
 
-    assert [record.values["reward"] for record in hook.records()] == [0.5, -1.0]
-    assert hook.drops() == {}
+    assert [record.values["reward"] for record in rank.records()] == [0.5, -1.0]
+    assert rank.drops() == {}
 
 
-def test_single_rewards_may_be_scalars_of_numpy_and_torch(hook):
+def test_single_rewards_may_be_scalars_of_numpy_and_torch(rank):
     rewards = [np.float32(0.5), torch.tensor(2.0), None, nan]
-    hook.recorder.record_samples(batch(4, rewards=rewards))
+    rank.recorder.record_samples(batch(4, rewards=rewards))
 
-    told = [record.values.get("reward") for record in hook.records()]
+    told = [record.values.get("reward") for record in rank.records()]
     assert told[:3] == [0.5, 2.0, None]
     assert isnan(told[3])
-    assert hook.drops() == {}
+    assert rank.drops() == {}
 
 
 NO_ROWS = {
@@ -112,25 +112,25 @@ NO_ROWS = {
     "a number": 7,
     "a text": "ab",
     "bytes": b"ab",
-    "an evil object": Evil(),
-    "a class": Evil,
+    "an evil object": Hostile(),
+    "a class": Hostile,
     "a list of one's own": List(["x"]),
     "a mapping": {"a": 1},
     "a table": np.array([["x"]]),
     "an iterator": iter("ab"),
 }
 NO_TEXTS = {
-    "an evil object": Evil(),
+    "an evil object": Hostile(),
     "a text of one's own": Str("x"),
     "a number": 7,
     "nothing": None,
     "bytes": b"x",
     "texts": ["x"],
-    "a number of one's own": EvilFloat(1.0),
+    "a number of one's own": HostileFloat(1.0),
 }
 NO_NUMBERS = {
-    "an evil object": Evil(),
-    "a number of one's own": EvilFloat(1.0),
+    "an evil object": Hostile(),
+    "a number of one's own": HostileFloat(1.0),
     "a text": "1",
     "numbers": [1.0],
     "a row": torch.zeros(2),
@@ -138,74 +138,74 @@ NO_NUMBERS = {
 
 
 @pytest.mark.parametrize("given", NO_ROWS)
-def test_what_is_no_row_of_texts_is_counted_and_not_looked_at(hook, given):
-    hook.recorder.record_samples(GeneratedBatch(["p"], NO_ROWS[given]))
+def test_what_is_no_row_of_texts_is_counted_and_not_looked_at(rank, given):
+    rank.recorder.record_samples(GeneratedBatch(["p"], NO_ROWS[given]))
 
-    assert hook.records() == []
-    assert hook.drops() in ({"type": 1, "shape": 1}, {"shape": 1})
+    assert rank.records() == []
+    assert rank.drops() in ({"type": 1, "shape": 1}, {"shape": 1})
 
 
 @pytest.mark.parametrize("odd", NO_TEXTS)
-def test_one_odd_text_costs_only_itself(hook, odd):
+def test_one_odd_text_costs_only_itself(rank, odd):
     odd = NO_TEXTS[odd]
-    hook.recorder.record_samples(GeneratedBatch(["p", "p", odd], ["a", odd, "c"]))
+    rank.recorder.record_samples(GeneratedBatch(["p", "p", odd], ["a", odd, "c"]))
 
-    assert [(r.attributes["prompt"], r.attributes["completion"]) for r in hook.records()] == [
+    assert [(r.attributes["prompt"], r.attributes["completion"]) for r in rank.records()] == [
         ("p", "a"),
         ("", "c"),
     ]
-    assert hook.drops() == {"type": 2}
+    assert rank.drops() == {"type": 2}
 
 
 @pytest.mark.parametrize("odd", NO_NUMBERS)
-def test_one_odd_reward_costs_only_itself(hook, odd):
-    hook.recorder.record_samples(
+def test_one_odd_reward_costs_only_itself(rank, odd):
+    rank.recorder.record_samples(
         batch(2, rewards={"good": [1.0, 2.0], "odd": [NO_NUMBERS[odd], 3.0]})
     )
 
-    first, second = (record.values for record in hook.records())
+    first, second = (record.values for record in rank.records())
     assert "reward/odd" not in first
     assert (first["reward/good"], second["reward/odd"]) == (1.0, 3.0)
-    assert hook.drops() == {"type": 1}
+    assert rank.drops() == {"type": 1}
 
 
-def test_names_of_rewards_are_as_good_as_names_of_values(hook):
-    rewards = {7: [1.0], "": [1.0], "x" * 300: [1.0], "good": [1.0], "no row": Evil()}
-    hook.recorder.record_samples(batch(1, rewards=rewards))
+def test_names_of_rewards_are_as_good_as_names_of_values(rank):
+    rewards = {7: [1.0], "": [1.0], "x" * 300: [1.0], "good": [1.0], "no row": Hostile()}
+    rank.recorder.record_samples(batch(1, rewards=rewards))
 
-    assert "reward/good" in hook.records()[0].values
-    assert hook.drops() == {"key": 3, "type": 1}
-
-
-def test_more_rewards_than_anybody_has_are_counted(hook):
-    hook.recorder.record_samples(batch(1, rewards={f"r{n}": [1.0] for n in range(40)}))
-
-    assert sum(name.startswith("reward/") for name in hook.records()[0].values) == 32
-    assert hook.drops() == {"too_many_names": 8}
+    assert "reward/good" in rank.records()[0].values
+    assert rank.drops() == {"key": 3, "type": 1}
 
 
-def test_rows_of_different_length_are_told(hook):
-    hook.recorder.record_samples(GeneratedBatch(["p"], ["a", "b"], [1.0, 2.0, 3.0]))
+def test_more_rewards_than_anybody_has_are_counted(rank):
+    rank.recorder.record_samples(batch(1, rewards={f"r{n}": [1.0] for n in range(40)}))
 
-    assert completions(hook) == ["a", "b"]
-    assert [record.attributes["prompt"] for record in hook.records()] == ["p", ""]
-    assert hook.drops() == {"shape": 2}
+    assert sum(name.startswith("reward/") for name in rank.records()[0].values) == 32
+    assert rank.drops() == {"too_many_names": 8}
 
 
-def test_a_conversation_is_its_words(hook):
+def test_rows_of_different_length_are_told(rank):
+    rank.recorder.record_samples(GeneratedBatch(["p"], ["a", "b"], [1.0, 2.0, 3.0]))
+
+    assert completions(rank) == ["a", "b"]
+    assert [record.attributes["prompt"] for record in rank.records()] == ["p", ""]
+    assert rank.drops() == {"shape": 2}
+
+
+def test_a_conversation_is_its_words(rank):
     asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
-    hook.recorder.record_samples(
+    rank.recorder.record_samples(
         GeneratedBatch([asked], [[{"role": "assistant", "content": "So."}]])
     )
 
-    assert hook.records()[0].attributes == {"prompt": "Be brief.\nWhy?", "completion": "So."}
+    assert rank.records()[0].attributes == {"prompt": "Be brief.\nWhy?", "completion": "So."}
 
 
-def test_ten_megabytes_are_cut_and_their_length_is_told(hook):
+def test_ten_megabytes_are_cut_and_their_length_is_told(rank):
     said = "x" * HEAD_CHARS + "\x1b" * 10_000_000 + "y" * TAIL_CHARS
-    hook.recorder.record_samples(GeneratedBatch(["p" * 10_000_000], [said]))
+    rank.recorder.record_samples(GeneratedBatch(["p" * 10_000_000], [said]))
 
-    (record,) = hook.records()
+    (record,) = rank.records()
     assert record.values["length"] == len(said)
     assert record.values["prompt_length"] == 10_000_000
     assert record.attributes["completion"].startswith("x" * HEAD_CHARS + " […10,000,000 characters")
@@ -224,10 +224,10 @@ def test_ten_megabytes_are_cut_and_their_length_is_told(hook):
         "\U0010ffff",
     ],
 )
-def test_no_character_is_too_odd_for_the_ring(hook, said):
-    hook.recorder.record_samples(GeneratedBatch([said], [said]))
+def test_no_character_is_too_odd_for_the_ring(rank, said):
+    rank.recorder.record_samples(GeneratedBatch([said], [said]))
 
-    assert hook.records()[0].attributes == {"prompt": said, "completion": said}
+    assert rank.records()[0].attributes == {"prompt": said, "completion": said}
 
 
 @pytest.mark.parametrize("letter", ["x", "\x01", "好", "\U0001f600"])

@@ -1,4 +1,4 @@
-"""Arguments: a wrong word is refused where it is written, with the right one."""
+"""Invalid arguments of `monitor` are rejected when they are given."""
 
 import pytest
 
@@ -7,11 +7,11 @@ from sentinel.client.arguments import parse_arguments
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"save_step": 5}, "save_step.*did you mean 'save_steps'"),
         ({"zzz": 5}, "zzz"),
-        ({"save_steps": "500"}, "save_steps.*whole number.*str '500'"),
+        ({"save_steps": "500"}, "save_steps.*integer.*str '500'"),
         ({"save_steps": True}, "save_steps.*bool True"),
         ({"max_steps": 0}, "max_steps.*at least 1.*int 0"),
         ({"run": 5}, "run.*name.*int 5"),
@@ -20,10 +20,10 @@ from sentinel.client.arguments import parse_arguments
         ({"strict": 1}, "strict"),
         ({"config": 5}, "config.*path.*int 5"),
         ({"config": "/no/such/sentinel.toml"}, "no such file"),
-        ({"facts": ["lr"]}, "facts.*mapping.*list"),
-        ({"facts": {"lr": [1]}}, "'lr'.*number or a text.*list"),
-        ({"facts": {1: 2}}, "facts.*names"),
-        ({"tier": "loud"}, "tier.*'page', 'notify', 'quiet'.*str 'loud'"),
+        ({"metadata": ["lr"]}, "metadata.*mapping.*list"),
+        ({"metadata": {"lr": [1]}}, "'lr'.*number or a text.*list"),
+        ({"metadata": {1: 2}}, "metadata.*names"),
+        ({"tier": "urgent"}, "tier.*'page', 'notify', 'quiet'.*str 'urgent'"),
         ({"tier": 1}, "tier.*int 1"),
         ({"aggregate": "ring"}, "aggregate.*'agent', 'collective'.*str 'ring'"),
         ({"aggregate": True}, "aggregate.*bool True"),
@@ -35,13 +35,13 @@ from sentinel.client.arguments import parse_arguments
     ],
     ids=repr,
 )
-def test_a_wrong_setting_is_refused_where_it_is_written(settings, words):
-    with pytest.raises(sentinel.SettingsError, match=f"(?s){words}"):
+def test_an_invalid_setting_is_rejected_with_a_helpful_message(settings, message):
+    with pytest.raises(sentinel.SettingsError, match=f"(?s){message}"):
         sentinel.monitor(**settings)
 
 
 @pytest.mark.parametrize(
-    ("given", "words", "called"),
+    ("given", "actions", "callback"),
     [
         (None, None, None),
         ([], "", None),
@@ -51,13 +51,13 @@ def test_a_wrong_setting_is_refused_where_it_is_written(settings, words):
         (["checkpoint", print], "checkpoint call", print),
     ],
 )
-def test_what_is_asked_when_a_case_turns_critical(given, words, called):
+def test_on_critical_is_split_into_actions_and_a_callback(given, actions, callback):
     arguments = parse_arguments({"on_critical": given})
 
-    assert (arguments.on_critical, arguments.callback) == (words, called)
+    assert (arguments.on_critical, arguments.callback) == (actions, callback)
 
 
-@pytest.mark.parametrize("thing", [5, "train", type("Trainer", (), {})])
-def test_only_functions_can_be_watched(thing):
+@pytest.mark.parametrize("value", [5, "train", type("Trainer", (), {})])
+def test_only_functions_can_be_decorated(value):
     with pytest.raises(sentinel.SettingsError, match="function"):
-        sentinel.monitor(thing)
+        sentinel.monitor(value)

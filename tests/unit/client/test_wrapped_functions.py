@@ -1,36 +1,40 @@
-"""Bound: watched generators and methods answer to whoever calls them as they did."""
+"""Decorated generators and methods behave as they did for their callers."""
 
 import asyncio
 
 import sentinel
 
 
-def test_an_async_generator_is_sent_thrown_and_closed_as_ever():
-    seen = []
+def test_a_decorated_async_generator_forwards_send_throw_and_close():
+    events = []
 
     @sentinel.monitor(run="t", agent=False)
     async def train():
         try:
-            seen.append((yield 1))
+            events.append((yield 1))
             try:
                 yield 2
             except KeyError:
-                seen.append("thrown")
+                events.append("thrown")
             yield 3
         finally:
-            seen.append("closed")
+            events.append("closed")
 
     async def main():
         steps = train()
-        told = [await steps.asend(None), await steps.asend("sent"), await steps.athrow(KeyError())]
+        yielded = [
+            await steps.asend(None),
+            await steps.asend("sent"),
+            await steps.athrow(KeyError()),
+        ]
         await steps.aclose()
-        return told
+        return yielded
 
     assert asyncio.run(main()) == [1, 2, 3]
-    assert seen == ["sent", "thrown", "closed"]
+    assert events == ["sent", "thrown", "closed"]
 
 
-def test_methods_of_a_class_may_be_watched_whichever_decorator_comes_first():
+def test_static_and_class_methods_can_be_decorated():
     watched = sentinel.monitor(run="t", agent=False)
 
     class Trainer:

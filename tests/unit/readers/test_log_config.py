@@ -20,7 +20,7 @@ import json
 from types import SimpleNamespace
 from transformers.integrations import TensorBoardCallback, TrackioCallback, WandbCallback
 from trl import GRPOConfig
-from sentinel.client.capture.transformers_config import run_metadata
+from sentinel.client.capture.framework_metadata import transformers_metadata
 
 args = GRPOConfig(
     output_dir="out", learning_rate=3e-6, beta=0.02, max_steps=400, save_steps=50, bf16=False,
@@ -44,7 +44,7 @@ for make in (TensorBoardCallback, TrackioCallback, WandbCallback):
     else:
         callback.tb_writer.close()
 with open("hook.json", "w") as file:
-    json.dump(run_metadata(args, state, None), file)
+    json.dump(transformers_metadata(args, state, None), file)
 """
 
 

@@ -122,7 +122,8 @@ class Rank:
 
     def __init__(self, path, place, ranks):
         identity = Identity("run", 0, place, place, ranks, ranks)
-        self.errands = CommandExecutor(open_or_create(path), identity)
+        self.errands = CommandExecutor()
+        self.errands.attach(open_or_create(path), identity)
         self.beat, self.acted = 0, []
 
     def step(self):

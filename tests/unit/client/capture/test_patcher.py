@@ -1,9 +1,9 @@
-"""Tap: what is missing is named, what fails is switched off, and everything is put back."""
+"""A patcher names what is missing, switches off what fails, and undoes every change."""
 
 from types import SimpleNamespace
 
 import pytest
-from support.recorders import Told
+from support.recorders import RecordedRank
 
 from sentinel.client.capture.loop import TrainingLoop
 from sentinel.client.capture.patcher import MAX_ERRORS_PER_INTEGRATION, Patcher
@@ -11,7 +11,7 @@ from sentinel.model.record import Event
 
 
 class Engine:
-    """A framework's."""
+    """A class of a framework."""
 
     def step(self, size=1):
         return 2 * size
@@ -19,24 +19,24 @@ class Engine:
 
 @pytest.fixture
 def rank(tmp_path):
-    return Told(tmp_path / "0-0.ring")
+    return RecordedRank(tmp_path / "0-0.ring")
 
 
 @pytest.fixture
-def tap(rank):
-    tap = Patcher("engine", rank.recorder, TrainingLoop(rank.recorder))
-    yield tap
-    tap.undo()
+def patcher(rank):
+    patcher = Patcher("engine", rank.recorder, TrainingLoop(rank.recorder))
+    yield patcher
+    patcher.undo()
     assert vars(Engine)["step"].__qualname__ == "Engine.step"
 
 
 def states(rank):
-    return [r.attributes["tap/engine"] for r in rank.records() if r.event is Event.METADATA]
+    return [r.attributes["patch/engine"] for r in rank.records() if r.event is Event.METADATA]
 
 
-def test_what_is_watched_is_seen_and_does_what_it_did(tap):
+def test_a_wrapped_method_is_observed_and_returns_its_own_result(patcher):
     seen = []
-    tap.wrap(
+    patcher.wrap(
         Engine,
         "step",
         before=lambda engine, size: seen.append(size),
@@ -47,99 +47,99 @@ def test_what_is_watched_is_seen_and_does_what_it_did(tap):
     assert seen == [3, 6]
 
 
-def test_what_a_framework_raises_is_its_own(tap):
+def test_an_error_of_the_framework_propagates(patcher):
     seen = []
-    tap.wrap(Engine, "step", after=lambda *_, **__: seen.append("after"))
+    patcher.wrap(Engine, "step", after=lambda *_, **__: seen.append("after"))
 
     with pytest.raises(TypeError, match="nonsense"):
         Engine().step(nonsense=1)
     assert seen == []
 
 
-def test_an_argument_may_have_any_name(tap):
+def test_a_keyword_argument_may_have_any_name(patcher):
     owner = type("Owner", (), {"log": lambda self, **values: values})
-    heard = []
-    tap.wrap(owner, "log", before=lambda owner, **values: heard.append(values))
+    received = []
+    patcher.wrap(owner, "log", before=lambda owner, **values: received.append(values))
 
-    assert owner().log(body=1, tap=2) == {"body": 1, "tap": 2}
-    assert heard == [{"body": 1, "tap": 2}]
+    assert owner().log(body=1, patcher=2) == {"body": 1, "patcher": 2}
+    assert received == [{"body": 1, "patcher": 2}]
 
 
 @pytest.mark.parametrize("kind", [staticmethod, classmethod, property])
-def test_what_has_become_no_plain_method_is_left_alone(tap, kind):
-    there = kind(lambda *given: given)
-    owner = type("Owner", (), {"step": there})
-    tap.wrap(owner, "step", before=lambda *_: None)
+def test_an_attribute_that_is_not_a_plain_method_is_not_patched(patcher, kind):
+    attribute = kind(lambda *given: given)
+    owner = type("Owner", (), {"step": attribute})
+    patcher.wrap(owner, "step", before=lambda *_: None)
 
-    assert vars(owner)["step"] is there
-    assert tap.missing == ["Owner.step"]
+    assert vars(owner)["step"] is attribute
+    assert patcher.missing == ["Owner.step"]
 
 
-def test_what_a_version_lacks_is_named_and_the_rest_is_tapped(rank, tap):
-    def integration(tap):
-        tap.wrap(Engine, "forward")
-        tap.wrap(Engine, "step", after=lambda *_, **__: None)
+def test_a_missing_method_is_named_and_the_others_are_patched(rank, patcher):
+    def integration(patcher):
+        patcher.wrap(Engine, "forward")
+        patcher.wrap(Engine, "step", after=lambda *_, **__: None)
 
-    tap.attach(integration)
+    patcher.attach(integration)
 
     assert states(rank) == ["on, without Engine.forward"]
     assert vars(Engine)["step"].__wrapped__
 
 
 @pytest.mark.quiet
-def test_a_tap_that_fails_switches_itself_off_alone_and_says_so(rank, tap):
-    tried = []
+def test_an_integration_that_fails_is_switched_off_alone_and_reported(rank, patcher):
+    calls = []
 
-    def counted(engine):
-        tried.append(1)
+    def fails(engine):
+        calls.append(1)
         raise KeyError("private")
 
-    tap.attach(lambda tap: tap.wrap(Engine, "step", before=counted))
+    patcher.attach(lambda patcher: patcher.wrap(Engine, "step", before=fails))
     engine = Engine()
     assert [engine.step() for _ in range(MAX_ERRORS_PER_INTEGRATION + 5)] == [2] * (
         MAX_ERRORS_PER_INTEGRATION + 5
     )
 
-    assert len(tried) == MAX_ERRORS_PER_INTEGRATION
-    assert states(rank) == ["on", "off: KeyError in counted"]
-    assert rank.reader.read_header().own_errors == MAX_ERRORS_PER_INTEGRATION
+    assert len(calls) == MAX_ERRORS_PER_INTEGRATION
+    assert states(rank) == ["on", "off: KeyError in fails"]
+    assert rank.reader.read_header().errors == MAX_ERRORS_PER_INTEGRATION
     assert not rank.recorder.try_lock.guard.disabled
 
 
 @pytest.mark.quiet
-def test_an_integration_that_cannot_be_attached_leaves_nothing_behind(rank, tap):
-    def integration(tap):
-        tap.wrap(Engine, "step")
+def test_an_integration_that_cannot_be_attached_is_undone(rank, patcher):
+    def integration(patcher):
+        patcher.wrap(Engine, "step")
         raise ImportError
 
-    tap.attach(integration)
+    patcher.attach(integration)
 
     assert states(rank) == ["off: ImportError in attach"]
     assert not hasattr(Engine.step, "__wrapped__")
 
 
-def test_what_somebody_patched_over_us_stays(tap):
+def test_a_later_patch_by_others_is_kept(patcher):
     owner = type("Owner", (), {"step": lambda self: 1})
-    tap.wrap(owner, "step")
+    patcher.wrap(owner, "step")
     theirs = owner.step = lambda self: 3
 
-    tap.undo()
+    patcher.undo()
 
     assert owner.step is theirs
 
 
-def test_a_module_may_be_patched_like_a_class(tap):
+def test_a_module_can_be_patched_like_a_class(patcher):
     module = SimpleNamespace(__name__="module", norm=abs)
-    tap.wrap(module, "norm")
+    patcher.wrap(module, "norm")
     assert module.norm is not abs
 
-    tap.undo()
+    patcher.undo()
 
     assert module.norm is abs
 
 
-def test_what_a_framework_logs_is_told_apart_from_what_the_taps_have(rank):
-    rank.record_step(loss=float("nan"))
+def test_a_framework_log_of_a_captured_name_is_renamed(rank):
+    rank.take_step(loss=float("nan"))
     rank.recorder.log_from_framework({"loss": 0.0, "train/loss": 0.0, "kl": 0.5}, 1)
 
     values = rank.values()[-1]
@@ -148,8 +148,8 @@ def test_what_a_framework_logs_is_told_apart_from_what_the_taps_have(rank):
     assert (values["logged_loss"], values["kl"]) == (0.0, 0.5)
 
 
-def test_a_frameworks_own_count_needs_no_values(rank):
-    rank.record_step(loss=1.0)
+def test_a_framework_may_log_a_step_number_without_values(rank):
+    rank.take_step(loss=1.0)
     rank.recorder.log_from_framework({}, 500)
 
     record = rank.records()[-1]

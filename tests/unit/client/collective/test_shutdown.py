@@ -1,4 +1,4 @@
-"""Departed: how the rings in the others' names end, by what was heard of each, and no more."""
+"""How the replica rings are closed, by what rank 0 knows of each rank."""
 
 from __future__ import annotations
 
@@ -16,81 +16,81 @@ from sentinel.transport.ring import RingCursor
 from sentinel.transport.ring_layout import OUTCOMES, RingHeader
 
 
-class Others:
-    """What rank 0 knows of four others: one raised, one goes on without us, one is gone."""
+class FakeGroup:
+    """Four other ranks: one raised, one continues alone, one is gone, one has not answered."""
 
-    world = 5
+    world_size = 5
 
     def __init__(self):
-        self.words = {
+        self.chunks = {
             1: chunk.Chunk(9, [], 0, OUTCOMES.index("exception")),
             2: chunk.Chunk(9, [], 0, chunk.STILL_RUNNING),
         }
-        self.gone = {3}
+        self.lost = {3}
 
-    def last_words(self):
-        return self.words
+    def final_chunks(self):
+        return self.chunks
 
-    def lost(self, others):
-        return [other for other in others if other in self.gone]
+    def lost_ranks(self, ranks):
+        return [rank for rank in ranks if rank in self.lost]
 
-    def dismiss(self):
+    def dismiss_peers(self):
         pass
 
 
-class Rings:
-    """The rings in the others' names, and how each was closed."""
+class FakeRings:
+    """The replica rings, and how each was closed."""
 
     def __init__(self):
-        self.rings = dict.fromkeys(range(1, 5))
-        self.closed, self.facts, self.taken = {}, {}, []
+        self.by_rank = dict.fromkeys(range(1, 5))
+        self.closed, self.attributes, self.enqueued = {}, {}, []
 
-    def take(self, chunks):
-        self.taken += [rank for rank, _ in chunks]
+    def enqueue(self, chunks):
+        self.enqueued += [rank for rank, _ in chunks]
 
-    def put_away(self):
+    def write_queued(self):
         pass
 
-    def close(self, rank, outcome, facts):
+    def close(self, rank, outcome, attributes):
         assert rank not in self.closed
-        self.closed[rank], self.facts[rank] = outcome, dict(facts)
-        del self.rings[rank]
+        self.closed[rank], self.attributes[rank] = outcome, dict(attributes)
+        del self.by_rank[rank]
 
 
 @pytest.mark.parametrize(
-    "why", [None, GatherGroupError("a connection is closed")], ids=["ends", "breaks"]
+    "error", [None, GatherGroupError("a connection is closed")], ids=["ends", "breaks"]
 )
-def test_a_rank_of_which_nothing_was_said_is_not_told_as_finished(why):
-    rings, said = Rings(), []
-    CollectiveShutdown(Others(), rings, said.append, why).close()
+def test_a_rank_that_did_not_answer_is_not_closed_as_finished(error):
+    rings, reasons = FakeRings(), []
+    CollectiveShutdown(FakeGroup(), rings, reasons.append, error).close()
 
     assert rings.closed == {1: "exception", 2: "finished", 3: "died", 4: UNKNOWN_OUTCOME}
-    assert said == ["rank 3 lost"]
+    assert reasons == ["rank 3 lost"]
     off = {"collective": "off: rank 3 lost"}
-    assert rings.facts == {1: {}, 2: off, 3: off, 4: off}
+    assert rings.attributes == {1: {}, 2: off, 3: off, 4: off}
 
 
-def test_a_rank_that_goes_on_is_told_elsewhere_though_rank_0_ended_and_had_no_trouble():
-    rings, others = Rings(), Others()
-    others.gone = set()
-    CollectiveShutdown(others, rings, [].append, None).close()
+def test_a_rank_that_continues_alone_is_marked_off_when_rank_0_ends_normally():
+    rings, group = FakeRings(), FakeGroup()
+    group.lost = set()
+    CollectiveShutdown(group, rings, [].append, None).close()
 
     assert rings.closed == {1: "exception", 2: "finished", 3: UNKNOWN_OUTCOME, 4: UNKNOWN_OUTCOME}
-    assert rings.facts == {1: {}, 2: {"collective": "off: rank 0 ended"}, 3: {}, 4: {}}
+    assert rings.attributes == {1: {}, 2: {"collective": "off: rank 0 ended"}, 3: {}, 4: {}}
 
 
-def test_what_a_rank_left_is_put_away_as_it_comes_and_once(monkeypatch):
-    """Its own node's agent tells all of it soon after, and then it would count for two."""
+def test_final_chunks_are_written_as_they_arrive_and_once(monkeypatch):
+    """The agent of its own node reports the same records soon after."""
     monkeypatch.setattr(shutdown, "ANSWER_TIMEOUT_SECONDS", 1e9)
-    rings, others = Rings(), Others()
-    hearing = CollectiveShutdown(others, rings, [].append, ValueError("timed out"))
+    rings, group = FakeRings(), FakeGroup()
+    closing = CollectiveShutdown(group, rings, [].append, ValueError("timed out"))
 
-    assert not hearing.poll()
-    assert (rings.taken, rings.closed) == ([1, 2], {1: "exception", 2: "finished"})
-    assert not hearing.poll()
-    others.words[4] = chunk.Chunk(9, [], 0, chunk.STILL_RUNNING)
-    assert hearing.poll()
-    assert (rings.taken, rings.closed[3], rings.closed[4]) == ([1, 2, 4], "died", "finished")
+    assert not closing.poll()
+    assert (rings.enqueued, rings.closed) == ([1, 2], {1: "exception", 2: "finished"})
+    assert not closing.poll()
+    group.chunks[4] = chunk.Chunk(9, [], 0, chunk.STILL_RUNNING)
+    assert closing.poll()
+    assert (rings.enqueued, rings.closed[3], rings.closed[4]) == ([1, 2, 4], "died", "finished")
 
 
 def header(number, outcome):
@@ -101,24 +101,31 @@ def header(number, outcome):
     )  # fmt: skip
 
 
-def test_an_unknown_end_is_no_reason_for_the_runs():
-    """It is noticed first here; what is known of the run's end is told all the same."""
+def test_an_unknown_outcome_is_not_the_cause_of_the_end_of_the_run():
+    """The unknown outcome is seen first; the known cause is reported all the same."""
     unknown = LiveRank(None, None, RingCursor(), header(1, "finished"), 5.0, UNKNOWN_OUTCOME, 10.0)
     raised = LiveRank(None, None, RingCursor(), header(0, "exception"), 5.0, "exception", 11.0)
 
-    tick = build_heartbeat("run", [unknown, raised], 12.0)
+    heartbeat = build_heartbeat("run", [unknown, raised], 12.0)
 
-    assert (tick.attributes["cause"], tick.attributes["failed"]) == ("exception", "0")
-    assert (tick.attributes["state"], tick.attributes["died_ranks"]) == ("failed", "")
+    assert (heartbeat.attributes["cause"], heartbeat.attributes["failed_ranks"]) == (
+        "exception",
+        "0",
+    )
+    assert (heartbeat.attributes["state"], heartbeat.attributes["died_ranks"]) == ("failed", "")
 
 
 @pytest.mark.parametrize("outcome", ["exception", "finished"])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_the_run_ends_as_those_ended_that_are_known(outcome, order):
+def test_the_run_ends_with_the_known_outcomes(outcome, order):
     aligner, ends = Aligner(), {0: outcome, 1: UNKNOWN_OUTCOME}
-    told = [Record("run", rank, 0, 1.0, Event.START, {"local_world_size": 2.0}) for rank in (0, 1)]
-    told += [Record("run", r, 9, 2.0, Event.STOP, attributes={"outcome": ends[r]}) for r in order]
-    made = [record for each in told for record in aligner.process(each)]
+    records = [
+        Record("run", rank, 0, 1.0, Event.START, {"local_world_size": 2.0}) for rank in (0, 1)
+    ]
+    records += [
+        Record("run", r, 9, 2.0, Event.STOP, attributes={"outcome": ends[r]}) for r in order
+    ]
+    aligned = [record for each in records for record in aligner.process(each)]
 
-    (end,) = [r for r in made if r.event is Event.STOP and r.rank == WHOLE_RUN]
+    (end,) = [r for r in aligned if r.event is Event.STOP and r.rank == WHOLE_RUN]
     assert (end.attributes["outcome"], end.attributes["ranks"]) == (outcome, "0")

@@ -1,0 +1,158 @@
+"""Writes the values of one `log()` call into a rank's ring as one record.
+
+Values captured at an optimizer step wait for the log of the same step, so that both become one
+record under the trainer's step number. The next optimizer step, or the end, sends them alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from struct import error as StructError  # noqa: N812 - it is a class
+from typing import Any
+
+from sentinel.client.capture.captured_values import CapturedValues
+from sentinel.client.log_schema import MAX_STEP_NUMBER, PLAIN_TYPES, LogSchema, LogSchemaCache
+from sentinel.client.step_poller import StepPoller
+from sentinel.transport.record_codec import VALUES_KIND, StepStamp
+from sentinel.transport.ring import RingWriter
+
+_STEP_NUMBER_NAMES = ("global_step",)
+
+
+class LogWriter:
+    """Writes the logs of one rank. The caller holds the try-lock of the recorder."""
+
+    def __init__(
+        self,
+        ring: RingWriter,
+        captured: CapturedValues,
+        schemas: LogSchemaCache,
+        poller: StepPoller,
+    ) -> None:
+        self._ring, self._captured, self._schemas, self._poller = ring, captured, schemas, poller
+        self._clock, self._encoder = captured.clock, captured.encoder
+        self._device_copies = captured.device_copies
+        self._last_schema: LogSchema | None = None
+
+    def write_fast(self, values: Any, step: Any, now: float) -> bool:
+        """Write the log of a new step if only its numbers differ from the last log; else False.
+
+        A shortcut through `write` for the usual case. It changes nothing before it is certain to
+        succeed, and runs no code of the user's objects.
+        """
+        log_schema, clock, pending = self._last_schema, self._clock, self._captured.pending
+        if (
+            log_schema is None
+            or type(values) is not dict
+            or type(step) is not int
+            or clock.in_progress
+        ):
+            return False
+        if pending is not None:
+            own_names, own_values = pending.names_with_step, (*pending.values, step)
+        elif clock.optimizer_steps or step == clock.last_given_step:
+            return False
+        else:
+            own_names, own_values = _STEP_NUMBER_NAMES, (step,)
+        if (
+            len(values) != log_schema.fast_path_size
+            or own_names != log_schema.own_names
+            or now > self._poller.next_poll_at
+        ):
+            return False
+        encoder, ring, schema = self._encoder, self._ring, log_schema.name_schema
+        try:
+            numbers = log_schema.get_values(values)
+        except KeyError:
+            return False
+        if (
+            list(map(type, numbers)) != log_schema.float_types
+            or encoder.bytes_sent > schema.resend_at_bytes
+        ):
+            return False
+        step_index = clock.step_index
+        if pending is None:
+            # `StepClock.next_step_index`, inlined.
+            step_index += clock.has_logged
+            step_index = step if step > step_index else step_index  # noqa: FURB136 - saves a call
+            ring.step, ring.step_index, ring.time = step, step_index, now
+        head = log_schema.pack_own(VALUES_KIND, schema.number, step, step_index, now, *own_values)
+        payload = head + log_schema.pack_logged(*numbers)
+        self._captured.pending = None
+        clock.step = clock.last_given_step = step
+        clock.step_index, clock.has_logged = step_index, True
+        encoder.bytes_sent += len(payload)
+        ring.write(payload)
+        return True
+
+    def write(self, values: Any, step: Any, weight: Any, now: float) -> None:
+        """Write any log, together with the values captured at its step."""
+        is_plain = type(step) is int and -MAX_STEP_NUMBER < step < MAX_STEP_NUMBER
+        given = step if step is None or is_plain else self._schemas.read_step(step)
+        if self._clock.in_progress:
+            self._captured.flush()
+        stamp = self._stamp(given, now)
+        own_names, own_values = self._captured.pop(stamp)
+        if given is not None:
+            own_names, own_values = (*own_names, "global_step"), (*own_values, float(given))
+        if weight is not None:
+            own_names = (*own_names, "weight")
+            own_values = (*own_values, self._schemas.read_weight(weight))
+        schema = self._schemas.find_cached(values, own_names) if type(values) is dict else None
+        if schema is None or not self._write_plain(schema, values, own_values, stamp):
+            self._write_mixed(values, own_names, own_values, stamp)
+        if self._device_copies.queues:
+            self._captured.flush_arrived()
+
+    def write_from_framework(self, values: Mapping[str, Any], step: Any, now: float) -> None:
+        """Write a log of a framework's, with its names told apart from captured ones."""
+        renamed = {self._captured.disambiguate(name): values[name] for name in values}
+        self.write(renamed, step, None, now)
+
+    def _write_plain(
+        self, schema: LogSchema, values: Any, own_values: tuple[float, ...], stamp: StepStamp
+    ) -> bool:
+        """Write a log of plain numbers with its cached schema; False if it does not fit that."""
+        if tuple(values) != schema.logged_names or not PLAIN_TYPES.issuperset(
+            map(type, values.values())
+        ):
+            return False
+        if not all(isfinite(own_values[at]) for at in schema.duplicate_positions):
+            return False
+        try:
+            self._encoder.write_values(schema.name_schema, stamp, (*own_values, *values.values()))
+        except StructError:
+            # An integer beyond the range of a float.
+            return False
+        self._last_schema = schema
+        return True
+
+    def _write_mixed(
+        self,
+        values: Any,
+        own_names: tuple[str, ...],
+        own_values: tuple[float, ...],
+        stamp: StepStamp,
+    ) -> None:
+        """Write a log that has no schema yet, or that holds more than plain numbers."""
+        numbers: dict[str, float] = {}
+        if issubclass(type(values), dict):
+            numbers, tensors = self._schemas.split_by_device(dict.items(values))
+            self._device_copies.start_copies(tensors, stamp)
+        else:
+            self._ring.count_drop("type")
+        schema = self._schemas.get_or_create(numbers, own_names)
+        for at in schema.duplicate_positions:
+            # A framework may show a filtered value: a captured one that is not finite wins.
+            if not isfinite(own_values[at]):
+                numbers[own_names[at]] = own_values[at]
+        self._encoder.write_values(schema.name_schema, stamp, (*own_values, *numbers.values()))
+
+    def _stamp(self, given: int | None, now: float) -> StepStamp:
+        clock = self._clock
+        step, step_index = clock.resolve(given)
+        if not clock.optimizer_steps:
+            self._ring.publish_step(step, step_index, now)
+            self._poller.poll(now)
+        return StepStamp(step, step_index, now)
