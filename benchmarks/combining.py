@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sentinel.aggregate.pending_step import PendingStep
-from sentinel.aggregate.reduce import combine_ranks
+from sentinel.aggregate.combine import combine_ranks
 from sentinel.metrics.rank_selection import RankSelection
 from sentinel.model.record import Event, Record
 from sentinel.model.record_batch import RecordBatch, coalesce
@@ -61,10 +61,8 @@ def costs(ranks: int, steps: int) -> dict[str, list[float]]:
             looks.append(time.thread_time_ns())
             combine_ranks(
                 Event.STEP,
-                moment.values_by_rank,
-                (),
+                moment.tables,
                 world_size=ranks,
-                value_batches=moment.value_batches,
             )
             looks.append(time.thread_time_ns())
             for entry in entries:

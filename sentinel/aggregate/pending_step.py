@@ -1,113 +1,78 @@
-"""Moment: one step, or evaluation, while ranks may still speak of it, and what is left of it."""
+"""Steps and evaluations that are still waiting for ranks, and those that are closed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, KeysView
+from dataclasses import dataclass, field
 from itertools import islice
 
-from sentinel.aggregate.rank_values import RankValues, RankValuesBatch, to_rank_values_batch
+from sentinel.aggregate.rank_values import RankValues, merge_record, tabulate
 from sentinel.model.record import Event, Record
-from sentinel.model.record_batch import RecordBatch, RecordOrBatch
+from sentinel.model.record_batch import RecordOrBatch, iter_records
 from sentinel.signals.key_map import KeyMap
 
 MAX_CLOSED_STEPS = 256
-"""Closed steps whose signals are remembered, so that late words on others are still judged."""
+"""Closed steps whose signals are remembered, so that late values of other signals still count."""
 
 StepKey = tuple[int, int]
-"""Beat and turn: where a moment stands in the order of closing."""
+"""Step index, and the order in which events of one step index close."""
 
 
 @dataclass(slots=True)
 class PendingStep:
-    """One step, or evaluation, still open: what each rank said of it, and when, in seconds.
+    """A step or evaluation that is not closed: the values so far, and when they arrived (seconds).
 
-    `heard` are all ranks that spoke: each has its own place in `said`, or a row in one of `tables`.
+    Each rank has one row in `tables`; `table_by_rank` is the index of its table.
     """
 
     first_received_at: float
     last_received_at: float
-    reported_ranks: set[int] = field(default_factory=set)
-    values_by_rank: dict[int, RankValues] = field(default_factory=dict)
-    value_batches: list[RankValuesBatch] = field(default_factory=list)
+    tables: list[RankValues] = field(default_factory=list)
+    table_by_rank: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def reported_ranks(self) -> KeysView[int]:
+        """Ranks with values."""
+        return self.table_by_rank.keys()
 
     def add(self, entry: RecordOrBatch, now: float, key_map: KeyMap) -> None:
-        """One more word of a rank, or of several, in that dialect."""
+        """Add the values of one rank or several."""
         self.last_received_at = now
-        if isinstance(entry, Record):
-            self._add_record(entry, key_map)
-        else:
-            self._add_batch(entry, key_map)
+        new = tabulate(entry, key_map)
+        if new is not None and not self.table_by_rank.keys().isdisjoint(new.rows):
+            old = self.tables[self.table_by_rank.get(next(iter(new.rows)), 0)]
+            new = old.with_more_signals(new)
+        if new is not None:
+            self._add_table(new)
+            return
+        for record in iter_records([entry]):
+            self._add_table(merge_record(record, key_map, self._take_rank(record.rank)))
 
     def discard_rank(self, rank: int) -> None:
-        """Leave out all that this rank said."""
-        self.reported_ranks.discard(rank)
-        self.values_by_rank.pop(rank, None)
-        for table in self.value_batches:
-            table.rows.pop(rank, None)
-        self.value_batches = [table for table in self.value_batches if table.rows]
+        """Remove the values of that rank."""
+        self._take_rank(rank)
 
-    def _add_record(self, record: Record, key_map: KeyMap) -> None:
-        if record.rank in self.reported_ranks and record.rank not in self.values_by_rank:
-            (table,) = (each for each in self.value_batches if record.rank in each.rows)
-            self.values_by_rank[record.rank] = table.split_off(record.rank)
-        self.values_by_rank.setdefault(record.rank, RankValues(record)).add(record, key_map)
-        self.reported_ranks.add(record.rank)
+    def _take_rank(self, rank: int) -> RankValues | None:
+        index = self.table_by_rank.pop(rank, None)
+        return None if index is None else self.tables[index].take_rank(rank)
 
-    def _add_batch(self, batch: RecordBatch, key_map: KeyMap) -> None:
-        table = to_rank_values_batch(batch, key_map)
-        if table is not None and not self.reported_ranks.isdisjoint(table.rows):
-            table = self._extended_batch(table)
-        if table is None:
-            for record in batch.records():
-                self._add_record(record, key_map)
-            return
-        self.reported_ranks.update(table.rows)
-        for known in self.value_batches:
-            if _has_same_layout(known, table):
-                known.rows |= table.rows
-                known.last_record = max(
-                    known.last_record, table.last_record, key=lambda record: record.time
-                )
-                return
-        self.value_batches.append(table)
-
-    def _extended_batch(self, new: RankValuesBatch) -> RankValuesBatch | None:
-        """A second word of ranks that so far have said the same: both, out of the table of the one.
-
-        None where they said something else, or some of the same again.
-        """
-        for old in self.value_batches:
-            if new.rows.keys() <= old.rows.keys() and {*old.names}.isdisjoint(new.names):
-                rows = {rank: old.rows.pop(rank) + row for rank, row in new.rows.items()}
-                last = replace(
-                    new.last_record, time=max(old.last_record.time, new.last_record.time)
-                )
-                logged_as = {**old.logged_as, **new.logged_as}
-                return RankValuesBatch(old.names + new.names, logged_as, last, rows)
-        return None
-
-
-def _has_same_layout(one: RankValuesBatch, other: RankValuesBatch) -> bool:
-    """Whether rows of the one may stand in the other."""
-    alike = one.names == other.names and one.logged_as == other.logged_as
-    return alike and one.last_record.step == other.last_record.step
-
-
-def without_rank(
-    rank: int, pending_steps: dict[StepKey, PendingStep]
-) -> dict[StepKey, PendingStep]:
-    """These moments, without all that one rank said; of those that others spoke of as well."""
-    for moment in pending_steps.values():
-        moment.discard_rank(rank)
-    return {place: moment for place, moment in pending_steps.items() if moment.reported_ranks}
+    def _add_table(self, new: RankValues) -> None:
+        index = len(self.tables)
+        for at, table in enumerate(self.tables):
+            if table.has_same_layout(new):
+                table.add_rows(new)
+                index = at
+                break
+        else:
+            self.tables.append(new)
+        self.table_by_rank.update(dict.fromkeys(new.rows, index))
 
 
 @dataclass(slots=True)
 class ClosedSteps:
-    """The moments that were closed, the last of them at the place `upto`.
+    """The steps and evaluations that are closed; `last_key` is the last of them in closing order.
 
-    `told` are the signals of the newest. `evaluators` are the ranks that spoke in the last
+    `signals_by_step` are the signals of the newest. `evaluating_ranks` are the ranks of the last
     evaluation.
     """
 
@@ -116,33 +81,35 @@ class ClosedSteps:
     evaluating_ranks: set[int] = field(default_factory=set)
 
     def add(self, key: StepKey, signals: Iterable[str]) -> None:
-        """Remember that moment, in which these signals were told of."""
+        """Remember that the step is closed, and its signals."""
         self.last_key = max(self.last_key, key)
         self.signals_by_step[key] = [*signals]
-        for old in [
-            *islice(self.signals_by_step, max(0, len(self.signals_by_step) - MAX_CLOSED_STEPS))
-        ]:
+        excess = max(0, len(self.signals_by_step) - MAX_CLOSED_STEPS)
+        for old in [*islice(self.signals_by_step, excess)]:
             del self.signals_by_step[old]
 
     def reopens(self, key: StepKey, record: Record, values: RankValues) -> bool:
-        """Whether that moment is still to be told of, though one after it, or the like, was.
+        """Whether the record opens that step again, although a later one, or this one, is closed.
 
-        What was captured at a step is often sent only when the next one begins, behind an
-        evaluation between them; and many a trainer evaluates once more after its last step. The
-        record is what now comes, `said` the same in our words.
+        Values captured at a step are often sent only when the next step begins, after an evaluation
+        between the two; and many trainers evaluate once more after their last step. `values` are
+        those of the record.
         """
         if key not in self.signals_by_step:
             return key[0] == self.last_key[0]
         again = record.event is Event.EVAL and record.rank in self.evaluating_ranks
         if not again or key != self.last_key:
             return False
-        return not values.values.keys() & {*self.signals_by_step[key]} <= {"global_step", "epoch"}
+        return not {*values.names} & {*self.signals_by_step[key]} <= {"global_step", "epoch"}
 
-    def discard_reported(self, key: StepKey, values: RankValues) -> bool:
-        """Leave out what is known of that moment, and whether anything remains of what is said."""
+    def new_signals(self, key: StepKey, values: RankValues) -> RankValues | None:
+        """The values of signals that the closed step does not have, which it has from now on.
+
+        None if there are none, or the step is no longer remembered.
+        """
         known = self.signals_by_step.get(key)
-        values.discard_signals(known or ())
-        if known is None or not values.values:
-            return False
-        known.extend(values.values)
-        return True
+        if known is None:
+            return None
+        new = values.without_signals(known)
+        known.extend(new.names)
+        return new if new.names else None

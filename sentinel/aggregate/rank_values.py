@@ -1,136 +1,144 @@
-"""Said: what ranks said of one step, in our own words: of each rank, or of many as a table."""
+"""Per-rank values of one step, with keys mapped to signal names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from math import fsum, hypot, inf, isfinite, nan
-from operator import itemgetter
 
+from sentinel.aggregate.combine_rules import combine_values
 from sentinel.model.record import Event, Record
-from sentinel.model.record_batch import RecordBatch, Row
-from sentinel.signals.catalogue import WEIGHT_KEY, CombineRule, eval_name, get_combine_rule
-from sentinel.signals.key_map import KeyMap, select_key_map
-
-
-def safe_sum(values: Sequence[float]) -> float:
-    """The sum; infinite, or NaN, where the numbers are so large that there is none."""
-    try:
-        return fsum(values)
-    except (OverflowError, ValueError):
-        return sum(values)
-
-
-COMBINE_FUNCTIONS: Mapping[CombineRule, Callable[[Sequence[float]], float]] = {
-    CombineRule.SUM: safe_sum,
-    CombineRule.MAX: max,
-    CombineRule.MIN: min,
-    CombineRule.NORM: lambda values: hypot(*values),
-    CombineRule.SAME: itemgetter(0),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedKeys:
-    """What the keys of a record mean: the `names` of their signals, in the same order.
-
-    It is `plain` where each key is another signal and says it in our unit, so that the numbers can
-    be taken as they stand. `logged_as` are the keys that are not our names.
-    """
-
-    names: tuple[str, ...]
-    is_direct: bool
-    logged_as: Mapping[str, str]
-
-
-# What one rank says at one step, it says at each, and so do the others.
-@lru_cache(maxsize=256)
-def resolve_keys(keys: tuple[str, ...], is_evaluation: bool, key_map: KeyMap) -> ResolvedKeys:
-    """What these keys mean in that dialect, of training, or `evaluated` on held-out data."""
-    words = [key_map.mappings[key] for key in keys]
-    names = [eval_name(word.name) if is_evaluation else word.name for word in words]
-    told = {name: key for name, key in zip(names, keys, strict=True) if name != key}
-    as_it_stands = all(word.factor == 1.0 and not word.zero_is_missing for word in words)
-    return ResolvedKeys(tuple(names), as_it_stands and len({*names}) == len(names), told)
+from sentinel.model.record_batch import RecordBatch, RecordOrBatch, Row
+from sentinel.signals.catalogue import WEIGHT_KEY, get_combine_rule
+from sentinel.signals.key_map import KeyMap, resolve_keys
 
 
 @dataclass(slots=True)
 class RankValues:
-    """All that one rank said about one step, several words on one signal folded by its rule.
+    """Values of one or more ranks at one step: a row per rank, with a value for each of `names`.
 
-    `last` is its last record: its step and facts are the rank's last word, its time the newest of
-    all its words. `weights` are those that are not 1. `logged_as` holds the names that were not
-    ours, since some tell a unit ("objective/kl" is a sum).
-    """
-
-    last_record: Record
-    values: dict[str, float] = field(default_factory=dict)
-    weights: dict[str, float] = field(default_factory=dict)
-    logged_as: dict[str, str] = field(default_factory=dict)
-
-    def add(self, record: Record, key_map: KeyMap | None = None) -> None:
-        """Fold one more record of the same rank, step and event in, its keys in that dialect."""
-        newest = max(self.last_record.time, record.time)
-        self.last_record = record if record.time == newest else replace(record, time=newest)
-        key_map = key_map or select_key_map({})
-        weight = record.values.get(WEIGHT_KEY, 1.0)
-        told = resolve_keys(tuple(record.values), record.event is Event.EVAL, key_map)
-        if told.is_direct and weight == 1.0 and self.values.keys().isdisjoint(told.names):
-            ours = zip(told.names, record.values.values(), strict=True)
-            self.values.update(ours if told.logged_as else record.values)
-            self.values.pop(WEIGHT_KEY, None)
-            self.logged_as.update(told.logged_as)
-            return
-        for name, (key, value) in zip(told.names, record.values.items(), strict=True):
-            measured = None if key == WEIGHT_KEY else key_map.mappings[key].convert(value)
-            if measured is not None:
-                self._merge_value(name, measured, weight)
-                if name != key:
-                    self.logged_as[name] = key
-
-    def discard_signals(self, names: Iterable[str]) -> None:
-        """Forget what was said of these signals."""
-        for name in names:
-            for book in (self.values, self.weights, self.logged_as):
-                book.pop(name, None)
-
-    def _merge_value(self, name: str, value: float, weight: float) -> None:
-        before = self.values.get(name)
-        if before is not None:
-            known = self.weights.get(name, 1.0)
-            value = combine_values(get_combine_rule(name), (before, value), (known, weight))
-            weight += known
-        self.values[name] = value
-        if weight != 1.0 or name in self.weights:
-            self.weights[name] = weight
-
-
-@dataclass(slots=True)
-class RankValuesBatch:
-    """What ranks said about one step in the same words, each another signal and of weight 1.
-
-    `last` is what their newest record has in common with that of the others; its time is the
-    newest. There is a row for each rank, with a value for each of `names`.
+    `last_record` holds what the rows have in common: run, attempt, step, step index and attributes;
+    its time is that of the newest record. `logged_as` holds the key of each signal that was logged
+    under another name, since some keys imply a unit (`objective/kl` is a sum). `weights` are the
+    weights of signals that are not 1. Ranks with attributes or weights do not share a table.
     """
 
     names: tuple[str, ...]
-    logged_as: Mapping[str, str]
-    last_record: Record
     rows: dict[int, Row]
+    last_record: Record
+    logged_as: Mapping[str, str] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
 
-    def split_off(self, rank: int) -> RankValues:
-        """Take that rank's row out: it goes on alone."""
-        values = dict(zip(self.names, self.rows.pop(rank), strict=True))
-        return RankValues(replace(self.last_record, rank=rank), values, {}, dict(self.logged_as))
+    def has_same_layout(self, other: RankValues) -> bool:
+        """Whether the rows of `other` can be added to this table."""
+        return (
+            (self.names is other.names or self.names == other.names)
+            and self.last_record.step == other.last_record.step
+            and not (self.weights or other.weights)
+            and not (self.last_record.attributes or other.last_record.attributes)
+            and self.logged_as == other.logged_as
+        )
+
+    def add_rows(self, other: RankValues) -> None:
+        """Add the rows of a table with the same layout."""
+        self.rows |= other.rows
+        if other.last_record.time > self.last_record.time:
+            self.last_record = other.last_record
+
+    def take_rank(self, rank: int) -> RankValues:
+        """Remove that rank's row and return it as a table of its own."""
+        return replace(self, rows={rank: self.rows.pop(rank)})
+
+    def with_more_signals(self, other: RankValues) -> RankValues | None:
+        """The rows of `other` behind those of the same ranks here, which are removed.
+
+        None if `other` has further ranks, or a signal that is already here.
+        """
+        if not (other.rows.keys() <= self.rows.keys() and set(self.names).isdisjoint(other.names)):
+            return None
+        time = max(self.last_record.time, other.last_record.time)
+        return RankValues(
+            self.names + other.names,
+            {rank: self.rows.pop(rank) + row for rank, row in other.rows.items()},
+            _at_time(other.last_record, time),
+            {**self.logged_as, **other.logged_as},
+            self.weights,
+        )
+
+    def without_signals(self, names: Collection[str]) -> RankValues:
+        """A copy without these signals."""
+        indices = [at for at, name in enumerate(self.names) if name not in names]
+        return replace(
+            self,
+            names=tuple(self.names[at] for at in indices),
+            rows={rank: tuple(row[at] for at in indices) for rank, row in self.rows.items()},
+            logged_as={name: key for name, key in self.logged_as.items() if name not in names},
+            weights={name: weight for name, weight in self.weights.items() if name not in names},
+        )
 
 
-def to_rank_values_batch(batch: RecordBatch, key_map: KeyMap) -> RankValuesBatch | None:
-    """That sheet in our own words; None where its numbers cannot be taken as they stand."""
-    told = resolve_keys(batch.names, False, key_map)
-    if not told.is_direct or WEIGHT_KEY in batch.names:
+def tabulate(entry: RecordOrBatch, key_map: KeyMap) -> RankValues | None:
+    """The values of a record or batch as they are logged; None if they need `merge_record`.
+
+    They do if two keys are the same signal, a value needs conversion, or the record has a weight.
+    """
+    if isinstance(entry, Record):
+        resolved = resolve_keys(tuple(entry.values), entry.event is Event.EVAL, key_map)
+        if not resolved.is_direct:
+            return None
+        rows = {entry.rank: tuple(entry.values.values())}
+        return RankValues(resolved.names, rows, entry, resolved.logged_as)
+    resolved = resolve_keys(entry.names, False, key_map)
+    if not resolved.is_direct:
         return None
-    last = Record(
+    rows = dict(zip(entry.ranks, entry.rows, strict=True))
+    return RankValues(resolved.names, rows, _newest_record(entry), resolved.logged_as)
+
+
+def merge_record(record: Record, key_map: KeyMap, previous: RankValues | None = None) -> RankValues:
+    """A record's values merged into the `previous` ones of the same rank, step and event.
+
+    Values of the same signal are combined by its rule. Attributes are those of this record.
+    """
+    values: dict[str, float] = {}
+    logged_as: dict[str, str] = {}
+    weights: dict[str, float] = {}
+    time = record.time
+    if previous is not None:
+        values = dict(zip(previous.names, previous.rows[record.rank], strict=True))
+        logged_as, weights = dict(previous.logged_as), dict(previous.weights)
+        time = max(time, previous.last_record.time)
+    weight = record.values.get(WEIGHT_KEY, 1.0)
+    resolved = resolve_keys(tuple(record.values), record.event is Event.EVAL, key_map)
+    for name, mapping, (key, value) in zip(
+        resolved.names, resolved.mappings, record.values.items(), strict=True
+    ):
+        converted = None if key == WEIGHT_KEY else mapping.convert(value)
+        if converted is not None:
+            _merge_value(values, weights, name, converted, weight)
+            if name != key:
+                logged_as[name] = key
+    rows = {record.rank: tuple(values.values())}
+    return RankValues(tuple(values), rows, _at_time(record, time), logged_as, weights)
+
+
+def _merge_value(
+    values: dict[str, float], weights: dict[str, float], name: str, value: float, weight: float
+) -> None:
+    previous = values.get(name)
+    if previous is not None:
+        previous_weight = weights.get(name, 1.0)
+        value = combine_values(
+            get_combine_rule(name), (previous, value), (previous_weight, weight)
+        )
+        weight += previous_weight
+    values[name] = value
+    if weight != 1.0 or name in weights:
+        weights[name] = weight
+
+
+def _newest_record(batch: RecordBatch) -> Record:
+    """A record without values, with what the ranks of a batch share and their newest time."""
+    return Record(
         run=batch.run,
         rank=batch.ranks[0],
         step=batch.step,
@@ -138,24 +146,7 @@ def to_rank_values_batch(batch: RecordBatch, key_map: KeyMap) -> RankValuesBatch
         attempt=batch.attempt,
         step_index=batch.step_index,
     )
-    rows = dict(zip(batch.ranks, batch.rows, strict=True))
-    return RankValuesBatch(told.names, told.logged_as, last, rows)
 
 
-def combine_values(rule: CombineRule, values: Sequence[float], weights: Sequence[float]) -> float:
-    """Those values as one, by that rule; NaN as soon as one is not finite."""
-    if not all(map(isfinite, values)):
-        return nan
-    return (
-        weighted_mean(values, weights)
-        if rule is CombineRule.MEAN
-        else COMBINE_FUNCTIONS[rule](values)
-    )
-
-
-def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The mean by weights; the plain one, where these come to nothing that can be divided by."""
-    whole = safe_sum(weights)
-    if not 0.0 < whole < inf:
-        return safe_sum(values) / len(values)
-    return safe_sum([v * w for v, w in zip(values, weights, strict=True)]) / whole
+def _at_time(record: Record, time: float) -> Record:
+    return record if record.time == time else replace(record, time=time)

@@ -19,7 +19,7 @@ from sentinel.readers.step_filter import StepFilter
 from sentinel.signals.catalogue import SIGNALS, canonical_name, eval_name, normalize_key
 from sentinel.signals.framework_config import parse_framework_config
 from sentinel.signals.key_map import KeyMap, KeyMapping
-from sentinel.signals.kl import KL_SIGNALS, infer_kl_kind, kl_kind_fact
+from sentinel.signals.kl import KL_SIGNALS, kl_kind_attributes
 from sentinel.signals.run_metadata import RunMetadata
 
 MAX_DEPTH = 8
@@ -163,14 +163,8 @@ class RowConverter:
         for key in sorted(new_keys, key=lambda key: _alias_rank(key, spoken)):
             self._assign_signal(key, spoken.lookup(key))
         self.attributes = {name: key for name, key in self.key_by_signal.items() if name != key}
-        kinds = {
-            n: infer_kl_kind(self.key_by_signal[n], self.metadata.metadata)
-            for n in KL_SIGNALS
-            if n in self.key_by_signal
-        }
-        self.attributes |= {
-            kl_kind_fact(n): kind.serialize() for n, kind in kinds.items() if kind and kind.is_known
-        }
+        kl_keys = {n: self.key_by_signal[n] for n in KL_SIGNALS if n in self.key_by_signal}
+        self.attributes |= kl_kind_attributes(kl_keys, self.metadata.metadata)
 
     def _assign_signal(self, key: str, mapping: KeyMapping) -> None:
         owner = self.key_by_signal.get(mapping.name)

@@ -94,10 +94,10 @@ def parse_framework_config(config: Mapping[str, Any]) -> ConfigMetadata:
     if trainers:
         found["framework"] = "trl" if algorithm else "transformers"
         found |= _step_settings(config)
-    elif (rate := to_fact(config.get("lr"))) is not None:
+    elif (rate := to_setting(config.get("lr"))) is not None:
         found.setdefault("learning_rate", rate)
     for name in ("algorithm", "framework", "framework_version"):
-        if name not in found and isinstance(said := to_fact(config.get(name)), str):
+        if name not in found and isinstance(said := to_setting(config.get(name)), str):
             found[name] = said
     model = config.get("model_name_or_path") or config.get("_name_or_path") or config.get("model")
     if isinstance(model, str) and model:
@@ -116,7 +116,7 @@ def detect_trl_algorithm(config: Mapping[str, Any]) -> str:
 
 def extract_trainer_settings(get_argument: Callable[[str], Any], algorithm: str) -> ConfigMetadata:
     """Settings of the arguments of a `transformers.Trainer`; `look` gives one, or None."""
-    found = {name: to_fact(get_argument(name)) for name in TRAINER_SETTINGS}
+    found = {name: to_setting(get_argument(name)) for name in TRAINER_SETTINGS}
     corrected = get_argument("use_bias_correction_kl")
     if algorithm == "grpo" and corrected is not None:
         found["kl_estimator"] = "k3xratio" if corrected else "k3"
@@ -140,10 +140,10 @@ def extract_verl_settings(config: Any) -> ConfigMetadata:
     if beta is not None:
         found["beta"] = beta
     plain = ((name, value) for name, value in found.items() if not isinstance(value, list | tuple))
-    return {name: said for name, value in plain if (said := to_fact(value)) is not None}
+    return {name: said for name, value in plain if (said := to_setting(value)) is not None}
 
 
-def to_fact(value: Any) -> str | float | None:
+def to_setting(value: Any) -> str | float | None:
     """A number or a short text; None for what is neither."""
     if isinstance(value, Enum):
         value = value.value

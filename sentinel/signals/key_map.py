@@ -1,8 +1,8 @@
-"""Dialect: what a logged key means where its framework, version or algorithm decides.
+"""What a logged key means where that depends on the framework, its version or the algorithm.
 
 The same `kl` is the distance to the reference in one trainer and to the sampling engine in another;
-a gradient norm of 0 may stand for "none". What is not listed here means the same everywhere, and is
-in the catalogue.
+a gradient norm of 0 may stand for a missing value. Keys that are not listed here mean the same
+everywhere and are in the catalogue.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
-from sentinel.signals.catalogue import canonical_name, normalize_key
+from sentinel.signals.catalogue import WEIGHT_KEY, canonical_name, eval_name, normalize_key
 
-FRAMEWORK_FACTS = ("framework", "framework_version", "algorithm")
-"""What a run says of itself that decides its dialect."""
-
-MAX_CACHED_KEYS = 8192
-"""Keys of a dialect that are remembered; a trainer that invents more is heard, and slower."""
+FRAMEWORK_METADATA_KEYS = ("framework", "framework_version", "algorithm")
+"""Run metadata that selects the key map."""
 
 _GENERIC_FRAMEWORKS = frozenset({"", "torch", "accelerate", "deepspeed", "transformers"})
-"""Frameworks on which others are built, or that log no keys of their own."""
+"""Frameworks that others are built on, or that log no keys of their own."""
 
 _TRL_ALGORITHMS = frozenset({
     "asyncgrpo", "bco", "cpo", "dpo", "gkd", "grpo", "kto", "nashmd", "onlinedpo", "orpo", "ppo",
@@ -33,9 +30,9 @@ _FRAMEWORK_ALIASES = {"sb3": "stable-baselines3", "stable_baselines3": "stable-b
 
 @dataclass(frozen=True, slots=True)
 class KeyMapping:
-    """What a key means: the signal's name, and what its values are multiplied by to be in our unit.
+    """The meaning of a key: a signal's name, and the factor that converts values to its unit.
 
-    `zero_is_none` says that the writer puts 0 where it has no value.
+    `zero_is_missing` marks keys that are logged as 0 where there is no value.
     """
 
     name: str
@@ -43,36 +40,56 @@ class KeyMapping:
     zero_is_missing: bool = False
 
     def convert(self, value: float) -> float | None:
-        """The value in our unit; None where it stands for none."""
+        """The value in the signal's unit; None where it stands for a missing value."""
         return None if self.zero_is_missing and value == 0.0 else value * self.factor
-
-
-class KeyMappingCache(dict[str, KeyMapping]):
-    """What each key means, found out when it is first asked for; `own` are a dialect's own."""
-
-    def __init__(self, own: Mapping[str, KeyMapping] = MappingProxyType({})) -> None:
-        super().__init__()
-        self.overrides = own
-
-    def __missing__(self, key: str) -> KeyMapping:
-        word = self.overrides.get(normalize_key(key)) or KeyMapping(canonical_name(key))
-        if len(self) < MAX_CACHED_KEYS:
-            self[key] = word
-        return word
 
 
 @dataclass(frozen=True, slots=True)
 class KeyMap:
-    """How one framework speaks. All three may be empty; `version` is its leading numbers."""
+    """How one framework names its signals; `overrides` are by normalized key.
+
+    Each part is empty if it is unknown. `version` holds the leading numbers.
+    """
 
     framework: str = ""
     version: tuple[int, ...] = ()
     algorithm: str = ""
-    mappings: KeyMappingCache = field(default_factory=KeyMappingCache, compare=False)
+    overrides: Mapping[str, KeyMapping] = field(
+        default_factory=lambda: MappingProxyType({}), compare=False
+    )
 
     def lookup(self, key: str) -> KeyMapping:
-        """What the key means in this dialect."""
-        return self.mappings[key]
+        """What the key means."""
+        return self.overrides.get(normalize_key(key)) or KeyMapping(canonical_name(key))
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedKeys:
+    """What the keys of a record mean; `names` and `mappings` are in the order of the keys.
+
+    `is_direct` holds if each key is a signal of its own in the signal's unit, and none is the
+    weight: the values can be used as logged. `logged_as` holds the keys that differ from the name.
+    """
+
+    names: tuple[str, ...]
+    mappings: tuple[KeyMapping, ...]
+    is_direct: bool
+    logged_as: Mapping[str, str]
+
+
+# A rank logs the same keys at each step, and so do the other ranks.
+@lru_cache(maxsize=256)
+def resolve_keys(keys: tuple[str, ...], is_evaluation: bool, key_map: KeyMap) -> ResolvedKeys:
+    """What these keys of a training step, or of an evaluation, mean."""
+    mappings = tuple(map(key_map.lookup, keys))
+    names = tuple(eval_name(m.name) if is_evaluation else m.name for m in mappings)
+    is_direct = (
+        WEIGHT_KEY not in keys
+        and len({*names}) == len(names)
+        and all(m.factor == 1.0 and not m.zero_is_missing for m in mappings)
+    )
+    logged_as = {name: key for name, key in zip(names, keys, strict=True) if name != key}
+    return ResolvedKeys(names, mappings, is_direct, logged_as)
 
 
 UNAMBIGUOUS_KEYS = {
@@ -82,7 +99,7 @@ UNAMBIGUOUS_KEYS = {
     "total_tokens(b)": KeyMapping("tokens_seen", 1e9),
     "samples/elapsed_time_ms_step": KeyMapping("step_time", 1e-3),
 }
-"""Keys that one framework alone has."""
+"""Keys that only one framework uses."""
 
 FRAMEWORK_KEYS: Mapping[tuple[str, str], Mapping[str, KeyMapping]] = {
     ("trl", "asyncgrpo"): {
@@ -92,7 +109,7 @@ FRAMEWORK_KEYS: Mapping[tuple[str, str], Mapping[str, KeyMapping]] = {
     ("trl", "reward"): {
         "accuracy": KeyMapping("preference_accuracy"),
         "margin": KeyMapping("reward_margin"),
-        # The model's own scores, which it is free to shift: nobody is rewarded by them.
+        # Scores of the model in training, which may shift freely: they are not a reward.
         "mean_reward": KeyMapping("score_mean"),
     },
     ("trl", "ppo"): {"eps": KeyMapping("samples_per_second")},
@@ -102,40 +119,40 @@ FRAMEWORK_KEYS: Mapping[tuple[str, str], Mapping[str, KeyMapping]] = {
         "return": KeyMapping("reward_total"),
     },
     ("openrlhf", "dpo"): {"acc": KeyMapping("preference_accuracy")},
-    # Its losses are minimised, so the entropy is logged upside down.
+    # Losses are minimised, so the entropy is logged with the opposite sign.
     ("stable-baselines3", ""): {"entropy_loss": KeyMapping("entropy", -1.0)},
     ("nanogpt", ""): {"mfu": KeyMapping("mfu", 0.01)},
 }
-"""Words by framework, and by algorithm where only that one means it so; in lower case."""
+"""Keys by framework, and by algorithm where the meaning is that algorithm's own; in lower case."""
 
 
-def select_key_map(facts: Mapping[str, str]) -> KeyMap:
-    """The dialect of a run that says this of itself; the plain one where that tells nothing."""
-    return _build_key_map(*(facts.get(name, "") for name in FRAMEWORK_FACTS))
+def select_key_map(run_metadata: Mapping[str, str]) -> KeyMap:
+    """The key map for a run with that metadata; the generic one if the framework is unknown."""
+    return _build_key_map(*(run_metadata.get(name, "") for name in FRAMEWORK_METADATA_KEYS))
 
 
 def detect_framework(keys: Collection[str]) -> dict[str, str]:
-    """Facts `framework` and `algorithm` that the keys of a log give away; empty if they do not.
+    """The `framework` and `algorithm` that log these keys, as run metadata; empty if unknown.
 
-    >>> detect(["actor/pg_loss", "critic/score/mean"]), detect(["loss"])
+    >>> detect_framework(["actor/pg_loss", "critic/score/mean"]), detect_framework(["loss"])
     ({'framework': 'verl'}, {})
     """
-    known = {normalize_key(key) for key in keys}
-    for telling, framework, algorithm in _FRAMEWORK_SIGNATURES:
-        if telling <= known:
+    normalized = {normalize_key(key) for key in keys}
+    for signature, framework, algorithm in _FRAMEWORK_SIGNATURES:
+        if signature <= normalized:
             return {"framework": framework} | ({"algorithm": algorithm} if algorithm else {})
-    return {"framework": "verl"} if any(key.startswith("actor/") for key in known) else {}
+    return {"framework": "verl"} if any(key.startswith("actor/") for key in normalized) else {}
 
 
 _FRAMEWORK_SIGNATURES: tuple[tuple[frozenset[str], str, str], ...] = tuple(
-    (frozenset(telling.split()), framework, algorithm)
-    for telling, framework, algorithm in (
+    (frozenset(keys.split()), framework, algorithm)
+    for keys, framework, algorithm in (
         ("rollout/reward_mean", "openrlhf", "ppo"),
         ("actor_grad_norm", "openrlhf", "ppo"),
         ("vllm_kl", "openrlhf", "ppo"),
         ("chosen_reward reject_reward", "openrlhf", "dpo"),
         ("gpt_loss loss_mean", "openrlhf", "sft"),
-        # GRPO and RLOO of today have the same keys.
+        # GRPO and RLOO have the same keys in current versions.
         ("completions/mean_length", "trl", ""),
         ("completion_length reward_std", "trl", "grpo"),
         ("objective/kl policy/approxkl_avg", "trl", "ppo"),
@@ -152,24 +169,24 @@ _FRAMEWORK_SIGNATURES: tuple[tuple[frozenset[str], str, str], ...] = tuple(
         ("samples/lr", "deepspeed", ""),
     )
 )
-"""Keys that together tell a framework, and the algorithm where they tell it; first come first."""
+"""Keys that together identify a framework, and the algorithm if not empty; the first match counts."""
 
 
 @lru_cache(maxsize=256)
 def _build_key_map(framework: str, version: str, algorithm: str) -> KeyMap:
-    speaker = _FRAMEWORK_ALIASES.get(framework.lower(), framework.lower())
-    method = re.sub(r"[^a-z0-9]", "", algorithm.lower())
-    method = method.removesuffix("trainer").removesuffix("config")
-    if speaker in _GENERIC_FRAMEWORKS:
-        speaker, version = ("trl" if method in _TRL_ALGORITHMS else ""), ""
-    everybody, own = (
-        FRAMEWORK_KEYS.get((speaker, ""), {}),
-        FRAMEWORK_KEYS.get((speaker, method), {}),
-    )
+    framework = _FRAMEWORK_ALIASES.get(framework.lower(), framework.lower())
+    algorithm = re.sub(r"[^a-z0-9]", "", algorithm.lower())
+    algorithm = algorithm.removesuffix("trainer").removesuffix("config")
+    if framework in _GENERIC_FRAMEWORKS:
+        framework, version = ("trl" if algorithm in _TRL_ALGORITHMS else ""), ""
     numbers = re.match(r"\d{1,9}(\.\d{1,9})*", version)
     return KeyMap(
-        speaker,
+        framework,
         tuple(map(int, numbers[0].split("."))) if numbers else (),
-        method,
-        KeyMappingCache({**UNAMBIGUOUS_KEYS, **everybody, **own}),
+        algorithm,
+        {
+            **UNAMBIGUOUS_KEYS,
+            **FRAMEWORK_KEYS.get((framework, ""), {}),
+            **FRAMEWORK_KEYS.get((framework, algorithm), {}),
+        },
     )

@@ -15,15 +15,15 @@ from math import inf
 from types import MappingProxyType
 
 from sentinel.signals.catalogue import normalize_key
-from sentinel.signals.key_map import FRAMEWORK_FACTS, KeyMap, select_key_map
+from sentinel.signals.key_map import FRAMEWORK_METADATA_KEYS, KeyMap, select_key_map
 
 KL_SIGNALS = ("kl_ref", "kl_old", "kl_mismatch")
 """Signals that have a kind."""
 
 TOKEN_MEAN, SEQUENCE_SUM = "token_mean", "sequence_sum"
 
-KL_FACTS = (
-    *FRAMEWORK_FACTS,
+KL_METADATA_KEYS = (
+    *FRAMEWORK_METADATA_KEYS,
     "kl_estimator",
     "kl_loss_type",
     "kl_penalty",
@@ -109,7 +109,7 @@ class KlKind:
         return KlKind(pair, estimator, reduction, words[4] == "signed", float(words[5]))
 
 
-def kl_kind_fact(signal: str) -> str:
+def kl_kind_attribute(signal: str) -> str:
     """Name of the fact of a record that tells the kind of that signal."""
     return f"{signal}.kind"
 
@@ -123,12 +123,12 @@ def infer_kl_kind(key: str, facts: Mapping[str, str] = MappingProxyType({})) -> 
     >>> kl_kind("kl", {"framework": "trl", "algorithm": "kto"}).told()
     'ref k1 sequence_sum unsigned cap=inf'
     """
-    return _infer_kl_kind(normalize_key(key), tuple(facts.get(name, "") for name in KL_FACTS))
+    return _infer_kl_kind(normalize_key(key), tuple(facts.get(name, "") for name in KL_METADATA_KEYS))
 
 
 @lru_cache(maxsize=1024)
 def _infer_kl_kind(key: str, fact_values: tuple[str, ...]) -> KlKind | None:
-    facts = dict(zip(KL_FACTS, fact_values, strict=True))
+    facts = dict(zip(KL_METADATA_KEYS, fact_values, strict=True))
     spoken = select_key_map(facts)
     for use in KL_USAGES:
         if use.matches(key, spoken):
@@ -136,10 +136,22 @@ def _infer_kl_kind(key: str, fact_values: tuple[str, ...]) -> KlKind | None:
     return None
 
 
+def kl_kind_attributes(
+    key_by_signal: Mapping[str, str], run_metadata: Mapping[str, str]
+) -> dict[str, str]:
+    """Attributes of a record with the kind of each KL signal, from the key it is logged under."""
+    kinds = {name: infer_kl_kind(key, run_metadata) for name, key in key_by_signal.items()}
+    return {
+        kl_kind_attribute(name): kind.serialize()
+        for name, kind in kinds.items()
+        if kind and kind.is_known
+    }
+
+
 def get_kl_kind(facts: Mapping[str, str], signal: str) -> KlKind:
     """The kind of a signal of a record that has these facts, as far as they tell it."""
     return _parse_or_infer_kl_kind(
-        facts.get(kl_kind_fact(signal), ""), facts.get(signal, signal), signal
+        facts.get(kl_kind_attribute(signal), ""), facts.get(signal, signal), signal
     )
 
 

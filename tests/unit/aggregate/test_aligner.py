@@ -124,7 +124,7 @@ def test_a_late_word_that_is_no_news_is_counted():
     aligner = started(0, 1)
 
     assert fed(aligner, step(0, 1), tick(111.0), step(1, 1))[1:] == []
-    assert aligner.counters.counts["sentinel_dropped_records_total", "late"] == 1
+    assert aligner.counters.values["sentinel_dropped_records_total", "late"] == 1
 
 
 def save(rank, beat):
@@ -197,7 +197,7 @@ def test_a_restart_closes_what_was_open_and_begins_anew():
     closed = fed(aligner, step(0, 3), start(0, attempt=1))
     assert [(r.event, r.attempt) for r in closed] == [(Event.STEP, 0), (Event.START, 1)]
     assert fed(aligner, step(1, 4, attempt=0)) == []
-    assert aligner.counters.counts["sentinel_dropped_records_total", "old_attempt"] == 1
+    assert aligner.counters.values["sentinel_dropped_records_total", "old_attempt"] == 1
     assert [r.step for r in fed(aligner, step(0, 1, attempt=1), tick(111.0))] == [1]
 
 
@@ -226,9 +226,9 @@ def test_a_rank_that_starts_late_does_not_unsay_what_others_found_out():
     late = Record("run", 1, 0, 101.0, Event.START, attributes={"framework": "torch"})
     fed(aligner, facts(0, framework="trl", algorithm="KTOConfig"), late)
 
-    assert aligner.metadata.attributes == {"framework": "trl", "algorithm": "KTOConfig"}
+    assert aligner.metadata.metadata == {"framework": "trl", "algorithm": "KTOConfig"}
     fed(aligner, start(0, attempt=1))
-    assert aligner.metadata.attributes == {}
+    assert aligner.metadata.metadata == {}
 
 
 def test_the_kind_of_a_kl_is_told_by_the_keys_beside_it_where_the_run_says_nothing():
@@ -255,7 +255,7 @@ def test_a_late_word_by_another_name_of_a_signal_is_no_news():
     fed(aligner, step(0, 1, loss=1.0), step(0, 2), step(0, 3))
 
     assert fed(aligner, step(0, 1, **{"train/loss": 1.0})) == []
-    assert aligner.counters.counts["sentinel_dropped_records_total", "late"] == 1
+    assert aligner.counters.values["sentinel_dropped_records_total", "late"] == 1
 
 
 def test_a_step_that_an_evaluation_overtook_is_told_of_once_it_comes():

@@ -36,8 +36,8 @@ SAID = st.lists(
         time=st.integers(1, 9).map(float),
         event=st.sampled_from([*[Event.STEP] * 5, Event.EVAL]),
         values=WORDS,
-        facts=st.sampled_from([{}, {}, {}, {"loss": "logged"}]),
-        beat=st.sampled_from([0, 0, 0, -1]),
+        attributes=st.sampled_from([{}, {}, {}, {"loss": "logged"}]),
+        step_index=st.sampled_from([0, 0, 0, -1]),
     ),
     max_size=10,
 )
@@ -76,7 +76,7 @@ def combined_one_by_one(aligner, entry):
 
     The first of a sheet may complete a step that those after it would still have been named in.
     """
-    is_open = (entry.step_index, 0) > aligner.closed_steps.upto or (
+    is_open = (entry.step_index, 0) > aligner.closed_steps.last_key or (
         entry.step_index,
         0,
     ) in aligner.pending_steps
@@ -90,16 +90,16 @@ def test_what_comes_of_sheets_is_what_comes_of_their_records(batches, seconds):
     read, heard = started(), started()
 
     for at, batch in enumerate(batches, 1):
-        entries = coalesce([replace(record, beat=record.step_index + at) for record in batch])
+        entries = coalesce([replace(record, step_index=record.step_index + at) for record in batch])
         by_sheet = [record for entry in entries for record in combined(read, entry)]
         alone = [record for entry in entries for record in combined_one_by_one(heard, entry)]
         assert sorted(by_sheet, key=repr) == sorted(alone, key=repr)
         tick = Record("run", WHOLE_RUN, 0, float(at * seconds), Event.HEARTBEAT)
         assert combined(read, tick) == combined(heard, tick)
-    assert read.counters.counts == heard.counters.counts
-    assert (read.step_index_by_rank, read.started_ranks) == (
-        heard.step_index_by_rank,
-        heard.started_ranks,
+    assert read.counters.values == heard.counters.values
+    assert (read.membership.step_index_by_rank, read.membership.started) == (
+        heard.membership.step_index_by_rank,
+        heard.membership.started,
     )
 
 
@@ -164,13 +164,13 @@ def test_rank_0_may_say_more_than_the_others():
 
 def test_ranks_of_a_sheet_that_takes_steps_for_lost_ones_are_back():
     aligner = started()
-    tick = Record("run", WHOLE_RUN, 0, 1.0, Event.HEARTBEAT, attributes={"lost": "2,3"})
+    tick = Record("run", WHOLE_RUN, 0, 1.0, Event.HEARTBEAT, attributes={"lost_ranks": "2,3"})
     list(aligner.process(tick))
-    assert aligner.lost_ranks == {2, 3}
+    assert aligner.membership.lost == {2, 3}
 
     list(aligner.process(sheet(1, loss=[1.0] * WORLD)))
 
-    assert aligner.lost_ranks == set()
+    assert aligner.membership.lost == set()
 
 
 def test_a_sheet_of_an_attempt_that_is_over_is_dropped_and_counted():
@@ -178,7 +178,7 @@ def test_a_sheet_of_an_attempt_that_is_over_is_dropped_and_counted():
     list(aligner.process(Record("run", 0, 0, 2.0, Event.START, attempt=1)))
 
     assert [*aligner.process(sheet(1, loss=[1.0] * WORLD))] == []
-    assert aligner.counters.counts["sentinel_dropped_records_total", "old_attempt"] == WORLD
+    assert aligner.counters.values["sentinel_dropped_records_total", "old_attempt"] == WORLD
 
 
 @pytest.mark.parametrize("late", [1, 2])
@@ -190,4 +190,4 @@ def test_a_sheet_on_a_closed_step_is_judged_where_it_is_news(late):
     told = [*aligner.process(sheet(late, loss=[7.0] * WORLD, reward=[0.5] * WORLD))]
 
     assert [(record.step, record.values) for record in told] == [(late, {"reward": 0.5})]
-    assert aligner.counters.counts["sentinel_dropped_records_total", "late"] == WORLD - 1
+    assert aligner.counters.values["sentinel_dropped_records_total", "late"] == WORLD - 1

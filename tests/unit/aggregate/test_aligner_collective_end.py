@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.aggregate.aligner import NODE_JOIN_SECONDS, Aligner
+from sentinel.aggregate.aligner import Aligner
+from sentinel.aggregate.rank_membership import NODE_JOIN_SECONDS
 from sentinel.model.record import WHOLE_RUN, Event, Record
 
 LEFT = "off: timed out: rank 3 did not come"
@@ -18,7 +19,7 @@ class Run:
     def __init__(self):
         self.aligner, self.now, self.made = Aligner(), 100.0, []
         for rank in range(4):
-            told = {"gathered": "yes"} if rank > 1 else {}
+            told = {"via_collective": "yes"} if rank > 1 else {}
             self.say(rank, Event.START, 0, told, local_world_size=2.0, expected_ranks=4.0)
         for step in range(1, 6):
             self.steps(step, range(4))

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.aggregate.aligner import NODE_JOIN_SECONDS, Aligner
+from sentinel.aggregate.aligner import Aligner
+from sentinel.aggregate.rank_membership import NODE_JOIN_SECONDS
 from sentinel.live.liveness import FAILED_OUTCOMES
 from sentinel.model.record import WHOLE_RUN, Event, Record
 
@@ -128,7 +129,7 @@ def test_ranks_that_speak_again_are_waited_for_again():
 
     # What was kept back meanwhile comes first, and is late where all of it was told.
     fed(aligner, *lockstep((2, 3), 2), *lockstep((2, 3), 3), tick(112.5))
-    assert aligner.counters.counts[DROPPED, "late"] == 4
+    assert aligner.counters.values[DROPPED, "late"] == 4
     assert fed(aligner, *lockstep((0, 1), 4), *lockstep((0, 1), 5), tick(113.5)) == []
     (fourth,) = fed(aligner, *lockstep((2, 3), 4), *lockstep((2, 3), 5))
     assert (fourth.spread["loss"].count, dict(fourth.attributes)) == (4, {})
@@ -174,7 +175,7 @@ def test_what_an_old_attempt_still_says_is_dropped_and_counted():
     aligner = started(0, 1, 2, 3)
     fed(aligner, start(0, attempt=1), *lockstep((2, 3), 1))
 
-    assert aligner.counters.counts[DROPPED, "old_attempt"] == 2
+    assert aligner.counters.values[DROPPED, "old_attempt"] == 2
 
 
 @st.composite

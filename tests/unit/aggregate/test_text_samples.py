@@ -13,7 +13,7 @@ from sentinel.pipeline.snapshot import deserialize, serialize
 from sentinel.transport.batch_codec import decode_standalone, encode_standalone
 
 CANARY = "CANARY-7c1e"
-SENT_AWAY = {"outbox": "page", "incident": "body", "step": "facts"}
+SENT_AWAY = {"outbox": "notification", "incident": "body", "step": "attributes"}
 """Columns of what is shown to others, or sent."""
 
 

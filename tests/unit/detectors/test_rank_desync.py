@@ -4,9 +4,9 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from support.aligned_steps import together as told
+from support.aligned_steps import combine_step as told
 
-from sentinel.aggregate.reduce import with_hosts
+from sentinel.aggregate.combine import with_hosts
 from sentinel.detectors.rank_desync import RankDesync
 from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import Event

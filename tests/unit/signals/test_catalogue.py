@@ -225,7 +225,7 @@ def test_a_line_of_the_catalogue_is_whole(signal):
         for alias in signal.aliases
     )
     assert signal.metric.endswith(f"_{signal.unit}" if signal.unit else signal.metric)
-    assert signal.each in ("", "gpu", "disk", "host")
+    assert signal.entity in ("", "gpu", "disk", "host")
 
 
 def test_no_two_signals_share_a_metric():

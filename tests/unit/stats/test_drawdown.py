@@ -18,14 +18,14 @@ def after(values):
 def test_knows_no_level_before_sixteen_values():
     past = after([1.0] * 15)
 
-    assert past.start is None
+    assert past.first_level is None
     assert (past.gain, past.drop) == (0.0, 0.0)
 
 
 def test_measures_what_was_gained_and_lost():
     past = after([0.0] * 16 + [4.0] * 16 + [1.0] * 8)
 
-    assert (past.start, past.best_level, past.current_level, past.gain, past.drop) == (
+    assert (past.first_level, past.best_level, past.current_level, past.gain, past.drop) == (
         0.0,
         4.0,
         1.0,

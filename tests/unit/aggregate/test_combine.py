@@ -7,33 +7,35 @@ from random import Random
 
 import pytest
 
-from sentinel.aggregate.rank_values import RankValues
-from sentinel.aggregate.reduce import MAX_LISTED_DIFFERING_RANKS, combine_ranks, with_hosts
+from sentinel.aggregate.combine import MAX_LISTED_DIFFERING_RANKS, combine_ranks, with_hosts
+from sentinel.aggregate.pending_step import PendingStep
 from sentinel.model.record import WHOLE_RUN, Event, RankMismatch, Record, Spread, host_key
+from sentinel.signals.key_map import select_key_map
 
 
-def said(rank, /, *words, step=7, **values):
-    """A rank that said `values`, then each further mapping of `words`."""
-    records = [Record("run", rank, step, 100.0 + rank, values=each) for each in (values, *words)]
-    told = RankValues(records[0])
-    for record in records:
-        told.add(record)
-    return told
+def rank_values(rank, /, *more, step=7, event=Event.STEP, **values):
+    """The table of a rank that logs `values`, then each further mapping of `more`."""
+    pending = PendingStep(0.0, 0.0)
+    for each in (values, *more):
+        record = Record("run", rank, step, 100.0 + rank, event, values=each)
+        pending.add(record, 0.0, select_key_map({}))
+    (table,) = [table for table in pending.tables if table.rows]
+    return table
 
 
-def combined(*tellers, missing=(), event=Event.STEP):
-    return combine_ranks(event, dict(enumerate(tellers)), missing)
+def combined(*tables, missing=(), event=Event.STEP):
+    return combine_ranks(event, tables, missing)
 
 
 def test_means_are_weighted_by_what_each_rank_says_its_weight_is():
-    record = combined(said(0, loss=1.0, weight=30.0), said(1, loss=2.0, weight=10.0))
+    record = combined(rank_values(0, loss=1.0, weight=30.0), rank_values(1, loss=2.0, weight=10.0))
 
     assert record.values == {"loss": 1.25}
     assert record.rank == WHOLE_RUN
 
 
 def test_names_are_ours_whatever_a_framework_calls_them():
-    record = combined(said(0, **{"train/kl": 0.1, "my metric": 3.0}))
+    record = combined(rank_values(0, **{"train/kl": 0.1, "my metric": 3.0}))
 
     assert record.values == {"kl_ref": 0.1, "my metric": 3.0}
     assert record.attributes == {"kl_ref": "train/kl"}
@@ -41,15 +43,15 @@ def test_names_are_ours_whatever_a_framework_calls_them():
 
 def test_each_signal_combines_by_its_own_rule():
     record = combined(
-        said(0, grad_norm=1.0, learning_rate=0.1, step_time=0.5),
-        said(1, grad_norm=3.0, learning_rate=0.1, step_time=0.4),
+        rank_values(0, grad_norm=1.0, learning_rate=0.1, step_time=0.5),
+        rank_values(1, grad_norm=3.0, learning_rate=0.1, step_time=0.4),
     )
 
     assert record.values == {"grad_norm": 3.0, "learning_rate": 0.1, "step_time": 0.5}
 
 
 def test_the_spread_names_the_extreme_ranks():
-    spread = combined(said(0, loss=2.0), said(1, loss=5.0), said(2, loss=2.0)).spread["loss"]
+    spread = combined(rank_values(0, loss=2.0), rank_values(1, loss=5.0), rank_values(2, loss=2.0)).spread["loss"]
 
     assert (spread.min, spread.min_rank, spread.max, spread.max_rank) == (2.0, 0, 5.0, 1)
     assert (spread.count, spread.mean, spread.sum) == (3, 3.0, 9.0)
@@ -64,7 +66,7 @@ def test_the_spread_names_the_extreme_ranks():
 @pytest.mark.parametrize("name", ["perplexity", "tokens", "step_time"])
 def test_numbers_beyond_all_reason_are_combined_as_any_others(name, told):
     """A perplexity is the exponential of a loss: an agent that fell over it would fall for ever."""
-    spread = combined(*(said(rank, **{name: x}) for rank, x in enumerate(told))).spread[name]
+    spread = combined(*(rank_values(rank, **{name: x}) for rank, x in enumerate(told))).spread[name]
 
     assert (spread.min, spread.max, spread.count) == (min(told), max(told), 2)
     assert not isnan(spread.std)
@@ -72,14 +74,14 @@ def test_numbers_beyond_all_reason_are_combined_as_any_others(name, told):
 
 @pytest.mark.parametrize("weight", [nan, inf, -inf, 0.0, -1.0])
 def test_a_weight_that_weighs_nothing_does_not_make_a_sound_value_a_lost_one(weight):
-    record = combined(said(0, loss=1.0, weight=weight), said(1, loss=3.0, weight=weight))
+    record = combined(rank_values(0, loss=1.0, weight=weight), rank_values(1, loss=3.0, weight=weight))
 
     assert record.values == {"loss": 2.0}
 
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
 def test_one_rank_that_is_not_finite_is_named_and_not_averaged_away(bad):
-    record = combined(said(0, loss=1.0), said(1, loss=bad), said(2, loss=3.0))
+    record = combined(rank_values(0, loss=1.0), rank_values(1, loss=bad), rank_values(2, loss=3.0))
 
     assert isnan(record.values["loss"])
     assert record.spread["loss"].bad_ranks == (1,)
@@ -87,32 +89,32 @@ def test_one_rank_that_is_not_finite_is_named_and_not_averaged_away(bad):
 
 
 def test_a_signal_that_no_rank_has_finite_still_has_a_spread():
-    spread = combined(said(0, loss=nan), said(1, loss=inf)).spread["loss"]
+    spread = combined(rank_values(0, loss=nan), rank_values(1, loss=inf)).spread["loss"]
 
     assert (spread.count, spread.bad_ranks, spread.max_rank) == (0, (0, 1), WHOLE_RUN)
 
 
 def test_several_words_of_one_rank_fold_by_the_signals_rule():
-    record = combined(said(0, {"loss": 3.0}, {"learning_rate": 0.2}, loss=1.0, learning_rate=0.1))
+    record = combined(rank_values(0, {"loss": 3.0}, {"learning_rate": 0.2}, loss=1.0, learning_rate=0.1))
 
     assert record.values == {"loss": 2.0, "learning_rate": 0.1}
 
 
 def test_missing_ranks_are_named():
-    record = combined(said(0, loss=1.0), missing=(2, 3))
+    record = combined(rank_values(0, loss=1.0), missing=(2, 3))
 
     assert record.attributes == {"missing": "2,3"}
 
 
 def test_the_step_is_the_one_the_trainer_itself_gave():
     """A rank that only counts optimiser steps does not overrule one that was told the number."""
-    record = combined(said(0, loss=1.0, step=10), said(1, loss=1.0, global_step=9.0, step=9))
+    record = combined(rank_values(0, loss=1.0, step=10), rank_values(1, loss=1.0, global_step=9.0, step=9))
 
     assert record.step == 9
 
 
 def test_weights_that_say_nothing_are_ignored():
-    record = combined(said(0, loss=1.0, weight=0.0), said(1, loss=3.0, weight=0.0))
+    record = combined(rank_values(0, loss=1.0, weight=0.0), rank_values(1, loss=3.0, weight=0.0))
 
     assert record.values == {"loss": 2.0}
 
@@ -121,7 +123,7 @@ def test_the_norm_of_a_gradient_in_parts_is_the_root_of_the_sum_of_their_squares
     """Four ranks as two replicas of two shards: each sends its part by the root of two."""
     shards = [[3.0, 1.0, -2.0], [0.5, 4.0]]
     parts = [sqrt(sum(x * x for x in shard) / 2) for shard in shards * 2]
-    record = combined(*(said(rank, grad_norm_local=part) for rank, part in enumerate(parts)))
+    record = combined(*(rank_values(rank, grad_norm_local=part) for rank, part in enumerate(parts)))
 
     assert record.values == {
         "grad_norm": pytest.approx(sqrt(sum(x * x for s in shards for x in s)))
@@ -130,56 +132,53 @@ def test_the_norm_of_a_gradient_in_parts_is_the_root_of_the_sum_of_their_squares
 
 
 def test_of_some_parts_no_norm_is_made():
-    parts = [said(rank, grad_norm_local=1.0) for rank in range(2)]
-    lacking = said(0, grad_norm_local=1.0), said(1, loss=1.0)
+    parts = [rank_values(rank, grad_norm_local=1.0) for rank in range(2)]
+    lacking = rank_values(0, grad_norm_local=1.0), rank_values(1, loss=1.0)
 
     for record in (combined(*parts, missing=(2,)), combined(*lacking)):
         assert "grad_norm" not in record.values
     assert (
         "grad_norm"
-        not in combine_ranks(Event.STEP, dict(enumerate(parts)), (), world_size=3).values
+        not in combine_ranks(Event.STEP, parts, world_size=3).values
     )
-    assert combine_ranks(Event.STEP, dict(enumerate(parts)), (), world_size=2).values[
+    assert combine_ranks(Event.STEP, parts, world_size=2).values[
         "grad_norm"
     ] == sqrt(2)
 
 
 def test_a_norm_that_was_measured_whole_is_believed():
-    record = combined(said(0, grad_norm_local=1.0, grad_norm=5.0), said(1, grad_norm_local=1.0))
+    record = combined(rank_values(0, grad_norm_local=1.0, grad_norm=5.0), rank_values(1, grad_norm_local=1.0))
 
     assert record.values["grad_norm"] == 5.0
 
 
 def test_a_part_that_is_not_finite_spoils_the_norm_and_is_named():
-    record = combined(said(0, grad_norm_local=1.0), said(1, grad_norm_local=inf))
+    record = combined(rank_values(0, grad_norm_local=1.0), rank_values(1, grad_norm_local=inf))
 
     assert isnan(record.values["grad_norm"])
     assert record.spread["grad_norm"].bad_ranks == (1,)
 
 
 def test_the_kind_of_a_kl_is_told_by_what_the_run_says_of_itself():
-    facts = {"framework": "trl", "framework_version": "1.16.0", "algorithm": "GRPOConfig"}
-    record = combine_ranks(Event.STEP, {0: said(0, kl=0.1)}, (), facts)
+    metadata = {"framework": "trl", "framework_version": "1.16.0", "algorithm": "GRPOConfig"}
+    record = combine_ranks(Event.STEP, [rank_values(0, kl=0.1)], (), metadata)
 
     assert record.attributes["kl_ref.kind"] == "ref k3xratio token_mean unsigned cap=inf"
 
 
 def test_a_kl_of_which_nothing_is_known_has_no_kind():
-    assert combined(said(0, kl=3.0)).attributes == {"kl_ref": "kl"}
+    assert combined(rank_values(0, kl=3.0)).attributes == {"kl_ref": "kl"}
 
 
 def test_a_value_that_stands_for_none_is_not_combined():
-    record = combined(said(0, actor_grad_norm=0.0, loss=1.0), said(1, actor_grad_norm=2.0))
+    record = combined(rank_values(0, actor_grad_norm=0.0, loss=1.0), rank_values(1, actor_grad_norm=2.0))
 
     assert record.values == {"loss": 1.0, "grad_norm": 2.0}
 
 
-def test_what_an_evaluation_measured_is_no_signal_of_training():
-    told = RankValues(
-        evaluation := Record("run", 0, 7, 1.0, Event.EVAL, {"loss": 0.5, "epoch": 2.0})
-    )
-    told.add(evaluation)
-    record = combined(told, event=Event.EVAL)
+def test_signals_of_an_evaluation_are_not_signals_of_training():
+    evaluation = rank_values(0, event=Event.EVAL, loss=0.5, epoch=2.0)
+    record = combined(evaluation, event=Event.EVAL)
 
     assert record.values == {"eval_loss": 0.5, "epoch": 2.0}
     assert record.attributes == {"eval_loss": "loss"}
@@ -188,7 +187,7 @@ def test_what_an_evaluation_measured_is_no_signal_of_training():
 def test_whoever_is_odd_in_what_is_to_be_the_same_is_named_with_its_value():
     rates = [0.1] * 9
     rates[4], rates[7] = 0.2, 0.3
-    spread = combined(*(said(r, learning_rate=x, loss=x) for r, x in enumerate(rates))).spread
+    spread = combined(*(rank_values(r, learning_rate=x, loss=x) for r, x in enumerate(rates))).spread
 
     assert spread["learning_rate"].mismatch == RankMismatch(0.1, 2, ((4, 0.2), (7, 0.3)))
     assert spread["loss"].mismatch is None
@@ -198,21 +197,21 @@ def test_whoever_is_odd_in_what_is_to_be_the_same_is_named_with_its_value():
     "norms", [(1.0, 1.0, 1.0), (1.0, 2.0), (1.0, 1.0, 2.0, 2.0), (1.0, 2.0, 3.0)], ids=str
 )
 def test_nobody_is_odd_where_all_are_alike_or_most_have_nothing_in_common(norms):
-    record = combined(*(said(rank, grad_norm=norm) for rank, norm in enumerate(norms)))
+    record = combined(*(rank_values(rank, grad_norm=norm) for rank, norm in enumerate(norms)))
 
     assert record.spread["grad_norm"].mismatch is None
 
 
 def test_who_is_odd_is_seen_through_the_noise_of_a_sum():
     norms = (1.0, 1.0 + 1e-7, 1.0 - 1e-7, 1.01, 1.0 + 2e-7)
-    record = combined(*(said(rank, grad_norm=norm) for rank, norm in enumerate(norms)))
+    record = combined(*(rank_values(rank, grad_norm=norm) for rank, norm in enumerate(norms)))
 
     assert record.spread["grad_norm"].mismatch.differing_ranks == ((3, 1.01),)
 
 
 def test_of_many_odd_ranks_the_first_are_named_and_all_are_counted():
     rates = [0.1] * 1000 + [0.2] * 400
-    odd = combined(*(said(r, learning_rate=x) for r, x in enumerate(rates))).spread[
+    odd = combined(*(rank_values(r, learning_rate=x) for r, x in enumerate(rates))).spread[
         "learning_rate"
     ].mismatch  # fmt: skip
 
@@ -224,14 +223,14 @@ def test_of_many_odd_ranks_the_first_are_named_and_all_are_counted():
 
 
 def test_a_rank_that_is_not_finite_is_bad_and_not_odd():
-    record = combined(*(said(r, grad_norm=x) for r, x in enumerate((1.0, 1.0, nan, 1.0, 3.0))))
+    record = combined(*(rank_values(r, grad_norm=x) for r, x in enumerate((1.0, 1.0, nan, 1.0, 3.0))))
 
     assert record.spread["grad_norm"].mismatch == RankMismatch(1.0, 1, ((4, 3.0),))
     assert record.spread["grad_norm"].bad_ranks == (2,)
 
 
 def test_the_hosts_of_ranks_that_differ_are_told_where_there_are_several():
-    record = combined(*(said(r, learning_rate=x, loss=r) for r, x in enumerate((0.1, 0.1, 0.2))))
+    record = combined(*(rank_values(r, learning_rate=x, loss=r) for r, x in enumerate((0.1, 0.1, 0.2))))
     hosts = {0: "a", 1: "a", 2: "b"}
 
     assert with_hosts(record, hosts).attributes == {host_key(2): "b"}
@@ -239,15 +238,16 @@ def test_the_hosts_of_ranks_that_differ_are_told_where_there_are_several():
 
 
 def test_a_word_is_understood_the_same_whether_it_is_the_first_of_its_kind_or_not():
-    first, again = (said(r, {"kl_ref": 0.3}, {"kl": 0.5}, kl=0.1, weight=2.0) for r in range(2))
+    first, again = (rank_values(r, {"kl_ref": 0.3}, {"kl": 0.5}, kl=0.1, weight=2.0) for r in range(2))
 
-    assert first.values == again.values == {"kl_ref": pytest.approx(0.25)}
+    assert first.names == again.names == ("kl_ref",)
+    assert first.rows[0] == again.rows[1] == (pytest.approx(0.25),)
     assert first.logged_as == again.logged_as == {"kl_ref": "kl"}
 
 
 def test_weights_of_some_signals_of_some_ranks_are_theirs_alone():
-    one = said(0, {"reward": 1.0}, loss=1.0, weight=3.0)
-    record = combined(one, said(1, loss=2.0, reward=3.0))
+    one = rank_values(0, {"reward": 1.0}, loss=1.0, weight=3.0)
+    record = combined(one, rank_values(1, loss=2.0, reward=3.0))
 
     assert record.values == {"loss": 1.25, "reward": 2.0}
 
@@ -264,7 +264,7 @@ def test_a_spread_is_that_of_its_numbers_to_the_last_bit():
             row.index(min(row)), row.index(max(row)),
         )  # fmt: skip
 
-        record = combined(*(said(rank, loss=x) for rank, x in enumerate(row)))
+        record = combined(*(rank_values(rank, loss=x) for rank, x in enumerate(row)))
 
         assert record.spread["loss"] == expected
         assert record.values["loss"] == mean

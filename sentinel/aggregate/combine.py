@@ -1,0 +1,219 @@
+"""Combines the values of all ranks at one step into one record, with the spread of each signal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from math import dist, isfinite, nan, sqrt
+from operator import itemgetter
+from types import MappingProxyType
+from typing import NamedTuple
+
+from sentinel.aggregate.combine_rules import COMBINE_FUNCTIONS, safe_sum, weighted_mean
+from sentinel.aggregate.rank_values import RankValues
+from sentinel.model.record import WHOLE_RUN, Event, RankMismatch, Record, Spread, host_key
+from sentinel.model.record_batch import Row
+from sentinel.signals.catalogue import CombineRule, get_combine_rule
+from sentinel.signals.kl import KL_SIGNALS, kl_kind_attributes
+
+Metadata = Mapping[str, str]
+_NO_METADATA: Metadata = MappingProxyType({})
+
+PARTIAL_GRAD_NORM = "grad_norm_local"
+"""Norm of the part of the gradient that one rank holds."""
+
+GRAD_NORM = "grad_norm"
+"""Norm of the whole gradient. Replicas have the same; the run's value is the highest."""
+
+MAX_LISTED_DIFFERING_RANKS = 16
+"""Ranks that a mismatch lists; it counts all of them."""
+
+NORM_RELATIVE_TOLERANCE = 1e-5
+"""Relative difference that float32 norms may have if they are summed in another order."""
+
+
+def combine_ranks(
+    event: Event,
+    tables: Iterable[RankValues],
+    missing_ranks: Sequence[int] = (),
+    run_metadata: Metadata = _NO_METADATA,
+    world_size: int = 0,
+) -> Record:
+    """One record of the run from the values of its ranks, each of which has one row in `tables`.
+
+    A signal's value is NaN if the value of any rank is not finite, so that averaging hides no
+    fault; its spread covers the ranks with finite values. The step is that of the lowest rank that
+    logged the trainer's own number (`global_step`), else of the lowest rank. Attributes name the
+    missing ranks, the key that a signal was logged under if it differs, and the kind of each KL.
+
+    If all `world_size` ranks logged the norm of their part of the gradient, these are combined into
+    `grad_norm`, with the spread of the parts.
+    """
+    tables = sorted([table for table in tables if table.rows], key=lambda table: min(table.rows))
+    first = next((each for each in tables if "global_step" in each.names), tables[0]).last_record
+    attributes: dict[str, str] = {}
+    for table in reversed(tables):
+        attributes |= table.last_record.attributes
+        attributes |= table.logged_as
+    if missing_ranks:
+        attributes["missing"] = ",".join(map(str, missing_ranks))
+    values, spread = _combine_signals(tables)
+    if not missing_ranks and sum(len(table.rows) for table in tables) >= world_size:
+        _combine_partial_norms(values, spread, tables)
+    kl_keys = {name: attributes.get(name, name) for name in KL_SIGNALS if name in values}
+    attributes |= kl_kind_attributes(kl_keys, run_metadata)
+    return Record(
+        run=first.run,
+        rank=WHOLE_RUN,
+        step=first.step,
+        time=max([table.last_record.time for table in tables]),
+        event=event,
+        values=values,
+        attributes=attributes,
+        spread=spread,
+        attempt=first.attempt,
+        step_index=first.step_index,
+    )
+
+
+def with_hosts(record: Record, host_by_rank: Mapping[int, str]) -> Record:
+    """The record, with the hosts of ranks that differ in a signal that all ranks should share.
+
+    They are attributes named by `host_key`. On a single host the record stays as it is.
+    """
+    differing = {
+        rank
+        for name, spread in record.spread.items()
+        if _must_match_across_ranks(name)
+        for rank in _differing_ranks(spread)
+    }
+    if not differing or len({*host_by_rank.values()}) < 2:
+        return record
+    hosts = {host_key(r): host_by_rank[r] for r in sorted(differing) if r in host_by_rank}
+    return replace(record, attributes={**record.attributes, **hosts})
+
+
+def _must_match_across_ranks(name: str) -> bool:
+    """Whether every rank should have the same value of that signal."""
+    return name == GRAD_NORM or get_combine_rule(name) is CombineRule.SAME
+
+
+def _differing_ranks(spread: Spread) -> Iterable[int]:
+    if spread.mismatch is not None:
+        return [rank for rank, _ in spread.mismatch.differing_ranks]
+    return (spread.min_rank, spread.max_rank) if spread.min < spread.max else ()
+
+
+def _combine_signals(
+    tables: Sequence[RankValues],
+) -> tuple[dict[str, float], dict[str, Spread]]:
+    """Value and spread of each signal that any rank logged."""
+    weights = {rank: table.weights for table in tables if table.weights for rank in table.rows}
+    values: dict[str, float] = {}
+    spreads: dict[str, Spread] = {}
+    for name, ranks, column in _signal_columns(_column_blocks(tables)):
+        rule = get_combine_rule(name)
+        spread = _compute_spread(ranks, column)
+        if _must_match_across_ranks(name):
+            spread = _with_mismatch(spread, ranks, column)
+        spreads[name] = spread
+        if spread.bad_ranks:
+            values[name] = nan
+        elif rule is not CombineRule.MEAN:
+            values[name] = COMBINE_FUNCTIONS[rule](column)
+        elif weights:
+            of_ranks = [weights[rank].get(name, 1.0) if rank in weights else 1.0 for rank in ranks]
+            values[name] = weighted_mean(column, of_ranks)
+        else:
+            values[name] = spread.mean
+    return values, spreads
+
+
+class ColumnBlock(NamedTuple):
+    """Ranks in order that logged the same signals, and their values by signal."""
+
+    ranks: Sequence[int]
+    columns: Mapping[str, Row]
+
+
+def _column_blocks(tables: Iterable[RankValues]) -> list[ColumnBlock]:
+    """All values as columns, a block for each set of signals; the block of the lowest rank first."""
+    rows_by_names: dict[tuple[str, ...], dict[int, Row]] = {}
+    for table in tables:
+        rows_by_names.setdefault(table.names, {}).update(table.rows)
+    blocks = []
+    for names, rows in rows_by_names.items():
+        ranks = sorted(rows)
+        columns = zip(*[rows[rank] for rank in ranks], strict=True)
+        blocks.append(ColumnBlock(ranks, dict(zip(names, columns, strict=True))))
+    return sorted(blocks, key=lambda block: block.ranks[0])
+
+
+def _signal_columns(blocks: Sequence[ColumnBlock]) -> Iterator[tuple[str, Sequence[int], Row]]:
+    """Each signal with the ranks that logged it, in order, and their values.
+
+    Signals are in the order of the lowest rank that logged them.
+    """
+    orders: dict[tuple[int, ...], tuple[Sequence[int], Callable[[Sequence[float]], Row]]] = {}
+    for name in dict.fromkeys(chain.from_iterable(block.columns for block in blocks)):
+        indices = tuple(at for at, block in enumerate(blocks) if name in block.columns)
+        if len(indices) == 1:
+            block = blocks[indices[0]]
+            yield name, block.ranks, block.columns[name]
+            continue
+        if indices not in orders:
+            ranks = [rank for at in indices for rank in blocks[at].ranks]
+            order = sorted(range(len(ranks)), key=ranks.__getitem__)
+            orders[indices] = [ranks[at] for at in order], itemgetter(*order)
+        sorted_ranks, reorder = orders[indices]
+        column = list(chain.from_iterable(blocks[at].columns[name] for at in indices))
+        yield name, sorted_ranks, reorder(column)
+
+
+def _combine_partial_norms(
+    values: dict[str, float], spread: dict[str, Spread], tables: Iterable[RankValues]
+) -> None:
+    """Replace the norm of the parts by that of the gradient, if every rank logged its part."""
+    complete = all(PARTIAL_GRAD_NORM in table.names for table in tables)
+    if complete and GRAD_NORM not in values:
+        values[GRAD_NORM] = values.pop(PARTIAL_GRAD_NORM)
+        spread[GRAD_NORM] = spread.pop(PARTIAL_GRAD_NORM)
+
+
+def _compute_spread(ranks: Sequence[int], values: Sequence[float]) -> Spread:
+    """The spread of the values of these ranks, which are in order."""
+    bad: tuple[int, ...] = ()
+    total = safe_sum(values)
+    # The sum of finite values may overflow.
+    if not isfinite(total) and not all(map(isfinite, values)):
+        rows = list(zip(ranks, values, strict=True))
+        bad = tuple(rank for rank, value in rows if not isfinite(value))
+        ranks = [rank for rank, value in rows if isfinite(value)]
+        values = [value for value in values if isfinite(value)]
+        total = safe_sum(values)
+    if not values:
+        return Spread(0, nan, nan, nan, nan, nan, WHOLE_RUN, WHOLE_RUN, bad)
+    count = len(values)
+    mean = total / count
+    # `dist` scales its terms; a sum of squares would overflow long before the values do.
+    std = dist(values, [mean] * count) / sqrt(count)
+    # Of equal values the lowest rank is named, so that the result is stable.
+    minimum, maximum = min(values), max(values)
+    min_rank, max_rank = ranks[values.index(minimum)], ranks[values.index(maximum)]
+    return Spread(count, mean, minimum, maximum, total, std, min_rank, max_rank, bad)
+
+
+def _with_mismatch(spread: Spread, ranks: Sequence[int], values: Sequence[float]) -> Spread:
+    """The spread, with the ranks whose value differs from that of the majority."""
+    if spread.count < 3 or spread.min == spread.max:
+        return spread
+    rows = [row for row in zip(ranks, values, strict=True) if isfinite(row[1])]
+    # If more than half of the values are equal, so is the median.
+    majority = sorted([value for _, value in rows])[spread.count // 2]
+    for tolerance in (0.0, NORM_RELATIVE_TOLERANCE * abs(majority)):
+        differing = [(rank, value) for rank, value in rows if abs(value - majority) > tolerance]
+        if differing and 2 * len(differing) < spread.count:
+            listed = tuple(differing[:MAX_LISTED_DIFFERING_RANKS])
+            return replace(spread, mismatch=RankMismatch(majority, len(differing), listed))
+    return spread

@@ -1,0 +1,131 @@
+"""Which ranks of the current attempt have started, stopped, are lost, or are still expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from sentinel.model.record import (
+    UNKNOWN_OUTCOME,
+    WHOLE_RUN,
+    Record,
+    is_collective_handover,
+)
+
+NODE_JOIN_SECONDS = 30.0
+"""Wait for the ranks of other nodes at a start: their agents have to find this one."""
+
+
+@dataclass
+class RankMembership:
+    """The ranks of one attempt. Times are in seconds.
+
+    `start_timeout_seconds` is how long a rank may take to report after `started_at`.
+    """
+
+    start_timeout_seconds: float = 10.0
+    started_at: float = 0.0
+    expected_ranks: int = 0
+    join_seconds: float = 0.0
+    last_joined_at: float = 0.0
+    """With ranks on other nodes: the time given to start, and when the last started or was unreachable."""
+    world_size: int = 0
+    """Ranks of the whole run, as the ranks report it."""
+    started: set[int] = field(default_factory=set)
+    directly_reported: set[int] = field(default_factory=set)
+    """Started ranks that the agent of their own node reports."""
+    lost: set[int] = field(default_factory=set)
+    """Ranks of nodes that do not answer."""
+    step_index_by_rank: dict[int, int] = field(default_factory=dict)
+    """Newest step index of each rank that has reported values."""
+    stop_attributes_by_rank: dict[int, dict[str, str]] = field(default_factory=dict)
+    """Attributes of each rank's STOP record, in the order the ranks stopped."""
+    unreported_stop: Record | None = None
+    """The newest STOP of a rank, until that of the run is reported."""
+
+    def add_start(self, start: Record, now: float) -> bool:
+        """Add a rank that starts; True if it was known only through the collective so far."""
+        rank = start.rank
+        self.started.add(rank)
+        was_gathered = False
+        if "via_collective" not in start.attributes:
+            self.directly_reported.add(rank)
+            was_gathered = rank in self.step_index_by_rank
+        # A command that failed before any rank started was reported under this rank.
+        self.stop_attributes_by_rank.pop(rank, None)
+        local = int(start.values.get("local_world_size", 1))
+        expected = int(start.values.get("expected_ranks", local))
+        self.expected_ranks = max(self.expected_ranks, expected)
+        if expected > local:
+            self.join_seconds, self.last_joined_at = NODE_JOIN_SECONDS, now
+        self.world_size = max(self.world_size, int(start.values.get("world_size", 1)))
+        return was_gathered
+
+    def add_values(self, ranks: Iterable[int], step_index: int) -> None:
+        """Note that these ranks have reported values of that step."""
+        newest = self.step_index_by_rank
+        behind = [rank for rank in ranks if newest.get(rank, -1) < step_index]
+        newest.update(dict.fromkeys(behind, step_index))
+
+    def add_stop(self, stop: Record) -> bool:
+        """Add a rank that stops; False if it only leaves the collective."""
+        if is_collective_handover(stop):
+            # The agent of its own node may have reported it already.
+            self.started -= {stop.rank} - self.directly_reported
+            return False
+        self.stop_attributes_by_rank.setdefault(stop.rank, dict(stop.attributes))
+        self.unreported_stop = stop
+        return True
+
+    def update_from_heartbeat(self, heartbeat: Record, attempt: int) -> None:
+        """Note which ranks are lost or unreachable."""
+        if heartbeat.attributes.get("unreachable_ranks"):
+            self.last_joined_at = heartbeat.time
+        lost = heartbeat.attributes.get("lost_ranks") if heartbeat.attempt == attempt else None
+        self.lost = {int(rank) for rank in lost.split(",")} if lost else set()
+
+    def take_run_stop(self) -> Record | None:
+        """The STOP of the run, once, if all ranks that started have stopped or are lost."""
+        last, stopped = self.unreported_stop, self.stop_attributes_by_rank
+        if last is None or not stopped or not self.started - self.lost <= stopped.keys():
+            return None
+        self.unreported_stop = None
+        # The first rank that fails is the cause of the others' failures. An unknown outcome
+        # is no evidence of how the run ended.
+        known = [each for each in stopped.values() if each.get("outcome") != UNKNOWN_OUTCOME]
+        failed = (each for each in known if each.get("outcome") != "finished")
+        newest = known[-1] if known and last.attributes not in known else last.attributes
+        cause = next(failed, newest)
+        ranks = ",".join(str(rank) for rank, each in stopped.items() if each == cause)
+        return replace(last, rank=WHOLE_RUN, attributes={**cause, "ranks": ranks})
+
+    def is_awaited(self, rank: int, step_index: int, now: float) -> bool:
+        """Whether that rank may still report values of that step.
+
+        A rank that has not reported any for long leaves that to the others.
+        """
+        if rank in self.stop_attributes_by_rank or rank in self.lost or rank not in self.started:
+            return False
+        if rank in self.step_index_by_rank:
+            return self.step_index_by_rank[rank] <= step_index
+        return not self.is_start_timed_out(now)
+
+    def silent_ranks(self) -> set[int]:
+        """Ranks that should report values: those that have before, and lost ones."""
+        return (self.step_index_by_rank.keys() | self.lost) - self.stop_attributes_by_rank.keys()
+
+    def has_all_ranks(self) -> bool:
+        """Whether all expected ranks have started or are lost."""
+        return len(self.started) + len(self.lost - self.started) >= self.expected_ranks
+
+    def is_start_timed_out(self, now: float) -> bool:
+        """Whether a rank that has not reported by now runs without sentinel: it is not awaited."""
+        return now - self.started_at >= max(self.start_timeout_seconds, self.join_seconds)
+
+    def is_complete(self, now: float) -> bool:
+        """Whether all expected ranks have started, or the time to start is over."""
+        return self.has_all_ranks() or self.is_start_timed_out(now)
+
+    def is_final(self, now: float) -> bool:
+        """Whether no further rank will start. For other nodes, their heartbeat decides."""
+        return self.has_all_ranks() if self.join_seconds else self.is_complete(now)
