@@ -1,30 +1,29 @@
-"""Regrouping: whether ranks that are gone were ended by a launcher that begins them again.
+"""Detects restarts by an elastic launcher, so that they are not reported as failures.
 
-When nodes come or leave, torchrun with `--nnodes MIN:MAX` ends all ranks by a signal, and begins
-them anew once the nodes have found each other. To whoever looks on it is a death of all ranks, the
-last of them seconds after the first, with a launcher that lives. What it was is told by the count
-of restarts that the next ranks are given: a failure adds to it, nodes that come or leave do not.
+When nodes join or leave, torchrun with `--nnodes MIN:MAX` ends all ranks by a signal and starts
+them again after a new rendezvous. To an observer all ranks die, the last one seconds after the
+first, while their launcher stays alive. The restart count in the next ranks' environment makes the
+difference: a failure increments it, a membership change does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from sentinel.live.liveness import LiveRank
+from sentinel.live.rank import LiveRank
 from sentinel.model.record import Record
-from sentinel.transport.process import Process
+from sentinel.transport.process import Process, read_arguments, read_environ
 
 RESTART_WAIT_SECONDS = 90.0
-"""How long the next ranks are waited for: nodes wait 30 s for each other, and imports take time."""
+"""How long to wait for the next ranks: nodes wait 30 s for each other, and imports take time."""
 MAX_EXIT_SPREAD_SECONDS = 35.0
-"""Within which the ranks that a launcher ends are all gone: it asks, and kills 30 s later whoever
-is still letting go of its GPU."""
+"""Time in which a launcher's ranks all exit: it sends SIGTERM, and SIGKILL 30 s later to those that
+still release their GPU."""
 LAST_STEP_GRACE_SECONDS = 1.0
-"""Who is still seen to take a step so long after the first rank went is not leaving."""
+"""A rank that still takes steps this long after the first exit is not being ended."""
 REPORT_FAILURE_SECONDS = 10.0
-"""How long it is told, once the next ranks are there, that those before them had failed."""
+"""How long a failure is reported once the ranks of the next attempt are there."""
 RESTART_COUNT_VARIABLE, NNODES_VARIABLE = "TORCHELASTIC_RESTART_COUNT", "PET_NNODES"
 
 RankKey = tuple[int, int]
@@ -33,7 +32,7 @@ RankKey = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ElasticWorker:
-    """What is known of a rank of an elastic launcher: that, and how often it had begun anew."""
+    """A rank's elastic launcher, and the launcher's restart count when the rank started."""
 
     launcher: Process
     restart_count: int
@@ -41,32 +40,34 @@ class ElasticWorker:
 
 @dataclass
 class ElasticRestartTracker:
-    """The ranks of one node; `final` is whether nobody will look on any longer."""
+    """Tracks the ranks of one node; `is_shutting_down` is whether the agent is about to exit."""
 
     is_shutting_down: bool = False
     awaiting_restart: bool = False
-    """Whether ranks are gone that may yet come back."""
+    """Whether ranks exited that the launcher may start again."""
     workers: dict[RankKey, ElasticWorker] = field(default_factory=dict)
     _exit_heartbeat: Record | None = None
-    """The TICK that told of them."""
+    """The heartbeat that reported their exit."""
     _last_restart_count: int = 0
     _restarted_at: float = 0.0
 
     def add_rank(self, rank: LiveRank) -> None:
-        """A rank was seen for the first time."""
-        who, process = rank.header.identity, rank.header.process
+        """Add a rank that was just discovered."""
+        identity, process = rank.header.identity, rank.header.process
         worker = _elastic_worker(process) if process.is_alive() else None
         if worker is None:
             return
-        self.workers[who.attempt, who.rank] = worker
-        for old in [each for each in self.workers if each[0] < who.attempt - 1]:
+        self.workers[identity.attempt, identity.rank] = worker
+        for old in [key for key in self.workers if key[0] < identity.attempt - 1]:
             del self.workers[old]
 
     def annotate_heartbeat(
         self, heartbeat: Record, ranks: Sequence[LiveRank], now: float
     ) -> Record:
-        """The TICK of these ranks, of the newest attempt, with the fact `elastic_restart` where they may
-        come back; or with the death of those before them, where that was a failure.
+        """The heartbeat of the newest attempt's ranks, with what is known of a restart.
+
+        The attribute `elastic_restart` marks exited ranks that may be started again. After a
+        restart that followed a failure, the heartbeat reports the death of the earlier ranks.
         """
         workers = [self._find_worker(rank) for rank in ranks]
         known = [worker for worker in workers if worker is not None]
@@ -86,28 +87,26 @@ class ElasticRestartTracker:
         if not self.awaiting_restart:
             self._exit_heartbeat = None
             return heartbeat
-        self._exit_heartbeat, self._last_restart_count = (
-            heartbeat,
-            max(worker.restart_count for worker in known),
-        )
+        self._exit_heartbeat = heartbeat
+        self._last_restart_count = max(worker.restart_count for worker in known)
         return replace(heartbeat, attributes={**heartbeat.attributes, "elastic_restart": "yes"})
 
     def _find_worker(self, rank: LiveRank) -> ElasticWorker | None:
-        who = rank.header.identity
-        return self.workers.get((who.attempt, who.rank))
+        identity = rank.header.identity
+        return self.workers.get((identity.attempt, identity.rank))
 
 
 def is_elastic(arguments: Sequence[str]) -> bool:
-    """Whether that command line lets nodes come and leave.
+    """Whether a launcher with that command line lets nodes join and leave.
 
     >>> is_elastic(["torchrun", "--nnodes", "1:4", "train.py"]), is_elastic(["--nnodes=2:2"])
     (True, False)
     """
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        name, _, given = word.partition("=")
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, _, value = argument.partition("=")
         if name in ("--nnodes", NNODES_VARIABLE):
-            least, _, most = (given or following).partition(":")
-            return most.isdecimal() and least != most
+            minimum, _, maximum = (value or following).partition(":")
+            return maximum.isdecimal() and minimum != maximum
     return False
 
 
@@ -115,37 +114,36 @@ def _elastic_worker(process: Process) -> ElasticWorker | None:
     launcher = process.parent()
     if launcher is None:
         return None
-    told = dict(word.partition("=")[::2] for word in _read_proc_strings(process.pid, "environ"))
-    count, nodes = (
-        told.get(RESTART_COUNT_VARIABLE, ""),
-        f"{NNODES_VARIABLE}={told.get(NNODES_VARIABLE, '')}",
-    )
-    elastic = is_elastic([*_read_proc_strings(launcher.pid, "cmdline"), nodes])
+    environ = read_environ(process.pid)
+    count = environ.get(RESTART_COUNT_VARIABLE, "")
+    nodes = f"{NNODES_VARIABLE}={environ.get(NNODES_VARIABLE, '')}"
+    elastic = is_elastic([*read_arguments(launcher.pid), nodes])
     return ElasticWorker(launcher, int(count)) if elastic and count.isdecimal() else None
 
 
-def _read_proc_strings(pid: int, name: str) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return []
-
-
 def _exited_together(ranks: Sequence[LiveRank], now: float) -> bool:
-    """Whether some are gone without a word, not long ago, and the rest went or is leaving."""
-    gone = [rank.ended_at for rank in ranks if rank.outcome == "died" and not rank.stop_attributes]
-    left = [rank for rank in ranks if not rank.ended]
-    if not gone or len(gone) + len(left) < len(ranks):
+    """Whether some ranks died recently without a STOP, and the rest died too or stopped moving."""
+    exits = [rank.ended_at for rank in ranks if rank.outcome == "died" and not rank.stop_attributes]
+    remaining = [rank for rank in ranks if not rank.ended]
+    if not exits or len(exits) + len(remaining) < len(ranks):
         return False
-    first, last = min(gone), now if left else max(gone)
-    leaving = all(rank.last_progress_at <= first + LAST_STEP_GRACE_SECONDS for rank in left)
+    first, last = min(exits), now if remaining else max(exits)
+    no_progress = all(
+        rank.last_progress_at <= first + LAST_STEP_GRACE_SECONDS for rank in remaining
+    )
     return (
-        leaving and last - first <= MAX_EXIT_SPREAD_SECONDS and now - first < RESTART_WAIT_SECONDS
+        no_progress
+        and last - first <= MAX_EXIT_SPREAD_SECONDS
+        and now - first < RESTART_WAIT_SECONDS
     )
 
 
 def _with_failure(heartbeat: Record, before: Record, seconds_ago: float) -> Record:
-    fell = {name: before.attributes[name] for name in ("cause", "died_ranks")}
-    values = {**heartbeat.values, "ranks_gone": before.values["ranks_gone"]}
-    facts = {**heartbeat.attributes, **fell, "failed_seconds_ago": f"{seconds_ago:.3f}"}
-    return replace(heartbeat, step=before.step, values=values, attributes=facts)
+    failure = {name: before.attributes[name] for name in ("cause", "died_ranks")}
+    failure["failed_seconds_ago"] = f"{seconds_ago:.3f}"
+    return replace(
+        heartbeat,
+        step=before.step,
+        values={**heartbeat.values, "ranks_gone": before.values["ranks_gone"]},
+        attributes={**heartbeat.attributes, **failure},
+    )

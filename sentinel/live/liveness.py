@@ -1,54 +1,29 @@
-"""Roll call: who of a run's ranks is there, who is not, and who is behind the others."""
+"""Heartbeat of a run's ranks on one node: which of them run, died, failed or lag behind."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
+from sentinel.live.rank import LiveRank
 from sentinel.model.record import UNKNOWN_OUTCOME, WHOLE_RUN, Event, Record
 from sentinel.transport.process import Process
-from sentinel.transport.record_codec import RecordDecoder
-from sentinel.transport.ring import RingCursor, RingReader
-from sentinel.transport.ring_layout import DROP_REASONS, RingHeader
 
 STALLED_AFTER_SECONDS = 2.0
-"""Seconds without a step after which a rank's process is looked at more closely."""
+"""Time without a step after which a rank's process is checked for a stop signal."""
 
 FAILED_OUTCOMES = ("exception", "exit")
-"""Outcomes by which a rank ended badly, by its own word."""
-
-
-@dataclass
-class LiveRank:
-    """One rank's ring being read, and what is known of its process.
-
-    `moved` is when it was last seen to take a step, by our clock: theirs may be set at any time.
-    """
-
-    reader: RingReader
-    unpacker: RecordDecoder
-    cursor: RingCursor
-    header: RingHeader
-    last_progress_at: float
-    outcome: str = ""
-    ended_at: float = 0.0
-    stop_attributes: Mapping[str, str] = field(default_factory=dict)
-    reported_drops: tuple[int, ...] = (0,) * len(DROP_REASONS)
-
-    @property
-    def ended(self) -> bool:
-        return bool(self.outcome)
+"""Outcomes of a rank that reported its own failure."""
 
 
 def build_heartbeat(run: str, ranks: list[LiveRank], now: float) -> Record:
-    """What a TICK says of the ranks of one attempt.
+    """The heartbeat of the ranks of one attempt.
 
     Values: `ranks_running`, `ranks_gone` (died), `ranks_failed` (exception or exit code), and
-    `idle_seconds` since any rank last moved a step. Facts: `state`; the ranks `died_ranks`, `failed_ranks`
-    and `straggler_ranks` as comma-separated numbers, how far the latter got as `straggler_step` and
-    `straggler_progress` (steps taken, and the step whose backward pass began), and `blocked_by` where a signal
-    stops them; `cause`, the outcome of the rank that fell first, with what it said of it, and
-    `failed_seconds_ago`, the seconds since.
+    `idle_seconds` since any rank advanced a step. Attributes: `state`; the comma-separated ranks
+    `died_ranks`, `failed_ranks` and `straggler_ranks`; the stragglers' `straggler_step` and
+    `straggler_progress` (step index, and step index of the newest backward pass); `blocked_by` if a
+    signal stopped them, `all_behind` if no rank is ahead; and of the first failure `cause` (the
+    rank's outcome), `exception` or `code`, and `failed_seconds_ago`.
     """
     running = [r for r in ranks if not r.ended]
     died = [r for r in ranks if r.outcome == "died"]
@@ -83,9 +58,9 @@ def build_heartbeat(run: str, ranks: list[LiveRank], now: float) -> Record:
 
 
 def ranks_with_own_process(ranks: Iterable[LiveRank]) -> list[LiveRank]:
-    """The ranks that write their own rings: those of a collective are written by rank 0 as well.
+    """The first rank of each process: with `aggregate="collective"` rank 0 writes all rings.
 
-    What is known of its process is known of it alone.
+    The state of a process is known for that rank alone.
     """
     first: dict[tuple[Process, int], LiveRank] = {}
     for rank in ranks:
@@ -94,19 +69,19 @@ def ranks_with_own_process(ranks: Iterable[LiveRank]) -> list[LiveRank]:
 
 
 def _progress(rank: LiveRank) -> tuple[int, int]:
-    """How far a rank got: under data parallelism the others wait for it inside a backward pass."""
+    """Step index, and step index of the newest backward pass, in which ranks wait for others."""
     return rank.header.last_step_index, rank.header.backward_step_index
 
 
 def _first_failure_attributes(ranks: list[LiveRank], now: float) -> dict[str, str]:
-    """The first to fall; noticed together, a death comes before the errors it causes."""
-    fallen = [
+    """The earliest failure; at equal times a death precedes the errors that it causes."""
+    failures = [
         rank for rank in ranks if rank.ended and rank.outcome not in ("finished", UNKNOWN_OUTCOME)
     ]
-    if not fallen:
+    if not failures:
         return {}
-    first = min(fallen, key=lambda rank: (rank.ended_at, rank.outcome != "died"))
-    known = {
+    first = min(failures, key=lambda rank: (rank.ended_at, rank.outcome != "died"))
+    details = {
         key: first.stop_attributes[key]
         for key in ("exception", "code")
         if key in first.stop_attributes
@@ -114,32 +89,32 @@ def _first_failure_attributes(ranks: list[LiveRank], now: float) -> dict[str, st
     return {
         "cause": first.outcome,
         "failed_seconds_ago": f"{max(0.0, now - first.ended_at):.3f}",
-        **known,
+        **details,
     }
 
 
 def _straggler_attributes(running: list[LiveRank], now: float) -> dict[str, str]:
-    """Running ranks that hold the others: stopped ones, else those that got least far.
+    """The running ranks that the others wait for: stopped ones, else those with least progress.
 
-    Where none is ahead, all are behind, and `all_behind` says so.
+    `all_behind` marks that every rank has the same progress.
     """
     if not running:
         return {}
-    still = [rank for rank in running if now - rank.last_progress_at >= STALLED_AFTER_SECONDS]
-    stopped = [rank for rank in still if rank.header.process.is_stopped()]
+    stalled = [rank for rank in running if now - rank.last_progress_at >= STALLED_AFTER_SECONDS]
+    stopped = [rank for rank in stalled if rank.header.process.is_stopped()]
     lowest = min(map(_progress, running))
-    behind = stopped or [rank for rank in running if _progress(rank) == lowest]
-    least = min(behind, key=_progress)
-    facts = {
-        "straggler_ranks": _rank_list(behind),
-        "straggler_step": str(least.header.last_step),
-        "straggler_progress": ",".join(map(str, _progress(least))),
+    stragglers = stopped or [rank for rank in running if _progress(rank) == lowest]
+    slowest = min(stragglers, key=_progress)
+    attributes = {
+        "straggler_ranks": _rank_list(stragglers),
+        "straggler_step": str(slowest.header.last_step),
+        "straggler_progress": ",".join(map(str, _progress(slowest))),
     }
     if stopped:
-        facts["blocked_by"] = "signal"
-    elif len(behind) == len(running):
-        facts["all_behind"] = "yes"
-    return facts
+        attributes["blocked_by"] = "signal"
+    elif len(stragglers) == len(running):
+        attributes["all_behind"] = "yes"
+    return attributes
 
 
 def _run_state(ranks: list[LiveRank]) -> str:

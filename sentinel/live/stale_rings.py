@@ -1,7 +1,7 @@
-"""Leftovers: rings that nobody writes any more and nobody came to read.
+"""Removal of stale rings: rings whose process is gone and which no agent has read.
 
-An agent removes the rings of the run it served. Where none could be started, they would fill the
-shared memory of the machine; the next agent removes them once they are old.
+An agent removes the rings of its own run. The rings of a run without an agent would fill the shared
+memory of the machine, so the next agent removes them once they are old.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from sentinel.transport.paths import list_shared_rings
 from sentinel.transport.ring import RingError, RingReader
 
 STALE_AFTER_SECONDS = 24 * 3600.0
-"""Seconds since a rank's last step, after which its ring is nobody's."""
+"""Time since a rank's last step after which its ring is stale."""
 
 
 def remove_stale_rings(now: float) -> list[Path]:
-    """Remove every old ring of this user's whose process is gone; `now` is in seconds since the
-    epoch. Returns what was removed.
-    """
+    """Remove this user's stale rings; `now` is in seconds since the epoch. Returns their paths."""
     removed = [path for path in list_shared_rings() if _is_stale(path, now)]
     for path in removed:
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Host: processors, memory and disks of this node, as far as a container is given them."""
+"""CPU, memory and disk measurements of this node, within the limits of its container."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CGROUP_FILES = (
         "total_",
     ),
 )
-"""For each version of control groups: limit, usage, and where it says how much is mere cache,
-under which prefix: the kernel gives pages of files back, also of those in use, before it kills."""
+"""Limit, usage, statistics and key prefix for each version of control groups. The statistics give
+the page cache, which the kernel reclaims before it kills a process."""
 
 
 @dataclass
 class HostReader:
-    """Reads processors and memory; the first look gives no processors, which need two moments."""
+    """Reads CPU and memory. The first read has no CPU share, which is a difference of two reads."""
 
     cgroup_root: Path = CGROUP_ROOT
     _has_cpu_baseline: bool = False
@@ -33,10 +33,10 @@ class HostReader:
     def read(self) -> dict[str, float]:
         """`host_cpu` as a share of all processors, `host_memory_used` and `host_memory_total`.
 
-        Memory is what the kernel would end the trainer for: the container's, where that is less.
+        Memory is in bytes, of the machine or of the container, whichever limit is lower.
         """
         share = psutil.cpu_percent(interval=None) / 100.0
-        told = {"host_cpu": share} if self._has_cpu_baseline else {}
+        values = {"host_cpu": share} if self._has_cpu_baseline else {}
         self._has_cpu_baseline = True
         memory = psutil.virtual_memory()
         used, total = float(memory.total - memory.available), float(memory.total)
@@ -44,27 +44,28 @@ class HostReader:
             limited = self._container_memory(names)
             if limited is not None and limited[1] < total:
                 used, total = limited
-        return {**told, "host_memory_used": used, "host_memory_total": total}
+        return {**values, "host_memory_used": used, "host_memory_total": total}
 
     def _container_memory(self, file_names: Sequence[str]) -> tuple[float, float] | None:
+        """Used and total bytes of the control group; None if it has no limit or does not exist."""
         try:
-            limit, usage, told = ((self.cgroup_root / name).read_text() for name in file_names[:3])
-            parts = dict(line.split() for line in told.splitlines())
-            pages = (
-                parts.get(f"{file_names[3]}{kind}_file", "0") for kind in ("inactive", "active")
+            limit, usage, stat = ((self.cgroup_root / name).read_text() for name in file_names[:3])
+            counts = dict(line.split() for line in stat.splitlines())
+            cached = (
+                counts.get(f"{file_names[3]}{kind}_file", "0") for kind in ("inactive", "active")
             )
-            return max(0.0, float(usage) - sum(map(float, pages))), float(limit)
+            return max(0.0, float(usage) - sum(map(float, cached))), float(limit)
         except (OSError, ValueError):
-            # No such control group, or one without a limit ("max").
+            # A group without a limit has the text "max".
             return None
 
 
 def free_bytes(directory: Path) -> float:
-    """Bytes that we may still write to the disk that the directory is, or will be, on.
+    """Bytes that this user may still write to the disk of the directory, which need not exist yet.
 
-    Raises OSError where there is no such disk.
+    Raises OSError if no parent of it exists.
     """
-    for place in (directory, *directory.parents):
-        if place.exists():
-            return float(shutil.disk_usage(place).free)
+    for existing in (directory, *directory.parents):
+        if existing.exists():
+            return float(shutil.disk_usage(existing).free)
     raise FileNotFoundError(f"No part of {directory} exists.")

@@ -1,7 +1,7 @@
-"""Machine: the node's GPUs, processors, memory and disks, looked at beside the agent's loop.
+"""Measurements of the node's GPUs, processors, memory and disks, taken beside the agent's loop.
 
-Each part has a thread of its own, since a driver or a file server may hang: then that part ages,
-and everything else goes on. The loop only ever takes what is there.
+Each part has its own thread, since a driver or a file server may hang: only that part then becomes
+stale. The loop reads the latest results and never waits.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from sentinel.live.node.nvml import NvmlReader
 from sentinel.live.node.poller import MetricPoller
 from sentinel.model.counters import Counters
 from sentinel.signals.hardware import Gpu, NodeMeasurements, select_run_gpus
+from sentinel.transport.process import read_environ
 
 MAX_MISSED_READS = 6
-"""Looks missed in a row after which what a part last said is no longer the present."""
+"""Missed reads after which a part's last result is stale."""
 
 MIN_FRESH_SECONDS = 30.0
-"""What is younger than this is the present, however often it is looked for."""
+"""A result younger than this is never stale, whatever the interval."""
 
 OUTPUT_DIR_SETTINGS = ("output_dir", "default_local_dir", "default_root_dir")
-"""What frameworks call the folder that checkpoints go to."""
+"""Settings of frameworks that name the checkpoint directory."""
 
 
 def output_dir(metadata: Mapping[str, object]) -> Path | None:
-    """Where a run that says this of itself writes its checkpoints, if that is an absolute path."""
+    """The checkpoint directory in a run's metadata, if it is an absolute path."""
     for name in OUTPUT_DIR_SETTINGS:
-        told = metadata.get(name)
-        if isinstance(told, str) and told.startswith("/") and "\0" not in told:
-            return Path(told)
+        value = metadata.get(name)
+        if isinstance(value, str) and value.startswith("/") and "\0" not in value:
+            return Path(value)
     return None
 
 
 @dataclass
 class NodeMetrics:
-    """Looks at this node every `seconds`; 0 for never.
+    """Measures this node every `interval_seconds`; 0 disables it.
 
-    `state` is the folder of the run, `output` gives that of its checkpoints once it is known, and
-    `pids` the ranks' processes by rank. `clock` gives seconds since the epoch.
+    `run_directory` is the run's directory, `find_output_dir` returns the checkpoint directory once
+    it is known, `rank_pids` the pids by rank. `clock` returns seconds since the epoch.
     """
 
     interval_seconds: float
@@ -57,51 +58,54 @@ class NodeMetrics:
     _reported_at: float = 0.0
 
     def __post_init__(self) -> None:
-        looks: dict[str, Callable[[], Any]] = {
+        readers: dict[str, Callable[[], Any]] = {
             "gpu": self._read_gpus,
             "host": self.host.read,
             "state": lambda: free_bytes(self.run_directory),
             "output": self._output_free_bytes,
         }
         self.pollers = {
-            part: MetricPoller(part, look, self.interval_seconds, self.counters, self.clock)
-            for part, look in looks.items()
+            part: MetricPoller(part, read, self.interval_seconds, self.counters, self.clock)
+            for part, read in readers.items()
         }
 
     def start(self) -> None:
-        """Begin to look, unless it was asked not to."""
-        for watch in self.pollers.values() if self.interval_seconds > 0 else ():
-            watch.start()
+        """Start the threads, unless measuring is disabled."""
+        for poller in self.pollers.values() if self.interval_seconds > 0 else ():
+            poller.start()
 
     def stop(self) -> None:
-        """Look no more."""
-        for watch in self.pollers.values():
-            watch.stop()
+        """Stop the threads, without waiting for them."""
+        for poller in self.pollers.values():
+            poller.stop()
 
     def latest(self) -> NodeMeasurements:
-        """What is known of the present; a part that has not answered for long is left out."""
+        """The latest measurements, without parts whose result is stale."""
         oldest = self.clock() - max(MIN_FRESH_SECONDS, MAX_MISSED_READS * self.interval_seconds)
-        found = {part: watch.latest for part, watch in self.pollers.items()}
-        known = {part: seen for part, seen in found.items() if seen is not None}
-        fresh = {part: told for part, (at, told) in known.items() if at >= oldest}
+        results = {
+            part: poller.latest
+            for part, poller in self.pollers.items()
+            if poller.latest is not None
+        }
+        fresh = {part: values for part, (at, values) in results.items() if at >= oldest}
         gpus, ranks = fresh.get("gpu", ((), {}))
         disks = {part: fresh[part] for part in ("state", "output") if fresh.get(part) is not None}
-        seen = {part: at for part, (at, _) in known.items()}
-        return NodeMeasurements(fresh.get("host", {}), disks, gpus, ranks, seen)
+        measured_at = {part: at for part, (at, _) in results.items()}
+        return NodeMeasurements(fresh.get("host", {}), disks, gpus, ranks, measured_at)
 
     def new_values(self) -> dict[str, float]:
-        """What a record is to tell of the machine: every `seconds`, if anything was seen since."""
-        time, machine = self.clock(), self.latest()
+        """Values for the next heartbeat, once an interval, if there are new measurements."""
+        now, measurements = self.clock(), self.latest()
         if (
-            machine.measured_at == self._reported_read_times
-            or 0.0 <= time - self._reported_at < self.interval_seconds
+            measurements.measured_at == self._reported_read_times
+            or 0.0 <= now - self._reported_at < self.interval_seconds
         ):
             return {}
-        self._reported_at, self._reported_read_times = time, machine.measured_at
-        return machine.heartbeat_values()
+        self._reported_at, self._reported_read_times = now, measurements.measured_at
+        return measurements.heartbeat_values()
 
     def _read_gpus(self) -> tuple[list[Gpu], dict[int, list[int]]]:
-        """The GPUs that the run computes on, and by their number the ranks that do."""
+        """The GPUs that the run uses, and by GPU index the ranks that use them."""
         pids = dict(self.rank_pids())
         ranks = {pid: rank for rank, pid in pids.items()}
         gpus = select_run_gpus(self.nvml.read_gpus(), _assigned_gpus(pids.values()), ranks)
@@ -115,23 +119,16 @@ class NodeMetrics:
 
 
 def _assigned_gpus(pids: Iterable[int]) -> set[str] | None:
-    """The GPUs that these processes were given; None if any of them was not told."""
-    given = [_cuda_visible_devices(pid) for pid in pids]
-    told = [names for names in given if names is not None]
-    wanted = {name for names in told for name in names}
-    # A slice of a GPU does not say of which.
-    sliced = any(name.startswith("MIG-") for name in wanted)
-    return wanted if told and len(told) == len(given) and not sliced else None
+    """The GPUs assigned to these processes; None if that is not known for all of them."""
+    assigned = [_cuda_visible_devices(pid) for pid in pids]
+    known = [names for names in assigned if names is not None]
+    gpus = {name for names in known for name in names}
+    # The name of a MIG slice does not tell which GPU it is part of.
+    has_slices = any(name.startswith("MIG-") for name in gpus)
+    return gpus if known and len(known) == len(assigned) and not has_slices else None
 
 
 def _cuda_visible_devices(pid: int) -> list[str] | None:
-    """What CUDA_VISIBLE_DEVICES was when that process began; None where it was not set."""
-    try:
-        environ = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return None
-    for word in environ.split(b"\0"):
-        name, _, value = word.partition(b"=")
-        if name == b"CUDA_VISIBLE_DEVICES":
-            return [each.strip() for each in value.decode(errors="replace").split(",")]
-    return None
+    """CUDA_VISIBLE_DEVICES of a process at its start; None if it was not set."""
+    devices = read_environ(pid).get("CUDA_VISIBLE_DEVICES")
+    return None if devices is None else [name.strip() for name in devices.split(",")]

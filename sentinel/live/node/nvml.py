@@ -1,7 +1,7 @@
-"""NVML: the GPUs of this node, as NVIDIA's driver tells of them.
+"""Reads the GPUs of this node through NVML, the management library of NVIDIA's driver.
 
-`pynvml`, of the package nvidia-ml-py, is loaded at the first look, and only in the agent. What a
-GPU, or its driver, does not support is left out, and the rest is told.
+`pynvml`, from the package nvidia-ml-py, is imported at the first read, and only in the agent.
+Values that a GPU or its driver does not support are omitted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from sentinel.signals.hardware import Gpu
 
 MAX_EVENTS_PER_READ = 64
-"""Events taken from the driver in one look."""
+"""Driver events collected in one read."""
 
 _THROTTLE_BITS = {
     "power_cap": 0x4,
@@ -26,14 +26,13 @@ _THROTTLE_BITS = {
     "thermal_hardware": 0x40,
     "power_brake": 0x80,
 }
-"""Bits of NVML's clock event reasons that say that a GPU computes slower than it could."""
+"""Bits of NVML's clock event reasons that mean reduced performance."""
 
 THROTTLE_REASONS = tuple(_THROTTLE_BITS)
-"""Every reason that a GPU may be said to be throttled for."""
-
+"""Names of these reasons."""
 
 DRIVER_PATHS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
-"""Where there is any of these there is a driver: of the kernel, in a container, under Windows."""
+"""Any of these exists where there is a driver: in the kernel, in a container, under WSL."""
 
 
 class NvmlNotInstalledError(RuntimeError):
@@ -42,10 +41,10 @@ class NvmlNotInstalledError(RuntimeError):
 
 @dataclass
 class NvmlReader:
-    """Reads every GPU that the driver shows. `library` stands for the module `pynvml` in tests.
+    """Reads every GPU of the driver. `library` replaces the module `pynvml` in tests.
 
-    Where none of `drivers` is there, it has no GPU to tell of, and nothing is missing.
-    A call may raise, and may hang: it belongs into a thread of its own.
+    Without any of `driver_paths` there are no GPUs, and `pynvml` is not needed. A call may raise
+    and may hang, so it runs in a thread of its own.
     """
 
     library: Any = None
@@ -56,7 +55,7 @@ class NvmlReader:
     _is_open: bool = False
 
     def read_gpus(self) -> list[Gpu]:
-        """Each GPU as it is now. Raises NoLibraryError, or what NVML raises if it cannot begin."""
+        """Each GPU's current state. Raises NvmlNotInstalledError, or NVML's error if it fails."""
         if self.library is None and not any(driver.exists() for driver in self.driver_paths):
             return []
         if not self._is_open:
@@ -68,7 +67,7 @@ class NvmlReader:
             self._close()
             raise
         if gpus and all(gpu.is_lost for gpu in gpus):
-            # The driver was unloaded or replaced under our hands, or every GPU is lost.
+            # The driver was unloaded or replaced, or every GPU is lost.
             self._close()
         return gpus
 
@@ -98,19 +97,19 @@ class NvmlReader:
         self._last_xids.setdefault(index, 0.0)
 
     def _collect_xid_events(self) -> None:
-        """Take what the driver had to report since the last look; never waits for more."""
+        """Store the driver's events since the last read; never waits for more."""
         if self._event_set is None:
             return
         for _ in range(MAX_EVENTS_PER_READ):
             try:
                 event = self.library.nvmlEventSetWait_v2(self._event_set, 0)
             except self.library.NVMLError:
-                # Nothing more to report is told as a time-out.
+                # No more events are reported as a timeout.
                 return
-            # Its number is not asked for: a GPU that is lost would not answer.
-            at = _handle_address(event.device)
+            # Matched by handle, since a lost GPU does not return its index.
+            address = _handle_address(event.device)
             for index, device in enumerate(self._devices):
-                if device is not None and _handle_address(device) == at:
+                if device is not None and _handle_address(device) == address:
                     self._last_xids[index] = float(event.eventData)
 
     def _close(self) -> None:
@@ -140,7 +139,7 @@ class NvmlReader:
     def _values(self, device: Any) -> dict[str, float]:
         nvml = self.library
         memory = self._query(lambda: nvml.nvmlDeviceGetMemoryInfo(device), None)
-        asked: dict[str, Callable[[], float]] = {
+        queries: dict[str, Callable[[], float]] = {
             "gpu_utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100.0,
             "gpu_power": lambda: nvml.nvmlDeviceGetPowerUsage(device) / 1000.0,
             "gpu_temperature": lambda: nvml.nvmlDeviceGetTemperature(
@@ -150,20 +149,20 @@ class NvmlReader:
                 device, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
             ),
         }
-        told = {name: self._query(call, None) for name, call in asked.items()}
+        values = {name: self._query(call, None) for name, call in queries.items()}
         if memory is not None:
-            told |= {"gpu_memory_used": memory.used, "gpu_memory_total": memory.total}
-        return {name: float(value) for name, value in told.items() if value is not None}
+            values |= {"gpu_memory_used": memory.used, "gpu_memory_total": memory.total}
+        return {name: float(value) for name, value in values.items() if value is not None}
 
     def _xid_value(self, index: int) -> dict[str, float]:
-        """The newest; nothing where the driver reports none to us."""
+        """The newest XID error code; empty if the driver reports no events."""
         return {"gpu_xid": self._last_xids[index]} if index in self._last_xids else {}
 
     def _throttle_reasons(self, device: Any) -> tuple[str, ...]:
         nvml = self.library
-        # Called so since driver 535, and otherwise before; older libraries know the older name.
-        newer = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-        bits = None if newer is None else self._query(lambda: newer(device), None)
+        # The name since driver 535; older drivers and libraries have only the older name.
+        query = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+        bits = None if query is None else self._query(lambda: query(device), None)
         if bits is None:
             bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device)
         return tuple(reason for reason, bit in _THROTTLE_BITS.items() if bits & bit)
@@ -188,7 +187,7 @@ def _import_pynvml() -> Any:
 
 
 def _handle_address(device: Any) -> int | None:
-    """Where a handle points to, which is what two handles of one device have in common."""
+    """The address that a handle points to, which is equal for two handles of one device."""
     try:
         return ctypes.cast(device, ctypes.c_void_p).value
     except (ctypes.ArgumentError, TypeError):
@@ -196,5 +195,5 @@ def _handle_address(device: Any) -> int | None:
 
 
 def _decode(value: str | bytes) -> str:
-    """Old versions of the library give bytes."""
+    """The text; old versions of the library return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value

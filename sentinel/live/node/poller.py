@@ -1,4 +1,4 @@
-"""Watch: one part of the machine, looked at from a thread of its own, so that only it can hang."""
+"""Polls one kind of measurement in its own thread, so that a hanging driver blocks nothing else."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from sentinel.model.counters import Counters
 log = logging.getLogger(__name__)
 
 MAX_RETRY_SECONDS = 600.0
-"""The longest wait before a look that failed is tried again."""
+"""Longest wait after a failed read."""
 
 T = TypeVar("T")
 
 
 @dataclass
 class MetricPoller(Generic[T]):
-    """Calls `look` every `seconds`; `newest` is when it last answered, by `clock`, and what.
+    """Calls `read` every `interval_seconds`; `latest` is the last result and its time by `clock`.
 
-    A look that fails is counted, told in the log once, and tried again ever more seldom. One that
-    never returns leaves `newest` to age, and nothing waits for it.
+    A failed read is counted, logged once and retried with exponential backoff. A read that never
+    returns leaves `latest` unchanged, and nothing waits for it.
     """
 
     part: str
@@ -37,22 +37,22 @@ class MetricPoller(Generic[T]):
     _stopping: Event = field(default_factory=Event)
 
     def start(self) -> None:
-        """Begin; the thread is a daemon, and keeps no process alive."""
+        """Start the daemon thread."""
         Thread(target=self._run, name=f"sentinel-{self.part}", daemon=True).start()
 
     def stop(self) -> None:
-        """No further look; one that is under way is not waited for."""
+        """Stop polling, without waiting for a read in progress."""
         self._stopping.set()
 
     def poll_once(self) -> float:
-        """Look now; the seconds to wait before the next look."""
+        """Read once; returns the seconds to wait before the next read."""
         try:
-            seen = self.read()
+            result = self.read()
         except Exception as error:
             return self._record_failure(error)
         if self.consecutive_failures:
-            log.info("The %s of this machine can be measured again", self.part)
-        self.latest, self.consecutive_failures = (self.clock(), seen), 0
+            log.info("The %s of this node can be measured again", self.part)
+        self.latest, self.consecutive_failures = (self.clock(), result), 0
         return self.interval_seconds
 
     def _run(self) -> None:
@@ -63,7 +63,7 @@ class MetricPoller(Generic[T]):
         self.counters.add("sentinel_node_read_errors_total", self.part)
         if not self.consecutive_failures:
             log.info(
-                "The %s of this machine cannot be measured (%s: %s); it will be tried again",
+                "The %s of this node cannot be measured (%s: %s); it is retried",
                 self.part,
                 type(error).__name__,
                 error,

@@ -19,7 +19,8 @@ from sentinel.live.elastic_restart import (
     ElasticWorker,
     is_elastic,
 )
-from sentinel.live.liveness import LiveRank, build_heartbeat
+from sentinel.live.liveness import build_heartbeat
+from sentinel.live.rank import LiveRank
 from sentinel.model.finding import Finding
 from sentinel.transport.identity import Identity
 from sentinel.transport.process import Process

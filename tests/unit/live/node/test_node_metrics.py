@@ -124,7 +124,7 @@ def test_ranks_are_found_on_their_gpus(tmp_path, clock):
     machine = watched(tmp_path, clock, library, rank_pids=lambda: {0: 11, 1: 12})
     look(machine, "gpu")
 
-    assert machine.latest().ranks == {0: [0], 1: [1]}
+    assert machine.latest().ranks_by_gpu == {0: [0], 1: [1]}
     assert machine.new_values()["gpu_ranks"] == 2.0
 
 
