@@ -1,4 +1,4 @@
-"""Every link from one of our pages to another leads somewhere."""
+"""Every link from one page of the project to another leads to an existing file."""
 
 import re
 from pathlib import Path
@@ -7,24 +7,34 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")]
-LINK = re.compile(r"\]\((?!https?://|mailto:|#)([^)#\s]+)")
+RELATIVE = re.compile(r"\]\((?!https?://|mailto:|#)([^)#\s]+)")
+ABSOLUTE = re.compile(
+    r"\]\(https://(?:github\.com/train-sentinel/train-sentinel/(?:blob|tree)"
+    r"|raw\.githubusercontent\.com/train-sentinel/train-sentinel)/main/([^)#\s]+)"
+)
 
 
 def broken(page: Path) -> list[str]:
     """Targets of the page's links that do not exist."""
-    return [
-        target for target in LINK.findall(page.read_text()) if not (page.parent / target).exists()
-    ]
+    text = page.read_text()
+    relative = [each for each in RELATIVE.findall(text) if not (page.parent / each).exists()]
+    return relative + [each for each in ABSOLUTE.findall(text) if not (ROOT / each).exists()]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
+def test_links_lead_to_existing_files(page):
     assert broken(page) == []
 
 
-def test_a_broken_link_is_told(tmp_path):
+def test_the_readme_has_no_relative_link():
+    """PyPI shows the README without the repository."""
+    assert RELATIVE.findall((ROOT / "README.md").read_text()) == []
+
+
+def test_a_broken_link_is_reported(tmp_path):
+    host = "https://github.com/train-sentinel/train-sentinel/blob/main"
     (page := tmp_path / "page.md").write_text(
-        "[there](page.md#top) [gone](gone.md) [web](https://x.y)"
+        f"[here](page.md#top) [gone](gone.md) [web](https://x.y) [lost]({host}/docs/lost.md)"
     )
 
-    assert broken(page) == ["gone.md"]
+    assert broken(page) == ["gone.md", "docs/lost.md"]
