@@ -73,8 +73,9 @@ def _exit_with_error(why: str) -> Any:
 
 
 def _send_test_notifications(name: str, sink: Sink) -> Iterator[dict[str, Any]]:
-    from sentinel.notify.http import render_request, send
+    from sentinel.notify.http import send
     from sentinel.notify.outbox import idempotency_key
+    from sentinel.notify.sink_worker import render_request
 
     for number, page in enumerate(build_test_notifications(time.time())):
         if number:

@@ -1,17 +1,15 @@
-"""Member: one node of the run, as the head knows it."""
+"""One node of the run, as the head knows it."""
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from math import isfinite
 from operator import le
-from struct import Struct
 
 from sentinel.cluster.attempt_map import MAX_ATTEMPTS_KEPT
+from sentinel.cluster.authentication import count_refused
 from sentinel.cluster.heartbeats import NodeHeartbeat
 from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event, Record
@@ -19,28 +17,26 @@ from sentinel.model.record_batch import RecordBatch, RecordOrBatch, iter_records
 from sentinel.transport.batch_codec import BatchDecoder, BatchMessage
 
 MIN_CLOCK_SKEW_SECONDS = 5.0
-"""Clocks that differ by less are taken as they are: parcels are under way for a part of that."""
+"""Smaller skew is not corrected: part of it is the delay of messages."""
 MAX_FUTURE_SECONDS = 60.0
+"""How far ahead of the clock of its own node the time of a record may be."""
 MAX_STEP_INDEX_JUMP = 1_000_000
-"""How far ahead of its own node's clock, and of all that was heard, a record may be."""
-
-_SEQUENCE_STRUCT = Struct("<qqI")
-"""Attempt, rank, and the number of its newest word."""
+"""How far ahead of the newest step index a record may be."""
 
 _NO_RANKS: frozenset[int] = frozenset()
 _UNKNOWN_SENDER_SEQUENCE = 1 << 64
-"""What no number is beyond: of who was never heard, nothing counts as new."""
+"""Exceeds every sequence number: no record of an unknown sender counts as new."""
 
 Sender = tuple[int, int]
-"""An attempt as the node counts it, and a rank."""
+"""An attempt, as the node counts it, and a rank."""
 
 
 @dataclass
 class Member:
-    """A node, by its `name`, and the correspondence with it.
+    """A node, by its `name`, and the state of its session.
 
-    `row` is the last of its `spool` that was taken in, `heard` the newest word of each sender by
-    number. `skew` is what is added to its clock to have ours, in seconds.
+    `last_row` is the last row of spool `spool_id` that was received, `last_sequences` the newest
+    sequence number of each sender.
     """
 
     name: str
@@ -51,31 +47,32 @@ class Member:
     last_sequences: dict[Sender, int] = field(default_factory=dict)
     batch_decoder: BatchDecoder = field(default_factory=lambda: BatchDecoder(""))
     last_seen_at: float = 0.0
-    """When a parcel last came, by the head's count of seconds that it listened."""
+    """When a message last arrived, by the head's listening clock."""
     clock_skew_seconds: float = 0.0
+    """What is added to times of the node to get times of the local clock."""
     was_behind: bool = True
-    """Whether its clock, if it seems to be behind now, is no surprise."""
+    """Whether a clock further behind is believed: in the first message, or the second in a row."""
     step_index: int = 0
-    """The newest heard in this correspondence; 0 before any."""
+    """The newest step index of this session; 0 before any."""
     heartbeat: Record | None = None
     ranks_by_attempt: dict[int, set[int]] = field(default_factory=dict)
-    """Ranks by attempt of the run, of the newest two."""
+    """Ranks by attempt of the run, for the newest two attempts."""
     start_times: dict[Sender, float] = field(default_factory=dict)
-    """When each sender began, by the node's clock."""
+    """When each sender started, by the node's clock."""
     incarnation: int = 0
-    """How often it came back without any memory of what it was, and counts from 0 again."""
+    """How often the node returned with its attempts counted from 0 again."""
     ended_by_attempt: dict[int, set[int]] = field(default_factory=dict)
-    """Those of them, by attempt, of which the end is known."""
+    """Those of its ranks, by attempt, that have ended."""
     abandoned_attempt: int | None = None
-    """The attempt of the run, if any, in which nobody waits for it any more."""
+    """The attempt of the run, if any, in which this node is given up."""
     has_unsaved_progress: bool = True
-    """How far it was heard is stored as it was before."""
+    """Whether its position and sequence numbers changed since they were stored."""
     has_unsaved_state: bool = True
-    """All else is."""
+    """Whether anything else changed."""
 
     @property
     def attempt_key(self) -> str:
-        """What its own attempts are known by."""
+        """The key of its attempts in the attempt map."""
         return f"{self.name}#{self.incarnation}" if self.incarnation else self.name
 
     @property
@@ -84,21 +81,17 @@ class Member:
         return self.has_unsaved_progress or self.has_unsaved_state
 
     def start_session(self, slot: int, node_info: Mapping[str, str], run: str) -> None:
-        """A new correspondence: with the same spool, the rows go on; with another, the words do."""
-        self.slot, self.host, self.batch_decoder, self.step_index = (
-            slot,
-            node_info.get("host", ""),
-            BatchDecoder(run),
-            0,
-        )
-        if node_info.get("spool", "") != self.spool_id:
-            self.spool_id, self.last_row = node_info.get("spool", ""), 0
+        """Start a session. Rows continue with the same spool, and start at 1 with another."""
+        self.slot, self.host = slot, node_info.get("host", "")
+        self.batch_decoder, self.step_index = BatchDecoder(run), 0
+        if node_info.get("spool_id", "") != self.spool_id:
+            self.spool_id, self.last_row = node_info.get("spool_id", ""), 0
         self.has_unsaved_state = True
 
     def accept_message(
         self, message: BatchMessage, now: float, counters: Counters
     ) -> list[RecordOrBatch]:
-        """What is new in it, with times by our clock; attempts are still the node's own."""
+        """The new entries of a message, with times of the local clock and attempts of the node."""
         self.has_unsaved_progress = True
         self._update_clock_skew(message.sender_time, now)
         if message.last_row >= message.first_row:
@@ -106,63 +99,62 @@ class Member:
                 count_refused(counters, "gap", message.first_row - self.last_row - 1)
                 self.step_index = 0
             self.last_row = max(self.last_row, message.last_row)
-        taken: list[RecordOrBatch] = []
+        accepted: list[RecordOrBatch] = []
         for entry in message.entries:
             if isinstance(entry, RecordBatch) and self._accept_record_batch(
                 entry, message.sender_time
             ):
-                taken.append(self._batch_with_local_times(entry))
+                accepted.append(self._batch_with_local_times(entry))
                 continue
-            fresh = (
-                record for record in iter_records([entry]) if self._accept_record(record, counters)
-            )
-            taken += [
-                self._with_local_time(record, message.sender_time, counters) for record in fresh
+            accepted += [
+                self._with_local_time(record, message.sender_time, counters)
+                for record in iter_records([entry])
+                if self._accept_record(record, counters)
             ]
-        return taken
+        return accepted
 
     def add_rank(self, attempt: int, rank: int, *, has_ended: bool = False) -> None:
-        """Remember who has spoken, and who has ended, in that attempt of the run."""
+        """Add a rank of that attempt of the run, and whether it has ended."""
         if rank == WHOLE_RUN:
             return
-        known = self.ranks_by_attempt.get(attempt)
-        if known is None:
-            known = self.ranks_by_attempt[attempt] = set()
+        ranks = self.ranks_by_attempt.get(attempt)
+        if ranks is None:
+            ranks = self.ranks_by_attempt[attempt] = set()
             for old in sorted(self.ranks_by_attempt)[:-2]:
                 del self.ranks_by_attempt[old]
             self.ended_by_attempt = {
-                each: ranks
-                for each, ranks in self.ended_by_attempt.items()
+                each: ended
+                for each, ended in self.ended_by_attempt.items()
                 if each in self.ranks_by_attempt
             }
-        if rank not in known:
-            known.add(rank)
+        if rank not in ranks:
+            ranks.add(rank)
             self.has_unsaved_state = True
         if has_ended:
             self.ended_by_attempt.setdefault(attempt, set()).add(rank)
             self.has_unsaved_state = True
 
     def add_ranks(self, attempt: int, ranks: Iterable[int]) -> None:
-        """Remember that these have spoken in it."""
+        """Add several running ranks of that attempt of the run."""
         if not self.ranks_by_attempt.get(attempt, _NO_RANKS).issuperset(ranks):
             for rank in ranks:
                 self.add_rank(attempt, rank)
 
     def unended_ranks(self, attempt: int) -> list[int]:
-        """Its ranks in that attempt of the run that have not said how they ended."""
+        """Its ranks in that attempt of the run that are not known to have ended."""
         return sorted(
             self.ranks_by_attempt.get(attempt, _NO_RANKS)
             - self.ended_by_attempt.get(attempt, _NO_RANKS)
         )
 
     def has_unended_ranks(self, attempt: int) -> bool:
-        """Whether there are such."""
+        """Whether `unended_ranks` returns any."""
         return len(self.ranks_by_attempt.get(attempt, _NO_RANKS)) > len(
             self.ended_by_attempt.get(attempt, _NO_RANKS)
         )
 
     def node_heartbeat(self, age_seconds: float, *, is_lost: bool) -> NodeHeartbeat | None:
-        """Its part of the roll; None before its first TICK. `age` in seconds."""
+        """Its part of the run heartbeat; None before its first heartbeat."""
         if self.heartbeat is None:
             return None
         return NodeHeartbeat(
@@ -174,21 +166,22 @@ class Member:
         )
 
     def _accept_record_batch(self, record_batch: RecordBatch, sender_time: float) -> bool:
-        """Whether nothing is wrong with any row of it; then they count as heard."""
+        """Whether every row is valid and new; then their sequence numbers are recorded."""
         if max(record_batch.times) > sender_time + MAX_FUTURE_SECONDS or self._is_step_index_jump(
             record_batch.step_index
         ):
             return False
         senders = [(record_batch.attempt, rank) for rank in record_batch.ranks]
-        known = map(self.last_sequences.get, senders, repeat(_UNKNOWN_SENDER_SEQUENCE))
-        if any(map(le, record_batch.sequences, known)):
+        last_sequences = map(self.last_sequences.get, senders, repeat(_UNKNOWN_SENDER_SEQUENCE))
+        if any(map(le, record_batch.sequences, last_sequences)):
             return False
         self.last_sequences.update(zip(senders, record_batch.sequences, strict=True))
         self.step_index = max(self.step_index, record_batch.step_index)
         return True
 
     def _is_step_index_jump(self, step_index: int) -> bool:
-        # A head that was away for days does not know how far they came.
+        # Without a step index of this session there is nothing to compare: the head may have been
+        # down for days.
         return self.step_index > 0 and step_index > self.step_index + MAX_STEP_INDEX_JUMP
 
     def _accept_record(self, record: Record, counters: Counters) -> bool:
@@ -209,23 +202,23 @@ class Member:
         return True
 
     def _update_start_time(self, sender: Sender, started_at: float) -> None:
-        """A rank begins: what began at another time is no repetition, whatever its numbers say."""
-        known = self.start_times.get(sender, started_at)
+        """Note the start of a rank. Another start time is a new incarnation, not a repetition."""
+        previous = self.start_times.get(sender, started_at)
         self.start_times[sender] = started_at
         self.has_unsaved_state = True
-        if known != started_at:
+        if previous != started_at:
             self.incarnation += 1
             self.start_times = {sender: started_at}
             self.last_sequences.clear()
 
     def _forget_before(self, attempt: int) -> None:
-        """Nobody repeats what was said so long ago; a run that begins anew for ever stays small."""
-        for book in (self.last_sequences, self.start_times):
-            for sender in [each for each in book if each[0] <= attempt]:
-                del book[sender]
+        """Forget senders up to that attempt, so that a run with many restarts stays small."""
+        for by_sender in (self.last_sequences, self.start_times):
+            for sender in [each for each in by_sender if each[0] <= attempt]:
+                del by_sender[sender]
 
     def _with_local_time(self, record: Record, sender_time: float, counters: Counters) -> Record:
-        """The record with its time by our clock; one of the future is of now."""
+        """The record with its time by the local clock; a time in the future becomes now."""
         time = record.time
         if time > sender_time + MAX_FUTURE_SECONDS:
             count_refused(counters, "future")
@@ -235,7 +228,7 @@ class Member:
         return record if time == record.time else replace(record, time=time)
 
     def _batch_with_local_times(self, record_batch: RecordBatch) -> RecordBatch:
-        """The sheet with its times by our clock."""
+        """The batch with its times by the local clock."""
         if abs(self.clock_skew_seconds) <= MIN_CLOCK_SKEW_SECONDS:
             return record_batch
         return replace(
@@ -244,81 +237,15 @@ class Member:
         )
 
     def _update_clock_skew(self, sender_time: float, local_time: float) -> None:
-        """What a parcel was under way makes the difference too large, never too small.
+        """The delay of a message makes the difference too large, never too small: keep the least.
 
-        One alone that seems much too old was under way for long, since an agent was stopped; once
-        the next says the same, their clock was set back.
+        A single message that seems much too old was delayed, since its agent was suspended. If the
+        next one agrees, the node's clock was set back.
         """
-        found = local_time - sender_time
-        behind = found > self.clock_skew_seconds + MIN_CLOCK_SKEW_SECONDS
-        if behind and self.was_behind:
-            self.clock_skew_seconds = found
-        elif isfinite(found):
-            self.clock_skew_seconds = min(self.clock_skew_seconds, found)
-        self.was_behind = behind and not self.was_behind
-
-
-def count_refused(counters: Counters, reason: str, count: int = 1) -> None:
-    """Count what was not taken from another agent."""
-    counters.add("sentinel_head_connection_rejected_total", reason, count)
-
-
-def load_members(connection: sqlite3.Connection) -> dict[str, Member]:
-    """The nodes that were heard of before, by name."""
-    rows = connection.execute("select name, spool, row, heard, told from node")
-    return {
-        name: _deserialize(name, spool, row, heard, told) for name, spool, row, heard, told in rows
-    }
-
-
-def save_member(connection: sqlite3.Connection, member: Member) -> None:
-    """Keep how far it was heard, and who has spoken and ended."""
-    heard = b"".join(
-        [_SEQUENCE_STRUCT.pack(*sender, number) for sender, number in member.last_sequences.items()]
-    )
-    if member.has_unsaved_state:
-        connection.execute(
-            "insert or replace into node(name, spool, row, heard, told) values(?, ?, ?, ?, ?)",
-            (member.name, member.spool_id, member.last_row, heard, _serialize_state(member)),
-        )
-    else:
-        # With each parcel, and there are many.
-        connection.execute(
-            "update node set row = ?, heard = ? where name = ?",
-            (member.last_row, heard, member.name),
-        )
-    member.has_unsaved_progress = member.has_unsaved_state = False
-
-
-def _serialize_state(member: Member) -> str:
-    return json.dumps(
-        {
-            "host": member.host,
-            "started": [*member.start_times.items()],
-            "life": member.incarnation,
-            "ranks": {attempt: sorted(ranks) for attempt, ranks in member.ranks_by_attempt.items()},
-            "ended": {attempt: sorted(ranks) for attempt, ranks in member.ended_by_attempt.items()},
-            "given_up": member.abandoned_attempt,
-        }
-    )
-
-
-def _deserialize(
-    name: str, spool_id: str, last_row: int, packed_sequences: bytes, state: str
-) -> Member:
-    told = json.loads(state)
-    numbers = _SEQUENCE_STRUCT.iter_unpack(packed_sequences)
-    return Member(
-        name,
-        told["host"],
-        spool_id=spool_id,
-        last_row=last_row,
-        last_sequences={(attempt, rank): number for attempt, rank, number in numbers},
-        start_times={(attempt, rank): began for (attempt, rank), began in told["started"]},
-        incarnation=told["life"],
-        ranks_by_attempt={int(attempt): set(ranks) for attempt, ranks in told["ranks"].items()},
-        ended_by_attempt={int(attempt): set(ranks) for attempt, ranks in told["ended"].items()},
-        abandoned_attempt=told.get("given_up"),
-        has_unsaved_progress=False,
-        has_unsaved_state=False,
-    )
+        difference = local_time - sender_time
+        is_behind = difference > self.clock_skew_seconds + MIN_CLOCK_SKEW_SECONDS
+        if is_behind and self.was_behind:
+            self.clock_skew_seconds = difference
+        elif isfinite(difference):
+            self.clock_skew_seconds = min(self.clock_skew_seconds, difference)
+        self.was_behind = is_behind and not self.was_behind

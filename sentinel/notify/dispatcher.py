@@ -1,4 +1,4 @@
-"""Courier: carries pages from the outbox to people, one lane per sink, across restarts."""
+"""Runs one worker thread per sink that delivers notifications from the outbox."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _DRAIN_POLL_SECONDS = 0.02
 class Dispatcher:
     """Delivers what `outbox.enqueue` committed to the database at `database_path`.
 
-    Every page is tried until its receiver takes it, refuses it for good, or it is too old. It may
-    arrive twice only where the receiver took it without answering, or where the agent was killed
-    between the answer and the commit. `clock` tells seconds since the epoch.
+    Every notification is tried until its receiver accepts it, rejects it for good, or it is too
+    old. It arrives twice only if the receiver accepts it without a response, or if the agent is
+    killed between the response and the commit. `clock` returns seconds since the epoch.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class Dispatcher:
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         for name in self.sinks:
-            # A counter that is there from the start lets Prometheus see its first increase.
+            # A counter that starts at 0 lets Prometheus see its first increase.
             for outcome in DELIVERY_OUTCOMES:
                 counters.add(DELIVERIES_METRIC, f"{name}:{outcome}", 0.0)
 
     def start(self) -> None:
-        """Begin delivering, first of all what an agent that was killed left behind.
+        """Start the workers; rows that an earlier agent left as `sending` are sent again.
 
         Raises sqlite3.Error if the database cannot be opened.
         """
@@ -65,7 +65,7 @@ class Dispatcher:
             outbox.requeue_interrupted(connection)
         self._threads = [
             threading.Thread(
-                target=self._run_thread, args=(name,), name=f"courier-{name}", daemon=True
+                target=self._run_thread, args=(name,), name=f"sink-{name}", daemon=True
             )
             for name in self.sinks
         ]
@@ -73,50 +73,50 @@ class Dispatcher:
             thread.start()
 
     def update(self, result: Result) -> None:
-        """Wake the lanes if there is a page. Never blocks; the page itself is in the outbox."""
+        """Wake the workers if the result has a notification. Never blocks."""
         if result.case_notifications:
             self.wake()
 
     def wake(self) -> None:
-        """Look into the outbox now rather than within a second."""
-        for bell in self._wake_events.values():
-            bell.set()
+        """Make the workers poll the outbox now instead of within a second."""
+        for event in self._wake_events.values():
+            event.set()
 
     def drain(self, timeout: float) -> int:
-        """Wait until everything is delivered or given up, `seconds` at most; how much is not."""
-        limit = time.monotonic() + timeout
+        """Wait up to `timeout` seconds for an empty outbox; return what is undelivered."""
+        deadline = time.monotonic() + timeout
         self.wake()
         with closing(connect(self.database_path)) as connection:
-            while (left := outbox.count_undelivered(connection, self.sinks)) and (
-                time.monotonic() < limit
+            while (undelivered := outbox.count_undelivered(connection, self.sinks)) and (
+                time.monotonic() < deadline
             ):
                 time.sleep(_DRAIN_POLL_SECONDS)
-        return left
+        return undelivered
 
     def stop(self, timeout: float) -> bool:
-        """End the lanes, waiting up to `timeout` seconds for requests under way; whether all did.
+        """Stop the workers; return whether all ended within `timeout` seconds.
 
-        What is not delivered stays in the outbox for the next start.
+        Undelivered notifications stay in the outbox for the next start.
         """
-        limit = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         self._stopping.set()
         self.wake()
         for thread in self._threads:
-            thread.join(max(0.0, limit - time.monotonic()))
+            thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
     def _run_thread(self, name: str) -> None:
-        lane: SinkWorker | None = None
+        worker: SinkWorker | None = None
         while not self._stopping.is_set():
             try:
                 with closing(connect(self.database_path)) as connection:
-                    # One lane for good: it remembers an outcome that could not be stored.
-                    lane = lane or self._new_worker(name, connection)
-                    lane.connection = connection
-                    self._deliver_until_stopped(lane)
+                    # The worker survives an error: it holds an outcome that was not stored yet.
+                    worker = worker or self._new_worker(name, connection)
+                    worker.connection = connection
+                    self._deliver_until_stopped(worker)
             except Exception as error:
-                # Only the class is told: a message might quote what is secret.
-                log.error("Courier to %s starts over: %s", name, type(error).__name__)  # noqa: TRY400
+                # Only the class is logged: a message can contain a secret.
+                log.error("Worker of sink %s restarts: %s", name, type(error).__name__)  # noqa: TRY400
                 self._stopping.wait(_RESTART_DELAY_SECONDS)
 
     def _new_worker(self, name: str, connection: sqlite3.Connection) -> SinkWorker:
@@ -125,9 +125,9 @@ class Dispatcher:
         )
 
     def _deliver_until_stopped(self, worker: SinkWorker) -> None:
-        bell = self._wake_events[worker.name]
+        wake_event = self._wake_events[worker.name]
         while True:
-            bell.clear()
+            wake_event.clear()
             if self._stopping.is_set():
                 return
-            bell.wait(min(worker.deliver_next(), self._timing.max_sleep_seconds))
+            wake_event.wait(min(worker.deliver_next(), self._timing.max_sleep_seconds))

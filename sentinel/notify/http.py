@@ -1,7 +1,7 @@
-"""Sender: one HTTP POST, once, within a hard deadline, and not a word about its address.
+"""One HTTP POST within a hard deadline that never exposes its URL.
 
-Redirects are not followed, at most 64 KiB of the answer are read, nothing is decompressed, and
-what goes wrong is told as a class name: the texts of HTTP libraries hold the whole URL.
+Redirects are not followed, at most 64 KiB of the response are read, and nothing is decompressed.
+Errors are reported as a class name, because the messages of HTTP libraries contain the whole URL.
 """
 
 from __future__ import annotations
@@ -16,19 +16,23 @@ from urllib.parse import urlsplit
 import requests
 
 from sentinel.config.url_policy import is_loopback, url_refusal
-from sentinel.model.notification import Notification
-from sentinel.model.request import Request, SignedSink, Sink
-from sentinel.notify import retry_after
-from sentinel.notify.bounded_connection import AbortableAdapter, AbortableConnections
+from sentinel.model.request import Request
+from sentinel.notify.abortable_connection import (
+    AbortableAdapter,
+    AbortableConnections,
+    AddressRefusedError,
+    DeadlineExceededError,
+)
+from sentinel.notify.retry import parse_retry_after
 
 REQUEST_DEADLINE_SECONDS = 15.0
-"""Seconds from the call to the whole answer, name look-up included."""
+"""Seconds from the call to the complete response, including name resolution."""
 
 MAX_RESPONSE_BYTES = 65536
-"""Bytes of the answer that are read."""
+"""Bytes of the response that are read."""
 
 _READ_TIMEOUT_MARGIN_SECONDS = 60.0
-"""Seconds by which one silence may outlast the deadline, however late this machine wakes us."""
+"""Seconds by which the timeout of one read exceeds the deadline."""
 
 _THREAD_NAME = "sentinel-send"
 _HEADERS = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": "sentinel"}
@@ -36,9 +40,9 @@ _HEADERS = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What came back. `status` is 0 where nothing did, and `error` then is a class name.
+    """The outcome of a request. Without a response `status` is 0 and `error` is a class name.
 
-    `retry_after` is the silence asked for, in seconds.
+    `retry_after` is the delay in seconds that the receiver requests.
     """
 
     status: int = 0
@@ -50,36 +54,30 @@ class HttpResponse:
         return self.error or f"HTTP {self.status}"
 
 
-def render_request(sink: Sink, notification: Notification, identity: str, now: float) -> Request:
-    """The page as the request that `sink` makes of it at the moment `now`."""
-    post = sink.render(notification, identity)
-    return sink.sign(post, now) if isinstance(sink, SignedSink) else post
-
-
 def send(
     request: Request, *, deadline: float = REQUEST_DEADLINE_SECONDS, allow_http: bool = False
 ) -> HttpResponse:
-    """POST once and say what came back. Never raises on the network's account, never waits longer.
+    """POST once and return the outcome, within `deadline` seconds. Never raises a network error.
 
     `allow_http` permits unencrypted requests to other machines.
     """
     if url_refusal(request.url, allow_http=allow_http):
-        return HttpResponse(error="AddressRefusedError")
-    answers: queue.SimpleQueue[HttpResponse] = queue.SimpleQueue()
-    leash = AbortableConnections()
-    # A thread of its own, because nothing else can stop waiting for a name server.
+        return HttpResponse(error=AddressRefusedError.__name__)
+    responses: queue.SimpleQueue[HttpResponse] = queue.SimpleQueue()
+    connections = AbortableConnections()
+    # A separate thread, because a blocked name resolution cannot be interrupted.
     attempt = threading.Thread(
-        target=lambda: answers.put(_try_exchange(request, leash, deadline)),
+        target=lambda: responses.put(_try_exchange(request, connections, deadline)),
         name=_THREAD_NAME,
         daemon=True,
     )
     attempt.start()
     try:
-        return answers.get(timeout=deadline)
+        return responses.get(timeout=deadline)
     except queue.Empty:
-        # Whatever the attempt says from here on is a lie: a cut answer can read as a whole one.
-        leash.abort()
-        return HttpResponse(error="DeadlineError")
+        # A later outcome of the attempt is ignored: a truncated response can look complete.
+        connections.abort()
+        return HttpResponse(error=DeadlineExceededError.__name__)
 
 
 def _try_exchange(
@@ -105,26 +103,26 @@ def _exchange(
         data=request.body,
         headers={**request.headers, **_HEADERS},
         auth=_no_auth,
-        # A proxy is for reaching others; it must not see what is meant for this machine.
+        # Requests to this machine must not pass through a proxy.
         proxies={"no_proxy": host} if is_loopback(host) else None,
-        # Of one wait each; so much longer than the deadline that only that can end an exchange.
+        # It bounds one read and is longer than the deadline, so that only the deadline applies.
         timeout=deadline + _READ_TIMEOUT_MARGIN_SECONDS,
         stream=True,
         allow_redirects=False,
     ) as response:
         body = response.raw.read(MAX_RESPONSE_BYTES, decode_content=False)
-        wait = retry_after.parse_retry_after(response.headers.get("Retry-After"), time.time())
-        return HttpResponse(response.status_code, body.decode("utf-8", "replace"), wait)
+        retry_after = parse_retry_after(response.headers.get("Retry-After"), time.time())
+        return HttpResponse(response.status_code, body.decode("utf-8", "replace"), retry_after)
 
 
 class _NoRedirectSession(requests.Session):
     def get_redirect_target(self, resp: requests.Response) -> None:
-        # Even when told not to follow, the library reads a redirect's whole body; so there is none.
+        # Without this, the library reads the whole body of a redirect that it does not follow.
         del resp
 
 
 def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    # Given as `auth`, it keeps credentials of ~/.netrc from being added.
+    # As `auth`, it prevents the library from adding credentials of ~/.netrc.
     return request
 
 
@@ -134,17 +132,17 @@ def _root_cause_name(error: BaseException) -> str:
 
 
 class _HttpLogFilter(logging.Filter):
-    """Drops what HTTP libraries log from the sending thread: request lines, thus secrets."""
+    """Drops log records of HTTP libraries from the sending thread: request lines hold secrets."""
 
     def filter(self, _record: logging.LogRecord) -> bool:
         return threading.current_thread().name != _THREAD_NAME
 
 
 def _install_log_filter() -> None:
-    silence = _HttpLogFilter()
+    log_filter = _HttpLogFilter()
     for name in list(logging.root.manager.loggerDict):
         if name.partition(".")[0] in {"requests", "urllib3"}:
-            logging.getLogger(name).addFilter(silence)
+            logging.getLogger(name).addFilter(log_filter)
 
 
 _install_log_filter()

@@ -1,8 +1,8 @@
-"""Outbox: pages that must reach somebody, kept until they have.
+"""The outbox: notifications stored until they are delivered.
 
-A row is `queued`, then `sending` from before its request leaves until its outcome is stored, then
-`delivered` or `dead`. Rows are never deleted: the key of a page that was sent keeps the same page
-from being queued again after a restart.
+A row is `queued`, then `sending` from before its request is sent until its outcome is stored, then
+`delivered` or `dead`. Rows are never deleted: the key of a sent notification prevents the same
+notification from being queued again after a restart.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from sentinel.model.notification import Notification
 from sentinel.notify import notification_codec
 
 MAX_RETRY_DELAY_SECONDS = 3600.0
-"""Seconds that a row is put off at most; one further off than that met a clock set back."""
+"""Longest delay of a row. A row that is due later than that shows a clock that was set back."""
 
 DELIVERY_STATES = ("queued", "sending", "delivered", "dead")
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxEntry:
-    """One page for one sink. `tries` counts this one; `created` is in seconds since the epoch."""
+    """One notification for one sink; `tries` includes this try, `created` is in epoch seconds."""
 
     key: str
     notification_json: str
@@ -35,7 +35,7 @@ class OutboxEntry:
 
 
 def idempotency_key(notification: Notification, sink: str) -> str:
-    """Key of this very page to this very sink, the same after every restart; 32 hex digits."""
+    """32 hex digits that identify this notification to this sink, stable across restarts."""
     return sha256(f"{notification.name}|{sink}".encode("utf-8", "replace")).hexdigest()[:32]
 
 
@@ -45,7 +45,7 @@ def enqueue(
     sinks: Iterable[str],
     now: float | None = None,
 ) -> int:
-    """Queue the page for each sink, within the caller's transaction; how many rows were new."""
+    """Queue the notification for each sink in the caller's transaction; return how many are new."""
     created = time.time() if now is None else now
     text, severity = notification_codec.encode(notification), notification.incident.severity.value
     rows = [
@@ -53,62 +53,64 @@ def enqueue(
         for sink in sinks
     ]
     return connection.executemany(
-        "insert or ignore into outbox(key, sink, page, state, severity, created, next_at)"
+        "insert or ignore into outbox(key, sink, notification, state, severity, created, next_at)"
         " values(?, ?, ?, 'queued', ?, ?, ?)",
         rows,
     ).rowcount
 
 
 def requeue_interrupted(connection: sqlite3.Connection) -> int:
-    """At start: rows that were being sent when the agent was killed are sent again."""
+    """Queue the rows again that were being sent when the last agent was killed."""
     return connection.execute("update outbox set state = 'queued' where state = 'sending'").rowcount
 
 
-# Of each episode only the oldest row is in line, so that no one hears "resolved" before "opened".
-_OLDEST_PER_EPISODE_SQL = """
-with line as (
-    select key, page, severity, tries, created, last_error, state, next_at, min(rowid) as number
+# Only the oldest row of each incident is eligible, so that "resolved" never overtakes "opened".
+_OLDEST_PER_INCIDENT_SQL = """
+with oldest as (
+    select key, notification, severity, tries, created, last_error, state, next_at,
+        min(rowid) as number
     from outbox where sink = :sink and state in ('queued', 'sending')
-    group by case when json_valid(page) then json_extract(page, '$.episode') else key end)
+    group by case when json_valid(notification)
+        then coalesce(json_extract(notification, '$.incident_name'), key) else key end)
 """
 
-_CLAIM_SQL = f"""{_OLDEST_PER_EPISODE_SQL}
-select key, page, severity, tries + 1, created, last_error from line
+_CLAIM_SQL = f"""{_OLDEST_PER_INCIDENT_SQL}
+select key, notification, severity, tries + 1, created, last_error from oldest
 where state = 'queued' and (next_at <= :now or next_at > :now + {MAX_RETRY_DELAY_SECONDS})
 order by case severity when 'critical' then 0 when 'warning' then 1 else 2 end, number
 limit 1
-"""  # noqa: S608 -- a constant of ours
+"""  # noqa: S608 -- built from constants
 
 
 def claim(connection: sqlite3.Connection, sink: str, now: float) -> OutboxEntry | None:
-    """The loudest, then oldest page of `sink` that is due, `sending` from now on; None without."""
+    """Mark the most severe, then oldest, due notification of `sink` as `sending` and return it."""
     row = connection.execute(_CLAIM_SQL, {"sink": sink, "now": now}).fetchone()
     if row is None:
         return None
     entry = OutboxEntry(*row)
-    taken = connection.execute(
+    claimed = connection.execute(
         "update outbox set state = 'sending', tries = ? where key = ? and state = 'queued'",
         (entry.tries, entry.key),
     )
-    return entry if taken.rowcount == 1 else None
+    return entry if claimed.rowcount == 1 else None
 
 
 def next_attempt_time(connection: sqlite3.Connection, sink: str) -> float | None:
-    """When the next queued page of `sink` is due, in seconds since the epoch."""
-    query = f"{_OLDEST_PER_EPISODE_SQL} select min(next_at) from line where state = 'queued'"  # noqa: S608
-    (moment,) = connection.execute(query, {"sink": sink}).fetchone()
-    return None if moment is None else float(moment)
+    """Epoch seconds at which the next queued notification of `sink` is due."""
+    query = f"{_OLDEST_PER_INCIDENT_SQL} select min(next_at) from oldest where state = 'queued'"  # noqa: S608
+    (due_time,) = connection.execute(query, {"sink": sink}).fetchone()
+    return None if due_time is None else float(due_time)
 
 
 def mark_delivered(connection: sqlite3.Connection, key: str) -> None:
-    """The receiver has it."""
+    """Record that the receiver accepted the notification."""
     connection.execute(
         "update outbox set state = 'delivered', last_error = '' where key = ?", [key]
     )
 
 
 def reschedule(connection: sqlite3.Connection, key: str, next_at: float, error: str) -> None:
-    """Try again at `next_at`; `error` is a status or a class name, never a message."""
+    """Queue the row again for `next_at`; `error` is a status or a class name, never a message."""
     connection.execute(
         "update outbox set state = 'queued', next_at = ?, last_error = ? where key = ?",
         (next_at, error, key),
@@ -116,7 +118,7 @@ def reschedule(connection: sqlite3.Connection, key: str, next_at: float, error: 
 
 
 def postpone_sink(connection: sqlite3.Connection, sink: str, until: float) -> None:
-    """Put off everything queued for `sink`: its receiver asked for silence."""
+    """Delay everything queued for `sink`, as its receiver requests."""
     connection.execute(
         "update outbox set next_at = max(next_at, ?) where sink = ? and state = 'queued'",
         (until, sink),
@@ -124,19 +126,19 @@ def postpone_sink(connection: sqlite3.Connection, sink: str, until: float) -> No
 
 
 def mark_dead(connection: sqlite3.Connection, key: str, error: str) -> None:
-    """Give the page up; it stays in the table for people to see."""
+    """Give the notification up; the row remains for inspection."""
     connection.execute(
         "update outbox set state = 'dead', last_error = ? where key = ?", (error, key)
     )
 
 
 def count_by_state(connection: sqlite3.Connection) -> dict[tuple[str, str], int]:
-    """Rows by sink and state."""
+    """Number of rows by sink and state."""
     rows = connection.execute("select sink, state, count(*) from outbox group by sink, state")
     return {(sink, state): number for sink, state, number in rows}
 
 
 def count_undelivered(connection: sqlite3.Connection, sinks: Iterable[str]) -> int:
-    """Pages of these sinks that are neither delivered nor given up."""
-    found = count_by_state(connection)
-    return sum(found.get((sink, state), 0) for sink in sinks for state in ("queued", "sending"))
+    """Number of notifications of these sinks that are neither delivered nor given up."""
+    counts = count_by_state(connection)
+    return sum(counts.get((sink, state), 0) for sink in sinks for state in ("queued", "sending"))

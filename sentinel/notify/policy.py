@@ -1,8 +1,8 @@
-"""Telling: which pages go to people now, and which wait until people want to hear of them.
+"""Decides whether a notification is sent now, held back or dropped.
 
-A page that is withheld is owed: once nothing keeps it back any more, and its incident still fires,
-it is queued, once. What calmed down meanwhile is never told. What is owed commits together with the
-cause of the page, so that an agent that takes over owes the same.
+A notification that a silence or the tier of the run suppresses is pending. It is queued, once, as
+soon as nothing suppresses it any more and its case still fires; it is dropped if the case resolves
+before that. Pending notifications commit together with their cause, so they survive a restart.
 """
 
 from __future__ import annotations
@@ -19,19 +19,23 @@ from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.notify import notification_codec, outbox
 from sentinel.pipeline.engine import Result
-from sentinel.store import silences
+from sentinel.store import commands, silences
 from sentinel.store.silences import Acknowledgement, Suppression
 
 log = logging.getLogger(__name__)
 
 TIER_KEY = "monitor/tier"
-"""The fact by which a run says what `sentinel.monitor` was given; it hides the setting."""
+"""Attribute of a START record: the argument `tier` of `sentinel.monitor`.
+
+It overrides the setting.
+"""
 
 
 class NotificationPolicy:
-    """Queues pages for `sinks`, as far as the run's tier, silences and acknowledgements allow.
+    """Queues notifications for `sinks` as tier, silences and acknowledgements allow.
 
-    `clock` tells seconds since the epoch. `post` and `pay` want the caller's transaction.
+    `clock` returns seconds since the epoch. `enqueue` and `enqueue_pending` run in the caller's
+    transaction.
     """
 
     def __init__(
@@ -46,31 +50,30 @@ class NotificationPolicy:
         self.clock = clock
         self.suppression = Suppression(tier)
         self.is_catching_up = False
-        """Whether what is posted was over before anybody watched: it is all withheld."""
+        """Whether the records are from before the agent watched; notifications are held back."""
         self.pending = _load_pending(connection)
         self._data_version = -1
 
     def poll(self) -> bool:
-        """Take up what people entered, and what ended by itself; whether there is news.
+        """Read silences and acknowledgements that changed; return whether `suppression` changed.
 
-        At the first look there is: what the settings say.
-
-        Where nobody wrote into the database this costs a few microseconds.
+        The first call after the start, or after a change of tier, returns True. Without a write to
+        the database by another connection the call takes a few microseconds.
         """
-        before, now, first = self.suppression, self.clock(), self._data_version < 0
+        before, now, is_first = self.suppression, self.clock(), self._data_version < 0
         (version,) = self.connection.execute("pragma data_version").fetchone()
         if version != self._data_version:
             self._data_version = version
-            found = (
+            self.suppression = Suppression(
+                before.tier,
                 silences.active_silences(self.connection, now),
                 silences.load_acks(self.connection),
             )
-            self.suppression = Suppression(before.tier, *found)
         self.suppression = self.suppression.without_expired(now)
-        return first or self.suppression != before
+        return is_first or self.suppression != before
 
     def update(self, result: Result) -> None:
-        """Heed the tier that the run was begun with, if it was given one."""
+        """Apply the tier that the run was started with, if any."""
         record = result.record
         if (
             record.event is Event.START
@@ -78,50 +81,53 @@ class NotificationPolicy:
             and TIER_KEY in record.attributes
         ):
             with suppress(ValueError):
-                self.suppression = replace(
-                    self.suppression, tier=RunTier(record.attributes[TIER_KEY])
-                )
-                # The next look is as good as the first.
+                tier = RunTier(record.attributes[TIER_KEY])
+                self.suppression = replace(self.suppression, tier=tier)
+                # The next `poll` reports the change.
                 self._data_version = -1
 
     def enqueue(self, notifications: Iterable[Notification]) -> bool:
-        """Queue each page, or owe it, or leave it; whether any was queued."""
-        queued = [self._enqueue_or_hold(page) for page in notifications]
+        """Queue, hold back or drop each notification; return whether any was queued."""
+        queued = [self._enqueue_or_hold(notification) for notification in notifications]
         return any(queued)
 
     def due_notifications(
         self, open_notifications: Callable[[], Iterable[Notification]]
     ) -> list[Notification]:
-        """What is owed of cases that still stand, and nothing keeps back any more."""
+        """The pending notifications of firing cases that nothing suppresses any more."""
         if not self.pending or self.is_catching_up or self.suppression.tier is RunTier.QUIET:
             return []
-        now = {page.incident.name: page for page in open_notifications()}
-        told = (_as_delayed(page, now[name]) for name, page in self.pending.items() if name in now)
-        return [page for page in told if _is_firing(page) and not self._is_held_back(page)]
+        current = {each.incident.name: each for each in open_notifications()}
+        delayed = (
+            _as_delayed(pending, current[name])
+            for name, pending in self.pending.items()
+            if name in current
+        )
+        return [each for each in delayed if _is_firing(each) and not self._is_held_back(each)]
 
     def enqueue_pending(self, notifications: Iterable[Notification]) -> None:
-        """Queue what was due."""
-        for page in notifications:
-            self._drop_pending(page)
-            self._enqueue(page)
+        """Queue what `due_notifications` returned."""
+        for notification in notifications:
+            self._drop_pending(notification)
+            self._enqueue(notification)
 
     def _enqueue_or_hold(self, notification: Notification) -> bool:
         incident = notification.incident
         if incident.severity is Severity.INFO:
             return False
-        waiting = self.pending.get(incident.name)
-        hushed = self.is_catching_up or self._is_suppressed(notification)
+        pending = self.pending.get(incident.name)
+        is_suppressed = self.is_catching_up or self._is_suppressed(notification)
         if notification.reason is NotificationReason.RESOLVED:
             self._drop_pending(notification)
-            # Whoever was never told of it need not hear that it is over.
-            return not hushed and waiting is None and self._enqueue(notification)
-        if waiting is not None:
-            notification = replace(notification, reason=waiting.reason)
+            # A case whose opening was never sent needs no resolution.
+            return not is_suppressed and pending is None and self._enqueue(notification)
+        if pending is not None:
+            notification = replace(notification, reason=pending.reason)
         elif notification.reason is NotificationReason.UPDATED or (
-            hushed and notification.reason is NotificationReason.CAUSE_FOUND
+            is_suppressed and notification.reason is NotificationReason.CAUSE_FOUND
         ):
             return False
-        if hushed:
+        if is_suppressed:
             return self._hold_back(notification)
         if self.suppression.is_acknowledged(notification.incidents):
             return False
@@ -134,43 +140,52 @@ class NotificationPolicy:
         )
 
     def _is_suppressed(self, notification: Notification) -> bool:
-        """Whether nobody is to be told of any incident of the page."""
+        """Whether every incident of the notification is suppressed."""
         return all(
             self.suppression.is_suppressed(each.key.detector) for each in notification.incidents
         )
 
     def _enqueue(self, notification: Notification) -> bool:
-        told = self._with_notified_severity(notification)
+        notes = [*self._command_notes(notification), *self._severity_notes(notification)]
         acks = (self.suppression.acks.get(each.name) for each in notification.incidents)
-        known = next((ack for ack in acks if ack is not None), None)
-        if known is not None:
-            told = replace(told, notes=(*told.notes, _acknowledgement_note(known)))
-        outbox.enqueue(self.connection, told, self.sinks, self.clock())
+        notes += [_acknowledgement_note(ack) for ack in acks if ack is not None][:1]
+        severity = self.suppression.notified_severity(notification.incident.severity)
+        sent = replace(
+            notification,
+            incident=replace(notification.incident, severity=severity),
+            notes=(*notification.notes, *notes),
+        )
+        outbox.enqueue(self.connection, sent, self.sinks, self.clock())
         return True
 
-    def _with_notified_severity(self, notification: Notification) -> Notification:
-        severity = self.suppression.notified_severity(notification.incident.severity)
-        if severity is notification.incident.severity:
-            return notification
-        note = f"It is {notification.incident.severity.value}; the run's tier {self.suppression.tier.value!r}"
-        incident = replace(notification.incident, severity=severity)
-        return replace(
-            notification, incident=incident, notes=(*notification.notes, f"{note} wakes nobody.")
-        )
+    def _severity_notes(self, notification: Notification) -> Iterable[str]:
+        severity, tier = notification.incident.severity, self.suppression.tier
+        sent = self.suppression.notified_severity(severity)
+        if sent is not severity:
+            yield (
+                f"The severity is {severity.value}; sent as {sent.value}, because the tier of the"
+                f" run is {tier.value!r}."
+            )
+
+    def _command_notes(self, notification: Notification) -> Iterable[str]:
+        """What the action planner stored when the case became critical."""
+        if notification.reason in (NotificationReason.OPENED, NotificationReason.ESCALATED):
+            note = commands.command_note(self.connection, notification.incident.name)
+            if note:
+                yield note
 
     def _hold_back(self, notification: Notification) -> bool:
         self.pending[notification.incident.name] = notification
         self.connection.execute(
-            "insert or replace into owed(incident, page) values(?, ?)",
+            "insert or replace into pending_notification(incident, notification) values(?, ?)",
             (notification.incident.name, notification_codec.encode(notification)),
         )
         return False
 
     def _drop_pending(self, notification: Notification) -> None:
-        if self.pending.pop(notification.incident.name, None) is not None:
-            self.connection.execute(
-                "delete from owed where incident = ?", [notification.incident.name]
-            )
+        name = notification.incident.name
+        if self.pending.pop(name, None) is not None:
+            self.connection.execute("delete from pending_notification where incident = ?", [name])
 
 
 def _is_firing(notification: Notification) -> bool:
@@ -178,7 +193,7 @@ def _is_firing(notification: Notification) -> bool:
 
 
 def _as_delayed(pending: Notification, current: Notification) -> Notification:
-    note = f"Withheld at step {pending.step}, and told now that nothing keeps it back."
+    note = f"Held back at step {pending.step}, and sent now that nothing suppresses it."
     return replace(
         current, reason=pending.reason, step=pending.step, time=pending.time, notes=(note,)
     )
@@ -191,10 +206,11 @@ def _acknowledgement_note(ack: Acknowledgement) -> str:
 
 
 def _load_pending(connection: sqlite3.Connection) -> dict[str, Notification]:
-    owed = {}
-    for name, text in connection.execute("select incident, page from owed order by rowid"):
+    pending = {}
+    query = "select incident, notification from pending_notification order by rowid"
+    for name, text in connection.execute(query):
         try:
-            owed[name] = notification_codec.decode(text)
+            pending[name] = notification_codec.decode(text)
         except notification_codec.UnreadableNotificationError:
-            log.exception("A page that is owed cannot be read")
-    return owed
+            log.exception("The pending notification of %s cannot be decoded", name)
+    return pending

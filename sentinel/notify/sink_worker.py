@@ -1,4 +1,4 @@
-"""Lane: one sink's way out of the outbox. What happens in it never holds up another lane."""
+"""Delivers the notifications of one sink from the outbox. Workers do not delay each other."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from sentinel.model.counters import Counters
 from sentinel.model.notification import Notification
-from sentinel.model.request import Sink
+from sentinel.model.request import Request, SignedSink, Sink
 from sentinel.notify import notification_codec, outbox, retry
-from sentinel.notify.http import REQUEST_DEADLINE_SECONDS, HttpResponse, render_request, send
+from sentinel.notify.http import REQUEST_DEADLINE_SECONDS, HttpResponse, send
 from sentinel.notify.outbox import OutboxEntry
 
 log = logging.getLogger(__name__)
@@ -26,10 +26,10 @@ _SHORTENED_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class DeliveryTiming:
-    """How a receiver is treated.
+    """Intervals and limits of the requests to one receiver.
 
-    `spacing` seconds lie between two requests, `deadline` seconds bound one, `idle` seconds is the
-    longest sleep. `draw` gives random numbers in [0, 1).
+    `max_sleep_seconds` is the longest sleep between two polls of the outbox. `uniform_random`
+    returns random numbers in [0, 1).
     """
 
     min_interval_seconds: float = 1.0
@@ -38,9 +38,17 @@ class DeliveryTiming:
     uniform_random: Callable[[], float] = random.random
 
 
+def render_request(
+    sink: Sink, notification: Notification, idempotency_key: str, now: float
+) -> Request:
+    """The notification as a request of `sink`, signed at `now` (epoch seconds) if it signs."""
+    request = sink.render(notification, idempotency_key)
+    return sink.sign(request, now) if isinstance(sink, SignedSink) else request
+
+
 @dataclass
 class SinkWorker:
-    """Takes one sink's due pages out of the outbox, one at a time."""
+    """Takes the due notifications of one sink from the outbox, one at a time."""
 
     name: str
     sink: Sink
@@ -53,14 +61,14 @@ class SinkWorker:
     _store_outcome: Callable[[], None] | None = field(default=None, init=False)
 
     def deliver_next(self) -> float:
-        """Try the one page that is due, if any; seconds until it is worth looking again.
+        """Try the next due notification, if any; return the seconds until the next call.
 
-        Raises sqlite3.Error if the outbox cannot be read or written; nothing is lost by calling
-        again.
+        Raises sqlite3.Error if the outbox cannot be read or written; a repeated call continues
+        without loss.
         """
         self._store_pending_outcome()
         now = self.clock()
-        # Measured from the last request, so that a clock set back cannot silence the lane.
+        # Relative to the last request, so that a clock set back does not stop the worker.
         if 0 <= now - self._last_request_time < self._wait_seconds:
             return self._last_request_time + self._wait_seconds - now
         entry = outbox.claim(self.connection, self.name, now)
@@ -73,76 +81,79 @@ class SinkWorker:
         return self._wait_seconds
 
     def _store_pending_outcome(self) -> None:
-        # What came of a request is owed to the outbox until it is stored: forgetting it because
-        # the disk was full for a moment would send the page again.
+        # An outcome stays in memory until it is stored: losing it, for example because the disk is
+        # full, would send the notification again.
         if self._store_outcome is not None:
             self._store_outcome()
             self._store_outcome = None
 
     def _seconds_until_due(self, now: float) -> float:
-        due = outbox.next_attempt_time(self.connection, self.name)
-        return (
-            self.timing.max_sleep_seconds
-            if due is None
-            else min(max(due - now, 0.01), self.timing.max_sleep_seconds)
-        )
+        due_time = outbox.next_attempt_time(self.connection, self.name)
+        if due_time is None:
+            return self.timing.max_sleep_seconds
+        return min(max(due_time - now, 0.01), self.timing.max_sleep_seconds)
 
     def _deliver(self, entry: OutboxEntry) -> Callable[[], None]:
         try:
-            page = notification_codec.decode(entry.notification_json)
+            notification = notification_codec.decode(entry.notification_json)
             if entry.last_error.startswith(_TOO_LONG_PREFIX):
-                page = _shorten(page)
-            post = render_request(self.sink, page, entry.key, self.clock())
+                notification = _shorten(notification)
+            request = render_request(self.sink, notification, entry.key, self.clock())
         except Exception as error:
             return self._handle_dead(entry, type(error).__name__)
         allow_http = bool(getattr(self.sink, "allow_http", False))
-        answer = send(post, deadline=self.timing.deadline_seconds, allow_http=allow_http)
-        if self._is_accepted(answer):
-            return self._handle_delivered(entry, answer)
-        return self._handle_failure(entry, answer)
+        response = send(request, deadline=self.timing.deadline_seconds, allow_http=allow_http)
+        if self._is_accepted(response):
+            return self._handle_delivered(entry, response)
+        return self._handle_failure(entry, response)
 
     def _is_accepted(self, response: HttpResponse) -> bool:
         try:
             return not response.error and self.sink.is_accepted(response.status, response.body)
         except Exception as error:
-            log.error("Sink %s cannot judge an answer: %s", self.name, type(error).__name__)  # noqa: TRY400
+            log.error("Sink %s failed to check a response: %s", self.name, type(error).__name__)  # noqa: TRY400
             return False
 
     def _handle_delivered(self, entry: OutboxEntry, response: HttpResponse) -> Callable[[], None]:
-        log.info("Sink %s took a page (%s, try %d)", self.name, response, entry.tries)
+        log.info("Sink %s accepted a notification (%s, try %d)", self.name, response, entry.tries)
         self._count("delivered")
         return lambda: outbox.mark_delivered(self.connection, entry.key)
 
     def _handle_failure(self, entry: OutboxEntry, response: HttpResponse) -> Callable[[], None]:
-        shorter = retry.is_payload_too_long(response) and not entry.last_error.startswith(
+        shorten = retry.is_payload_too_long(response) and not entry.last_error.startswith(
             _TOO_LONG_PREFIX
         )
-        if retry.is_permanent_failure(response) and not shorter:
+        if retry.is_permanent_failure(response) and not shorten:
             return self._handle_dead(entry, str(response))
         now = self.clock()
         if now - entry.created >= retry.max_age_seconds(entry.severity):
             return self._handle_dead(entry, str(response))
-        return self._handle_retry(entry, response, now, shorten=shorter)
+        return self._handle_retry(entry, response, now, shorten=shorten)
 
     def _handle_retry(
         self, entry: OutboxEntry, response: HttpResponse, now: float, *, shorten: bool
     ) -> Callable[[], None]:
-        wait = retry.retry_delay_seconds(response, entry.tries, self.timing.uniform_random())
-        log.warning("Sink %s did not take a page (%s); again in %.1f s", self.name, response, wait)
+        delay = retry.retry_delay_seconds(response, entry.tries, self.timing.uniform_random())
+        log.warning(
+            "Sink %s did not accept a notification (%s); retry in %.1f s",
+            self.name,
+            response,
+            delay,
+        )
         self._count("retry")
         shorten = shorten or entry.last_error.startswith(_TOO_LONG_PREFIX)
         error = f"{_TOO_LONG_PREFIX}: {response}" if shorten else str(response)
-        asked = response.retry_after or 0.0
-        self._wait_seconds = max(self.timing.min_interval_seconds, asked)
+        requested_delay = response.retry_after or 0.0
+        self._wait_seconds = max(self.timing.min_interval_seconds, requested_delay)
 
-        def put_off() -> None:
-            outbox.postpone_sink(self.connection, self.name, now + asked)
-            outbox.reschedule(self.connection, entry.key, now + wait, error)
+        def store_retry() -> None:
+            outbox.postpone_sink(self.connection, self.name, now + requested_delay)
+            outbox.reschedule(self.connection, entry.key, now + delay, error)
 
-        return put_off
+        return store_retry
 
     def _handle_dead(self, entry: OutboxEntry, error: str) -> Callable[[], None]:
-        log.error("Sink %s will not take a page (%s); it is given up", self.name, error)
+        log.error("Sink %s rejected a notification (%s); it is given up", self.name, error)
         self._count("dead")
         return lambda: outbox.mark_dead(self.connection, entry.key, error)
 
@@ -152,8 +163,7 @@ class SinkWorker:
 
 def _shorten(notification: Notification) -> Notification:
     incident = notification.incident
-    finding = replace(
-        incident.finding, summary=incident.finding.summary[:_SHORTENED_CHARS], evidence={}
-    )
-    brief = replace(incident, finding=finding, remedy=incident.remedy[:_SHORTENED_CHARS])
-    return replace(notification, incident=brief)
+    summary = incident.finding.summary[:_SHORTENED_CHARS]
+    finding = replace(incident.finding, summary=summary, evidence={})
+    incident = replace(incident, finding=finding, remedy=incident.remedy[:_SHORTENED_CHARS])
+    return replace(notification, incident=incident)

@@ -1,1 +1,1 @@
-"""Sinks, one a file: each words one page as one unsent request."""
+"""Sinks, one receiver a file: each renders a notification as one unsent request."""

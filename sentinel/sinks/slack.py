@@ -1,14 +1,15 @@
-"""Slack: one page as one message of an incoming webhook, in Block Kit.
+"""Slack: one notification as one Block Kit message of an incoming webhook.
 
-Names and texts that people or models made are shown as they are and can do nothing: no mention,
-no link, no hidden character. Slack's limits (150 characters in a header, 3,000 in a section,
-10 fields, 50 blocks, about 13,000 in all) are kept with room to spare.
+Names and texts of people and models are untrusted. They are escaped and cleaned, so that they
+contain no mention, no link and no hidden character. The message stays within the limits of Slack:
+150 characters in a header, 3,000 in a section, 10 fields, 50 blocks, about 13,000 characters.
 """
 
 from __future__ import annotations
 
 import json
-import unicodedata
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -22,36 +23,31 @@ from sentinel.model.incident import Incident
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
 from sentinel.model.request import Request
+from sentinel.sinks._text import clean, headline
 
 _SEVERITY_EMOJI = {
     Severity.CRITICAL: ":red_circle:",
     Severity.WARNING: ":large_orange_circle:",
     Severity.INFO: ":large_blue_circle:",
 }
-_REASON_PREFIXES = {
-    NotificationReason.ESCALATED: "WORSE, now ",
-    NotificationReason.INCIDENT_ADDED: "More of it, still ",
-    NotificationReason.CAUSE_FOUND: "Cause found, still ",
-}
 _RESOLVED_EMOJI = ":white_check_mark:"
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "\uff20", "`": "\u02cb"}
-_MAX_SENTENCE_CHARS, _MAX_FIELD_CHARS, _MAX_NAME_CHARS, _MAX_TITLE_CHARS, _MAX_WORD_CHARS = (
-    1500,
-    200,
-    60,
-    44,
-    40,
-)
-_MAX_EVIDENCE_VALUES, _MAX_EVIDENCE_LINES, _MAX_OTHER_INCIDENTS = 12, 8, 8
-_MAX_EVIDENCE_CHARS, _MAX_NOTE_CHARS = 300, 500
+_MAX_HEADLINE_CHARS = 125
+_MAX_SENTENCE_CHARS = 1500
+_MAX_FIELD_CHARS = 200
+_MAX_VALUE_CHARS = 60
+_MAX_NAME_CHARS = 40
+_MAX_EVIDENCE_CHARS = 300
+_MAX_NOTE_CHARS = 500
+_MAX_EVIDENCE_VALUES, _MAX_EVIDENCE_LINES, _MAX_OTHER_INCIDENTS, _MAX_NOTES = 12, 8, 8, 3
 _LINK_SAFE = ":/?#[]@!$&'()*+,;=%-._~"
 
 
 @dataclass(config=ConfigDict(extra="forbid", hide_input_in_errors=True, str_strip_whitespace=True))
 class Slack:
-    """`url` is the incoming webhook's address.
+    """`url` is the URL of the incoming webhook.
 
-    `link`, a web address, is put under each page; `{run}` and `{detector}` in it are filled in.
+    `link`, a web address, is added to each message; `{run}` and `{detector}` in it are replaced.
     """
 
     url: SecretStr
@@ -71,11 +67,12 @@ class Slack:
             raise ValueError(refusal)
         return link
 
-    def render(self, notification: Notification, idempotency_key: str) -> Request:
-        """The message. Slack knows no repeats, so people see `identity` and can tell one."""
+    def render(self, notification: Notification, delivery_id: str) -> Request:
+        """The message. It shows `delivery_id`: Slack drops no repeats, but people see them."""
+        run = _escape(notification.incident.key.run, _MAX_VALUE_CHARS)
         message = {
-            "text": f"{_headline(notification)}. {_summary_text(notification)}",
-            "blocks": self._blocks(notification, idempotency_key),
+            "text": f"{_headline(notification)}. Run {run}.",
+            "blocks": self._blocks(notification, delivery_id),
             "mrkdwn": False,
             "unfurl_links": False,
             "unfurl_media": False,
@@ -84,95 +81,84 @@ class Slack:
         body = json.dumps(message).encode()
         return Request(self.url.get_secret_value(), body, {"Content-Type": "application/json"})
 
-    def accepted(self, status: int, body: str) -> bool:
-        """Slack says 200 and `ok`; a proxy's login page says 200 as well."""
+    def is_accepted(self, status: int, body: str) -> bool:
+        """Slack responds 200 and `ok`; the login page of a proxy has status 200 as well."""
         return status == 200 and body.strip() == "ok"
 
-    def _blocks(self, notification: Notification, idempotency_key: str) -> list[dict[str, Any]]:
-        known = (
-            notification.diagnosis
-            if notification.reason is not NotificationReason.RESOLVED
-            else None
+    def _blocks(self, notification: Notification, delivery_id: str) -> list[dict[str, Any]]:
+        is_resolved = notification.reason is NotificationReason.RESOLVED
+        title = _headline(notification)
+        blocks: list[dict[str, Any]] = [
+            {"type": "header", "text": {"type": "plain_text", "text": title}}
+        ]
+        if text := _description(notification, title):
+            blocks.append(_section(text))
+        blocks.append(
+            {"type": "section", "fields": [_markdown(text) for text in _fields(notification)]}
         )
-        blocks = [
-            {"type": "header", "text": {"type": "plain_text", "text": _headline(notification)}},
-            _section(_summary_text(notification) if known is None else _diagnosis_text(known)),
-            {"type": "section", "fields": [_markdown(text) for text in _fields(notification)]},
-        ]
-        if known is None and notification.incident.finding.evidence:
-            blocks.append(_section(_evidence_values(notification.incident)))
-        if notification.reason is not NotificationReason.RESOLVED and notification.remedy:
-            blocks.append(
-                _section(f"*What to do*\n{_escape(notification.remedy, _MAX_SENTENCE_CHARS)}")
-            )
+        evidence = notification.incident.finding.evidence
+        if evidence and notification.diagnosis is None and not is_resolved:
+            blocks.append(_section(_evidence_values(evidence)))
+        if notification.remedy and not is_resolved:
+            remedy = _escape(notification.remedy, _MAX_SENTENCE_CHARS)
+            blocks.append(_section(f"*What to do*\n{remedy}"))
         if notification.others:
-            blocks.append(_section(_other_incidents(notification)))
+            blocks.append(_section(_other_incidents(notification.others)))
         if notification.notes:
-            blocks.append(
-                _section(
-                    "\n".join(_escape(note, _MAX_NOTE_CHARS) for note in notification.notes[:2])
-                )
-            )
-        return [
-            *blocks,
-            {"type": "context", "elements": self._context(notification, idempotency_key)},
-        ]
+            notes = [_escape(note, _MAX_NOTE_CHARS) for note in notification.notes[:_MAX_NOTES]]
+            blocks.append(_section("\n".join(notes)))
+        return [*blocks, {"type": "context", "elements": self._context(notification, delivery_id)}]
 
-    def _context(self, notification: Notification, idempotency_key: str) -> list[dict[str, Any]]:
-        elements = [
-            _markdown(f"{_escape(notification.name, _MAX_FIELD_CHARS)} · {idempotency_key[:8]}")
-        ]
+    def _context(self, notification: Notification, delivery_id: str) -> list[dict[str, Any]]:
+        name = _escape(notification.name, _MAX_FIELD_CHARS)
+        elements = [_markdown(f"{name} · {delivery_id[:8]}")]
         if self.link:
             key = notification.incident.key
             link = self.link.replace("{run}", quote(key.run, safe=""))
             link = link.replace("{detector}", quote(key.detector, safe=""))
-            elements.append(_markdown(f"<{quote(link, safe=_LINK_SAFE)}|Look closer>"))
+            elements.append(_markdown(f"<{quote(link, safe=_LINK_SAFE)}|Details>"))
         return elements
 
 
 def _headline(notification: Notification) -> str:
-    key, severity = notification.incident.key, notification.incident.severity
-    subject = (
-        f"{_escape(notification.subject, _MAX_TITLE_CHARS)} on {_escape(key.run, _MAX_NAME_CHARS)}"
-    )
+    emoji = _SEVERITY_EMOJI[notification.incident.severity]
     if notification.reason is NotificationReason.RESOLVED:
-        return f"{_RESOLVED_EMOJI} RESOLVED: {subject}"
-    return f"{_SEVERITY_EMOJI[severity]} {_REASON_PREFIXES.get(notification.reason, '')}{severity.value.upper()}: {subject}"
+        emoji = _RESOLVED_EMOJI
+    return f"{emoji} {headline(notification, _MAX_HEADLINE_CHARS, _ESCAPES)}"
 
 
-def _summary_text(notification: Notification) -> str:
+def _description(notification: Notification, title: str) -> str:
+    """The text below the headline; empty if the headline contains all of it."""
     summary = _escape(notification.trigger.finding.summary, _MAX_SENTENCE_CHARS)
     if notification.reason is NotificationReason.RESOLVED:
-        return f"Over since step {notification.step}. It was: {summary}"
-    if notification.diagnosis is None:
-        return summary
-    return f"{_capitalize(notification.diagnosis.confidence_text)}. {summary}"
+        return f"It was: {summary}"
+    if notification.diagnosis is not None:
+        return _diagnosis_text(notification.diagnosis)
+    return "" if summary.rstrip(".") in title else summary
 
 
 def _diagnosis_text(diagnosis: Diagnosis) -> str:
-    """How far the cause is believed in, and why, in the order it began."""
-    clues = diagnosis.evidence
+    """The cause and the evidence for it, in the order in which it began."""
+    title = _escape(diagnosis.title, _MAX_VALUE_CHARS)
     lines = [
-        f"• {_escape(clue.text_with_step, _MAX_EVIDENCE_CHARS)}"
-        for clue in clues[:_MAX_EVIDENCE_LINES]
+        f"*Cause: {title} ({diagnosis.confidence_text})*",
+        *(
+            f"• {_escape(evidence.text_with_step, _MAX_EVIDENCE_CHARS)}"
+            for evidence in diagnosis.evidence[:_MAX_EVIDENCE_LINES]
+        ),
+        *_rest(len(diagnosis.evidence), _MAX_EVIDENCE_LINES),
     ]
-    if len(clues) > _MAX_EVIDENCE_LINES:
-        lines.append(f"and {len(clues) - _MAX_EVIDENCE_LINES} more")
-    return "\n".join([f"*{_capitalize(diagnosis.confidence_text)}*", *lines])
+    return "\n".join(lines)
 
 
-def _capitalize(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
-def _other_incidents(notification: Notification) -> str:
+def _other_incidents(incidents: Sequence[Incident]) -> str:
     lines = [
-        f"• {_escape(each.key.detector, _MAX_WORD_CHARS)}, {each.severity.value}, since step {each.onset_step}"
-        for each in notification.others[:_MAX_OTHER_INCIDENTS]
+        f"• {_escape(each.key.detector, _MAX_NAME_CHARS)}, {each.severity.value},"
+        f" since step {each.onset_step}"
+        for each in incidents[:_MAX_OTHER_INCIDENTS]
     ]
-    if len(notification.others) > _MAX_OTHER_INCIDENTS:
-        lines.append(f"and {len(notification.others) - _MAX_OTHER_INCIDENTS} more")
-    return "*Told of here as well*\n" + "\n".join(lines)
+    lines += _rest(len(incidents), _MAX_OTHER_INCIDENTS)
+    return "\n".join(["*Also in this case*", *lines])
 
 
 def _fields(notification: Notification) -> list[str]:
@@ -180,34 +166,35 @@ def _fields(notification: Notification) -> list[str]:
     fields = {
         "Run": incident.key.run,
         "Step": str(notification.step),
-        "Began at step": str(notification.onset_step),
+        "Since step": str(notification.onset_step),
         "Detector": incident.key.detector,
         "Signal": incident.signal,
         "Severity": incident.severity.value,
     }
-    culprit = incident.finding.rank if incident.key.rank == WHOLE_RUN else incident.key.rank
-    if culprit is not None:
-        fields["Rank"] = str(culprit)
+    rank = incident.finding.rank if incident.key.rank == WHOLE_RUN else incident.key.rank
+    if rank is not None:
+        fields["Rank"] = str(rank)
     if notification.last_good_step is not None:
         fields["Last checkpoint before"] = f"step {notification.last_good_step}"
     if incident.flaps:
-        fields["Came back"] = f"{incident.flaps} times" if incident.flaps > 1 else "once"
+        fields["Recurred"] = f"{incident.flaps} times" if incident.flaps > 1 else "once"
     return [f"*{name}*\n{_escape(text, _MAX_FIELD_CHARS)}" for name, text in fields.items()]
 
 
-def _evidence_values(incident: Incident) -> str:
-    evidence = list(incident.finding.evidence.items())
+def _evidence_values(evidence: Mapping[str, float | str]) -> str:
     lines = [
-        f"{_escape(name, _MAX_WORD_CHARS)} = {_format_value(value)}"
-        for name, value in evidence[:_MAX_EVIDENCE_VALUES]
+        f"{_escape(name, _MAX_NAME_CHARS)} = {_format_value(value)}"
+        for name, value in islice(evidence.items(), _MAX_EVIDENCE_VALUES)
     ]
-    if len(evidence) > _MAX_EVIDENCE_VALUES:
-        lines.append(f"and {len(evidence) - _MAX_EVIDENCE_VALUES} more")
-    return "*Evidence*\n" + "\n".join(lines)
+    return "\n".join(["*Evidence*", *lines, *_rest(len(evidence), _MAX_EVIDENCE_VALUES)])
+
+
+def _rest(count: int, shown: int) -> list[str]:
+    return [f"and {count - shown} more"] if count > shown else []
 
 
 def _format_value(value: float | str) -> str:
-    return _escape(value, _MAX_NAME_CHARS) if isinstance(value, str) else f"{value:.6g}"
+    return _escape(value, _MAX_VALUE_CHARS) if isinstance(value, str) else f"{value:.6g}"
 
 
 def _section(text: str) -> dict[str, Any]:
@@ -215,25 +202,9 @@ def _section(text: str) -> dict[str, Any]:
 
 
 def _markdown(text: str) -> dict[str, Any]:
-    # Verbatim: Slack then makes no links and no mentions of what merely looks like one.
+    # With `verbatim`, Slack turns no text into links or mentions.
     return {"type": "mrkdwn", "text": text, "verbatim": True}
 
 
-def _escape(text: str, limit: int) -> str:
-    """`text` escaped, without control, hidden or direction-changing characters, cut to `limit`."""
-    pieces: list[str] = []
-    room = limit - 1
-    for character in text:
-        piece = _escape_character(character)
-        room -= len(piece)
-        if room < 0:
-            return "".join(pieces) + "…"
-        pieces.append(piece)
-    return "".join(pieces)
-
-
-def _escape_character(character: str) -> str:
-    category = unicodedata.category(character)
-    if character.isspace() or category.startswith("Z"):
-        return " "
-    return "" if category.startswith("C") else _ESCAPES.get(character, character)
+def _escape(text: str, max_chars: int) -> str:
+    return clean(text, max_chars, _ESCAPES)

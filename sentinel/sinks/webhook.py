@@ -1,11 +1,11 @@
-"""Webhook: one page as JSON, in the shape that Alertmanager sends, signed as Standard Webhooks.
+"""Webhook: one notification as JSON in the format of Alertmanager, signed per Standard Webhooks.
 
-What already reads Alertmanager's webhooks (version 4) reads these. The labels are those of the
-incident that came first, so that what resolves matches what fired; the object `sentinel` beside
-the alert holds that incident whole, what is behind it, and the others that are told of with it.
-With a `secret`, the signature is the base64 of
-HMAC-SHA256(key, "{webhook-id}.{webhook-timestamp}.{body}"), and `webhook-id` is the same on every
-try, so that a receiver can drop repeats.
+A receiver of Alertmanager's webhooks (version 4) reads it. The labels are those of the first
+incident of the case, so that the resolved alert matches the firing one. The object `sentinel`
+beside the alerts holds that incident, the diagnosis and the other incidents of the case. With a
+`secret`, the signature is the base64 of
+HMAC-SHA256(key, "{webhook-id}.{webhook-timestamp}.{body}"). `webhook-id` is the same on every try,
+so that a receiver can drop repeats.
 """
 
 from __future__ import annotations
@@ -29,23 +29,25 @@ from sentinel.model.json_safe import json_safe
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
 from sentinel.model.request import Request
+from sentinel.sinks._text import clean, headline
 
 _NO_END_TIME = "0001-01-01T00:00:00Z"
-"""What Alertmanager writes for the end of an alert that still fires."""
+"""The end of a firing alert, as Alertmanager writes it."""
 
-_SECRET_PREFIX = "whsec_"
+_SIGNING_KEY_PREFIX = "whsec_"
 _MAX_LABEL_CHARS = 1000
+_MAX_HEADLINE_CHARS = 200
 _MAX_BODY_BYTES = 60_000
 _TRUNCATION_LIMITS = ((1000, 64), (250, 32), (60, 20))
-"""Characters of a text and entries of a table at most; the next where a message grows too large."""
+"""Most characters of a text and items of a list; the next pair if the body is too large."""
 
 
 @dataclass(config=ConfigDict(extra="forbid", hide_input_in_errors=True))
 class Webhook:
-    """`url` takes the POST.
+    """`url` receives the POST.
 
-    `secret` signs it, and is `whsec_` and base64, or any text. `authorization` is sent as the
-    header of that name. `allow_http` permits an unencrypted `url` on another machine.
+    `secret` signs it and is `whsec_` followed by base64, or any text. `authorization` is sent as
+    the header of that name. `allow_http` permits an unencrypted `url` on another machine.
     """
 
     url: SecretStr
@@ -72,45 +74,46 @@ class Webhook:
             raise ValueError("must be one line of printable text")
         return header
 
-    def render(self, notification: Notification, idempotency_key: str) -> Request:
-        """The request as it is at any moment; `stamp` adds what depends on when it is sent."""
+    def render(self, notification: Notification, delivery_id: str) -> Request:
+        """The request without what depends on the time, which `sign` adds."""
         headers = {
             "Content-Type": "application/json",
-            "Idempotency-Key": idempotency_key,
-            "webhook-id": idempotency_key,
+            "Idempotency-Key": delivery_id,
+            "webhook-id": delivery_id,
         }
         if self.authorization:
             headers["Authorization"] = self.authorization.get_secret_value()
-        return Request(self.url.get_secret_value(), _body(notification, idempotency_key), headers)
+        return Request(self.url.get_secret_value(), _body(notification, delivery_id), headers)
 
-    def stamp(self, request: Request, now: float) -> Request:
-        """The request dated `now` (seconds since the epoch) and signed."""
-        headers = {**request.headers, "webhook-timestamp": str(int(now))}
+    def sign(self, request: Request, sent_at: float) -> Request:
+        """The request with timestamp and signature; `sent_at` in seconds since the epoch."""
+        headers = {**request.headers, "webhook-timestamp": str(int(sent_at))}
         if self.secret:
-            signed = f"{headers['webhook-id']}.{int(now)}.".encode() + request.body
+            signed = f"{headers['webhook-id']}.{int(sent_at)}.".encode() + request.body
             digest = hmac.new(_signing_key(self.secret), signed, hashlib.sha256).digest()
             headers["webhook-signature"] = f"v1,{base64.b64encode(digest).decode()}"
         return replace(request, headers=headers)
 
-    def accepted(self, status: int, body: str) -> bool:
-        """Any 2xx: what a receiver says besides is its own affair."""
+    def is_accepted(self, status: int, body: str) -> bool:
+        """Any status 2xx; the body is ignored."""
         del body
         return 200 <= status < 300
 
 
 def _signing_key(secret: SecretStr) -> bytes:
     text = secret.get_secret_value()
-    if not text.startswith(_SECRET_PREFIX):
+    if not text.startswith(_SIGNING_KEY_PREFIX):
         return text.encode()
     try:
-        return base64.b64decode(text.removeprefix(_SECRET_PREFIX), validate=True)
+        return base64.b64decode(text.removeprefix(_SIGNING_KEY_PREFIX), validate=True)
     except binascii.Error:
-        raise ValueError(f"must be base64 after {_SECRET_PREFIX}, or not begin with it") from None
+        message = f"must be base64 after {_SIGNING_KEY_PREFIX}, or not begin with it"
+        raise ValueError(message) from None
 
 
 def _body(notification: Notification, idempotency_key: str) -> bytes:
-    for longest, most in _TRUNCATION_LIMITS:
-        message = _message(notification, idempotency_key, longest, most)
+    for max_chars, max_items in _TRUNCATION_LIMITS:
+        message = _message(notification, idempotency_key, max_chars, max_items)
         body = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
         if len(body) <= _MAX_BODY_BYTES:
             break
@@ -122,7 +125,7 @@ def _message(
 ) -> dict[str, Any]:
     incident = notification.incident
     status = "resolved" if notification.reason is NotificationReason.RESOLVED else "firing"
-    # Receivers match by labels, so these do not depend on how much room there is.
+    # Receivers match by labels, so these have the same limit in every body.
     labels = {name: text[:_MAX_LABEL_CHARS] for name, text in _labels(incident).items()}
     annotations = _to_bounded_json(_annotations(notification), max_chars, max_items)
     return {
@@ -167,12 +170,17 @@ def _sentinel_object(notification: Notification, idempotency_key: str) -> dict[s
         }
         for each in notification.others
     ]
-    whole: dict[str, Any] = {"identity": idempotency_key, "page": notification.name}
-    whole["incident_name"] = notification.incident.name
-    whole |= asdict(replace(notification, others=())) | {"others": others}
+    fields: dict[str, Any] = {
+        "idempotency_key": idempotency_key,
+        "notification": notification.name,
+        "headline": headline(notification, _MAX_HEADLINE_CHARS),
+        "incident_name": notification.incident.name,
+        **asdict(replace(notification, others=())),
+        "others": others,
+    }
     if notification.diagnosis is not None:
-        whole["diagnosis"]["confidence_text"] = notification.diagnosis.confidence_text
-    return whole
+        fields["diagnosis"]["confidence_text"] = notification.diagnosis.confidence_text
+    return fields
 
 
 def _labels(incident: Incident) -> dict[str, str]:
@@ -189,30 +197,32 @@ def _labels(incident: Incident) -> dict[str, str]:
 
 
 def _annotations(notification: Notification) -> dict[str, str]:
-    summary = notification.trigger.finding.summary
-    if notification.diagnosis is None:
-        return {"summary": summary, "description": notification.remedy}
+    summary = clean(notification.trigger.finding.summary)
+    description = clean(notification.remedy)
+    diagnosis = notification.diagnosis
+    if diagnosis is None:
+        return {"summary": summary, "description": description}
     return {
-        "summary": f"{notification.subject} ({notification.diagnosis.confidence_text}): {summary}",
-        "description": notification.remedy,
-        "cause": notification.diagnosis.cause,
-        "confidence": f"{notification.diagnosis.confidence:.2f}",
-        "evidence": "\n".join(clue.text_with_step for clue in notification.diagnosis.evidence),
+        "summary": f"{clean(notification.subject)} ({diagnosis.confidence_text}): {summary}",
+        "description": description,
+        "cause": diagnosis.cause,
+        "confidence": f"{diagnosis.confidence:.2f}",
+        "evidence": "\n".join(clean(each.text_with_step) for each in diagnosis.evidence),
     }
 
 
 def _to_bounded_json(value: Any, max_chars: int, max_items: int) -> Any:
-    """`value` as strict JSON of bounded size: no text and no table in it is without end."""
+    """`value` as strict JSON whose texts and lists are limited in size."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):
         pairs = list(value.items())[:max_items]
         return {
-            str(name)[:max_chars]: _to_bounded_json(inner, max_chars, max_items)
-            for name, inner in pairs
+            str(name)[:max_chars]: _to_bounded_json(item, max_chars, max_items)
+            for name, item in pairs
         }
     if isinstance(value, (list, tuple)):
-        return [_to_bounded_json(inner, max_chars, max_items) for inner in value[:max_items]]
+        return [_to_bounded_json(item, max_chars, max_items) for item in value[:max_items]]
     return value[:max_chars] if isinstance(value, str) else json_safe(value)
 
 
@@ -220,7 +230,7 @@ def _format_rfc3339(seconds: float | None) -> str:
     if seconds is None:
         return _NO_END_TIME
     try:
-        moment = datetime.fromtimestamp(seconds, tz=UTC)
+        time = datetime.fromtimestamp(seconds, tz=UTC)
     except (ValueError, OverflowError, OSError):
         return _NO_END_TIME
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

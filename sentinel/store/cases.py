@@ -1,4 +1,4 @@
-"""Cases: what people were told as one, as it is known by now; kept, and as plain data."""
+"""The cases of the run, one row each in its newest state, and their JSON form."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ JsonObject = dict[str, Any]
 
 
 def store_case(connection: sqlite3.Connection, notification: Notification) -> None:
-    """Keep the newest of a case, in the caller's transaction."""
+    """Store the newest state of a case in the caller's transaction."""
     connection.execute(
-        "insert or replace into told values(?, ?, ?, ?, ?)",
+        "insert or replace into case_history values(?, ?, ?, ?, ?)",
         (
             notification.incident.name,
             "resolved" if notification.reason is NotificationReason.RESOLVED else "firing",
@@ -28,21 +28,21 @@ def store_case(connection: sqlite3.Connection, notification: Notification) -> No
 
 
 def cases_by_incident(connection: sqlite3.Connection) -> dict[str, JsonObject]:
-    """The case of each incident that is in one, by the incident's name."""
-    rows = connection.execute("select body from told order by opened_time").fetchall()
+    """The newest case of each incident, by the name of the incident."""
+    rows = connection.execute("select body from case_history order by opened_time").fetchall()
     cases = [json.loads(body) for (body,) in rows]
     return {name: case for case in cases for name in case["incidents"]}
 
 
 def case_fields(case: JsonObject | None) -> JsonObject:
-    """What an incident says of its case: the name, and what is behind it."""
+    """The JSON fields of an incident that refer to its case."""
     if case is None:
         return {"case": None, "diagnosis": None}
     return {"case": case["name"], "diagnosis": case["diagnosis"]}
 
 
 def case_to_dict(notification: Notification) -> JsonObject:
-    """A case as plain data: `incidents` are names, that of the first is the case's own."""
+    """A case as JSON; `incidents` are names, and the first is the name of the case."""
     lead = notification.incident
     return {
         "name": lead.name,
@@ -65,14 +65,14 @@ def case_to_dict(notification: Notification) -> JsonObject:
 
 
 def diagnosis_to_dict(diagnosis: Diagnosis) -> JsonObject:
-    """A diagnosis as plain data: `belief` is its confidence in words."""
+    """A diagnosis as JSON; `confidence_text` is its confidence in words."""
     return {
         "cause": diagnosis.cause,
         "title": diagnosis.title,
         "confidence": diagnosis.confidence,
-        "belief": diagnosis.confidence_text,
+        "confidence_text": diagnosis.confidence_text,
         "severity": None if diagnosis.severity is None else diagnosis.severity.value,
-        "evidence": [asdict(clue) for clue in diagnosis.evidence],
+        "evidence": [asdict(evidence) for evidence in diagnosis.evidence],
         "remedy": diagnosis.remedy,
         "last_good_step": diagnosis.last_good_step,
     }

@@ -1,7 +1,7 @@
-"""Journal: the agent's input, kept until a snapshot of everything it led to has been stored.
+"""The journal: the agent's input since the last snapshot of its state.
 
-An agent that was killed restores the snapshot, feeds itself the records journalled after it, and
-reads each ring on from the stored position. All of it commits together with its consequences.
+An agent that was killed restores the snapshot, processes the journal again, and continues reading
+each ring at the stored position. All of it commits together with its consequences.
 """
 
 from __future__ import annotations
@@ -13,46 +13,44 @@ from dataclasses import dataclass
 
 from sentinel.model.record_batch import RecordOrBatch
 from sentinel.transport.batch_codec import decode_standalone, encode_standalone
-from sentinel.transport.ring import RingCursor
-from sentinel.transport.ring_position import ReadPosition
+from sentinel.transport.ring import ReadPosition, RingCursor
 
 
 @dataclass
 class Journal:
-    """Rows of the tables `ring`, `input` and `snapshot` through one open connection."""
+    """Rows of the tables `ring`, `journal` and `snapshot`, in the caller's transaction."""
 
     connection: sqlite3.Connection
 
     def append(self, entries: Sequence[RecordOrBatch]) -> None:
-        """Keep these records of input, in their order."""
+        """Append these entries in order."""
         if entries:
             self.connection.execute(
-                "insert into input(records) values(?)", (encode_standalone(entries),)
+                "insert into journal(records) values(?)", (encode_standalone(entries),)
             )
 
     def store_positions(self, positions: Mapping[str, ReadPosition]) -> None:
-        """Store how far each ring has been read, by its path."""
+        """Store how far each ring is read, by its path."""
         self.connection.executemany(
             "insert or replace into ring(path, position, sequence, names) values(?, ?, ?, ?)",
             [
-                (path, p.cursor.position, p.cursor.sequence, _position_to_json(p))
-                for path, p in positions.items()
+                (path, each.cursor.position, each.cursor.sequence, _position_to_json(each))
+                for path, each in positions.items()
             ],
         )
 
     def positions(self) -> dict[str, ReadPosition]:
-        """Every stored position by ring path."""
+        """Every stored position by the path of its ring."""
         rows = self.connection.execute("select path, position, sequence, names from ring")
         return {
-            path: _position_from_row(place, sequence, text) for path, place, sequence, text in rows
+            path: _position_from_row(offset, sequence, text)
+            for path, offset, sequence, text in rows
         }
 
     def store_snapshot(self, state: str) -> None:
-        """Store the state everything so far led to; the journal behind it is no longer needed."""
-        self.connection.execute(
-            "insert or replace into snapshot(one, state) values(1, ?)", (state,)
-        )
-        self.connection.execute("delete from input")
+        """Store the state after all input so far, and delete the journal, which it replaces."""
+        self.connection.execute("insert or replace into snapshot(id, state) values(1, ?)", (state,))
+        self.connection.execute("delete from journal")
 
     def load_snapshot(self) -> str | None:
         """The stored snapshot, if there is one."""
@@ -60,9 +58,9 @@ class Journal:
         return None if row is None else str(row[0])
 
     def entries_since_snapshot(self, run: str) -> Iterator[RecordOrBatch]:
-        """Input of that run that is newer than the snapshot, in order."""
-        found = self.connection.execute("select records from input order by id").fetchall()
-        for (packed,) in found:
+        """The input of the run since the snapshot, in order."""
+        rows = self.connection.execute("select records from journal order by id").fetchall()
+        for (packed,) in rows:
             yield from decode_standalone(packed, run)
 
 
@@ -71,5 +69,5 @@ def _position_to_json(position: ReadPosition) -> str:
 
 
 def _position_from_row(offset: int, sequence: int, position_json: str) -> ReadPosition:
-    names, outcome, ended_at = json.loads(position_json)
-    return ReadPosition(RingCursor(offset, sequence), names, outcome, ended_at)
+    reader_state, outcome, ended_at = json.loads(position_json)
+    return ReadPosition(RingCursor(offset, sequence), reader_state, outcome, ended_at)

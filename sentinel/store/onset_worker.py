@@ -1,7 +1,7 @@
-"""Dating: when each open incident began, found out beside the agent's loop, which never waits.
+"""Estimates the onset of each open incident in a background thread.
 
-The recent past of the incident's signal is read from the history once the incident is stored there;
-what is found is stored beside it and shown. Pages do not wait for it either.
+Once an incident is stored, the thread reads the recent values of its signal from the history, and
+stores and reports the onset. Neither the agent's loop nor a notification waits for it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from sentinel.store.database import connect
 log = logging.getLogger(__name__)
 
 MAX_HISTORY_ROWS = 4096
-"""Records of the history that are looked through for a signal, which not every one has."""
+"""Records of the history that are searched for values of the signal."""
 MAX_SIGNAL_POINTS = 256
-"""Points of the signal that are looked at."""
+"""Values of the signal that are used."""
 INCIDENT_STORED_TIMEOUT_SECONDS = 10.0
-"""Seconds until an incident that was not stored is given up."""
+"""Seconds after which an incident that is not stored is skipped."""
 _INCIDENT_STORED_POLL_SECONDS = 0.05
 
 SignalPoints = Sequence[tuple[int, float]]
@@ -43,10 +43,10 @@ _CHECKPOINT_STEPS_SQL = (
 
 
 class OnsetWorker:
-    """Dates what opens at warning or louder, in a thread that begins with the first of them.
+    """Estimates onsets of incidents at warning or critical; the first one starts the thread.
 
-    `date` finds out from an incident, the points of its signal and the checkpoints' steps when it
-    began; `found` is told the name of an incident and its onset, by any thread.
+    `estimate_onset` takes an incident, the values of its signal and the steps of checkpoints.
+    `on_onset` receives the name of an incident and its onset, from any thread.
     """
 
     def __init__(
@@ -61,23 +61,23 @@ class OnsetWorker:
         self._thread: threading.Thread | None = None
 
     def update(self, result: Result) -> None:
-        """Ask for what opened. Never waits."""
-        for page in result.notifications:
-            if page.reason is not NotificationReason.RESOLVED:
-                self._enqueue(page.incident)
+        """Queue the incidents that opened or worsened. Never blocks."""
+        for notification in result.notifications:
+            if notification.reason is not NotificationReason.RESOLVED:
+                self._enqueue(notification.incident)
 
     def restore(self, incidents: Iterable[Incident]) -> None:
-        """Show what the last agent found of these, and ask for what it did not come to."""
+        """Report the stored onsets of these incidents, and queue the incidents without one."""
         with closing(connect(self.database_path)) as connection:
-            known = load_onsets(connection)
+            onsets = load_onsets(connection)
         for incident in incidents:
-            if incident.name in known:
-                self._on_onset(incident.name, known[incident.name])
+            if incident.name in onsets:
+                self._on_onset(incident.name, onsets[incident.name])
             else:
                 self._enqueue(incident)
 
     def stop(self, timeout: float) -> None:
-        """End the thread, waiting so many seconds for what is under way."""
+        """Stop the thread; wait up to `timeout` seconds for the estimate under way."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(timeout)
@@ -87,7 +87,9 @@ class OnsetWorker:
             return
         self._queue.put(incident)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run_thread, name="dating", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run_thread, name="onset-worker", daemon=True
+            )
             self._thread.start()
 
     def _run_thread(self) -> None:
@@ -95,7 +97,7 @@ class OnsetWorker:
             try:
                 self._find_onset(incident)
             except Exception:
-                log.exception("Incident %s cannot be dated", incident.name)
+                log.exception("The onset of %s cannot be estimated", incident.name)
 
     def _find_onset(self, incident: Incident) -> None:
         with closing(connect(self.database_path)) as connection:
@@ -117,17 +119,17 @@ class OnsetWorker:
 
 
 def load_onsets(connection: sqlite3.Connection) -> dict[str, Onset]:
-    """What was found out, by the incident's name."""
-    rows = connection.execute("select incident, step, earliest, latest, last_good from onset")
-    return {name: Onset(*rest) for name, *rest in rows}
+    """The stored onsets by the name of the incident."""
+    rows = connection.execute("select incident, step, earliest, latest, last_good_step from onset")
+    return {name: Onset(*fields) for name, *fields in rows}
 
 
 def _wait_until_stored(connection: sqlite3.Connection, incident: Incident) -> bool:
-    """Wait for the transaction that stores the incident; whether it came."""
-    limit = time.monotonic() + INCIDENT_STORED_TIMEOUT_SECONDS
-    asked = "select 1 from incident where name = ?"
-    while connection.execute(asked, [incident.name]).fetchone() is None:
-        if time.monotonic() > limit:
+    """Wait for the transaction that stores the incident; return whether it committed in time."""
+    deadline = time.monotonic() + INCIDENT_STORED_TIMEOUT_SECONDS
+    query = "select 1 from incident where name = ?"
+    while connection.execute(query, [incident.name]).fetchone() is None:
+        if time.monotonic() > deadline:
             return False
         time.sleep(_INCIDENT_STORED_POLL_SECONDS)
     return True

@@ -1,7 +1,7 @@
-"""Facts: what a run said of itself, kept so that runs can be told apart and compared later.
+"""The metadata of a run: its configuration, environment and the state of its patches.
 
-A row per key holds its newest value; a tap, which each rank tells of, has a row per rank. The view
-`facts` is that of the run: key, value, and when it was last said.
+The table `metadata` holds the newest value of each key; the state of a patch has a row per rank.
+The view `run_metadata` shows the keys of the run with their value and the time of the last change.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from sentinel.signals.run_metadata import (
 )
 
 MetadataKey = tuple[str, int]
-"""Name of the fact, and the rank that it is of."""
+"""Name and rank."""
 
 MetadataValue = str | float
 
 NON_METADATA_KEYS = frozenset({"global_step"})
-"""What travels with a record, and is no setting."""
+"""Values of records that are no metadata."""
 
 
 @dataclass
 class RunMetadataStore:
-    """Rows of the table `fact`, written in the caller's transaction.
+    """Rows of the table `metadata`, written in the caller's transaction.
 
-    The first `MOST_FACTS` texts and numbers, and `MOST_TAPS` taps, are kept.
+    Stores the first `MAX_METADATA_KEYS` texts, as many numbers, and `MAX_PATCHES` patch states.
     """
 
     connection: sqlite3.Connection
@@ -40,42 +40,41 @@ class RunMetadataStore:
     patch_states: dict[MetadataKey, MetadataValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        rows = self.connection.execute("select key, rank, coalesce(text, number) from fact")
-        for key, rank, told in rows:
-            (self.run_metadata if rank == WHOLE_RUN else self.patch_states)[key, rank] = told
+        rows = self.connection.execute("select key, rank, coalesce(text, number) from metadata")
+        for key, rank, value in rows:
+            (self.run_metadata if rank == WHOLE_RUN else self.patch_states)[key, rank] = value
 
     def update(self, record: Record) -> bool:
-        """Keep what a START or FACTS record says; whether any of it is news."""
+        """Store the metadata of a START or METADATA record; return whether any of it changed."""
         if record.event is Event.START and record.rank == WHOLE_RUN:
             self._delete_patch_states()
-        shelf, most = self.patch_states, MAX_PATCHES
+        stored, max_keys = self.patch_states, MAX_PATCHES
         if record.rank == WHOLE_RUN:
-            shelf, most = self.run_metadata, 2 * MAX_METADATA_KEYS
-        kept: list[tuple[MetadataKey, MetadataValue]] = []
-        for key, told in _metadata_of_record(record).items():
-            if shelf.get(key) != told and (key in shelf or len(shelf) < most):
-                shelf[key] = told
-                kept.append((key, told))
+            stored, max_keys = self.run_metadata, 2 * MAX_METADATA_KEYS
+        changed: dict[MetadataKey, MetadataValue] = {}
+        for key, value in _metadata_of_record(record).items():
+            if stored.get(key) != value and (key in stored or len(stored) < max_keys):
+                stored[key] = changed[key] = value
         self.connection.executemany(
-            "insert or replace into fact values(?, ?, ?, ?, ?, ?, ?)",
-            [_metadata_row(key, told, record) for key, told in kept],
+            "insert or replace into metadata values(?, ?, ?, ?, ?, ?, ?)",
+            [_metadata_row(key, value, record) for key, value in changed.items()],
         )
-        return bool(kept)
+        return bool(changed)
 
     def as_dict(self) -> dict[str, MetadataValue]:
-        """The run's own facts by name; for any thread."""
-        return {key: told for (key, _), told in self.run_metadata.copy().items()}
+        """The metadata of the run by name; callable from any thread."""
+        return {key: value for (key, _), value in self.run_metadata.copy().items()}
 
     def to_records(self, run: str) -> list[Record]:
-        """All of it as records: the run's own, then one a rank of how its taps are."""
-        facts: defaultdict[int, dict[str, str]] = defaultdict(dict)
+        """All metadata as records: one of the run, then one of each rank with its patch states."""
+        attributes: defaultdict[int, dict[str, str]] = defaultdict(dict)
         values: dict[str, float] = {}
-        known = {**self.run_metadata, **self.patch_states}
-        for (key, rank), told in known.items():
-            if isinstance(told, str):
-                facts[rank][key] = told
+        stored = {**self.run_metadata, **self.patch_states}
+        for (key, rank), value in stored.items():
+            if isinstance(value, str):
+                attributes[rank][key] = value
             else:
-                values[key] = told
+                values[key] = value
         attempt, step, time = self._latest_position()
         return [
             Record(
@@ -85,44 +84,44 @@ class RunMetadataStore:
                 time=time,
                 event=Event.METADATA,
                 values=values if rank == WHOLE_RUN else {},
-                attributes=facts[rank],
+                attributes=attributes[rank],
                 attempt=attempt,
             )
-            for rank in sorted({rank for _, rank in known})
+            for rank in sorted({rank for _, rank in stored})
         ]
 
     def _delete_patch_states(self) -> None:
-        """A new attempt puts its own taps in."""
-        self.connection.execute("delete from fact where rank <> ?", (WHOLE_RUN,))
+        """Delete the patch states of the last attempt."""
+        self.connection.execute("delete from metadata where rank <> ?", (WHOLE_RUN,))
         self.patch_states.clear()
 
     def _latest_position(self) -> tuple[int, int, float]:
-        asked = "select attempt, step, time from fact order by time desc limit 1"
-        row = self.connection.execute(asked).fetchone()
+        query = "select attempt, step, time from metadata order by time desc limit 1"
+        row = self.connection.execute(query).fetchone()
         return (0, 0, 0.0) if row is None else (int(row[0]), int(row[1]), float(row[2]))
 
 
 def _metadata_of_record(record: Record) -> dict[MetadataKey, MetadataValue]:
-    """The run's own facts from the record of the run; how a tap is from the record of its rank."""
+    """The metadata of the run in its record, or the patch states in the record of a rank."""
     if record.event not in {Event.START, Event.METADATA}:
         return {}
-    whole = record.rank == WHOLE_RUN
+    is_run_record = record.rank == WHOLE_RUN
     texts = {
         (_escape_surrogates(name), record.rank): _escape_surrogates(text[:MAX_METADATA_CHARS])
         for name, text in record.attributes.items()
-        if name.startswith(PATCH_KEY_PREFIX) != whole
+        if name.startswith(PATCH_KEY_PREFIX) != is_run_record
     }
-    # What is not a number could not be found equal to itself, and would be news for ever.
+    # NaN does not equal itself, and would count as a change every time.
     numbers = {
         (_escape_surrogates(name), WHOLE_RUN): number
         for name, number in record.values.items()
-        if whole and name not in NON_METADATA_KEYS and not isnan(number)
+        if is_run_record and name not in NON_METADATA_KEYS and not isnan(number)
     }
     return {**texts, **numbers}
 
 
 def _escape_surrogates(text: str) -> str:
-    """A path that is no UTF-8 holds half characters, which no database takes for text."""
+    """Replace surrogates, as in paths that are not UTF-8: SQLite does not accept them in text."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

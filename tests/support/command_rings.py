@@ -1,4 +1,4 @@
-"""One node: rings of its ranks, moved by hand, and who asks something of them."""
+"""The rings of one node, advanced by hand, and the planner of its commands."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sentinel.transport.ring import RingReader, RingWriter
 
 
 class Node:
-    """Rings of some ranks, their page, and one who asks; beats and clocks are moved by hand."""
+    """Rings of some ranks, their command page and a planner; the test advances the clocks."""
 
-    def __init__(self, folder, ranks=1, world=None, deeds=("checkpoint",), paged=True):
-        self.folder, self.deeds, self.quiet = folder, deeds, Suppression()
+    def __init__(self, folder, ranks=1, world=None, actions=("checkpoint",), has_page=True):
+        self.folder, self.actions, self.suppression = folder, actions, Suppression()
         self.stack = ExitStack()
         self.writers, self.readers = [], []
         for rank in range(ranks):
@@ -26,29 +26,29 @@ class Node:
             self.readers.append(RingReader(path))
             self.stack.callback(self.readers[-1].close)
         self.page = command_page_path(folder / "0-0.ring", 0)
-        if paged:
+        if has_page:
             open_or_create(self.page).close()
         self.connection = self.stack.enter_context(closing(connect(folder / "sentinel.db")))
         self.begin()
 
     def begin(self):
-        """An agent takes over."""
-        self.asks = ActionPlanner(
-            self.connection, self.deeds, lambda: self.readers, lambda: self.quiet
+        """Start a new planner, as the agent that takes over does."""
+        self.planner = ActionPlanner(
+            self.connection, self.actions, lambda: self.readers, lambda: self.suppression
         )
 
-    def run(self, beats, seconds, rank=None):
-        """Steps, evenly over that time, seen by the agent one by one."""
-        for _ in range(beats):
+    def run(self, steps, seconds, rank=None):
+        """Publish steps, evenly over that time; the planner polls after each."""
+        for _ in range(steps):
             for writer in self.writers if rank is None else [self.writers[rank]]:
                 writer.publish_step(
-                    writer.step + 1, writer.step_index + 1, writer.time + seconds / beats
+                    writer.step + 1, writer.step_index + 1, writer.time + seconds / steps
                 )
-            self.asks.poll()
+            self.planner.poll()
 
-    def asked(self):
+    def read_commands(self):
         with closing(CommandPage(self.page)) as page:
             return page.read()
 
     def rows(self):
-        return self.connection.execute("select incident, number, step from request").fetchall()
+        return self.connection.execute("select incident, number, step from command").fetchall()

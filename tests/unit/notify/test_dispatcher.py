@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 from support import webhook_receiver
-from support.notifications import NOW, page
+from support.notifications import NOW, make_notification
 from support.rank_processes import until
-from support.results import measured
+from support.results import step_result
 from support.webhook_receiver import Receiver, deadlines_from_silence
 
 from sentinel.model.counters import Counters
@@ -60,12 +60,12 @@ def hire(path):
 
 def test_delivers_what_is_in_the_outbox_to_every_sink(connection, hire):
     """Exactly these messages, and not one more."""
-    told = [page(), page(NotificationReason.RESOLVED), page(episode=2)]
+    told = [make_notification(), make_notification(NotificationReason.RESOLVED), make_notification(episode=2)]
     with Receiver() as slack, Receiver() as webhook:
         courier = hire(slack=Slack(url=slack.url), webhook=Webhook(url=webhook.url))
         for one in told:
             outbox.enqueue(connection, one, courier.sinks)
-        courier.update(replace(measured(), pages=tuple(told)))
+        courier.update(replace(step_result(), pages=tuple(told)))
         assert courier.drain(PATIENCE) == 0
         assert courier.drain(0.2) == 0
 
@@ -78,7 +78,7 @@ def test_a_dead_sink_does_not_hold_up_another(connection, hire):
     with Receiver(webhook_receiver.hang()) as hung, Receiver() as well:
         courier = hire(slack=Slack(url=hung.url), webhook=Webhook(url=well.url))
         for episode in range(1, 6):
-            outbox.enqueue(connection, page(episode=episode), courier.sinks)
+            outbox.enqueue(connection, make_notification(episode=episode), courier.sinks)
         courier.wake()
         until(lambda: len(well.requests) == 5, PATIENCE, "the well one has every page")
         until(lambda: hung.requests, PATIENCE, "the hung one has its first")
@@ -87,19 +87,19 @@ def test_a_dead_sink_does_not_hold_up_another(connection, hire):
 
 
 def test_what_a_killed_agent_left_behind_is_delivered_first(connection, hire):
-    outbox.enqueue(connection, page(), ["webhook"], NOW)
+    outbox.enqueue(connection, make_notification(), ["webhook"], NOW)
     outbox.claim(connection, "webhook", NOW)
     with Receiver() as there:
         assert hire(webhook=Webhook(url=there.url)).drain(PATIENCE) == 0
 
-    assert [request.json["sentinel"]["page"] for request in there.requests] == [page().name]
+    assert [request.json["sentinel"]["page"] for request in there.requests] == [make_notification().name]
 
 
 def test_a_restart_repeats_nothing(connection, hire):
     with Receiver() as there:
         for _ in range(3):
             courier = hire(webhook=Webhook(url=there.url))
-            outbox.enqueue(connection, page(), courier.sinks)
+            outbox.enqueue(connection, make_notification(), courier.sinks)
             assert courier.drain(PATIENCE) == 0
             assert courier.stop(PATIENCE)
 
@@ -114,7 +114,7 @@ def test_an_answer_that_never_came_repeats_the_page_with_the_same_identity(conne
             replace(QUICK, deadline_seconds=0.1),
             webhook=Webhook(url=there.url, secret="pass phrase"),
         )
-        outbox.enqueue(connection, page(), courier.sinks)
+        outbox.enqueue(connection, make_notification(), courier.sinks)
         assert courier.drain(PATIENCE) == 0
 
     first, second = there.requests
@@ -126,13 +126,13 @@ def test_taking_a_verdict_never_waits(connection, hire):
     """Not even while the database is locked and the receiver hangs, for a whole minute."""
     with Receiver(webhook_receiver.hang()) as there:
         courier = hire(webhook=Webhook(url=there.url))
-        outbox.enqueue(connection, page(), courier.sinks)
+        outbox.enqueue(connection, make_notification(), courier.sinks)
         courier.wake()
         until(lambda: there.requests, PATIENCE, "the receiver hangs")
         connection.execute("begin immediate")
         started = time.monotonic()
         for _ in range(1000):
-            courier.update(replace(measured(), pages=(page(),)))
+            courier.update(replace(step_result(), pages=(make_notification(),)))
         took = time.monotonic() - started
         connection.execute("rollback")
 
@@ -143,7 +143,7 @@ def test_draining_ends_in_time_and_tells_what_is_left(connection, hire):
     """It comes back while the receiver still hangs over the page, as it does for a minute."""
     with Receiver(webhook_receiver.hang()) as there:
         courier = hire(webhook=Webhook(url=there.url))
-        outbox.enqueue(connection, page(), courier.sinks)
+        outbox.enqueue(connection, make_notification(), courier.sinks)
         started = time.monotonic()
         left = courier.drain(0.3)
         took = time.monotonic() - started
@@ -157,7 +157,7 @@ def test_stopping_ends_in_time_though_the_receiver_hangs(connection, path):
     pace = replace(QUICK, deadline_seconds=0.1)
     with Receiver(webhook_receiver.hang()) as there, deadlines_from_silence(there):
         courier = Dispatcher(path, {"webhook": Webhook(url=there.url)}, Counters(), timing=pace)
-        outbox.enqueue(connection, page(), courier.sinks)
+        outbox.enqueue(connection, make_notification(), courier.sinks)
         courier.start()
         until(lambda: there.requests, PATIENCE, "the request is under way")
         assert courier.stop(PATIENCE)
@@ -185,7 +185,7 @@ def test_trouble_with_the_database_is_survived(connection, hire, caplog):
     )
     with Receiver() as there:
         courier = hire(webhook=Webhook(url=there.url))
-        outbox.enqueue(connection, page(), courier.sinks)
+        outbox.enqueue(connection, make_notification(), courier.sinks)
         until(lambda: "starts over" in caplog.text, PATIENCE, "the trouble is told")
         connection.execute("drop trigger full")
         assert courier.drain(PATIENCE) == 0

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import inf, nan
 
 import pytest
-from support.notifications import diagnosed, page
+from support.notifications import make_notification, with_diagnosis
 
 from sentinel.model.finding import Severity
 from sentinel.model.notification import NotificationReason
@@ -15,13 +15,13 @@ from sentinel.notify.notification_codec import UnreadableNotificationError, deco
 @pytest.mark.parametrize("reason", list(NotificationReason))
 @pytest.mark.parametrize("severity", list(Severity))
 def test_a_page_comes_back_as_it_was(reason, severity):
-    told = page(reason, severity=severity, rank=3, onset_step=7, summary="KL «2» nats\n")
+    told = make_notification(reason, severity=severity, rank=3, onset_step=7, summary="KL «2» nats\n")
 
     assert decode(encode(told)) == told
 
 
 def test_a_cause_and_the_other_incidents_come_back_as_they_were():
-    assert decode(encode(diagnosed())) == diagnosed()
+    assert decode(encode(with_diagnosis())) == with_diagnosis()
 
 
 class Odd:
@@ -33,7 +33,7 @@ class Odd:
 
 def test_odd_evidence_costs_no_page():
     """What JSON cannot hold is kept as text; a page that cannot be stored would be a lost alert."""
-    told = page(
+    told = make_notification(
         evidence={"a": nan, "b": inf, "c": 10**400, "d": True, "e": Odd(), "f": None, "g": 5}
     )
     evidence = decode(encode(told)).incident.finding.evidence
@@ -50,20 +50,20 @@ def test_odd_evidence_costs_no_page():
 
 
 def test_odd_evidence_of_another_incident_costs_no_page_either():
-    other = page(evidence={"a": nan, "e": Odd()}).incident
-    (kept,) = decode(encode(replace(page(), others=(other,)))).others
+    other = make_notification(evidence={"a": nan, "e": Odd()}).incident
+    (kept,) = decode(encode(replace(make_notification(), others=(other,)))).others
 
     assert kept.finding.evidence == {"a": "nan", "e": "odd"}
 
 
 def test_half_a_character_costs_no_page():
     assert (
-        decode(encode(page(summary="half \ud83d of it"))).incident.finding.summary == "half ? of it"
+        decode(encode(make_notification(summary="half \ud83d of it"))).incident.finding.summary == "half ? of it"
     )
 
 
 def test_the_text_is_strict_json_that_names_the_episode():
-    text = encode(page(evidence={"a": nan}))
+    text = encode(make_notification(evidence={"a": nan}))
 
     assert json.loads(text, parse_constant=pytest.fail)["episode"] == "grpo-7b/kl_blowup#1"
 
@@ -75,9 +75,9 @@ def test_the_text_is_strict_json_that_names_the_episode():
         "null",
         "{}",
         '{"episode": "x", "page": {}}',
-        encode(page()).replace('"critical"', '"loud"'),
-        encode(page()).replace('"step": 120', '"step": "many"'),
-        encode(page())[:-5],
+        encode(make_notification()).replace('"critical"', '"loud"'),
+        encode(make_notification()).replace('"step": 120', '"step": "many"'),
+        encode(make_notification())[:-5],
     ],
 )
 def test_anything_else_is_unreadable(text):

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 from support import webhook_receiver
-from support.notifications import page
+from support.notifications import make_notification
 from support.sink_workers import lane_on_bench
 
 from sentinel.sinks.slack import Slack
@@ -17,7 +17,7 @@ def bench(tmp_path):
 
 
 def test_delivers_a_page_and_never_again(bench):
-    bench.enqueue(page())
+    bench.enqueue(make_notification())
     for _ in range(5):
         bench.deliver_next()
 
@@ -37,8 +37,8 @@ def test_delivers_a_page_and_never_again(bench):
         (webhook_receiver.garbage(), "HTTP 200"),
         (webhook_receiver.status(202), "HTTP 202"),
         (webhook_receiver.redirect("http://127.0.0.1:9/"), "HTTP 302"),
-        (webhook_receiver.hang(), "DeadlineError"),
-        (webhook_receiver.drip_body(), "DeadlineError"),
+        (webhook_receiver.hang(), "DeadlineExceededError"),
+        (webhook_receiver.drip_body(), "DeadlineExceededError"),
         (webhook_receiver.hang_up(), "RemoteDisconnected"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -46,7 +46,7 @@ def test_delivers_a_page_and_never_again(bench):
 def test_what_may_pass_is_tried_again(bench, mode, error):
     """Then, and only then, the page arrives."""
     bench.there.script = [mode]
-    bench.enqueue(page())
+    bench.enqueue(make_notification())
     bench.deliver_next()
 
     assert bench.row() == ("queued", 1, 1.0, error)
@@ -60,7 +60,7 @@ def test_what_may_pass_is_tried_again(bench, mode, error):
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 410, 422])
 def test_what_the_receiver_refuses_is_given_up_at_once(bench, code):
     bench.there.default = webhook_receiver.status(code)
-    bench.enqueue(page())
+    bench.enqueue(make_notification())
     for _ in range(3):
         bench.deliver_next(after=60)
 
@@ -73,7 +73,7 @@ def test_what_the_receiver_refuses_is_given_up_at_once(bench, code):
 @pytest.mark.parametrize("refusal", [(413, b""), (400, b"msg_blocks_too_long")])
 def test_a_page_that_is_too_long_is_sent_shorter_once(bench, refusal):
     bench.there.script = [webhook_receiver.status(*refusal), webhook_receiver.status(500)]
-    bench.enqueue(page(summary="word " * 300))
+    bench.enqueue(make_notification(summary="word " * 300))
     for _ in range(3):
         bench.deliver_next(after=60)
 
@@ -84,7 +84,7 @@ def test_a_page_that_is_too_long_is_sent_shorter_once(bench, refusal):
 
 def test_a_page_that_is_too_long_even_when_short_is_given_up(bench):
     bench.there.default = webhook_receiver.status(413)
-    bench.enqueue(page())
+    bench.enqueue(make_notification())
     for _ in range(4):
         bench.deliver_next(after=60)
 
@@ -93,7 +93,7 @@ def test_a_page_that_is_too_long_even_when_short_is_given_up(bench):
 
 
 def test_a_page_that_cannot_be_read_or_worded_is_given_up_and_said(bench, caplog):
-    bench.enqueue(page())
+    bench.enqueue(make_notification())
     bench.connection.execute("update outbox set page = '{}'")
     bench.deliver_next()
 
@@ -104,7 +104,7 @@ def test_a_page_that_cannot_be_read_or_worded_is_given_up_and_said(bench, caplog
 
 def test_an_outcome_that_could_not_be_stored_is_stored_later_and_not_sent_again(bench):
     """A full disk between the answer and the commit must not page anybody twice."""
-    bench.enqueue(page())
+    bench.enqueue(make_notification())
     bench.connection.execute(
         "create trigger full before update on outbox when new.state = 'delivered'"
         " begin select raise(abort, 'disk full'); end"
@@ -130,7 +130,7 @@ class Gullible(Slack):
 def test_no_sink_can_take_silence_for_an_answer(bench):
     bench.lane.sink = Gullible(url=bench.there.url)
     bench.there.script = [webhook_receiver.hang()]
-    bench.enqueue(page())
+    bench.enqueue(make_notification())
     bench.deliver_next()
 
     assert bench.row()[0] == "queued"
@@ -139,7 +139,7 @@ def test_no_sink_can_take_silence_for_an_answer(bench):
 def test_says_which_sink_and_what_status_and_nothing_else(bench, caplog):
     caplog.set_level(logging.DEBUG, "sentinel")
     bench.there.script = [webhook_receiver.status(500, b"body of the answer")]
-    bench.enqueue(page())
+    bench.enqueue(make_notification())
     bench.deliver_next()
     bench.deliver_next(after=60)
 

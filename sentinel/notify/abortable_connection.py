@@ -1,7 +1,7 @@
-"""Leash: the connections of one request, checked when they are made and cut when time is up.
+"""Connections of one HTTP request, checked when they open and closed when its deadline expires.
 
-The timeout of `requests` bounds one silence of the receiver, not the whole exchange: one byte per
-second keeps it alive for ever. So the sockets are held here, where another thread can cut them.
+The timeout of `requests` bounds each single read, not the whole exchange: a server that sends one
+byte per second keeps a request alive forever. Here another thread can shut the sockets down.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from sentinel.config.url_policy import is_loopback, peer_refusal
 
 
 class AddressRefusedError(OSError):
-    """The receiver's name led to an address that no page may be sent to."""
+    """The host name resolves to an address that must not receive notifications."""
 
 
 class DeadlineExceededError(OSError):
-    """The connection came into being after its time was up."""
+    """The connection opened after the deadline of its request."""
 
 
 class AbortableConnections:
-    """Holds sockets for as long as one request lasts."""
+    """The open sockets of one request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,30 +35,30 @@ class AbortableConnections:
         self._is_aborted = False
 
     def add(self, connection: socket.socket) -> None:
-        """Keep hold of a fresh connection. Raises CutError once `cut` was called."""
+        """Register a new connection. Raises DeadlineExceededError after `abort`."""
         with self._lock:
             if self._is_aborted:
                 raise DeadlineExceededError
-            # A duplicate, because wrapping a socket in TLS leaves the original without its number.
+            # A duplicate, because wrapping a socket in TLS detaches the original descriptor.
             self._sockets.append(connection.dup())
 
     def abort(self) -> None:
-        """End every connection, and every one still to come, from any thread."""
+        """Shut down every connection, and refuse new ones; callable from any thread."""
         with self._lock:
             self._is_aborted = True
-            for held in self._sockets:
-                _shut_down(held)
+            for connection in self._sockets:
+                _shut_down(connection)
 
     def close(self) -> None:
-        """The request is over: let go of its sockets."""
+        """Close the sockets at the end of the request."""
         with self._lock:
-            for held in self._sockets:
-                held.close()
+            for connection in self._sockets:
+                connection.close()
             self._sockets.clear()
 
 
 class AbortableAdapter(HTTPAdapter):
-    """Transport of `requests` whose every connection, by proxy or not, is on the leash."""
+    """Transport adapter of `requests` that registers every connection, proxied or direct."""
 
     def __init__(self, connections: AbortableConnections) -> None:
         self._pool_classes = _make_pool_classes(connections)
@@ -75,23 +75,24 @@ class AbortableAdapter(HTTPAdapter):
 
 
 def _make_pool_classes(connections: AbortableConnections) -> Mapping[str, type]:
-    def leashed(self: Any) -> socket.socket:
-        made = cast("socket.socket", super(type(self), self)._new_conn())
+    def open_connection(self: Any) -> socket.socket:
+        opened = cast("socket.socket", super(type(self), self)._new_conn())
+        is_plaintext = not isinstance(self, HTTPSConnection)
         try:
-            _check_peer_address(made, self.host, is_plaintext=not isinstance(self, HTTPSConnection))
-            connections.add(made)
+            _check_peer_address(opened, self.host, is_plaintext=is_plaintext)
+            connections.add(opened)
         except OSError:
-            made.close()
+            opened.close()
             raise
-        return made
+        return opened
 
-    # `debuglevel` is the library's switch for printing whole requests, secrets included.
-    ours = {"_new_conn": leashed, "debuglevel": 0}
-    http = type("LeashedHttp", (HTTPConnection,), ours)
-    https = type("LeashedHttps", (HTTPSConnection,), ours)
+    # `debuglevel` makes the library print whole requests, including secrets.
+    attributes = {"_new_conn": open_connection, "debuglevel": 0}
+    http = type("AbortableHTTPConnection", (HTTPConnection,), attributes)
+    https = type("AbortableHTTPSConnection", (HTTPSConnection,), attributes)
     return {
-        "http": type("HttpPool", (HTTPConnectionPool,), {"ConnectionCls": http}),
-        "https": type("HttpsPool", (HTTPSConnectionPool,), {"ConnectionCls": https}),
+        "http": type("AbortableHTTPPool", (HTTPConnectionPool,), {"ConnectionCls": http}),
+        "https": type("AbortableHTTPSPool", (HTTPSConnectionPool,), {"ConnectionCls": https}),
     }
 
 

@@ -1,0 +1,106 @@
+"""Migrations of the database, one function for each schema version since 0.1.0.
+
+Each runs in the transaction of its caller. A migration that was released never changes: it spells
+out the names of its time instead of importing constants.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable
+from typing import Any
+
+JsonObject = dict[str, Any]
+
+_RENAME_0_1_0_SQL = """
+alter table input rename to journal;
+alter table snapshot rename column one to id;
+alter table step rename column facts to attributes;
+drop view facts;
+alter table fact rename to metadata;
+create view run_metadata as
+    select key, coalesce(text, number) as value, attempt, step, time from metadata where rank = -1;
+alter table sample rename column facts to attributes;
+alter table told rename to case_history;
+alter table outbox rename column page to notification;
+alter table owed rename to pending_notification;
+alter table pending_notification rename column page to notification;
+alter table silence rename column begins to starts_at;
+alter table silence rename column ends to ends_at;
+alter table silence rename column who to author;
+alter table silence rename column why to comment;
+alter table ack rename column who to author;
+alter table ack rename column why to comment;
+alter table onset rename column last_good to last_good_step;
+alter table request rename to command;
+alter table command rename column since to ready_from_index;
+alter table command rename column beat to due_step_index;
+alter table command rename column deeds to actions;
+alter table command add column refusal text;
+alter table node rename column heard to sequences;
+alter table node rename column told to state;
+update metadata set key = 'patch/' || substr(key, 5) where key like 'tap/%';
+delete from journal;
+delete from spool;
+delete from node;
+insert or replace into snapshot(id, state) values(1, '""');
+"""
+"""Journal, spool and nodes are emptied: only the version that packed their rows can read them.
+
+The empty snapshot makes the agent take the number of the last episodes from the history.
+"""
+
+_REASONS = {"worsened": "escalated", "joined": "incident_added", "named": "cause_found"}
+
+
+def migrate_from_0_1_0(connection: sqlite3.Connection) -> None:
+    """Schema 9 to 10: tables, columns and JSON keys get the names of 0.2.0."""
+    execute_script(connection, _RENAME_0_1_0_SQL)
+    _rewrite_json(connection, "outbox", "notification", _rename_notification_keys)
+    _rewrite_json(connection, "pending_notification", "notification", _rename_notification_keys)
+    _rewrite_json(connection, "case_history", "body", _rename_case_keys)
+
+
+def execute_script(connection: sqlite3.Connection, script: str) -> None:
+    """Execute the statements of a script, none of which contains a semicolon.
+
+    Unlike `executescript`, it does not commit the transaction that is under way.
+    """
+    for statement in script.split(";"):
+        connection.execute(statement)
+
+
+def _rewrite_json(
+    connection: sqlite3.Connection, table: str, column: str, convert: Callable[[JsonObject], None]
+) -> None:
+    """Convert the JSON object of each row in place; rows that hold none stay as they are."""
+    rows = connection.execute(f"select rowid, {column} from {table}").fetchall()  # noqa: S608
+    for rowid, text in rows:
+        try:
+            body = json.loads(text)
+            convert(body)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+        connection.execute(
+            f"update {table} set {column} = ? where rowid = ?",  # noqa: S608
+            (json.dumps(body, ensure_ascii=False), rowid),
+        )
+
+
+def _rename_notification_keys(body: JsonObject) -> None:
+    body["incident_name"] = body.pop("episode")
+    notification = body["notification"] = body.pop("page")
+    notification["reason"] = _REASONS.get(notification["reason"], notification["reason"])
+    for incident in (notification["incident"], *notification["others"]):
+        _rename_keys(incident, {"findings": "finding_count", "calm": "clear_count"}.items())
+
+
+def _rename_case_keys(body: JsonObject) -> None:
+    if body["diagnosis"] is not None:
+        _rename_keys(body["diagnosis"], [("belief", "confidence_text")])
+
+
+def _rename_keys(body: JsonObject, names: Iterable[tuple[str, str]]) -> None:
+    for old, new in names:
+        body[new] = body.pop(old)
