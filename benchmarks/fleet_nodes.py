@@ -21,10 +21,16 @@ from engine import ALIKE, EVERY_RUN, OF_POLICY, named, series
 from numpy.typing import NDArray
 
 from sentinel.cluster.authentication import MessageAuthenticator
-from sentinel.cluster.client import ACK_STRUCT, EXCHANGE_INTERVAL_SECONDS
-from sentinel.cluster.endpoints import HEAD_INFO_KEY, SLOT_COUNTER_KEY, slot_keys
+from sentinel.cluster.client import EXCHANGE_INTERVAL_SECONDS
 from sentinel.cluster.follower import HEARTBEAT_INTERVAL_SECONDS
 from sentinel.cluster.message_store import MessageStore
+from sentinel.cluster.protocol import (
+    ACK_STRUCT,
+    HEAD_INFO_KEY,
+    SLOT_COUNTER_KEY,
+    HeadInfo,
+    slot_keys,
+)
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import coalesce
 from sentinel.transport.batch_codec import BatchEncoder
@@ -98,10 +104,10 @@ class Node:
         self.offset = random.random() * EXCHANGE_INTERVAL_SECONDS
         self.board = MessageStore.connect("127.0.0.1", self.plan.port)
         (card,) = self.board.read([HEAD_INFO_KEY])
-        self.birth = json.loads(self.seal.verify(HEAD_INFO_KEY, card))["birth"]
+        self.birth = HeadInfo.deserialize(self.seal.verify(HEAD_INFO_KEY, card)).instance_id
         hello, self.box, self.ack = slot_keys(self.board.increment(SLOT_COUNTER_KEY))
         host = f"node{self.number}"
-        told = {"host": host, "run": f"bench.{host}", "spool": host, "clock": repr(time.time())}
+        told = {"host": host, "run": f"bench.{host}", "spool_id": host, "clock": repr(time.time())}
         body = self.seal.sign(f"{hello}/{self.birth}", json.dumps(told).encode())
         self.board.write({self.box: b"", self.ack: b"", hello: body})
 

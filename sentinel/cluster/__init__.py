@@ -1,1 +1,1 @@
-"""Cluster: agents of several nodes meet over torch.distributed, and one of them judges the run."""
+"""Agents of several nodes: one head evaluates the run, followers send it their records."""

@@ -1,20 +1,22 @@
-"""Nodes: the part this agent has among those of its job, and what it makes of its ranks' records.
+"""The role of an agent among those of its job: single, head or follower.
 
-The first ring that is read tells. Where all ranks are on this node, it is alone, and everything is
-as it was read. Where there are more nodes, that of rank 0 is the head and judges the run; the
-others are posts. A post that never reaches a head judges its own ranks after a while: several pages
-are better than none.
+The identity of the first ring decides. If all ranks are on this node, the agent is single.
+Otherwise the agent of the node of rank 0 is the head, which evaluates the run, and the others are
+followers. A follower that never reaches a head evaluates its own ranks after a while: several
+notifications are better than none.
 
-A restart may move rank 0 to another node, and with it the place where all look for the head. The
-head stays where it is all the same: it makes itself known at the new place, where whoever was about
-to judge the run anew gives way, and sends on who comes. Once it is gone, the new place is the head.
+A restart may move rank 0 to another node, and with it the address at which all agents look for the
+head. The established head stays head: it announces itself at the new address, where a new head
+yields to it and redirects clients. If the established head is gone, the agent at the new address
+becomes the head.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from sentinel.cluster.authentication import MessageAuthenticator
@@ -29,20 +31,57 @@ from sentinel.model.counters import Counters
 from sentinel.model.record import Record
 from sentinel.model.record_batch import RecordOrBatch
 from sentinel.transport.identity import Identity
-from sentinel.transport.rendezvous import NO_RENDEZVOUS, Rendezvous
+from sentinel.transport.rendezvous import NO_RENDEZVOUS
 
 HEAD_SEARCH_TIMEOUT_SECONDS = 300.0
-"""How long a post looks for a head that it never reached, before it judges its own ranks."""
+"""How long a follower searches for a head that it never reached, before it evaluates its own
+ranks."""
+
+
+@dataclass(frozen=True)
+class _ConnectionFactory:
+    """Makes the clients and servers of this agent, with one endpoint and token.
+
+    `first_identity` is that of the lowest rank on this node, None until it is known.
+    """
+
+    run: str
+    counters: Counters
+    first_identity: Callable[[], Identity | None]
+    configured_head: str
+    token: str
+
+    def endpoint(self) -> HeadEndpoint:
+        """Where agents look for the head; a restart may change it."""
+        identity = self.first_identity()
+        rendezvous = NO_RENDEZVOUS if identity is None else identity.rendezvous
+        return head_endpoint(rendezvous, self.configured_head)
+
+    def client(self, identity: Identity, **node_info: str) -> ClusterClient:
+        return ClusterClient(
+            self.endpoint,
+            self._authenticator(identity),
+            {"host": identity.host, "run": self.run, **node_info},
+            self.counters,
+        )
+
+    def server(self, identity: Identity, redirect_to: str = "") -> ClusterServer:
+        return ClusterServer(
+            self.endpoint().ports, self._authenticator(identity), self.counters, redirect_to
+        )
+
+    def _authenticator(self, identity: Identity) -> MessageAuthenticator:
+        return MessageAuthenticator.for_job(self.token, identity.rendezvous.job_id)
 
 
 class AgentRole:
-    """Gives what this agent is to judge of what it reads.
+    """Decides the role of this agent, and returns the records that it evaluates.
 
-    `first` tells the lowest rank on this node, once one is known. `head` is where the head is, as a
-    person set it: host, or host:port; `token` is what agents of the job share.
+    `first_identity` returns the identity of the lowest rank on this node, None until it is known.
+    `configured_head` is the setting `head`: host, or host:port. `token` is the secret of the job.
     """
 
-    def __init__(  # noqa: PLR0913 - what agents of a job need to know of each other
+    def __init__(  # noqa: PLR0913 - the settings and resources of the agent
         self,
         run: str,
         connection: sqlite3.Connection,
@@ -53,27 +92,23 @@ class AgentRole:
         token: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.run, self.connection, self.counters, self.first_identity = (
-            run,
-            connection,
-            counters,
-            first_identity,
-        )
-        self._configured_head, self._token, self.clock = configured_head, token, clock
+        self.run, self.connection, self.counters, self.clock = run, connection, counters, clock
+        self.first_identity = first_identity
+        self._factory = _ConnectionFactory(run, counters, first_identity, configured_head, token)
         self.head: Head | None = None
         self.follower: Follower | None = None
         self.failover: Failover | None = None
         self.redirect_server: ClusterServer | None = None
-        """Where others look for the head, though it is elsewhere."""
+        """Redirects clients from the address of rank 0 to the head elsewhere."""
         self.announcing_client: ClusterClient | None = None
-        """Makes a head known that is not where others look for it."""
+        """Announces this head at the address of rank 0, which is elsewhere."""
         self._advertised_host = ""
-        """Where others reach us, if we are the head."""
+        """The host at which others reach this head."""
         self._is_decided = False
 
     @property
     def role(self) -> str:
-        """What it is: alone, head or post; nothing before it is known."""
+        """single, head or follower; "" until it is decided."""
         if not self._is_decided:
             return ""
         if self.follower is not None:
@@ -81,7 +116,7 @@ class AgentRole:
         return "head" if self.head is not None else "single"
 
     def exchange(self, local_records: Iterable[Record]) -> list[RecordOrBatch]:
-        """What this agent is to judge now."""
+        """Exchange records with the other agents; returns what this agent evaluates now."""
         first = self.first_identity()
         if first is not None:
             self._decide(first)
@@ -94,96 +129,99 @@ class AgentRole:
 
     @property
     def has_unsaved_changes(self) -> bool:
-        """Whether there is anything to store, though there may be nothing to judge."""
+        """Whether there is anything to store, even without records to evaluate."""
         parts = (self.failover, self.head, self.follower)
         return any(part is not None and part.has_unsaved_changes for part in parts)
 
     def persist(self) -> None:
-        """Store what is read and what was heard, within the caller's transaction."""
+        """Store what was read and received, within the caller's transaction."""
         for part in (self.failover, self.head, self.follower):
             if part is not None:
                 part.persist()
 
     def after_commit(self) -> None:
-        """All that was read is stored: tell the others."""
+        """Send acknowledgements or records. The transaction is committed."""
         for part in (self.head, self.follower):
             if part is not None:
                 part.after_commit()
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is to be heard of others, or handed to them, any more."""
+        """Whether there is nothing more to receive from other agents, or to send to them."""
         part = self.follower or self.head
         return part is None or part.finished
 
     def stop(self) -> None:
-        """Leave the others."""
-        hub = self.redirect_server if self.head is None else self.head.server
-        link = self.announcing_client if self.follower is None else self.follower.client
-        if hub is not None:
-            hub.stop()
-        if link is not None:
-            link.stop()
+        """Close all connections."""
+        server = self.redirect_server if self.head is None else self.head.server
+        client = self.announcing_client if self.follower is None else self.follower.client
+        if server is not None:
+            server.stop()
+        if client is not None:
+            client.stop()
 
     def status(self) -> dict[str, Any]:
-        """In plain words: role; of a head its address, trouble and nodes; of a post its link.
+        """The role as JSON; of a head also port, error and nodes; of a follower its connection.
 
-        The address, `head`, is the same on all of them, and `port` that part of it.
+        `head` is the address of the head, the same on all nodes.
         """
-        told: dict[str, Any] = {"role": self.role}
+        status: dict[str, Any] = {"role": self.role}
         if self.head is not None:
-            hub = self.head.server
-            told |= {"port": hub.port, "error": hub.error, "nodes": self.head.node_status()}
-            told["head"] = format_address(self._advertised_host, hub.port)
+            server = self.head.server
+            status |= {
+                "port": server.port,
+                "error": server.error,
+                "nodes": self.head.node_status(),
+                "head": format_address(self._advertised_host, server.port),
+            }
         if self.follower is not None:
-            told |= self.follower.status()
-        return told
+            status |= self.follower.status()
+        return status
 
     def _decide(self, identity: Identity) -> None:
-        before, self._is_decided = self._is_decided, True
+        was_decided, self._is_decided = self._is_decided, True
         if self.follower is not None:
             self._fail_over_or_redirect(identity, self.follower)
         elif self.head is not None:
             self._announce_or_yield(identity, self.head)
         elif identity.local_world_size < identity.world_size and self.failover is None:
-            # Who has judged the run already goes on, wherever rank 0 is by now.
-            if before or _hosts_rank_zero(identity) or self._stored_address():
+            # An agent that has evaluated the run before continues, wherever rank 0 is now.
+            if was_decided or _hosts_rank_zero(identity) or self._stored_address():
                 self._become_head(identity)
             else:
                 self._become_follower(identity)
 
     def _fail_over_or_redirect(self, identity: Identity, follower: Follower) -> None:
-        """Judge after all where nobody else does; where others look for the head, send them on."""
-        here = _hosts_rank_zero(identity)
-        never = (
+        """Take over if there is no head; if others look for it here, redirect them."""
+        hosts_rank_zero = _hosts_rank_zero(identity)
+        is_search_over = (
             not follower.client.head_address
             and follower.silent_seconds >= HEAD_SEARCH_TIMEOUT_SECONDS
         )
-        if never or (here and follower.silent_seconds >= HEAD_LOST_AFTER_SECONDS):
+        is_successor = hosts_rank_zero and follower.silent_seconds >= HEAD_LOST_AFTER_SECONDS
+        if is_search_over or is_successor:
             self._fail_over(identity, follower)
-        elif here and follower.client.is_connected:
+        elif hosts_rank_zero and follower.client.is_connected:
             if self.redirect_server is None:
-                self.redirect_server = self._new_server(identity, follower.client.head_address)
+                address = follower.client.head_address
+                self.redirect_server = self._factory.server(identity, address)
                 self.redirect_server.start()
             self.redirect_server.redirect_to = follower.client.head_address
 
     def _announce_or_yield(self, identity: Identity, head: Head) -> None:
-        """Be known as the head where others look for it; or give way to one that is older."""
-        past = head.early_records
-        if head.established_head and past is not None:
-            self._yield_to_established_head(identity, head, past)
+        """Announce this head at the address of rank 0, or yield to an established head."""
+        early_records = head.early_records
+        if head.established_head and early_records is not None:
+            self._yield_to_established_head(identity, head, early_records)
             return
-        known = _hosts_rank_zero(identity) or head.has_seen_rank(0)
-        if not known and self.announcing_client is None and head.server.port:
-            card = {
-                **self._node_info(identity),
-                "elder": format_address(self._stored_address(), head.server.port),
-            }
-            self.announcing_client = self._new_client(identity, card)
+        is_known = _hosts_rank_zero(identity) or head.has_seen_rank(0)
+        if not is_known and self.announcing_client is None and head.server.port:
+            address = format_address(self._stored_address(), head.server.port)
+            self.announcing_client = self._factory.client(identity, established_head=address)
             self.announcing_client.start()
         elif self.announcing_client is not None:
             self.announcing_client.check_timeout()
-            if known:
+            if is_known:
                 self.announcing_client.request_stop()
                 self.announcing_client = None
 
@@ -199,62 +237,41 @@ class AgentRole:
 
     def _become_head(self, identity: Identity) -> None:
         if not self._stored_address():
+            configured = self._factory.endpoint().host if _hosts_rank_zero(identity) else ""
             self.connection.execute(
                 "insert into cluster(key, value) values('address', ?)",
-                ((self._endpoint().host if _hosts_rank_zero(identity) else "") or identity.host,),
+                (configured or identity.host,),
             )
         self._advertised_host = self._stored_address()
-        hub, self.redirect_server = self.redirect_server or self._new_server(identity), None
-        hub.redirect_to = ""
-        self.head = Head(self.run, identity.host, self.connection, hub, self.counters, self.clock)
+        server, self.redirect_server = self.redirect_server or self._factory.server(identity), None
+        server.redirect_to = ""
+        self.head = Head(
+            self.run, identity.host, self.connection, server, self.counters, self.clock
+        )
         self.head.start_at_attempt(identity.attempt)
-        hub.start()
+        server.start()
 
     def _become_follower(self, identity: Identity) -> None:
         spool = Spool(self.connection, self.counters)
-        link = self._new_client(identity, {**self._node_info(identity), "spool": spool.spool_id})
-        self.follower = Follower(self.run, spool, link, self.clock)
-        link.start()
+        client = self._factory.client(identity, spool_id=spool.spool_id)
+        self.follower = Follower(self.run, spool, client, self.clock)
+        client.start()
 
     def _fail_over(self, identity: Identity, follower: Follower) -> None:
-        """Judge from now on, beginning with what no head has."""
+        """Evaluate from now on, beginning with what the head has not acknowledged."""
         follower.client.request_stop()
         self.follower, self.failover = None, Failover(self.run, follower.spool)
         if _hosts_rank_zero(identity):
             self._become_head(identity)
 
     def _stored_address(self) -> str:
-        """Where others found us as the head, if we ever were it."""
+        """The host at which others reached this agent as head, in this life or before; else ""."""
         query = "select value from cluster where key = 'address'"
         row = self.connection.execute(query).fetchone()
         return str(row[0]) if row else ""
 
-    def _node_info(self, identity: Identity) -> dict[str, str]:
-        return {"host": identity.host, "run": self.run}
-
-    def _new_client(self, identity: Identity, node_info: Mapping[str, str]) -> ClusterClient:
-        return ClusterClient(
-            self._endpoint, self._authenticator(identity), node_info, self.counters
-        )
-
-    def _new_server(self, identity: Identity, redirect_to: str = "") -> ClusterServer:
-        return ClusterServer(
-            self._endpoint().ports, self._authenticator(identity), self.counters, redirect_to
-        )
-
-    def _authenticator(self, identity: Identity) -> MessageAuthenticator:
-        return MessageAuthenticator.for_job(self._token, identity.rendezvous.job_id)
-
-    def _endpoint(self) -> HeadEndpoint:
-        first = self.first_identity()
-        return head_endpoint(_rendezvous_of(first), self._configured_head)
-
 
 def _hosts_rank_zero(identity: Identity) -> bool:
-    """Whether rank 0 is on the node of its lowest rank."""
+    """Whether rank 0 is on the node of that identity, which is of its lowest rank."""
     node = identity.rendezvous.node_rank
     return identity.rank == 0 or (node == 0 if node >= 0 else identity.rank == identity.local_rank)
-
-
-def _rendezvous_of(identity: Identity | None) -> Rendezvous:
-    return NO_RENDEZVOUS if identity is None else identity.rendezvous

@@ -1,33 +1,33 @@
-"""Generations: which attempt of the whole run each node's own attempts belong to.
+"""Maps the attempts that each node counts to attempts of the run.
 
-Every node counts its own: one that was rebooted begins at 0 again, and numbers may be skipped. The
-attempts of all nodes that run at the same time are one attempt of the run, which is known by what
-its ranks say as they begin: the size of their world, where they meet, when, and who they are.
+Each node counts its own attempts: after a reboot it starts at 0 again, and it may skip numbers.
+Attempts of several nodes that run at the same time are one attempt of the run. They are matched by
+the START of their ranks: world size, master port, start time and ranks.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from sentinel.stats.number_ranges import format_ranges
+from sentinel.stats.number_ranges import format_ranges, parse_ranges
 
 MAX_ATTEMPTS_KEPT = 32
-"""Newest attempts of the run, and of each node, that are remembered."""
+"""Limit of stored attempts of the run, and of each node; the newest are kept."""
 
 MAX_NODES_KEPT = 16384
-"""Nodes that are remembered: one that comes back after a reboot counts as another."""
+"""Limit of stored nodes. A node that returns after a reboot counts as another."""
 
 START_TOLERANCE_SECONDS = 5.0
-"""How much earlier than the first that was heard of it a rank of an attempt may have begun."""
+"""How much earlier than the first known rank of an attempt another one may have started."""
 
 
 @dataclass(slots=True)
 class Attempt:
-    """What is known of one attempt of the run: `world` 0, `port` "" and `began` 0 are not known."""
+    """One attempt of the run. world_size 0, master_port "" and started_at 0 mean unknown."""
 
     world_size: int = 0
     master_port: str = ""
@@ -35,12 +35,12 @@ class Attempt:
     ranks: set[int] = field(default_factory=set)
 
     def accepts(self, rank: int, world_size: int, master_port: str) -> bool:
-        """Whether that rank may be part of it."""
+        """Whether that rank may belong to this attempt."""
         sizes, ports = {self.world_size, world_size} - {0}, {self.master_port, master_port} - {""}
         return len(sizes) <= 1 and len(ports) <= 1 and rank not in self.ranks
 
     def add_rank(self, rank: int, world_size: int, master_port: str) -> None:
-        """That rank is part of it."""
+        """Add a rank of this attempt."""
         self.ranks.add(rank)
         self.world_size, self.master_port = (
             self.world_size or world_size,
@@ -50,16 +50,16 @@ class Attempt:
 
 @dataclass
 class AttemptMap:
-    """Which attempt of the whole run each node's own attempts belong to; bounded in memory.
+    """Maps attempts of nodes to attempts of the run; bounded in memory.
 
-    `attempts` are the newest of the run, by number; `nodes` tell of each node which of its own
-    attempts is which of the run.
+    `attempts` are the newest attempts of the run by number. `node_attempts` maps, by node, its own
+    attempt numbers to those of the run.
     """
 
     attempts: dict[int, Attempt] = field(default_factory=dict)
     node_attempts: dict[str, dict[int, int]] = field(default_factory=dict)
     _serialized: str = field(default="", compare=False, repr=False)
-    """What `kept` gave, while it is still so."""
+    """Result of `serialize`, until the map changes."""
 
     @property
     def current(self) -> int:
@@ -67,10 +67,10 @@ class AttemptMap:
         return max(self.attempts, default=-1)
 
     def run_attempt(self, node: str, node_attempt: int) -> int | None:
-        """The attempt of the run that is this one of the node's; None where nobody knows yet."""
+        """The attempt of the run for an attempt of that node; None if it is not assigned yet."""
         return self.node_attempts.get(node, {}).get(node_attempt)
 
-    def assign(  # noqa: PLR0913 - all that a rank says of itself as it begins
+    def assign(  # noqa: PLR0913 - the fields of a START
         self,
         node: str,
         node_attempt: int,
@@ -80,11 +80,11 @@ class AttemptMap:
         *,
         started_at: float = 0.0,
     ) -> int:
-        """The attempt of the run of which a rank tells that it began on that node.
+        """Assign a rank that started on that node to an attempt of the run, which is returned.
 
-        `theirs` is the node's own number of it, `world` the size of the rank's world, 0 where it is
-        not known, `port` where its ranks meet. `time`, in seconds since the epoch, is when it
-        began: by it, a node whose words come late by whole attempts still finds its own.
+        `node_attempt` is the node's own number, `world_size` 0 if unknown, `master_port` that of
+        the rendezvous. `started_at`, in seconds since the epoch, assigns a START that arrives
+        several attempts late.
         """
         self._serialized = ""
         known = self.run_attempt(node, node_attempt)
@@ -101,7 +101,7 @@ class AttemptMap:
         return known
 
     def serialize(self) -> str:
-        """All of it as text, for `restored`."""
+        """As JSON, for `deserialize`."""
         if self._serialized:
             return self._serialized
         attempts = {
@@ -113,57 +113,59 @@ class AttemptMap:
             ]
             for number, each in self.attempts.items()
         }
-        told = {"attempts": attempts, "nodes": self.node_attempts}
-        self._serialized = json.dumps(told, separators=(",", ":"))
+        fields = {"attempts": attempts, "nodes": self.node_attempts}
+        self._serialized = json.dumps(fields, separators=(",", ":"))
         return self._serialized
 
     @classmethod
     def deserialize(cls, text: str) -> AttemptMap:
-        """What `kept` gave, or nothing from "". Raises ValueError where it is anything else."""
+        """From the result of `serialize`; empty from "". Raises ValueError for anything else."""
         try:
-            told: Mapping[str, Any] = json.loads(text) if text else {"attempts": {}, "nodes": {}}
+            fields: Mapping[str, Any] = json.loads(text) if text else {"attempts": {}, "nodes": {}}
             attempts = {
-                int(number): _parse_attempt(*row) for number, row in told["attempts"].items()
+                int(number): _parse_attempt(*row) for number, row in fields["attempts"].items()
             }
             nodes = {
-                str(node): {int(theirs): int(ours) for theirs, ours in known.items()}
-                for node, known in told["nodes"].items()
+                str(node): {int(own): int(number) for own, number in by_own.items()}
+                for node, by_own in fields["nodes"].items()
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            message = f"these are no attempts of nodes: {text[:80]!r}"
+            message = f"not a serialized attempt map: {text[:80]!r}"
             raise ValueError(message) from error
         return cls(attempts, nodes)
 
     def _earlier_attempt(self, node: str, node_attempt: int) -> int | None:
-        """The number of an attempt that is told of only after a later one of the same node."""
+        """The attempt of the run for an attempt that arrives after a later one of the same node."""
         later = [n for own, n in self.node_attempts.get(node, {}).items() if own > node_attempt]
         return min(later) - 1 if later else None
 
     def _matching_or_next(
         self, node: str, rank: int, world_size: int, master_port: str, started_at: float
     ) -> int:
-        """The attempt that this one of the node's is part of: one of them, or the next."""
+        """The attempt of the run for a new attempt of the node: a known one, or the next."""
         before = max(self.node_attempts.get(node, {}).values(), default=-1)
         first = self._newest_started_by(started_at)
         oldest = min(self.attempts, default=0)
         if before < first < oldest:
-            # Of an attempt that was forgotten long ago.
+            # It belongs to an attempt that is no longer stored.
             return first
         since = max(first, before + 1)
-        known = sorted(number for number in self.attempts if number >= since)
-        fits = (n for n in known if self.attempts[n].accepts(rank, world_size, master_port))
-        return next(fits, self.current + 1)
+        candidates = sorted(number for number in self.attempts if number >= since)
+        matching = (
+            n for n in candidates if self.attempts[n].accepts(rank, world_size, master_port)
+        )
+        return next(matching, self.current + 1)
 
     def _newest_started_by(self, time: float) -> int:
-        """The newest attempt that had begun by then, or was about to."""
+        """The newest attempt that had started by that time, within the tolerance."""
         known = sorted(self.attempts)
         if not time or not known:
             return self.current
         for older, newer in reversed([*pairwise(known)]):
-            began = self.attempts[newer].started_at
-            gap = began - self.attempts[older].started_at
-            # Where one crash follows the other, they are told apart by less.
-            if time >= began - min(START_TOLERANCE_SECONDS, max(0.0, gap / 4)):
+            started_at = self.attempts[newer].started_at
+            gap = started_at - self.attempts[older].started_at
+            # Attempts that crash in quick succession need a smaller tolerance.
+            if time >= started_at - min(START_TOLERANCE_SECONDS, max(0.0, gap / 4)):
                 return newer
         forgotten = (
             known[0] > 0 and time < self.attempts[known[0]].started_at - START_TOLERANCE_SECONDS
@@ -182,15 +184,4 @@ class AttemptMap:
 
 
 def _parse_attempt(world_size: int, master_port: str, started_at: float, ranks: str) -> Attempt:
-    return Attempt(int(world_size), str(master_port), float(started_at), set(_parse_ranges(ranks)))
-
-
-def _parse_ranges(ranges: str) -> Iterable[int]:
-    """The numbers of such stretches, as `spans` gives them.
-
-    >>> [*_numbers("0-2,7")]
-    [0, 1, 2, 7]
-    """
-    for span in filter(None, ranges.split(",")):
-        first, _, last = span.partition("-")
-        yield from range(int(first), int(last or first) + 1)
+    return Attempt(int(world_size), str(master_port), float(started_at), set(parse_ranges(ranks)))

@@ -1,8 +1,8 @@
-"""Seal: a keyed digest on all that agents leave in a store which anybody may reach.
+"""Message authentication: a keyed digest (MAC) on each value in the store, which is open to anyone.
 
-A sealed message is one byte of protocol version, 16 bytes of BLAKE2b keyed with what the job's
-agents share, and the body. The digest covers the `purpose`, so that a message cannot be passed off
-as another one, or as the same one in another place.
+A signed message is one byte of protocol version, 16 bytes of BLAKE2b keyed with the secret that the
+agents of the job share, and the body. The digest covers the `purpose` too, so that a message cannot
+be replayed as another one, or under another key.
 """
 
 from __future__ import annotations
@@ -11,19 +11,11 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from hmac import compare_digest
 
-PROTOCOL_VERSION = 2
-"""Grows with whatever agents of two versions would misunderstand."""
+from sentinel.cluster.protocol import PROTOCOL_VERSION
+from sentinel.model.counters import Counters
+
 DIGEST_BYTES = 16
 OVERHEAD_BYTES = 1 + DIGEST_BYTES
-
-
-class RefusedMessageError(ValueError):
-    """A message that is not taken; `reason` is one of `REASONS`."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
 
 REFUSAL_REASONS = (
     "version",
@@ -35,41 +27,63 @@ REFUSAL_REASONS = (
     "too_many",
     "gap",
 )
-"""Why something of another agent is refused: another protocol; not sealed with our token; sealed,
-and not understood all the same; had already; of a time or step that cannot be yet; larger than is
-allowed; more senders than are allowed; never arrived, since its node had to drop it."""
+"""Why data of another agent is refused.
+
+version: another protocol version. token: signed with another token. damaged: correctly signed but
+malformed. repeated: already received. future: a time or step that is not plausible yet. too_large:
+exceeds the size limit. too_many: exceeds the limit of nodes. gap: never arrived, since the spool of
+the node was full."""
+
+
+class RefusedMessageError(ValueError):
+    """A message that is not accepted; `reason` is one of REFUSAL_REASONS."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def count_refused(counters: Counters, reason: str, count: int = 1) -> None:
+    """Count messages or records of another agent that are refused for `reason`."""
+    counters.add("sentinel_head_connection_rejected_total", reason, count)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MessageAuthenticator:
-    """Seals and opens with one secret."""
+    """Signs and verifies messages with one secret."""
 
     secret: bytes
 
     @classmethod
     def for_job(cls, token: str, job: str) -> MessageAuthenticator:
-        """The seal of a job, by its token; where there is none, by the job's own name.
+        """The authenticator of a job with that token; "" for none.
 
-        Then it keeps jobs apart, and strangers out only as far as they do not know the name.
+        Without a token the job id is the secret: that keeps jobs apart, but excludes outsiders only
+        as long as they do not know the id.
         """
         shared = f"{job}\0{token}".encode(errors="surrogatepass")
         return cls(blake2b(shared, person=b"sentinel").digest())
 
     def sign(self, purpose: str, body: bytes) -> bytes:
-        """The message, sealed for that purpose."""
+        """The signed message for that purpose."""
         return bytes([PROTOCOL_VERSION]) + self._digest(purpose, body) + body
 
     def verify(self, purpose: str, message: bytes) -> bytes:
-        """The body. Raises RefusedError."""
+        """The body of a signed message. Raises RefusedMessageError."""
         if len(message) < OVERHEAD_BYTES:
-            raise RefusedMessageError("damaged", f"A message of {len(message)} bytes is cut short.")
+            raise RefusedMessageError("damaged", f"A message of {len(message)} bytes is too short.")
         if message[0] != PROTOCOL_VERSION:
-            what = f"It speaks protocol {message[0]}, we speak {PROTOCOL_VERSION}: use one version."
-            raise RefusedMessageError("version", what)
+            error = (
+                f"The other agent uses protocol {message[0]}, this agent {PROTOCOL_VERSION}: "
+                "install one version of sentinel on all nodes."
+            )
+            raise RefusedMessageError("version", error)
         digest, body = message[1:OVERHEAD_BYTES], message[OVERHEAD_BYTES:]
         if not compare_digest(digest, self._digest(purpose, body)):
-            what = "It is not sealed with our token: give all nodes the same [cluster] token."
-            raise RefusedMessageError("token", what)
+            error = (
+                "The message is signed with another token: set one [cluster] token on all nodes."
+            )
+            raise RefusedMessageError("token", error)
         return body
 
     def _digest(self, purpose: str, body: bytes) -> bytes:

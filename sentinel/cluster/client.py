@@ -1,30 +1,36 @@
-"""Link: a node's side of the correspondence with the head, in a thread of its own.
+"""A follower's connection to the head, in a thread of its own.
 
-It looks for the head, says hello, leaves one parcel at a time in its box, and looks for the answer.
-Whatever goes wrong, it lets go and begins anew. The agent's loop only hands over and takes up.
+The thread finds the head, sends the hello, writes one message at a time to its mailbox, and polls
+for the acknowledgement. After any error it closes the connection and starts a new session. The main
+loop of the agent only exchanges data with the thread.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
-from sentinel.cluster.authentication import MessageAuthenticator, RefusedMessageError
-from sentinel.cluster.endpoints import (
+from sentinel.cluster.authentication import (
+    MessageAuthenticator,
+    RefusedMessageError,
+    count_refused,
+)
+from sentinel.cluster.endpoints import HeadEndpoint, format_address, head_endpoint
+from sentinel.cluster.message_store import MessageStore, MessageStoreError
+from sentinel.cluster.protocol import (
+    ACK_STRUCT,
     HEAD_INFO_KEY,
     SLOT_COUNTER_KEY,
-    HeadEndpoint,
-    format_address,
-    head_endpoint,
+    HeadInfo,
+    SlotKeys,
     slot_keys,
 )
-from sentinel.cluster.message_store import MessageStore, MessageStoreError, shutdown_connections
+from sentinel.cluster.sockets import shutdown_connections
 from sentinel.model.counters import Counters
 from sentinel.transport.rendezvous import NO_RENDEZVOUS
 
@@ -32,23 +38,23 @@ log = logging.getLogger(__name__)
 
 EXCHANGE_INTERVAL_SECONDS = 0.2
 IDLE_POLL_INTERVAL_SECONDS = 1.0
-"""How often we look whether the head is still there, while nothing is to be said or answered."""
+"""Interval of checks that the head is still there, while no acknowledgement is awaited."""
 INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 5.0
-"""Seconds between two attempts to reach the head."""
+"""Delay between two attempts to reach the head."""
 JOIN_TIMEOUT_SECONDS = 10.0
 ACK_TIMEOUT_SECONDS = 8.0
-"""How long a parcel may lie unanswered: somebody may have taken it away, or its answer."""
+"""After which an unacknowledged message, or its acknowledgement, is assumed to be deleted."""
 CALL_TIMEOUT_SECONDS = 8.0
-"""How long one call may last before its connection is cut."""
-ACK_STRUCT = struct.Struct("<IQB")
-"""Number of the parcel that is answered, the last row that is safe, whether we are the deputy."""
+"""After which the connection of a blocked call is shut down."""
+
+_NO_ACK_ERROR = "The head does not answer, though its store does."
 
 
 @dataclass(frozen=True, slots=True)
 class MessageAck:
-    """The head's word: all rows up to `row` are safe with it, and parcel `number` was read.
+    """The head's acknowledgement of message `message_number` and of all rows up to `last_row`.
 
-    `session` counts the correspondences; a new one begins with number 0 and a new `Writer`.
+    `session` counts the sessions of this client. Each begins with number 0 and a new BatchEncoder.
     """
 
     session: int
@@ -57,8 +63,59 @@ class MessageAck:
     is_deputy: bool
 
 
+@dataclass
+class _Session:
+    """One connection to a store of the head, and the slot in it. Methods raise MessageStoreError.
+
+    `instance_id` is that of the store, and part of what is signed.
+    """
+
+    store: MessageStore
+    authenticator: MessageAuthenticator
+    instance_id: str
+    keys: SlotKeys = field(init=False)
+
+    def send_hello(self, node_info: Mapping[str, str]) -> None:
+        """Take a new slot and write the node info there."""
+        self.keys = slot_keys(self.store.increment(SLOT_COUNTER_KEY))
+        body = json.dumps({**node_info, "clock": repr(time.time())}).encode()
+        self.store.write(
+            {
+                self.keys.mailbox: b"",
+                self.keys.ack: b"",
+                self.keys.hello: self._sign(self.keys.hello, body),
+            }
+        )
+
+    def read_ack(self) -> tuple[int, int, bool] | None:
+        """Message number, last row and deputy flag of the newest acknowledgement; None before any.
+
+        Raises RefusedMessageError too.
+        """
+        message = self.store.peek(self.keys.ack)
+        if message is None:
+            self.store.remove([self.keys.mailbox])
+            raise MessageStoreError("The head has dropped this session.")
+        if not message:
+            return None
+        body = self.authenticator.verify(f"{self.keys.ack}/{self.instance_id}", message)
+        number, last_row, is_deputy = ACK_STRUCT.unpack(body)
+        return number, last_row, bool(is_deputy)
+
+    def write_message(self, body: bytes) -> None:
+        """Write a message to the mailbox."""
+        self.store.write({self.keys.mailbox: self._sign(self.keys.mailbox, body)})
+
+    def _sign(self, key: str, body: bytes) -> bytes:
+        return self.authenticator.sign(f"{key}/{self.instance_id}", body)
+
+
 class ClusterClient:
-    """Reaches the head at `where` says, with the `card` of this node. Start it once."""
+    """Connects to the head that `find_endpoint` returns. Call `start` once.
+
+    `node_info` describes this node: host, run, and spool_id; of a head that announces itself
+    elsewhere, established_head.
+    """
 
     def __init__(
         self,
@@ -67,211 +124,174 @@ class ClusterClient:
         node_info: Mapping[str, str],
         counters: Counters,
     ) -> None:
-        self._find_endpoint, self._authenticator, self._node_info, self._counters = (
-            find_endpoint,
-            authenticator,
-            dict(node_info),
-            counters,
-        )
+        self._find_endpoint, self._authenticator = find_endpoint, authenticator
+        self._node_info, self._counters = dict(node_info), counters
         self.last_ack: MessageAck | None = None
         self.is_connected = False
-        self.error = "it has not been looked for yet"
+        self.error = "the head has not been searched for yet"
         self.head_address = ""
         self._outgoing: tuple[int, bytes] | None = None
         self._sent_at = inf
-        """When the parcel was left that is not answered yet."""
-        self._session = 0
+        """When the message was written that is not acknowledged yet."""
+        self._session_number = 0
         self._last_progress_at = self._last_poll_at = time.monotonic()
         self._port = 0
-        self._refusal_reported = False
+        self._is_refusal_reported = False
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="link", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="cluster-client", daemon=True)
 
     def start(self) -> None:
-        """Begin to look for the head."""
+        """Begin to search for the head."""
         self._thread.start()
 
     def request_stop(self) -> None:
-        """Leave when the call under way is over."""
+        """End after the current call."""
         self._stop.set()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Leave now; whatever blocks is cut."""
+        """End now; a blocked call is shut down."""
         self.request_stop()
         self._thread.join(timeout=0.5)
-        until = time.monotonic() + timeout
-        while self._thread.is_alive() and time.monotonic() < until:
-            # Again and again: whoever is cut while it connects tries once more.
+        deadline = time.monotonic() + timeout
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            # Repeatedly: a call that is shut down while it connects tries once more.
             shutdown_connections(self._port)
             self._thread.join(timeout=0.1)
 
     def send(self, session: int, message: bytes) -> None:
-        """Leave that parcel with the head, in that correspondence; the last must be answered."""
+        """Send a message in that session; the previous one must be acknowledged."""
         self._outgoing = session, message
 
     def check_timeout(self) -> None:
-        """Cut a call that takes too long. To be called often."""
+        """Shut down a call that exceeds CALL_TIMEOUT_SECONDS. Call this often."""
         if time.monotonic() - self._last_progress_at > CALL_TIMEOUT_SECONDS:
             self._note_progress()
             shutdown_connections(self._port)
 
     def _run(self) -> None:
-        pause = INITIAL_BACKOFF_SECONDS
+        backoff = INITIAL_BACKOFF_SECONDS
         while not self._stop.is_set():
-            before = self._session
+            previous_session = self._session_number
             try:
                 self._run_session()
             except RefusedMessageError as refusal:
-                self._counters.add("sentinel_head_connection_rejected_total", refusal.reason)
+                count_refused(self._counters, refusal.reason)
                 self.error = str(refusal)
             except MessageStoreError as error:
                 self.error = str(error)
             except Exception as error:
-                log.exception("The link to the head failed")
+                log.exception("The connection to the head failed")
                 self.error = f"{type(error).__name__}: {error}"
             self.is_connected = False
             self._note_progress()
-            pause = (
+            backoff = (
                 INITIAL_BACKOFF_SECONDS
-                if self._session > before
-                else min(2 * pause, MAX_BACKOFF_SECONDS)
+                if self._session_number > previous_session
+                else min(2 * backoff, MAX_BACKOFF_SECONDS)
             )
-            self._stop.wait(pause)
+            self._stop.wait(backoff)
 
     def _run_session(self) -> None:
-        """One correspondence, until it breaks."""
-        seal = self._authenticator
-        board, birth = self._connect_to_head(seal)
+        """One session, until it fails."""
+        session = self._connect_to_head(self._find_endpoint())
         try:
-            slot = self._send_hello(board, seal, birth)
-            self._wait_until_accepted(board, seal, birth, slot)
+            self._note_progress()
+            session.send_hello(self._node_info)
+            self._wait_until_accepted(session)
             self.is_connected, self.error = True, ""
             while not self._stop.is_set():
-                self._exchange(board, seal, birth, slot)
+                self._exchange(session)
                 self._stop.wait(EXCHANGE_INTERVAL_SECONDS)
         finally:
-            board.close()
+            session.store.close()
 
-    def _connect_to_head(self, authenticator: MessageAuthenticator) -> tuple[MessageStore, str]:
-        """The head's board, and the name of this life of it. Raises BoardError, RefusedError."""
-        return self._connect_at(self._find_endpoint(), authenticator)
+    def _connect_to_head(self, endpoint: HeadEndpoint, *, is_redirected: bool = False) -> _Session:
+        """Connect to the first port with a head of this job; follow one redirect.
 
-    def _connect_at(
-        self,
-        endpoint: HeadEndpoint,
-        authenticator: MessageAuthenticator,
-        *,
-        is_redirected: bool = False,
-    ) -> tuple[MessageStore, str]:
-        refused = None
+        Raises MessageStoreError or RefusedMessageError.
+        """
         if not endpoint.host:
-            raise MessageStoreError("Nobody told where rank 0 is: set [cluster] head.")
-        trouble = MessageStoreError(f"The stores at {endpoint.host} are not the head's.")
+            raise MessageStoreError("The address of rank 0 is unknown: set [cluster] head.")
+        refused: RefusedMessageError | None = None
+        failure = MessageStoreError(f"The stores at {endpoint.host} do not belong to the head.")
         for port in endpoint.ports:
+            address = format_address(endpoint.host, port)
             try:
-                board = self._open_store(endpoint.host, port)
+                store = self._open_store(endpoint.host, port)
                 self._note_progress()
-                if not board.has(HEAD_INFO_KEY):
+                if not store.has(HEAD_INFO_KEY):
                     continue
-                (card,) = board.read([HEAD_INFO_KEY])
-                told = json.loads(authenticator.verify(HEAD_INFO_KEY, card))
-                birth, at = str(told["birth"]), str(told.get("at", ""))
-                if told.get("over") or format_address(endpoint.host, port) == self._node_info.get(
-                    "elder"
-                ):
-                    # Its agent lingers, and the next run of that name meets at the next port; or
-                    # it is ourselves.
-                    continue
+                (message,) = store.read([HEAD_INFO_KEY])
+                head = HeadInfo.deserialize(self._authenticator.verify(HEAD_INFO_KEY, message))
             except MessageStoreError as error:
-                trouble = error
+                failure = error
             except RefusedMessageError as refusal:
-                # Of another job, maybe: ours may be at the next port.
+                # Perhaps the head of another job; this job's may be at the next port.
                 refused = refusal
-                self._report_refusal(board, authenticator)
+                self._report_refusal(store)
             except (ValueError, LookupError, TypeError):
-                refused = RefusedMessageError(
-                    "damaged", f"The card at {endpoint.host}:{port} is damaged."
-                )
+                refused = RefusedMessageError("damaged", f"The head info at {address} is damaged.")
             else:
-                if at and not is_redirected:
-                    return self._connect_at(
-                        head_endpoint(NO_RENDEZVOUS, at), authenticator, is_redirected=True
-                    )
-                self.head_address = format_address(endpoint.host, port)
-                return board, birth
-        raise refused or trouble
+                if head.run_finished or address == self._node_info.get("established_head"):
+                    # The agent of a finished run lingers, and the next run of that name uses the
+                    # next port; or this is the agent itself.
+                    continue
+                if head.redirect_to and not is_redirected:
+                    target = head_endpoint(NO_RENDEZVOUS, head.redirect_to)
+                    return self._connect_to_head(target, is_redirected=True)
+                self.head_address = address
+                return _Session(store, self._authenticator, head.instance_id)
+        raise refused or failure
 
     def _open_store(self, host: str, port: int) -> MessageStore:
         self._port = port
         self._note_progress()
         return MessageStore.connect(host, port)
 
-    def _send_hello(
-        self, store: MessageStore, authenticator: MessageAuthenticator, instance_id: str
-    ) -> int:
-        """Say who we are, in a place of our own, whose number is returned."""
-        self._note_progress()
-        slot = store.increment(SLOT_COUNTER_KEY)
-        hello, box, ack = slot_keys(slot)
-        card = json.dumps({**self._node_info, "clock": repr(time.time())}).encode()
-        store.write({box: b"", ack: b"", hello: authenticator.sign(f"{hello}/{instance_id}", card)})
-        return slot
+    def _report_refusal(self, store: MessageStore) -> None:
+        """Send a hello that this head refuses and counts, once."""
+        if not self._is_refusal_reported:
+            self._is_refusal_reported = True
+            self._note_progress()
+            _Session(store, self._authenticator, "").send_hello(self._node_info)
 
-    def _report_refusal(self, store: MessageStore, authenticator: MessageAuthenticator) -> None:
-        """Have a head that we cannot understand count us among those it refused."""
-        if not self._refusal_reported:
-            self._refusal_reported = True
-            self._send_hello(store, authenticator, "")
-
-    def _wait_until_accepted(
-        self, store: MessageStore, authenticator: MessageAuthenticator, instance_id: str, slot: int
-    ) -> None:
+    def _wait_until_accepted(self, session: _Session) -> None:
         self._outgoing, self._sent_at = None, inf
-        until = time.monotonic() + JOIN_TIMEOUT_SECONDS
-        while not self._poll_ack(store, authenticator, instance_id, slot):
-            if time.monotonic() > until or self._stop.wait(EXCHANGE_INTERVAL_SECONDS):
-                raise MessageStoreError("The head does not answer, though its store does.")
+        deadline = time.monotonic() + JOIN_TIMEOUT_SECONDS
+        while not self._poll_ack(session):
+            if time.monotonic() > deadline or self._stop.wait(EXCHANGE_INTERVAL_SECONDS):
+                raise MessageStoreError(_NO_ACK_ERROR)
 
-    def _poll_ack(
-        self, store: MessageStore, authenticator: MessageAuthenticator, instance_id: str, slot: int
-    ) -> bool:
-        """Take up the head's newest word; whether there is one in this correspondence."""
+    def _poll_ack(self, session: _Session) -> bool:
+        """Read the newest acknowledgement; whether there is one in this session."""
         self._last_poll_at = time.monotonic()
         self._note_progress()
-        _, box, ack = slot_keys(slot)
-        message = store.peek(ack)
-        if message is None:
-            store.remove([box])
-            raise MessageStoreError("The head has let go of this correspondence.")
-        if not message:
+        ack = session.read_ack()
+        if ack is None:
             return False
-        number, row, deputy = ACK_STRUCT.unpack(
-            authenticator.verify(f"{ack}/{instance_id}", message)
-        )
+        number, last_row, is_deputy = ack
         if not number and not self.is_connected:
-            self._session += 1
+            self._session_number += 1
         last = self.last_ack
-        # An old one may have been put back by somebody.
-        if last is None or (self._session, number) > (last.session, last.message_number):
-            self.last_ack, self._sent_at = MessageAck(self._session, number, row, bool(deputy)), inf
+        # Another process may have restored an old acknowledgement.
+        if last is None or (self._session_number, number) > (last.session, last.message_number):
+            self.last_ack = MessageAck(self._session_number, number, last_row, is_deputy)
+            self._sent_at = inf
         return True
 
-    def _exchange(
-        self, store: MessageStore, authenticator: MessageAuthenticator, instance_id: str, slot: int
-    ) -> None:
-        parcel, self._outgoing = self._outgoing, None
-        # Where nothing is awaited, that the head is there is all there is to see.
+    def _exchange(self, session: _Session) -> None:
+        outgoing, self._outgoing = self._outgoing, None
+        # If no acknowledgement is awaited, only check from time to time that the head is there.
         if (
             self._sent_at < inf
             or time.monotonic() - self._last_poll_at >= IDLE_POLL_INTERVAL_SECONDS
         ):
-            self._poll_ack(store, authenticator, instance_id, slot)
-        if parcel is not None and parcel[0] == self._session:
-            _, box, _ = slot_keys(slot)
-            store.write({box: authenticator.sign(f"{box}/{instance_id}", parcel[1])})
+            self._poll_ack(session)
+        if outgoing is not None and outgoing[0] == self._session_number:
+            session.write_message(outgoing[1])
             self._sent_at = time.monotonic()
         elif time.monotonic() - self._sent_at > ACK_TIMEOUT_SECONDS:
-            raise MessageStoreError("The head does not answer, though its store does.")
+            raise MessageStoreError(_NO_ACK_ERROR)
 
     def _note_progress(self) -> None:
         self._last_progress_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""Places: at which addresses the agents of one job look for their head, and where it listens."""
+"""Addresses at which the agents of a job look for their head, and at which it listens."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ from zlib import crc32
 from sentinel.transport.rendezvous import Rendezvous
 
 FIRST_PORT, PORT_COUNT = 14000, 4000
-"""Ports are chosen from these by the job: below those that the kernel gives out by itself."""
+"""The job id selects ports from this range, which is below the ephemeral ports of the kernel."""
 PORT_TRIES = 8
-"""Ports in a row, since another job, or anybody, may have the first."""
-
-HEAD_INFO_KEY, SLOT_COUNTER_KEY = "sentinel/card", "sentinel/slots"
+"""Consecutive ports to try, since another program may use the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadEndpoint:
-    """Where a head may be: its host, and the ports at which it may listen there."""
+    """The host of the head, and the ports at which it may listen."""
 
     host: str
     ports: tuple[int, ...]
 
 
 def head_endpoint(rendezvous: Rendezvous, configured_head: str = "") -> HeadEndpoint:
-    """The place by what the launcher told, and by what a person set as `head`: host, or host:port.
+    """The endpoint from the rendezvous of the launcher and the setting `head`: host, or host:port.
 
-    An address with colons of its own stands in brackets before a port. Raises ValueError for a
-    port that is none.
+    An IPv6 address before a port is in brackets. Raises ValueError for an invalid port.
 
-    >>> address(Meeting("gpu-a", "29500", "29500")).host, address(Meeting(), "h:9").ports
-    ('gpu-a', (9,))
+    >>> head_endpoint(Rendezvous("gpu-a", "29500", "29500")).host
+    'gpu-a'
+    >>> head_endpoint(Rendezvous(), "h:9").ports
+    (9,)
     """
     host, port = _split_host_port(configured_head)
     if port:
         return HeadEndpoint(host or rendezvous.host, (int(port),))
-    # What a launcher tells may be no text at all.
+    # A job id from the environment may not be valid Unicode.
     first = FIRST_PORT + crc32(rendezvous.job_id.encode(errors="surrogatepass")) % (
         PORT_COUNT - PORT_TRIES
     )
@@ -43,16 +42,16 @@ def head_endpoint(rendezvous: Rendezvous, configured_head: str = "") -> HeadEndp
 
 
 def format_address(host: str, port: int) -> str:
-    """An address as a person would set it, and `address` reads it.
+    """The address in the format of the setting `head`.
 
-    >>> spelled("gpu-a", 9), spelled("fe80::1", 9)
+    >>> format_address("gpu-a", 9), format_address("fe80::1", 9)
     ('gpu-a:9', '[fe80::1]:9')
     """
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _split_host_port(configured_head: str) -> tuple[str, str]:
-    """Host and port of what a person set; no port where none was."""
+    """Host and port of the setting; the port is "" where none is set."""
     bracketed, closed, rest = configured_head.removeprefix("[").partition("]")
     if configured_head.startswith("[") and closed:
         host, port = bracketed, rest.removeprefix(":")
@@ -61,13 +60,6 @@ def _split_host_port(configured_head: str) -> tuple[str, str]:
     else:
         host, port = configured_head, ""
     if port and not (port.isdecimal() and 0 < int(port) < 1 << 16):
-        message = (
-            f"[cluster] head is {configured_head!r}: behind the colon belongs a port, 1 to 65535."
-        )
+        message = f"[cluster] head is {configured_head!r}: the port must be a number, 1 to 65535."
         raise ValueError(message)
     return host, port
-
-
-def slot_keys(slot: int) -> tuple[str, str, str]:
-    """Where a node says hello, leaves its parcels, and finds its answers."""
-    return f"sentinel/hello/{slot}", f"sentinel/box/{slot}", f"sentinel/ack/{slot}"

@@ -1,4 +1,4 @@
-"""Heir: a post that is to judge after all, and first of all what it had kept for a head."""
+"""A follower that takes over the evaluation of its ranks, beginning with its spool."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sentinel.model.record import Event, Record
 from sentinel.model.record_batch import RecordOrBatch
 
 CHUNK_BYTES = 4 << 20
-"""Of what was spooled, that is judged in one turn."""
+"""Bytes of the spool that one call of `drain` returns."""
 
 
 class Failover:
-    """Gives the records of `run` in the spool in their order, and then what is read."""
+    """Returns the spooled records of `run` in their order, and then the records read since."""
 
     def __init__(self, run: str, spool: Spool) -> None:
         self.run, self.spool = run, spool
@@ -21,16 +21,16 @@ class Failover:
         self._unspooled: list[Record] = []
 
     def drain(self, local_records: Iterable[Record]) -> list[RecordOrBatch]:
-        """What is to be judged now."""
+        """The records to evaluate now."""
         if not self.spool.size_bytes:
             return [*local_records]
         _, self._drained_row, entries = self.spool.read_after(
             self._drained_row, self.run, CHUNK_BYTES
         )
         if self._drained_row >= self.spool.last_row:
-            # That was all of it: what is read now comes right behind.
+            # The spool is drained: new records follow directly.
             return [*entries, *local_records]
-        # How the ranks were then, nobody needs to know.
+        # A heartbeat is outdated when the spool is drained.
         self._unspooled += [
             record for record in local_records if record.event is not Event.HEARTBEAT
         ]
@@ -38,11 +38,11 @@ class Failover:
 
     @property
     def has_unsaved_changes(self) -> bool:
-        """Whether anything of the spool is left."""
+        """Whether the spool still holds records."""
         return bool(self.spool.size_bytes or self._unspooled)
 
     def persist(self) -> None:
-        """Store what has to wait, and forget what was judged, within the caller's transaction."""
+        """Spool new records and delete drained rows, within the caller's transaction."""
         if self._unspooled:
             self.spool.append(self._unspooled)
             self._unspooled = []

@@ -1,8 +1,8 @@
-"""Post: a node's agent that judges nothing itself: it hands all its ranks say to the head.
+"""A follower: the agent of a node that sends its records to the head and evaluates none of them.
 
-What is read goes into the spool within the agent's transaction, and from there, parcel by parcel,
-to the head; a row is forgotten once the head has it. How the ranks are is told with each parcel,
-and is not kept: only the newest counts.
+Records go to the spool within the agent's transaction, and from there to the head, one message at a
+time. A row is deleted once the head has acknowledged it. Each message also carries the newest
+heartbeat, which is not spooled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from sentinel.cluster.client import ClusterClient
 from sentinel.cluster.heartbeats import head_watch_heartbeat
-from sentinel.cluster.listening_time import ListeningClock
+from sentinel.cluster.listening_clock import ListeningClock
 from sentinel.cluster.node_hardware import hardware_values
 from sentinel.cluster.spool import Spool
 from sentinel.model.record import WHOLE_RUN, Event, Record
@@ -22,25 +22,25 @@ from sentinel.transport.batch_codec import BatchEncoder
 from sentinel.transport.ring_layout import NORMAL_OUTCOMES
 
 TARGET_MESSAGE_BYTES = 1 << 20
-"""Of one parcel, about."""
+"""Approximate size of a full message."""
 HEARTBEAT_INTERVAL_SECONDS = 1.0
-"""How often the head hears how the ranks are, if nothing else is to be said."""
+"""Interval of heartbeats to the head while there are no records."""
 HEAD_LOST_AFTER_SECONDS = 15.0
-"""Without an answer, after which the head is held to be lost."""
+"""Silence after which the head is considered lost."""
 FINAL_DELIVERY_TIMEOUT_SECONDS = 30.0
-"""How long an agent whose ranks have ended keeps on trying to reach a head that is not there, from
-their last word on."""
+"""How long an agent whose ranks have ended retries to reach a missing head, from their last record
+on."""
 
 
 class Follower:
-    """Hands records of `run` over. `clock` gives seconds since the epoch."""
+    """Sends the records of `run` to the head. `clock` returns seconds since the epoch."""
 
     def __init__(
         self, run: str, spool: Spool, client: ClusterClient, clock: Callable[[], float] = time.time
     ) -> None:
         self.run, self.spool, self.client, self.clock = run, spool, client, clock
         self.confirmed_row = self._deleted_row = 0
-        """The last row that the head has."""
+        """The last row that the head has acknowledged."""
         self.listening_clock = ListeningClock(clock)
         self._unspooled: list[Record] = []
         self._batch_encoder = BatchEncoder()
@@ -51,10 +51,13 @@ class Follower:
         self._hardware_values: dict[str, float] = {}
         self._running_ranks: set[tuple[int, int]] = set()
         self._newest_attempt = self._newest_failed_attempt = -1
-        """The newest attempt, and the newest in which a rank of ours fell."""
+        """The newest attempt, and the newest in which a rank of this node failed."""
 
     def forward(self, local_records: Iterable[Record]) -> list[Record]:
-        """Take what was read. What is returned is this agent's own to judge: that nobody judges."""
+        """Queue these records for the head.
+
+        Returns what this agent evaluates itself: heartbeats on the head, if it is the deputy.
+        """
         self.listening_clock.advance()
         self.client.check_timeout()
         self._read_ack()
@@ -76,7 +79,7 @@ class Follower:
         return bool(self._unspooled) or self.confirmed_row > self._deleted_row
 
     def persist(self) -> None:
-        """Store what is new, and forget what the head has, within the caller's transaction."""
+        """Spool new records, and delete acknowledged rows, within the caller's transaction."""
         if self._unspooled:
             self.spool.append(self._unspooled)
             self._unspooled = []
@@ -85,10 +88,10 @@ class Follower:
             self._deleted_row = self.confirmed_row
 
     def after_commit(self) -> None:
-        """What was read is safe: hand over what comes next, if the last was answered."""
+        """Send the next rows, if the last message is acknowledged. The transaction is committed."""
         now = self.listening_clock.seconds
-        waits = self._batch_encoder.message_count > self._acked_message
-        if not self.client.is_connected or not self._session or waits:
+        is_awaiting_ack = self._batch_encoder.message_count > self._acked_message
+        if not self.client.is_connected or not self._session or is_awaiting_ack:
             return
         if not self.spool.size_bytes and now - self._sent_at < HEARTBEAT_INTERVAL_SECONDS:
             return
@@ -96,73 +99,71 @@ class Follower:
             self.confirmed_row, self.run, TARGET_MESSAGE_BYTES
         )
         if self._heartbeat is not None:
-            told = {**self._heartbeat.values, **self._hardware_values}
-            entries.append(replace(self._heartbeat, values=told))
+            values = {**self._heartbeat.values, **self._hardware_values}
+            entries.append(replace(self._heartbeat, values=values))
             self._hardware_values = {}
         self._sent_at = now
-        parcel = self._batch_encoder.encode(entries, first, last, self.clock())
-        self.client.send(self._session, parcel)
+        message = self._batch_encoder.encode(entries, first, last, self.clock())
+        self.client.send(self._session, message)
 
     @property
     def finished(self) -> bool:
-        """Whether all that was ever said is with the head, or nobody is there to be told."""
+        """Whether the head has every record, or has been unreachable for too long."""
         if not self._unspooled and not self.spool.size_bytes:
             return True
-        tried = self.listening_clock.seconds - max(self._acked_at, self._last_record_at)
-        return tried >= FINAL_DELIVERY_TIMEOUT_SECONDS
+        tried_seconds = self.listening_clock.seconds - max(self._acked_at, self._last_record_at)
+        return tried_seconds >= FINAL_DELIVERY_TIMEOUT_SECONDS
 
     @property
     def silent_seconds(self) -> float:
-        """Seconds since the head last answered, or since we began."""
+        """Seconds since the last acknowledgement, or since the start of this agent."""
         return self.listening_clock.seconds - self._acked_at
 
     def status(self) -> dict[str, Any]:
-        """In plain words: head, linked, trouble, spooled_bytes, silent_seconds."""
+        """The connection as JSON: head, connected, error, spooled_bytes, silent_seconds."""
         return {
             "head": self.client.head_address,
-            "linked": self.client.is_connected,
+            "connected": self.client.is_connected,
             "error": self.client.error,
             "spooled_bytes": self.spool.size_bytes,
             "silent_seconds": self.silent_seconds,
         }
 
     def _read_ack(self) -> None:
-        answer = self.client.last_ack
-        if answer is None or (answer.session, answer.message_number) == (
-            self._session,
-            self._acked_message,
-        ):
+        ack = self.client.last_ack
+        if ack is None or (ack.session, ack.message_number) == (self._session, self._acked_message):
             return
-        if answer.session != self._session:
-            self._session, self._batch_encoder = answer.session, BatchEncoder()
-        self._acked_message, self.confirmed_row = answer.message_number, answer.last_row
-        self._acked_at, self._is_deputy = self.listening_clock.seconds, answer.is_deputy
+        if ack.session != self._session:
+            self._session, self._batch_encoder = ack.session, BatchEncoder()
+        self._acked_message, self.confirmed_row = ack.message_number, ack.last_row
+        self._acked_at, self._is_deputy = self.listening_clock.seconds, ack.is_deputy
 
     def _track_rank(self, record: Record) -> None:
-        who = record.attempt, record.rank
+        sender = record.attempt, record.rank
         self._newest_attempt = max(self._newest_attempt, record.attempt)
         if record.event is Event.STOP:
-            self._running_ranks.discard(who)
+            self._running_ranks.discard(sender)
             if record.attributes.get("outcome", "finished") not in NORMAL_OUTCOMES:
                 self._newest_failed_attempt = max(self._newest_failed_attempt, record.attempt)
         elif record.rank != WHOLE_RUN:
             self._running_ranks = {
                 each for each in self._running_ranks if each[0] == record.attempt
-            } | {who}
+            } | {sender}
 
     def _watch_head(self, heartbeat: Record) -> Iterator[Record]:
-        """What the deputy sees of the head, as a TICK of its own; other nodes leave it to that."""
+        """A heartbeat on the state of the head; only from the deputy."""
         if not self._is_deputy:
             return
-        # In DDP our ranks fall at once when the head's node dies, and nobody else tells of that.
-        untold = (
+        # With DDP the local ranks fail at once when the head's node dies. If that failure is still
+        # in the spool, no other agent reports it.
+        has_unreported_failure = (
             self.spool.size_bytes > 0 and self._newest_attempt == self._newest_failed_attempt >= 0
         )
-        lost = self.silent_seconds >= HEAD_LOST_AFTER_SECONDS and (
-            bool(self._running_ranks) or untold
+        is_lost = self.silent_seconds >= HEAD_LOST_AFTER_SECONDS and (
+            bool(self._running_ranks) or has_unreported_failure
         )
         yield head_watch_heartbeat(
             heartbeat,
-            self.client.head_address if lost else "",
-            self.silent_seconds if lost else 0.0,
+            self.client.head_address if is_lost else "",
+            self.silent_seconds if is_lost else 0.0,
         )

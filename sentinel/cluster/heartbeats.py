@@ -1,4 +1,4 @@
-"""Roll: the TICKs of all nodes made the one TICK of the run."""
+"""Merges the heartbeats of all nodes into one heartbeat of the run."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from functools import lru_cache
 from sentinel.model.record import WHOLE_RUN, Event, Record
 
 SIMULTANEOUS_FAILURE_SECONDS = 1.0
-"""Ranks of several nodes that fell within so little of each other fell together: nodes are heard
-at different times."""
+"""Failures on several nodes within this time count as simultaneous, since nodes report at different
+times."""
 
 BLOCKED_AFTER_SILENCE_SECONDS = 5.0
-"""Ranks whose last step came no later than this after the last word of a node wait for its
-ranks."""
+"""Ranks whose last step is at most this long after the last heartbeat of a node wait for that
+node."""
 
 RESTART_TRUST_SECONDS = 5.0
-"""For which a node that is not heard is believed that its ranks may come back."""
+"""How long a silent node's announcement is trusted that its ranks may restart."""
 
 HEARTBEAT_DELAY_SECONDS = 1.0
-"""What is heard of a node so long after a rank fell, the node said after it."""
+"""A heartbeat that arrives this long after a failure was sent after it."""
 
 MAX_UNDECIDED_SECONDS = 15.0
-"""How long, at most, it is left open why a rank fell."""
+"""Limit of the time for which the origin of a failure stays undecided."""
 
-_STRAGGLER_FACTS = (
+_STRAGGLER_ATTRIBUTES = (
     "straggler_ranks",
     "straggler_step",
     "straggler_progress",
@@ -33,18 +33,18 @@ _STRAGGLER_FACTS = (
     "all_behind",
 )
 
-_SINGLE_NODE_FACTS = (*_STRAGGLER_FACTS, "failure_origin", "final")
-"""What one node cannot say for all."""
+_NODE_ATTRIBUTES = (*_STRAGGLER_ATTRIBUTES, "failure_origin", "final")
+"""Attributes that hold for one node only."""
 
-_FAILURE_FACTS = ("cause", "exception", "code", "died_ranks", "failed_ranks")
+_FAILURE_ATTRIBUTES = ("cause", "exception", "code", "died_ranks", "failed_ranks")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeHeartbeat:
-    """The newest TICK of one node; its attempt is already the run's.
+    """The newest heartbeat of one node; its attempt is an attempt of the run.
 
-    `ranks` are those that the node has in that attempt. `age` is how long ago it was heard, in
-    seconds. `lost_ranks` is whether nothing was heard for too long though its ranks had not ended.
+    `ranks` are the ranks of the node in that attempt. `age_seconds` is the time since it arrived.
+    `is_lost` is whether the node has been silent for too long while its ranks had not ended.
     """
 
     heartbeat: Record
@@ -55,13 +55,11 @@ class NodeHeartbeat:
 
     @property
     def seconds_since_failure(self) -> float:
-        """Seconds since its first rank fell; below 0 where none did."""
-        facts = self.heartbeat.attributes
-        return (
-            float(facts.get("failed_seconds_ago", 0.0)) + self.age_seconds
-            if "cause" in facts
-            else -1.0
-        )
+        """Seconds since the first failure of a rank of the node; negative without one."""
+        attributes = self.heartbeat.attributes
+        if "cause" not in attributes:
+            return -1.0
+        return float(attributes.get("failed_seconds_ago", 0.0)) + self.age_seconds
 
 
 def merge_heartbeats(
@@ -71,15 +69,20 @@ def merge_heartbeats(
     *,
     has_unheard_nodes: bool = False,
 ) -> Record:
-    """What a TICK says of all nodes, at `now` in seconds since the epoch.
+    """The heartbeat of the run at `now_seconds` since the epoch, over nodes of the newest attempt.
 
-    Values and facts are those of a single node's, over the nodes of the newest attempt; and values
-    `nodes`, `nodes_lost` and `lost_seconds` since any of the latter was heard, and facts `lost_ranks` and
-    `lost_nodes`, the ranks and hosts these are; `blocked_by` is "node_lost" where the others wait for them.
-    Ranks of lost nodes count for gone or failed only where that was known before. Where a rank fell
-    for want of a lost node, the fact `failure_origin` is "node_lost"; while that may yet turn out, it is "undecided".
-    `unheard` is whether there are nodes of which nothing is told, as after a restart of the head.
-    What is measured of machines, `Machines` brings together. Raises ValueError if nothing is told.
+    Values and attributes are those of a node's heartbeat (see `sentinel.live.liveness`), and:
+
+    - values `nodes`, `nodes_lost`, and `lost_seconds`, the shortest silence of a lost node;
+    - attributes `lost_ranks` and `lost_nodes` (hosts). Ranks of lost nodes count as died or failed
+      only if that was reported before;
+    - `blocked_by` is "node_lost" where the other ranks wait for lost nodes;
+    - `failure_origin` is "node_lost" where a lost node explains the first failure, and "undecided"
+      while it may still turn out to.
+
+    `has_unheard_nodes` is whether nodes are known without a heartbeat, as after a restart of the
+    head. Measurements of the machines are merged by `NodeHardware`. Raises ValueError if
+    `node_heartbeats` is empty.
     """
     attempt = max(each.heartbeat.attempt for each in node_heartbeats)
     current = [each for each in node_heartbeats if each.heartbeat.attempt == attempt]
@@ -87,19 +90,19 @@ def merge_heartbeats(
     lost = [each for each in current if each.is_lost]
     present = [each for each in current if not each.is_lost]
     values = _merge_values(present, lost)
-    facts = {
+    attributes = {
         **_failure_attributes(current),
         **_straggler_attributes(present),
         **_lost_node_attributes(lost),
     }
-    facts["state"] = _merged_state(present or lost)
-    stands = "straggler_ranks" in facts and _is_blocked_by_silence(
+    attributes["state"] = _merged_state(present or lost)
+    is_blocked = "straggler_ranks" in attributes and _is_blocked_by_silence(
         values["idle_seconds"], values["lost_seconds"]
     )
-    if facts["lost_ranks"] and stands:
-        facts |= {"straggler_ranks": facts["lost_ranks"], "blocked_by": "node_lost"}
-        facts.pop("all_behind", None)
-    facts |= _node_loss_attributes(
+    if attributes["lost_ranks"] and is_blocked:
+        attributes |= {"straggler_ranks": attributes["lost_ranks"], "blocked_by": "node_lost"}
+        attributes.pop("all_behind", None)
+    attributes |= _failure_origin(
         current, values["idle_seconds"], has_unheard_nodes=has_unheard_nodes
     )
     return Record(
@@ -109,40 +112,43 @@ def merge_heartbeats(
         time=now_seconds,
         event=Event.HEARTBEAT,
         values=values,
-        attributes=facts,
+        attributes=attributes,
         attempt=attempt,
         step_index=newest.step_index,
     )
 
 
 def head_watch_heartbeat(heartbeat: Record, head_address: str, silent_seconds: float) -> Record:
-    """What a node that judges nothing else has to say of the host `head`, which judges the run.
+    """What a deputy reports about the head, from the heartbeat of its own node.
 
-    `tick` is the node's own. Values `nodes_lost` and `lost_seconds`; facts `head_lost`, and `blocked_by`
-    where its ranks stand since, and `failure_origin` with what is known of the first of them that fell. An
-    empty `head` is one that is heard.
+    Values `nodes_lost` and `lost_seconds`. Attributes `head_lost`, the address of the head;
+    `blocked_by` where the ranks of this node wait for it; and where one of them failed,
+    `failure_origin` and the attributes of that failure. `head_address` is "" while the
+    head answers.
     """
     if not head_address:
         return replace(heartbeat, values={"nodes_lost": 0.0, "lost_seconds": 0.0}, attributes={})
-    facts = {"head_lost": head_address}
+    attributes = {"head_lost": head_address}
     if "straggler_ranks" not in heartbeat.attributes or _is_blocked_by_silence(
         heartbeat.values.get("idle_seconds", 0.0), silent_seconds
     ):
-        facts["blocked_by"] = "node_lost"
+        attributes["blocked_by"] = "node_lost"
     if "failed_seconds_ago" in heartbeat.attributes:
-        known = {
+        attributes["failure_origin"] = "node_lost"
+        attributes |= {
             name: heartbeat.attributes[name]
-            for name in _FAILURE_FACTS
+            for name in _FAILURE_ATTRIBUTES
             if name in heartbeat.attributes
         }
-        facts |= {**known, "failure_origin": "node_lost"}
     return replace(
-        heartbeat, values={"nodes_lost": 1.0, "lost_seconds": silent_seconds}, attributes=facts
+        heartbeat,
+        values={"nodes_lost": 1.0, "lost_seconds": silent_seconds},
+        attributes=attributes,
     )
 
 
 def _is_blocked_by_silence(idle_seconds: float, silent_seconds: float) -> bool:
-    """Whether ranks that are idle for so long stopped when a node fell silent."""
+    """Whether ranks with that idle time stopped when a node fell silent."""
     return idle_seconds + BLOCKED_AFTER_SILENCE_SECONDS >= silent_seconds
 
 
@@ -177,7 +183,7 @@ def _sum(name: str, node_heartbeats: Iterable[NodeHeartbeat]) -> float:
 
 
 def _lost_ranks(each: NodeHeartbeat) -> set[int]:
-    """The ranks of a lost node, but those that were known to have fallen."""
+    """The ranks of a lost node, without those whose failure was reported."""
     return set(each.ranks) - {
         *_parse_ranks("died_ranks", each),
         *_parse_ranks("failed_ranks", each),
@@ -189,36 +195,36 @@ def _parse_ranks(name: str, each: NodeHeartbeat) -> list[int]:
 
 
 def _failure_attributes(node_heartbeats: Sequence[NodeHeartbeat]) -> dict[str, str]:
-    """What the node of the first to fall says, or any; and who fell, its own before all others."""
+    """Attributes of the node with the first failure, or of any; failed ranks of all nodes."""
     order = _ordered_by_failure(node_heartbeats)
     first = order[0].heartbeat.attributes
-    facts = {name: fact for name, fact in first.items() if name not in _SINGLE_NODE_FACTS}
+    attributes = {name: text for name, text in first.items() if name not in _NODE_ATTRIBUTES}
     for name in ("died_ranks", "failed_ranks"):
-        facts[name] = ",".join(
-            [fact for each in order if (fact := each.heartbeat.attributes.get(name))]
+        attributes[name] = ",".join(
+            [ranks for each in order if (ranks := each.heartbeat.attributes.get(name))]
         )
-    fallen = [each for each in node_heartbeats if "cause" in each.heartbeat.attributes]
+    failed = [each for each in node_heartbeats if "cause" in each.heartbeat.attributes]
     if any(
         "elastic_restart" not in each.heartbeat.attributes
         or each.age_seconds > RESTART_TRUST_SECONDS
-        for each in fallen
+        for each in failed
     ):
-        facts.pop("elastic_restart", None)
+        attributes.pop("elastic_restart", None)
     if order[0].seconds_since_failure >= 0.0:
-        facts["failed_seconds_ago"] = f"{order[0].seconds_since_failure:.3f}"
+        attributes["failed_seconds_ago"] = f"{order[0].seconds_since_failure:.3f}"
     if any(
         each.heartbeat.attributes.get("launcher") == "running"
         for each in node_heartbeats
         if not each.is_lost
     ):
-        facts["launcher"] = "running"
-    return facts
+        attributes["launcher"] = "running"
+    return attributes
 
 
 def _ordered_by_failure(node_heartbeats: Sequence[NodeHeartbeat]) -> list[NodeHeartbeat]:
-    """Those where a rank fell, the first before the others; then those where none did.
+    """Nodes with failed ranks in order of their first failure, then the others.
 
-    Of ranks that fell together, a death comes before the errors that it causes.
+    Of simultaneous failures, a death comes before the errors that it causes.
     """
     first = max([each.seconds_since_failure for each in node_heartbeats])
     if first < 0.0:
@@ -233,66 +239,73 @@ def _ordered_by_failure(node_heartbeats: Sequence[NodeHeartbeat]) -> list[NodeHe
     )
 
 
-def _node_loss_attributes(
+def _failure_origin(
     node_heartbeats: Sequence[NodeHeartbeat], idle_seconds: float, *, has_unheard_nodes: bool
 ) -> dict[str, str]:
-    """Whether the first rank that fell did so for want of another node, as far as that is known.
+    """Whether the loss of another node explains the first failure, as far as that is known.
 
-    When a node dies, ranks of others may raise at once; that it is dead, only its silence says.
+    When a node dies, ranks of other nodes may raise at once; only its silence shows that it died.
     """
     first = _ordered_by_failure(node_heartbeats)[0]
     if first.is_lost or "failed_seconds_ago" not in first.heartbeat.attributes:
         return {}
-    others = [each for each in node_heartbeats if each is not first]
-    silent = [
+    silent_since_failure = [
         each
-        for each in others
-        if each.age_seconds > first.seconds_since_failure - HEARTBEAT_DELAY_SECONDS
+        for each in node_heartbeats
+        if each is not first
+        and each.age_seconds > first.seconds_since_failure - HEARTBEAT_DELAY_SECONDS
     ]
-    # Those without whom the first to fall went on are not what it fell for.
-    missed = [each for each in silent if _is_blocked_by_silence(idle_seconds, each.age_seconds)]
-    if any(each.is_lost for each in missed):
+    # A node is no explanation if ranks took steps long after it fell silent.
+    suspects = [
+        each
+        for each in silent_since_failure
+        if _is_blocked_by_silence(idle_seconds, each.age_seconds)
+    ]
+    if any(each.is_lost for each in suspects):
         return {"failure_origin": "node_lost"}
-    unsure = has_unheard_nodes or any(_value("ranks_running", each) for each in missed)
-    return (
-        {"failure_origin": "undecided"}
-        if unsure and first.seconds_since_failure < MAX_UNDECIDED_SECONDS
-        else {}
-    )
+    is_open = has_unheard_nodes or any(_value("ranks_running", each) for each in suspects)
+    if is_open and first.seconds_since_failure < MAX_UNDECIDED_SECONDS:
+        return {"failure_origin": "undecided"}
+    return {}
 
 
 def _straggler_attributes(present: Sequence[NodeHeartbeat]) -> dict[str, str]:
-    """Who of all running ranks holds the others: stopped ones, else those that got least far."""
+    """The running ranks that block the others: stopped ones, else those with the least progress."""
     running = [each for each in present if each.heartbeat.attributes.get("straggler_ranks")]
     if not running:
         return {}
-    held = [each for each in running if each.heartbeat.attributes.get("blocked_by")]
-    reached = [_progress(each) for each in held or running]
-    lowest = min(reached)
-    behind = held or [each for each, far in zip(running, reached, strict=True) if far == lowest]
-    first = (held or running)[reached.index(lowest)].heartbeat.attributes
-    facts = {
+    stopped = [each for each in running if each.heartbeat.attributes.get("blocked_by")]
+    progress = [_progress(each) for each in stopped or running]
+    least = min(progress)
+    stragglers = stopped or [
+        each for each, own in zip(running, progress, strict=True) if own == least
+    ]
+    first = (stopped or running)[progress.index(least)].heartbeat.attributes
+    attributes = {
         name: first[name]
         for name in ("straggler_step", "straggler_progress", "blocked_by")
         if name in first
     }
-    facts["straggler_ranks"] = ",".join(
-        str(r) for r in sorted(r for e in behind for r in _parse_ranks("straggler_ranks", e))
+    attributes["straggler_ranks"] = ",".join(
+        str(rank)
+        for rank in sorted(
+            rank for each in stragglers for rank in _parse_ranks("straggler_ranks", each)
+        )
     )
     if (
-        not held
-        and len(behind) == len(running)
-        and all("all_behind" in e.heartbeat.attributes for e in behind)
+        not stopped
+        and len(stragglers) == len(running)
+        and all("all_behind" in each.heartbeat.attributes for each in stragglers)
     ):
-        facts["all_behind"] = "yes"
-    return facts
+        attributes["all_behind"] = "yes"
+    return attributes
 
 
 def _progress(each: NodeHeartbeat) -> tuple[int, ...]:
     return _parse_counts(each.heartbeat.attributes.get("straggler_progress", "0,0"))
 
 
-# Nodes in step with each other all say the same.
+# Cached: nodes in lockstep report the same text.
 @lru_cache(maxsize=256)
 def _parse_counts(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
@@ -301,9 +314,6 @@ def _parse_counts(text: str) -> tuple[int, ...]:
 def _merged_state(node_heartbeats: Sequence[NodeHeartbeat]) -> str:
     states = {each.heartbeat.attributes.get("state", "") for each in node_heartbeats}
     if states & {"running", "starting"}:
-        return (
-            "running"
-            if any(each.heartbeat.step_index > 0 for each in node_heartbeats)
-            else "starting"
-        )
+        has_steps = any(each.heartbeat.step_index > 0 for each in node_heartbeats)
+        return "running" if has_steps else "starting"
     return next((state for state in ("died", "failed", "finished") if state in states), "")

@@ -1,30 +1,37 @@
-"""Roster: the nodes of a run as its head knows them: who is there, who has ended, who is lost."""
+"""The nodes of a run as its head knows them: connected, ended or lost; stored in the database."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import inf
+from struct import Struct
 from typing import Any
 
-from sentinel.cluster.listening_time import ListeningClock
-from sentinel.cluster.member import Member, load_members, save_member
+from sentinel.cluster.listening_clock import ListeningClock
+from sentinel.cluster.member import Member
+from sentinel.model.record import Event, Record, is_provisional_stop
 
-AWAY_AFTER_SECONDS = 2.0
-"""Without a word, though a node's agent has one each second."""
+UNREACHABLE_AFTER_SECONDS = 2.0
+"""Silence after which a node counts as unreachable; its agent sends a heartbeat each second."""
 LOST_AFTER_SECONDS = 10.0
-"""Without a word, after which a node whose ranks have not ended is held to be lost."""
+"""Silence after which a node whose ranks have not ended is considered lost."""
 RECONNECT_GRACE_SECONDS = 30.0
-"""What the nodes have more of to find a head that was killed and is back."""
+"""Additional time for the nodes to find a head that was restarted."""
 ABANDON_AFTER_SECONDS = 60.0
-"""After which nobody waits for ranks that were lost, or never heard, if all others have ended."""
+"""Silence after which lost ranks, or ranks that never started, are given up if all others ended."""
 OWN_NODE_NAME = ""
-"""The name of our own node."""
+"""The name of the local node."""
+
+_SEQUENCE_STRUCT = Struct("<qqI")
+"""Attempt, rank, and the sequence number of its newest record."""
 
 
 class Membership:
-    """All nodes, ours at `host` among them; remembered in the database.
+    """All nodes, including the local one at `host`; restored from the database.
 
-    `clock` gives seconds since the epoch. Attempts are those of the run.
+    `clock` returns seconds since the epoch. Attempts are those of the run.
     """
 
     def __init__(
@@ -37,18 +44,22 @@ class Membership:
             member.last_seen_at = RECONNECT_GRACE_SECONDS
         self.own_member = self.members.setdefault(OWN_NODE_NAME, Member(OWN_NODE_NAME, host))
         self.by_slot: dict[int, Member] = {}
-        self.last_record_at = 0.0
-        """When any rank last said anything, as `awake` counts."""
+        self._last_record_at = 0.0
+        """When a record of a rank last arrived, by the listening clock."""
+        self._collective_ranks: set[int] = set()
+        """Ranks of other nodes whose records rank 0 gathered."""
+        self._provisional_stop_at = -inf
+        """When a rank last ended in a way that its own node may still explain."""
 
     def join(self, slot: int, node_info: Mapping[str, str], run: str) -> tuple[Member, int]:
-        """A node begins a correspondence; the slot of its last one is returned too, 0 if none."""
+        """Start a session of a node. Returns it, and the slot of its previous session or 0."""
         name = f"{node_info.get('host', '')}/{node_info.get('run', '')}"
         member = self.members.setdefault(name, Member(name))
-        before = member.slot if self.by_slot.pop(member.slot, None) else 0
+        previous_slot = member.slot if self.by_slot.pop(member.slot, None) else 0
         member.start_session(slot, node_info, run)
         member.last_seen_at = self.listening_clock.seconds
         self.by_slot[slot] = member
-        return member, before
+        return member, previous_slot
 
     def persist(self) -> None:
         """Store what changed, within the caller's transaction."""
@@ -61,10 +72,36 @@ class Membership:
         """Whether there is anything to store."""
         return any(member.has_unsaved_changes for member in self.members.values())
 
-    def present_members(self, attempt: int) -> Iterator[Member]:
-        """Our node, and all that correspond with us, or have ranks in that attempt.
+    def note_record(self) -> None:
+        """Note that a record of a rank arrived."""
+        self._last_record_at = self.listening_clock.seconds
 
-        For any thread: whoever shows the nodes asks while others come.
+    def accepts_own_record(self, attempt: int, record: Record) -> bool:
+        """Whether a record of the local node counts.
+
+        Rank 0 may gather the records of all ranks (see docs/collective.md). Once a rank's own node
+        sends them, the gathered ones are ignored, except for the STOP.
+        """
+        if "via_collective" in record.attributes:
+            self._collective_ranks.add(record.rank)
+        if record.event is Event.STOP:
+            if is_provisional_stop(record):
+                self._provisional_stop_at = self.listening_clock.seconds
+            return True
+        if record.rank not in self._collective_ranks:
+            return True
+        others = self.by_slot.values()
+        return not any(record.rank in each.ranks_by_attempt.get(attempt, ()) for each in others)
+
+    @property
+    def is_awaiting_collective_ranks(self) -> bool:
+        """Whether nodes of ranks that are no longer gathered may still connect."""
+        return self.listening_clock.seconds - self._provisional_stop_at < ABANDON_AFTER_SECONDS
+
+    def present_members(self, attempt: int) -> Iterator[Member]:
+        """The local node, and all nodes that are connected or have ranks in that attempt.
+
+        Safe in any thread while nodes join.
         """
         for member in [*self.members.values()]:
             if (
@@ -75,52 +112,47 @@ class Membership:
                 yield member
 
     def silent_seconds(self, member: Member) -> float:
-        """Seconds for which it was not heard; 0 for our own node."""
-        return (
-            0.0
-            if member is self.own_member
-            else max(0.0, self.listening_clock.seconds - member.last_seen_at)
-        )
+        """Seconds since a message of the node arrived; 0 for the local node."""
+        if member is self.own_member:
+            return 0.0
+        return max(0.0, self.listening_clock.seconds - member.last_seen_at)
 
     def is_lost(self, member: Member, attempt: int) -> bool:
-        """Whether it is not heard, though its ranks in that attempt had not ended by its word."""
+        """Whether the node is silent, though its ranks in that attempt have not ended."""
         if self.silent_seconds(member) <= LOST_AFTER_SECONDS:
             return False
         return member.has_unended_ranks(attempt) or member.abandoned_attempt == attempt
 
-    def away_ranks(self, members: Iterable[Member], attempt: int) -> list[int]:
-        """Of nodes waited for, ranks that may be heard again, though now their nodes are not."""
-        silent = [each for each in members if self._is_away(each)]
+    def unreachable_ranks(self, members: Iterable[Member], attempt: int) -> list[int]:
+        """Unended ranks of these nodes, where the node is unreachable but not lost."""
         return sorted(
-            r for m in silent if not self.is_lost(m, attempt) for r in m.unended_ranks(attempt)
+            rank
+            for member in members
+            if self._is_unreachable(member) and not self.is_lost(member, attempt)
+            for rank in member.unended_ranks(attempt)
         )
 
-    def _is_away(self, member: Member) -> bool:
-        linked = member is self.own_member or member.slot in self.by_slot
-        return not linked or self.silent_seconds(member) > AWAY_AFTER_SECONDS
+    def _is_unreachable(self, member: Member) -> bool:
+        is_connected = member is self.own_member or member.slot in self.by_slot
+        return not is_connected or self.silent_seconds(member) > UNREACHABLE_AFTER_SECONDS
 
     def has_missing_ranks(self, attempt: int, world_size: int) -> bool:
-        """Whether some of its ranks, `world` in all, are still to be heard for the first time."""
-        heard = sum(
+        """Whether some of the `world_size` ranks have sent nothing yet, and may still do so."""
+        seen = sum(
             len(member.ranks_by_attempt.get(attempt, ()))
             for member in self.present_members(attempt)
         )
-        return (
-            heard < world_size
-            and self.listening_clock.seconds - self.last_record_at < ABANDON_AFTER_SECONDS
-        )
+        idle_seconds = self.listening_clock.seconds - self._last_record_at
+        return seen < world_size and idle_seconds < ABANDON_AFTER_SECONDS
 
     def unended_members(self, attempt: int) -> Iterator[Member]:
-        """Those with ranks whose end is not known, lost nodes too."""
+        """Nodes with ranks that are not known to have ended, including lost nodes."""
         return (
             member for member in self.present_members(attempt) if member.has_unended_ranks(attempt)
         )
 
     def node_status(self, attempt: int) -> list[dict[str, Any]]:
-        """Each node in plain words: host, ranks, state, silent_seconds and skew_seconds.
-
-        The state is up, lost or ended.
-        """
+        """Each node as JSON: host, ranks, state (up, lost, ended), silent_seconds, skew_seconds."""
         return [
             {
                 "host": member.host,
@@ -135,8 +167,72 @@ class Membership:
     def _state(self, member: Member, attempt: int) -> str:
         if self.is_lost(member, attempt):
             return "lost"
-        return (
-            "up"
-            if member.has_unended_ranks(attempt) or attempt not in member.ranks_by_attempt
-            else "ended"
+        is_up = member.has_unended_ranks(attempt) or attempt not in member.ranks_by_attempt
+        return "up" if is_up else "ended"
+
+
+def load_members(connection: sqlite3.Connection) -> dict[str, Member]:
+    """The stored nodes by name."""
+    rows = connection.execute("select name, spool, row, heard, told from node")
+    return {name: _restore_member(name, *columns) for name, *columns in rows}
+
+
+def save_member(connection: sqlite3.Connection, member: Member) -> None:
+    """Store the node's position in its spool and its sequence numbers, and its state if changed."""
+    sequences = b"".join(
+        [_SEQUENCE_STRUCT.pack(*sender, number) for sender, number in member.last_sequences.items()]
+    )
+    if member.has_unsaved_state:
+        connection.execute(
+            "insert or replace into node(name, spool, row, heard, told) values(?, ?, ?, ?, ?)",
+            (member.name, member.spool_id, member.last_row, sequences, _serialize_state(member)),
         )
+    else:
+        # Once for each message, so the larger state is left out.
+        connection.execute(
+            "update node set row = ?, heard = ? where name = ?",
+            (member.last_row, sequences, member.name),
+        )
+    member.has_unsaved_progress = member.has_unsaved_state = False
+
+
+def _serialize_state(member: Member) -> str:
+    ranks, ended = (
+        {attempt: sorted(ranks) for attempt, ranks in by_attempt.items()}
+        for by_attempt in (member.ranks_by_attempt, member.ended_by_attempt)
+    )
+    return json.dumps(
+        {
+            "host": member.host,
+            "start_times": [*member.start_times.items()],
+            "incarnation": member.incarnation,
+            "ranks_by_attempt": ranks,
+            "ended_by_attempt": ended,
+            "abandoned_attempt": member.abandoned_attempt,
+        }
+    )
+
+
+def _restore_member(
+    name: str, spool_id: str, last_row: int, packed_sequences: bytes, serialized_state: str
+) -> Member:
+    state = json.loads(serialized_state)
+    ranks, ended = (
+        {int(attempt): set(ranks) for attempt, ranks in state[key].items()}
+        for key in ("ranks_by_attempt", "ended_by_attempt")
+    )
+    sequences = _SEQUENCE_STRUCT.iter_unpack(packed_sequences)
+    return Member(
+        name,
+        state["host"],
+        spool_id=spool_id,
+        last_row=last_row,
+        last_sequences={(attempt, rank): number for attempt, rank, number in sequences},
+        start_times={(attempt, rank): time for (attempt, rank), time in state["start_times"]},
+        incarnation=state["incarnation"],
+        ranks_by_attempt=ranks,
+        ended_by_attempt=ended,
+        abandoned_attempt=state["abandoned_attempt"],
+        has_unsaved_progress=False,
+        has_unsaved_state=False,
+    )

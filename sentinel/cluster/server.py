@@ -1,7 +1,8 @@
-"""Hub: the head's side of all correspondences, in a thread of its own.
+"""The head's end of the connections of all followers, in a thread of its own.
 
-It hosts the store, welcomes nodes, empties their boxes and leaves them their answers. The agent's
-loop takes up what arrived and says what is to be answered; a box stays full until it is.
+The thread hosts the store, accepts nodes, collects messages from their mailboxes, and writes
+acknowledgements. The main loop of the agent drains what has arrived and decides what is
+acknowledged; a mailbox stays full until then.
 """
 
 from __future__ import annotations
@@ -21,10 +22,18 @@ from sentinel.cluster.authentication import (
     OVERHEAD_BYTES,
     MessageAuthenticator,
     RefusedMessageError,
+    count_refused,
 )
-from sentinel.cluster.client import ACK_STRUCT
-from sentinel.cluster.endpoints import HEAD_INFO_KEY, SLOT_COUNTER_KEY, slot_keys
-from sentinel.cluster.message_store import MessageStore, MessageStoreError, bind_first_free_port
+from sentinel.cluster.message_store import MessageStore, MessageStoreError
+from sentinel.cluster.protocol import (
+    ACK_STRUCT,
+    HEAD_INFO_KEY,
+    MAX_MESSAGE_BYTES,
+    SLOT_COUNTER_KEY,
+    HeadInfo,
+    slot_keys,
+)
+from sentinel.cluster.sockets import NoFreePortError, bind_first_free_port
 from sentinel.model.counters import Counters
 
 Item = TypeVar("Item")
@@ -33,24 +42,23 @@ log = logging.getLogger(__name__)
 
 POLL_INTERVAL_SECONDS = 0.2
 RETRY_DELAY_SECONDS = 5.0
-"""Until the store is tried again that could not be hosted, or failed."""
+"""Delay before a store is opened again that could not be opened, or that failed."""
 FINAL_ACK_SECONDS = 1.0
-"""For the nodes to read their last answers: one that finds none would look for us for long."""
+"""Time for the nodes to read their last acknowledgements. A node without one would search for the
+head for a long time."""
 MAX_SLOTS = 1 << 15
-"""Nodes at one time."""
+"""Connected nodes."""
 MAX_PENDING_JOINS = 64
-"""Nodes that are welcomed at one time, and places looked at that nobody filled."""
+"""Slots that are taken and have no hello yet."""
 MAX_EMPTY_POLLS = 100
-"""Times that a place is looked at before its node is given up that never said hello."""
-MAX_MESSAGE_BYTES = 4 << 20
-"""Of one parcel."""
+"""Polls of a slot without a hello, after which it is ignored."""
 MAX_RECEIVED_BYTES = 64 << 20
-"""Bytes of parcels that wait to be taken up; more stay in their boxes."""
+"""Size limit of received messages that are not drained yet; others stay in their mailboxes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A node that wants to begin a correspondence, and what it says of itself."""
+    """A node that wants to start a session, and its node info."""
 
     slot: int
     node_info: Mapping[str, str]
@@ -58,121 +66,121 @@ class Hello:
 
 @dataclass
 class ClusterServer:
-    """Hosts the board at one of `ports`, sealed by `seal`. Start it once."""
+    """Hosts the store at the first free one of `ports`. Call `start` once."""
 
     ports: tuple[int, ...]
     authenticator: MessageAuthenticator
     counters: Counters
     redirect_to: str = ""
-    """The address of the head, where that is not here: whoever comes is sent on."""
+    """Address of the head, if it is another agent: clients are redirected there."""
     run_finished: bool = False
-    """Whether the run is: whoever comes is of another one, that has our name."""
+    """Whether every rank of the run has ended: new clients belong to another run of that name."""
     port: int = 0
-    """Where it listens; 0 while it does not."""
+    """The port of the store; 0 while there is none."""
     error: str = "the store is being opened"
     _hellos: deque[Hello] = field(default_factory=deque)
     _received: deque[tuple[int, bytes]] = field(default_factory=deque)
     _pending_acks: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
     _dropped_slots: deque[int] = field(default_factory=deque)
     _open_slots: set[int] = field(default_factory=set)
-    """Slots whose boxes are looked at: of welcomed nodes, but those not answered yet."""
+    """Slots of accepted nodes whose mailbox may be filled: the last message is acknowledged."""
     _pending_joins: dict[int, int] = field(default_factory=dict)
     _last_slot: int = 0
     _last_ack_at: float = -inf
-    """When somebody was last answered."""
+    """When an acknowledgement was last written."""
     _instance_id: str = field(default_factory=lambda: token_hex(8))
 
     def __post_init__(self) -> None:
-        self._published = self.redirect_to, self.run_finished
+        self._published = HeadInfo(self._instance_id, self.redirect_to, self.run_finished)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="cluster-server", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen, if that was not done."""
+        """Begin to serve, unless that is done."""
         if not self._thread.is_alive():
             self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Leave."""
+        """End, after the last acknowledgements."""
         self._stop.set()
         self._thread.join(timeout)
 
     def drain_hellos(self) -> list[Hello]:
-        """Nodes that were not heard of before; each is to be answered with number 0, or dropped."""
+        """New nodes. Acknowledge each with message number 0, or drop its slot."""
         return _drain(self._hellos)
 
     def drain_messages(self) -> list[tuple[int, bytes]]:
-        """Parcels by slot; each is to be answered, or its slot dropped."""
+        """Received messages by slot. Acknowledge each, or drop its slot."""
         return _drain(self._received)
 
     def acknowledge(
         self, slot: int, message_number: int, last_row: int, *, is_deputy: bool = False
     ) -> None:
-        """Tell that node that its parcel was read, and its rows up to `row` are safe."""
+        """Acknowledge a message of that node, and all its rows up to `last_row`."""
         self._pending_acks[slot] = message_number, last_row, is_deputy
 
     def drop_slot(self, slot: int) -> None:
-        """Be done with that correspondence."""
+        """End the session of that slot."""
         self._dropped_slots.append(slot)
 
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
                 self._serve()
-            except MessageStoreError as error:
+            except (MessageStoreError, NoFreePortError) as error:
                 self.error = str(error)
             except Exception as error:
-                log.exception("The board failed")
+                log.exception("The message store failed")
                 self.error = f"{type(error).__name__}: {error}"
             self.port = 0
             self._stop.wait(RETRY_DELAY_SECONDS)
 
     def _serve(self) -> None:
-        place = bind_first_free_port(self.ports)
-        port = place.getsockname()[1]
-        board = MessageStore.host(place)
+        listener = bind_first_free_port(self.ports)
+        port = listener.getsockname()[1]
+        store = MessageStore.host(listener)
         try:
             self._open_slots.clear()
             self._pending_joins.clear()
             self._instance_id = token_hex(8)
-            # Not from 0: what is still to be said to nodes of the last store would reach others.
-            self._write_slot_counter(board)
-            self._publish_head_info(board)
+            # Slots do not start at 0 again: pending acknowledgements are for slots of the last
+            # store and must not reach other nodes.
+            self._write_slot_counter(store)
+            self._publish_head_info(store)
             self.port, self.error = port, ""
             while not self._stop.wait(POLL_INTERVAL_SECONDS):
-                self._poll_store(board)
-            self._send_acks(board)
+                self._poll_store(store)
+            self._send_acks(store)
             time.sleep(max(0.0, self._last_ack_at + FINAL_ACK_SECONDS - time.monotonic()))
         finally:
-            board.close()
+            store.close()
 
     def _publish_head_info(self, store: MessageStore) -> None:
-        """The card that says who we are, or who is meant."""
-        self._published = self.redirect_to, self.run_finished
-        told = {"birth": self._instance_id, "at": self.redirect_to, "over": self.run_finished}
-        card = json.dumps(told).encode()
-        store.write({HEAD_INFO_KEY: self.authenticator.sign(HEAD_INFO_KEY, card)})
+        self._published = HeadInfo(self._instance_id, self.redirect_to, self.run_finished)
+        message = self.authenticator.sign(HEAD_INFO_KEY, self._published.serialize())
+        store.write({HEAD_INFO_KEY: message})
 
     def _poll_store(self, store: MessageStore) -> None:
-        if self._published != (self.redirect_to, self.run_finished):
+        if self._published != HeadInfo(self._instance_id, self.redirect_to, self.run_finished):
             self._publish_head_info(store)
         self._send_acks(store)
         self._accept_joins(store)
         self._collect_messages(store)
 
     def _send_acks(self, store: MessageStore) -> None:
-        told: dict[str, bytes] = {}
+        values: dict[str, bytes] = {}
         if self._pending_acks:
             self._last_ack_at = time.monotonic()
         while self._pending_acks:
-            slot, (number, row, deputy) = self._pending_acks.popitem()
-            _, box, ack = slot_keys(slot)
-            body = ACK_STRUCT.pack(number, row, deputy)
-            # Emptied before it is answered: the node fills it again only then.
-            told[box] = b""
-            told[ack] = self.authenticator.sign(f"{ack}/{self._instance_id}", body)
+            slot, ack = self._pending_acks.popitem()
+            keys = slot_keys(slot)
+            # The mailbox is emptied first: the node fills it again once it has the ack.
+            values[keys.mailbox] = b""
+            values[keys.ack] = self.authenticator.sign(
+                f"{keys.ack}/{self._instance_id}", ACK_STRUCT.pack(*ack)
+            )
             self._open_slots.add(slot)
-        store.write(told)
+        store.write(values)
         for slot in _drain(self._dropped_slots):
             self._open_slots.discard(slot)
             self._pending_acks.pop(slot, None)
@@ -185,92 +193,89 @@ class ClusterServer:
             else -1
         )
         if not self._last_slot <= count <= self._last_slot + MAX_SLOTS:
-            # Anybody may write to it. Whoever came by honest ways comes again.
-            self._count_refused("damaged")
+            # Any process may write to the counter. A node whose slot is lost takes another.
+            count_refused(self.counters, "damaged")
             self._write_slot_counter(store)
             count = self._last_slot
         for slot in range(self._last_slot + 1, min(count, self._last_slot + MAX_PENDING_JOINS) + 1):
             self._last_slot = slot
             self._pending_joins[slot] = MAX_EMPTY_POLLS
-        for slot, looks in [*self._pending_joins.items()]:
-            hello, _, _ = slot_keys(slot)
-            if store.has(hello):
+        for slot, polls_left in [*self._pending_joins.items()]:
+            if store.has(slot_keys(slot).hello):
                 del self._pending_joins[slot]
                 self._read_hello(store, slot)
-            elif looks:
-                self._pending_joins[slot] = looks - 1
+            elif polls_left:
+                self._pending_joins[slot] = polls_left - 1
             else:
                 del self._pending_joins[slot]
-        # Those who have said hello by now are welcome, however many there are.
+        # After the loop: all nodes that have sent a hello are accepted, however many there are.
         while len(self._pending_joins) > MAX_PENDING_JOINS:
             self._pending_joins.pop(next(iter(self._pending_joins)))
-            self._count_refused("too_many")
+            count_refused(self.counters, "too_many")
 
     def _write_slot_counter(self, store: MessageStore) -> None:
         store.write({SLOT_COUNTER_KEY: str(self._last_slot).encode()})
 
     def _read_hello(self, store: MessageStore, slot: int) -> None:
-        hello, _, _ = slot_keys(slot)
-        (message,) = store.read([hello])
+        key = slot_keys(slot).hello
+        (message,) = store.read([key])
         if len(self._open_slots) >= MAX_SLOTS:
-            self._count_refused("too_many")
+            count_refused(self.counters, "too_many")
             return
         try:
-            told = json.loads(self.authenticator.verify(f"{hello}/{self._instance_id}", message))
-            card = {str(name): str(fact) for name, fact in told.items()}
+            fields = json.loads(self.authenticator.verify(f"{key}/{self._instance_id}", message))
+            node_info = {str(name): str(value) for name, value in fields.items()}
         except RefusedMessageError as refusal:
-            self._count_refused(refusal.reason)
+            count_refused(self.counters, refusal.reason)
         except (ValueError, AttributeError, RecursionError):
-            self._count_refused("damaged")
+            count_refused(self.counters, "damaged")
         else:
-            self._hellos.append(Hello(slot, card))
+            self._hellos.append(Hello(slot, node_info))
 
     def _collect_messages(self, store: MessageStore) -> None:
-        if sum(len(data) for _, data in self._received) > MAX_RECEIVED_BYTES:
+        if sum(len(body) for _, body in self._received) > MAX_RECEIVED_BYTES:
             return
         for slot, message in self._read_mailboxes(store):
             if not message:
                 continue
-            _, box, _ = slot_keys(slot)
+            key = slot_keys(slot).mailbox
             try:
-                body = self._verified_body(f"{box}/{self._instance_id}", message)
+                body = self._verified_body(f"{key}/{self._instance_id}", message)
             except RefusedMessageError as refusal:
-                self._count_refused(refusal.reason)
-                store.write({box: b""})
+                count_refused(self.counters, refusal.reason)
+                store.write({key: b""})
             else:
                 self._open_slots.discard(slot)
                 self._received.append((slot, body))
 
     def _read_mailboxes(self, store: MessageStore) -> list[tuple[int, bytes]]:
-        """What lies in each box."""
+        """The content of each open mailbox, by slot."""
         slots = sorted(self._open_slots)
-        boxes = [slot_keys(slot)[1] for slot in slots]
+        keys = [slot_keys(slot).mailbox for slot in slots]
         try:
-            return [*zip(slots, store.read(boxes) if boxes else (), strict=True)]
+            return [*zip(slots, store.read(keys) if keys else (), strict=True)]
         except MessageStoreError:
-            # One that somebody took away is not waited for again; its node will begin anew.
+            # Another process has deleted a mailbox: stop reading it. Its node starts a new session.
             self._open_slots -= {
-                slot for slot, box in zip(slots, boxes, strict=True) if not store.has(box)
+                slot for slot, key in zip(slots, keys, strict=True) if not store.has(key)
             }
-            self._count_refused("damaged")
+            count_refused(self.counters, "damaged")
             return []
 
     def _verified_body(self, purpose: str, message: bytes) -> bytes:
         if len(message) > MAX_MESSAGE_BYTES + OVERHEAD_BYTES:
-            raise RefusedMessageError("too_large", f"{len(message)} bytes are no parcel of ours.")
+            error = f"A message of {len(message)} bytes exceeds the limit of {MAX_MESSAGE_BYTES}."
+            raise RefusedMessageError("too_large", error)
         return self.authenticator.verify(purpose, message)
-
-    def _count_refused(self, reason: str) -> None:
-        self.counters.add("sentinel_head_connection_rejected_total", reason)
 
 
 def _drain(queue: deque[Item]) -> list[Item]:
-    found: list[Item] = []
+    items: list[Item] = []
     while queue:
-        found.append(queue.popleft())
-    return found
+        items.append(queue.popleft())
+    return items
 
 
 def _parse_slot_counter(text: bytes) -> int:
-    """What a counter of the store says, which anybody may have written to; below 0 if nonsense."""
+    """The slot counter; -1 for anything that is no number below 10**15."""
     return int(text) if text.isdigit() and len(text) < 16 else -1

@@ -1,8 +1,8 @@
-"""Spool: what a node's agent read and the head has not confirmed yet, in the agent's own database.
+"""Records that a follower has read and its head has not acknowledged, in the follower's database.
 
-It is written in the transaction that stores how far the rings were read, so that a record is either
-still in its ring or here. Its size is bounded: of a head that stays away too long, the oldest rows
-are given up and counted, and the numbers of those that follow tell the head how many.
+The spool is written in the transaction that stores the read positions of the rings, so a record is
+either still in its ring or in the spool. Its size is limited: while the head is unreachable, the
+oldest rows are dropped and counted, and the gap in the row numbers shows the head how many.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from sentinel.model.record_batch import RecordOrBatch, coalesce
 from sentinel.transport.batch_codec import decode_standalone, encode_standalone
 
 MAX_SPOOL_BYTES = 256 << 20
-"""What may lie in it: some hours of eight ranks with ten steps a second."""
+"""Size limit of a spool: some hours of eight ranks with ten steps a second."""
 MAX_ROW_BYTES = 512 << 10
-"""Of one row, about: an agent that was stopped reads whole rings at once, and no head would take
-that in one piece."""
+"""Approximate size limit of one row. An agent that was suspended reads whole rings at once, which
+exceeds the size limit of a message."""
 
 
 @dataclass
 class Spool:
-    """Rows of the table `spool`, numbered without a gap, through one open connection."""
+    """The rows of table `spool`, numbered without a gap."""
 
     connection: sqlite3.Connection
     counters: Counters
     max_bytes: int = MAX_SPOOL_BYTES
     size_bytes: int = field(init=False)
-    """What lies in it now."""
+    """Size of all rows."""
     spool_id: str = field(init=False)
-    """Told apart by it from one that was lost: the numbers of its rows begin anew."""
+    """Distinguishes this spool from one that was lost, since its row numbers start again at 1."""
 
     def __post_init__(self) -> None:
         query = "select coalesce(sum(length(records)), 0) from spool"
@@ -46,7 +46,7 @@ class Spool:
         (self.spool_id,) = self.connection.execute(query).fetchone()
 
     def append(self, records: Sequence[Record]) -> None:
-        """Keep these, those of each rank in their order, as one row, or as few as may be."""
+        """Add these records, in order for each rank, as one row, or more if they are too large."""
         packed = encode_standalone(coalesce(records))
         if len(packed) > MAX_ROW_BYTES and len(records) > 1:
             half = len(records) // 2
@@ -63,38 +63,38 @@ class Spool:
     def read_after(
         self, row: int, run: str, max_bytes: int
     ) -> tuple[int, int, list[RecordOrBatch]]:
-        """First and last row behind `row`, and what they hold: some bytes, but one row at least.
+        """First and last row after `row`, up to `max_bytes` but at least one, and their entries.
 
-        The entries are of `run`. With no row the last is less than the first.
+        The entries have `run` as their run. If there is no row, last is less than first.
         """
         query = "select id, records from spool where id > ? order by id"
-        found: list[RecordOrBatch] = []
+        entries: list[RecordOrBatch] = []
         first, last, size = row + 1, row, 0
-        for number, packed in self.connection.execute(query, (row,)):
+        for row_id, packed in self.connection.execute(query, (row,)):
             size += len(packed)
-            if found and size > max_bytes:
+            if entries and size > max_bytes:
                 break
-            first, last = (number if last < first else first), number
-            found += decode_standalone(packed, run)
-        return first, last, coalesce(found)
+            first, last = (row_id if last < first else first), row_id
+            entries += decode_standalone(packed, run)
+        return first, last, coalesce(entries)
 
     @property
     def last_row(self) -> int:
-        """Its newest row; 0 if it is empty."""
+        """Number of the newest row; 0 if the spool is empty."""
         (row,) = self.connection.execute("select coalesce(max(id), 0) from spool").fetchone()
         return int(row)
 
     def delete_through(self, row: int) -> None:
-        """Drop everything up to that row: somebody else has it."""
+        """Delete all rows up to and including `row`."""
         query = "select coalesce(sum(length(records)), 0) from spool where id <= ?"
-        (gone,) = self.connection.execute(query, (row,)).fetchone()
+        (deleted_bytes,) = self.connection.execute(query, (row,)).fetchone()
         self.connection.execute("delete from spool where id <= ?", (row,))
-        self.size_bytes -= gone
+        self.size_bytes -= deleted_bytes
 
     def _drop_oldest(self) -> None:
-        row, number, size = self.connection.execute(
+        row, count, size = self.connection.execute(
             "select id, number, length(records) from spool order by id limit 1"
         ).fetchone()
         self.connection.execute("delete from spool where id = ?", (row,))
         self.size_bytes -= size
-        self.counters.add("sentinel_dropped_records_total", "spool", number)
+        self.counters.add("sentinel_dropped_records_total", "spool", count)

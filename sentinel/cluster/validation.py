@@ -1,7 +1,7 @@
-"""Sound: whether what another agent says can be counted with. Who has the secret may say anything.
+"""Validates messages and node info of authenticated agents, which may still be wrong.
 
-What is read of a parcel is of the right types; here it is looked at before any of it is stored, or
-taken apart later: a head that fell over it would fall over it again each time that it is begun.
+The decoder has checked types. Values are checked here before anything is stored: an error while a
+stored message is processed would occur again after each restart of the head.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from sentinel.model.record_batch import RecordBatch, RecordOrBatch
 from sentinel.transport.batch_codec import BatchMessage, BatchMessageError
 
 MAX_ROW = 1 << 63
-"""A spool has fewer: no database counts so far."""
+"""Limit of row numbers, above the largest of SQLite."""
 MAX_RANKS_AND_ATTEMPTS = 1 << 31
-"""There are fewer ranks, and fewer attempts."""
+"""Limit of ranks, and of attempts."""
 MAX_TIME_SECONDS = 1e11
-"""No clock is later, in seconds since the epoch: in the year 5138."""
+"""Limit of times, in seconds since the epoch: the year 5138."""
 MAX_HEARTBEAT_VALUE = 1e300
-"""Nothing that a TICK tells is more, or its sum over all nodes would be no number."""
+"""Limit of values of a heartbeat, so that their sum over all nodes is finite."""
 MAX_NODE_INFO_BYTES = 4096
-"""Bytes of each thing that a node says of itself."""
+"""Size limit of each text of the node info."""
 
 _SIZE_VALUES = ("world_size", "local_world_size", "expected_ranks")
 
@@ -32,30 +32,30 @@ _RANK_PATTERN = "(0|[1-9][0-9]{0,9})"
 _RANK_LIST_PATTERN = re.compile(f"({_RANK_PATTERN}(,{_RANK_PATTERN})*)?")
 _PROGRESS_PATTERN = re.compile(r"-?[0-9]{1,19},-?[0-9]{1,19}")
 _SECONDS_PATTERN = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
-_FACT_PATTERNS = {
+_ATTRIBUTE_PATTERNS = {
     "died_ranks": _RANK_LIST_PATTERN,
     "failed_ranks": _RANK_LIST_PATTERN,
     "straggler_ranks": _RANK_LIST_PATTERN,
     "straggler_progress": _PROGRESS_PATTERN,
     "failed_seconds_ago": _SECONDS_PATTERN,
 }
-"""Facts of a TICK that are numbers, as they are spelled."""
+"""Attributes of a heartbeat that hold numbers, and their format."""
 
 _is_past_epoch = (0.0).__le__
 
 
 def validate_message(message: BatchMessage) -> None:
-    """Raises ParcelError, for damage, where anything in it cannot be counted with."""
-    fits = (
+    """Raises BatchMessageError with reason "damaged" if any part of the message is invalid."""
+    is_header_valid = (
         message.first_row < MAX_ROW > message.last_row
         and 0.0 <= message.sender_time <= MAX_TIME_SECONDS
     )
-    if not (fits and all(map(_is_valid_entry, message.entries))):
-        raise BatchMessageError("damaged", "A parcel tells of what cannot be.")
+    if not (is_header_valid and all(map(_is_valid_entry, message.entries))):
+        raise BatchMessageError("damaged", "The message holds values that are out of range.")
 
 
 def is_valid_node_info(node_info: Mapping[str, str]) -> bool:
-    """Whether all that a node says of itself can be stored, without half characters."""
+    """Whether all texts can be stored: within the size limit, and without lone surrogates."""
     try:
         return all(len(text.encode()) <= MAX_NODE_INFO_BYTES for text in node_info.values())
     except UnicodeEncodeError:
@@ -64,9 +64,8 @@ def is_valid_node_info(node_info: Mapping[str, str]) -> bool:
 
 def _is_valid_entry(entry: RecordOrBatch) -> bool:
     if isinstance(entry, RecordBatch):
-        ranks = 0 <= min(entry.ranks) <= max(entry.ranks) < MAX_RANKS_AND_ATTEMPTS
         return (
-            ranks
+            0 <= min(entry.ranks) <= max(entry.ranks) < MAX_RANKS_AND_ATTEMPTS
             and 0 <= entry.attempt < MAX_RANKS_AND_ATTEMPTS
             and all(map(_is_past_epoch, entry.times))
         )
@@ -82,22 +81,25 @@ def _is_valid_entry(entry: RecordOrBatch) -> bool:
         0.0 <= entry.values.get(name, 0.0) < MAX_RANKS_AND_ATTEMPTS for name in _SIZE_VALUES
     ):
         return False
-    # Facts and texts change no step; all else that is of the run, its judge says.
+    # A node may send metadata and samples of the whole run; all other events of the run are made by
+    # the head.
     return entry.rank != WHOLE_RUN or entry.event in (Event.SAMPLE, Event.METADATA)
 
 
 def _is_valid_heartbeat(heartbeat: Record) -> bool:
-    facts = heartbeat.attributes
-    if facts.get("cause") == "died" and not facts.get("died_ranks"):
+    attributes = heartbeat.attributes
+    if attributes.get("cause") == "died" and not attributes.get("died_ranks"):
         return False
-    spelled = (
-        form.fullmatch(facts[name]) for name, form in _FACT_PATTERNS.items() if name in facts
+    matches = (
+        pattern.fullmatch(attributes[name])
+        for name, pattern in _ATTRIBUTE_PATTERNS.items()
+        if name in attributes
     )
-    return all(spelled) and all(_is_valid_value(*each) for each in heartbeat.values.items())
+    return all(matches) and all(_is_valid_value(*each) for each in heartbeat.values.items())
 
 
 def _is_valid_value(name: str, value: float) -> bool:
-    # What cannot be measured of a machine may well be no number.
+    # A measurement that failed is NaN.
     return abs(value) <= MAX_HEARTBEAT_VALUE or (
         isnan(value) and node_combine_rule(name) is not None
     )

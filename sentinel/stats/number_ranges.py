@@ -1,20 +1,31 @@
-"""Spans: whole numbers as text, those in a row in short; such as ranks, of which there are many."""
+"""Whole numbers as text in ranges, such as rank numbers, and back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 def format_ranges(numbers: Iterable[int]) -> list[str]:
-    """Each stretch of numbers in a row, the lowest first. A number is told as often as it is given.
+    """The ranges of consecutive numbers, the lowest first; a repeated number is repeated.
 
-    >>> spans({9, 0, 1, 2, 3, 6, 8}), spans([])
+    >>> format_ranges({9, 0, 1, 2, 3, 6, 8}), format_ranges([])
     (['0-3', '6', '8-9'], [])
     """
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in sorted(numbers):
-        if found and number == found[-1][-1] + 1:
-            found[-1][1:] = [number]
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [number]
         else:
-            found.append([number])
-    return ["-".join(map(str, stretch)) for stretch in found]
+            ranges.append([number])
+    return ["-".join(map(str, ends)) for ends in ranges]
+
+
+def parse_ranges(ranges: str) -> Iterator[int]:
+    """The numbers of ranges separated by commas. Raises ValueError if the text is anything else.
+
+    >>> [*parse_ranges("0-2,7")]
+    [0, 1, 2, 7]
+    """
+    for part in filter(None, ranges.split(",")):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)

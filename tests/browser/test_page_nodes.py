@@ -30,7 +30,7 @@ HEAD = {
     "error": "",
     "nodes": [node("gpu-a", [0, 1, 2, 5]), node("<b>", [3], "lost", 34.2), node("c", [4], skew=-9)],
 }
-AWAY = FOLLOWER_STATUS | {"connected": False, "error": "Nobody answers.", "silent_seconds": 700.0}
+AWAY = FOLLOWER_STATUS | {"connected": False, "error": "No answer.", "silent_seconds": 700.0}
 
 
 def state(cluster):
@@ -118,7 +118,7 @@ def test_a_post_says_where_the_run_is_judged(seen):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("cluster", "words"),
-    [(AWAY, "not been reached for 12 min: Nobody answers."), ({"role": "single"}, "No head was")],
+    [(AWAY, "not been reached for 12 min: No answer."), ({"role": "single"}, "No head was")],
 )
 def test_a_node_on_its_own_says_so(seen, cluster, words):
     assert words in seen(cluster)

@@ -16,8 +16,9 @@ from sentinel.cluster.authentication import (
 )
 from sentinel.cluster.client import ClusterClient
 from sentinel.cluster.endpoints import HeadEndpoint, head_endpoint
-from sentinel.cluster.message_store import MessageStore, MessageStoreError, bind_first_free_port
+from sentinel.cluster.message_store import MessageStore, MessageStoreError
 from sentinel.cluster.server import ClusterServer
+from sentinel.cluster.sockets import NoFreePortError, bind_first_free_port
 from sentinel.doctor.check_result import Grade
 from sentinel.doctor.nodes import READ_LOG_REMEDY, REFUSAL_REMEDIES, check_nodes, remedy_for
 from sentinel.doctor.runs import check_runs
@@ -159,7 +160,7 @@ def nobody_answers():
 
 
 def no_port_is_free():
-    with bind_first_free_port((0,)) as taken, pytest.raises(MessageStoreError) as error:
+    with bind_first_free_port((0,)) as taken, pytest.raises(NoFreePortError) as error:
         bind_first_free_port((taken.getsockname()[1],))
     return str(error.value)
 

@@ -1,15 +1,15 @@
-"""Awake: how long we have been listening, as opposed to how long it has been."""
+"""A clock that counts the seconds in which this process could receive messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 MAX_INTERVAL_SECONDS = 1.0
-"""Seconds between two looks that count: a process that was stopped heard nobody meanwhile."""
+"""The most that one `advance` counts. A process that was suspended received nothing meanwhile."""
 
 
 class ListeningClock:
-    """Counts `seconds` in which somebody could have been heard. `clock` gives seconds."""
+    """Counts `seconds` of listening time. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -17,7 +17,7 @@ class ListeningClock:
         self.seconds = 0.0
 
     def advance(self) -> None:
-        """Count on to now."""
+        """Count the time since the last call, at most MAX_INTERVAL_SECONDS."""
         now = self._clock()
         self.seconds += min(max(0.0, now - self._last_advance), MAX_INTERVAL_SECONDS)
         self._last_advance = now
