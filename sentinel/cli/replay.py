@@ -1,12 +1,12 @@
-"""`sentinel replay`: judge a training log that is already there, as the agent would have live."""
+"""`sentinel replay`: evaluate the log of a training run as the agent would have live."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from enum import StrEnum
 from json import dumps
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,24 +18,24 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from sentinel.config.plugins import load_classes
-from sentinel.config.settings import build_causes
+from sentinel.config.settings import ConfigError, Settings, load_replay_settings
 from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.finding import Severity
+from sentinel.model.json_safe import json_safe
 from sentinel.model.notification import Notification
 from sentinel.model.record import WHOLE_RUN
-from sentinel.pipeline.cases import CaseBook
-from sentinel.pipeline.engine import Engine
+from sentinel.pipeline import pipeline
 from sentinel.pipeline.replay import ReplayedIncident, ReplayResult, replay_records
 from sentinel.readers.format_detection import open_log
 
-EXIT_CANNOT_READ = 2
+EXIT_INVALID_INPUT = 2
+"""The log cannot be read, or a setting is invalid."""
 EXIT_SEVERITY_REACHED = 3
 SEVERITY_STYLES = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
 
 
 class FailOn(StrEnum):
-    """From which severity on a replay is a failure."""
+    """The lowest severity at which a replay fails."""
 
     WARNING = "warning"
     CRITICAL = "critical"
@@ -43,53 +43,68 @@ class FailOn(StrEnum):
 
 def replay(
     path: Annotated[Path, typer.Argument(help="Log file, or folder of a run.")],
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     fail_on: Annotated[
-        FailOn | None, typer.Option(help="Exit 3 if an incident or its cause is at least this bad.")
+        FailOn | None, typer.Option(help="Exit 3 if a case or incident is at least this severe.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings file, a sentinel.toml.")] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set detectors.kl_blowup.ratio=4, say."),
     ] = None,
 ) -> None:
-    """Judge a training log as the agent would have judged the run."""
+    """Evaluate the log of a training run as the agent would have live.
+
+    Settings are read as by the agent: from sentinel.toml or --config, and SENTINEL_* variables.
+    """
+    environ = os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}
     try:
-        story = _replay_log(path)
+        settings = load_replay_settings(assignments or (), environ)
+    except ConfigError as error:
+        typer.echo(f"sentinel replay: {error}", err=True)
+        raise typer.Exit(EXIT_INVALID_INPUT) from None
+    try:
+        result = _replay_log(path, settings)
     except (OSError, ValueError) as error:
         typer.echo(f"sentinel: cannot read {path}: {error}", err=True)
-        raise typer.Exit(EXIT_CANNOT_READ) from None
-    if story.note:
-        typer.echo(f"sentinel: of {path}, {story.note}.", err=True)
-    (_print_json if json else _print_table)(story)
-    if story.failed_detectors:
-        told = ", ".join(story.failed_detectors)
-        typer.echo(f"sentinel: {told} failed, and cannot say that all is well.", err=True)
-    if fail_on is not None and story.worst_severity_order <= Severity(fail_on.value).order:
+        raise typer.Exit(EXIT_INVALID_INPUT) from None
+    if result.notice:
+        typer.echo(f"sentinel: {path}: {result.notice}.", err=True)
+    (_print_json if json else _print_tables)(result)
+    if result.dropped:
+        typer.echo(f"sentinel: {result.dropped} records could not be processed.", err=True)
+    if result.failed_detectors:
+        names = ", ".join(result.failed_detectors)
+        typer.echo(f"sentinel: {names} failed; their findings are incomplete.", err=True)
+    if fail_on is not None and result.worst_severity_order <= Severity(fail_on.value).order:
         raise typer.Exit(EXIT_SEVERITY_REACHED)
 
 
-def _replay_log(path: Path) -> ReplayResult:
-    engine = Engine(load_classes("detectors"), case_book=CaseBook(build_causes()))
-    story = replay_records(open_log(path), engine)
-    if not story.records:
+def _replay_log(path: Path, settings: Settings) -> ReplayResult:
+    result = replay_records(open_log(path), pipeline.build(settings))
+    if not result.records:
         raise ValueError("it holds no record of a step")
-    return story
+    return result
 
 
-def _print_json(story: ReplayResult) -> None:
-    for told in story.incidents:
-        print(dumps(_incident_json(told), allow_nan=False))
-    for case in story.diagnosed_cases:
+def _print_json(result: ReplayResult) -> None:
+    for replayed in result.incidents:
+        print(dumps(_incident_json(replayed), allow_nan=False))
+    for case in result.diagnosed_cases:
         if case.diagnosis is not None:
-            print(dumps(_diagnosis_json(story, case, case.diagnosis), allow_nan=False))
+            print(dumps(_diagnosis_json(result, case, case.diagnosis), allow_nan=False))
     counts = {
-        "records": story.records,
-        "skipped": story.skipped,
-        "steps": story.steps,
-        "incidents": len(story.incidents),
+        "records": result.records,
+        "skipped": result.skipped,
+        "steps": result.steps,
+        "incidents": len(result.incidents),
     }
-    failed = {"failed": story.failed_detectors} if story.failed_detectors else {}
+    failed = {"failed": result.failed_detectors} if result.failed_detectors else {}
     print(dumps({"type": "summary", **counts, **failed}))
 
 
-def _incident_json(told: ReplayedIncident) -> dict[str, Any]:
-    incident, finding = told.incident, told.notification.incident.finding
+def _incident_json(replayed: ReplayedIncident) -> dict[str, Any]:
+    incident, finding = replayed.incident, replayed.notification.incident.finding
     rank = finding.rank if finding.rank is not None else incident.key.rank
     return {
         "type": "incident",
@@ -103,16 +118,16 @@ def _incident_json(told: ReplayedIncident) -> dict[str, Any]:
         "episode": incident.episode,
         "flaps": incident.flaps,
         "last_good_step": incident.last_good_step,
-        "onset": None if told.onset is None else asdict(told.onset),
+        "onset": None if replayed.onset is None else asdict(replayed.onset),
         "summary": finding.summary,
-        "evidence": {key: _json_safe(value) for key, value in finding.evidence.items()},
+        "evidence": json_safe(finding.evidence),
         "remedy": incident.remedy,
-        "case": told.case_name,
+        "case": replayed.case_name,
     }
 
 
 def _diagnosis_json(
-    story: ReplayResult, case: Notification, diagnosis: Diagnosis
+    result: ReplayResult, case: Notification, diagnosis: Diagnosis
 ) -> dict[str, Any]:
     return {
         "type": "diagnosis",
@@ -123,42 +138,37 @@ def _diagnosis_json(
         "severity": case.incident.severity.value,
         "onset_step": case.onset_step,
         "opened_step": case.incident.opened_step,
-        "resolved_step": story.resolved_step(case),
-        "incidents": [incident.name for incident in story.incidents_in(case)],
-        "evidence": [asdict(clue) for clue in diagnosis.evidence],
+        "resolved_step": result.resolved_step(case),
+        "incidents": [incident.name for incident in result.incidents_in(case)],
+        "evidence": [asdict(each) for each in diagnosis.evidence],
         "remedy": diagnosis.remedy,
         "last_good_step": diagnosis.last_good_step,
     }
 
 
-def _json_safe(value: float | str) -> float | str:
-    # JSON has no word for NaN or infinity.
-    return value if isinstance(value, str) or isfinite(value) else str(value)
-
-
-def _print_table(story: ReplayResult) -> None:
+def _print_tables(result: ReplayResult) -> None:
     console = Console()
-    for case in story.diagnosed_cases:
+    for case in result.diagnosed_cases:
         if case.diagnosis is not None:
-            console.print(_case_panel(story, case, case.diagnosis))
-    if not story.incidents:
-        console.print(f"No incident in {story.steps} steps.")
+            console.print(_case_panel(result, case, case.diagnosis))
+    if not result.incidents:
+        console.print(f"No incident in {result.steps} steps.")
     else:
-        console.print(_incident_table(story))
-        for name, remedy in _remedies(story):
+        console.print(_incident_table(result))
+        for name, remedy in _remedies(result):
             console.print(f"[bold]{name}[/bold]: {escape(remedy)}")
-    if story.skipped:
-        console.print(f"{story.skipped} lines could not be read and were passed over.")
+    if result.skipped:
+        console.print(f"{result.skipped} lines could not be read and were skipped.")
 
 
-def _case_panel(story: ReplayResult, case: Notification, diagnosis: Diagnosis) -> Panel:
-    severity, over = case.incident.severity, story.resolved_step(case)
-    facts = [f"Began at step {case.onset_step}", f"page due at step {case.incident.opened_step}"]
-    if over is not None:
-        facts.append(f"over at step {over}")
+def _case_panel(result: ReplayResult, case: Notification, diagnosis: Diagnosis) -> Panel:
+    severity, resolved_step = case.incident.severity, result.resolved_step(case)
+    facts = [f"Onset at step {case.onset_step}", f"detected at step {case.incident.opened_step}"]
+    if resolved_step is not None:
+        facts.append(f"resolved at step {resolved_step}")
     if diagnosis.last_good_step is not None:
-        facts.append(f"last checkpoint before: step {diagnosis.last_good_step}")
-    names = ", ".join(dict.fromkeys(each.key.detector for each in story.incidents_in(case)))
+        facts.append(f"last good checkpoint: step {diagnosis.last_good_step}")
+    names = ", ".join(dict.fromkeys(each.key.detector for each in result.incidents_in(case)))
     parts: list[RenderableType] = [
         Text(f"{', '.join(facts)}."),
         _evidence_table(diagnosis),
@@ -178,29 +188,29 @@ def _evidence_table(diagnosis: Diagnosis) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()
-    for clue in diagnosis.evidence:
-        table.add_row("set" if clue.step is None else f"step {clue.step}", Text(clue.text))
+    for each in diagnosis.evidence:
+        table.add_row("setting" if each.step is None else f"step {each.step}", Text(each.text))
     return table
 
 
-def _incident_table(story: ReplayResult) -> Table:
-    table = Table("", "Detector", "Began", "Page due", "Over", "What", box=SIMPLE)
-    for told in story.incidents:
-        incident = told.incident
-        over = "" if incident.resolved_step is None else str(incident.resolved_step)
+def _incident_table(result: ReplayResult) -> Table:
+    table = Table("", "Detector", "Onset", "Detected", "Resolved", "Summary", box=SIMPLE)
+    for replayed in result.incidents:
+        incident = replayed.incident
+        resolved_step = "" if incident.resolved_step is None else str(incident.resolved_step)
         table.add_row(
             f"[{SEVERITY_STYLES[incident.severity]}]{incident.severity.value}[/]",
             incident.key.detector,
             str(incident.onset_step),
             str(incident.opened_step),
-            over,
-            escape(told.notification.incident.finding.summary),
+            resolved_step,
+            escape(replayed.notification.incident.finding.summary),
         )
     return table
 
 
-def _remedies(story: ReplayResult) -> Iterator[tuple[str, str]]:
-    """What each detector advises, once, unless a cause that is named knows better."""
-    known = {case.incident.name for case in story.diagnosed_cases}
-    alone = (told.incident for told in story.incidents if told.case_name not in known)
-    yield from {incident.key.detector: incident.remedy for incident in alone}.items()
+def _remedies(result: ReplayResult) -> Iterator[tuple[str, str]]:
+    """The remedy of each detector, once; diagnosed cases have a remedy of their own."""
+    diagnosed = {case.incident.name for case in result.diagnosed_cases}
+    others = (each.incident for each in result.incidents if each.case_name not in diagnosed)
+    yield from {incident.key.detector: incident.remedy for incident in others}.items()

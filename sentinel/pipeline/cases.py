@@ -1,10 +1,11 @@
-"""Cases: incidents that one cause may account for, told to people as one.
+"""Cases: incidents that may have a common cause, notified as one.
 
-A case opens with the first incident that is worth telling, its lead, and is known by that one's
-name. What joins it within `JOINS_WITHIN` points of the last costs no page if the cause that is
-named explains it, or if it is more of the same, unless it makes the case louder. Where people heard
-of a case before its cause had a name, they are told the name, once. The case is over when the last
-of its incidents is. What ends a run is never folded: a run that died is always told.
+A case opens with its first incident above severity info, the lead, and has the lead's name. An
+incident joins it within `MAX_JOIN_GAP_STEPS` steps of the last one. This sends no notification if
+the notified cause explains the incident, or if its detector was notified before, unless the
+severity of the case rises. If the cause is found after the case was notified, one notification
+reports it. A case is resolved with the last of its incidents. Incidents that end a run never join a
+case, so that a dead run is always notified.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from sentinel.pipeline.diagnose import diagnose
 from sentinel.signals.catalogue import SIGNALS
 
 MAX_JOIN_GAP_STEPS = 200
-"""Steps told of. The study saw a policy fall apart within 80 points of its first sign, and 150 to
-200 fold its runs into one case each."""
+"""Logged steps between incidents of one case. In recorded runs, a policy collapsed within 80 steps
+of its first symptom; with 150 to 200, each of these runs is one case."""
 
 RUN_END_DETECTORS = frozenset({"run_died", "run_failed", "run_stalled"})
-"""Detectors whose incidents are never folded."""
+"""Detectors whose incidents never join a case."""
 
 MAX_RESOLVED_PER_CASE = 16
-"""Incidents of a case at their end that it remembers, the newest, beside its lead."""
+"""Resolved incidents of a case that are stored, the newest, besides the lead."""
 
 MAX_NAMES_PER_RUN = 1024
-"""Settings, and values, of a run that are remembered; of values the catalogue's come first."""
+"""Metadata keys, and values, stored for a run; above it only catalogue signals are."""
 
 _METADATA_EVENTS = (Event.START, Event.METADATA)
 _VALUE_EVENTS = (Event.STEP, Event.EVAL, Event.SAMPLE, Event.HEARTBEAT)
@@ -39,10 +40,10 @@ _VALUE_EVENTS = (Event.STEP, Event.EVAL, Event.SAMPLE, Event.HEARTBEAT)
 
 @dataclass(slots=True)
 class Case:
-    """`incidents` by name, each as it is now, the lead first; of them `over` are at their end.
+    """The incidents of a case by name in their present state, the lead first.
 
-    `latest` counts the run's steps up to the last incident that joined. `told` is how loud people
-    heard of it, `named` whether by the name of a cause, and `heard` by which detectors.
+    `last_join_step_count` is the number of steps of the run when the last incident joined.
+    `notified_severity`, `notified_detectors` and `is_cause_notified` are what was sent so far.
     """
 
     incidents: dict[str, Incident]
@@ -56,7 +57,7 @@ class Case:
     def build_notification(
         self, reason: NotificationReason, step: int, time: float
     ) -> Notification:
-        """What people are told of the case, at that step and time."""
+        """The notification of the case at that step and time."""
         lead, *others = (replace(incident) for incident in self.incidents.values())
         lead.severity = self.notified_severity
         if reason is NotificationReason.RESOLVED:
@@ -69,37 +70,32 @@ class Case:
         )
 
     def add(self, incident: Incident, step_count: int) -> None:
-        """Take one more incident in, and let go of those that were over long ago."""
+        """Add an incident, and drop the oldest resolved ones."""
         self.incidents[incident.name], self.last_join_step_count = incident, step_count
-        old = [name for name in list(self.incidents)[1:] if name in self.resolved_names][
+        expired = [name for name in list(self.incidents)[1:] if name in self.resolved_names][
             :-MAX_RESOLVED_PER_CASE
         ]
-        for name in old:
+        for name in expired:
             del self.incidents[name]
             self.resolved_names.remove(name)
 
     def escalate(self) -> bool:
-        """Take the loudest of its incidents and its cause for its own; whether that is news."""
-        heard = [
-            self.notified_severity,
-            *(incident.severity for incident in self.incidents.values()),
-        ]
+        """Raise the severity to the highest of incidents and cause; whether it changed."""
+        before = self.notified_severity
+        severities = [before, *(incident.severity for incident in self.incidents.values())]
         if self.diagnosis is not None and self.diagnosis.severity is not None:
-            heard.append(self.diagnosis.severity)
-        before, self.notified_severity = (
-            self.notified_severity,
-            min(heard, key=lambda severity: severity.order),
-        )
+            severities.append(self.diagnosis.severity)
+        self.notified_severity = min(severities, key=lambda severity: severity.order)
         return self.notified_severity is not before
 
 
 @dataclass(slots=True)
 class RunCases:
-    """The cases of one run, and what a cause may want to know of it.
+    """The open cases of one run, and the context for their causes.
 
-    `restarted` is whether the run began again and has not stepped since. `noted` are incidents that
-    nobody was told of and that may yet be evidence, by name, each with the count of steps at which
-    it last moved.
+    `is_restarting` is set from a restart to the first step after it. `unnotified_incidents` are of
+    severity info, or resolved without a case, and can be evidence; by name, each with the step
+    count of its last change.
     """
 
     step_count: int = 0
@@ -110,7 +106,7 @@ class RunCases:
     open_cases: list[Case] = field(default_factory=list)
 
     def update(self, record: Record) -> None:
-        """Take over what a record says of the run."""
+        """Update metadata, values and step count from a record."""
         if record.event in _METADATA_EVENTS:
             self.metadata.update(record.values)
             self.metadata.update(record.attributes)
@@ -126,37 +122,39 @@ class RunCases:
         self.step_count += record.event is Event.STEP
 
     def add_unnotified(self, incident: Incident) -> None:
-        """Keep a quiet incident for evidence."""
+        """Store an incident without notification as possible evidence."""
         self.unnotified_incidents[incident.name] = self.step_count, incident
         self.drop_expired()
 
     def drop_expired(self) -> None:
-        """Let go of what was over long ago."""
+        """Drop stored incidents that ended long ago."""
         self.unnotified_incidents = {
-            name: (at, known)
-            for name, (at, known) in self.unnotified_incidents.items()
-            if known.state is IncidentState.FIRING or self.is_recent(at)
+            name: (step_count, incident)
+            for name, (step_count, incident) in self.unnotified_incidents.items()
+            if incident.state is IncidentState.FIRING or self.is_recent(step_count)
         }
 
     def is_recent(self, step_count: int) -> bool:
-        """Whether the run has gone on only so little since then that both may belong together."""
+        """Whether an incident of that step count is close enough to join a case now."""
         return self.step_count - step_count <= MAX_JOIN_GAP_STEPS
 
     def context_for(self, case: Case) -> CaseContext:
-        """What there is to explain, and to explain it by."""
+        """The symptoms of the case and of stored incidents, with metadata and values."""
         self.drop_expired()
-        signs: dict[str, Symptom] = {}
-        beside = (incident for _, incident in self.unnotified_incidents.values())
-        for incident in (*case.incidents.values(), *beside):
-            sign = _symptom_from(incident)
-            known = signs.get(sign.detector)
-            signs[sign.detector] = sign if known is None else _merge_symptoms(known, sign)
-        return CaseContext(signs, self.metadata, self.values)
+        symptoms: dict[str, Symptom] = {}
+        unnotified = (incident for _, incident in self.unnotified_incidents.values())
+        for incident in (*case.incidents.values(), *unnotified):
+            symptom = _symptom_from(incident)
+            known = symptoms.get(symptom.detector)
+            symptoms[symptom.detector] = (
+                symptom if known is None else _merge_symptoms(known, symptom)
+            )
+        return CaseContext(symptoms, self.metadata, self.values)
 
 
 @dataclass
 class CaseBook:
-    """Folds the pages of incidents into those of cases, by the `causes` that may explain them."""
+    """Groups incidents into cases, by the `causes` that can explain them."""
 
     causes: Mapping[str, Cause] = field(default_factory=dict)
     runs: dict[str, RunCases] = field(default_factory=dict)
@@ -164,7 +162,7 @@ class CaseBook:
     def update(
         self, record: Record, changes: Sequence[Notification | Incident]
     ) -> tuple[Notification, ...]:
-        """What people are to be told, of what became of incidents at this record of the run."""
+        """The case notifications that follow from the changes of incidents at this record."""
         run = self.runs.get(record.run)
         if run is None:
             run = self.runs[record.run] = RunCases()
@@ -172,24 +170,26 @@ class CaseBook:
         if not changes:
             return ()
         joined: list[Case | None] = []
-        for new in changes:
-            over = isinstance(new, Notification) and new.reason is NotificationReason.RESOLVED
-            incident = new.incident if isinstance(new, Notification) else new
-            joined.append(self._assign_to_case(run, incident, is_resolved=over))
-        turns = [
+        for change in changes:
+            is_notification = isinstance(change, Notification)
+            is_resolved = is_notification and change.reason is NotificationReason.RESOLVED
+            incident = change.incident if is_notification else change
+            joined.append(self._assign_to_case(run, incident, is_resolved=is_resolved))
+        reasons = [
             (case, self._reassess(run, case, has_new_incident=any(case is each for each in joined)))
             for case in run.open_cases
         ]
         run.open_cases = [
-            case for case, reason in turns if reason is not NotificationReason.RESOLVED
+            case for case, reason in reasons if reason is not NotificationReason.RESOLVED
         ]
-        told = ((case, reason) for case, reason in turns if reason is not None)
         return tuple(
-            case.build_notification(reason, record.step, record.time) for case, reason in told
+            case.build_notification(reason, record.step, record.time)
+            for case, reason in reasons
+            if reason is not None
         )
 
     def current_notifications(self) -> Iterator[Notification]:
-        """What people would be told of each open case, if they were told now."""
+        """A notification of each open case in its present state."""
         for run in self.runs.values():
             for case in run.open_cases:
                 lead = next(iter(case.incidents.values()))
@@ -200,7 +200,7 @@ class CaseBook:
     def _assign_to_case(
         self, run: RunCases, incident: Incident, *, is_resolved: bool
     ) -> Case | None:
-        """Put an incident that moved where it belongs; the case that it joined, if it did."""
+        """Add a changed incident to its case; returns the case if the incident joined it now."""
         name = incident.name
         case = next((case for case in run.open_cases if name in case.incidents), None)
         if case is not None:
@@ -219,54 +219,56 @@ class CaseBook:
         return case
 
     def _find_case(self, run: RunCases, incident: Incident) -> Case | None:
-        """The newest open case to which this incident belongs."""
-        close = (
+        """The newest open case that can have a common cause with this incident."""
+        recent = (
             case for case in reversed(run.open_cases) if run.is_recent(case.last_join_step_count)
         )
-        akin = (
+        related = (
             case
-            for case in close
+            for case in recent
             if any(self._share_cause(incident, other) for other in case.incidents.values())
         )
-        return next(akin, None)
+        return next(related, None)
 
     def _share_cause(self, one: Incident, other: Incident) -> bool:
-        """Whether one cause may explain both."""
-        both = {one.key.detector, other.key.detector}
-        if not both.isdisjoint(RUN_END_DETECTORS):
+        """Whether one cause can explain both."""
+        detectors = {one.key.detector, other.key.detector}
+        if not detectors.isdisjoint(RUN_END_DETECTORS):
             return False
-        return len(both) == 1 or any(both <= cause.explains for cause in self.causes.values())
+        return len(detectors) == 1 or any(
+            detectors <= cause.explains for cause in self.causes.values()
+        )
 
     def _reassess(
         self, run: RunCases, case: Case, *, has_new_incident: bool
     ) -> NotificationReason | None:
-        """Diagnose a case anew, and say why people are to be told of it, if they are."""
+        """Update the diagnosis of a case; returns the reason for a notification, if any."""
         if case.resolved_names.issuperset(case.incidents):
             return NotificationReason.RESOLVED
         before = case.diagnosis
-        known = {incident.key.detector for incident in case.incidents.values()}
-        # What is noted beside a case is evidence for what may be behind it, and for nothing else.
-        behind = {name: each for name, each in self.causes.items() if known & each.explains}
-        case.diagnosis = diagnose(run.context_for(case), behind) or before
-        said = self._notification_reason(case)
-        if said is not None:
-            case.notified_detectors |= known
+        detectors = {incident.key.detector for incident in case.incidents.values()}
+        # Stored incidents are evidence only for causes that explain an incident of the case.
+        candidates = {name: each for name, each in self.causes.items() if detectors & each.explains}
+        case.diagnosis = diagnose(run.context_for(case), candidates) or before
+        reason = self._notification_reason(case)
+        if reason is not None:
+            case.notified_detectors |= detectors
             case.is_cause_notified = case.diagnosis is not None
-            return said
+            return reason
         return NotificationReason.UPDATED if has_new_incident or case.diagnosis != before else None
 
     def _notification_reason(self, case: Case) -> NotificationReason | None:
-        """Why people are to be told of a case as it is now; None where they know enough of it."""
-        louder = case.escalate()
+        """The reason to send a notification now; None if nothing new must be sent."""
+        is_escalated = case.escalate()
         if not case.notified_detectors:
             return NotificationReason.OPENED
-        if louder:
+        if is_escalated:
             return NotificationReason.ESCALATED
         cause = None if case.diagnosis is None else self.causes.get(case.diagnosis.cause)
         explained = case.notified_detectors | (cause.explains if cause is not None else set())
         for name, incident in reversed(case.incidents.items()):
             if incident.key.detector not in explained:
-                # The newest stands last: it is what the page speaks of.
+                # Last, since the notification is about it.
                 case.incidents[name] = case.incidents.pop(name)
                 return NotificationReason.INCIDENT_ADDED
         return (
@@ -277,7 +279,7 @@ class CaseBook:
 
 
 def _merge_symptoms(one: Symptom, other: Symptom) -> Symptom:
-    """Two incidents of one detector: the one that began first, and how often in all."""
+    """The symptom of two incidents of one detector: the earlier one, with all occurrences."""
     first = other if other.onset_step < one.onset_step else one
     return replace(first, occurrences=one.occurrences + other.occurrences)
 

@@ -14,59 +14,62 @@ log = logging.getLogger(__name__)
 
 
 MAX_CONFIDENCE = 0.99
-"""Nothing that is read off a few signals is certain."""
+"""A few signals never make a diagnosis certain."""
 
 
 MAX_EVIDENCE_PER_CAUSE = 32
-"""Clues of one cause that are looked at."""
+"""Pieces of evidence of one cause that are used."""
 
 
 MAX_TEXT_CHARS = 1000
-"""Characters kept of one text of a cause: those of plug-ins may have no end."""
+"""Characters after which a text of a cause is cut; a plug-in may return any length."""
 
 
 def diagnose(context: CaseContext, causes: Mapping[str, Cause]) -> Diagnosis | None:
-    """The cause that most speaks for; None where none is believable. Never raises."""
+    """The diagnosis of the highest confidence; None if no cause is confident enough.
+
+    A cause that raises is logged and skipped.
+    """
     best: Diagnosis | None = None
     for name, cause in causes.items():
         try:
-            found = _evaluate_cause(name, cause, context)
+            diagnosis = _evaluate_cause(name, cause, context)
         except Exception:
-            log.exception("Cause %s cannot be weighed", name)
+            log.exception("Cause %s failed", name)
             continue
-        if found is not None and (best is None or found.confidence > best.confidence):
-            best = found
+        if diagnosis is not None and (best is None or diagnosis.confidence > best.confidence):
+            best = diagnosis
     return best
 
 
 def _evaluate_cause(name: str, cause: Cause, context: CaseContext) -> Diagnosis | None:
-    told = (
-        _validate_evidence(clue) for clue in islice(cause.evidence(context), MAX_EVIDENCE_PER_CAUSE)
-    )
-    clues = sorted(told, key=lambda clue: inf if clue.step is None else clue.step)
-    confidence = min(MAX_CONFIDENCE, 1.0 - prod(1.0 - clue.weight for clue in clues))
+    pieces = map(_validate_evidence, islice(cause.evidence(context), MAX_EVIDENCE_PER_CAUSE))
+    evidence = sorted(pieces, key=lambda piece: inf if piece.step is None else piece.step)
+    confidence = min(MAX_CONFIDENCE, 1.0 - prod(1.0 - piece.weight for piece in evidence))
     if confidence < MIN_CONFIDENCE:
         return None
-    first = context.earliest_symptom(*_reported_detectors(cause, clues, context))
-    good = None if first is None else first.last_good_step
+    first = context.earliest_symptom(*_reported_detectors(cause, evidence, context))
+    last_good_step = None if first is None else first.last_good_step
     title, remedy = str(cause.title)[:MAX_TEXT_CHARS], str(cause.remedy(context))[:MAX_TEXT_CHARS]
-    return Diagnosis(name, title, confidence, cause.severity, tuple(clues), remedy, good)
+    return Diagnosis(
+        name, title, confidence, cause.severity, tuple(evidence), remedy, last_good_step
+    )
 
 
 def _reported_detectors(
     cause: Cause, evidence: Iterable[Evidence], context: CaseContext
 ) -> Iterable[str]:
-    """Detectors of what people read that it began with: not all that was ever noted."""
-    quoted = {clue.step for clue in evidence}
-    for name, sign in context.symptoms.items():
-        loud = name in cause.explains and sign.severity is not Severity.INFO
-        if loud or sign.onset_step in quoted:
+    """Detectors of the symptoms that the diagnosis shows: notified ones and those in evidence."""
+    evidence_steps = {piece.step for piece in evidence}
+    for name, symptom in context.symptoms.items():
+        is_notified = name in cause.explains and symptom.severity is not Severity.INFO
+        if is_notified or symptom.onset_step in evidence_steps:
             yield name
 
 
 def _validate_evidence(evidence: Evidence) -> Evidence:
-    """The clue as it can be stored and sent. Raises ValueError where it means nothing."""
+    """The evidence with plain types and bounded text. Raises ValueError for a bad weight."""
     if not 0.0 <= evidence.weight <= 1.0:
-        raise ValueError(f"a clue must weigh 0 to 1, and one weighs {evidence.weight}")
+        raise ValueError(f"the weight of evidence must be 0 to 1, not {evidence.weight}")
     step = None if evidence.step is None else int(evidence.step)
     return Evidence(float(evidence.weight), str(evidence.text)[:MAX_TEXT_CHARS], step)

@@ -1,4 +1,7 @@
-"""Engine: record in, verdict out. No threads, no clock, no input or output."""
+"""Evaluates records with detectors, and updates incidents and cases.
+
+The engine has no thread and no clock, and does no input or output.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,19 @@ from sentinel.pipeline.incidents import IncidentBook
 log = logging.getLogger(__name__)
 
 MAX_DETECTOR_ERRORS = 3
-"""A detector that fails this often is switched off for the run; the others go on."""
+"""Exceptions after which a detector is switched off for the run; the others continue."""
+
+MAX_CACHED_KEY_SETS = 256
+"""Key sets of records for which the applicable detectors are cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Everything the engine concluded from one record.
+    """What the engine concluded from one record.
 
-    `pages` are of single incidents that opened, worsened or are over, `moved` those that calmed
-    down or came back. `told` is what people are told of all that, incidents of one cause as one.
+    `notifications` are of single incidents that opened, escalated or resolved; `changed_incidents`
+    changed state without a notification. `case_notifications` are those that are sent: incidents of
+    one cause as one case.
     """
 
     record: Record
@@ -34,18 +41,24 @@ class Result:
     case_notifications: tuple[Notification, ...] = ()
 
 
-MAX_CACHED_KEY_SETS = 256
-"""Kinds of records that are remembered; a run that has more is judged all the same, and slower."""
-
 KeyedDetector = tuple[IncidentKey, Detector]
-"""A detector, and the key of its incidents."""
+"""A detector and the key of its incidents."""
+
+
+@dataclass(slots=True)
+class _DetectorCache:
+    """Applicable detectors by the key set of a record; valid for one `detectors` dict only."""
+
+    detectors: dict[IncidentKey, Detector]
+    by_key_set: dict[frozenset[str], list[KeyedDetector]] = field(default_factory=dict)
 
 
 @dataclass
 class Engine:
-    """Shows each of a run's combined records to each detector and folds the opinions.
+    """Evaluates each combined record of a run with every applicable detector.
 
-    `makers` builds one detector per run and name. Records of single ranks pass through unjudged.
+    `detector_factories` build one detector per run and name. Records of single ranks are not
+    evaluated.
     """
 
     detector_factories: Mapping[str, Callable[[], Detector]]
@@ -53,64 +66,63 @@ class Engine:
     case_book: CaseBook = field(default_factory=CaseBook)
     detectors: dict[IncidentKey, Detector] = field(default_factory=dict)
     error_counts: dict[str, int] = field(default_factory=dict)
-    # Which detectors a run's records are shown to, by what is told in them, and the dict of
-    # detectors they were taken from: with another one, of a snapshot, they are looked up anew.
-    _detectors_by_key_set: dict[str, tuple[dict[frozenset[str], list[KeyedDetector]], object]] = (
-        field(default_factory=dict, repr=False)
-    )
+    _caches: dict[str, _DetectorCache] = field(default_factory=dict, repr=False)
 
     def process(self, record: Record) -> Result:
-        """Judge one record. Never raises on a detector's account."""
+        """Evaluate one record. An exception of a detector is logged and counted, not raised."""
         if record.rank != WHOLE_RUN:
             return Result(record)
         findings: dict[str, Finding] = {}
-        news: list[Notification | Incident] = []
-        troubled = {key.detector for key in self.incident_book.open_incidents}
+        changes: list[Notification | Incident] = []
+        with_incident = {key.detector for key in self.incident_book.open_incidents}
         for key, detector in self._applicable_detectors(record.run, frozenset(record.values)):
             try:
-                opinion = detector.update(record)
-                # Of what is calm and has no incident there is nothing to fold: all but always.
-                if opinion is None or (type(opinion) is Clear and key.detector not in troubled):
+                output = detector.update(record)
+                # Nearly always nothing is wrong, and then there is nothing to update.
+                if output is None or (type(output) is Clear and key.detector not in with_incident):
                     continue
-                new = self.incident_book.update_incident(key, record, opinion, detector)
+                change = self.incident_book.update_incident(key, record, output, detector)
             except Exception:
                 log.exception("Detector %s failed at step %d", key.detector, record.step)
                 self._count_error(key.detector)
                 continue
-            if isinstance(opinion, Finding):
-                findings[key.detector] = opinion
-            if new is not None:
-                news.append(new)
-        news += self.incident_book.update(record)
-        pages = tuple(new for new in news if isinstance(new, Notification))
-        moved = tuple(new for new in news if isinstance(new, Incident))
-        return Result(record, findings, pages, moved, self.case_book.update(record, news))
+            if isinstance(output, Finding):
+                findings[key.detector] = output
+            if change is not None:
+                changes.append(change)
+        changes += self.incident_book.update(record)
+        notifications = tuple(each for each in changes if isinstance(each, Notification))
+        changed = tuple(each for each in changes if isinstance(each, Incident))
+        cases = self.case_book.update(record, changes)
+        return Result(record, findings, notifications, changed, cases)
 
     def _applicable_detectors(self, run: str, keys: frozenset[str]) -> list[KeyedDetector]:
-        """The detectors of a run that are not switched off and need no more, in their order."""
-        kinds, of = self._detectors_by_key_set.get(run, ({}, None))
-        if of is not self.detectors or len(kinds) > MAX_CACHED_KEY_SETS:
-            kinds = {}
-            self._detectors_by_key_set[run] = kinds, self.detectors
-        seats = kinds.get(keys)
-        if seats is None:
-            names = [
-                n
-                for n in self.detector_factories
-                if self.error_counts.get(n, 0) < MAX_DETECTOR_ERRORS
-            ]
-            known = [
-                (IncidentKey(run, WHOLE_RUN, name), self.detector(run, name)) for name in names
-            ]
-            seats = kinds[keys] = [seat for seat in known if seat[1].needs <= keys]
-        return seats
+        """The detectors of a run that are not switched off and need no other keys, in order."""
+        cache = self._caches.get(run)
+        # A restored snapshot brings other detectors.
+        if (
+            cache is None
+            or cache.detectors is not self.detectors
+            or len(cache.by_key_set) > MAX_CACHED_KEY_SETS
+        ):
+            cache = self._caches[run] = _DetectorCache(self.detectors)
+        applicable = cache.by_key_set.get(keys)
+        if applicable is None:
+            enabled = (
+                (IncidentKey(run, WHOLE_RUN, name), self.detector(run, name))
+                for name in self.detector_factories
+                if self.error_counts.get(name, 0) < MAX_DETECTOR_ERRORS
+            )
+            applicable = [keyed for keyed in enabled if keyed[1].needs <= keys]
+            cache.by_key_set[keys] = applicable
+        return applicable
 
     def _count_error(self, name: str) -> None:
         self.error_counts[name] = self.error_counts.get(name, 0) + 1
-        self._detectors_by_key_set.clear()
+        self._caches.clear()
 
     def detector(self, run: str, name: str) -> Detector:
-        """The detector of that name for that run, made at first sight."""
+        """The detector of that name for that run; created at first use."""
         key = IncidentKey(run, WHOLE_RUN, name)
         if key not in self.detectors:
             self.detectors[key] = self.detector_factories[name]()

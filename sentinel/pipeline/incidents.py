@@ -12,17 +12,17 @@ from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import Event, Record
 
 MAX_CHECKPOINTS_PER_RUN = 64
-"""Checkpoints of a run that are remembered, the newest."""
+"""Steps of the newest checkpoints that are stored for each run."""
 
 
 @dataclass
 class IncidentBook:
     """Open incidents by key, and the number of the last episode of each.
 
-    `patience` findings in a row make a pending incident fire (detectors bring their own patience,
-    so the default is 1); `calm_records` calm opinions in a row resolve it. After `cooldown` more
-    the episode is over, and people are told so; until then a finding re-opens it, which is a flap
-    and costs no page. Evaluations, saves and ticks count as records like steps do.
+    `findings_to_fire` findings make a pending incident fire (detectors bring their own persistence,
+    so the default is 1); `clears_to_resolve` clear records in a row resolve it. After
+    `cooldown_records` more the episode ends, with a notification; until then a finding re-opens it
+    without one, which counts as a flap. Evaluations, saves and heartbeats count like steps.
     """
 
     findings_to_fire: int = 1
@@ -33,58 +33,57 @@ class IncidentBook:
     checkpoint_steps: dict[str, deque[int]] = field(default_factory=dict)
 
     def update(self, record: Record) -> tuple[Notification, ...]:
-        """Take over what a record says whoever judges it; the pages that are due because of it.
+        """Update checkpoints, and end resolved incidents when the run stops.
 
-        Behind the end of a run nothing comes back: what rests then is over.
+        Returns the notifications of the incidents that ended.
         """
         if record.event is Event.SAVE:
-            kept = self.checkpoint_steps.setdefault(
+            steps = self.checkpoint_steps.setdefault(
                 record.run, deque(maxlen=MAX_CHECKPOINTS_PER_RUN)
             )
-            kept.append(record.step)
+            steps.append(record.step)
         if record.event is not Event.STOP:
             return ()
-        here = (known for known in self.open_incidents.values() if known.key.run == record.run)
-        resting = [known for known in here if known.state is IncidentState.RESOLVED]
-        return tuple(self._close_incident(known, record) for known in resting)
+        resolved = [
+            incident
+            for incident in self.open_incidents.values()
+            if incident.key.run == record.run and incident.state is IncidentState.RESOLVED
+        ]
+        return tuple(self._close_incident(incident, record) for incident in resolved)
 
     def update_incident(
         self, key: IncidentKey, record: Record, output: DetectorOutput, detector: Detector
     ) -> Notification | Incident | None:
-        """Fold one opinion of `detector` in; return the page that is due because of it, if any.
+        """Update the incident of `key` with one output of its detector.
 
-        An incident that moved without a page, by calming down or by coming back, is returned as
-        it is now.
+        Returns a notification if one is due; a copy of the incident if its state changed without
+        one, by resolving or re-opening; else None.
         """
         if output is None:
             return None
-        known = self.open_incidents.get(key)
+        incident = self.open_incidents.get(key)
         if isinstance(output, Clear):
-            return self._record_clear(known, record) if known else None
-        loud = output.severity or detector.severity
-        if known is None:
-            known = self._open_incident(key, record, output, detector, loud)
+            return self._record_clear(incident, record) if incident else None
+        severity = output.severity or detector.severity
+        if incident is None:
+            incident = self._open_incident(key, record, output, detector, severity)
         else:
-            known.finding_count += 1
-        before, known.clear_count, known.finding = known.severity, 0, output
-        known.severity = min(before, loud, key=lambda severity: severity.order)
-        back = known.state is IncidentState.RESOLVED
-        if back:
-            known.state, known.flaps = IncidentState.FIRING, known.flaps + 1
-            known.resolved_step = known.resolved_time = None
-        if known.state is IncidentState.PENDING:
-            return (
-                self._fire(known, record) if known.finding_count >= self.findings_to_fire else None
-            )
-        if known.severity is not before:
-            # What was only noted so far, nobody was told of: to people it opens now.
-            noted = before is Severity.INFO
-            return (
-                self._fire(known, record)
-                if noted
-                else _notification(NotificationReason.ESCALATED, known, record)
-            )
-        return replace(known) if back else None
+            incident.finding_count += 1
+        before, incident.clear_count, incident.finding = incident.severity, 0, output
+        incident.severity = min(before, severity, key=lambda each: each.order)
+        is_reopened = incident.state is IncidentState.RESOLVED
+        if is_reopened:
+            incident.state, incident.flaps = IncidentState.FIRING, incident.flaps + 1
+            incident.resolved_step = incident.resolved_time = None
+        if incident.state is IncidentState.PENDING:
+            is_due = incident.finding_count >= self.findings_to_fire
+            return self._fire(incident, record) if is_due else None
+        if incident.severity is not before:
+            if before is Severity.INFO:
+                # No notification was sent for it yet, so this one opens it.
+                return self._fire(incident, record)
+            return _notification(NotificationReason.ESCALATED, incident, record)
+        return replace(incident) if is_reopened else None
 
     def _open_incident(
         self,
@@ -119,19 +118,19 @@ class IncidentBook:
     def _record_clear(self, incident: Incident, record: Record) -> Notification | Incident | None:
         incident.clear_count += 1
         if incident.state is IncidentState.PENDING:
-            # A pending incident was never told to anybody, so it ends without a word.
+            # It was never notified, so it ends without a notification.
             del self.open_incidents[incident.key]
             self.last_episodes[incident.key] -= 1
             return None
         if incident.clear_count < self.clears_to_resolve:
             return None
-        rested = incident.state is IncidentState.RESOLVED
-        if not rested:
+        was_resolved = incident.state is IncidentState.RESOLVED
+        if not was_resolved:
             incident.state = IncidentState.RESOLVED
             incident.resolved_step, incident.resolved_time = record.step, record.time
         if incident.clear_count >= self.clears_to_resolve + self.cooldown_records:
             return self._close_incident(incident, record)
-        return None if rested else replace(incident)
+        return None if was_resolved else replace(incident)
 
     def _close_incident(self, incident: Incident, record: Record) -> Notification:
         del self.open_incidents[incident.key]
@@ -139,15 +138,15 @@ class IncidentBook:
 
 
 def last_checkpoint_before(onset: int, checkpoint_steps: Iterable[int]) -> int | None:
-    """Step of the last checkpoint before that step, of those told in the order they were made.
+    """The last of the checkpoints, which are in the order of their creation, before `onset`.
 
-    >>> last_before(250, [100, 200, 300])
+    >>> last_checkpoint_before(250, [100, 200, 300])
     200
     """
     return next((step for step in reversed(tuple(checkpoint_steps)) if step < onset), None)
 
 
 def _notification(reason: NotificationReason, incident: Incident, record: Record) -> Notification:
-    # A copy: the page tells of this moment, while the book's incident lives on.
+    # A copy, since the incident continues to change.
     step = record.step if incident.resolved_step is None else incident.resolved_step
     return Notification(reason, replace(incident), step, record.time)

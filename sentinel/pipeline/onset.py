@@ -1,10 +1,10 @@
-"""Onset: where in its recent past a signal began to go wrong, by segmenting it with ruptures.
+"""Estimates the onset of an incident by change-point detection with ruptures.
 
-Detectors say when they began to doubt. Looking back from the moment an incident opened one can do
-better: the window is cut in two where two levels, two straight lines, or one line with a bend
-explain it best, and the cuts that explain it nearly as well are the interval. Where no cut is
-clearly better than none, nothing is said. ruptures takes seconds to load, so it is loaded when the
-first incident is dated.
+A detector reports the onset that it could see at the time. The values up to the opening of the
+incident allow a better estimate: the window is cut in two where two levels, two straight lines, or
+one line with a bend fit best; the cuts that fit nearly as well are the interval. If no cut is
+clearly better than none, there is no estimate. ruptures takes seconds to import, so it is imported
+at the first estimate.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ if TYPE_CHECKING:
     import numpy as np
 
 WINDOW_POINTS = 256
-"""Points of a signal that are looked at, the last before its incident opened."""
+"""Points of a signal that are used: the last before the incident opened."""
 POINTS_BEFORE_ONSET = 96
-"""Of these, points before the detector's own onset: enough to know how it was when it was well."""
+"""Points among these before the onset that the detector reported: the healthy level."""
 MIN_POINTS = 12
-"""Points below which nothing is said."""
+"""Points below which there is no estimate."""
 MIN_SEGMENT_POINTS = 3
-"""Points a segment has at least."""
+"""Smallest number of points in a segment."""
 SPIKE_NOISE_WIDTHS = 6.0
-"""Noise widths from both its neighbours at which a value counts no more: one spike is no change."""
+"""Noise widths from both neighbors beyond which a value is ignored: one spike is no change."""
 INTERVAL_COST_MARGIN = 10.0
-"""How much worse than the best cut another may be (twice the log-likelihood) to be in the interval;
-of 40 points of a synthetic step, ramp or exponential growth, 98 % of the true ones lie within."""
+"""Cost above that of the best cut (twice the log-likelihood) up to which a cut is in the interval.
+
+For synthetic steps, ramps and exponential growth of 40 points, the interval covers the true onset
+in 98 % of the cases."""
 MIN_COST_IMPROVEMENT = 12.0
-"""How much better than no cut the best one must be, beyond what its parameters cost."""
+"""Improvement of the best cut over no cut that is required, net of its parameters."""
 
 
 @dataclass
 class RecentSignals:
-    """The recent past of `signals`, gathered from the run's records, to date incidents by."""
+    """The newest values of `signals`, from which onsets are estimated."""
 
     signals: Collection[str]
     points: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
@@ -50,7 +52,7 @@ class RecentSignals:
     )
 
     def update(self, record: Record) -> None:
-        """Take over what a record of the whole run says."""
+        """Add the values and the checkpoint of a record of the whole run."""
         if record.event is Event.SAVE:
             self.checkpoint_steps.append(record.step)
         values, step = record.values, record.step
@@ -62,7 +64,7 @@ class RecentSignals:
             self.points[signal].append((step, values[signal]))
 
     def estimate_onset(self, incident: Incident) -> Onset | None:
-        """When the incident, which opened just now, began."""
+        """The onset of an incident that has just opened."""
         return estimate_incident_onset(
             incident, tuple(self.points.get(incident.signal, ())), self.checkpoint_steps
         )
@@ -71,62 +73,62 @@ class RecentSignals:
 def estimate_incident_onset(
     incident: Incident, points: Sequence[tuple[int, float]], checkpoint_steps: Iterable[int]
 ) -> Onset | None:
-    """When the incident began, and the last checkpoint that is surely older. See `date`."""
-    found = estimate_onset(points, incident.onset_step)
-    if found is None:
+    """The onset of an incident with the last checkpoint before it. See `estimate_onset`."""
+    onset = estimate_onset(points, incident.onset_step)
+    if onset is None:
         return None
-    return replace(found, last_good_step=last_checkpoint_before(found.earliest, checkpoint_steps))
+    return replace(onset, last_good_step=last_checkpoint_before(onset.earliest, checkpoint_steps))
 
 
 def estimate_onset(points: Sequence[tuple[int, float]], suspected_step: int) -> Onset | None:
-    """When the signal began to go wrong; None where that cannot be told.
+    """The onset of the change in a signal; None if there is no clear change.
 
-    `points` are its steps and values, in order, up to where the incident opened; `doubted` is the
-    step at which the detector's own doubt began.
+    `points` are steps and values in order, up to the opening of the incident; `suspected_step` is
+    the onset that the detector reported.
     """
     recent = points[-WINDOW_POINTS:]
     since = [at for at, (step, _) in enumerate(recent) if step >= suspected_step]
     if any(not isfinite(recent[at][1]) for at in since):
-        # What is not a number began where the detector says.
+        # A value that is not finite is itself the onset, which the detector knows.
         return None
     first = since[0] if since else len(recent)
     known = [point for point in recent[max(0, first - POINTS_BEFORE_ONSET) :] if isfinite(point[1])]
     if len(known) < MIN_POINTS:
         return None
-    found = _best_cut([value for _, value in known])
-    if found is None:
+    cuts = _best_cut([value for _, value in known])
+    if cuts is None:
         return None
-    best, earliest, latest = (known[at][0] for at in found)
+    best, earliest, latest = (known[at][0] for at in cuts)
     return Onset(best, earliest, latest)
 
 
 def _best_cut(values: Sequence[float]) -> tuple[int, int, int] | None:
-    """The best place to cut, and the first and last that are nearly as good."""
+    """The index of the best cut, and of the first and last that fit nearly as well."""
     scaled = _scale_by_noise(values)
     n = len(scaled)
-    ways = [
+    models = [
         _fit_cut_model(_level_cost(scaled), 1, n),
         _fit_cut_model(_line_cost(scaled), 2, n),
         _bend_model(scaled),
     ]
-    best = min(ways, key=lambda way: way.best_cost)
-    # The noise as it is about the best fit: heavier tails than normal make the interval wider.
+    best = min(models, key=lambda model: model.best_cost)
+    # The noise around the best fit: tails heavier than normal widen the interval.
     noise = max(1.0, min(best.cut_costs) / n)
-    if (min(way.uncut_cost for way in ways) - best.best_cost) / noise < MIN_COST_IMPROVEMENT:
+    if (min(model.uncut_cost for model in models) - best.best_cost) / noise < MIN_COST_IMPROVEMENT:
         return None
     near = [
         at
-        for way in ways
-        if (way.best_cost - best.best_cost) / noise <= MIN_COST_IMPROVEMENT
-        for at, cost in enumerate(way.cut_costs, MIN_SEGMENT_POINTS)
-        if (cost - min(way.cut_costs)) / noise <= INTERVAL_COST_MARGIN
+        for model in models
+        if (model.best_cost - best.best_cost) / noise <= MIN_COST_IMPROVEMENT
+        for at, cost in enumerate(model.cut_costs, MIN_SEGMENT_POINTS)
+        if (cost - min(model.cut_costs)) / noise <= INTERVAL_COST_MARGIN
     ]
     return best.cut_costs.index(min(best.cut_costs)) + MIN_SEGMENT_POINTS, min(near), max(near)
 
 
 @dataclass(frozen=True, slots=True)
 class _CutModel:
-    """One way to explain a window: what it costs uncut, cut at the best place, and at each."""
+    """Cost of one model of the window: without a cut, with the best one, and with each."""
 
     uncut_cost: float
     best_cost: float
@@ -143,7 +145,7 @@ def _fit_cut_model(segment_cost: Callable[[int, int], float], parameters: int, n
 
 
 def _scale_by_noise(values: Sequence[float]) -> np.ndarray[Any, Any]:
-    """Values in widths of their noise; by their logarithm where they span magnitudes."""
+    """Values in units of their noise; their logarithms if they span a factor above 3."""
     import numpy as np  # noqa: PLC0415 - with ruptures
 
     y = np.array(values, dtype=float)
@@ -160,7 +162,7 @@ def _scale_by_noise(values: Sequence[float]) -> np.ndarray[Any, Any]:
 
 
 def _level_cost(values: np.ndarray[Any, Any]) -> Callable[[int, int], float]:
-    """What it costs to take a stretch for one level."""
+    """Cost of fitting a segment by a constant."""
     from ruptures.costs import CostL2  # noqa: PLC0415 - slow to load
 
     cost = CostL2().fit(values.reshape(-1, 1))
@@ -168,12 +170,12 @@ def _level_cost(values: np.ndarray[Any, Any]) -> Callable[[int, int], float]:
 
 
 def _line_cost(values: np.ndarray[Any, Any]) -> Callable[[int, int], float]:
-    """What it costs to take a stretch for one straight line."""
+    """Cost of fitting a segment by a straight line."""
     return _regression_cost(values, _line_columns(len(values)))
 
 
 def _bend_model(values: np.ndarray[Any, Any]) -> _CutModel:
-    """One line that bends at the cut: what grows from nothing has no step."""
+    """A line that bends at the cut, for growth without a jump."""
     import numpy as np  # noqa: PLC0415 - with ruptures
 
     n = len(values)
@@ -197,7 +199,7 @@ def _line_columns(n: int) -> np.ndarray[Any, Any]:
 def _regression_cost(
     values: np.ndarray[Any, Any], columns: np.ndarray[Any, Any]
 ) -> Callable[[int, int], float]:
-    """What it costs to explain a stretch by the best combination of these columns."""
+    """Cost of fitting a segment by a linear combination of these columns."""
     import numpy as np  # noqa: PLC0415 - with ruptures
     from ruptures.costs import CostLinear  # noqa: PLC0415 - slow to load
 

@@ -1,7 +1,7 @@
-"""Fold: all that lies between the records of ranks and verdicts on the run, with its memory.
+"""The path from the records of ranks to results: aggregation, detectors, incidents and cases.
 
-It is a pure fold over its input, so the same records give the same verdicts, live, replayed, or
-fed again by an agent that took over from one that was killed.
+The same records give the same results, whether they come live, from a log or from the journal of
+an agent that was killed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from sentinel import __version__
 from sentinel.aggregate.aligner import Aligner
 from sentinel.aggregate.text_samples import TextSampleAggregator
+from sentinel.config.settings import Settings, build_causes, build_detectors
 from sentinel.model.counters import Counters
 from sentinel.model.diagnosis import Cause
 from sentinel.model.finding import Detector
@@ -27,12 +28,12 @@ from sentinel.pipeline.snapshot import SnapshotError, deserialize, serialize
 log = logging.getLogger(__name__)
 
 SKIPPED_ERRORS: tuple[type[Exception], ...] = (Exception,)
-"""What a record may raise that is then left unjudged; tests, which want to know, make it empty."""
+"""Exceptions after which a record is skipped. Tests set it to () so that errors surface."""
 
 
 @dataclass
 class PipelineState:
-    """All that the next agent goes on from; `stamp` is of the version and settings that made it."""
+    """The state that is stored; `fingerprint` is of the version and the detector settings."""
 
     fingerprint: str
     aligner: Aligner
@@ -44,7 +45,7 @@ class PipelineState:
 
 
 class Pipeline:
-    """Aligner and engine as one: `feed` takes a record in and yields what it leads to."""
+    """Aggregates the records of ranks and evaluates the combined records; see `process`."""
 
     def __init__(
         self,
@@ -58,38 +59,37 @@ class Pipeline:
         self.engine = Engine(detector_factories, case_book=CaseBook(causes or {}))
 
     def process(self, entry: RecordOrBatch) -> Iterator[Result]:
-        """A record's own verdict, then one for each combined record that it completes.
+        """The result of the record itself, then one for each combined record it completes.
 
-        One that cannot be judged is counted and left: the next agent would fall over it again, and
-        the one after that, and nobody would watch.
+        A record that raises is counted and skipped: it would raise in every agent that replays the
+        journal, and leave the run unmonitored.
         """
         try:
-            for moment in self.aligner.process(entry):
-                for told in self.samples.process(moment):
-                    yield self.engine.process(told)
+            for aligned in self.aligner.process(entry):
+                for record in self.samples.process(aligned):
+                    yield self.engine.process(record)
         except SKIPPED_ERRORS:
-            log.exception(
-                "What ranks %s say cannot be judged: it is left aside", entry_ranks(entry)
-            )
-            self.counters.add("sentinel_dropped_records_total", "processing_failed", len(entry_ranks(entry)))
+            ranks = entry_ranks(entry)
+            log.exception("A record of ranks %s cannot be processed and is skipped", ranks)
+            self.counters.add("sentinel_dropped_records_total", "processing_failed", len(ranks))
 
     def firing_incidents(self) -> list[Incident]:
-        """Incidents that a page exists for and that are not over."""
+        """Incidents in the state firing."""
         return [
-            i
-            for i in self.engine.incident_book.open_incidents.values()
-            if i.state is IncidentState.FIRING
+            incident
+            for incident in self.engine.incident_book.open_incidents.values()
+            if incident.state is IncidentState.FIRING
         ]
 
     def current_notifications(self) -> Iterator[Notification]:
-        """What people would be told of each case that fires, if they were told now."""
+        """A notification of each open case in its present state."""
         return self.engine.case_book.current_notifications()
 
     def serialize(self) -> str | None:
-        """The memory as text; None if a plug-in keeps something that cannot be stored."""
-        kept = PipelineState(
+        """The state as text; None if a plug-in holds something that cannot be stored."""
+        state = PipelineState(
             self._fingerprint(),
-            # What was counted is the agent's to keep, not a step's.
+            # The counters belong to the agent.
             replace(self.aligner, counters=Counters()),
             self.samples,
             self.engine.incident_book,
@@ -98,30 +98,36 @@ class Pipeline:
             self.engine.error_counts,
         )
         try:
-            return serialize(kept)
+            return serialize(state)
         except SnapshotError:
-            log.exception("The detectors' state cannot be stored")
+            log.exception("The state of the detectors cannot be stored")
             return None
 
     def restore(self, text: str) -> bool:
-        """Take over what `freeze` gave, if it is of this version and these detector settings.
+        """Continue from what `serialize` returned; whether version and settings are the same.
 
-        Whether it was taken over; if not, detectors begin anew.
+        If they are not, the detectors start from scratch.
         """
         modules = {type(make()).__module__ for make in self.engine.detector_factories.values()}
         try:
-            kept = deserialize(text, modules)
+            state = deserialize(text, modules)
         except SnapshotError:
-            log.exception("The stored state cannot be read; detectors begin anew")
+            log.exception("The stored state cannot be read; the detectors start from scratch")
             return False
-        if not isinstance(kept, PipelineState) or kept.fingerprint != self._fingerprint():
-            log.warning("Version or detector settings changed; detectors begin anew")
+        if not isinstance(state, PipelineState) or state.fingerprint != self._fingerprint():
+            log.warning("Version or detector settings changed; the detectors start from scratch")
             return False
-        self.aligner, self.samples = kept.aligner, kept.samples
+        self.aligner, self.samples = state.aligner, state.samples
         self.aligner.counters = self.counters
-        self.engine.incident_book, self.engine.case_book.runs = kept.incident_book, kept.cases
-        self.engine.detectors, self.engine.error_counts = kept.detectors, kept.error_counts
+        self.engine.incident_book, self.engine.case_book.runs = state.incident_book, state.cases
+        self.engine.detectors, self.engine.error_counts = state.detectors, state.error_counts
         return True
 
     def _fingerprint(self) -> str:
         return f"{__version__} {[repr(make()) for make in self.engine.detector_factories.values()]}"
+
+
+def build(settings: Settings, counters: Counters | None = None) -> Pipeline:
+    """The pipeline with the detectors as set and every cause, as agent, replay and watch use it."""
+    counters = Counters() if counters is None else counters
+    return Pipeline(build_detectors(settings), counters, build_causes())

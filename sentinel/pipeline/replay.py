@@ -1,4 +1,4 @@
-"""Story: what a log tells of a run, as the agent would have told it."""
+"""Replays the records of a log through the pipeline."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import dataclass, field
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, Onset
 from sentinel.model.notification import Notification, NotificationReason
-from sentinel.model.record import WHOLE_RUN, Record
-from sentinel.pipeline.engine import Engine
+from sentinel.model.record import WHOLE_RUN
+from sentinel.model.record_batch import RecordOrBatch, entry_ranks
 from sentinel.pipeline.onset import RecentSignals
+from sentinel.pipeline.pipeline import Pipeline
 
 
 @dataclass
 class ReplayedIncident:
-    """One incident in its last state, with the last page that told of its trouble.
+    """An incident in its last state, with the last notification of its problem.
 
-    `onset` is when it was found to have begun, looking back from where it opened. `case` is the
-    name of the case that people were told of it by; None of what nobody was told of.
+    `onset` is estimated from the signal when the incident opens. `case_name` is the name of its
+    case; None for incidents of severity info.
     """
 
     incident: Incident
@@ -27,15 +28,15 @@ class ReplayedIncident:
     case_name: str | None = None
 
 
-STEPS_PER_BLOCK = 1024
-"""Steps that share one number, a bit for each."""
+STEPS_PER_BITMAP = 1024
+"""Steps that share one integer, a bit for each."""
 
 
 @dataclass
 class DistinctStepCounter:
-    """Counts different steps, of a log of any length: ten million in a row take 3 MB.
+    """Counts distinct steps in bounded memory: ten million consecutive steps take 3 MB.
 
-    >>> steps = Steps()
+    >>> steps = DistinctStepCounter()
     >>> for step in (5, 3, 5, -2, 10**9):
     ...     steps.add(step)
     >>> steps.count
@@ -45,85 +46,89 @@ class DistinctStepCounter:
     bitmaps: dict[int, int] = field(default_factory=dict)
 
     def add(self, step: int) -> None:
-        """Take a step, in any order and however often."""
-        page, at = divmod(step, STEPS_PER_BLOCK)
-        self.bitmaps[page] = self.bitmaps.get(page, 0) | 1 << at
+        """Add a step; order and repetition do not matter."""
+        index, bit = divmod(step, STEPS_PER_BITMAP)
+        self.bitmaps[index] = self.bitmaps.get(index, 0) | 1 << bit
 
     @property
     def count(self) -> int:
-        """How many different ones there were."""
-        return sum(page.bit_count() for page in self.bitmaps.values())
+        """The number of distinct steps."""
+        return sum(bitmap.bit_count() for bitmap in self.bitmaps.values())
 
 
 @dataclass
 class ReplayResult:
-    """What a replay found, and how much it read. `cases` are the last that was known of each.
+    """What a replay found, and how much it read. `cases` holds the last notification of each case.
 
-    `remark` is what a person should know of how the log was read; mostly nothing.
+    `skipped` counts lines without a record, `dropped` records that could not be processed.
+    `notice` is a sentence about the choice of what to read; mostly empty. The findings of
+    `failed_detectors`, which raised, are incomplete.
     """
 
     incidents: list[ReplayedIncident] = field(default_factory=list)
     cases: list[Notification] = field(default_factory=list)
     records: int = 0
     skipped: int = 0
-    note: str = ""
+    dropped: int = 0
+    notice: str = ""
     steps: int = 0
     failed_detectors: list[str] = field(default_factory=list)
-    """Detectors that failed while judging: what they would have found is not known."""
 
     @property
     def worst_severity_order(self) -> int:
-        """Order of the loudest severity; more than any where nothing was found."""
-        alone = [told.incident.severity.order for told in self.incidents]
-        together = [case.incident.severity.order for case in self.cases]
-        return min(alone + together, default=len(Severity))
+        """Order of the highest severity; `len(Severity)` if there is no incident."""
+        single = [replayed.incident.severity.order for replayed in self.incidents]
+        cases = [case.incident.severity.order for case in self.cases]
+        return min(single + cases, default=len(Severity))
 
     @property
     def diagnosed_cases(self) -> Iterator[Notification]:
-        """Cases whose cause has a name."""
+        """Cases with a diagnosis."""
         return (case for case in self.cases if case.diagnosis is not None)
 
     def incidents_in(self, case: Notification) -> list[Incident]:
         """The incidents of a case in their last state."""
-        return [told.incident for told in self.incidents if told.case_name == case.incident.name]
+        name = case.incident.name
+        return [replayed.incident for replayed in self.incidents if replayed.case_name == name]
 
     def resolved_step(self, case: Notification) -> int | None:
-        """The step at which the last incident of the case was over; None while one is not."""
+        """The step at which the last incident of the case was resolved; None if one is open."""
         ends = [incident.resolved_step for incident in self.incidents_in(case)]
         known = [end for end in ends if end is not None]
         return max(known) if known and len(known) == len(ends) else None
 
 
-def replay_records(source: Iterable[Record], engine: Engine) -> ReplayResult:
-    """Run the records through the engine; every incident once, in the order they opened."""
-    story, steps = ReplayResult(), DistinctStepCounter()
-    told: dict[str, ReplayedIncident] = {}
+def replay_records(source: Iterable[RecordOrBatch], pipeline: Pipeline) -> ReplayResult:
+    """Process the records; every incident appears once, in the order of their opening."""
+    replay, steps = ReplayResult(), DistinctStepCounter()
+    incidents: dict[str, ReplayedIncident] = {}
     cases: dict[str, Notification] = {}
-    past = RecentSignals({make().signal for make in engine.detector_factories.values()})
-    for record in source:
-        story.records += 1
-        steps.add(record.step)
-        if record.rank == WHOLE_RUN:
-            past.update(record)
-        verdict = engine.process(record)
-        for page in verdict.notifications:
-            _add_notification(told, page, past)
-        cases |= {page.incident.name: page for page in verdict.case_notifications}
+    engine = pipeline.engine
+    signals = RecentSignals({make().signal for make in engine.detector_factories.values()})
+    for entry in source:
+        replay.records += len(entry_ranks(entry))
+        steps.add(entry.step)
+        for result in pipeline.process(entry):
+            if result.record.rank == WHOLE_RUN:
+                signals.update(result.record)
+            for notification in result.notifications:
+                _add_notification(incidents, notification, signals)
+            cases |= {each.incident.name: each for each in result.case_notifications}
     for incident in engine.incident_book.open_incidents.values():
-        if incident.name in told:
-            told[incident.name].incident = incident
+        if incident.name in incidents:
+            incidents[incident.name].incident = incident
     for name, case in cases.items():
         for incident in (case.incident, *case.others):
-            told[incident.name].case_name = name
-    story.incidents, story.cases, story.steps = (
-        list(told.values()),
-        list(cases.values()),
-        steps.count,
+            incidents[incident.name].case_name = name
+    replay.incidents, replay.cases = list(incidents.values()), list(cases.values())
+    replay.steps = steps.count
+    replay.skipped = getattr(source, "skipped", 0)
+    replay.dropped = round(
+        pipeline.counters.values.get(("sentinel_dropped_records_total", "processing_failed"), 0.0)
     )
-    story.skipped = getattr(source, "skipped", 0)
-    story.note = getattr(source, "remark", "")
-    story.failed_detectors = sorted(engine.error_counts)
-    return story
+    replay.notice = getattr(source, "notice", "")
+    replay.failed_detectors = sorted(engine.error_counts)
+    return replay
 
 
 def _add_notification(

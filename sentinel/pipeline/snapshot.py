@@ -1,8 +1,8 @@
-"""Snapshot: the state of detectors and incidents as plain JSON, and back.
+"""Serializes the state of the pipeline as JSON.
 
-Never pickle: only plain values, containers, enumerations and objects of classes whose modules are
-already trusted (ours, or those of an installed plug-in) are written or read. Objects are restored
-attribute by attribute, without running their constructors.
+Unlike pickle, it reads and writes only plain values, containers, enumerations and objects of
+trusted classes: those of sentinel and of installed plug-ins. Objects are restored attribute by
+attribute; no constructor runs.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ SCALAR_TYPES = (str, int, float, bool, type(None))
 
 
 class SnapshotError(ValueError):
-    """State that cannot be written or read, and where in the object it is."""
+    """State that cannot be written or read."""
 
 
 def serialize(value: Any) -> str:
-    """`value` as JSON text. Raises SnapshotError naming the attribute that cannot be kept."""
+    """`value` as JSON text. Raises SnapshotError that names an attribute which cannot be stored."""
     return json.dumps(_encode(value, "state"))
 
 
 def deserialize(text: str, modules: Iterable[str] = ()) -> Any:
-    """What `freeze` wrote, built anew.
+    """The value that `serialize` wrote.
 
-    Classes are taken from `sentinel` and from `modules`, and only from modules already imported.
-    Raises SnapshotError if the text is damaged, names any other class, or was written when a class
-    had not all the fields it has now.
+    Classes must be of `sentinel` or of `modules`, whose modules must already be imported. Raises
+    SnapshotError if the text is damaged, names another class or lacks a field of a dataclass.
     """
     try:
         return _decode(json.loads(text), frozenset(modules))
@@ -59,9 +58,9 @@ def _encode(value: Any, where: str) -> Any:
 
 def _encode_object(value: Any, where: str) -> Any:
     kind = type(value)
-    open_to_us = hasattr(value, "__dict__") or hasattr(kind, "__slots__")
-    if kind.__module__ == "builtins" or not open_to_us:
-        message = f"{where} holds a {kind.__name__}, which cannot be kept: use plain values."
+    is_restorable = hasattr(value, "__dict__") or hasattr(kind, "__slots__")
+    if kind.__module__ == "builtins" or not is_restorable:
+        message = f"{where} holds a {kind.__name__}, which cannot be stored: use plain values."
         raise SnapshotError(message)
     names = [name for name in _attribute_names(value) if hasattr(value, name)]
     state = {name: _encode(getattr(value, name), f"{where}.{name}") for name in names}
@@ -92,22 +91,22 @@ def _decode(data: Any, modules: frozenset[str]) -> Any:
 
 def _decode_object(data: Any, modules: frozenset[str]) -> Any:
     kind = _resolve_class(data["object"], modules)
-    made = object.__new__(kind)
+    restored = object.__new__(kind)
     for name, value in data["state"].items():
         # Frozen dataclasses refuse plain assignment.
-        object.__setattr__(made, name, _decode(value, modules))
-    named = fields(kind) if is_dataclass(kind) else ()
-    missing = [field.name for field in named if not hasattr(made, field.name)]
+        object.__setattr__(restored, name, _decode(value, modules))
+    declared = fields(kind) if is_dataclass(kind) else ()
+    missing = [field.name for field in declared if not hasattr(restored, field.name)]
     if missing:
-        # An earlier version wrote it, which had other things in mind.
-        raise SnapshotError(f"{data['object']} was written without {', '.join(missing)}")
-    return made
+        # An earlier version wrote it.
+        raise SnapshotError(f"{data['object']} lacks {', '.join(missing)}")
+    return restored
 
 
 def _resolve_class(name: str, modules: frozenset[str]) -> Any:
     module, _, qualified = name.partition(":")
     if module.partition(".")[0] != "sentinel" and module not in modules:
-        raise SnapshotError(f"class {name} is neither ours nor of a plug-in in use")
+        raise SnapshotError(f"class {name} is neither of sentinel nor of a plug-in in use")
     return getattr(sys.modules[module], qualified)
 
 

@@ -3,7 +3,14 @@
 import json
 
 import pytest
-from support.replays import REWOUND_ROWS, run_replay, collapse_rows, replay_lines, log, replay_incidents
+from support.replays import (
+    REWOUND_ROWS,
+    collapse_rows,
+    log,
+    replay_incidents,
+    replay_lines,
+    run_replay,
+)
 
 from sentinel.causes._evidence import symptom_evidence
 from sentinel.model.diagnosis import Evidence
@@ -34,10 +41,10 @@ class Storm:
     title, severity = "storm in the policy", Severity.CRITICAL
     explains = frozenset({"kl_blowup", "kl_drift", "step_regression"})
 
-    def clues(self, scene):
+    def evidence(self, context):
         yield Evidence(0.3, "The season is [red]autumn[/red].")
-        yield from symptom_evidence(scene.earliest_symptom("step_regression", "kl_blowup"), 0.8)
-        if most := scene.number("max_steps"):
+        yield from symptom_evidence(context.earliest_symptom("step_regression", "kl_blowup"), 0.8)
+        if most := context.number("max_steps"):
             yield Evidence(0.1, f"It was to last {most:g} steps.")
 
     def remedy(self, _):
@@ -46,7 +53,7 @@ class Storm:
 
 @pytest.fixture
 def storm(monkeypatch):
-    monkeypatch.setattr("sentinel.cli.replay.build_causes", lambda: {"storm": Storm()})
+    monkeypatch.setattr("sentinel.pipeline.pipeline.build_causes", lambda: {"storm": Storm()})
 
 
 def test_a_cause_is_a_line_after_those_of_its_incidents(log, storm):
@@ -74,7 +81,9 @@ def test_a_case_is_over_with_the_last_of_its_incidents(log, storm):
 
 
 def test_what_nobody_was_told_of_belongs_to_no_case(log):
-    incidents, _ = replay_incidents(log({"step": s, "grad_norm": "NaN" if s == 21 else 1.0} for s in range(40)))
+    incidents, _ = replay_incidents(
+        log({"step": s, "grad_norm": "NaN" if s == 21 else 1.0} for s in range(40))
+    )
 
     assert [(i["severity"], i["case"]) for i in incidents] == [("info", None)]
 
@@ -95,7 +104,9 @@ def test_a_person_reads_the_cause_first_and_advice_once(log, storm):
 
 def test_the_settings_in_a_log_speak_for_a_cause(tmp_path, storm):
     path = tmp_path / "trainer_state.json"
-    path.write_text(json.dumps({"log_history": collapse_rows(), "max_steps": 4000, "save_steps": 500}))
+    path.write_text(
+        json.dumps({"log_history": collapse_rows(), "max_steps": 4000, "save_steps": 500})
+    )
     *_, diagnosis, _ = replay_lines(path)
 
     assert "It was to last 4000 steps." in [clue["text"] for clue in diagnosis["evidence"]]
