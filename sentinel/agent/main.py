@@ -116,8 +116,8 @@ class Agent:
             settings.node_poll_seconds,
             self.counters,
             directory,
-            lambda: output_dir(self.processor.history.run_metadata.as_dict()),
-            lambda: self.source.pids(),
+            self._output_dir,
+            self._rank_pids,
             clock,
         )
         self.source: RecordSource = self._build_source(Journal(self.connection).positions())
@@ -161,6 +161,12 @@ class Agent:
         return LiveRings(
             self.run, self.counters, positions, self.clock, self.node_metrics.new_values
         )
+
+    def _rank_pids(self) -> dict[int, int]:
+        return self.source.pids()
+
+    def _output_dir(self) -> Path | None:
+        return output_dir(self.processor.history.run_metadata.as_dict())
 
     def _build_sample_poller(self) -> SamplePoller | None:
         folder, marks = self.settings.samples_dir, self.processor.samples.file_marks()

@@ -1,1 +1,1 @@
-"""The `sentinel` command, one file a verb."""
+"""The `sentinel` command: every module without a leading underscore is a subcommand."""

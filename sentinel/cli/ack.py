@@ -1,4 +1,4 @@
-"""`sentinel ack`: say that somebody has in hand what fires now."""
+"""`sentinel ack`: acknowledge the firing incidents of a run."""
 
 from __future__ import annotations
 
@@ -8,61 +8,73 @@ from typing import Annotated, Any
 
 import typer
 
-from sentinel.cli.silence import (
+from sentinel.cli._options import (
     DetectorArgument,
     JsonOption,
     ReasonOption,
     RunArgument,
-    current_user,
     error_exit,
-    open_run_database,
-    print_items,
 )
+from sentinel.cli._run_database import open_run_database
+from sentinel.cli.silence import current_user, print_items
 
 
 def ack(  # noqa: PLR0913, PLR0917 - each is an option
     run: RunArgument,
     detector: DetectorArgument = None,
-    why: ReasonOption = "",
-    listed: Annotated[bool, typer.Option("--list", help="Show who has what in hand.")] = False,
-    end: Annotated[bool, typer.Option("--end", help="Give it back.")] = False,
+    reason: ReasonOption = "",
+    listed: Annotated[bool, typer.Option("--list", help="List the acknowledgements.")] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Revoke the acknowledgement.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Take in hand what fires: it is paged again only if it gets louder."""
+    """Acknowledge firing incidents: another notification is sent only if the severity rises.
+
+    Exit status: 0 on success, 2 if no incident fires, or the run or an argument is wrong.
+    """
     from sentinel.store import silences
 
-    if listed and end:
-        raise error_exit("ack", "say one of --list and --end.")
+    if listed and revoke:
+        raise error_exit("ack", "give only one of --list and --revoke.")
     with open_run_database("ack", run, detector) as connection:
-        if end:
-            given = {"given_back": silences.withdraw_acks(connection, detector or "")}
-            print_items([given], lambda told: f"{told['given_back']} given back.", json=json)
+        if revoke:
+            result = {"revoked": silences.withdraw_acks(connection, detector or "")}
+            print_items([result], _format_revoked, json=json)
             return
-        named = [] if listed else _acknowledge(connection, run, detector, why)
-        found = silences.load_acks(connection)
-        print_items([_to_dict(found[name]) for name in named or found], _format, json=json)
+        names = [] if listed else _acknowledge(connection, run, detector, reason)
+        acks = silences.load_acks(connection)
+        print_items([_to_dict(acks[name]) for name in names or acks], _format, json=json)
+        if not names and not acks and not json:
+            print(f"Run {run} has no acknowledged incidents.")
 
 
-def _acknowledge(connection: Connection, run: str, detector: str | None, why: str) -> list[str]:
+def _acknowledge(connection: Connection, run: str, detector: str | None, reason: str) -> list[str]:
     from sentinel.store import silences
 
-    named = silences.acknowledge(connection, detector or "", time.time(), current_user(), why)
-    if not named:
-        of = f" of {detector}" if detector else ""
-        raise error_exit("ack", f"nothing{of} fires on run {run}.")
-    return named
+    names = silences.acknowledge(connection, detector or "", time.time(), current_user(), reason)
+    if not names:
+        incident = f"incident of {detector}" if detector else "incident"
+        raise error_exit("ack", f"run {run} has no firing {incident}.")
+    return names
 
 
-def _to_dict(told: Any) -> dict[str, Any]:
-    severity = told.severity.value
-    words = {"author": told.author, "comment": told.comment}
-    return {"incident": told.incident, "severity": severity, "time": told.time, **words}
+def _to_dict(acknowledgement: Any) -> dict[str, Any]:
+    return {
+        "incident": acknowledgement.incident,
+        "severity": acknowledgement.severity.value,
+        "time": acknowledgement.time,
+        "author": acknowledgement.author,
+        "comment": acknowledgement.comment,
+    }
 
 
-def _format(told: dict[str, Any]) -> str:
-    from sentinel.metrics.label import sanitize_label
+def _format(item: dict[str, Any]) -> str:
+    from sentinel.cli._terminal import escape_unprintable
     from sentinel.store.silences import with_author
 
-    return with_author(
-        f"{told['incident']} acknowledged", sanitize_label(told["author"]), sanitize_label(told["comment"])
-    )
+    text = with_author(f"{item['incident']} acknowledged", item["author"], item["comment"])
+    return escape_unprintable(text)
+
+
+def _format_revoked(item: dict[str, Any]) -> str:
+    count = item["revoked"]
+    return f"{count} acknowledgement{'s' if count != 1 else ''} revoked."

@@ -1,4 +1,4 @@
-"""`sentinel agent`: serve one run on this node. Trainers start it by themselves."""
+"""`sentinel agent`: the agent of one run on this node. Trainers start it automatically."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from pathlib import Path
 
 import typer
 
+from sentinel.cli._options import error_exit, settings_environ
+
 
 def agent(
-    run: str = typer.Option(..., help="Run id, as in the name of the run's directory."),
-    config: Path | None = typer.Option(None, help="A sentinel.toml to read."),
+    run: str = typer.Option(..., help="Run id: the name of the run's directory."),
+    config: Path | None = typer.Option(None, help="Settings file (sentinel.toml)."),
 ) -> None:
-    """Watch one run until it is over: read its rings, judge, page, serve /metrics."""
+    """Monitor one run until it ends: run the detectors, send notifications, serve /metrics.
+
+    Exit status: 0 at the end of the run or if another agent serves it, 2 if it cannot be served.
+    """
     from sentinel.agent.main import Agent
     from sentinel.agent.registration import AlreadyServedError
     from sentinel.config.settings import ConfigError, load_settings
@@ -25,19 +30,18 @@ def agent(
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    # Whoever starts us may be holding signals back, which is inherited.
+    # Our parent may have blocked signals, which is inherited.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    # The trainer comes first on every core.
+    # The trainer has priority on every core.
     os.nice(10)
-    # torch looks up the name of whoever connects, and a head's store stands still meanwhile: with a
-    # DNS server that is silent, for longer than the others wait. Read at the first lookup.
+    # torch looks up the name of every client that connects, and the head's store is blocked
+    # meanwhile. If the DNS server does not answer, that takes longer than clients wait. The C
+    # library reads this variable at the first lookup.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
-    environ = os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}
     try:
-        agent = Agent(run, load_settings(environ=environ))
+        agent = Agent(run, load_settings(environ=settings_environ(config)))
     except (ConfigError, NewerSchemaError, RunIdError) as error:
-        print(f"sentinel agent: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        raise error_exit("agent", str(error)) from None
     except AlreadyServedError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(0) from None

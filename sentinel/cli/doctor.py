@@ -10,9 +10,7 @@ import typer
 
 
 def doctor(
-    quick: bool = typer.Option(
-        False, help="Skip the frameworks, which are slow to import."
-    ),
+    quick: bool = typer.Option(False, help="Skip the frameworks, which are slow to import."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object per check."),
 ) -> None:
     """Check versions, settings, directories, GPUs, runs and frameworks; print remedies.
@@ -59,18 +57,14 @@ def _run_check(check: Callable[[], Iterator[Any]]) -> Iterator[Any]:
 
 
 def _format(result: Any, *, as_json: bool) -> str:
-    from sentinel.metrics.label import sanitize_label
+    from sentinel.cli._terminal import escape_unprintable
 
     if as_json:
         texts = {"subject": result.subject, "message": result.message, "remedy": result.remedy}
         return jsonlib.dumps({"grade": result.grade.value, **texts})
     subject, message, remedy = (
-        _printable(text, sanitize_label) for text in (result.subject, result.message, result.remedy)
+        escape_unprintable(text.replace("\n", " "))
+        for text in (result.subject, result.message, result.remedy)
     )
     line = f"{result.grade.value:<5} {subject}: {message}"
     return f"{line}\n      {remedy}" if remedy else line
-
-
-def _printable(text: str, label: Callable[[str], str]) -> str:
-    """`text` without control characters, since names come from training code."""
-    return "".join(label(sign) for sign in text.replace("\n", " "))

@@ -1,4 +1,4 @@
-"""The command line: every file of this room is a verb."""
+"""The `sentinel` command line: loads the subcommands from the modules of this package."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"sentinel {__version__}")
         raise typer.Exit
 
@@ -25,10 +25,14 @@ def _version(asked: bool) -> None:
 @app.callback()
 def sentinel(
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Print the version and leave."
+        False,
+        "--version",
+        callback=_print_version,
+        is_eager=True,
+        help="Print the version and exit.",
     ),
 ) -> None:
-    """Watch PyTorch training, and wake the right person with a diagnosis."""
+    """Monitor PyTorch training and notify the right person with a diagnosis."""
 
 
 for _name, _module in plugins.load_modules("cli").items():

@@ -1,34 +1,40 @@
-"""`sentinel run`: watch a training command that knows nothing of sentinel."""
+"""`sentinel run`: monitor a training command without changing it."""
 
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import typer
 
+from sentinel.cli._options import error_exit
+
 CONTEXT = {"allow_interspersed_args": False}
-"""The command's own options are its own, with or without `--`."""
+"""Options after the command belong to the command, also without `--`."""
 
 
 def run(
     command: list[str] = typer.Argument(..., help="The command, after `--`."),
-    run: str | None = typer.Option(None, "--run", help="Name of the run; else the script's."),
-    config: Path | None = typer.Option(None, help="A sentinel.toml for the agent."),
+    run: str | None = typer.Option(
+        None, "--run", help="Name of the run; by default, that of the script."
+    ),
+    config: Path | None = typer.Option(None, help="Settings file (sentinel.toml) of the agent."),
 ) -> None:
-    """Run a training command and watch it: torchrun, accelerate, deepspeed, python, a script.
+    """Run and monitor a training command: torchrun, accelerate, deepspeed, python, a script.
 
-    Its output, its input, its signals and its exit status are as if it had been run alone.
+    Input, output and signals of the command are unchanged.
+
+    Exit status: that of the command (128 + n after signal n).
+
+    It is 127 if the command is not found, 126 if it is not executable, 2 on a usage error.
     """
     from sentinel.agent.command_runner import EXIT_NOT_FOUND, CommandRunner, print_message
 
     if config is not None and not config.is_file():
-        print(f"sentinel run: --config {config}: there is no such file.", file=sys.stderr)
-        raise typer.Exit(2)
+        raise error_exit("run", f"--config {config}: no such file.")
     if shutil.which(command[0]) is None and not Path(command[0]).exists():
         print_message(
-            f"{command[0]}: command not found. Is its environment active, or its path complete?"
+            f"{command[0]}: command not found. Check the path, and that its environment is active."
         )
         raise typer.Exit(EXIT_NOT_FOUND)
     raise typer.Exit(CommandRunner(command, run, config).run())

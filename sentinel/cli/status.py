@@ -1,4 +1,4 @@
-"""`sentinel status`: the runs of this machine, and how each is doing."""
+"""`sentinel status`: the runs on this machine and their open incidents."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ UNREACHABLE = "unreachable"
 
 
 def status(
-    json: bool = typer.Option(False, "--json", help="One JSON object a run and line."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object per run."),
 ) -> None:
-    """Show every run that is being served: what it is, its step, and what is wrong with it."""
+    """Show every run with an agent: what it trains, its step, and its open incidents.
+
+    Exit status: 0, whatever the state of the runs.
+    """
     from sentinel.agent.discovery import query_agent, registration_files
     from sentinel.transport.paths import home_dir
 
@@ -23,11 +26,11 @@ def status(
     for run in runs:
         print(jsonlib.dumps(run) if json else "\n".join(_format_run(run)))
     if not runs and not json:
-        print(f"No run is being served under {home_dir()}.")
+        print(f"No run has an agent under {home_dir()}.")
 
 
 def _load_token() -> str:
-    """What an agent may ask of its readers; nothing where the settings cannot be read."""
+    """The token of the settings; empty if they cannot be read."""
     from sentinel.config.settings import ConfigError, load_settings
 
     try:
@@ -36,11 +39,11 @@ def _load_token() -> str:
         return ""
 
 
-def _to_dict(agent: Any) -> dict[str, Any]:
-    state = agent.state
+def _to_dict(found: Any) -> dict[str, Any]:
+    state = found.state
     return {
-        "run": agent.run,
-        "url": agent.url,
+        "run": found.run,
+        "url": found.url,
         "state": state.get("state", UNREACHABLE),
         "step": state.get("step"),
         "cases": state.get("cases", []),
@@ -50,122 +53,126 @@ def _to_dict(agent: Any) -> dict[str, Any]:
         "metadata": state.get("metadata", {}),
         "patches": state.get("patches", {}),
         "cluster": state.get("cluster", {}),
-        "error": agent.trouble,
-        "remedy": agent.remedy,
+        "error": found.problem,
+        "remedy": found.remedy,
     }
 
 
 def _format_run(run: dict[str, Any]) -> Iterator[str]:
-    from sentinel.metrics.label import sanitize_label
-    from sentinel.metrics.node_status import node_lines
+    from sentinel.cli._terminal import escape_unprintable
 
-    name = sanitize_label(run["run"])
+    return map(escape_unprintable, _run_lines(run))
+
+
+def _run_lines(run: dict[str, Any]) -> Iterator[str]:
+    """The lines about a run, unescaped."""
+    from sentinel.doctor.node_status import format_ranks, node_lines
+
     if run["state"] == UNREACHABLE:
-        yield f"{name}: {run['trouble']}; {run['remedy']}"
+        yield f"{run['run']}: {run['error']}; {run['remedy']}"
         return
-    yield f"{name}: {_format_state(run)} ({run['url']})"
-    if about := format_run_metadata(run["metadata"]):
-        yield f"  {sanitize_label(about)}"
-    yield from (f"  {strip_unprintable(line)}" for line in node_lines(run))
-    named = {case["name"]: case for case in run["cases"] if case["diagnosis"]}
-    for name, case in named.items():
-        yield f"  {strip_unprintable(format_cause(case))}"
-        yield f"    what to do: {strip_unprintable(case['remedy'])}"
-        own = (incident for incident in run["incidents"] if incident["case"] == name)
-        yield from (f"    {_format_incident(incident)}" for incident in own)
+    yield f"{run['run']}: {_format_state(run)} ({run['url']})"
+    if description := format_run_metadata(run["metadata"]):
+        yield f"  {description}"
+    yield from (f"  {line}" for line in node_lines(run))
+    diagnosed = {case["name"]: case for case in run["cases"] if case["diagnosis"]}
+    for name, case in diagnosed.items():
+        yield f"  {format_cause(case)}"
+        yield f"    remedy: {case['remedy']}"
+        members = (incident for incident in run["incidents"] if incident["case"] == name)
+        yield from (f"    {_format_incident(incident)}" for incident in members)
     for incident in run["incidents"]:
-        if incident.get("case") not in named:
+        if incident.get("case") not in diagnosed:
             yield f"  {_format_incident(incident)}"
-    for name, said, ranks in failed_patches(run["patches"]):
-        numbers = ", ".join(map(str, ranks))
-        yield f"  tap {sanitize_label(name)} is {sanitize_label(said)} (rank {numbers})"
+    for integration, patch_status, ranks in failed_patches(run["patches"]):
+        rank_text = f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
+        yield f"  patch of {integration} is {patch_status} ({rank_text})"
 
 
 def _format_state(run: dict[str, Any]) -> str:
-    """Its state and step, where it is judged if not here, and its tier."""
-    from sentinel.metrics.label import sanitize_label
-    from sentinel.metrics.node_status import describe_head
+    """State and step of a run, where it is processed if not here, and its tier."""
+    from sentinel.doctor.node_status import describe_head
 
-    elsewhere = strip_unprintable(describe_head(run))
-    # A node that only hands its records over counts no steps.
-    first = "" if elsewhere else " before its first step"
-    where = first if run["step"] is None else f" at step {run['step']}"
-    tier = "" if run["tier"] == "page" else f"tier {sanitize_label(run['tier'])}"
-    return ", ".join(filter(None, (f"{run['state']}{where}", elsewhere, tier)))
+    head = describe_head(run)
+    # The agent of a follower node counts no steps.
+    no_step = "" if head else " before its first step"
+    step = no_step if run["step"] is None else f" at step {run['step']}"
+    tier = "" if run["tier"] == "page" else f"tier {run['tier']}"
+    return ", ".join(filter(None, (f"{run['state']}{step}", head, tier)))
 
 
 def _format_incident(incident: dict[str, Any]) -> str:
-    return f"{incident['severity']}: {strip_unprintable(incident['summary'] + format_incident_notes(incident))}"
+    return f"{incident['severity']}: {incident['summary']}{format_incident_notes(incident)}"
 
 
 def format_cause(case: dict[str, Any]) -> str:
-    """What is behind a case, how sure that is, and where to go back to.
+    """The cause of a case, its confidence, its onset and the last checkpoint before it.
 
-    >>> sure = {"title": "policy collapse", "belief": "likely, 83 %"}
-    >>> cause({"severity": "critical", "diagnosis": sure, "onset_step": 286, "last_good_step": 280})
+    >>> diagnosis = {"title": "policy collapse", "confidence_text": "likely, 83 %"}
+    >>> case = {"severity": "critical", "onset_step": 286, "last_good_step": 280}
+    >>> format_cause(case | {"diagnosis": diagnosis})
     'critical: policy collapse (likely, 83 %), since step 286; last checkpoint before: step 280'
     """
-    named, good = case["diagnosis"], case["last_good_step"]
-    words = f"{case['severity']}: {named['title']} ({named['belief']}), since step"
-    back = "" if good is None else f"; last checkpoint before: step {good}"
-    return f"{words} {case['onset_step']}{back}"
-
-
-def strip_unprintable(text: str) -> str:
-    """Without what could move the cursor or turn the line round: texts come from training code."""
-    return "".join(sign for sign in text if sign.isprintable())
+    diagnosis, good_step = case["diagnosis"], case["last_good_step"]
+    title = f"{diagnosis['title']} ({diagnosis['confidence_text']})"
+    checkpoint = "" if good_step is None else f"; last checkpoint before: step {good_step}"
+    return f"{case['severity']}: {title}, since step {case['onset_step']}{checkpoint}"
 
 
 def format_run_metadata(metadata: dict[str, Any]) -> str:
-    """A run in a few words: framework and version, algorithm, model, ranks.
+    """Framework and version, algorithm, model and number of ranks, as far as they are known.
 
-    >>> what_it_is({"framework": "trl", "framework_version": "1.16.0", "world_size": 8.0})
+    >>> format_run_metadata({"framework": "trl", "framework_version": "1.16.0", "world_size": 8.0})
     'trl 1.16.0, 8 ranks'
     """
     framework = " ".join(
-        str(metadata[k]) for k in ("framework", "framework_version") if metadata.get(k)
+        str(metadata[key]) for key in ("framework", "framework_version") if metadata.get(key)
     )
-    words = [framework, *(str(metadata.get(key, "")) for key in ("algorithm", "model"))]
+    parts = [framework, *(str(metadata.get(key, "")) for key in ("algorithm", "model"))]
     ranks = metadata.get("world_size")
     if isinstance(ranks, float):
-        words.append(f"{ranks:.0f} rank{'s' if ranks != 1 else ''}")
-    return ", ".join(filter(None, words))
+        parts.append(f"{ranks:.0f} rank{'s' if ranks != 1 else ''}")
+    return ", ".join(filter(None, parts))
 
 
 def format_incident_notes(incident: dict[str, Any]) -> str:
-    """What people made of an incident: who has it in hand, until when it is silenced.
+    """Onset, checkpoint, acknowledgement and silence of an incident, in parentheses.
 
-    >>> known({"acknowledged": {"author": "ana", "comment": "mine"}, "silenced": None, "flaps": 2})
-    ' (came back 2 times; acknowledged by ana: mine)'
-    >>> known({"onset": {"step": 41, "earliest": 38, "latest": 44, "last_good_step": 30}})
+    >>> ack = {"author": "ana", "comment": "looking at it"}
+    >>> format_incident_notes({"acknowledged": ack, "silenced": None, "flaps": 2})
+    ' (fired again 2 times; acknowledged by ana: looking at it)'
+    >>> onset = {"step": 41, "earliest": 38, "latest": 44, "last_good_step": 30}
+    >>> format_incident_notes({"onset": onset})
     ' (began at step 41, between 38 and 44; last checkpoint before: step 30)'
     """
     from sentinel.store.silences import format_utc_time, with_author
 
-    words = []
-    good, onset = incident.get("last_good_step"), incident.get("onset")
+    notes = []
+    good_step, onset = incident.get("last_good_step"), incident.get("onset")
     if onset:
-        span = f", between {onset['earliest']} and {onset['latest']}"
-        words.append(f"began at step {onset['step']}{span}")
-        good = onset["last_good_step"]
-    if good is not None:
-        words.append(f"last checkpoint before: step {good}")
+        bounds = f", between {onset['earliest']} and {onset['latest']}"
+        notes.append(f"began at step {onset['step']}{bounds}")
+        good_step = onset["last_good_step"]
+    if good_step is not None:
+        notes.append(f"last checkpoint before: step {good_step}")
     if flaps := incident.get("flaps"):
-        words.append(f"came back {flaps} times" if flaps > 1 else "came back once")
-    for word in ("acknowledged", "silenced"):
-        if told := incident.get(word):
-            until = f" until {format_utc_time(told['ends_at'])}" if "ends_at" in told else ""
-            words.append(with_author(f"{word}{until}", told["author"], told["comment"]))
-    return f" ({'; '.join(words)})" if words else ""
+        notes.append(f"fired again {flaps} times" if flaps > 1 else "fired again once")
+    for kind in ("acknowledged", "silenced"):
+        if entry := incident.get(kind):
+            until = f" until {format_utc_time(entry['ends_at'])}" if "ends_at" in entry else ""
+            notes.append(with_author(f"{kind}{until}", entry["author"], entry["comment"]))
+    return f" ({'; '.join(notes)})" if notes else ""
 
 
 def failed_patches(
     patches: dict[str, dict[str, list[int]]],
 ) -> Iterator[tuple[str, str, list[int]]]:
-    """Each tap that is not plainly on: its integration, what it says, and the ranks it says it in.
+    """Integration, status and ranks of each patch that is not fully on.
 
-    >>> list(troubled({"trl": {"on": [0], "off: KeyError in on_log": [1, 2]}}))
+    >>> list(failed_patches({"trl": {"on": [0], "off: KeyError in on_log": [1, 2]}}))
     [('trl', 'off: KeyError in on_log', [1, 2])]
     """
-    for name, said in sorted(patches.items()):
-        yield from ((name, state, ranks) for state, ranks in sorted(said.items()) if state != "on")
+    for integration, ranks_by_status in sorted(patches.items()):
+        for patch_status, ranks in sorted(ranks_by_status.items()):
+            if patch_status != "on":
+                yield integration, patch_status, ranks

@@ -140,7 +140,7 @@ def _is_new(printed_subject: str | None, notification: Notification) -> bool:
 
 def _format(notification: Notification) -> str:
     """One case in a line; where its cause has a name, in lines with evidence and remedy."""
-    from sentinel.cli.status import strip_unprintable
+    from sentinel.cli._terminal import escape_unprintable
     from sentinel.model.notification import NotificationReason
 
     incident, known = notification.incident, notification.diagnosis
@@ -152,4 +152,4 @@ def _format(notification: Notification) -> str:
         lines.append(f"what to do: {known.remedy}")
         if notification.last_good_step is not None:
             lines.append(f"last checkpoint before: step {notification.last_good_step}")
-    return "\n  ".join(map(strip_unprintable, lines))
+    return "\n  ".join(map(escape_unprintable, lines))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -31,6 +32,7 @@ from sentinel.signals.hardware import NodeMeasurements
 from sentinel.store.silences import Suppression
 
 
+@dataclass(eq=False)
 class Exposition(Collector):
     """Result consumer and Prometheus collector of one run, in its own `registry`.
 
@@ -42,22 +44,16 @@ class Exposition(Collector):
     agent's loop, `collect` and `state` by any thread.
     """
 
-    def __init__(
-        self,
-        counters: Counters,
-        detectors: Mapping[str, Severity],
-        per_rank_limit: int = 64,
-        run: str = "",
-        *,
-        machine: Callable[[], NodeMeasurements] = NodeMeasurements,
-        cluster_status: Callable[[], Mapping[str, Any]] = dict,
-    ) -> None:
+    counters: Counters
+    detectors: Mapping[str, Severity]
+    per_rank_limit: int = 64
+    run: str = ""
+    machine: Callable[[], NodeMeasurements] = NodeMeasurements
+    cluster_status: Callable[[], Mapping[str, Any]] = dict
+
+    def __post_init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self._counters = counters
-        self._detectors = dict(detectors)
-        self._run_state = RunState(run, per_rank_limit)
-        self._machine = machine
-        self._cluster_status = cluster_status
+        self._run_state = RunState(self.run, self.per_rank_limit)
         self._onsets: dict[str, Onset] = {}
         self._lock = Lock()
         self.registry.register(self)
@@ -102,13 +98,13 @@ class Exposition(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metric families; called by prometheus_client at a scrape."""
-        run_state, cluster = self._copy_run_state(), self._cluster_status()
-        detectors = detectors_run_here(self._detectors, cluster)
+        run_state, cluster = self._copy_run_state(), self.cluster_status()
+        detectors = detectors_run_here(self.detectors, cluster)
         yield from families_exported_here(
-            metric_families(run_state, detectors, self._counters.values.copy()), cluster
+            metric_families(run_state, detectors, self.counters.values.copy()), cluster
         )
         if run_state.run:
-            yield from machine_families(self._machine(), run_state.run)
+            yield from machine_families(self.machine(), run_state.run)
             isolated = is_isolated(cluster, run_state.reported.settings)
             yield from cluster_families(
                 cluster, run_state.run, active=run_state.is_active, isolated=isolated
@@ -121,9 +117,9 @@ class Exposition(Collector):
         rejected messages of other agents, by reason), cluster (see `AgentRole.status`).
         """
         return run_state_to_dict(self._copy_run_state(), self._onsets) | {
-            "machine": machine_to_dict(self._machine()),
-            "refused": rejected_messages_by_reason(self._counters.values.copy()),
-            "cluster": self._cluster_status(),
+            "machine": machine_to_dict(self.machine()),
+            "refused": rejected_messages_by_reason(self.counters.values.copy()),
+            "cluster": self.cluster_status(),
         }
 
     def _copy_run_state(self) -> RunState:

@@ -52,7 +52,7 @@ class RankState(NamedTuple):
 
 @dataclass(slots=True)
 class RankSelection:
-    """The ranks of one attempt; at most `max_shown` and some outliers are shown, none if it is 0."""
+    """The ranks of one attempt; `max_shown` and some outliers are shown, or none if it is 0."""
 
     max_shown: int = 64
     states: dict[int, RankState] = field(default_factory=dict)

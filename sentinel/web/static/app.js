@@ -1,8 +1,8 @@
-// Everything shown is set as text, never as HTML: names and messages come from training code.
+// All content is set as text, never as HTML: names and messages come from training code.
 "use strict";
 
-const EVERY_MS = 2000;
-const MOOD = { running: "good", finished: "good", starting: "soft", stalled: "warn" };
+const REFRESH_INTERVAL_MS = 2000;
+const STATE_CLASSES = { running: "good", finished: "good", starting: "soft", stalled: "warn" };
 
 const at = (id) => document.getElementById(id);
 
@@ -19,137 +19,139 @@ function box(tag, className, ...parts) {
   return element;
 }
 
-// Text in which what stands between backticks is a name, of a setting say.
-function prose(tag, text, className) {
+// Text in which names are between backticks, such as names of settings.
+function textWithCode(tag, text, className) {
   const parts = text.split("`");
   if (parts.length % 2 === 0) return make(tag, text, className);
-  return box(tag, className, ...parts.map((part, place) => part && (place % 2 ? make("code", part) : part)));
+  return box(tag, className, ...parts.map((part, index) => part && (index % 2 ? make("code", part) : part)));
 }
 
-function capital(text) {
+function capitalize(text) {
   return text.slice(0, 1).toUpperCase() + text.slice(1);
 }
 
-function number(value) {
+function formatNumber(value) {
   if (value === null || value === undefined) return "";
   if (typeof value !== "number") return String(value);
   return Number.isInteger(value) ? String(value) : value.toPrecision(4);
 }
 
-function clock(seconds) {
+function formatTime(seconds) {
   return typeof seconds === "number" ? new Date(seconds * 1000).toLocaleTimeString() : "";
 }
 
-function row(cells) {
-  const line = document.createElement("tr");
-  line.append(...cells.map((cell) => make("td", number(cell))));
-  return line;
+function tableRow(cells) {
+  const row = document.createElement("tr");
+  row.append(...cells.map((cell) => make("td", formatNumber(cell))));
+  return row;
 }
 
-function rows(id, lines, columns) {
-  const none = make("td", "None yet.", "soft");
-  none.colSpan = columns;
+function fillTable(id, rows, columns) {
+  const cell = make("td", "None yet.", "soft");
+  cell.colSpan = columns;
   const empty = document.createElement("tr");
-  empty.append(none);
-  at(id).replaceChildren(...(lines.length ? lines.map(row) : [empty]));
+  empty.append(cell);
+  at(id).replaceChildren(...(rows.length ? rows.map(tableRow) : [empty]));
 }
 
-// How loud it is, as a word of a style sheet.
-function loud(told) {
-  return ["critical", "warning"].includes(told.severity) ? told.severity : "info";
+// CSS class of the severity of an incident or case.
+function severityClass({ severity }) {
+  return ["critical", "warning"].includes(severity) ? severity : "info";
 }
 
-function card(incident) {
-  const where = incident.rank === null ? "" : `, rank ${incident.rank}`;
-  const words = known(incident);
-  return box("article", `card ${loud(incident)}`,
+function incidentCard(incident) {
+  const rank = incident.rank === null ? "" : `, rank ${incident.rank}`;
+  const notes = incidentNotes(incident);
+  return box("article", `card ${severityClass(incident)}`,
     box("div", "top", make("span", incident.severity, "pill"), make("h3", incident.summary)),
-    make("p", `${incident.detector}${where}, since step ${incident.onset_step}`, "soft"),
-    prose("p", incident.remedy),
-    words && make("p", words, "soft"),
+    make("p", `${incident.detector}${rank}, since step ${incident.onset_step}`, "soft"),
+    textWithCode("p", incident.remedy),
+    notes && make("p", notes, "soft"),
   );
 }
 
-// Incidents of one cause: what it is, how sure that is, why, what to do, and they themselves.
-function caseCard(told, incidents) {
-  const { diagnosis } = told;
-  const lead = incidents.find((incident) => incident.name === told.name) || incidents[0];
-  const title = diagnosis ? capital(diagnosis.title) : lead.summary;
-  return box("article", `card case ${loud(told)}`,
-    box("div", "top", make("span", told.severity, "pill"), make("h3", title), diagnosis && surety(diagnosis)),
-    box("p", "facts",
-      make("span", `began at step ${told.onset_step}`),
-      make("span", `told at step ${told.opened_step}`),
-      typeof told.last_good_step === "number" && make("span", `last checkpoint before: step ${told.last_good_step}`, "good")),
-    diagnosis && evidence(diagnosis.evidence),
-    told.remedy && box("div", "remedy", make("h4", "What to do"), prose("p", told.remedy)),
-    members(told, incidents),
+// A case: its cause with confidence and evidence, the remedy, and its incidents.
+function caseCard(openCase, incidents) {
+  const { diagnosis } = openCase;
+  const lead = incidents.find((incident) => incident.name === openCase.name) || incidents[0];
+  const title = diagnosis ? capitalize(diagnosis.title) : lead.summary;
+  return box("article", `card case ${severityClass(openCase)}`,
+    box("div", "top", make("span", openCase.severity, "pill"), make("h3", title), diagnosis && confidenceBar(diagnosis)),
+    box("p", "steps",
+      make("span", `began at step ${openCase.onset_step}`),
+      make("span", `detected at step ${openCase.opened_step}`),
+      typeof openCase.last_good_step === "number"
+        && make("span", `last checkpoint before: step ${openCase.last_good_step}`, "good")),
+    diagnosis && evidenceList(diagnosis.evidence),
+    openCase.remedy && box("div", "remedy", make("h4", "What to do"), textWithCode("p", openCase.remedy)),
+    memberList(openCase, incidents),
   );
 }
 
-function surety(diagnosis) {
+function confidenceBar(diagnosis) {
   const bar = make("progress", diagnosis.confidence_text);
   bar.value = diagnosis.confidence;
   bar.setAttribute("aria-label", "Confidence");
-  return box("span", "surety", bar, make("span", diagnosis.confidence_text));
+  return box("span", "confidence", bar, make("span", diagnosis.confidence_text));
 }
 
-// In the order it began; what was set from the start has no step and comes last.
-function evidence(clues) {
-  const lines = clues.map((clue, place) => {
-    const began = clue.step !== null;
-    const next = clues[place + 1];
-    const led = next && next.step !== null;
-    return box("li", began ? led && "led" : "setting",
-      make("span", began ? `step ${clue.step}` : "set", "when"), make("span", clue.text));
+// Evidence in the order of its steps; settings have no step and come last.
+function evidenceList(evidence) {
+  const items = evidence.map((item, index) => {
+    const hasStep = item.step !== null;
+    const next = evidence[index + 1];
+    const hasSuccessor = next && next.step !== null;
+    return box("li", hasStep ? hasSuccessor && "connected" : "setting",
+      make("span", hasStep ? `step ${item.step}` : "setting", "when"), make("span", item.text));
   });
-  return box("ol", "evidence", ...lines);
+  return box("ol", "evidence", ...items);
 }
 
-// By the case's name, where somebody folded or unfolded its incidents.
-const unfolded = new Map();
+// Whether the user expanded or collapsed the incidents of a case, by its name.
+const expanded = new Map();
 
-function members(told, incidents) {
-  const lines = incidents.map((incident) => box("li", loud(incident),
+function memberList(openCase, incidents) {
+  const items = incidents.map((incident) => box("li", severityClass(incident),
     box("div", "", make("strong", incident.detector), make("span", ` since step ${incident.onset_step}`, "soft")),
     make("div", incident.summary),
-    known(incident) && make("div", known(incident), "soft")));
+    incidentNotes(incident) && make("div", incidentNotes(incident), "soft")));
   const names = incidents.map((incident) => incident.detector).join(", ");
   const details = box("details", "",
     make("summary", `${incidents.length === 1 ? "1 incident" : `${incidents.length} incidents`}: ${names}`),
-    box("ul", "members", ...lines));
-  details.open = unfolded.get(told.name) ?? !told.diagnosis;
-  details.addEventListener("toggle", () => unfolded.set(told.name, details.open));
+    box("ul", "members", ...items));
+  details.open = expanded.get(openCase.name) ?? !openCase.diagnosis;
+  details.addEventListener("toggle", () => expanded.set(openCase.name, details.open));
   return details;
 }
 
-let shownOpen = "";
+let shownAlerts = "";
 
 function showOpen(run) {
-  // Built anew only where there is news: else nobody could read or copy in peace.
-  const none = judgedElsewhere(run) ? "It is not judged here." : "None.";
-  const now = JSON.stringify([run.cases, run.incidents, none]);
-  if (now === shownOpen) return;
-  shownOpen = now;
-  const cases = run.cases.map((told) => {
-    const own = run.incidents.filter((incident) => incident.case === told.name);
-    return own.length === 1 && !told.diagnosis ? card(own[0]) : caseCard(told, own);
+  // Rebuilt only after a change, so that the user can select and copy text.
+  const none = isFollower(run) ? "None on this node; the head shows the incidents of the run." : "None.";
+  const alerts = JSON.stringify([run.cases, run.incidents, none]);
+  if (alerts === shownAlerts) return;
+  shownAlerts = alerts;
+  const cases = run.cases.map((openCase) => {
+    const members = run.incidents.filter((incident) => incident.case === openCase.name);
+    return members.length === 1 && !openCase.diagnosis
+      ? incidentCard(members[0]) : caseCard(openCase, members);
   });
-  const open = [...cases, ...run.incidents.filter((incident) => !incident.case).map(card)];
+  const open = [...cases, ...run.incidents.filter((incident) => !incident.case).map(incidentCard)];
   at("open").replaceChildren(...(open.length ? open : [make("p", none, "soft")]));
 }
 
-// What people made of it, and what came of it since it began.
-function known(incident) {
-  const said = (told) => `${told.author ? ` by ${told.author}` : ""}${told.comment ? `: ${told.comment}` : ""}`;
+// Onset, checkpoint, acknowledgement and silence of an incident.
+function incidentNotes(incident) {
+  const signature = (entry) => `${entry.author ? ` by ${entry.author}` : ""}${entry.comment ? `: ${entry.comment}` : ""}`;
   const { acknowledged, silenced, flaps, onset } = incident;
-  const good = onset ? onset.last_good_step : incident.last_good_step;
+  const goodStep = onset ? onset.last_good_step : incident.last_good_step;
   return [
     onset ? `Began at step ${onset.step}, between ${onset.earliest} and ${onset.latest}` : "",
-    flaps ? `Came back ${flaps > 1 ? `${flaps} times` : "once"}` : "",
-    typeof good === "number" ? `Last checkpoint before: step ${good}` : "",
-    acknowledged ? `Acknowledged${said(acknowledged)}` : "",
-    silenced ? `Silenced until ${new Date(silenced.ends_at * 1000).toLocaleString()}${said(silenced)}` : "",
+    flaps ? `Fired again ${flaps > 1 ? `${flaps} times` : "once"}` : "",
+    typeof goodStep === "number" ? `Last checkpoint before: step ${goodStep}` : "",
+    acknowledged ? `Acknowledged${signature(acknowledged)}` : "",
+    silenced ? `Silenced until ${new Date(silenced.ends_at * 1000).toLocaleString()}${signature(silenced)}` : "",
   ].filter(Boolean).join(". ");
 }
 
@@ -157,88 +159,88 @@ function showRun(run) {
   document.title = `${run.run || "sentinel"}: ${run.state}`;
   at("run").textContent = run.run || "sentinel";
   at("state").textContent = run.tier === "page" ? run.state : `${run.state}, ${run.tier}`;
-  at("state").className = `badge ${MOOD[run.state] || "bad"}`;
-  at("step").textContent = run.step === null ? "" : `step ${run.step}, ${clock(run.last_step_time)}`;
-  showJudge(run);
+  at("state").className = `badge ${STATE_CLASSES[run.state] || "bad"}`;
+  at("step").textContent = run.step === null ? "" : `step ${run.step}, ${formatTime(run.last_step_time)}`;
+  showRole(run);
   showOpen(run);
   showNodes(run);
   const signals = Object.entries(run.signals).map(([name, s]) => [name, s.value, s.unit, s.min, s.max, s.worst_rank]);
   const logged = Object.entries(run.logged).map(([name, value]) => [name, value, "", "", "", ""]);
-  rows("signals", [...signals, ...logged], 6);
-  rows("ranks", Object.entries(run.ranks).map(([rank, r]) =>
-    [rank, r.up ? "yes" : "no", r.step, r.step_time, clock(r.last_step_time)]), 5);
+  fillTable("signals", [...signals, ...logged], 6);
+  fillTable("ranks", Object.entries(run.ranks).map(([rank, r]) =>
+    [rank, r.up ? "yes" : "no", r.step, r.step_time, formatTime(r.last_step_time)]), 5);
   showMachine(run.machine);
-  showFacts(run);
+  showMetadata(run);
 }
 
-function whatItIs(about) {
-  const framework = [about.framework, about.framework_version].filter(Boolean).join(" ");
-  const ranks = about.world_size === undefined ? "" : `world size ${about.world_size}`;
-  return [framework, about.algorithm, about.model, ranks].filter(Boolean).join(", ");
+function describeRun(metadata) {
+  const framework = [metadata.framework, metadata.framework_version].filter(Boolean).join(" ");
+  const ranks = metadata.world_size === undefined ? "" : `world size ${metadata.world_size}`;
+  return [framework, metadata.algorithm, metadata.model, ranks].filter(Boolean).join(", ");
 }
 
-function percent(share) {
-  return typeof share === "number" ? `${Math.round(100 * share)} %` : "";
+function percent(ratio) {
+  return typeof ratio === "number" ? `${Math.round(100 * ratio)} %` : "";
 }
 
 function gibibytes(bytes) {
   return typeof bytes === "number" ? (bytes / 2 ** 30).toFixed(1) : "";
 }
 
-function troubleOf(gpu) {
-  const words = [...gpu.throttled];
-  if (!gpu.up) words.push("does not answer");
-  if (gpu.gpu_xid) words.push(`XID ${gpu.gpu_xid}`);
-  if (gpu.gpu_ecc_errors) words.push(`${gpu.gpu_ecc_errors} memory errors`);
-  return words.join(", ");
+function gpuProblems(gpu) {
+  const problems = [...gpu.throttled];
+  if (!gpu.up) problems.push("does not answer");
+  if (gpu.gpu_xid) problems.push(`XID ${gpu.gpu_xid}`);
+  if (gpu.gpu_ecc_errors) problems.push(`${gpu.gpu_ecc_errors} memory errors`);
+  return problems.join(", ");
 }
 
 function showMachine(machine) {
   const { host, disks, gpus } = machine;
   at("host").textContent = [
-    "host_cpu" in host ? `processors ${percent(host.host_cpu)} busy` : "",
+    "host_cpu" in host ? `CPU ${percent(host.host_cpu)} busy` : "",
     "host_memory_used" in host
       ? `memory ${gibibytes(host.host_memory_used)} of ${gibibytes(host.host_memory_total)} GiB` : "",
-    ...Object.entries(disks).map(([keeps, free]) => `${gibibytes(free)} GiB free for ${keeps}`),
+    ...Object.entries(disks).map(([stored, free]) => `${gibibytes(free)} GiB free for ${stored}`),
   ].filter(Boolean).join(", ");
-  rows("gpus", gpus.map((gpu) => [
+  fillTable("gpus", gpus.map((gpu) => [
     `${gpu.gpu} ${gpu.name}`, gpu.ranks.join(", "), percent(gpu.gpu_utilisation),
     gpu.gpu_memory_used === undefined
       ? "" : `${gibibytes(gpu.gpu_memory_used)} of ${gibibytes(gpu.gpu_memory_total)}`,
-    gpu.gpu_power, gpu.gpu_temperature, troubleOf(gpu)]), 7);
+    gpu.gpu_power, gpu.gpu_temperature, gpuProblems(gpu)]), 7);
 }
 
-function showFacts(run) {
-  at("about").textContent = whatItIs(run.metadata);
-  rows("taps", Object.entries(run.patches).flatMap(([name, told]) =>
-    Object.entries(told).map(([state, ranks]) => [name, state, ranks.join(", ")])), 3);
-  rows("set", Object.entries(run.metadata).sort(), 2);
+function showMetadata(run) {
+  at("description").textContent = describeRun(run.metadata);
+  fillTable("patches", Object.entries(run.patches).flatMap(([name, ranksByStatus]) =>
+    Object.entries(ranksByStatus).map(([status, ranks]) => [name, status, ranks.join(", ")])), 3);
+  fillTable("metadata", Object.entries(run.metadata).sort(), 2);
 }
 
 function showPast(incidents) {
-  rows("past", incidents.map((i) =>
+  fillTable("past", incidents.map((i) =>
     [i.name, i.severity, i.state, i.diagnosis ? i.diagnosis.title : "",
       i.onset_step, i.opened_step, i.resolved_step, i.flaps]), 8);
 }
 
-async function ask(path) {
-  const answer = await fetch(path, { cache: "no-store" });
-  if (!answer.ok) throw new Error(`${path} answered ${answer.status}`);
-  return answer.json();
+async function getJson(path) {
+  const response = await fetch(path, { cache: "no-store" });
+  if (!response.ok) throw new Error(`${path} returned status ${response.status}`);
+  return response.json();
 }
 
 async function refresh() {
   try {
-    const [run, incidents] = await Promise.all([ask("api/run"), ask("api/incidents")]);
+    const [run, incidents] = await Promise.all([getJson("api/run"), getJson("api/incidents")]);
     showRun(run);
     showPast(incidents);
-    at("trouble").hidden = true;
+    at("error").hidden = true;
   } catch (error) {
-    // What is on the page is old now, and must not pass for the present.
-    at("trouble").textContent = `No word from the agent since the values below: ${error.message}`;
-    at("trouble").hidden = false;
+    // The values on the page are outdated now and must not look current.
+    at("error").textContent = `The agent does not answer; the values below are outdated. ${error.message}`;
+    at("error").hidden = false;
   }
-  setTimeout(refresh, EVERY_MS);
+  setTimeout(refresh, REFRESH_INTERVAL_MS);
 }
 
 refresh();

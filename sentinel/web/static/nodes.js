@@ -1,77 +1,77 @@
-// The nodes of a run that has several, and where it is judged, if that is elsewhere.
+// The nodes of a run on several nodes, and the role of this agent among them.
 "use strict";
 
-const FAR_SECONDS = 5;
-const MOST_NODES = 48;
+const CLOCK_SKEW_TOLERANCE_SECONDS = 5;
+const MAX_NODES_SHOWN = 48;
 
-// Ranks in a few words: 0-3, 6.
-function spans(ranks) {
-  const found = [];
+// Ranks as ranges: 0-3, 6.
+function formatRanks(ranks) {
+  const ranges = [];
   for (const rank of [...ranks].sort((a, b) => a - b)) {
-    const last = found[found.length - 1];
+    const last = ranges[ranges.length - 1];
     if (last && last[1] === rank - 1) last[1] = rank;
-    else found.push([rank, rank]);
+    else ranges.push([rank, rank]);
   }
-  return found.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(", ");
+  return ranges.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(", ");
 }
 
-function lasting(seconds) {
+function formatDuration(seconds) {
   if (!(seconds >= 120)) return `${Math.round(seconds || 0)} s`;
   return seconds < 3600 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
 }
 
-function clockOf(node) {
+function clockSkew(node) {
   const skew = node.skew_seconds || 0;
-  if (Math.abs(skew) <= FAR_SECONDS) return "";
-  return `clock ${lasting(Math.abs(skew))} ${skew > 0 ? "behind" : "ahead"}`;
+  if (Math.abs(skew) <= CLOCK_SKEW_TOLERANCE_SECONDS) return "";
+  return `clock ${formatDuration(Math.abs(skew))} ${skew > 0 ? "behind" : "ahead"}`;
 }
 
 function nodeChip(node) {
-  const words = [node.state === "up" ? "" : node.state, clockOf(node)];
-  if (node.state === "lost") words[0] = `lost, not heard for ${lasting(node.silent_seconds)}`;
-  const said = words.filter(Boolean).join(", ");
-  return box("li", `node ${node.state === "lost" ? "bad" : clockOf(node) ? "warn" : node.state === "up" ? "good" : ""}`,
+  const problems = [node.state === "up" ? "" : node.state, clockSkew(node)];
+  if (node.state === "lost") problems[0] = `lost, no heartbeat for ${formatDuration(node.silent_seconds)}`;
+  const text = problems.filter(Boolean).join(", ");
+  return box("li", `node ${node.state === "lost" ? "bad" : clockSkew(node) ? "warn" : node.state === "up" ? "good" : ""}`,
     make("strong", node.host),
-    make("span", node.ranks.length ? `rank${node.ranks.length > 1 ? "s" : ""} ${spans(node.ranks)}` : "no ranks yet", "soft"),
-    said && make("span", said, "said"));
+    make("span", node.ranks.length ? `rank${node.ranks.length > 1 ? "s" : ""} ${formatRanks(node.ranks)}` : "no ranks yet", "soft"),
+    text && make("span", text));
 }
 
-// Those that are lost come first, then those with a wrong clock, then all others in their order.
+// Lost nodes come first, then nodes with a wrong clock, then the others.
 function showNodes(run) {
   const nodes = (run.cluster && run.cluster.nodes) || [];
   at("nodes").parentElement.hidden = nodes.length < 2;
   if (nodes.length < 2) return;
-  const trouble = (node) => (node.state === "lost" ? 0 : clockOf(node) ? 1 : 2);
-  const order = [...nodes].sort((a, b) => trouble(a) - trouble(b));
-  const most = Math.max(MOST_NODES, order.filter((node) => trouble(node) < 2).length);
+  const problemOrder = (node) => (node.state === "lost" ? 0 : clockSkew(node) ? 1 : 2);
+  const order = [...nodes].sort((a, b) => problemOrder(a) - problemOrder(b));
+  const shown = Math.max(MAX_NODES_SHOWN, order.filter((node) => problemOrder(node) < 2).length);
   const count = (state) => nodes.filter((node) => node.state === state).length;
   at("nodes-count").textContent = ["up", "lost", "ended"]
     .filter((state) => count(state)).map((state) => `${count(state)} ${state}`).join(", ");
-  const rest = order.length - most;
-  at("nodes").replaceChildren(...order.slice(0, most).map(nodeChip),
+  const rest = order.length - shown;
+  at("nodes").replaceChildren(...order.slice(0, shown).map(nodeChip),
     ...(rest > 0 ? [make("li", `and ${rest} others`, "node soft")] : []));
 }
 
-function judgedElsewhere(run) {
+function isFollower(run) {
   return Boolean(run.cluster) && run.cluster.role === "follower";
 }
 
-function whereJudged(run) {
-  const { role, head, connected, error, silent_seconds: silent, spooled_bytes: waits } = run.cluster || {};
-  const { world_size: ranks, local_world_size: here } = run.metadata;
-  if (role === "single" && here > 0 && here < ranks) {
-    return ["No head was reached: the ranks of this node are judged by themselves.", "warn"];
+function describeRole(run) {
+  const { role, head, connected, error, silent_seconds: silent, spooled_bytes: waiting } = run.cluster || {};
+  const { world_size: ranks, local_world_size: localRanks } = run.metadata;
+  if (role === "single" && localRanks > 0 && localRanks < ranks) {
+    return ["No head reached: this page covers the ranks of this node only.", "warn"];
   }
   if (role !== "follower") return ["", ""];
-  if (connected) return [`This node's ranks are judged with all others at ${head}, and what is wrong is told there.`, ""];
-  const kept = `${(waits / 1e6).toFixed(1)} MB of records wait.`;
-  return [`The run is judged at ${head || "another node"}, which has not been reached for ${lasting(silent)}: ${error} ${kept}`, "warn"];
+  if (connected) return [`The head at ${head} processes this node's records; incidents are shown there.`, ""];
+  const spooled = `${(waiting / 1e6).toFixed(1)} MB of records wait to be sent.`;
+  return [`The head${head ? ` at ${head}` : ""} has not been reached for ${formatDuration(silent)}: ${error} ${spooled}`, "warn"];
 }
 
-function showJudge(run) {
-  const [words, mood] = whereJudged(run);
-  at("judge").textContent = words;
-  at("judge").className = `judge ${mood}`;
-  at("judge").hidden = !words;
-  at("h-signals").parentElement.hidden = judgedElsewhere(run);
+function showRole(run) {
+  const [text, className] = describeRole(run);
+  at("role").textContent = text;
+  at("role").className = `role ${className}`;
+  at("role").hidden = !text;
+  at("h-signals").parentElement.hidden = isFollower(run);
 }

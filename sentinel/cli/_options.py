@@ -1,0 +1,29 @@
+"""Options, settings and error messages that several commands share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXIT_USAGE_ERROR = 2
+
+RunArgument = Annotated[str, typer.Argument(help="Run id, as shown by `sentinel status`.")]
+DetectorArgument = Annotated[str | None, typer.Argument(help="Detector; by default, all.")]
+ReasonOption = Annotated[str, typer.Option(help="Reason, shown to other users.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+
+
+def error_exit(command: str, message: str) -> typer.Exit:
+    """Print an error to stderr; returns the exception to raise."""
+    print(f"sentinel {command}: {message}", file=sys.stderr)
+    return typer.Exit(EXIT_USAGE_ERROR)
+
+
+def settings_environ(config: Path | None) -> Mapping[str, str]:
+    """The environment, with the settings file `config` if one is given."""
+    return os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}

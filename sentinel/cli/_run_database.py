@@ -1,0 +1,53 @@
+"""Access of a command to the database of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from sqlite3 import Connection, DatabaseError
+
+from sentinel.cli._options import error_exit
+
+
+def run_database_path(command: str, run: str) -> Path:
+    """Path of the database of `run`; exits with an error if there is no such run."""
+    from sentinel.transport.paths import RunIdError, home_dir, validate_run_id
+
+    try:
+        path = home_dir() / "runs" / validate_run_id(run) / "sentinel.db"
+    except RunIdError as error:
+        raise error_exit(command, str(error)) from None
+    if not path.is_file():
+        runs = home_dir() / "runs"
+        raise error_exit(command, f"no run {run!r} under {home_dir()}. `ls {runs}` lists the runs.")
+    return path
+
+
+@contextmanager
+def open_run_database(command: str, run: str, detector: str | None = None) -> Iterator[Connection]:
+    """A connection to the run's database; exits with an error if run or detector is unknown."""
+    from sentinel.store.database import NewerSchemaError, connect
+
+    path = run_database_path(command, run)
+    if detector is not None:
+        _check_detector(command, detector)
+    try:
+        with closing(connect(path)) as connection:
+            yield connection
+    except (NewerSchemaError, DatabaseError) as error:
+        raise error_exit(command, f"cannot use {path}: {error}") from None
+
+
+def _check_detector(command: str, detector: str) -> None:
+    from difflib import get_close_matches
+
+    from sentinel.config.plugins import load_modules
+
+    detectors = sorted(load_modules("detectors"))
+    if detector not in detectors:
+        matches = get_close_matches(detector, detectors, n=1)
+        hint = f"Did you mean {matches[0]!r}? " if matches else ""
+        raise error_exit(
+            command, f"no detector {detector!r}. {hint}Detectors: {', '.join(detectors)}."
+        )

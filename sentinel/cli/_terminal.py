@@ -1,0 +1,25 @@
+"""Escaping of text from training code for a terminal."""
+
+from __future__ import annotations
+
+from unicodedata import category
+
+_UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Unicode categories of characters that are invisible, or that control how text is displayed."""
+
+
+def escape_unprintable(text: str, allowed: str = "") -> str:
+    r"""The text with unprintable characters as escapes, except those in `allowed`.
+
+    Names and messages come from training code. Unescaped, they could move the cursor, change
+    colors or reverse the direction of the text.
+
+    >>> escape_unprintable("red \x1b[31m, reversed \u202e, half a character \ud83d")
+    'red \\x1b[31m, reversed \\u202e, half a character \\ud83d'
+    """
+    return "".join(
+        character
+        if character in allowed or category(character) not in _UNPRINTABLE_CATEGORIES
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
