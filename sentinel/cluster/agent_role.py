@@ -228,7 +228,7 @@ class AgentRole:
     def _yield_to_established_head(
         self, identity: Identity, head: Head, early_records: list[Record]
     ) -> None:
-        self.connection.execute("delete from cluster where key in ('address', 'generations')")
+        self.connection.execute("delete from cluster where key in ('address', 'attempt_map')")
         head.server.redirect_to = head.established_head
         self.head, self.redirect_server = None, head.server
         self._become_follower(identity)

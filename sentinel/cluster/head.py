@@ -55,7 +55,7 @@ class Head:
 
     def __post_init__(self) -> None:
         self.membership = Membership(self.host, self.connection, self.clock)
-        query = "select value from cluster where key = 'generations'"
+        query = "select value from cluster where key = 'attempt_map'"
         row = self.connection.execute(query).fetchone()
         self._stored_attempt_map = row[0] if row else ""
         self.attempt_map = AttemptMap.deserialize(self._stored_attempt_map)
@@ -101,7 +101,7 @@ class Head:
         if attempt_map != self._stored_attempt_map:
             self._stored_attempt_map = attempt_map
             self.connection.execute(
-                "insert or replace into cluster(key, value) values('generations', ?)",
+                "insert or replace into cluster(key, value) values('attempt_map', ?)",
                 (attempt_map,),
             )
 

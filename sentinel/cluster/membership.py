@@ -173,7 +173,7 @@ class Membership:
 
 def load_members(connection: sqlite3.Connection) -> dict[str, Member]:
     """The stored nodes by name."""
-    rows = connection.execute("select name, spool, row, heard, told from node")
+    rows = connection.execute("select name, spool, row, sequences, state from node")
     return {name: _restore_member(name, *columns) for name, *columns in rows}
 
 
@@ -184,13 +184,13 @@ def save_member(connection: sqlite3.Connection, member: Member) -> None:
     )
     if member.has_unsaved_state:
         connection.execute(
-            "insert or replace into node(name, spool, row, heard, told) values(?, ?, ?, ?, ?)",
+            "insert or replace into node(name, spool, row, sequences, state) values(?, ?, ?, ?, ?)",
             (member.name, member.spool_id, member.last_row, sequences, _serialize_state(member)),
         )
     else:
         # Once for each message, so the larger state is left out.
         connection.execute(
-            "update node set row = ?, heard = ? where name = ?",
+            "update node set row = ?, sequences = ? where name = ?",
             (member.last_row, sequences, member.name),
         )
     member.has_unsaved_progress = member.has_unsaved_state = False

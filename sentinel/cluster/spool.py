@@ -40,9 +40,9 @@ class Spool:
         query = "select coalesce(sum(length(records)), 0) from spool"
         (self.size_bytes,) = self.connection.execute(query).fetchone()
         self.connection.execute(
-            "insert or ignore into cluster(key, value) values('spool', ?)", (token_hex(8),)
+            "insert or ignore into cluster(key, value) values('spool_id', ?)", (token_hex(8),)
         )
-        query = "select value from cluster where key = 'spool'"
+        query = "select value from cluster where key = 'spool_id'"
         (self.spool_id,) = self.connection.execute(query).fetchone()
 
     def append(self, records: Sequence[Record]) -> None:
