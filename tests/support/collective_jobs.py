@@ -1,4 +1,4 @@
-"""Jobs of several nodes on one machine: each rank a process, each node a folder of its own."""
+"""Jobs of several nodes on one machine: a process per rank, a folder per node."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SCRIPT = Path(__file__).with_name("collective_ranks.py")
 
 @dataclass
 class Job:
-    """`nodes` maps each rank to its node; the other arguments are the ranks' plan."""
+    """`nodes` maps each rank to its node; `plan` is passed to every rank."""
 
     folder: Path
     nodes: tuple[int, ...]
     plan: dict[str, Any]
     ranks: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         with closing(socket.socket()) as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -47,14 +47,14 @@ class Job:
             )
             log.close()
 
-    def ended(self, seconds: float = 240.0) -> list[int]:
-        """The exit codes, once all have ended."""
+    def wait(self, seconds: float = 240.0) -> list[int]:
+        """The exit codes of all ranks, once they have ended."""
         return [rank.wait(seconds) for rank in self.ranks]
 
-    def said(self, rank: int) -> str:
+    def output(self, rank: int) -> str:
         return (self.folder / f"{rank}.log").read_text()
 
-    def end(self) -> None:
+    def kill(self) -> None:
         for rank in self.ranks:
             rank.kill()
             rank.wait()
@@ -65,31 +65,31 @@ class Job:
         for path in sorted(self.runtime(node).glob("*/*.ring")):
             reader = RingReader(path)
             header = reader.read_header()
-            who = header.identity
-            unpacker = RecordDecoder(who.run, who.attempt, who.rank)
-            records = map(unpacker.decode, reader.read(RingCursor()).payloads)
-            found[who.rank] = header, [record for record in records if record is not None]
+            identity = header.identity
+            decoder = RecordDecoder(identity.run, identity.attempt, identity.rank)
+            records = map(decoder.decode, reader.read(RingCursor()).payloads)
+            found[identity.rank] = header, [record for record in records if record is not None]
             reader.close()
         return found
 
     def collective(self, node: int, rank: int) -> list[str]:
-        """What a rank told of the collective."""
+        """The states of the collective that a rank reported."""
         _, records = self.rings(node)[rank]
-        told = [r.attributes for r in records if r.event is Event.METADATA]
-        return [facts["collective"] for facts in told if "collective" in facts]
+        metadata = [r.attributes for r in records if r.event is Event.METADATA]
+        return [each["collective"] for each in metadata if "collective" in each]
 
     def runtime(self, node: int) -> Path:
         return self.folder / f"node{node}" / "shm"
 
     def _environ(self, rank: int, port: int) -> dict[str, str]:
         node = self.nodes[rank]
-        mates = [other for other, where in enumerate(self.nodes) if where == node]
+        local_ranks = [other for other, other_node in enumerate(self.nodes) if other_node == node]
         return {
             **os.environ,
             "RANK": str(rank),
             "WORLD_SIZE": str(len(self.nodes)),
-            "LOCAL_RANK": str(mates.index(rank)),
-            "LOCAL_WORLD_SIZE": str(len(mates)),
+            "LOCAL_RANK": str(local_ranks.index(rank)),
+            "LOCAL_WORLD_SIZE": str(len(local_ranks)),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": "lo",
@@ -102,10 +102,10 @@ class Job:
 
 @contextmanager
 def job(folder: Path, nodes: tuple[int, ...], **plan: Any) -> Iterator[Job]:
-    """A job that has begun; whatever of it is left is ended at the end."""
-    running = Job(folder, nodes, {"steps": 300, "pace": 0.01, **plan})
+    """A running job; ranks that are left at the end are killed."""
+    running = Job(folder, nodes, {"steps": 300, "step_seconds": 0.01, **plan})
     try:
-        running.begin()
+        running.start()
         yield running
     finally:
-        running.end()
+        running.kill()

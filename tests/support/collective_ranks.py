@@ -1,6 +1,6 @@
-"""One rank of a job whose nodes are folders of one machine: trains, and comes to a chosen end.
+"""One rank of a job whose nodes are folders of one machine: trains, and ends as planned.
 
-Run as a program with a plan as JSON: see `tests/gathered.py`.
+Run as a program with a plan as JSON: see `collective_jobs.py`.
 """
 
 import json
@@ -17,7 +17,7 @@ from sentinel.client.collective import aggregation, readiness, shutdown
 
 PLAN = json.loads(sys.argv[1]) if __name__ == "__main__" else {}
 RANK = int(os.environ.get("RANK", "0"))
-MINE = PLAN.get("ending", "return") if RANK in PLAN.get("who", range(99)) else "return"
+ENDING = PLAN.get("ending", "return") if RANK in PLAN.get("failing_ranks", range(99)) else "return"
 for name, value in PLAN.get("constants", {}).items():
     known = [module for module in (aggregation, shutdown, readiness) if hasattr(module, name)]
     assert known, name
@@ -26,8 +26,8 @@ for name, value in PLAN.get("constants", {}).items():
 BITS = (float("nan"), float("inf"), -0.0, 1e-320, -1e308)
 
 
-def watched(function):
-    """The function, watched, but by a rank that is to be without sentinel."""
+def monitored(function):
+    """The function, monitored unless the plan excludes this rank."""
     if RANK in PLAN.get("without", ()):
         return function
     return sentinel.monitor(
@@ -36,25 +36,25 @@ def watched(function):
 
 
 def sync(step):
-    """What data-parallel training does at each step; ranks may part in the middle of the run."""
+    """The all-reduce of data-parallel training; ranks may diverge in the middle of the run."""
     if PLAN.get("lockstep", True) or step <= PLAN["steps"] // 2:
         grad = torch.ones(1)
         dist.all_reduce(grad)
         assert grad.item() == dist.get_world_size()
 
 
-def turning_point():
-    """The middle of the run, where some ranks go wrong."""
-    if MINE == "kill":
+def fail_as_planned():
+    """Called in the middle of the run, where some ranks fail."""
+    if ENDING == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif MINE == "stop":
+    elif ENDING == "stop":
         print("stopping", flush=True)
         os.kill(os.getpid(), signal.SIGSTOP)
-    elif MINE == "raise":
+    elif ENDING == "raise":
         raise ValueError("on purpose")
-    elif MINE == "term":
+    elif ENDING == "term":
         os.kill(os.getpid(), signal.SIGTERM)
-    elif MINE == "exit":
+    elif ENDING == "exit":
         sys.exit(3)
 
 
@@ -62,14 +62,14 @@ def one_step(step, parameter, optimizer):
     optimizer.zero_grad()
     (parameter * (RANK + 1 + step)).sum().backward()
     sync(step)
-    if not (MINE == "silent" and step > PLAN["steps"] // 2):
+    if not (ENDING == "silent" and step > PLAN["steps"] // 2):
         optimizer.step()
         values = {"x": RANK + step / 1000, "odd": BITS[step % len(BITS)], f"own_{RANK}": step / 3}
         sentinel.log(values, step=step, weight=RANK + 1)
-    time.sleep(PLAN["pace"])
+    time.sleep(PLAN["step_seconds"])
 
 
-@watched
+@monitored
 def train():
     dist.init_process_group("gloo")
     parameter = torch.nn.Parameter(torch.ones(3))
@@ -77,9 +77,9 @@ def train():
     for step in range(1, PLAN["steps"] + 1):
         one_step(step, parameter, optimizer)
         if step == PLAN["steps"] // 2:
-            turning_point()
+            fail_as_planned()
     sentinel.mark("save", step=PLAN["steps"])
-    if MINE == "destroy":
+    if ENDING == "destroy":
         dist.destroy_process_group()
 
 

@@ -1,8 +1,8 @@
-"""A device without one: host tensors that our code takes for a device's, and every read seen.
+"""A simulated device: host tensors that sentinel treats as device tensors, and a count of reads.
 
-On a GPU a read of a value waits for all that was queued before it. Here `Ops` counts each operation
-that PyTorch dispatches; a loop is run without us and with us, and what is there more often with us
-is ours. Nothing of that may read a value, or copy in a way that waits.
+On a GPU, reading a value waits for everything queued before. `Ops` counts each operation that
+PyTorch dispatches. A loop runs with and without sentinel, and the difference is caused by
+sentinel: it must not contain a read, or a copy that waits.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ READS = (
     "bincount",
     "repeat_interleave",
 )
-"""Beginnings of the names of operations whose result the host has to wait for."""
+"""Prefixes of the names of operations whose result the host waiting_operations for."""
 
 READ, COPY = "reads ", "copies and waits "
 
 
 class Ops(TorchDispatchMode):
-    """Counts operations by name; those that wait carry a word before it."""
+    """Counts operations by name; those that wait have a prefix."""
 
     def __init__(self):
         super().__init__()
@@ -45,18 +45,18 @@ class Ops(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        self.seen[self._word(func, args, kwargs)] += 1
+        self.seen[self._label(func, args, kwargs)] += 1
         return func(*args, **kwargs)
 
-    def _word(self, func, args, kwargs):
+    def _label(self, func, args, kwargs):
         name = func.overloadpacket.__name__
         if name.startswith(READS):
             return READ + name
         if name in {"index", "index_put_"} and any(map(_is_mask, args[1])):
             return READ + name
         if name == "copy_":
-            waits = not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
-            return COPY + name if waits else name
+            is_blocking = not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
+            return COPY + name if is_blocking else name
         if name == "_to_copy" and kwargs.get("device") is not None:
             return name if kwargs.get("non_blocking") else COPY + name
         return name
@@ -66,8 +66,8 @@ def _is_mask(index):
     return index is not None and index.dtype in {torch.bool, torch.uint8}
 
 
-class Passed:
-    """An event of a device that is always done."""
+class CompletedEvent:
+    """A device event that is always complete."""
 
     def record(self, stream):
         pass
@@ -76,33 +76,35 @@ class Passed:
         return True
 
 
-def lane(device):
-    """Rows of a stash in host memory."""
+def host_queue(device):
+    """A device queue whose rows are in host memory."""
     host = torch.empty(ROWS_PER_DEVICE, SCALARS_PER_ROW, dtype=torch.float64)
-    return DeviceQueue(lambda: None, [(host[row], Passed()) for row in range(ROWS_PER_DEVICE)])
+    return DeviceQueue(
+        lambda: None, [(host[row], CompletedEvent()) for row in range(ROWS_PER_DEVICE)]
+    )
 
 
 @contextmanager
 def pretended_device(kind="cpu"):
-    """Tensors of this kind are taken for a device's: never read, only copied behind the queue."""
+    """Treat tensors of this device type as device tensors: copied, never read."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scalars, "ASYNC_DEVICE_TYPES", frozenset({kind}))
-        patch.setattr(recorder, "cuda_lane", lane)
+        patch.setattr(recorder, "cuda_queue", host_queue)
         yield
 
 
-def added(loop, watched):
-    """Operations that `loop` runs more often where `watched` is around it, and how much more.
+def added_operations(loop, monitored):
+    """Counts of the operations that `loop` runs more often inside the context `monitored`.
 
-    `loop` takes nothing, and does the same each time; `watched` makes the context of a run.
+    `loop` takes no arguments and does the same each time.
     """
     with Ops() as plain:
         loop()
-    with pretended_device(), watched, Ops() as ours:
+    with pretended_device(), monitored, Ops() as with_sentinel:
         loop()
-    return ours.seen - plain.seen
+    return with_sentinel.seen - plain.seen
 
 
-def waits(operations):
-    """Those of them that wait for a device."""
+def waiting_operations(operations):
+    """The operations that wait for a device."""
     return {name: n for name, n in operations.items() if name.startswith((READ, COPY))}

@@ -1,4 +1,4 @@
-"""The collective, on real ranks: what rank 0 is handed is what each said, and no end is changed."""
+"""The collective on real ranks: rank 0 receives every record, and exit codes do not change."""
 
 import math
 import os
@@ -14,14 +14,19 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.transport.record_codec import RecordDecoder
 from sentinel.transport.ring import RingCursor, RingReader
 
-SOON = {"AHEAD": 0.3, "PAUSE": 0.02, "DEADLINE": 5.0}
-"""Seconds: these tests need not be as patient as a training."""
-HASTY = {**SOON, "PATIENCE": 1.0, "FEWEST_POLLS": 50, "ANSWER_SECONDS": 1.0}
-"""As many steps that a busy machine's threads may take, lest one is told of that is only slow."""
+SHORT_TIMES = {"LEAD_SECONDS": 0.3, "POLL_INTERVAL_SECONDS": 0.02, "READY_TIMEOUT_SECONDS": 5.0}
+"""Seconds; shorter than the defaults, to keep the tests fast."""
+SHORT_TIMEOUTS = {
+    **SHORT_TIMES,
+    "GATHER_TIMEOUT_SECONDS": 1.0,
+    "MIN_STEPS_BEFORE_TIMEOUT": 50,
+    "ANSWER_TIMEOUT_SECONDS": 1.0,
+}
+"""Enough steps that a rank on a busy machine is slow without being reported."""
 
 
 def bits(record):
-    """All of a record, so that NaN equals NaN and -0.0 is not 0.0."""
+    """All fields of a record, with NaN equal to NaN and -0.0 different from 0.0."""
     values = {name: struct.pack("<d", value) for name, value in record.values.items()}
     return (
         record.step,
@@ -34,32 +39,34 @@ def bits(record):
 
 
 def combined(by_rank):
-    """The run's records of its steps, as the agent makes them of those of the ranks."""
-    aligner, made = Aligner(), []
-    everyone = [record for records in by_rank.values() for record in records]
-    for record in sorted(everyone, key=lambda r: (r.time, r.rank)):
-        made += aligner.process(record)
-    made += aligner.process(Record("gathered", WHOLE_RUN, 0, 1e12, Event.HEARTBEAT))
-    return [r for r in made if r.rank == WHOLE_RUN and r.event is Event.STEP]
+    """The step records of the run, combined from those of the ranks as the agent does."""
+    aligner, aligned = Aligner(), []
+    all_records = [record for records in by_rank.values() for record in records]
+    for record in sorted(all_records, key=lambda r: (r.time, r.rank)):
+        aligned += aligner.process(record)
+    aligned += aligner.process(Record("gathered", WHOLE_RUN, 0, 1e12, Event.HEARTBEAT))
+    return [r for r in aligned if r.rank == WHOLE_RUN and r.event is Event.STEP]
 
 
-def test_both_paths_give_the_same_records_to_the_last_bit(tmp_path):
-    with job(tmp_path, (0, 0, 1, 1), constants={**SOON, "SETTLE": 60.0}, steps=200) as running:
+def test_the_direct_and_the_collective_path_give_identical_records(tmp_path):
+    with job(
+        tmp_path, (0, 0, 1, 1), constants={**SHORT_TIMES, "DRAIN_SECONDS": 60.0}, steps=200
+    ) as running:
         rings = [running.runtime(1) / "gathered" / f"0-{rank}.ring" for rank in (2, 3)]
-        kept = [tmp_path / ring.name for ring in rings]
-        for ring, link in zip(rings, kept, strict=True):
+        links = [tmp_path / ring.name for ring in rings]
+        for ring, link in zip(rings, links, strict=True):
             until(ring.exists, 120, "the rank's own ring")
             os.link(ring, link)
-        codes = running.ended()
+        codes = running.wait()
         direct = {}
-        for rank, link in zip((2, 3), kept, strict=True):
-            unpacker = RecordDecoder("gathered", 0, rank)
-            found = map(unpacker.decode, RingReader(link).read(RingCursor()).payloads)
+        for rank, link in zip((2, 3), links, strict=True):
+            decoder = RecordDecoder("gathered", 0, rank)
+            found = map(decoder.decode, RingReader(link).read(RingCursor()).payloads)
             direct[rank] = [record for record in found if record is not None]
         gathered = {rank: records for rank, (_, records) in running.rings(0).items()}
         headers = {rank: header for rank, (header, _) in running.rings(0).items()}
 
-        assert codes == [0] * 4, [running.said(rank) for rank in range(4)]
+        assert codes == [0] * 4, [running.output(rank) for rank in range(4)]
         assert running.collective(0, 0) == [running.collective(0, 2)[0]]
         assert running.collective(0, 0)[0].startswith("on: every ")
 
@@ -67,33 +74,42 @@ def test_both_paths_give_the_same_records_to_the_last_bit(tmp_path):
     for rank in (2, 3):
         assert len(direct[rank]) > 200
         assert [*map(bits, gathered[rank])] == [*map(bits, direct[rank])]
-        who = headers[rank].identity
-        assert (who.rank, who.local_rank, who.local_world_size, who.world_size) == (
+        identity = headers[rank].identity
+        assert (
+            identity.rank,
+            identity.local_rank,
+            identity.local_world_size,
+            identity.world_size,
+        ) == (
             rank,
             rank - 2,
             2,
             4,
         )
         assert (headers[rank].outcome, headers[rank].last_step_index) == ("finished", 200)
-    theirs, ours = combined({**gathered, **direct}), combined(gathered)
-    assert len(ours) == 200
-    assert all(len(record.spread["x"].bad_ranks) == 0 for record in ours)
-    assert [*map(repr, theirs)] == [*map(repr, ours)]
-    means = [record.values["x"] for record in ours]
-    truth = [sum((r + n / 1000) * (r + 1) for r in range(4)) / 10 for n in range(1, 201)]
-    assert all(map(lambda a, b: math.isclose(a, b, rel_tol=1e-12), means, truth))
+    expected, actual = combined({**gathered, **direct}), combined(gathered)
+    assert len(actual) == 200
+    assert all(len(record.spread["x"].bad_ranks) == 0 for record in actual)
+    assert [*map(repr, expected)] == [*map(repr, actual)]
+    means = [record.values["x"] for record in actual]
+    expected_means = [sum((r + n / 1000) * (r + 1) for r in range(4)) / 10 for n in range(1, 201)]
+    assert all(map(lambda a, b: math.isclose(a, b, rel_tol=1e-12), means, expected_means))
 
 
-def test_the_rings_of_nodes_that_nobody_reads_are_not_left_behind(tmp_path):
-    with job(tmp_path, (0, 1), constants={**SOON, "SETTLE": 60.0}, steps=100) as running:
-        assert running.ended() == [0, 0]
+def test_rings_that_no_agent_reads_are_removed(tmp_path):
+    with job(
+        tmp_path, (0, 1), constants={**SHORT_TIMES, "DRAIN_SECONDS": 60.0}, steps=100
+    ) as running:
+        assert running.wait() == [0, 0]
         assert running.rings(1) == {}
         assert len(running.rings(0)) == 2
 
 
-def test_without_all_ranks_nothing_is_begun(tmp_path):
-    with job(tmp_path, (0, 1, 2), without=[1], constants={**HASTY, "DEADLINE": 1.0}) as running:
-        assert running.ended() == [0, 0, 0]
+def test_without_all_ranks_nothing_is_gathered(tmp_path):
+    with job(
+        tmp_path, (0, 1, 2), without=[1], constants={**SHORT_TIMEOUTS, "READY_TIMEOUT_SECONDS": 1.0}
+    ) as running:
+        assert running.wait() == [0, 0, 0]
         assert running.collective(0, 0) == [
             "off: no quorum: rank 1 without sentinel, or without the collective"
         ]
@@ -101,25 +117,25 @@ def test_without_all_ranks_nothing_is_begun(tmp_path):
         assert sorted(running.rings(0)) == [0]
 
 
-def test_a_rank_that_falls_silent_ends_it_and_training_goes_on(tmp_path):
-    """It takes part in the training's own collectives, and never comes to ours."""
-    plan = {"ending": "silent", "who": [2], "steps": 700, "constants": HASTY}
+def test_a_silent_rank_stops_the_gather_and_training_continues(tmp_path):
+    """It takes part in the collectives of the training, but not in the gather."""
+    plan = {"ending": "silent", "failing_ranks": [2], "steps": 700, "constants": SHORT_TIMEOUTS}
     with job(tmp_path, (0, 1, 2), **plan) as running:
-        assert running.ended() == [0, 0, 0]
-        told = running.collective(0, 0)
+        assert running.wait() == [0, 0, 0]
+        states = running.collective(0, 0)
         rings = running.rings(0)
-        assert told[-1] == "off: timed out: rank 2 did not come"
+        assert states[-1] == "off: timed out: rank 2 did not come"
         assert running.collective(1, 1)[-1] == "off: rank 0 gathers no more"
         assert {rings[rank][0].outcome for rank in (1, 2)} == {"finished"}
-        assert rings[2][1][-1].attributes["collective"] == told[-1]
-        # The direct path has it all.
+        assert rings[2][1][-1].attributes["collective"] == states[-1]
+        # The direct path has all records.
         assert running.rings(1)[1][0].last_step_index == 700
 
 
-def test_a_rank_that_is_killed_is_told_of_as_dead(tmp_path):
-    plan = {"ending": "kill", "who": [2], "constants": SOON}
+def test_a_killed_rank_is_reported_as_died(tmp_path):
+    plan = {"ending": "kill", "failing_ranks": [2], "constants": SHORT_TIMES}
     with job(tmp_path, (0, 1, 2), **plan) as running:
-        codes = running.ended()
+        codes = running.wait()
         rings = running.rings(0)
         assert codes == [1, 1, -signal.SIGKILL]
         assert running.collective(0, 0)[-1] == "off: rank 2 lost"
@@ -127,18 +143,30 @@ def test_a_rank_that_is_killed_is_told_of_as_dead(tmp_path):
         assert rings[0][1][-1].attributes["outcome"] == "exception"
 
 
-def test_a_rank_that_raises_says_so_itself(tmp_path):
-    plan = {"ending": "raise", "who": [1], "lockstep": False, "steps": 600, "constants": HASTY}
+def test_a_rank_that_raises_reports_its_own_outcome(tmp_path):
+    plan = {
+        "ending": "raise",
+        "failing_ranks": [1],
+        "lockstep": False,
+        "steps": 600,
+        "constants": SHORT_TIMEOUTS,
+    }
     with job(tmp_path, (0, 1), **plan) as running:
-        assert running.ended() == [0, 1]
-        mirrored = running.rings(0)[1]
+        assert running.wait() == [0, 1]
+        replica = running.rings(0)[1]
         assert running.collective(0, 0)[-1] == "off: rank 1 ended"
-        assert mirrored[0].outcome == "exception"
-        assert mirrored[1][-1].attributes == {"outcome": "exception", "exception": "ValueError"}
+        assert replica[0].outcome == "exception"
+        assert replica[1][-1].attributes == {"outcome": "exception", "exception": "ValueError"}
 
 
-def test_a_stopped_rank_is_named_while_the_others_train_on(tmp_path):
-    plan = {"ending": "stop", "who": [1], "lockstep": False, "steps": 900, "constants": HASTY}
+def test_a_stopped_rank_is_named_while_the_others_continue(tmp_path):
+    plan = {
+        "ending": "stop",
+        "failing_ranks": [1],
+        "lockstep": False,
+        "steps": 900,
+        "constants": SHORT_TIMEOUTS,
+    }
     with job(tmp_path, (0, 1, 2), **plan) as running:
         assert [running.ranks[rank].wait(240) for rank in (0, 2)] == [0, 0]
         assert running.collective(0, 0)[-1] == "off: timed out: rank 1 did not come"
@@ -146,15 +174,20 @@ def test_a_stopped_rank_is_named_while_the_others_train_on(tmp_path):
         assert running.ranks[1].wait(240) == 0
 
 
-def test_ranks_that_stand_still_together_go_on_gathering_together(tmp_path):
-    """A stopped rank holds the others in their own collective: no gather is begun, none fails."""
-    plan = {"ending": "stop", "who": [1], "steps": 200, "constants": {**HASTY, "SETTLE": 60.0}}
+def test_ranks_that_pause_together_continue_gathering(tmp_path):
+    """A stopped rank blocks the others in their own collective: no gather starts or fails."""
+    plan = {
+        "ending": "stop",
+        "failing_ranks": [1],
+        "steps": 200,
+        "constants": {**SHORT_TIMEOUTS, "DRAIN_SECONDS": 60.0},
+    }
     with job(tmp_path, (0, 1), **plan) as running:
-        until(lambda: "stopping" in running.said(1), 120, "the rank to be stopped")
+        until(lambda: "stopping" in running.output(1), 120, "the rank to be stopped")
         with pytest.raises(Exception, match="timed out"):
             running.ranks[0].wait(3.0)
         os.kill(running.ranks[1].pid, signal.SIGCONT)
-        assert running.ended() == [0, 0]
+        assert running.wait() == [0, 0]
         assert running.rings(0)[1][0].last_step_index == 200
         assert len(running.collective(0, 0)) == 1
 
@@ -163,9 +196,9 @@ ENDINGS = {"return": 0, "destroy": 0, "raise": 1, "exit": 3, "term": -signal.SIG
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_exit_codes_are_those_of_the_training(tmp_path, ending):
-    """A dozen; `benchmarks/collective_exits.py` makes a thousand."""
-    plan = {"ending": ending, "steps": 120, "constants": SOON}
+def test_exit_codes_do_not_change(tmp_path, ending):
+    """A few runs; `benchmarks/collective_exits.py` makes a thousand."""
+    plan = {"ending": ending, "steps": 120, "constants": SHORT_TIMES}
     with job(tmp_path, (0, 1, 2), **plan) as running:
-        assert running.ended() == [ENDINGS[ending]] * 3, [running.said(r) for r in range(3)]
+        assert running.wait() == [ENDINGS[ending]] * 3, [running.output(r) for r in range(3)]
         assert running.collective(0, 0)[0].startswith("on: ")

@@ -1,4 +1,4 @@
-"""Gathering: what rank 0 asks of its group as it ends, however many ranks there are."""
+"""What rank 0 asks its gather group at the end, with many ranks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sentinel.client.collective.gather_group import GatherGroup
 WORLD = 1000
 
 
-class Group:
-    """Of gloo's, what is asked: a receipt, which is refused where the other's process is gone."""
+class FakeGloo:
+    """A gloo group whose `recv` fails if the process of the other rank is gone."""
 
     def __init__(self, *_):
         self.opened, self.gone = [], set()
@@ -29,7 +29,7 @@ class Group:
 @pytest.fixture
 def rank_0(monkeypatch):
     distributed = SimpleNamespace(
-        PrefixStore=lambda *_: None, ProcessGroupGloo=Group, GatherOptions=SimpleNamespace
+        PrefixStore=lambda *_: None, ProcessGroupGloo=FakeGloo, GatherOptions=SimpleNamespace
     )
     torch = SimpleNamespace(
         distributed=distributed,
@@ -38,18 +38,18 @@ def rank_0(monkeypatch):
         inference_mode=lambda mode: nullcontext(),
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
-    ours = GatherGroup(None, 0, WORLD)
-    ours._group.opened.clear()
-    return ours
+    group = GatherGroup(None, 0, WORLD)
+    group._group.opened.clear()
+    return group
 
 
-def leave(gathering, rank):
-    chunk.encode_into(gathering._final_buffers[rank], 1, [b"bye"], 0, 1)
+def send_final_chunk(group, rank):
+    chunk.encode_into(group._final_buffers[rank], 1, [b"last"], 0, 1)
 
 
-def test_one_who_is_there_is_answer_enough(rank_0):
+def test_one_live_peer_is_enough(rank_0):
     rank_0._group.gone = {1, 2}
-    leave(rank_0, 3)
+    send_final_chunk(rank_0, 3)
     for _ in range(5):
         assert rank_0.has_live_peers()
 
@@ -57,9 +57,9 @@ def test_one_who_is_there_is_answer_enough(rank_0):
     assert len(rank_0._group.opened) == 5
 
 
-def test_it_is_alone_once_all_have_left_or_are_gone(rank_0):
+def test_there_are_no_live_peers_once_all_have_left_or_are_gone(rank_0):
     for rank in range(1, WORLD, 2):
-        leave(rank_0, rank)
+        send_final_chunk(rank_0, rank)
     rank_0._group.gone = {*range(2, WORLD, 2)} - {500}
     assert rank_0.has_live_peers()
     rank_0._group.gone.add(500)
@@ -68,19 +68,19 @@ def test_it_is_alone_once_all_have_left_or_are_gone(rank_0):
     assert len(rank_0._group.opened) == 1
 
 
-def test_those_that_are_gone_are_told_and_asked_for_no_more(rank_0):
+def test_lost_ranks_are_reported_and_stay_lost(rank_0):
     rank_0._group.gone = {5, 7}
-    assert rank_0.lost(range(1, WORLD)) == [5, 7]
+    assert rank_0.lost_ranks(range(1, WORLD)) == [5, 7]
     rank_0._group.gone = set()
 
-    assert rank_0.lost([4, 5, 6, 7]) == [5, 7]
+    assert rank_0.lost_ranks([4, 5, 6, 7]) == [5, 7]
 
 
-def test_last_words_are_read_once_and_stay(rank_0):
-    leave(rank_0, 2)
+def test_final_chunks_are_read_once_and_kept(rank_0):
+    send_final_chunk(rank_0, 2)
     first = rank_0.final_chunks()[2]
-    leave(rank_0, 9)
+    send_final_chunk(rank_0, 9)
 
     assert rank_0.final_chunks()[2] is first
     assert [*rank_0.final_chunks()] == [2, 9]
-    assert first.payloads == [b"bye"]
+    assert first.payloads == [b"last"]

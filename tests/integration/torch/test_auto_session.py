@@ -1,4 +1,4 @@
-"""Unattended: what nobody decorated is watched to the end of the interpreter."""
+"""A run without a decorator is monitored to the end of the interpreter."""
 
 import subprocess
 
@@ -20,35 +20,35 @@ sentinel.log({"loss": 1.0})
     ("ending", "outcome"),
     [
         ("", {"outcome": "finished"}),
-        ("end()\nend()", {"outcome": "finished"}),
+        ("end_auto_session()\nend_auto_session()", {"outcome": "finished"}),
         ("raise KeyError", {"outcome": "exception", "exception": "KeyError"}),
-        ("end(ValueError())", {"outcome": "exception", "exception": "ValueError"}),
+        ("end_auto_session(ValueError())", {"outcome": "exception", "exception": "ValueError"}),
     ],
 )
-def test_the_run_ends_with_what_ended_the_interpreter(script, told, ending, outcome):
+def test_the_outcome_is_how_the_interpreter_ended(script, told, ending, outcome):
     subprocess.run(script(BEGIN + ending), capture_output=True, timeout=240, check=False)
 
     start, step, stop = told()[0]
 
     assert (start.event, step.values["loss"]) == (Event.START, 1.0)
-    assert (stop.event, stop.facts) == (Event.STOP, outcome)
+    assert (stop.event, stop.attributes) == (Event.STOP, outcome)
 
 
-def test_an_error_is_still_shown_as_it_was(script):
-    told = subprocess.run(
-        script(BEGIN + "raise KeyError('theirs')"),
+def test_an_uncaught_error_is_still_printed(script):
+    done = subprocess.run(
+        script(BEGIN + "raise KeyError('message')"),
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
     )
 
-    assert told.returncode == 1
-    assert "KeyError: 'theirs'" in told.stderr
+    assert done.returncode == 1
+    assert "KeyError: 'message'" in done.stderr
 
 
-def test_a_rank_of_verl_that_has_loaded_torch_already_is_not_troubled(script, monkeypatch):
-    """Its plug-ins are loaded behind torch, and before the compiler, as a rule."""
+def test_a_verl_rank_that_has_already_loaded_torch_starts_monitoring(script, monkeypatch):
+    """The verl framework usually loads its plug-ins after torch and before the compiler."""
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "sentinel.integrations.callbacks.verl")
     monkeypatch.setenv("WG_PREFIX", "group")
     monkeypatch.setenv("RANK", "0")

@@ -1,4 +1,4 @@
-"""Data loader: the time a step waits for its batches, with workers and without."""
+"""The time that a step waits for its batches, with and without workers."""
 
 import threading
 
@@ -8,11 +8,11 @@ from support.training_loops import batch, column, loss_of, model, steps, watched
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_wait_for_batches_is_told_and_is_a_part_of_the_step(told, workers):
-    """With a loader that is slow, the wait is about what it takes; and never more than the step."""
+def test_the_data_wait_is_recorded_and_is_part_of_the_step_time(told, workers):
+    """With a slow loader the wait is at least its time, and never more than the step time."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    loader = torch.utils.data.DataLoader(Slow(), batch_size=2, num_workers=workers)
+    loader = torch.utils.data.DataLoader(SlowDataset(), batch_size=2, num_workers=workers)
     with watched:
         for x in loader:
             optimizer.zero_grad()
@@ -22,19 +22,19 @@ def test_the_wait_for_batches_is_told_and_is_a_part_of_the_step(told, workers):
     waits = column(told, "data_wait")
     assert len(waits) == 3
     if not workers:
-        assert min(waits) >= 2 * Slow.SECONDS
+        assert min(waits) >= 2 * SlowDataset.SECONDS
     for record in steps(told):
         if "step_time" in record.values:
             assert 0 < record.values["data_wait"] <= record.values["step_time"]
 
 
-def test_batches_that_another_thread_fetches_keep_nobody_waiting(told):
+def test_batches_fetched_by_another_thread_are_not_data_wait(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
         loss_of(net, batch(0)).backward()
         optimizer.step()
-        thread = threading.Thread(target=lambda: list(torch.utils.data.DataLoader(Slow())))
+        thread = threading.Thread(target=lambda: list(torch.utils.data.DataLoader(SlowDataset())))
         thread.start()
         thread.join()
         loss_of(net, batch(1)).backward()
@@ -43,7 +43,7 @@ def test_batches_that_another_thread_fetches_keep_nobody_waiting(told):
     assert column(told, "data_wait") == []
 
 
-class Slow(torch.utils.data.Dataset):
+class SlowDataset(torch.utils.data.Dataset):
     SECONDS = 0.01
 
     def __len__(self):
@@ -54,7 +54,7 @@ class Slow(torch.utils.data.Dataset):
         return batch(at)[0]
 
 
-def test_the_tap_is_taken_out_again():
+def test_the_patch_is_undone():
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
     before = vars(_BaseDataLoaderIter)["__next__"]

@@ -1,4 +1,4 @@
-"""DDP: two real processes, and each tells what it saw itself."""
+"""DDP with two processes: each rank records its own values."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ train()
 """
 
 
-def test_each_rank_tells_its_own_loss_and_all_the_same_norm(script, told, headers):
+def test_each_rank_records_its_own_loss_and_the_common_norm(script, told, headers):
     launch = [
         sys.executable,
         "-m",
@@ -56,16 +56,18 @@ def test_each_rank_tells_its_own_loss_and_all_the_same_norm(script, told, header
         [*launch, script(SCRIPT)[1]], timeout=300, check=True, capture_output=True, text=True
     )
     truth = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
-    records = {rank: [r for r in said if r.event is Event.STEP] for rank, said in told().items()}
+    records = {
+        rank: [r for r in logged if r.event is Event.STEP] for rank, logged in told().items()
+    }
 
     assert sorted(records) == [0, 1]
-    assert len({r.run for said in records.values() for r in said}) == 1
-    for rank, said in records.items():
-        assert [r.values["loss"] for r in said] == truth[rank]
-        assert [(r.step, r.step_index) for r in said] == [(100 + n, 1 + n) for n in range(6)]
-        assert [r.values["kl"] for r in said] == [rank + (100 + n) / 1000 for n in range(6)]
+    assert len({r.run for logged in records.values() for r in logged}) == 1
+    for rank, logged in records.items():
+        assert [r.values["loss"] for r in logged] == truth[rank]
+        assert [(r.step, r.step_index) for r in logged] == [(100 + n, 1 + n) for n in range(6)]
+        assert [r.values["kl"] for r in logged] == [rank + (100 + n) / 1000 for n in range(6)]
         assert headers()[rank].errors == 0
         assert headers()[rank].outcome == "finished"
     assert truth[0] != truth[1]
-    norms = [[r.values["grad_norm"] for r in said] for said in records.values()]
+    norms = [[r.values["grad_norm"] for r in logged] for logged in records.values()]
     assert norms[0] == norms[1]

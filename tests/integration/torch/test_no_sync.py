@@ -1,12 +1,19 @@
-"""No tap ever waits for a device: what our code runs reads no value, and copies behind the queue.
+"""No patch waiting_operations for a device: it reads no value and only copies without blocking.
 
-Host tensors are taken for a device's here (`syncing.py`). What a real GPU does is for
-`benchmarks/gpu.py`.
+Host tensors stand for device tensors here (`support.fake_device`); `benchmarks/gpu.py` measures a
+real GPU.
 """
 
 import pytest
 import torch
-from support.fake_device import COPY, READ, Ops, added, pretended_device, waits
+from support.fake_device import (
+    COPY,
+    READ,
+    Ops,
+    added_operations,
+    pretended_device,
+    waiting_operations,
+)
 from support.training_loops import batch, column, loss_of, model, watched
 from torch.nn.utils import clip_grad_norm_
 
@@ -17,13 +24,13 @@ from sentinel.model.record import Event
 
 
 @pytest.fixture(autouse=True)
-def measured_at_every_step(monkeypatch):
-    """Our own gradient norm, whatever it costs here."""
+def measure_at_every_step(monkeypatch):
+    """Measure the gradient norm at every step, whatever it costs."""
     monkeypatch.setattr(grad_norm, "MAX_STEP_TIME_FRACTION", float("inf"))
 
 
 def loop(body):
-    """Runs `body(net, optimizer, x)` for three steps, the same ones each time."""
+    """Runs `body(net, optimizer, x)` for three steps, with the same batches each time."""
 
     def run():
         net = model()
@@ -35,13 +42,13 @@ def loop(body):
     return run
 
 
-def plainly(net, optimizer, x):
-    loss_of(net, x).on_backward()
+def plain(net, optimizer, x):
+    loss_of(net, x).backward()
     optimizer.step()
 
 
 def clipped(net, optimizer, x):
-    torch.autograd.on_backward([loss_of(net, x), loss_of(net, x)])
+    torch.autograd.backward([loss_of(net, x), loss_of(net, x)])
     clip_grad_norm_(net[0].parameters(), 0.1)
     clip_grad_norm_(net[2].parameters(), 0.1)
     optimizer.step()
@@ -49,7 +56,7 @@ def clipped(net, optimizer, x):
 
 def logged(net, optimizer, x):
     loss = loss_of(net, x)
-    loss.on_backward()
+    loss.backward()
     optimizer.step()
     sentinel.log({"loss": loss, "kl": loss.detach() * 2, "half": loss.bfloat16()}, step=1)
     sentinel.mark("eval", score=loss)
@@ -59,21 +66,21 @@ def logged(net, optimizer, x):
         session.recorder.record_event(Event.EVAL, 1, {"eval_loss": loss})
 
 
-def closed(net, optimizer, x):
+def with_closure(net, optimizer, x):
     def closure():
         optimizer.zero_grad()
         loss = loss_of(net, x)
-        loss.on_backward()
+        loss.backward()
         return loss
 
     optimizer.step(closure)
 
 
-@pytest.mark.parametrize("body", [plainly, clipped, logged, closed])
-def test_no_tap_waits_for_a_device(body, told):
-    found = added(loop(body), watched)
+@pytest.mark.parametrize("body", [plain, clipped, logged, with_closure])
+def test_no_patch_waits_for_a_device(body, told):
+    found = added_operations(loop(body), watched)
 
-    assert waits(found) == {}
+    assert waiting_operations(found) == {}
     assert found["copy_"] > 0
     assert len(column(told, "loss")) >= 3
     assert len(column(told, "grad_norm")) == 3
@@ -81,74 +88,76 @@ def test_no_tap_waits_for_a_device(body, told):
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("poison", [1.0, float("inf")])
-def test_a_scaler_is_watched_without_a_wait(fused, poison):
+def test_a_grad_scaler_is_observed_without_waiting(fused, poison):
     def run():
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01, fused=fused)
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
         for step in range(3):
             optimizer.zero_grad()
-            scaler.scale(loss_of(net, batch(step)) * poison).on_backward()
+            scaler.scale(loss_of(net, batch(step)) * poison).backward()
             scaler.step(optimizer)
             scaler.update()
 
-    found = added(run, watched)
+    found = added_operations(run, watched)
 
-    assert waits(found) == {}
+    assert waiting_operations(found) == {}
 
 
-def test_an_engine_hands_its_scalars_over_without_a_wait(told):
+def test_scalars_of_an_engine_are_recorded_without_waiting(told):
     def run():
         session = current_session()
         norm = torch.ones(1) * 3
         if session is not None:
-            taps["loop"].step({"grad_norm": norm, "learning_rate": 0.5})
+            loops["loop"].complete_step({"grad_norm": norm, "learning_rate": 0.5})
 
-    taps = {}
+    loops = {}
     from sentinel.integrations import torch_loop
 
     with pytest.MonkeyPatch.context() as patch:
         attach = torch_loop.attach
-        patch.setattr(torch_loop, "attach", lambda tap: (taps.update(loop=tap.loop), attach(tap)))
-        found = added(run, watched)
+        patch.setattr(
+            torch_loop, "attach", lambda patcher: (loops.update(loop=patcher.loop), attach(patcher))
+        )
+        found = added_operations(run, watched)
 
-    assert waits(found) == {}
+    assert waiting_operations(found) == {}
     assert column(told, "grad_norm") == [3.0]
 
 
-class OnMeta(Ops):
-    """Lets a copy to the host pass, and says of what kind it was."""
+class MetaOps(Ops):
+    """Lets a copy to the host pass, and stores its kind."""
 
     def __init__(self):
         super().__init__()
-        self.sent = set()
+        self.host_copies = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.overloadpacket.__name__ == "copy_" and args[1].is_meta and not args[0].is_meta:
-            self.sent.add(self._word(func, args, kwargs or {}))
+            self.host_copies.add(self._label(func, args, kwargs or {}))
             return args[0]
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
-def test_nothing_of_ours_touches_the_data_of_a_tensor_that_has_none():
-    """On the meta device there is no value to read: whoever asks for one fails."""
+def test_no_value_of_a_meta_tensor_is_read():
+    """On the meta device there is no value: reading one raises."""
     net = torch.nn.Linear(4, 1, device="meta")
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    strictly = sentinel.monitor(run="test", agent=False, strict=True)
-    with pretended_device("meta"), strictly, OnMeta() as operations:
+    strict = sentinel.monitor(run="test", agent=False, strict=True)
+    with pretended_device("meta"), strict, MetaOps() as operations:
         for step in range(3):
             loss = net(torch.ones(2, 4, device="meta")).pow(2).mean()
-            loss.on_backward()
+            loss.backward()
             if step:
                 clip_grad_norm_(net.parameters(), 0.1)
             optimizer.step()
             sentinel.log({"loss": loss}, step=step)
 
-    assert operations.sent == {"copy_"}
+    assert operations.host_copies == {"copy_"}
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "read",
     [
         lambda t: t.item(),
         float,
@@ -161,16 +170,16 @@ def test_nothing_of_ours_touches_the_data_of_a_tensor_that_has_none():
         lambda t: t.to("cpu", torch.float64, copy=True),
     ],
 )
-def test_whatever_would_wait_is_seen(ask):
+def test_every_waiting_operation_is_detected(read):
     with Ops() as ops:
-        ask(torch.tensor(1.0))
+        read(torch.tensor(1.0))
 
     assert [name for name in ops.seen if name.startswith((READ, COPY))] != []
 
 
-def test_what_does_not_wait_is_not_taken_for_it():
+def test_operations_that_do_not_wait_are_not_detected():
     with Ops() as ops:
         torch.zeros(()).copy_(torch.tensor(1.0).detach().double(), non_blocking=True)
         torch._foreach_norm([torch.ones(3)])
 
-    assert waits(ops.seen) == {}
+    assert waiting_operations(ops.seen) == {}

@@ -1,4 +1,4 @@
-"""Optimizers of every habit: each step of training is counted once."""
+"""Each training step is counted once, however optimizers are used."""
 
 import pytest
 import torch
@@ -8,25 +8,25 @@ from torch.nn.utils import clip_grad_norm_
 import sentinel
 
 
-def test_the_largest_of_two_optimizers_closes_the_step(told):
-    """Actor and critic step in turn; only the actor's steps are counted, with the actor's loss."""
+def test_the_largest_of_two_optimizers_completes_the_step(told):
+    """Actor and critic alternate; only the actor's steps are counted, with the actor's loss."""
     actor, critic = model(), torch.nn.Linear(4, 1)
-    for_actor = torch.optim.SGD(actor.parameters(), lr=0.01)
-    for_critic = torch.optim.SGD(critic.parameters(), lr=0.5)
+    actor_optimizer = torch.optim.SGD(actor.parameters(), lr=0.01)
+    critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.5)
     losses, norms = [], []
     with watched:
         for step in range(4):
             critic.zero_grad()
             loss_of(critic, batch(step)).backward()
             clip_grad_norm_(critic.parameters(), 0.1)
-            for_critic.step()
+            critic_optimizer.step()
             actor.zero_grad()
             loss = loss_of(actor, batch(step))
             loss.backward()
             losses.append(loss.item())
             norms.append(norm(actor.parameters()))
             clip_grad_norm_(actor.parameters(), 0.1)
-            for_actor.step()
+            actor_optimizer.step()
             sentinel.log({"kl": float(step)}, step=step)
 
     records = steps(told)
@@ -41,33 +41,33 @@ def test_the_largest_of_two_optimizers_closes_the_step(told):
     assert set(column(told, "learning_rate")[1:]) == {0.01}
 
 
-def test_a_new_optimizer_for_the_same_model_goes_on_counting(told):
+def test_a_new_optimizer_for_the_same_model_continues_the_count(told):
     net = model()
-    old = []
+    optimizers = []
     with watched:
         for _ in range(3):
-            old.append(torch.optim.SGD(net.parameters(), lr=0.01))
+            optimizers.append(torch.optim.SGD(net.parameters(), lr=0.01))
             loss_of(net, batch(0)).backward()
-            old[-1].step()
+            optimizers[-1].step()
 
     assert column(told, "optimizer_steps") == [1, 2, 3]
 
 
-def test_an_optimizer_that_is_used_no_more_is_given_up(told):
-    """Another model of the same size is trained next, while the first is still around."""
-    kept = []
+def test_an_unused_optimizer_is_replaced_by_the_next(told):
+    """Another model of the same size is trained next, while the first still exists."""
+    models = []
     with watched:
         for _ in range(2):
             net = model()
-            kept.append((net, torch.optim.SGD(net.parameters(), lr=0.01)))
+            models.append((net, torch.optim.SGD(net.parameters(), lr=0.01)))
             for step in range(40):
                 loss_of(net, batch(step)).backward()
-                kept[-1][1].step()
+                models[-1][1].step()
 
     assert column(told, "optimizer_steps")[-1] > 60
 
 
-def test_a_closure_is_asked_again_and_again_and_its_last_loss_stands(told):
+def test_the_last_loss_of_a_repeated_closure_is_recorded(told):
     net = model()
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
     losses = []
@@ -89,7 +89,7 @@ def test_a_closure_is_asked_again_and_again_and_its_last_loss_stands(told):
     assert len(column(told, "grad_norm")) == 2
 
 
-def test_a_wrapped_optimizer_steps_once(told):
+def test_a_wrapped_optimizer_counts_one_step(told):
     class Wrapper(torch.optim.Optimizer):
         def __init__(self, inner):
             self.inner = inner
@@ -108,7 +108,7 @@ def test_a_wrapped_optimizer_steps_once(told):
     assert column(told, "optimizer_steps") == [1, 2, 3]
 
 
-def test_a_step_that_raised_does_not_stop_the_counting(told):
+def test_counting_continues_after_a_step_that_raised(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 
@@ -125,7 +125,7 @@ def test_a_step_that_raised_does_not_stop_the_counting(told):
     assert column(told, "optimizer_steps") == [1, 2]
 
 
-def test_optimizers_that_step_inside_the_backward_pass_are_counted_once(told):
+def test_optimizers_stepping_inside_backward_are_counted_once(told):
     net = model()
     optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in net.parameters()}
 

@@ -1,4 +1,4 @@
-"""Pitfalls of real PyTorch: habits of training loops that mislead whoever only counts and reads."""
+"""Habits of training loops that can mislead a monitor."""
 
 import sys
 import threading
@@ -13,7 +13,7 @@ import sentinel
 
 
 def scaled_steps(optimizer, net, values):
-    """A step for each value that its loss is multiplied by, under a scaler of 8."""
+    """One step per value, with the loss multiplied by it, under a GradScaler with scale 8."""
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=10**6)
     losses = []
     for step, value in enumerate(values):
@@ -26,7 +26,7 @@ def scaled_steps(optimizer, net, values):
     return losses
 
 
-def test_a_skipped_step_is_told_with_the_scale_and_its_loss_is_left_behind(told):
+def test_a_skipped_step_is_reported_with_the_scale_and_without_its_loss(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -38,7 +38,7 @@ def test_a_skipped_step_is_told_with_the_scale_and_its_loss_is_left_behind(told)
     assert column(told, "skipped_steps") == [0.0, 1.0, 1.0]
 
 
-def test_a_fused_optimizer_that_skips_by_itself_is_counted_as_such(told):
+def test_a_step_skipped_by_a_fused_optimizer_is_counted_as_skipped(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, fused=True)
     with watched:
@@ -49,7 +49,7 @@ def test_a_fused_optimizer_that_skips_by_itself_is_counted_as_such(told):
     assert column(told, "skipped_steps") == [0.0, 0.0, 1.0]
 
 
-def test_a_scaler_that_is_off_tells_nothing_of_a_scale(told):
+def test_a_disabled_scaler_reports_no_scale(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", enabled=False)
@@ -63,7 +63,7 @@ def test_a_scaler_that_is_off_tells_nothing_of_a_scale(told):
     assert (column(told, "loss_scale"), column(told, "skipped_steps")) == ([], [])
 
 
-def test_the_scaler_of_fsdp_tells_the_loss_unscaled_too(told):
+def test_the_fsdp_scaler_reports_the_unscaled_loss(told):
     import torch.distributed as dist
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
@@ -84,29 +84,29 @@ def test_the_scaler_of_fsdp_tells_the_loss_unscaled_too(told):
     assert column(told, "loss_scale") == [8.0]
 
 
-def test_unscaled_and_clipped_under_a_scaler_the_norm_is_the_true_one(told):
+def test_the_norm_of_unscaled_and_clipped_gradients_is_correct(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
     with watched:
         scaler.scale(loss_of(net, batch(0))).backward()
         scaler.unscale_(optimizer)
-        truth = norm(net.parameters())
+        expected = norm(net.parameters())
         clip_grad_norm_(net.parameters(), 0.01)
         scaler.step(optimizer)
         scaler.update()
 
-    assert column(told, "grad_norm") == pytest.approx([truth], rel=1e-5)
+    assert column(told, "grad_norm") == pytest.approx([expected], rel=1e-5)
 
 
 @pytest.mark.parametrize("change", ["mul", "copy"])
-def test_a_loss_changed_in_place_after_its_backward_pass_is_told_as_it_was(told, change):
-    """As `all_reduce(loss)` does, for a mean over ranks."""
+def test_a_loss_changed_in_place_after_backward_keeps_its_value(told, change):
+    """`all_reduce(loss)` changes it, for a mean over ranks."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
         loss = loss_of(net, batch(0))
-        truth = loss.item()
+        expected = loss.item()
         loss.backward()
         with torch.no_grad():
             if change == "mul":
@@ -115,10 +115,10 @@ def test_a_loss_changed_in_place_after_its_backward_pass_is_told_as_it_was(told,
                 loss.copy_(torch.tensor(-1.0))
         optimizer.step()
 
-    assert column(told, "loss") == [truth]
+    assert column(told, "loss") == [expected]
 
 
-def test_a_penalty_on_the_gradient_is_one_backward_pass(told):
+def test_a_gradient_penalty_is_one_backward_pass(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -126,13 +126,13 @@ def test_a_penalty_on_the_gradient_is_one_backward_pass(told):
         (grad,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
         loss = loss_of(net, x) + grad.pow(2).mean()
         loss.backward()
-        truth = loss.item()
+        expected = loss.item()
         optimizer.step()
 
-    assert column(told, "loss") == [truth]
+    assert column(told, "loss") == [expected]
 
 
-def test_clipping_that_raises_on_a_bad_norm_raises_as_ever(told):
+def test_clipping_still_raises_on_a_non_finite_norm(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -141,14 +141,14 @@ def test_clipping_that_raises_on_a_bad_norm_raises_as_ever(told):
             clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=True)
         optimizer.zero_grad()
         loss_of(net, batch(1)).backward()
-        truth = norm(net.parameters())
+        expected = norm(net.parameters())
         clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=True)
         optimizer.step()
 
-    assert column(told, "grad_norm") == pytest.approx([truth], rel=1e-5)
+    assert column(told, "grad_norm") == pytest.approx([expected], rel=1e-5)
 
 
-def test_a_stage_of_a_pipeline_has_steps_and_a_norm_but_no_loss(told):
+def test_a_pipeline_stage_has_steps_and_a_norm_but_no_loss(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     norms = []
@@ -166,13 +166,13 @@ def test_a_stage_of_a_pipeline_has_steps_and_a_norm_but_no_loss(told):
     assert column(told, "optimizer_steps") == [1, 2, 3]
 
 
-def test_a_step_that_is_recorded_into_a_graph_is_left_alone(told, monkeypatch):
-    """Whatever we computed there, every replay would compute again."""
+def test_a_step_captured_into_a_graph_is_ignored(told, monkeypatch):
+    """Every replay of the graph would repeat our computation."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
         with monkeypatch.context() as patch:
-            patch.setattr("sentinel.client.capture.loop.capturing", lambda: True)
+            patch.setattr("sentinel.client.capture.loop.is_capturing_graph", lambda: True)
             loss_of(net, batch(0)).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -184,15 +184,15 @@ def test_a_step_that_is_recorded_into_a_graph_is_left_alone(told, monkeypatch):
     assert column(told, "optimizer_steps") == [1]
 
 
-def test_a_root_that_is_no_scalar_is_refused_by_pytorch_as_ever(told):
+def test_pytorch_still_rejects_a_root_that_is_not_a_scalar(told):
     net = model()
     with watched, pytest.raises(RuntimeError, match="scalar"):
         net(batch(0)).backward()
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_backward_pass_inside_a_graph_is_left_to_the_graph(told):
-    """With `trace_autograd_ops` the compiler inlines it: nothing breaks, and the steps are told."""
+def test_a_backward_pass_inside_a_compiled_graph_is_supported(told):
+    """With `trace_autograd_ops` the compiler inlines it; the steps are still recorded."""
     import torch._dynamo
 
     if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
@@ -216,7 +216,7 @@ def test_a_backward_pass_inside_a_graph_is_left_to_the_graph(told):
     assert column(told, "optimizer_steps") == [1, 2, 3]
 
 
-def test_a_resumed_run_is_another_attempt_that_goes_on_where_the_trainer_does(told, monkeypatch):
+def test_a_resumed_run_is_another_attempt_with_continued_step_numbers(told, monkeypatch):
     monkeypatch.setenv("SENTINEL_RUN_ID", "resumed")
     for first in (1, 4):
         net = model()
@@ -239,7 +239,7 @@ def test_a_resumed_run_is_another_attempt_that_goes_on_where_the_trainer_does(to
     ]
 
 
-def test_decorated_inside_decorated_is_one_run_with_each_step_once(told):
+def test_nested_decorators_record_each_step_once(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 
@@ -261,15 +261,15 @@ def test_decorated_inside_decorated_is_one_run_with_each_step_once(told):
     assert len(column(told, "loss")) == 4
 
 
-def test_a_backward_pass_in_another_thread_is_of_the_same_step(told):
+def test_a_backward_pass_in_another_thread_belongs_to_the_same_step(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    truth = []
+    expected = []
     with watched:
 
         def half():
             loss = loss_of(net, batch(0)) / 2
-            truth.append(loss.item())
+            expected.append(loss.item())
             loss.backward()
 
         half()
@@ -278,16 +278,16 @@ def test_a_backward_pass_in_another_thread_is_of_the_same_step(told):
         thread.join()
         optimizer.step()
 
-    assert column(told, "loss") == pytest.approx([sum(truth)])
+    assert column(told, "loss") == pytest.approx([sum(expected)])
 
 
-@pytest.mark.parametrize("recording", [False, True])
-def test_a_graph_is_known_to_be_recorded_from_an_initialised_device(monkeypatch, recording):
+@pytest.mark.parametrize("capturing", [False, True])
+def test_graph_capture_is_detected_on_an_initialised_device(monkeypatch, capturing):
     from sentinel.client.capture.device_copy import is_capturing_graph
 
     device = SimpleNamespace(
-        is_initialized=lambda: True, is_current_stream_capturing=lambda: recording
+        is_initialized=lambda: True, is_current_stream_capturing=lambda: capturing
     )
     monkeypatch.setitem(sys.modules, "torch.cuda", device)
 
-    assert is_capturing_graph() is recording
+    assert is_capturing_graph() is capturing

@@ -1,4 +1,4 @@
-"""Texts: what of a batch reaches the ring, whatever the batch is made of."""
+"""Which texts of a batch are written to the ring, whatever the batch contains."""
 
 from collections import deque
 from math import isnan, nan
@@ -13,7 +13,7 @@ from sentinel.client.capture.text_sampling import DEFAULT_SAMPLES_PER_CALL, Gene
 from sentinel.client.guard import ErrorGuard
 from sentinel.client.recorder import Recorder
 from sentinel.model.record import Event
-from sentinel.stats.text_truncation import HEAD_CHARS, PROMPT_CHARS, TAIL_CHARS
+from sentinel.model.sample_text import HEAD_CHARS, PROMPT_CHARS, TAIL_CHARS
 from sentinel.transport.identity import Identity
 from sentinel.transport.record_codec import RecordDecoder
 from sentinel.transport.ring import RingCursor, RingReader, RingWriter
@@ -46,7 +46,7 @@ def completions(rank):
     return [record.attributes["completion"] for record in rank.records()]
 
 
-def test_texts_come_out_of_the_ring_as_they_went_in(rank):
+def test_texts_are_read_back_as_they_were_recorded(rank):
     rank.recorder.record_samples(
         GeneratedBatch(
             ["q1", "q2"], ["a1", "a2"], {"right": [1.0, 0.0], "short": [0.5, 2]}, [True, False]
@@ -68,7 +68,7 @@ def test_texts_come_out_of_the_ring_as_they_went_in(rank):
     assert rank.drops() == {}
 
 
-def test_a_text_belongs_to_the_step_of_the_moment_where_none_is_given(rank):
+def test_a_text_without_a_step_belongs_to_the_current_step(rank):
     rank.take_step(loss=1.0)
     rank.recorder.log({"kl": 0.1}, step=41)
     rank.recorder.record_samples(batch(1))
@@ -77,7 +77,7 @@ def test_a_text_belongs_to_the_step_of_the_moment_where_none_is_given(rank):
     assert (sample.step, sample.step_index) == (41, 1)
 
 
-def test_of_many_texts_few_are_sent_the_best_and_the_worst_among_them(rank):
+def test_few_of_many_texts_are_sent_including_the_best_and_the_worst(rank):
     rewards = [0.0] * 300
     rewards[123], rewards[45] = 9.0, -9.0
     rank.recorder.record_samples(batch(300, rewards=rewards))
@@ -90,7 +90,7 @@ def test_of_many_texts_few_are_sent_the_best_and_the_worst_among_them(rank):
 @pytest.mark.parametrize(
     "row", [tuple, deque, np.array, torch.tensor, lambda r: np.array(r, dtype=np.float32)]
 )
-def test_rewards_may_be_any_plain_row(rank, row):
+def test_rewards_may_be_any_plain_sequence(rank, row):
     rank.recorder.record_samples(batch(2, rewards=row([0.5, -1.0])))
 
     assert [record.values["reward"] for record in rank.records()] == [0.5, -1.0]
@@ -101,54 +101,54 @@ def test_single_rewards_may_be_scalars_of_numpy_and_torch(rank):
     rewards = [np.float32(0.5), torch.tensor(2.0), None, nan]
     rank.recorder.record_samples(batch(4, rewards=rewards))
 
-    told = [record.values.get("reward") for record in rank.records()]
-    assert told[:3] == [0.5, 2.0, None]
-    assert isnan(told[3])
+    rewards = [record.values.get("reward") for record in rank.records()]
+    assert rewards[:3] == [0.5, 2.0, None]
+    assert isnan(rewards[3])
     assert rank.drops() == {}
 
 
-NO_ROWS = {
+NOT_SEQUENCES = {
     "nothing": None,
     "a number": 7,
     "a text": "ab",
     "bytes": b"ab",
-    "an evil object": Hostile(),
+    "a hostile object": Hostile(),
     "a class": Hostile,
-    "a list of one's own": List(["x"]),
+    "a list subclass": List(["x"]),
     "a mapping": {"a": 1},
     "a table": np.array([["x"]]),
     "an iterator": iter("ab"),
 }
-NO_TEXTS = {
-    "an evil object": Hostile(),
-    "a text of one's own": Str("x"),
+NOT_TEXTS = {
+    "a hostile object": Hostile(),
+    "a str subclass": Str("x"),
     "a number": 7,
     "nothing": None,
     "bytes": b"x",
     "texts": ["x"],
-    "a number of one's own": HostileFloat(1.0),
+    "a float subclass": HostileFloat(1.0),
 }
-NO_NUMBERS = {
-    "an evil object": Hostile(),
-    "a number of one's own": HostileFloat(1.0),
+NOT_NUMBERS = {
+    "a hostile object": Hostile(),
+    "a float subclass": HostileFloat(1.0),
     "a text": "1",
     "numbers": [1.0],
     "a row": torch.zeros(2),
 }
 
 
-@pytest.mark.parametrize("given", NO_ROWS)
-def test_what_is_no_row_of_texts_is_counted_and_not_looked_at(rank, given):
-    rank.recorder.record_samples(GeneratedBatch(["p"], NO_ROWS[given]))
+@pytest.mark.parametrize("given", NOT_SEQUENCES)
+def test_completions_that_are_not_a_sequence_are_dropped_and_counted(rank, given):
+    rank.recorder.record_samples(GeneratedBatch(["p"], NOT_SEQUENCES[given]))
 
     assert rank.records() == []
     assert rank.drops() in ({"type": 1, "shape": 1}, {"shape": 1})
 
 
-@pytest.mark.parametrize("odd", NO_TEXTS)
-def test_one_odd_text_costs_only_itself(rank, odd):
-    odd = NO_TEXTS[odd]
-    rank.recorder.record_samples(GeneratedBatch(["p", "p", odd], ["a", odd, "c"]))
+@pytest.mark.parametrize("invalid", NOT_TEXTS)
+def test_an_invalid_text_loses_only_itself(rank, invalid):
+    invalid = NOT_TEXTS[invalid]
+    rank.recorder.record_samples(GeneratedBatch(["p", "p", invalid], ["a", invalid, "c"]))
 
     assert [(r.attributes["prompt"], r.attributes["completion"]) for r in rank.records()] == [
         ("p", "a"),
@@ -157,19 +157,19 @@ def test_one_odd_text_costs_only_itself(rank, odd):
     assert rank.drops() == {"type": 2}
 
 
-@pytest.mark.parametrize("odd", NO_NUMBERS)
-def test_one_odd_reward_costs_only_itself(rank, odd):
+@pytest.mark.parametrize("invalid", NOT_NUMBERS)
+def test_an_invalid_reward_loses_only_itself(rank, invalid):
     rank.recorder.record_samples(
-        batch(2, rewards={"good": [1.0, 2.0], "odd": [NO_NUMBERS[odd], 3.0]})
+        batch(2, rewards={"good": [1.0, 2.0], "invalid": [NOT_NUMBERS[invalid], 3.0]})
     )
 
     first, second = (record.values for record in rank.records())
-    assert "reward/odd" not in first
-    assert (first["reward/good"], second["reward/odd"]) == (1.0, 3.0)
+    assert "reward/invalid" not in first
+    assert (first["reward/good"], second["reward/invalid"]) == (1.0, 3.0)
     assert rank.drops() == {"type": 1}
 
 
-def test_names_of_rewards_are_as_good_as_names_of_values(rank):
+def test_reward_names_are_validated_like_value_names(rank):
     rewards = {7: [1.0], "": [1.0], "x" * 300: [1.0], "good": [1.0], "no row": Hostile()}
     rank.recorder.record_samples(batch(1, rewards=rewards))
 
@@ -177,14 +177,14 @@ def test_names_of_rewards_are_as_good_as_names_of_values(rank):
     assert rank.drops() == {"key": 3, "type": 1}
 
 
-def test_more_rewards_than_anybody_has_are_counted(rank):
+def test_the_number_of_reward_names_is_limited(rank):
     rank.recorder.record_samples(batch(1, rewards={f"r{n}": [1.0] for n in range(40)}))
 
     assert sum(name.startswith("reward/") for name in rank.records()[0].values) == 32
     assert rank.drops() == {"too_many_names": 8}
 
 
-def test_rows_of_different_length_are_told(rank):
+def test_sequences_of_different_length_are_counted(rank):
     rank.recorder.record_samples(GeneratedBatch(["p"], ["a", "b"], [1.0, 2.0, 3.0]))
 
     assert completions(rank) == ["a", "b"]
@@ -192,21 +192,21 @@ def test_rows_of_different_length_are_told(rank):
     assert rank.drops() == {"shape": 2}
 
 
-def test_a_conversation_is_its_words(rank):
-    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+def test_a_conversation_is_joined_to_a_text(rank):
+    conversation = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
     rank.recorder.record_samples(
-        GeneratedBatch([asked], [[{"role": "assistant", "content": "So."}]])
+        GeneratedBatch([conversation], [[{"role": "assistant", "content": "So."}]])
     )
 
     assert rank.records()[0].attributes == {"prompt": "Be brief.\nWhy?", "completion": "So."}
 
 
-def test_ten_megabytes_are_cut_and_their_length_is_told(rank):
-    said = "x" * HEAD_CHARS + "\x1b" * 10_000_000 + "y" * TAIL_CHARS
-    rank.recorder.record_samples(GeneratedBatch(["p" * 10_000_000], [said]))
+def test_long_texts_are_cut_and_their_length_is_recorded(rank):
+    text = "x" * HEAD_CHARS + "\x1b" * 10_000_000 + "y" * TAIL_CHARS
+    rank.recorder.record_samples(GeneratedBatch(["p" * 10_000_000], [text]))
 
     (record,) = rank.records()
-    assert record.values["length"] == len(said)
+    assert record.values["length"] == len(text)
     assert record.values["prompt_length"] == 10_000_000
     assert record.attributes["completion"].startswith("x" * HEAD_CHARS + " […10,000,000 characters")
     assert record.attributes["completion"].endswith("y" * TAIL_CHARS)
@@ -214,7 +214,7 @@ def test_ten_megabytes_are_cut_and_their_length_is_told(rank):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "\ud83d",
         "\udc00\ud800",
@@ -224,55 +224,57 @@ def test_ten_megabytes_are_cut_and_their_length_is_told(rank):
         "\U0010ffff",
     ],
 )
-def test_no_character_is_too_odd_for_the_ring(rank, said):
-    rank.recorder.record_samples(GeneratedBatch([said], [said]))
+def test_unusual_characters_are_preserved(rank, text):
+    rank.recorder.record_samples(GeneratedBatch([text], [text]))
 
-    assert rank.records()[0].attributes == {"prompt": said, "completion": said}
+    assert rank.records()[0].attributes == {"prompt": text, "completion": text}
 
 
 @pytest.mark.parametrize("letter", ["x", "\x01", "好", "\U0001f600"])
-@pytest.mark.parametrize("most", [1, 8, 64])
-def test_a_small_ring_takes_less_of_each_text_and_loses_nothing(tmp_path, letter, most):
+@pytest.mark.parametrize("max_samples", [1, 8, 64])
+def test_a_small_ring_stores_shorter_texts_and_loses_none(tmp_path, letter, max_samples):
     ring = RingWriter(tmp_path / "0-0.ring", Identity("run"), 64 << 10)
     recorder = Recorder(ring, ErrorGuard(ring.count_error), lambda: None)
-    recorder.record_samples(GeneratedBatch([letter * 9000] * 64, [letter * 9000] * 64), 1, most)
+    recorder.record_samples(
+        GeneratedBatch([letter * 9000] * 64, [letter * 9000] * 64), 1, max_samples
+    )
 
     batch = RingReader(tmp_path / "0-0.ring").read(RingCursor())
-    unpacker = RecordDecoder("run", 0, 0)
-    assert (len(batch.payloads), batch.lost_frames, batch.corrupt_frames) == (most, 0, 0)
-    assert all(unpacker.decode(payload).values["length"] == 9000 for payload in batch.payloads)
+    decoder = RecordDecoder("run", 0, 0)
+    assert (len(batch.payloads), batch.lost_frames, batch.corrupt_frames) == (max_samples, 0, 0)
+    assert all(decoder.decode(payload).values["length"] == 9000 for payload in batch.payloads)
 
 
-def test_the_verb_sends_as_many_as_were_asked_for(told):
+def test_log_samples_sends_at_most_samples_texts(told):
     texts = [f"t{n}" for n in range(100)]
-    with sentinel.monitor(run="asked", agent=False, strict=True, samples=3):
+    with sentinel.monitor(run="limited", agent=False, strict=True, samples=3):
         sentinel.log_samples(texts, texts, step=7)
-    with sentinel.monitor(run="usual", agent=False, strict=True):
+    with sentinel.monitor(run="default", agent=False, strict=True):
         sentinel.log_samples(texts, texts, rewards=[1.0] * 100, finished=[True] * 100)
 
     samples = [record for record in told()[0] if record.event is Event.SAMPLE]
-    assert [r.attributes["completion"] for r in samples if r.run.startswith("asked")] == [
+    assert [r.attributes["completion"] for r in samples if r.run.startswith("limited")] == [
         "t0",
         "t49",
         "t99",
     ]
-    assert len([r for r in samples if r.run.startswith("usual")]) == DEFAULT_SAMPLES_PER_CALL
+    assert len([r for r in samples if r.run.startswith("default")]) == DEFAULT_SAMPLES_PER_CALL
 
 
-def test_nothing_is_sent_by_itself(told):
-    """Off unless asked."""
+def test_no_text_is_sent_by_default(told):
+    """Sampling must be enabled."""
     with sentinel.monitor(run="quiet", agent=False, strict=True):
         sentinel.log({"loss": 1.0}, step=1)
 
     assert Event.SAMPLE not in [record.event for record in told()[0]]
 
 
-def test_outside_a_run_the_verb_is_silent(told):
+def test_outside_a_run_log_samples_does_nothing(told):
     sentinel.log_samples(["p"], ["c"])
     assert told() == {}
 
 
-@pytest.mark.parametrize("wrong", [-1, 65, 1.0, "8", True, None])
-def test_a_wrong_number_of_samples_is_refused_where_it_is_written(wrong):
+@pytest.mark.parametrize("value", [-1, 65, 1.0, "8", True, None])
+def test_an_invalid_number_of_samples_is_rejected(value):
     with pytest.raises(sentinel.SettingsError, match="samples"):
-        sentinel.monitor(samples=wrong)
+        sentinel.monitor(samples=value)

@@ -1,4 +1,4 @@
-"""Plain PyTorch: what is captured is what was computed."""
+"""The values captured from a plain PyTorch loop are correct."""
 
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ from sentinel.client.capture import grad_norm
 from sentinel.client.capture.grad_norm import CHEAP_STRIDE_STEPS, GradNorm
 
 
-def test_a_plain_loop_tells_its_loss_norm_rate_and_steps(told):
+def test_a_plain_loop_records_loss_norm_learning_rate_and_steps(told):
     net = model()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -75,52 +75,52 @@ def test_without_clipping_the_norm_is_measured_often_enough(told, monkeypatch):
     assert found == pytest.approx({step: norms[step] for step in found}, rel=1e-5)
 
 
-def test_the_norm_stays_within_its_budget():
+def test_the_norm_stays_within_its_time_budget():
     """1 % of a 100 ms step is 1 ms: a norm of 5 ms is due every fifth step."""
-    gauge = GradNorm()
-    gauge.costs_seconds.extend([0.5, 0.005, 0.005])
+    grad_norm_state = GradNorm()
+    grad_norm_state.costs_seconds.extend([0.5, 0.005, 0.005])
 
-    assert sum(gauge.is_due(0.1) for _ in range(100)) == 20
+    assert sum(grad_norm_state.is_due(0.1) for _ in range(100)) == 20
 
 
 def test_a_stride_that_changes_from_step_to_step_still_measures_often_enough():
-    """The stride follows two noisy times, so it may be another one at every step."""
-    gauge = GradNorm()
-    gauge.costs_seconds.extend([0.0005, 0.0005, 0.0005])
+    """The stride depends on two noisy times and may differ at every step."""
+    grad_norm_state = GradNorm()
+    grad_norm_state.costs_seconds.extend([0.0005, 0.0005, 0.0005])
     step_times = [0.05 / stride for stride in (7, 10, 9, 8, 10, 7, 9) * 20]
 
-    measured = [step for step, seconds in enumerate(step_times) if gauge.is_due(seconds)]
+    measured = [step for step, seconds in enumerate(step_times) if grad_norm_state.is_due(seconds)]
 
     assert max(after - before for before, after in pairwise(measured)) <= CHEAP_STRIDE_STEPS
 
 
-def test_only_euclidean_clipping_is_believed(told):
+def test_only_euclidean_clipping_is_used(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
         loss_of(net, batch(0)).backward()
-        truth = norm(net.parameters())
+        expected = norm(net.parameters())
         clip_grad_norm_(net.parameters(), 1e9, norm_type=1.0)
         clip_grad_norm_(net.parameters(), 1e9, float("inf"))
         optimizer.step()
 
-    assert column(told, "grad_norm") == pytest.approx([truth], rel=1e-5)
+    assert column(told, "grad_norm") == pytest.approx([expected], rel=1e-5)
 
 
-def test_groups_clipped_apart_are_brought_together(told):
+def test_norms_of_groups_clipped_separately_are_combined(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
         loss_of(net, batch(0)).backward()
-        truth = norm(net.parameters())
+        expected = norm(net.parameters())
         clip_grad_norm_(net[0].parameters(), 0.01)
         clip_grad_norm_(net[2].parameters(), 0.01)
         optimizer.step()
 
-    assert column(told, "grad_norm") == pytest.approx([truth], rel=1e-5)
+    assert column(told, "grad_norm") == pytest.approx([expected], rel=1e-5)
 
 
-def test_a_scaled_loss_is_told_unscaled(told):
+def test_a_scaled_loss_is_recorded_unscaled(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -139,7 +139,7 @@ def test_a_scaled_loss_is_told_unscaled(told):
     assert column(told, "grad_norm")[:2] == pytest.approx(norms[:2], rel=1e-5)
 
 
-def test_a_step_that_the_scaler_skips_is_not_a_step(told):
+def test_a_step_skipped_by_the_scaler_is_not_counted(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -153,7 +153,7 @@ def test_a_step_that_the_scaler_skips_is_not_a_step(told):
     assert column(told, "optimizer_steps") == [1, 2]
 
 
-def test_a_scaled_loss_that_lost_its_origin_is_not_guessed(told):
+def test_a_scaled_loss_without_its_raw_loss_is_not_recorded(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -165,7 +165,7 @@ def test_a_scaled_loss_that_lost_its_origin_is_not_guessed(told):
     assert column(told, "optimizer_steps") == [1]
 
 
-def test_nan_is_told_before_any_filter(told):
+def test_nan_is_recorded_before_any_filter(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -190,7 +190,7 @@ def test_a_checkpointed_model_has_one_backward_pass(told, reentrant):
     assert column(told, "loss") == [loss.item()]
 
 
-def test_backward_by_way_of_autograd_is_seen(told):
+def test_backward_through_autograd_is_captured(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:

@@ -1,4 +1,4 @@
-"""Taps: training is bit for bit what it was, and nothing of ours is left behind."""
+"""Monitoring does not change a training run, and every patch is undone."""
 
 from collections import Counter
 
@@ -43,7 +43,7 @@ def test_a_compiled_loop_is_captured_and_compiles_to_the_same_graphs(told, whole
 
 
 def train_ten(net):
-    """Ten steps; the losses, bit by bit."""
+    """Ten steps; the losses as hexadecimal floats."""
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     losses = []
     for step in range(10):
@@ -58,17 +58,17 @@ def train_ten(net):
     return losses
 
 
-def test_training_is_bit_for_bit_what_it_was():
+def test_monitored_training_is_bit_identical():
     plain = train_ten(model())
 
     assert watched(train_ten)(model()) == plain
 
 
-def test_every_tap_is_taken_out_again():
+def test_every_patch_is_undone():
     from torch.nn.utils import clip_grad
     from torch.optim import optimizer as optim
 
-    def taps():
+    def patches():
         hooks = optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks
         return (
             torch.Tensor.backward,
@@ -79,15 +79,15 @@ def test_every_tap_is_taken_out_again():
             *map(len, hooks),
         )
 
-    before = taps()
+    before = patches()
     with watched:
-        inside = taps()
+        inside = patches()
 
     assert all(one is not other for one, other in zip(before[:5], inside[:5], strict=True))
-    assert taps() == before
+    assert patches() == before
 
 
-def test_what_others_patched_over_us_is_left_to_them(monkeypatch):
+def test_later_patches_of_others_are_kept(monkeypatch):
     original = torch.Tensor.backward
     with watched:
         ours = torch.Tensor.backward
@@ -106,7 +106,7 @@ def test_what_others_patched_over_us_is_left_to_them(monkeypatch):
 
 
 @pytest.mark.quiet
-def test_a_tap_that_fails_leaves_the_step_alone(monkeypatch, headers):
+def test_a_failing_patch_does_not_affect_the_step(monkeypatch, headers):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     before = net[0].weight.detach().clone()
@@ -119,27 +119,27 @@ def test_a_tap_that_fails_leaves_the_step_alone(monkeypatch, headers):
     assert headers()[0].errors == 1
 
 
-def test_no_tap_ever_asks_a_tensor_for_its_value_except_on_the_host():
-    """Every operation the taps run, counted: one read of the loss, one of the norm, no more."""
+def test_patches_read_only_the_loss_and_the_norm_on_the_host():
+    """One read of the loss and one of the norm per step."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    seen = Counter()
+    counts = Counter()
 
     class Count(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            seen[str(func)] += 1
+            counts[str(func)] += 1
             return func(*args, **(kwargs or {}))
 
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 
     def reads():
-        seen.clear()
+        counts.clear()
         with Count():
             loss_of(net, batch(0)).backward()
             clip_grad_norm_(net.parameters(), 0.1)
             optimizer.step()
-        return seen["aten._local_scalar_dense.default"]
+        return counts["aten._local_scalar_dense.default"]
 
     plain = reads()
     with watched:

@@ -1,4 +1,4 @@
-"""Unbroken: odd ways to call PyTorch and frameworks that a tap must neither change nor outlive."""
+"""Unusual calls of PyTorch and frameworks that a patch must not change."""
 
 import gc
 import weakref
@@ -16,7 +16,7 @@ from sentinel.client.capture.device_copy import cuda_queue
 from sentinel.model.record import Event
 
 
-def test_roots_that_can_be_walked_once_still_have_their_gradient(told):
+def test_roots_given_as_a_generator_still_get_their_gradient(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -28,7 +28,7 @@ def test_roots_that_can_be_walked_once_still_have_their_gradient(told):
     assert column(told, "loss") == [sum(loss.item() for loss in losses)]
 
 
-def test_roots_given_by_name_are_heard(told):
+def test_roots_given_by_keyword_are_captured(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -39,12 +39,12 @@ def test_roots_given_by_name_are_heard(told):
     assert column(told, "loss") == [loss.item()]
 
 
-def test_an_older_clipping_takes_its_parameters_by_name(told, monkeypatch):
-    """PyTorch before 2.6 has no function of its own for the norm."""
+def test_older_clipping_with_keyword_parameters_is_captured(told, monkeypatch):
+    """PyTorch before 2.6 has no separate function for the norm."""
 
     def clip(parameters, max_norm, norm_type=2.0):
         grads = [p.grad for p in parameters]
-        total = torch.linalg.vector_norm(torch.stack([g.grad_norm(norm_type) for g in grads]))
+        total = torch.linalg.vector_norm(torch.stack([g.norm(norm_type) for g in grads]))
         for grad in grads:
             grad.mul_(min(1.0, max_norm / (total.item() + 1e-6)))
         return total
@@ -67,29 +67,31 @@ def test_an_older_clipping_takes_its_parameters_by_name(told, monkeypatch):
     assert column(told, "grad_norm") == pytest.approx(truths, rel=1e-5)
 
 
-def test_gradients_that_were_clipped_are_not_kept(told):
-    """The first gradient is that of the embedding, as a rule: the largest there is."""
+def test_clipped_gradients_are_not_kept_alive(told):
+    """The first gradient usually belongs to the embedding, the largest parameter."""
     critic, net = model(), model()
-    theirs = torch.optim.SGD(critic.parameters(), lr=0.01)
-    ours = torch.optim.SGD([*net.parameters(), torch.nn.Parameter(torch.zeros(99))], lr=0.01)
-    kept = []
+    critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.01)
+    optimizer_of_net = torch.optim.SGD(
+        [*net.parameters(), torch.nn.Parameter(torch.zeros(99))], lr=0.01
+    )
+    gradients = []
     with watched:
         for step in range(4):
-            for each, optimizer in ((net, ours), (critic, theirs)):
+            for each, optimizer in ((net, optimizer_of_net), (critic, critic_optimizer)):
                 loss_of(each, batch(step)).backward()
                 clip_grad_norm_(each.parameters(), 1.0)
                 if step < 2:
                     optimizer.step()
-                kept.append(weakref.ref(each[0].read_weight.grad))
+                gradients.append(weakref.ref(each[0].weight.grad))
                 optimizer.zero_grad()
         gc.collect()
-        assert [ref() for ref in kept] == [None] * len(kept)
+        assert [ref() for ref in gradients] == [None] * len(gradients)
 
     assert len(column(told, "grad_norm")) == 2
 
 
-def test_a_step_that_raised_and_was_tried_again_with_another_optimizer_is_seen(told):
-    """As where memory runs out at the first step, and a smaller batch is tried."""
+def test_a_failed_step_repeated_with_another_optimizer_is_recorded(told):
+    """For example when memory runs out at the first step and a smaller batch is tried."""
     net = model()
 
     class Full(torch.optim.SGD):
@@ -117,7 +119,7 @@ def test_a_step_that_raised_and_was_tried_again_with_another_optimizer_is_seen(t
     del full
 
 
-def test_parameters_that_are_complex_have_a_norm(told):
+def test_complex_parameters_have_a_gradient_norm(told):
     weight = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64) * (1 + 1j))
     optimizer, truths = torch.optim.SGD([weight], lr=0.01), []
     with watched:
@@ -131,7 +133,7 @@ def test_parameters_that_are_complex_have_a_norm(told):
     assert column(told, "grad_norm")[:2] == pytest.approx(truths[:2])
 
 
-def test_gradients_thrown_away_take_their_loss_along(told):
+def test_the_loss_of_discarded_gradients_is_not_recorded(told):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     losses = []
@@ -140,7 +142,7 @@ def test_gradients_thrown_away_take_their_loss_along(told):
             loss = loss_of(net, batch(step))
             loss.backward()
             if step == 2:
-                # A batch found bad, say.
+                # The batch is discarded.
                 optimizer.zero_grad()
                 continue
             losses.append(loss.item())
@@ -150,7 +152,7 @@ def test_gradients_thrown_away_take_their_loss_along(told):
     assert column(told, "loss") == losses
 
 
-def test_losses_on_two_devices_are_summed_where_the_first_one_is(monkeypatch):
+def test_losses_on_two_devices_are_summed_on_the_first_device(monkeypatch):
     class Scalar:
         def __init__(self, device, value):
             self.device, self.value = device, value
@@ -169,7 +171,7 @@ def test_losses_on_two_devices_are_summed_where_the_first_one_is(monkeypatch):
         def __radd__(self, total):
             return Scalar(self.device, total + self.value)
 
-    monkeypatch.setattr(root_loss, "number", lambda value: value)
+    monkeypatch.setattr(root_loss, "read_number", lambda value: value)
     loss = root_loss.StepLoss()
     loss.add([Scalar("cuda:0", 1.0), Scalar("cuda:1", 2.0)])
 
@@ -177,38 +179,38 @@ def test_losses_on_two_devices_are_summed_where_the_first_one_is(monkeypatch):
     assert (total.device, total.value) == ("cuda:0", 3.0)
 
 
-def test_a_users_own_default_device_does_not_reach_the_host_buffer(monkeypatch):
-    asked = {}
+def test_the_host_buffer_ignores_the_default_device_of_the_user(monkeypatch):
+    used = {}
 
-    def empty(*shape, **how):
-        asked.update(how)
+    def empty(*shape, **options):
+        used.update(options)
         return [None] * shape[0]
 
     monkeypatch.setattr(torch, "empty", empty)
     monkeypatch.setattr(torch.cuda, "Event", object)
     cuda_queue(SimpleNamespace(type="cuda"))
 
-    assert asked["device"] == "cpu"
+    assert used["device"] == "cpu"
 
 
-def test_a_norm_that_cannot_be_had_loses_nothing_else(told, headers, monkeypatch):
-    def no_room(*_, **__):
+def test_a_norm_that_cannot_be_computed_loses_no_other_value(told, headers, monkeypatch):
+    def out_of_memory(*_, **__):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(torch, "_foreach_norm", no_room)
+    monkeypatch.setattr(torch, "_foreach_norm", out_of_memory)
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, foreach=False)
     with watched:
         for step in range(5):
             loss_of(net, batch(step)).backward()
             optimizer.step()
-        assert headers()[0].own_errors == 0
+        assert headers()[0].errors == 0
 
     assert len(column(told, "loss")) == 5
     assert column(told, "grad_norm") == []
 
 
-def test_an_evaluation_on_a_device_is_told_as_an_evaluation(told):
+def test_evaluation_values_on_a_device_are_recorded_as_an_evaluation(told):
     score = torch.tensor(0.5)
     with pretended_device(), watched:
         sentinel.mark("eval", 7, score=score, samples=3, path="held-out")
@@ -216,13 +218,13 @@ def test_an_evaluation_on_a_device_is_told_as_an_evaluation(told):
         sentinel.log({"reward": 1.0}, 8)
 
     records = [r for r in told()[0] if "score" in r.values or "samples" in r.values]
-    assert [(r.ready_event, r.step) for r in records] == [(Event.EVAL, 7)] * 2
-    assert records[0].facts == {"path": "held-out"}
+    assert [(r.event, r.step) for r in records] == [(Event.EVAL, 7)] * 2
+    assert records[0].attributes == {"path": "held-out"}
     assert records[1].values == {"score": 0.5}
 
 
-def test_a_backward_pass_that_failed_and_was_left_out_adds_nothing(told):
-    """As where memory runs out for the longest of several batches, and the rest is trained on."""
+def test_a_failed_backward_pass_adds_nothing_to_the_loss(told):
+    """For example when memory runs out for the longest batch and it is skipped."""
 
     class Full(torch.autograd.Function):
         @staticmethod
@@ -245,7 +247,7 @@ def test_a_backward_pass_that_failed_and_was_left_out_adds_nothing(told):
             loss.backward()
             losses.append(loss.item())
         with pytest.raises(torch.OutOfMemoryError):
-            # No loss, and so nothing to be taken back.
+            # This pass has no loss, so there is nothing to subtract.
             Full.apply(net(batch(9))).backward(torch.ones(16, 1))
         optimizer.step()
 
