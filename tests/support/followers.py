@@ -1,4 +1,4 @@
-"""A post with a clock of its own, and a link to a head that answers when it is told to."""
+"""A follower with a fake clock, and a fake client whose head acknowledges when a test asks it to."""
 
 from __future__ import annotations
 
@@ -15,83 +15,90 @@ from sentinel.transport.batch_codec import BatchDecoder
 
 
 @dataclass
-class FakeLink:
-    """What a post sees of its link; and a head that reads and answers when it is told to."""
+class FakeClient:
+    """The interface of ClusterClient that a follower uses, and the head behind it."""
 
-    answer: MessageAck | None = None
-    linked: bool = False
-    head: str = ""
-    trouble: str = ""
+    last_ack: MessageAck | None = None
+    is_connected: bool = False
+    head_address: str = ""
+    error: str = ""
     sent: list[tuple[int, bytes]] = field(default_factory=list)
-    reader: BatchDecoder = field(default_factory=lambda: BatchDecoder("run"))
+    decoder: BatchDecoder = field(default_factory=lambda: BatchDecoder("run"))
 
-    def look(self):
+    def check_timeout(self):
         pass
 
-    def send(self, session, parcel):
-        self.sent.append((session, parcel))
+    def send(self, session, message):
+        self.sent.append((session, message))
 
-    def welcome(self, row=0):
-        session = self.answer.session + 1 if self.answer else 1
-        self.answer, self.linked, self.head = MessageAck(session, 0, row, False), True, "a:1"
-        self.sent, self.reader = [], BatchDecoder("run")
+    def accept(self, last_row=0):
+        """Start a session, with a head that has stored rows up to `last_row`."""
+        session = self.last_ack.session + 1 if self.last_ack else 1
+        self.last_ack = MessageAck(session, 0, last_row, is_deputy=False)
+        self.is_connected, self.head_address = True, "a:1"
+        self.sent, self.decoder = [], BatchDecoder("run")
 
-    def read(self):
-        """The one parcel that was sent since the last answer."""
+    def receive(self):
+        """The one message that was sent since the last acknowledgement."""
         ((session, data),) = self.sent
-        assert session == self.answer.session
-        return self.reader.decode(data)
+        assert session == self.last_ack.session
+        return self.decoder.decode(data)
 
-    def confirm(self, deputy=False):
-        parcel, self.sent = self.read(), []
-        row = max(parcel.last_row, self.answer.last_row)
-        self.answer = replace(
-            self.answer, message_number=parcel.message_number, last_row=row, is_deputy=deputy
+    def acknowledge(self, *, is_deputy=False):
+        """Receive and acknowledge the message."""
+        message, self.sent = self.receive(), []
+        self.last_ack = replace(
+            self.last_ack,
+            message_number=message.number,
+            last_row=max(message.last_row, self.last_ack.last_row),
+            is_deputy=is_deputy,
         )
-        return parcel
+        return message
 
 
-class House:
-    """A post with a clock of its own, whose turns are an agent's."""
+class FollowerHarness:
+    """A follower with a fake clock, driven like the main loop of an agent."""
 
-    def __init__(self, path, limit=1 << 20):
-        self.path, self.limit, self.now, self.step = path, limit, 1000.0, 0
-        self.tally = Counters()
-        self.begin()
+    def __init__(self, path, max_spool_bytes=1 << 20):
+        self.path, self.max_spool_bytes, self.now, self.step = path, max_spool_bytes, 1000.0, 0
+        self.counters = Counters()
+        self.start_agent()
 
-    def begin(self, path=None):
-        """A new agent, with the database that there is."""
+    def start_agent(self, path=None):
+        """Start an agent on the existing database, or on another."""
         self.connection = connect(path or self.path)
-        self.spool = Spool(self.connection, self.tally, self.limit)
-        self.link = FakeLink()
-        self.post = Follower("run", self.spool, self.link, lambda: self.now)
+        self.spool = Spool(self.connection, self.counters, self.max_spool_bytes)
+        self.client = FakeClient()
+        self.follower = Follower("run", self.spool, self.client, lambda: self.now)
 
-    def turn(self, *records, seconds=0.5):
+    def forward(self, *records, seconds=0.5):
+        """One iteration of the main loop; returns what the follower evaluates itself."""
         self.now += seconds
-        own = self.post.forward(records)
-        if own or self.post.has_unsaved_changes:
+        own = self.follower.forward(records)
+        if own or self.follower.has_unsaved_changes:
             with transaction(self.connection):
-                self.post.persist()
-        self.post.after_commit()
+                self.follower.persist()
+        self.follower.after_commit()
         return own
 
-    def wait(self, seconds, *records):
+    def advance(self, seconds, *records):
+        """Two iterations a second, with these records in each."""
         own = []
         for _ in range(int(seconds * 2)):
-            own += self.turn(*records)
+            own += self.forward(*records)
         return own
 
-    def said(self, count=1):
-        """The next words of a rank."""
+    def next_records(self, count=1):
+        """The next records of a rank."""
         self.step += count
-        return [word(number) for number in range(self.step - count + 1, self.step + 1)]
+        return [record(number) for number in range(self.step - count + 1, self.step + 1)]
 
 
-def word(number, event=Event.STEP):
+def record(number, event=Event.STEP):
     return Record("mine", 2, number, 1000.0, event, step_index=number, sequence=number)
 
 
-def tick(**values):
+def heartbeat(**values):
     return Record(
         "mine",
         WHOLE_RUN,
@@ -103,9 +110,8 @@ def tick(**values):
     )
 
 
-def steps(parcel):
+def steps(message):
+    """The steps of all records of a message but heartbeats."""
     return [
-        record.step
-        for record in iter_records(parcel.entries)
-        if record.event is not Event.HEARTBEAT
+        each.step for each in iter_records(message.entries) if each.event is not Event.HEARTBEAT
     ]

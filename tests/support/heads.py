@@ -1,4 +1,4 @@
-"""A head with a clock of its own, and nodes that say to it what a test makes them say."""
+"""A head with a fake clock and server, and nodes whose messages a test composes."""
 
 from __future__ import annotations
 
@@ -15,71 +15,75 @@ from sentinel.transport.batch_codec import BatchEncoder
 
 
 @dataclass
-class FakeHub:
-    """What a head sees of its hub."""
+class FakeServer:
+    """The interface of ClusterServer that a head uses."""
 
-    at: str = ""
-    over: bool = False
+    redirect_to: str = ""
+    run_finished: bool = False
     port: int = 1
-    trouble: str = ""
-    waiting: deque[Hello] = field(default_factory=deque)
-    parcels: deque[tuple[int, bytes]] = field(default_factory=deque)
-    answers: list[tuple[int, int, int, bool]] = field(default_factory=list)
-    dropped: list[int] = field(default_factory=list)
+    error: str = ""
+    hellos: deque[Hello] = field(default_factory=deque)
+    messages: deque[tuple[int, bytes]] = field(default_factory=deque)
+    acks: list[tuple[int, int, int, bool]] = field(default_factory=list)
+    dropped_slots: list[int] = field(default_factory=list)
 
-    def hellos(self):
-        found, self.waiting = [*self.waiting], deque()
-        return found
+    def drain_hellos(self):
+        drained, self.hellos = [*self.hellos], deque()
+        return drained
 
-    def arrived(self):
-        found, self.parcels = [*self.parcels], deque()
-        return found
+    def drain_messages(self):
+        drained, self.messages = [*self.messages], deque()
+        return drained
 
-    def answer(self, slot, number, row, *, deputy=False):
-        self.answers.append((slot, number, row, deputy))
+    def acknowledge(self, slot, message_number, last_row, *, is_deputy=False):
+        self.acks.append((slot, message_number, last_row, is_deputy))
 
-    def drop(self, slot):
-        self.dropped.append(slot)
+    def drop_slot(self, slot):
+        self.dropped_slots.append(slot)
 
 
 @dataclass
 class Node:
-    """A node of two ranks, the head's own node being that of ranks 0 and 1."""
+    """A node with `ranks`; that of the head has ranks 0 and 1."""
 
-    house: House
+    harness: HeadHarness
     host: str
     ranks: tuple[int, ...]
-    spool: str = "spool"
+    spool_id: str = "spool"
     run: str = "mine"
     slot: int = 0
-    row: int = 0
-    off: float = 0.0
-    began: float = 0.0
-    """When its ranks began, which they say however often it is read."""
+    last_row: int = 0
+    clock_offset: float = 0.0
+    started_at: float = 0.0
+    """When its ranks started; the same in each START, however often it is sent."""
 
-    def hello(self, spool=""):
-        self.house.slots += 1
-        self.slot, self.writer, self.spool = self.house.slots, BatchEncoder(), spool or self.spool
-        card = {"host": self.host, "run": self.run, "spool": self.spool}
-        self.house.hub.waiting.append(Hello(self.slot, card))
+    def send_hello(self, spool_id=""):
+        self.harness.slot_count += 1
+        self.slot, self.encoder = self.harness.slot_count, BatchEncoder()
+        self.spool_id = spool_id or self.spool_id
+        node_info = {"host": self.host, "run": self.run, "spool_id": self.spool_id}
+        self.harness.server.hellos.append(Hello(self.slot, node_info))
 
-    def parcel(self, *records, row=None):
-        first = (self.row if row is None else row) + 1
+    def send(self, *records, after_row=None):
+        """Send a message with these records as one row, after `after_row` or its last one."""
+        first = (self.last_row if after_row is None else after_row) + 1
         last = first if records else first - 1
-        self.row = max(self.row, last)
-        data = self.writer.encode(records, first, last, self.house.now + self.off)
-        self.house.hub.parcels.append((self.slot, data))
-        return data
+        self.last_row = max(self.last_row, last)
+        message = self.encoder.encode(records, first, last, self.harness.now + self.clock_offset)
+        self.harness.server.messages.append((self.slot, message))
+        return message
 
-    def says(self, event=Event.STEP, step=1, attempt=0, **facts):
-        return [self.word(rank, event, step, attempt, **facts) for rank in self.ranks]
+    def records(self, event=Event.STEP, step=1, attempt=0, **attributes):
+        """One record of each rank."""
+        return [self.record(rank, event, step, attempt, **attributes) for rank in self.ranks]
 
-    def word(self, rank, event=Event.STEP, step=1, attempt=0, **facts):
-        values = {"world_size": float(self.house.world)} if event is Event.START else {"loss": 1.0}
+    def record(self, rank, event=Event.STEP, step=1, attempt=0, **attributes):
+        is_start = event is Event.START
+        values = {"world_size": float(self.harness.world_size)} if is_start else {"loss": 1.0}
         sequence = {Event.START: 1, Event.STOP: 1000}.get(event, step + 1)
-        time = self.house.now + self.off
-        if event is Event.START:
-            time = self.began = self.began or time
+        time = self.harness.now + self.clock_offset
+        if is_start:
+            time = self.started_at = self.started_at or time
         return Record(
             self.run,
             rank,
@@ -87,80 +91,80 @@ class Node:
             time,
             event,
             values,
-            facts,
+            attributes,
             attempt=attempt,
             step_index=step,
             sequence=sequence,
         )
 
-    def tick(self, state="running", attempt=0):
-        values = {"ranks_running": float(len(self.ranks)), "idle_seconds": 0.0}
-        facts = {"state": state}
-        now = self.house.now + self.off
+    def heartbeat(self, state="running", attempt=0):
         return Record(
             self.run,
             WHOLE_RUN,
             1,
-            now,
+            self.harness.now + self.clock_offset,
             Event.HEARTBEAT,
-            values,
-            facts,
+            {"ranks_running": float(len(self.ranks)), "idle_seconds": 0.0},
+            {"state": state},
             attempt=attempt,
             step_index=1,
         )
 
 
-class House:
-    """A head with a clock of its own, whose turns are an agent's."""
+class HeadHarness:
+    """A head with a fake clock, driven like the main loop of an agent."""
 
-    def __init__(self, path, world=4):
-        self.path, self.world, self.now, self.slots = path, world, 1_000_000.0, 0
-        self.tally = Counters()
-        self.own = Node(self, "a", (0, 1), run="run")
-        self.begin()
+    def __init__(self, path, world_size=4):
+        self.path, self.world_size, self.now, self.slot_count = path, world_size, 1_000_000.0, 0
+        self.counters = Counters()
+        self.own_node = Node(self, "a", (0, 1), run="run")
+        self.start_agent()
 
-    def begin(self, path=None):
-        """A new agent, with the database that there is."""
+    def start_agent(self, path=None):
+        """Start an agent on the existing database, or on another."""
         self.connection = connect(path or self.path)
-        self.hub = FakeHub()
-        self.head = Head("run", "a", self.connection, self.hub, self.tally, lambda: self.now)
+        self.server = FakeServer()
+        self.head = Head("run", "a", self.connection, self.server, self.counters, lambda: self.now)
 
-    def turn(self, *local, seconds=0.5):
+    def merge(self, *local_records, seconds=0.5):
+        """One iteration of the main loop; returns the records of the run."""
         self.now += seconds
-        records = [*iter_records(self.head.merge(local))]
+        records = [*iter_records(self.head.merge(local_records))]
         if records or self.head.has_unsaved_changes:
             with transaction(self.connection):
                 self.head.persist()
         self.head.after_commit()
         return records
 
-    def wait(self, seconds, *, others=(), local=True):
-        """Turns with ticks of our node, and of the others that are there."""
-        found = []
+    def advance(self, seconds, *, others=()):
+        """Two iterations a second, with heartbeats of the own node and of `others`."""
+        records = []
         for _ in range(int(seconds * 2)):
             for node in others:
-                node.decode(node.tick())
-            found += self.turn(*[self.own.tick()] * local)
-        return found
+                node.send(node.heartbeat())
+            records += self.merge(self.own_node.heartbeat())
+        return records
 
-    def node(self, host="b", ranks=(2, 3), **more):
-        node = Node(self, host, ranks, **more)
-        node.hello()
-        self.turn()
+    def add_node(self, host="b", ranks=(2, 3), **fields):
+        """A node that has joined."""
+        node = Node(self, host, ranks, **fields)
+        node.send_hello()
+        self.merge()
         return node
 
-    def running(self):
-        """All nodes have begun; the other one."""
-        self.turn(*self.own.says(Event.START))
-        node = self.node()
-        node.decode(*node.says(Event.START), node.tick())
-        self.turn(self.own.tick())
+    def start_nodes(self):
+        """Start the ranks of the own node and of another one, which is returned."""
+        self.merge(*self.own_node.records(Event.START))
+        node = self.add_node()
+        node.send(*node.records(Event.START), node.heartbeat())
+        self.merge(self.own_node.heartbeat())
         return node
 
 
-def told(records, event=Event.STEP):
+def summarize(records, event=Event.STEP):
+    """Rank, attempt and step of each record with that event."""
     return [(r.rank, r.attempt, r.step) for r in records if r.event is event]
 
 
-def last_tick(records):
+def last_heartbeat(records):
     return [record for record in records if record.event is Event.HEARTBEAT][-1]

@@ -1,8 +1,7 @@
-"""A store on loopback for tests of the cluster, hubs and links, and what strangers do to it."""
+"""A message store on loopback, with servers, clients, and outsiders that write to it."""
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -12,18 +11,20 @@ from support.rank_processes import until
 
 from sentinel.cluster.authentication import MessageAuthenticator
 from sentinel.cluster.client import ClusterClient
-from sentinel.cluster.endpoints import HEAD_INFO_KEY, HeadEndpoint
-from sentinel.cluster.message_store import MessageStore, MessageStoreError, bind_first_free_port
-from sentinel.cluster.server import ClusterServer
+from sentinel.cluster.endpoints import HeadEndpoint
+from sentinel.cluster.message_store import MessageStore, MessageStoreError
+from sentinel.cluster.protocol import HEAD_INFO_KEY, HeadInfo
+from sentinel.cluster.server import ClusterServer, Hello
+from sentinel.cluster.sockets import bind_first_free_port
 from sentinel.model.counters import Counters
 
-PATIENCE = 60.0
-SEAL = MessageAuthenticator.for_job("token", "job")
-REFUSED = "sentinel_head_connection_rejected_total"
+TIMEOUT_SECONDS = 60.0
+AUTHENTICATOR = MessageAuthenticator.for_job("token", "job")
+REFUSED_METRIC = "sentinel_head_connection_rejected_total"
 
 
-def ports(count: int = 1) -> tuple[int, ...]:
-    """Ports that were free a moment ago."""
+def free_ports(count: int = 1) -> tuple[int, ...]:
+    """Consecutive ports, of which the first was just free."""
     with closing(socket.socket()) as first:
         first.bind(("", 0))
         port = first.getsockname()[1]
@@ -31,75 +32,83 @@ def ports(count: int = 1) -> tuple[int, ...]:
 
 
 @contextmanager
-def hosted() -> Iterator[tuple[MessageStore, int]]:
-    """A board that is hosted here, and its port."""
-    place = bind_first_free_port((0,))
-    port = place.getsockname()[1]
-    board = MessageStore.host(place)
+def hosted_store() -> Iterator[tuple[MessageStore, int]]:
+    """A store that this process hosts, and its port."""
+    listener = bind_first_free_port((0,))
+    port = listener.getsockname()[1]
+    store = MessageStore.host(listener)
     try:
-        yield board, port
+        yield store, port
     finally:
-        board.close()
+        store.close()
 
 
 @contextmanager
-def hub(
-    at: tuple[int, ...] | None = None, seal: MessageAuthenticator = SEAL
+def running_server(
+    ports: tuple[int, ...] | None = None, authenticator: MessageAuthenticator = AUTHENTICATOR
 ) -> Iterator[ClusterServer]:
-    """A hub that listens; the tally of it is its own."""
-    made = ClusterServer(at or (0,), seal, Counters())
-    made.start()
+    """A server that listens, with its own counters."""
+    server = ClusterServer(ports or (0,), authenticator, Counters())
+    server.start()
     try:
-        until(lambda: made.port, PATIENCE, "the hub listens")
-        yield made
+        until(lambda: server.port, TIMEOUT_SECONDS, "the server listens")
+        yield server
     finally:
-        made.stop(PATIENCE)
+        server.stop(TIMEOUT_SECONDS)
 
 
 @contextmanager
-def link(
-    port: int | tuple[int, ...], seal: MessageAuthenticator = SEAL, **card: str
+def running_client(
+    ports: int | tuple[int, ...],
+    authenticator: MessageAuthenticator = AUTHENTICATOR,
+    **node_info: str,
 ) -> Iterator[ClusterClient]:
-    """A link that looks for a head at these ports of loopback."""
-    many = port if isinstance(port, tuple) else (port,)
-    made = ClusterClient(
-        lambda: HeadEndpoint("127.0.0.1", many), seal, {"host": "b", **card}, Counters()
-    )
-    made.start()
+    """A client that searches for a head at these ports of loopback."""
+    endpoint = HeadEndpoint("127.0.0.1", ports if isinstance(ports, tuple) else (ports,))
+    client = ClusterClient(lambda: endpoint, authenticator, {"host": "b", **node_info}, Counters())
+    client.start()
     try:
-        yield made
+        yield client
     finally:
-        made.stop(PATIENCE)
+        client.stop(TIMEOUT_SECONDS)
 
 
-def stranger(port: int) -> MessageStore:
-    """A connection of somebody who found the store."""
-    return until(lambda: _joined(port), PATIENCE, "the store is there")
+def connect_outsider(port: int) -> MessageStore:
+    """A connection to the store without a client."""
+    return until(lambda: _try_connect(port), TIMEOUT_SECONDS, "the store accepts connections")
 
 
-def _joined(port: int) -> MessageStore | None:
+def _try_connect(port: int) -> MessageStore | None:
     with suppress(MessageStoreError):
         return MessageStore.connect("127.0.0.1", port)
     return None
 
 
-def refusals(tally: Counters) -> dict[str, float]:
-    return {reason: n for (family, reason), n in tally.values.items() if family == REFUSED}
+def refusal_counts(counters: Counters) -> dict[str, float]:
+    """The number of refused messages and records by reason."""
+    return {
+        reason: count
+        for (family, reason), count in counters.values.items()
+        if family == REFUSED_METRIC
+    }
 
 
-def welcomed(hub: ClusterServer, link: ClusterClient, row: int = 0) -> Any:
-    """The hello of that link, once its head has answered it."""
-    (hello,) = until(hub.drain_hellos, PATIENCE, f"a hello ({link.error})")
-    hub.acknowledge(hello.slot, 0, row)
-    session = link.last_ack.session if link.last_ack else 0
-    until(lambda: link.is_connected and link.last_ack.session > session, PATIENCE, "it is linked")
+def accept_client(server: ClusterServer, client: ClusterClient, last_row: int = 0) -> Hello:
+    """Acknowledge the hello of the client, and wait until it is connected."""
+    (hello,) = await_condition(server.drain_hellos, f"a hello ({client.error})")
+    server.acknowledge(hello.slot, 0, last_row)
+    session = client.last_ack.session if client.last_ack else 0
+    await_condition(
+        lambda: client.is_connected and client.last_ack.session > session, "the client is connected"
+    )
     return hello
 
 
-def awaited(condition: Callable[[], Any], what: str) -> Any:
-    return until(condition, PATIENCE, what)
+def await_condition(condition: Callable[[], Any], description: str) -> Any:
+    return until(condition, TIMEOUT_SECONDS, description)
 
 
-def birth(board: MessageStore) -> str:
-    """What the card says of this life of the store."""
-    return str(json.loads(SEAL.verify(HEAD_INFO_KEY, board.read([HEAD_INFO_KEY])[0]))["birth"])
+def read_instance_id(store: MessageStore) -> str:
+    """The id of this life of the store, from the head info."""
+    (message,) = store.read([HEAD_INFO_KEY])
+    return HeadInfo.deserialize(AUTHENTICATOR.verify(HEAD_INFO_KEY, message)).instance_id

@@ -1,10 +1,10 @@
-"""Head: what all nodes say is one run's, taken once, and confirmed once it is safe."""
+"""The head combines the records of all nodes, each once, and acknowledges what is stored."""
 
 from __future__ import annotations
 
 import pytest
-from support.heads import House, Node, last_tick, told
-from support.message_stores import refusals
+from support.heads import HeadHarness, Node, last_heartbeat, summarize
+from support.message_stores import refusal_counts
 
 from sentinel.cluster.membership import ABANDON_AFTER_SECONDS
 from sentinel.model.record import WHOLE_RUN, Event
@@ -13,234 +13,234 @@ from sentinel.transport.batch_codec import BatchEncoder
 
 
 @pytest.fixture
-def house(tmp_path):
-    return House(tmp_path / "sentinel.db")
+def harness(tmp_path):
+    return HeadHarness(tmp_path / "sentinel.db")
 
 
-def test_records_of_all_nodes_are_those_of_one_run(house):
-    node = house.running()
-    node.decode(*node.says(step=5))
+def test_records_of_all_nodes_get_the_name_of_the_run(harness):
+    node = harness.start_nodes()
+    node.send(*node.records(step=5))
 
-    records = house.merge(*house.own_member.says(step=5))
+    records = harness.merge(*harness.own_node.records(step=5))
 
-    assert told(records) == [(0, 0, 5), (1, 0, 5), (2, 0, 5), (3, 0, 5)]
+    assert summarize(records) == [(0, 0, 5), (1, 0, 5), (2, 0, 5), (3, 0, 5)]
     assert {record.run for record in records if record.rank >= 2} == {"run"}
 
 
-def test_a_parcel_is_confirmed_only_once_it_is_kept(house):
-    node = house.running()
-    house.server.answers.clear()
-    node.decode(*node.says(step=1))
+def test_a_message_is_acknowledged_only_after_the_commit(harness):
+    node = harness.start_nodes()
+    harness.server.acks.clear()
+    node.send(*node.records(step=1))
 
-    house.head_address.merge(())
-    assert house.server.answers == []
-    house.head_address.after_commit()
-    ((slot, number, row, _),) = house.server.answers
+    harness.head.merge(())
+    assert harness.server.acks == []
+    harness.head.after_commit()
+    ((slot, number, row, _),) = harness.server.acks
     assert (slot, number, row) == (node.slot, 2, 2)
 
 
-def test_a_head_that_dies_between_commit_and_answer_takes_nothing_twice(house):
-    node = house.running()
-    node.decode(*node.says(step=1))
-    house.head_address.merge(())
-    with transaction(house.connection):
-        house.head_address.persist()
-    house.connection.close()
+def test_a_head_killed_between_commit_and_ack_evaluates_no_record_twice(harness):
+    node = harness.start_nodes()
+    node.send(*node.records(step=1))
+    harness.head.merge(())
+    with transaction(harness.connection):
+        harness.head.persist()
+    harness.connection.close()
 
-    house.start_at_attempt()
-    node.hello()
-    house.merge()
-    assert house.server.answers == [(node.slot, 0, 2, False)]
-    node.decode(*node.says(step=2))
-    assert told(house.merge()) == [(2, 0, 2), (3, 0, 2)]
-
-
-def test_a_head_that_dies_before_its_commit_is_told_all_of_it_again(house):
-    node = house.running()
-    node.decode(*node.says(step=1))
-    house.head_address.merge(())
-    house.connection.close()
-
-    house.start_at_attempt()
-    node.hello()
-    house.merge()
-    assert house.server.answers == [(node.slot, 0, 1, False)]
-    node.decode(*node.says(step=1), *node.says(step=2), row=1)
-    assert told(house.merge()) == [(2, 0, 1), (3, 0, 1), (2, 0, 2), (3, 0, 2)]
+    harness.start_agent()
+    node.send_hello()
+    harness.merge()
+    assert harness.server.acks == [(node.slot, 0, 2, False)]
+    node.send(*node.records(step=2))
+    assert summarize(harness.merge()) == [(2, 0, 2), (3, 0, 2)]
 
 
-def test_a_head_that_lost_its_database_takes_the_nodes_from_where_they_are(house, tmp_path):
-    house.running()
-    house.start_at_attempt(tmp_path / "other.db")
-    node = house.node()
-    assert house.server.answers == [(node.slot, 0, 0, False)]
+def test_a_head_killed_before_its_commit_receives_the_records_again(harness):
+    node = harness.start_nodes()
+    node.send(*node.records(step=1))
+    harness.head.merge(())
+    harness.connection.close()
 
-    node.decode(*node.says(step=9), row=7)
+    harness.start_agent()
+    node.send_hello()
+    harness.merge()
+    assert harness.server.acks == [(node.slot, 0, 1, False)]
+    node.send(*node.records(step=1), *node.records(step=2), after_row=1)
+    assert summarize(harness.merge()) == [(2, 0, 1), (3, 0, 1), (2, 0, 2), (3, 0, 2)]
 
-    assert told(house.merge()) == [(2, 0, 9), (3, 0, 9)]
-    assert refusals(house.counters)["gap"] == 7.0
+
+def test_a_head_without_its_database_continues_at_the_rows_of_the_nodes(harness, tmp_path):
+    harness.start_nodes()
+    harness.start_agent(tmp_path / "other.db")
+    node = harness.add_node()
+    assert harness.server.acks == [(node.slot, 0, 0, False)]
+
+    node.send(*node.records(step=9), after_row=7)
+
+    assert summarize(harness.merge()) == [(2, 0, 9), (3, 0, 9)]
+    assert refusal_counts(harness.counters)["gap"] == 7.0
 
 
-def test_a_node_that_lost_its_database_says_all_again_and_is_taken_once(house):
-    node = house.running()
-    node.decode(*node.says(step=1))
-    house.merge()
-    node.hello(spool="another")
-    house.merge()
+def test_records_that_a_node_without_its_database_resends_are_accepted_once(harness):
+    node = harness.start_nodes()
+    node.send(*node.records(step=1))
+    harness.merge()
+    node.send_hello(spool_id="another")
+    harness.merge()
     node.last_row = 0
-    node.decode(*node.says(Event.START), *node.says(step=1), *node.says(step=2))
+    node.send(*node.records(Event.START), *node.records(step=1), *node.records(step=2))
 
-    assert told(house.merge()) == [(2, 0, 2), (3, 0, 2)]
-    assert refusals(house.counters)["repeated"] == 4.0
+    assert summarize(harness.merge()) == [(2, 0, 2), (3, 0, 2)]
+    assert refusal_counts(harness.counters)["repeated"] == 4.0
 
 
-def test_a_node_that_comes_again_has_one_slot(house):
-    node = house.running()
+def test_a_new_session_drops_the_slot_of_the_previous_one(harness):
+    node = harness.start_nodes()
     old = node.slot
-    node.hello()
-    house.merge()
-    assert house.server.dropped == [old]
+    node.send_hello()
+    harness.merge()
+    assert harness.server.dropped_slots == [old]
 
-    house.server.parcels.append((old, BatchEncoder().encode(node.says(step=1), 2, 2, 0.0)))
-    assert told(house.merge()) == []
-    node.decode(*node.says(step=1))
-    assert told(house.merge()) == [(2, 0, 1), (3, 0, 1)]
-
-
-@pytest.mark.parametrize("what", ["damaged", "repeated", "gap"])
-def test_a_parcel_that_is_not_the_next_is_counted_and_its_node_begins_anew(house, what):
-    node = house.running()
-    data = node.decode(*node.says(step=1))
-    if what == "gap":
-        house.server.parcels.clear()
-        node.decode(*node.says(step=2))
-    house.merge()
-    if what == "damaged":
-        house.server.parcels.append((node.slot, b"garbage"))
-    if what == "repeated":
-        house.server.parcels.append((node.slot, data))
-    house.merge()
-
-    assert refusals(house.counters) == {what: 1.0}
-    assert house.server.dropped == [node.slot]
-    node.hello()
-    house.merge()
-    node.last_row = 2 if what != "gap" else 1
-    node.decode(*node.says(step=2))
-    assert told(house.merge()) == [(2, 0, 2), (3, 0, 2)]
+    harness.server.messages.append((old, BatchEncoder().encode(node.records(step=1), 2, 2, 0.0)))
+    assert summarize(harness.merge()) == []
+    node.send(*node.records(step=1))
+    assert summarize(harness.merge()) == [(2, 0, 1), (3, 0, 1)]
 
 
-def test_attempts_that_nodes_count_for_themselves_are_one_of_the_run(house):
-    house.running()
-    late = house.node("c", (2, 3), run="other")
-    house.merge(*house.own_member.says(Event.START, attempt=1))
-    late.decode(*late.says(Event.START, attempt=7), *late.says(step=1, attempt=7))
+@pytest.mark.parametrize("reason", ["damaged", "repeated", "gap"])
+def test_a_message_out_of_order_is_counted_and_ends_the_session(harness, reason):
+    node = harness.start_nodes()
+    data = node.send(*node.records(step=1))
+    if reason == "gap":
+        harness.server.messages.clear()
+        node.send(*node.records(step=2))
+    harness.merge()
+    if reason == "damaged":
+        harness.server.messages.append((node.slot, b"garbage"))
+    if reason == "repeated":
+        harness.server.messages.append((node.slot, data))
+    harness.merge()
 
-    records = house.merge()
-
-    assert told(records, Event.START) == [(2, 1, 1), (3, 1, 1)]
-    assert told(records) == [(2, 1, 1), (3, 1, 1)]
-
-
-def test_which_attempts_are_the_runs_survives_the_head(house):
-    node = house.running()
-    house.merge(*house.own_member.says(Event.START, attempt=1))
-    node.decode(*node.says(Event.START, attempt=4))
-    house.merge()
-    house.connection.close()
-
-    house.start_at_attempt()
-    node.hello()
-    house.merge()
-    node.decode(*node.says(step=3, attempt=4))
-    assert told(house.merge()) == [(2, 1, 3), (3, 1, 3)]
+    assert refusal_counts(harness.counters) == {reason: 1.0}
+    assert harness.server.dropped_slots == [node.slot]
+    node.send_hello()
+    harness.merge()
+    node.last_row = 2 if reason != "gap" else 1
+    node.send(*node.records(step=2))
+    assert summarize(harness.merge()) == [(2, 0, 2), (3, 0, 2)]
 
 
-def test_all_ranks_of_the_run_are_expected(house):
-    (first, *_) = house.merge(*house.own_member.says(Event.START))
+def test_attempts_of_nodes_are_mapped_to_one_attempt_of_the_run(harness):
+    harness.start_nodes()
+    late = harness.add_node("c", (2, 3), run="other")
+    harness.merge(*harness.own_node.records(Event.START, attempt=1))
+    late.send(*late.records(Event.START, attempt=7), *late.records(step=1, attempt=7))
+
+    records = harness.merge()
+
+    assert summarize(records, Event.START) == [(2, 1, 1), (3, 1, 1)]
+    assert summarize(records) == [(2, 1, 1), (3, 1, 1)]
+
+
+def test_the_attempt_map_survives_a_restart_of_the_head(harness):
+    node = harness.start_nodes()
+    harness.merge(*harness.own_node.records(Event.START, attempt=1))
+    node.send(*node.records(Event.START, attempt=4))
+    harness.merge()
+    harness.connection.close()
+
+    harness.start_agent()
+    node.send_hello()
+    harness.merge()
+    node.send(*node.records(step=3, attempt=4))
+    assert summarize(harness.merge()) == [(2, 1, 3), (3, 1, 3)]
+
+
+def test_a_start_expects_all_ranks_of_the_run(harness):
+    (first, *_) = harness.merge(*harness.own_node.records(Event.START))
 
     assert first.values["expected_ranks"] == 4.0
 
 
 @pytest.mark.parametrize("off", [3600.0, -3600.0])
-def test_times_of_a_node_whose_clock_is_off_are_ours(house, off):
-    house.merge(*house.own_member.says(Event.START))
-    node = house.node(off=off)
-    node.decode(*node.says(Event.START), *node.says(step=1))
+def test_times_of_a_node_with_clock_skew_are_corrected(harness, off):
+    harness.merge(*harness.own_node.records(Event.START))
+    node = harness.add_node(clock_offset=off)
+    node.send(*node.records(Event.START), *node.records(step=1))
 
-    records = house.merge(seconds=0.0)
+    records = harness.merge(seconds=0.0)
 
-    assert {record.time for record in records} == {house.now}
-    assert house.head_address.state()[1]["skew_seconds"] == -off
-
-
-def test_the_ticks_of_all_nodes_are_one(house):
-    node = house.running()
-    node.decode(node.tick())
-
-    (tick,) = house.merge(house.own_member.tick())
-
-    assert tick.rank == WHOLE_RUN
-    assert (tick.values["nodes"], tick.values["nodes_lost"]) == (2.0, 0.0)
-    assert tick.values["ranks_running"] == 4.0
+    assert {record.time for record in records} == {harness.now}
+    assert harness.head.node_status()[1]["skew_seconds"] == -off
 
 
-def test_a_flood_of_hellos_is_answered_and_nothing_else_changes(house):
-    house.running()
+def test_the_heartbeats_of_all_nodes_become_one(harness):
+    node = harness.start_nodes()
+    node.send(node.heartbeat())
+
+    (heartbeat,) = harness.merge(harness.own_node.heartbeat())
+
+    assert heartbeat.rank == WHOLE_RUN
+    assert (heartbeat.values["nodes"], heartbeat.values["nodes_lost"]) == (2.0, 0.0)
+    assert heartbeat.values["ranks_running"] == 4.0
+
+
+def test_a_flood_of_hellos_is_acknowledged_and_changes_no_heartbeat(harness):
+    harness.start_nodes()
     for number in range(500):
-        Node(house, f"host-{number}", (), run=f"r{number}").hello()
-    house.merge()
+        Node(harness, f"host-{number}", (), run=f"r{number}").send_hello()
+    harness.merge()
 
-    assert len(house.server.answers) >= 500
-    assert last_tick(house.merge(house.own_member.tick())).values["nodes"] == 2.0
+    assert len(harness.server.acks) >= 500
+    assert last_heartbeat(harness.merge(harness.own_node.heartbeat())).values["nodes"] == 2.0
 
 
-def test_nodes_that_share_a_name_are_still_heard_each(house):
-    """Containers that were all given one host name, and one run id."""
-    house.world = 6
-    one = house.running()
-    two = Node(house, "b", (4, 5), spool="of the other")
-    seen = []
+def test_records_of_nodes_with_the_same_name_are_all_accepted(harness):
+    """As of containers that all have one host name and one run id."""
+    harness.world_size = 6
+    one = harness.start_nodes()
+    two = Node(harness, "b", (4, 5), spool_id="other")
+    received = []
     for step in range(1, 6):
         for node in (one, two):
-            node.hello()
-            house.merge()
-            (row,) = [row for slot, _, row, _ in house.server.answers[-1:] if slot == node.slot]
-            node.row = max(node.row, row)
-            node.parcel(*(node.says(Event.START) if step == 1 else ()), *node.says(step=step))
-            seen += told(house.merge())
+            node.send_hello()
+            harness.merge()
+            (row,) = [row for slot, _, row, _ in harness.server.acks[-1:] if slot == node.slot]
+            node.last_row = max(node.last_row, row)
+            node.send(*(node.records(Event.START) if step == 1 else ()), *node.records(step=step))
+            received += summarize(harness.merge())
 
-    assert sorted(seen) == [(rank, 0, step) for rank in (2, 3, 4, 5) for step in range(1, 6)]
-
-
-def test_what_rank_0_gathered_leaves_its_place_to_the_ranks_own_node(house):
-    """A collective that ends is followed by the ranks' own agents, in the attempt that there is."""
-    gathered = [house.own_member.word(rank, Event.START, via_collective="yes") for rank in (2, 3)]
-    house.merge(*house.own_member.says(Event.START), *gathered)
-    node = house.node()
-    node.decode(*node.says(Event.START), *node.says(step=3))
-
-    records = house.merge(*house.own_member.says(step=3))
-
-    assert told(records) == [(0, 0, 3), (1, 0, 3), (2, 0, 3), (3, 0, 3)]
-    assert house.head_address.attempt_map.current == 0
+    assert sorted(received) == [(rank, 0, step) for rank in (2, 3, 4, 5) for step in range(1, 6)]
 
 
-def test_what_rank_0_gathered_and_reads_late_does_not_count_beside_what_the_node_says(house):
-    """Rank 0 puts away what was left to it at its next step, which may take minutes."""
-    gathered = [house.own_member.word(rank, Event.START, via_collective="yes") for rank in (2, 3)]
-    house.merge(*house.own_member.says(Event.START), *gathered)
-    late = [house.own_member.word(rank, step=3) for rank in (2, 3)]
-    assert told(house.merge(*late)) == [(2, 0, 3), (3, 0, 3)]
-    node = house.node()
-    node.decode(*node.says(Event.START), *node.says(step=3), *node.says(step=4))
-    house.merge()
-    ends = [house.own_member.word(rank, Event.STOP, outcome="finished") for rank in (2, 3)]
-    records = house.merge(*house.own_member.says(step=4), *late, *gathered, *ends)
+def test_a_gathered_start_does_not_claim_the_rank_of_its_own_node(harness):
+    """After a collective ends, the ranks' own agents continue in the same attempt."""
+    gathered = [harness.own_node.record(rank, Event.START, via_collective="yes") for rank in (2, 3)]
+    harness.merge(*harness.own_node.records(Event.START), *gathered)
+    node = harness.add_node()
+    node.send(*node.records(Event.START), *node.records(step=3))
 
-    assert told(records) == [(0, 0, 4), (1, 0, 4)]
-    assert told(records, Event.START) == []
-    assert told(records, Event.STOP) == [(2, 0, 1), (3, 0, 1)]
+    records = harness.merge(*harness.own_node.records(step=3))
+
+    assert summarize(records) == [(0, 0, 3), (1, 0, 3), (2, 0, 3), (3, 0, 3)]
+    assert harness.head.attempt_map.current == 0
+
+
+def test_late_gathered_records_are_ignored_once_the_own_node_has_joined(harness):
+    """Rank 0 writes gathered records at its next step, which may take minutes."""
+    gathered = [harness.own_node.record(rank, Event.START, via_collective="yes") for rank in (2, 3)]
+    harness.merge(*harness.own_node.records(Event.START), *gathered)
+    late = [harness.own_node.record(rank, step=3) for rank in (2, 3)]
+    assert summarize(harness.merge(*late)) == [(2, 0, 3), (3, 0, 3)]
+    node = harness.add_node()
+    node.send(*node.records(Event.START), *node.records(step=3), *node.records(step=4))
+    harness.merge()
+    ends = [harness.own_node.record(rank, Event.STOP, outcome="finished") for rank in (2, 3)]
+    records = harness.merge(*harness.own_node.records(step=4), *late, *gathered, *ends)
+
+    assert summarize(records) == [(0, 0, 4), (1, 0, 4)]
+    assert summarize(records, Event.START) == []
+    assert summarize(records, Event.STOP) == [(2, 0, 1), (3, 0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -248,41 +248,42 @@ def test_what_rank_0_gathered_and_reads_late_does_not_count_beside_what_the_node
     [{"outcome": "unknown"}, {"outcome": "finished", "collective": "off: rank 3 ended"}],
     ids=["unknown", "elsewhere"],
 )
-def test_a_head_stays_for_nodes_whose_ranks_it_let_go_of(house, end):
-    """They raise a moment after rank 0, and only then have an agent, which must find its head."""
-    gathered = [house.own_member.word(rank, Event.START, via_collective="yes") for rank in (2, 3)]
-    house.merge(*house.own_member.says(Event.START), *gathered)
-    ends = [house.own_member.word(rank, Event.STOP, **end) for rank in (2, 3)]
-    house.merge(*house.own_member.says(Event.STOP, outcome="exception"), *ends)
-    house.wait(ABANDON_AFTER_SECONDS - 5)
-    assert (house.head_address.over, house.server.over) == (False, False)
-    node = house.node()
-    node.decode(*node.says(Event.START), *node.says(Event.STOP, step=9, outcome="exception"))
-    assert told(house.merge(), Event.STOP) == [(2, 0, 9), (3, 0, 9)]
-    house.wait(10.0)
+def test_a_head_waits_for_nodes_whose_ranks_are_no_longer_gathered(harness, end):
+    """They raise shortly after rank 0, and only then start an agent, which must find its head."""
+    gathered = [harness.own_node.record(rank, Event.START, via_collective="yes") for rank in (2, 3)]
+    harness.merge(*harness.own_node.records(Event.START), *gathered)
+    ends = [harness.own_node.record(rank, Event.STOP, **end) for rank in (2, 3)]
+    harness.merge(*harness.own_node.records(Event.STOP, outcome="exception"), *ends)
+    harness.advance(ABANDON_AFTER_SECONDS - 5)
+    assert (harness.head.finished, harness.server.run_finished) == (False, False)
+    node = harness.add_node()
+    node.send(*node.records(Event.START), *node.records(Event.STOP, step=9, outcome="exception"))
+    assert summarize(harness.merge(), Event.STOP) == [(2, 0, 9), (3, 0, 9)]
+    harness.advance(10.0)
 
-    assert (house.head_address.over, house.server.over) == (True, True)
+    assert (harness.head.finished, harness.server.run_finished) == (True, True)
 
 
-def test_a_head_of_which_all_ranks_said_how_they_ended_is_over_at_once(house):
-    node = house.running()
-    node.decode(*node.says(Event.STOP, outcome="exception"), node.tick("failed"))
-    house.merge(
-        *house.own_member.says(Event.STOP, outcome="exception"), house.own_member.tick("failed")
+def test_a_head_is_finished_once_all_ranks_have_ended(harness):
+    node = harness.start_nodes()
+    node.send(*node.records(Event.STOP, outcome="exception"), node.heartbeat("failed"))
+    harness.merge(
+        *harness.own_node.records(Event.STOP, outcome="exception"),
+        harness.own_node.heartbeat("failed"),
     )
 
-    assert house.server.over
+    assert harness.server.run_finished
 
 
-def test_a_node_that_comes_back_without_any_memory_is_part_of_the_newest_attempt(house):
-    """A container that is started anew has its old name, and counts its attempts from 0 again."""
-    node = house.running()
-    node.decode(*node.says(step=1), *node.says(step=2))
-    house.merge()
-    house.merge(*house.own_member.says(Event.START, attempt=1))
-    node.hello(spool="another")
-    house.merge()
-    node.last_row, node.began = 0, 0.0
-    node.decode(*node.says(Event.START), *node.says(step=1))
+def test_a_node_whose_attempts_restart_at_0_joins_the_newest_attempt(harness):
+    """A restarted container has its old name, and counts its attempts from 0 again."""
+    node = harness.start_nodes()
+    node.send(*node.records(step=1), *node.records(step=2))
+    harness.merge()
+    harness.merge(*harness.own_node.records(Event.START, attempt=1))
+    node.send_hello(spool_id="another")
+    harness.merge()
+    node.last_row, node.started_at = 0, 0.0
+    node.send(*node.records(Event.START), *node.records(step=1))
 
-    assert told(house.merge()) == [(2, 1, 1), (3, 1, 1)]
+    assert summarize(harness.merge()) == [(2, 1, 1), (3, 1, 1)]

@@ -1,44 +1,50 @@
-"""Head: what ranks of all nodes say of a step in the same words goes on as one sheet."""
+"""The head returns records of one step with the same names as one record batch."""
 
 from __future__ import annotations
 
 import pytest
-from support.heads import House
+from support.heads import HeadHarness
 
 from sentinel.model.record import Event
 from sentinel.model.record_batch import RecordBatch
 
 
 @pytest.fixture
-def house(tmp_path):
-    return House(tmp_path / "sentinel.db")
+def harness(tmp_path):
+    return HeadHarness(tmp_path / "sentinel.db")
 
 
-def entries(house, *local):
-    """What a turn gives, as it is."""
-    house.now += 0.5
-    return house.head.merge(local)
+def entries(harness, *local):
+    """The entries of one iteration, with batches as they are."""
+    harness.now += 0.5
+    return harness.head.merge(local)
 
 
-def test_what_ranks_of_all_nodes_say_alike_is_one_sheet(house):
-    node = house.running()
-    node.decode(*node.says(step=5), node.tick())
+def test_records_of_all_nodes_with_the_same_names_become_one_batch(harness):
+    node = harness.start_nodes()
+    node.send(*node.records(step=5), node.heartbeat())
 
-    sheet, tick = entries(house, *house.own.says(step=5), house.own.tick())
+    batch, heartbeat = entries(
+        harness, *harness.own_node.records(step=5), harness.own_node.heartbeat()
+    )
 
-    assert (sheet.run, sheet.step, sheet.differing_ranks) == ("run", 5, (0, 1, 2, 3))
-    assert tick.event is Event.HEARTBEAT
+    assert (batch.run, batch.step, batch.ranks) == ("run", 5, (0, 1, 2, 3))
+    assert heartbeat.event is Event.HEARTBEAT
 
 
-def test_on_a_sheet_of_several_nodes_each_rank_keeps_its_order(house):
-    node = house.running()
-    two, three = node.differing_ranks
-    node.decode(node.word(two, step=5), node.word(three, Event.STOP, 5))
+def test_a_batch_of_several_nodes_preserves_the_order_of_each_rank(harness):
+    node = harness.start_nodes()
+    two, three = node.ranks
+    node.send(node.record(two, step=5), node.record(three, Event.STOP, 5))
 
-    ours = [*house.own.says(step=5), house.own.word(0, Event.SAVE, 5), *house.own.says(step=5)]
-    first, save, second, stop = entries(house, *ours)
+    local = [
+        *harness.own_node.records(step=5),
+        harness.own_node.record(0, Event.SAVE, 5),
+        *harness.own_node.records(step=5),
+    ]
+    first, save, second, stop = entries(harness, *local)
 
-    assert (first.differing_ranks, save.event, second.differing_ranks) == (
+    assert (first.ranks, save.event, second.ranks) == (
         (0, 1),
         Event.SAVE,
         (0, 1, two),
@@ -46,12 +52,15 @@ def test_on_a_sheet_of_several_nodes_each_rank_keeps_its_order(house):
     assert (stop.rank, stop.event) == (three, Event.STOP)
 
 
-def test_words_of_an_attempt_that_is_over_are_on_no_sheet_with_those_of_the_next(house):
-    node = house.running()
-    node.decode(*node.says(step=5))
+def test_records_of_two_attempts_are_never_in_one_batch(harness):
+    node = harness.start_nodes()
+    node.send(*node.records(step=5))
 
-    again = [*house.own.says(Event.START, attempt=1), *house.own.says(step=5, attempt=1)]
-    told = entries(house, *again)
+    again = [
+        *harness.own_node.records(Event.START, attempt=1),
+        *harness.own_node.records(step=5, attempt=1),
+    ]
+    merged = entries(harness, *again)
 
-    sheets = [each for each in told if isinstance(each, RecordBatch)]
-    assert [(each.attempt, each.ranks) for each in sheets] == [(1, (0, 1)), (0, (2, 3))]
+    batches = [each for each in merged if isinstance(each, RecordBatch)]
+    assert [(each.attempt, each.ranks) for each in batches] == [(1, (0, 1)), (0, (2, 3))]

@@ -1,9 +1,9 @@
-"""Head: who is lost, who is only late, and when nothing more is to be heard."""
+"""When the head considers a node lost, gives it up, and is finished."""
 
 from __future__ import annotations
 
 import pytest
-from support.heads import House, last_tick
+from support.heads import HeadHarness, last_heartbeat
 
 from sentinel.cluster.membership import (
     ABANDON_AFTER_SECONDS,
@@ -14,143 +14,143 @@ from sentinel.model.record import Event
 
 
 @pytest.fixture
-def house(tmp_path):
-    return House(tmp_path / "sentinel.db")
+def harness(tmp_path):
+    return HeadHarness(tmp_path / "sentinel.db")
 
 
-def test_a_node_that_falls_silent_is_lost_and_is_back_once_it_is_heard(house):
-    node = house.running()
-    assert last_tick(house.wait(LOST_AFTER_SECONDS - 1)).values["nodes_lost"] == 0.0
-    lost = last_tick(house.wait(2))
+def test_a_silent_node_is_lost_until_its_next_heartbeat(harness):
+    node = harness.start_nodes()
+    assert last_heartbeat(harness.advance(LOST_AFTER_SECONDS - 1)).values["nodes_lost"] == 0.0
+    lost = last_heartbeat(harness.advance(2))
     assert (lost.values["nodes_lost"], lost.attributes["lost_nodes"]) == (1.0, "b")
     assert lost.attributes["lost_ranks"] == "2,3"
-    assert [each["state"] for each in house.head.state()] == ["up", "lost"]
+    assert [each["state"] for each in harness.head.node_status()] == ["up", "lost"]
 
-    node.decode(node.tick())
-    assert last_tick(house.wait(1)).values["nodes_lost"] == 0.0
-
-
-def test_a_node_whose_ranks_have_ended_is_not_lost(house):
-    node = house.running()
-    node.decode(*node.says(Event.STOP, outcome="finished"), node.tick("finished"))
-
-    tick = last_tick(house.wait(LOST_AFTER_SECONDS + 5))
-
-    assert tick.values["nodes_lost"] == 0.0
-    assert [each["state"] for each in house.head.state()] == ["up", "ended"]
+    node.send(node.heartbeat())
+    assert last_heartbeat(harness.advance(1)).values["nodes_lost"] == 0.0
 
 
-def test_a_head_that_was_stopped_holds_nobody_for_lost(house):
-    node = house.running()
-    house.merge(seconds=600.0)
-    tick = last_tick(house.merge(house.own_member.tick()))
-    assert tick.values["nodes_lost"] == 0.0
+def test_a_node_whose_ranks_have_ended_is_not_lost(harness):
+    node = harness.start_nodes()
+    node.send(*node.records(Event.STOP, outcome="finished"), node.heartbeat("finished"))
 
-    node.decode(node.tick())
-    assert last_tick(house.wait(LOST_AFTER_SECONDS - 2)).values["nodes_lost"] == 0.0
+    heartbeat = last_heartbeat(harness.advance(LOST_AFTER_SECONDS + 5))
+
+    assert heartbeat.values["nodes_lost"] == 0.0
+    assert [each["state"] for each in harness.head.node_status()] == ["up", "ended"]
+
+
+def test_no_node_is_lost_after_a_head_was_suspended(harness):
+    node = harness.start_nodes()
+    harness.merge(seconds=600.0)
+    heartbeat = last_heartbeat(harness.merge(harness.own_node.heartbeat()))
+    assert heartbeat.values["nodes_lost"] == 0.0
+
+    node.send(node.heartbeat())
+    assert last_heartbeat(harness.advance(LOST_AFTER_SECONDS - 2)).values["nodes_lost"] == 0.0
 
 
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])
-def test_a_clock_of_the_heads_that_steps_holds_nobody_for_lost(house, seconds):
-    house.running()
-    house.merge(seconds=seconds)
+def test_no_node_is_lost_after_a_step_of_the_clock(harness, seconds):
+    harness.start_nodes()
+    harness.merge(seconds=seconds)
 
-    assert last_tick(house.merge(house.own_member.tick())).values["nodes_lost"] == 0.0
-
-
-def test_a_node_that_never_comes_back_to_a_head_that_was_killed_is_lost(house):
-    house.running()
-    house.connection.close()
-    house.start_at_attempt()
-
-    ticks = house.wait(RECONNECT_GRACE_SECONDS + LOST_AFTER_SECONDS - 2)
-    assert last_tick(ticks).values["nodes_lost"] == 0.0
-    assert last_tick(house.wait(4)).attributes["lost_nodes"] == "b"
+    assert last_heartbeat(harness.merge(harness.own_node.heartbeat())).values["nodes_lost"] == 0.0
 
 
-def test_the_node_of_the_lowest_rank_that_is_heard_is_the_deputy(house):
-    house.world = 6
-    second, first = house.running(), house.node("c", (4, 5))
-    first.decode(*first.says(Event.START))
-    house.merge(house.own_member.tick())
-    house.merge(house.own_member.tick())
+def test_a_node_that_does_not_reconnect_to_a_restarted_head_is_lost(harness):
+    harness.start_nodes()
+    harness.connection.close()
+    harness.start_agent()
 
-    house.server.answers.clear()
+    records = harness.advance(RECONNECT_GRACE_SECONDS + LOST_AFTER_SECONDS - 2)
+    assert last_heartbeat(records).values["nodes_lost"] == 0.0
+    assert last_heartbeat(harness.advance(4)).attributes["lost_nodes"] == "b"
+
+
+def test_the_connected_node_with_the_lowest_rank_is_the_deputy(harness):
+    harness.world_size = 6
+    second, first = harness.start_nodes(), harness.add_node("c", (4, 5))
+    first.send(*first.records(Event.START))
+    harness.merge(harness.own_node.heartbeat())
+    harness.merge(harness.own_node.heartbeat())
+
+    harness.server.acks.clear()
     for node in (first, second):
-        node.decode(node.tick())
-    house.merge()
-    assert {slot: deputy for slot, _, _, deputy in house.server.answers} == {
+        node.send(node.heartbeat())
+    harness.merge()
+    assert {slot: deputy for slot, _, _, deputy in harness.server.acks} == {
         first.slot: False,
         second.slot: True,
     }
-    house.wait(LOST_AFTER_SECONDS + 2, others=[first])
-    assert house.server.answers[-1][0] == first.slot
-    assert house.server.answers[-1][3]
+    harness.advance(LOST_AFTER_SECONDS + 2, others=[first])
+    assert harness.server.acks[-1][0] == first.slot
+    assert harness.server.acks[-1][3]
 
 
-def test_a_run_is_over_once_all_ranks_of_all_nodes_have_ended(house):
-    node = house.running()
-    house.merge(*house.own_member.says(Event.STOP, outcome="finished"))
-    assert not house.head.over
+def test_a_run_is_finished_once_all_ranks_of_all_nodes_have_ended(harness):
+    node = harness.start_nodes()
+    harness.merge(*harness.own_node.records(Event.STOP, outcome="finished"))
+    assert not harness.head.finished
 
-    node.decode(*node.says(Event.STOP, outcome="finished"))
-    house.merge()
-    assert house.head.over
-
-
-def test_others_may_leave_first(house):
-    node = house.running()
-    node.decode(*node.says(Event.STOP, outcome="finished"))
-    house.wait(2 * ABANDON_AFTER_SECONDS)
-    assert not house.head.over
-
-    house.merge(*house.own_member.says(Event.STOP, outcome="finished"))
-    assert house.head.over
+    node.send(*node.records(Event.STOP, outcome="finished"))
+    harness.merge()
+    assert harness.head.finished
 
 
-def test_nodes_that_never_come_are_not_waited_for_for_ever(house):
-    house.merge(*house.own_member.says(Event.START))
-    house.merge(*house.own_member.says(Event.STOP, outcome="finished"))
-    assert not house.head.over
+def test_a_run_is_not_finished_while_local_ranks_run(harness):
+    node = harness.start_nodes()
+    node.send(*node.records(Event.STOP, outcome="finished"))
+    harness.advance(2 * ABANDON_AFTER_SECONDS)
+    assert not harness.head.finished
 
-    house.wait(ABANDON_AFTER_SECONDS + 1)
-    assert house.head.over
+    harness.merge(*harness.own_node.records(Event.STOP, outcome="finished"))
+    assert harness.head.finished
 
 
-def test_ranks_of_a_node_that_is_lost_for_good_have_ended_once_all_others_have(house):
-    house.running()
-    house.merge(*house.own_member.says(Event.STOP, outcome="finished"))
+def test_nodes_that_never_join_are_given_up(harness):
+    harness.merge(*harness.own_node.records(Event.START))
+    harness.merge(*harness.own_node.records(Event.STOP, outcome="finished"))
+    assert not harness.head.finished
 
-    records = house.wait(ABANDON_AFTER_SECONDS + 2)
+    harness.advance(ABANDON_AFTER_SECONDS + 1)
+    assert harness.head.finished
+
+
+def test_ranks_of_a_lost_node_get_a_stop_once_all_others_have_ended(harness):
+    harness.start_nodes()
+    harness.merge(*harness.own_node.records(Event.STOP, outcome="finished"))
+
+    records = harness.advance(ABANDON_AFTER_SECONDS + 2)
 
     ends = [r for r in records if r.event is Event.STOP]
     assert [(end.rank, end.attributes["outcome"], end.attributes["lost_node"]) for end in ends] == [
         (2, "died", "b"),
         (3, "died", "b"),
     ]
-    assert house.head.over
-    assert not [r for r in house.wait(5) if r.event is Event.STOP]
+    assert harness.head.finished
+    assert not [r for r in harness.advance(5) if r.event is Event.STOP]
 
 
-def test_while_our_own_ranks_run_a_lost_node_is_waited_for(house):
-    house.running()
+def test_ranks_of_a_lost_node_get_no_stop_while_local_ranks_run(harness):
+    harness.start_nodes()
 
-    records = house.wait(3 * ABANDON_AFTER_SECONDS)
+    records = harness.advance(3 * ABANDON_AFTER_SECONDS)
 
     assert not [record for record in records if record.event is Event.STOP]
 
 
-def test_a_head_that_is_restarted_still_knows_who_was_given_up(house):
-    house.running()
-    house.merge(*house.own_member.says(Event.STOP, outcome="finished"))
-    house.wait(ABANDON_AFTER_SECONDS + 2)
-    house.connection.close()
-    house.start_at_attempt()
+def test_abandoned_nodes_survive_a_restart_of_the_head(harness):
+    harness.start_nodes()
+    harness.merge(*harness.own_node.records(Event.STOP, outcome="finished"))
+    harness.advance(ABANDON_AFTER_SECONDS + 2)
+    harness.connection.close()
+    harness.start_agent()
 
-    assert last_tick(house.wait(2)).attributes["lost_nodes"] == ""
+    assert last_heartbeat(harness.advance(2)).attributes["lost_nodes"] == ""
     assert (
-        last_tick(house.wait(RECONNECT_GRACE_SECONDS + LOST_AFTER_SECONDS + 2)).attributes[
-            "lost_nodes"
-        ]
+        last_heartbeat(
+            harness.advance(RECONNECT_GRACE_SECONDS + LOST_AFTER_SECONDS + 2)
+        ).attributes["lost_nodes"]
         == "b"
     )
