@@ -1,4 +1,4 @@
-"""Exposed: an exposition that took some verdicts, and its series as Prometheus reads them."""
+"""An exposition with some results, and its samples as Prometheus parses them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from sentinel.model.finding import Severity
 DETECTORS = {"kl_blowup": Severity.CRITICAL, "loss_plateau": Severity.WARNING}
 
 
-def exposition(*verdicts, tally=None, **settings):
-    shown = Exposition(tally or Counters(), DETECTORS, **settings)
-    for verdict in verdicts:
-        shown.update(verdict)
-    return shown
+def make_exposition(*results, counters=None, **arguments):
+    """An exposition updated with these results; `arguments` are further ones of `Exposition`."""
+    exposition = Exposition(counters or Counters(), DETECTORS, **arguments)
+    for result in results:
+        exposition.update(result)
+    return exposition
 
 
-def samples(shown):
-    """Value by family and labels, the run's label left out."""
-    text = generate_latest(shown.registry).decode()
+def samples(exposition):
+    """Values by name and label values, without the label of the run."""
+    text = generate_latest(exposition.registry).decode()
     return {
         (s.name, *(s.labels[name] for name in sorted(s.labels.keys() - {"run"}))): s.value
         for family in parse(text)

@@ -1,17 +1,16 @@
-"""Exposition of ranks: a few of many one by one, and of all how many there are."""
+"""Series of single ranks, and counts of all ranks."""
 
 from __future__ import annotations
 
-from support.expositions import exposition, samples
+from support.expositions import make_exposition, samples
 from support.results import NOW, incident_result, make_incident, make_result, step_result
 
 from sentinel.model.record import Event
 
 
-def test_ranks_are_shown_up_to_the_cap():
-    """A thousand ranks do not become three thousand series."""
+def test_ranks_have_series_up_to_the_limit():
     ranks = [step_result(step=4, rank=r, step_time=0.5) for r in range(1000)]
-    shown = samples(exposition(*ranks, per_rank_limit=3))
+    shown = samples(make_exposition(*ranks, per_rank_limit=3))
 
     assert [key for key in shown if key[0] == "sentinel_rank_up"] == [
         ("sentinel_rank_up", "0"),
@@ -22,9 +21,9 @@ def test_ranks_are_shown_up_to_the_cap():
     assert shown["sentinel_rank_last_step_timestamp_seconds", "2"] == NOW + 4
 
 
-def test_ranks_that_stand_out_are_shown_beyond_the_cap_and_the_others_counted():
+def test_outliers_have_series_beyond_the_limit_and_the_others_are_counted():
     ranks = [step_result(step=4, rank=r) for r in range(1000)]
-    shown = exposition(*ranks, incident_result(of=make_incident(rank=700)), per_rank_limit=3)
+    shown = make_exposition(*ranks, incident_result(of=make_incident(rank=700)), per_rank_limit=3)
 
     assert [key[1] for key in samples(shown) if key[0] == "sentinel_rank_up"] == [
         "0", "1", "2", "700",
@@ -34,21 +33,27 @@ def test_ranks_that_stand_out_are_shown_beyond_the_cap_and_the_others_counted():
     assert shown.state()["ranks_hidden"] == 996
 
 
-def test_series_of_ranks_that_are_no_more_go_at_once():
+def test_series_of_removed_ranks_disappear_at_once():
     """An elastic restart from four ranks to two, and back."""
-    shown, seen = exposition(), []
+    shown, counts = make_exposition(), []
     for attempt, count in enumerate((4, 2, 4)):
         for rank in range(count):
             shown.update(make_result(Event.START, rank=rank, attempt=attempt))
-        seen.append(sum(key[0] == "sentinel_rank_up" for key in samples(shown)))
+        counts.append(sum(key[0] == "sentinel_rank_up" for key in samples(shown)))
 
-    assert seen == [4, 2, 4]
+    assert counts == [4, 2, 4]
 
 
-def test_all_ranks_are_counted_however_many_are_shown():
-    """The cap hides ranks one by one, never their number."""
-    ticks = {"ranks_running": 1000.0, "ranks_gone": 24.0, "ranks_failed": 0.0, "idle_seconds": 1.0}
-    shown = samples(exposition(make_result(Event.HEARTBEAT, values=ticks), per_rank_limit=0))
+def test_all_ranks_are_counted_independently_of_the_limit():
+    liveness = {
+        "ranks_running": 1000.0,
+        "ranks_gone": 24.0,
+        "ranks_failed": 0.0,
+        "idle_seconds": 1.0,
+    }
+    shown = samples(
+        make_exposition(make_result(Event.HEARTBEAT, values=liveness), per_rank_limit=0)
+    )
 
     assert shown["sentinel_ranks_running",] == 1000
     assert shown["sentinel_ranks_gone",] == 24

@@ -1,4 +1,4 @@
-"""Machine families: GPUs and host under their names, and each run's facts and taps as series."""
+"""Metrics of the node's hardware, and of a run's settings and patches."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ MACHINE = NodeMeasurements(
 )
 
 
-def exposition(*verdicts, machine=MACHINE):
-    shown = Exposition(Counters(), {}, run=RUN, machine=lambda: machine)
-    for verdict in verdicts:
-        shown.update(verdict)
-    return shown
+def make_exposition(*results, machine=MACHINE):
+    exposition = Exposition(Counters(), {}, run=RUN, machine=lambda: machine)
+    for result in results:
+        exposition.update(result)
+    return exposition
 
 
-def facts(rank=0, values=None, **told):
-    return make_result(Event.METADATA, rank=rank, attributes=told, values=values or {})
+def metadata(rank=0, values=None, **attributes):
+    return make_result(Event.METADATA, rank=rank, attributes=attributes, values=values or {})
 
 
-def test_every_gpu_has_a_series_of_each_signal_it_tells():
-    shown = samples(exposition())
+def test_every_gpu_has_a_series_of_each_measured_signal():
+    shown = samples(make_exposition())
 
     for name in GPU_SIGNALS:
         assert (SIGNALS[name].metric, "0") in shown
@@ -50,8 +50,8 @@ def test_every_gpu_has_a_series_of_each_signal_it_tells():
     assert shown["sentinel_gpu_throttle_reason", "0", "power_cap"] == 1.0
 
 
-def test_the_host_is_shown_with_each_disk():
-    shown = samples(exposition())
+def test_host_and_disks_are_exported():
+    shown = samples(make_exposition())
 
     assert shown["sentinel_host_cpu_ratio",] == 0.5
     assert shown["sentinel_host_memory_capacity_bytes",] == 9.0
@@ -59,48 +59,52 @@ def test_the_host_is_shown_with_each_disk():
     assert shown["sentinel_machine_sample_timestamp_seconds", "gpu"] == NOW
 
 
-def test_a_part_that_says_nothing_has_no_series():
-    shown = samples(exposition(machine=NodeMeasurements()))
+def test_a_part_without_measurements_has_no_series():
+    shown = samples(make_exposition(machine=NodeMeasurements()))
 
     assert not [key for key in shown if key[0].startswith(("sentinel_gpu", "sentinel_host"))]
 
 
-def test_the_like_of_it_logged_by_the_trainer_breaks_nothing():
-    """Two families of one name would make the page unreadable."""
+def test_node_signals_logged_by_the_trainer_make_no_second_family():
+    """Two families of one name would make the exposition invalid."""
     logged = dict.fromkeys((*GPU_SIGNALS, *HOST_SIGNALS), 5.0)
-    text = generate_latest(exposition(make_result(values=logged)).registry).decode()
+    text = generate_latest(make_exposition(make_result(values=logged)).registry).decode()
 
     names = [line for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(names) == len(set(names))
 
 
-def test_the_state_tells_of_the_machine_in_plain_words():
-    told = exposition(make_result(Event.START)).state()["machine"]
+def test_the_state_has_the_machine_as_json():
+    machine = make_exposition(make_result(Event.START)).state()["machine"]
 
-    assert json.loads(json.dumps(told)) == told
-    assert told["gpus"][0]["ranks"] == [4]
-    assert told["gpus"][0]["gpu_power"] == 1.0
-    assert (told["gpus"][1]["up"], told["disks"]["output"]) == (False, 7.0)
+    assert json.loads(json.dumps(machine)) == machine
+    assert machine["gpus"][0]["ranks"] == [4]
+    assert machine["gpus"][0]["gpu_power"] == 1.0
+    assert (machine["gpus"][1]["up"], machine["disks"]["output"]) == (False, 7.0)
 
 
-def test_what_the_run_was_set_to_is_shown_by_name():
-    shown = samples(exposition(facts(values={"beta": 0.1, "max_steps": 1234567.0})))
+def test_settings_are_exported_by_name():
+    shown = samples(make_exposition(metadata(values={"beta": 0.1, "max_steps": 1234567.0})))
 
     assert shown["sentinel_run_setting", "beta"] == 0.1
     assert shown["sentinel_run_setting", "max_steps"] == 1234567.0
 
 
-def test_settings_are_no_more_than_so_many():
-    shown = samples(exposition(facts(values={f"key{i}": 1.0 for i in range(2 * MAX_LABEL_VALUES)})))
+def test_the_number_of_exported_settings_is_bounded():
+    shown = samples(
+        make_exposition(metadata(values={f"key{i}": 1.0 for i in range(2 * MAX_LABEL_VALUES)}))
+    )
 
     assert len([key for key in shown if key[0] == "sentinel_run_setting"]) == MAX_LABEL_VALUES
 
 
-def test_a_broken_tap_is_named_and_its_ranks_are_counted():
+def test_a_failed_patch_is_down_and_its_ranks_are_counted():
     shown = samples(
-        exposition(
-            facts(0, **{"patch/trl": "on", "patch/deepspeed": "on, without DeepSpeedEngine.step"}),
-            facts(1, **{"patch/trl": "off: TypeError in on_log", "patch/deepspeed": "on"}),
+        make_exposition(
+            metadata(
+                0, **{"patch/trl": "on", "patch/deepspeed": "on, without DeepSpeedEngine.step"}
+            ),
+            metadata(1, **{"patch/trl": "off: TypeError in on_log", "patch/deepspeed": "on"}),
         )
     )
 
@@ -113,14 +117,14 @@ def test_a_broken_tap_is_named_and_its_ranks_are_counted():
     assert shown["sentinel_patch_ranks", "deepspeed", "partial"] == 1.0
 
 
-def test_the_state_tells_which_ranks_say_what_of_a_tap():
-    shown = exposition(*(facts(rank, **{"patch/trl": "on"}) for rank in (1, 0)))
-    shown.update(facts(2, **{"patch/trl": "off: TypeError in on_log"}))
+def test_the_state_has_the_ranks_of_each_patch_status():
+    shown = make_exposition(*(metadata(rank, **{"patch/trl": "on"}) for rank in (1, 0)))
+    shown.update(metadata(2, **{"patch/trl": "off: TypeError in on_log"}))
 
     assert shown.state()["patches"] == {"trl": {"on": [0, 1], "off: TypeError in on_log": [2]}}
 
 
-def test_the_page_is_told_facts_and_settings_together():
-    told = exposition(facts(model="qwen", values={"beta": 0.1})).state()["metadata"]
+def test_the_state_has_metadata_and_settings_together():
+    state = make_exposition(metadata(model="qwen", values={"beta": 0.1})).state()["metadata"]
 
-    assert told == {"beta": 0.1, "model": "qwen"}
+    assert state == {"beta": 0.1, "model": "qwen"}
