@@ -1,7 +1,7 @@
-"""Judge: all that becomes of a record once it was read: verdicts, what is shown, and who is told.
+"""Processes the records of one run: pipeline, storage, metrics and notifications.
 
-Whatever a record leads to is stored in the transaction of its caller. A judge that takes over from
-one that was killed restores the last snapshot and feeds itself the journal behind it.
+All consequences of a record are stored in the transaction of the caller. A processor that takes
+over from a killed agent restores the last snapshot and replays the journal behind it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,21 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sentinel.actions.planner import ActionPlanner
-from sentinel.config.settings import Settings, build_causes, build_detectors
+from sentinel.agent.config_alert import ConfigAlert, alert_name
+from sentinel.config.settings import Settings
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
 from sentinel.model.incident import RunTier
+from sentinel.model.notification import Notification
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordBatch, RecordOrBatch
 from sentinel.model.request import Sink
+from sentinel.notify import outbox
 from sentinel.notify.policy import NotificationPolicy
+from sentinel.pipeline import pipeline
 from sentinel.pipeline.engine import Result
 from sentinel.pipeline.onset import estimate_incident_onset
-from sentinel.pipeline.pipeline import SKIPPED_ERRORS, Pipeline
+from sentinel.pipeline.pipeline import SKIPPED_ERRORS
 from sentinel.signals.catalogue import canonical_name
 from sentinel.signals.hardware import NODE_SIGNALS, NodeMeasurements
 from sentinel.store import database
@@ -39,20 +43,20 @@ log = logging.getLogger(__name__)
 
 
 class ResultConsumer(Protocol):
-    """Whatever is to know of verdicts."""
+    """Something that is updated with every result."""
 
     def update(self, result: Result) -> None:
-        """Take one in; never waits."""
+        """Update from one result; must not block."""
 
 
 class RunProcessor:
-    """Judges one run, and shows and tells what comes of it; see `feed`.
+    """Processes the records of one run; see `process`.
 
-    `path` is of the database that `connection` is to, `sinks` tell people. `machine` gives what is
-    known of this node, `rings` those of its ranks, `clock` seconds since the epoch.
+    `path` is the database of `connection`. `read_node` returns the hardware metrics of this node,
+    `live_rings` the rings of its ranks, and `clock` seconds since the epoch.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts that an agent is made of
+    def __init__(  # noqa: PLR0913 - the components of an agent
         self,
         run: str,
         path: Path,
@@ -67,11 +71,11 @@ class RunProcessor:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.run, self.connection, self.counters = run, connection, counters
-        makers = build_detectors(settings)
-        self.pipeline = Pipeline(makers, counters, build_causes())
+        self.pipeline = pipeline.build(settings, counters)
         self.journal = Journal(connection)
         self.history = History(connection)
-        severities = {name: make().severity for name, make in makers.items()}
+        factories = self.pipeline.engine.detector_factories
+        severities = {name: make().severity for name, make in factories.items()}
         self.exposition = Exposition(
             counters,
             severities,
@@ -98,12 +102,20 @@ class RunProcessor:
             self.samples,
             self.onset_worker,
         )
+        for name, message in settings.config_errors.items():
+            log.warning("%s The defaults are used.", message)
+            counters.set("sentinel_config_errors_total", name, 1)
+        self.config_alert = ConfigAlert(
+            run,
+            settings.config_errors,
+            was_notified=outbox.is_open(connection, alert_name(run)),
+        )
         self._pending_input: list[RecordOrBatch] = []
         self.stop_record: Record | None = None
-        """How the run ended, until somebody has taken note."""
+        """The STOP of the run; the agent resets it after writing the outcome."""
 
     def poll_silences(self) -> bool:
-        """Take up what people want to be told of; whether anything was told that waited for it."""
+        """Apply changed silences and queue notifications that are due; whether any was queued."""
         if self.notification_policy.poll():
             self.exposition.set_suppression(self.notification_policy.suppression)
         due = self.notification_policy.due_notifications(self.pipeline.current_notifications)
@@ -114,51 +126,52 @@ class RunProcessor:
         return bool(due)
 
     def process(self, entry: RecordOrBatch) -> bool:
-        """What was read through the whole house; whether a page was queued because of it."""
+        """Process one entry and publish its results; whether a notification was queued."""
         self._update_counters(entry)
         if isinstance(entry, RecordBatch):
             self.exposition.update_batch(entry)
-        verdicts = [*self.pipeline.process(entry)]
-        for verdict in verdicts:
-            self._publish(verdict)
-            if verdict.record.rank == WHOLE_RUN and verdict.record.event is Event.STOP:
-                self.stop_record = verdict.record
-        moved = any(verdict.notifications or verdict.changed_incidents for verdict in verdicts)
-        told = [page for verdict in verdicts for page in verdict.case_notifications]
-        queued = bool(told) and self.notification_policy.enqueue(told)
-        if moved or len(verdicts) > 1 or not _is_empty_heartbeat(entry):
+        results = [*self.pipeline.process(entry)]
+        notifications: list[Notification] = []
+        for result in results:
+            self._publish(result)
+            notifications += [*result.case_notifications, *self.config_alert.update(result.record)]
+            if result.record.rank == WHOLE_RUN and result.record.event is Event.STOP:
+                self.stop_record = result.record
+        has_changes = any(result.notifications or result.changed_incidents for result in results)
+        is_queued = bool(notifications) and self.notification_policy.enqueue(notifications)
+        if has_changes or len(results) > 1 or not _is_empty_heartbeat(entry):
             self._pending_input.append(entry)
-        return queued
+        return is_queued
 
     def persist(self) -> None:
-        """Store what was fed since the last time."""
+        """Append the entries processed since the last call to the journal."""
         self.journal.append(self._pending_input)
         self._pending_input = []
 
     def show_local_records(self, records: Iterable[Record]) -> None:
-        """Show how the ranks of this node are, though they are judged elsewhere."""
+        """Export metrics of the ranks of this node, whose records the head processes."""
         for record in records:
             self.exposition.update(Result(record))
 
     def snapshot(self) -> None:
-        """Store the memory of everything so far; the journal behind it is no longer needed."""
+        """Store the state of the pipeline; the journal up to now is dropped."""
         state = self.pipeline.serialize()
         if state is not None:
             self.journal.store_snapshot(state)
 
     def restore(self) -> None:
-        """Go on where the last one was when it was killed."""
+        """Continue from the state that the last agent stored."""
         state = self.journal.load_snapshot()
         if state is not None and not self.pipeline.restore(state):
             self.pipeline.engine.incident_book.last_episodes = self.history.last_episodes()
         for entry in self.journal.entries_since_snapshot(self.run):
-            # Its consequences were stored with it; only the memory of it is built again.
+            # Its consequences are stored already; only the state of the pipeline is rebuilt.
             for _ in self.pipeline.process(entry):
                 pass
         for record in self.history.latest_records(self.run):
-            for outlet in self.restorable_consumers:
-                outlet.update(Result(record))
-            # An agent killed just then may not have come to write it.
+            for consumer in self.restorable_consumers:
+                consumer.update(Result(record))
+            # An agent that was killed at that point may not have written the outcome.
             self.stop_record = record if record.event is Event.STOP else None
         for record in self.history.run_metadata.to_records(self.run):
             self.exposition.update(Result(record))
@@ -169,28 +182,28 @@ class RunProcessor:
 
     def _publish(self, result: Result) -> None:
         record = result.record
-        # What one rank says of a step concerns only whoever shows how the ranks are.
-        plain = record.rank != WHOLE_RUN and record.event is Event.STEP
-        for outlet in (self.exposition,) if plain else self.consumers:
+        # The values of one rank are only exported as metrics.
+        is_rank_step = record.rank != WHOLE_RUN and record.event is Event.STEP
+        for consumer in (self.exposition,) if is_rank_step else self.consumers:
             try:
-                outlet.update(result)
+                consumer.update(result)
             except sqlite3.Error:
-                # Nothing of this turn is kept then, and all of it is read again.
+                # The transaction is rolled back, and its records are read again.
                 raise
             except SKIPPED_ERRORS:
-                log.exception("A verdict cannot be shown: it is left aside")
+                log.exception("A result cannot be published and is skipped")
                 self.counters.add("sentinel_dropped_records_total", "publishing_failed")
 
     def _update_counters(self, entry: RecordOrBatch) -> None:
         if isinstance(entry, RecordBatch):
-            # Of numbers that are all finite the sum may not be: then they are looked at.
+            # The sum of finite numbers can overflow, so a sum that is not finite is examined.
             if not isfinite(sum(map(sum, entry.rows))):
                 for record in entry.records():
                     self._update_counters(record)
         elif entry.rank == WHOLE_RUN:
             for name, errors in self.pipeline.engine.error_counts.items():
                 self.counters.set("sentinel_detector_errors_total", name, errors)
-        # A setting may be infinite, and a reward that does not apply to a text is no number.
+        # In other events, infinite settings and NaN rewards of texts are valid.
         elif entry.event in (Event.STEP, Event.EVAL) and not isfinite(sum(entry.values.values())):
             for name, value in entry.values.items():
                 if not isfinite(value):
@@ -198,7 +211,7 @@ class RunProcessor:
 
 
 def _is_empty_heartbeat(entry: RecordOrBatch) -> bool:
-    """Whether it is a tick that tells of no machine: one that changed nothing is not kept."""
+    """Whether it is a heartbeat without hardware metrics, which need not be in the journal."""
     if isinstance(entry, RecordBatch) or entry.event is not Event.HEARTBEAT:
         return False
     return NODE_SIGNALS.isdisjoint(entry.values)

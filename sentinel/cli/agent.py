@@ -23,7 +23,7 @@ def agent(
     """
     from sentinel.agent.main import Agent
     from sentinel.agent.registration import AlreadyServedError
-    from sentinel.config.settings import ConfigError, load_settings
+    from sentinel.config.settings import ConfigError, load_agent_settings
     from sentinel.store.database import NewerSchemaError
     from sentinel.transport.paths import RunIdError
 
@@ -39,7 +39,7 @@ def agent(
     # library reads this variable at the first lookup.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
     try:
-        agent = Agent(run, load_settings(environ=settings_environ(config)))
+        agent = Agent(run, load_agent_settings(settings_environ(config)))
     except (ConfigError, NewerSchemaError, RunIdError) as error:
         raise error_exit("agent", str(error)) from None
     except AlreadyServedError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from enum import StrEnum
@@ -18,6 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from sentinel.cli._options import error_exit, settings_environ
 from sentinel.config.settings import ConfigError, Settings, load_replay_settings
 from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.finding import Severity
@@ -28,8 +28,6 @@ from sentinel.pipeline import pipeline
 from sentinel.pipeline.replay import ReplayedIncident, ReplayResult, replay_records
 from sentinel.readers.format_detection import open_log
 
-EXIT_INVALID_INPUT = 2
-"""The log cannot be read, or a setting is invalid."""
 EXIT_SEVERITY_REACHED = 3
 SEVERITY_STYLES = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
 
@@ -57,27 +55,28 @@ def replay(
 
     Settings are read as by the agent: from sentinel.toml or --config, and SENTINEL_* variables.
     """
-    environ = os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}
     try:
-        settings = load_replay_settings(assignments or (), environ)
+        settings = load_replay_settings(assignments or (), settings_environ(config))
     except ConfigError as error:
-        typer.echo(f"sentinel replay: {error}", err=True)
-        raise typer.Exit(EXIT_INVALID_INPUT) from None
+        raise error_exit("replay", str(error)) from None
     try:
         result = _replay_log(path, settings)
     except (OSError, ValueError) as error:
-        typer.echo(f"sentinel: cannot read {path}: {error}", err=True)
-        raise typer.Exit(EXIT_INVALID_INPUT) from None
+        raise error_exit("replay", f"cannot read {path}: {error}") from None
     if result.notice:
-        typer.echo(f"sentinel: {path}: {result.notice}.", err=True)
+        _print_notice(f"{path}: {result.notice}")
     (_print_json if json else _print_tables)(result)
     if result.dropped:
-        typer.echo(f"sentinel: {result.dropped} records could not be processed.", err=True)
+        _print_notice(f"{result.dropped} records could not be processed")
     if result.failed_detectors:
         names = ", ".join(result.failed_detectors)
-        typer.echo(f"sentinel: {names} failed; their findings are incomplete.", err=True)
+        _print_notice(f"{names} failed, so findings may be missing")
     if fail_on is not None and result.worst_severity_order <= Severity(fail_on.value).order:
         raise typer.Exit(EXIT_SEVERITY_REACHED)
+
+
+def _print_notice(text: str) -> None:
+    typer.echo(f"sentinel replay: {text}.", err=True)
 
 
 def _replay_log(path: Path, settings: Settings) -> ReplayResult:

@@ -1,10 +1,9 @@
-"""`sentinel watch`: watch a run from outside, by the log that it writes anyway."""
+"""`sentinel watch`: monitor a run from outside, through the log that it writes."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 import signal
 import sys
@@ -13,30 +12,28 @@ from typing import TYPE_CHECKING
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from sentinel.cli._options import error_exit, settings_environ
 
-    from sentinel.agent.main import Agent
+if TYPE_CHECKING:
+    from sentinel.agent.log_agent import LogAgent
     from sentinel.config.settings import Settings
     from sentinel.model.notification import Notification
     from sentinel.pipeline.engine import Result
-    from sentinel.transport.ring import ReadPosition
 
-EXIT_CANNOT_READ = 2
 _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def watch(
-    path: Path = typer.Argument(..., help="Log file, or folder of a run; it may still be to come."),
-    run: str | None = typer.Option(None, "--run", help="Name of the run; else that of the log."),
-    max_steps: int = typer.Option(0, min=0, help="Last step of the run, if the log says none."),
-    config: Path | None = typer.Option(None, help="A sentinel.toml to read."),
+    path: Path = typer.Argument(..., help="Log file, or folder of a run; it need not exist yet."),
+    run: str | None = typer.Option(None, "--run", help="Run id; by default, made from the path."),
+    max_steps: int = typer.Option(0, min=0, help="Last step, if the log does not state it."),
+    config: Path | None = typer.Option(None, help="Settings file (sentinel.toml)."),
 ) -> None:
-    """Follow a log that is being written, judge it as it grows, and page.
+    """Follow a growing log: run the detectors, print and send notifications, serve /metrics.
 
-    The training is not touched, and need not know. What went wrong and was over before is shown,
-    and pages nobody. Begun again, the watch goes on where it was. It ends with the run, where the
-    log says that it is over, or with Ctrl-C.
+    The training is not touched. Incidents that ended before the watch began are shown, but not
+    sent. A watch that is started again continues where the last one ended. It ends when the log
+    states the end of the run, or with Ctrl-C.
     """
     from sentinel.agent.registration import AlreadyServedError
     from sentinel.config.settings import ConfigError, load_settings
@@ -46,14 +43,12 @@ def watch(
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     path = path.resolve()
     _check_log(path)
-    environ = os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}
     try:
-        # Whose machine the run is on, is not known.
-        settings = load_settings({"node_poll_seconds": 0}, environ=environ)
+        # The run may be on another machine, so this one is not polled.
+        settings = load_settings({"node_poll_seconds": 0}, environ=settings_environ(config))
         agent = build_log_agent(path, run or run_name_from_path(path), settings, max_steps)
     except (ConfigError, NewerSchemaError, RunIdError, AlreadyServedError) as error:
-        print(f"sentinel watch: {error}", file=sys.stderr)
-        raise typer.Exit(EXIT_CANNOT_READ) from None
+        raise error_exit("watch", str(error)) from None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop_requested.set())
     print(f"Watching {path} as run {agent.run}; Ctrl-C ends it.", flush=True)
@@ -61,7 +56,7 @@ def watch(
 
 
 def _check_log(path: Path) -> None:
-    """Leave with one plain line where there is something that is no log."""
+    """Exit with an error if there is something at `path` that is not a log."""
     from sentinel.readers.format_detection import open_log
 
     if not (path.exists() or path.parent.is_file()) or (path.is_file() and not path.stat().st_size):
@@ -71,65 +66,47 @@ def _check_log(path: Path) -> None:
     try:
         open_log(path)
     except (OSError, ValueError) as error:
-        print(f"sentinel watch: cannot read {path}: {error}", file=sys.stderr)
-        raise typer.Exit(EXIT_CANNOT_READ) from None
+        raise error_exit("watch", f"cannot read {path}: {error}") from None
 
 
 def run_name_from_path(path: Path) -> str:
-    """A name for the run of that log: of its folder and itself, and the same every time.
+    """A run id made from the path of its log; the same every time.
 
-    >>> name_of(Path("/data/my run/trainer_log.jsonl"))[:-7]
+    >>> run_name_from_path(Path("/data/my run/trainer_log.jsonl"))[:-7]
     'my-run-trainer_log'
     """
-    words = f"{path.parent.name}-{path.stem if path.suffix else path.name}"
-    short = hashlib.sha256(str(path).encode()).hexdigest()[:6]
-    return f"{_INVALID_NAME_CHARACTERS.sub('-', words).strip('-.')[:80] or 'log'}-{short}"
+    name = f"{path.parent.name}-{path.stem if path.suffix else path.name}"
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:6]
+    return f"{_INVALID_NAME_CHARACTERS.sub('-', name).strip('-.')[:80] or 'log'}-{digest}"
 
 
-def build_log_agent(path: Path, run: str, settings: Settings, max_steps: int = 0) -> Agent:
-    """The agent of a run whose log is followed in the place of its ranks' rings.
+def build_log_agent(path: Path, run: str, settings: Settings, max_steps: int = 0) -> LogAgent:
+    """The agent that follows the log, and prints its notifications and notices."""
+    from sentinel.agent.log_agent import LogAgent
 
-    Raises what `Agent` does.
-    """
-    from sentinel.agent.main import Agent
-    from sentinel.readers.follow import LogFollower
+    def print_notice(notice: str) -> None:
+        print(f"sentinel watch: {path}: {notice}.", file=sys.stderr, flush=True)
 
-    class LogAgent(Agent):
-        """An agent that reads a log instead of the rings of ranks."""
-
-        def _build_source(self, positions: Mapping[str, ReadPosition]) -> LogFollower:
-            self.follower = LogFollower(
-                self.run, path, self.counters, positions, self.clock, max_steps
-            )
-            return self.follower
-
-        def run_once(self) -> None:
-            self.processor.notification_policy.is_catching_up = self.follower.is_catching_up
-            super().run_once()
-            if notice := self.follower.pop_notice():
-                print(f"sentinel watch: {path}: {notice}.", file=sys.stderr, flush=True)
-
-    agent = LogAgent(run, settings)
-    agent.processor.consumers += (NotificationPrinter(),)
-    return agent
+    return LogAgent(run, path, settings, NotificationPrinter(), print_notice, max_steps=max_steps)
 
 
 class NotificationPrinter:
-    """Prints what people are told, each thing once."""
+    """Prints notifications to stdout, each state of a case once."""
 
     def __init__(self) -> None:
         self.printed_subjects: dict[str, str] = {}
 
     def update(self, result: Result) -> None:
-        """Print what is news in it."""
-        for page in result.case_notifications:
-            if _is_new(self.printed_subjects.get(page.incident.name), page):
-                print(_format(page), flush=True)
-                self.printed_subjects[page.incident.name] = page.subject
+        """Print the new notifications of a result."""
+        for notification in result.case_notifications:
+            name = notification.incident.name
+            if _is_new(self.printed_subjects.get(name), notification):
+                print(_format(notification), flush=True)
+                self.printed_subjects[name] = notification.subject
 
 
 def _is_new(printed_subject: str | None, notification: Notification) -> bool:
-    """Whether people have not read it yet: a case that only grew is not told again."""
+    """Whether it reports more than what was printed; an update does if the subject changed."""
     from sentinel.model.notification import NotificationReason
 
     return (
@@ -139,17 +116,18 @@ def _is_new(printed_subject: str | None, notification: Notification) -> bool:
 
 
 def _format(notification: Notification) -> str:
-    """One case in a line; where its cause has a name, in lines with evidence and remedy."""
+    """A case in one line; with evidence and remedy on further lines if its cause is known."""
     from sentinel.cli._terminal import escape_unprintable
     from sentinel.model.notification import NotificationReason
 
-    incident, known = notification.incident, notification.diagnosis
-    words = f"{incident.severity.value} {incident.key.detector} {notification.reason.value}"
-    lines = [f"step {notification.step}: {words}: {incident.finding.summary}"]
-    if known is not None and notification.reason is not NotificationReason.RESOLVED:
-        lines.append(f"behind it: {known.title} ({known.confidence_text})")
-        lines += [clue.text_with_step for clue in known.evidence]
-        lines.append(f"what to do: {known.remedy}")
+    incident, diagnosis = notification.incident, notification.diagnosis
+    event = f"{incident.key.detector} {notification.reason.value.replace('_', ' ')}"
+    summary = incident.finding.summary
+    lines = [f"step {notification.step}: {incident.severity.value} {event}: {summary}"]
+    if diagnosis is not None and notification.reason is not NotificationReason.RESOLVED:
+        lines.append(f"cause: {diagnosis.title} ({diagnosis.confidence_text})")
+        lines += [each.text_with_step for each in diagnosis.evidence]
+        lines.append(f"what to do: {diagnosis.remedy}")
         if notification.last_good_step is not None:
-            lines.append(f"last checkpoint before: step {notification.last_good_step}")
+            lines.append(f"last good checkpoint: step {notification.last_good_step}")
     return "\n  ".join(map(escape_unprintable, lines))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sentinel.config.settings import ConfigError, Settings, load_settings
+from sentinel.config.settings import ConfigError, Settings, load_agent_settings, load_settings
 from sentinel.doctor.check_result import CheckResult, fail, ok, warn
 from sentinel.web.server import bind_free_port
 
@@ -12,11 +12,14 @@ from sentinel.web.server import bind_free_port
 def check_settings() -> Iterator[CheckResult]:
     """Results for the settings as an agent started in this directory reads them."""
     try:
-        settings = load_settings()
+        settings = load_agent_settings()
     except ConfigError as error:
         yield fail("settings", str(error), "correct it; no agent starts with invalid settings")
         return
-    yield ok("settings", "valid")
+    for message in settings.config_errors.values():
+        yield fail("settings", message, "correct it; the agent ignores this table")
+    if not settings.config_errors:
+        yield ok("settings", "valid")
     yield _check_sinks(settings)
     yield _check_port(settings)
 

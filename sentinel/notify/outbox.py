@@ -59,6 +59,17 @@ def enqueue(
     ).rowcount
 
 
+def is_open(connection: sqlite3.Connection, incident: str) -> bool:
+    """Whether the opening of an incident was queued, for any sink, and its resolution was not."""
+    reasons = connection.execute(
+        "select distinct json_extract(notification, '$.notification.reason') from outbox"
+        " where case when json_valid(notification)"
+        " then json_extract(notification, '$.incident_name') end = ?",
+        [incident],
+    ).fetchall()
+    return ("opened",) in reasons and ("resolved",) not in reasons
+
+
 def requeue_interrupted(connection: sqlite3.Connection) -> int:
     """Queue the rows again that were being sent when the last agent was killed."""
     return connection.execute("update outbox set state = 'queued' where state = 'sending'").rowcount

@@ -161,7 +161,7 @@ def test_the_next_agent_shows_the_cause_that_the_last_one_named(monkeypatch):
         def remedy(self, _):
             return "Look at the data."
 
-    monkeypatch.setattr("sentinel.agent.processor.build_causes", lambda: {"nans": Nans()})
+    monkeypatch.setattr("sentinel.pipeline.pipeline.build_causes", lambda: {"nans": Nans()})
     with ranks() as begin:
         begin(0, world=1, steps=20, values={"loss": LOSSES})
         first = agent()

@@ -7,7 +7,14 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from support.followed_logs import FakeClock, make_follower, loss_rows, step_attempts, next_heartbeat, append_rows
+from support.followed_logs import (
+    FakeClock,
+    append_rows,
+    loss_rows,
+    make_follower,
+    next_heartbeat,
+    step_attempts,
+)
 from typer.testing import CliRunner
 
 from sentinel.causes._evidence import symptom_evidence
@@ -112,9 +119,9 @@ def test_a_log_that_reached_its_last_step_is_over(path, clock):
     assert not source.ended
     append_rows(path, *loss_rows(50, 51, max_steps=50))
     endings = [r for r in source.poll() if r.event is Event.STOP]
-    assert [(r.step, r.facts["outcome"]) for r in endings] == [(50, "finished")]
+    assert [(r.step, r.attributes["outcome"]) for r in endings] == [(50, "finished")]
     assert source.ended
-    assert next_heartbeat(source, clock).facts["state"] == "finished"
+    assert next_heartbeat(source, clock).attributes["state"] == "finished"
 
 
 def test_a_backlog_is_read_in_pieces(path, clock, monkeypatch):
@@ -174,14 +181,14 @@ def test_what_was_over_before_pages_nobody_and_what_is_amiss_pages_once(path, ca
     assert capsys.readouterr().out.count("nan_or_inf opened") == 2
     append_rows(path, *loss_rows(330, 340, "NaN"))
     first.run_once()
-    first.stopping.set()
+    first.stop_requested.set()
     first.serve()
     second = agent(path)
     second.run_once()
     append_rows(path, *loss_rows(340, 400))
     second.run_once()
-    assert second.judge.history.last("mine")
-    second.stopping.set()
+    assert second.processor.history.latest_records("mine")
+    second.stop_requested.set()
     second.serve()
     assert len(queued()) == 2, "the page, and that it is over"
 
@@ -190,14 +197,14 @@ def test_a_case_is_printed_once_and_again_when_its_cause_gets_a_name(path, capsy
     class Rot:
         title, severity, explains = "rot", None, frozenset({"nan_or_inf", "step_regression"})
 
-        def clues(self, scene):
-            if "nan_or_inf" in scene.symptoms:
-                yield from symptom_evidence(scene.first("step_regression"), 0.7)
+        def evidence(self, context):
+            if "nan_or_inf" in context.symptoms:
+                yield from symptom_evidence(context.earliest_symptom("step_regression"), 0.7)
 
         def remedy(self, _):
             return "Clean\x1b[2J up."
 
-    monkeypatch.setattr("sentinel.agent.processor.build_causes", lambda: {"rot": Rot()})
+    monkeypatch.setattr("sentinel.pipeline.pipeline.build_causes", lambda: {"rot": Rot()})
     append_rows(path, *loss_rows(1, 20), *loss_rows(20, 30, "NaN"))
     watch = agent(path)
     watch.run_once()
@@ -205,13 +212,13 @@ def test_a_case_is_printed_once_and_again_when_its_cause_gets_a_name(path, capsy
     append_rows(path, *loss_rows(15, 18, "NaN"))
     watch.run_once()
     second = capsys.readouterr().out
-    watch.stopping.set()
+    watch.stop_requested.set()
     watch.serve()
 
-    assert ("nan_or_inf opened" in first, "behind it" in first) == (True, False)
-    assert "behind it: rot (probably, 70 %)" in second
+    assert ("nan_or_inf opened" in first, "cause: " in first) == (True, False)
+    assert "cause: rot (probably, 70 %)" in second
     assert "since step 15: " in second
-    assert "what to do: Clean[2J up." in second
+    assert "what to do: Clean\\x1b[2J up." in second
 
 
 def test_which_of_several_runs_is_followed_is_said_once(tmp_path, capsys):
@@ -225,7 +232,7 @@ def test_which_of_several_runs_is_followed_is_said_once(tmp_path, capsys):
     watch.run_once()
     told = capsys.readouterr().err
     assert told.count("it holds 2 runs (run0, run1), of which run0") == 1
-    watch.stopping.set()
+    watch.stop_requested.set()
     watch.serve()
 
 
@@ -234,7 +241,7 @@ def test_settings_that_a_log_states_are_those_of_the_run(path):
     append_rows(path, *loss_rows(1, 9))
     watch = agent(path)
     watch.run_once()
-    watch.stopping.set()
+    watch.stop_requested.set()
     watch.serve()
     with closing(connect(run_dir("mine") / "sentinel.db")) as database:
         told = dict(database.execute("select key, value from run_metadata"))

@@ -5,7 +5,14 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from support.replays import REWOUND_ROWS, run_replay, collapse_rows, healthy_rows, log, replay_incidents
+from support.replays import (
+    REWOUND_ROWS,
+    collapse_rows,
+    healthy_rows,
+    log,
+    replay_incidents,
+    run_replay,
+)
 from support.synthetic_runs import rl_run
 
 __all__ = ["log"]
@@ -51,7 +58,9 @@ def test_every_incident_is_a_line_and_the_summary_is_the_last(log):
 def test_when_it_began_is_found_by_looking_back(log):
     """The same each time; and what resolves or repeats later changes nothing."""
     once, _ = replay_incidents(log(collapse_rows()))
-    again, _ = replay_incidents(log(collapse_rows() + [{"step": n, "kl": 0.02} for n in range(331, 400)]))
+    again, _ = replay_incidents(
+        log(collapse_rows() + [{"step": n, "kl": 0.02} for n in range(331, 400)])
+    )
     onset = once[0]["onset"]
 
     assert 299 <= onset["earliest"] <= onset["step"] <= onset["latest"] <= 320
@@ -80,7 +89,9 @@ def test_an_incident_that_ended_is_told_once_with_its_end(log):
 def test_what_was_only_worth_noting_is_due_when_it_gets_worse(log):
     """One lost gradient norm is information; the page is due with the second in a row."""
     norms = [1.0] * 20 + ["NaN", 1.0, 1.0, "NaN", "NaN"]
-    incidents, _ = replay_incidents(log({"step": s, "grad_norm": g} for s, g in enumerate(norms, start=1)))
+    incidents, _ = replay_incidents(
+        log({"step": s, "grad_norm": g} for s, g in enumerate(norms, start=1))
+    )
 
     assert [(i["severity"], i["onset_step"], i["opened_step"]) for i in incidents] == [
         ("warning", 21, 25)
@@ -88,7 +99,9 @@ def test_what_was_only_worth_noting_is_due_when_it_gets_worse(log):
 
 
 def test_numbers_that_json_cannot_write_are_written_as_words(log):
-    incidents, _ = replay_incidents(log([{"step": 1, "loss": 1.0}, {"step": 2, "loss": "Infinity"}]))
+    incidents, _ = replay_incidents(
+        log([{"step": 1, "loss": 1.0}, {"step": 2, "loss": "Infinity"}])
+    )
 
     assert incidents[0]["evidence"]["loss"] == "inf"
 
@@ -190,5 +203,5 @@ def test_which_of_several_runs_was_replayed_is_said_to_people_only(tmp_path):
         other.executemany("insert into metrics values(?, ?, ?, ?, ?)", rows)
     result = run_replay(path, "--json")
 
-    assert f"of {path}, it holds 2 runs (run1, run0), of which run1" in result.stderr
+    assert f"{path}: it holds 2 runs (run1, run0), of which run1" in result.stderr
     assert [json.loads(line)["steps"] for line in result.stdout.splitlines()] == [5]

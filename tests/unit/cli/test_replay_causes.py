@@ -98,7 +98,7 @@ def test_a_person_reads_the_cause_first_and_advice_once(log, storm):
 
     assert "critical: storm in the policy (likely, 86 %)" in shown
     assert "The season is [red]autumn[/red]." in shown
-    assert shown.index("What to do: Stay in.") < shown.index("Page due")
+    assert shown.index("What to do: Stay in.") < shown.index("Detected")
     assert "checkpoint before the onset" not in shown, "its detector's advice is of less use"
 
 

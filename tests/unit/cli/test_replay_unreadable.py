@@ -42,4 +42,4 @@ def test_what_is_no_log_is_one_plain_line_that_names_it(tmp_path, name, content)
     assert result.exit_code == 2
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
-    assert line.startswith(f"sentinel: cannot read {path}: ")
+    assert line.startswith(f"sentinel replay: cannot read {path}: ")

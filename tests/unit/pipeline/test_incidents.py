@@ -98,7 +98,7 @@ def test_it_is_told_again_only_if_it_gets_worse():
     )
     assert (second.reason, second.name) == (
         NotificationReason.ESCALATED,
-        "run/probe#1:worsened-critical",
+        "run/probe#1:escalated-critical",
     )
 
 
@@ -146,7 +146,7 @@ def test_what_comes_back_worse_is_told():
     worse = Finding("Worse.", severity=Severity.CRITICAL)
     pages = fold(book, BAD, CALM, CALM, worse, CALM, BAD, CALM, worse)
 
-    assert [p.name for p in pages] == ["run/probe#1:opened", "run/probe#1:worsened-critical"]
+    assert [p.name for p in pages] == ["run/probe#1:opened", "run/probe#1:escalated-critical"]
     assert pages[1].incident.flaps == 1
 
 

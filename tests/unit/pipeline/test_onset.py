@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.results import incident
+from support.results import make_incident
 
 from sentinel.model.incident import Onset
 from sentinel.model.record import WHOLE_RUN, Event, Record
@@ -92,7 +92,7 @@ def test_one_value_that_is_no_number_long_before_does_not_matter():
 
 def test_the_last_good_checkpoint_is_older_than_all_of_the_interval():
     points = series(1, 20, cliff)
-    found = estimate_incident_onset(incident(), points, [100, 1100, 1190, 1200])
+    found = estimate_incident_onset(make_incident(), points, [100, 1100, 1190, 1200])
 
     assert found.earliest <= 1200
     assert found.last_good_step == max(s for s in (100, 1100, 1190) if s < found.earliest)

@@ -45,8 +45,10 @@ def test_the_next_one_goes_on_where_the_last_one_was():
     "state",
     [
         pytest.param("{", id="damaged"),
-        pytest.param(serialize({"stamp": "0.1.0 []", "align": 3}), id="of another version"),
-        pytest.param(fold().serialize().replace('"beats"', '"hearts"'), id="of other fields"),
+        pytest.param(serialize({"fingerprint": "0.1.0 []", "aligner": 3}), id="of another version"),
+        pytest.param(
+            fold().serialize().replace('"step_index_by_rank"', '"hearts"'), id="of other fields"
+        ),
         pytest.param(Pipeline({}, Counters()).serialize(), id="of other detectors"),
     ],
 )
@@ -69,7 +71,7 @@ def test_a_record_that_cannot_be_judged_ends_no_watch(monkeypatch):
             raise OverflowError
         return hear(record)
 
-    monkeypatch.setattr(folded.aligner, "feed", falls)
+    monkeypatch.setattr(folded.aligner, "process", falls)
 
     assert fed(folded, range(9)) == [1.0, 2.0, 4.0, 5.0, 6.0, 7.0]
     assert folded.counters.values["sentinel_dropped_records_total", "processing_failed"] == 1

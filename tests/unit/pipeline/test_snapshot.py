@@ -76,7 +76,7 @@ def test_what_was_written_before_a_class_had_a_field_is_refused():
     older = json.loads(serialize([Keeper(), Slotted()]))
     del older["list"][0]["state"]["seen"]
 
-    with pytest.raises(SnapshotError, match="Keeper was written without seen"):
+    with pytest.raises(SnapshotError, match="Keeper lacks seen"):
         deserialize(json.dumps(older), [HERE])
 
 
@@ -85,7 +85,7 @@ def test_an_object_without_state_comes_back():
 
 
 def test_a_class_of_a_module_not_in_use_is_refused():
-    with pytest.raises(SnapshotError, match="neither ours nor of a plug-in"):
+    with pytest.raises(SnapshotError, match="neither of sentinel nor of a plug-in"):
         deserialize(serialize(Keeper()))
 
 

@@ -1,0 +1,67 @@
+"""Notifies of invalid settings that an agent replaced by their defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sentinel.model.finding import Finding, Severity
+from sentinel.model.incident import Incident, IncidentKey, IncidentState
+from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.record import WHOLE_RUN, Event, Record
+
+INCIDENT_LABEL = "invalid_settings"
+"""Stands in for the name of a detector in the notification."""
+
+
+def alert_name(run: str) -> str:
+    """Name of the incident of this alert, the same in every agent of the run."""
+    return f"{run}/{INCIDENT_LABEL}#1"
+
+
+class ConfigAlert:
+    """Makes one warning notification per run, and its resolution when the run stops.
+
+    `errors` are messages by the name of the setting. `was_notified` is whether an earlier agent of
+    the run sent the warning; if the settings are valid now, the alert is resolved.
+    """
+
+    def __init__(self, run: str, errors: Mapping[str, str], *, was_notified: bool) -> None:
+        self.run = run
+        self.errors = dict(errors)
+        self.is_firing = was_notified
+
+    def update(self, record: Record) -> Iterator[Notification]:
+        """The notifications that are due at this record."""
+        # The first record of a run is its START, which sets how notifications are sent.
+        if record.rank != WHOLE_RUN or record.event is Event.HEARTBEAT:
+            return
+        is_stop = record.event is Event.STOP
+        if self.errors and not self.is_firing and not is_stop:
+            self.is_firing = True
+            yield self._notification(NotificationReason.OPENED, record)
+        elif self.is_firing and (is_stop or not self.errors):
+            self.is_firing = False
+            yield self._notification(NotificationReason.RESOLVED, record)
+
+    def _notification(self, reason: NotificationReason, record: Record) -> Notification:
+        summary = "The settings are valid again."
+        if self.errors:
+            names = ", ".join(sorted(self.errors))
+            summary = f"Invalid settings are replaced by their defaults: {names}."
+        incident = Incident(
+            key=IncidentKey(self.run, WHOLE_RUN, INCIDENT_LABEL),
+            episode=1,
+            severity=Severity.WARNING,
+            signal="settings",
+            remedy="Correct these settings; `sentinel doctor` checks them. "
+            "They apply from the next start of the agent.",
+            finding=Finding(summary, self.errors),
+            onset_step=record.step,
+            opened_step=record.step,
+            opened_time=record.time,
+            state=IncidentState.FIRING,
+        )
+        if reason is NotificationReason.RESOLVED:
+            incident.state = IncidentState.RESOLVED
+            incident.resolved_step, incident.resolved_time = record.step, record.time
+        return Notification(reason, incident, record.step, record.time)
