@@ -75,7 +75,7 @@ def watched(run, kills):
         assert serving.wait(300.0) == 0
     with closing(connect(run_dir(run) / "sentinel.db")) as database:
         steps = database.execute("select step, vals from step where event = 'step'").fetchall()
-        pages = database.execute("select page, state from outbox order by created").fetchall()
+        pages = database.execute("select notification, state from outbox order by created").fetchall()
     return [(step, json.loads(values)) for step, values in steps], pages
 
 
@@ -96,7 +96,7 @@ def decoded(row):
 
 def test_kills_leave_no_trace_in_history_verdicts_or_pages(receiver):
     calm_steps, calm_pages = watched("calm", kills=0)
-    told = len(receiver.taken)
+    told = len(receiver.accepted)
     steps, pages = watched("stormy", kills=KILLS)
 
     assert [step for step, _ in calm_steps] == list(range(1, STEPS + 1))
@@ -105,4 +105,4 @@ def test_kills_leave_no_trace_in_history_verdicts_or_pages(receiver):
     assert "kl_blowup#1:opened" in [name for name, _ in names(pages)]
     assert names(pages) == names(calm_pages)
     # A kill between the receiver's answer and its commit may repeat a page, and nothing else may.
-    assert told <= len(receiver.taken) - told <= told + KILLS
+    assert told <= len(receiver.accepted) - told <= told + KILLS

@@ -13,7 +13,7 @@ from itertools import pairwise
 import pytest
 from delivery_process import SINK, deliver
 from support import webhook_receiver
-from support.notifications import page
+from support.notifications import make_notification
 from support.webhook_receiver import Receiver
 
 from sentinel.notify import outbox
@@ -63,10 +63,10 @@ def test_nothing_is_lost_and_every_repeat_has_a_reason(tmp_path):
     assert last.exitcode == 0, "what the kills left behind was not delivered in time"
 
     taken = defaultdict(list)
-    for request in there.taken:
+    for request in there.accepted:
         taken[request.headers["webhook-id"]].append(request)
     last_words = {request.path: request for request in there.requests}
-    raised = [outbox.idempotency_key(page(episode=n + 1), SINK) for n in range(PAGES)]
+    raised = [outbox.idempotency_key(make_notification(episode=n + 1), SINK) for n in range(PAGES)]
     assert taken.keys() == set(raised), "a page was lost, or one came that nobody raised"
     for requests in taken.values():
         # What a killed process had sent may be read after the first words of its successor.
@@ -74,10 +74,10 @@ def test_nothing_is_lost_and_every_repeat_has_a_reason(tmp_path):
             assert has_a_reason(earlier, later, last_words), "a page was repeated without a reason"
     with closing(connect(path)) as connection:
         assert outbox.count_by_state(connection) == {(SINK, "delivered"): PAGES}
-    unanswered = sum(not request.answered for request in there.taken)
+    unanswered = sum(not request.answered for request in there.accepted)
     print(
         f"{KILLS} kills, {PAGES} pages in {len(there.requests)} requests: 0 lost, "
-        f"{len(there.taken) - PAGES} repeated, {unanswered} taken without an answer"
+        f"{len(there.accepted) - PAGES} repeated, {unanswered} taken without an answer"
     )
 
 

@@ -191,7 +191,7 @@ def train(tmp_path, monkeypatch, receiver):
 
 def told(receiver):
     """Detector and state of every page that arrived, with its summary."""
-    alerts = [request.json["alerts"][0] for request in receiver.taken]
+    alerts = [request.json["alerts"][0] for request in receiver.accepted]
     return [(a["labels"]["detector"], a["status"], a["annotations"]["summary"]) for a in alerts]
 
 

@@ -56,7 +56,7 @@ def carried_on(job, head, told, ranks):
         assert record.spread["loss"].count == len(heard), record
         assert record.values["loss"] == mean(heard, record.step), record
         assert record.step <= LINKED or heard == ranks
-    assert told.taken == []
+    assert told.accepted == []
 
 
 @pytest.mark.nodes

@@ -130,4 +130,4 @@ def test_torchrun_goes_on_without_a_node_that_is_lost_and_takes_it_back_as_one_r
     assert job.codes() == [0, 0], [host.said for host in hosts]
     exact(head.over().steps(), (2, 1, 2))
     assert {each["detector"] for each in head.incidents()} & OF_NODES <= {"node_lost"}
-    assert len(told.taken) == len(head.pages())
+    assert len(told.accepted) == len(head.pages())

@@ -15,7 +15,7 @@ def healthy(job, head, told):
     weighted = job.script == "plain_ranks.py"
     expect(head.over().steps(), range(1, job.steps + 1), job.world, weighted=weighted)
     assert [(i["detector"], i["summary"]) for i in head.incidents()] == []
-    assert head.pages() == told.taken == []
+    assert head.pages() == told.accepted == []
 
 
 def all_left(hosts):
@@ -91,4 +91,4 @@ def test_a_run_at_the_port_of_one_whose_agents_still_linger_is_a_run_of_its_own(
     (run,) = set(hosts[0].runs()) - {before.run}
     expect(Judged(hosts[0], run).heard(STEPS + 5), range(1, STEPS + 6), second.world)
     expect(before.steps(), range(1, STEPS + 1), first.world)
-    assert told.taken == []
+    assert told.accepted == []

@@ -48,7 +48,7 @@ def test_a_node_that_dies_is_told_as_such_once_and_the_rest_is_judged_on(site, p
     expect(steps[:20], range(1, 21), job.world)
     expect(steps[20:], range(21, 61), left, missing="4,5")
     assert [name for name, _ in names(head.pages())] == ["node_lost"]
-    assert len(told.taken) == 1
+    assert len(told.accepted) == 1
 
 
 def test_a_node_that_dies_and_takes_the_others_along_is_one_page(loopback, people, tmp_path):
@@ -73,7 +73,7 @@ def test_a_node_that_dies_and_takes_the_others_along_is_one_page(loopback, peopl
     assert page.incident.finding.evidence["ranks"] == "2-3"
     assert "raised" in page.incident.finding.evidence["first_to_fall"]
     assert page.incident.opened_time > killed
-    assert len(told.taken) == 1
+    assert len(told.accepted) == 1
 
 
 @pytest.mark.nodes
@@ -90,12 +90,12 @@ def test_where_the_heads_node_takes_the_others_along_its_deputy_tells_of_both(
     hosts[0].kill()
     job.open(20)
     assert job.launchers[hosts[1]].wait(PATIENCE) != 0
-    until(lambda: told.taken, PATIENCE, deputy.log)
+    until(lambda: told.accepted, PATIENCE, deputy.log)
     (page,) = deputy.pages()
     assert page.incident.key.detector == "node_lost"
     assert "raised" in page.incident.finding.evidence["first_to_fall"]
     deputy.over()
-    assert len(told.taken) == 1
+    assert len(told.accepted) == 1
 
 
 # Its successor has ten seconds, most of which a busy machine takes to load torch.
@@ -119,7 +119,7 @@ def test_an_agent_that_is_killed_is_started_again_and_nothing_is_lost_or_told(
     assert job.codes() == [0, 0]
     expect(head.over().steps(), range(1, 101), job.world)
     assert names(head.pages()) == []
-    assert told.taken == []
+    assert told.accepted == []
     all_left(hosts)
 
 
@@ -156,7 +156,7 @@ def test_what_was_said_behind_a_cut_link_is_heard_once_it_is_healed(
     pages = names(head.pages())
     assert pages[:1] == [("node_lost", "opened")] * was_lost
     assert set(pages[1:]) <= {("node_lost", "resolved")}
-    assert len(told.taken) == len(pages) <= 2
+    assert len(told.accepted) == len(pages) <= 2
     all_left(hosts)
 
 
@@ -182,7 +182,7 @@ def test_what_was_said_while_the_head_could_not_be_reached_is_heard_later(
         assert job.codes() == [0, 0]
         expect(head.over().steps(), range(1, 61), job.world)
         Judged(hosts[1]).over()
-    assert names(head.pages()) == [] == told.taken
+    assert names(head.pages()) == [] == told.accepted
     all_left(hosts)
 
 
@@ -197,7 +197,7 @@ def test_a_node_without_sentinel_is_told_of_and_the_others_are_judged(site, peop
     job.open(30)
     assert job.codes() == [0, 0]
     expect(head.over().steps(), range(1, 41), job.of(hosts[0]))
-    assert names(head.pages()) == [] == told.taken
+    assert names(head.pages()) == [] == told.accepted
     all_left(hosts)
 
 
@@ -214,5 +214,5 @@ def test_clocks_an_hour_apart_change_nothing(site, people, tmp_path):
     assert job.codes() == [0, 0]
     expect(head.over().steps(), range(1, 41), job.world)
     assert all(began <= record.time <= time.time() for record in heard)
-    assert names(head.pages()) == [] == told.taken
+    assert names(head.pages()) == [] == told.accepted
     all_left(hosts)

@@ -26,7 +26,7 @@ def doctor(host):
     """What it says must be mended on that node, or is to be known, of the runs there."""
     lines = host.told("-m", "sentinel", "doctor", "--quick", "--json").splitlines()
     found = map(json.loads, lines)
-    return [f"{each['says']} {each['remedy']}" for each in found if each["grade"] != "ok"]
+    return [f"{each['message']} {each['remedy']}" for each in found if each["grade"] != "ok"]
 
 
 def says(host, word):
@@ -73,7 +73,7 @@ def test_a_wrong_token_a_wrong_head_and_none_at_all_cost_nobody_else_anything(
         job.open(STEPS)
         assert job.codes() == [0, 0, 0, 0]
     expect(head.over().steps(), range(1, STEPS + 1), [0])
-    assert told.taken == []
+    assert told.accepted == []
     all_left(hosts)
 
 
@@ -118,7 +118,7 @@ def test_a_node_that_says_what_none_of_ours_would_is_refused_counted_and_shown(
 def _refuses(host, head, reasons):
     until(lambda: reasons <= refused(head).keys(), PATIENCE, "each is counted by its reason")
     for reason in reasons:
-        assert says(host, f"refused: {reason}"), doctor(host)
+        assert says(host, f"rejected: {reason}"), doctor(host)
 
 
 def _unharmed(job, head, told):
@@ -129,5 +129,5 @@ def _unharmed(job, head, told):
     job.open(job.steps)
     assert job.codes() == [0, 0]
     expect(head.run_finished().steps(), range(1, job.steps + 1), job.world)
-    assert head.pages() == [] == told.taken
+    assert head.pages() == [] == told.accepted
     all_left(job.hosts)

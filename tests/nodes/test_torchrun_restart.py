@@ -34,4 +34,4 @@ def test_a_rank_that_is_killed_and_begun_again_is_told_of(loopback, people, tmp_
     (opened, *later) = head.pages()
     assert (opened.incident.key.detector, opened.reason.value) == ("run_died", "opened")
     assert {page.reason.value for page in later} <= {"resolved"}
-    assert len(told.taken) == len(head.pages())
+    assert len(told.accepted) == len(head.pages())

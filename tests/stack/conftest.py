@@ -41,7 +41,7 @@ class Stack:
         """What the receiver has been told of that alert of that run."""
         return [
             one
-            for request in self.receiver.taken
+            for request in self.receiver.accepted
             for one in request.json["alerts"]
             if (one["labels"]["alertname"], one["status"]) == (alert, status)
             and one["labels"].get("run") == run

@@ -1,4 +1,4 @@
-"""A lane on a bench: its outbox, its receiver, and a clock moved by hand."""
+"""A sink worker with its outbox, a local receiver and a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sentinel.store.database import connect
 
 
 class Clock:
-    """Seconds since the epoch, moved by hand."""
+    """Seconds since the epoch, set by the test."""
 
     def __init__(self):
         self.now = NOW
@@ -24,49 +24,50 @@ class Clock:
         return self.now
 
 
-class Bench:
-    """A lane to Slack, its outbox, its receiver, and its clock."""
+class WorkerFixture:
+    """A worker of the sink `slack`, its outbox, its receiver and its clock."""
 
-    def __init__(self, connection, there):
-        self.there = there
+    def __init__(self, connection, receiver):
+        self.receiver = receiver
         self.clock = Clock()
         self.connection = connection
-        self.lane = SinkWorker(
+        self.worker = SinkWorker(
             "slack",
-            Slack(url=there.url),
+            Slack(url=receiver.url),
             connection,
             Counters(),
             self.clock,
             DeliveryTiming(deadline_seconds=0.1, uniform_random=lambda: 0.5),
         )
 
-    def enqueue(self, *pages):
-        for told in pages:
-            outbox.enqueue(self.connection, told, ["slack"], self.clock.now)
+    def enqueue(self, *notifications):
+        for notification in notifications:
+            outbox.enqueue(self.connection, notification, ["slack"], self.clock.now)
 
-    def turn(self, after=1.0):
-        """One turn, `after` seconds later than the last."""
+    def deliver_next(self, after=1.0):
+        """Advance the clock by `after` seconds and try the next delivery."""
         self.clock.now += after
-        return self.lane.deliver_next()
+        return self.worker.deliver_next()
 
     def row(self):
+        """State, tries, seconds until the next try and last error of the oldest row."""
         query = "select state, tries, next_at - ?, last_error from outbox order by rowid"
         return self.connection.execute(query, [self.clock.now]).fetchone()
 
     def outcomes(self):
-        counts = self.lane.counters.values
+        counts = self.worker.counters.values
         return {
             label: total for (family, label), total in counts.items() if family == DELIVERIES_METRIC
         }
 
 
 @contextmanager
-def lane_on_bench(folder):
-    """A lane to Slack in that folder, for as long as the context lasts."""
-    there = Receiver()
+def sink_worker(folder):
+    """A worker whose database is in that folder."""
+    receiver = Receiver()
     with (
         closing(connect(folder / "sentinel.db")) as connection,
-        there,
-        deadlines_from_silence(there),
+        receiver,
+        deadlines_from_silence(receiver),
     ):
-        yield Bench(connection, there)
+        yield WorkerFixture(connection, receiver)

@@ -1,10 +1,10 @@
-"""A receiver of pages on this machine that can misbehave in every way we know of.
+"""A local HTTP receiver of notifications that can fail in many ways.
 
-`Receiver` serves one `Mode` per request: those of its script first, in order, then its default.
-It keeps what it was sent; `taken` holds the bodies it took, whether it said so or not.
+`Receiver` treats each request by one `Mode`: those of its script in order, then its default. It
+stores all requests; `accepted` are those it accepted, with or without a response.
 
-`deadlines_from_silence` lets a sender's deadline begin where the receiver falls silent, so that
-short deadlines end what hangs, and never what this machine is merely slow at.
+`deadlines_from_silence` starts the deadline of the sender when the receiver stops sending, so that
+a short deadline ends a hanging request but not one that is slow on a busy machine.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from types import SimpleNamespace, TracebackType
 from typing import Any
 from unittest import mock
 
-LONGEST_HANG = 200.0
-"""Seconds, unless the receiver is left before; far longer than any deadline."""
-LONGEST_WAY = 60.0
-"""Seconds within which a request reaches a receiver of the same machine, however busy that is."""
+MAX_HANG_SECONDS = 200.0
+"""Far longer than any deadline; the end of the receiver ends a hang before."""
+MAX_ARRIVAL_SECONDS = 60.0
+"""Time in which a request reaches the receiver on a busy machine."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request as it came, at a moment of the monotonic clock.
+    """One received request; `time` is on the monotonic clock.
 
-    `taken` is whether the receiver acted on it, `answered` whether it then said so.
+    `accepted` is whether the receiver processed it, `answered` whether it sent a response.
     """
 
     time: float
     path: str
     headers: dict[str, str]
     body: bytes
-    taken: bool
+    accepted: bool
     answered: bool
 
     @property
@@ -47,20 +47,20 @@ class Request:
         return json.loads(self.body)
 
 
-Answer = Callable[["Handler"], None]
+Respond = Callable[["Handler"], None]
 
 
 @dataclass(frozen=True)
 class Mode:
-    """How one request is treated."""
+    """How the receiver treats one request."""
 
-    answer: Answer
-    takes: bool = False
+    respond: Respond
+    accepts: bool = False
     answers: bool = True
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection; `server.plan` says how it is treated."""
+    """One connection, treated by the next mode of the receiver."""
 
     protocol_version = "HTTP/1.1"
     server: _Server
@@ -69,18 +69,23 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         mode = self.server.receiver.next_mode()
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.receiver.keep(
+        self.server.receiver.store(
             Request(
-                time.monotonic(), self.path, headers, body, taken=mode.takes, answered=mode.answers
+                time.monotonic(),
+                self.path,
+                headers,
+                body,
+                accepted=mode.accepts,
+                answered=mode.answers,
             )
         )
         self.close_connection = True
-        mode.answer(self)
+        mode.respond(self)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: the test speaks."""
+        """Log nothing."""
 
-    def say(self, status: int, body: bytes = b"", headers: Iterable[tuple[str, str]] = ()) -> None:
+    def send(self, status: int, body: bytes = b"", headers: Iterable[tuple[str, str]] = ()) -> None:
         self.send_response(status)
         for name, value in headers:
             self.send_header(name, value)
@@ -88,14 +93,14 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def drip(self, first: bytes, piece: bytes = b"a", every: float = 0.05) -> None:
-        """Send `first`, then a piece now and then until somebody hangs up."""
-        self.raw(first)
+    def drip(self, first: bytes, piece: bytes = b"a", interval: float = 0.05) -> None:
+        """Send `first`, then a piece per interval in seconds until the connection closes."""
+        self.send_raw(first)
         self.server.receiver.silences.release()
-        while not self.server.receiver.closing.wait(every):
-            self.raw(piece)
+        while not self.server.receiver.closing.wait(interval):
+            self.send_raw(piece)
 
-    def raw(self, data: bytes) -> None:
+    def send_raw(self, data: bytes) -> None:
         self.wfile.write(data)
         self.wfile.flush()
 
@@ -106,14 +111,14 @@ class _Server(ThreadingHTTPServer):
     receiver: Receiver
 
     def handle_error(self, *_: object) -> None:
-        """A client that hangs up is what many modes are about."""
+        """Ignore clients that close the connection."""
 
 
 @dataclass
 class Receiver:
-    """Context manager: serves on a free port of this machine until it is left."""
+    """Context manager that serves on a free local port."""
 
-    default: Mode = field(default_factory=lambda: Mode(_say_ok, takes=True))
+    default: Mode = field(default_factory=lambda: Mode(_send_ok, accepts=True))
     script: list[Mode] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     tls: ssl.SSLContext | None = None
@@ -149,99 +154,101 @@ class Receiver:
         return f"{scheme}://127.0.0.1:{self._server.server_port}/services/T/B/X"
 
     @property
-    def taken(self) -> list[Request]:
-        return [request for request in self.requests if request.taken]
+    def accepted(self) -> list[Request]:
+        return [request for request in self.requests if request.accepted]
 
     def next_mode(self) -> Mode:
         with self._lock:
             return self.script.pop(0) if self.script else self.default
 
-    def keep(self, request: Request) -> None:
+    def store(self, request: Request) -> None:
         with self._lock:
             self.requests.append(request)
 
 
 def ok() -> Mode:
-    """Take it and say so."""
-    return Mode(_say_ok, takes=True)
+    """Accept the request."""
+    return Mode(_send_ok, accepts=True)
 
 
 def status(code: int, body: bytes = b"no", **headers: str) -> Mode:
-    """Refuse it with this status and these headers (`retry_after` is `Retry-After`)."""
+    """Reject with this status and these headers (`retry_after` is `Retry-After`)."""
     named = [(name.replace("_", "-"), value) for name, value in headers.items()]
-    return Mode(lambda h: h.say(code, body, named))
+    return Mode(lambda h: h.send(code, body, named))
 
 
 def garbage() -> Mode:
-    """Say 200 with somebody else's page, as a hotel's network does."""
-    return Mode(lambda h: h.say(200, b"<html>Please log in</html>"))
+    """Respond 200 with a login page, as a captive portal does."""
+    return Mode(lambda h: h.send(200, b"<html>Please log in</html>"))
 
 
-def redirect(where: str, code: int = 302) -> Mode:
-    """Send the caller somewhere else, with a body it has no business reading."""
-    return Mode(lambda h: h.say(code, b"a" * 200_000, [("Location", where)]))
+def redirect(location: str, code: int = 302) -> Mode:
+    """Redirect, with a large body that the client must not read."""
+    return Mode(lambda h: h.send(code, b"a" * 200_000, [("Location", location)]))
 
 
-def hang(seconds: float = LONGEST_HANG) -> Mode:
-    """Read the request and fall silent; hang up after so many seconds."""
-    return Mode(lambda h: _silent(h, seconds), answers=False)
+def hang(seconds: float = MAX_HANG_SECONDS) -> Mode:
+    """Read the request, send nothing, and close after so many seconds."""
+    return Mode(lambda h: _wait(h, seconds), answers=False)
 
 
-def accept_then_hang(seconds: float = LONGEST_HANG) -> Mode:
-    """Take it, and fall silent instead of saying so; hang up after so many seconds."""
-    return Mode(lambda h: _silent(h, seconds), takes=True, answers=False)
+def accept_then_hang(seconds: float = MAX_HANG_SECONDS) -> Mode:
+    """Accept the request, send nothing, and close after so many seconds."""
+    return Mode(lambda h: _wait(h, seconds), accepts=True, answers=False)
 
 
 def drip_header() -> Mode:
-    """One byte of a header now and then, so that no single wait is long."""
+    """Send a header byte by byte, so that no single read is long."""
     return Mode(lambda h: h.drip(b"HTTP/1.1 200 OK\r\nX: "))
 
 
 def drip_body() -> Mode:
-    """A status of 200, and a body that never ends."""
+    """Respond 200 with a slow body that never ends."""
     return Mode(lambda h: h.drip(b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"))
 
 
 def endless(code: int = 200, **headers: str) -> Mode:
-    """A body as fast as the connection carries it, without end."""
+    """Respond with a fast body that never ends."""
     lines = [f"HTTP/1.1 {code} Whatever", *(f"{name}: {value}" for name, value in headers.items())]
     head = "\r\n".join([*lines, "", ""]).encode()
-    return Mode(lambda h: h.drip(head, b"ok" * 50_000, every=0.0))
+    return Mode(lambda h: h.drip(head, b"ok" * 50_000, interval=0.0))
 
 
 def not_http() -> Mode:
-    """Bytes that are no answer at all."""
-    return Mode(lambda h: h.raw(b"\x00\xff garbage \r\n\r\n"))
+    """Send bytes that are not HTTP."""
+    return Mode(lambda h: h.send_raw(b"\x00\xff garbage \r\n\r\n"))
 
 
 def hang_up() -> Mode:
-    """Close without a word."""
+    """Close without a response."""
     return Mode(lambda _: None, answers=False)
 
 
-def _say_ok(handler: Handler) -> None:
-    handler.say(200, b"ok")
+def _send_ok(handler: Handler) -> None:
+    handler.send(200, b"ok")
 
 
-def _silent(handler: Handler, seconds: float) -> None:
+def _wait(handler: Handler, seconds: float) -> None:
     handler.server.receiver.silences.release()
     handler.server.receiver.closing.wait(seconds)
 
 
 @contextmanager
-def deadlines_from_silence(there: Receiver) -> Iterator[None]:
-    """While this lasts, a sender's deadline begins when `there` falls silent over its request."""
+def deadlines_from_silence(receiver: Receiver) -> Iterator[None]:
+    """Start the deadline of the sender when `receiver` stops sending."""
 
-    class Answers(queue.SimpleQueue):
+    class Responses(queue.SimpleQueue):
         def get(self, timeout: float) -> Any:
-            limit = time.monotonic() + LONGEST_WAY
-            while time.monotonic() < limit and not there.silences.acquire(blocking=False):
+            arrival_deadline = time.monotonic() + MAX_ARRIVAL_SECONDS
+            while time.monotonic() < arrival_deadline and not receiver.silences.acquire(
+                blocking=False
+            ):
                 try:
                     return super().get(timeout=0.01)
                 except queue.Empty:
                     continue
             return super().get(timeout=timeout)
 
-    own = SimpleNamespace(SimpleQueue=Answers, Empty=queue.Empty)
-    with mock.patch("sentinel.notify.http.queue", own):
+    patched_queue = SimpleNamespace(SimpleQueue=Responses, Empty=queue.Empty)
+    with mock.patch("sentinel.notify.http.queue", patched_queue):
         yield

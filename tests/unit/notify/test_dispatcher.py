@@ -1,4 +1,4 @@
-"""Courier: threads, restarts and the end. What one page's fate is, `test_lane.py` says."""
+"""Tests of the threads, restarts and shutdown of the dispatcher."""
 
 import sqlite3
 import time
@@ -20,11 +20,11 @@ from sentinel.sinks.slack import Slack
 from sentinel.sinks.webhook import Webhook
 from sentinel.store.database import connect
 
-PATIENCE = 60.0
-"""Seconds: what a busy machine may take; nothing here takes long on an idle one."""
-QUICK = DeliveryTiming(
+TIMEOUT_SECONDS = 60.0
+"""Long enough for a busy machine."""
+FAST = DeliveryTiming(
     min_interval_seconds=0.01,
-    deadline_seconds=PATIENCE,
+    deadline_seconds=TIMEOUT_SECONDS,
     max_sleep_seconds=0.05,
     uniform_random=lambda: 0.01,
 )
@@ -43,153 +43,167 @@ def connection(path):
 
 
 @pytest.fixture
-def hire(path):
-    """Start couriers that are stopped when the test is over."""
-    hired = []
+def start_dispatcher(path):
+    """Returns a function that starts a dispatcher, which is stopped after the test."""
+    started = []
 
-    def start(pace=QUICK, **sinks):
-        courier = Dispatcher(path, sinks, Counters(), timing=pace)
-        hired.append(courier)
-        courier.start()
-        return courier
+    def start(timing=FAST, **sinks):
+        dispatcher = Dispatcher(path, sinks, Counters(), timing=timing)
+        started.append(dispatcher)
+        dispatcher.start()
+        return dispatcher
 
     yield start
-    for courier in hired:
-        assert courier.stop(timeout=PATIENCE)
+    for dispatcher in started:
+        assert dispatcher.stop(timeout=TIMEOUT_SECONDS)
 
 
-def test_delivers_what_is_in_the_outbox_to_every_sink(connection, hire):
-    """Exactly these messages, and not one more."""
-    told = [make_notification(), make_notification(NotificationReason.RESOLVED), make_notification(episode=2)]
+def test_the_outbox_is_delivered_to_every_sink_once(connection, start_dispatcher):
+    notifications = (
+        make_notification(),
+        make_notification(NotificationReason.RESOLVED),
+        make_notification(episode=2),
+    )
     with Receiver() as slack, Receiver() as webhook:
-        courier = hire(slack=Slack(url=slack.url), webhook=Webhook(url=webhook.url))
-        for one in told:
-            outbox.enqueue(connection, one, courier.sinks)
-        courier.update(replace(step_result(), pages=tuple(told)))
-        assert courier.drain(PATIENCE) == 0
-        assert courier.drain(0.2) == 0
+        dispatcher = start_dispatcher(slack=Slack(url=slack.url), webhook=Webhook(url=webhook.url))
+        for notification in notifications:
+            outbox.enqueue(connection, notification, dispatcher.sinks)
+        dispatcher.update(replace(step_result(), case_notifications=notifications))
+        assert dispatcher.drain(TIMEOUT_SECONDS) == 0
+        assert dispatcher.drain(0.2) == 0
 
-    names = sorted(request.json["sentinel"]["page"] for request in webhook.requests)
-    assert names == sorted(one.name for one in told)
+    names = sorted(request.json["sentinel"]["notification"] for request in webhook.requests)
+    assert names == sorted(each.name for each in notifications)
     assert len(slack.requests) == 3
 
 
-def test_a_dead_sink_does_not_hold_up_another(connection, hire):
-    with Receiver(webhook_receiver.hang()) as hung, Receiver() as well:
-        courier = hire(slack=Slack(url=hung.url), webhook=Webhook(url=well.url))
+def test_a_hanging_sink_does_not_delay_another(connection, start_dispatcher):
+    with Receiver(webhook_receiver.hang()) as hanging, Receiver() as healthy:
+        dispatcher = start_dispatcher(
+            slack=Slack(url=hanging.url), webhook=Webhook(url=healthy.url)
+        )
         for episode in range(1, 6):
-            outbox.enqueue(connection, make_notification(episode=episode), courier.sinks)
-        courier.wake()
-        until(lambda: len(well.requests) == 5, PATIENCE, "the well one has every page")
-        until(lambda: hung.requests, PATIENCE, "the hung one has its first")
+            outbox.enqueue(connection, make_notification(episode=episode), dispatcher.sinks)
+        dispatcher.wake()
+        until(
+            lambda: len(healthy.requests) == 5,
+            TIMEOUT_SECONDS,
+            "the healthy receiver has every notification",
+        )
+        until(lambda: hanging.requests, TIMEOUT_SECONDS, "the hanging receiver has one request")
 
-        assert len(hung.requests) == 1
+        assert len(hanging.requests) == 1
 
 
-def test_what_a_killed_agent_left_behind_is_delivered_first(connection, hire):
+def test_an_interrupted_delivery_is_repeated_after_a_restart(connection, start_dispatcher):
     outbox.enqueue(connection, make_notification(), ["webhook"], NOW)
     outbox.claim(connection, "webhook", NOW)
-    with Receiver() as there:
-        assert hire(webhook=Webhook(url=there.url)).drain(PATIENCE) == 0
+    with Receiver() as receiver:
+        assert start_dispatcher(webhook=Webhook(url=receiver.url)).drain(TIMEOUT_SECONDS) == 0
 
-    assert [request.json["sentinel"]["page"] for request in there.requests] == [make_notification().name]
+    (request,) = receiver.requests
+    assert request.json["sentinel"]["notification"] == make_notification().name
 
 
-def test_a_restart_repeats_nothing(connection, hire):
-    with Receiver() as there:
+def test_a_restart_repeats_no_delivery(connection, start_dispatcher):
+    with Receiver() as receiver:
         for _ in range(3):
-            courier = hire(webhook=Webhook(url=there.url))
-            outbox.enqueue(connection, make_notification(), courier.sinks)
-            assert courier.drain(PATIENCE) == 0
-            assert courier.stop(PATIENCE)
+            dispatcher = start_dispatcher(webhook=Webhook(url=receiver.url))
+            outbox.enqueue(connection, make_notification(), dispatcher.sinks)
+            assert dispatcher.drain(TIMEOUT_SECONDS) == 0
+            assert dispatcher.stop(TIMEOUT_SECONDS)
 
-    assert len(there.requests) == 1
+    assert len(receiver.requests) == 1
 
 
-def test_an_answer_that_never_came_repeats_the_page_with_the_same_identity(connection, hire):
-    """The one repeat that cannot be helped, so the receiver must be able to see it."""
-    silent = Receiver(script=[webhook_receiver.accept_then_hang()])
-    with silent as there, deadlines_from_silence(there):
-        courier = hire(
-            replace(QUICK, deadline_seconds=0.1),
-            webhook=Webhook(url=there.url, secret="pass phrase"),
+def test_a_repeat_after_a_missing_response_has_the_same_key(connection, start_dispatcher):
+    """The repeat is unavoidable, so the receiver must be able to detect it."""
+    hanging = Receiver(script=[webhook_receiver.accept_then_hang()])
+    with hanging as receiver, deadlines_from_silence(receiver):
+        dispatcher = start_dispatcher(
+            replace(FAST, deadline_seconds=0.1),
+            webhook=Webhook(url=receiver.url, secret="pass phrase"),
         )
-        outbox.enqueue(connection, make_notification(), courier.sinks)
-        assert courier.drain(PATIENCE) == 0
+        outbox.enqueue(connection, make_notification(), dispatcher.sinks)
+        assert dispatcher.drain(TIMEOUT_SECONDS) == 0
 
-    first, second = there.requests
+    first, second = receiver.requests
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
     assert first.body == second.body
 
 
-def test_taking_a_verdict_never_waits(connection, hire):
-    """Not even while the database is locked and the receiver hangs, for a whole minute."""
-    with Receiver(webhook_receiver.hang()) as there:
-        courier = hire(webhook=Webhook(url=there.url))
-        outbox.enqueue(connection, make_notification(), courier.sinks)
-        courier.wake()
-        until(lambda: there.requests, PATIENCE, "the receiver hangs")
+def test_update_never_blocks(connection, start_dispatcher):
+    """Neither a locked database nor a hanging receiver delays it."""
+    with Receiver(webhook_receiver.hang()) as receiver:
+        dispatcher = start_dispatcher(webhook=Webhook(url=receiver.url))
+        outbox.enqueue(connection, make_notification(), dispatcher.sinks)
+        dispatcher.wake()
+        until(lambda: receiver.requests, TIMEOUT_SECONDS, "the receiver hangs")
         connection.execute("begin immediate")
+        result = replace(step_result(), case_notifications=(make_notification(),))
         started = time.monotonic()
         for _ in range(1000):
-            courier.update(replace(step_result(), pages=(make_notification(),)))
-        took = time.monotonic() - started
+            dispatcher.update(result)
+        elapsed = time.monotonic() - started
         connection.execute("rollback")
 
-    assert took < PATIENCE / 2
+    assert elapsed < TIMEOUT_SECONDS / 2
 
 
-def test_draining_ends_in_time_and_tells_what_is_left(connection, hire):
-    """It comes back while the receiver still hangs over the page, as it does for a minute."""
-    with Receiver(webhook_receiver.hang()) as there:
-        courier = hire(webhook=Webhook(url=there.url))
-        outbox.enqueue(connection, make_notification(), courier.sinks)
+def test_drain_ends_in_time_and_returns_the_number_of_undelivered_rows(
+    connection, start_dispatcher
+):
+    with Receiver(webhook_receiver.hang()) as receiver:
+        dispatcher = start_dispatcher(webhook=Webhook(url=receiver.url))
+        outbox.enqueue(connection, make_notification(), dispatcher.sinks)
         started = time.monotonic()
-        left = courier.drain(0.3)
-        took = time.monotonic() - started
+        undelivered = dispatcher.drain(0.3)
+        elapsed = time.monotonic() - started
 
-    assert left == 1
-    assert took < PATIENCE / 2
+    assert undelivered == 1
+    assert elapsed < TIMEOUT_SECONDS / 2
 
 
-def test_stopping_ends_in_time_though_the_receiver_hangs(connection, path):
-    """The page stays in the outbox for the next agent."""
-    pace = replace(QUICK, deadline_seconds=0.1)
-    with Receiver(webhook_receiver.hang()) as there, deadlines_from_silence(there):
-        courier = Dispatcher(path, {"webhook": Webhook(url=there.url)}, Counters(), timing=pace)
-        outbox.enqueue(connection, make_notification(), courier.sinks)
-        courier.start()
-        until(lambda: there.requests, PATIENCE, "the request is under way")
-        assert courier.stop(PATIENCE)
-        assert not there.closing.is_set()
+def test_stop_ends_in_time_while_the_receiver_hangs(connection, path):
+    """The notification stays in the outbox."""
+    timing = replace(FAST, deadline_seconds=0.1)
+    with Receiver(webhook_receiver.hang()) as receiver, deadlines_from_silence(receiver):
+        dispatcher = Dispatcher(
+            path, {"webhook": Webhook(url=receiver.url)}, Counters(), timing=timing
+        )
+        outbox.enqueue(connection, make_notification(), dispatcher.sinks)
+        dispatcher.start()
+        until(lambda: receiver.requests, TIMEOUT_SECONDS, "the request arrives")
+        assert dispatcher.stop(TIMEOUT_SECONDS)
+        assert not receiver.closing.is_set()
 
     assert outbox.count_undelivered(connection, ["webhook"]) == 1
 
 
-def test_every_counter_is_there_from_the_start(path):
-    tally = Counters()
-    Dispatcher(path, {"slack": Slack(url="https://hooks.slack.com/services/X")}, tally)
+def test_every_counter_starts_at_zero(path):
+    counters = Counters()
+    Dispatcher(path, {"slack": Slack(url="https://hooks.slack.com/services/X")}, counters)
 
-    assert dict(tally.values) == {
+    assert dict(counters.values) == {
         (DELIVERIES_METRIC, "slack:delivered"): 0,
         (DELIVERIES_METRIC, "slack:retry"): 0,
         (DELIVERIES_METRIC, "slack:dead"): 0,
     }
 
 
-def test_trouble_with_the_database_is_survived(connection, hire, caplog):
-    """And what came of a request is remembered until it can be stored."""
+def test_a_worker_survives_a_database_error(connection, start_dispatcher, caplog):
+    """The worker keeps the outcome of a request until the outcome is stored."""
     connection.execute(
         "create trigger full before update on outbox when new.state = 'delivered'"
         " begin select raise(abort, 'CANARY'); end"
     )
-    with Receiver() as there:
-        courier = hire(webhook=Webhook(url=there.url))
-        outbox.enqueue(connection, make_notification(), courier.sinks)
-        until(lambda: "starts over" in caplog.text, PATIENCE, "the trouble is told")
+    with Receiver() as receiver:
+        dispatcher = start_dispatcher(webhook=Webhook(url=receiver.url))
+        outbox.enqueue(connection, make_notification(), dispatcher.sinks)
+        until(lambda: "restarts" in caplog.text, TIMEOUT_SECONDS, "the error is logged")
         connection.execute("drop trigger full")
-        assert courier.drain(PATIENCE) == 0
+        assert dispatcher.drain(TIMEOUT_SECONDS) == 0
 
-    assert len(there.requests) == 1
+    assert len(receiver.requests) == 1
     assert "CANARY" not in caplog.text
     assert sqlite3.IntegrityError.__name__ in caplog.text

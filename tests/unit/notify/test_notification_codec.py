@@ -1,4 +1,4 @@
-"""Page text: a stored page says what it said, and a damaged one says nothing else."""
+"""Tests of the JSON encoding of notifications."""
 
 import json
 from dataclasses import replace
@@ -14,58 +14,68 @@ from sentinel.notify.notification_codec import UnreadableNotificationError, deco
 
 @pytest.mark.parametrize("reason", list(NotificationReason))
 @pytest.mark.parametrize("severity", list(Severity))
-def test_a_page_comes_back_as_it_was(reason, severity):
-    told = make_notification(reason, severity=severity, rank=3, onset_step=7, summary="KL «2» nats\n")
+def test_a_notification_is_decoded_unchanged(reason, severity):
+    notification = make_notification(
+        reason, severity=severity, rank=3, onset_step=7, summary="KL «2» nats\n"
+    )
 
-    assert decode(encode(told)) == told
+    assert decode(encode(notification)) == notification
 
 
-def test_a_cause_and_the_other_incidents_come_back_as_they_were():
+def test_diagnosis_and_other_incidents_are_decoded_unchanged():
     assert decode(encode(with_diagnosis())) == with_diagnosis()
 
 
-class Odd:
-    """A value as a careless plug-in might put into its evidence."""
+class CustomValue:
+    """A value of evidence, as a plug-in may return it, that JSON does not support."""
 
     def __str__(self):
-        return "odd"
+        return "custom"
 
 
-def test_odd_evidence_costs_no_page():
-    """What JSON cannot hold is kept as text; a page that cannot be stored would be a lost alert."""
-    told = make_notification(
-        evidence={"a": nan, "b": inf, "c": 10**400, "d": True, "e": Odd(), "f": None, "g": 5}
+def test_evidence_that_json_does_not_support_becomes_text():
+    """A notification that cannot be stored would be lost."""
+    notification = make_notification(
+        evidence={
+            "a": nan,
+            "b": inf,
+            "c": 10**400,
+            "d": True,
+            "e": CustomValue(),
+            "f": None,
+            "g": 5,
+        }
     )
-    evidence = decode(encode(told)).incident.finding.evidence
+    evidence = decode(encode(notification)).incident.finding.evidence
 
     assert evidence == {
         "a": "nan",
         "b": "inf",
         "c": str(10**400),
         "d": 1.0,
-        "e": "odd",
+        "e": "custom",
         "f": "None",
         "g": 5.0,
     }
 
 
-def test_odd_evidence_of_another_incident_costs_no_page_either():
-    other = make_notification(evidence={"a": nan, "e": Odd()}).incident
-    (kept,) = decode(encode(replace(make_notification(), others=(other,)))).others
+def test_evidence_of_other_incidents_becomes_text_too():
+    other = make_notification(evidence={"a": nan, "e": CustomValue()}).incident
+    (decoded,) = decode(encode(replace(make_notification(), others=(other,)))).others
 
-    assert kept.finding.evidence == {"a": "nan", "e": "odd"}
-
-
-def test_half_a_character_costs_no_page():
-    assert (
-        decode(encode(make_notification(summary="half \ud83d of it"))).incident.finding.summary == "half ? of it"
-    )
+    assert decoded.finding.evidence == {"a": "nan", "e": "custom"}
 
 
-def test_the_text_is_strict_json_that_names_the_episode():
+def test_a_surrogate_is_replaced():
+    notification = make_notification(summary="half \ud83d of it")
+
+    assert decode(encode(notification)).incident.finding.summary == "half ? of it"
+
+
+def test_the_text_is_strict_json_with_the_name_of_the_incident():
     text = encode(make_notification(evidence={"a": nan}))
 
-    assert json.loads(text, parse_constant=pytest.fail)["episode"] == "grpo-7b/kl_blowup#1"
+    assert json.loads(text, parse_constant=pytest.fail)["incident_name"] == "grpo-7b/kl_blowup#1"
 
 
 @pytest.mark.parametrize(
@@ -74,13 +84,13 @@ def test_the_text_is_strict_json_that_names_the_episode():
         "",
         "null",
         "{}",
-        '{"episode": "x", "page": {}}',
+        '{"incident_name": "x", "notification": {}}',
         encode(make_notification()).replace('"critical"', '"loud"'),
         encode(make_notification()).replace('"step": 120', '"step": "many"'),
         encode(make_notification())[:-5],
     ],
 )
-def test_anything_else_is_unreadable(text):
+def test_other_text_is_unreadable(text):
     with pytest.raises(UnreadableNotificationError) as caught:
         decode(text)
     assert caught.value.__cause__ is None

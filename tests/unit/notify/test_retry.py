@@ -1,4 +1,4 @@
-"""Retry-After: every receiver writes it its own way, and none may break the courier."""
+"""Tests of the `Retry-After` header, in the forms that receivers send."""
 
 import pytest
 
@@ -8,7 +8,7 @@ NOW = 784_111_777.0  # Sun, 06 Nov 1994 08:49:37 GMT
 
 
 @pytest.mark.parametrize(
-    ("header", "wait"),
+    ("header", "delay"),
     [
         ("3", 3.0),
         ("1.5", 1.5),
@@ -23,8 +23,8 @@ NOW = 784_111_777.0  # Sun, 06 Nov 1994 08:49:37 GMT
         ("Sun, 06 Nov 2094 08:49:37 GMT", MAX_RETRY_AFTER_SECONDS),
     ],
 )
-def test_understands_what_receivers_write(header, wait):
-    assert parse_retry_after(header, NOW) == wait
+def test_a_valid_header_gives_a_delay(header, delay):
+    assert parse_retry_after(header, NOW) == delay
 
 
 @pytest.mark.parametrize(
@@ -44,5 +44,5 @@ def test_understands_what_receivers_write(header, wait):
         "0x10",
     ],
 )
-def test_takes_garbage_for_silence(header):
+def test_an_invalid_header_gives_no_delay(header):
     assert parse_retry_after(header, NOW) is None

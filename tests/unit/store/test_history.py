@@ -1,4 +1,4 @@
-"""History: what is kept comes back as it was, and says how things stand."""
+"""Tests of the history of records, incidents and cases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import isnan, nan
 
 import pytest
-from support.results import concluded
+from support.results import case_result
 
 from sentinel.model.finding import Finding, Severity
 from sentinel.model.incident import Incident, IncidentKey, IncidentState
@@ -24,12 +24,12 @@ def history(tmp_path):
 
 def record(step, event=Event.STEP, rank=WHOLE_RUN, **values):
     spread = {name: Spread(2, v, v, v, 2 * v, 0.0, 0, 1, (3,)) for name, v in values.items()}
-    facts = {"missing": "4"}
-    return Record("run", rank, step, 9.0, event, values, facts, spread, attempt=1)
+    attributes = {"missing": "4"}
+    return Record("run", rank, step, 9.0, event, values, attributes, spread, attempt=1)
 
 
-def incident(state=IncidentState.FIRING, **changes):
-    told = Incident(
+def make_incident(state=IncidentState.FIRING, **changes):
+    made = Incident(
         key=IncidentKey("run", WHOLE_RUN, "kl_blowup"),
         episode=1,
         severity=Severity.CRITICAL,
@@ -41,64 +41,66 @@ def incident(state=IncidentState.FIRING, **changes):
         opened_time=9.0,
         state=state,
     )
-    return replace(told, **changes)
+    return replace(made, **changes)
 
 
-def page(told, reason=NotificationReason.OPENED):
-    return Result(record(7, Event.HEARTBEAT), notifications=(Notification(reason, told, 7, 9.0),))
+def incident_result(incident, reason=NotificationReason.OPENED):
+    notification = Notification(reason, incident, 7, 9.0)
+    return Result(record(7, Event.HEARTBEAT), notifications=(notification,))
 
 
-def test_a_combined_record_comes_back_as_it_was(history):
-    kept = record(3, loss=1.5)
-    history.update(Result(kept))
+def test_a_combined_record_is_restored_unchanged(history):
+    stored = record(3, loss=1.5)
+    history.update(Result(stored))
 
-    assert list(history.records("run")) == [kept]
-
-
-def test_who_was_odd_comes_back(history):
-    kept = record(3, loss=1.5)
-    odd = RankMismatch(1.5, 2, ((4, 1.25), (7, 1.75)))
-    kept = replace(kept, spread={"loss": replace(kept.spread["loss"], odd=odd)})
-    history.update(Result(kept))
-
-    assert list(history.records("run")) == [kept]
+    assert list(history.records("run")) == [stored]
 
 
-def test_not_a_number_comes_back(history):
+def test_a_mismatch_of_ranks_is_restored(history):
+    stored = record(3, loss=1.5)
+    mismatch = RankMismatch(1.5, 2, ((4, 1.25), (7, 1.75)))
+    spread = replace(stored.spread["loss"], mismatch=mismatch)
+    stored = replace(stored, spread={"loss": spread})
+    history.update(Result(stored))
+
+    assert list(history.records("run")) == [stored]
+
+
+def test_nan_is_restored(history):
     history.update(Result(record(3, loss=nan)))
 
-    (kept,) = history.records("run")
-    assert isnan(kept.values["loss"])
+    (stored,) = history.records("run")
+    assert isnan(stored.values["loss"])
 
 
-def test_single_ranks_and_ticks_are_not_kept(history):
+def test_records_of_ranks_and_heartbeats_are_not_stored(history):
     history.update(Result(record(3, rank=0)))
     history.update(Result(record(3, Event.HEARTBEAT)))
 
     assert list(history.records("run")) == []
 
 
-def test_the_last_of_each_kind_shows_the_run_as_it_stood(history):
+def test_the_newest_record_of_each_event_is_returned(history):
     for event, step in ((Event.START, 0), (Event.STEP, 1), (Event.SAVE, 1), (Event.STEP, 2)):
         history.update(Result(record(step, event)))
 
-    last = [(r.event, r.step) for r in history.latest_records("run")]
-    assert last == [(Event.START, 0), (Event.SAVE, 1), (Event.STEP, 2)]
+    latest = [(each.event, each.step) for each in history.latest_records("run")]
+    assert latest == [(Event.START, 0), (Event.SAVE, 1), (Event.STEP, 2)]
 
 
-def test_an_incident_is_kept_once_in_its_newest_state(history):
-    history.update(page(incident()))
-    over = incident(IncidentState.RESOLVED, resolved_step=40, resolved_time=60.0)
-    history.update(page(over, NotificationReason.RESOLVED))
+def test_an_incident_is_stored_once_in_its_newest_state(history):
+    history.update(incident_result(make_incident()))
+    resolved = make_incident(IncidentState.RESOLVED, resolved_step=40, resolved_time=60.0)
+    history.update(incident_result(resolved, NotificationReason.RESOLVED))
 
-    (told,) = history.incidents()
-    assert (told["state"], told["resolved_step"], told["rank"]) == ("resolved", 40, 2)
-    assert (told["summary"], told["evidence"]) == ("KL is high.", {"kl": 3.0})
+    (stored,) = history.incidents()
+    assert (stored["state"], stored["resolved_step"], stored["rank"]) == ("resolved", 40, 2)
+    assert (stored["summary"], stored["evidence"]) == ("KL is high.", {"kl": 3.0})
 
 
-def test_incidents_are_kept_with_their_case_and_what_is_behind_it(history):
-    history.update(concluded())
-    lead, other = sorted(history.incidents(), key=lambda told: told["detector"])
+def test_incidents_refer_to_their_case_and_its_diagnosis(history):
+    history.update(case_result())
+    lead, other = sorted(history.incidents(), key=lambda incident: incident["detector"])
 
     assert lead["case"] == other["case"] == lead["name"]
     assert lead["diagnosis"] == other["diagnosis"]
@@ -106,7 +108,7 @@ def test_incidents_are_kept_with_their_case_and_what_is_behind_it(history):
         "cause": "policy_collapse",
         "title": "policy collapse",
         "confidence": 0.826,
-        "belief": "likely, 83 %",
+        "confidence_text": "likely, 83 %",
         "severity": "critical",
         "evidence": [
             {"weight": 0.5, "text": "KL is 2 nats.", "step": 86},
@@ -117,29 +119,17 @@ def test_incidents_are_kept_with_their_case_and_what_is_behind_it(history):
     }
 
 
-def test_the_newest_diagnosis_of_a_case_counts(history):
-    """Whether people were told of it or not."""
-    history.update(concluded(diagnosis=None))
-    assert [told["diagnosis"] for told in history.incidents()] == [None, None]
+def test_the_newest_diagnosis_of_a_case_is_shown(history):
+    """It is shown even if no notification was sent."""
+    history.update(case_result(diagnosis=None))
+    assert [incident["diagnosis"] for incident in history.incidents()] == [None, None]
 
-    history.update(concluded(NotificationReason.UPDATED, pages=False))
-    assert {told["diagnosis"]["cause"] for told in history.incidents()} == {"policy_collapse"}
-
-
-def test_an_incident_of_no_case_has_none(history):
-    history.update(page(incident()))
-
-    (told,) = history.incidents()
-    assert (told["case"], told["diagnosis"]) == (None, None)
+    history.update(case_result(NotificationReason.UPDATED, pages=False))
+    assert {each["diagnosis"]["cause"] for each in history.incidents()} == {"policy_collapse"}
 
 
-def test_a_database_of_before_there_were_cases_is_read(tmp_path):
-    with connect(tmp_path / "sentinel.db") as old:
-        History(old).update(page(incident()))
-        old.executescript("drop table told; pragma user_version=4")
-    old.close()
-    history = History(connect(tmp_path / "sentinel.db"))
-    history.update(concluded())
+def test_an_incident_without_a_case_has_no_diagnosis(history):
+    history.update(incident_result(make_incident()))
 
-    cases = {told["detector"]: told["case"] for told in history.incidents()}
-    assert cases["reward_collapse"] == "grpo-7b/kl_blowup#1"
+    (stored,) = history.incidents()
+    assert (stored["case"], stored["diagnosis"]) == (None, None)

@@ -1,26 +1,22 @@
-"""Journal: input is kept until a snapshot of what it led to is, and not longer."""
+"""Tests of the journal, which holds the input since the last snapshot."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from math import isnan, nan
 
 import pytest
 
 from sentinel.model.record import Event, Record
-from sentinel.store.database import SCHEMA_VERSION, NewerSchemaError, connect
+from sentinel.store.database import connect
 from sentinel.store.journal import Journal
-from sentinel.transport.ring import RingCursor
-from sentinel.transport.ring_position import ReadPosition
+from sentinel.transport.ring import ReadPosition, RingCursor
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "sentinel.db"
-
-
-@pytest.fixture
-def journal(path):
-    return Journal(connect(path))
+def journal(tmp_path):
+    with closing(connect(tmp_path / "sentinel.db")) as connection:
+        yield Journal(connection)
 
 
 def record(step, **values):
@@ -33,64 +29,56 @@ def read(journal):
     return list(journal.entries_since_snapshot("run"))
 
 
-def test_a_record_comes_back_as_it_was(journal):
-    told = record(3, loss=1.5)
-    journal.append([told])
+def test_a_record_is_restored_unchanged(journal):
+    entry = record(3, loss=1.5)
+    journal.append([entry])
 
-    assert read(journal) == [told]
+    assert read(journal) == [entry]
 
 
-def test_not_a_number_comes_back(journal):
+def test_nan_is_restored(journal):
     journal.append([record(1, loss=nan)])
 
     assert isnan(read(journal)[0].values["loss"])
 
 
-def test_every_event_comes_back(journal):
+def test_every_event_is_restored(journal):
     journal.append([Record("run", -1, 0, 0.0, event) for event in Event])
 
-    assert [told.event for told in read(journal)] == list(Event)
+    assert [entry.event for entry in read(journal)] == list(Event)
 
 
-def test_what_is_newer_than_the_snapshot_is_fed_again(journal):
+def test_entries_after_the_snapshot_are_read(journal):
     journal.append([record(1)])
     journal.store_snapshot("state after 1")
     journal.append([record(2)])
     journal.append([record(3)])
 
-    assert journal.state() == "state after 1"
-    assert [r.step for r in read(journal)] == [2, 3]
+    assert journal.load_snapshot() == "state after 1"
+    assert [entry.step for entry in read(journal)] == [2, 3]
 
 
-def test_a_snapshot_makes_the_journal_behind_it_needless(journal):
+def test_a_snapshot_deletes_the_journal_before_it(journal):
     for step in range(5):
         journal.append([record(step)])
     journal.store_snapshot("a")
     journal.store_snapshot("b")
 
     assert read(journal) == []
-    assert journal.connection.execute("select count(*) from input").fetchone() == (0,)
+    assert journal.connection.execute("select count(*) from journal").fetchone() == (0,)
 
 
-def test_numbers_go_on_after_the_journal_was_emptied(journal):
-    """A row written after a snapshot is never taken for one before it."""
+def test_entries_after_an_emptied_journal_are_read(journal):
     journal.append([record(1)])
     journal.store_snapshot("a")
     journal.append([record(2)])
 
-    assert [r.step for r in read(journal)] == [2]
+    assert [entry.step for entry in read(journal)] == [2]
 
 
-def test_positions_come_back_with_their_names(journal):
-    there = {"/a.ring": ReadPosition(RingCursor(64, 2), {"1": ["loss"]}, "died", 5.0)}
+def test_positions_are_restored_with_the_state_of_their_reader(journal):
+    positions = {"/a.ring": ReadPosition(RingCursor(64, 2), {"1": ["loss"]}, "died", 5.0)}
     journal.store_positions({"/a.ring": ReadPosition(RingCursor(8, 1))})
-    journal.store_positions(there)
+    journal.store_positions(positions)
 
-    assert journal.positions() == there
-
-
-def test_a_database_of_a_later_version_is_refused_with_the_remedy(path):
-    connect(path).execute(f"pragma user_version={SCHEMA_VERSION + 1}")
-
-    with pytest.raises(NewerSchemaError, match="upgrade"):
-        connect(path)
+    assert journal.positions() == positions

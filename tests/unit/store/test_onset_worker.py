@@ -1,4 +1,4 @@
-"""Dating: beside the loop, from the history, once; and nothing waits for it."""
+"""Tests of the worker that estimates onsets in the background."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from support.rank_processes import until
-from support.results import NOW, incident, measured, said
+from support.results import NOW, make_incident, make_result, step_result
 
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Onset
@@ -19,10 +19,10 @@ from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.store.onset_worker import OnsetWorker, load_onsets
 
-PATIENCE = 60.0
-SICK = replace(incident(), onset_step=122, opened_step=140, opened_time=NOW + 140)
-VALUES = [0.1 + 0.01 * (at * 7 % 5) for at in range(120)] + [
-    1.0 + 0.01 * (at % 3) for at in range(60)
+TIMEOUT_SECONDS = 60.0
+INCIDENT = replace(make_incident(), onset_step=122, opened_step=140, opened_time=NOW + 140)
+VALUES = [0.1 + 0.01 * (step * 7 % 5) for step in range(120)] + [
+    1.0 + 0.01 * (step % 3) for step in range(60)
 ]
 
 
@@ -33,103 +33,106 @@ def path(tmp_path):
     with closing(connect(path)) as connection:
         history = History(connection)
         for step, value in enumerate(VALUES):
-            history.update(measured(step, kl_ref=value, loss=float("nan")))
+            history.update(step_result(step, kl_ref=value, loss=float("nan")))
             if step % 50 == 49:
-                history.update(said(Event.SAVE, step))
+                history.update(make_result(Event.SAVE, step))
     return path
 
 
 @pytest.fixture
-def dating(path):
-    found = {}
-    dating = OnsetWorker(path, estimate_incident_onset, found.__setitem__)
-    dating.found = found
-    yield dating
-    dating.stop(PATIENCE)
+def onsets():
+    return {}
 
 
-def opened(of=SICK, reason=NotificationReason.OPENED):
-    return replace(measured(140), pages=(Notification(reason, of, 140, NOW),))
+@pytest.fixture
+def worker(path, onsets):
+    worker = OnsetWorker(path, estimate_incident_onset, onsets.__setitem__)
+    yield worker
+    worker.stop(TIMEOUT_SECONDS)
 
 
-def store(path, of=SICK):
+def opened_result(incident=INCIDENT, reason=NotificationReason.OPENED):
+    return replace(step_result(140), notifications=(Notification(reason, incident, 140, NOW),))
+
+
+def store(path, incident=INCIDENT):
     with closing(connect(path)) as connection:
-        History(connection).update(opened(of))
+        History(connection).update(opened_result(incident))
 
 
-def test_it_is_dated_from_the_history_and_kept_there(path, dating):
+def test_the_onset_is_estimated_from_the_history_and_stored(path, worker, onsets):
     store(path)
-    dating.update(opened())
-    until(lambda: dating.found, PATIENCE, "it is dated")
+    worker.update(opened_result())
+    until(lambda: onsets, TIMEOUT_SECONDS, "onset estimated")
 
-    assert dating.found[SICK.name].step == 120
-    assert dating.found[SICK.name].last_good_step == 99
+    assert onsets[INCIDENT.name].step == 120
+    assert onsets[INCIDENT.name].last_good_step == 99
     with closing(connect(path)) as connection:
-        assert load_onsets(connection) == dating.found
+        assert load_onsets(connection) == onsets
         (shown,) = History(connection).incidents()
     assert shown["onset"]["step"] == 120
 
 
-def test_what_happens_after_it_opened_changes_nothing(path, dating):
-    """So live, however late the thread gets to it, equals replay."""
+def test_records_after_the_opening_are_ignored(path, worker, onsets):
+    """A live estimate equals that of a replay, however late the thread runs."""
     past = RecentSignals({"kl_ref"})
     for step, value in enumerate(VALUES[:141]):
-        past.update(measured(step, kl_ref=value).record)
+        past.update(step_result(step, kl_ref=value).record)
         if step % 50 == 49:
-            past.update(said(Event.SAVE, step).record)
+            past.update(make_result(Event.SAVE, step).record)
     store(path)
-    dating.update(opened())
-    until(lambda: dating.found, PATIENCE, "it is dated")
+    worker.update(opened_result())
+    until(lambda: onsets, TIMEOUT_SECONDS, "onset estimated")
 
-    assert dating.found[SICK.name] == past.estimate_onset(SICK)
+    assert onsets[INCIDENT.name] == past.estimate_onset(INCIDENT)
 
 
-def test_it_waits_for_the_transaction_that_stores_the_incident(path, dating):
-    dating.update(opened())
+def test_the_worker_waits_until_the_incident_is_committed(path, worker, onsets):
+    worker.update(opened_result())
     with closing(connect(path)) as connection:
         connection.execute("begin")
-        History(connection).update(opened())
-        assert not dating.found
+        History(connection).update(opened_result())
+        assert not onsets
         connection.execute("commit")
-    until(lambda: dating.found, PATIENCE, "it is dated")
+    until(lambda: onsets, TIMEOUT_SECONDS, "onset estimated")
 
 
-def test_the_next_agent_dates_what_the_last_one_did_not_come_to(path, dating):
+def test_a_restart_estimates_missing_onsets_and_reports_stored_ones(path, worker, onsets):
     store(path)
-    dating.restore([SICK])
-    until(lambda: dating.found, PATIENCE, "it is dated")
+    worker.restore([INCIDENT])
+    until(lambda: onsets, TIMEOUT_SECONDS, "onset estimated")
 
-    known = {}
-    again = OnsetWorker(path, lambda *_: pytest.fail("it was dated before"), known.__setitem__)
-    again.restore([SICK])
-    assert known == dating.found
+    reported = {}
+    restarted = OnsetWorker(path, lambda *_: pytest.fail("estimated twice"), reported.__setitem__)
+    restarted.restore([INCIDENT])
+    assert reported == onsets
 
 
-def test_what_is_only_noted_costs_nothing(dating):
-    # One of an agent that another test has just ended may still be at its last incident.
+def test_info_and_resolved_incidents_start_no_thread(worker):
+    # The thread of an earlier test may still be alive.
     before = threading.enumerate()
-    dating.update(opened(replace(SICK, severity=Severity.INFO)))
-    dating.update(opened(reason=NotificationReason.RESOLVED))
+    worker.update(opened_result(replace(INCIDENT, severity=Severity.INFO)))
+    worker.update(opened_result(reason=NotificationReason.RESOLVED))
 
-    begun = [each for each in threading.enumerate() if each not in before]
-    assert not [thread for thread in begun if thread.name == "dating"]
+    started = [thread for thread in threading.enumerate() if thread not in before]
+    assert "onset-worker" not in [thread.name for thread in started]
 
 
 @pytest.mark.quiet
-def test_one_that_cannot_be_dated_does_not_keep_the_next_from_it(path):
-    other = replace(SICK, key=replace(SICK.key, detector="loss_plateau"))
-    found = {}
+def test_a_failed_estimate_does_not_affect_the_next(path):
+    other = replace(INCIDENT, key=replace(INCIDENT.key, detector="loss_plateau"))
+    onsets = {}
 
-    def fails_once(which, *_):
-        if which.key.detector == "kl_blowup":
+    def estimate(incident, *_):
+        if incident.key.detector == "kl_blowup":
             raise ValueError
         return Onset(1, 1, 1)
 
-    dating = OnsetWorker(path, fails_once, found.__setitem__)
-    for each in (SICK, other):
+    worker = OnsetWorker(path, estimate, onsets.__setitem__)
+    for each in (INCIDENT, other):
         store(path, each)
-        dating.update(opened(each))
-    until(lambda: found, PATIENCE, "the other is dated")
-    dating.stop(PATIENCE)
+        worker.update(opened_result(each))
+    until(lambda: onsets, TIMEOUT_SECONDS, "second onset estimated")
+    worker.stop(TIMEOUT_SECONDS)
 
-    assert found == {other.name: Onset(1, 1, 1)}
+    assert onsets == {other.name: Onset(1, 1, 1)}

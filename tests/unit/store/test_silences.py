@@ -1,20 +1,19 @@
-"""Silences and acknowledgements: entered by people, ended by time or with the episode."""
+"""Tests of silences and acknowledgements."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from support.results import NOW, make_incident, incident_result
+from support.results import NOW, incident_result, make_incident
 
 from sentinel.model.finding import Severity
 from sentinel.model.incident import RunTier
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.store import silences
-from sentinel.store.database import SCHEMA_VERSION, connect
+from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.store.silences import Acknowledgement, Silence, Suppression
 
@@ -25,7 +24,7 @@ def connection(tmp_path):
         yield connection
 
 
-def test_a_silence_lasts_until_its_end(connection):
+def test_a_silence_is_active_until_its_end(connection):
     first = silences.add_silence(connection, Silence("kl_blowup", NOW, NOW + 60, "ana", "known"))
     second = silences.add_silence(connection, Silence("", NOW, NOW + 3600))
 
@@ -34,16 +33,18 @@ def test_a_silence_lasts_until_its_end(connection):
     assert first.silence_id != second.silence_id
 
 
-def test_one_detectors_silences_are_ended_and_the_others_go_on(connection):
+def test_silences_of_one_detector_are_expired_separately(connection):
     for detector in ("kl_blowup", "kl_blowup", "loss_plateau"):
         silences.add_silence(connection, Silence(detector, NOW, NOW + 60))
 
     assert silences.expire_silences(connection, "kl_blowup", NOW + 1) == 2
-    assert [s.detector for s in silences.active_silences(connection, NOW + 1)] == ["loss_plateau"]
+    assert [each.detector for each in silences.active_silences(connection, NOW + 1)] == [
+        "loss_plateau"
+    ]
     assert silences.expire_silences(connection, "", NOW + 1) == 1
 
 
-def test_what_fires_is_acknowledged_and_what_is_over_is_not(connection):
+def test_firing_incidents_are_acknowledged_and_acks_withdrawn(connection):
     history = History(connection)
     history.update(incident_result(of=make_incident("kl_blowup")))
     history.update(incident_result(of=make_incident("loss_plateau", Severity.WARNING)))
@@ -61,76 +62,76 @@ def test_what_fires_is_acknowledged_and_what_is_over_is_not(connection):
     assert silences.withdraw_acks(connection, "") == 1
 
 
-def test_an_incident_is_acknowledged_as_loudly_as_its_case_was_told(connection):
+def test_an_incident_is_acknowledged_at_the_severity_of_its_case(connection):
     lead = make_incident("kl_blowup", Severity.WARNING)
-    loud = replace(lead, severity=Severity.CRITICAL)
+    critical = replace(lead, severity=Severity.CRITICAL)
     history = History(connection)
     history.update(
-        replace(incident_result(of=lead), told=(Notification(NotificationReason.OPENED, loud, 100, NOW),))
+        replace(
+            incident_result(of=lead),
+            case_notifications=(Notification(NotificationReason.OPENED, critical, 100, NOW),),
+        )
     )
     silences.acknowledge(connection, "", NOW, "ana", "")
 
     assert silences.load_acks(connection)[lead.name].severity is Severity.CRITICAL
 
 
-def test_a_part_in_hand_is_not_the_case_once_that_is_louder():
-    part = make_incident("reward_collapse", Severity.WARNING)
+def test_an_ack_of_a_part_does_not_cover_a_case_of_higher_severity():
+    member = make_incident("reward_collapse", Severity.WARNING)
     lead = make_incident("kl_blowup")
-    known = Suppression(acks={part.name: Acknowledgement(part.name, Severity.WARNING, NOW)})
+    suppression = Suppression(
+        acks={member.name: Acknowledgement(member.name, Severity.WARNING, NOW)}
+    )
 
-    assert known.is_acknowledged([replace(lead, severity=Severity.WARNING), part])
-    assert not known.is_acknowledged([lead, part])
+    assert suppression.is_acknowledged([replace(lead, severity=Severity.WARNING), member])
+    assert not suppression.is_acknowledged([lead, member])
 
 
-def test_an_acknowledgement_ends_where_it_gets_louder():
-    known = make_incident(severity=Severity.WARNING)
-    quiet = Suppression(acks={known.name: Acknowledgement(known.name, Severity.WARNING, NOW)})
+def test_an_ack_ends_when_the_severity_rises():
+    incident = make_incident(severity=Severity.WARNING)
+    suppression = Suppression(
+        acks={incident.name: Acknowledgement(incident.name, Severity.WARNING, NOW)}
+    )
 
-    assert quiet.acknowledgement(known) is not None
-    assert quiet.acknowledgement(make_incident(severity=Severity.CRITICAL)) is None
-    assert quiet.acknowledgement(make_incident(severity=Severity.WARNING, episode=2)) is None
+    assert suppression.acknowledgement(incident) is not None
+    assert suppression.acknowledgement(make_incident(severity=Severity.CRITICAL)) is None
+    assert suppression.acknowledgement(make_incident(severity=Severity.WARNING, episode=2)) is None
 
 
 @pytest.mark.parametrize(
-    ("tier", "hushed", "critical"),
+    ("tier", "is_suppressed", "critical"),
     [
         (RunTier.PAGE, False, Severity.CRITICAL),
         (RunTier.NOTIFY, False, Severity.WARNING),
         (RunTier.QUIET, True, Severity.WARNING),
     ],
 )
-def test_only_a_run_of_tier_page_wakes_people(tier, hushed, critical):
-    quiet = Suppression(tier)
+def test_only_tier_page_sends_critical_notifications(tier, is_suppressed, critical):
+    suppression = Suppression(tier)
 
-    assert quiet.is_suppressed("kl_blowup") is hushed
-    assert quiet.notified_severity(Severity.CRITICAL) is critical
-    assert quiet.notified_severity(Severity.INFO) is Severity.INFO
-
-
-def test_of_several_silences_the_longest_is_told():
-    quiet = Suppression(silences=(Silence("", NOW, NOW + 60), Silence("kl_blowup", NOW, NOW + 90)))
-
-    assert quiet.longest_silence("kl_blowup").ends_at == NOW + 90
-    assert quiet.longest_silence("loss_plateau").ends_at == NOW + 60
-    assert quiet.without_expired(NOW + 60).longest_silence("loss_plateau") is None
+    assert suppression.is_suppressed("kl_blowup") is is_suppressed
+    assert suppression.notified_severity(Severity.CRITICAL) is critical
+    assert suppression.notified_severity(Severity.INFO) is Severity.INFO
 
 
-def test_what_is_said_of_an_incident_is_plain():
-    known = make_incident()
-    quiet = Suppression(
-        silences=(Silence("", NOW, NOW + 60, "bo"),),
-        acks={known.name: Acknowledgement(known.name, known.notified_severity, NOW, "ana", "mine")},
+def test_the_silence_that_ends_last_is_shown():
+    suppression = Suppression(
+        silences=(Silence("", NOW, NOW + 60), Silence("kl_blowup", NOW, NOW + 90))
     )
-    said = json.loads(json.dumps(quiet.suppression_fields(known)))
 
-    assert (said["silenced"]["author"], said["silenced"]["ends_at"]) == ("bo", NOW + 60)
-    assert said["acknowledged"] == {"author": "ana", "comment": "mine", "time": NOW}
+    assert suppression.longest_silence("kl_blowup").ends_at == NOW + 90
+    assert suppression.longest_silence("loss_plateau").ends_at == NOW + 60
+    assert suppression.without_expired(NOW + 60).longest_silence("loss_plateau") is None
 
 
-def test_a_database_of_the_version_before_learns_of_silences(tmp_path):
-    path = tmp_path / "sentinel.db"
-    with closing(sqlite3.connect(path)) as old:
-        old.execute("pragma user_version=2")
-    with closing(connect(path)) as connection:
-        assert silences.active_silences(connection, NOW) == ()
-        assert connection.execute("pragma user_version").fetchone() == (SCHEMA_VERSION,)
+def test_suppression_fields_are_json():
+    incident = make_incident()
+    suppression = Suppression(
+        silences=(Silence("", NOW, NOW + 60, "bo"),),
+        acks={incident.name: Acknowledgement(incident.name, incident.severity, NOW, "ana", "mine")},
+    )
+    fields = json.loads(json.dumps(suppression.suppression_fields(incident)))
+
+    assert (fields["silenced"]["author"], fields["silenced"]["ends_at"]) == ("bo", NOW + 60)
+    assert fields["acknowledged"] == {"author": "ana", "comment": "mine", "time": NOW}
