@@ -1,4 +1,4 @@
-"""Telling: what is kept back is owed, and told once nothing keeps it back, exactly once."""
+"""Tests of the notification policy: what is sent now, held back or dropped."""
 
 from __future__ import annotations
 
@@ -15,307 +15,337 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.notify import notification_codec
 from sentinel.notify.policy import NotificationPolicy
 from sentinel.pipeline.engine import Result
-from sentinel.store import silences
+from sentinel.store import commands, silences
 from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.store.silences import Acknowledgement, Silence, Suppression
+from sentinel.transport.command_page import Command
 
 CRITICAL = make_incident("kl_blowup")
 WARNING = make_incident("kl_blowup", Severity.WARNING)
 
 
-class House:
-    """An agent's telling, a person's own connection, and a clock between them."""
+class PolicyFixture:
+    """A policy, a separate connection of a user, and a clock that the test advances."""
 
     def __init__(self, path):
         self.path = path
         self.now = NOW
-        self.person = connect(path)
-        self.begin()
+        self.user_connection = connect(path)
+        self.start()
 
-    def begin(self, tier=RunTier.PAGE):
-        """A new agent takes over."""
-        self.telling = NotificationPolicy(connect(self.path), ["slack"], tier, lambda: self.now)
-        self.telling.poll()
+    def start(self, tier=RunTier.PAGE):
+        """Create a policy, as a started agent does."""
+        self.policy = NotificationPolicy(connect(self.path), ["slack"], tier, lambda: self.now)
+        self.policy.poll()
+
+    def restart(self, tier=RunTier.PAGE):
+        self.policy.connection.close()
+        self.start(tier)
 
     def silence(self, detector="", seconds=60.0):
-        silences.add_silence(self.person, Silence(detector, self.now, self.now + seconds, "ana"))
-        assert self.telling.poll()
-
-    def tell(self, reason, of=CRITICAL):
-        state = (
-            IncidentState.RESOLVED
-            if reason is NotificationReason.RESOLVED
-            else IncidentState.FIRING
+        silences.add_silence(
+            self.user_connection, Silence(detector, self.now, self.now + seconds, "ana")
         )
-        return self.telling.enqueue([Notification(reason, replace(of, state=state), 100, NOW)])
+        assert self.policy.poll()
 
-    def pay(self, *firing):
-        self.telling.poll()
-        due = self.telling.due_notifications(
-            lambda: [Notification(NotificationReason.OPENED, each, 100, NOW) for each in firing]
+    def enqueue(self, reason, incident=CRITICAL):
+        """Pass a notification to the policy; return whether it is queued."""
+        is_resolved = reason is NotificationReason.RESOLVED
+        state = IncidentState.RESOLVED if is_resolved else IncidentState.FIRING
+        return self.policy.enqueue([Notification(reason, replace(incident, state=state), 100, NOW)])
+
+    def enqueue_due(self, *open_incidents):
+        """Queue due notifications while these incidents are open; return how many."""
+        self.policy.poll()
+        due = self.policy.due_notifications(
+            lambda: [
+                Notification(NotificationReason.OPENED, each, 100, NOW) for each in open_incidents
+            ]
         )
-        self.telling.enqueue_pending(due)
+        self.policy.enqueue_pending(due)
         return len(due)
 
-    def told(self):
-        rows = self.person.execute("select notification from outbox order by rowid")
-        pages = [notification_codec.decode(text) for (text,) in rows]
-        return [(page.reason.value, page.incident.severity.value) for page in pages]
+    def queued(self):
+        """Reason and severity of the queued notifications."""
+        rows = self.user_connection.execute("select notification from outbox order by rowid")
+        notifications = [notification_codec.decode(text) for (text,) in rows]
+        return [(each.reason.value, each.incident.severity.value) for each in notifications]
 
-    def last(self):
-        rows = self.person.execute("select notification from outbox order by rowid desc limit 1")
-        return notification_codec.decode(rows.fetchone()[0])
+    def last_notes(self):
+        """The notes of the notification that was queued last."""
+        query = "select notification from outbox order by rowid desc limit 1"
+        (text,) = self.user_connection.execute(query).fetchone()
+        return notification_codec.decode(text).notes
 
 
 @pytest.fixture
-def house(tmp_path):
-    house = House(tmp_path / "sentinel.db")
-    with closing(house.person):
-        yield house
-        house.telling.connection.close()
+def fixture(tmp_path):
+    fixture = PolicyFixture(tmp_path / "sentinel.db")
+    with closing(fixture.user_connection):
+        yield fixture
+        fixture.policy.connection.close()
 
 
-def test_without_a_silence_every_page_is_queued(house):
-    assert house.tell(NotificationReason.OPENED)
-    assert house.tell(NotificationReason.RESOLVED)
+def test_without_a_silence_every_notification_is_queued(fixture):
+    assert fixture.enqueue(NotificationReason.OPENED)
+    assert fixture.enqueue(NotificationReason.RESOLVED)
 
-    assert house.case_notifications() == [("opened", "critical"), ("resolved", "critical")]
-
-
-def test_what_only_is_noted_is_never_queued(house):
-    assert not house.tell(NotificationReason.OPENED, make_incident(severity=Severity.INFO))
-    assert house.case_notifications() == []
+    assert fixture.queued() == [("opened", "critical"), ("resolved", "critical")]
 
 
-def test_what_begins_and_ends_within_a_silence_is_never_told(house):
-    house.silence()
-    assert not house.tell(NotificationReason.OPENED)
-    assert not house.tell(NotificationReason.RESOLVED)
-    house.now += 61
-
-    assert house.enqueue_pending(CRITICAL) == 0
-    assert house.case_notifications() == []
+def test_an_info_notification_is_never_queued(fixture):
+    assert not fixture.enqueue(NotificationReason.OPENED, make_incident(severity=Severity.INFO))
+    assert fixture.queued() == []
 
 
-def test_what_still_fires_when_the_silence_is_over_is_told_once(house):
-    """Else an alert that was raised would reach nobody."""
-    house.silence(seconds=60.0)
-    house.tell(NotificationReason.OPENED)
-    assert house.enqueue_pending(CRITICAL) == 0
-    house.now += 61
+def test_a_case_that_opens_and_resolves_within_a_silence_is_never_sent(fixture):
+    fixture.silence()
+    assert not fixture.enqueue(NotificationReason.OPENED)
+    assert not fixture.enqueue(NotificationReason.RESOLVED)
+    fixture.now += 61
 
-    assert house.enqueue_pending(CRITICAL) == 1
-    assert house.enqueue_pending(CRITICAL) == 0
-    assert house.case_notifications() == [("opened", "critical")]
-    assert house.last().notes == ("Withheld at step 100, and told now that nothing keeps it back.",)
+    assert fixture.enqueue_due(CRITICAL) == 0
+    assert fixture.queued() == []
 
 
-def test_what_is_owed_and_calm_waits_until_it_comes_back(house):
-    house.silence()
-    house.tell(NotificationReason.OPENED)
-    house.now += 61
+def test_a_case_that_fires_after_its_silence_is_sent_once(fixture):
+    """Otherwise the alert would be lost."""
+    fixture.silence(seconds=60.0)
+    fixture.enqueue(NotificationReason.OPENED)
+    assert fixture.enqueue_due(CRITICAL) == 0
+    fixture.now += 61
 
-    assert house.enqueue_pending() == 0
-    assert house.enqueue_pending(CRITICAL) == 1
-
-
-def test_what_got_worse_within_a_silence_is_told_as_one_page(house):
-    house.silence()
-    house.tell(NotificationReason.OPENED, WARNING)
-    house.tell(NotificationReason.ESCALATED)
-    house.now += 61
-    house.enqueue_pending(CRITICAL)
-    house.tell(NotificationReason.RESOLVED)
-
-    assert house.case_notifications() == [("opened", "critical"), ("resolved", "critical")]
+    assert fixture.enqueue_due(CRITICAL) == 1
+    assert fixture.enqueue_due(CRITICAL) == 0
+    assert fixture.queued() == [("opened", "critical")]
+    assert fixture.last_notes() == (
+        "Held back at step 100, and sent now that nothing suppresses it.",
+    )
 
 
-def test_a_silence_of_one_detector_is_none_of_the_others(house):
-    house.silence("loss_plateau")
+def test_a_pending_case_that_does_not_fire_waits_until_it_fires(fixture):
+    fixture.silence()
+    fixture.enqueue(NotificationReason.OPENED)
+    fixture.now += 61
 
-    assert house.tell(NotificationReason.OPENED)
-
-
-def test_a_silence_that_a_person_ends_is_over(house):
-    house.silence()
-    house.tell(NotificationReason.OPENED)
-    silences.expire_silences(house.person, "", house.now)
-
-    assert house.enqueue_pending(CRITICAL) == 1
+    assert fixture.enqueue_due() == 0
+    assert fixture.enqueue_due(CRITICAL) == 1
 
 
-def test_the_next_agent_owes_what_the_last_one_did(house):
-    house.silence()
-    house.tell(NotificationReason.OPENED)
-    house.telling.connection.close()
-    house.begin()
-    assert house.enqueue_pending(CRITICAL) == 0
-    house.now += 61
+def test_an_escalation_within_a_silence_is_sent_as_one_notification(fixture):
+    fixture.silence()
+    fixture.enqueue(NotificationReason.OPENED, WARNING)
+    fixture.enqueue(NotificationReason.ESCALATED)
+    fixture.now += 61
+    fixture.enqueue_due(CRITICAL)
+    fixture.enqueue(NotificationReason.RESOLVED)
 
-    assert house.enqueue_pending(CRITICAL) == 1
-    house.telling.connection.close()
-    house.begin()
-    assert house.enqueue_pending(CRITICAL) == 0
+    assert fixture.queued() == [("opened", "critical"), ("resolved", "critical")]
 
 
-def test_who_has_it_in_hand_is_told_again_only_when_it_gets_louder(house):
-    History(house.person)._store_incident(WARNING)
-    house.tell(NotificationReason.OPENED, WARNING)
-    silences.acknowledge(house.person, "", NOW, "ana", "looking")
-    house.telling.poll()
+def test_a_silence_of_one_detector_does_not_suppress_others(fixture):
+    fixture.silence("loss_plateau")
 
-    assert not house.tell(NotificationReason.ESCALATED, WARNING)
-    assert house.tell(NotificationReason.ESCALATED)
-    assert house.last().notes == ("Acknowledged at 2023-11-14 22:13 UTC by ana: looking",)
+    assert fixture.enqueue(NotificationReason.OPENED)
 
 
-def test_that_it_is_over_is_told_to_who_has_it_in_hand(house):
-    History(house.person)._store_incident(CRITICAL)
-    house.tell(NotificationReason.OPENED)
-    silences.acknowledge(house.person, "", NOW, "ana", "")
+def test_an_expired_silence_releases_the_notification(fixture):
+    fixture.silence()
+    fixture.enqueue(NotificationReason.OPENED)
+    silences.expire_silences(fixture.user_connection, "", fixture.now)
 
-    house.telling.poll()
-    assert house.tell(NotificationReason.RESOLVED)
-
-
-def test_what_is_in_hand_when_its_silence_ends_is_not_told(house):
-    History(house.person)._store_incident(CRITICAL)
-    house.silence()
-    house.tell(NotificationReason.OPENED)
-    silences.acknowledge(house.person, "", NOW, "ana", "")
-    house.now += 61
-
-    assert house.enqueue_pending(CRITICAL) == 0
-    assert not house.tell(NotificationReason.RESOLVED)
-    assert house.case_notifications() == []
+    assert fixture.enqueue_due(CRITICAL) == 1
 
 
-def test_a_run_of_tier_notify_wakes_nobody(house):
-    house.telling.connection.close()
-    house.begin(RunTier.NOTIFY)
-    house.tell(NotificationReason.OPENED)
+def test_pending_notifications_survive_a_restart(fixture):
+    fixture.silence()
+    fixture.enqueue(NotificationReason.OPENED)
+    fixture.restart()
+    assert fixture.enqueue_due(CRITICAL) == 0
+    fixture.now += 61
 
-    assert house.case_notifications() == [("opened", "warning")]
-    assert house.last().notes == ("It is critical; the run's tier 'notify' wakes nobody.",)
-
-
-def test_of_a_quiet_run_nobody_is_told_until_it_matters(house):
-    house.telling.connection.close()
-    house.begin(RunTier.QUIET)
-    house.tell(NotificationReason.OPENED)
-    assert house.enqueue_pending(CRITICAL) == 0
-    house.telling.connection.close()
-    house.begin(RunTier.PAGE)
-
-    assert house.enqueue_pending(CRITICAL) == 1
-    assert house.case_notifications() == [("opened", "critical")]
+    assert fixture.enqueue_due(CRITICAL) == 1
+    fixture.restart()
+    assert fixture.enqueue_due(CRITICAL) == 0
 
 
-def test_looking_again_finds_nothing_new(house):
-    assert not house.telling.poll()
-    house.silence()
-    assert not house.telling.poll()
-    house.now += 61
-    assert house.telling.poll()
-    assert house.telling.suppression.silences == ()
+def test_an_acknowledged_case_is_sent_again_only_when_the_severity_rises(fixture):
+    History(fixture.user_connection)._store_incident(WARNING)
+    fixture.enqueue(NotificationReason.OPENED, WARNING)
+    silences.acknowledge(fixture.user_connection, "", NOW, "ana", "looking")
+    fixture.policy.poll()
+
+    assert not fixture.enqueue(NotificationReason.ESCALATED, WARNING)
+    assert fixture.enqueue(NotificationReason.ESCALATED)
+    assert fixture.last_notes() == ("Acknowledged at 2023-11-14 22:13 UTC by ana: looking",)
+
+
+def test_the_resolution_of_an_acknowledged_case_is_sent(fixture):
+    History(fixture.user_connection)._store_incident(CRITICAL)
+    fixture.enqueue(NotificationReason.OPENED)
+    silences.acknowledge(fixture.user_connection, "", NOW, "ana", "")
+
+    fixture.policy.poll()
+    assert fixture.enqueue(NotificationReason.RESOLVED)
+
+
+def test_a_case_acknowledged_within_its_silence_is_never_sent(fixture):
+    History(fixture.user_connection)._store_incident(CRITICAL)
+    fixture.silence()
+    fixture.enqueue(NotificationReason.OPENED)
+    silences.acknowledge(fixture.user_connection, "", NOW, "ana", "")
+    fixture.now += 61
+
+    assert fixture.enqueue_due(CRITICAL) == 0
+    assert not fixture.enqueue(NotificationReason.RESOLVED)
+    assert fixture.queued() == []
+
+
+def test_tier_notify_sends_critical_as_warning(fixture):
+    fixture.restart(RunTier.NOTIFY)
+    fixture.enqueue(NotificationReason.OPENED)
+
+    assert fixture.queued() == [("opened", "warning")]
+    assert fixture.last_notes() == (
+        "The severity is critical; sent as warning, because the tier of the run is 'notify'.",
+    )
+
+
+def test_tier_quiet_holds_notifications_back_until_the_tier_changes(fixture):
+    fixture.restart(RunTier.QUIET)
+    fixture.enqueue(NotificationReason.OPENED)
+    assert fixture.enqueue_due(CRITICAL) == 0
+    fixture.restart(RunTier.PAGE)
+
+    assert fixture.enqueue_due(CRITICAL) == 1
+    assert fixture.queued() == [("opened", "critical")]
+
+
+def test_poll_reports_changes_only(fixture):
+    assert not fixture.policy.poll()
+    fixture.silence()
+    assert not fixture.policy.poll()
+    fixture.now += 61
+    assert fixture.policy.poll()
+    assert fixture.policy.suppression.silences == ()
 
 
 @pytest.mark.quiet
-def test_a_page_that_cannot_be_read_costs_no_watch(house):
-    house.person.execute("insert into pending_notification values('run/x#1', 'damaged')")
-    house.telling.connection.close()
-    house.begin()
+def test_an_unreadable_pending_notification_is_skipped(fixture):
+    fixture.user_connection.execute("insert into pending_notification values('run/x#1', 'damaged')")
+    fixture.restart()
 
-    assert house.telling.pending == {}
+    assert fixture.policy.pending == {}
 
 
-def test_the_tier_that_the_run_was_begun_with_hides_the_settings_and_is_looked_at(house):
-    for tier, heeded in (
+def test_the_tier_of_the_start_record_overrides_the_setting(fixture):
+    for tier, expected in (
         ("notify", RunTier.NOTIFY),
         ("no such", RunTier.NOTIFY),
         ("quiet", RunTier.QUIET),
     ):
-        facts = {"monitor/tier": tier}
-        house.telling.update(Result(Record(RUN, WHOLE_RUN, 0, NOW, Event.START, attributes=facts)))
-        assert house.telling.poll() == (tier != "no such")
-        assert house.telling.suppression.tier is heeded
+        attributes = {"monitor/tier": tier}
+        start = Record(RUN, WHOLE_RUN, 0, NOW, Event.START, attributes=attributes)
+        fixture.policy.update(Result(start))
+        assert fixture.policy.poll() == (tier != "no such")
+        assert fixture.policy.suppression.tier is expected
 
-    house.telling.update(Result(Record(RUN, WHOLE_RUN, 0, NOW, Event.START)))
-    assert house.telling.suppression.tier is RunTier.QUIET
-    assert not house.tell(NotificationReason.OPENED)
-
-
-def test_a_cause_that_got_its_name_is_told_to_whoever_heard_of_the_case(house):
-    house.tell(NotificationReason.OPENED)
-
-    assert house.tell(NotificationReason.CAUSE_FOUND)
-    assert house.case_notifications() == [("opened", "critical"), ("cause_found", "critical")]
+    fixture.policy.update(Result(Record(RUN, WHOLE_RUN, 0, NOW, Event.START)))
+    assert fixture.policy.suppression.tier is RunTier.QUIET
+    assert not fixture.enqueue(NotificationReason.OPENED)
 
 
-def test_what_was_withheld_is_told_once_and_not_named_besides(house):
-    house.silence(seconds=60.0)
-    house.tell(NotificationReason.OPENED)
-    assert not house.tell(NotificationReason.CAUSE_FOUND)
-    house.now += 61
+def test_a_cause_found_after_the_opening_is_sent(fixture):
+    fixture.enqueue(NotificationReason.OPENED)
 
-    assert house.enqueue_pending(CRITICAL) == 1
-    assert house.case_notifications() == [("opened", "critical")]
+    assert fixture.enqueue(NotificationReason.CAUSE_FOUND)
+    assert fixture.queued() == [("opened", "critical"), ("cause_found", "critical")]
 
 
-def test_a_name_is_no_news_while_pages_are_withheld(house):
-    house.tell(NotificationReason.OPENED)
-    house.silence(seconds=60.0)
-    assert not house.tell(NotificationReason.CAUSE_FOUND)
-    house.now += 61
+def test_a_cause_found_within_a_silence_is_part_of_the_delayed_notification(fixture):
+    fixture.silence(seconds=60.0)
+    fixture.enqueue(NotificationReason.OPENED)
+    assert not fixture.enqueue(NotificationReason.CAUSE_FOUND)
+    fixture.now += 61
 
-    assert house.enqueue_pending(CRITICAL) == 0
+    assert fixture.enqueue_due(CRITICAL) == 1
+    assert fixture.queued() == [("opened", "critical")]
 
 
-def test_a_warning_in_hand_does_not_swallow_the_critical_turn(house):
-    """Whoever has it in hand knows of a warning."""
-    part = make_incident("reward_collapse", Severity.WARNING)
-    house.telling.suppression = Suppression(
-        acks={part.name: Acknowledgement(part.name, Severity.WARNING, NOW)}
+def test_a_cause_found_within_a_silence_is_not_pending(fixture):
+    fixture.enqueue(NotificationReason.OPENED)
+    fixture.silence(seconds=60.0)
+    assert not fixture.enqueue(NotificationReason.CAUSE_FOUND)
+    fixture.now += 61
+
+    assert fixture.enqueue_due(CRITICAL) == 0
+
+
+def test_an_acknowledged_warning_does_not_suppress_an_escalation(fixture):
+    member = make_incident("reward_collapse", Severity.WARNING)
+    fixture.policy.suppression = Suppression(
+        acks={member.name: Acknowledgement(member.name, Severity.WARNING, NOW)}
     )
 
-    assert house.telling.enqueue(
-        [Notification(NotificationReason.ESCALATED, CRITICAL, 100, NOW, others=(part,))]
+    assert fixture.policy.enqueue(
+        [Notification(NotificationReason.ESCALATED, CRITICAL, 100, NOW, others=(member,))]
     )
 
 
-def test_what_joins_a_silenced_case_is_told_though_both_end_in_one_turn(house):
-    part = make_incident("loss_spike", Severity.WARNING)
-    house.silence("kl_blowup")
-    house.telling.enqueue([Notification(NotificationReason.OPENED, WARNING, 100, NOW)])
+def test_an_incident_outside_the_silence_releases_the_pending_case(fixture):
+    member = make_incident("loss_spike", Severity.WARNING)
+    fixture.silence("kl_blowup")
+    fixture.policy.enqueue([Notification(NotificationReason.OPENED, WARNING, 100, NOW)])
 
-    assert house.telling.enqueue(
-        [Notification(NotificationReason.UPDATED, WARNING, 101, NOW, others=(part,))]
+    assert fixture.policy.enqueue(
+        [Notification(NotificationReason.UPDATED, WARNING, 101, NOW, others=(member,))]
     )
-    assert house.case_notifications() == [("opened", "warning")]
+    assert fixture.queued() == [("opened", "warning")]
 
 
-def test_a_case_that_rests_is_not_told_late(house):
-    house.silence(seconds=60.0)
-    house.tell(NotificationReason.OPENED)
-    house.now += 61
+def test_a_pending_case_that_resolved_is_not_sent(fixture):
+    fixture.silence(seconds=60.0)
+    fixture.enqueue(NotificationReason.OPENED)
+    fixture.now += 61
 
-    assert house.enqueue_pending(replace(CRITICAL, state=IncidentState.RESOLVED)) == 0
-    assert house.enqueue_pending(CRITICAL) == 1
+    assert fixture.enqueue_due(replace(CRITICAL, state=IncidentState.RESOLVED)) == 0
+    assert fixture.enqueue_due(CRITICAL) == 1
 
 
-def test_what_joined_while_pages_were_withheld_is_told_as_that(house):
-    part = make_incident("loss_spike")
-    house.tell(NotificationReason.OPENED)
-    house.silence(seconds=60.0)
-    assert not house.telling.enqueue(
-        [Notification(NotificationReason.INCIDENT_ADDED, CRITICAL, 101, NOW, others=(part,))]
+def test_an_incident_added_within_a_silence_is_sent_as_added(fixture):
+    member = make_incident("loss_spike")
+    fixture.enqueue(NotificationReason.OPENED)
+    fixture.silence(seconds=60.0)
+    assert not fixture.policy.enqueue(
+        [Notification(NotificationReason.INCIDENT_ADDED, CRITICAL, 101, NOW, others=(member,))]
     )
-    house.now += 61
-    house.telling.poll()
-    due = house.telling.due_notifications(
-        lambda: [Notification(NotificationReason.OPENED, CRITICAL, 100, NOW, others=(part,))]
+    fixture.now += 61
+    fixture.policy.poll()
+    due = fixture.policy.due_notifications(
+        lambda: [Notification(NotificationReason.OPENED, CRITICAL, 100, NOW, others=(member,))]
     )
-    house.telling.enqueue_pending(due)
+    fixture.policy.enqueue_pending(due)
 
-    assert house.case_notifications() == [("opened", "critical"), ("incident_added", "critical")]
+    assert fixture.queued() == [("opened", "critical"), ("incident_added", "critical")]
+
+
+def test_a_planned_command_is_noted_when_the_case_opens(fixture):
+    command = Command(1, 20, 30, frozenset({"checkpoint", "stop"}), CRITICAL.name)
+    commands.store_command(
+        fixture.user_connection, CRITICAL.name, commands.PlannedCommand(command, 0, 30)
+    )
+
+    fixture.enqueue(NotificationReason.OPENED)
+    assert fixture.last_notes() == ("A checkpoint and a stop were requested for step 30.",)
+    fixture.enqueue(NotificationReason.RESOLVED)
+    assert fixture.last_notes() == ()
+
+
+def test_a_refused_command_is_noted_with_its_reason(fixture):
+    commands.store_refusal(fixture.user_connection, CRITICAL.name, "it has not completed a step")
+
+    fixture.enqueue(NotificationReason.OPENED)
+    assert fixture.last_notes() == (
+        "No command was sent to the run, because it has not completed a step.",
+    )

@@ -72,7 +72,11 @@ def test_a_permanent_failure_is_given_up_at_once(fixture, code):
 @pytest.mark.parametrize("response", [(413, b""), (400, b"msg_blocks_too_long")])
 def test_a_notification_that_is_too_long_is_shortened(fixture, response):
     fixture.receiver.script = [webhook_receiver.status(*response), webhook_receiver.status(500)]
-    fixture.enqueue(make_notification(summary="word " * 300))
+    fixture.enqueue(
+        make_notification(
+            summary="word " * 300, evidence={f"value_{n}": "x" * 60 for n in range(12)}
+        )
+    )
     for _ in range(3):
         fixture.deliver_next(after=60)
 
