@@ -163,9 +163,7 @@ class Aligner:
             return
         self.membership.started.update(ranks)
         self.attempt = max(self.attempt, entry.attempt)
-        self.metadata.detect_framework(
-            entry.values if isinstance(entry, Record) else entry.names
-        )
+        self.metadata.detect_framework(entry.values if isinstance(entry, Record) else entry.names)
         if is_closed and isinstance(entry, Record):
             values = merge_record(entry, self.metadata.key_map)
             if not self.closed_steps.reopens(key, entry, values):
@@ -184,9 +182,7 @@ class Aligner:
         if new is None:
             self.counters.add("sentinel_dropped_records_total", "late")
             return
-        yield combine_ranks(
-            event, [new], (), self.metadata.metadata, self.membership.world_size
-        )
+        yield combine_ranks(event, [new], (), self.metadata.metadata, self.membership.world_size)
 
     def _close_ready_steps(self) -> Iterator[Record]:
         too_many = len(self.pending_steps) > MAX_PENDING_STEPS

@@ -138,7 +138,7 @@ class ColumnBlock(NamedTuple):
 
 
 def _column_blocks(tables: Iterable[RankValues]) -> list[ColumnBlock]:
-    """All values as columns, a block for each set of signals; the block of the lowest rank first."""
+    """All values as columns, a block for each set of signals; the lowest rank's block first."""
     rows_by_names: dict[tuple[str, ...], dict[int, Row]] = {}
     for table in tables:
         rows_by_names.setdefault(table.names, {}).update(table.rows)

@@ -28,7 +28,7 @@ class RankMembership:
     expected_ranks: int = 0
     join_seconds: float = 0.0
     last_joined_at: float = 0.0
-    """With ranks on other nodes: the time given to start, and when the last started or was unreachable."""
+    """With ranks on other nodes: time to start, and when the last started or was unreachable."""
     world_size: int = 0
     """Ranks of the whole run, as the ranks report it."""
     started: set[int] = field(default_factory=set)

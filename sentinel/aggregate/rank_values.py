@@ -127,9 +127,7 @@ def _merge_value(
     previous = values.get(name)
     if previous is not None:
         previous_weight = weights.get(name, 1.0)
-        value = combine_values(
-            get_combine_rule(name), (previous, value), (previous_weight, weight)
-        )
+        value = combine_values(get_combine_rule(name), (previous, value), (previous_weight, weight))
         weight += previous_weight
     values[name] = value
     if weight != 1.0 or name in weights:

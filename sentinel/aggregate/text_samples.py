@@ -1,8 +1,8 @@
-"""Samples: the texts of one step, from all ranks, brought together into one record of statistics.
+"""Aggregates the sampled texts of one step, from all ranks, into one record of text statistics.
 
-A step's texts are judged once the run has moved past it, which a combined STEP of a later beat
-says; or when a tick is `settle` seconds younger than the last of them; or when the attempt is over.
-The record is a SAMPLE of the whole run, and holds no text.
+The texts of a step are complete once the run has moved past the step, which a combined STEP of a
+later step index shows; when a heartbeat is `settle_seconds` later than the last text; or when the
+attempt is over. The result is a SAMPLE record of the whole run, without any text.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.sample_text import TruncatedText, original_parts
 from sentinel.stats.text_statistics import CompletionText, compute_text_statistics
-from sentinel.stats.text_truncation import TruncatedText, original_parts
 
 MAX_TEXTS_PER_STEP = 32
-"""Texts of one step that are judged: the first that are heard of."""
+"""Texts of one step that are analysed: the first that arrive."""
 MAX_OPEN_STEPS = 16
-"""Steps whose texts are held at most; beyond it the oldest is judged as it stands."""
+"""Steps whose texts are held; with more, the oldest is closed as it is."""
 
 
 @dataclass(slots=True)
 class StepTexts:
-    """Texts of one step so far; `last` is the newest record of one, without what it said."""
+    """Texts of one step so far; `last_record` is the newest record, without its texts."""
 
     last_record: Record
     texts: list[CompletionText] = field(default_factory=list)
@@ -31,17 +31,14 @@ class StepTexts:
 
 @dataclass
 class TextSampleAggregator:
-    """Passes every record on, and after the last text of a step, what was found in its texts.
-
-    `settle` is in seconds.
-    """
+    """Passes every record on; yields the statistics of a step's texts once they are complete."""
 
     settle_seconds: float = 10.0
     texts_by_step: dict[tuple[int, int], StepTexts] = field(default_factory=dict)
-    """By attempt and step, in the order they were first heard of."""
+    """By attempt and step, in the order of their first text."""
 
     def process(self, record: Record) -> Iterator[Record]:
-        """Take one record in; yield it, behind what it completes."""
+        """Add a record; yield what it completes, then the record."""
         if record.event is Event.SAMPLE:
             self._add_text(record)
             if len(self.texts_by_step) > MAX_OPEN_STEPS:
@@ -51,26 +48,26 @@ class TextSampleAggregator:
         yield record
 
     def _add_text(self, record: Record) -> None:
-        silent = replace(record, values={}, attributes={})
-        step = self.texts_by_step.setdefault((record.attempt, record.step), StepTexts(silent))
+        bare = replace(record, values={}, attributes={})
+        step = self.texts_by_step.setdefault((record.attempt, record.step), StepTexts(bare))
         step.last_record = max(
-            step.last_record, silent, key=lambda last: (last.step_index, last.time)
+            step.last_record, bare, key=lambda each: (each.step_index, each.time)
         )
         if len(step.texts) < MAX_TEXTS_PER_STEP:
             step.texts.append(completion_text(record))
 
     def _finished_by(self, record: Record) -> Callable[[StepTexts], bool]:
-        """Which of the open steps that record of the whole run says are over."""
+        """Whether that record of the whole run completes the texts of a step."""
         if record.event is Event.HEARTBEAT:
             return lambda step: record.time - step.last_record.time >= self.settle_seconds
         if record.event in {Event.START, Event.STOP}:
             return lambda _: True
-        moved = record.event is Event.STEP
-        return lambda step: moved and record.step_index > step.last_record.step_index
+        is_step = record.event is Event.STEP
+        return lambda step: is_step and record.step_index > step.last_record.step_index
 
     def _close_finished(self, is_finished: Callable[[StepTexts], bool]) -> Iterator[Record]:
-        for place in [place for place, step in self.texts_by_step.items() if is_finished(step)]:
-            yield self._close_step(place)
+        for key in [key for key, step in self.texts_by_step.items() if is_finished(step)]:
+            yield self._close_step(key)
 
     def _close_step(self, key: tuple[int, int]) -> Record:
         step = self.texts_by_step.pop(key)
@@ -87,9 +84,10 @@ class TextSampleAggregator:
 
 
 def completion_text(record: Record) -> CompletionText:
-    """The completion that a SAMPLE tells of, as it is judged."""
-    completion = record.attributes.get("completion", "")
-    size = float(len(completion))
-    told = {name: value for name, value in record.values.items() if isfinite(value)}
-    cut = TruncatedText(completion, int(told.get("first", size)), int(told.get("last", 0.0)))
-    return CompletionText(original_parts(cut), told.get("length", size), told.get("finished"))
+    """The completion of a SAMPLE record, for analysis."""
+    text = record.attributes.get("completion", "")
+    size = float(len(text))
+    values = {name: value for name, value in record.values.items() if isfinite(value)}
+    head_chars, tail_chars = values.get("head_chars", size), values.get("tail_chars", 0.0)
+    parts = original_parts(TruncatedText(text, int(head_chars), int(tail_chars)))
+    return CompletionText(parts, values.get("length", size), values.get("finished"))

@@ -1,7 +1,7 @@
-"""SIGNALS: the catalogue of everything sentinel measures, and how a logged key is found in it.
+"""The catalogue of all signals, and the lookup of logged keys in it.
 
-A line of the catalogue is a metric on `/metrics`, a panel, a row of docs/metrics.md, and the names
-by which frameworks and people log the same thing.
+An entry of the catalogue is a metric on `/metrics`, a panel, a row of docs/metrics.md, and the keys
+under which frameworks and users log the same quantity.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 WEIGHT_KEY = "weight"
-"""Reserved value of a record: how many samples its means are over."""
+"""Reserved key of a record: the number of samples that its means cover."""
 
 SIGNAL_GROUPS: dict[str, tuple[Signal, ...]] = {
     "Loss": training.LOSSES,
@@ -40,7 +40,7 @@ SIGNAL_GROUPS: dict[str, tuple[Signal, ...]] = {
     "GPU": machine.GPU,
     "Host": machine.HOST,
 }
-"""The catalogue under the headings it is shown by."""
+"""The catalogue by the headings under which it is shown."""
 
 SIGNALS: dict[str, Signal] = {signal.name: signal for signal in chain(*SIGNAL_GROUPS.values())}
 
@@ -58,25 +58,25 @@ _REWARD_FUNCTION_PATTERN = re.compile(r"(?:train/)?rewards/([^/]+?)(/mean|/std)?
 _NOT_REWARD_FUNCTIONS = frozenset(
     {"chosen", "rejected", "margins", "accuracies", "mean", "std", "min", "max", "n", "total"}
 )
-"""What follows "rewards/" without being the name of a reward function."""
+"""Suffixes of "rewards/" that are not the name of a reward function."""
 
 
 @lru_cache(maxsize=4096)
 def canonical_name(key: str) -> str:
-    """Our name for a logged key; the key itself where the catalogue has none.
+    """The signal's name for a logged key; the key itself if it is not in the catalogue.
 
-    Case and a leading `train/` do not matter, spaces are as good as underscores, and Lightning's
-    `_step` at the end is left out. A signal measured on held-out data is another than the same in
-    training, and a reward function goes by one name whatever the version of its framework.
+    Case and a leading `train/` are ignored, spaces equal underscores, and Lightning's trailing
+    `_step` is removed. A signal measured on held-out data is distinct from the one in training. A
+    reward function has the same name in all versions of its framework.
 
-    >>> canonical("train/KL"), canonical("objective/scores"), canonical("my_metric")
-    ('kl_ref', 'reward', 'my_metric')
-    >>> canonical("val/loss"), canonical("eval/objective/kl"), canonical("rewards/brevity")
-    ('eval_loss', 'eval_kl_ref', 'rewards/brevity/mean')
+    >>> [canonical_name(key) for key in ("train/KL", "objective/scores", "my_metric")]
+    ['kl_ref', 'reward', 'my_metric']
+    >>> [canonical_name(key) for key in ("val/loss", "eval/objective/kl", "rewards/brevity")]
+    ['eval_loss', 'eval_kl_ref', 'rewards/brevity/mean']
     """
-    known = _catalogue_name(key)
-    if known:
-        return known
+    name = _catalogue_name(key)
+    if name:
+        return name
     split = _EVAL_KEY_PATTERN.fullmatch(_normalize_spelling(key))
     if split and _catalogue_name(split[2]):
         return f"{'test' if split[1] == 'test' else 'eval'}_{_catalogue_name(split[2])}"
@@ -87,29 +87,29 @@ def canonical_name(key: str) -> str:
 
 
 def eval_name(name: str) -> str:
-    """What a signal is called where it was measured in an evaluation; other names stay.
+    """The name of a signal measured in an evaluation; other names are unchanged.
 
-    How far and how fast a run is, and what its machines do, is the same in one.
+    Signals of progress, speed and hardware have the same name in an evaluation.
 
-    >>> held_out("loss"), held_out("eval_loss"), held_out("epoch"), held_out("my_metric")
-    ('eval_loss', 'eval_loss', 'epoch', 'my_metric')
+    >>> [eval_name(name) for name in ("loss", "eval_loss", "epoch", "my_metric")]
+    ['eval_loss', 'eval_loss', 'epoch', 'my_metric']
     """
     return f"eval_{name}" if name in _TRAINING_SIGNALS else name
 
 
 def get_combine_rule(name: str) -> CombineRule:
-    """How ranks combine for that signal; unknown signals are means."""
+    """How the values of ranks are combined for that signal; unknown signals are means."""
     signal = SIGNALS.get(name)
     return signal.combine_rule if signal else CombineRule.MEAN
 
 
 def normalize_key(key: str) -> str:
-    """The key as aliases are written: in lower case, without a leading `train/`."""
+    """The key in the form of aliases: in lower case, without a leading `train/`."""
     return key.lower().removeprefix("train/")
 
 
 def _catalogue_name(key: str) -> str:
-    """The catalogue's name for a key; empty where there is none."""
+    """The catalogue's name for a key; empty if there is none."""
     return _NAME_BY_ALIAS.get(normalize_key(key)) or _NAME_BY_ALIAS.get(
         _normalize_spelling(key).removesuffix("_step"), ""
     )

@@ -1,7 +1,7 @@
-"""Configured: the settings in a framework's configuration that are worth telling, by one name each.
+"""The settings in a framework's configuration that are recorded as run metadata.
 
-The hook finds them in the trainer's own objects, a log in what a tracker kept of them; what is told
-of a run is the same from either.
+The client reads them from the trainer's objects, a log reader from what a tracker stored; both give
+the same names and values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRAINER_SETTINGS = (
     "mask_truncated_completions", "use_vllm", "vllm_mode", "kl_estimator", "kl_coef", "kl_penalty",
     "cliprange", "vf_coef", "num_ppo_epochs", "num_mini_batches",
 )  # fmt: skip
-"""Settings of transformers' and TRL's arguments, by their own names; no others are looked at."""
+"""Settings read from the arguments of transformers and TRL, by their own names."""
 
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 
@@ -56,7 +56,7 @@ VERL_SETTING_PATHS = {
         for name in ("total_epochs", "save_freq", "test_freq", "nnodes", "n_gpus_per_node", "seed")
     },
 }  # fmt: skip
-"""Name of a fact, and where in verl's configuration it stands; nothing else there is looked at."""
+"""Settings read from verl's configuration: name, and path in the configuration."""
 
 TRL_ALGORITHM_SIGNATURES = (
     ("gkd", {"lmbda"}),
@@ -69,36 +69,36 @@ TRL_ALGORITHM_SIGNATURES = (
     ("ppo", {"vf_coef", "num_ppo_epochs"}),
     ("sft", {"packing", "dataset_text_field"}),
 )
-"""Algorithms of TRL by settings that only their arguments have, in the order to be asked."""
+"""Algorithms of TRL by settings that only their arguments have; the first match counts."""
 
 _TRAINER_SIGNATURE = {"per_device_train_batch_size", "lr_scheduler_type"}
 _VERL_SIGNATURE = {"actor_rollout_ref", "trainer"}
 
 MAX_SETTING_CHARS = 200
-"""Characters of a setting."""
+"""Characters stored of a setting."""
 
 ConfigMetadata = dict[str, str | float]
 
 
 def parse_framework_config(config: Mapping[str, Any]) -> ConfigMetadata:
-    """What a configuration that a tracker kept says; of an unknown framework's, its settings alone.
+    """Run metadata from a configuration stored by a tracker.
 
-    Frameworks are known by what only their configurations have. `max_steps` and `save_steps` are
-    told of known frameworks only: others may count something else.
+    Frameworks are recognised by settings that only they have. `max_steps` and `save_steps` are read
+    for known frameworks only: others may count something else.
     """
     if config.keys() >= _VERL_SIGNATURE:
         return {**extract_verl_settings(config), "framework": "verl"}
-    trainers = config.keys() >= _TRAINER_SIGNATURE
-    algorithm = detect_trl_algorithm(config) if trainers else ""
+    is_trainer = config.keys() >= _TRAINER_SIGNATURE
+    algorithm = detect_trl_algorithm(config) if is_trainer else ""
     found = extract_trainer_settings(config.get, algorithm)
-    if trainers:
+    if is_trainer:
         found["framework"] = "trl" if algorithm else "transformers"
         found |= _step_settings(config)
     elif (rate := to_setting(config.get("lr"))) is not None:
         found.setdefault("learning_rate", rate)
     for name in ("algorithm", "framework", "framework_version"):
-        if name not in found and isinstance(said := to_setting(config.get(name)), str):
-            found[name] = said
+        if name not in found and isinstance(text := to_setting(config.get(name)), str):
+            found[name] = text
     model = config.get("model_name_or_path") or config.get("_name_or_path") or config.get("model")
     if isinstance(model, str) and model:
         found["model"] = _short_model_name(model)
@@ -106,45 +106,49 @@ def parse_framework_config(config: Mapping[str, Any]) -> ConfigMetadata:
 
 
 def detect_trl_algorithm(config: Mapping[str, Any]) -> str:
-    """The algorithm whose arguments in TRL these are; empty if they are not TRL's.
+    """The TRL algorithm that has these arguments; empty if they are not TRL's.
 
-    >>> algorithm_of({"num_generations": 8, "beta": 0.04, "scale_rewards": "group"})
+    >>> detect_trl_algorithm({"num_generations": 8, "beta": 0.04, "scale_rewards": "group"})
     'grpo'
     """
     return next((name for name, own in TRL_ALGORITHM_SIGNATURES if config.keys() >= own), "")
 
 
 def extract_trainer_settings(get_argument: Callable[[str], Any], algorithm: str) -> ConfigMetadata:
-    """Settings of the arguments of a `transformers.Trainer`; `look` gives one, or None."""
+    """Settings of the arguments of a `transformers.Trainer`.
+
+    `get_argument` returns an argument, or None if there is none.
+    """
     found = {name: to_setting(get_argument(name)) for name in TRAINER_SETTINGS}
     corrected = get_argument("use_bias_correction_kl")
     if algorithm == "grpo" and corrected is not None:
         found["kl_estimator"] = "k3xratio" if corrected else "k3"
     if algorithm:
         found["algorithm"] = algorithm
-    return {name: said for name, said in found.items() if said is not None}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def extract_verl_settings(config: Any) -> ConfigMetadata:
-    """Settings of verl's configuration, which may be None, or lack any of them."""
-    found = {name: _get_nested(config, place) for name, place in VERL_SETTING_PATHS.items()}
+    """Settings of verl's configuration, which may be None or lack any of them."""
+    found = {name: _get_nested(config, path) for name, path in VERL_SETTING_PATHS.items()}
     model = _get_nested(config, "actor_rollout_ref.model.path") or _get_nested(config, "model.path")
     if isinstance(model, str):
         found["model"] = PurePath(model).name
-    for name, place in (("save_steps", "save_freq"), ("max_steps", "total_training_steps")):
-        number = _get_nested(config, f"trainer.{place}")
-        # -1 stands for never, and none for as many as the data last.
+    for name, key in (("save_steps", "save_freq"), ("max_steps", "total_training_steps")):
+        number = _get_nested(config, f"trainer.{key}")
+        # -1 means never; None means as many as the data allow.
         if type(number) is int and number > 0:
             found[name] = number
     beta = _kl_coefficient(found)
     if beta is not None:
         found["beta"] = beta
-    plain = ((name, value) for name, value in found.items() if not isinstance(value, list | tuple))
-    return {name: said for name, value in plain if (said := to_setting(value)) is not None}
+    scalars = {n: value for n, value in found.items() if not isinstance(value, list | tuple)}
+    settings = {name: to_setting(value) for name, value in scalars.items()}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def to_setting(value: Any) -> str | float | None:
-    """A number or a short text; None for what is neither."""
+    """The value as a number or short text; None if it is neither."""
     if isinstance(value, Enum):
         value = value.value
     if isinstance(value, list | tuple):
@@ -157,23 +161,23 @@ def to_setting(value: Any) -> str | float | None:
 
 
 def _step_settings(config: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """How far a trainer goes and how often it saves, where its arguments say so by steps."""
-    most, each = config.get("max_steps"), config.get("save_steps")
-    if type(most) is int and most > 0:
-        yield "max_steps", most
-    if type(each) is int and each > 0 and config.get("save_strategy") == "steps":
-        yield "save_steps", each
+    """`max_steps` and `save_steps` of a trainer, if it counts both in steps."""
+    max_steps, save_steps = config.get("max_steps"), config.get("save_steps")
+    if type(max_steps) is int and max_steps > 0:
+        yield "max_steps", max_steps
+    if type(save_steps) is int and save_steps > 0 and config.get("save_strategy") == "steps":
+        yield "save_steps", save_steps
 
 
 def _short_model_name(model: str) -> str:
-    """A folder's own name; the name of a model as a hub knows it, `owner/model`, stays whole."""
+    """The last part of a folder's path; a name on a model hub, `owner/model`, is unchanged."""
     path = PurePath(model)
-    whole = len(path.parts) <= 2 and path.parts[:1] not in {("/",), ("~",)}
-    return (str(path) if whole else path.name or model)[:MAX_SETTING_CHARS]
+    is_hub_name = len(path.parts) <= 2 and path.parts[:1] not in {("/",), ("~",)}
+    return (str(path) if is_hub_name else path.name or model)[:MAX_SETTING_CHARS]
 
 
 def _kl_coefficient(found: Mapping[str, Any]) -> Any:
-    """The coefficient of the KL to the reference, wherever it enters; 0 where it does nowhere."""
+    """Coefficient of the KL to the reference, in loss or reward; 0 if it is in neither."""
     if found["use_kl_loss"] is True:
         return found["kl_loss_coef"]
     if found["use_kl_in_reward"] is True:

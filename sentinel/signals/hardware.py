@@ -1,6 +1,7 @@
-"""Hardware: what the agent saw of its node, and what of it speaks for the whole run.
+"""Measurements of a node's hardware, and the values that represent the whole run.
 
-Shares are of 1, memory and disks in bytes, power in watts, temperature in degrees Celsius.
+Ratios are between 0 and 1, memory and disks in bytes, power in watts, temperature in degrees
+Celsius.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from statistics import fmean
 from sentinel.signals.catalogue import SIGNALS, CombineRule, get_combine_rule
 
 GPU_SIGNALS = tuple(name for name, signal in SIGNALS.items() if signal.entity == "gpu")
-"""Measured of each GPU, if its driver tells."""
+"""Measured per GPU, if the driver reports them."""
 
 HOST_SIGNALS = tuple(name for name, signal in SIGNALS.items() if signal.entity == "host")
-"""Measured of the node."""
+"""Measured per node."""
 
 NODE_SIGNALS = frozenset({*GPU_SIGNALS, *HOST_SIGNALS, "disk_free"})
-"""Signals that the agent measures itself, at its own pace, step or no step."""
+"""Signals that the agent measures itself, independent of training steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU at one moment: its number on the node, and what was measured of it.
+    """One measurement of a GPU; `index` is its number on the node.
 
-    `throttled` are the reasons for which its clock is held down. `pids` are the processes that
-    compute on it, as far as the driver knows their numbers in our name space.
+    `throttle_reasons` are the reasons for a reduced clock. `pids` are the processes that compute on
+    it, as far as the driver knows their numbers in this PID namespace.
     """
 
     index: int
@@ -39,15 +40,16 @@ class Gpu:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it answers nothing, as one that fell off its bus: an XID is what others say."""
+        """Whether it answers no query, as after falling off the bus; XIDs come from the kernel."""
         return self.values.keys() <= {"gpu_xid"}
 
 
 @dataclass(frozen=True, slots=True)
 class NodeMeasurements:
-    """The newest that is known of a node. `seen` is when each part was looked at, in seconds.
+    """The newest measurements of a node; `measured_at` is when each part was measured, in seconds.
 
-    `ranks` tells which ranks compute on a GPU. `disks` are bytes free, by what the run keeps there.
+    `free_bytes` are by what the run stores on the disk. `ranks_by_gpu` are the ranks that compute
+    on each GPU.
     """
 
     host_values: Mapping[str, float] = field(default_factory=dict)
@@ -57,27 +59,26 @@ class NodeMeasurements:
     measured_at: Mapping[str, float] = field(default_factory=dict)
 
     def heartbeat_values(self) -> dict[str, float]:
-        """What a TICK tells of the machine.
+        """The hardware values of a heartbeat.
 
-        A GPU signal is gathered over the run's GPUs as the catalogue says, with its extremes under
-        `<signal>_min` and `<signal>_max`. Each disk is `disk_free_<what>`, and
-        the fullest is `disk_free`. `gpu_ranks` counts the ranks that were seen to compute on a GPU;
-        where it is 0, nobody knows whether the GPUs are the run's at all.
+        A GPU signal is combined over the run's GPUs by its rule in the catalogue, with the extremes
+        as `<signal>_min` and `<signal>_max`. Each disk is `disk_free_<name>`, the fullest one is
+        `disk_free`. `gpu_ranks` counts the ranks that compute on a GPU; if it is 0, it is unknown
+        whether the GPUs are the run's.
         """
-        told = dict(self.host_values)
+        values = dict(self.host_values)
         if self.gpus:
-            told["gpu_ranks"] = float(
-                len({rank for on in self.ranks_by_gpu.values() for rank in on})
-            )
+            ranks = {rank for of_gpu in self.ranks_by_gpu.values() for rank in of_gpu}
+            values["gpu_ranks"] = float(len(ranks))
         for name in GPU_SIGNALS:
-            found = [gpu.values[name] for gpu in self.gpus if name in gpu.values]
-            if found:
-                gathered = _REDUCERS.get(get_combine_rule(name), fmean)(found)
-                told |= {name: gathered, f"{name}_min": min(found), f"{name}_max": max(found)}
+            of_gpus = [gpu.values[name] for gpu in self.gpus if name in gpu.values]
+            if of_gpus:
+                values[name] = _REDUCERS.get(get_combine_rule(name), fmean)(of_gpus)
+                values[f"{name}_min"], values[f"{name}_max"] = min(of_gpus), max(of_gpus)
         if self.free_bytes:
-            told["disk_free"] = min(self.free_bytes.values())
-            told |= {f"disk_free_{what}": free for what, free in self.free_bytes.items()}
-        return told
+            values["disk_free"] = min(self.free_bytes.values())
+            values |= {f"disk_free_{name}": free for name, free in self.free_bytes.items()}
+        return values
 
 
 def select_run_gpus(
@@ -85,8 +86,8 @@ def select_run_gpus(
 ) -> list[Gpu]:
     """The GPUs that the run computes on.
 
-    They are those where a process of `pids` was seen; else those `wanted` by number or UUID; where
-    nobody said what is wanted, all of them.
+    These are the GPUs with a process of `pids`; if there are none, those `wanted` by number or
+    UUID, or all if `wanted` is None.
     """
     used = [gpu for gpu in gpus if not gpu.pids.isdisjoint(pids)]
     if used or wanted is None:
@@ -95,7 +96,7 @@ def select_run_gpus(
 
 
 def _matches_gpu(gpu: Gpu, name: str) -> bool:
-    # CUDA takes any beginning of a UUID that is not ambiguous.
+    # CUDA accepts any unambiguous prefix of a UUID.
     return name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name))
 
 

@@ -169,7 +169,7 @@ _FRAMEWORK_SIGNATURES: tuple[tuple[frozenset[str], str, str], ...] = tuple(
         ("samples/lr", "deepspeed", ""),
     )
 )
-"""Keys that together identify a framework, and the algorithm if not empty; the first match counts."""
+"""Keys that together identify a framework and, if not empty, the algorithm; first match wins."""
 
 
 @lru_cache(maxsize=256)

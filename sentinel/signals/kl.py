@@ -1,14 +1,14 @@
-"""KL kind: which of the many quantities called KL a logged key is.
+"""Identifies which of the many quantities called KL a logged key is.
 
 Trainers log the divergence of three pairs of policies, by several estimators, as a mean over tokens
-or a sum over a sequence. A threshold for one of them says nothing of another. With d the difference
-of two log-probabilities of a sampled token, k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d.
+or a sum over a sequence. A threshold for one of them does not apply to another. With d the
+difference of two log-probabilities of a sampled token, k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
@@ -30,7 +30,7 @@ KL_METADATA_KEYS = (
     "kl_reduction",
     "loss_agg_mode",
 )
-"""What a run says of itself that decides the kind."""
+"""Run metadata that the kind depends on."""
 
 _ESTIMATORS = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 _REDUCTIONS = {
@@ -46,12 +46,12 @@ _SIGNED_ESTIMATORS = frozenset({"", "k1"})
 
 @dataclass(frozen=True, slots=True)
 class KlKind:
-    """What a KL value is.
+    """The kind of a KL value.
 
-    `pair` is what it compares the policy with: `ref` (its frozen reference), `old` (itself when it
+    `pair` is what the policy is compared with: `ref` (its frozen reference), `old` (itself when it
     sampled) or `mismatch` (sampling engine and trainer). `estimator` is k1, k2, k3, k3xratio, abs
-    or full, `reduction` token_mean or sequence_sum; either is empty where it cannot be known.
-    `signed` says that it may well be negative; `cap` is what its framework clamps it to, in nats.
+    or full, `reduction` token_mean or sequence_sum; either is empty if unknown. `signed` values may
+    be negative; `cap` is the value that the framework clamps to, in nats.
     """
 
     pair: str
@@ -62,12 +62,12 @@ class KlKind:
 
     @property
     def is_summed(self) -> bool:
-        """Whether it is a sum over the tokens of a sequence, and so grows with its length."""
+        """Whether it is a sum over the tokens of a sequence, which grows with its length."""
         return self.reduction == SEQUENCE_SUM
 
     @property
     def is_known(self) -> bool:
-        """Whether more is known of it than what it compares."""
+        """Whether more than the pair is known."""
         return bool(self.estimator or self.reduction)
 
     @property
@@ -77,9 +77,9 @@ class KlKind:
         return f"nats{per}"
 
     def describe(self) -> str:
-        """What is known of it, for people; empty where that is nothing.
+        """What is known, as text for people; empty if nothing is.
 
-        >>> KlKind("ref", "k3", "token_mean", False, 10.0).in_words()
+        >>> KlKind("ref", "k3", "token_mean", False, 10.0).describe()
         'k3, mean over tokens, clamped at 10 nats'
         """
         reduction = {TOKEN_MEAN: "mean over tokens", SEQUENCE_SUM: "sum over a sequence"}
@@ -88,7 +88,7 @@ class KlKind:
         return ", ".join(part for part in parts if part)
 
     def serialize(self) -> str:
-        """One line of five words, which `read` understands; `?` stands for what is not known."""
+        """One line of five fields for `deserialize`; `?` stands for unknown."""
         sign = "signed" if self.signed else "unsigned"
         return (
             f"{self.pair} {self.estimator or '?'} {self.reduction or '?'} {sign} cap={self.cap:g}"
@@ -96,43 +96,47 @@ class KlKind:
 
     @staticmethod
     def deserialize(text: str) -> KlKind | None:
-        """The kind that `told` wrote; None if it did not write this.
+        """The kind that `serialize` wrote; None if the text is anything else.
 
         >>> kind = KlKind("ref", "k3", "token_mean", False, 10.0)
-        >>> kind.told(), KlKind.read(kind.told()) == kind, KlKind.read("objective/kl")
+        >>> text = kind.serialize()
+        >>> text, KlKind.deserialize(text) == kind, KlKind.deserialize("objective/kl")
         ('ref k3 token_mean unsigned cap=10', True, None)
         """
-        words = _KIND_PATTERN.fullmatch(text)
-        if not words:
+        match = _KIND_PATTERN.fullmatch(text)
+        if not match:
             return None
-        pair, estimator, reduction = (word.replace("?", "") for word in words.groups()[:3])
-        return KlKind(pair, estimator, reduction, words[4] == "signed", float(words[5]))
+        pair, estimator, reduction = (part.replace("?", "") for part in match.groups()[:3])
+        return KlKind(pair, estimator, reduction, match[4] == "signed", float(match[5]))
 
 
 def kl_kind_attribute(signal: str) -> str:
-    """Name of the fact of a record that tells the kind of that signal."""
+    """Name of the record attribute that holds the kind of that signal."""
     return f"{signal}.kind"
 
 
-def infer_kl_kind(key: str, facts: Mapping[str, str] = MappingProxyType({})) -> KlKind | None:
-    """What a key logged by a run with these facts is; None if it is no KL that we know.
+def infer_kl_kind(
+    key: str, run_metadata: Mapping[str, str] = MappingProxyType({})
+) -> KlKind | None:
+    """The kind of a key logged by a run with that metadata; None if the key is no known KL.
 
-    Facts that matter: framework, framework_version, algorithm, and where the user knows them
-    kl_estimator and kl_reduction; of verl also kl_loss_type, kl_penalty and loss_agg_mode.
+    Metadata used: framework, framework_version, algorithm; if the user gives them, kl_estimator and
+    kl_reduction; for verl also kl_loss_type, kl_penalty and loss_agg_mode.
 
-    >>> kl_kind("kl", {"framework": "trl", "algorithm": "kto"}).told()
+    >>> infer_kl_kind("kl", {"framework": "trl", "algorithm": "kto"}).serialize()
     'ref k1 sequence_sum unsigned cap=inf'
     """
-    return _infer_kl_kind(normalize_key(key), tuple(facts.get(name, "") for name in KL_METADATA_KEYS))
+    values = tuple(run_metadata.get(name, "") for name in KL_METADATA_KEYS)
+    return _infer_kl_kind(normalize_key(key), values)
 
 
 @lru_cache(maxsize=1024)
-def _infer_kl_kind(key: str, fact_values: tuple[str, ...]) -> KlKind | None:
-    facts = dict(zip(KL_METADATA_KEYS, fact_values, strict=True))
-    spoken = select_key_map(facts)
-    for use in KL_USAGES:
-        if use.matches(key, spoken):
-            return _apply_settings(use, facts)
+def _infer_kl_kind(key: str, metadata_values: tuple[str, ...]) -> KlKind | None:
+    run_metadata = dict(zip(KL_METADATA_KEYS, metadata_values, strict=True))
+    key_map = select_key_map(run_metadata)
+    for usage in KL_USAGES:
+        if usage.matches(key, key_map):
+            return _apply_settings(usage, run_metadata)
     return None
 
 
@@ -148,14 +152,14 @@ def kl_kind_attributes(
     }
 
 
-def get_kl_kind(facts: Mapping[str, str], signal: str) -> KlKind:
-    """The kind of a signal of a record that has these facts, as far as they tell it."""
+def get_kl_kind(attributes: Mapping[str, str], signal: str) -> KlKind:
+    """The kind of a signal of a record with these attributes, as far as it is known."""
     return _parse_or_infer_kl_kind(
-        facts.get(kl_kind_attribute(signal), ""), facts.get(signal, signal), signal
+        attributes.get(kl_kind_attribute(signal), ""), attributes.get(signal, signal), signal
     )
 
 
-# Asked of every record, and of a run it is always the same.
+# Called for every record; within a run the result is always the same.
 @lru_cache(maxsize=1024)
 def _parse_or_infer_kl_kind(serialized: str, key: str, signal: str) -> KlKind:
     return (
@@ -165,10 +169,10 @@ def _parse_or_infer_kl_kind(serialized: str, key: str, signal: str) -> KlKind:
 
 @dataclass(frozen=True, slots=True)
 class KlUsage:
-    """One use of some keys: by whom, and since which version; empty is whoever, and whenever.
+    """One use of some keys: by which framework and algorithms, from which version; empty is any.
 
-    `set_by` are the facts that change the estimator, best first, `summed_by` those that change the
-    reduction. `k3_cap` is what k3 alone is clamped to, in nats.
+    `estimator_metadata` and `reduction_metadata` are the metadata that change the estimator and the
+    reduction, in order of precedence. `k3_cap` is what only k3 is clamped to, in nats.
     """
 
     keys: str
@@ -181,7 +185,7 @@ class KlUsage:
     k3_cap: float = inf
 
     def matches(self, key: str, key_map: KeyMap) -> bool:
-        """Whether this is how that dialect uses the key."""
+        """Whether a run with that key map uses the key in this way."""
         return (
             key in self.keys.split()
             and self.framework in ("", key_map.framework)
@@ -190,33 +194,33 @@ class KlUsage:
         )
 
 
-def _apply_settings(use: KlUsage, facts: Mapping[str, str]) -> KlKind:
-    """The kind with what the run says that it was set to."""
-    kind = use.kind
-    estimator = (
-        next((facts[name] for name in use.estimator_metadata if facts[name]), "")
-        .lower()
-        .rstrip("+")
-    )
+def _apply_settings(usage: KlUsage, run_metadata: Mapping[str, str]) -> KlKind:
+    """The kind with the estimator and the reduction that the run is configured with."""
+    kind = usage.kind
+    estimator = _first_set(usage.estimator_metadata, run_metadata).lower().rstrip("+")
     if estimator:
         estimator = _ESTIMATORS.get(estimator, estimator)
         kind = replace(kind, estimator=estimator, signed=estimator in _SIGNED_ESTIMATORS)
-    reduction = next((facts[name] for name in use.reduction_metadata if facts[name]), "")
+    reduction = _first_set(usage.reduction_metadata, run_metadata)
     if reduction:
         reduction = _REDUCTIONS.get(reduction, reduction)
         known = reduction in (TOKEN_MEAN, SEQUENCE_SUM)
         kind = replace(kind, reduction=reduction if known else "")
-    return replace(kind, cap=min(kind.cap, use.k3_cap)) if kind.estimator == "k3" else kind
+    return replace(kind, cap=min(kind.cap, usage.k3_cap)) if kind.estimator == "k3" else kind
 
 
-_ESTIMATOR_FACT = ("kl_estimator",)
+def _first_set(names: Iterable[str], run_metadata: Mapping[str, str]) -> str:
+    return next((run_metadata[name] for name in names if run_metadata[name]), "")
+
+
+_ESTIMATOR_METADATA = ("kl_estimator",)
 KL_USAGES = (
     KlUsage("kl", KlKind("mismatch", "k3", TOKEN_MEAN, False), "trl", "asyncgrpo"),
-    # The mean of sums that are clamped at 0, over answers to other prompts.
+    # The mean of sums clamped at 0, over completions of other prompts.
     KlUsage("kl", KlKind("ref", "k1", SEQUENCE_SUM, False), "trl", "kto bco"),
-    # How far the policy was from the reference when it sampled.
+    # The distance of the policy from the reference when it sampled.
     KlUsage(
-        "kl", KlKind("ref", "k1", TOKEN_MEAN), "trl", "rloo", estimator_metadata=_ESTIMATOR_FACT
+        "kl", KlKind("ref", "k1", TOKEN_MEAN), "trl", "rloo", estimator_metadata=_ESTIMATOR_METADATA
     ),
     KlUsage(
         "kl",
@@ -224,16 +228,16 @@ KL_USAGES = (
         "trl",
         "grpo",
         (1, 10),
-        estimator_metadata=_ESTIMATOR_FACT,
+        estimator_metadata=_ESTIMATOR_METADATA,
     ),
     KlUsage(
         "kl",
         KlKind("ref", "k3", TOKEN_MEAN, False),
         "trl",
         "grpo",
-        estimator_metadata=_ESTIMATOR_FACT,
+        estimator_metadata=_ESTIMATOR_METADATA,
     ),
-    KlUsage("kl", KlKind("ref", "", TOKEN_MEAN), "trl", estimator_metadata=_ESTIMATOR_FACT),
+    KlUsage("kl", KlKind("ref", "", TOKEN_MEAN), "trl", estimator_metadata=_ESTIMATOR_METADATA),
     KlUsage(
         "objective/kl",
         KlKind("ref", "k1", SEQUENCE_SUM),
@@ -265,16 +269,20 @@ KL_USAGES = (
         "kl",
         KlKind("ref", "k1", TOKEN_MEAN, cap=10.0),
         "openrlhf",
-        estimator_metadata=_ESTIMATOR_FACT,
+        estimator_metadata=_ESTIMATOR_METADATA,
     ),
     KlUsage("ppo_kl", KlKind("old", "k1", TOKEN_MEAN), "openrlhf"),
     KlUsage("vllm_kl", KlKind("mismatch", "k1", TOKEN_MEAN)),
     KlUsage("approx_kl", KlKind("old", "k3", TOKEN_MEAN, False), "stable-baselines3"),
     KlUsage("losses/approx_kl", KlKind("old", "k3", TOKEN_MEAN, False)),
-    KlUsage("approx_kl approxkl ppo_kl kl_old", KlKind("old"), estimator_metadata=_ESTIMATOR_FACT),
-    KlUsage("kl_mismatch", KlKind("mismatch"), estimator_metadata=_ESTIMATOR_FACT),
     KlUsage(
-        "kl kl_ref mean_kl kl_loss kl_divergence", KlKind("ref"), estimator_metadata=_ESTIMATOR_FACT
+        "approx_kl approxkl ppo_kl kl_old", KlKind("old"), estimator_metadata=_ESTIMATOR_METADATA
+    ),
+    KlUsage("kl_mismatch", KlKind("mismatch"), estimator_metadata=_ESTIMATOR_METADATA),
+    KlUsage(
+        "kl kl_ref mean_kl kl_loss kl_divergence",
+        KlKind("ref"),
+        estimator_metadata=_ESTIMATOR_METADATA,
     ),
 )
-"""First come first; the last ones tell no more than the pair."""
+"""The first match counts; the last entries give no more than the pair."""

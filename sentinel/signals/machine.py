@@ -1,4 +1,4 @@
-"""Machine: what the agent reads from the node itself, GPU by GPU and host by host."""
+"""Signals that the agent measures on the node, per GPU and per host."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ GPU = (
         "gpu_utilisation",
         "ratio",
         _MEAN,
-        "Share of the time in which the GPU had work; says nothing of how well it was used.",
+        "Share of time in which the GPU was busy; not a measure of how efficiently it was used.",
         entity="gpu",
     ),
-    Signal("gpu_memory_used", "bytes", _MAX, "GPU memory in use, by whomever.", entity="gpu"),
-    # A Prometheus name with "total" in it is a counter's.
+    Signal("gpu_memory_used", "bytes", _MAX, "GPU memory in use by all processes.", entity="gpu"),
+    # Prometheus reserves names with "total" for counters.
     Signal(
         "gpu_memory_total",
         "bytes",
         _MIN,
-        "GPU memory there is.",
+        "Total GPU memory.",
         family="gpu_memory_capacity",
         entity="gpu",
     ),
-    Signal("gpu_power", "watts", _SUM, "Power the GPU draws.", entity="gpu"),
+    Signal("gpu_power", "watts", _SUM, "Power draw of the GPU.", entity="gpu"),
     Signal("gpu_temperature", "celsius", _MAX, "Temperature of the GPU.", entity="gpu"),
     Signal(
         "gpu_ecc_errors",
         "",
         _SUM,
-        "Memory errors that the GPU could not correct, since it was last reset.",
+        "Uncorrectable memory errors of the GPU since its last reset.",
         entity="gpu",
     ),
     Signal(
         "gpu_xid",
         "",
         _MAX,
-        "Number of the last error the driver reported of the GPU; 0 for none.",
+        "Number of the last error (XID) that the driver reported for the GPU; 0 for none.",
         entity="gpu",
     ),
     Signal(
         "gpu_throttled",
         "",
         _MAX,
-        "1 while the GPU runs below its clock because of heat or power, else 0.",
+        "1 while heat or power limits the clock of the GPU, else 0.",
         entity="gpu",
     ),
 )
@@ -56,7 +56,7 @@ HOST = (
         "host_memory_total",
         "bytes",
         _MIN,
-        "Host memory there is.",
+        "Total host memory.",
         family="host_memory_capacity",
         entity="host",
     ),
@@ -64,7 +64,7 @@ HOST = (
         "disk_free",
         "bytes",
         _MIN,
-        "Room left on a disk that the run writes to.",
+        "Free space on a disk that the run writes to.",
         entity="disk",
     ),
 )

@@ -1,4 +1,4 @@
-"""Policy: how it moves, what drives it, and what it writes."""
+"""Signals of a policy: divergence, objective, and completions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DIVERGENCE = (
         "kl_old",
         "nats",
         _MEAN,
-        "Divergence of the policy from the one that sampled: step size.",
+        "Divergence of the policy from the one that sampled: the step size.",
         (
             "approx_kl",
             "approxkl",
@@ -105,7 +105,7 @@ OBJECTIVE = (
         "explained_variance",
         "",
         _MEAN,
-        "Share of the returns' variance that the value model explains; below 0 it misleads.",
+        "Share of the variance of returns that the value model explains; below 0 it is harmful.",
         (
             "critic/vf_explained_var",
             "losses/explained_variance",
@@ -221,13 +221,13 @@ COMPLETIONS = (
         "sample_repetition",
         "ratio",
         _MEAN,
-        "Share of four-word phrases of the sampled texts that are repetitions.",
+        "Share of four-word phrases in the sampled texts that are repetitions.",
     ),
     Signal(
         "sample_longest_run",
         "",
         _MAX,
-        "Times that one word followed itself at once, the most of any sampled text.",
+        "Length of the longest run of one word in any sampled text.",
     ),
     Signal("sample_empty", "ratio", _MEAN, "Share of sampled texts that are blank."),
     Signal(

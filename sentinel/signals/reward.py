@@ -1,4 +1,4 @@
-"""Reward: what the policy is told of its answers, by a reward model or by preferences."""
+"""Signals of reward and preference, from reward models, reward functions or preference pairs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REWARDS = (
         "reward_total",
         "",
         CombineRule.MEAN,
-        "Mean reward after the KL penalty: what is really optimised.",
+        "Mean reward after the KL penalty, which is what is optimised.",
         ("objective/rlhf_reward", "critic/rewards/mean"),
         family="reward_penalised",
     ),
@@ -46,7 +46,7 @@ REWARDS = (
         "frac_zero_std",
         "ratio",
         CombineRule.MEAN,
-        "Share of groups whose completions all got the same reward: they teach nothing.",
+        "Share of groups whose completions all have the same reward, and so no advantage.",
         ("frac_reward_zero_std",),
         family="zero_std_groups",
     ),
@@ -75,7 +75,7 @@ REWARDS = (
         "reward_margin",
         "",
         CombineRule.MEAN,
-        "How far the chosen answer's reward is above the rejected one's.",
+        "Reward of the chosen answer minus that of the rejected one.",
         ("rewards/margins",),
     ),
     Signal(

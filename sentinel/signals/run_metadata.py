@@ -55,7 +55,9 @@ class RunMetadata:
         """
         new = {name: metadata[name] for name in KL_METADATA_KEYS if name in metadata}
         if self.key_map.framework and not select_key_map(new).framework:
-            new = {name: value for name, value in new.items() if name not in FRAMEWORK_METADATA_KEYS}
+            new = {
+                name: value for name, value in new.items() if name not in FRAMEWORK_METADATA_KEYS
+            }
         self.metadata = {**new, **self.metadata} if fill_missing_only else {**self.metadata, **new}
 
     def update_from_start(self, start: Record) -> None:

@@ -1,7 +1,7 @@
-"""Levers: what a setting is called where the user can change it, in the framework in use.
+"""Names of settings in the framework of the run, for remedies.
 
-A remedy that says "lower the learning rate" makes people search; one that says which line to edit
-does not. The framework and the algorithm are what the run says of itself, in its facts.
+With the name a reader of a remedy knows which line to edit. Framework and algorithm come from the
+run's metadata.
 """
 
 from __future__ import annotations
@@ -98,23 +98,23 @@ SETTING_NAMES: Mapping[str, Mapping[str, str]] = {
     "maximum sequence length": {"trl/sft": "max_length"},
     "weight decay": {"transformers": "weight_decay", "verl": f"{_ACTOR}.optim.weight_decay"},
 }
-"""Setting to its name, by framework, or framework and algorithm where that one differs. TRL's
-trainers take those of transformers as well."""
+"""Name of each setting by framework, or by framework/algorithm where that differs. TRL's trainers
+accept the settings of transformers as well."""
 
 _BASE_FRAMEWORKS = {"trl": "transformers"}
 
 
-def describe_setting(setting: str, facts: Mapping[str, str | float]) -> str:
-    """The setting as a person would look for it: its plain name, and the framework's for it.
+def describe_setting(setting: str, run_metadata: Mapping[str, str | float]) -> str:
+    """The setting as text for people: its common name, and the framework's name for it.
 
-    >>> lever("KL coefficient", {"framework": "trl", "algorithm": "grpo"})
+    >>> describe_setting("KL coefficient", {"framework": "trl", "algorithm": "grpo"})
     'the KL coefficient (`beta`)'
-    >>> lever("KL coefficient", {})
+    >>> describe_setting("KL coefficient", {})
     'the KL coefficient'
     """
     names = SETTING_NAMES[setting]
-    framework = str(facts.get("framework", "")).lower()
-    algorithm = str(facts.get("algorithm", "")).lower()
+    framework = str(run_metadata.get("framework", "")).lower()
+    algorithm = str(run_metadata.get("algorithm", "")).lower()
     places = (f"{framework}/{algorithm}", framework, _BASE_FRAMEWORKS.get(framework, ""))
     name = next((names[place] for place in places if place in names), None)
     return f"the {setting}" if name is None else f"the {setting} (`{name}`)"

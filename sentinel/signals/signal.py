@@ -1,4 +1,4 @@
-"""Signal: the shape of one line of the catalogue."""
+"""One entry of the catalogue of signals."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from enum import Enum
 
 
 class CombineRule(Enum):
-    """How the ranks' values become the run's one value."""
+    """How the values of the ranks are combined into the value of the run."""
 
     MEAN = "mean"
-    """Mean, weighted by the `weight` each rank gave (1 where it gave none)."""
+    """Mean, weighted by the `weight` that each rank logged, else 1."""
     SUM = "sum"
     MAX = "max"
     MIN = "min"
     NORM = "norm"
-    """Root of the sum of the squares: norms of separate parts of one vector."""
+    """Root of the sum of squares: norms of separate parts of one vector."""
     SAME = "same"
-    """Every rank should say the same; the lowest rank that spoke is believed."""
+    """Every rank should have the same value; that of the lowest rank is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Signal:
 
     `unit` is a Prometheus base unit, or empty for plain numbers. `family` names the Prometheus
     family without the prefix `sentinel_`; empty means `name`. `aliases` are other names of the same
-    quantity, best first, in lower case and without a leading `train/`. `each` says what is
-    measured where that is not a rank: a `gpu`, a `disk`, or the `host`.
+    quantity, in order of preference, in lower case and without a leading `train/`. `entity` is what
+    is measured if that is not a rank: `gpu`, `disk` or `host`.
     """
 
     name: str
@@ -40,14 +40,14 @@ class Signal:
 
     @property
     def metric(self) -> str:
-        """Prometheus family name, unit last and never twice."""
+        """Prometheus family name; the unit is last and occurs once."""
         return f"sentinel_{self._stem}{self._suffix}"
 
     @property
     def rank_metrics(self) -> tuple[str, str, str]:
-        """Families of the lowest and the highest rank's value, and of the worst rank's number.
+        """Families of the lowest and the highest rank's value, and the number of the worst rank.
 
-        >>> Signal("kl_ref", "nats", Combine.MEAN, "", family="policy_kl").rank_metrics[1:]
+        >>> Signal("kl_ref", "nats", CombineRule.MEAN, "", family="policy_kl").rank_metrics[1:]
         ('sentinel_policy_kl_rank_max_nats', 'sentinel_policy_kl_worst_rank')
         """
         lowest, highest = (f"sentinel_{self._stem}_rank_{x}{self._suffix}" for x in ("min", "max"))
@@ -55,9 +55,9 @@ class Signal:
 
     @property
     def deviation_metrics(self) -> tuple[str, str]:
-        """Families of the plain mean of the ranks' values, and of their standard deviation.
+        """Families of the unweighted mean of the ranks' values and their standard deviation.
 
-        >>> Signal("kl_ref", "nats", Combine.MEAN, "", family="policy_kl").deviation_metrics[1]
+        >>> Signal("kl_ref", "nats", CombineRule.MEAN, "", family="policy_kl").deviation_metrics[1]
         'sentinel_policy_kl_rank_std_nats'
         """
         mean, std = (f"sentinel_{self._stem}_rank_{x}{self._suffix}" for x in ("mean", "std"))

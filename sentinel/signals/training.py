@@ -1,4 +1,4 @@
-"""Training: what every kind of training has, whatever it trains."""
+"""Signals of every kind of training: loss, optimizer, progress and speed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOSSES = (
         "token_accuracy",
         "ratio",
         _MEAN,
-        "Share of tokens that the model would have put first.",
+        "Share of tokens that the model ranks first.",
         ("mean_token_accuracy", "token_acc"),
     ),
 )
@@ -64,7 +64,7 @@ OPTIMISATION = (
         "grad_norm_local",
         "",
         CombineRule.NORM,
-        "L2 norm of the part of the gradient that a rank holds, each replica its share.",
+        "L2 norm of the part of the gradient that a rank holds; replicas hold a share each.",
     ),
     Signal(
         "logged_grad_norm",
@@ -110,7 +110,7 @@ OPTIMISATION = (
         "skipped_steps",
         "",
         _MAX,
-        "Optimiser steps left out so far because the gradient was not finite.",
+        "Optimiser steps skipped so far because the gradient was not finite.",
         ("skipped_iterations",),
     ),
 )
@@ -120,14 +120,14 @@ PROGRESS = (
         "global_step",
         "",
         _SAME,
-        "Step number as the trainer itself counts it; must never go back.",
+        "Step number as the trainer counts it; must never decrease.",
         ("training/global_step", "trainer/global_step"),
     ),
     Signal(
         "optimizer_steps",
         "",
         _SAME,
-        "Optimiser steps counted by the hook in this attempt.",
+        "Optimiser steps counted by the client in this attempt.",
     ),
     Signal("epoch", "", _SAME, "Passes over the training data.", ("training/epoch",)),
     Signal(
@@ -142,7 +142,7 @@ PROGRESS = (
         "tokens_seen",
         "",
         _MAX,
-        "Tokens trained on so far, of the whole run.",
+        "Tokens trained on so far in the whole run.",
         ("num_tokens", "num_input_tokens_seen", "total_tokens", "total_tokens(b)"),
     ),
 )
@@ -183,7 +183,7 @@ SPEED = (
         "weight_sync_time",
         "seconds",
         _MAX,
-        "Time of a step spent bringing the weights to the engine that samples.",
+        "Time of a step spent sending the weights to the sampling engine.",
         ("timing_s/update_weights", "timing/broadcast"),
         family="weight_sync_duration",
     ),
@@ -191,7 +191,7 @@ SPEED = (
         "tokens_per_second",
         "",
         _SUM,
-        "Tokens trained on per second, of all ranks together.",
+        "Tokens trained on per second by all ranks together.",
         (
             "train_tokens_per_second",
             "perf/tokens_per_second",
@@ -210,7 +210,7 @@ SPEED = (
         "samples_per_second",
         "",
         _SUM,
-        "Samples trained on per second, of all ranks together; in games, environment steps.",
+        "Samples trained on per second by all ranks together; in games, environment steps.",
         (
             "train_samples_per_second",
             "throughput/samples_per_sec",

@@ -1,6 +1,6 @@
-"""Hits: how often a series stood above the lowest it has been, early and late.
+"""Share of values above the minimum of a series, overall, early and late.
 
-Where almost every value is the lowest one, means and medians see nothing; counting does.
+If almost every value is the minimum, means and medians show nothing; a count does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 FIRST_BLOCK_VALUES = 8
-"""Values of a block in the beginning."""
+"""Initial length of a block."""
 
 MAX_BLOCKS = 64
 """Blocks kept; when there are more, neighbours merge and a block is twice as long."""
@@ -17,12 +17,12 @@ MAX_BLOCKS = 64
 
 @dataclass
 class AboveMinimumRate:
-    """Counts of the whole series in at most 64 blocks.
+    """Counts values above the minimum over the whole series, in at most 64 blocks.
 
-    >>> hits = Hits()
+    >>> rate = AboveMinimumRate()
     >>> for x in [0.0] * 15 + [1.0]:
-    ...     hits.add(x)
-    >>> hits.share, hits.halves
+    ...     rate.add(x)
+    >>> rate.share, rate.counts_by_half
     (0.0625, (0, 1))
     """
 
@@ -33,7 +33,7 @@ class AboveMinimumRate:
     _in_block: int = 0
 
     def add(self, value: float) -> None:
-        """Take a finite value. A new lowest one makes a hit of every value before it."""
+        """Add a finite value. After a new minimum every earlier value counts as above it."""
         if value < self.minimum:
             self._count_all_above()
             self.minimum = value
@@ -55,12 +55,12 @@ class AboveMinimumRate:
 
     @property
     def share(self) -> float:
-        """Share of hits among all values, 0 before the first."""
+        """Share of values above the minimum, 0 before the first value."""
         return sum(self._block_counts) / max(1, self._count)
 
     @property
     def counts_by_half(self) -> tuple[int, int]:
-        """Hits in the first and in the last half of the whole blocks."""
-        whole = self._block_counts[: self._count // self._values_per_block]
-        half = len(whole) // 2
-        return sum(whole[:half]), sum(whole[len(whole) - half :])
+        """Values above the minimum in the first and in the last half of the complete blocks."""
+        complete = self._block_counts[: self._count // self._values_per_block]
+        half = len(complete) // 2
+        return sum(complete[:half]), sum(complete[len(complete) - half :])

@@ -1,4 +1,4 @@
-"""Block means: the whole run in at most 64 points, however long it gets."""
+"""Means of equal blocks of a whole series, in at most 64 points."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import inf, sqrt
 from operator import mul
 
 VALUES_PER_GROUP = 8
-"""Values averaged first, without their least and greatest: one wild value moves no block."""
+"""Values averaged first, without minimum and maximum: a single outlier moves no block."""
 
 MAX_BLOCKS = 64
 """Blocks kept; when there are more, neighbours merge and a block is twice as long."""
@@ -17,7 +17,7 @@ MAX_BLOCKS = 64
 class BlockMeans:
     """Trimmed means of equal blocks of all values so far, in O(1) memory.
 
-    `length` is how many values a block holds now.
+    `values_per_block` grows with the series.
 
     >>> blocks = BlockMeans()
     >>> for x in range(16):
@@ -32,7 +32,7 @@ class BlockMeans:
     _group_means: list[float] = field(default_factory=list)
 
     def add(self, value: float) -> bool:
-        """Take a finite value; True when it completed a block."""
+        """Add a finite value; True if it completed a block."""
         self._group.append(value)
         if len(self._group) < VALUES_PER_GROUP:
             return False
@@ -48,25 +48,25 @@ class BlockMeans:
         return True
 
     def _merge(self) -> None:
-        # The odd one out, MOST being even, is half a block of the new length: it waits.
-        half = self.means.pop()
-        self._group_means = [half] * (self.values_per_block // VALUES_PER_GROUP)
+        # The last block (MAX_BLOCKS is even) is half a block of the new length and stays open.
+        last = self.means.pop()
+        self._group_means = [last] * (self.values_per_block // VALUES_PER_GROUP)
         pairs = zip(self.means[0::2], self.means[1::2], strict=True)
         self.means = [(left + right) / 2 for left, right in pairs]
         self.values_per_block *= 2
 
 
 def linear_fall(means: list[float]) -> tuple[float, float]:
-    """How far a straight line through `means` falls from first to last, and its standard error.
+    """The fall of a straight line through `means` from first to last, and its standard error.
 
-    Least squares, errors taken as independent. Fewer than three means have an infinite error.
+    Least squares with independent errors. Fewer than three means have an infinite error.
     """
     n = len(means)
     if n < 3:
         return 0.0, inf
     mean, spread = sum(means) / n, n * (n * n - 1) / 12
-    ramp, off = [i - (n - 1) / 2 for i in range(n)], [y - mean for y in means]
-    slope = sum(map(mul, ramp, off)) / spread
-    rest = sum([(y - slope * x) ** 2 for x, y in zip(ramp, off, strict=True)])
-    error = sqrt(rest / (n - 2) / spread)
+    positions, deviations = [i - (n - 1) / 2 for i in range(n)], [y - mean for y in means]
+    slope = sum(map(mul, positions, deviations)) / spread
+    residual = sum([(y - slope * x) ** 2 for x, y in zip(positions, deviations, strict=True)])
+    error = sqrt(residual / (n - 2) / spread)
     return -slope * (n - 1), error * (n - 1)

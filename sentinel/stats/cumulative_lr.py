@@ -1,24 +1,23 @@
-"""Travel: how far an optimiser can have moved the weights, as the sum of its learning rates."""
+"""Sum of the learning rates of a run: how far the optimizer can have moved the weights."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 MAX_LEARNING_RATE = 1e6
-"""No learning rate is this large; sums of such would run out of numbers."""
-
+"""Larger values are not learning rates; their sum could overflow."""
 
 WARMUP_SETTLED_RECORDS = 32
-"""Records without a new highest rate, after which the warm-up is taken to be over."""
+"""Records without a new maximum after which the warm-up counts as over."""
 
 
 @dataclass
 class CumulativeLearningRate:
-    """Sums learning rates; counts records for a run that gave none with its first.
+    """Sums learning rates; counts records if the first record of the run has no rate.
 
-    The unit is whatever the rates are in, so only ratios of two sums mean something. Once the
-    warm-up is over, a rate above its peak counts as the peak: a rate set too high by mistake must
-    not excuse what it does.
+    The unit is that of the rates, so only ratios of two sums are meaningful. After the warm-up a
+    rate above its peak counts as the peak: a rate set too high by mistake must not excuse its
+    effects.
     """
 
     total: float = 0.0
@@ -28,9 +27,9 @@ class CumulativeLearningRate:
     _records_since_peak: int = 0
 
     def add(self, rate: float | None) -> float:
-        """Take the rate of one record, None where it gave none; returns the sum.
+        """Add the rate of one record, None if it has none; return the sum.
 
-        A record without a usable rate moves by the rate before it.
+        A record without a usable rate counts with the rate before it.
         """
         usable = rate is not None and 0.0 <= rate < MAX_LEARNING_RATE
         if self._last_rate is None:

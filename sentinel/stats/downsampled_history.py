@@ -1,4 +1,4 @@
-"""Trace: what a series was at any earlier step, in at most 128 points however long the run."""
+"""History of a series by step, downsampled to at most 128 points."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 MAX_POINTS = 128
-"""Points kept; when there are more, every second one goes."""
+"""Points stored; with more, every second one is deleted."""
 
 
 @dataclass
 class DownsampledHistory:
-    """Points of a series by step, the further apart the longer the run.
+    """Points of a series by step; the longer the run, the greater their spacing.
 
-    >>> trace = Trace()
+    >>> history = DownsampledHistory()
     >>> for step in range(0, 40, 10):
-    ...     trace.add(step, 2.0 * step)
-    >>> trace.at(15), trace.at(35), trace.at(-1)
+    ...     history.add(step, 2.0 * step)
+    >>> history.value_at(15), history.value_at(35), history.value_at(-1)
     (30.0, 60.0, None)
     """
 
@@ -25,7 +25,7 @@ class DownsampledHistory:
     spacing_steps: int = 1
 
     def add(self, step: int, value: float) -> None:
-        """Take the value of a step; one that is no later than the last is left out."""
+        """Add the value of a step, unless it is too close to the last point or before it."""
         if self.steps and step < self.steps[-1] + self.spacing_steps:
             return
         self.steps.append(step)
@@ -35,7 +35,7 @@ class DownsampledHistory:
             del self.steps[1::2], self.values[1::2]
 
     def value_at(self, step: int) -> float | None:
-        """Value at a step, linear between its neighbours; the last one beyond, None before."""
+        """Value at a step, interpolated linearly; the last value beyond the end, None before."""
         if not self.steps or step < self.steps[0]:
             return None
         place = bisect_left(self.steps, step)
@@ -48,6 +48,6 @@ class DownsampledHistory:
         return self.values[place - 1] * (1 - share) + self.values[place] * share
 
     def discard_from(self, step: int) -> None:
-        """Forget this step and all later ones."""
+        """Delete this step and all later ones."""
         place = bisect_left(self.steps, step)
         del self.steps[place:], self.values[place:]

@@ -1,4 +1,8 @@
-"""Drawdown: how much of what a series has gained it has lost again."""
+"""How much of its gain a series has lost again.
+
+In contrast to `peak_drop`, levels are medians of 16 values and the noise comes from lagged changes,
+so short peaks do not count.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +10,28 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-from sentinel.stats.rolling_quantiles import RollingQuantiles
+from sentinel.stats.rolling_quantiles import CHANGE_TO_SIGMA, RollingQuantiles
 
 LEVEL_VALUES = 16
-"""Values whose median makes a level that counts as reached."""
+"""Values whose median is a level."""
 
 CURRENT_VALUES = 5
-"""Values whose median is the level now."""
+"""Values whose median is the current level."""
 
 NOISE_CHANGES = 64
-"""Changes that tell the noise."""
+"""Changes that the noise is estimated from."""
 
 CHANGE_LAG = 8
-"""Values between the two of a change: near neighbours are alike where noise is autocorrelated, and
-trends tell between far ones."""
-
-CHANGE_TO_SIGMA = 1.4826 / 2**0.5
-"""A median absolute change over a standard deviation, for white normal noise."""
+"""Values between the two of a change: closer ones are alike if noise is autocorrelated, and more
+distant ones differ by the trend."""
 
 
 @dataclass
 class Drawdown:
-    """Start, best and present level of a series that should rise, all of them medians.
+    """First, best and current level of a series that should rise; all are medians.
 
-    `start` is the median of the first 16 values and `best` the highest median of 16 so far, both
-    None before there are 16.
+    `first_level` is the median of the first 16 values, `best_level` the highest median of 16 values
+    so far; both are None before 16 values.
     """
 
     first_level: float | None = None
@@ -38,17 +39,17 @@ class Drawdown:
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=LEVEL_VALUES))
     _changes: RollingQuantiles = field(default_factory=lambda: RollingQuantiles(NOISE_CHANGES))
     _above_best_count: int = 0
-    """Of the last 16 values, those over the best level."""
+    """Of the last 16 values, those above the best level."""
 
     def add(self, value: float) -> None:
-        """Take a finite value."""
+        """Add a finite value."""
         recent, best = self._recent, self.best_level
         if len(recent) >= CHANGE_LAG:
             self._changes.add(abs(value - recent[-CHANGE_LAG]))
         if best is not None:
             self._above_best_count += (value > best) - (recent[0] > best)
         recent.append(value)
-        # A median is over what half of the values are over, and only then need be known.
+        # The median can exceed the best level only if half of the values do.
         if len(recent) == LEVEL_VALUES and (
             best is None or 2 * self._above_best_count >= LEVEL_VALUES
         ):
@@ -71,12 +72,12 @@ class Drawdown:
 
     @property
     def noise(self) -> float:
-        """Standard deviation of the noise, hardly moved by trends; 0 before nine values."""
+        """Standard deviation of the noise, little affected by trends; 0 before nine values."""
         return self._changes.median * CHANGE_TO_SIGMA if len(self._changes) else 0.0
 
     @property
     def gain(self) -> float:
-        """Best over start, 0 while unknown."""
+        """Best minus first level, 0 while unknown."""
         return (
             0.0
             if self.best_level is None or self.first_level is None
@@ -85,5 +86,5 @@ class Drawdown:
 
     @property
     def drop(self) -> float:
-        """Best over now, 0 while unknown."""
+        """Best minus current level, 0 while unknown."""
         return 0.0 if self.best_level is None else self.best_level - self.current_level

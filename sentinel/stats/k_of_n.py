@@ -1,6 +1,6 @@
-"""Majority: do half of the last few values lie beyond a bound?
+"""Test whether half of the last few values are beyond a bound.
 
-Where they do not, their median does not either, and nobody has to sort them to know.
+If they are not, neither is their median, and the values need not be sorted.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from sentinel.stats.rolling_quantiles import median_of_sorted, sigma_of_sorted
 
 @dataclass
 class KOfN:
-    """The last `size` values, held against a bound above them, or `below` them.
+    """The last `size` values, compared with an upper bound, or a lower one if `below`.
 
-    >>> high = Majority(3)
+    >>> high = KOfN(3)
     >>> [high.add(x, 2.0) for x in (3.0, 1.0, 3.0, 1.0, 1.0)]
     [False, False, True, False, False]
     """
@@ -29,9 +29,9 @@ class KOfN:
     _beyond_count: int = 0
 
     def add(self, value: float, bound: float) -> bool:
-        """Take a finite value; whether there are enough, and their median may be beyond `bound`.
+        """Add a finite value; whether the window is full and its median may be beyond `bound`.
 
-        What lies at the bound counts as beyond. Where the bound moves, all are held against it.
+        A value at the bound counts as beyond. If the bound changes, all values are compared again.
         """
         values, below = self.values, self.below
         values.append(value)
@@ -48,10 +48,10 @@ class KOfN:
 
     @property
     def median(self) -> float:
-        """Middle of the values. Raises IndexError before there is one."""
+        """Median of the values. Raises IndexError before the first."""
         return median_of_sorted(sorted(self.values))
 
     @property
     def sigma(self) -> float:
-        """As of `RollingQuantiles`. Raises IndexError before there is a value."""
+        """As in `RollingQuantiles`. Raises IndexError before the first value."""
         return sigma_of_sorted(sorted(self.values))

@@ -1,7 +1,7 @@
-"""Departure: has a positive series left its level, recent or first, and did the reward gain by it?
+"""Detects a positive series leaving its recent or its first level, and whether the reward rose.
 
-Entropy and length of a policy change as it learns. They do so in their own time and with profit;
-a policy that breaks changes them without.
+Entropy and length of a policy change as it learns, slowly and with a rising reward; if the policy
+breaks, they change without.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from sentinel.stats.margin_cusum import MarginCusum
 from sentinel.stats.reward_gain import RewardGain
 
 FIRST_VALUES = 5
-"""Values whose median is where the series began."""
+"""Values whose median is the first level."""
 
 CURRENT_VALUES = 8
-"""Values whose median is where it is: it takes five of eight to say anything."""
+"""Values whose median is the current level: five of eight values move it."""
 
 ROUNDING_MARGIN = 1 - 1e-9
-"""Values a rounding error short of being half way count as if they were, until it is looked at."""
+"""Values short of half way by a rounding error are counted; the exact test follows."""
 
 
 @dataclass
 class LevelShift:
-    """`sign` is +1 for a rise, -1 for a fall; `factor`, over 1, is how much of one matters.
+    """A rise (`sign` +1) or fall (-1) by more than `shift_factor`, which is above 1.
 
-    `far` is the factor over its first level at which it is away whatever it did lately: it has
-    begun to be where it is half way there. `natural` is the power of the run's length so far with
-    which a healthy series may go that way: what it does by that alone is no departure, however fast
-    it is in a young run.
+    `far_factor` is the ratio to the first level that counts as a shift whatever the recent level;
+    the shift begins half way there. A healthy series may drift in that direction as the number of
+    its values to the power of `natural_exponent`: that drift is not a shift, however fast it is in
+    a young run.
     """
 
     sign: int
@@ -40,13 +40,13 @@ class LevelShift:
     natural_exponent: float = 0.0
     count: int = 0
     first_level: float = 0.0
-    """Median of the first values, 0 before there is one."""
+    """Median of the first values, 0 before the first."""
     reward_gain: RewardGain = field(default_factory=RewardGain)
     _cusum: MarginCusum = field(init=False)
     _first_values: list[float] = field(default_factory=list)
     _current_values: deque[float] = field(default_factory=lambda: deque(maxlen=CURRENT_VALUES))
     _half_way_count: int = 0
-    """Of the latest values, those half way there, or all but there."""
+    """Of the latest values, those half way to far, or short of it by a rounding error."""
     _half_way_step: int | None = None
     _reward_before_shift: float | None = None
 
@@ -57,19 +57,19 @@ class LevelShift:
         self._half_way_factor = sqrt(self.far_factor) * ROUNDING_MARGIN
 
     def add(self, value: float, reward: float | None, step: int) -> None:
-        """Take a positive value, and the finite reward of the same record where there is one."""
+        """Add a positive value, and the finite reward of the same record if there is one."""
         self.count += 1
         self._update_first_shift(value, step)
-        course, merit = self._cusum, self.reward_gain
-        calm = course.evidence == 0.0
+        cusum, gain = self._cusum, self.reward_gain
+        had_no_evidence = cusum.evidence == 0.0
         size = log(value)
-        course.update(
+        cusum.update(
             size - self._natural_drift if self.natural_exponent else size, self._margin, step
         )
-        if calm and course.evidence > 0.0 and merit.is_ready:
-            self._reward_before_shift = merit.current_level
+        if had_no_evidence and cusum.evidence > 0.0 and gain.is_ready:
+            self._reward_before_shift = gain.current_level
         if reward is not None:
-            merit.add(reward)
+            gain.add(reward)
 
     def _update_first_shift(self, value: float, step: int) -> None:
         if len(self._first_values) < FIRST_VALUES:
@@ -82,7 +82,7 @@ class LevelShift:
                 self._half_way_count -= self._is_beyond(self._current_values[0])
             self._current_values.append(value)
             self._half_way_count += self._is_beyond(value)
-        # A median is beyond what half of the values are beyond, and only then need be known.
+        # The median can be half way only if half of the values are.
         if 2 * self._half_way_count < len(self._current_values) or not self._is_half_way():
             self._half_way_step = None
         elif self._half_way_step is None:
@@ -98,42 +98,40 @@ class LevelShift:
 
     @property
     def current_level(self) -> float:
-        """Median of the latest values. Raises StatisticsError before there is one."""
+        """Median of the latest values. Raises StatisticsError before the first."""
         return median(self._current_values)
 
     @property
     def reward_before(self) -> float | None:
-        """Reward before the departure began, or None."""
-        calm = self.count and self._cusum.evidence == 0.0
-        return (
-            self.reward_gain.current_level
-            if calm and self.reward_gain.is_ready
-            else self._reward_before_shift
-        )
+        """Reward before the shift began, or None."""
+        has_no_evidence = self.count and self._cusum.evidence == 0.0
+        if has_no_evidence and self.reward_gain.is_ready:
+            return self.reward_gain.current_level
+        return self._reward_before_shift
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has left its recent level, or is half way to being far from its first."""
+        """Whether the series has left its recent level, or is half way to far from its first."""
         return self._cusum.is_alarmed or self._half_way_step is not None
 
     @property
     def is_ready(self) -> bool:
-        """Whether there are enough values to speak of a first and a present level."""
+        """Whether there are enough values for a first and a current level."""
         return self.count >= FIRST_VALUES + CURRENT_VALUES
 
     @property
     def first_value(self) -> float:
-        """The very first value; IndexError before there is one."""
+        """The very first value. Raises IndexError before it."""
         return self._first_values[0]
 
     @property
     def has_left_recent_level(self) -> bool:
-        """Whether it is away from its own recent level by more than the factor."""
+        """Whether the series is off its own recent level by more than the factor."""
         return self._cusum.is_alarmed
 
     @property
     def expected_level(self) -> float:
-        """What that recent level leads to expect here; the first one while there is none."""
+        """The recent level with natural drift; the first level while there is no recent one."""
         return (
             exp(self._cusum.baseline_median + self._natural_drift)
             if self._cusum.is_armed
@@ -146,18 +144,18 @@ class LevelShift:
 
     @property
     def onset(self) -> int | None:
-        """Step at which it began to leave its recent or its first level; None while at both."""
+        """Step at which the series began to leave its recent or first level; None if at both."""
         if self._cusum.evidence == 0.0:
             return self._half_way_step
-        began = self._cusum.onset
-        return began if self._half_way_step is None else min(began, self._half_way_step)
+        onset = self._cusum.onset
+        return onset if self._half_way_step is None else min(onset, self._half_way_step)
 
     @property
     def is_unrewarded(self) -> bool:
-        """Whether the reward is known and no better for it.
+        """Whether the reward is known and has not risen with the shift.
 
-        It is not above where it was before the departure, where there was one from the recent
-        level, or not above where the run began, or has been lost again.
+        It is not above its level before a shift from the recent level, or not above the start of
+        the run, or its gain has been lost again.
         """
         if not self.reward_gain.is_ready:
             return False

@@ -1,12 +1,12 @@
-"""Margin CUSUM: has a series left its own recent level, by more than matters, and stayed away?
+"""CUSUM that detects a series leaving its recent level by more than a margin.
 
-Each value is standardised against the median and spread of a window that lags behind, less a
-margin that has a meaning of its own (a factor, or a number of sigmas). The result is clipped, so
-no single value can raise an alarm however wild, and summed from zero as in Page's CUSUM. While
-evidence gathers the window is frozen: a baseline that learnt from the fault would call it usual.
+Each value is standardised against the median and spread of a window that lags behind, less the
+margin (a factor, or a number of sigmas). The result is clipped, so that no single value can raise
+an alarm, and summed from zero as in Page's CUSUM. While evidence accumulates the window is frozen,
+so that the baseline does not adapt to the fault.
 
 Source: Page, "Continuous inspection schemes", Biometrika 1954; clipping, margin, lag and freezing
-are ours.
+are additions.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from dataclasses import dataclass, field
 from sentinel.stats.rolling_quantiles import RollingQuantiles
 
 SLACK_SIGMAS = 0.5
-"""Sigmas beyond the margin that count as nothing."""
+"""Sigmas beyond the margin that add no evidence."""
 
 CLIP_SIGMAS = 3.0
-"""Most that one value may count, in sigmas: an alarm takes at least ALARM / 2.5 = 4 values."""
+"""Most that one value counts, in sigmas: an alarm takes at least ALARM_THRESHOLD / 2.5 values."""
 
 ALARM_THRESHOLD = 10.0
-"""Evidence at which the series has left; it has come back at a quarter of that."""
+"""Evidence that raises the alarm; at a quarter of it the alarm ends."""
 
 WARMUP_VALUES = 16
-"""Values the baseline needs before anything is judged."""
+"""Values the baseline needs before values are tested."""
 
 MAX_FROZEN_WINDOWS = 4
-"""A baseline waits at most this many windows; then the new level has become the usual one."""
+"""Windows that a baseline is frozen at most; then it adopts the new level."""
 
 SKIP_WINDOW_PARTS = 16
-"""Into so many parts a window is cut to say for how many values its median is known to be near."""
+"""The window divided by this is the number of values for which a bound on its median holds."""
 
 
 @dataclass
 class MarginCusum:
-    """One-sided, of bounded memory (5 windows), armed after 2 * WARM values.
+    """One-sided CUSUM of bounded memory (5 windows), armed after 2 * WARMUP_VALUES values.
 
-    `sign` is +1 to watch for rises, -1 for falls. `window` is how many values make the baseline,
-    `lag` how far it stays behind. `floor` is the least spread believed. The margin is `sigmas` of
-    that spread at least. `evidence` is the sum, `onset` what `update` was told `at` when it last
-    left zero. `armed` says whether there is a baseline to judge by.
+    `sign` is +1 to detect rises, -1 for falls. `window` is the size of the baseline, `lag` how many
+    values it stays behind, `min_sigma` the least spread it may have. The margin is at least
+    `margin_sigmas` of that spread. `evidence` is the sum, `onset` the `step` of the update at which
+    it last left zero. `is_armed` tells whether there is a baseline.
 
-    A window's median moves by one place a value, so that for some time after a look at the window
-    it is known on which side of it most values are. Such a value is evidence of nothing; it waits,
-    and the window is looked at again only when one comes that might be, or that time is over.
+    A window's median moves by at most one place per value, so that for some values after a query it
+    is known on which side of it most of them are. Such a value is no evidence; it waits, and the
+    window is updated only when a value comes that may be evidence, or the bound expires.
     """
 
     sign: int
@@ -62,7 +62,7 @@ class MarginCusum:
     _waiting: deque[float] = field(default_factory=deque)
     _max_skipped: int = 0
     _skipped: int = 0
-    """Values that came in this lull, of at most `_lull`."""
+    """Values that wait since the last query, at most `_max_skipped`."""
     _skip_bound: float = 0.0
 
     def __post_init__(self) -> None:
@@ -70,18 +70,18 @@ class MarginCusum:
 
     @property
     def baseline_median(self) -> float:
-        """Median of the baseline. Raises IndexError before it has a value."""
+        """Median of the baseline. Raises IndexError while it is empty."""
         self._absorb_skipped()
         return self._baseline.median
 
     @property
     def sigma(self) -> float:
-        """Spread of the baseline, never below the floor. Raises IndexError as `usual` does."""
+        """Spread of the baseline, at least `min_sigma`. Raises IndexError while it is empty."""
         self._absorb_skipped()
         return max(self._baseline.sigma, self.min_sigma)
 
     def update(self, value: float, margin: float, step: int) -> bool:
-        """Take a finite value; True while the series is away by more than the margin."""
+        """Add a finite value; True while the series is off by more than the margin."""
         if self.is_within_margin(value, margin):
             self._skipped += 1
             self._waiting.append(value)
@@ -95,7 +95,7 @@ class MarginCusum:
         return self.is_alarmed
 
     def is_within_margin(self, value: float, margin: float) -> bool:
-        """Whether a value is surely within the margin, as far as is known without a look."""
+        """Whether a value is certainly within the margin, without a query of the window."""
         return (
             self._skipped < self._max_skipped and self.sign * (value - self._skip_bound) <= margin
         )
@@ -105,19 +105,19 @@ class MarginCusum:
         if before == 0.0:
             self.onset = step
             if excess <= 0.0:
-                # Whatever the spread is: there was nothing, and this is less.
+                # No evidence so far, and this value reduces it, whatever the spread.
                 return
         sigma = self.sigma
         if self.margin_sigmas * sigma > margin:
             excess = self.sign * (value - self._baseline.median) - self.margin_sigmas * sigma
-        gathered = before + max(-CLIP_SIGMAS, min(CLIP_SIGMAS, excess / sigma)) - SLACK_SIGMAS
-        self.evidence = min(max(0.0, gathered), 1.5 * ALARM_THRESHOLD)
+        total = before + max(-CLIP_SIGMAS, min(CLIP_SIGMAS, excess / sigma)) - SLACK_SIGMAS
+        self.evidence = min(max(0.0, total), 1.5 * ALARM_THRESHOLD)
         self.is_alarmed = self.evidence > (
             ALARM_THRESHOLD / 4 if self.is_alarmed else ALARM_THRESHOLD
         )
 
     def _advance_baseline(self) -> None:
-        # The lag grows with the run, so that a young run has a baseline too.
+        # The lag grows with the run, so that a young run has a baseline.
         seen = len(self._baseline) + len(self._waiting)
         wait = min(self.lag, seen // 2)
         if self.is_armed and self.evidence >= ALARM_THRESHOLD / 2:
@@ -134,7 +134,7 @@ class MarginCusum:
             ]
 
     def _absorb_skipped(self) -> None:
-        """Bring the baseline to where it would be had every value been looked at."""
+        """Update the baseline with the values that wait."""
         for _ in range(self._skipped):
             self._baseline.add(self._waiting.popleft())
         self._max_skipped = self._skipped = 0

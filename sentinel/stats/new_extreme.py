@@ -1,7 +1,7 @@
-"""Territory: has a series gone where it has never been before?
+"""Tests whether the level of a series is above every earlier level of the run.
 
-Heavy-tailed series come back from a calm stretch to an old height, which looks like a rise to any
-window shorter than the run. Asking for a height never held before tells the two apart.
+A heavy-tailed series returns from a low stretch to an old level, which any window shorter than the
+run takes for a rise. A level never held before distinguishes the two.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from statistics import median
 
 BLOCK_VALUES = 8
-"""Values whose median makes one height."""
+"""Values whose median is a level."""
 
 FRESH_BLOCKS = 3
-"""Blocks that are too young to count as known ground."""
+"""Newest blocks, which do not count as earlier levels yet."""
 
 
 @dataclass
 class NewExtreme:
-    """Compares the median of the last 8 values with the greatest such median of older blocks.
+    """Compares the median of the last 8 values with the greatest median of older blocks of 8.
 
-    `known` is that greatest median, None while the run is younger than four blocks.
+    `previous_maximum` is that greatest median, None before four blocks.
     """
 
     previous_maximum: float | None = None
@@ -31,7 +31,7 @@ class NewExtreme:
 
     @property
     def current_level(self) -> float:
-        """Median of the last 8 values, of fewer in the beginning.
+        """Median of the last 8 values, or of all if there are fewer.
 
         Raises statistics.StatisticsError before the first.
         """
@@ -39,11 +39,11 @@ class NewExtreme:
 
     @property
     def is_new(self) -> bool:
-        """Whether the series stands above all it has known."""
+        """Whether the current level is above all earlier ones."""
         return self.previous_maximum is None or self.current_level > self.previous_maximum
 
     def add(self, value: float) -> None:
-        """Take a finite value."""
+        """Add a finite value."""
         self._recent.append(value)
         if len(self._recent) > BLOCK_VALUES:
             self._recent.popleft()

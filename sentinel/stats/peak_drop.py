@@ -1,8 +1,8 @@
-"""Summit: how far a series stands below its highest level, against what it jitters by.
+"""How far a series is below its highest level, compared with its jitter.
 
-Levels are medians of few values, so that a short summit counts: a smooth series that rises for its
-whole life has been at its best only just before it falls. The jitter is told from second
-differences, which neither a slope nor a slow wander moves.
+In contrast to `drawdown`, levels are medians of 5 values, so that a short peak counts: a smooth
+series that rises all the time is at its best only just before it falls. The jitter comes from
+second differences, which neither a slope nor a slow drift affects.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ from dataclasses import dataclass, field
 from statistics import median
 
 LEVEL_VALUES = 5
-"""Values whose median makes a level that was reached."""
+"""Values whose median is a level."""
 
 CURRENT_VALUES = 7
-"""Values whose median is the level now: a dip of three is none."""
+"""Values whose median is the current level: a dip of three values does not move it."""
 
 JITTER_DIFFERENCES = 32
-"""Second differences that tell the jitter."""
+"""Second differences that the jitter is estimated from."""
 
 DIFFERENCE_TO_SIGMA = 1.2533 / 6**0.5
-"""A mean absolute second difference over a standard deviation, for white normal noise. (A median
-one would be 0 for a reward that is mostly 0.)"""
+"""Mean absolute second difference to standard deviation, for white normal noise. (A median would
+be 0 for a reward that is mostly 0.)"""
 
 MIN_FLOOR_VALUES = 8
-"""Equal values in a row that make a floor."""
+"""Equal consecutive values that form a floor."""
 
 MAX_PRIOR_FLOOR_SHARE = 0.1
-"""Share of the values before it, at most, that were a floor: a usual one says nothing."""
+"""Largest share of earlier values at the floor for it to be new."""
 
 
 @dataclass
 class PeakDrop:
-    """First, highest and present level, the jitter, and whether the series lies on a new floor."""
+    """First, highest and current level, the jitter, and whether the series is on a new floor."""
 
     first_level: float | None = None
     peak_level: float | None = None
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=CURRENT_VALUES))
     _jitters: deque[float] = field(default_factory=lambda: deque(maxlen=JITTER_DIFFERENCES))
     _above_peak_count: int = 0
-    """Of the last 5 values, those over the highest level."""
+    """Of the last 5 values, those above the highest level."""
     _count: int = 0
     _minimum: float | None = None
     _minimum_count: int = 0
     _minimum_run: int = 0
 
     def add(self, value: float) -> None:
-        """Take a finite value."""
+        """Add a finite value."""
         recent = self._recent
         if len(recent) >= 2:
             self._jitters.append(abs(value - 2 * recent[-1] + recent[-2]))
@@ -55,7 +55,7 @@ class PeakDrop:
         if highest is not None:
             self._above_peak_count += (value > highest) - (recent[-LEVEL_VALUES] > highest)
         recent.append(value)
-        # A median is over what half of the values are over, and only then need be known.
+        # The median can exceed the highest level only if half of the values do.
         if len(recent) >= LEVEL_VALUES and (
             highest is None or 2 * self._above_peak_count >= LEVEL_VALUES
         ):
@@ -83,7 +83,7 @@ class PeakDrop:
 
     @property
     def current_level(self) -> float:
-        """Median of the last 7; statistics.StatisticsError before the first value."""
+        """Median of the last 7 values. Raises statistics.StatisticsError before the first."""
         return median(self._recent)
 
     @property
@@ -94,12 +94,12 @@ class PeakDrop:
 
     @property
     def drop(self) -> float:
-        """Highest over present level, 0 while unknown."""
+        """Highest minus current level, 0 while unknown."""
         return 0.0 if self.peak_level is None else self.peak_level - self.current_level
 
     @property
     def gain(self) -> float:
-        """Highest over first level, 0 while unknown."""
+        """Highest minus first level, 0 while unknown."""
         return (
             0.0
             if self.peak_level is None or self.first_level is None
@@ -108,11 +108,11 @@ class PeakDrop:
 
     @property
     def is_on_new_floor(self) -> bool:
-        """Whether the last values are one number, lower than all, that was rare before."""
+        """Whether the last values all equal the minimum, and few before them did."""
         before = self._count - self._minimum_run
-        usual = self._minimum_count - self._minimum_run
+        count_before = self._minimum_count - self._minimum_run
         return (
             self._minimum_run >= MIN_FLOOR_VALUES
             and before >= LEVEL_VALUES
-            and usual <= MAX_PRIOR_FLOOR_SHARE * before
+            and count_before <= MAX_PRIOR_FLOOR_SHARE * before
         )

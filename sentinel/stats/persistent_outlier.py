@@ -1,7 +1,8 @@
-"""Lone: is it always the same rank that is apart from the others?
+"""Finds a rank that is persistently the outlier among all ranks.
 
-Chance names another rank each time; a fault does not. `Lone` remembers who was furthest apart in
-the last records, and by how much, and says who it is once nearly all name the same.
+Chance picks another rank in each record; a fault does not. `PersistentOutlier` stores the rank that
+was furthest from the others in the last records, and how far, and names it once nearly all records
+agree.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from sentinel.stats.rolling_quantiles import RollingQuantiles
 
 @dataclass
 class PersistentOutlier:
-    """The last `size` records: `rank`, where at least `share` of them name it, and its `degree`.
+    """The `rank` that at least `min_share` of the last `window` records name, else None.
 
-    `rank` is None while nobody, or not yet anybody, stands out. `degree` is the median of the
-    degrees, of whatever unit they are given in. `since` is where the window begins.
+    `degree` is the median of the degrees, in the unit they are given in; 0 before the first.
+    `since_step` is the step at which the window begins.
     """
 
     window: int = 16
     min_share: float = 0.875
     rank: int | None = None
     is_full: bool = False
-    """Whether there are enough records to say anything."""
+    """Whether the window is full."""
     _named_ranks: deque[tuple[int, int]] = field(default_factory=deque)
     _degrees: RollingQuantiles = field(init=False)
     _count_by_rank: dict[int, int] = field(default_factory=dict)
@@ -36,7 +37,7 @@ class PersistentOutlier:
         self._min_count = self.min_share * self.window
 
     def add(self, rank: int, degree: float, step: int) -> None:
-        """Who was furthest apart in one record, how far, and at which step."""
+        """Add the rank that is furthest from the others in one record, how far, and the step."""
         times = self._count_by_rank
         self._degrees.add(degree)
         self._named_ranks.append((rank, step))
@@ -45,7 +46,7 @@ class PersistentOutlier:
             self._decrement(self._named_ranks.popleft()[0])
         elif len(self._named_ranks) == self.window:
             self.is_full, rank = True, max(times, key=times.__getitem__)
-        # Only who was just named can have become the one, and only the one can have ceased to be.
+        # Only the rank just added can reach the share, and only `rank` can fall below it.
         if self.is_full and (self.rank is None or times.get(self.rank, 0) < self._min_count):
             self.rank = rank if times[rank] >= self._min_count else None
 
@@ -64,7 +65,7 @@ class PersistentOutlier:
 
 
 def mean_of_others(count: int, mean: float, value: float) -> float:
-    """Mean of at least one other, without this value, from that of all.
+    """Mean of the other values, of which there is at least one, from the mean of all.
 
     >>> mean_of_others(3, 2.0, 3.0)
     1.5
@@ -73,14 +74,14 @@ def mean_of_others(count: int, mean: float, value: float) -> float:
 
 
 def stats_of_others(count: int, mean: float, std: float, value: float) -> tuple[float, float]:
-    """Mean and population deviation of the others, without this value, from those of all.
+    """Mean and population standard deviation of the other values, from those of all.
 
-    >>> others(3, 2.0, sqrt(2 / 3), 3.0)
+    >>> stats_of_others(3, 2.0, sqrt(2 / 3), 3.0)
     (1.5, 0.5)
     """
     if count < 2:
         return mean, inf
-    rest = mean_of_others(count, mean, value)
-    # About their own mean, since the squares themselves would be large and nearly the same.
-    squares = count * (std * std + (mean - rest) ** 2) - (value - rest) ** 2
-    return rest, sqrt(max(0.0, squares / (count - 1)))
+    others = mean_of_others(count, mean, value)
+    # About their own mean: the difference of plain sums of squares would lose precision.
+    squares = count * (std * std + (mean - others) ** 2) - (value - others) ** 2
+    return others, sqrt(max(0.0, squares / (count - 1)))

@@ -1,4 +1,4 @@
-"""Quantiles of the last few values, in constant memory; they are only sorted when one is asked."""
+"""Quantiles of the last values, in constant memory; values are sorted only on a query."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 IQR_TO_SIGMA = 1.349
-"""An interquartile range over a standard deviation, for normal noise."""
+"""Interquartile range divided by standard deviation, for normal noise."""
+
+CHANGE_TO_SIGMA = 1.4826 / 2**0.5
+"""Standard deviation divided by median absolute change, for white normal noise."""
 
 MAX_UNSORTED_VALUES = 16
-"""Values that may have come since the last question and still be sorted in one by one."""
+"""Values since the last query that are inserted one by one; with more, all are sorted."""
 
 
 @dataclass
 class RollingQuantiles:
-    """The last `size` values; median and spread are unmoved by outliers among them.
+    """The last `size` values; outliers among them hardly affect median and spread.
 
-    >>> usual = RollingQuantiles(3)
+    >>> window = RollingQuantiles(3)
     >>> for x in (1.0, 2.0, 9.0, 3.0):
-    ...     usual.add(x)
-    >>> len(usual), usual.median
+    ...     window.add(x)
+    >>> len(window), window.median
     (3, 3.0)
     """
 
@@ -31,30 +34,30 @@ class RollingQuantiles:
     _unsorted_count: int = 0
 
     def __post_init__(self) -> None:
-        # Those that left since the last question are still needed, to be taken out then.
+        # Values that left since the last query are needed to remove them from the sorted list.
         self._arrived = deque(maxlen=self.size + MAX_UNSORTED_VALUES)
 
     def __len__(self) -> int:
         return min(self.size, len(self._arrived))
 
     def add(self, value: float) -> None:
-        """Take a finite value; the oldest leaves when there are more than `size`."""
+        """Add a finite value; with more than `size` the oldest is removed."""
         self._arrived.append(value)
         self._unsorted_count += 1
         if self._unsorted_count == self.size:
-            # Nobody asks; what is kept is as large as if somebody did.
+            # Without queries the sorted list would never be updated; this bounds its age.
             self.sorted_values()
 
     def sorted_latest(self, count: int) -> list[float]:
-        """The last values, a few more than `size` at most, sorted; fewer where there are fewer."""
+        """The last `count` values, sorted; fewer if there are fewer."""
         return sorted(islice(reversed(self._arrived), count))
 
     def value_before(self, count: int) -> float:
-        """The value that has so many, at most `size`, after it. Raises IndexError before it."""
+        """The value with `count` (at most `size`) values after it. Raises IndexError if none."""
         return self._arrived[-count - 1]
 
     def quantile(self, share: float) -> float:
-        """Value below which `share` of the window lies, linear between neighbours.
+        """Value below which `share` of the window lies, interpolated linearly.
 
         Raises IndexError on an empty window.
         """
@@ -62,16 +65,16 @@ class RollingQuantiles:
 
     @property
     def median(self) -> float:
-        """Middle of the window."""
+        """Median of the window."""
         return median_of_sorted(self.sorted_values())
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of normal noise with the window's interquartile range."""
+        """Standard deviation of normal noise with the interquartile range of the window."""
         return sigma_of_sorted(self.sorted_values())
 
     def sorted_values(self) -> list[float]:
-        """The window, sorted; good until the next value, and not to be changed."""
+        """The window, sorted; valid until the next value. Callers must not change it."""
         behind, size = self._unsorted_count, self.size
         if behind:
             self._unsorted_count = 0
@@ -90,7 +93,7 @@ class RollingQuantiles:
 
 
 def median_of_sorted(window: list[float]) -> float:
-    """Median of what is sorted already. Raises IndexError where there is nothing."""
+    """Median of sorted values. Raises IndexError if there are none."""
     half = len(window) >> 1
     if len(window) & 1:
         return window[half]
@@ -99,7 +102,7 @@ def median_of_sorted(window: list[float]) -> float:
 
 
 def sigma_of_sorted(window: list[float]) -> float:
-    """The same of `sigma`, of what is sorted already. Raises IndexError where there is nothing."""
+    """`RollingQuantiles.sigma` of sorted values. Raises IndexError if there are none."""
     return (_quantile_of_sorted(window, 0.75) - _quantile_of_sorted(window, 0.25)) / IQR_TO_SIGMA
 
 

@@ -1,10 +1,10 @@
-"""Creep: when will something that rises steadily have reached its limit?
+"""Time until a steadily rising level reaches its limit.
 
-The lows of equal spans of time are kept at several scales, each four times as long as the one
-before. A scale says something once it is full, and then only if all four quarters of it rose along
-a straight line, each at least half as much as on the average, the last as much as the first: what
-levels off, and what goes up and down, does not. It looks no further ahead than `FORESIGHT` times
-what it saw. Lows, since a peak that passes is not there to stay.
+The minima of equal spans of time are stored at several scales, each with spans four times as long
+as the one before. A full scale shows a steady rise if all four quarters of it rise along a straight
+line, each by at least half the average and the last by `MIN_LAST_TO_FIRST_RISE` of the first, which
+excludes levels that flatten or oscillate. The extrapolation reaches `MAX_EXTRAPOLATION_FACTOR`
+times as far as the rise was observed. Minima are used since short peaks do not last.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from math import inf
 from statistics import fmean
 
 LOWS_PER_SCALE = 32
-"""Lows of a scale."""
+"""Minima stored per scale."""
 
 SCALE_COUNT = 4
 
 SCALE_FACTOR = 4
-"""Lows of a scale that make one of the next, and parts in which a rise must show."""
+"""Spans of a scale that form one of the next, and parts that must rise each."""
 
 MAX_EXTRAPOLATION_FACTOR = 2.0
 
 MIN_RISE_TO_SCATTER = 5.0
-"""Times that the rise must be over the scatter about its line."""
+"""Least ratio of the rise to the scatter about its line."""
 
 MIN_LAST_TO_FIRST_RISE = 0.75
-"""A rise whose last part is less than this of its first will come to an end by itself."""
+"""Least ratio of the last part of a rise to the first; below it the rise is ending."""
 
 MAX_GAP_SPANS = 8
-"""Spans without a value after which nothing of before counts."""
+"""Spans without a value after which the history is discarded."""
 
 
 @dataclass
 class TimeToLimit:
-    """Takes a level and its time in seconds; `finest` is the span of the first scale.
+    """Estimates from levels and their times in seconds; `finest_span_seconds` is the first scale.
 
-    With 30 seconds the scales see 16 minutes, 1, 4 and 17 hours. `rate` is that of the steady rise
-    per second, 0 where there is none, and `seen` for how many seconds it has been. `low` is that
-    of the last span.
+    With 30 seconds the scales cover 16 minutes, 1, 4 and 17 hours. `rise_per_second` is the rate of
+    the steady rise, 0 if there is none; `rise_seconds` is how long it was observed. `last_low` is
+    the minimum of the last span.
     """
 
     finest_span_seconds: float = 30.0
@@ -53,7 +53,7 @@ class TimeToLimit:
     _last_time: float = -inf
 
     def add(self, time: float, level: float) -> bool:
-        """Take a finite level; True when `rate` was judged anew."""
+        """Add a finite level; True if `rise_per_second` was updated."""
         if not 0.0 <= time - self._last_time <= MAX_GAP_SPANS * self.finest_span_seconds:
             self._restart(time)
         self._last_time = time
@@ -68,7 +68,7 @@ class TimeToLimit:
         return True
 
     def seconds_left(self, limit: float) -> float:
-        """Seconds until the limit; infinite where nothing rises steadily, or it is too far off."""
+        """Seconds until the limit; infinite without a steady rise, or if it is too far off."""
         if self.rise_per_second <= 0.0:
             return inf
         since = self._last_time - self._lows_by_scale[0][-1][0]
@@ -81,7 +81,7 @@ class TimeToLimit:
         self.rise_per_second = self.rise_seconds = 0.0
 
     def _close_span(self, began_at: float, low: float) -> None:
-        """A span ended: a low of the first scale, and each fourth of a scale one of the next."""
+        """Add a span's minimum to the first scale; every fourth of a scale goes to the next."""
         for scale, lows in enumerate(self._lows_by_scale):
             lows.append((began_at, low))
             if len(lows) > LOWS_PER_SCALE:
@@ -97,26 +97,26 @@ class TimeToLimit:
             )
 
     def _longest_steady_rise(self) -> tuple[float, float]:
-        """Rate and seconds seen of the longest scale that rises."""
-        full = [
+        """Rate and duration of the rise on the longest scale that rises."""
+        rises = [
             _fit_steady_rise(list(lows))
             for lows in reversed(self._lows_by_scale)
             if len(lows) == LOWS_PER_SCALE
         ]
-        return next((found for found in full if found[0] > 0.0), (0.0, 0.0))
+        return next((rise for rise in rises if rise[0] > 0.0), (0.0, 0.0))
 
 
 def _fit_steady_rise(lows: list[tuple[float, float]]) -> tuple[float, float]:
-    """Rate per second and seconds seen of a steady rise; zeros where it is none."""
+    """Rate per second and duration in seconds of a steady rise; zeros if there is none."""
     size = len(lows) // SCALE_FACTOR
     parts = [fmean(y for _, y in lows[at : at + size]) for at in range(0, len(lows), size)]
     rises = [after - before for before, after in pairwise(parts)]
-    slowing = rises[-1] < MIN_LAST_TO_FIRST_RISE * rises[0]
-    if min(rises) <= 0.0 or min(rises) < 0.5 * fmean(rises) or slowing:
+    is_slowing = rises[-1] < MIN_LAST_TO_FIRST_RISE * rises[0]
+    if min(rises) <= 0.0 or min(rises) < 0.5 * fmean(rises) or is_slowing:
         return 0.0, 0.0
     middle, mean = fmean(t for t, _ in lows), fmean(y for _, y in lows)
     spread = sum((t - middle) ** 2 for t, _ in lows)
     rate = sum((t - middle) * (y - mean) for t, y in lows) / spread
     scatter = fmean((y - mean - rate * (t - middle)) ** 2 for t, y in lows) ** 0.5
-    seen = lows[-1][0] - lows[0][0]
-    return (rate, seen) if rate * seen > MIN_RISE_TO_SCATTER * scatter else (0.0, 0.0)
+    duration = lows[-1][0] - lows[0][0]
+    return (rate, duration) if rate * duration > MIN_RISE_TO_SCATTER * scatter else (0.0, 0.0)

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.client.capture.scalars import RejectedValueError, is_valid_name, read_number
-from sentinel.stats.chat_text import to_plain_text
-from sentinel.stats.text_selection import select_indices
-from sentinel.stats.text_truncation import (
+from sentinel.model.sample_text import (
     HEAD_CHARS,
     PROMPT_CHARS,
     TAIL_CHARS,
     SampleFields,
     sample_fields,
+    select_indices,
+    to_plain_text,
 )
 from sentinel.transport.ring import RingWriter
 

@@ -51,7 +51,9 @@ def test_each_signal_combines_by_its_own_rule():
 
 
 def test_the_spread_names_the_extreme_ranks():
-    spread = combined(rank_values(0, loss=2.0), rank_values(1, loss=5.0), rank_values(2, loss=2.0)).spread["loss"]
+    spread = combined(
+        rank_values(0, loss=2.0), rank_values(1, loss=5.0), rank_values(2, loss=2.0)
+    ).spread["loss"]
 
     assert (spread.min, spread.min_rank, spread.max, spread.max_rank) == (2.0, 0, 5.0, 1)
     assert (spread.count, spread.mean, spread.sum) == (3, 3.0, 9.0)
@@ -74,7 +76,9 @@ def test_numbers_beyond_all_reason_are_combined_as_any_others(name, told):
 
 @pytest.mark.parametrize("weight", [nan, inf, -inf, 0.0, -1.0])
 def test_a_weight_that_weighs_nothing_does_not_make_a_sound_value_a_lost_one(weight):
-    record = combined(rank_values(0, loss=1.0, weight=weight), rank_values(1, loss=3.0, weight=weight))
+    record = combined(
+        rank_values(0, loss=1.0, weight=weight), rank_values(1, loss=3.0, weight=weight)
+    )
 
     assert record.values == {"loss": 2.0}
 
@@ -95,7 +99,9 @@ def test_a_signal_that_no_rank_has_finite_still_has_a_spread():
 
 
 def test_several_words_of_one_rank_fold_by_the_signals_rule():
-    record = combined(rank_values(0, {"loss": 3.0}, {"learning_rate": 0.2}, loss=1.0, learning_rate=0.1))
+    record = combined(
+        rank_values(0, {"loss": 3.0}, {"learning_rate": 0.2}, loss=1.0, learning_rate=0.1)
+    )
 
     assert record.values == {"loss": 2.0, "learning_rate": 0.1}
 
@@ -108,7 +114,9 @@ def test_missing_ranks_are_named():
 
 def test_the_step_is_the_one_the_trainer_itself_gave():
     """A rank that only counts optimiser steps does not overrule one that was told the number."""
-    record = combined(rank_values(0, loss=1.0, step=10), rank_values(1, loss=1.0, global_step=9.0, step=9))
+    record = combined(
+        rank_values(0, loss=1.0, step=10), rank_values(1, loss=1.0, global_step=9.0, step=9)
+    )
 
     assert record.step == 9
 
@@ -137,17 +145,14 @@ def test_of_some_parts_no_norm_is_made():
 
     for record in (combined(*parts, missing=(2,)), combined(*lacking)):
         assert "grad_norm" not in record.values
-    assert (
-        "grad_norm"
-        not in combine_ranks(Event.STEP, parts, world_size=3).values
-    )
-    assert combine_ranks(Event.STEP, parts, world_size=2).values[
-        "grad_norm"
-    ] == sqrt(2)
+    assert "grad_norm" not in combine_ranks(Event.STEP, parts, world_size=3).values
+    assert combine_ranks(Event.STEP, parts, world_size=2).values["grad_norm"] == sqrt(2)
 
 
 def test_a_norm_that_was_measured_whole_is_believed():
-    record = combined(rank_values(0, grad_norm_local=1.0, grad_norm=5.0), rank_values(1, grad_norm_local=1.0))
+    record = combined(
+        rank_values(0, grad_norm_local=1.0, grad_norm=5.0), rank_values(1, grad_norm_local=1.0)
+    )
 
     assert record.values["grad_norm"] == 5.0
 
@@ -171,7 +176,9 @@ def test_a_kl_of_which_nothing_is_known_has_no_kind():
 
 
 def test_a_value_that_stands_for_none_is_not_combined():
-    record = combined(rank_values(0, actor_grad_norm=0.0, loss=1.0), rank_values(1, actor_grad_norm=2.0))
+    record = combined(
+        rank_values(0, actor_grad_norm=0.0, loss=1.0), rank_values(1, actor_grad_norm=2.0)
+    )
 
     assert record.values == {"loss": 1.0, "grad_norm": 2.0}
 
@@ -187,7 +194,9 @@ def test_signals_of_an_evaluation_are_not_signals_of_training():
 def test_whoever_is_odd_in_what_is_to_be_the_same_is_named_with_its_value():
     rates = [0.1] * 9
     rates[4], rates[7] = 0.2, 0.3
-    spread = combined(*(rank_values(r, learning_rate=x, loss=x) for r, x in enumerate(rates))).spread
+    spread = combined(
+        *(rank_values(r, learning_rate=x, loss=x) for r, x in enumerate(rates))
+    ).spread
 
     assert spread["learning_rate"].mismatch == RankMismatch(0.1, 2, ((4, 0.2), (7, 0.3)))
     assert spread["loss"].mismatch is None
@@ -223,14 +232,18 @@ def test_of_many_odd_ranks_the_first_are_named_and_all_are_counted():
 
 
 def test_a_rank_that_is_not_finite_is_bad_and_not_odd():
-    record = combined(*(rank_values(r, grad_norm=x) for r, x in enumerate((1.0, 1.0, nan, 1.0, 3.0))))
+    record = combined(
+        *(rank_values(r, grad_norm=x) for r, x in enumerate((1.0, 1.0, nan, 1.0, 3.0)))
+    )
 
     assert record.spread["grad_norm"].mismatch == RankMismatch(1.0, 1, ((4, 3.0),))
     assert record.spread["grad_norm"].bad_ranks == (2,)
 
 
 def test_the_hosts_of_ranks_that_differ_are_told_where_there_are_several():
-    record = combined(*(rank_values(r, learning_rate=x, loss=r) for r, x in enumerate((0.1, 0.1, 0.2))))
+    record = combined(
+        *(rank_values(r, learning_rate=x, loss=r) for r, x in enumerate((0.1, 0.1, 0.2)))
+    )
     hosts = {0: "a", 1: "a", 2: "b"}
 
     assert with_hosts(record, hosts).attributes == {host_key(2): "b"}
@@ -238,7 +251,9 @@ def test_the_hosts_of_ranks_that_differ_are_told_where_there_are_several():
 
 
 def test_a_word_is_understood_the_same_whether_it_is_the_first_of_its_kind_or_not():
-    first, again = (rank_values(r, {"kl_ref": 0.3}, {"kl": 0.5}, kl=0.1, weight=2.0) for r in range(2))
+    first, again = (
+        rank_values(r, {"kl_ref": 0.3}, {"kl": 0.5}, kl=0.1, weight=2.0) for r in range(2)
+    )
 
     assert first.names == again.names == ("kl_ref",)
     assert first.rows[0] == again.rows[1] == (pytest.approx(0.25),)

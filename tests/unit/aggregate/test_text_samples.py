@@ -59,7 +59,7 @@ def test_what_is_open_at_the_end_is_judged_before_it(end):
 def test_a_cut_text_is_judged_without_what_we_put_into_it():
     said = "a b c d […9 characters left out…] a b c d"
     (record,) = judged(
-        TextSampleAggregator(), sample(1, said, first=7.0, last=7.0), whole(Event.STOP)
+        TextSampleAggregator(), sample(1, said, head_chars=7.0, tail_chars=7.0), whole(Event.STOP)
     )
 
     assert record.values["sample_repetition"] == 0.5
@@ -68,7 +68,7 @@ def test_a_cut_text_is_judged_without_what_we_put_into_it():
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), -5.0, 1e300])
 def test_numbers_that_make_no_sense_do_no_harm(odd):
-    told = sample(1, first=odd, last=odd, finished=odd, length=odd)
+    told = sample(1, head_chars=odd, tail_chars=odd, finished=odd, length=odd)
     assert len(judged(TextSampleAggregator(), told, whole(Event.STOP))) == 1
 
 

@@ -9,9 +9,9 @@ import pytest
 from support.sample_files import Watch, trl, verl
 
 from sentinel.model.record import Event
+from sentinel.model.sample_text import HEAD_CHARS, TAIL_CHARS
 from sentinel.readers.sample_files import SAMPLES_PER_FILE
 from sentinel.readers.sample_rows import SampleFileError, read_samples
-from sentinel.stats.text_truncation import HEAD_CHARS, TAIL_CHARS
 
 
 @pytest.fixture

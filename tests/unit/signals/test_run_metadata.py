@@ -85,4 +85,6 @@ def test_a_step_tells_where_the_ranks_are_that_differ_and_another_attempt_has_ot
 
     for records, host in ((first, "b"), (again, "d")):
         (step,) = (r for r in records if r.rank == WHOLE_RUN and r.event is Event.STEP)
-        assert {key: text for key, text in step.attributes.items() if "/" in key} == {"host/2": host}
+        assert {key: text for key, text in step.attributes.items() if "/" in key} == {
+            "host/2": host
+        }
