@@ -1,4 +1,4 @@
-"""Servers of the web page under test, on free ports, and how they are asked."""
+"""Web servers on free ports, and requests to them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from support.results import RUN
 
 from sentinel.web.server import WebServer
 
-PATIENCE = 60.0
-"""Seconds: what a busy machine may take for what an idle one does at once."""
+TIMEOUT_SECONDS = 60.0
+"""Timeout in seconds of what takes milliseconds on an idle machine."""
 
 
 @contextmanager
 def servers() -> Iterator[Callable[..., str]]:
-    """Yields a function that starts a server and gives its address; all are stopped at the end."""
+    """Yields a function that starts a server and returns its URL; stops all servers at the end."""
     started: list[WebServer] = []
 
-    def start(**settings: Any) -> str:
-        settings = {
+    def start(**arguments: Any) -> str:
+        arguments = {
             "registry": CollectorRegistry(),
             "state": lambda: {"run": RUN},
             "incidents": list,
-        } | settings
-        server = WebServer(**settings)
+        } | arguments
+        server = WebServer(**arguments)
         started.append(server)
         return f"http://127.0.0.1:{server.start()}"
 
@@ -37,5 +37,5 @@ def servers() -> Iterator[Callable[..., str]]:
 
 
 def get(url: str, **headers: str) -> requests.Response:
-    """GET with one connection per call, so that a stopped server has none left open."""
-    return requests.get(url, headers={"connection": "close", **headers}, timeout=PATIENCE)
+    """GET on a connection of its own, so that a stopped server has none left open."""
+    return requests.get(url, headers={"connection": "close", **headers}, timeout=TIMEOUT_SECONDS)

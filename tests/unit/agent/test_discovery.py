@@ -1,4 +1,4 @@
-"""Roster: what agents of this machine say, with a token where they ask for one."""
+"""Discovery of agents, and queries of their state."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ STATE = {"run": "live", "state": "running", "step": 3}
 
 
 @pytest.fixture
-def announce():
-    """An agent's word of itself, for the run `live`."""
+def register():
+    """Returns a function that registers the run `live` at a URL and returns the path."""
 
     def write(url):
         folder = home_dir() / "runs" / "live"
         folder.mkdir(parents=True)
         (folder / "agent.json").write_text(json.dumps({"run": "live", "url": url}))
-        (found,) = registration_files()
-        return found
+        (path,) = registration_files()
+        return path
 
     return write
 
@@ -35,34 +35,33 @@ def served():
     server.stop()
 
 
-def test_an_agent_tells_whoever_has_its_token(announce, served, monkeypatch):
-    """Whatever proxy the environment names: the agent is on this machine."""
+def test_the_state_is_read_with_the_token_and_without_a_proxy(register, served, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
 
-    assert query_agent(announce(served), "s3cret").state == STATE
+    assert query_agent(register(served), "s3cret").state == STATE
 
 
-def test_an_agent_that_asks_for_a_token_is_not_taken_for_gone(announce, served):
-    told = query_agent(announce(served))
+def test_an_agent_that_requires_a_token_is_not_reported_as_stopped(register, served):
+    run = query_agent(register(served))
 
-    assert (told.state, told.problem) == ({}, "its agent asks for a token")
-    assert "SENTINEL_TOKEN" in told.remedy
+    assert (run.state, run.problem) == ({}, "the agent requires a token")
+    assert "SENTINEL_TOKEN" in run.remedy
 
 
-def test_another_agent_on_the_port_does_not_speak_for_a_run_that_is_gone(announce, served):
-    path = announce(served)
+def test_another_agent_on_the_port_is_not_taken_for_that_of_a_stopped_run(register, served):
+    path = register(served)
     path.write_text(json.dumps({"run": "dead", "url": served}))
 
-    told = query_agent(path, "s3cret")
-    assert (told.state, told.problem) == ({}, "its agent is gone")
-    assert "sentinel agent --run dead" in told.remedy
+    run = query_agent(path, "s3cret")
+    assert (run.state, run.problem) == ({}, "the agent is not running")
+    assert "sentinel agent --run dead" in run.remedy
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "\x00"])
-def test_a_file_that_says_nothing_is_named(announce, text):
-    path = announce("http://127.0.0.1:9")
+def test_an_unreadable_registration_is_reported(register, text):
+    path = register("http://127.0.0.1:9")
     path.write_text(text)
 
-    told = query_agent(path)
-    assert (told.run, "cannot be read" in told.problem) == ("live", True)
+    run = query_agent(path)
+    assert (run.run, "cannot be read" in run.problem) == ("live", True)

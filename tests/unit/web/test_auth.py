@@ -1,4 +1,4 @@
-"""Auth: a foreign name or a wrong token gets nothing."""
+"""Authentication: foreign host names and wrong tokens are rejected."""
 
 import asyncio
 from base64 import b64encode
@@ -8,22 +8,22 @@ import pytest
 from sentinel.web.auth import AuthMiddleware
 
 
-async def _inner(scope, receive, send):
+async def _app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"secret"})
 
 
-def status(gate, path="/metrics", **headers):
-    """What the gate answers to one request."""
+def status(middleware, path="/metrics", **headers):
+    """Status of the response to one request."""
     sent = []
 
     async def send(message):
         sent.append(message)
 
-    given = {"host": "localhost"} | headers
-    raw = [(name.encode(), value.encode("latin-1")) for name, value in given.items()]
+    headers = {"host": "localhost"} | headers
+    raw = [(name.encode(), text.encode("latin-1")) for name, text in headers.items()]
     scope = {"type": "http", "path": path, "method": "GET", "headers": raw}
-    asyncio.run(gate(scope, None, send))
+    asyncio.run(middleware(scope, None, send))
     return sent[0]["status"]
 
 
@@ -31,47 +31,43 @@ def status(gate, path="/metrics", **headers):
     "host",
     ["localhost", "LOCALHOST:9464", "127.0.0.1:80", "[::1]:9464", "10.0.0.7:1", "mine.lan:1"],
 )
-def test_own_names_and_addresses_are_let_through(host):
-    """Prometheus may scrape by any address, and by the names it was told of."""
-    assert status(AuthMiddleware(_inner, hosts=["mine.lan"]), host=host) == 200
+def test_own_names_and_all_addresses_are_accepted(host):
+    assert status(AuthMiddleware(_app, hosts=["mine.lan"]), host=host) == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:9464", "", "127.0.0.1.x"])
-def test_foreign_names_are_refused(host):
-    """A name pointed at this machine by somebody else's name server opens nothing."""
-    assert status(AuthMiddleware(_inner), host=host) == 400
+def test_foreign_names_are_rejected(host):
+    """They may resolve to this machine: DNS rebinding."""
+    assert status(AuthMiddleware(_app), host=host) == 400
 
 
 def basic(text):
     return "Basic " + b64encode(text.encode()).decode()
 
 
-@pytest.mark.parametrize("given", ["Bearer töken", "bearer töken", basic("any:töken")])
-def test_the_token_opens(given):
-    """By Bearer for scrapers, and as a password for browsers."""
-    gate = AuthMiddleware(_inner, "töken")
-    raw = given.encode().decode("latin-1") if given.lower().startswith("bearer") else given
+@pytest.mark.parametrize("value", ["Bearer töken", "bearer töken", basic("any:töken")])
+def test_the_token_is_accepted_as_bearer_and_as_password(value):
+    middleware = AuthMiddleware(_app, "töken")
+    raw = value.encode().decode("latin-1") if value.lower().startswith("bearer") else value
 
-    assert status(gate, authorization=raw) == 200
+    assert status(middleware, authorization=raw) == 200
 
 
 @pytest.mark.parametrize(
-    "given",
+    "value",
     ["", "Bearer", "Bearer ", "Bearer s3", "s3cret", "Digest s3cret", "Basic ???", basic("s3cret")],
 )
-def test_anything_else_does_not(given):
-    """Empty, cut, wrongly placed and garbled tokens are all refused."""
-    assert status(AuthMiddleware(_inner, "s3cret"), authorization=given) == 401
+def test_wrong_tokens_are_rejected(value):
+    assert status(AuthMiddleware(_app, "s3cret"), authorization=value) == 401
 
 
-def test_with_a_token_any_name_will_do():
-    """Prometheus may know this machine by a name that it does not know itself."""
-    gate = AuthMiddleware(_inner, "s3cret")
+def test_with_the_token_any_host_name_is_accepted():
+    """Prometheus may use a name that this machine does not know."""
+    middleware = AuthMiddleware(_app, "s3cret")
 
-    assert status(gate, host="gpu1.cluster.example:1", authorization="Bearer s3cret") == 200
-    assert status(gate, host="gpu1.cluster.example:1") == 401
+    assert status(middleware, host="gpu1.cluster.example:1", authorization="Bearer s3cret") == 200
+    assert status(middleware, host="gpu1.cluster.example:1") == 401
 
 
-def test_the_probe_is_open_under_any_name():
-    """Health is asked for by machines that know neither name nor token."""
-    assert status(AuthMiddleware(_inner, "s3cret"), path="/-/healthy", host="evil.example") == 200
+def test_the_probe_needs_no_token_and_accepts_any_host_name():
+    assert status(AuthMiddleware(_app, "s3cret"), path="/-/healthy", host="evil.example") == 200

@@ -1,4 +1,4 @@
-"""Server: answers on a free port, only to those it should, and never with half a page."""
+"""HTTP server of the agent: routes, ports, tokens and malformed requests."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from support.rank_processes import until
 from support.results import RUN, case_result, step_result
-from support.web_servers import PATIENCE, get, servers
+from support.web_servers import TIMEOUT_SECONDS, get, servers
 
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
@@ -35,39 +35,39 @@ def serve():
 
 
 @pytest.fixture(name="get")
-def asked():
+def requested():
     return get
 
 
 def test_serves_the_metrics_of_the_run_in_both_formats(serve, get):
-    """Old and new Prometheus each get the format they ask for."""
-    shown = Exposition(Counters(), {})
-    shown.update(step_result(loss=1.5))
-    url = serve(registry=shown.registry) + "/metrics"
+    exposition = Exposition(Counters(), {})
+    exposition.update(step_result(loss=1.5))
+    url = serve(registry=exposition.registry) + "/metrics"
 
     text = get(url)
     assert text.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert f'sentinel_loss{{run="{RUN}"}} 1.5' in text.text
 
-    new = get(url, accept="application/openmetrics-text; version=1.0.0")
-    assert new.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
-    assert new.text.endswith("# EOF\n")
+    openmetrics = get(url, accept="application/openmetrics-text; version=1.0.0")
+    assert openmetrics.headers["content-type"].startswith(
+        "application/openmetrics-text; version=1.0.0"
+    )
+    assert openmetrics.text.endswith("# EOF\n")
 
 
 @pytest.mark.parametrize(
     "accept",
     ["application/openmetrics-text; version=x", "text/plain; version=1.0.0; escaping=odd", ",;=,"],
 )
-def test_an_accept_header_that_makes_no_sense_still_gets_metrics(serve, get, accept):
-    """A scrape is never refused over a header."""
+def test_a_malformed_accept_header_still_gets_metrics(serve, get, accept):
     assert (
         "sentinel_build_info"
         in get(serve(registry=Exposition(Counters(), {}).registry) + "/metrics", accept=accept).text
     )
 
 
-def test_json_speaks_of_what_is_not_finite_in_words(serve, get):
-    """Browsers refuse NaN in JSON, so it is text."""
+def test_nan_and_infinity_are_text_in_json(serve, get):
+    """Browsers reject NaN in JSON."""
     url = serve(state=lambda: {"loss": nan, "deep": [{"norm": inf}], "step": 3})
 
     assert json.loads(get(url + "/api/run").text) == {
@@ -77,8 +77,8 @@ def test_json_speaks_of_what_is_not_finite_in_words(serve, get):
     }
 
 
-def test_the_page_needs_nothing_from_elsewhere(serve, get):
-    """Page, script and style come from here, without inline script."""
+def test_the_page_loads_nothing_from_other_servers(serve, get):
+    """Page, scripts and style are served here, without inline scripts."""
     url = serve()
     page = get(url + "/")
 
@@ -90,44 +90,44 @@ def test_the_page_needs_nothing_from_elsewhere(serve, get):
     assert "innerHTML" not in get(url + "/app.js").text
 
 
-def test_the_script_finds_every_place_it_writes_to(serve, get):
-    """Every id that the script asks for is one of the page's, and every cell has its heading."""
+def test_every_element_id_in_the_script_exists_in_the_page(serve, get):
     url = serve()
     page, script = get(url + "/").text, get(url + "/app.js").text
-    asked = set(re.findall(r'\bat\("(\w+)"\)', script)) | set(re.findall(r'rows\("(\w+)"', script))
+    requested = set(re.findall(r'\bat\("(\w+)"\)', script))
+    requested |= set(re.findall(r'fillTable\("(\w+)"', script))
 
-    assert {"run", "state", "open", "signals", "ranks", "past", "trouble"} <= asked
-    assert asked <= set(re.findall(r'id="([\w-]+)"', page))
+    assert {"run", "state", "open", "signals", "ranks", "past", "error"} <= requested
+    assert requested <= set(re.findall(r'id="([\w-]+)"', page))
 
 
-def test_the_page_reads_what_the_state_tells(serve, get):
-    """Every key that the script reads of a run is one that the exposition gives."""
+def test_every_run_key_in_the_script_exists_in_the_state(serve, get):
     script = get(serve() + "/app.js").text
-    told = Exposition(Counters(), {}).state()
+    state = Exposition(Counters(), {}).state()
     read = set(re.findall(r"\brun\.(\w+)", script))
 
-    assert {"run", "state", "step", "signals", "cases", "incidents", "ranks"} <= read <= told.keys()
+    assert (
+        {"run", "state", "step", "signals", "cases", "incidents", "ranks"} <= read <= state.keys()
+    )
 
 
-def test_the_page_reads_what_a_case_tells(serve, get):
-    """Of the case, of what is behind it, and of each piece of evidence."""
+def test_every_case_key_in_the_script_exists_in_the_state(serve, get):
+    """Keys of the case, its diagnosis and each piece of evidence."""
     script = get(serve() + "/app.js").text
-    shown = Exposition(Counters(), {})
-    shown.update(case_result())
-    (case,) = shown.state()["cases"]
-    for name, told in (
-        ("told", case),
+    exposition = Exposition(Counters(), {})
+    exposition.update(case_result())
+    (case,) = exposition.state()["cases"]
+    for name, keys in (
+        ("openCase", case),
         ("diagnosis", case["diagnosis"]),
-        ("clue", case["diagnosis"]["evidence"][0]),
+        ("item", case["diagnosis"]["evidence"][0]),
     ):
         read = set(re.findall(rf"\b{name}\.(\w+)", script))
         assert read
-        assert read - {"author", "comment"} <= told.keys()
+        assert read <= keys.keys()
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/-/healthy", "/nowhere"])
-def test_every_answer_carries_the_security_headers(serve, get, path):
-    """Whatever the route, and even where there is none."""
+def test_every_response_has_the_security_headers(serve, get, path):
     headers = get(serve() + path).headers
 
     assert "default-src 'none'" in headers["content-security-policy"]
@@ -136,8 +136,8 @@ def test_every_answer_carries_the_security_headers(serve, get, path):
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/nowhere"])
-def test_every_route_but_the_probe_needs_the_token(serve, get, path):
-    """Without the token nothing is said, not even which paths there are."""
+def test_every_route_but_the_probe_requires_the_token(serve, get, path):
+    """An unknown path requires it too, so that paths cannot be listed without it."""
     url = serve(token="s3cret") + path
 
     assert get(url).status_code == 401
@@ -145,13 +145,11 @@ def test_every_route_but_the_probe_needs_the_token(serve, get, path):
     assert get(url, authorization="Bearer s3cret").status_code in {200, 404}
 
 
-def test_the_probe_is_open(serve, get):
-    """A probe has no token, and a busy state does not keep it waiting."""
+def test_the_probe_requires_no_token(serve, get):
     assert get(serve(token="s3cret") + "/-/healthy").status_code == 200
 
 
-def test_readiness_is_refused_while_the_state_cannot_be_told(serve, get):
-    """Ready means that the run's state can be told."""
+def test_the_server_is_not_ready_while_the_state_cannot_be_read(serve, get):
 
     def broken():
         message = "no state"
@@ -162,44 +160,39 @@ def test_readiness_is_refused_while_the_state_cannot_be_told(serve, get):
     assert get(url + "/-/healthy").status_code == 200
 
 
-def test_a_taken_port_gives_the_next_free_one():
-    """A busy port is stepped over."""
+def test_a_port_in_use_is_skipped():
     with bind_free_port("127.0.0.1", 0, 1) as first:
         taken = first.getsockname()[1]
         with bind_free_port("127.0.0.1", taken, 50) as second:
             assert taken < second.getsockname()[1] < taken + 50
 
 
-def test_no_free_port_is_said_with_the_range():
-    """When all are taken, the message names the range."""
+def test_the_error_without_a_free_port_names_the_range():
     with bind_free_port("127.0.0.1", 0, 1) as first:
         taken = first.getsockname()[1]
         with pytest.raises(OSError, match=f"No free port on 127.0.0.1 from {taken} on"):
             bind_free_port("127.0.0.1", taken, 1)
 
 
-def test_other_machines_need_a_token():
-    """An open door to the network is refused at the start, with the remedy."""
+def test_a_reachable_host_requires_a_token():
     with pytest.raises(ValueError, match=r"'0.0.0.0' is reachable from other machines: set a tok"):
         WebServer(CollectorRegistry(), dict, list, host="0.0.0.0")
 
 
-def test_the_token_cannot_be_printed():
-    """A printed server does not give its token away."""
+def test_the_repr_has_no_token():
     assert "s3cret" not in repr(WebServer(CollectorRegistry(), dict, list, token="s3cret"))
 
 
-def test_a_stopped_server_leaves_its_port(serve, get):
-    """After stop nobody answers there."""
+def test_a_stopped_server_closes_its_port(serve, get):
     server = WebServer(CollectorRegistry(), dict, list)
     port = server.start()
     assert get(f"http://127.0.0.1:{port}/-/healthy").status_code == 200
     server.stop()
 
-    until(lambda: refused(port), PATIENCE, "the port is free")
+    until(lambda: is_refused(port), TIMEOUT_SECONDS, "the port is free")
 
 
-def refused(port):
+def is_refused(port):
     try:
         socket.create_connection(("127.0.0.1", port)).close()
     except ConnectionRefusedError:
@@ -208,48 +201,48 @@ def refused(port):
 
 
 @pytest.mark.parametrize(
-    "garbage",
+    "data",
     [
         b"\x00\x01\x02\r\n\r\n",
         b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 5000 + b"\r\n",
         b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
     ],
-    ids=["bytes", "long path", "many headers", "negative length"],
+    ids=["bytes", "long_path", "many_headers", "negative_length"],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_garbage_is_refused_and_the_server_lives(serve, get, garbage):
-    """Malformed requests get 4xx or a closed door, and the next scrape is answered."""
+def test_a_malformed_request_is_rejected_and_the_server_keeps_running(serve, get, data):
+    """The response is 4xx, or the connection is closed."""
     url = serve()
     port = int(url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as peer:
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS) as peer:
         try:
-            peer.sendall(garbage)
-            answer = peer.recv(1000)
+            peer.sendall(data)
+            response = peer.recv(1000)
         except ConnectionError:
-            answer = b""
+            response = b""
 
-    assert not answer or answer.startswith(b"HTTP/1.1 4")
+    assert not response or response.startswith(b"HTTP/1.1 4")
     assert get(url + "/-/healthy").status_code == 200
 
 
-def test_texts_are_told_of_a_step_and_at_most_so_many(serve, get):
-    asked = []
+def test_samples_take_a_step_and_a_limit(serve, get):
+    requested = []
 
     def samples(step, limit):
-        asked.append((step, limit))
+        requested.append((step, limit))
         return [{"completion": "\x1b \ud83d", "rewards": {"": nan}}]
 
     url = serve(samples=samples) + "/api/samples"
 
     assert get(url).json() == [{"completion": "\x1b \ud83d", "rewards": {"": "nan"}}]
     assert get(f"{url}?step=7&limit=3").status_code == 200
-    assert asked == [(None, 20), (7, 3)]
+    assert requested == [(None, 20), (7, 3)]
 
 
 @pytest.mark.parametrize("query", ["step=x", "limit=-1", "step=1.5", "limit=" + "9" * 30, "step=²"])
-def test_a_question_for_texts_that_makes_no_sense_is_refused_with_what_is_wrong(serve, get, query):
-    answer = get(f"{serve()}/api/samples?{query}")
+def test_a_malformed_query_for_samples_is_rejected_with_the_parameter(serve, get, query):
+    response = get(f"{serve()}/api/samples?{query}")
 
-    assert answer.status_code == 400
-    assert query.partition("=")[0] in answer.text
+    assert response.status_code == 400
+    assert query.partition("=")[0] in response.text
