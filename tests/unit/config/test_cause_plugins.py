@@ -1,4 +1,4 @@
-"""Causes of plug-ins: one that cannot be used costs itself, and neither the watch nor a page."""
+"""Invalid causes of plug-ins are left out; the others are used."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ class Raising(Storm):
         raise ZeroDivisionError
 
 
-class Listing(Storm):
+class ListOfDetectors(Storm):
     explains = ["wind", "rain"]  # noqa: RUF012
 
 
-class Shouting(Storm):
+class TextSeverity(Storm):
     severity = "critical"
 
 
-class Nameless:
+class Incomplete:
     title = "nothing else"
 
 
 @pytest.mark.quiet
-@pytest.mark.parametrize("kind", [Raising, Listing, Shouting, Nameless])
-def test_a_cause_that_cannot_be_used_is_left_out_and_the_others_are_not(monkeypatch, kind):
-    monkeypatch.setattr(plugins, "load_classes", lambda room: {"odd": kind, "storm": Storm})
+@pytest.mark.parametrize("kind", [Raising, ListOfDetectors, TextSeverity, Incomplete])
+def test_an_invalid_cause_is_left_out(monkeypatch, kind):
+    monkeypatch.setattr(plugins, "load_classes", lambda group: {"odd": kind, "storm": Storm})
 
     assert list(settings.build_causes()) == ["storm"]

@@ -1,4 +1,4 @@
-"""Settings: every way to say a thing works, and every wrong one is named with what is right."""
+"""Settings from every source, and the error messages for invalid ones."""
 
 import os
 import re
@@ -7,15 +7,19 @@ from pathlib import Path
 import pytest
 
 from sentinel.config import plugins
+from sentinel.config.config_sources import parse_assignment
 from sentinel.config.settings import (
     ConfigError,
     Settings,
     build_detectors,
     build_sinks,
+    load_agent_settings,
+    load_replay_settings,
     load_settings,
 )
 
 ROOT = Path(__file__).parents[3]
+TESTS = ROOT / "tests"
 
 URL = "https://hooks.slack.com/services/T/B/CANARY"
 TOML = """
@@ -30,7 +34,7 @@ ratio = 5
 
 @pytest.fixture
 def read(tmp_path):
-    """Reads settings in an empty directory from these variables and arguments."""
+    """Loads settings in an empty directory from these variables and overrides."""
 
     def read(environ=None, **overrides):
         return load_settings(overrides, environ or {}, tmp_path)
@@ -40,7 +44,7 @@ def read(tmp_path):
 
 @pytest.fixture
 def refusal(read):
-    """What is said about wrong settings; never the value, nor an error that quotes it."""
+    """The error message for invalid settings; neither it nor its cause contains a value."""
 
     def refusal(environ=None, **overrides):
         with pytest.raises(ConfigError) as caught:
@@ -53,7 +57,7 @@ def refusal(read):
     return refusal
 
 
-def test_everything_has_a_default(read):
+def test_every_setting_has_a_default(read):
     settings = read()
 
     assert settings == Settings()
@@ -65,7 +69,7 @@ def test_everything_has_a_default(read):
     )
 
 
-def test_each_layer_hides_the_one_below(read, tmp_path):
+def test_a_source_overrides_those_of_lower_precedence(read, tmp_path):
     (tmp_path / "sentinel.toml").write_text(TOML + "[detectors.step_regression]\n")
     assert read().port == 1000
     assert read({"SENTINEL_PORT": "2000"}).port == 2000
@@ -74,7 +78,7 @@ def test_each_layer_hides_the_one_below(read, tmp_path):
     assert read({"SENTINEL_PORT": ""}).port == 1000
 
 
-def test_layers_are_joined_table_by_table(read, tmp_path):
+def test_sources_are_merged_table_by_table(read, tmp_path):
     (tmp_path / "sentinel.toml").write_text(TOML)
     settings = read({"SENTINEL_SINKS__SLACK__LINK": "https://grafana.example/"})
     slack = settings.sinks["slack"]
@@ -83,7 +87,7 @@ def test_layers_are_joined_table_by_table(read, tmp_path):
     assert slack.url.get_secret_value().endswith("/FILE")
 
 
-def test_the_project_file_will_do_where_there_is_no_file_of_ours(read, tmp_path):
+def test_pyproject_is_read_if_there_is_no_sentinel_toml(read, tmp_path):
     (tmp_path / "pyproject.toml").write_text("[tool.sentinel]\nport = 4000\n")
     assert read().port == 4000
     (tmp_path / "sentinel.toml").write_text("port = 5000\n")
@@ -92,14 +96,14 @@ def test_the_project_file_will_do_where_there_is_no_file_of_ours(read, tmp_path)
     assert read({"SENTINEL_CONFIG": "other.toml"}).port == 6000
 
 
-def test_a_project_file_of_others_is_left_alone(read, tmp_path):
+def test_a_pyproject_without_our_table_is_ignored(read, tmp_path):
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
 
     assert read() == Settings()
 
 
-def test_variables_that_are_no_settings_are_left_alone(read):
-    """Our own others, and what Kubernetes sets for a service called sentinel."""
+def test_variables_that_are_not_settings_are_ignored(read):
+    """Other variables of ours, and those that Kubernetes sets for a service named sentinel."""
     environ = {
         "SENTINEL_HOME": "/x",
         "SENTINEL_RUNTIME_DIR": "/x",
@@ -116,11 +120,12 @@ def test_variables_that_are_no_settings_are_left_alone(read):
     assert read(environ) == Settings()
 
 
-def test_no_variable_that_we_ourselves_read_or_set_is_taken_for_a_setting(read):
-    """Whatever is in the environment of a rank is in that of the agent it brings back."""
+def test_every_other_variable_of_ours_is_not_a_setting(read):
+    """An agent inherits the environment of the rank that starts it."""
     names = re.compile(r"[\"']SENTINEL_([A-Z_]+)[\"'=]")
-    texts = [*(ROOT / "sentinel").rglob("*.py"), *(ROOT / "tests").rglob("need*.py")]
-    texts = [path.read_text() for path in [*texts, ROOT / ".ci" / "run"]]
+    requirements = [TESTS / "stack" / "programs.py", TESTS / "frameworks" / "requirements.py"]
+    paths = [*(ROOT / "sentinel").rglob("*.py"), *requirements, ROOT / ".ci" / "run"]
+    texts = [path.read_text() for path in paths]
     ours = {f"SENTINEL_{name}" for text in texts for name in names.findall(text)}
     ours |= set(re.findall(r"SENTINEL_[A-Z_]+(?==)", texts[-1]))
 
@@ -128,23 +133,23 @@ def test_no_variable_that_we_ourselves_read_or_set_is_taken_for_a_setting(read):
     assert read(dict.fromkeys(ours - {"SENTINEL_CONFIG"}, "1")) == Settings()
 
 
-def test_detectors_are_made_with_their_knobs_and_without_the_disabled(read, tmp_path):
+def test_detectors_are_built_with_their_settings_and_without_the_disabled(read, tmp_path):
     (tmp_path / "sentinel.toml").write_text(TOML)
-    makers = build_detectors(read())
+    factories = build_detectors(read())
 
-    assert makers.keys() == plugins.load_classes("detectors").keys() - {"loss_plateau"}
-    assert makers["kl_blowup"]().ratio == 5.0
-    assert makers["kl_blowup"]() is not makers["kl_blowup"]()
+    assert factories.keys() == plugins.load_classes("detectors").keys() - {"loss_plateau"}
+    assert factories["kl_blowup"]().ratio == 5.0
+    assert factories["kl_blowup"]() is not factories["kl_blowup"]()
 
 
-def test_several_can_be_disabled_in_one_variable(read):
+def test_a_variable_can_disable_several_detectors(read):
     assert read({"SENTINEL_DISABLE": "loss_plateau, kl_blowup"}).disable == [
         "loss_plateau",
         "kl_blowup",
     ]
 
 
-def test_sinks_are_built_under_the_names_they_were_given(read):
+def test_sinks_have_the_names_of_their_tables(read):
     sinks = build_sinks(
         read(sinks={"slack": {"url": URL}, "night": {"kind": "slack", "url": f"{URL}2"}})
     )
@@ -153,14 +158,14 @@ def test_sinks_are_built_under_the_names_they_were_given(read):
     assert sinks["night"].url.get_secret_value() == f"{URL}2"
 
 
-def test_no_printing_shows_a_secret(read):
+def test_no_representation_of_the_settings_contains_a_secret(read):
     settings = read(sinks={"slack": {"url": URL}}, token="CANARY")
 
     assert "CANARY" not in repr(settings) + str(settings) + settings.model_dump_json()
     assert settings.secret_token() == "CANARY"
 
 
-def test_any_secret_may_be_in_a_file(read, tmp_path):
+def test_any_secret_can_be_in_a_file(read, tmp_path):
     (tmp_path / "secret").write_text(f"{URL}\n")
     settings = read(
         {"SENTINEL_SINKS__SLACK__URL_FILE": str(tmp_path / "secret")},
@@ -171,20 +176,20 @@ def test_any_secret_may_be_in_a_file(read, tmp_path):
     assert settings.secret_token() == URL
 
 
-def test_a_secret_hides_the_file_of_a_lower_layer(read, tmp_path):
+def test_a_secret_overrides_its_file_from_a_lower_source(read, tmp_path):
     (tmp_path / "sentinel.toml").write_text('token_file = "/nowhere"\n')
 
     assert read({"SENTINEL_TOKEN": "t"}).secret_token() == "t"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "gpu-7.example.org", ""])
-def test_others_may_not_read_without_a_token(read, refusal, host):
+def test_a_reachable_host_needs_a_token(read, refusal, host):
     assert '"token"' in refusal(host=host)
     assert read(host=host, token="t").host == host
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])
-def test_this_machine_needs_no_token(read, host):
+def test_a_loopback_host_needs_no_token(read, host):
     assert read(host=host).token is None
 
 
@@ -223,14 +228,14 @@ def test_this_machine_needs_no_token(read, host):
     ],
     ids=str,
 )
-def test_what_is_wrong_is_named_with_what_is_right(refusal, wrong, parts):
-    said = refusal(**wrong)
+def test_the_error_names_the_invalid_setting_and_what_is_valid(refusal, wrong, parts):
+    message = refusal(**wrong)
 
-    assert [part for part in parts if part not in said] == []
-    assert "(argument)" in said or "not set" in said
+    assert [part for part in parts if part not in message] == []
+    assert "(argument)" in message or "not set" in message
 
 
-def test_where_a_wrong_setting_came_from_is_said(refusal, tmp_path):
+def test_the_error_names_the_source_of_the_setting(refusal, tmp_path):
     assert "(SENTINEL_PROT)" in refusal({"SENTINEL_PROT": "CANARY"})
     assert "(SENTINEL_SINKS__SLAK__URL)" in refusal({"SENTINEL_SINKS__SLAK__URL": URL})
     (tmp_path / "sentinel.toml").write_text("prot = 'CANARY'\n")
@@ -245,36 +250,36 @@ def test_where_a_wrong_setting_came_from_is_said(refusal, tmp_path):
         ("\xff", "sentinel.toml"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named(refusal, tmp_path, text, part):
+def test_the_error_names_a_file_that_cannot_be_parsed(refusal, tmp_path, text, part):
     (tmp_path / "sentinel.toml").write_bytes(text.encode("latin-1"))
 
     assert part in refusal()
 
 
-def test_a_file_that_was_asked_for_must_be_there(refusal):
+def test_a_missing_config_file_is_an_error(refusal):
     assert "gone.toml" in refusal({"SENTINEL_CONFIG": "gone.toml"})
 
 
-def test_a_project_file_with_something_else_in_our_place_is_refused(refusal, tmp_path):
+def test_a_pyproject_whose_entry_is_not_a_table_is_refused(refusal, tmp_path):
     (tmp_path / "pyproject.toml").write_text("[tool]\nsentinel = 5\n")
 
     assert '"tool.sentinel"' in refusal()
 
 
 @pytest.mark.parametrize(
-    ("environ", "words"),
+    ("environ", "actions"),
     [
         ({}, []),
         ({"SENTINEL_ACTIONS__ON_CRITICAL": "stop"}, ["stop"]),
         ({"SENTINEL_ACTIONS__ON_CRITICAL": "checkpoint, stop"}, ["checkpoint", "stop"]),
     ],
 )
-def test_what_is_asked_of_a_run_is_a_list_of_words(environ, words, tmp_path):
-    assert load_settings(environ=environ, cwd=tmp_path).critical_actions() == words
+def test_actions_are_a_list(environ, actions, tmp_path):
+    assert load_settings(environ=environ, cwd=tmp_path).critical_actions() == actions
 
 
 @pytest.mark.parametrize(
-    ("actions", "words"),
+    ("actions", "message"),
     [
         ({"on_critcal": ["stop"]}, 'actions.on_critcal.*Did you mean "on_critical"'),
         ({"on_critical": ["halt"]}, "actions.on_critical.0.*'checkpoint' or 'stop'"),
@@ -283,19 +288,126 @@ def test_what_is_asked_of_a_run_is_a_list_of_words(environ, words, tmp_path):
     ],
     ids=repr,
 )
-def test_a_wrong_action_is_refused_with_the_right_word(actions, words, tmp_path):
-    with pytest.raises(ConfigError, match=words):
+def test_the_error_for_an_invalid_action_names_the_valid_ones(actions, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
         load_settings({"actions": actions}, {}, tmp_path)
 
 
 @pytest.mark.parametrize("head", ["", "gpu-a", "gpu-a:7000", "10.0.0.1:1", "[::1]:7000", "fe80::1"])
-def test_the_head_may_be_set_by_host_or_by_host_and_port(head):
+def test_the_head_is_a_host_or_a_host_and_port(head):
     assert load_settings({"cluster": {"head": head}}).cluster.head == head
 
 
 @pytest.mark.parametrize(
     "head", ["gpu a", "gpu-a:x", "gpu-a:123456", "[::1]:x", "[::1", "tcp://a:1"]
 )
-def test_a_head_that_is_no_address_is_refused(head):
+def test_a_head_that_is_not_an_address_is_refused(head):
     with pytest.raises(ConfigError, match="head"):
         load_settings({"cluster": {"head": head}})
+
+
+@pytest.fixture
+def write_config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return (tmp_path / "sentinel.toml").write_text
+
+
+@pytest.mark.parametrize(
+    ("table", "setting", "parts"),
+    [
+        ("[detectors.kl_blowp]", "detectors.kl_blowp", ['Did you mean "kl_blowup"?']),
+        ("[detectors.kl_blowup]\nration = 4", "detectors.kl_blowup", ['Did you mean "ratio"?']),
+        ("[detectors.kl_blowup]\nratio = []", "detectors.kl_blowup", ["kl_blowup.ratio", "list"]),
+        ("[detectors]\nkl_blowup = 3", "detectors.kl_blowup", ["int", "table"]),
+        ("detectors = 3", "detectors", ["int", "table"]),
+    ],
+)
+def test_an_agent_uses_the_defaults_of_a_detector_whose_table_is_invalid(
+    write_config, table, setting, parts
+):
+    write_config(f"port = 4000\n{table}\n")
+    with pytest.raises(ConfigError):
+        load_settings(environ={})
+    settings = load_agent_settings({})
+
+    assert (settings.port, settings.detectors) == (4000, {})
+    assert settings.config_errors.keys() == {setting}
+    assert [part for part in parts if part not in settings.config_errors[setting]] == []
+    assert "kl_blowup" in build_detectors(settings)
+
+
+def test_valid_tables_beside_an_invalid_one_apply_to_an_agent(write_config):
+    write_config("[detectors.kl_blowup]\nratio = 4\n[detectors.loss_spike]\nnone = 1\n")
+    settings = load_agent_settings({})
+
+    assert settings.detectors == {"kl_blowup": {"ratio": 4.0}}
+    assert list(settings.config_errors) == ["detectors.loss_spike"]
+
+
+def test_an_agent_refuses_other_invalid_settings(write_config):
+    write_config("prot = 4000\n")
+
+    with pytest.raises(ConfigError, match='Did you mean "port"'):
+        load_agent_settings({})
+
+
+def test_a_replay_opens_no_file_with_a_secret(write_config):
+    write_config(
+        'host = "0.0.0.0"\ntoken_file = "/nowhere"\n'
+        '[sinks.slack]\nurl_file = "/nowhere"\n[cluster]\ntoken_file = "/nowhere"\n'
+    )
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_settings(environ={})
+    settings = load_replay_settings(environ={})
+
+    assert (settings.token, settings.sinks, settings.cluster.token) == (None, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prot = 1", 'Did you mean "port"'),
+        ("[sinks.slack]\nurll_file = '/nowhere'", 'Did you mean "url_file"'),
+        ("[sinks.slack]\nlink = 5", "sinks.slack.link"),
+        ("[sinks.slak]", 'Did you mean "slack"'),
+        ("[detectors.kl_blowup]\nration = 1", 'Did you mean "ratio"'),
+        ('host = "0.0.0.0"', "token"),
+    ],
+)
+def test_a_replay_refuses_the_invalid_settings_that_an_agent_does(write_config, text, message):
+    write_config(text)
+
+    with pytest.raises(ConfigError, match=message):
+        load_replay_settings(environ={})
+
+
+def test_assignments_override_every_other_source(write_config):
+    write_config("[detectors.kl_blowup]\nratio = 2\nlimit = 0.5\n")
+    environ = {"SENTINEL_DETECTORS__KL_BLOWUP__RATIO": "3"}
+    settings = load_replay_settings(["detectors.kl_blowup.ratio=4", "port = 7"], environ)
+
+    assert settings.detectors == {"kl_blowup": {"ratio": 4.0, "limit": 0.5}}
+    assert settings.port == 7
+
+
+@pytest.mark.parametrize(
+    ("assignment", "tree"),
+    [
+        ("port=7", {"port": 7}),
+        ("host = ::1", {"host": "::1"}),
+        ('host="a=b"', {"host": "a=b"}),
+        ("host=", {"host": ""}),
+        ("a.b=true", {"a": {"b": True}}),
+        ("a.b=1\nc = 2", {"a": {"b": "1\nc = 2"}}),
+        ("disable=kl_blowup, loss_spike", {"disable": ["kl_blowup", "loss_spike"]}),
+        ('disable=["kl_blowup"]', {"disable": ["kl_blowup"]}),
+    ],
+)
+def test_the_value_of_an_assignment_is_toml_or_else_a_string(assignment, tree):
+    assert parse_assignment(assignment) == tree
+
+
+@pytest.mark.parametrize("assignment", ["port", "=7", "a..b=7", ""])
+def test_an_assignment_without_a_key_or_a_value_is_refused(assignment):
+    with pytest.raises(ConfigError, match="KEY=VALUE"):
+        parse_assignment(assignment)
