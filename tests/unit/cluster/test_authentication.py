@@ -1,4 +1,4 @@
-"""Seal: who does not share the token is not understood, and no message passes for another one."""
+"""Messages with another token are refused, and no message can be replayed as another one."""
 
 from __future__ import annotations
 
@@ -8,87 +8,89 @@ from hypothesis import strategies as st
 
 from sentinel.cluster.authentication import (
     OVERHEAD_BYTES,
-    PROTOCOL_VERSION,
     REFUSAL_REASONS,
     MessageAuthenticator,
     RefusedMessageError,
 )
+from sentinel.cluster.protocol import PROTOCOL_VERSION
 
-SEAL = MessageAuthenticator.for_job("token", "job")
+AUTHENTICATOR = MessageAuthenticator.for_job("token", "job")
 
 
-def refusal(seal, purpose, message):
+def refusal(authenticator, purpose, message):
     with pytest.raises(RefusedMessageError) as caught:
-        seal.verify(purpose, message)
+        authenticator.verify(purpose, message)
     assert caught.value.reason in REFUSAL_REASONS
     return caught.value
 
 
 @given(st.binary(), st.text())
-def test_what_was_sealed_is_opened_for_the_same_purpose(body, purpose):
-    message = SEAL.sign("a purpose", body)
+def test_a_signed_message_is_verified_for_the_same_purpose(body, purpose):
+    message = AUTHENTICATOR.sign("a purpose", body)
 
-    assert SEAL.verify("a purpose", message) == body
+    assert AUTHENTICATOR.verify("a purpose", message) == body
     assert len(message) == OVERHEAD_BYTES + len(body)
 
 
 @pytest.mark.parametrize(
     ("other", "purpose"),
     [
-        (MessageAuthenticator.for_job("token", "job"), "box/2"),
-        (MessageAuthenticator.for_job("other", "job"), "box/1"),
-        (MessageAuthenticator.for_job("token", "other"), "box/1"),
-        (MessageAuthenticator.for_job("", "job"), "box/1"),
+        (MessageAuthenticator.for_job("token", "job"), "mailbox/2"),
+        (MessageAuthenticator.for_job("other", "job"), "mailbox/1"),
+        (MessageAuthenticator.for_job("token", "other"), "mailbox/1"),
+        (MessageAuthenticator.for_job("", "job"), "mailbox/1"),
     ],
-    ids=["another place", "another token", "another job", "no token"],
+    ids=["another purpose", "another token", "another job", "no token"],
 )
-def test_what_is_not_ours_is_refused_with_the_remedy(other, purpose):
-    message = other.close(purpose, b"body")
+def test_a_message_with_another_key_or_purpose_is_refused_with_a_remedy(other, purpose):
+    message = other.sign(purpose, b"body")
 
-    refused = refusal(SEAL, "box/1", message)
+    refused = refusal(AUTHENTICATOR, "mailbox/1", message)
 
     assert refused.reason == "token"
     assert "[cluster] token" in str(refused)
 
 
-def test_another_protocol_is_told_as_such_though_its_seal_is_right():
-    message = bytes([PROTOCOL_VERSION + 1]) + SEAL.sign("box", b"body")[1:]
+def test_another_protocol_version_is_refused_though_the_digest_is_right():
+    message = bytes([PROTOCOL_VERSION + 1]) + AUTHENTICATOR.sign("mailbox", b"body")[1:]
 
-    refused = refusal(SEAL, "box", message)
+    refused = refusal(AUTHENTICATOR, "mailbox", message)
 
     assert refused.reason == "version"
     assert f"protocol {PROTOCOL_VERSION + 1}" in str(refused)
 
 
 @given(st.binary(max_size=OVERHEAD_BYTES - 1))
-def test_a_message_that_is_cut_short_is_damaged(message):
-    assert refusal(SEAL, "box", message).reason == "damaged"
+def test_a_truncated_message_is_damaged(message):
+    assert refusal(AUTHENTICATOR, "mailbox", message).reason == "damaged"
 
 
 @given(st.integers(0, 8 * (OVERHEAD_BYTES + 3) - 1))
-def test_a_message_of_which_one_bit_fell_over_is_refused(bit):
-    message = bytearray(SEAL.sign("box", b"abc"))
+def test_a_message_with_a_flipped_bit_is_refused(bit):
+    message = bytearray(AUTHENTICATOR.sign("mailbox", b"abc"))
     message[bit // 8] ^= 1 << bit % 8
 
-    assert refusal(SEAL, "box", bytes(message)).reason == ("version" if bit < 8 else "token")
+    assert refusal(AUTHENTICATOR, "mailbox", bytes(message)).reason == (
+        "version" if bit < 8 else "token"
+    )
 
 
 @given(st.binary(max_size=200))
 def test_garbage_is_refused(message):
-    refusal(SEAL, "box", message)
+    refusal(AUTHENTICATOR, "mailbox", message)
 
 
-def test_the_secret_is_not_shown():
-    assert "secret" not in repr(SEAL)
-    assert SEAL.secret.hex() not in repr(SEAL)
+def test_the_secret_is_not_in_the_repr():
+    assert "secret" not in repr(AUTHENTICATOR)
+    assert AUTHENTICATOR.secret.hex() not in repr(AUTHENTICATOR)
 
 
-def test_a_job_whose_name_is_no_text_has_a_seal_all_the_same():
-    """A launcher may hand on any bytes; Python keeps those that are no text as lone surrogates."""
+def test_a_job_id_with_lone_surrogates_is_a_valid_secret():
+    """A launcher may set any bytes; Python decodes invalid ones as lone surrogates."""
     one, other = (
         MessageAuthenticator.for_job("", "job-\udcff"),
         MessageAuthenticator.for_job("", "job-\udcfe"),
     )
 
-    assert one.verify("box", one.sign("box", b"body")) == b"body"
+    assert one.verify("mailbox", one.sign("mailbox", b"body")) == b"body"
     assert one.secret != other.secret
