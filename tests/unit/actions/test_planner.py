@@ -1,4 +1,4 @@
-"""What is asked of a run: once a case, ahead of its fastest rank, and only where all can act."""
+"""Tests of the action planner: when a case triggers a command, and what it commands."""
 
 from __future__ import annotations
 
@@ -7,280 +7,294 @@ from dataclasses import replace
 
 import pytest
 from support.command_rings import Node
-from support.notifications import page as page_of
+from support.notifications import make_notification
 
 from sentinel.model.finding import Severity
 from sentinel.model.incident import IncidentKey
 from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.engine import Result
+from sentinel.store import commands
 from sentinel.store.silences import Acknowledgement, Silence, Suppression
 
 NOW = time.time()
+HEARTBEAT = Record("run", WHOLE_RUN, 0, NOW, Event.HEARTBEAT)
 
 
 @pytest.fixture
-def node(tmp_path):
+def make_node(tmp_path):
+    """Returns a function that creates the node of the test."""
     nodes = []
 
-    def made_of(**how):
-        nodes.append(Node(tmp_path, **how))
+    def make(**settings):
+        nodes.append(Node(tmp_path, **settings))
         return nodes[-1]
 
-    yield made_of
+    yield make
     nodes[0].stack.close()
 
 
-def case(
+def make_case(
     detector="kl_blowup", episode=1, severity=Severity.CRITICAL, reason=NotificationReason.OPENED
 ):
-    page = page_of()
+    notification = make_notification()
     key = IncidentKey("run", WHOLE_RUN, detector)
-    incident = replace(page.incident, key=key, episode=episode, severity=severity)
-    return replace(page, incident=incident, reason=reason)
+    incident = replace(notification.incident, key=key, episode=episode, severity=severity)
+    return replace(notification, incident=incident, reason=reason)
 
 
-def start(attempt=0, **facts):
-    return Result(Record("run", WHOLE_RUN, 0, NOW, Event.START, attributes=facts, attempt=attempt))
+def start(attempt=0, **attributes):
+    record = Record("run", WHOLE_RUN, 0, NOW, Event.START, attributes=attributes, attempt=attempt)
+    return Result(record)
 
 
-def test_a_critical_case_is_asked_for_ahead_of_the_fastest_rank_and_its_page_says_so(node):
-    here = node(ranks=2)
-    here.run(40, seconds=40)
-    here.run(1, seconds=1, rank=1)
+def plan(node, notification=None):
+    """Pass a case to the planner; return the note that its notification gets."""
+    notification = notification or make_case()
+    node.planner.update(Result(HEARTBEAT, case_notifications=(notification,)))
+    return commands.command_note(node.connection, notification.incident.name)
 
-    told = here.asks.plan(case())
-    assert here.asked() is None
-    here.asks.poll()
 
-    request = here.asked()
-    assert (request.ready_from_index, request.beat) == (41, 51)
+def test_a_critical_case_triggers_a_command_ahead_of_the_fastest_rank(make_node):
+    node = make_node(ranks=2)
+    node.run(40, seconds=40)
+    node.run(1, seconds=1, rank=1)
+
+    note = plan(node)
+    assert node.read_commands() is None
+    node.planner.poll()
+
+    request = node.read_commands()
+    assert (request.ready_from_index, request.due_step_index) == (41, 51)
     assert (request.actions, request.case) == ({"checkpoint"}, "run/kl_blowup#1")
-    assert told.notes == ("A checkpoint was requested for step 51.",)
-    assert here.rows() == [("run/kl_blowup#1", 1, 51)]
+    assert note == "A checkpoint was requested for step 51."
+    assert node.rows() == [("run/kl_blowup#1", 1, 51)]
 
 
 @pytest.mark.parametrize(
-    ("beats", "seconds", "ahead"),
+    ("steps", "seconds", "lead"),
     [(20, 20, 10), (20, 0.2, 200), (20, 1200, 3), (20, 100, 4)],
-    ids=["a second each", "ten milliseconds", "a minute", "five seconds"],
+    ids=["1 s", "10 ms", "60 s", "5 s"],
 )
-def test_how_far_ahead_is_two_seconds_and_ten_steps_unless_they_are_long(
-    node, beats, seconds, ahead
+def test_the_lead_is_two_seconds_and_ten_steps_unless_steps_are_long(
+    make_node, steps, seconds, lead
 ):
-    here = node()
-    here.run(beats, seconds)
-    here.asks.plan(case())
-    here.asks.poll()
+    node = make_node()
+    node.run(steps, seconds)
+    plan(node)
+    node.planner.poll()
 
-    request = here.asked()
-    assert request.beat - request.ready_from_index == pytest.approx(ahead, abs=1 + ahead // 50)
-
-
-def test_a_clock_that_was_set_back_does_not_put_a_request_off_for_ever(node):
-    here = node()
-    here.run(20, seconds=-3600)
-    here.asks.plan(case())
-    here.asks.poll()
-
-    assert here.asked().beat == 30
+    request = node.read_commands()
+    assert request.due_step_index - request.ready_from_index == pytest.approx(
+        lead, abs=1 + lead // 50
+    )
 
 
-def test_a_run_that_only_speaks_of_every_tenth_step_is_given_as_many_of_those(node):
-    here = node()
+def test_a_clock_set_back_gives_the_maximum_lead(make_node):
+    node = make_node()
+    node.run(20, seconds=-3600)
+    plan(node)
+    node.planner.poll()
+
+    assert node.read_commands().due_step_index == 30
+
+
+def test_the_lead_counts_published_steps(make_node):
+    node = make_node()
     for _ in range(6):
-        writer = here.writers[0]
-        writer.publish_step(writer.step + 10, writer.beat + 10, writer.time + 1.0)
-        here.asks.poll()
-    here.asks.plan(case())
-    here.asks.poll()
+        writer = node.writers[0]
+        writer.publish_step(writer.step + 10, writer.step_index + 10, writer.time + 1.0)
+        node.planner.poll()
+    plan(node)
+    node.planner.poll()
 
-    request = here.asked()
-    assert (request.ready_from_index, request.beat) == (60, 160)
-
-
-def test_one_case_is_asked_for_once_whatever_becomes_of_it(node):
-    here = node()
-    here.run(20, seconds=20)
-    here.asks.plan(case())
-    here.run(40, seconds=40)
-    worse = here.asks.plan(case(reason=NotificationReason.ESCALATED))
-    here.asks.poll()
-
-    assert worse.notes == ()
-    assert here.asked().number == 1
+    request = node.read_commands()
+    assert (request.ready_from_index, request.due_step_index) == (60, 160)
 
 
-def test_another_case_meanwhile_joins_what_is_under_way_and_a_later_one_does_not(node):
-    here = node()
-    here.run(20, seconds=20)
-    here.asks.plan(case())
-    here.run(2, seconds=2)
-    joined = here.asks.plan(case("nan_or_inf"))
-    here.asks.poll()
-    assert joined.notes == ("A checkpoint was requested for step 30.",)
-    assert here.asked().number == 1
+def test_one_case_triggers_one_command(make_node):
+    node = make_node()
+    node.run(20, seconds=20)
+    plan(node)
+    node.run(40, seconds=40)
+    plan(node, make_case(reason=NotificationReason.ESCALATED))
+    node.planner.poll()
 
-    here.run(20, seconds=20)
-    here.asks.plan(case("reward_collapse"))
-    here.asks.poll()
-    assert here.asked().number == 2
-    assert [number for _, number, _ in here.rows()] == [1, 1, 2]
+    assert len(node.rows()) == 1
+    assert node.read_commands().number == 1
+
+
+def test_a_second_case_shares_the_command_under_way(make_node):
+    node = make_node()
+    node.run(20, seconds=20)
+    plan(node)
+    node.run(2, seconds=2)
+    note = plan(node, make_case("nan_or_inf"))
+    node.planner.poll()
+    assert note == "A checkpoint was requested for step 30."
+    assert node.read_commands().number == 1
+
+    node.run(20, seconds=20)
+    plan(node, make_case("reward_collapse"))
+    node.planner.poll()
+    assert node.read_commands().number == 2
+    assert [number for _, number, _ in node.rows()] == [1, 1, 2]
 
 
 @pytest.mark.parametrize(
-    "page",
+    "notification",
     [
-        case(severity=Severity.WARNING),
-        case(reason=NotificationReason.RESOLVED),
-        case("run_died"),
-        case("run_stalled"),
+        make_case(severity=Severity.WARNING),
+        make_case(reason=NotificationReason.RESOLVED),
+        make_case("run_died"),
+        make_case("run_stalled"),
     ],
-    ids=["a warning", "what is over", "the run's end", "a standstill"],
+    ids=["warning", "resolved", "run_died", "run_stalled"],
 )
-def test_for_this_nothing_is_asked(node, page):
-    here = node()
-    here.run(20, seconds=20)
+def test_other_notifications_trigger_no_command(make_node, notification):
+    node = make_node()
+    node.run(20, seconds=20)
 
-    assert here.asks.plan(page) is page
-    assert here.rows() == []
-
-
-def test_nothing_is_asked_unless_it_was_set(node):
-    here = node(deeds=())
-    here.run(20, seconds=20)
-
-    assert here.asks.plan(case()).notes == ()
-    assert here.rows() == []
+    assert plan(node, notification) == ""
+    assert node.rows() == []
 
 
-def test_nothing_is_asked_of_a_case_that_somebody_silenced_or_has_in_hand(node):
-    here = node()
-    here.run(20, seconds=20)
-    here.quiet = Suppression(silences=(Silence("kl_blowup", NOW, NOW + 60),))
-    assert here.asks.plan(case()).notes == ()
-    here.quiet = Suppression(
+def test_without_actions_nothing_is_commanded(make_node):
+    node = make_node(actions=())
+    node.run(20, seconds=20)
+
+    assert plan(node) == ""
+    assert node.rows() == []
+
+
+def test_a_silenced_or_acknowledged_case_triggers_no_command(make_node):
+    node = make_node()
+    node.run(20, seconds=20)
+    node.suppression = Suppression(silences=(Silence("kl_blowup", NOW, NOW + 60),))
+    assert plan(node) == ""
+    node.suppression = Suppression(
         acks={"run/kl_blowup#1": Acknowledgement("run/kl_blowup#1", Severity.CRITICAL, NOW)}
     )
-    assert here.asks.plan(case()).notes == ()
+    assert plan(node) == ""
 
-    here.quiet = Suppression()
+    node.suppression = Suppression()
     for later in (
         NotificationReason.UPDATED,
         NotificationReason.CAUSE_FOUND,
         NotificationReason.INCIDENT_ADDED,
         NotificationReason.RESOLVED,
     ):
-        joined = replace(case(reason=later), others=(case().incident,))
-        assert here.asks.plan(joined).notes == (), "who reads no page is not to find it stopped"
+        joined = replace(make_case(reason=later), others=(make_case().incident,))
+        assert plan(node, joined) == "", "a notification that nobody reads stops no run"
 
 
-def test_a_case_that_grew_critical_is_asked_for_though_a_warning_of_it_was_in_hand(node):
-    here = node()
-    here.run(20, seconds=20)
-    warning = case("reward_collapse", severity=Severity.WARNING).incident
-    grown = replace(case(reason=NotificationReason.ESCALATED), others=(warning,))
-    here.quiet = Suppression(
+def test_an_escalated_case_triggers_a_command_despite_an_acknowledged_warning(make_node):
+    node = make_node()
+    node.run(20, seconds=20)
+    warning = make_case("reward_collapse", severity=Severity.WARNING).incident
+    escalated = replace(make_case(reason=NotificationReason.ESCALATED), others=(warning,))
+    node.suppression = Suppression(
         acks={warning.name: Acknowledgement(warning.name, Severity.WARNING, NOW)}
     )
 
-    assert here.asks.plan(grown).notes != ()
+    assert plan(node, escalated) != ""
 
 
 @pytest.mark.parametrize(
-    ("how", "why"),
+    ("settings", "refusal"),
     [
-        ({"ranks": 2, "world": 4}, "its ranks are on several nodes, whose agents do not act"),
-        ({"paged": False}, "its ranks made no place where it could be asked"),
+        ({"ranks": 2, "world": 4}, "its ranks are on several nodes"),
+        ({"has_page": False}, "its ranks have no readable command page"),
     ],
 )
-def test_what_cannot_be_asked_is_said_in_plain_words(node, how, why):
-    here = node(**how)
-    here.run(20, seconds=20)
-    told = here.asks.plan(case())
-    here.asks.poll()
+def test_an_impossible_command_is_refused_with_the_reason(make_node, settings, refusal):
+    node = make_node(**settings)
+    node.run(20, seconds=20)
+    note = plan(node)
+    node.planner.poll()
 
-    assert told.notes[0].startswith(f"Nothing was asked of the run, for {why}")
-    assert here.rows() == [("run/kl_blowup#1", None, None)]
-    assert here.asks.plan(case()).notes == ()
-
-
-def test_a_rank_that_is_not_there_could_not_act_so_none_is_asked(node):
-    here = node(ranks=2)
-    here.run(20, seconds=20)
-    here.readers.pop()
-
-    assert "not every rank of it is watched" in here.asks.plan(case()).notes[0]
+    assert note.startswith(f"No command was sent to the run, because {refusal}")
+    assert node.rows() == [("run/kl_blowup#1", None, None)]
+    plan(node)
+    assert len(node.rows()) == 1
 
 
-def test_of_a_run_that_is_over_nothing_is_asked(node):
-    here = node()
-    here.run(20, seconds=20)
-    here.writers[0].close("finished")
+def test_a_missing_rank_makes_a_command_impossible(make_node):
+    node = make_node(ranks=2)
+    node.run(20, seconds=20)
+    node.readers.pop()
 
-    assert here.asks.plan(case()).notes == ()
-    here.readers.clear()
-    assert here.asks.plan(case()).notes == ()
-    assert here.rows() == []
+    assert "not every rank of it is monitored" in plan(node)
 
 
-def test_an_agent_that_takes_over_writes_what_was_stored_and_asks_for_nothing_new(node):
-    here = node()
-    here.run(20, seconds=20)
-    here.asks.plan(case())
-    here.begin_backward()
-    assert here.asks.plan(case()).notes == ()
-    here.asks.poll()
-    written = here.asked()
-    assert (written.number, written.ready_from_index, written.beat) == (1, 20, 30)
+def test_a_finished_run_gets_no_command(make_node):
+    node = make_node()
+    node.run(20, seconds=20)
+    node.writers[0].close("finished")
 
-    here.begin_backward()
-    here.run(20, seconds=20)
-    assert here.asked() == written
+    assert plan(node) == ""
+    node.readers.clear()
+    assert plan(node) == ""
+    assert node.rows() == []
 
 
-def test_an_agent_that_takes_over_too_late_lets_it_be(node):
-    here = node()
-    here.run(20, seconds=20)
-    here.asks.plan(case())
-    here.begin_backward()
-    here.writers[0].publish_step(30, 30, NOW)
-    here.asks.poll()
+def test_after_a_restart_the_stored_command_is_written_once(make_node):
+    node = make_node()
+    node.run(20, seconds=20)
+    plan(node)
+    node.begin()
+    plan(node)
+    node.planner.poll()
+    assert len(node.rows()) == 1
+    written = node.read_commands()
+    assert (written.number, written.ready_from_index, written.due_step_index) == (1, 20, 30)
 
-    assert here.asked() is None
-
-
-def test_an_agent_that_lost_its_database_goes_on_counting_from_the_page(node):
-    here = node()
-    here.run(20, seconds=20)
-    here.asks.plan(case())
-    here.run(20, seconds=20)
-    here.connection.execute("delete from request")
-    here.begin_backward()
-    here.run(2, seconds=2)
-    here.asks.plan(case())
-    here.asks.poll()
-
-    assert here.asked().number == 2
+    node.begin()
+    node.run(20, seconds=20)
+    assert node.read_commands() == written
 
 
-def test_what_the_run_was_begun_with_hides_the_setting(node):
-    here = node()
-    here.asks.update(start(**{"monitor/on_critical": "stop call"}))
-    assert here.asks.actions == {"stop", "call"}
-    here.asks.update(start())
-    assert here.asks.actions == {"stop", "call"}
+def test_after_a_restart_a_command_for_a_passed_step_is_dropped(make_node):
+    node = make_node()
+    node.run(20, seconds=20)
+    plan(node)
+    node.begin()
+    node.writers[0].publish_step(30, 30, NOW)
+    node.planner.poll()
 
-    here.run(20, seconds=20)
-    told = here.asks.plan(case())
-    assert told.notes == ("A stop and a call of your function were requested for step 30.",)
-    here.asks.update(start(**{"monitor/on_critical": ""}))
-    assert here.asks.actions == frozenset()
+    assert node.read_commands() is None
 
 
-def test_what_an_earlier_attempt_was_begun_with_is_not_asked_of_the_next(node):
-    here = node()
-    here.asks.update(start(**{"monitor/on_critical": "stop call"}))
-    here.asks.update(start(attempt=1))
+def test_after_a_lost_database_the_number_continues_from_the_page(make_node):
+    node = make_node()
+    node.run(20, seconds=20)
+    plan(node)
+    node.run(20, seconds=20)
+    node.connection.execute("delete from command")
+    node.begin()
+    node.run(2, seconds=2)
+    plan(node)
+    node.planner.poll()
 
-    assert here.asks.actions == {"checkpoint"}
+    assert node.read_commands().number == 2
+
+
+def test_the_actions_of_the_start_record_override_the_setting(make_node):
+    node = make_node()
+    node.planner.update(start(**{"monitor/on_critical": "stop call"}))
+    assert node.planner.actions == {"stop", "call"}
+    node.planner.update(start())
+    assert node.planner.actions == {"stop", "call"}
+
+    node.run(20, seconds=20)
+    assert plan(node) == "A stop and a call of your function were requested for step 30."
+    node.planner.update(start(**{"monitor/on_critical": ""}))
+    assert node.planner.actions == frozenset()
+
+
+def test_the_actions_of_an_attempt_do_not_apply_to_the_next(make_node):
+    node = make_node()
+    node.planner.update(start(**{"monitor/on_critical": "stop call"}))
+    node.planner.update(start(attempt=1))
+
+    assert node.planner.actions == {"checkpoint"}
