@@ -22,7 +22,7 @@ from sentinel.model.record import Event, Record
 from sentinel.transport.command_page import remove_orphan_pages
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import list_rings, mark_ring_removed
-from sentinel.transport.ring import ReadPosition, RingError
+from sentinel.transport.ring import ReadPosition, RingError, RingReader
 
 HEARTBEAT_INTERVAL_SECONDS = 0.5
 UNREADABLE_RING_GRACE_SECONDS = 5.0
@@ -89,6 +89,10 @@ class LiveRings:
         headers = [rank.header for rank in ranks if not rank.ended]
         newest = max((header.identity.attempt for header in headers), default=-1)
         return {h.identity.rank: h.process.pid for h in headers if h.identity.attempt == newest}
+
+    def live_readers(self) -> list[RingReader]:
+        """The readers of the rings whose rank has not ended."""
+        return [rank.reader for rank in self.ranks.values() if not rank.ended]
 
     @property
     def attempt(self) -> int:

@@ -1,7 +1,7 @@
-"""Settings event: a configuration in one TensorBoard event, as transformers or HParams put it.
+"""Configuration in a TensorBoard event, as written by transformers or the HParams plugin.
 
-transformers writes its arguments as a text of JSON under the tag `args`; the plug-in HParams, used
-by torch, Lightning and Accelerate, writes pairs of name and value into what a summary is about.
+transformers writes its arguments as JSON text under the tag `args`. HParams, used by torch,
+Lightning and Accelerate, writes pairs of name and value into the metadata of a summary.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sentinel.readers.log_config import MAX_CONFIG_BYTES, LoggedConfig, extract_
 from sentinel.readers.protobuf import decode_text, fields, subfields
 
 ARGUMENTS_TAG, HPARAMS_TAG = b"args/text_summary", b"_hparams_/session_start_info"
-"""Tags of the two."""
+"""Tags of these events."""
 
 _SUMMARY, _VALUE, _TENSOR, _STRINGS, _METADATA = 5, 1, 8, 8, 9
 _PLUGIN, _CONTENT, _SESSION_START, _PAIRS = 1, 2, 3, 1
@@ -23,7 +23,7 @@ _NUMBER, _TEXT, _BOOL = 2, 3, 4
 
 
 def decode_config(payload: bytes) -> LoggedConfig | None:
-    """What the event says of how the run is configured; None if it says nothing of that."""
+    """The configuration in an event; None if there is none."""
     head = payload[:256]
     if len(payload) > MAX_CONFIG_BYTES or not (ARGUMENTS_TAG in head or HPARAMS_TAG in head):
         return None
@@ -36,14 +36,14 @@ def decode_config(payload: bytes) -> LoggedConfig | None:
 def _config_items(payload: bytes) -> Iterator[tuple[str, Any]]:
     for value in _find_fields(payload, _SUMMARY, _VALUE):
         for part in _find_fields(value, _TENSOR, _STRINGS):
-            told = json.loads(part)
-            yield from told.items() if isinstance(told, dict) else ()
+            arguments = json.loads(part)
+            yield from arguments.items() if isinstance(arguments, dict) else ()
         for pair in _find_fields(value, _METADATA, _PLUGIN, _CONTENT, _SESSION_START, _PAIRS):
             yield _decode_pair(pair)
 
 
 def _find_fields(message: bytes, *path: int) -> Iterator[bytes]:
-    """Contents of the fields at the end of that path of numbers."""
+    """Contents of the nested fields at that path of field numbers."""
     for number, content in fields(message):
         if number == path[0] and isinstance(content, bytes):
             if len(path) == 1:
@@ -58,11 +58,11 @@ def _decode_pair(pair: bytes) -> tuple[str, Any]:
         if number == 1:
             name = decode_text(content)
             continue
-        for kind, said in subfields(content):
-            if kind == _NUMBER and isinstance(said, bytes):
-                value = unpack("<d", said)[0]
+        for kind, raw in subfields(content):
+            if kind == _NUMBER and isinstance(raw, bytes):
+                value = unpack("<d", raw)[0]
             elif kind == _TEXT:
-                value = decode_text(said)
+                value = decode_text(raw)
             elif kind == _BOOL:
-                value = bool(said)
+                value = bool(raw)
     return name, value

@@ -1,8 +1,8 @@
-"""CRC-32C: the checksum of TensorBoard's records, of many pieces at once.
+"""CRC-32C, the checksum of TensorBoard's records, for many buffers at once.
 
-The polynomial is Castagnoli's, which the standard library has not. One piece at a time it would
-cost more than all the rest of reading; of pieces alike in length, numpy takes a byte of each in
-one go.
+The standard library has no CRC with Castagnoli's polynomial. Computed for one buffer at a time it
+would cost more than the rest of reading; for buffers of equal length, numpy processes one byte of
+each at a time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import numpy.typing as npt
 POLYNOMIAL = 0x82F63B78
 ALL_ONES = 0xFFFFFFFF
 MASK_DELTA = 0xA282EAD8
-"""What the format adds, after turning by 15 bits, so that a checksum of checksums is none."""
+"""Constant that the format adds after a rotation by 15 bits, so that a checksum of data that holds
+checksums stays strong."""
 
 MAX_UNVECTORIZED = 4
-"""So few pieces of one length are cheaper one by one."""
+"""Up to this many buffers of one length are faster one by one."""
 
 
 def _table_entry(byte: int) -> int:
@@ -33,7 +34,7 @@ _CRC_TABLE_ARRAY = np.array(CRC_TABLE, dtype=np.uint32)
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum as the format writes it."""
+    """The checksum as the format stores it."""
     crc = ALL_ONES
     for byte in data:
         crc = CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -42,33 +43,33 @@ def masked_crc32c(data: bytes) -> int:
 
 
 def masked_crc32c_batch(buffers: Sequence[bytes]) -> list[int]:
-    """The same of each piece."""
-    alike: dict[int, list[int]] = defaultdict(list)
-    for index, piece in enumerate(buffers):
-        alike[len(piece)].append(index)
-    found = [0] * len(buffers)
-    for length, indices in alike.items():
+    """The checksum of each buffer."""
+    by_length: dict[int, list[int]] = defaultdict(list)
+    for index, buffer in enumerate(buffers):
+        by_length[len(buffer)].append(index)
+    checksums = [0] * len(buffers)
+    for length, indices in by_length.items():
         if len(indices) <= MAX_UNVECTORIZED:
             for index in indices:
-                found[index] = masked_crc32c(buffers[index])
+                checksums[index] = masked_crc32c(buffers[index])
             continue
         joined = np.frombuffer(b"".join([buffers[i] for i in indices]), dtype=np.uint8)
         sums = _masked_crc32c_rows(joined.reshape(len(indices), length))
         for index, value in zip(indices, sums.tolist(), strict=True):
-            found[index] = value
-    return found
+            checksums[index] = value
+    return checksums
 
 
 def find_record_header(data: bytes) -> int:
-    """Where the first 12 bytes lie whose last four are the checksum of their first eight; else -1.
+    """Offset of the first 12 bytes whose last four are the checksum of the first eight; else -1.
 
-    That is what begins a record, and next to never anything else.
+    A record starts with such bytes, and almost nothing else matches.
     """
     if len(data) < 12:
         return -1
     windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, dtype=np.uint8), 12)
-    told = np.ascontiguousarray(windows[:, 8:]).view("<u4")[:, 0]
-    hits = np.flatnonzero(_masked_crc32c_rows(windows[:, :8]) == told)
+    stored = np.ascontiguousarray(windows[:, 8:]).view("<u4")[:, 0]
+    hits = np.flatnonzero(_masked_crc32c_rows(windows[:, :8]) == stored)
     return int(hits[0]) if len(hits) else -1
 
 
@@ -77,5 +78,5 @@ def _masked_crc32c_rows(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
     for column in rows.T:
         crc = _CRC_TABLE_ARRAY[(crc ^ column) & 0xFF] ^ (crc >> 8)
     crc ^= np.uint32(ALL_ONES)
-    turned = (crc >> np.uint32(15)) | (crc << np.uint32(17))
-    return turned + np.uint32(MASK_DELTA)
+    rotated = (crc >> np.uint32(15)) | (crc << np.uint32(17))
+    return rotated + np.uint32(MASK_DELTA)

@@ -1,7 +1,7 @@
-"""CSV: a table with a line of names first, or DeepSpeed's folder of one such file a metric.
+"""CSV: a table whose first line names the columns, or DeepSpeed's directory with a file per metric.
 
-A line may leave cells empty, as Lightning's do: validation has lines of its own. Names that come
-up later, in a second line of names, are taken over from there on.
+A line may leave cells empty: Lightning writes validation metrics on lines of their own. A later
+header line replaces the column names from there on.
 """
 
 from __future__ import annotations
@@ -12,74 +12,71 @@ from typing import Any
 
 from sentinel.readers import deepspeed_csv
 from sentinel.readers.cells import column_names, split_cells
-from sentinel.readers.lines import LogRestartedError, read_lines
+from sentinel.readers.lines import read_lines
 from sentinel.readers.log_config import LoggedConfig, read_config_file
-from sentinel.readers.log_reader import LogReader
-from sentinel.readers.row_reader import Row, row_reader
+from sentinel.readers.log_reader import HEAD_BYTES, LogReader, LogRestartedError, Row, row_reader
 from sentinel.readers.rows import RowConverter
 
-MAX_HEAD_BYTES = 4096
+FORMAT_NAME = "CSV"
 
 
 def can_read(path: Path, head: bytes) -> bool:
-    """Whether the first line is names of columns, one a step, or a folder of DeepSpeed's."""
+    """Whether the first line names columns, one of them a step, or it is DeepSpeed's directory."""
     if path.is_dir():
         return bool(deepspeed_csv.metric_files(path))
     first, _, rest = head.decode("utf-8-sig", "replace").partition("\n")
-    if not rest and len(head) < MAX_HEAD_BYTES:
-        # A table without a line holds nothing yet, unless it is called one.
+    if not rest and len(head) < HEAD_BYTES:
+        # A header without a row may be any text, unless the file's name says that it is a table.
         return path.suffix == ".csv" and column_names(split_cells(first)) is not None
     return column_names(split_cells(first)) is not None
 
 
 def read(path: Path) -> LogReader:
-    """Records of the file or folder. Raises OSError or ValueError, while iterating."""
+    """Records of the file or directory. Raises OSError or ValueError, while iterating."""
 
-    def rows(_: Mapping[str, Any]) -> RowConverter:
+    def make_converter(_: Mapping[str, Any]) -> RowConverter:
         return RowConverter(run=path.resolve().name if path.is_dir() else path.stem)
 
-    def found(reading: LogReader) -> Iterator[Row | LoggedConfig | None]:
-        if (said := read_config_file(path)) is not None:
-            yield said
+    def rows(reader: LogReader) -> Iterator[Row | LoggedConfig | None]:
+        if (config := read_config_file(path)) is not None:
+            yield config
         yield from (
-            deepspeed_csv.read_rows(path, reading)
-            if path.is_dir()
-            else _follow_table(path, reading)
+            deepspeed_csv.read_rows(path, reader) if path.is_dir() else _follow_table(path, reader)
         )
 
-    return row_reader(rows, found)
+    return row_reader(make_converter, rows)
 
 
-def _follow_table(path: Path, reading: LogReader) -> Iterator[Row | None]:
-    told = 0
+def _follow_table(path: Path, reader: LogReader) -> Iterator[Row | None]:
+    yielded = 0
     while True:
         try:
-            for row in _read_rows(path, reading, told):
-                told += row is not None
-                reading.position = told
+            for row in _read_rows(path, reader, yielded):
+                yielded += row is not None
+                reader.position = yielded
                 yield row
         except LogRestartedError:
-            # Lightning writes the whole file anew, longer, when a column comes up.
-            if sum(1 for _ in _read_rows(path, LogReader(iter), 0)) < told:
+            # Lightning rewrites the whole file, with more columns, when a metric is added.
+            if sum(1 for _ in _read_rows(path, LogReader(iter), 0)) < yielded:
                 raise
             continue
         return
 
 
-def _read_rows(path: Path, reading: LogReader, skip: int) -> Iterator[Row | None]:
-    """The rows after the first `skip`, by the names that stand above them."""
-    head: list[str] = []
-    for line in read_lines(path, reading):
-        found = [] if line is None else split_cells(line.decode("utf-8-sig", "replace"))
+def _read_rows(path: Path, reader: LogReader, skip: int) -> Iterator[Row | None]:
+    """The rows after the first `skip`, by the column names above them."""
+    columns: list[str] = []
+    for line in read_lines(path, reader):
+        cells = [] if line is None else split_cells(line.decode("utf-8-sig", "replace"))
         if line is None:
             yield None
-        elif (new := column_names(found)) is not None:
-            head = new
+        elif (names := column_names(cells)) is not None:
+            columns = names
         elif skip:
             skip -= 1
         else:
-            # What has other cells than there are names may be of another writer.
-            yield _to_row(head, found) if len(found) == len(head) else {}
+            # A line with another number of cells may come from another writer.
+            yield _to_row(columns, cells) if len(cells) == len(columns) else {}
 
 
 def _to_row(columns: list[str], cells: list[str]) -> Row:

@@ -1,7 +1,7 @@
-"""Metric files: DeepSpeed's folder of CSV files, one a metric, read as they are written.
+"""DeepSpeed's directory of CSV files, one per metric.
 
-DeepSpeed counts in samples, and says so in the first name of each file. A restart writes the names
-again and goes on below them.
+The step column counts samples, as the header line says. A restart appends another header line and
+continues below it.
 """
 
 from __future__ import annotations
@@ -12,93 +12,92 @@ from itertools import groupby
 from math import isfinite
 from pathlib import Path
 
-from sentinel.readers.cells import column_names, parse_number, split_cells
+from sentinel.readers.cells import column_names, split_cells
 from sentinel.readers.lines import read_lines
-from sentinel.readers.log_reader import LogReader
-from sentinel.readers.row_reader import Row
+from sentinel.readers.log_reader import LogReader, Row
+from sentinel.readers.rows import MAX_ROW_GAP_SECONDS, parse_number
 
 MAX_FILES = 1000
-MAX_ROW_GAP_SECONDS = 5.0
-"""A row that nothing followed for so long is taken to be whole."""
 
 FILE_PREFIX = "Train_Samples_"
-"""How the names of the files begin."""
+"""Prefix of the file names."""
 
 StepKey = tuple[int, float]
 """Attempt and step."""
 
 MetricPoint = tuple[StepKey, str, str]
-"""Where, of what, and how much."""
+"""Attempt and step, name, value."""
 
 
 def metric_files(folder: Path) -> list[Path]:
-    """The files of a folder that are such."""
+    """The metric files of a directory."""
     return sorted(folder.glob(f"{FILE_PREFIX}*.csv"))
 
 
 def read_rows(folder: Path, reader: LogReader) -> Iterator[Row | None]:
-    """Rows of all files, those of one step as one. Raises OSError, ValueError and BegunAnewError.
+    """Rows of all files, one per step. Raises OSError, ValueError and LogRestartedError.
 
-    `reading.mark` counts numbers. The last row of a live folder may not be whole, and is held back
-    until something follows or nothing does for a while.
+    `reader.position` counts numbers. The last row of a live directory may be incomplete; it is held
+    back until another step follows, or nothing does for MAX_ROW_GAP_SECONDS.
     """
     files: dict[Path, Iterator[MetricPoint | None]] = {}
     own = LogReader(lambda _: iter(()), is_live=reader.is_live)
-    held: tuple[StepKey, dict[str, str]] | None = None
-    grew = 0.0
+    pending: tuple[StepKey, dict[str, str]] | None = None
+    last_growth_at = 0.0
     while True:
         for file in _new_files(folder, files):
             files[file] = _read_points(file, own)
-        news = merge(*map(_available_points, files.values()), key=_step_key)
-        for place, group in groupby(news, key=_step_key):
+        points = merge(*map(_available_points, files.values()), key=_step_key)
+        for key, group in groupby(points, key=_step_key):
             row = {name: value for _, name, value in group}
-            grew = reader.clock()
-            if held is not None and place == held[0]:
-                held[1].update(row)
-            elif held is not None and place < held[0]:
-                yield _finish_row(place, row, reader)
+            last_growth_at = reader.clock()
+            if pending is not None and key == pending[0]:
+                pending[1].update(row)
+            elif pending is not None and key < pending[0]:
+                yield _finish_row(key, row, reader)
             else:
-                if held is not None:
-                    yield _finish_row(*held, reader)
-                held = place, row
+                if pending is not None:
+                    yield _finish_row(*pending, reader)
+                pending = key, row
         reader.skipped, own.skipped = reader.skipped + own.skipped, 0
-        if held is not None and (not own.is_live or reader.clock() - grew >= MAX_ROW_GAP_SECONDS):
-            yield _finish_row(*held, reader)
-            held = None
+        idle = reader.clock() - last_growth_at
+        if pending is not None and (not own.is_live or idle >= MAX_ROW_GAP_SECONDS):
+            yield _finish_row(*pending, reader)
+            pending = None
         if not own.is_live:
             return
-        reader.pending_count = 0 if held is None else len(held[1])
+        reader.pending_count = 0 if pending is None else len(pending[1])
         yield None
 
 
 def _new_files(folder: Path, known: dict[Path, Iterator[MetricPoint | None]]) -> list[Path]:
     files = metric_files(folder)
     if len(files) > MAX_FILES:
-        raise ValueError(f"it holds {len(files)} CSV files, over {MAX_FILES}")
+        raise ValueError(f"it holds {len(files)} CSV files, more than {MAX_FILES}")
     return [file for file in files if file not in known]
 
 
-def _finish_row(step_key: StepKey, row: dict[str, str], reading: LogReader) -> Row:
-    reading.position += len(row)
+def _finish_row(step_key: StepKey, row: dict[str, str], reader: LogReader) -> Row:
+    reader.position += len(row)
     return {**row, "step": step_key[1]}
 
 
-def _read_points(file: Path, reading: LogReader) -> Iterator[MetricPoint | None]:
-    """The points of a file, and None wherever a live one has no more for now."""
+def _read_points(file: Path, reader: LogReader) -> Iterator[MetricPoint | None]:
+    """The points of a file, and None whenever a live one has no more for now."""
     attempt, name = 0, file.stem.removeprefix(FILE_PREFIX)
-    for line in read_lines(file, reading):
+    for line in read_lines(file, reader):
         if line is None:
             yield None
             continue
-        found = split_cells(line.decode("utf-8", "replace"))
-        if column_names(found) is not None:
-            attempt, name = attempt + 1, found[1]
+        cells = split_cells(line.decode("utf-8", "replace"))
+        if column_names(cells) is not None:
+            attempt, name = attempt + 1, cells[1]
             continue
-        step = parse_number(found[0]) if len(found) == 2 else None
+        step = parse_number(cells[0]) if len(cells) == 2 else None
         if step is not None and isfinite(step):
-            yield (attempt, step), name, found[1]
+            yield (attempt, step), name, cells[1]
         else:
-            reading.skipped += 1
+            reader.skipped += 1
 
 
 def _available_points(points: Iterator[MetricPoint | None]) -> Iterator[MetricPoint]:

@@ -1,7 +1,8 @@
-"""Event file: the records of one TensorBoard file, found by their lengths and checksums.
+"""Records of one TensorBoard event file.
 
-A record is its length in 8 bytes, the checksum of those, the payload, and its checksum. What is cut
-off at the end of the file may still be being written, and is left for the next look.
+A record is its length in 8 bytes, their checksum, the payload, and the payload's checksum. A record
+cut off at the end of the file may still be being written and is read by a later poll. This decoder
+replaces the `tensorboard` package, which is a heavy dependency and stops at a damaged record.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from sentinel.readers.crc32c import find_record_header, masked_crc32c, masked_cr
 
 CHUNK_BYTES = 2**20
 MAX_PAYLOAD_BYTES = 2**24
-"""Bytes of a payload; a longer one is no record of numbers, and is looked past."""
+"""A longer payload is not a record of numbers; its header counts as damage."""
 
 MAX_CHECKED_BYTES = 2**16
-"""Bytes of a payload whose checksum is looked at: longer ones are pictures and histograms."""
+"""Checksums of longer payloads are not verified: they are images and histograms."""
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
 MAX_CACHED_HEADERS = 4096
@@ -26,7 +27,7 @@ _HEADER = Struct("<QI")
 
 @dataclass
 class EventFile:
-    """`poll` gives the whole payloads behind `offset`; `skipped` counts damaged stretches."""
+    """`poll` returns the payloads after `offset`; `damaged_records` counts damaged sections."""
 
     path: Path
     offset: int = 0
@@ -35,7 +36,7 @@ class EventFile:
     _is_resyncing: bool = False
 
     def poll(self) -> list[bytes]:
-        """The next payloads, in order; none where no more are whole. Raises OSError."""
+        """The next payloads in order; none if no further record is complete. Raises OSError."""
         while True:
             data = self._read_chunk(CHUNK_BYTES)
             payloads, used = self._split_records(data)
@@ -43,76 +44,71 @@ class EventFile:
             if payloads or not used:
                 return payloads
 
-    def size(self) -> int:
-        """Bytes of the file at this moment. Raises OSError."""
-        return self.path.stat().st_size
-
     def _read_chunk(self, count: int) -> bytes:
         with self.path.open("rb") as file:
             file.seek(self.offset)
             data = file.read(count)
-            whole = HEADER_BYTES + self._payload_length(data[:HEADER_BYTES]) + FOOTER_BYTES
-            # A record may be longer than what is read at a time.
-            return (
-                data + file.read(whole - len(data)) if whole > len(data) >= HEADER_BYTES else data
-            )
+            size = HEADER_BYTES + self._payload_length(data[:HEADER_BYTES]) + FOOTER_BYTES
+            # A record may be longer than a chunk.
+            return data + file.read(size - len(data)) if size > len(data) >= HEADER_BYTES else data
 
     def _split_records(self, data: bytes) -> tuple[list[bytes], int]:
-        """The payloads whose checksums hold, and how many bytes are done with."""
+        """The payloads with valid checksums, and how many bytes they and skipped damage take."""
         payloads: list[bytes] = []
-        sums: list[bytes] = []
-        heads, at, end = self._header_cache, 0, len(data)
-        while end - at >= HEADER_BYTES:
-            head = data[at : at + HEADER_BYTES]
-            length = heads[head] if head in heads else self._payload_length(head)
+        checksums: list[bytes] = []
+        cache, offset, end = self._header_cache, 0, len(data)
+        while end - offset >= HEADER_BYTES:
+            header = data[offset : offset + HEADER_BYTES]
+            length = cache[header] if header in cache else self._payload_length(header)
             if length < 0:
-                if not any(data[at:]):
-                    # Room that a file system made ahead of what is to be written there.
+                if not any(data[offset:]):
+                    # Space that a file system allocated ahead of the data.
                     break
-                at = self._skip_damage(data, at)
+                offset = self._skip_damage(data, offset)
                 continue
             self._is_resyncing = False
-            over = at + HEADER_BYTES + length
-            if over + FOOTER_BYTES > end:
+            payload_end = offset + HEADER_BYTES + length
+            if payload_end + FOOTER_BYTES > end:
                 break
-            payloads.append(data[at + HEADER_BYTES : over])
-            sums.append(data[over : over + FOOTER_BYTES])
-            at = over + FOOTER_BYTES
-        return self._verified(payloads, b"".join(sums)), at
+            payloads.append(data[offset + HEADER_BYTES : payload_end])
+            checksums.append(data[payload_end : payload_end + FOOTER_BYTES])
+            offset = payload_end + FOOTER_BYTES
+        return self._verified(payloads, b"".join(checksums)), offset
 
     def _payload_length(self, header: bytes) -> int:
-        """Bytes of the payload behind that head; -1 if it is none."""
+        """Length of the payload after that header; -1 if it is not a header."""
         if len(header) < HEADER_BYTES:
             return -1
-        length, told = _HEADER.unpack(header)
-        if length > MAX_PAYLOAD_BYTES or masked_crc32c(header[:8]) != told:
+        length, checksum = _HEADER.unpack(header)
+        if length > MAX_PAYLOAD_BYTES or masked_crc32c(header[:8]) != checksum:
             return -1
         if len(self._header_cache) < MAX_CACHED_HEADERS:
-            # Records of one kind have one length.
+            # Records of one tag mostly have one length.
             self._header_cache[header] = length
         return int(length)
 
     def _skip_damage(self, data: bytes, offset: int) -> int:
-        """Where the next head is, or the last bytes that may be the start of one."""
+        """Offset of the next header, or of the last bytes that may be the start of one."""
         if not self._is_resyncing:
             self.damaged_records += 1
         self._is_resyncing = True
-        while (found := find_record_header(data[offset + 1 :])) >= 0:
-            offset += 1 + found
+        while (distance := find_record_header(data[offset + 1 :])) >= 0:
+            offset += 1 + distance
             if self._payload_length(data[offset : offset + HEADER_BYTES]) >= 0:
                 return offset
         return len(data) - HEADER_BYTES + 1
 
     def _verified(self, payloads: list[bytes], checksums: bytes) -> list[bytes]:
-        """Those whose checksum is the one written behind them."""
-        told = unpack(f"<{len(payloads)}I", checksums)
+        """The payloads whose checksum is right, or too long to be verified."""
+        stored = unpack(f"<{len(payloads)}I", checksums)
         checked = [p if len(p) <= MAX_CHECKED_BYTES else b"" for p in payloads]
-        sound = [
+        computed = masked_crc32c_batch(checked)
+        valid = [
             payload
-            for payload, look, own, other in zip(
-                payloads, checked, masked_crc32c_batch(checked), told, strict=True
+            for payload, part, expected, actual in zip(
+                payloads, checked, stored, computed, strict=True
             )
-            if own == other or len(look) < len(payload)
+            if actual == expected or len(part) < len(payload)
         ]
-        self.damaged_records += len(payloads) - len(sound)
-        return sound
+        self.damaged_records += len(payloads) - len(valid)
+        return valid

@@ -1,7 +1,8 @@
-"""Followed: a log that somebody else writes, read as it grows, in the place of a run's rings.
+"""Follows a growing log in place of a run's rings.
 
-What it holds already is `straggler_ranks` us: history, which wakes nobody by itself. Silence is judged by
-the log's own pace, and only where it says itself that it is not over yet: a log tells of no death.
+The content at the start is history, which sends no notifications. A log does not show that its
+trainer died; a pause is evaluated by the log's own pace, and only if the log says how long the run
+is.
 """
 
 from __future__ import annotations
@@ -25,26 +26,28 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_SECONDS = 0.5
 MAX_RECORDS_PER_POLL = 2000
-"""Records of one poll, about: what they lead to is stored in one piece."""
+"""Approximate number of records in one poll, whose results are stored in one transaction."""
 
-INITIAL_PACE_SECONDS = 120.0
-"""TensorBoard's writers hold numbers back for so long: no log is taken to be quicker at first."""
+INITIAL_MAX_GAP_SECONDS = 120.0
+"""Gap between records that is assumed at first: TensorBoard's writers flush every 120 s."""
 
 MAX_ARRIVAL_GAPS, MIN_ARRIVAL_GAPS = 50, 10
-"""Arrivals by whose distances the log's pace is known, and how many tell it."""
+"""Most gaps between arrivals that are stored, and least that determine the log's pace."""
 
 END_OF_RUN_KEY = "train_runtime"
-"""A key that transformers logs once, at the very end."""
+"""A key that transformers logs once, at the end of the run."""
 
 CATCHING_UP = "behind"
+"""Stored outcome of a log whose history is still being read."""
 
 
 @dataclass
 class LogFollower:
-    """Polls the log at `path`, which need not be there yet, as the run `run`.
+    """Polls the log at `path`, which need not exist yet, as the run `run`.
 
-    `known` are the stored positions. `clock` gives seconds since the epoch. `max_steps` is the last
-    step, where it is known; else the log may say.
+    It has the interface of LiveRings. `stored_positions` are the positions of an earlier agent.
+    `clock` returns seconds since the epoch. `max_steps` is the run's last step, if known; the log
+    may set it.
     """
 
     run: str
@@ -53,18 +56,17 @@ class LogFollower:
     stored_positions: Mapping[str, ReadPosition] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
     max_steps: int = 0
-    new_machine_values: Callable[[], Mapping[str, float]] = dict
     is_catching_up: bool = True
     ended: bool = False
     ranks_expected: bool = True
     attempt: int = -1
     first_identity: None = None
-    """A log is of the whole run: there is no rank, and no other node."""
+    """A log covers the whole run: it has no ranks and no other nodes."""
     position: int = 0
     last_record: Record | None = None
     last_heartbeat_at: float = 0.0
     last_arrival_at: float = 0.0
-    """When a record last came, by our clock."""
+    """When a record last arrived, by `clock`."""
 
     def __post_init__(self) -> None:
         position = self.stored_positions.get(str(self.path))
@@ -80,7 +82,7 @@ class LogFollower:
             self.max_steps = self.max_steps or position.reader_state.get("max_steps", 0)
 
     def poll(self) -> list[Record]:
-        """What came since the last call, as of the whole run; never raises on the log's account."""
+        """New records, as of the whole run; never raises an error of the log."""
         now = self.clock()
         self.last_arrival_at = self.last_arrival_at or now
         try:
@@ -93,8 +95,8 @@ class LogFollower:
         if self._has_finished(records) and not self.ended:
             self.ended = True
             last = records[-1]
-            ending = {"outcome": "finished"}
-            records.append(replace(last, event=Event.STOP, values={}, attributes=ending, time=now))
+            outcome = {"outcome": "finished"}
+            records.append(replace(last, event=Event.STOP, values={}, attributes=outcome, time=now))
         if not self.is_catching_up and (
             now - self.last_heartbeat_at >= HEARTBEAT_INTERVAL_SECONDS
             or now < self.last_heartbeat_at
@@ -105,21 +107,21 @@ class LogFollower:
         return records
 
     def pop_notice(self) -> str:
-        """What a person should know of how the log is read; each remark once."""
-        remark = self.reader.notice if self.reader is not None else ""
-        told, self.last_notice = self.last_notice, remark or self.last_notice
-        return remark if remark != told else ""
+        """The reader's message for the user; each message once, else ""."""
+        notice = self.reader.notice if self.reader is not None else ""
+        last, self.last_notice = self.last_notice, notice or self.last_notice
+        return notice if notice != last else ""
 
     def positions(self) -> dict[str, ReadPosition]:
-        """What must be stored to go on from here."""
-        names = {"max_steps": self.max_steps}
+        """What must be stored to continue after a restart."""
+        state = {"max_steps": self.max_steps}
         cursor = RingCursor(self.position, max(0, self.attempt))
         return {
-            str(self.path): ReadPosition(cursor, names, CATCHING_UP if self.is_catching_up else "")
+            str(self.path): ReadPosition(cursor, state, CATCHING_UP if self.is_catching_up else "")
         }
 
     def pids(self) -> dict[int, int]:
-        """No processes: whose log it is, is not known."""
+        """No pids: the process that writes the log is not known."""
         return {}
 
     def live_readers(self) -> list[RingReader]:
@@ -127,53 +129,52 @@ class LogFollower:
         return []
 
     def prepare_final_poll(self) -> bool:
-        """Whether anything was held back until the end: nothing is."""
+        """Whether an exit was held back: never for a log."""
         return False
 
     def remove_rings(self) -> None:
-        """The log is not ours to remove."""
+        """Nothing: a log is never removed."""
 
     def _new_records(self) -> Iterator[Record]:
-        """Records behind `mark`, some at a time, never a part of those that share a mark."""
-        reading = self.reader or self._open_reader()
+        """Records after `position`, in parts; records with one position stay together."""
+        reader = self.reader or self._open_reader()
         count = 0
         while True:
             record, self.held_record = self.held_record or next(self.unread_records, None), None
-            if record is None and reading.position + reading.pending_count < self.replay_until:
-                # It is shorter than it was: begun anew while nobody looked.
+            if record is None and reader.position + reader.pending_count < self.replay_until:
+                # The log is shorter than its stored position: it was started over meanwhile.
                 self.replay_until, self.base_attempt, self.reader = 0, self.attempt + 1, None
                 self.position = 0
                 return
             if record is None:
                 self.is_catching_up = False
-                # What is held back of an old log was told before it was read again.
-                self.replay_until = (
-                    0 if reading.position >= self.replay_until else self.replay_until
-                )
+                # A last row that is held back now may have been returned before the restart.
+                if reader.position >= self.replay_until:
+                    self.replay_until = 0
                 return
-            if reading.position <= self.replay_until:
+            if reader.position <= self.replay_until:
                 self.base_attempt = self.attempt - record.attempt
                 continue
-            if count >= MAX_RECORDS_PER_POLL and reading.position > self.position:
+            if count >= MAX_RECORDS_PER_POLL and reader.position > self.position:
                 self.held_record = record
                 return
             self.replay_until, count = 0, count + 1
-            self.position, self.attempt = reading.position, self.base_attempt + record.attempt
+            self.position, self.attempt = reader.position, self.base_attempt + record.attempt
             yield replace(record, run=self.run, attempt=self.attempt)
 
     def _open_reader(self) -> LogReader:
         self.reader = replace(open_log(self.path), clock=self.clock)
         self.unread_records = self.reader.follow()
         self.has_warned = False
-        # What was told before is read again, since it says what the names mean.
+        # Records before the position are read again, since they decide what the keys mean.
         self.replay_until = self.position
         return self.reader
 
     def _reset_after_error(self, error: Exception) -> None:
-        """Begin again at the next poll, from where we are."""
+        """Reopen the log at the next poll, and continue at the current position."""
         self.reader, self.unread_records, self.held_record = None, iter(()), None
         if isinstance(error, FileNotFoundError):
-            # It may be still to come.
+            # The log may not be written yet.
             return
         if not self.has_warned:
             log.warning("The log %s cannot be read for now: %s", self.path, error)
@@ -204,17 +205,18 @@ class LogFollower:
     def _heartbeat(self, last: Record, now: float) -> Record:
         idle = max(0.0, now - self.last_arrival_at)
         values = {"idle_seconds": idle}
-        facts = {"state": "finished" if self.ended else "running"}
+        attributes = {"state": "finished" if self.ended else "running"}
         if self.max_steps and not self.ended:
-            # There is more to come, so its absence means something.
+            # More steps are expected, so a pause is a stall.
             values |= {"ranks_running": 1.0, "ranks_gone": 0.0, "ranks_failed": 0.0}
-            pace = (
-                max(self.arrival_gaps)
-                if len(self.arrival_gaps) >= MIN_ARRIVAL_GAPS
-                else INITIAL_PACE_SECONDS
-            )
-            facts |= {"all_behind": "yes", "straggler_ranks": "0", "straggler_step": str(last.step)}
-            facts |= {"max_gap_seconds": f"{pace:.1f}"}
+            has_pace = len(self.arrival_gaps) >= MIN_ARRIVAL_GAPS
+            max_gap = max(self.arrival_gaps) if has_pace else INITIAL_MAX_GAP_SECONDS
+            attributes |= {
+                "all_behind": "yes",
+                "straggler_ranks": "0",
+                "straggler_step": str(last.step),
+                "max_gap_seconds": f"{max_gap:.1f}",
+            }
         return Record(
             run=self.run,
             rank=WHOLE_RUN,
@@ -222,7 +224,7 @@ class LogFollower:
             time=now,
             event=Event.HEARTBEAT,
             values=values,
-            attributes=facts,
+            attributes=attributes,
             attempt=last.attempt,
             step_index=last.step_index,
         )

@@ -1,4 +1,10 @@
-"""Recognised: which of the readers a log is for, by what is in it."""
+"""Finds the reader for a log by the log's content.
+
+A reader is a module of this package with three names: `FORMAT_NAME`, its name in messages;
+`can_read(path, head)`, whether it reads this file, whose first HEAD_BYTES bytes are `head`, or this
+directory; and `read(path)` or `read(path, run_name)`, which returns a LogReader. The first reader
+that can read a log is used, in alphabetical order of the modules.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +13,39 @@ from pathlib import Path
 from types import ModuleType
 
 from sentinel.config.plugins import load_modules
-from sentinel.readers.log_reader import LogReader
+from sentinel.readers.log_reader import HEAD_BYTES, LogReader
 
-HEAD_BYTES = 4096
+
+def load_readers() -> dict[str, ModuleType]:
+    """Name to module of every reader, in alphabetical order."""
+    modules = load_modules("readers")
+    return {name: module for name, module in modules.items() if hasattr(module, "FORMAT_NAME")}
 
 
 def open_log(path: Path) -> LogReader:
-    """The reading of a file, or of the folder of a run.
+    """The reader of a file, or of the directory of a run.
 
-    Of a file with several runs, `FILE/NAME` is one of them. Raises OSError, and ValueError that
-    says what can be read.
+    `FILE/NAME` is one run of a file with several. Raises OSError, and ValueError with the readable
+    formats.
     """
-    part = ""
+    run_name = ""
     if path.parent.is_file():
-        path, part = path.parent, path.name
+        path, run_name = path.parent, path.name
     head = b""
     if not path.is_dir():
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
-    readers = {n: m for n, m in load_modules("readers").items() if hasattr(m, "recognises")}
-    for module in readers.values():
-        if module.recognises(path, head):
-            return _open_with(module, path, part)
-    known = ", ".join(str(module.__doc__).split(":", 1)[0] for module in readers.values())
-    wrong = "its form is not known" if head or path.is_dir() else "it is empty"
-    raise ValueError(f"{wrong}; readable are: {known}")
+    readers = load_readers().values()
+    for module in readers:
+        if module.can_read(path, head):
+            return _open_with(module, path, run_name)
+    formats = ", ".join(module.FORMAT_NAME for module in readers)
+    problem = "its format is not known" if head or path.is_dir() else "it is empty"
+    raise ValueError(f"{problem}; readable formats: {formats}")
 
 
 def _open_with(module: ModuleType, path: Path, run_name: str) -> LogReader:
-    if run_name and "part" not in signature(module.read).parameters:
-        raise ValueError(f"{path.name} is a log of one run: there is no {run_name} in it")
-    reading: LogReader = module.read(path, run_name) if run_name else module.read(path)
-    return reading
+    if run_name and "run_name" not in signature(module.read).parameters:
+        raise ValueError(f"{path.name} is a log of one run: it holds no run {run_name!r}")
+    reader: LogReader = module.read(path, run_name) if run_name else module.read(path)
+    return reader

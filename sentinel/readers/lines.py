@@ -1,4 +1,4 @@
-"""Lines: the whole lines of a growing text file, each with where it ends."""
+"""Complete lines of a growing text file, with the position where each ends."""
 
 from __future__ import annotations
 
@@ -7,63 +7,60 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from sentinel.readers.log_reader import LogReader
+from sentinel.readers.log_reader import LogReader, LogRestartedError
 
 MAX_LINE_BYTES = 2**20
-"""Bytes; a longer line is passed over without being held in memory."""
+"""A longer line is skipped without being held in memory."""
 
 FINGERPRINT_BYTES = 256
-"""Bytes of the beginning by which a file is known again."""
-
-
-class LogRestartedError(Exception):
-    """The file is shorter than what was read of it, or another one under its name."""
+"""Length of the prefix that identifies a file."""
 
 
 def read_lines(path: Path, reader: LogReader) -> Iterator[bytes | None]:
-    """Lines that are not blank; None wherever a live file has no more for now.
+    """Lines that are not blank; None whenever a live file has no more for now.
 
-    `reading.mark` is where the line given ends, in bytes. A line that is cut off by the end of the
-    file is given only where nothing can follow. Raises OSError, and BegunAnewError of a live file.
+    `reader.position` is the offset where the yielded line ends. A line without a newline at the end
+    of the file is yielded only if the file is not live. Raises OSError, and LogRestartedError for a
+    live file.
     """
     with path.open("rb") as file:
-        at, long, head = 0, False, b""
+        offset, in_long_line, prefix = 0, False, b""
         while True:
             line = file.readline(MAX_LINE_BYTES + 1)
-            whole = line.endswith(b"\n")
-            if len(line) > MAX_LINE_BYTES and not whole:
-                reader.skipped += not long
-                at, long = at + len(line), True
-            elif line and (whole or not reader.is_live):
-                at += len(line)
-                if not long and line.strip():
-                    reader.position = at
+            complete = line.endswith(b"\n")
+            if len(line) > MAX_LINE_BYTES and not complete:
+                reader.skipped += not in_long_line
+                offset, in_long_line = offset + len(line), True
+            elif line and (complete or not reader.is_live):
+                offset += len(line)
+                if not in_long_line and line.strip():
+                    reader.position = offset
                     yield line
-                long = False
+                in_long_line = False
             elif reader.is_live:
-                head = head or _read_fingerprint(file, at)
+                prefix = prefix or _read_prefix(file, offset)
                 yield None
-                if head != _read_fingerprint(file, at)[: len(head)]:
+                if prefix != _read_prefix(file, offset)[: len(prefix)]:
                     raise LogRestartedError
-                _check_same_file(path, file.fileno(), at)
-                file.seek(at)
+                _check_same_file(path, file.fileno(), offset)
+                file.seek(offset)
             else:
                 return
 
 
-def _read_fingerprint(file: IO[bytes], read_bytes: int) -> bytes:
+def _read_prefix(file: IO[bytes], read_bytes: int) -> bytes:
     """The beginning of the file, as far as it was read."""
     file.seek(0)
     return file.read(min(read_bytes, FINGERPRINT_BYTES))
 
 
 def _check_same_file(path: Path, descriptor: int, offset: int) -> None:
-    """Raises BegunAnewError unless the open file is what lies there, and as long as it was."""
-    ours = os.fstat(descriptor)
+    """Raises LogRestartedError if the path is another file now, or shorter than `offset`."""
+    opened = os.fstat(descriptor)
     try:
-        there = path.stat()
+        current = path.stat()
     except FileNotFoundError:
-        # It may be just being replaced.
+        # The file may be about to be replaced.
         return
-    if ours.st_ino != there.st_ino or there.st_size < offset:
+    if opened.st_ino != current.st_ino or current.st_size < offset:
         raise LogRestartedError

@@ -1,4 +1,4 @@
-"""Stated: what a log, or a file of settings beside it, says of how the run was configured."""
+"""Configuration of a run, from its log or from a file of arguments next to the log."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.signals.framework_config import ConfigMetadata, parse_framework_config
 
 CONFIG_FILE_NAMES = ("training_args.json", "args.json")
-"""Names under which the arguments of a run are written beside its log: as JSON, never a pickle."""
+"""File names of a run's arguments next to its log. JSON only: a pickle is never read."""
 
 MAX_CONFIG_BYTES = 2**20
-"""Bytes, or characters, of a configuration."""
+"""A larger configuration is ignored."""
 
 SAVE_INTERVAL_SETTING = "save_steps"
-"""A setting that only a log that tells of saves is held to; of any other it stays a text."""
+"""A number only where the log reports saves, which can then be missing; else kept as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedConfig:
-    """A configuration that stands between the rows of a log."""
+    """A configuration found between the rows of a log."""
 
     metadata: ConfigMetadata
 
 
 def extract_config(config: Any) -> LoggedConfig | None:
-    """What is known of it; None if that is nothing, or if it is no configuration."""
-    facts = parse_framework_config(config) if isinstance(config, Mapping) else {}
-    return LoggedConfig(facts) if facts else None
+    """The known settings of a configuration; None if there are none."""
+    metadata = parse_framework_config(config) if isinstance(config, Mapping) else {}
+    return LoggedConfig(metadata) if metadata else None
 
 
 def parse_config(text: str | bytes) -> LoggedConfig | None:
-    """The same of its JSON; None of what cannot be read."""
+    """The known settings of a configuration as JSON; None if it cannot be parsed."""
     if len(text) > MAX_CONFIG_BYTES:
         return None
     try:
@@ -46,11 +46,11 @@ def parse_config(text: str | bytes) -> LoggedConfig | None:
 
 
 def read_config_file(log_path: Path) -> LoggedConfig | None:
-    """What the first file of arguments in the folder of a log says."""
+    """The first readable file of arguments in the directory of a log."""
     folder = log_path if log_path.is_dir() else log_path.parent
     for name in CONFIG_FILE_NAMES:
         try:
-            # A pipe of that name would be waited for.
+            # Opening a named pipe would block.
             if (folder / name).is_file():
                 with (folder / name).open("rb") as file:
                     return parse_config(file.read(MAX_CONFIG_BYTES + 1))
@@ -59,17 +59,22 @@ def read_config_file(log_path: Path) -> LoggedConfig | None:
     return None
 
 
-def text_metadata(facts: ConfigMetadata) -> dict[str, str]:
-    """Those that are texts."""
-    return {name: said for name, said in facts.items() if isinstance(said, str)}
+def text_metadata(metadata: ConfigMetadata) -> dict[str, str]:
+    """The settings that are texts."""
+    return {name: value for name, value in metadata.items() if isinstance(value, str)}
 
 
-def config_record(facts: ConfigMetadata, template: Record, *, logs_saves: bool = False) -> Record:
-    """The record of them, at the place of another; `saves` says that the log tells of saves."""
-    said = text_metadata(facts)
-    values = {name: float(x) for name, x in facts.items() if name not in said and _is_number(x)}
+def config_record(
+    metadata: ConfigMetadata, template: Record, *, logs_saves: bool = False
+) -> Record:
+    """The METADATA record of these settings, at the step and time of `template`.
+
+    `logs_saves` is whether the log reports saves.
+    """
+    texts = text_metadata(metadata)
+    values = {name: float(x) for name, x in metadata.items() if name not in texts and _is_number(x)}
     if not logs_saves and SAVE_INTERVAL_SETTING in values:
-        said[SAVE_INTERVAL_SETTING] = f"{values.pop(SAVE_INTERVAL_SETTING):g}"
+        texts[SAVE_INTERVAL_SETTING] = f"{values.pop(SAVE_INTERVAL_SETTING):g}"
     return Record(
         run=template.run,
         rank=WHOLE_RUN,
@@ -77,7 +82,7 @@ def config_record(facts: ConfigMetadata, template: Record, *, logs_saves: bool =
         time=template.time,
         event=Event.METADATA,
         values=values,
-        attributes=said,
+        attributes=texts,
         attempt=template.attempt,
     )
 

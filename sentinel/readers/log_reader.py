@@ -1,23 +1,38 @@
-"""Reading: the records of one log, how much of it could not be read, and how far it was read."""
+"""The reader of one log: its records, how many rows were unreadable, and the position reached."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from sentinel.model.record import Record
+from sentinel.model.record import Event, Record
+from sentinel.readers.log_config import LoggedConfig, config_record, text_metadata
+from sentinel.readers.rows import MAX_STEPS_KEYS, RowConverter, start_record
+from sentinel.signals.framework_config import ConfigMetadata
+
+HEAD_BYTES = 4096
+"""Size of the `head` that a reader's `can_read` gets: the first bytes of the file."""
+
+Row = Mapping[str, Any]
+RowSource = Callable[["LogReader"], Iterator[Row | LoggedConfig | None]]
+
+
+class LogRestartedError(Exception):
+    """The file is shorter than what was read of it, or was replaced by another one."""
 
 
 @dataclass
 class LogReader:
-    """Iterate it for the records, in the order of the file; `skipped` is known afterwards.
+    """Iterates over the records of a log, in the order of the file.
 
-    `skipped` counts lines or rows that hold no record: not JSON, too long, or without a number.
-    `remark` says what a person should know of the choice that was made in reading; mostly nothing.
-    `mark` says, of the record last given, how far into the log it reaches: it only grows, and is
-    the same whenever that log is read. `held` is what `mark` will grow by when the rows are given
-    that were read, and may not be whole. `clock` gives seconds since the epoch.
+    `skipped` counts lines or rows without a record: not JSON, too long, or without a number; it is
+    complete after the iteration. `position` is how far into the log the last record reaches; it
+    only grows, and is the same each time that log is read. `pending_count` is by how much
+    `position` grows once the rows that were read but may be incomplete are returned. `notice` is a
+    message for the user about a choice made in reading, mostly "". `clock` returns seconds since
+    the epoch.
     """
 
     iterate_records: Callable[[LogReader], Iterator[Record | None]]
@@ -29,15 +44,76 @@ class LogReader:
     notice: str = ""
 
     def __iter__(self) -> Iterator[Record]:
-        self.skipped = self.position = self.pending_count = 0
-        self.is_live = False
+        self._reset(is_live=False)
         return (record for record in self.iterate_records(self) if record is not None)
 
     def follow(self) -> Iterator[Record | None]:
-        """The records, then those that come; None wherever there is no more for now.
+        """The records, then those appended later; None whenever there is no more for now.
 
-        It never ends by itself. A log that is begun anew gives a START of the next attempt.
+        The iterator never ends. A log that is started over yields a START of the next attempt.
         """
-        self.skipped = self.position = self.pending_count = 0
-        self.is_live = True
+        self._reset(is_live=True)
         return self.iterate_records(self)
+
+    def _reset(self, *, is_live: bool) -> None:
+        self.skipped = self.position = self.pending_count = 0
+        self.is_live = is_live
+
+
+def row_reader(make_converter: Callable[[Row], RowConverter], iterate_rows: RowSource) -> LogReader:
+    """A LogReader over rows. `make_converter` builds an attempt's converter from its first row.
+
+    `iterate_rows` yields rows, configurations, and None whenever a live log has no more for now. An
+    empty row is counted as skipped. A START record comes first. A configuration before the first
+    row decides what the keys mean, and its record follows the START.
+    """
+
+    def records(reader: LogReader) -> Iterator[Record | None]:
+        attempt = 0
+        while True:
+            try:
+                for record in _convert_rows(make_converter, iterate_rows(reader), reader):
+                    yield replace(record, attempt=attempt) if record and attempt else record
+            except LogRestartedError:
+                attempt, reader.position = attempt + 1, 0
+                continue
+            return
+
+    return LogReader(records)
+
+
+def _convert_rows(
+    make_converter: Callable[[Row], RowConverter],
+    items: Iterator[Row | LoggedConfig | None],
+    reader: LogReader,
+) -> Iterator[Record | None]:
+    converter: RowConverter | None = None
+    started = False
+    known, pending = ConfigMetadata(), ConfigMetadata()
+    for item in items:
+        if item is None:
+            yield None
+            continue
+        if isinstance(item, LoggedConfig):
+            pending |= {n: value for n, value in item.metadata.items() if known.get(n) != value}
+            known |= item.metadata
+            continue
+        converter = make_converter(item) if converter is None and item else converter
+        if converter is not None and pending:
+            converter.metadata.update_metadata(text_metadata(pending))
+        record = converter.to_record(item) if converter else None
+        if converter is None or record is None:
+            reader.skipped += 1
+            continue
+        if not started and record.event is not Event.START:
+            yield _start_record(record, converter.metadata.metadata)
+        started = True
+        if pending and record.event is not Event.START:
+            yield config_record(pending, record)
+            pending = ConfigMetadata()
+        yield record
+
+
+def _start_record(first: Record, metadata: Mapping[str, str]) -> Record:
+    limits = [first.values[key] for key in MAX_STEPS_KEYS if key in first.values]
+    return start_record(first, metadata, {"max_steps": limits[0]} if limits else {})

@@ -1,4 +1,4 @@
-"""Protobuf: the fields of one message, taken apart by hand; no schema, no generated code."""
+"""Decodes the fields of protobuf messages without a schema or generated code."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ MAX_VARINT_BYTES = 10
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and content of each field: an int of a varint, else its bytes.
+    """Number and content of each field: an int for a varint, else its bytes.
 
-    Raises ValueError where the message is cut off or is none.
+    Raises ValueError if the message is truncated or invalid.
     """
-    at, end = 0, len(message)
-    while at < end:
-        key, at = decode_varint(message, at)
-        number, kind = key >> 3, key & 7
-        if kind == VARINT:
-            value, at = decode_varint(message, at)
+    offset, end = 0, len(message)
+    while offset < end:
+        key, offset = decode_varint(message, offset)
+        number, wire_type = key >> 3, key & 7
+        if wire_type == VARINT:
+            value, offset = decode_varint(message, offset)
             yield number, value
             continue
-        if kind == LENGTH_DELIMITED:
-            size, at = decode_varint(message, at)
-        elif kind in (FIXED64, FIXED32):
-            size = 8 if kind == FIXED64 else 4
+        if wire_type == LENGTH_DELIMITED:
+            size, offset = decode_varint(message, offset)
+        elif wire_type in (FIXED64, FIXED32):
+            size = 8 if wire_type == FIXED64 else 4
         else:
-            raise ValueError(f"a field of kind {kind}")
-        if at + size > end:
-            raise ValueError("a field that is cut off")
-        yield number, message[at : at + size]
-        at += size
+            raise ValueError(f"unknown wire type {wire_type}")
+        if offset + size > end:
+            raise ValueError("truncated field")
+        yield number, message[offset : offset + size]
+        offset += size
 
 
 def decode_varint(message: bytes, offset: int) -> tuple[int, int]:
-    """The unsigned number that begins there, and where it ends. Raises ValueError."""
+    """The unsigned number at `offset`, and the offset after it. Raises ValueError."""
     value = 0
     for shift, byte in enumerate(message[offset : offset + MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << 7 * shift
         if byte < 0x80:
             return value & 0xFFFF_FFFF_FFFF_FFFF, offset + shift + 1
-    raise ValueError("a number without end")
+    raise ValueError("unterminated varint")
 
 
 def to_int64(value: int) -> int:
-    """A varint read as the int64 that was written."""
+    """A varint as a signed 64-bit number."""
     return value - 2**64 if value >= 2**63 else value
 
 
 def decode_text(content: int | bytes) -> str:
     """The content of a field that is a string. Raises ValueError."""
     if isinstance(content, int):
-        raise ValueError("a number where a text belongs")  # noqa: TRY004 - one error for bad bytes
+        raise ValueError("a varint instead of a string")  # noqa: TRY004 - one error for bad data
     return content.decode()
 
 
 def subfields(content: int | bytes) -> Iterator[tuple[int, int | bytes]]:
     """The fields of a field that is itself a message. Raises ValueError."""
     if isinstance(content, int):
-        raise ValueError("a number where a message belongs")  # noqa: TRY004 - as above
+        raise ValueError("a varint instead of a message")  # noqa: TRY004 - one error for bad data
     return fields(content)

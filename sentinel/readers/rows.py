@@ -1,21 +1,20 @@
-"""Rows: what a training log says, row by row, told as records of the whole run.
+"""Converts the rows of a training log to records of the whole run.
 
-A row is a dict of anything. Nested dicts are joined by "/", numbers may be written as strings, and
-what is not a number is left out: TRL writes null for a reward function that judged nobody.
+A row is a dict of any values. Keys of nested dicts are joined by "/", numbers may be strings, and
+other values are ignored: TRL writes null for a reward function that applied to no completion.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, nan
 from typing import Any
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.readers.log_config import text_metadata
 from sentinel.readers.masked_nan import NanRestorer
-from sentinel.readers.step_filter import StepFilter
 from sentinel.signals.catalogue import SIGNALS, canonical_name, eval_name, normalize_key
 from sentinel.signals.framework_config import parse_framework_config
 from sentinel.signals.key_map import KeyMap, KeyMapping
@@ -23,7 +22,7 @@ from sentinel.signals.kl import KL_SIGNALS, kl_kind_attributes
 from sentinel.signals.run_metadata import RunMetadata
 
 MAX_DEPTH = 8
-"""Dicts within dicts that are followed."""
+"""Levels of nested dicts that are read."""
 
 STEP_KEYS = (
     "step",
@@ -38,35 +37,67 @@ STEP_KEYS = (
     "total_timesteps",
     "time/total_timesteps",
 )
-"""Where a row says its step, best first."""
+"""Keys of a row's step, best first."""
 
 STEP_FRACTION_KEY = "global_step/max_steps"
-"""A key of ms-swift, whose value is such as "5/2400"."""
+"""A key of ms-swift with a value such as "5/2400"."""
 
 MAX_STEPS_KEYS = ("max_steps", "total_steps")
 TIME_KEYS = ("time", "timestamp", "_timestamp")
 WRAPPER_KEYS = frozenset({"data", "metrics", "values", "scalars", "logs"})
-"""Dicts whose own name says nothing about what is in them."""
+"""Nested dicts whose key is not part of the names in them."""
 
 HELD_OUT_PREFIX = re.compile(r"(eval|val|valid|validation|test)[/_ -]", re.IGNORECASE)
 NEUTRAL_KEYS = frozenset({"epoch", "training/epoch", *STEP_KEYS, *MAX_STEPS_KEYS, *TIME_KEYS})
 EVENT_NAMES = frozenset(event.value for event in Event)
 CONFIG_EVENTS = (Event.START.value, Event.METADATA.value)
-"""Events whose rows may say how the run is configured, in texts as well."""
+"""Events whose rows may hold configuration, including texts."""
 
 MAX_STEP = 2**53
+"""A larger number is not a step; no run has so many, and a float is not exact beyond it."""
 YEAR_2001 = 1e9
 """Seconds since the epoch; a smaller time is a duration."""
-
+MAX_ROW_GAP_SECONDS = 5.0
+"""A row is complete once nothing was added to it for this long."""
 
 MAX_LAYOUTS = 1024
+MAX_KEY_SETS = 256
+
+
+def start_record(
+    first: Record, metadata: Mapping[str, str], values: Mapping[str, float] | None = None
+) -> Record:
+    """The START of an attempt whose first record is `first`, with its run, step and time."""
+    return replace(first, event=Event.START, values=values or {}, attributes=metadata)
+
+
+@dataclass
+class StepFilter:
+    """Distinguishes a run whose step goes back from two writers that count steps separately.
+
+    Rows with the same set of keys come from one writer. A step below the last one is the run's own
+    only if it is also below the last step of its own set of keys.
+    """
+
+    last_step: float | None = None
+    last_step_by_keys: dict[frozenset[str], float] = field(default_factory=dict)
+
+    def accepts(self, keys: frozenset[str], step: float) -> bool:
+        """Whether the step is the run's; False if it is another writer's count."""
+        own = self.last_step_by_keys.get(keys)
+        if own is not None or len(self.last_step_by_keys) < MAX_KEY_SETS:
+            self.last_step_by_keys[keys] = step
+        if self.last_step is not None and step < self.last_step and (own is None or step >= own):
+            return False
+        self.last_step = step
+        return True
 
 
 @dataclass(slots=True)
 class RowLayout:
-    """What rows with the same keys have in common: what their keys mean, and whether of an EVAL.
+    """What all rows with the same keys share: their signals, and whether they are an evaluation.
 
-    `plain` says that every value is in our unit as it stands.
+    `is_unscaled` is whether no value needs a unit conversion.
     """
 
     key_mappings: list[KeyMapping]
@@ -77,14 +108,14 @@ class RowLayout:
 
 @dataclass
 class RowConverter:
-    """Turns the rows of one run into records, one after the other.
+    """Converts the rows of one run to records, in order.
 
-    Of the names of one signal, the best in the first row that has any keeps it for the run: a
-    step's loss and an epoch's are two series, and judged as one they would jump. `facts` of a
-    record hold the logged name of every signal that goes by another, and the kind of every KL.
-    `null_is_nan` says that the writer puts null for NaN. `about` is what is known of the run, such
-    as its framework; what is not, the keys may give away. `rows` counts records; `step` is the last
-    one.
+    If several keys stand for one signal, the best key in the first row with any of them is used for
+    the whole run: the loss of a step and the loss of an epoch are two series, and mixed they would
+    jump. The attributes of a record hold the logged key of every signal that has another name, and
+    the kind of every KL. `null_is_nan` is whether the writer encodes NaN as null. `metadata` is
+    what is known of the run, such as its framework; keys may add to it. `record_count` counts
+    records; `last_step` is the step of the newest one.
     """
 
     run: str
@@ -100,7 +131,7 @@ class RowConverter:
     last_step: int | None = None
 
     def to_record(self, row: Mapping[str, Any]) -> Record | None:
-        """The row's record; None if it has no number."""
+        """The row's record; None if it has no number and no event."""
         values = dict(_flatten_numbers(row, self.null_is_nan))
         if not values and not row.get("event"):
             return None
@@ -108,60 +139,60 @@ class RowConverter:
         step = _row_step(values)
         if step is not None:
             self.last_step = step
-        said = (
+        config = (
             text_metadata(parse_framework_config(row)) if row.get("event") in CONFIG_EVENTS else {}
         )
-        if said:
-            self.metadata.update_metadata(said)
-        form = self._layout(tuple(values))
-        event = _row_event(row, form)
-        named = self._signal_values(form, values)
+        if config:
+            self.metadata.update_metadata(config)
+        layout = self._layout(tuple(values))
+        event = _row_event(row, layout)
+        signals = self._signal_values(layout, values)
         if event is Event.EVAL:
-            named = {eval_name(name): value for name, value in named.items()}
+            signals = {eval_name(name): value for name, value in signals.items()}
         else:
-            named = self.nan_restorer.restore(named)
+            signals = self.nan_restorer.restore(signals)
         if event is Event.STEP and step is not None:
-            declared = named.pop("global_step", float(step))
-            if self.step_filter.accepts(frozenset(named), declared):
-                named["global_step"] = declared
+            global_step = signals.pop("global_step", float(step))
+            if self.step_filter.accepts(frozenset(signals), global_step):
+                signals["global_step"] = global_step
         return Record(
             run=self.run,
             rank=WHOLE_RUN,
             step=self.record_count if self.last_step is None else self.last_step,
             time=_row_time(values, self.record_count),
             event=event,
-            values=named,
-            attributes={**self.attributes, **said} if said else self.attributes,
+            values=signals,
+            attributes={**self.attributes, **config} if config else self.attributes,
         )
 
     def _layout(self, keys: tuple[str, ...]) -> RowLayout:
-        form = self.layouts.get(keys)
-        if form is None:
-            fresh = [key for key in keys if key not in self.key_mappings]
-            if fresh:
-                self._map_keys(fresh)
-            form = _build_layout(keys, [self.key_mappings[key] for key in keys])
+        layout = self.layouts.get(keys)
+        if layout is None:
+            new_keys = [key for key in keys if key not in self.key_mappings]
+            if new_keys:
+                self._map_keys(new_keys)
+            layout = _build_layout(keys, [self.key_mappings[key] for key in keys])
             if len(self.layouts) < MAX_LAYOUTS:
-                self.layouts[keys] = form
-        return form
+                self.layouts[keys] = layout
+        return layout
 
-    def _signal_values(self, form: RowLayout, values: Mapping[str, float]) -> dict[str, float]:
-        if form.is_unscaled:
-            return dict(zip(form.signal_names, values.values(), strict=True))
-        named = {}
-        for word, value in zip(form.key_mappings, values.values(), strict=True):
-            measured = word.convert(value)
-            if measured is not None:
-                named[word.name] = measured
-        return named
+    def _signal_values(self, layout: RowLayout, values: Mapping[str, float]) -> dict[str, float]:
+        if layout.is_unscaled:
+            return dict(zip(layout.signal_names, values.values(), strict=True))
+        signals = {}
+        for mapping, value in zip(layout.key_mappings, values.values(), strict=True):
+            converted = mapping.convert(value)
+            if converted is not None:
+                signals[mapping.name] = converted
+        return signals
 
     def _map_keys(self, new_keys: list[str]) -> None:
         self.metadata.detect_framework(new_keys)
-        spoken = self.metadata.key_map
-        # A late name may take a signal over from the one that had it.
+        key_map = self.metadata.key_map
+        # A new key may take a signal over from another key.
         self.layouts.clear()
-        for key in sorted(new_keys, key=lambda key: _alias_rank(key, spoken)):
-            self._assign_signal(key, spoken.lookup(key))
+        for key in sorted(new_keys, key=lambda key: _alias_rank(key, key_map)):
+            self._assign_signal(key, key_map.lookup(key))
         self.attributes = {name: key for name, key in self.key_by_signal.items() if name != key}
         kl_keys = {n: self.key_by_signal[n] for n in KL_SIGNALS if n in self.key_by_signal}
         self.attributes |= kl_kind_attributes(kl_keys, self.metadata.metadata)
@@ -172,14 +203,14 @@ class RowConverter:
             self.key_mappings[key] = KeyMapping(key)
             return
         if owner is not None:
-            # Late, but it bears the signal's very name.
+            # The signal's own name takes precedence, even if it comes later.
             self.key_mappings[owner] = KeyMapping(owner)
         self.key_mappings[key] = mapping
         self.key_by_signal[mapping.name] = key
 
 
 def _alias_rank(key: str, key_map: KeyMap) -> int:
-    """How good a name this is for its signal; 0 is the signal's own."""
+    """How well a key names its signal, lower is better; 0 is the signal's own name."""
     name = key_map.lookup(key).name
     aliases = SIGNALS[name].aliases if name in SIGNALS else ()
     bare = normalize_key(key)
@@ -197,8 +228,8 @@ def _flatten_numbers(
             yield name, value
         elif isinstance(value, Mapping):
             if depth < MAX_DEPTH:
-                inside = prefix if key in WRAPPER_KEYS else f"{name}/"
-                yield from _flatten_numbers(value, null_is_nan, inside, depth + 1)
+                inner = prefix if key in WRAPPER_KEYS else f"{name}/"
+                yield from _flatten_numbers(value, null_is_nan, inner, depth + 1)
         elif value is None:
             if null_is_nan and canonical_name(name) in SIGNALS:
                 yield name, nan
@@ -206,11 +237,12 @@ def _flatten_numbers(
             yield from _flatten_numbers(
                 dict(zip(key.split("/"), value.split("/"), strict=False)), False
             )
-        elif (number := _parse_number(value)) is not None:
+        elif (number := parse_number(value)) is not None:
             yield name, number
 
 
-def _parse_number(value: object) -> float | None:
+def parse_number(value: object) -> float | None:
+    """The number in a value or in its text; None if it is not one, such as a bool."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -227,24 +259,24 @@ def _row_step(values: Mapping[str, float]) -> int | None:
     return None
 
 
-def _row_time(values: Mapping[str, float], rows: int) -> float:
-    """The row's own time; else its number, so that time at least goes on."""
+def _row_time(values: Mapping[str, float], record_count: int) -> float:
+    """The row's own time; else its number, so that time increases."""
     times = (values.get(key, 0.0) for key in TIME_KEYS)
-    return next((time for time in times if isfinite(time) and time > YEAR_2001), float(rows))
+    return next((t for t in times if isfinite(t) and t > YEAR_2001), float(record_count))
 
 
 def _row_event(row: Mapping[str, Any], layout: RowLayout) -> Event:
-    said = row.get("event")
-    if isinstance(said, str) and said in EVENT_NAMES:
-        return Event(said)
+    name = row.get("event")
+    if isinstance(name, str) and name in EVENT_NAMES:
+        return Event(name)
     return Event.EVAL if layout.is_held_out else Event.STEP
 
 
 def _build_layout(keys: tuple[str, ...], key_mappings: list[KeyMapping]) -> RowLayout:
-    telling = [key for key in keys if key not in NEUTRAL_KEYS]
+    metric_keys = [key for key in keys if key not in NEUTRAL_KEYS]
     return RowLayout(
         key_mappings,
-        [word.name for word in key_mappings],
-        all(word.factor == 1.0 and not word.zero_is_missing for word in key_mappings),
-        bool(telling) and all(HELD_OUT_PREFIX.match(key) for key in telling),
+        [mapping.name for mapping in key_mappings],
+        all(mapping.factor == 1.0 and not mapping.zero_is_missing for mapping in key_mappings),
+        bool(metric_keys) and all(HELD_OUT_PREFIX.match(key) for key in metric_keys),
     )

@@ -1,4 +1,4 @@
-"""Scalar event: the numbers in one TensorBoard event, told by `simple_value` or a 0-d tensor."""
+"""Decodes the numbers in a TensorBoard event, stored as `simple_value` or as a 0-d tensor."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from sentinel.readers.protobuf import decode_text, decode_varint, fields, subfie
 MAX_TEMPLATES = 65536
 STEP_FIELD_KEY = b"\x10"
 DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64, DT_HALF, DT_BFLOAT16 = 1, 2, 3, 9, 19, 14
-"""Types of a tensor that hold a number."""
+"""Tensor types that hold a number."""
 
 _F64 = Struct("<d")
 _F32 = Struct("<f")
 _TENSOR_STRUCTS = {
-    DT_FLOAT: _F32, DT_DOUBLE: _F64, DT_INT32: Struct("<i"), DT_INT64: Struct("<q"), DT_HALF: Struct("<e"),
-}  # fmt: skip
+    DT_FLOAT: _F32,
+    DT_DOUBLE: _F64,
+    DT_INT32: Struct("<i"),
+    DT_INT64: Struct("<q"),
+    DT_HALF: Struct("<e"),
+}
 _SHAPE_FIELD, _TENSOR_CONTENT_FIELD, _FLOAT_FIELD, _DOUBLE_FIELD, _HALF_FIELD = 2, 4, 5, 6, 13
 _INTEGER_FIELDS = (7, 10)
 
@@ -28,10 +32,10 @@ Scalar = tuple[float, int, str, float]
 
 @dataclass
 class ScalarDecoder:
-    """Takes events apart. Most are alike but for time, step and value, and are known by the rest.
+    """Decodes events. Most differ only in time, step and value, so the rest is cached.
 
-    `forms` are the bytes between step and value, to the tag in them. `last` are the bytes of the
-    step before, `step`: what is written together has one.
+    `templates` maps the bytes between step and value to the tag in them. `last_step_bytes` encode
+    `last_step`, since events written together share their step.
     """
 
     templates: dict[bytes, str] = field(default_factory=dict)
@@ -39,7 +43,7 @@ class ScalarDecoder:
     last_step: int = 0
 
     def decode(self, payload: bytes) -> list[Scalar]:
-        """The numbers of an event. Raises ValueError if it is damaged."""
+        """The numbers in an event. Raises ValueError if it is damaged."""
         if payload[:1] == b"\x09" and payload.startswith(self.last_step_bytes, 9):
             tag = self.templates.get(payload[9 + len(self.last_step_bytes) : -4])
             if tag is not None:
@@ -47,45 +51,45 @@ class ScalarDecoder:
                 return [(time, self.last_step, tag, _F32.unpack(payload[-4:])[0])]
         try:
             return self._decode_fields(payload)
-        except error as wrong:
-            raise ValueError(str(wrong)) from None
+        except error as unpack_error:
+            raise ValueError(str(unpack_error)) from None
 
     def _decode_fields(self, payload: bytes) -> list[Scalar]:
         time, step = 0.0, 0
-        found: list[tuple[str, float]] = []
+        values: list[tuple[str, float]] = []
         for number, content in fields(payload):
             if number == 1 and isinstance(content, bytes):
                 time = _F64.unpack(content)[0]
             elif number == 2 and isinstance(content, int):
                 step = to_int64(content)
             elif number == 5:
-                found += _decode_summary(content)
-        if len(found) == 1:
-            self._cache_template(payload, step, found[0][0])
-        return [(time, step, tag, value) for tag, value in found]
+                values += _decode_summary(content)
+        if len(values) == 1:
+            self._cache_template(payload, step, values[0][0])
+        return [(time, step, tag, value) for tag, value in values]
 
     def _cache_template(self, payload: bytes, step: int, tag: str) -> None:
         name = tag.encode()
         if len(name) > 100 or len(self.templates) >= MAX_TEMPLATES:
-            # Lengths below 128 take one byte each.
+            # The template assumes lengths below 128, which take one byte each.
             return
         value = b"\x0a" + bytes([len(name)]) + name + b"\x15"
         entry = b"\x0a" + bytes([len(value) + 4]) + value
-        form = b"\x2a" + bytes([len(entry) + 4]) + entry
-        if not payload[:-4].endswith(form):
+        template = b"\x2a" + bytes([len(entry) + 4]) + entry
+        if not payload[:-4].endswith(template):
             return
-        self.templates[form] = tag
-        before = payload[9 : -4 - len(form)]
-        if before[:1] == STEP_FIELD_KEY:
-            self.last_step_bytes, self.last_step = before, step
+        self.templates[template] = tag
+        step_bytes = payload[9 : -4 - len(template)]
+        if step_bytes[:1] == STEP_FIELD_KEY:
+            self.last_step_bytes, self.last_step = step_bytes, step
 
 
 def _decode_summary(content: int | bytes) -> Iterator[tuple[str, float]]:
     for number, entry in subfields(content):
         if number == 1:
-            told = _decode_value(entry)
-            if told is not None:
-                yield told
+            value = _decode_value(entry)
+            if value is not None:
+                yield value
 
 
 def _decode_value(entry: int | bytes) -> tuple[str, float] | None:
@@ -101,23 +105,23 @@ def _decode_value(entry: int | bytes) -> tuple[str, float] | None:
 
 
 def _decode_tensor(content: int | bytes) -> float | None:
-    """The one number of a tensor without dimensions; None of any other."""
-    kind, value = 0, None
+    """The number in a tensor without dimensions; None for any other tensor."""
+    dtype, value = 0, None
     for number, part in subfields(content):
         if number == 1 and isinstance(part, int):
-            kind = part
+            dtype = part
         elif number == _SHAPE_FIELD and any(dimension == 2 for dimension, _ in subfields(part)):
             return None
         elif (
-            number == _TENSOR_CONTENT_FIELD and isinstance(part, bytes) and kind in _TENSOR_STRUCTS
+            number == _TENSOR_CONTENT_FIELD and isinstance(part, bytes) and dtype in _TENSOR_STRUCTS
         ):
-            value = float(_TENSOR_STRUCTS[kind].unpack(part)[0])
+            value = float(_TENSOR_STRUCTS[dtype].unpack(part)[0])
         elif number in (_FLOAT_FIELD, _DOUBLE_FIELD) and isinstance(part, bytes):
             value = (_F32 if number == _FLOAT_FIELD else _F64).unpack(part)[0]
         elif number in _INTEGER_FIELDS:
             value = float(to_int64(_to_integer(part)))
         elif number == _HALF_FIELD:
-            value = _decode_half(_to_integer(part), kind)
+            value = _decode_half(_to_integer(part), dtype)
     return value
 
 
@@ -125,8 +129,8 @@ def _to_integer(part: int | bytes) -> int:
     return part if isinstance(part, int) else decode_varint(part, 0)[0]
 
 
-def _decode_half(bits: int, kind: int) -> float | None:
-    if kind == DT_BFLOAT16:
+def _decode_half(bits: int, dtype: int) -> float | None:
+    if dtype == DT_BFLOAT16:
         return float(_F32.unpack((bits << 16 & 0xFFFF_FFFF).to_bytes(4, "little"))[0])
-    two = (bits & 0xFFFF).to_bytes(2, "little")
-    return float(_TENSOR_STRUCTS[DT_HALF].unpack(two)[0]) if kind == DT_HALF else None
+    raw = (bits & 0xFFFF).to_bytes(2, "little")
+    return float(_TENSOR_STRUCTS[DT_HALF].unpack(raw)[0]) if dtype == DT_HALF else None

@@ -1,7 +1,7 @@
-"""trackio: the SQLite file of a project, of which the run that wrote last is read.
+"""trackio: the SQLite file of a project. By default the run that wrote last is read.
 
-Another is read by its name behind the file's: `project.db/first-run`. The file is opened to be read
-only, while trackio may be writing to it.
+`project.db/first-run` reads another run by its name. The file is opened read-only, while trackio
+may be writing to it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.readers.log_config import LoggedConfig, parse_config
-from sentinel.readers.log_reader import LogReader
-from sentinel.readers.row_reader import Row, row_reader
+from sentinel.readers.log_reader import LogReader, Row, row_reader
 from sentinel.readers.rows import RowConverter
+
+FORMAT_NAME = "trackio"
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 MAX_JSON_CHARS = 2**20
-"""Characters of the numbers of one row."""
+"""A row with longer JSON is counted as unreadable."""
 
 MAX_NAMES_SHOWN = 10
 
@@ -34,7 +35,7 @@ from metrics where run_name = ? and id > ? order by id"""
 
 
 def can_read(path: Path, head: bytes) -> bool:
-    """Whether it is an SQLite file with trackio's table of metrics."""
+    """Whether it is an SQLite file with trackio's table `metrics`."""
     if path.is_dir() or not head.startswith(SQLITE_MAGIC):
         return False
     try:
@@ -46,31 +47,31 @@ def can_read(path: Path, head: bytes) -> bool:
 
 
 def read(path: Path, run_name: str = "") -> LogReader:
-    """Records of the run `part`, else of the one that wrote last.
+    """Records of the run `run_name`, else of the run that wrote last.
 
     Raises OSError or ValueError, while iterating, if unreadable or without that run.
     """
 
-    def found(reading: LogReader) -> Iterator[Row | LoggedConfig | None]:
+    def rows(reader: LogReader) -> Iterator[Row | LoggedConfig | None]:
         try:
             with closing(_open(path)) as connection:
-                name = _choose_run(_run_names(connection), run_name, reading)
-                yield from _read_rows(connection, name, reading)
+                name = _choose_run(_run_names(connection), run_name, reader)
+                yield from _read_rows(connection, name, reader)
         except sqlite3.Error as error:
-            raise ValueError(f"it cannot be read as trackio's: {error}") from None
+            raise ValueError(f"it cannot be read as a trackio project: {error}") from None
 
-    return row_reader(lambda _: RowConverter(run=run_name or path.stem), found)
+    return row_reader(lambda _: RowConverter(run=run_name or path.stem), rows)
 
 
-def _choose_run(names: list[str], run_name: str, reading: LogReader) -> str:
-    """The run to read; what it was chosen from is remarked."""
+def _choose_run(names: list[str], run_name: str, reader: LogReader) -> str:
+    """The run to read; if there are others, `reader.notice` names them."""
     shown = ", ".join(names[:MAX_NAMES_SHOWN]) + (", ..." if len(names) > MAX_NAMES_SHOWN else "")
     if run_name and run_name not in names:
-        raise ValueError(f"it holds no run {run_name!r}, but {shown}")
+        raise ValueError(f"it holds no run {run_name!r}; its runs: {shown}")
     if not run_name and len(names) > 1:
-        reading.notice = (
-            f"it holds {len(names)} runs ({shown}), of which {names[0]}, the one that wrote last, "
-            "is read; put another's name behind the path, as in project.db/name"
+        reader.notice = (
+            f"it holds {len(names)} runs ({shown}); {names[0]}, which wrote last, is read; "
+            "to read another, append its name to the path: project.db/name"
         )
     return run_name or names[0]
 
@@ -83,11 +84,11 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _run_names(connection: sqlite3.Connection) -> list[str]:
-    """Its runs, the one that wrote last first. Raises ValueError if it holds none."""
+    """Names of the runs, the one that wrote last first. Raises ValueError if there are none."""
     kinds = connection.execute("select type from sqlite_master where name = 'metrics'").fetchall()
     columns = {row[1] for row in connection.execute("pragma table_info(metrics)")}
     if kinds != [("table",)] or not columns >= REQUIRED_COLUMNS:
-        raise ValueError("it has no table of metrics as trackio makes it")
+        raise ValueError("it has no trackio table `metrics`")
     names = [str(row[0]) for row in connection.execute(_SELECT_RUN_NAMES)]
     if not names:
         raise ValueError("it has no metrics yet")
@@ -95,23 +96,23 @@ def _run_names(connection: sqlite3.Connection) -> list[str]:
 
 
 def _read_rows(
-    connection: sqlite3.Connection, name: str, reading: LogReader
+    connection: sqlite3.Connection, name: str, reader: LogReader
 ) -> Iterator[Row | LoggedConfig | None]:
     while True:
         if (config := _read_config(connection, name)) is not None:
             yield config
-        for number, step, time, told in connection.execute(
-            _SELECT_NEW_ROWS, (MAX_JSON_CHARS, name, reading.position)
+        for row_id, step, time, metrics in connection.execute(
+            _SELECT_NEW_ROWS, (MAX_JSON_CHARS, name, reader.position)
         ):
-            reading.position = number
-            yield _parse_row(step, time, told)
-        if not reading.is_live:
+            reader.position = row_id
+            yield _parse_row(step, time, metrics)
+        if not reader.is_live:
             return
         yield None
 
 
 def _read_config(connection: sqlite3.Connection, name: str) -> LoggedConfig | None:
-    """What the run was configured with, where that is kept: early versions kept none."""
+    """The run's configuration; None if there is none, as in early versions of trackio."""
     columns = {row[1] for row in connection.execute("pragma table_info(configs)")}
     if not columns >= {"id", "run_name", "config"}:
         return None
@@ -120,11 +121,11 @@ def _read_config(connection: sqlite3.Connection, name: str) -> LoggedConfig | No
 
 
 def _parse_row(step: Any, time: Any, metrics: Any) -> Row:
-    """The row, or nothing if it cannot be read."""
+    """The row; empty if it cannot be parsed."""
     try:
         values = json.loads(metrics)
-        at = datetime.fromisoformat(time).timestamp()
+        timestamp = datetime.fromisoformat(time).timestamp()
     except (TypeError, ValueError, RecursionError):
         return {}
-    # It counts what is logged, where a row may say which step of the run it is of.
-    return {**values, "_step": step, "time": at} if isinstance(values, dict) else {}
+    # trackio's own step counts calls of `log`; the metrics may hold the run's step.
+    return {**values, "_step": step, "time": timestamp} if isinstance(values, dict) else {}

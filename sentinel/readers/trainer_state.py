@@ -1,7 +1,7 @@
-"""Trainer state: `trainer_state.json` of transformers, as a file or in the folder of a run.
+"""Trainer state: `trainer_state.json` of transformers, as a file or in the directory of a run.
 
-The newest checkpoint's file holds the whole history. In a folder the `checkpoint-<step>` folders
-are told as saves. Rows for one step with the same keys are one row told twice.
+The newest checkpoint's file holds the whole history. In a directory, `checkpoint-<step>` folders
+are read as saves. Rows of one step with the same keys are duplicates.
 """
 
 from __future__ import annotations
@@ -23,29 +23,31 @@ from sentinel.readers.log_config import (
     text_metadata,
 )
 from sentinel.readers.log_reader import LogReader
-from sentinel.readers.rows import RowConverter
+from sentinel.readers.rows import RowConverter, start_record
 from sentinel.signals.framework_config import ConfigMetadata
 from sentinel.signals.run_metadata import RunMetadata
 
+FORMAT_NAME = "Trainer state"
+
 FILE_NAME = "trainer_state.json"
 MAX_NUMBER = 1e18
-"""No run has this many steps; an integer may be too large to be a float."""
+"""Larger numbers are ignored; JSON integers may be too large for a float."""
 
 CONFIG_KEYS = {
     **{n: n for n in ("max_steps", "save_steps", "logging_steps", "num_train_epochs")},
     "train_batch_size": "per_device_train_batch_size",
 }
-"""What the state says of the configuration, and what that is called elsewhere."""
+"""Keys of the state with configuration, and their usual names."""
 
 EventKey = tuple[Event, int]
 UNCOUNTED_EVENTS = (Event.SAVE, Event.METADATA)
-"""What may be there no more, or come to be there, of one and the same history."""
+"""Events that may appear or disappear without a change of the history."""
 
 CHECKPOINT_FOLDER = re.compile(r"checkpoint-(\d+)")
 
 
 def can_read(path: Path, head: bytes) -> bool:
-    """Whether this is such a file, by name or content, or a folder with one."""
+    """Whether this is a trainer state by name or content, or a directory with one."""
     if path.is_dir():
         return _newest_state_file(path) is not None
     return path.name == FILE_NAME or b'"log_history"' in head
@@ -54,71 +56,75 @@ def can_read(path: Path, head: bytes) -> bool:
 def read(path: Path) -> LogReader:
     """Records of the run. Raises OSError or ValueError, while iterating, if unreadable."""
 
-    def records(reading: LogReader) -> Iterator[Record | None]:
-        if reading.is_live:
-            yield from _follow(path, reading)
+    def records(reader: LogReader) -> Iterator[Record | None]:
+        if reader.is_live:
+            yield from _follow(path, reader)
         else:
-            yield from _read_once(path, reading)
+            yield from _read_once(path, reader)
 
     return LogReader(records)
 
 
-def _read_once(path: Path, reading: LogReader) -> Iterator[Record]:
+def _read_once(path: Path, reader: LogReader) -> Iterator[Record]:
     file = _newest_state_file(path) if path.is_dir() else path
     if file is None:
         raise FileNotFoundError(f"{path} holds no {FILE_NAME}")
     state = _load_state(file)
     run = path.resolve().name if path.is_dir() else path.stem
-    saved = _checkpoint_steps(path) if path.is_dir() else []
-    about = RunMetadata()
-    about.detect_framework(
+    checkpoints = _checkpoint_steps(path) if path.is_dir() else []
+    metadata = RunMetadata()
+    metadata.detect_framework(
         {key for row in state["log_history"] if isinstance(row, dict) for key in row}
     )
-    start = _start_record(run, state, saved, {"framework": "transformers", **about.metadata})
+    start = start_record(
+        Record(run=run, rank=WHOLE_RUN, step=0, time=0.0),
+        {"framework": "transformers", **metadata.metadata},
+        _config_values(state, checkpoints),
+    )
     yield start
-    known = _config_metadata(path, state)
-    if known:
-        about.update_metadata(text_metadata(known))
-        yield config_record(known, start, logs_saves=bool(saved))
-    saves = (_save_record(run, step) for step in saved)
-    history = _history_records(RowConverter(run=run, metadata=about), state, reading)
+    config = _config_metadata(path, state)
+    if config:
+        metadata.update_metadata(text_metadata(config))
+        yield config_record(config, start, logs_saves=bool(checkpoints))
+    saves = (_save_record(run, step) for step in checkpoints)
+    history = _history_records(RowConverter(run=run, metadata=metadata), state, reader)
     yield from merge(history, saves, key=lambda record: record.step)
 
 
-def _follow(path: Path, reading: LogReader) -> Iterator[Record | None]:
-    """What the newest state holds more than the one before; `reading.mark` counts its records.
+def _follow(path: Path, reader: LogReader) -> Iterator[Record | None]:
+    """The records that each new state adds; `reader.position` counts them.
 
-    Checkpoints that were removed stay told. A history that became shorter is that of a run which
-    was begun anew.
+    Checkpoints that were removed remain counted. A history that became shorter belongs to a run
+    that was started over.
     """
-    attempt, before, told = 0, None, Counter[EventKey]()
+    attempt, last_fingerprint, yielded = 0, None, Counter[EventKey]()
     while True:
-        seen = _fingerprint(path)
-        records = [] if seen == before else _read_all_records(path, reading)
+        fingerprint = _fingerprint(path)
+        records = [] if fingerprint == last_fingerprint else _read_all_records(path, reader)
         if not records:
             yield None
             continue
-        before, places = seen, Counter(map(_event_key, records))
-        if any(event not in UNCOUNTED_EVENTS for event, _ in told - places):
-            attempt, told, reading.position = attempt + 1, Counter(), 0
-        passed = told.copy()
-        told |= places
+        last_fingerprint, current = fingerprint, Counter(map(_event_key, records))
+        if any(event not in UNCOUNTED_EVENTS for event, _ in yielded - current):
+            attempt, yielded, reader.position = attempt + 1, Counter(), 0
+        known = yielded.copy()
+        yielded |= current
         for record in records:
-            if passed[_event_key(record)]:
-                passed[_event_key(record)] -= 1
+            if known[_event_key(record)]:
+                known[_event_key(record)] -= 1
                 continue
-            reading.position += record.event not in UNCOUNTED_EVENTS
+            reader.position += record.event not in UNCOUNTED_EVENTS
             yield replace(record, attempt=attempt) if attempt else record
 
 
-def _read_all_records(path: Path, reading: LogReader) -> list[Record]:
-    """All records of the state as it is; none where it cannot be read, or is just being written."""
-    whole = LogReader(lambda own: _read_once(path, own))
+def _read_all_records(path: Path, reader: LogReader) -> list[Record]:
+    """All records of the current state; none if it is unreadable or still being written."""
+    state_reader = LogReader(lambda own: _read_once(path, own))
     try:
-        records = list(whole)
+        records = list(state_reader)
     except (OSError, ValueError):
         return []
-    reading.skipped = whole.skipped
+    reader.skipped = state_reader.skipped
     return records
 
 
@@ -154,20 +160,18 @@ def _newest_state_file(folder: Path) -> Path | None:
 
 
 def _checkpoint_steps(folder: Path) -> list[int]:
-    """Steps of the checkpoints that are there, ascending."""
+    """Steps of the existing checkpoints, ascending."""
     matches = (CHECKPOINT_FOLDER.fullmatch(path.name) for path in folder.iterdir())
     return sorted(int(match[1]) for match in matches if match)
 
 
 def _config_metadata(path: Path, state: Mapping[str, Any]) -> ConfigMetadata:
-    """What a file of arguments, or a search for the best ones, says of the configuration."""
-    said = (read_config_file(path), extract_config(state.get("trial_params")))
-    return {name: fact for each in said if each for name, fact in each.metadata.items()}
+    """Configuration from a file of arguments and from a hyper-parameter search."""
+    configs = (read_config_file(path), extract_config(state.get("trial_params")))
+    return {name: value for each in configs if each for name, value in each.metadata.items()}
 
 
-def _start_record(
-    run: str, state: Mapping[str, Any], checkpoint_steps: list[int], metadata: Mapping[str, str]
-) -> Record:
+def _config_values(state: Mapping[str, Any], checkpoint_steps: list[int]) -> dict[str, float]:
     values = {
         name: float(state[key])
         for key, name in CONFIG_KEYS.items()
@@ -176,19 +180,11 @@ def _start_record(
         and abs(state[key]) < MAX_NUMBER
     }
     if _saves_by_epoch(state, checkpoint_steps):
-        # The state names save_steps, its default, even where saving goes by epochs.
+        # The state holds the default save_steps even if checkpoints are saved by epochs.
         values.pop("save_steps", None)
     elif 0 < values.get("save_steps", 0.0) < 1:
         values["save_steps"] *= values.get("max_steps", 0.0)
-    return Record(
-        run=run,
-        rank=WHOLE_RUN,
-        step=0,
-        time=0.0,
-        event=Event.START,
-        values=values,
-        attributes=metadata,
-    )
+    return values
 
 
 def _saves_by_epoch(state: Mapping[str, Any], checkpoint_steps: list[int]) -> bool:
@@ -212,15 +208,15 @@ def _save_record(run: str, step: int) -> Record:
 
 
 def _history_records(
-    converter: RowConverter, state: Mapping[str, Any], reading: LogReader
+    converter: RowConverter, state: Mapping[str, Any], reader: LogReader
 ) -> Iterator[Record]:
-    told: dict[frozenset[str], int | None] = {}
+    last_steps: dict[frozenset[str], int | None] = {}
     for row in state["log_history"]:
         record = converter.to_record(row) if isinstance(row, dict) else None
         if record is None:
-            reading.skipped += 1
+            reader.skipped += 1
             continue
-        kind = frozenset(row)
-        if told.get(kind) != record.step:
+        keys = frozenset(row)
+        if last_steps.get(keys) != record.step:
             yield record
-        told[kind] = record.step
+        last_steps[keys] = record.step

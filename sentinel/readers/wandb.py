@@ -1,7 +1,7 @@
-"""W&B offline: the `.wandb` file of a run, or its folder, which holds the whole history.
+"""W&B offline: the `.wandb` file of a run, or its directory; the file holds the whole history.
 
-It is there from the first row on, also of a run that crashed. A row may be of a part of a step, and
-goes by the run's own counter where it has one, else by W&B's `_step`.
+It is written from the first row on, also for a run that crashed. A row may be a part of a step; its
+step is the run's own counter if there is one, else W&B's `_step`.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.readers.log_config import MAX_CONFIG_BYTES, LoggedConfig, extract_config
-from sentinel.readers.log_reader import LogReader
+from sentinel.readers.log_reader import LogReader, Row, row_reader
 from sentinel.readers.protobuf import decode_text, fields, subfields
-from sentinel.readers.row_reader import Row, row_reader
 from sentinel.readers.rows import RowConverter
 from sentinel.readers.wandb_file import FILE_MAGIC, read_payloads
 
+FORMAT_NAME = "W&B offline"
+
 MAX_NUMBER_CHARS = 64
-"""Characters; what is longer is a table, a picture or a text."""
+"""A longer value is a table, an image or a text."""
 
 _HISTORY, _CONFIG, _RUN, _RUN_CONFIG = 2, 5, 17, 4
-"""Kinds of a record, and where in that of the run the configuration it began with lies."""
+"""Field numbers of the record types, and of the initial configuration in a run record."""
 
 _ITEM, _KEY, _NESTED, _VALUE = 1, 1, 2, 16
 
 
 def can_read(path: Path, head: bytes) -> bool:
-    """Whether it begins as such a file does, or is a folder with one."""
+    """Whether it starts as a `.wandb` file, or is a directory with one."""
     return _find_file(path) is not None if path.is_dir() else head.startswith(FILE_MAGIC)
 
 
@@ -36,15 +37,15 @@ def read(path: Path) -> LogReader:
     """Records of the run. Raises OSError, while iterating, if it cannot be opened."""
     file = (_find_file(path) if path.is_dir() else path) or path
 
-    def found(reading: LogReader) -> Iterator[Row | LoggedConfig | None]:
+    def rows(reader: LogReader) -> Iterator[Row | LoggedConfig | None]:
         config: dict[str, Any] = {}
-        for payload in read_payloads(file, reading):
+        for payload in read_payloads(file, reader):
             row = None if payload is None else _decode_record(payload, config)
-            # Files, lines of output and measures of the machine are no rows.
+            # Files, output lines and system metrics are not rows.
             if payload is None or row is not None:
                 yield row
 
-    return row_reader(lambda _: RowConverter(run=file.stem.removeprefix("run-")), found)
+    return row_reader(lambda _: RowConverter(run=file.stem.removeprefix("run-")), rows)
 
 
 def _find_file(folder: Path) -> Path | None:
@@ -53,9 +54,9 @@ def _find_file(folder: Path) -> Path | None:
 
 
 def _decode_record(payload: bytes, config: dict[str, Any]) -> Row | LoggedConfig | None:
-    """The numbers of one row, or what `config` says with what a record adds to it.
+    """The numbers of one row, or the configuration after a record that updates `config`.
 
-    None of a record that is neither, nothing of one that is damaged.
+    None for any other record, an empty row for a damaged one.
     """
     try:
         for number, content in fields(payload):

@@ -1,8 +1,8 @@
-"""W&B file: the records of a `.wandb` file, found among its blocks of 32 KiB.
+"""Records of a `.wandb` file, which consists of blocks of 32 KiB.
 
-It is a log as LevelDB writes it: a record is one piece, or several, and no piece crosses a block. A
-piece is its checksum, its length, its kind and its bytes. What is cut off at the end may still be
-being written.
+The format is LevelDB's log: a record is one fragment or several, and no fragment crosses a block.
+A fragment is a checksum, a length, a type and its bytes. A fragment cut off at the end of the file
+may still be being written. This decoder replaces the `wandb` package, which is a heavy dependency.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ BLOCK_BYTES = 2**15
 FRAGMENT_HEADER = Struct("<IHB")
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 MAX_RECORD_BYTES = 2**24
-"""Bytes of a record; a longer one holds no row."""
+"""A longer record is not a row of metrics and is skipped."""
 
 Fragment = tuple[int, bytes | None, int]
-"""Its kind, its bytes if they are sound, and where it ends."""
+"""Type, bytes if the checksum is right, and offset where it ends."""
 
 
 def read_payloads(path: Path, reader: LogReader) -> Iterator[bytes | None]:
-    """Records in order; None wherever a live file has no more for now.
+    """Records in order; None whenever a live file has no more for now.
 
-    `reading.mark` is where the record given ends, in bytes. A damaged piece costs its record, or,
-    where its length makes no sense, the rest of its block. Raises OSError.
+    `reader.position` is the offset where the yielded record ends. A damaged fragment costs its
+    record or, if its length is invalid, the rest of its block. Raises OSError.
     """
     parts: list[bytes] = []
-    for piece in _read_fragments(path, reader):
-        if piece is None:
+    for fragment in _read_fragments(path, reader):
+        if fragment is None:
             yield None
             continue
-        kind, content, end = piece
+        kind, content, end = fragment
         if kind in (FULL, FIRST) or content is None:
             parts = []
         elif not parts:
-            # The rest of a record whose beginning is lost.
+            # The start of this record was lost.
             continue
         if content is None or sum(map(len, parts)) > MAX_RECORD_BYTES:
             reader.skipped += 1
@@ -54,37 +54,37 @@ def read_payloads(path: Path, reader: LogReader) -> Iterator[bytes | None]:
             parts = []
 
 
-def _read_fragments(path: Path, reading: LogReader) -> Iterator[Fragment | None]:
-    at = FILE_HEADER_BYTES
+def _read_fragments(path: Path, reader: LogReader) -> Iterator[Fragment | None]:
+    offset = FILE_HEADER_BYTES
     with path.open("rb") as file:
         while True:
-            room = BLOCK_BYTES - at % BLOCK_BYTES
-            if room < FRAGMENT_HEADER.size:
-                at += room
+            block_rest = BLOCK_BYTES - offset % BLOCK_BYTES
+            if block_rest < FRAGMENT_HEADER.size:
+                offset += block_rest
                 continue
-            file.seek(at)
-            data = file.read(room)
-            over, kind, content = _parse_fragment(data)
-            if over:
-                at += over
-                yield kind, content, at
-            elif len(data) == room and any(data):
-                # The block is whole, and this is no piece.
-                at += room
-                yield 0, None, at
-            elif reading.is_live:
+            file.seek(offset)
+            data = file.read(block_rest)
+            size, kind, content = _parse_fragment(data)
+            if size:
+                offset += size
+                yield kind, content, offset
+            elif len(data) == block_rest and any(data):
+                # The block is complete, so this is damage and not a fragment being written.
+                offset += block_rest
+                yield 0, None, offset
+            elif reader.is_live:
                 yield None
             else:
                 return
 
 
 def _parse_fragment(data: bytes) -> tuple[int, int, bytes | None]:
-    """How long the first piece is, its kind, and its bytes if they are sound; 0 if it is none."""
+    """Size, type and bytes (if the checksum is right) of the first fragment; size 0 if none."""
     if len(data) < FRAGMENT_HEADER.size:
         return 0, 0, None
-    told, length, kind = FRAGMENT_HEADER.unpack_from(data)
-    over = FRAGMENT_HEADER.size + length
-    if over > len(data) or not FULL <= kind <= LAST:
+    checksum, length, kind = FRAGMENT_HEADER.unpack_from(data)
+    end = FRAGMENT_HEADER.size + length
+    if end > len(data) or not FULL <= kind <= LAST:
         return 0, 0, None
-    content = data[FRAGMENT_HEADER.size : over]
-    return over, kind, content if zlib.crc32(data[6:over]) == told else None
+    content = data[FRAGMENT_HEADER.size : end]
+    return end, kind, content if zlib.crc32(data[6:end]) == checksum else None

@@ -9,8 +9,8 @@ import pytest
 
 from sentinel.model.record import Event as What
 from sentinel.model.record import Record
-from sentinel.readers import sample_poller
-from sentinel.readers.sample_poller import MAX_FILES_AHEAD, SamplePoller
+from sentinel.readers import sample_files
+from sentinel.readers.sample_files import MAX_FILES_AHEAD, SamplePoller
 
 
 class Files:
@@ -37,7 +37,7 @@ class Files:
 
 @pytest.fixture
 def watching(monkeypatch):
-    monkeypatch.setattr(sample_poller, "IDLE_SECONDS", 0.005)
+    monkeypatch.setattr(sample_files, "IDLE_SECONDS", 0.005)
     made = []
 
     def make(*steps):

@@ -186,5 +186,5 @@ def test_without_pyarrow_the_remedy_is_told_once(folder, monkeypatch, caplog):
 
 def test_a_file_without_a_last_end_of_line_is_not_whole(folder):
     (folder / "1.jsonl").write_text('{"output": "x"}')
-    with pytest.raises(SampleFileError, match="whole line"):
+    with pytest.raises(SampleFileError, match="complete line"):
         list(read_samples(folder / "1.jsonl", 8))

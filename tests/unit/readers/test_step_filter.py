@@ -1,6 +1,6 @@
 """Counters: a run that goes back is told from two writers that count for themselves."""
 
-from sentinel.readers.step_filter import StepFilter
+from sentinel.readers.rows import StepFilter
 
 A, B, C = frozenset("a"), frozenset("b"), frozenset("c")
 

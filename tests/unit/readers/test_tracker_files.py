@@ -135,15 +135,15 @@ def test_another_run_of_a_project_is_read_by_its_name(project):
     newest, first = open_log(project), open_log(project / "first")
     assert {r.run for r in first} == {"first"}
     assert len(steps(first)) == len(steps(newest)) == 5
-    assert "2 runs (second, first), of which second" in newest.notice
+    assert "2 runs (second, first); second, which wrote last" in newest.notice
     assert first.notice == ""
-    with pytest.raises(ValueError, match="holds no run 'third', but second, first"):
+    with pytest.raises(ValueError, match="holds no run 'third'; its runs: second, first"):
         list(open_log(project / "third"))
 
 
 def test_a_log_of_one_run_has_no_parts(tmp_path):
     (tmp_path / "log").write_text('{"step": 1, "loss": 2.0}\n')
-    with pytest.raises(ValueError, match="log is a log of one run: there is no first in it"):
+    with pytest.raises(ValueError, match="log is a log of one run: it holds no run 'first'"):
         open_log(tmp_path / "log" / "first")
 
 
