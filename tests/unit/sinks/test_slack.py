@@ -1,4 +1,4 @@
-"""Slack: a message says what, where and what to do, and what others wrote can do nothing in it."""
+"""Tests of the Slack message: its content, its limits, and untrusted text in it."""
 
 import json
 import unicodedata
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from pydantic import ValidationError
-from support.notifications import diagnosed, page
+from support.notifications import make_notification, with_diagnosis
 
 from sentinel.model.diagnosis import Evidence
 from sentinel.model.finding import Severity
@@ -16,48 +16,45 @@ from sentinel.sinks.slack import Slack
 URL = "https://hooks.slack.com/services/T/B/X"
 
 
-def message(told, identity="0123456789abcdef", **settings):
-    return json.loads(Slack(url=URL, **settings).render(told, identity).body)
+def message(notification, delivery_id="0123456789abcdef", **settings):
+    return json.loads(Slack(url=URL, **settings).render(notification, delivery_id).body)
 
 
-def texts(told, **settings):
-    """Every piece of text that Slack would show, in order."""
+def texts(notification, **settings):
+    """Every text of the message in order."""
     found = []
 
     def walk(node):
         if isinstance(node, dict):
             if isinstance(node.get("text"), str):
                 found.append(node["text"])
-            for inner in node.values():
-                walk(inner)
+            for child in node.values():
+                walk(child)
         elif isinstance(node, list):
-            for inner in node:
-                walk(inner)
+            for child in node:
+                walk(child)
 
-    walk(message(told, **settings))
+    walk(message(notification, **settings))
     return found
 
 
-def test_words_the_whole_page():
-    told = page(rank=3)
-
-    assert message(told) == {
-        "text": ":red_circle: CRITICAL: kl_blowup on grpo-7b. KL is 2 nats.",
+def test_a_notification_is_rendered_with_all_its_parts():
+    assert message(make_notification(rank=3)) == {
+        "text": ":red_circle: Critical: KL is 2 nats (since step 90). Run grpo-7b.",
         "blocks": [
             {
                 "type": "header",
                 "text": {
                     "type": "plain_text",
-                    "text": ":red_circle: CRITICAL: kl_blowup on grpo-7b",
+                    "text": ":red_circle: Critical: KL is 2 nats (since step 90)",
                 },
             },
-            section("KL is 2 nats."),
             {
                 "type": "section",
                 "fields": [
                     markdown("*Run*\ngrpo-7b"),
                     markdown("*Step*\n120"),
-                    markdown("*Began at step*\n90"),
+                    markdown("*Since step*\n90"),
                     markdown("*Detector*\nkl_blowup"),
                     markdown("*Signal*\nkl_ref"),
                     markdown("*Severity*\ncritical"),
@@ -78,43 +75,43 @@ def test_words_the_whole_page():
     }
 
 
-def test_a_cause_is_told_with_how_far_it_is_believed_in_and_why():
-    worded = message(diagnosed())
-    shown = [block["text"]["text"] for block in worded["blocks"] if "text" in block]
+def test_a_cause_is_shown_with_its_confidence_and_evidence():
+    rendered = message(with_diagnosis())
+    shown = [block["text"]["text"] for block in rendered["blocks"] if "text" in block]
 
-    assert worded["text"] == (
-        ":red_circle: CRITICAL: policy collapse on grpo-7b. Likely, 83 %. KL is 2 nats."
+    assert rendered["text"] == (
+        ":red_circle: Critical: policy collapse since step 86 (likely, 83 %). Run grpo-7b."
     )
     assert shown == [
-        ":red_circle: CRITICAL: policy collapse on grpo-7b",
+        ":red_circle: Critical: policy collapse since step 86 (likely, 83 %)",
         shown[1],
         "*What to do*\nGo back, and raise \u02cbbeta\u02cb.",
-        "*Told of here as well*\n• reward_collapse, warning, since step 90",
+        "*Also in this case*\n• reward_collapse, warning, since step 90",
     ]
     assert shown[1].splitlines() == [
-        "*Likely, 83 %*",
+        "*Cause: policy collapse (likely, 83 %)*",
         "• since step 86: KL is 2 nats.",
         "• since step 95: The reward fell.",
         "• The KL coefficient is 0.0001.",
     ]
-    assert {"*Began at step*\n86", "*Last checkpoint before*\nstep 80"} <= set(texts(diagnosed()))
+    assert {"*Since step*\n86", "*Last checkpoint before*\nstep 80"} <= set(texts(with_diagnosis()))
 
 
-def test_incidents_without_a_cause_are_named_beside_the_first():
-    told = replace(page(), others=diagnosed().others)
+def test_other_incidents_of_a_case_without_a_cause_are_listed():
+    notification = replace(make_notification(), others=with_diagnosis().others)
 
-    assert texts(told)[0] == texts(page())[0]
-    assert "*Told of here as well*\n• reward_collapse, warning, since step 90" in texts(told)
-    assert "*What to do*\nRaise the KL coefficient." in texts(told)
+    assert texts(notification)[0] == texts(make_notification())[0]
+    assert "*Also in this case*\n• reward_collapse, warning, since step 90" in texts(notification)
+    assert "*What to do*\nRaise the KL coefficient." in texts(notification)
 
 
-def test_the_end_of_a_case_names_its_cause():
-    worded = message(diagnosed(page(NotificationReason.RESOLVED)))
+def test_a_resolved_case_names_its_cause():
+    rendered = message(with_diagnosis(make_notification(NotificationReason.RESOLVED)))
 
-    assert worded["text"] == (
-        ":white_check_mark: RESOLVED: policy collapse on grpo-7b. "
-        "Over since step 120. It was: KL is 2 nats."
+    assert rendered["text"] == (
+        ":white_check_mark: Resolved at step 120: policy collapse. Run grpo-7b."
     )
+    assert rendered["blocks"][1] == section("It was: KL is 2 nats.")
 
 
 def section(text):
@@ -125,33 +122,58 @@ def markdown(text):
     return {"type": "mrkdwn", "text": text, "verbatim": True}
 
 
-def test_a_page_that_resolves_looks_like_one():
-    resolved = message(page(NotificationReason.RESOLVED))
+def test_a_resolved_incident_names_its_detector_and_finding():
+    resolved = message(make_notification(NotificationReason.RESOLVED))
 
-    assert resolved["text"] == (
-        ":white_check_mark: RESOLVED: kl_blowup on grpo-7b. "
-        "Over since step 120. It was: KL is 2 nats."
-    )
+    assert resolved["text"] == (":white_check_mark: Resolved at step 120: kl_blowup. Run grpo-7b.")
+    assert resolved["blocks"][1] == section("It was: KL is 2 nats.")
     assert "What to do" not in json.dumps(resolved)
+    assert "*Evidence*" not in json.dumps(resolved)
 
 
-def test_a_page_that_worsened_says_so():
-    assert texts(page(NotificationReason.ESCALATED))[0].startswith(
-        ":red_circle: WORSE, now CRITICAL: "
-    )
+@pytest.mark.parametrize(
+    ("reason", "headline"),
+    [
+        (NotificationReason.ESCALATED, "Escalated to critical: KL is 2 nats (since step 90)"),
+        (NotificationReason.INCIDENT_ADDED, "Critical, new incident: It fell (since step 90)"),
+        (NotificationReason.CAUSE_FOUND, "Critical, cause found: KL is 2 nats (since step 90)"),
+    ],
+    ids=lambda value: getattr(value, "value", ""),
+)
+def test_the_headline_names_the_reason(reason, headline):
+    others = with_diagnosis().others if reason is NotificationReason.INCIDENT_ADDED else ()
+    notification = replace(make_notification(reason), others=others)
+
+    assert texts(notification)[0] == f":red_circle: {headline}. Run grpo-7b."
 
 
-def test_severities_look_different():
-    assert len({texts(page(severity=severity))[0].split()[0] for severity in Severity}) == 3
+def test_a_summary_that_the_headline_cuts_is_shown_in_full():
+    long = f"Loss jumped to 5.2 where 2.1 is usual, {'and ' * 40}stays there."
+    shown = texts(make_notification(summary=f"{long} It is not finite."))
+
+    assert shown[1].endswith("… (since step 90)")
+    assert shown[2] == f"{long} It is not finite."
 
 
-def test_the_culprit_of_a_finding_about_the_whole_run_is_named():
-    told = page()
-    finding = replace(told.incident.finding, rank=5)
-    told = replace(told, incident=replace(told.incident, finding=finding))
+def test_a_step_in_the_summary_is_not_repeated():
+    shown = texts(make_notification(summary="No step past step 120 for 600 s (limit 300 s)."))
 
-    assert "*Rank*\n5" in texts(told)
-    assert not any("*Rank*" in text for text in texts(page()))
+    assert shown[1] == ":red_circle: Critical: No step past step 120 for 600 s (limit 300 s)"
+
+
+def test_severities_have_different_emoji():
+    headlines = [texts(make_notification(severity=severity))[0] for severity in Severity]
+
+    assert len({headline.split()[0] for headline in headlines}) == 3
+
+
+def test_the_rank_of_a_finding_about_the_run_is_shown():
+    notification = make_notification()
+    finding = replace(notification.incident.finding, rank=5)
+    with_rank = replace(notification, incident=replace(notification.incident, finding=finding))
+
+    assert "*Rank*\n5" in texts(with_rank)
+    assert not any("*Rank*" in text for text in texts(make_notification()))
 
 
 HOSTILE = [
@@ -168,12 +190,12 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_others_wrote_can_do_nothing(text):
-    """In a run's name, a metric's name, a summary or evidence alike."""
-    told = page(run=text, detector=text, summary=text, evidence={text: text})
-    of_cause = {"title": text, "cause": text, "remedy": text, "evidence": (Evidence(0.5, text, 3),)}
-    named = diagnosed(told, others=[text], **of_cause)
-    shown = "\n".join([*texts(told), *texts(named)])
+def test_untrusted_text_has_no_effect(text):
+    """Untrusted are names of runs, detectors and evidence, summaries and causes."""
+    notification = make_notification(run=text, detector=text, summary=text, evidence={text: text})
+    cause = {"title": text, "cause": text, "remedy": text, "evidence": (Evidence(0.5, text, 3),)}
+    named = with_diagnosis(notification, others=[text], **cause)
+    shown = "\n".join([*texts(notification), *texts(named)])
 
     assert "<" not in shown
     assert ">" not in shown
@@ -183,26 +205,28 @@ def test_what_others_wrote_can_do_nothing(text):
     assert hidden == []
 
 
-def test_everything_stays_within_the_limits_of_slack():
-    """Also when escaping makes every character five times as long."""
+def test_every_message_is_within_the_limits_of_slack():
+    """Escaping makes some characters five times as long."""
     for filler in ("word ", "&", "\U0001f525"):
         long = filler * 20_000
-        told = page(
+        notification = make_notification(
             run=long,
             detector=long,
             summary=long,
             evidence={f"{long}{n}": long for n in range(99)},
         )
-        told = replace(told, incident=replace(told.incident, remedy=long), notes=(long,) * 9)
-        clues = tuple(Evidence(0.5, long, step) for step in range(99))
-        named = diagnosed(told, others=[long] * 99, title=long, remedy=long, evidence=clues)
-        for each in (told, named, replace(named, reason=NotificationReason.RESOLVED)):
-            hold(each)
+        incident = replace(notification.incident, remedy=long)
+        notification = replace(notification, incident=incident, notes=(long,) * 9)
+        evidence = tuple(Evidence(0.5, long, step) for step in range(99))
+        named = with_diagnosis(
+            notification, others=[long] * 99, title=long, remedy=long, evidence=evidence
+        )
+        for each in (notification, named, replace(named, reason=NotificationReason.RESOLVED)):
+            assert_within_limits(each)
 
 
-def hold(told):
-    """Every limit of Slack, where something new is told and where it is over."""
-    blocks = message(told)["blocks"]
+def assert_within_limits(notification):
+    blocks = message(notification)["blocks"]
 
     assert len(blocks[0]["text"]["text"]) <= 150
     assert len(blocks) <= 50
@@ -210,26 +234,26 @@ def hold(told):
         assert len(block.get("text", {}).get("text", "")) <= 3000
         assert len(block.get("fields", [])) <= 10
         assert all(len(field["text"]) <= 2000 for field in block.get("fields", []))
-    assert sum(len(text) for text in texts(told)) < 13_000
+    assert sum(len(text) for text in texts(notification)) < 13_000
 
 
-def test_never_cuts_an_escape_in_two():
-    shown = texts(page(summary="&" * 5000))[2]
+def test_an_escape_is_never_cut():
+    shown = texts(make_notification(summary="&" * 5000))[2]
 
     assert shown.removesuffix("…").replace("&amp;", "") == ""
 
 
-def test_a_link_leads_to_the_run_and_the_detector():
+def test_the_link_contains_run_and_detector():
     link = "https://grafana.example/d/run?var-run={run}#{detector}"
 
     assert (
-        "<https://grafana.example/d/run?var-run=a%2Fb%3E%7Cc#kl_blowup|Look closer>"
-        in texts(page(run="a/b>|c"), link=link)[-1]
+        "<https://grafana.example/d/run?var-run=a%2Fb%3E%7Cc#kl_blowup|Details>"
+        in texts(make_notification(run="a/b>|c"), link=link)[-1]
     )
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "taken"),
+    ("status", "body", "is_accepted"),
     [
         (200, "ok", True),
         (200, "ok\n", True),
@@ -241,22 +265,23 @@ def test_a_link_leads_to_the_run_and_the_detector():
         (404, "no_service", False),
     ],
 )
-def test_only_slacks_own_yes_counts(status, body, taken):
-    assert Slack(url=URL).accepted(status, body) is taken
+def test_only_the_response_of_slack_is_accepted(status, body, is_accepted):
+    assert Slack(url=URL).is_accepted(status, body) is is_accepted
 
 
 @pytest.mark.parametrize("url", ["", "http://hooks.slack.com/services/CANARY", "CANARY", 5])
-def test_a_wrong_address_is_refused_and_not_repeated(url):
+def test_an_invalid_url_is_refused_and_not_quoted(url):
     with pytest.raises(ValidationError) as caught:
         Slack(url=url)
     assert "CANARY" not in str(caught.value)
 
 
-def test_what_came_of_it_and_who_has_it_in_hand_are_told():
-    worse = page(NotificationReason.ESCALATED)
-    known = replace(worse.incident, flaps=2, last_good_step=80)
-    told = str(message(replace(worse, incident=known, notes=("Acknowledged by <ana>: mine",))))
+def test_recurrences_checkpoint_and_notes_are_shown():
+    notification = make_notification(NotificationReason.ESCALATED)
+    incident = replace(notification.incident, flaps=2, last_good_step=80)
+    notes = ("Acknowledged by <ana>: mine",)
+    shown = str(message(replace(notification, incident=incident, notes=notes)))
 
-    assert "*Came back*\\n2 times" in told
-    assert "*Last checkpoint before*\\nstep 80" in told
-    assert "Acknowledged by &lt;ana&gt;: mine" in told
+    assert "*Recurred*\\n2 times" in shown
+    assert "*Last checkpoint before*\\nstep 80" in shown
+    assert "Acknowledged by &lt;ana&gt;: mine" in shown

@@ -1,4 +1,4 @@
-"""Webhook: readable by what reads Alertmanager, verifiable by what verifies Standard Webhooks."""
+"""Tests of the webhook body, which has the format of Alertmanager, and of its signature."""
 
 import base64
 import hashlib
@@ -9,7 +9,7 @@ from math import inf, nan
 
 import pytest
 from pydantic import ValidationError
-from support.notifications import diagnosed, page
+from support.notifications import make_notification, with_diagnosis
 
 from sentinel.model.finding import Severity
 from sentinel.model.notification import NotificationReason
@@ -20,12 +20,13 @@ URL = "https://receiver.example/hook"
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
-def body(told, identity="abc"):
-    return json.loads(Webhook(url=URL).render(told, identity).body, parse_constant=pytest.fail)
+def body(notification, delivery_id="abc"):
+    request = Webhook(url=URL).render(notification, delivery_id)
+    return json.loads(request.body, parse_constant=pytest.fail)
 
 
-def test_is_what_alertmanager_sends():
-    sent = body(page())
+def test_the_body_has_the_format_of_alertmanager():
+    sent = body(make_notification())
     (alert,) = sent["alerts"]
 
     assert sent["version"] == "4"
@@ -53,10 +54,10 @@ def test_is_what_alertmanager_sends():
     }  # fmt: skip
 
 
-def test_a_page_that_resolves_ends_the_very_same_alert():
+def test_a_resolved_notification_ends_the_same_alert():
     opened, resolved = (
-        body(page())["alerts"][0],
-        body(page(NotificationReason.RESOLVED))["alerts"][0],
+        body(make_notification())["alerts"][0],
+        body(make_notification(NotificationReason.RESOLVED))["alerts"][0],
     )
 
     assert resolved["status"] == "resolved"
@@ -64,35 +65,37 @@ def test_a_page_that_resolves_ends_the_very_same_alert():
     assert resolved["fingerprint"] == opened["fingerprint"]
 
 
-def test_an_alert_stays_itself_when_it_worsens_and_no_other_shares_its_fingerprint():
-    def fingerprint(**of):
-        return body(page(**of))["alerts"][0]["fingerprint"]
+def test_the_fingerprint_depends_on_the_incident_and_not_on_the_severity():
+    def fingerprint(**fields):
+        return body(make_notification(**fields))["alerts"][0]["fingerprint"]
 
     assert fingerprint(severity=Severity.WARNING) == fingerprint(severity=Severity.CRITICAL)
     assert len({fingerprint(), fingerprint(rank=0), fingerprint(episode=2)}) == 3
 
 
-def test_a_rank_is_a_label_only_where_a_rank_was_judged():
-    assert body(page(rank=3))["commonLabels"]["rank"] == "3"
+def test_the_rank_of_the_incident_is_a_label():
+    assert body(make_notification(rank=3))["commonLabels"]["rank"] == "3"
 
 
-def test_the_whole_incident_is_beside_the_alert():
-    told = body(page(evidence={"kl": nan, "limit": inf, "why": "x", "steps": 3}), "abc")["sentinel"]
+def test_the_object_sentinel_contains_the_incident():
+    evidence = {"kl": nan, "limit": inf, "why": "x", "steps": 3}
+    fields = body(make_notification(evidence=evidence), "abc")["sentinel"]
 
-    assert told["identity"] == "abc"
-    assert told["page"] == "grpo-7b/kl_blowup#1:opened"
-    assert told["reason"] == "opened"
-    assert told["step"] == 120
-    incident = told["incident"]
+    assert fields["idempotency_key"] == "abc"
+    assert fields["headline"] == "Critical: KL is 2 nats (since step 90)"
+    assert fields["notification"] == "grpo-7b/kl_blowup#1:opened"
+    assert fields["reason"] == "opened"
+    assert fields["step"] == 120
+    incident = fields["incident"]
     assert incident["key"] == {"run": "grpo-7b", "rank": -1, "detector": "kl_blowup"}
     assert (incident["state"], incident["severity"]) == ("firing", "critical")
     assert (incident["onset_step"], incident["opened_step"]) == (90, 100)
     assert incident["finding"]["evidence"] == {"kl": "nan", "limit": "inf", "why": "x", "steps": 3}
 
 
-def test_a_cause_is_in_the_annotations_and_labels_stay_those_of_the_first_incident():
-    """Else the end of a case that was named meanwhile would not match its beginning."""
-    plain, named = body(page()), body(diagnosed())
+def test_a_cause_is_in_the_annotations_and_does_not_change_the_labels():
+    """Otherwise the resolved alert would not match the firing one."""
+    plain, named = body(make_notification()), body(with_diagnosis())
 
     for part in ("groupKey", "groupLabels", "commonLabels"):
         assert named[part] == plain[part]
@@ -107,14 +110,18 @@ def test_a_cause_is_in_the_annotations_and_labels_stay_those_of_the_first_incide
     }
 
 
-def test_the_diagnosis_and_the_other_incidents_are_there_for_programs():
-    told = body(diagnosed())["sentinel"]
+def test_the_object_sentinel_contains_diagnosis_and_other_incidents():
+    fields = body(with_diagnosis())["sentinel"]
 
-    assert told["diagnosis"]["cause"] == "policy_collapse"
-    assert told["diagnosis"]["evidence"][0] == {"weight": 0.5, "text": "KL is 2 nats.", "step": 86}
-    assert told["diagnosis"]["last_good_step"] == 80
-    assert told["diagnosis"]["belief"] == "likely, 83 %"
-    assert told["others"] == [
+    assert fields["diagnosis"]["cause"] == "policy_collapse"
+    assert fields["diagnosis"]["evidence"][0] == {
+        "weight": 0.5,
+        "text": "KL is 2 nats.",
+        "step": 86,
+    }
+    assert fields["diagnosis"]["last_good_step"] == 80
+    assert fields["diagnosis"]["confidence_text"] == "likely, 83 %"
+    assert fields["others"] == [
         {
             "incident_name": "grpo-7b/reward_collapse#1",
             "detector": "reward_collapse",
@@ -127,19 +134,19 @@ def test_the_diagnosis_and_the_other_incidents_are_there_for_programs():
     ]
 
 
-def test_a_message_that_grows_too_large_says_less_and_stays_the_same_alert():
-    fire = "\U0001f525" * 5000
-    told = page(evidence={f"{fire}{n}": fire for n in range(99)})
-    large = diagnosed(told, others=[fire] * 99, remedy=fire)
+def test_a_large_body_is_truncated_and_keeps_its_labels():
+    long = "\U0001f525" * 5000
+    notification = make_notification(evidence={f"{long}{n}": long for n in range(99)})
+    large = with_diagnosis(notification, others=[long] * 99, remedy=long)
 
     assert len(Webhook(url=URL).render(large, "abc").body) < 65_536
-    assert body(large)["commonLabels"] == body(page())["commonLabels"]
+    assert body(large)["commonLabels"] == body(make_notification())["commonLabels"]
     assert body(large)["sentinel"]["incident"]["key"]["detector"] == "kl_blowup"
 
 
-def test_times_that_are_none_cost_no_page():
-    told = page()
-    broken = replace(told, incident=replace(told.incident, opened_time=nan))
+def test_an_invalid_time_is_rendered_as_none():
+    notification = make_notification()
+    broken = replace(notification, incident=replace(notification.incident, opened_time=nan))
 
     assert body(broken)["alerts"][0]["startsAt"] == "0001-01-01T00:00:00Z"
 
@@ -151,33 +158,33 @@ def test_times_that_are_none_cost_no_page():
         ("a plain pass phrase", b"a plain pass phrase"),
     ],
 )
-def test_the_signature_is_that_of_standard_webhooks(secret, key):
-    """Verified as the specification's receivers do, from the raw body and the three headers."""
+def test_the_signature_follows_standard_webhooks(secret, key):
+    """A receiver verifies it from the raw body and three headers."""
     sink = Webhook(url=URL, secret=secret)
-    post = sink.stamp(sink.render(page(), "abc"), now=1_700_000_123.9)
+    request = sink.sign(sink.render(make_notification(), "abc"), sent_at=1_700_000_123.9)
 
-    assert post.headers["webhook-id"] == post.headers["Idempotency-Key"] == "abc"
-    assert post.headers["webhook-timestamp"] == "1700000123"
-    signed = b"abc.1700000123." + post.body
+    assert request.headers["webhook-id"] == request.headers["Idempotency-Key"] == "abc"
+    assert request.headers["webhook-timestamp"] == "1700000123"
+    signed = b"abc.1700000123." + request.body
     expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
-    assert post.headers["webhook-signature"] == f"v1,{expected}"
+    assert request.headers["webhook-signature"] == f"v1,{expected}"
 
 
 def test_the_example_of_the_specification_verifies():
-    """Key, message and signature as published by Standard Webhooks."""
+    """Standard Webhooks publishes this key, message and signature."""
     sink = Webhook(url=URL, secret=SECRET)
     unsigned = Request(URL, b'{"test": 2432232314}', {"webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek"})
 
     assert (
-        sink.stamp(unsigned, 1_614_265_330).headers["webhook-signature"]
+        sink.sign(unsigned, 1_614_265_330).headers["webhook-signature"]
         == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     )
 
 
-def test_every_try_is_dated_anew_and_keeps_its_identity():
+def test_a_repeat_has_a_new_signature_and_the_same_id():
     sink = Webhook(url=URL, secret=SECRET)
-    post = sink.render(page(), "abc")
-    first, later = sink.stamp(post, 1000.0), sink.stamp(post, 2000.0)
+    request = sink.render(make_notification(), "abc")
+    first, later = sink.sign(request, 1000.0), sink.sign(request, 2000.0)
 
     assert first.headers["webhook-signature"] != later.headers["webhook-signature"]
     assert first.headers["webhook-id"] == later.headers["webhook-id"]
@@ -185,27 +192,28 @@ def test_every_try_is_dated_anew_and_keeps_its_identity():
 
 
 def test_without_a_secret_nothing_is_signed():
-    post = Webhook(url=URL).stamp(Webhook(url=URL).render(page(), "abc"), 1000.0)
+    sink = Webhook(url=URL)
+    request = sink.sign(sink.render(make_notification(), "abc"), 1000.0)
 
-    assert "webhook-signature" not in post.headers
-    assert "Authorization" not in post.headers
+    assert "webhook-signature" not in request.headers
+    assert "Authorization" not in request.headers
 
 
-def test_authorization_is_sent_as_it_is():
+def test_authorization_is_sent_unchanged():
     sink = Webhook(url=URL, authorization="Bearer x")
 
-    assert sink.render(page(), "abc").headers["Authorization"] == "Bearer x"
+    assert sink.render(make_notification(), "abc").headers["Authorization"] == "Bearer x"
 
 
 @pytest.mark.parametrize(
-    ("status", "taken"), [(200, True), (204, True), (302, False), (404, False)]
+    ("status", "is_accepted"), [(200, True), (204, True), (302, False), (404, False)]
 )
-def test_any_2xx_counts(status, taken):
-    assert Webhook(url=URL).accepted(status, "whatever") is taken
+def test_any_2xx_is_accepted(status, is_accepted):
+    assert Webhook(url=URL).is_accepted(status, "any body") is is_accepted
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "settings",
     [
         {"url": "http://example.org/CANARY"},
         {"url": "https://me:CANARY@example.org/"},
@@ -215,11 +223,11 @@ def test_any_2xx_counts(status, taken):
         {"url": "https://example.org/CANARY", "sekret": "CANARY"},
     ],
 )
-def test_wrong_settings_are_refused_and_not_repeated(wrong):
+def test_invalid_settings_are_refused_and_not_quoted(settings):
     with pytest.raises((ValidationError, TypeError)) as caught:
-        Webhook(**wrong)
+        Webhook(**settings)
     assert "CANARY" not in str(caught.value)
 
 
-def test_plain_http_to_others_must_be_asked_for():
+def test_unencrypted_urls_need_allow_http():
     assert Webhook(url="http://receiver.cluster.local/", allow_http=True).allow_http
