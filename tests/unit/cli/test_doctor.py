@@ -1,4 +1,4 @@
-"""`sentinel doctor` and what `sentinel status` tells of taps: words, JSON and exit codes."""
+"""`sentinel doctor`, and patches in `sentinel status`: text, JSON and exit statuses."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from sentinel.doctor.check_result import fail, ok, warn
 
 
 @pytest.fixture
-def asked(monkeypatch, tmp_path):
+def run_doctor(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
-    def ask(remarks, *words):
-        if remarks is not None:
-            monkeypatch.setattr(doctor_file, "_run_checks", lambda **_: iter(remarks))
-        return CliRunner().invoke(app, ["doctor", *words])
+    def run(results, *arguments):
+        if results is not None:
+            monkeypatch.setattr(doctor_file, "_run_checks", lambda **_: iter(results))
+        return CliRunner().invoke(app, ["doctor", *arguments])
 
-    return ask
+    return run
 
 
-def test_a_run_without_a_step_says_so():
-    before = STATE | {"step": None}
+def test_a_run_is_shown_as_before_its_first_step():
+    state = STATE | {"step": None}
 
-    first, *_ = _format_run(_to_dict(DiscoveredRun("live", "http://127.0.0.1:1", before)))
+    first, *_ = _format_run(_to_dict(DiscoveredRun("live", "http://127.0.0.1:1", state)))
 
     assert "before its first step" in first
 
 
-def test_all_well_or_worth_a_note_is_exit_status_0(asked):
-    done = asked([ok("disk", "fine"), warn("port", "taken", "nothing")])
+def test_the_exit_status_is_0_with_warnings(run_doctor):
+    done = run_doctor([ok("disk", "fine"), warn("port", "taken", "nothing")])
 
     assert done.exit_code == 0
     assert done.stdout.splitlines() == [
@@ -45,15 +45,15 @@ def test_all_well_or_worth_a_note_is_exit_status_0(asked):
     ]
 
 
-def test_something_to_mend_is_exit_status_1_and_its_remedy_is_told(asked):
-    done = asked([fail("disk", "full", "make room"), ok("port", "free")])
+def test_a_failed_check_has_exit_status_1_and_prints_the_remedy(run_doctor):
+    done = run_doctor([fail("disk", "full", "make room"), ok("port", "free")])
 
     assert done.exit_code == 1
     assert "make room" in done.stdout
 
 
-def test_json_is_one_object_a_line(asked):
-    done = asked([fail("disk", "full", "make room")], "--json")
+def test_json_is_one_object_per_check(run_doctor):
+    done = run_doctor([fail("disk", "full", "make room")], "--json")
 
     assert json.loads(done.stdout) == {
         "grade": "fail",
@@ -63,25 +63,25 @@ def test_json_is_one_object_a_line(asked):
     }
 
 
-def test_a_name_from_training_code_commands_no_terminal(asked):
-    done = asked([ok("run \x1b[2J", "on\nfire")])
+def test_unprintable_characters_are_escaped(run_doctor):
+    done = run_doctor([ok("run \x1b[2J", "on\nfire")])
 
-    assert done.stdout == "ok    run [2J: on fire\n"
+    assert done.stdout == "ok    run \\x1b[2J: on fire\n"
 
 
-def test_a_kind_of_checkup_that_fails_leaves_the_others_to_be_told():
-    def places():
+def test_an_error_in_a_check_is_a_failed_result():
+    def check_places():
         yield ok("disk", "fine")
         raise KeyError("odd")
 
-    first, second = doctor_file._run_check(places)
+    first, second = doctor_file._run_check(check_places)
     assert (first.subject, second.subject) == ("disk", "places")
     assert "report this bug" in second.remedy
 
 
-def test_it_works_on_this_machine_as_it_is(asked, monkeypatch):
+def test_doctor_runs_all_checks_on_this_machine(run_doctor, monkeypatch):
     monkeypatch.setenv("SENTINEL_PORT", "0")
-    done = asked(None, "--quick", "--json")
+    done = run_doctor(None, "--quick", "--json")
     subjects = {json.loads(line)["subject"] for line in done.stdout.splitlines()}
 
     assert {"python", "settings", "state directory", "shared memory", "runs", "gpus"} <= subjects
@@ -102,31 +102,31 @@ STATE = {
 }
 
 
-def test_status_tells_what_a_run_is_and_which_taps_are_not_whole():
+def test_status_shows_metadata_and_failed_patches():
     lines = list(_format_run(_to_dict(DiscoveredRun("live", "http://127.0.0.1:1", STATE))))
 
     assert lines == [
         "live: running at step 7 (http://127.0.0.1:1)",
-        "  trl 1.16.0, grpo, Qwen[2J, 8 ranks",
-        "  tap deepspeed is off: TypeError in before_step (rank 1, 2)",
+        "  trl 1.16.0, grpo, Qwen\\x1b[2J, 8 ranks",
+        "  patch of deepspeed is off: TypeError in before_step (ranks 1-2)",
     ]
 
 
-def test_status_as_json_has_facts_and_taps():
-    told = _to_dict(DiscoveredRun("live", "http://127.0.0.1:1", STATE))
+def test_status_as_json_has_metadata_and_patches():
+    run = _to_dict(DiscoveredRun("live", "http://127.0.0.1:1", STATE))
 
-    assert json.loads(json.dumps(told)) == told
-    assert (told["metadata"], told["patches"]) == (STATE["metadata"], STATE["patches"])
+    assert json.loads(json.dumps(run)) == run
+    assert (run["metadata"], run["patches"]) == (STATE["metadata"], STATE["patches"])
 
 
-def test_an_agent_that_says_nothing_is_told_with_the_remedy():
-    silent = DiscoveredRun("live", "", {}, "its agent asks for a token", "set SENTINEL_TOKEN")
+def test_an_unreachable_agent_is_shown_with_the_remedy():
+    found = DiscoveredRun("live", "", {}, "the agent requires a token", "set SENTINEL_TOKEN")
 
-    assert list(_format_run(_to_dict(silent))) == [
-        "live: its agent asks for a token; set SENTINEL_TOKEN"
+    assert list(_format_run(_to_dict(found))) == [
+        "live: the agent requires a token; set SENTINEL_TOKEN"
     ]
 
 
-def test_nothing_known_is_nothing_said():
+def test_without_metadata_and_patches_there_is_no_text():
     assert format_run_metadata({}) == ""
     assert list(failed_patches({})) == []

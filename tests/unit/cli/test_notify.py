@@ -1,4 +1,4 @@
-"""`sentinel notify test`: tells per sink whether a page would arrive."""
+"""`sentinel notify test`: whether each sink accepts a notification."""
 
 import json
 
@@ -22,19 +22,20 @@ def run(monkeypatch, tmp_path):
     return run
 
 
-def test_sends_a_page_that_opens_and_one_that_resolves(run):
-    with Receiver() as there:
-        result = run(SENTINEL_SINKS__SLACK__URL=there.url)
+def test_a_notification_and_its_resolution_are_sent(run):
+    with Receiver() as receiver:
+        result = run(SENTINEL_SINKS__SLACK__URL=receiver.url)
 
     assert result.exit_code == 0
     assert result.output == (
-        "slack took the opened page: HTTP 200\nslack took the resolved page: HTTP 200\n"
+        "slack accepted the opened notification: HTTP 200\n"
+        "slack accepted the resolved notification: HTTP 200\n"
     )
-    assert ["TEST: " in request.json["text"] for request in there.requests] == [True, True]
-    assert "RESOLVED" in there.requests[1].json["text"]
+    assert ["TEST: " in json.dumps(request.json) for request in receiver.requests] == [True, True]
+    assert "Resolved at step 3" in receiver.requests[1].json["text"]
 
 
-def test_each_sink_is_tried_though_another_fails(run):
+def test_each_sink_is_tested_even_if_another_fails(run):
     with Receiver(webhook_receiver.status(404)) as slack, Receiver() as webhook:
         result = run(
             "--json",
@@ -44,8 +45,9 @@ def test_each_sink_is_tried_though_another_fails(run):
         )
 
     assert result.exit_code == 1
-    told = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [(t["sink"], t["page"], t["delivered"], t["answer"]) for t in told] == [
+    deliveries = [json.loads(line) for line in result.stdout.splitlines()]
+    keys = "sink", "notification", "delivered", "response"
+    assert [tuple(delivery[key] for key in keys) for delivery in deliveries] == [
         ("slack", "opened", False, "HTTP 404"),
         ("webhook", "opened", True, "HTTP 200"),
         ("webhook", "resolved", True, "HTTP 200"),
@@ -53,7 +55,7 @@ def test_each_sink_is_tried_though_another_fails(run):
     assert all("webhook-signature" in request.headers for request in webhook.requests)
 
 
-def test_one_sink_can_be_chosen(run):
+def test_one_sink_can_be_selected(run):
     with Receiver() as slack, Receiver() as webhook:
         result = run(
             "--sink",
@@ -66,26 +68,26 @@ def test_one_sink_can_be_chosen(run):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environ", "told"),
+    ("arguments", "environ", "text"),
     [
-        ([], {}, "No sink is set up"),
+        ([], {}, "no sink is configured"),
         (["--sink", "slak"], {"SENTINEL_SINKS__SLACK__URL": "http://127.0.0.1:9/CANARY"}, "slack"),
         ([], {"SENTINEL_SINKS__SLACK__URL": "CANARY"}, "sinks.slack.url"),
         (["--config", "no.toml"], {}, "no.toml"),
     ],
 )
-def test_wrong_settings_are_told_in_one_line(run, arguments, environ, told):
+def test_wrong_settings_are_reported_in_one_line(run, arguments, environ, text):
     result = run(*arguments, **environ)
 
     assert result.exit_code == 2
-    assert told in result.output
+    assert text in result.output
     assert result.output.count("\n") == 1
     assert "CANARY" not in result.output
 
 
-def test_a_file_of_settings_can_be_named(run, tmp_path):
-    with Receiver() as there:
-        (tmp_path / "mine.toml").write_text(f'[sinks.webhook]\nurl = "{there.url}"\n')
+def test_a_settings_file_can_be_given(run, tmp_path):
+    with Receiver() as receiver:
+        (tmp_path / "mine.toml").write_text(f'[sinks.webhook]\nurl = "{receiver.url}"\n')
         result = run("--config", "mine.toml")
 
-    assert (result.exit_code, len(there.requests)) == (0, 2)
+    assert (result.exit_code, len(receiver.requests)) == (0, 2)

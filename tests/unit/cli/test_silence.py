@@ -1,4 +1,4 @@
-"""`sentinel silence` and `sentinel ack`: what people enter reaches the run's database."""
+"""`sentinel silence` and `sentinel ack`: entries in the run's database."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from contextlib import closing
 
 import pytest
-from support.results import RUN, make_incident, incident_result
+from support.results import RUN, incident_result, make_incident
 from typer.testing import CliRunner
 
 from sentinel.cli.main import app
@@ -24,70 +24,70 @@ def connection(tmp_path, monkeypatch):
         yield connection
 
 
-def said(*words):
-    return CliRunner().invoke(app, [*words])
+def run_command(*arguments):
+    return CliRunner().invoke(app, [*arguments])
 
 
 @pytest.mark.parametrize(
-    ("words", "seconds"), [("90s", 90), ("30m", 1800), ("1h30m", 5400), ("1.5d", 129600)]
+    ("duration", "seconds"), [("90s", 90), ("30m", 1800), ("1h30m", 5400), ("1.5d", 129600)]
 )
-def test_a_silence_lasts_as_long_as_was_said(connection, words, seconds):
+def test_a_silence_has_the_given_duration(connection, duration, seconds):
     before = time.time()
-    told = said("silence", RUN, "kl_blowup", "--for", words, "--why", "known")
-    (entered,) = silences.active_silences(connection, before)
+    result = run_command("silence", RUN, "kl_blowup", "--for", duration, "--reason", "known")
+    (stored,) = silences.active_silences(connection, before)
 
-    assert told.exit_code == 0
-    assert told.stdout.startswith("kl_blowup silenced until ")
-    assert told.stdout.endswith(": known\n")
-    assert (entered.detector, entered.comment) == ("kl_blowup", "known")
-    assert entered.ends_at - entered.starts_at == pytest.approx(seconds)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("kl_blowup silenced until ")
+    assert result.stdout.endswith(": known\n")
+    assert (stored.detector, stored.comment) == ("kl_blowup", "known")
+    assert stored.ends_at - stored.starts_at == pytest.approx(seconds)
 
 
-def test_silences_are_shown_and_ended():
-    said("silence", RUN, "--for", "2h")
-    listed = said("silence", RUN, "--list", "--json")
+def test_silences_are_listed_and_ended():
+    run_command("silence", RUN, "--for", "2h")
+    listed = run_command("silence", RUN, "--list", "--json")
 
     assert json.loads(listed.stdout)["detector"] == ""
-    assert said("silence", RUN, "--end").stdout == "1 ended.\n"
-    assert said("silence", RUN, "--list").stdout == f"Nothing is silenced on run {RUN}.\n"
+    assert run_command("silence", RUN, "--end").stdout == "1 silence ended.\n"
+    assert run_command("silence", RUN, "--list").stdout == f"Run {RUN} has no active silences.\n"
 
 
 @pytest.mark.parametrize(
-    ("words", "trouble"),
+    ("arguments", "message"),
     [
-        (["silence", RUN], "say one of --for 2h, --list and --end."),
-        (["silence", RUN, "--for", "2h", "--end"], "say one of"),
-        (["silence", RUN, "--for", "soon"], "--for 'soon' is no time"),
-        (["silence", RUN, "--for", "0s"], "is no time"),
+        (["silence", RUN], "give exactly one of --for, --list and --end."),
+        (["silence", RUN, "--for", "2h", "--end"], "give exactly one of"),
+        (["silence", RUN, "--for", "soon"], "--for 'soon' is not a duration"),
+        (["silence", RUN, "--for", "0s"], "is not a duration"),
         (["silence", RUN, "--for", "31d"], "up to 30d"),
-        (["silence", RUN, "kl_blow", "--for", "2h"], "did you mean 'kl_blowup'?"),
-        (["silence", "other", "--list"], "there is no run 'other'"),
-        (["silence", "../x", "--list"], "is not usable"),
-        (["ack", RUN], "nothing fires on run"),
-        (["ack", RUN, "kl_blowup"], "nothing of kl_blowup fires"),
-        (["ack", RUN, "--list", "--end"], "say one of"),
+        (["silence", RUN, "kl_blow", "--for", "2h"], "Did you mean 'kl_blowup'?"),
+        (["silence", "other", "--list"], "no run 'other'"),
+        (["silence", "../x", "--list"], "is not valid"),
+        (["ack", RUN], f"run {RUN} has no firing incident."),
+        (["ack", RUN, "kl_blowup"], "has no firing incident of kl_blowup."),
+        (["ack", RUN, "--list", "--revoke"], "give only one of"),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_can(words, trouble):
-    told = said(*words)
+def test_wrong_arguments_are_rejected_with_a_message(arguments, message):
+    result = run_command(*arguments)
 
-    assert told.exit_code == 2
-    assert trouble in told.stderr
+    assert result.exit_code == 2
+    assert message in result.stderr
 
 
-def test_what_fires_is_taken_in_hand_and_given_back(connection):
+def test_firing_incidents_are_acknowledged_and_revoked(connection):
     History(connection).update(incident_result(of=make_incident("kl_blowup")))
-    taken = said("ack", RUN, "--why", "looking")
-    listed = said("ack", RUN, "--list", "--json")
+    acknowledged = run_command("ack", RUN, "--reason", "looking")
+    listed = run_command("ack", RUN, "--list", "--json")
 
-    assert taken.stdout.startswith(f"{RUN}/kl_blowup#1 acknowledged")
-    assert taken.stdout.endswith(": looking\n")
+    assert acknowledged.stdout.startswith(f"{RUN}/kl_blowup#1 acknowledged")
+    assert acknowledged.stdout.endswith(": looking\n")
     assert json.loads(listed.stdout)["severity"] == "critical"
-    assert said("ack", RUN, "kl_blowup", "--end").stdout == "1 given back.\n"
-    assert said("ack", RUN, "--list").stdout == ""
+    assert run_command("ack", RUN, "kl_blowup", "--revoke").stdout == "1 acknowledgement revoked.\n"
+    assert run_command("ack", RUN, "--list").stdout == f"Run {RUN} has no acknowledged incidents.\n"
 
 
-def test_a_database_that_is_none_is_told_of():
+def test_an_unreadable_database_is_an_error():
     (run_dir("broken") / "sentinel.db").write_bytes(b"no database at all" * 100)
 
-    assert "cannot be used" in said("silence", "broken", "--list").stderr
+    assert "cannot use" in run_command("silence", "broken", "--list").stderr
