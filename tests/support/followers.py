@@ -1,4 +1,4 @@
-"""A follower with a fake clock, and a fake client whose head acknowledges when a test asks it to."""
+"""A follower with a fake clock and a fake client, whose head acknowledges on request."""
 
 from __future__ import annotations
 

@@ -59,11 +59,20 @@ class Fallen(House):
             "ranks_running": self.lived, "ranks_gone": 0.0, "ranks_failed": 0.0,
             "idle_seconds": self.now + 0.5 - self.stepped,
         }  # fmt: skip
-        facts = {"died_ranks": "", "failed_ranks": "", "straggler_ranks": "0,1", "straggler_step": "29"}
+        facts = {
+            "died_ranks": "",
+            "failed_ranks": "",
+            "straggler_ranks": "0,1",
+            "straggler_step": "29",
+        }
         if not self.lived:
             facts = {}
         if self.fell:
-            facts = {**facts, **self.facts, "failed_seconds_ago": f"{self.now + 0.5 - self.fell:.3f}"}
+            facts = {
+                **facts,
+                **self.facts,
+                "failed_seconds_ago": f"{self.now + 0.5 - self.fell:.3f}",
+            }
         return replace(tick, values=values, facts={**tick.attributes, **facts})
 
     def fall(self, cause="exception", *, left=0, **said):
@@ -72,7 +81,12 @@ class Fallen(House):
         ranks = [0, 1][: 2 - left]
         names = ",".join(map(str, ranks))
         died = cause == "died"
-        self.facts = {"cause": cause, "died_ranks": names * died, "failed_ranks": names * (not died), **said}
+        self.facts = {
+            "cause": cause,
+            "died_ranks": names * died,
+            "failed_ranks": names * (not died),
+            **said,
+        }
         self.facts["state"] = "running" if left else "died" if died else "failed"
         stops = [self.own.word(rank, Event.STOP, 29, outcome=cause, **said) for rank in ranks]
         self.turn(*stops, self.tick())

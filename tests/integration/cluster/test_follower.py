@@ -1,11 +1,11 @@
-"""Post: all that its ranks say reaches the head once, in their order, or is still in the spool."""
+"""A follower sends each record to the head once, in order, or holds it in its spool."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from support.followers import House, steps, tick, word
+from support.followers import FollowerHarness, heartbeat, record, steps
 
 from sentinel.cluster.follower import (
     FINAL_DELIVERY_TIMEOUT_SECONDS,
@@ -16,266 +16,266 @@ from sentinel.model.record import Event
 
 
 @pytest.fixture
-def house(tmp_path):
-    return House(tmp_path / "sentinel.db")
+def harness(tmp_path):
+    return FollowerHarness(tmp_path / "sentinel.db")
 
 
-def test_what_is_read_goes_over_in_its_order_and_is_forgotten_once_it_is_confirmed(house):
-    house.client.welcome()
-    house.forward(*house.said(2))
-    house.forward(*house.said(3))
+def test_records_are_sent_in_order_and_deleted_once_acknowledged(harness):
+    harness.client.accept()
+    harness.forward(*harness.next_records(2))
+    harness.forward(*harness.next_records(3))
 
-    assert steps(house.client.confirm()) == [1, 2]
-    house.forward(*house.said())
-    assert steps(house.client.confirm()) == [3, 4, 5, 6]
-    house.forward()
+    assert steps(harness.client.acknowledge()) == [1, 2]
+    harness.forward(*harness.next_records())
+    assert steps(harness.client.acknowledge()) == [3, 4, 5, 6]
+    harness.forward()
 
-    assert house.spool.size_bytes == 0
-    assert house.post.finished
-
-
-def test_nothing_of_a_node_is_judged_by_its_own_agent(house):
-    house.client.welcome()
-
-    assert house.forward(*house.said(3), tick()) == []
+    assert harness.spool.size_bytes == 0
+    assert harness.follower.finished
 
 
-def test_one_parcel_is_under_way_at_a_time(house):
-    house.client.welcome()
+def test_a_follower_evaluates_no_record_of_its_node(harness):
+    harness.client.accept()
+
+    assert harness.forward(*harness.next_records(3), heartbeat()) == []
+
+
+def test_only_one_message_is_unacknowledged_at_a_time(harness):
+    harness.client.accept()
     for _ in range(5):
-        house.forward(*house.said())
+        harness.forward(*harness.next_records())
 
-    assert steps(house.client.confirm()) == [1]
-    house.forward()
-    assert steps(house.client.confirm()) == [2, 3, 4, 5]
-
-
-def test_a_row_that_is_not_stored_is_never_handed_over(house):
-    house.client.welcome()
-    house.post.forward(house.said(2))
-    house.post.after_commit()
-
-    assert house.client.sent == []
+    assert steps(harness.client.acknowledge()) == [1]
+    harness.forward()
+    assert steps(harness.client.acknowledge()) == [2, 3, 4, 5]
 
 
-def test_what_is_read_before_there_is_a_head_waits_for_it(house):
-    house.wait(5, word(1))
-    house.client.welcome()
-    house.forward()
+def test_a_row_that_is_not_stored_is_not_sent(harness):
+    harness.client.accept()
+    harness.follower.forward(harness.next_records(2))
+    harness.follower.after_commit()
 
-    assert steps(house.client.read()) == [1] * 10
-
-
-def test_after_a_break_the_rows_that_were_not_confirmed_come_again(house):
-    house.client.welcome()
-    house.forward(*house.said(2))
-    house.client.confirm()
-    house.forward(*house.said(2))
-    house.client.read()
-    house.client.is_connected = False
-    house.forward(*house.said(2))
-
-    house.client.welcome(row=1)
-    house.forward()
-
-    parcel = house.client.read()
-    assert (parcel.message_number, parcel.first_row, parcel.last_row) == (1, 2, 3)
-    assert steps(parcel) == [3, 4, 5, 6]
+    assert harness.client.sent == []
 
 
-def test_a_head_that_died_between_its_commit_and_its_answer_tells_how_far_it_came(house):
-    house.client.welcome()
-    house.forward(*house.said(2))
-    house.client.is_connected = False
-    house.forward()
+def test_records_read_before_there_is_a_head_are_spooled(harness):
+    harness.advance(5, record(1))
+    harness.client.accept()
+    harness.forward()
 
-    house.client.welcome(row=1)
-    house.forward(*house.said())
-
-    assert steps(house.client.read()) == [3]
+    assert steps(harness.client.receive()) == [1] * 10
 
 
-def test_a_head_that_lost_its_database_is_given_all_that_is_left(house):
-    house.client.welcome()
+def test_unacknowledged_rows_are_sent_again_in_a_new_session(harness):
+    harness.client.accept()
+    harness.forward(*harness.next_records(2))
+    harness.client.acknowledge()
+    harness.forward(*harness.next_records(2))
+    harness.client.receive()
+    harness.client.is_connected = False
+    harness.forward(*harness.next_records(2))
+
+    harness.client.accept(last_row=1)
+    harness.forward()
+
+    message = harness.client.receive()
+    assert (message.number, message.first_row, message.last_row) == (1, 2, 3)
+    assert steps(message) == [3, 4, 5, 6]
+
+
+def test_a_new_session_continues_after_the_last_row_of_the_head(harness):
+    harness.client.accept()
+    harness.forward(*harness.next_records(2))
+    harness.client.is_connected = False
+    harness.forward()
+
+    harness.client.accept(last_row=1)
+    harness.forward(*harness.next_records())
+
+    assert steps(harness.client.receive()) == [3]
+
+
+def test_a_head_without_its_database_receives_all_spooled_rows(harness):
+    harness.client.accept()
     for _ in range(3):
-        house.forward(*house.said())
-        house.client.confirm()
-    house.forward()
-    house.client.is_connected = False
-    house.forward(*house.said())
+        harness.forward(*harness.next_records())
+        harness.client.acknowledge()
+    harness.forward()
+    harness.client.is_connected = False
+    harness.forward(*harness.next_records())
 
-    house.client.welcome(row=0)
-    house.forward()
+    harness.client.accept(last_row=0)
+    harness.forward()
 
-    parcel = house.client.read()
-    assert (parcel.first_row, parcel.last_row, steps(parcel)) == (4, 4, [4])
-
-
-def test_a_node_that_is_started_again_goes_on_where_its_spool_is(house):
-    house.forward(*house.said(2))
-    name = house.spool.name
-    house.begin()
-    assert house.spool.name == name
-
-    house.client.welcome()
-    house.forward(*house.said())
-    assert steps(house.client.confirm()) == [1, 2, 3]
+    message = harness.client.receive()
+    assert (message.first_row, message.last_row, steps(message)) == (4, 4, [4])
 
 
-def test_a_node_that_lost_its_database_is_another_spool(house, tmp_path):
-    house.forward(*house.said(2))
-    name = house.spool.name
-    house.begin(tmp_path / "other.db")
+def test_a_restarted_follower_continues_its_spool(harness):
+    harness.forward(*harness.next_records(2))
+    spool_id = harness.spool.spool_id
+    harness.start_agent()
+    assert harness.spool.spool_id == spool_id
 
-    assert house.spool.name != name
+    harness.client.accept()
+    harness.forward(*harness.next_records())
+    assert steps(harness.client.acknowledge()) == [1, 2, 3]
 
 
-def test_a_spool_that_is_full_gives_up_its_oldest_and_the_rest_goes_over(tmp_path):
-    house = House(tmp_path / "sentinel.db", limit=2000)
+def test_a_follower_with_a_new_database_has_another_spool_id(harness, tmp_path):
+    harness.forward(*harness.next_records(2))
+    spool_id = harness.spool.spool_id
+    harness.start_agent(tmp_path / "other.db")
+
+    assert harness.spool.spool_id != spool_id
+
+
+def test_a_full_spool_drops_its_oldest_rows_and_sends_the_rest(tmp_path):
+    harness = FollowerHarness(tmp_path / "sentinel.db", max_spool_bytes=2000)
     for _ in range(100):
-        house.turn(*house.said())
-    lost = house.tally.values["sentinel_dropped_records_total", "spool"]
-    assert 0 < lost < 100
+        harness.forward(*harness.next_records())
+    dropped = harness.counters.values["sentinel_dropped_records_total", "spool"]
+    assert 0 < dropped < 100
 
-    house.link.welcome()
-    house.turn()
+    harness.client.accept()
+    harness.forward()
 
-    parcel = house.link.read()
-    assert steps(parcel) == [*range(int(lost) + 1, 101)]
-    assert parcel.first_row == lost + 1
-
-
-def test_what_was_not_stored_is_not_in_the_spool_of_the_next_agent(house):
-    house.forward(*house.said())
-    house.post.forward(house.said())
-    house.connection.execute("begin")
-    house.post.persist()
-    house.connection.execute("rollback")
-    house.connection.close()
-
-    house.begin()
-    house.client.welcome()
-    house.forward()
-
-    # The rings are read again from where they were stored: it comes from there.
-    assert steps(house.client.read()) == [1]
+    message = harness.client.receive()
+    assert steps(message) == [*range(int(dropped) + 1, 101)]
+    assert message.first_row == dropped + 1
 
 
-def test_how_the_ranks_are_is_told_though_nothing_else_is_said(house):
-    house.client.welcome()
-    house.wait(HEARTBEAT_INTERVAL_SECONDS + 1, tick(idle_seconds=4.0))
-    first = house.client.confirm()
-    house.wait(HEARTBEAT_INTERVAL_SECONDS + 1, tick(idle_seconds=6.0))
-    second = house.client.confirm()
+def test_records_of_a_failed_transaction_are_not_spooled(harness):
+    harness.forward(*harness.next_records())
+    harness.follower.forward(harness.next_records())
+    harness.connection.execute("begin")
+    harness.follower.persist()
+    harness.connection.execute("rollback")
+    harness.connection.close()
+
+    harness.start_agent()
+    harness.client.accept()
+    harness.forward()
+
+    # The agent reads the other record from its ring again.
+    assert steps(harness.client.receive()) == [1]
+
+
+def test_heartbeats_are_sent_without_records(harness):
+    harness.client.accept()
+    harness.advance(HEARTBEAT_INTERVAL_SECONDS + 1, heartbeat(idle_seconds=4.0))
+    first = harness.client.acknowledge()
+    harness.advance(HEARTBEAT_INTERVAL_SECONDS + 1, heartbeat(idle_seconds=6.0))
+    second = harness.client.acknowledge()
 
     assert [record.values["idle_seconds"] for record in first.entries] == [4.0]
     assert [record.values["idle_seconds"] for record in second.entries] == [6.0]
     assert (second.first_row, second.last_row) == (1, 0)
-    assert house.spool.size_bytes == 0
+    assert harness.spool.size_bytes == 0
 
 
-def test_what_was_measured_since_the_last_parcel_is_told_with_the_newest_tick(house):
-    house.client.welcome()
-    house.client.is_connected = False
-    house.forward(tick(idle_seconds=1.0, memory_used=5.0, gpu_utilisation=50.0))
-    house.forward(tick(idle_seconds=2.0))
-    house.client.is_connected = True
-    house.wait(HEARTBEAT_INTERVAL_SECONDS + 1)
+def test_measurements_since_the_last_message_are_in_the_newest_heartbeat(harness):
+    harness.client.accept()
+    harness.client.is_connected = False
+    harness.forward(heartbeat(idle_seconds=1.0, memory_used=5.0, gpu_utilisation=50.0))
+    harness.forward(heartbeat(idle_seconds=2.0))
+    harness.client.is_connected = True
+    harness.advance(HEARTBEAT_INTERVAL_SECONDS + 1)
 
-    (told,) = house.client.confirm().entries
-    assert told.values["idle_seconds"] == 2.0
-    assert told.values["gpu_utilisation"] == 50.0
-
-
-def test_an_agent_stays_until_all_is_confirmed(house):
-    house.client.welcome()
-    house.forward(*house.said())
-    assert not house.post.finished
-    house.client.confirm()
-    house.forward()
-
-    assert house.post.finished
+    (newest,) = harness.client.acknowledge().entries
+    assert newest.values["idle_seconds"] == 2.0
+    assert newest.values["gpu_utilisation"] == 50.0
 
 
-def test_an_agent_whose_head_never_comes_leaves_a_while_after_the_last_word(house):
-    house.wait(FINAL_DELIVERY_TIMEOUT_SECONDS + 30, word(1))
-    assert not house.post.finished, "the last word was only just said"
+def test_a_follower_is_finished_once_all_rows_are_acknowledged(harness):
+    harness.client.accept()
+    harness.forward(*harness.next_records())
+    assert not harness.follower.finished
+    harness.client.acknowledge()
+    harness.forward()
 
-    house.wait(FINAL_DELIVERY_TIMEOUT_SECONDS - 1)
-    assert not house.post.finished
-    house.wait(2)
-    assert house.post.finished
-
-
-def test_an_agent_that_was_stopped_holds_nobody_for_lost(house):
-    house.client.welcome()
-    house.forward(*house.said())
-    house.forward(seconds=600.0)
-
-    assert house.post.silent_seconds < HEAD_LOST_AFTER_SECONDS
-    assert not house.post.finished
+    assert harness.follower.finished
 
 
-def test_a_clock_that_steps_holds_nobody_for_lost(house):
-    house.client.welcome()
-    house.forward(*house.said())
+def test_a_follower_without_a_head_is_finished_a_while_after_its_last_record(harness):
+    harness.advance(FINAL_DELIVERY_TIMEOUT_SECONDS + 30, record(1))
+    assert not harness.follower.finished, "the last record was just read"
+
+    harness.advance(FINAL_DELIVERY_TIMEOUT_SECONDS - 1)
+    assert not harness.follower.finished
+    harness.advance(2)
+    assert harness.follower.finished
+
+
+def test_the_head_is_not_lost_after_a_follower_was_suspended(harness):
+    harness.client.accept()
+    harness.forward(*harness.next_records())
+    harness.forward(seconds=600.0)
+
+    assert harness.follower.silent_seconds < HEAD_LOST_AFTER_SECONDS
+    assert not harness.follower.finished
+
+
+def test_the_head_is_not_lost_after_a_step_of_the_clock(harness):
+    harness.client.accept()
+    harness.forward(*harness.next_records())
     for seconds in (3600.0, -7200.0, 3600.0):
-        house.forward(seconds=seconds)
+        harness.forward(seconds=seconds)
 
-    assert house.post.silent_seconds < HEAD_LOST_AFTER_SECONDS
-
-
-def lone(house, deputy):
-    """What is judged of a head that falls silent while ranks are running."""
-    house.client.welcome()
-    house.forward(*house.said())
-    house.client.confirm(deputy)
-    house.forward(*house.said())
-    return house.wait(HEAD_LOST_AFTER_SECONDS + 1, tick(idle_seconds=0.0))
+    assert harness.follower.silent_seconds < HEAD_LOST_AFTER_SECONDS
 
 
-def test_the_deputy_tells_of_a_head_that_is_silent(house):
-    *_, last = lone(house, deputy=True)
+def forward_until_head_is_lost(harness, *, is_deputy):
+    """What the follower evaluates itself when the head falls silent while ranks are running."""
+    harness.client.accept()
+    harness.forward(*harness.next_records())
+    harness.client.acknowledge(is_deputy=is_deputy)
+    harness.forward(*harness.next_records())
+    return harness.advance(HEAD_LOST_AFTER_SECONDS + 1, heartbeat(idle_seconds=0.0))
+
+
+def test_the_deputy_reports_a_silent_head(harness):
+    *_, last = forward_until_head_is_lost(harness, is_deputy=True)
 
     assert last.attributes["head_lost"] == "a:1"
     assert last.values["nodes_lost"] == 1.0
 
 
-def test_other_nodes_leave_that_to_the_deputy(house):
-    assert lone(house, deputy=False) == []
+def test_a_follower_that_is_not_the_deputy_reports_no_silent_head(harness):
+    assert forward_until_head_is_lost(harness, is_deputy=False) == []
 
 
-def test_the_deputy_tells_of_nothing_once_its_own_ranks_have_ended(house):
-    house.client.welcome()
-    house.forward(*house.said())
-    house.client.confirm(deputy=True)
-    house.forward(word(2, Event.STOP))
+def test_the_deputy_reports_no_silent_head_once_its_ranks_have_ended(harness):
+    harness.client.accept()
+    harness.forward(*harness.next_records())
+    harness.client.acknowledge(is_deputy=True)
+    harness.forward(record(2, Event.STOP))
 
-    told = house.wait(HEAD_LOST_AFTER_SECONDS + 1, tick())
+    heartbeats = harness.advance(HEAD_LOST_AFTER_SECONDS + 1, heartbeat())
 
-    assert told
-    assert all(record.values["nodes_lost"] == 0.0 for record in told)
-
-
-def test_its_state_is_told_in_plain_words(house):
-    house.forward(*house.said())
-
-    state = house.post.state()
-
-    assert state["linked"] is False
-    assert state["spooled_bytes"] > 0
+    assert heartbeats
+    assert all(each.values["nodes_lost"] == 0.0 for each in heartbeats)
 
 
-@pytest.mark.parametrize(("outcome", "told"), [("exception", 1.0), ("finished", 0.0)])
-def test_a_run_that_falls_with_the_heads_node_is_told_of_by_its_deputy(house, outcome, told):
-    """In DDP the other ranks raise at once; whoever ended well is nobody's emergency."""
-    house.client.welcome()
-    house.forward(word(1))
-    house.client.confirm(deputy=True)
-    stop = replace(word(2, Event.STOP), facts={"outcome": outcome})
-    house.forward(stop)
+def test_the_status_has_connection_and_spooled_bytes(harness):
+    harness.forward(*harness.next_records())
 
-    ticks = house.wait(HEAD_LOST_AFTER_SECONDS + 1, tick())
+    status = harness.follower.status()
 
-    assert not house.post.finished
-    assert ticks[-1].values["nodes_lost"] == told
+    assert status["connected"] is False
+    assert status["spooled_bytes"] > 0
+
+
+@pytest.mark.parametrize(("outcome", "nodes_lost"), [("exception", 1.0), ("finished", 0.0)])
+def test_the_deputy_reports_ranks_that_fail_with_the_node_of_the_head(harness, outcome, nodes_lost):
+    """With DDP the other ranks raise at once. Ranks that finished need no notification."""
+    harness.client.accept()
+    harness.forward(record(1))
+    harness.client.acknowledge(is_deputy=True)
+    stop = replace(record(2, Event.STOP), attributes={"outcome": outcome})
+    harness.forward(stop)
+
+    heartbeats = harness.advance(HEAD_LOST_AFTER_SECONDS + 1, heartbeat())
+
+    assert not harness.follower.finished
+    assert heartbeats[-1].values["nodes_lost"] == nodes_lost
