@@ -24,7 +24,7 @@ from sentinel.config.settings import load_settings
 from sentinel.detectors.run_stalled import RunStalled
 from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import WHOLE_RUN, Event
-from sentinel.readers.follow import INITIAL_PACE_SECONDS
+from sentinel.readers.follow import INITIAL_MAX_GAP_SECONDS
 from sentinel.store.database import connect
 from sentinel.transport.paths import run_dir
 
@@ -106,8 +106,8 @@ def test_silence_is_judged_by_the_pace_of_the_log(path, clock):
     source, stalled = make_follower(path, clock), RunStalled()
     for record in source.poll():
         stalled.update(record)
-    assert stalled.update(next_heartbeat(source, clock, 4 * INITIAL_PACE_SECONDS)) == Clear()
-    late = stalled.update(next_heartbeat(source, clock, 2 * INITIAL_PACE_SECONDS))
+    assert stalled.update(next_heartbeat(source, clock, 4 * INITIAL_MAX_GAP_SECONDS)) == Clear()
+    late = stalled.update(next_heartbeat(source, clock, 2 * INITIAL_MAX_GAP_SECONDS))
     assert isinstance(late, Finding)
     assert late.severity is Severity.WARNING
 
@@ -231,7 +231,7 @@ def test_which_of_several_runs_is_followed_is_said_once(tmp_path, capsys):
     watch.run_once()
     watch.run_once()
     told = capsys.readouterr().err
-    assert told.count("it holds 2 runs (run0, run1), of which run0") == 1
+    assert told.count("it holds 2 runs (run0, run1); run0, which wrote last") == 1
     watch.stop_requested.set()
     watch.serve()
 

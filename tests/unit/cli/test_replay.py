@@ -203,5 +203,5 @@ def test_which_of_several_runs_was_replayed_is_said_to_people_only(tmp_path):
         other.executemany("insert into metrics values(?, ?, ?, ?, ?)", rows)
     result = run_replay(path, "--json")
 
-    assert f"{path}: it holds 2 runs (run1, run0), of which run1" in result.stderr
+    assert f"{path}: it holds 2 runs (run1, run0); run1, which wrote last, is read" in result.stderr
     assert [json.loads(line)["steps"] for line in result.stdout.splitlines()] == [5]

@@ -1,4 +1,4 @@
-"""Address: pages go to the network only over TLS, and never to a metadata service."""
+"""Notifications leave this machine only over TLS, and never to a metadata service."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from sentinel.config.url_policy import is_loopback, peer_refusal, url_refusal
         "http://localhost/",
     ],
 )
-def test_https_and_this_machine_are_fine(url):
+def test_https_and_loopback_urls_are_allowed(url):
     assert url_refusal(url) is None
 
 
@@ -38,14 +38,14 @@ def test_https_and_this_machine_are_fine(url):
         "http://localhost.example.org/",
     ],
 )
-def test_anything_else_is_refused_without_repeating_it(url):
+def test_other_urls_are_refused_without_repeating_them(url):
     refusal = url_refusal(url)
 
     assert refusal
     assert "example" not in refusal
 
 
-def test_plain_http_to_others_can_be_permitted():
+def test_http_to_other_machines_can_be_allowed():
     assert url_refusal("http://receiver.cluster.local/hook", allow_http=True) is None
 
 
@@ -63,17 +63,17 @@ def test_plain_http_to_others_can_be_permitted():
         "::",
     ],
 )
-def test_peers_that_hold_credentials_or_are_many_are_refused(peer):
+def test_metadata_and_multicast_addresses_are_refused(peer):
     assert peer_refusal(peer)
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "10.1.2.3", "192.168.0.7", "8.8.8.8", "2001:db8::1"])
-def test_ordinary_peers_are_fine(peer):
-    """Private networks are where receivers often live."""
+def test_other_addresses_are_allowed(peer):
+    """Receivers are often in private networks."""
     assert peer_refusal(peer) is None
 
 
-def test_only_the_spelling_makes_a_host_this_machine():
+def test_a_host_is_loopback_only_by_its_spelling():
     assert is_loopback("127.8.9.1")
     assert is_loopback("localhost")
     assert not is_loopback("localhost.example.org")

@@ -1,0 +1,130 @@
+"""An invalid detector table is reported, and the run is monitored with that detector's defaults."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from urllib.request import urlopen
+
+import pytest
+from support import webhook_receiver
+from support.rank_processes import ranks, release, until
+from support.webhook_receiver import Receiver
+
+from sentinel.transport.paths import run_dir
+
+INVALID_TABLES = """
+[detectors.kl_blowp]
+ratio = 4
+[detectors.nan_or_inf]
+nonsense = 1
+[detectors.loss_spike]
+"""
+
+
+def sentinel(*arguments):
+    command = [sys.executable, "-m", "sentinel", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def receiver():
+    with Receiver(webhook_receiver.ok()) as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def write_settings(tmp_path, receiver):
+    """Writes a sentinel.toml with a webhook and these tables."""
+
+    def write(tables):
+        sink = f'linger_seconds = 0\n[sinks.webhook]\nurl = "{receiver.url}"\n'
+        (tmp_path / "sentinel.toml").write_text(sink + tables)
+
+    return write
+
+
+def received(receiver):
+    """Detector and status of the notifications received, in order."""
+    bodies = [request.json for request in receiver.accepted]
+    return [(body["commonLabels"]["detector"], body["status"]) for body in bodies]
+
+
+def serve_sick_run(check):
+    """An agent serves one rank whose loss becomes NaN; `check` is called before the rank ends."""
+    with ranks() as begin:
+        rank = begin(
+            world=1,
+            steps=20,
+            values={"loss": [1.0] * 10 + [float("nan")] * 10},
+            hold=True,
+            ending="finished",
+            wait=False,
+        )
+        command = [sys.executable, "-m", "sentinel", "agent", "--run", "live"]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as agent:
+            try:
+                check()
+                release(rank)
+                agent.wait(120.0)
+            finally:
+                agent.kill()
+
+
+def read_metrics():
+    agent = json.loads((run_dir("live") / "agent.json").read_text())
+    with urlopen(f"{agent['url']}/metrics", timeout=10.0) as response:
+        return response.read().decode()
+
+
+def test_the_run_is_monitored_and_the_error_is_reported_once(write_settings, receiver):
+    write_settings(INVALID_TABLES)
+    metrics = []
+
+    def wait_for_incident():
+        until(lambda: ("nan_or_inf", "firing") in received(receiver), 120.0, "the NaN is reported")
+        metrics.append(read_metrics())
+
+    serve_sick_run(check=wait_for_incident)
+    errors = re.findall(r'sentinel_config_errors_total\{.*setting="([^"]+)".*\} 1', metrics[0])
+
+    assert sorted(errors) == ["detectors.kl_blowp", "detectors.nan_or_inf"]
+    assert received(receiver).count(("invalid_settings", "firing")) == 1
+    assert received(receiver).count(("invalid_settings", "resolved")) == 1
+    (body,) = [
+        request.json
+        for request in receiver.accepted
+        if "invalid_settings" in str(request.json["commonLabels"])
+        and request.json["status"] == "firing"
+    ]
+    assert body["commonLabels"]["severity"] == "warning"
+    assert "detectors.kl_blowp" in body["commonAnnotations"]["summary"]
+
+
+def test_doctor_reports_each_invalid_table_with_the_nearest_valid_name(write_settings):
+    write_settings(INVALID_TABLES)
+    output = sentinel("doctor", "--json").stdout
+
+    assert 'Did you mean \\"kl_blowup\\"?' in output
+    assert "nonsense" in output
+
+
+@pytest.mark.parametrize(
+    "arguments", [["replay", "log.jsonl"], ["watch", "log.jsonl"], ["notify", "test"]]
+)
+def test_commands_of_users_refuse_invalid_tables(write_settings, tmp_path, arguments):
+    write_settings(INVALID_TABLES)
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
+    result = sentinel(*arguments)
+
+    assert (result.returncode, result.stdout) == (2, "")
+    assert 'Did you mean "kl_blowup"?' in result.stderr
