@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -182,11 +181,12 @@ def _fields(notification: Notification) -> list[str]:
 
 
 def _evidence_values(evidence: Mapping[str, float | str]) -> str:
+    values = [(name, value) for name, value in evidence.items() if value != ""]
     lines = [
         f"{_escape(name, _MAX_NAME_CHARS)} = {_format_value(value)}"
-        for name, value in islice(evidence.items(), _MAX_EVIDENCE_VALUES)
+        for name, value in values[:_MAX_EVIDENCE_VALUES]
     ]
-    return "\n".join(["*Evidence*", *lines, *_rest(len(evidence), _MAX_EVIDENCE_VALUES)])
+    return "\n".join(["*Evidence*", *lines, *_rest(len(values), _MAX_EVIDENCE_VALUES)])
 
 
 def _rest(count: int, shown: int) -> list[str]:

@@ -73,7 +73,9 @@ def command_note(connection: sqlite3.Connection, incident_name: str) -> str:
     row = connection.execute(
         "select actions, step, refusal from command where incident = ?", [incident_name]
     ).fetchone()
-    actions, step, refusal = row or (None, None, None)
+    if row is None:
+        return ""
+    actions, step, refusal = row
     if refusal is not None:
         return f"No command was sent to the run, because {refusal}."
     return "" if actions is None else _format_request(frozenset(actions.split()), step)

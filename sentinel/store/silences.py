@@ -212,7 +212,8 @@ def _higher_severity(incident_severity: str, case: Mapping[str, Any] | None) -> 
     """The higher severity of an incident and its case."""
     if case is None:
         return incident_severity
-    return min(incident_severity, case["severity"], key=lambda value: Severity(value).order)
+    severities = (incident_severity, str(case["severity"]))
+    return min(severities, key=lambda severity: Severity(severity).order)
 
 
 def _author_fields(entry: Silence | Acknowledgement) -> dict[str, str]:

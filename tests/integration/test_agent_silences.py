@@ -1,4 +1,4 @@
-"""A live agent takes up what people enter, shows it, and tells what waited, without a restart."""
+"""Tests that a live agent applies silences and acknowledgements without a restart."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from sentinel.store.database import connect
 from sentinel.store.silences import Silence
 from sentinel.transport.paths import run_dir
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 LOSSES = [1.0] * 10 + [float("nan")] * 10
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
+def folders(tmp_path, monkeypatch):
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def person():
+def user_connection():
     with closing(connect(run_dir("live") / "sentinel.db")) as connection:
         yield connection
 
 
 @pytest.fixture
-def sick():
-    """Makes an agent whose one rank has lost its loss; the agent's loop is the test's to turn."""
-    served = []
-    with ranks() as begin:
+def make_agent():
+    """Returns a function that makes an agent of a rank with NaN loss; the test runs its loop."""
+    agents = []
+    with ranks() as start_rank:
 
-        def made(tier="page"):
-            begin(0, world=1, steps=20, values={"loss": LOSSES})
-            sinks = {"webhook": {"url": "http://127.0.0.1:9/nobody"}}
-            served.append(Agent("live", load_settings({"port": 0, "sinks": sinks, "tier": tier})))
-            return served[0]
+        def make(tier="page"):
+            start_rank(0, world=1, steps=20, values={"loss": LOSSES})
+            sinks = {"webhook": {"url": "http://127.0.0.1:9/unused"}}
+            agents.append(Agent("live", load_settings({"port": 0, "sinks": sinks, "tier": tier})))
+            return agents[0]
 
-        yield made
-        served[0].processor.onset_worker.stop(PATIENCE)
-        served[0].connection.close()
-
-
-def queued(person):
-    return person.execute("select distinct severity from outbox").fetchall()
+        yield make
+        agents[0].processor.onset_worker.stop(TIMEOUT_SECONDS)
+        agents[0].connection.close()
 
 
-def shown(agent, family):
+def queued_severities(connection):
+    return connection.execute("select distinct severity from outbox").fetchall()
+
+
+def metric_values(agent, family):
     return {
         sample.value
         for metric in agent.processor.exposition.collect()
@@ -63,42 +63,44 @@ def shown(agent, family):
     }
 
 
-def turned(agent, so):
-    def seen():
+def run_until(agent, condition):
+    def run_once():
         agent.run_once()
-        return so()
+        return condition()
 
-    until(seen, PATIENCE, "the agent has seen it")
+    until(run_once, TIMEOUT_SECONDS, "condition met")
 
 
-def test_a_silence_is_taken_up_shown_and_paid_when_it_ends(sick, person):
-    agent = sick()
-    silences.add_silence(person, Silence("", time.time(), time.time() + 3600, "ana", "known"))
-    turned(agent, lambda: agent.processor.exposition.state()["incidents"])
+def test_a_silence_is_shown_and_its_notification_sent_when_it_ends(make_agent, user_connection):
+    agent = make_agent()
+    silences.add_silence(
+        user_connection, Silence("", time.time(), time.time() + 3600, "ana", "known")
+    )
+    run_until(agent, lambda: agent.processor.exposition.state()["incidents"])
 
     incident = agent.processor.exposition.state()["incidents"][0]
-    assert (incident["silenced"]["by"], incident["acknowledged"]) == ("ana", None)
-    assert agent.processor.exposition.state()["silences"][0]["why"] == "known"
-    assert shown(agent, "sentinel_alert_silenced") == {1.0}
-    assert queued(person) == []
+    assert (incident["silenced"]["author"], incident["acknowledged"]) == ("ana", None)
+    assert agent.processor.exposition.state()["silences"][0]["comment"] == "known"
+    assert metric_values(agent, "sentinel_alert_silenced") == {1.0}
+    assert queued_severities(user_connection) == []
 
-    silences.expire_silences(person, "", time.time())
-    turned(agent, lambda: queued(person))
-    assert shown(agent, "sentinel_alert_silenced") == {0.0}
-
-
-def test_an_acknowledgement_is_shown_while_the_agent_serves(sick, person):
-    agent = sick()
-    turned(agent, lambda: queued(person))
-    silences.acknowledge(person, "", time.time(), "ana", "mine")
-    turned(agent, lambda: agent.processor.exposition.state()["incidents"][0]["acknowledged"])
-
-    assert shown(agent, "sentinel_alert_acknowledged") == {1.0}
+    silences.expire_silences(user_connection, "", time.time())
+    run_until(agent, lambda: queued_severities(user_connection))
+    assert metric_values(agent, "sentinel_alert_silenced") == {0.0}
 
 
-def test_a_run_of_tier_notify_wakes_nobody_through_prometheus_either(sick, person):
-    agent = sick("notify")
-    turned(agent, lambda: queued(person))
+def test_an_acknowledgement_is_shown(make_agent, user_connection):
+    agent = make_agent()
+    run_until(agent, lambda: queued_severities(user_connection))
+    silences.acknowledge(user_connection, "", time.time(), "ana", "mine")
+    run_until(agent, lambda: agent.processor.exposition.state()["incidents"][0]["acknowledged"])
+
+    assert metric_values(agent, "sentinel_alert_acknowledged") == {1.0}
+
+
+def test_tier_notify_lowers_the_severity_in_prometheus_too(make_agent, user_connection):
+    agent = make_agent("notify")
+    run_until(agent, lambda: queued_severities(user_connection))
     firing = [
         sample.labels["severity"]
         for metric in agent.processor.exposition.collect()
@@ -107,14 +109,14 @@ def test_a_run_of_tier_notify_wakes_nobody_through_prometheus_either(sick, perso
         if sample.value
     ]
 
-    assert set(queued(person)) == {("warning",)}
+    assert set(queued_severities(user_connection)) == {("warning",)}
     assert set(firing) == {"warning"}
     assert agent.processor.exposition.state()["tier"] == "notify"
 
 
-def test_of_a_quiet_run_everything_is_shown_and_nobody_is_told(sick, person):
-    agent = sick("quiet")
-    turned(agent, lambda: agent.processor.exposition.state()["incidents"])
+def test_tier_quiet_shows_incidents_and_sends_nothing(make_agent, user_connection):
+    agent = make_agent("quiet")
+    run_until(agent, lambda: agent.processor.exposition.state()["incidents"])
 
-    assert shown(agent, "sentinel_alert_silenced") == {1.0}
-    assert queued(person) == []
+    assert metric_values(agent, "sentinel_alert_silenced") == {1.0}
+    assert queued_severities(user_connection) == []

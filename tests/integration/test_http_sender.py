@@ -1,4 +1,4 @@
-"""Sender: whatever the receiver does, an answer comes in time, and the address stays secret."""
+"""Tests of one HTTP request: its deadline, its limits, and the secrecy of its URL."""
 
 import logging
 import shutil
@@ -14,7 +14,7 @@ from support import webhook_receiver
 from support.webhook_receiver import Receiver, deadlines_from_silence
 
 from sentinel.model.request import Request
-from sentinel.notify.bounded_connection import (
+from sentinel.notify.abortable_connection import (
     AbortableConnections,
     AddressRefusedError,
     DeadlineExceededError,
@@ -22,159 +22,156 @@ from sentinel.notify.bounded_connection import (
 )
 from sentinel.notify.http import MAX_RESPONSE_BYTES, send
 
-DEADLINE = 0.3
-PATIENCE = 60.0
-"""Seconds: what a busy machine may take, and less than the receiver would hang."""
+DEADLINE_SECONDS = 0.3
+TIMEOUT_SECONDS = 60.0
+"""Long enough for a busy machine, and shorter than a receiver hangs."""
 
 
-def post(url):
+def make_request(url):
     return Request(url, b'{"a": 1}', {"Content-Type": "application/json"})
 
 
 def wait_for_senders():
-    """Deadline-poll until no sending thread is left, so that a test leaves nothing behind."""
-    limit = time.monotonic() + PATIENCE
+    """Wait until every sending thread has ended."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while any(thread.name == "sentinel-send" for thread in threading.enumerate()):
-        assert time.monotonic() < limit, "a sending thread outlived its request"
+        assert time.monotonic() < deadline, "a sending thread outlived its request"
         time.sleep(0.01)
 
 
-def test_says_what_the_receiver_answered():
-    with Receiver(webhook_receiver.status(429, b"slow down", Retry_After="3")) as there:
-        answer = send(post(there.url))
+def test_the_response_is_returned():
+    with Receiver(webhook_receiver.status(429, b"slow down", Retry_After="3")) as receiver:
+        response = send(make_request(receiver.url))
 
-    assert (answer.status, answer.body, answer.retry_after, answer.error) == (
+    assert (response.status, response.body, response.retry_after, response.error) == (
         429,
         "slow down",
         3.0,
         "",
     )
-    assert there.requests[0].body == b'{"a": 1}'
-    assert there.requests[0].headers["accept-encoding"] == "identity"
+    assert receiver.requests[0].body == b'{"a": 1}'
+    assert receiver.requests[0].headers["accept-encoding"] == "identity"
 
 
 @pytest.mark.parametrize(
     "mode", [webhook_receiver.hang, webhook_receiver.drip_header, webhook_receiver.drip_body]
 )
-def test_the_deadline_holds_over_the_whole_exchange(mode):
-    """One byte per 50 ms resets a timeout of the socket for ever; ours ends, and is no success."""
+def test_the_deadline_bounds_the_whole_exchange(mode):
+    """One byte per 50 ms resets the timeout of a socket, but not the deadline."""
     started = time.monotonic()
-    with Receiver(mode()) as there, deadlines_from_silence(there):
-        answer = send(post(there.url), deadline=DEADLINE)
-        took = time.monotonic() - started
+    with Receiver(mode()) as receiver, deadlines_from_silence(receiver):
+        response = send(make_request(receiver.url), deadline=DEADLINE_SECONDS)
+        elapsed = time.monotonic() - started
         wait_for_senders()
 
-    assert (answer.status, answer.error) == (0, "DeadlineError")
-    assert DEADLINE <= took < PATIENCE < webhook_receiver.LONGEST_HANG
+    assert (response.status, response.error) == (0, "DeadlineExceededError")
+    assert DEADLINE_SECONDS <= elapsed < TIMEOUT_SECONDS < webhook_receiver.MAX_HANG_SECONDS
 
 
-def test_reads_no_more_than_the_cap():
-    with Receiver(webhook_receiver.endless()) as there:
-        answer = send(post(there.url))
+def test_the_body_is_read_up_to_the_limit():
+    with Receiver(webhook_receiver.endless()) as receiver:
+        response = send(make_request(receiver.url))
         wait_for_senders()
 
-    assert (answer.status, len(answer.body)) == (200, MAX_RESPONSE_BYTES)
+    assert (response.status, len(response.body)) == (200, MAX_RESPONSE_BYTES)
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
-def test_follows_no_redirect(code):
-    with Receiver() as elsewhere, Receiver(webhook_receiver.redirect(elsewhere.url, code)) as there:
-        answer = send(post(there.url))
+def test_a_redirect_is_not_followed(code):
+    with Receiver() as target, Receiver(webhook_receiver.redirect(target.url, code)) as receiver:
+        response = send(make_request(receiver.url))
 
-    assert answer.status == code
-    assert elsewhere.requests == []
+    assert response.status == code
+    assert target.requests == []
 
 
-def test_reads_no_more_of_a_redirect_either():
-    """Not even when the body of the redirect has no end."""
-    with Receiver(webhook_receiver.endless(302, Location="http://127.0.0.1:9/")) as there:
-        answer = send(post(there.url), deadline=PATIENCE)
+def test_the_body_of_a_redirect_is_read_up_to_the_limit():
+    with Receiver(webhook_receiver.endless(302, Location="http://127.0.0.1:9/")) as receiver:
+        response = send(make_request(receiver.url), deadline=TIMEOUT_SECONDS)
         wait_for_senders()
 
-    assert (answer.status, len(answer.body)) == (302, MAX_RESPONSE_BYTES)
+    assert (response.status, len(response.body)) == (302, MAX_RESPONSE_BYTES)
 
 
 @pytest.mark.parametrize("mode", [webhook_receiver.not_http, webhook_receiver.hang_up])
-def test_broken_answers_are_errors_without_words(mode):
-    with Receiver(mode()) as there:
-        answer = send(post(there.url))
+def test_an_invalid_response_is_an_error_named_by_its_class(mode):
+    with Receiver(mode()) as receiver:
+        response = send(make_request(receiver.url))
 
-    assert answer.status == 0
-    assert answer.error.isidentifier()
-
-
-def test_a_receiver_that_is_not_there_is_told_by_class_alone():
-    with Receiver() as there:
-        url = there.url
-    answer = send(post(url))
-
-    assert answer.error == "ConnectionRefusedError"
-    assert "services" not in repr(answer)
+    assert response.status == 0
+    assert response.error.isidentifier()
 
 
-def test_a_name_that_means_nothing_is_told_by_class_alone(monkeypatch):
-    """Without asking a name server, which may take as long as it likes."""
+def test_a_refused_connection_is_an_error_named_by_its_class():
+    with Receiver() as receiver:
+        url = receiver.url
+    response = send(make_request(url))
 
-    def unknown(*_, **__):
+    assert response.error == "ConnectionRefusedError"
+    assert "services" not in repr(response)
+
+
+def test_an_unknown_host_is_an_error_named_by_its_class(monkeypatch):
+    def fail(*_, **__):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert send(post("https://receiver.invalid/services/X")).error == "gaierror"
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    assert send(make_request("https://receiver.invalid/services/X")).error == "gaierror"
 
 
 @pytest.mark.parametrize(
     "url", ["http://example.org/x", "https://user:pw@example.org/", "nonsense"]
 )
-def test_refuses_unsafe_addresses_before_asking_for_their_name(url):
-    assert send(post(url)).error == "AddressRefusedError"
+def test_an_unsafe_url_is_refused_before_name_resolution(url):
+    assert send(make_request(url)).error == "AddressRefusedError"
 
 
-def test_sends_to_this_machine_past_any_proxy(monkeypatch):
-    """What is meant for this machine must not be shown to a proxy."""
-    with Receiver() as there, Receiver() as proxy:
+def test_a_request_to_this_machine_bypasses_the_proxy(monkeypatch):
+    with Receiver() as receiver, Receiver() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.delenv("no_proxy", raising=False)
-        assert send(post(there.url)).status == 200
+        assert send(make_request(receiver.url)).status == 200
         assert proxy.requests == []
 
 
-def test_sends_to_others_through_the_proxy(monkeypatch):
+def test_a_request_to_another_machine_uses_the_proxy(monkeypatch):
     with Receiver() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.delenv("no_proxy", raising=False)
-        answer = send(post("http://receiver.invalid/hook"), allow_http=True)
+        response = send(make_request("http://receiver.invalid/hook"), allow_http=True)
 
-    assert (answer.status, answer.body) == (200, "ok")
+    assert (response.status, response.body) == (200, "ok")
     assert proxy.requests[0].path == "http://receiver.invalid/hook"
 
 
-def test_the_deadline_holds_through_a_proxy(monkeypatch):
+def test_the_deadline_applies_through_a_proxy(monkeypatch):
     with Receiver(webhook_receiver.drip_header()) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.delenv("no_proxy", raising=False)
         with deadlines_from_silence(proxy):
-            answer = send(post("http://receiver.invalid/"), allow_http=True, deadline=DEADLINE)
+            response = send(
+                make_request("http://receiver.invalid/"), allow_http=True, deadline=DEADLINE_SECONDS
+            )
         wait_for_senders()
 
-    assert answer.error == "DeadlineError"
+    assert response.error == "DeadlineExceededError"
 
 
-def test_adds_no_credentials_of_the_home_directory(monkeypatch, tmp_path):
-    """A password for the receiver's host in ~/.netrc is none of ours to send."""
+def test_no_credentials_of_netrc_are_sent(monkeypatch, tmp_path):
     (tmp_path / "netrc").write_text("machine receiver.invalid login me password pw\n")
     (tmp_path / "netrc").chmod(0o600)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     with Receiver() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.delenv("no_proxy", raising=False)
-        send(post("http://receiver.invalid/hook"), allow_http=True)
+        send(make_request("http://receiver.invalid/hook"), allow_http=True)
 
     assert "authorization" not in proxy.requests[0].headers
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """A certificate of this machine that only who asks for it trusts, with its key in one file."""
+    """A self-signed certificate for 127.0.0.1 with its key in one file."""
     if not shutil.which("openssl"):
         pytest.skip("openssl makes the certificate")
     path = tmp_path_factory.mktemp("tls") / "both.pem"
@@ -198,34 +195,34 @@ def tls(certificate):
     return context
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(tls):
-    with Receiver(tls=tls) as there:
-        answer = send(post(there.url))
+def test_a_self_signed_certificate_is_refused(tls):
+    with Receiver(tls=tls) as receiver:
+        response = send(make_request(receiver.url))
 
-    assert (answer.error, there.requests) == ("SSLCertVerificationError", [])
+    assert (response.error, receiver.requests) == ("SSLCertVerificationError", [])
 
 
-def test_a_certificate_authority_of_the_house_can_be_named(tls, certificate, monkeypatch):
+def test_a_custom_certificate_authority_is_accepted(tls, certificate, monkeypatch):
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
-    with Receiver(tls=tls) as there:
-        assert send(post(there.url)).status == 200
+    with Receiver(tls=tls) as receiver:
+        assert send(make_request(receiver.url)).status == 200
 
 
 @pytest.mark.parametrize(
     "mode", [webhook_receiver.hang, webhook_receiver.drip_header, webhook_receiver.drip_body]
 )
-def test_the_deadline_holds_over_tls(mode, tls, certificate, monkeypatch):
-    """TLS takes the socket over; the leash must still reach it."""
+def test_the_deadline_applies_over_tls(mode, tls, certificate, monkeypatch):
+    """TLS replaces the socket object; aborting must still close the connection."""
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
-    with Receiver(mode(), tls=tls) as there, deadlines_from_silence(there):
-        answer = send(post(there.url), deadline=DEADLINE)
+    with Receiver(mode(), tls=tls) as receiver, deadlines_from_silence(receiver):
+        response = send(make_request(receiver.url), deadline=DEADLINE_SECONDS)
         wait_for_senders()
 
-    assert (answer.error, len(there.requests)) == ("DeadlineError", 1)
+    assert (response.error, len(receiver.requests)) == ("DeadlineExceededError", 1)
 
 
 class Peer:
-    """A connection that claims to have reached some address."""
+    """A connection with a given peer address."""
 
     def __init__(self, address):
         self.address = address
@@ -234,8 +231,8 @@ class Peer:
         return (self.address, 80)
 
 
-def test_the_address_really_reached_decides():
-    """A name that led to a metadata service, or "localhost" that is elsewhere, is not spoken to."""
+def test_the_address_of_the_peer_is_checked():
+    """A metadata service, or a "localhost" on another machine, is refused."""
     with pytest.raises(AddressRefusedError):
         _check_peer_address(Peer("169.254.169.254"), "hooks.example.org", is_plaintext=False)
     with pytest.raises(AddressRefusedError):
@@ -243,38 +240,38 @@ def test_the_address_really_reached_decides():
     _check_peer_address(Peer("10.0.0.1"), "hooks.example.org", is_plaintext=False)
 
 
-def test_nothing_is_said_to_a_peer_that_is_refused(monkeypatch):
-    """The check comes after the connection and before the first byte."""
+def test_nothing_is_sent_to_a_refused_peer(monkeypatch):
+    """The check follows the connection and precedes the first byte."""
     monkeypatch.setattr(
-        "sentinel.notify.bounded_connection.peer_refusal", {"127.0.0.1": "is refused"}.get
+        "sentinel.notify.abortable_connection.peer_refusal", {"127.0.0.1": "is refused"}.get
     )
-    with Receiver() as there:
-        answer = send(post(there.url))
+    with Receiver() as receiver:
+        response = send(make_request(receiver.url))
 
-    assert (answer.error, there.requests) == ("AddressRefusedError", [])
+    assert (response.error, receiver.requests) == ("AddressRefusedError", [])
 
 
-def test_a_connection_made_after_the_deadline_is_not_used():
-    """Else a slow name server would let a page out that was already counted as not sent."""
-    leash = AbortableConnections()
-    leash.abort()
-    with Receiver() as there:
-        host, port = there.url.split("/")[2].split(":")
+def test_a_connection_opened_after_the_deadline_is_not_used():
+    """Otherwise a notification could be sent after it was counted as failed."""
+    connections = AbortableConnections()
+    connections.abort()
+    with Receiver() as receiver:
+        host, port = receiver.url.split("/")[2].split(":")
         connection = HTTPConnection(host, int(port))
         connection.connect()
         with pytest.raises(DeadlineExceededError):
-            leash.add(connection.sock)
+            connections.add(connection.sock)
         connection.close()
 
 
-def test_http_libraries_log_nothing_of_ours(caplog, capfd, monkeypatch):
-    """Neither their loggers nor http.client's own switch say where a page went."""
+def test_http_libraries_log_no_url(caplog, capfd, monkeypatch):
+    """Neither their loggers nor `debuglevel` of `http.client` expose it."""
     monkeypatch.setattr(HTTPConnection, "debuglevel", 1)
     caplog.set_level(logging.DEBUG)
-    with Receiver() as there:
-        send(post(there.url))
-        send(post(there.url.replace("127.0.0.1", "localhost")))
-    send(post(there.url))
+    with Receiver() as receiver:
+        send(make_request(receiver.url))
+        send(make_request(receiver.url.replace("127.0.0.1", "localhost")))
+    send(make_request(receiver.url))
 
     shown = capfd.readouterr()
     assert "services" not in caplog.text + shown.out + shown.err

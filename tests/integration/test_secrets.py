@@ -1,4 +1,4 @@
-"""No secret leaves but to its receiver: everything else that we write is searched for canaries."""
+"""Tests that secrets reach their receiver only: all other output is searched for canaries."""
 
 import logging
 import socket
@@ -7,7 +7,7 @@ from http.client import HTTPConnection
 
 import pytest
 from support import webhook_receiver
-from support.notifications import page
+from support.notifications import make_notification
 from support.rank_processes import until
 from support.webhook_receiver import Receiver, deadlines_from_silence
 
@@ -19,19 +19,19 @@ from sentinel.notify.sink_worker import DeliveryTiming
 from sentinel.store.database import connect
 
 CANARY = "CANARY-5f2d"
-QUICK = DeliveryTiming(
+FAST = DeliveryTiming(
     min_interval_seconds=0.01,
     deadline_seconds=0.3,
     max_sleep_seconds=0.05,
     uniform_random=lambda: 0.01,
 )
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
-def dead_end():
-    """The address of a receiver that is gone."""
-    with Receiver() as there:
-        return there.url
+def unused_url():
+    """The URL of a receiver that has stopped."""
+    with Receiver() as receiver:
+        return receiver.url
 
 
 def settings(url, tmp_path):
@@ -53,7 +53,7 @@ def settings(url, tmp_path):
     )
 
 
-TROUBLE = {
+MODES = {
     "ok": webhook_receiver.ok(),
     "500": webhook_receiver.status(500),
     "404": webhook_receiver.status(404),
@@ -68,76 +68,78 @@ TROUBLE = {
 
 
 @pytest.fixture
-def everything(caplog, capfd, tmp_path, monkeypatch):
-    """All that was logged at the lowest level, printed or stored, as one text."""
+def read_output(caplog, capfd, tmp_path, monkeypatch):
+    """Returns a function that gives everything logged, printed or stored as one text."""
     caplog.set_level(logging.DEBUG)
     monkeypatch.setattr(HTTPConnection, "debuglevel", 1)
 
-    def everything():
+    def read():
         shown = capfd.readouterr()
         stored = [path.read_bytes().decode("latin-1") for path in tmp_path.iterdir()]
         logged = [f"{record.__dict__}" for record in caplog.records]
         return "\n".join([caplog.text, shown.out, shown.err, *logged, *stored])
 
-    return everything
+    return read
 
 
 def deliver_to(url, tmp_path):
-    """Let one page for each sink meet its first answer; everything printable about it."""
-    built = settings(url, tmp_path)
-    sinks, tally, path = build_sinks(built), Counters(), tmp_path / "sentinel.db"
+    """Try one notification per sink; return all that can be printed about it."""
+    loaded = settings(url, tmp_path)
+    sinks, counters, path = build_sinks(loaded), Counters(), tmp_path / "sentinel.db"
     with closing(connect(path)) as connection:
-        outbox.enqueue(connection, page(), sinks)
-        courier = Dispatcher(path, sinks, tally, timing=QUICK)
-        courier.start()
-        until(lambda: sum(tally.values.values()) >= len(sinks), PATIENCE, "both have an outcome")
-        assert courier.stop(PATIENCE)
+        outbox.enqueue(connection, make_notification(), sinks)
+        dispatcher = Dispatcher(path, sinks, counters, timing=FAST)
+        dispatcher.start()
+        until(
+            lambda: sum(counters.values.values()) >= len(sinks),
+            TIMEOUT_SECONDS,
+            "each sink has an outcome",
+        )
+        assert dispatcher.stop(TIMEOUT_SECONDS)
         rows = connection.execute("select * from outbox").fetchall()
-    return f"{built!r} {built.model_dump()} {courier.__dict__} {tally} {rows}"
+    return f"{loaded!r} {loaded.model_dump()} {dispatcher.__dict__} {counters} {rows}"
 
 
-@pytest.mark.parametrize("mode", TROUBLE.values(), ids=TROUBLE)
-def test_a_receiver_in_trouble_brings_no_secret_to_light(mode, tmp_path, everything):
-    with Receiver(mode) as there, deadlines_from_silence(there):
-        told = deliver_to(there.url, tmp_path)
-        received = f"{[(r.path, r.headers) for r in there.requests]}"
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_a_failing_receiver_exposes_no_secret(mode, tmp_path, read_output):
+    with Receiver(mode) as receiver, deadlines_from_silence(receiver):
+        printed = deliver_to(receiver.url, tmp_path)
+        received = f"{[(each.path, each.headers) for each in receiver.requests]}"
 
     assert CANARY in received
-    assert CANARY not in told + everything()
+    assert CANARY not in printed + read_output()
 
 
 @pytest.mark.parametrize(
     "url",
-    [dead_end(), "https://receiver.invalid", dead_end().replace("http:", "https:")],
+    [unused_url(), "https://receiver.invalid", unused_url().replace("http:", "https:")],
     ids=["refused", "unknown host", "refused with TLS"],
 )
-def test_a_receiver_that_cannot_be_reached_brings_no_secret_to_light(
-    url, tmp_path, everything, monkeypatch
-):
-    asked = socket.getaddrinfo
+def test_an_unreachable_receiver_exposes_no_secret(url, tmp_path, read_output, monkeypatch):
+    getaddrinfo = socket.getaddrinfo
 
-    def known(host, *rest, **more):
-        """Real name servers may take as long as they like to say that there is no such name."""
+    def resolve(host, *args, **kwargs):
+        """Fails at once for an unknown name, for which a real name server may take long."""
         if str(host).endswith(".invalid"):
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return asked(host, *rest, **more)
+        return getaddrinfo(host, *args, **kwargs)
 
-    monkeypatch.setattr(socket, "getaddrinfo", known)
-    told = deliver_to(url, tmp_path)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    printed = deliver_to(url, tmp_path)
 
-    assert CANARY not in told + everything()
+    assert CANARY not in printed + read_output()
 
 
-def test_a_receiver_without_tls_brings_no_secret_to_light(tmp_path, everything):
-    with Receiver() as there:
-        told = deliver_to(there.url.replace("http:", "https:"), tmp_path)
+def test_a_receiver_without_tls_exposes_no_secret(tmp_path, read_output):
+    with Receiver() as receiver:
+        printed = deliver_to(receiver.url.replace("http:", "https:"), tmp_path)
 
-    assert CANARY not in told + everything()
-    assert there.requests == []
+    assert CANARY not in printed + read_output()
+    assert receiver.requests == []
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         {"sinks": {"slack": {"url": f"http://example.org/{CANARY}"}}},
         {"sinks": {"slack": {"url": f"https://example.org/{CANARY}", "lnk": CANARY}}},
@@ -147,10 +149,10 @@ def test_a_receiver_without_tls_brings_no_secret_to_light(tmp_path, everything):
     ],
     ids=str,
 )
-def test_a_refused_setting_brings_no_secret_to_light(wrong, tmp_path):
-    """Neither its message nor the chain of errors behind it."""
+def test_a_refused_setting_exposes_no_secret(invalid, tmp_path):
+    """Neither the message nor the chain of errors contains it."""
     with pytest.raises(ConfigError) as caught:
-        load_settings(wrong, {}, tmp_path)
+        load_settings(invalid, {}, tmp_path)
     error = caught.value
     while error is not None:
         assert CANARY not in f"{error} {error!r}"
