@@ -1,4 +1,4 @@
-"""An agent's lookups of names: a silent DNS server holds it up for seconds, not for good."""
+"""DNS timeout of an agent: a server that does not answer delays it by seconds only."""
 
 import os
 import subprocess
@@ -17,16 +17,16 @@ except typer.Exit:
 
 
 @pytest.mark.parametrize(
-    ("given", "then"),
+    ("environ", "expected"),
     [({}, "timeout:1 attempts:2"), ({"RES_OPTIONS": "timeout:3"}, "timeout:3")],
-    ids=["by default", "as the user set it"],
+    ids=["default", "set_by_user"],
 )
-def test_an_agent_waits_for_names_for_a_short_time(given, then):
-    environ = {name: value for name, value in os.environ.items() if name != "RES_OPTIONS"}
-    words = [sys.executable, "-c", CODE]
+def test_the_resolver_timeout_is_short_unless_the_user_set_it(environ, expected):
+    base = {name: value for name, value in os.environ.items() if name != "RES_OPTIONS"}
+    command = [sys.executable, "-c", CODE]
 
-    told = subprocess.run(
-        words, env={**environ, **given}, capture_output=True, text=True, check=True
+    done = subprocess.run(
+        command, env={**base, **environ}, capture_output=True, text=True, check=True
     )
 
-    assert told.stdout.strip() == then
+    assert done.stdout.strip() == expected

@@ -1,4 +1,4 @@
-"""Agent: what ranks say of themselves and what it measures itself are shown, kept and restored."""
+"""Metadata and hardware measurements of a run: shown, stored and restored by the agent."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ from sentinel.transport.ring import RingWriter
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
+def directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def said(tmp_path):
-    """A rank that started, found out what it is, and lost a tap."""
-    ring = RingWriter(ring_path("live", 0, 0), Identity("live"), 1 << 20)
-    packer = RecordEncoder(ring.write)
-    packer.write_event(
+def ring(tmp_path):
+    """The ring of a rank that started, reported metadata, and lost a patch."""
+    writer = RingWriter(ring_path("live", 0, 0), Identity("live"), 1 << 20)
+    encoder = RecordEncoder(writer.write)
+    encoder.write_event(
         Event.START, StepStamp(0, 0, time.time()), {"local_world_size": 1.0}, {"torch": "2"}
     )
-    facts = {"framework": "trl", "output_dir": str(tmp_path), "tap/trl": "on"}
-    packer.write_event(Event.METADATA, StepStamp(0, 0, time.time()), {"beta": 0.1}, facts)
-    lost = {"tap/deepspeed": "off: TypeError in before_step"}
-    packer.write_event(Event.METADATA, StepStamp(0, 0, time.time()), {}, lost)
-    return ring
+    metadata = {"framework": "trl", "output_dir": str(tmp_path), "patch/trl": "on"}
+    encoder.write_event(Event.METADATA, StepStamp(0, 0, time.time()), {"beta": 0.1}, metadata)
+    failed_patch = {"patch/deepspeed": "off: TypeError in before_step"}
+    encoder.write_event(Event.METADATA, StepStamp(0, 0, time.time()), {}, failed_patch)
+    return writer
 
 
-def begun():
+def make_agent():
     agent = Agent("live", load_settings({"port": 0}))
-    agent.node_poller.nvml.library = FakeNvml([Card(), Card(utilisation=10)])
+    agent.node_metrics.nvml.library = FakeNvml([Card(), Card(utilisation=10)])
     return agent
 
 
-def left(agent):
+def close(agent):
     agent.connection.close()
-    agent.registration.withdraw()
+    agent.registration.release()
 
 
-def test_facts_taps_and_gpus_are_shown(said):
-    agent = begun()
-    for watch in agent.node_poller.watches.values():
-        watch.once()
+def test_metadata_patches_and_gpus_are_shown(ring):
+    agent = make_agent()
+    for poller in agent.node_metrics.pollers.values():
+        poller.poll_once()
     agent.run_once()
-    agent.node_poller.watches["output"].once()
+    agent.node_metrics.pollers["output"].poll_once()
     state, text = (
         agent.processor.exposition.state(),
         generate_latest(agent.processor.exposition.registry).decode(),
     )
-    left(agent)
+    close(agent)
 
     assert (state["metadata"]["framework"], state["metadata"]["beta"]) == ("trl", 0.1)
     assert state["patches"]["deepspeed"] == {"off: TypeError in before_step": [0]}
@@ -72,69 +72,69 @@ def test_facts_taps_and_gpus_are_shown(said):
     assert 'sentinel_run_setting{name="beta",run="live"} 0.1' in text
 
 
-def test_what_was_measured_is_kept_with_the_ticks_that_told_it(said):
-    agent = begun()
+def test_measurements_are_stored_with_their_heartbeat(ring):
+    agent = make_agent()
     agent.run_once()
-    for watch in agent.node_poller.watches.values():
-        watch.once()
-    agent.source.ticked = 0.0
+    for poller in agent.node_metrics.pollers.values():
+        poller.poll_once()
+    agent.source.last_heartbeat_at = 0.0
     agent.run_once()
-    agent.source.ticked = 0.0
+    agent.source.last_heartbeat_at = 0.0
     agent.run_once()
-    left(agent)
+    close(agent)
 
     with closing(connect(run_dir("live") / "sentinel.db")) as database:
-        kept = database.execute("select vals from step where event = 'heartbeat'").fetchall()
+        stored = database.execute("select vals from step where event = 'heartbeat'").fetchall()
         journalled = Journal(database).entries_since_snapshot("live")
         assert sum("gpu_utilisation_min" in record.values for record in journalled) == 1
-    assert len(kept) == 1
-    assert '"gpu_utilisation_min": 0.1' in kept[0][0]
+    assert len(stored) == 1
+    assert '"gpu_utilisation_min": 0.1' in stored[0][0]
 
 
-def test_the_next_agent_shows_the_run_as_the_last_one_knew_it(said):
-    first = begun()
+def test_the_next_agent_shows_the_stored_metadata(ring):
+    first = make_agent()
     first.run_once()
-    left(first)
-    second = begun()
+    close(first)
+    second = make_agent()
     state = second.processor.exposition.state()
-    left(second)
+    close(second)
 
     assert state["metadata"]["framework"] == "trl"
     assert state["patches"]["trl"] == {"on": [0]}
     assert state["patches"]["deepspeed"] == {"off: TypeError in before_step": [0]}
 
 
-def test_the_facts_are_a_view_of_the_database(said):
-    agent = begun()
+def test_the_database_has_a_view_of_the_metadata(ring):
+    agent = make_agent()
     agent.run_once()
-    left(agent)
+    close(agent)
 
     with closing(connect(run_dir("live") / "sentinel.db")) as database:
-        found = dict(database.execute("select key, value from facts"))
+        found = dict(database.execute("select key, value from run_metadata"))
     assert (found["framework"], found["beta"], found["torch"]) == ("trl", 0.1, "2")
 
 
-def test_a_setting_without_a_limit_is_no_lost_value(said):
-    """Only what training measured is counted as not a number."""
-    RecordEncoder(said.write).write_event(
+def test_an_infinite_setting_is_not_counted_as_non_finite(ring):
+    """Only measured values are counted."""
+    RecordEncoder(ring.write).write_event(
         Event.METADATA, StepStamp(0, 0, time.time()), {"max_grad_norm": inf}, {}
     )
-    agent = begun()
+    agent = make_agent()
     agent.run_once()
-    left(agent)
+    close(agent)
 
-    assert [label for family, label in agent.counters.counts if "nonfinite" in family] == []
+    assert [label for family, label in agent.counters.values if "nonfinite" in family] == []
 
 
-def test_the_next_agent_shows_what_the_last_evaluation_measured(said):
-    packer = RecordEncoder(said.write)
-    packer.write_event(Event.EVAL, StepStamp(7, 7, time.time()), {"eval_loss": 2.5}, {})
-    packer.write_event(Event.STOP, StepStamp(7, 7, time.time()), {}, {"outcome": "finished"})
-    first = begun()
+def test_the_next_agent_shows_the_last_evaluation(ring):
+    encoder = RecordEncoder(ring.write)
+    encoder.write_event(Event.EVAL, StepStamp(7, 7, time.time()), {"eval_loss": 2.5}, {})
+    encoder.write_event(Event.STOP, StepStamp(7, 7, time.time()), {}, {"outcome": "finished"})
+    first = make_agent()
     first.run_once()
-    left(first)
-    second = begun()
+    close(first)
+    second = make_agent()
     state = second.processor.exposition.state()
-    left(second)
+    close(second)
 
     assert (state["signals"]["eval_loss"]["value"], state["state"]) == (2.5, "finished")

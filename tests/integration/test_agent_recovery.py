@@ -1,4 +1,4 @@
-"""Agent: what was not stored did not happen, and is judged again by the next agent."""
+"""Recovery of an agent: the next agent processes again what was not stored."""
 
 from __future__ import annotations
 
@@ -21,142 +21,141 @@ LOSSES = [1.0] * 10 + [float("nan")] * 10
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
+def directories(tmp_path, monkeypatch):
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
     monkeypatch.chdir(tmp_path)
 
 
-def agent(**settings):
-    sinks = {"webhook": {"url": "http://127.0.0.1:9/nobody"}}
+def make_agent(**settings):
+    sinks = {"webhook": {"url": "http://127.0.0.1:9/unreachable"}}
     return Agent(
         "live", load_settings({"linger_seconds": 0.0, "port": 0, "sinks": sinks, **settings})
     )
 
 
-def queued():
+def queued_notifications():
     with closing(connect(run_dir("live") / "sentinel.db")) as database:
         return database.execute("select count(*) from outbox").fetchone()[0]
 
 
-def test_a_turn_that_could_not_be_stored_is_judged_again_by_the_next_agent(monkeypatch):
-    """Else the incident would be known and its page would not exist."""
+def test_records_that_could_not_be_stored_are_processed_again(monkeypatch):
+    """Otherwise the incident would exist without its notification."""
     with ranks() as begin:
         begin(0, world=1, steps=20, values={"loss": LOSSES})
-        first = agent()
+        first = make_agent()
 
-        def full(_):
+        def raise_disk_full(_):
             raise sqlite3.OperationalError("database or disk is full")
 
         with monkeypatch.context() as patched:
-            patched.setattr(first.processor.journal, "place", full)
+            patched.setattr(first.processor.journal, "store_positions", raise_disk_full)
             with pytest.raises(sqlite3.OperationalError):
                 first.serve()
-        assert queued() == 0
+        assert queued_notifications() == 0
 
         begin(0, world=1, steps=1, attempt=1, ending="finished")
-        second = agent()
-        monkeypatch.setattr(second, "_over", lambda: second.source.attempt == 1)
+        second = make_agent()
+        monkeypatch.setattr(second, "_is_finished", lambda: second.source.attempt == 1)
         second.serve()
-        assert queued() > 0
+        assert queued_notifications() > 0
 
 
-class Held:
-    """A head that would wait for another node to speak before it tells why a rank fell."""
+class WaitingHead:
+    """A head that waits for another node before it decides why a rank died."""
 
-    final = due = over = False
-    hub = SimpleNamespace(stop=lambda: None)
+    is_shutting_down = has_unsaved_changes = finished = False
+    server = SimpleNamespace(stop=lambda: None)
 
-    def turn(self, records):
-        fall = {} if self.final else {"failure_origin": "undecided"}
+    def merge(self, records):
+        origin = {} if self.is_shutting_down else {"failure_origin": "undecided"}
         return [
-            replace(record, facts={**record.facts, **fall})
+            replace(record, attributes={**record.attributes, **origin})
             if record.event is Event.HEARTBEAT
             else record
             for record in records
         ]
 
-    def keep(self):
+    def persist(self):
         pass
 
-    kept = keep
+    after_commit = persist
 
 
-def test_what_waits_for_other_nodes_is_told_by_an_agent_that_is_ended(monkeypatch):
+def test_a_stopped_agent_reports_what_waits_for_other_nodes(monkeypatch):
     with ranks() as begin:
         begin(0, world=1, steps=20, ending="exception")
-        ended = agent()
-        ended.cluster_role.head = Held()
-        monkeypatch.setattr(ended.cluster_role, "_decide", lambda _: None)
-        seen_by_turns = []
+        stopped = make_agent()
+        stopped.cluster_role.head = WaitingHead()
+        monkeypatch.setattr(stopped.cluster_role, "_decide", lambda _: None)
+        queued_by_iteration = []
 
-        def after_some_turns():
-            seen_by_turns.append(queued())
-            if len(seen_by_turns) == 4:
-                ended.stop_requested.set()
+        def stop_after_four_iterations():
+            queued_by_iteration.append(queued_notifications())
+            if len(queued_by_iteration) == 4:
+                stopped.stop_requested.set()
 
-        monkeypatch.setattr(ended, "_over", after_some_turns)
-        ended.serve()
+        monkeypatch.setattr(stopped, "_is_finished", stop_after_four_iterations)
+        stopped.serve()
 
-        assert seen_by_turns == [0] * 4
-        assert queued() == 1
+        assert queued_by_iteration == [0] * 4
+        assert queued_notifications() == 1
 
 
-def test_a_database_that_is_in_use_is_not_set_aside(monkeypatch):
-    """It is whole: only this moment's access failed."""
+def test_a_locked_database_is_not_moved_aside(monkeypatch):
     path = run_dir("live") / "sentinel.db"
     connect(path).close()
 
-    def busy(_):
+    def raise_locked(_):
         raise sqlite3.OperationalError("database is locked")
 
-    monkeypatch.setattr("sentinel.store.database.connect", busy)
+    monkeypatch.setattr("sentinel.store.database.connect", raise_locked)
     with pytest.raises(sqlite3.OperationalError):
-        agent()
+        make_agent()
 
     assert not list(path.parent.glob("*.corrupt-*"))
 
 
 @pytest.mark.quiet
-def test_what_one_outlet_cannot_show_is_still_stored_and_judged(monkeypatch):
+def test_a_failing_consumer_does_not_prevent_storage_and_notifications(monkeypatch):
     with ranks() as begin:
         begin(0, world=1, steps=20, values={"loss": LOSSES}, ending="finished")
-        served = agent()
+        agent = make_agent()
 
-        def falls(_):
+        def fail(_):
             raise UnicodeEncodeError("utf-8", "", 0, 1, "surrogates not allowed")
 
-        monkeypatch.setattr(served.processor.exposition, "take", falls)
-        monkeypatch.setattr(served, "_over", lambda: queued() > 0)
-        served.serve()
+        monkeypatch.setattr(agent.processor.exposition, "update", fail)
+        monkeypatch.setattr(agent, "_is_finished", lambda: queued_notifications() > 0)
+        agent.serve()
 
-    assert queued() > 0
-    assert served.counters.counts["sentinel_dropped_records_total", "publishing_failed"] > 0
+    assert queued_notifications() > 0
+    assert agent.counters.values["sentinel_dropped_records_total", "publishing_failed"] > 0
 
 
-def test_who_begins_anew_with_other_settings_tells_of_what_goes_wrong_again(monkeypatch):
-    """By its old name it would pass for what people were told before, and reach nobody."""
+def test_after_a_change_of_settings_a_new_incident_is_notified(monkeypatch):
+    """With a name used before, its notification would be taken for one sent already."""
     with ranks() as begin:
         begin(0, world=1, steps=20, values={"loss": LOSSES})
-        first = agent()
-        monkeypatch.setattr(first, "_over", lambda: queued() > 0)
+        first = make_agent()
+        monkeypatch.setattr(first, "_is_finished", lambda: queued_notifications() > 0)
         first.serve()
-        before = queued()
+        before = queued_notifications()
 
         begin(0, world=1, steps=20, attempt=1, values={"loss": LOSSES}, ending="finished")
-        second = agent(disable=["loss_plateau"])
-        monkeypatch.setattr(second, "_over", lambda: second.source.ended)
+        second = make_agent(disable=["loss_plateau"])
+        monkeypatch.setattr(second, "_is_finished", lambda: second.source.ended)
         second.serve()
 
-    assert queued() > before
+    assert queued_notifications() > before
 
 
-def test_the_next_agent_shows_the_cause_that_the_last_one_named(monkeypatch):
+def test_the_next_agent_shows_the_cause_diagnosed_by_the_last_one(monkeypatch):
     class Nans:
         title, severity, explains = "broken numbers", None, frozenset({"nan_or_inf"})
 
-        def clues(self, scene):
-            yield from symptom_evidence(scene.earliest_symptom("nan_or_inf"), 0.9)
+        def evidence(self, context):
+            yield from symptom_evidence(context.earliest_symptom("nan_or_inf"), 0.9)
 
         def remedy(self, _):
             return "Look at the data."
@@ -164,12 +163,12 @@ def test_the_next_agent_shows_the_cause_that_the_last_one_named(monkeypatch):
     monkeypatch.setattr("sentinel.pipeline.pipeline.build_causes", lambda: {"nans": Nans()})
     with ranks() as begin:
         begin(0, world=1, steps=20, values={"loss": LOSSES})
-        first = agent()
-        monkeypatch.setattr(first, "_over", lambda: queued() > 0)
+        first = make_agent()
+        monkeypatch.setattr(first, "_is_finished", lambda: queued_notifications() > 0)
         first.serve()
-        (told,) = first.processor.exposition.state()["cases"]
-        second = agent()
-        second.registration.withdraw()
+        (case,) = first.processor.exposition.state()["cases"]
+        second = make_agent()
+        second.registration.release()
 
-    assert told["diagnosis"]["cause"] == "nans"
-    assert second.processor.exposition.state()["cases"] == [told]
+    assert case["diagnosis"]["cause"] == "nans"
+    assert second.processor.exposition.state()["cases"] == [case]

@@ -1,4 +1,4 @@
-"""A run that comes back under its id is watched anew, whatever was left of the last time."""
+"""A run that starts again under its id is monitored as its next attempt."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ train()
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
+def directories(tmp_path, monkeypatch):
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
     monkeypatch.setenv("SENTINEL_RUN_ID", "requeued")
@@ -37,24 +37,24 @@ def places(tmp_path, monkeypatch):
 
 
 def train(ending, outcome):
-    """Train once, and wait until the agent has told how it ended and left."""
+    """Train once, and wait for the outcome and for the exit of the agent."""
     command = [sys.executable, "-c", SCRIPT, ending]
     subprocess.run(command, timeout=240, stderr=subprocess.DEVNULL, check=False)
-    until(lambda: told().get("outcome") == outcome, 120.0, f"the outcome is {outcome}")
+    until(lambda: outcome_file().get("outcome") == outcome, 120.0, f"the outcome is {outcome}")
     until(lambda: not (run_dir("requeued") / "agent.json").exists(), 120.0, "the agent has left")
 
 
-def told():
+def outcome_file():
     try:
         return json.loads((run_dir("requeued") / "outcome.json").read_text())
     except FileNotFoundError:
         return {}
 
 
-def test_a_run_that_was_requeued_under_its_id_is_watched_as_its_next_attempt():
+def test_a_requeued_run_is_the_next_attempt():
     train("return", "finished")
     train("raise", "exception")
 
-    assert told()["attempt"] == 1
+    assert outcome_file()["attempt"] == 1
     rings = Path(os.environ["SENTINEL_RUNTIME_DIR"])
     until(lambda: not list(rings.iterdir()), 120.0, "the rings are removed")
