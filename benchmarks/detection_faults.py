@@ -7,8 +7,8 @@ from math import log
 
 import numpy as np
 from detection_run import Whole
-from support.faulty_series import GRADES
-from support.policy_runs import DECAY, LONGEST, SLOW
+from support.faulty_series import FAULT_PARAMETERS
+from support.policy_runs import ENTROPY_DECAY_POINTS, MAX_LENGTH_FACTOR, DOUBLING_POINTS
 from support.synthetic_runs import Series
 
 LAG = {"mild": 80, "moderate": 40, "severe": 12}
@@ -27,7 +27,7 @@ def _reward_collapse(run: Whole, since: Series, gain: float) -> None:
 
 def _entropy_collapse(run: Whole, since: Series, gain: float) -> None:
     """Certain of what it says, it says it every time, and finds nothing better any more."""
-    fall = since / DECAY[run.severity]
+    fall = since / ENTROPY_DECAY_POINTS[run.severity]
     run.series["entropy"] *= np.maximum(np.exp(-fall), 0.01)
     left = np.maximum(np.exp(-fall), 0.02)
     run.series["frac_zero_std"] = 1 - (1 - run.series["frac_zero_std"]) * left
@@ -36,7 +36,7 @@ def _entropy_collapse(run: Whole, since: Series, gain: float) -> None:
 
 
 def _length_explosion(run: Whole, since: Series, _gain: float) -> None:
-    grown = np.minimum(2.0 ** (since / SLOW[run.severity]), LONGEST[run.severity])
+    grown = np.minimum(2.0 ** (since / DOUBLING_POINTS[run.severity]), MAX_LENGTH_FACTOR[run.severity])
     run.series["completion_length"] *= grown
 
 
@@ -68,7 +68,7 @@ def _policy_collapse(run: Whole, since: Series, gain: float) -> None:
 
 
 def _loss_spike(run: Whole, since: Series, _spread: float) -> None:
-    size, decay = GRADES["loss_spike"][run.severity]
+    size, decay = FAULT_PARAMETERS["loss_spike"][run.severity]
     struck = np.arange(len(run)) >= (run.onset or 0)
     left = np.where(struck, np.exp(-since * run.every / decay), 0)
     run.series["loss"] *= 1 + (size - 1) * left
@@ -76,14 +76,14 @@ def _loss_spike(run: Whole, since: Series, _spread: float) -> None:
 
 
 def _loss_divergence(run: Whole, since: Series, _spread: float) -> None:
-    grown = since * run.every * log(2) / GRADES["loss_divergence"][run.severity][0]
+    grown = since * run.every * log(2) / FAULT_PARAMETERS["loss_divergence"][run.severity][0]
     run.series["loss"] *= np.exp(np.minimum(grown, log(6)))
     run.series["eval_loss"] *= np.exp(np.minimum(grown, log(6)))
     run.series["grad_norm"] *= np.exp(np.minimum(1.5 * grown, 3))
 
 
 def _overfitting(run: Whole, since: Series, _spread: float) -> None:
-    rise = GRADES["overfitting"][run.severity][0] * since / (len(run) / 3)
+    rise = FAULT_PARAMETERS["overfitting"][run.severity][0] * since / (len(run) / 3)
     at = run.onset or 0
     held_out = run.series["eval_loss"]
     noise = held_out[at:] / np.minimum.accumulate(run.truth)[at:]
@@ -98,7 +98,7 @@ def _oscillation(run: Whole, since: Series, spread: float) -> None:
 
 
 def _grad(run: Whole, since: Series, _spread: float) -> None:
-    factor, over = GRADES[run.fault][run.severity]
+    factor, over = FAULT_PARAMETERS[run.fault][run.severity]
     way = np.clip(since / over, 0, 1)
     gone = np.where(since > 0, 0.0, 1.0)
     run.series["grad_norm"] *= np.exp(way * log(factor)) if factor else gone

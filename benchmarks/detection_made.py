@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from detection_faults import SPOILT
 from detection_run import HORIZON, REINFORCED, Whole
-from support.policy_runs import _entropy, _words
-from support.synthetic_runs import Series, _between, _data_changes, _kl, _noise, _reward, _schedule
+from support.policy_runs import entropy_series, length_series
+from support.synthetic_runs import Series, log_uniform, loss_level_changes, kl_series, student_noise, reward_series, learning_rate_schedule
 
 
 def made(kind: str, seed: int, fault: str = "", severity: str = "", early: bool = False) -> Whole:
@@ -29,28 +29,28 @@ def _extent(rng: np.random.Generator, drawn: float, fault: str, early: bool) -> 
 
 def _reinforced(seed: int, fault: str, severity: str, early: bool) -> Whole:
     rng = np.random.default_rng([seed, 11])
-    length, onset = _extent(rng, _between(rng, 120, 2000), fault, early)
-    rate = _schedule(rng, length)
+    length, onset = _extent(rng, log_uniform(rng, 120, 2000), fault, early)
+    rate = learning_rate_schedule(rng, length)
     way = np.cumsum(rate) / rate.sum()
     run = Whole(seed, fault, severity, onset=onset if fault else None)
-    reward, gain = _reward(rng, way)
-    words = _words(rng, way)
+    reward, gain = reward_series(rng, way)
+    words = length_series(rng, way)
     longest = float(words.max() * rng.uniform(2, 8))
     alike = np.clip(rng.beta(2, 10, length) + 0.3 * way * rng.random(), 0, 0.95)
     run.series = {
         "loss": 0.02 * rng.standard_normal(length) * rng.uniform(0.2, 2),
         "reward": reward,
-        "reward_std": gain * _between(rng, 0.1, 0.5) * np.exp(0.15 * rng.standard_normal(length)),
+        "reward_std": gain * log_uniform(rng, 0.1, 0.5) * np.exp(0.15 * rng.standard_normal(length)),
         "frac_zero_std": alike,
-        "kl_ref": _kl(rng, way),
-        "entropy": _entropy(rng, way),
+        "kl_ref": kl_series(rng, way),
+        "entropy": entropy_series(rng, way),
         "completion_length": words,
         "grad_norm": _norms(rng, length, 20),
         "learning_rate": rate * 1e-6,
         "sample_repetition": np.clip(rng.beta(2, 18, length), 0, 1),
     }
     # Whether it is well or not says nothing of how it was configured: no clue is given away.
-    run.settings = {"beta": _between(rng, 0.0005, 0.1)}
+    run.settings = {"beta": log_uniform(rng, 0.0005, 0.1)}
     if fault:
         spoil = SPOILT[fault]
         spoil(run, np.maximum(np.arange(length) - onset, 0), gain)
@@ -72,27 +72,27 @@ def _cut_off(rng: np.random.Generator, run: Whole, longest: float, gain: float) 
 def _supervised(seed: int, fault: str, severity: str, early: bool) -> Whole:
     rng = np.random.default_rng([seed, 12])
     every = int(rng.choice([1, 1, 1, 5, 10]))
-    length, onset = _extent(rng, max(120.0, _between(rng, 600, 4000) / every), fault, early)
+    length, onset = _extent(rng, max(120.0, log_uniform(rng, 600, 4000) / every), fault, early)
     if fault == "loss_plateau":
         onset = int(length * rng.uniform(0.12, 0.3))
-    rate = _schedule(rng, length)
+    rate = learning_rate_schedule(rng, length)
     # What stalls stops before its rate does: a loss whose rate ran out has converged.
     way = np.cumsum(rate) * every
     learnt = np.minimum(way, way[onset]) if fault == "loss_plateau" else way
     first = rng.uniform(1.2, 11.0)
     last = first * rng.uniform(0.25, 0.8)
-    truth = last + (first - last) * (1 + learnt / _between(rng, 3, 60)) ** -rng.uniform(0.3, 0.9)
+    truth = last + (first - last) * (1 + learnt / log_uniform(rng, 3, 60)) ** -rng.uniform(0.3, 0.9)
     run = Whole(seed, fault, severity, onset=onset if fault else None, every=every)
-    run.truth = truth * (_data_changes(rng, length) if not fault else 1)
-    spread = _between(rng, 0.01, 0.14) / every**0.5
+    run.truth = truth * (loss_level_changes(rng, length) if not fault else 1)
+    spread = log_uniform(rng, 0.01, 0.14) / every**0.5
     blips = (rng.random(length) < 0.001) * rng.uniform(0.2, 0.8, length) / every
     run.eval_every = max(1, length // int(rng.integers(12, 60)))
     held_out = np.minimum.accumulate(truth) * (1 + rng.uniform(0, 0.3))
     run.series = {
-        "loss": run.truth * np.exp(_noise(rng, length) * spread + blips),
+        "loss": run.truth * np.exp(student_noise(rng, length) * spread + blips),
         "grad_norm": _norms(rng, length, every),
         "learning_rate": rate * 1e-5,
-        "eval_loss": held_out * np.exp(rng.standard_t(5, length) * _between(rng, 0.001, 0.015)),
+        "eval_loss": held_out * np.exp(rng.standard_t(5, length) * log_uniform(rng, 0.001, 0.015)),
     }
     _timed(rng, run, np.full(length, 8192.0))
     if fault and fault != "loss_plateau":
@@ -102,18 +102,18 @@ def _supervised(seed: int, fault: str, severity: str, early: bool) -> Whole:
 
 def _norms(rng: np.random.Generator, count: int, every: int) -> Series:
     time = np.arange(count)
-    start = _between(rng, 0.3, 30)
-    level = _between(rng, 0.1, 10) * (1 + start * np.exp(-time / _between(rng, 3, 60) * every))
+    start = log_uniform(rng, 0.3, 30)
+    level = log_uniform(rng, 0.1, 10) * (1 + start * np.exp(-time / log_uniform(rng, 3, 60) * every))
     level = level * (1 + time / 50) ** rng.uniform(-0.4, 0.4)
     wild = (rng.random(count) < 0.003) * np.log(rng.uniform(5, 60, count))
-    return np.asarray(level * np.exp(_noise(rng, count) * _between(rng, 0.08, 0.9) + wild))
+    return np.asarray(level * np.exp(student_noise(rng, count) * log_uniform(rng, 0.08, 0.9) + wild))
 
 
 def _timed(rng: np.random.Generator, run: Whole, tokens: Series) -> None:
     """A step takes a fixed time and one for each token, and now and then a hitch."""
     fixed, count = rng.uniform(0.1, 0.5), len(run)
-    noise = np.exp(_noise(rng, count) * _between(rng, 0.01, 0.08))
+    noise = np.exp(student_noise(rng, count) * log_uniform(rng, 0.01, 0.08))
     hitch = np.where(rng.random(count) < 0.01, rng.uniform(1.5, 6, count), 1.0)
     share = fixed + (1 - fixed) * tokens / tokens[0]
-    run.series["step_time"] = _between(rng, 0.3, 60) * share * noise * hitch
+    run.series["step_time"] = log_uniform(rng, 0.3, 60) * share * noise * hitch
     run.series["tokens"] = tokens

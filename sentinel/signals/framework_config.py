@@ -90,19 +90,19 @@ def parse_framework_config(config: Mapping[str, Any]) -> ConfigMetadata:
         return {**extract_verl_settings(config), "framework": "verl"}
     is_trainer = config.keys() >= _TRAINER_SIGNATURE
     algorithm = detect_trl_algorithm(config) if is_trainer else ""
-    found = extract_trainer_settings(config.get, algorithm)
+    settings = extract_trainer_settings(config.get, algorithm)
     if is_trainer:
-        found["framework"] = "trl" if algorithm else "transformers"
-        found |= _step_settings(config)
+        settings["framework"] = "trl" if algorithm else "transformers"
+        settings |= _step_settings(config)
     elif (rate := to_setting(config.get("lr"))) is not None:
-        found.setdefault("learning_rate", rate)
+        settings.setdefault("learning_rate", rate)
     for name in ("algorithm", "framework", "framework_version"):
-        if name not in found and isinstance(text := to_setting(config.get(name)), str):
-            found[name] = text
+        if name not in settings and isinstance(text := to_setting(config.get(name)), str):
+            settings[name] = text
     model = config.get("model_name_or_path") or config.get("_name_or_path") or config.get("model")
     if isinstance(model, str) and model:
-        found["model"] = _short_model_name(model)
-    return found
+        settings["model"] = _short_model_name(model)
+    return settings
 
 
 def detect_trl_algorithm(config: Mapping[str, Any]) -> str:
@@ -119,30 +119,30 @@ def extract_trainer_settings(get_argument: Callable[[str], Any], algorithm: str)
 
     `get_argument` returns an argument, or None if there is none.
     """
-    found = {name: to_setting(get_argument(name)) for name in TRAINER_SETTINGS}
+    settings = {name: to_setting(get_argument(name)) for name in TRAINER_SETTINGS}
     corrected = get_argument("use_bias_correction_kl")
     if algorithm == "grpo" and corrected is not None:
-        found["kl_estimator"] = "k3xratio" if corrected else "k3"
+        settings["kl_estimator"] = "k3xratio" if corrected else "k3"
     if algorithm:
-        found["algorithm"] = algorithm
-    return {name: value for name, value in found.items() if value is not None}
+        settings["algorithm"] = algorithm
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def extract_verl_settings(config: Any) -> ConfigMetadata:
     """Settings of verl's configuration, which may be None or lack any of them."""
-    found = {name: _get_nested(config, path) for name, path in VERL_SETTING_PATHS.items()}
+    raw = {name: _get_nested(config, path) for name, path in VERL_SETTING_PATHS.items()}
     model = _get_nested(config, "actor_rollout_ref.model.path") or _get_nested(config, "model.path")
     if isinstance(model, str):
-        found["model"] = PurePath(model).name
+        raw["model"] = PurePath(model).name
     for name, key in (("save_steps", "save_freq"), ("max_steps", "total_training_steps")):
         number = _get_nested(config, f"trainer.{key}")
         # -1 means never; None means as many as the data allow.
         if type(number) is int and number > 0:
-            found[name] = number
-    beta = _kl_coefficient(found)
+            raw[name] = number
+    beta = _kl_coefficient(raw)
     if beta is not None:
-        found["beta"] = beta
-    scalars = {n: value for n, value in found.items() if not isinstance(value, list | tuple)}
+        raw["beta"] = beta
+    scalars = {n: value for n, value in raw.items() if not isinstance(value, list | tuple)}
     settings = {name: to_setting(value) for name, value in scalars.items()}
     return {name: value for name, value in settings.items() if value is not None}
 
@@ -176,13 +176,13 @@ def _short_model_name(model: str) -> str:
     return (str(path) if is_hub_name else path.name or model)[:MAX_SETTING_CHARS]
 
 
-def _kl_coefficient(found: Mapping[str, Any]) -> Any:
+def _kl_coefficient(raw: Mapping[str, Any]) -> Any:
     """Coefficient of the KL to the reference, in loss or reward; 0 if it is in neither."""
-    if found["use_kl_loss"] is True:
-        return found["kl_loss_coef"]
-    if found["use_kl_in_reward"] is True:
-        return found["kl_ctrl.kl_coef"]
-    return 0.0 if found["use_kl_loss"] is False else None
+    if raw["use_kl_loss"] is True:
+        return raw["kl_loss_coef"]
+    if raw["use_kl_in_reward"] is True:
+        return raw["kl_ctrl.kl_coef"]
+    return 0.0 if raw["use_kl_loss"] is False else None
 
 
 def _get_nested(config: Any, path: str) -> Any:

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 from support.sample_files import verl
-from support.sample_records import sample, whole
+from support.sample_records import run_record, sample
 
 from sentinel.agent.main import Agent
 from sentinel.client.capture.text_sampling import GeneratedBatch
@@ -77,7 +77,7 @@ def test_no_text_is_too_odd_to_be_kept(shelf, said):
 
 
 def test_statistics_and_steps_are_not_kept_as_texts(shelf):
-    kept(shelf, whole(Event.SAMPLE, 1, sample_empty=0.0), whole(Event.STEP, 1, loss=1.0))
+    kept(shelf, run_record(Event.SAMPLE, 1, sample_empty=0.0), run_record(Event.STEP, 1, loss=1.0))
     assert shelf.newest() == []
 
 

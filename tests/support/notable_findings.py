@@ -1,4 +1,4 @@
-"""What is found worth a word to people: quiet findings are passed over."""
+"""The first finding of a detector that is at the detector's own severity."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sentinel.model.record import Record
 from sentinel.testing import update_detector
 
 
-def first_loud(
+def first_notable(
     detector: Detector, records: Iterable[Record]
 ) -> tuple[Record, Finding] | tuple[None, None]:
-    """The first record with a finding as loud as its detector, and what was found."""
+    """The first record with a finding whose severity is not lowered, and that finding."""
     for record in records:
-        opinion = update_detector(detector, record)
-        if isinstance(opinion, Finding) and opinion.severity is None:
-            return record, opinion
+        output = update_detector(detector, record)
+        if isinstance(output, Finding) and output.severity is None:
+            return record, output
     return None, None

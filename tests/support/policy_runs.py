@@ -1,55 +1,70 @@
-"""Runs of reinforcement learning with what a policy shows beside its reward: entropy and length.
+"""Synthetic reinforcement-learning runs with reward, entropy and completion length.
 
-Healthy ones spend up to four fifths of their entropy, most of it early, and end with answers of
-half to three times the length. All randomness is the seed's.
+In healthy runs the entropy falls by up to four fifths, mostly early, and the length ends at half to
+three times its start. Runs depend on the seed only.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from support.synthetic_runs import Run, Series, _between, _noise, _reward, _schedule
+from support.synthetic_runs import (
+    Run,
+    Series,
+    learning_rate_schedule,
+    log_uniform,
+    reward_series,
+    student_noise,
+)
 
-SLOW = {"mild": 80, "moderate": 30, "severe": 10}
-"""Points in which a length or a risen entropy doubles, or a length halves."""
+DOUBLING_POINTS = {"mild": 80, "moderate": 30, "severe": 10}
+"""Points in which an exploding length or entropy doubles, or a collapsing length halves."""
 
-DECAY = {"mild": 100, "moderate": 40, "severe": 10}
-"""Points in which a collapsing entropy falls e-fold."""
+ENTROPY_DECAY_POINTS = {"mild": 100, "moderate": 40, "severe": 10}
+"""Points in which a collapsing entropy falls by the factor e."""
 
-LONGEST = {"mild": 4, "moderate": 6, "severe": 10}
-"""How many times its length an exploding answer gets."""
+MAX_LENGTH_FACTOR = {"mild": 4, "moderate": 6, "severe": 10}
+"""Factor by which an exploding length grows at most."""
 
 
 def policy_run(seed: int, fault: str = "", severity: str = "moderate") -> Run:
-    """A run of 120 to 2,000 points; `fault` is what a detector is called, and comes at 35 to 70 %.
+    """A run of 120 to 2,000 points; `fault`, a detector name, begins at 35 to 70 %.
 
-    The reward knows nothing of the fault: it goes on as it would have.
+    The fault does not affect the reward.
     """
     rng = np.random.default_rng(seed)
-    length = int(_between(rng, 120, 2000))
+    length = int(log_uniform(rng, 120, 2000))
     onset = int(length * rng.uniform(0.35, 0.7))
-    rate = _schedule(rng, length)
-    way = np.cumsum(rate) / rate.sum()
-    reward, _ = _reward(rng, way)
+    rate = learning_rate_schedule(rng, length)
+    progress = np.cumsum(rate) / rate.sum()
+    reward, _ = reward_series(rng, progress)
     since = np.maximum(np.arange(length) - onset, 0)
-    entropy, words = _entropy(rng, way), _words(rng, way)
+    entropy, completion_length = entropy_series(rng, progress), length_series(rng, progress)
     if fault == "entropy_collapse":
-        entropy = entropy * np.maximum(np.exp(-since / DECAY[severity]), 0.02)
+        entropy = entropy * np.maximum(np.exp(-since / ENTROPY_DECAY_POINTS[severity]), 0.02)
     if fault == "entropy_explosion":
-        entropy = entropy * np.minimum(2.0 ** (since / SLOW[severity]), 8)
+        entropy = entropy * np.minimum(2.0 ** (since / DOUBLING_POINTS[severity]), 8)
     if fault == "length_explosion":
-        words = words * np.minimum(2.0 ** (since / SLOW[severity]), LONGEST[severity])
+        completion_length = completion_length * np.minimum(
+            2.0 ** (since / DOUBLING_POINTS[severity]), MAX_LENGTH_FACTOR[severity]
+        )
     if fault == "length_collapse":
-        words = np.maximum(words * np.maximum(2.0 ** (-since / SLOW[severity]), 0.03), 1)
-    series = {"reward": reward, "entropy": entropy, "completion_length": words}
+        completion_length = np.maximum(
+            completion_length * np.maximum(2.0 ** (-since / DOUBLING_POINTS[severity]), 0.03), 1
+        )
+    series = {"reward": reward, "entropy": entropy, "completion_length": completion_length}
     return Run(series | {"learning_rate": rate * 1e-6}, onset + 1 if fault else None)
 
 
-def _entropy(rng: np.random.Generator, way: Series) -> Series:
-    first, left, haste = rng.uniform(0.15, 2.5), rng.uniform(0.2, 1.1), rng.uniform(3, 12)
-    mean = first * (left + (1 - left) * np.exp(-way * haste))
-    return np.asarray(mean * np.exp(_noise(rng, len(way)) * _between(rng, 0.05, 0.2)))
+def entropy_series(rng: np.random.Generator, progress: Series) -> Series:
+    first, share_left, rate = rng.uniform(0.15, 2.5), rng.uniform(0.2, 1.1), rng.uniform(3, 12)
+    mean = first * (share_left + (1 - share_left) * np.exp(-progress * rate))
+    return np.asarray(
+        mean * np.exp(student_noise(rng, len(progress)) * log_uniform(rng, 0.05, 0.2))
+    )
 
 
-def _words(rng: np.random.Generator, way: Series) -> Series:
-    mean = _between(rng, 30, 3000) * _between(rng, 0.5, 3) ** way
-    return np.asarray(mean * np.exp(_noise(rng, len(way)) * _between(rng, 0.02, 0.4)))
+def length_series(rng: np.random.Generator, progress: Series) -> Series:
+    mean = log_uniform(rng, 30, 3000) * log_uniform(rng, 0.5, 3) ** progress
+    return np.asarray(
+        mean * np.exp(student_noise(rng, len(progress)) * log_uniform(rng, 0.02, 0.4))
+    )

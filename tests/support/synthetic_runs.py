@@ -1,7 +1,7 @@
-"""Training runs made of known truth: healthy ones, and the same with a fault from a known step on.
+"""Synthetic training runs: healthy ones, and the same with a fault from a known step on.
 
-All randomness is the seed's. The healthy ones have what real logs have and alarms must bear:
-heavy-tailed and autocorrelated noise, single wild samples, schedules, restarts, changes of data.
+Runs depend on the seed only. Healthy runs have what real logs have and must not raise alarms:
+heavy-tailed and autocorrelated noise, outliers, schedules, restarts, changes of data.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SEVERITIES = ("mild", "moderate", "severe")
 
 @dataclass
 class Run:
-    """Series by signal, and from which step on they are faulty, if they are.
+    """Series by signal, and the step at which a fault begins, if there is one.
 
-    `truth` is the loss without its noise, of runs that have one.
+    `truth` is the loss without noise, for runs with a loss.
     """
 
     series: dict[str, Series] = field(default_factory=dict)
@@ -44,62 +44,62 @@ class Run:
 
 
 def rl_run(seed: int, fault: str = "", severity: str = "moderate", onset: int = 0) -> Run:
-    """Reward that is learnt and KL that drifts; `fault` is kl_blowup, reward_collapse or none."""
+    """A rising reward and a drifting KL; `fault` is kl_blowup, reward_collapse or empty."""
     rng = np.random.default_rng(seed)
-    length = int(_between(rng, 250, 2000))
+    length = int(log_uniform(rng, 250, 2000))
     onset = onset or int(length * rng.uniform(0.35, 0.7))
-    rate = _schedule(rng, length)
-    way = np.cumsum(rate) / rate.sum()
-    kl, reward, gain = _kl(rng, way), *_reward(rng, way)
+    rate = learning_rate_schedule(rng, length)
+    progress = np.cumsum(rate) / rate.sum()
+    kl, reward, gain = kl_series(rng, progress), *reward_series(rng, progress)
     since = np.maximum(np.arange(length) - onset, 0)
     if fault == "kl_blowup":
-        doubling, most = {"mild": (60, 30), "moderate": (20, 100), "severe": (5, 1000)}[severity]
-        kl = kl * np.exp(np.minimum(since * log(2) / doubling, log(most)))
+        doubling, limit = {"mild": (60, 30), "moderate": (20, 100), "severe": (5, 1000)}[severity]
+        kl = kl * np.exp(np.minimum(since * log(2) / doubling, log(limit)))
     if fault == "reward_collapse":
-        lost, over = {"mild": (0.5, 40), "moderate": (0.8, 15), "severe": (1.2, 3)}[severity]
-        reward = reward - gain * lost * np.minimum(1, since / over)
+        lost, duration = {"mild": (0.5, 40), "moderate": (0.8, 15), "severe": (1.2, 3)}[severity]
+        reward = reward - gain * lost * np.minimum(1, since / duration)
     series = {"kl_ref": kl, "reward": reward, "learning_rate": rate * 1e-6}
     return Run(series, onset + 1 if fault else None)
 
 
 def sft_run(seed: int, fault: str = "") -> Run:
-    """Loss that falls as a power law; `fault` loss_plateau stops the learning early."""
+    """A loss that falls as a power law; `fault` loss_plateau stops the learning early."""
     rng = np.random.default_rng(seed)
-    length = int(_between(rng, 600, 4000))
+    length = int(log_uniform(rng, 600, 4000))
     onset = int(length * rng.uniform(0.12, 0.3))
-    rate = _schedule(rng, length)
-    way = np.cumsum(rate)
+    rate = learning_rate_schedule(rng, length)
+    progress = np.cumsum(rate)
     first = rng.uniform(1.2, 11.0)
     last = first * rng.uniform(0.25, 0.8)
-    learnt = np.minimum(way, way[onset]) if fault == "loss_plateau" else way
-    loss = last + (first - last) * (1 + learnt / _between(rng, 3, 60)) ** -rng.uniform(0.3, 0.9)
+    learned = np.minimum(progress, progress[onset]) if fault == "loss_plateau" else progress
+    loss = last + (first - last) * (1 + learned / log_uniform(rng, 3, 60)) ** -rng.uniform(0.3, 0.9)
     if not fault:
-        loss = loss * _data_changes(rng, length)
-    noise = _noise(rng, length) * _between(rng, 0.01, 0.14)
+        loss = loss * loss_level_changes(rng, length)
+    noise = student_noise(rng, length) * log_uniform(rng, 0.01, 0.14)
     blips = (rng.random(length) < 0.001) * rng.uniform(0.2, 0.8, length)
     every = int(rng.choice([1, 1, 1, 5, 10]))
-    whole = length // every * every
-    truth = loss[:whole].reshape(-1, every).mean(axis=1)
-    loss = (loss * np.exp(noise + blips))[:whole].reshape(-1, every).mean(axis=1)
-    series = {"loss": loss, "learning_rate": rate[:whole:every] * 1e-5}
+    length_used = length // every * every
+    truth = loss[:length_used].reshape(-1, every).mean(axis=1)
+    loss = (loss * np.exp(noise + blips))[:length_used].reshape(-1, every).mean(axis=1)
+    series = {"loss": loss, "learning_rate": rate[:length_used:every] * 1e-5}
     return Run(series, onset if fault else None, every, truth)
 
 
-def _between(rng: np.random.Generator, low: float, high: float) -> float:
-    """Log-uniform."""
+def log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+    """A log-uniform random number."""
     return float(np.exp(rng.uniform(log(low), log(high))))
 
 
-def _noise(rng: np.random.Generator, length: int) -> Series:
-    """Student noise of unit variance, tails and lag-one correlation drawn as seen in real logs."""
-    freedom, kept = float(rng.choice([4, 5, 8, 30])), float(rng.choice([0, 0, 0.1, 0.3]))
+def student_noise(rng: np.random.Generator, length: int) -> Series:
+    """Student noise of unit variance; tails and lag-one autocorrelation as in real logs."""
+    freedom, correlation = float(rng.choice([4, 5, 8, 30])), float(rng.choice([0, 0, 0.1, 0.3]))
     noise = rng.standard_t(freedom, length) / np.sqrt(freedom / (freedom - 2))
     for index in range(1, length):
-        noise[index] = kept * noise[index - 1] + np.sqrt(1 - kept**2) * noise[index]
+        noise[index] = correlation * noise[index - 1] + np.sqrt(1 - correlation**2) * noise[index]
     return noise
 
 
-def _schedule(rng: np.random.Generator, length: int) -> Series:
+def learning_rate_schedule(rng: np.random.Generator, length: int) -> Series:
     """Learning rate as a share of its peak: warm-up, then cosine, linear or constant."""
     warm = max(1, int(length * rng.choice([0.0, 0.03, 0.1])))
     time = np.arange(length)
@@ -109,29 +109,29 @@ def _schedule(rng: np.random.Generator, length: int) -> Series:
     return np.asarray(np.minimum(1, (time + 1) / warm) * np.maximum(down[str(shape)], 0.02))
 
 
-def _kl(rng: np.random.Generator, way: Series) -> Series:
-    """Drift of some power of the way, with single samples up to sixty times too high."""
-    end, power = _between(rng, 0.004, 0.3), rng.uniform(0.6, 2.0)
-    mean = end * (np.maximum(way, 1e-3) ** power + 1e-4)
-    wild = rng.random(len(way)) < rng.choice([0, 0.003, 0.01])
-    spikes = wild * np.log(rng.uniform(5, 60, len(way)))
-    kl = mean * np.exp(_noise(rng, len(way)) * rng.uniform(0.15, 0.8) + spikes)
+def kl_series(rng: np.random.Generator, progress: Series) -> Series:
+    """A KL that drifts as a power of the progress, with outliers up to sixty times too high."""
+    end, power = log_uniform(rng, 0.004, 0.3), rng.uniform(0.6, 2.0)
+    mean = end * (np.maximum(progress, 1e-3) ** power + 1e-4)
+    is_outlier = rng.random(len(progress)) < rng.choice([0, 0.003, 0.01])
+    spikes = is_outlier * np.log(rng.uniform(5, 60, len(progress)))
+    kl = mean * np.exp(student_noise(rng, len(progress)) * rng.uniform(0.15, 0.8) + spikes)
     if rng.random() < 0.5:  # the first-order estimator is signed
-        kl = kl + (0.3 * mean + 0.03 * end) * rng.standard_t(4, len(way))
+        kl = kl + (0.3 * mean + 0.03 * end) * rng.standard_t(4, len(progress))
     return np.asarray(kl)
 
 
-def _reward(rng: np.random.Generator, way: Series) -> tuple[Series, float]:
-    """A sigmoid of the way under noise, and the gain a fault can take."""
+def reward_series(rng: np.random.Generator, progress: Series) -> tuple[Series, float]:
+    """A sigmoid of the progress with noise, and its gain, which a fault can remove."""
     gain, middle, width = rng.uniform(0.3, 2.5), rng.uniform(0.1, 0.5), rng.uniform(0.05, 0.2)
-    learnt = 1 / (1 + np.exp(-(way - middle) / width))
-    learnt = (learnt - learnt[0]) / (learnt[-1] - learnt[0])
-    noise = _noise(rng, len(way)) * gain * _between(rng, 0.04, 0.4)
-    return rng.uniform(-2, 1) + gain * learnt + noise, gain
+    learned = 1 / (1 + np.exp(-(progress - middle) / width))
+    learned = (learned - learned[0]) / (learned[-1] - learned[0])
+    noise = student_noise(rng, len(progress)) * gain * log_uniform(rng, 0.04, 0.4)
+    return rng.uniform(-2, 1) + gain * learned + noise, gain
 
 
-def _data_changes(rng: np.random.Generator, length: int) -> Series:
-    """Epochs that begin lower, a third of runs with harder data from somewhere on, restarts."""
+def loss_level_changes(rng: np.random.Generator, length: int) -> Series:
+    """Factors of the loss: lower with each epoch; in a third of runs harder data or a restart."""
     level = np.ones(length)
     epochs = int(rng.choice([1, 2, 3]))
     for epoch in range(1, epochs):

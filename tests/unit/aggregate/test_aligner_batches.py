@@ -1,4 +1,4 @@
-"""Ranks heard by the sheet are combined as if each had been heard alone."""
+"""Batches give the same combined records as the records of their ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordBatch, coalesce, iter_records
 
 WORLD = 4
-WORDS = st.sampled_from(
+VALUES = st.sampled_from(
     [
         {"loss": 1.0, "grad_norm": 2.0},
         {"loss": 1.5, "grad_norm": 2.0},
@@ -27,7 +27,7 @@ WORDS = st.sampled_from(
         {},
     ]
 )
-SAID = st.lists(
+RECORDS = st.lists(
     st.builds(
         Record,
         run=st.just("run"),
@@ -35,7 +35,7 @@ SAID = st.lists(
         step=st.integers(1, 3),
         time=st.integers(1, 9).map(float),
         event=st.sampled_from([*[Event.STEP] * 5, Event.EVAL]),
-        values=WORDS,
+        values=VALUES,
         attributes=st.sampled_from([{}, {}, {}, {"loss": "logged"}]),
         step_index=st.sampled_from([0, 0, 0, -1]),
     ),
@@ -57,13 +57,13 @@ def combined(aligner, entry):
 
 
 def exact(record):
-    """A record with every NaN as a word, so that it is the same as its like."""
-    spread = {name: [*map(plain, vars_of(each))] for name, each in record.spread.items()}
+    """The parts of a record with each NaN as text, so that equal records compare equal."""
+    spread = {name: [*map(plain, fields_of(each))] for name, each in record.spread.items()}
     values = [(name, plain(value)) for name, value in record.values.items()]
     return values, spread, replace(record, values={}, spread={})
 
 
-def vars_of(spread):
+def fields_of(spread):
     return [getattr(spread, name) for name in spread.__slots__]
 
 
@@ -72,122 +72,122 @@ def plain(value):
 
 
 def combined_one_by_one(aligner, entry):
-    """What comes of an entry's records alone, if no step closes before the last of them.
+    """What the records of an entry complete one by one, if no step closes before the last of them.
 
-    The first of a sheet may complete a step that those after it would still have been named in.
+    The first record of a batch may complete a step that still lacks the ranks after it.
     """
     is_open = (entry.step_index, 0) > aligner.closed_steps.last_key or (
         entry.step_index,
         0,
     ) in aligner.pending_steps
-    told = [combined(aligner, record) for record in iter_records([entry])]
-    assume(not (is_open and any(told[:-1])))
-    return [record for each in told for record in each]
+    completed = [combined(aligner, record) for record in iter_records([entry])]
+    assume(not (is_open and any(completed[:-1])))
+    return [record for each in completed for record in each]
 
 
-@given(st.lists(SAID, max_size=6), st.integers(0, 12))
-def test_what_comes_of_sheets_is_what_comes_of_their_records(batches, seconds):
-    read, heard = started(), started()
+@given(st.lists(RECORDS, max_size=6), st.integers(0, 12))
+def test_batches_give_the_same_as_their_records(batches, seconds):
+    by_batch, by_record = started(), started()
 
     for at, batch in enumerate(batches, 1):
         entries = coalesce([replace(record, step_index=record.step_index + at) for record in batch])
-        by_sheet = [record for entry in entries for record in combined(read, entry)]
-        alone = [record for entry in entries for record in combined_one_by_one(heard, entry)]
-        assert sorted(by_sheet, key=repr) == sorted(alone, key=repr)
-        tick = Record("run", WHOLE_RUN, 0, float(at * seconds), Event.HEARTBEAT)
-        assert combined(read, tick) == combined(heard, tick)
-    assert read.counters.values == heard.counters.values
-    assert (read.membership.step_index_by_rank, read.membership.started) == (
-        heard.membership.step_index_by_rank,
-        heard.membership.started,
+        as_batches = [record for entry in entries for record in combined(by_batch, entry)]
+        alone = [record for entry in entries for record in combined_one_by_one(by_record, entry)]
+        assert sorted(as_batches, key=repr) == sorted(alone, key=repr)
+        heartbeat = Record("run", WHOLE_RUN, 0, float(at * seconds), Event.HEARTBEAT)
+        assert combined(by_batch, heartbeat) == combined(by_record, heartbeat)
+    assert by_batch.counters.values == by_record.counters.values
+    assert (by_batch.membership.step_index_by_rank, by_batch.membership.started) == (
+        by_record.membership.step_index_by_rank,
+        by_record.membership.started,
     )
 
 
-def sheet(step, **columns):
+def batch_of(step, **columns):
     (first, *_) = columns.values()
     ranks = tuple(range(len(first)))
-    told = tuple(zip(*columns.values(), strict=True))
-    numbers = (step,) * len(ranks)
+    rows = tuple(zip(*columns.values(), strict=True))
+    sequences = (step,) * len(ranks)
     return RecordBatch(
-        "run", 0, step, step, tuple(columns), ranks, (1.0,) * len(ranks), numbers, told
+        "run", 0, step, step, tuple(columns), ranks, (1.0,) * len(ranks), sequences, rows
     )
 
 
-def test_until_a_tick_it_is_as_late_as_the_first_row_says():
+def test_before_a_heartbeat_the_clock_is_the_time_of_the_first_row():
     aligner = Aligner()
-    list(aligner.process(replace(sheet(1, loss=[1.0, 2.0]), times=(5.0, 8.0))))
+    list(aligner.process(replace(batch_of(1, loss=[1.0, 2.0]), times=(5.0, 8.0))))
 
     assert aligner.now == 5.0
 
 
-def test_who_speaks_first_on_a_sheet_that_closes_a_step_is_missing_there():
+def test_ranks_that_first_report_in_the_batch_that_closes_a_step_are_missing_in_it():
     aligner = started()
-    list(aligner.process(sheet(1, loss=[1.0, 2.0])))
-    # They may have begun long ago, so nobody waits for those who never spoke.
+    list(aligner.process(batch_of(1, loss=[1.0, 2.0])))
+    # The ranks may have started long ago, so ranks that never reported are not awaited.
     list(aligner.process(Record("run", WHOLE_RUN, 0, 5.0, Event.HEARTBEAT)))
 
     (closed, _) = aligner.process(Record("run", WHOLE_RUN, 0, 20.0, Event.HEARTBEAT))
     assert (closed.values, closed.attributes.get("missing")) == ({"loss": 1.5}, None)
 
-    list(aligner.process(sheet(2, loss=[1.0, 2.0])))
-    (closed,) = aligner.process(sheet(3, loss=[1.0] * 4))
+    list(aligner.process(batch_of(2, loss=[1.0, 2.0])))
+    (closed,) = aligner.process(batch_of(3, loss=[1.0] * 4))
     assert (closed.values, closed.attributes["missing"]) == ({"loss": 1.5}, "2,3")
 
 
-def test_a_step_told_on_two_sheets_is_one_record_of_both():
+def test_two_batches_of_one_step_give_one_record():
     aligner = started()
-    told = [sheet(1, loss=[1.0, 2.0, 3.0, 4.0]), sheet(1, grad_norm=[5.0, 5.0, 5.0, 6.0])]
+    entries = [batch_of(1, loss=[1.0, 2.0, 3.0, 4.0]), batch_of(1, grad_norm=[5.0, 5.0, 5.0, 6.0])]
 
-    assert [record for each in told for record in aligner.process(each)] == []
-    (record,) = aligner.process(sheet(2, loss=[1.0] * WORLD))
+    assert [record for each in entries for record in aligner.process(each)] == []
+    (record,) = aligner.process(batch_of(2, loss=[1.0] * WORLD))
 
     assert record.values == {"loss": 2.5, "grad_norm": 6.0}
     assert record.spread["grad_norm"].mismatch.differing_ranks == ((3, 6.0),)
     assert record.attributes["host/3"] == "host1"
 
 
-def test_rank_0_may_say_more_than_the_others():
+def test_rank_0_may_log_more_signals_than_the_others():
     aligner = started()
-    list(aligner.process(sheet(1, loss=[1.0, 2.0, 3.0, 4.0])))
+    list(aligner.process(batch_of(1, loss=[1.0, 2.0, 3.0, 4.0])))
     list(
         aligner.process(
             Record("run", 0, 1, 1.0, values={"reward": 0.5, "train/kl": 0.1}, step_index=1)
         )
     )
 
-    (record,) = aligner.process(sheet(2, loss=[1.0] * WORLD))
+    (record,) = aligner.process(batch_of(2, loss=[1.0] * WORLD))
 
     assert record.values == {"loss": 2.5, "reward": 0.5, "kl_ref": 0.1}
     assert [spread.count for spread in record.spread.values()] == [4, 1, 1]
     assert record.attributes["kl_ref"] == "train/kl"
 
 
-def test_ranks_of_a_sheet_that_takes_steps_for_lost_ones_are_back():
+def test_ranks_of_a_batch_are_no_longer_lost():
     aligner = started()
-    tick = Record("run", WHOLE_RUN, 0, 1.0, Event.HEARTBEAT, attributes={"lost_ranks": "2,3"})
-    list(aligner.process(tick))
+    heartbeat = Record("run", WHOLE_RUN, 0, 1.0, Event.HEARTBEAT, attributes={"lost_ranks": "2,3"})
+    list(aligner.process(heartbeat))
     assert aligner.membership.lost == {2, 3}
 
-    list(aligner.process(sheet(1, loss=[1.0] * WORLD)))
+    list(aligner.process(batch_of(1, loss=[1.0] * WORLD)))
 
     assert aligner.membership.lost == set()
 
 
-def test_a_sheet_of_an_attempt_that_is_over_is_dropped_and_counted():
+def test_a_batch_of_an_old_attempt_is_dropped_and_counted():
     aligner = started()
     list(aligner.process(Record("run", 0, 0, 2.0, Event.START, attempt=1)))
 
-    assert [*aligner.process(sheet(1, loss=[1.0] * WORLD))] == []
+    assert [*aligner.process(batch_of(1, loss=[1.0] * WORLD))] == []
     assert aligner.counters.values["sentinel_dropped_records_total", "old_attempt"] == WORLD
 
 
 @pytest.mark.parametrize("late", [1, 2])
-def test_a_sheet_on_a_closed_step_is_judged_where_it_is_news(late):
+def test_a_batch_for_a_closed_step_reports_new_signals_only(late):
     aligner = started()
     for step in (1, 2, 3):
-        list(aligner.process(sheet(step, loss=[1.0] * WORLD)))
+        list(aligner.process(batch_of(step, loss=[1.0] * WORLD)))
 
-    told = [*aligner.process(sheet(late, loss=[7.0] * WORLD, reward=[0.5] * WORLD))]
+    records = [*aligner.process(batch_of(late, loss=[7.0] * WORLD, reward=[0.5] * WORLD))]
 
-    assert [(record.step, record.values) for record in told] == [(late, {"reward": 0.5})]
+    assert [(record.step, record.values) for record in records] == [(late, {"reward": 0.5})]
     assert aligner.counters.values["sentinel_dropped_records_total", "late"] == WORLD - 1

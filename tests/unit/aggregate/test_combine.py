@@ -1,4 +1,4 @@
-"""Combine: what ranks said about one step becomes one record, and nothing averages a fault away."""
+"""Values of ranks are combined into one record, and averaging hides no fault."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def combined(*tables, missing=(), event=Event.STEP):
     return combine_ranks(event, tables, missing)
 
 
-def test_means_are_weighted_by_what_each_rank_says_its_weight_is():
+def test_means_are_weighted_by_the_weight_of_each_rank():
     record = combined(rank_values(0, loss=1.0, weight=30.0), rank_values(1, loss=2.0, weight=10.0))
 
     assert record.values == {"loss": 1.25}
     assert record.rank == WHOLE_RUN
 
 
-def test_names_are_ours_whatever_a_framework_calls_them():
+def test_keys_of_frameworks_are_mapped_to_signal_names():
     record = combined(rank_values(0, **{"train/kl": 0.1, "my metric": 3.0}))
 
     assert record.values == {"kl_ref": 0.1, "my metric": 3.0}
@@ -61,21 +61,23 @@ def test_the_spread_names_the_extreme_ranks():
 
 
 @pytest.mark.parametrize(
-    "told",
+    "values",
     [(1.0, 1e200), (1.7e308, 1.7e308), (1.7e308, -1.7e308), (5e-324, 5e-324)],
     ids=str,
 )
 @pytest.mark.parametrize("name", ["perplexity", "tokens", "step_time"])
-def test_numbers_beyond_all_reason_are_combined_as_any_others(name, told):
-    """A perplexity is the exponential of a loss: an agent that fell over it would fall for ever."""
-    spread = combined(*(rank_values(rank, **{name: x}) for rank, x in enumerate(told))).spread[name]
+def test_extreme_values_are_combined(name, values):
+    """A perplexity is the exponential of a loss; a crash on it would repeat after each restart."""
+    spread = combined(*(rank_values(rank, **{name: x}) for rank, x in enumerate(values))).spread[
+        name
+    ]
 
-    assert (spread.min, spread.max, spread.count) == (min(told), max(told), 2)
+    assert (spread.min, spread.max, spread.count) == (min(values), max(values), 2)
     assert not isnan(spread.std)
 
 
 @pytest.mark.parametrize("weight", [nan, inf, -inf, 0.0, -1.0])
-def test_a_weight_that_weighs_nothing_does_not_make_a_sound_value_a_lost_one(weight):
+def test_unusable_weights_are_ignored(weight):
     record = combined(
         rank_values(0, loss=1.0, weight=weight), rank_values(1, loss=3.0, weight=weight)
     )
@@ -84,7 +86,7 @@ def test_a_weight_that_weighs_nothing_does_not_make_a_sound_value_a_lost_one(wei
 
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
-def test_one_rank_that_is_not_finite_is_named_and_not_averaged_away(bad):
+def test_a_rank_with_a_nonfinite_value_is_named_and_makes_the_value_nan(bad):
     record = combined(rank_values(0, loss=1.0), rank_values(1, loss=bad), rank_values(2, loss=3.0))
 
     assert isnan(record.values["loss"])
@@ -92,13 +94,13 @@ def test_one_rank_that_is_not_finite_is_named_and_not_averaged_away(bad):
     assert record.spread["loss"].mean == 2.0
 
 
-def test_a_signal_that_no_rank_has_finite_still_has_a_spread():
+def test_a_signal_without_finite_values_has_an_empty_spread():
     spread = combined(rank_values(0, loss=nan), rank_values(1, loss=inf)).spread["loss"]
 
     assert (spread.count, spread.bad_ranks, spread.max_rank) == (0, (0, 1), WHOLE_RUN)
 
 
-def test_several_words_of_one_rank_fold_by_the_signals_rule():
+def test_several_values_of_one_rank_are_combined_by_the_rule_of_the_signal():
     record = combined(
         rank_values(0, {"loss": 3.0}, {"learning_rate": 0.2}, loss=1.0, learning_rate=0.1)
     )
@@ -112,8 +114,8 @@ def test_missing_ranks_are_named():
     assert record.attributes == {"missing": "2,3"}
 
 
-def test_the_step_is_the_one_the_trainer_itself_gave():
-    """A rank that only counts optimiser steps does not overrule one that was told the number."""
+def test_the_step_is_the_trainers_own_number():
+    """A rank that only counts optimizer steps does not override one that logs `global_step`."""
     record = combined(
         rank_values(0, loss=1.0, step=10), rank_values(1, loss=1.0, global_step=9.0, step=9)
     )
@@ -121,14 +123,14 @@ def test_the_step_is_the_one_the_trainer_itself_gave():
     assert record.step == 9
 
 
-def test_weights_that_say_nothing_are_ignored():
+def test_zero_weights_are_ignored():
     record = combined(rank_values(0, loss=1.0, weight=0.0), rank_values(1, loss=3.0, weight=0.0))
 
     assert record.values == {"loss": 2.0}
 
 
-def test_the_norm_of_a_gradient_in_parts_is_the_root_of_the_sum_of_their_squares():
-    """Four ranks as two replicas of two shards: each sends its part by the root of two."""
+def test_partial_norms_combine_to_the_root_of_the_sum_of_squares():
+    """Four ranks as two replicas of two shards: each logs its part divided by the root of two."""
     shards = [[3.0, 1.0, -2.0], [0.5, 4.0]]
     parts = [sqrt(sum(x * x for x in shard) / 2) for shard in shards * 2]
     record = combined(*(rank_values(rank, grad_norm_local=part) for rank, part in enumerate(parts)))
@@ -139,17 +141,17 @@ def test_the_norm_of_a_gradient_in_parts_is_the_root_of_the_sum_of_their_squares
     assert record.spread["grad_norm"].max_rank == 1
 
 
-def test_of_some_parts_no_norm_is_made():
+def test_an_incomplete_set_of_partial_norms_is_not_combined():
     parts = [rank_values(rank, grad_norm_local=1.0) for rank in range(2)]
-    lacking = rank_values(0, grad_norm_local=1.0), rank_values(1, loss=1.0)
+    incomplete = rank_values(0, grad_norm_local=1.0), rank_values(1, loss=1.0)
 
-    for record in (combined(*parts, missing=(2,)), combined(*lacking)):
+    for record in (combined(*parts, missing=(2,)), combined(*incomplete)):
         assert "grad_norm" not in record.values
     assert "grad_norm" not in combine_ranks(Event.STEP, parts, world_size=3).values
     assert combine_ranks(Event.STEP, parts, world_size=2).values["grad_norm"] == sqrt(2)
 
 
-def test_a_norm_that_was_measured_whole_is_believed():
+def test_a_measured_norm_takes_precedence_over_partial_norms():
     record = combined(
         rank_values(0, grad_norm_local=1.0, grad_norm=5.0), rank_values(1, grad_norm_local=1.0)
     )
@@ -157,25 +159,25 @@ def test_a_norm_that_was_measured_whole_is_believed():
     assert record.values["grad_norm"] == 5.0
 
 
-def test_a_part_that_is_not_finite_spoils_the_norm_and_is_named():
+def test_a_nonfinite_partial_norm_makes_the_norm_nan_and_is_named():
     record = combined(rank_values(0, grad_norm_local=1.0), rank_values(1, grad_norm_local=inf))
 
     assert isnan(record.values["grad_norm"])
     assert record.spread["grad_norm"].bad_ranks == (1,)
 
 
-def test_the_kind_of_a_kl_is_told_by_what_the_run_says_of_itself():
+def test_the_kind_of_a_kl_follows_from_the_run_metadata():
     metadata = {"framework": "trl", "framework_version": "1.16.0", "algorithm": "GRPOConfig"}
     record = combine_ranks(Event.STEP, [rank_values(0, kl=0.1)], (), metadata)
 
     assert record.attributes["kl_ref.kind"] == "ref k3xratio token_mean unsigned cap=inf"
 
 
-def test_a_kl_of_which_nothing_is_known_has_no_kind():
+def test_an_unknown_kl_has_no_kind():
     assert combined(rank_values(0, kl=3.0)).attributes == {"kl_ref": "kl"}
 
 
-def test_a_value_that_stands_for_none_is_not_combined():
+def test_a_zero_that_stands_for_a_missing_value_is_not_combined():
     record = combined(
         rank_values(0, actor_grad_norm=0.0, loss=1.0), rank_values(1, actor_grad_norm=2.0)
     )
@@ -191,7 +193,7 @@ def test_signals_of_an_evaluation_are_not_signals_of_training():
     assert record.attributes == {"eval_loss": "loss"}
 
 
-def test_whoever_is_odd_in_what_is_to_be_the_same_is_named_with_its_value():
+def test_a_rank_that_differs_from_the_majority_is_named_with_its_value():
     rates = [0.1] * 9
     rates[4], rates[7] = 0.2, 0.3
     spread = combined(
@@ -205,33 +207,33 @@ def test_whoever_is_odd_in_what_is_to_be_the_same_is_named_with_its_value():
 @pytest.mark.parametrize(
     "norms", [(1.0, 1.0, 1.0), (1.0, 2.0), (1.0, 1.0, 2.0, 2.0), (1.0, 2.0, 3.0)], ids=str
 )
-def test_nobody_is_odd_where_all_are_alike_or_most_have_nothing_in_common(norms):
+def test_without_a_differing_rank_or_a_majority_there_is_no_mismatch(norms):
     record = combined(*(rank_values(rank, grad_norm=norm) for rank, norm in enumerate(norms)))
 
     assert record.spread["grad_norm"].mismatch is None
 
 
-def test_who_is_odd_is_seen_through_the_noise_of_a_sum():
+def test_a_mismatch_ignores_rounding_differences():
     norms = (1.0, 1.0 + 1e-7, 1.0 - 1e-7, 1.01, 1.0 + 2e-7)
     record = combined(*(rank_values(rank, grad_norm=norm) for rank, norm in enumerate(norms)))
 
     assert record.spread["grad_norm"].mismatch.differing_ranks == ((3, 1.01),)
 
 
-def test_of_many_odd_ranks_the_first_are_named_and_all_are_counted():
+def test_the_first_differing_ranks_are_named_and_all_are_counted():
     rates = [0.1] * 1000 + [0.2] * 400
-    odd = combined(*(rank_values(r, learning_rate=x) for r, x in enumerate(rates))).spread[
+    mismatch = combined(*(rank_values(r, learning_rate=x) for r, x in enumerate(rates))).spread[
         "learning_rate"
     ].mismatch  # fmt: skip
 
-    assert (odd.count, len(odd.differing_ranks), odd.differing_ranks[0]) == (
+    assert (mismatch.count, len(mismatch.differing_ranks), mismatch.differing_ranks[0]) == (
         400,
         MAX_LISTED_DIFFERING_RANKS,
         (1000, 0.2),
     )
 
 
-def test_a_rank_that_is_not_finite_is_bad_and_not_odd():
+def test_a_nonfinite_rank_is_bad_and_not_a_mismatch():
     record = combined(
         *(rank_values(r, grad_norm=x) for r, x in enumerate((1.0, 1.0, nan, 1.0, 3.0)))
     )
@@ -240,7 +242,7 @@ def test_a_rank_that_is_not_finite_is_bad_and_not_odd():
     assert record.spread["grad_norm"].bad_ranks == (2,)
 
 
-def test_the_hosts_of_ranks_that_differ_are_told_where_there_are_several():
+def test_hosts_of_differing_ranks_are_named_if_there_are_several():
     record = combined(
         *(rank_values(r, learning_rate=x, loss=r) for r, x in enumerate((0.1, 0.1, 0.2)))
     )
@@ -250,7 +252,7 @@ def test_the_hosts_of_ranks_that_differ_are_told_where_there_are_several():
     assert with_hosts(record, dict.fromkeys(range(3), "a")) is record
 
 
-def test_a_word_is_understood_the_same_whether_it_is_the_first_of_its_kind_or_not():
+def test_keys_are_resolved_the_same_from_the_cache():
     first, again = (
         rank_values(r, {"kl_ref": 0.3}, {"kl": 0.5}, kl=0.1, weight=2.0) for r in range(2)
     )
@@ -260,15 +262,15 @@ def test_a_word_is_understood_the_same_whether_it_is_the_first_of_its_kind_or_no
     assert first.logged_as == again.logged_as == {"kl_ref": "kl"}
 
 
-def test_weights_of_some_signals_of_some_ranks_are_theirs_alone():
+def test_weights_apply_to_single_signals_of_single_ranks():
     one = rank_values(0, {"reward": 1.0}, loss=1.0, weight=3.0)
     record = combined(one, rank_values(1, loss=2.0, reward=3.0))
 
     assert record.values == {"loss": 1.25, "reward": 2.0}
 
 
-def test_a_spread_is_that_of_its_numbers_to_the_last_bit():
-    """Whatever way is fastest: the deviation is the one of `hypot`, the mean that of `fsum`."""
+def test_a_spread_is_exact_to_the_last_bit():
+    """The deviation equals that by `hypot`, the mean that by `fsum`."""
     rng = Random(7)
     for count in (1, 2, 3, 8, 100):
         row = [rng.gauss(0, 1) * 10 ** rng.randint(-9, 9) for _ in range(count)]

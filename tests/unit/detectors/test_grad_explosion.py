@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 from support.faulty_series import norm_run, records
-from support.notable_findings import first_loud
+from support.notable_findings import first_notable
 
 from sentinel.detectors.grad_explosion import GradExplosion
 from sentinel.model.finding import Clear, Finding, Severity
@@ -22,7 +22,7 @@ def told(norms):
 
 
 def loud(series):
-    return first_loud(GradExplosion(), series)
+    return first_notable(GradExplosion(), series)
 
 
 def test_a_norm_that_rises_and_stays_is_a_warning_within_six_points():

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 from support.faulty_series import loss_run
-from support.notable_findings import first_loud
+from support.notable_findings import first_notable
 
 from sentinel.detectors.loss_spike import LossSpike
 from sentinel.model.finding import Clear, Finding, Severity
@@ -22,7 +22,7 @@ def told(loss, **more):
 
 
 def loud(records):
-    return first_loud(LossSpike(), records)
+    return first_notable(LossSpike(), records)
 
 
 def test_two_losses_of_three_at_over_twice_the_usual_are_a_warning():
