@@ -1,8 +1,9 @@
-"""sentinel watches a training run and wakes the right person with a diagnosis.
+"""sentinel monitors PyTorch training and notifies people with a diagnosis.
 
-Decorate the training function with `monitor`; everything else is optional: `log` adds values,
-`log_samples` texts, `mark` tells of checkpoints and evaluations, `phase` of time spent on something
-else; `requested` says what a loop is asked to do.
+Decorate the training function with `monitor`. Everything else is optional: `log` records values,
+`log_samples` texts, `mark` checkpoints and evaluations, and `phase` time spent outside training
+steps. `requested` returns the actions that a loop should take; `CommandContext` is the argument of
+an `on_critical` function.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sentinel.client.api import log, log_samples, mark, phase, requested
     from sentinel.client.arguments import SettingsError
+    from sentinel.client.control.command_executor import CommandContext
     from sentinel.client.monitor import monitor
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CommandContext",
     "SettingsError",
     "__version__",
     "log",
@@ -27,7 +30,8 @@ __all__ = [
     "requested",
 ]
 
-_HOMES = {
+_MODULES = {
+    "CommandContext": "sentinel.client.control.command_executor",
     "SettingsError": "sentinel.client.arguments",
     "monitor": "sentinel.client.monitor",
     "log": "sentinel.client.api",
@@ -39,10 +43,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'sentinel' has no attribute {name!r}")
-    # Bound on first use: importing sentinel alone must cost a trainer nothing.
+    # Imported on first use, so that `import sentinel` stays fast.
     from importlib import import_module  # noqa: PLC0415
 
-    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
-    return found
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value

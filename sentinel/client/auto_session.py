@@ -1,8 +1,8 @@
-"""Unattended: a run that nobody decorated, from its first sign to the end of the interpreter.
+"""A session without a decorator, from its start to the end of the interpreter.
 
-For `sentinel run`, for callbacks, and for frameworks that load us by an entry point. An interpreter
-does not tell what it ends by, so that is noted on the way: an error that nobody caught, `sys.exit`,
-and in a child of `multiprocessing`, which ends in its own manner, whatever its function raised.
+Used by `sentinel run`, by callbacks, and by frameworks that load sentinel through an entry point.
+An interpreter does not report why it ends, so the reason is recorded as it happens: an uncaught
+error, `sys.exit`, or, in a child of `multiprocessing`, the exception of its function.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from sentinel.client.session import enter_session, leave_session
 
 
 class _AutoSession:
-    """The session that was begun here, and what ended the interpreter."""
+    """Whether a session was started here, and the error that ends the interpreter."""
 
-    begun = False
+    active = False
     error: BaseException | None = None
     undo: ClassVar[list[Callable[[], None]]] = []
 
 
 def begin_auto_session(arguments: MonitorArguments | None = None) -> None:
-    """Watch this process from now on; a second call changes nothing. Never raises."""
-    if _AutoSession.begun:
+    """Monitor this process from now on; a second call does nothing. Never raises."""
+    if _AutoSession.active:
         return
-    _AutoSession.begun, _AutoSession.error = True, None
+    _AutoSession.active, _AutoSession.error = True, None
     enter_session(arguments or MonitorArguments())
     _patch("excepthook", _wrap_excepthook)
     _patch("exit", _wrap_exit)
     atexit.register(end_auto_session)
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is not None and multiprocessing.parent_process() is not None:
-        from multiprocessing.util import Finalize  # noqa: PLC0415 - a child of it has loaded it
+        from multiprocessing.util import Finalize  # noqa: PLC0415 - loaded already in such a child
 
         Finalize(None, _on_child_exit, exitpriority=0)
 
 
 def end_auto_session(error: BaseException | None = None) -> None:
-    """The run is over, by what ended it; a second call changes nothing."""
-    if not _AutoSession.begun:
+    """End the run, with `error` as its outcome; a second call does nothing."""
+    if not _AutoSession.active:
         return
-    _AutoSession.begun = False
+    _AutoSession.active = False
     atexit.unregister(end_auto_session)
     while _AutoSession.undo:
         _AutoSession.undo.pop()()
@@ -55,36 +55,38 @@ def end_auto_session(error: BaseException | None = None) -> None:
 
 
 def _on_child_exit() -> None:
-    """Called while what its function raised, if it did, is on its way out."""
+    """Called while an exception of the child's function, if any, propagates."""
     end_auto_session(sys.exc_info()[1])
 
 
-def _patch(name: str, around: Callable[[Any], Any]) -> None:
-    before = getattr(sys, name)
-    ours = around(before)
-    setattr(sys, name, ours)
+def _patch(name: str, wrap: Callable[[Any], Any]) -> None:
+    original = getattr(sys, name)
+    wrapper = wrap(original)
+    setattr(sys, name, wrapper)
 
     def undo() -> None:
-        if getattr(sys, name) is ours:
-            setattr(sys, name, before)
+        if getattr(sys, name) is wrapper:
+            setattr(sys, name, original)
 
     _AutoSession.undo.append(undo)
 
 
-def _wrap_excepthook(before: Any) -> Any:
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
+def _wrap_excepthook(original: Any) -> Any:
+    def excepthook(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> Any:
         _AutoSession.error = error
-        return before(kind, error, trace)
+        return original(kind, error, trace)
 
-    return hook
+    return excepthook
 
 
-def _wrap_exit(before: Any) -> Any:
-    @functools.wraps(before)
-    def leaving(status: Any = None, /) -> Any:
-        # Elsewhere it ends a thread. Who catches it here and trains on is taken for one that left.
+def _wrap_exit(original: Any) -> Any:
+    @functools.wraps(original)
+    def exit_(status: Any = None, /) -> Any:
+        # In another thread it ends that thread only. A SystemExit that is caught counts as an exit.
         if threading.current_thread() is threading.main_thread():
             _AutoSession.error = SystemExit(status)
-        return before(status)
+        return original(status)
 
-    return leaving
+    return exit_

@@ -1,9 +1,8 @@
-"""First sign: a session opens by itself once this process trains, and not before.
+"""Starts a session automatically when this process begins to train, for `sentinel run`.
 
-For `sentinel run`. Launchers, data workers and servers load torch as well; who never computes a
-gradient or takes an optimizer step claims no ring. A decorated function comes first, if there is
-one: nothing is begun inside it. Where a rank that is watched starts other programs, their training
-is none of the run's.
+Launchers, data workers and servers import torch too, so a session starts only at the first backward
+pass or optimizer step. Inside a decorated function no second session starts. Programs that a
+monitored rank starts are not part of its run.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from sentinel.client.session import current_session
 from sentinel.transport.process import Process
 
 PARENT_RANK_VARIABLE = "SENTINEL_PARENT_RANK"
-"""Environment variable that a watched rank leaves to its children: its process and its start."""
+"""Environment variable of a monitored rank's children: the rank's pid and start time in ticks."""
 
 
 class AutoStart:
@@ -29,23 +28,23 @@ class AutoStart:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
-        # The second is added by the first, which acts at once where torch is there already.
+        # The hook for torch appends the second one, immediately if torch is already imported.
         self._import_hooks: list[ImportHook] = []
         self._import_hooks.insert(0, ImportHook("torch", self._on_torch_imported))
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """What the one who waits for torch makes of an import that is under way already."""
+        """Forward an import of torch that is already in progress to the hook that waits for it."""
         return self._import_hooks[0].find_spec(name, path, target)
 
     def _on_torch_imported(self) -> None:
-        """Torch is there."""
+        """Called when torch has been imported."""
         self._install(lambda function: function)
-        # Loading the compiler to be kept out of it would cost every process its second.
+        # Importing the compiler only to be excluded from it would take about a second.
         if "torch._dynamo" not in sys.modules:
             self._import_hooks.append(ImportHook("torch._dynamo", self._on_dynamo_imported))
 
     def _on_dynamo_imported(self) -> None:
-        """The compiler is there: it must not trace us."""
+        """Called when the compiler has been imported: it must not trace our functions."""
         if self._uninstall():
             torch = sys.modules["torch"]
             self._install(functools.partial(torch.compiler.disable, recursive=False))
@@ -57,56 +56,56 @@ class AutoStart:
 
             for owner in (torch.Tensor, torch.autograd):
                 self._patch(owner, "backward", decorate)
-            hook = optim.register_optimizer_step_pre_hook(decorate(self._before_optimizer_step))
-            self._undo.append(hook.remove)
+            handle = optim.register_optimizer_step_pre_hook(decorate(self._before_optimizer_step))
+            self._undo.append(handle.remove)
         except Exception:
-            # A torch that lacks what we need: nobody is watched, and nothing else changes.
+            # This torch lacks a function that is needed: the process is not monitored.
             self._uninstall()
 
     def _patch(self, owner: Any, name: str, decorate: Callable[[Any], Any]) -> None:
         original = vars(owner)[name]
 
         @functools.wraps(original)
-        def first(*args: Any, **kwargs: Any) -> Any:
-            outermost = vars(owner)[name] is ours
-            if self._undo and self._start_session() and outermost:
-                # The session's own taps stand there now: they are to see this very call.
+        def starting(*args: Any, **kwargs: Any) -> Any:
+            is_outermost = vars(owner)[name] is patched
+            if self._undo and self._start_session() and is_outermost:
+                # The session has patched the function: its patches observe this call too.
                 return vars(owner)[name](*args, **kwargs)
             return original(*args, **kwargs)
 
         def undo() -> None:
-            if vars(owner)[name] is ours:
+            if vars(owner)[name] is patched:
                 setattr(owner, name, original)
 
-        ours = decorate(first)
-        setattr(owner, name, ours)
+        patched = decorate(starting)
+        setattr(owner, name, patched)
         self._undo.append(undo)
 
     def _before_optimizer_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        """A step without a backward pass that was seen: begin behind it.
+        """Start after a step whose backward pass was not observed.
 
-        Hooks for all optimizers cannot be added while they are being called. This optimizer's own
-        are called ahead of them: from there they can.
+        Global optimizer hooks cannot be added while they run. The optimizer's own post hooks run
+        before the global ones, so the session starts there.
         """
         if self._undo and current_session() is None:
             optimizer.register_step_post_hook(lambda *_: self._start_session() and None)
 
     def _start_session(self) -> bool:
-        """Open a session, unless one is open; whether that was done. Never raises."""
+        """Start a session unless one is active. Returns whether it did. Never raises."""
         if current_session() is not None or not self._uninstall():
             return False
         try:
             if _is_child_of_monitored_rank():
                 return False
-            me = Process.current()
-            os.environ[PARENT_RANK_VARIABLE] = f"{me.pid} {me.start_ticks}"
+            process = Process.current()
+            os.environ[PARENT_RANK_VARIABLE] = f"{process.pid} {process.start_ticks}"
             begin_auto_session()
         except Exception:
             return False
         return True
 
     def _uninstall(self) -> bool:
-        """Put everything back; whether there was anything."""
+        """Undo all patches. Returns whether there were any."""
         undo, self._undo = self._undo, []
         for each in reversed(undo):
             each()
@@ -114,7 +113,7 @@ class AutoStart:
 
 
 def _is_child_of_monitored_rank() -> bool:
-    """Whether a watched rank started this program."""
+    """Whether a monitored rank started this program."""
     pid, _, started = os.environ.get(PARENT_RANK_VARIABLE, "").partition(" ")
     if not (pid.isdecimal() and started.isdecimal()):
         return False

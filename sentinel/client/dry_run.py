@@ -1,8 +1,8 @@
-"""Rehearsal: the taps of integrations put in and taken out again, with no run and no training.
+"""Attaches and detaches integrations without a run, for `sentinel doctor`.
 
-`python -m sentinel.client.dry_run OUT NAME...` loads the frameworks of the integrations named, and
-writes to the file OUT what came of each, as JSON. For a process of its own: it imports frameworks,
-which is slow, takes memory, and may fail in ways that cannot be caught.
+`python -m sentinel.client.dry_run OUT NAME...` imports the frameworks of the named integrations and
+writes the result of each to the file OUT, as JSON. It runs in a separate process: importing a
+framework is slow, takes memory, and may fail in ways that cannot be caught.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _RING_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class DryRunResult:
-    """How one integration's taps went in.
+    """The result of attaching one integration.
 
-    `state` is what a tap says of itself: "on", "on, without Owner.attribute", "off: ValueError in
-    attach", or "absent: " and why the framework could not be imported. `version` is the
-    framework's own word, empty where it has none.
+    `state` is the state that the patcher reports: "on", "on, without Owner.attribute", or "off:
+    ValueError in attach"; or "absent: " and the reason why the framework could not be imported.
+    `version` is the framework's `__version__`, or empty.
     """
 
     integration: str
@@ -40,7 +40,7 @@ class DryRunResult:
 
 
 class _DryRunPatcher(Patcher):
-    """A tap that keeps its state to itself."""
+    """A patcher that stores its state instead of recording it."""
 
     state = ""
 
@@ -49,9 +49,9 @@ class _DryRunPatcher(Patcher):
 
 
 def dry_run(names: Iterable[str]) -> list[DryRunResult]:
-    """Try each integration of these names, in order. Raises ImportError for a name of none."""
-    with TemporaryDirectory(prefix="sentinel-rehearsal-") as folder:
-        ring = RingWriter(Path(folder) / "0-0.ring", Identity("rehearsal"), _RING_BYTES)
+    """Attach each named integration, in order. Raises ImportError for an unknown name."""
+    with TemporaryDirectory(prefix="sentinel-dry-run-") as folder:
+        ring = RingWriter(Path(folder) / "0-0.ring", Identity("dry-run"), _RING_BYTES)
         recorder = Recorder(ring, ErrorGuard(ring.count_error), lambda: None)
         return [_try_integration(name, recorder) for name in names]
 
@@ -61,14 +61,14 @@ def _try_integration(name: str, recorder: Recorder) -> DryRunResult:
     try:
         import_module(integration.FRAMEWORK)
     except Exception as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        return DryRunResult(name, _version(integration.FRAMEWORK), f"absent: {why}")
-    tap = _DryRunPatcher(name, recorder, TrainingLoop(recorder))
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        return DryRunResult(name, _version(integration.FRAMEWORK), f"absent: {reason}")
+    patcher = _DryRunPatcher(name, recorder, TrainingLoop(recorder))
     try:
-        tap.attach(integration.attach)
+        patcher.attach(integration.attach)
     finally:
-        tap.undo()
-    return DryRunResult(name, _version(integration.FRAMEWORK), tap.state)
+        patcher.undo()
+    return DryRunResult(name, _version(integration.FRAMEWORK), patcher.state)
 
 
 def _version(framework: str) -> str:

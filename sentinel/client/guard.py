@@ -1,4 +1,4 @@
-"""Guard: an error of ours never reaches the trainer, and too many of them switch us off."""
+"""Keeps sentinel's own errors from the trainer; too many of them disable the client."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from sentinel.transport.ring_layout import MAX_CLIENT_ERRORS
 
 
 def on_swallowed_error(error: Exception) -> None:
-    """Told of every error that is swallowed. Says nothing; tests replace it by one that raises."""
+    """Called with every swallowed error. Does nothing; tests make it raise."""
 
 
 @dataclass(slots=True)
 class ErrorGuard:
-    """Counts errors of ours through `count`; `off` once there were too many.
+    """Counts internal errors; `disabled` is set after `MAX_CLIENT_ERRORS` of them.
 
-    `strict` raises them instead, for tests. Only `Exception` is ever swallowed: an interrupt, or a
-    wish to exit, belongs to the trainer.
+    `strict` raises them instead, for tests. Only `Exception` is swallowed: KeyboardInterrupt and
+    SystemExit belong to the trainer. `on_error` is called for each swallowed error.
     """
 
     on_error: Callable[[], None]
@@ -25,16 +25,16 @@ class ErrorGuard:
     own_errors: int = 0
     disabled: bool = False
     swallowed_errors: int = 0
-    """Errors that were kept from the trainer, also those that others answer for."""
+    """All swallowed errors, including those that do not count towards `disabled`."""
 
     def handle_error(self, error: Exception) -> None:
-        """To be called where an error of ours was caught."""
+        """Count an internal error that was caught; may disable the client."""
         self.count_error(error)
         self.own_errors += 1
         self.disabled = self.disabled or self.own_errors >= MAX_CLIENT_ERRORS
 
     def count_error(self, error: Exception) -> None:
-        """Count an error that somebody else answers for; it switches nothing off here."""
+        """Count an error that does not disable the client, such as one of an integration."""
         if self.strict:
             raise error
         self.swallowed_errors += 1

@@ -1,6 +1,6 @@
-"""Arriving: acts as soon as a module has been imported, without importing it itself.
+"""Calls a function as soon as a module has been imported, without importing it.
 
-`importlib.abc` is not used: importing that alone would cost a tenth of our budget.
+`importlib.abc` is not used: importing it would take a tenth of the import budget of sentinel.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 
 class ImportHook:
-    """Calls `act` once `name` has been imported: now, if it is there already, else afterwards.
+    """Calls `callback` once `name` has been imported: immediately if it already is.
 
-    `act` must not raise: it runs inside somebody's import statement.
+    `callback` must not raise: it runs inside an import statement of the trainer.
     """
 
     def __init__(self, name: str, callback: Callable[[], None]) -> None:
@@ -29,19 +29,19 @@ class ImportHook:
             sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
-        """No longer wait for it."""
+        """Stop waiting for the module."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
-        """Finds nothing itself: asks the others, and puts our loader around theirs."""
-        if name != self.name or getattr(self._thread_state, "now", False):
+        """Find the module with the other finders, and wrap its loader."""
+        if name != self.name or getattr(self._thread_state, "is_searching", False):
             return None
-        self._thread_state.now = True
+        self._thread_state.is_searching = True
         try:
             spec = importlib.util.find_spec(name)
         finally:
-            self._thread_state.now = False
+            self._thread_state.is_searching = False
         if spec is not None and spec.loader is not None:
             loader: Any = _LoaderWrapper(spec.loader, self._on_imported)
             spec.loader = loader
@@ -53,7 +53,7 @@ class ImportHook:
 
 
 class _LoaderWrapper:
-    """Somebody's loader, with something to do after it."""
+    """A loader that calls a function after the wrapped loader has run."""
 
     def __init__(self, loader: Any, after_import: Callable[[], None]) -> None:
         self._loader, self._after_import = loader, after_import
@@ -63,7 +63,7 @@ class _LoaderWrapper:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # The module must not remember us: it may be asked for its loader at any later time.
+        # Other code may inspect the loader of the module later: it must be the original one.
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader

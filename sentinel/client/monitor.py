@@ -7,7 +7,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Literal, Self, TypeAlias, TypeVar, overload
 
 from sentinel.client.arguments import MonitorArguments, SettingsError, parse_arguments
 from sentinel.client.control.command_executor import CommandContext
@@ -33,7 +33,7 @@ class Monitor:
         wrapped: Any = functools.wraps(function)(self._wrap(function))
         return wrapped  # type: ignore[no-any-return]
 
-    def __enter__(self) -> Monitor:
+    def __enter__(self) -> Self:
         enter_session(self.arguments)
         return self
 

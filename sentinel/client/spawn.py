@@ -1,4 +1,4 @@
-"""Spawn: starts this node's agent and sees that it stays up, without ever waiting for it."""
+"""Starts the agent of this node and restarts it when it exits, without ever waiting for it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ if TYPE_CHECKING:
     import subprocess
 
 AGENT_POLL_INTERVAL_SECONDS = 0.5
-"""Seconds between looks at the agent's process."""
 MAX_RESTART_DELAY_SECONDS = 60.0
-"""Seconds between two starts of an agent that keeps falling, at most."""
+"""Maximum time between two starts of an agent that keeps failing."""
 EXIT_BAD_SETTINGS = 2
-"""Exit status of an agent whose settings are wrong: starting it again would not help."""
+"""Exit status of an agent with invalid settings. It is not restarted."""
 _SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
 class AgentSupervisor:
-    """Keeps an agent running for `run`; `config` is its settings file, if one was given."""
+    """Keeps an agent running for `run`; `config` is its settings file, if any."""
 
     run: str
     config: Path | None = None
@@ -37,15 +36,15 @@ class AgentSupervisor:
     warned: bool = False
 
     def start(self) -> None:
-        """Start the agent, unless one is there; says so once on stderr if it cannot be."""
+        """Start the agent, unless one runs; writes one warning to stderr if that fails."""
         self.next_start_at = None
         self.next_poll_at = monotonic() + AGENT_POLL_INTERVAL_SECONDS
         try:
             if is_agent_running(run_dir(self.run)):
-                # Whose place ours takes once it is gone.
+                # Start ours once the running agent has exited.
                 self.next_start_at = monotonic()
                 return
-            # One rank of a node needs it, once: the others need not import it.
+            # Only one rank of a node needs this module.
             import subprocess  # noqa: PLC0415
 
             with (run_dir(self.run) / "agent.log").open("ab") as log:
@@ -58,10 +57,10 @@ class AgentSupervisor:
                     start_new_session=True,
                 )
         except OSError as error:
-            self._warn(f"the agent cannot be started ({error}).")
+            self._warn(f"cannot start the agent ({error}).")
 
     def poll(self) -> None:
-        """Start the agent again if it fell; looks at most once every `LOOK_EVERY` seconds."""
+        """Restart the agent if it exited; checks at most every `AGENT_POLL_INTERVAL_SECONDS`."""
         now = monotonic()
         if now < self.next_poll_at:
             return
@@ -72,45 +71,45 @@ class AgentSupervisor:
             self.start()
 
     def release(self) -> None:
-        """The run is over. The agent outlives it: there may be something left to tell."""
+        """Stop supervising at the end of the run. The agent continues, to send what is left."""
         self.restart_delay, self.next_poll_at = 0.0, 0.0
         if self.next_start_at is not None:
             self.next_start_at = 0.0
         self.poll()
         if self.child is not None and self.child.returncode is None:
-            # Nobody will wait for it any more, which Popen would complain about.
+            # Popen warns about a child that is never waited for.
             self.child.returncode = 0
 
     def _on_exit(self, status: int, now: float) -> None:
         self.child = None
         if status == EXIT_BAD_SETTINGS:
-            self._warn(f"the agent refuses its settings: {self._last_log_line()}")
+            self._warn(f"the agent rejected its settings: {self._last_log_line()}")
             return
         if status > 0:
-            self._warn(f"the agent failed and is tried again: {self._last_log_line()}")
-        # With 0 it may have found the run served by another agent, whose place it takes if need be.
+            self._warn(f"the agent failed and will be restarted: {self._last_log_line()}")
+        # Status 0 may mean that another agent serves the run; ours starts again if that one exits.
         self.next_start_at = now + self.restart_delay
-        # At once the first time: a run may die soon after its agent did.
+        # The first restart is immediate: a run may end soon after its agent did.
         self.restart_delay = min(max(1.0, 2 * self.restart_delay), MAX_RESTART_DELAY_SECONDS)
 
     def _last_log_line(self) -> str:
         text = (run_dir(self.run) / "agent.log").read_bytes()[-4096:].decode(errors="replace")
         lines = text.strip().splitlines()
-        return lines[-1] if lines else "it gave no reason."
+        return lines[-1] if lines else "no reason is logged."
 
     def _warn(self, message: str) -> None:
         if not self.warned:
             self.warned = True
-            sys.stderr.write(f"sentinel: {message} Training runs on, but nobody watches it.\n")
+            sys.stderr.write(f"sentinel: {message} Training continues without monitoring.\n")
 
 
 def agent_command(run: str) -> list[str]:
-    """Command line of the agent. The trainer's working directory must not shadow our imports."""
+    """Command line of the agent; `-P` keeps the working directory out of its import path."""
     return [sys.executable, "-P", "-m", "sentinel", "agent", "--run", run]
 
 
 def agent_environment(trainer: Mapping[str, str], config: Path | None) -> dict[str, str]:
-    """The trainer's environment, with what the agent needs to find itself and its settings."""
+    """The trainer's environment, with the paths of the sources and of the settings file."""
     environ = dict(trainer)
     if _SOURCE_ROOT.name not in {"site-packages", "dist-packages"}:
         found = [str(_SOURCE_ROOT), environ.get("PYTHONPATH", "")]

@@ -1,4 +1,4 @@
-"""Step clock: which step this is, by the rank's own count and by the trainer's number."""
+"""The current step of a rank, by its own count and by the trainer's step number."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 class StepClock:
     """Counts the steps of one rank in one attempt.
 
-    `beat` is the rank's own count: of optimizer steps, or, as long as there was none, of the
-    different steps spoken of. `step` is the number the trainer gave last, carried on by the
-    optimizer steps since. `in_progress` says that a backward pass ran since the last optimizer
-    step: what is said then belongs to the step to come. `given` is the last number the trainer gave
-    and `spoken` whether anything was said at all. `named` says that the trainer gave any number.
+    `step_index` is the rank's own count: of optimizer steps, or, before the first one, of distinct
+    logged steps. `step` is the last number that the trainer gave, continued by the optimizer steps
+    since. `in_progress` is set after a backward pass until the optimizer step: values logged in
+    between belong to the coming step. `last_given_step` is the last number the trainer gave;
+    `has_trainer_step` is whether it ever gave one, `has_logged` whether anything was logged.
     """
 
     step_index: int = 0
@@ -26,20 +26,23 @@ class StepClock:
     _next_step: int | None = None
 
     def advance(self) -> None:
-        """An optimizer step was taken."""
+        """Count an optimizer step."""
         self.optimizer_steps += 1
         self.step_index += 1
         self.step = self.step + 1 if self._next_step is None else self._next_step
         self._next_step, self.in_progress = None, False
 
     def set_engine_step(self, step: int) -> bool:
-        """An engine's own number of the step to come, which holds until the trainer gives one."""
+        """Use an engine's number for the coming step, unless the trainer has given numbers.
+
+        Returns whether it is used.
+        """
         if not self.has_trainer_step:
             self._next_step = step
         return not self.has_trainer_step
 
     def resolve(self, step: int | None) -> tuple[int, int]:
-        """Step and beat of something said now, under the trainer's number where it gave one."""
+        """Step and step index of a value logged now; `step` is the trainer's number, if given."""
         self.has_trainer_step = self.has_trainer_step or step is not None
         if self.in_progress:
             self._next_step = self._next_step if step is None else step
@@ -49,7 +52,7 @@ class StepClock:
                     self.step_index + 1,
                 )
         if not self.optimizer_steps and self._is_new(step):
-            # The first word is not a step taken: it may well be said by one rank alone.
+            # The first log does not count as a step: it may be made by one rank alone.
             self.step_index = self.next_step_index(step)
             self.has_logged = True
             self.step = self.step_index
@@ -58,13 +61,13 @@ class StepClock:
         return self.step, self.step_index
 
     def next_step_index(self, step: int | None) -> int:
-        """Beat of a new word while nothing counts optimizer steps.
+        """Step index of a new log while there are no optimizer steps.
 
-        It is the trainer's number where that allows, so that ranks which speak of different steps
-        are not taken to speak of one; and it only grows.
+        It is the trainer's step number if that is larger, so that different steps of two ranks get
+        different indices. It never decreases.
         """
-        beat = self.step_index + self.has_logged
-        return beat if step is None else max(beat, step)
+        index = self.step_index + self.has_logged
+        return index if step is None else max(index, step)
 
     def _is_new(self, step: int | None) -> bool:
         return self.last_given_step is None if step is None else step != self.last_given_step

@@ -1,7 +1,7 @@
-"""Gate: lets one caller at a time into the recorder, and never makes the others wait.
+"""A lock that never makes a caller wait: calls made while it is held are deferred.
 
-Who comes while somebody is inside (another thread, or a signal handler that interrupted the very
-code inside) leaves the call aside; whoever is inside does it before leaving.
+A caller that finds the lock held (another thread, or a signal handler that interrupted the holder)
+queues its call; the holder runs the queue before it releases the lock.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from sentinel.client.guard import ErrorGuard
 from sentinel.transport.ring import RingWriter
 
 MAX_DEFERRED_CALLS = 256
-"""Calls left aside at most; further ones are counted as dropped."""
+"""Maximum length of the queue; further calls are counted as dropped."""
 CLOSE_TIMEOUT_SECONDS = 0.5
-"""Seconds the end of a run waits for a thread inside."""
+"""Maximum time that the end of a run waits for the holder."""
 
 
 class TryLock:
-    """Runs calls one at a time, guarded, and adds up the time they cost in `ring`.
+    """Runs calls one at a time, guarded, and adds the time they take to the ring's overhead.
 
-    There is one `token`: who pops it is inside, and appends it again to leave. That is a lock
-    nobody can wait for, at a quarter of a lock's price. A guard that is off keeps the gate shut.
+    `token` is a list of one element: popping it acquires the lock, appending it releases the lock.
+    This takes a quarter of the time of `threading.Lock`. No call runs once the guard is disabled.
     """
 
     def __init__(self, ring: RingWriter, guard: ErrorGuard) -> None:
@@ -33,7 +33,7 @@ class TryLock:
         self.deferred: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
 
     def run(self, job: Callable[..., Any], *args: Any) -> None:
-        """Do `job`, now or through whoever is inside. Never raises, unless the guard is strict."""
+        """Run `job` now, or defer it to the holder. Never raises, unless the guard is strict."""
         if self.guard.disabled:
             return
         began = perf_counter()
@@ -53,30 +53,30 @@ class TryLock:
             self.token.append(None)
 
     def close(self, final_job: Callable[[], None]) -> None:
-        """Do what is left aside, then `last`, and let nobody in any more."""
-        until = monotonic() + CLOSE_TIMEOUT_SECONDS
-        while not self.token and monotonic() < until:
+        """Run the deferred calls, then `final_job`, and reject every later call."""
+        deadline = monotonic() + CLOSE_TIMEOUT_SECONDS
+        while not self.token and monotonic() < deadline:
             sleep(0.001)
-        inside, wanted = not self.token, not self.guard.disabled
+        is_held, was_enabled = not self.token, not self.guard.disabled
         self.guard.disabled = True
         try:
-            if wanted and not inside:
+            if was_enabled and not is_held:
                 self.run_deferred()
                 final_job()
         except Exception as error:
             self.guard.handle_error(error)
 
     def defer(self, job: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Let whoever is inside do it."""
+        """Queue a call for the holder to run."""
         if len(self.deferred) >= MAX_DEFERRED_CALLS:
             self.ring.count_drop("busy")
             return
-        # The caller may change its dictionary before its turn comes.
+        # The caller may change its dictionary before the call runs.
         copied = tuple(arg.copy() if type(arg) is dict else arg for arg in args)
         self.deferred.append((job, copied))
 
     def run_deferred(self) -> None:
-        """Do what was left aside. Only for who is inside."""
+        """Run the deferred calls. Only the holder may call this."""
         while self.deferred:
             job, args = self.deferred.popleft()
             job(*args)

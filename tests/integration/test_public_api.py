@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 SIGNATURES = {
     "log": "(values, step=None, weight=None)",
     "log_samples": "(prompts, completions, rewards=None, step=None, finished=None)",
-    "mark": "(event, step=None, **facts)",
+    "mark": "(event, step=None, **attributes)",
     "monitor": "(function=None, /, **settings)",
     "phase": "(name)",
     "requested": "()",
@@ -29,7 +29,7 @@ def bare(name: str) -> str:
 
 
 def test_these_are_the_public_names():
-    assert sorted(sentinel.__all__) == sorted([*SIGNATURES, "SettingsError", "__version__"])
+    assert sorted(sentinel.__all__) == sorted([*SIGNATURES, "CommandContext", "SettingsError", "__version__"])
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
@@ -48,7 +48,7 @@ def test_a_public_function_takes_what_it_took(name):
         ("aggregate", "collective"),
         ("strict", True),
         ("samples", 8),
-        ("facts", {"beta": 0.1, "optimizer": "adamw"}),
+        ("metadata", {"beta": 0.1, "optimizer": "adamw"}),
         ("tier", "notify"),
         ("on_critical", ["checkpoint", "stop"]),
         ("on_critical", print),

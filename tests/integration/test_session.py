@@ -16,7 +16,7 @@ from sentinel.model.record import Event
 quietly = sentinel.monitor(run="test", agent=False)
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_where_no_ring_can_be_made_training_runs_on(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "file"))
@@ -25,24 +25,24 @@ def test_where_no_ring_can_be_made_training_runs_on(monkeypatch, tmp_path, capsy
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.quiet
-def test_an_integration_that_cannot_be_loaded_takes_no_other_along(monkeypatch, facts):
+@pytest.mark.swallows_errors
+def test_an_integration_that_cannot_be_loaded_takes_no_other_along(monkeypatch, reported_metadata):
     import_module("torch")
     monkeypatch.setattr(session, "integration_names", lambda: ["broken", "torch_loop"])
     with quietly:
         pass
 
-    known = facts()[0]
-    assert known["tap/broken"] == "off: ModuleNotFoundError in import"
-    assert known["tap/torch_loop"] == "on"
+    known = reported_metadata()[0]
+    assert known["patch/broken"] == "off: ModuleNotFoundError in import"
+    assert known["patch/torch_loop"] == "on"
 
 
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError])
 @pytest.mark.parametrize("part", ["__init__", "open"])
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_a_run_that_could_not_begin_does_not_stand_in_the_way_of_the_next(
-    monkeypatch, told, strict, failure, part
+    monkeypatch, recorded, strict, failure, part
 ):
     def fail(*_):
         raise failure
@@ -59,13 +59,13 @@ def test_a_run_that_could_not_begin_does_not_stand_in_the_way_of_the_next(
 
     with quietly:
         sentinel.log({"x": 1.0})
-    assert [r.values["x"] for r in told()[0] if r.ready_event is Event.STEP] == [1.0]
+    assert [r.values["x"] for r in recorded()[0] if r.event is Event.STEP] == [1.0]
 
 
-def test_where_shared_memory_is_full_the_run_directory_serves(monkeypatch, tmp_path, told):
+def test_where_shared_memory_is_full_the_run_directory_serves(monkeypatch, tmp_path, recorded):
     fitting = session.fitting_capacity
     full = lambda directory, **more: 0 if "shm" in str(directory) else fitting(directory, **more)  # noqa: E731
-    monkeypatch.setattr(session, "fitting", full)
+    monkeypatch.setattr(session, "fitting_capacity", full)
     with sentinel.monitor(run="t", agent=False):
         sentinel.log({"x": 1.0})
 
@@ -73,7 +73,7 @@ def test_where_shared_memory_is_full_the_run_directory_serves(monkeypatch, tmp_p
     assert ring.name == "0-0.ring"
 
 
-def test_a_forked_child_is_silent_and_unharmed(told):
+def test_a_forked_child_is_silent_and_unharmed(recorded):
     """The ring's memory is the parent's alone; a child that touched it would be killed."""
     with quietly:
         sentinel.log({"x": 1.0})
@@ -89,11 +89,11 @@ def test_a_forked_child_is_silent_and_unharmed(told):
         assert os.waitpid(child, 0)[1] == 0
         sentinel.log({"x": 3.0})
 
-    logged = [record.values["x"] for record in told()[0] if record.ready_event is Event.STEP]
+    logged = [record.values["x"] for record in recorded()[0] if record.event is Event.STEP]
     assert logged == [1.0, 3.0]
 
 
-def test_a_forked_child_may_be_watched_for_itself(told):
+def test_a_forked_child_may_be_watched_for_itself(recorded):
     with quietly:
         child = os.fork()
         if child == 0:
@@ -107,10 +107,10 @@ def test_a_forked_child_may_be_watched_for_itself(told):
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0
 
-    assert told()[1][1].values == {"child": 1.0}
+    assert recorded()[1][1].values == {"child": 1.0}
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_a_broken_tap_leaves_training_alone(monkeypatch, headers):
     def broken(recorder):
         raise RuntimeError("ours")
@@ -118,10 +118,10 @@ def test_a_broken_tap_leaves_training_alone(monkeypatch, headers):
     monkeypatch.setattr(session, "integration_names", lambda: {"sys": broken})
 
     assert quietly(lambda: 5)() == 5
-    assert headers()[0].own_errors == 1
+    assert headers()[0].errors == 1
 
 
-def test_a_framework_imported_later_is_attached_then(script, told):
+def test_a_framework_imported_later_is_attached_then(script, recorded):
     line = script("""
 import sys, sentinel
 @sentinel.monitor(agent=False)
@@ -139,7 +139,7 @@ assert not any("sentinel" in type(f).__module__ for f in sys.meta_path)
 
     subprocess.run(line, timeout=240, check=True)
 
-    values = told()[0][1].values
+    values = recorded()[0][1].values
     assert (values["loss"], values["learning_rate"], values["grad_norm"]) == (3.0, 0.5, 3.0)
 
 
@@ -197,7 +197,7 @@ with sentinel.monitor(agent=False):
     )
 
     assert done.stderr == ""
-    assert headers()[0].own_errors == 0
+    assert headers()[0].errors == 0
 
 
 def test_strict_reaches_the_guard():

@@ -91,5 +91,5 @@ def test_with_a_rank_without_sentinel_each_node_has_an_agent_and_all_others_are_
     head = Judged(hosts[0])
     job.at(STOPS)
     job.open(STOPS)
-    until(lambda: said(head, "off: no quorum: rank 3 without"), PATIENCE, head.log)
+    until(lambda: said(head, "off: not ready: rank 3 without"), PATIENCE, head.log)
     carried_on(job, head, told, job.world[:3])

@@ -1,4 +1,4 @@
-"""Bootstrap: a folder for PYTHONPATH, whose only module every Python that starts loads first.
+"""A directory that `sentinel run` adds to PYTHONPATH; every Python loads its `sitecustomize`.
 
-`sentinel run` puts it there. Nothing imports it by this name.
+No module imports this package.
 """

@@ -1,4 +1,4 @@
-"""Captured: what the taps found at the last optimizer step, until a log takes it along."""
+"""Values captured at the last optimizer step, held until a log of that step is written."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ class PendingCapture:
     rows: list[CopyRow]
     time: float
     names_with_step: tuple[str, ...]
-    """The names, once the trainer's number goes with them; empty while a device has values."""
+    """The names with "global_step" appended; empty while values are still on a device."""
 
 
 @dataclass(slots=True)
 class CapturedValues:
-    """Holds one step's captured values, and those of earlier steps that a device still has."""
+    """Holds the captured values of one step, and values of earlier steps still on a device."""
 
     clock: StepClock
     encoder: RecordEncoder
     device_copies: DeviceCopies
     pending: PendingCapture | None = None
     captured_names: set[str] = field(default_factory=set)
-    """Whatever was captured in this attempt."""
+    """Names captured in this attempt."""
 
     def disambiguate(self, name: str) -> str:
-        """What a framework's value of that name is called beside our own."""
+        """The name to record a framework's value under: `logged_<name>` if we capture the same."""
         known = canonical_name(name) if type(name) is str else name
         return f"logged_{known}" if known in self.captured_names else name
 
     def store(self, values: dict[str, float], tensors: dict[str, Any], now: float) -> None:
-        """Keep what was found at the step just counted."""
-        # A first step has no duration yet; what its framework calls so is not ours even then.
+        """Hold the values captured at the step just counted."""
+        # The first step has no step_time yet, but a framework's step_time is renamed already.
         self.captured_names.update(values, tensors, ("step_time",))
-        held = (*values, *_STEP_COUNT_NAMES)
+        names = (*values, *_STEP_COUNT_NAMES)
         numbers = (*values.values(), float(self.clock.optimizer_steps))
         rows = self.device_copies.start_copies(tensors)
-        numbered = () if rows else (*held, "global_step")
-        self.pending = PendingCapture(held, numbers, rows, now, numbered)
+        names_with_step = () if rows else (*names, "global_step")
+        self.pending = PendingCapture(names, numbers, rows, now, names_with_step)
 
     def pop(self, stamp: StepStamp) -> tuple[tuple[str, ...], tuple[float, ...]]:
-        """Names and values to go with a log: what was captured, or at least the count."""
+        """Names and values to write with a log: the captured ones, or only the step count."""
         pending, self.pending = self.pending, None
         if pending is not None:
             for row in pending.rows:
@@ -65,16 +65,16 @@ class CapturedValues:
         return _STEP_COUNT_NAMES, (float(steps + stamp.step_index - self.clock.step_index),)
 
     def flush(self) -> None:
-        """Send it off alone, under the number its step has by itself."""
+        """Write the held values as a record of their own, under the current step number."""
         if self.pending is not None:
-            moment = StepStamp(self.clock.step, self.clock.step_index, self.pending.time)
-            names, values = self.pop(moment)
-            self.encoder.write_values(self.encoder.schema_for(names), moment, values)
+            stamp = StepStamp(self.clock.step, self.clock.step_index, self.pending.time)
+            names, values = self.pop(stamp)
+            self.encoder.write_values(self.encoder.schema_for(names), stamp, values)
 
     def flush_arrived(self) -> None:
-        """Send what has arrived from a device since."""
-        for event, moment, names, values in self.device_copies.pop_arrived():
+        """Write the values that have arrived from devices."""
+        for event, stamp, names, values in self.device_copies.pop_arrived():
             if event is Event.STEP:
-                self.encoder.write_values(self.encoder.schema_for(names), moment, values)
+                self.encoder.write_values(self.encoder.schema_for(names), stamp, values)
             else:
-                self.encoder.write_event(event, moment, dict(zip(names, values, strict=True)))
+                self.encoder.write_event(event, stamp, dict(zip(names, values, strict=True)))

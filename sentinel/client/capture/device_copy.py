@@ -1,9 +1,9 @@
-"""Stash: numbers that are still being computed on a device, picked up once they are there.
+"""Copies device scalars to pinned host memory without waiting, and reads them once they arrive.
 
-Each row of a pinned host buffer takes the scalars of one moment: copied without blocking, followed
-by an event. Rows are read in order, and only when the device says that the event has passed.
-Nothing here ever waits for the device, and nothing is allocated after the first use of a device,
-since allocating pinned memory may wait.
+Each row of a pinned host buffer holds the scalars of one record: they are copied without blocking,
+and an event follows. Rows are read in order, after their event has completed. Nothing here waits
+for the device, and nothing is allocated after the first use of a device, since allocating pinned
+memory may wait.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from sentinel.model.record import Event
 from sentinel.transport.record_codec import StepStamp
 
 ROWS_PER_DEVICE = 64
-"""Moments that may be under way at once; beyond that, values are dropped and counted."""
+"""Rows in flight at once; further values are dropped and counted."""
 SCALARS_PER_ROW = 16
-"""Scalars of one row; of more, a moment takes several."""
+"""A record with more scalars uses several rows."""
 
 
 @dataclass(slots=True)
 class CopyRow:
-    """Scalars of one moment under way; `moment` is filled in once its step number is settled."""
+    """Scalars in flight; `stamp` is set once the step number of their record is known."""
 
     names: tuple[str, ...]
     host_buffer: Any
     ready_event: Any
     stamp: StepStamp | None = None
     record_kind: Event = Event.STEP
-    """What happened at that moment."""
+    """The event of the record."""
 
 
 @dataclass
 class DeviceQueue:
-    """One device's rows: free ones with their events, and those under way, oldest first."""
+    """The rows of one device: free ones with their events, and those in flight, oldest first."""
 
     current_stream: Callable[[], Any]
     free: list[tuple[Any, Any]]
@@ -47,7 +47,7 @@ class DeviceQueue:
 
 @dataclass
 class DeviceCopies:
-    """Device scalars on their way. `drop` counts those there was no room for, by reason."""
+    """The device scalars in flight. `count_drop` counts those that found no free row."""
 
     count_drop: Callable[[str, int], None]
     make_queue: Callable[[Any], DeviceQueue]
@@ -59,7 +59,7 @@ class DeviceCopies:
         stamp: StepStamp | None = None,
         record_kind: Event = Event.STEP,
     ) -> list[CopyRow]:
-        """Start fetching scalars; returns the rows whose `moment` the caller still owes."""
+        """Start copying scalars. Returns the rows; without `stamp`, the caller sets it later."""
         rows: list[CopyRow] = []
         by_device: dict[Any, dict[str, Any]] = {}
         for name, tensor in tensors.items():
@@ -74,44 +74,44 @@ class DeviceCopies:
         return rows
 
     def pop_arrived(self) -> Iterator[tuple[Event, StepStamp, tuple[str, ...], list[float]]]:
-        """Events and moments whose scalars have arrived, oldest first for each device."""
-        for lane in self.queues.values():
-            if lane.in_flight and is_capturing_graph():
+        """Event, stamp, names and values of the rows that have arrived, oldest first per device."""
+        for queue in self.queues.values():
+            if queue.in_flight and is_capturing_graph():
                 return
-            while lane.in_flight:
-                row = lane.in_flight[0]
+            while queue.in_flight:
+                row = queue.in_flight[0]
                 if row.stamp is None or not row.ready_event.query():
                     break
-                lane.in_flight.popleft()
+                queue.in_flight.popleft()
                 values = row.host_buffer[: len(row.names)].tolist()
-                lane.free.append((row.host_buffer, row.ready_event))
+                queue.free.append((row.host_buffer, row.ready_event))
                 yield row.record_kind, row.stamp, row.names, values
 
     def pending_count(self) -> int:
         """Scalars that have not arrived."""
-        return sum(len(row.names) for lane in self.queues.values() for row in lane.in_flight)
+        return sum(len(row.names) for queue in self.queues.values() for row in queue.in_flight)
 
     def _start_row(self, device: Any, group: Mapping[str, Any]) -> CopyRow | None:
-        # While a graph is recorded, our copies would become part of it.
+        # While a graph is captured, the copies would become part of it.
         if is_capturing_graph():
             return None
         if device not in self.queues:
             self.queues[device] = self.make_queue(device)
-        lane = self.queues[device]
-        if not lane.free:
+        queue = self.queues[device]
+        if not queue.free:
             return None
-        host, event = lane.free.pop()
-        for at, tensor in enumerate(group.values()):
+        host, event = queue.free.pop()
+        for index, tensor in enumerate(group.values()):
             # Converted on the device: a copy that converts is staged through pageable memory.
-            host[at].copy_(tensor.detach().to(host.dtype).reshape(()), non_blocking=True)
-        event.record(lane.current_stream())
+            host[index].copy_(tensor.detach().to(host.dtype).reshape(()), non_blocking=True)
+        event.record(queue.current_stream())
         row = CopyRow(tuple(group), host, event)
-        lane.in_flight.append(row)
+        queue.in_flight.append(row)
         return row
 
 
 def cuda_queue(device: Any) -> DeviceQueue:
-    """Rows for a CUDA, ROCm or XPU device."""
+    """A queue with rows for a CUDA, ROCm or XPU device."""
     torch = sys.modules["torch"]
     kind = getattr(torch, device.type)
     host = torch.empty(
@@ -124,7 +124,7 @@ def cuda_queue(device: Any) -> DeviceQueue:
 def _split_into_rows(
     by_device: Mapping[Any, Mapping[str, Any]],
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Each device's scalars, as many at a time as a row takes."""
+    """The scalars of each device, in groups of at most `SCALARS_PER_ROW`."""
     for device, group in by_device.items():
         items = iter(group.items())
         while part := dict(islice(items, SCALARS_PER_ROW)):
@@ -132,6 +132,6 @@ def _split_into_rows(
 
 
 def is_capturing_graph() -> bool:
-    """Whether a CUDA graph is being recorded: whatever is computed now becomes a part of it."""
+    """Whether a CUDA graph is being captured: operations run now become part of it."""
     cuda = sys.modules.get("torch.cuda")
     return bool(cuda and cuda.is_initialized() and cuda.is_current_stream_capturing())

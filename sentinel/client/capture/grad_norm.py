@@ -1,10 +1,10 @@
-"""Gradient norm: before clipping, from the trainer's own clipping where it clips, else our own.
+"""The gradient norm before clipping: from the trainer's own clipping if it clips, else measured.
 
-Our own costs one pass over the gradients. It is taken so seldom that it stays within `BUDGET` of
-the time of a step, though at least every `OFTEN`-th step while it costs less than `CHEAP`.
-Under a GradScaler gradients may still be scaled, as fused optimizers want them: then the scale is
-divided out. A rank that holds only a part of each gradient gives the norm of its part, under its
-own name, since bringing the parts together would be a collective.
+A measurement takes one pass over the gradients. It runs at a stride that keeps its time below
+`MAX_STEP_TIME_FRACTION` of a step, but at least every `CHEAP_STRIDE_STEPS` steps while it takes
+less than `CHEAP_COST_SECONDS`. Gradients that a GradScaler has scaled, for fused optimizers, are
+divided by the scale. A rank that holds only a part of each gradient reports the norm of its part as
+`grad_norm_local`, since combining the parts would need a collective.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ from sentinel.client.capture.grad_sharding import (
 from sentinel.client.capture.scalars import RejectedValueError
 
 MAX_STEP_TIME_FRACTION = 0.01
-"""Share of a step's time."""
 CHEAP_STRIDE_STEPS = 10
 CHEAP_COST_SECONDS = 1e-3
-"""Seconds."""
 MAX_STRIDE_STEPS = 1000
 SHARDED_STRIDES = (1, 2, 10, 20, 100, 200, MAX_STRIDE_STEPS)
-"""Strides where each rank has a part, each a multiple of those before, so that ranks which choose
-differently still meet: parts of different steps could not be brought together."""
+"""Strides for sharded gradients. Each is a multiple of the one before, so that ranks with different
+strides still measure at common steps: norms of parts can only be combined within one step."""
 
 
 @dataclass
@@ -42,30 +40,30 @@ class GradNorm:
     """The norm of one optimizer's gradients, step by step."""
 
     clips: deque[tuple[Any, Any]] = field(default_factory=lambda: deque(maxlen=16))
-    """First gradient, weakly, and norm of every clipping since the last step."""
+    """Weak reference to the first gradient, and the norm, of each clipping since the last step."""
     costs_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=3))
-    """Seconds that the last measurements took; the least counts, since the first ones warm up."""
+    """Times of the last measurements; the smallest counts, since the first ones warm up."""
     steps_since_measurement: int = 0
-    """Steps since the last one that was worth a measurement."""
+    """Steps since the last measurement was due."""
     due_checks: int = 0
-    """How often a measurement could have been made."""
+    """Number of calls of `is_due`."""
     is_sharded: bool = False
-    """The last measurement was of this rank's part only."""
+    """Whether the last measurement covered only this rank's part."""
     flattened_shares: Any = None
-    """Shares of parameters that do not tell it themselves, where an integration knows of any."""
+    """Shares of flattened parameters, where an integration provides them."""
 
     def add_clip(self, gradients: list[Any], norm: Any) -> None:
-        """The trainer clips these gradients, whose L2 norm this is."""
-        from torch.utils.weak import TensorWeakRef  # noqa: PLC0415 - only ever inside a trainer
+        """Note that the trainer clips these gradients, and their L2 norm."""
+        from torch.utils.weak import TensorWeakRef  # noqa: PLC0415 - torch is loaded here
 
         if gradients and not any(first() is gradients[0] for first, _ in self.clips):
-            # Weakly: it may be an embedding's, and a step may never come.
+            # A weak reference: the gradient may be large, and a step may never follow.
             self.clips.append((TensorWeakRef(gradients[0]), norm))
 
     def pop_clipped_norm(self, optimizer: Any) -> dict[str, Any]:
-        """Name and norm of what was clipped of that optimizer's gradients; empty if nothing was.
+        """Name and norm of the optimizer's clipped gradients; empty if none were clipped.
 
-        Raises Refused where a rank cannot tell its share of the norm.
+        Raises RejectedValueError if the rank's share of the norm is unknown.
         """
         clips = [(first(), norm) for first, norm in self.clips]
         self.clips.clear()
@@ -77,13 +75,13 @@ class GradNorm:
         return combine_norms([(local_part(norm), norm_share(norm)) for norm in norms])
 
     def is_due(self, step_time: float) -> bool:
-        """Whether this step's norm is worth its cost."""
+        """Whether to measure the norm at this step; `step_time` is in seconds."""
         self.due_checks += 1
         self.steps_since_measurement += 1
         stride = self._stride(step_time)
         if self.is_sharded:
-            together = next(each for each in SHARDED_STRIDES if each >= stride)
-            return self.due_checks % together == 0
+            common_stride = next(each for each in SHARDED_STRIDES if each >= stride)
+            return self.due_checks % common_stride == 0
         if self.steps_since_measurement < stride:
             return False
         self.steps_since_measurement = 0
@@ -99,9 +97,9 @@ class GradNorm:
         )
 
     def measure(self, optimizer: Any) -> dict[str, Any]:
-        """Name and value of our own norm; empty without gradients.
+        """Name and value of the measured norm; empty without gradients.
 
-        Raises Refused where it could not be had by reading them alone.
+        Raises RejectedValueError if reading the gradients is not enough.
         """
         torch = sys.modules["torch"]
         began = perf_counter()
@@ -109,28 +107,28 @@ class GradNorm:
             parts, shares = self._local_gradients(parameters_with_gradient(optimizer), torch)
             if not parts:
                 return self._norm_without_gradients(optimizer)
-            alike: dict[GradientShare | None, list[Any]] = {}
+            by_share: dict[GradientShare | None, list[Any]] = {}
             for norm, share in zip(_norms(parts, torch), shares, strict=True):
-                alike.setdefault(share, []).append(norm)
+                by_share.setdefault(share, []).append(norm)
             totals = [
                 (torch.linalg.vector_norm(torch.stack(each)), share)
-                for share, each in alike.items()
+                for share, each in by_share.items()
             ]
-            found = combine_norms(totals)
+            norms = combine_norms(totals)
             scale = getattr(optimizer, "grad_scale", None)
             if scale is not None:
-                found = {name: total / scale.to(total.device) for name, total in found.items()}
+                norms = {name: total / scale.to(total.device) for name, total in norms.items()}
         self.costs_seconds.append(perf_counter() - began)
-        self.is_sharded = "grad_norm_local" in found
-        return found
+        self.is_sharded = "grad_norm_local" in norms
+        return norms
 
     def _norm_without_gradients(self, optimizer: Any) -> dict[str, Any]:
-        """Of parameters that were flattened and split, a rank may hold none that has a gradient."""
-        everything = [p for group in optimizer.param_groups for p in group["params"]]
-        split = self.flattened_shares is not None and any(
-            p in self.flattened_shares for p in everything
+        """A rank may hold no gradient of flattened and split parameters: its norm is then 0."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        is_split = self.flattened_shares is not None and any(
+            p in self.flattened_shares for p in parameters
         )
-        return {"grad_norm_local": 0.0} if split else {}
+        return {"grad_norm_local": 0.0} if is_split else {}
 
     def _local_gradients(
         self, parameters: Iterable[Any], torch: Any
@@ -149,15 +147,15 @@ class GradNorm:
 
 
 def _norms(parts: list[Any], torch: Any) -> list[Any]:
-    """What clip_grad_norm_ computes, but never rounded to the precision of half gradients."""
+    """The norms as clip_grad_norm_ computes them, but not rounded to half precision."""
     wide = torch.float64 if any(p.dtype == torch.float64 for p in parts) else torch.float32
     try:
         return list(torch._foreach_norm(parts, 2, dtype=wide))  # noqa: SLF001
     except TypeError:
-        # Of PyTorch before 2.4.
+        # PyTorch before 2.4.
         return [norm.to(wide) for norm in torch._foreach_norm(parts)]  # noqa: SLF001
     except RuntimeError:
-        # A kind of number that has none, or no memory left: no reason to lose the loss as well.
+        # A dtype without a norm, or no memory left: the loss must not be lost as well.
         raise RejectedValueError("type") from None
 
 

@@ -1,7 +1,7 @@
-"""Share: how a gradient lies over the ranks, and each rank's share of the norm of the whole.
+"""How a gradient is sharded over ranks, and the share of each rank in the norm of the whole.
 
-The squares of all shares, summed over the ranks, are the square of the norm: a part that several
-ranks hold counts on each of them by that much less. So nothing has to be exchanged in training.
+The squares of all shares, summed over the ranks, are the square of the norm: a part that n ranks
+hold counts 1/n on each of them. The agent combines the shares, so training exchanges nothing.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from sentinel.client.capture.scalars import RejectedValueError
 
 
 class GradientShare(NamedTuple):
-    """Over how many `ranks` a gradient lies, and how many of them hold one and the same part."""
+    """A gradient is sharded over `ranks` ranks; `replicas` of them hold the same part."""
 
     replicas: int
     ranks: int
 
 
 def gradient_share(parameter: Any, flattened_shares: Any) -> GradientShare | None:
-    """The rank's share of a parameter's gradient; None where every rank has it whole.
+    """The rank's share of a parameter's gradient; None if every rank holds all of it.
 
-    `flattened` maps parameters that were flattened and split to their share. Raises Refused where
-    nothing is known of it, or where the gradients of the ranks have still to be summed.
+    `flattened_shares` maps flattened and split parameters to their share. Raises
+    RejectedValueError if the share is unknown, or if the gradients are not yet reduced.
     """
     if hasattr(parameter.grad, "placements"):
         return _placement_share(parameter.grad, [p.is_partial() for p in parameter.grad.placements])
     if getattr(parameter, "_fsdp_flattened", False):
-        known: GradientShare | None = (
+        share: GradientShare | None = (
             None if flattened_shares is None else flattened_shares.get(parameter)
         )
-        if known is None:
+        if share is None:
             raise RejectedValueError("shape")
-        return known
+        return share
     return None
 
 
 def norm_share(norm: Any) -> GradientShare | None:
-    """The rank's share of a norm that PyTorch computed; None where every rank has it whole."""
+    """The rank's share of a norm that PyTorch computed; None if it is the norm of the whole."""
     if not hasattr(norm, "placements"):
         return None
-    # A norm still to be brought together is, on each rank, the norm of its part.
+    # A partial norm is, on each rank, the norm of its part.
     sums = [p.is_partial() and getattr(p, "norm_type", None) != 2 for p in norm.placements]
     return _placement_share(norm, sums)
 
@@ -55,14 +55,14 @@ def _placement_share(tensor: Any, partial_flags: list[bool]) -> GradientShare:
 
 
 def local_part(tensor: Any) -> Any:
-    """What this rank holds of a tensor: never by a collective."""
+    """The part of a tensor that this rank holds; runs no collective."""
     return tensor.to_local() if hasattr(tensor, "placements") else tensor
 
 
 def combine_norms(norms_and_shares: list[tuple[Any, GradientShare | None]]) -> dict[str, Any]:
-    """The norm of all, `grad_norm`, or this rank's share of it, `grad_norm_local`; empty of none.
+    """The norm of all, `grad_norm`, or this rank's share, `grad_norm_local`; empty without norms.
 
-    What every rank has whole lies, beside what is split, over as many ranks as that does.
+    Beside sharded gradients, a gradient that every rank holds counts as replicated on all of them.
     """
     if not norms_and_shares:
         return {}

@@ -1,7 +1,7 @@
-"""Root loss: the sum of the scalars from which the backward passes of one step began.
+"""The loss of a step: the sum of the scalars from which its backward passes started.
 
-With gradient accumulation a step has several; the optimizer sees the gradient of their sum. A sum
-of device scalars stays on the device.
+With gradient accumulation a step has several backward passes; the optimizer uses the gradient of
+their sum. A sum of device scalars stays on the device.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any
 from sentinel.client.capture.scalars import RejectedValueError, read_number
 
 RAW_LOSS_ATTRIBUTE = "_sentinel_raw_loss"
-"""Attribute by which a scaled loss remembers what it was before."""
+"""Attribute of a scaled loss that holds the loss before scaling."""
 
 
 @dataclass
 class StepLoss:
-    """The sum so far; None where a root could not be read."""
+    """The sum so far; `total` is None if a root could not be read."""
 
     total: Any = 0.0
     backward_passes: int = 0
     has_scaled_root: bool = False
-    """A GradScaler scaled a loss in this step: a root that does not remember it tells nothing."""
+    """A GradScaler scaled a loss in this step: a root without its raw loss is then unknown."""
     finished: bool = False
-    """An optimizer stepped: the next backward pass begins a new sum."""
+    """An optimizer stepped: the next backward pass starts a new sum."""
     before_pass: tuple[Any, int] | None = None
-    """The sum and its passes without the pass under way."""
+    """The sum and the count of passes before the current pass."""
 
     def add(self, roots: list[Any]) -> None:
-        """A backward pass begins at these roots."""
+        """Add the roots of a backward pass that begins."""
         if self.finished:
             self._reset()
         self.before_pass = self.total, self.backward_passes
@@ -37,7 +37,7 @@ class StepLoss:
         try:
             for root in roots:
                 found = self._read_root(root)
-                # Never in place: a kept alias would change with what the trainer does to its loss.
+                # A new tensor: a later in-place change of the loss must not change the sum.
                 self.total = (
                     None if self.total is None else self.total + _to_device_of(self.total, found)
                 )
@@ -45,13 +45,13 @@ class StepLoss:
             self.total = None
 
     def undo_pass(self) -> None:
-        """The pass under way, if it was heard, failed: with less memory left, say."""
+        """Subtract the current pass, which failed, for example because memory ran out."""
         if self.before_pass is not None:
             self.total, self.backward_passes = self.before_pass
             self.before_pass = None
 
     def pop(self) -> Any:
-        """The sum, or None; the next step begins anew."""
+        """The sum, or None; the next step starts from zero."""
         total = self.total if self.backward_passes else None
         self._reset()
         return total
@@ -69,7 +69,7 @@ class StepLoss:
 
 
 def _to_device_of(total: Any, found: Any) -> Any:
-    """Where models train on several devices, so that the two can be added."""
+    """Move `found` to the device of `total`, for models on several devices."""
     if type(total) is float or type(found) is float or total.device == found.device:
         return found
     return found.to(total.device, non_blocking=True)

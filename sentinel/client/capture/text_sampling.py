@@ -1,7 +1,7 @@
-"""Texts: which of a batch's texts are sent, and how much of each, in well under a millisecond.
+"""Selects the texts of a batch to record, and the length of each, in well under a millisecond.
 
-No user's code is run: only lists, tuples, queues and plain arrays are looked into, and a text is
-what is exactly a `str`, or a list of messages of such. All else is left out and counted.
+No user code runs: only lists, tuples, deques and plain arrays are read, and a text is exactly a
+`str`, or a list of messages with such. Everything else is dropped and counted.
 """
 
 from __future__ import annotations
@@ -25,26 +25,24 @@ from sentinel.model.sample_text import (
 from sentinel.transport.ring import RingWriter
 
 DEFAULT_SAMPLES_PER_CALL = 8
-"""Texts sent of one call, where nothing else was asked for."""
 _MAX_COMPARED_REWARDS = 512
-"""Rewards of one kind that are compared for the best and the worst: the first ones."""
+"""The best and the worst text are searched among this many rewards of each name."""
 _MAX_REWARD_NAMES = 32
-"""Kinds of reward that are kept."""
 _RING_DIVISOR = 4
-"""One call takes at most this part of the ring, so that it overruns nothing."""
+"""One call writes at most this fraction of the ring, so that it overruns no records."""
 _TRUNCATION_MARK_CHARS = 100
-"""Characters that the marks of what was left out may take."""
+"""Characters reserved for truncation marks."""
 _FRAME_OVERHEAD_BYTES = 512
-"""Bytes of a frame that are not text."""
+"""Bytes of a frame besides the texts."""
 _ASCII_BYTES, _OTHER_BYTES = 2, 12
-"""Bytes a character takes on its way, with a margin for those that are escaped."""
+"""Encoded bytes per character, with a margin for escaped characters."""
 
 Rewards = dict[str, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedBatch:
-    """What a caller gave, unseen: texts, rewards by name or one row of them, ends that were met."""
+    """Unvalidated arguments of a caller: texts, rewards (a sequence, or by name), end flags."""
 
     prompts: Any
     completions: Any
@@ -55,10 +53,10 @@ class GeneratedBatch:
 def select_samples(
     batch: GeneratedBatch, max_samples: int, ring: RingWriter
 ) -> Iterator[SampleFields]:
-    """At most `most` texts of the batch: the first, the last, the best, the worst, and between.
+    """At most `max_samples` texts: the first, the last, the best, the worst, and others between.
 
-    Beside what `text_cut.told` says, values hold the `index` in the batch, `finished`, and `reward`
-    or `reward/<name>`. What is refused is counted in the ring.
+    Values are those of `sample_fields`, the `index` in the batch, `finished`, and `reward` or
+    `reward/<name>`. Invalid input is counted in the ring.
     """
     completions = _as_sequence(batch.completions, ring.count_drop) or []
     prompts = _as_sequence(batch.prompts, ring.count_drop) or []
@@ -73,19 +71,19 @@ def select_samples(
         if completion is None:
             continue
         prompt = _text(prompts, index, ring.count_drop) or ""
-        values, facts = sample_fields(
+        values, attributes = sample_fields(
             prompt, completion, _length_fraction(prompt, completion, max_samples, ring)
         )
         values["index"] = float(index)
         values |= _read_row_numbers({"finished": finished, **rewards}, index, ring.count_drop)
-        yield values, facts
+        yield values, attributes
 
 
 def _as_sequence(given: Any, count_drop: Callable[[str], None]) -> Sequence[Any] | None:
-    """The elements of a plain sequence or of an array in memory; None for nothing, or all else."""
+    """The elements of a plain sequence or a host array; None for None or anything else."""
     if given is None or type(given) in {list, tuple}:
-        found: Sequence[Any] | None = given
-        return found
+        sequence: Sequence[Any] | None = given
+        return sequence
     if type(given) is deque:
         return list(given)
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
@@ -105,19 +103,19 @@ def _rewards(given: Any, count_drop: Callable[[str], None]) -> Rewards:
     if type(given) is not dict:
         row = _as_sequence(given, count_drop)
         return {} if row is None else {"reward": row}
-    found: Rewards = {}
+    rewards: Rewards = {}
     for name, each in given.items():
         if not is_valid_name(name):
             count_drop("key")
-        elif len(found) >= _MAX_REWARD_NAMES:
+        elif len(rewards) >= _MAX_REWARD_NAMES:
             count_drop("too_many_names")
         elif (row := _as_sequence(each, count_drop)) is not None:
-            found[f"reward/{name}"] = row
-    return found
+            rewards[f"reward/{name}"] = row
+    return rewards
 
 
 def _reward_totals(rewards: Rewards, size: int) -> list[float]:
-    """Sums of the rewards of the first texts; empty where any of them cannot be compared."""
+    """Sums of the rewards of the first texts; empty if any of them cannot be compared."""
     rows = [row[: min(size, _MAX_COMPARED_REWARDS)] for row in rewards.values()]
     if not rows or len({*map(len, rows)}) > 1:
         return []
@@ -132,48 +130,46 @@ def _reward_totals(rewards: Rewards, size: int) -> list[float]:
 def _text(row: Sequence[Any], index: int, count_drop: Callable[[str], None]) -> str | None:
     if index >= len(row):
         return None
-    found = to_plain_text(row[index])
-    if found is None:
+    text = to_plain_text(row[index])
+    if text is None:
         count_drop("type")
-    return found
+    return text
 
 
 def _length_fraction(prompt: str, completion: str, max_samples: int, ring: RingWriter) -> float:
-    """How much of the usual length there is room for in this ring."""
-    # A third, since a hostile text may be all characters that are escaped.
-    room = (
+    """The fraction of the usual text length that fits into this ring, from 0 to 1."""
+    # A third: a text may consist of escaped characters only.
+    available = (
         min(ring.max_payload_bytes // 3, ring.capacity // _RING_DIVISOR // max_samples)
         - _FRAME_OVERHEAD_BYTES
     )
     each = _ASCII_BYTES if prompt.isascii() and completion.isascii() else _OTHER_BYTES
-    return max(
-        0.0,
-        min(1.0, (room / each - _TRUNCATION_MARK_CHARS) / (PROMPT_CHARS + HEAD_CHARS + TAIL_CHARS)),
-    )
+    chars = available / each - _TRUNCATION_MARK_CHARS
+    return max(0.0, min(1.0, chars / (PROMPT_CHARS + HEAD_CHARS + TAIL_CHARS)))
 
 
 def _read_row_numbers(
     rows: Rewards, index: int, count_drop: Callable[[str], None]
 ) -> dict[str, float]:
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, row in rows.items():
-        # None is how a reward that does not apply is written.
+        # None marks a reward that does not apply.
         if index >= len(row) or row[index] is None:
             continue
         value = _number_or_none(row[index])
         if value is None:
             count_drop("type")
         else:
-            found[name] = value
-    return found
+            numbers[name] = value
+    return numbers
 
 
 def _number_or_none(value: Any) -> float | None:
-    """The value as a number; None for what is none, or would have to be fetched from a device."""
+    """The value as a number; None if it is not one, or is on a device."""
     if type(value) is bool:
         return float(value)
     try:
-        found = read_number(value)
+        number = read_number(value)
     except RejectedValueError:
         return None
-    return found if type(found) is float else None
+    return number if type(number) is float else None

@@ -1,12 +1,12 @@
-"""Collective: the opt-in path over torch.distributed, for where only rank 0 may have an agent.
+"""Opt-in aggregation over torch.distributed, where only the node of rank 0 may have an agent.
 
-Each rank's records are in its ring as ever. From time to time they are gathered to rank 0, which
-keeps them in rings in the names of the others, for the agent of its node to read. Nothing is done
-but at steps, in the thread that began the run, and nobody waits for anybody; after the first
-trouble it is over for this attempt, and every node starts an agent of its own: the direct path.
+Each rank writes its records to its own ring. At intervals rank 0 gathers them and writes them to
+replica rings, which the agent of its node reads. Work is done only at steps, in the thread that
+began the run, and no rank waits for another. After the first failure the collective is switched off
+for this attempt, and every node starts its own agent: the direct path.
 
-One turn follows the other: look for the training's process group; come to an agreement; gather;
-and, on rank 0, hear out who left.
+The stages are: find the training's process group; agree on a first step; gather; and, on rank 0,
+collect the final chunks.
 """
 
 from __future__ import annotations
@@ -40,24 +40,27 @@ from sentinel.transport.ring import RingWriter
 from sentinel.transport.ring_layout import OUTCOMES
 
 GATHER_TIMEOUT_SECONDS = 10.0
-"""Seconds that a gather may be under way, and steps that are taken meanwhile, at least."""
+"""A gather times out after this time and `MIN_STEPS_BEFORE_TIMEOUT` steps."""
 MIN_STEPS_BEFORE_TIMEOUT = 3
 DRAIN_SECONDS = 0.2
-"""Seconds that rank 0, as it ends, gives the others for their last words, at most; where it fails,
-gloo, to tell of those that are gone: the training's own connections may do so a moment earlier."""
+"""Maximum time that rank 0 waits at its end for the final chunks of the others. If rank 0 fails,
+gloo may need this time to detect ranks that are gone."""
 PEER_CHECKS_PER_DRAIN = 4
-"""How often it looks meanwhile whether anybody is still there."""
+"""How often rank 0 checks during this time whether any rank is still connected."""
 
 
 class CollectiveOffError(Exception):
-    """It is over; the text says why."""
+    """The collective is switched off; the message states the reason."""
 
 
 class CollectiveAggregation:
-    """One rank's part. `tell` says facts of the run, `serve` starts the agent of this node."""
+    """The collective on one rank.
+
+    `report_attributes` records run metadata; `start_agent` starts the agent of this node.
+    """
 
     runs_started = 0
-    """Runs of this process so far: each has keys of its own in the store."""
+    """Runs of this process so far. Each has its own keys in the store."""
 
     def __init__(
         self,
@@ -78,15 +81,11 @@ class CollectiveAggregation:
         self._shutdown: CollectiveShutdown | None = None
         self._replica_rings = ReplicaRings(identity, ring.count_drop)
         self._interval_steps, self._next_gather_index = 1, 0
-        self._gather_number, self._steps_waited, self._last_waited_index, self._sent_at = (
-            0,
-            0,
-            0,
-            0.0,
-        )
+        self._gather_number = self._steps_waited = self._last_waited_index = 0
+        self._sent_at = 0.0
 
     def step(self, step_index: int) -> None:
-        """A step was taken. Raises only what is an error of ours."""
+        """Run the current stage after a step. Raises only internal errors."""
         if self._stage is None:
             return
         try:
@@ -99,7 +98,7 @@ class CollectiveAggregation:
             raise
 
     def close(self, outcome: str) -> None:
-        """Hand over what is left, as this rank ends. Rank 0 gives the others a moment."""
+        """Send what is left as this rank ends. Rank 0 waits briefly for the others."""
         try:
             self._finish(outcome)
         except BaseException as error:
@@ -107,40 +106,40 @@ class CollectiveAggregation:
             raise
 
     def abandon(self) -> None:
-        """In a forked child: all of it is the parent's."""
+        """Release everything in a forked child."""
         self._stage = None
         self._replica_rings.abandon()
 
     def _run_stage(self, stage: Callable[[int], None], step_index: int) -> None:
         try:
             stage(step_index)
-        except (CollectiveOffError, NotReadyError, GatherGroupError) as over:
-            self._switch_off(over)
+        except (CollectiveOffError, NotReadyError, GatherGroupError) as error:
+            self._switch_off(error)
 
     def _finish(self, outcome: str) -> None:
-        turn, self._stage = self._stage, None
-        gathering = self._gather_group
-        if turn == self._gather_if_due and gathering is not None:
+        stage, self._stage = self._stage, None
+        group = self._gather_group
+        if stage == self._gather_if_due and group is not None:
             if self.identity.rank == 0:
                 self._drain(outcome)
-            elif gathering.dismissed or gathering.lost_ranks([0]):
+            elif group.dismissed or group.lost_ranks([0]):
                 self._start_own_agent()
             else:
                 self._send_final_chunk(OUTCOMES.index(outcome))
-        elif turn == self._poll_shutdown and self._shutdown is not None:
+        elif stage == self._poll_shutdown and self._shutdown is not None:
             self._shutdown.close()
-        elif turn is not None:
+        elif stage is not None:
             self._start_own_agent()
 
-    def _step_in_other_thread(self, step_index: int) -> None:  # noqa: ARG002 - as every turn
-        """A step was taken in another thread: none of ours, unless all of them are."""
+    def _step_in_other_thread(self, step_index: int) -> None:  # noqa: ARG002 - as every stage
+        """Ignore a step in another thread, unless all steps are taken there."""
         if not self._poll_count and monotonic() - self._started_at > READY_TIMEOUT_SECONDS:
             raise CollectiveOffError(
-                "steps are taken in another thread than the one that began the run"
+                "steps are taken in a different thread from the one that began the run"
             )
 
-    def _find_process_group(self, step_index: int) -> None:  # noqa: ARG002 - as every turn
-        """Look for the process group of the training, which is begun when it likes."""
+    def _find_process_group(self, step_index: int) -> None:  # noqa: ARG002 - as every stage
+        """Check whether the training has initialized its process group."""
         now = monotonic()
         if now < self._next_poll_at:
             return
@@ -150,62 +149,58 @@ class CollectiveAggregation:
             if now - self._started_at > READY_TIMEOUT_SECONDS and self._poll_count >= MIN_POLLS:
                 raise CollectiveOffError("the training has no process group")
             return
-        ours = self.identity.rank, self.identity.world_size
-        if (group.get_rank(), group.get_world_size()) != ours:
-            raise CollectiveOffError(
-                "the process group counts its ranks otherwise than the launcher"
-            )
+        place = self.identity.rank, self.identity.world_size
+        if (group.get_rank(), group.get_world_size()) != place:
+            raise CollectiveOffError("rank or world size of the process group and launcher differ")
         self._readiness = join(
-            group, CollectiveAggregation.runs_started, *ours, self.ring.path.parent
+            group, CollectiveAggregation.runs_started, *place, self.ring.path.parent
         )
         self._stage = self._poll_readiness
 
     def _poll_readiness(self, step_index: int) -> None:
         assert self._readiness is not None
-        start = self._readiness.poll(step_index, monotonic())
-        if start is not None:
-            self._start_gathering(self._readiness, start)
+        schedule = self._readiness.poll(step_index, monotonic())
+        if schedule is not None:
+            self._start_gathering(self._readiness, schedule)
             self._gather_if_due(step_index)
 
     def _start_gathering(self, readiness: ReadinessCheck, schedule: GatherSchedule) -> None:
         self._gather_group = GatherGroup(readiness.store, readiness.rank, readiness.world_size)
-        silent = readiness.node_id == schedule.head_node_id
-        self._sender = CollectiveSender(self.ring.path, self.identity, silent)
-        self._interval_steps, self._next_gather_index, self._stage = (
-            schedule.interval_steps,
-            schedule.step_index,
-            self._gather_if_due,
-        )
+        is_local = readiness.node_id == schedule.head_node_id
+        self._sender = CollectiveSender(self.ring.path, self.identity, is_local)
+        self._interval_steps = schedule.interval_steps
+        self._next_gather_index, self._stage = schedule.step_index, self._gather_if_due
         self._readiness = None
         self._report_attributes({COLLECTIVE_KEY: f"on: every {self._interval_steps} steps"})
 
     def _gather_if_due(self, step_index: int) -> None:
-        gathering = self._gather_group
-        assert gathering is not None
-        if gathering.dismissed:
-            raise CollectiveOffError("rank 0 gathers no more")
+        group = self._gather_group
+        assert group is not None
+        if group.dismissed:
+            raise CollectiveOffError("rank 0 stopped gathering")
         self._replica_rings.write_queued(self._interval_steps)
-        if gathering.busy and not self._poll_gather(gathering):
+        if group.busy and not self._poll_gather(group):
             self._check_timeout(step_index)
             return
         if step_index >= self._next_gather_index:
-            # By a grid that is the same on all: whoever was held up makes up for it.
+            # The same step indices on all ranks: a rank that was delayed catches up.
             self._next_gather_index += self._interval_steps
             self._gather_number, self._steps_waited = self._gather_number + 1, 0
             self._last_waited_index, self._sent_at = step_index, monotonic()
             assert self._sender is not None
-            self._sender.fill_chunk(gathering.send_buffer, self._gather_number)
-            gathering.start_gather()
+            self._sender.fill_chunk(group.send_buffer, self._gather_number)
+            group.start_gather()
 
     def _poll_gather(self, gather_group: GatherGroup) -> bool:
         if not gather_group.poll_gather():
             return False
-        came = gather_group.received_chunks() if self.identity.rank == 0 else []
-        self._replica_rings.enqueue(each for each in came if each[1].number == self._gather_number)
+        received = gather_group.received_chunks() if self.identity.rank == 0 else []
+        current = [each for each in received if each[1].number == self._gather_number]
+        self._replica_rings.enqueue(current)
         return True
 
     def _check_timeout(self, step_index: int) -> None:
-        """Many logs may speak of one step, in which the others stand as well: steps are counted."""
+        """Raise on a timeout. It counts steps, not logs: several logs may belong to one step."""
         self._steps_waited += step_index != self._last_waited_index
         self._last_waited_index = step_index
         if (
@@ -214,41 +209,42 @@ class CollectiveAggregation:
         ):
             raise CollectiveOffError("timed out")
 
-    def _switch_off(self, why: Exception) -> None:
-        """Never again in this attempt: the direct path takes over."""
+    def _switch_off(self, error: Exception) -> None:
+        """Switch the collective off for this attempt; the direct path takes over."""
         self._stage = None
-        gathering = self._gather_group
-        if gathering is None or self.identity.rank:
-            if gathering is not None:
+        group = self._gather_group
+        if group is None or self.identity.rank:
+            if group is not None:
                 self._send_final_chunk(chunk.STILL_RUNNING)
-            self._report_off(str(why))
+            self._report_off(str(error))
             self._start_own_agent()
             return
-        self._shutdown = CollectiveShutdown(gathering, self._replica_rings, self._report_off, why)
+        self._shutdown = CollectiveShutdown(group, self._replica_rings, self._report_off, error)
         self._stage = self._poll_shutdown
 
-    def _poll_shutdown(self, step_index: int) -> None:  # noqa: ARG002 - as every turn
+    def _poll_shutdown(self, step_index: int) -> None:  # noqa: ARG002 - as every stage
         assert self._shutdown is not None
         if self._shutdown.poll():
             self._stage = None
 
     def _drain(self, outcome: str) -> None:
-        """The end of rank 0: the others' last words are most often there, or are about to be."""
-        gathering, waits_till = self._gather_group, monotonic() + DRAIN_SECONDS
-        assert gathering is not None
-        failed, looks_at = outcome in ("exception", "exit"), 0.0
+        """Wait briefly for the final chunks of the others, then close the replica rings."""
+        group, deadline = self._gather_group, monotonic() + DRAIN_SECONDS
+        assert group is not None
+        has_failed, next_check_at = outcome in ("exception", "exit"), 0.0
         try:
-            while not self._has_all_final_chunks(gathering) and (failed or outcome == "finished"):
+            while not self._has_all_final_chunks(group) and (has_failed or outcome == "finished"):
                 now = monotonic()
-                looks = failed and now >= looks_at
-                if now > waits_till or (looks and not gathering.has_live_peers()):
+                is_check_due = has_failed and now >= next_check_at
+                if now > deadline or (is_check_due and not group.has_live_peers()):
                     break
-                looks_at = now + DRAIN_SECONDS / PEER_CHECKS_PER_DRAIN if looks else looks_at
+                if is_check_due:
+                    next_check_at = now + DRAIN_SECONDS / PEER_CHECKS_PER_DRAIN
                 sleep(0.002)
-            why: Exception | None = None
-        except GatherGroupError as over:
-            why = over
-        CollectiveShutdown(gathering, self._replica_rings, self._report_off, why).close()
+            error: Exception | None = None
+        except GatherGroupError as group_error:
+            error = group_error
+        CollectiveShutdown(group, self._replica_rings, self._report_off, error).close()
 
     def _has_all_final_chunks(self, gather_group: GatherGroup) -> bool:
         arrived = not gather_group.busy or self._poll_gather(gather_group)
@@ -256,29 +252,29 @@ class CollectiveAggregation:
         return arrived and self._replica_rings.by_rank.keys() <= gather_group.final_chunks().keys()
 
     def _send_final_chunk(self, outcome_index: int) -> None:
-        """Hand rank 0 what is left. A ring that it so has the whole of, nobody else will read."""
-        gathering, outgoing = self._gather_group, self._sender
-        assert gathering is not None
-        assert outgoing is not None
-        memory = bytearray(chunk.CHUNK_BYTES)
-        outgoing.fill_final_chunk(memory, self._gather_number, outcome_index)
-        gathering.send_final_chunk(memory)
-        outgoing.close()
-        if outcome_index != chunk.STILL_RUNNING and not outgoing.is_local:
+        """Send rank 0 what is left, and remove the ring if rank 0 then has all of it."""
+        group, sender = self._gather_group, self._sender
+        assert group is not None
+        assert sender is not None
+        buffer = bytearray(chunk.CHUNK_BYTES)
+        sender.fill_final_chunk(buffer, self._gather_number, outcome_index)
+        group.send_final_chunk(buffer)
+        sender.close()
+        if outcome_index != chunk.STILL_RUNNING and not sender.is_local:
             mark_ring_removed(self.identity.run, self.ring.path)
             self.ring.path.unlink(missing_ok=True)
 
-    def _report_off(self, why: str) -> None:
-        self._report_attributes({COLLECTIVE_KEY: f"off: {why}"})
+    def _report_off(self, reason: str) -> None:
+        self._report_attributes({COLLECTIVE_KEY: f"off: {reason}"})
 
     def _abort(self, error: BaseException) -> None:
-        """After an error of ours. Rings in the others' names must not look as if they had ended."""
+        """Stop after an internal error. Replica rings must not look as if their ranks had ended."""
         self._stage = None
         self._start_own_agent()
-        why = type(error).__name__
-        self._report_off(why)
+        reason = type(error).__name__
+        self._report_off(reason)
         for rank in [*self._replica_rings.by_rank]:
-            self._replica_rings.close(rank, UNKNOWN_OUTCOME, {COLLECTIVE_KEY: f"off: {why}"})
+            self._replica_rings.close(rank, UNKNOWN_OUTCOME, {COLLECTIVE_KEY: f"off: {reason}"})
 
     def _start_own_agent(self) -> None:
         if self.identity.rank:

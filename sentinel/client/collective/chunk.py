@@ -1,9 +1,8 @@
-"""Chunk: what one rank hands to rank 0 at a time: frames of its own ring, in a fixed shape.
+"""The message of fixed size that a rank sends to rank 0: payloads of its ring.
 
-A chunk is `SIZE` bytes, seen by torch as a vector of float64; nothing is ever computed on it, so
-every bit arrives as it was sent. It holds its checksum, its number, how many bytes are used, how
-many records the sender had no room for, and how the sender ended; then payloads as they stand in
-the ring, each behind its length.
+A chunk has `CHUNK_BYTES` bytes. Torch sends it as a vector of float64 without computing on it, so
+every bit is preserved. It holds a checksum, its number, the bytes used, the number of records lost
+by the sender, and the outcome of the sender; then the payloads, each after its length.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from dataclasses import dataclass
 from zlib import crc32
 
 CHUNK_BYTES = 16 << 10
-"""Bytes: ten steps of some 150 values."""
+"""Enough for ten steps of about 150 values."""
 CHUNK_VERSION = 1
 STILL_RUNNING = 0
-"""How a sender ended that did not: the first of `OUTCOMES`."""
+"""Outcome of a sender that has not ended: index of "running" in `OUTCOMES`."""
 _CRC = struct.Struct("<I")
 _HEADER = struct.Struct("<QIIB")
 _LENGTH = struct.Struct("<I")
@@ -27,7 +26,7 @@ MAX_PAYLOAD_BYTES = CHUNK_BYTES - _BODY_OFFSET
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What arrived. `ending` is a place in `OUTCOMES`."""
+    """A decoded chunk. `outcome_index` is an index of `OUTCOMES`."""
 
     number: int
     payloads: list[bytes]
@@ -36,7 +35,7 @@ class Chunk:
 
 
 def encoded_size(payload: bytes) -> int:
-    """Bytes of `ROOM` that a payload takes."""
+    """Bytes of `MAX_PAYLOAD_BYTES` that a payload takes."""
     return _LENGTH.size + len(payload)
 
 
@@ -47,7 +46,7 @@ def encode_into(
     lost_records: int,
     outcome_index: int = STILL_RUNNING,
 ) -> None:
-    """Fill the memory; the caller sees to it that the payloads fit into `ROOM`."""
+    """Encode a chunk; the caller ensures that the payloads fit into `MAX_PAYLOAD_BYTES`."""
     at = _BODY_OFFSET
     for payload in payloads:
         start = at + _LENGTH.size
@@ -61,12 +60,12 @@ def encode_into(
 
 
 def decode(buffer: bytearray) -> Chunk | None:
-    """The chunk in the memory; None where there is none, or one that is not there as a whole."""
-    number, used, lost, ending = _HEADER.unpack_from(buffer, _CRC.size)
+    """The chunk in the buffer; None if it is missing, incomplete or damaged."""
+    number, used, lost, outcome_index = _HEADER.unpack_from(buffer, _CRC.size)
     end = _BODY_OFFSET + used
     if used > MAX_PAYLOAD_BYTES or _CRC.unpack_from(buffer)[0] != _checksum(buffer, end):
         return None
-    return Chunk(number, [*_split_payloads(bytes(buffer[_BODY_OFFSET:end]))], lost, ending)
+    return Chunk(number, [*_split_payloads(bytes(buffer[_BODY_OFFSET:end]))], lost, outcome_index)
 
 
 def _split_payloads(body: bytes) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
-"""Outgoing: a rank's own ring, read a second time, and put into chunks for rank 0.
+"""Reads a rank's own ring a second time and fills chunks for rank 0.
 
-The ring is the buffer: nothing is done when something is logged. Whoever logs more than chunks can
-carry has its oldest numbers left out, and counted, rather than everything told late.
+The ring is the buffer, so logging does no extra work. If a rank logs more than chunks can carry,
+its oldest values are dropped and counted, so that the rest is not late.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from sentinel.transport.ring import NO_BYTE_LIMIT, RingCursor, RingReader
 IDENTITY_KIND = b"I"
 """Kind of the payload that identifies a sender, beside those of `transport.record_codec`."""
 MAX_BACKLOG_BYTES = 16 * chunk.CHUNK_BYTES
-"""Bytes of the ring not yet sent beyond which the oldest numbers are left out."""
+"""Unsent bytes of the ring beyond which the oldest values are dropped."""
 _CATCH_UP_BYTES, _CATCH_UP_READS = 2 * chunk.CHUNK_BYTES, 4
-"""Bytes read at once by who is behind, and how often: some two milliseconds."""
+"""Bytes per read of a sender that is behind, and reads per chunk: about two milliseconds."""
 _SAMPLE_PREFIX = b'T["' + Event.SAMPLE.value.encode()
 
 
 @dataclass
 class CollectiveSender:
-    """What of a ring is still to be sent. `silent` ranks have nothing to say: they are read."""
+    """The unsent part of a ring. A local rank sends nothing: rank 0's agent reads its ring."""
 
     ring_path: Path
     identity: Identity
     is_local: bool = False
     cursor: RingCursor = field(default_factory=RingCursor)
     lost_records: int = 0
-    """Records that were not sent, since the last chunk."""
+    """Records dropped since the last chunk."""
     _pending: deque[bytes] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -47,41 +47,42 @@ class CollectiveSender:
             self._pending.append(IDENTITY_KIND + json.dumps(asdict(self.identity)).encode())
 
     def fill_chunk(self, buffer: bytearray, number: int) -> None:
-        """Put what comes next, as far as it fits, into a chunk."""
-        going: list[bytes] = []
+        """Fill a chunk with the next payloads that fit."""
+        payloads: list[bytes] = []
         if not self.is_local:
             self._read_ahead()
-            room = chunk.MAX_PAYLOAD_BYTES
-            while self._pending and (room := room - chunk.encoded_size(self._pending[0])) >= 0:
-                going.append(self._pending.popleft())
-        chunk.encode_into(buffer, number, going, self.lost_records)
+            free = chunk.MAX_PAYLOAD_BYTES
+            while self._pending and (free := free - chunk.encoded_size(self._pending[0])) >= 0:
+                payloads.append(self._pending.popleft())
+        chunk.encode_into(buffer, number, payloads, self.lost_records)
         self.lost_records = 0
 
     def fill_final_chunk(self, buffer: bytearray, number: int, outcome_index: int) -> None:
-        """Put what is left into the last chunk: of too much, the end of it."""
-        going: list[bytes] = []
+        """Fill the final chunk with the rest: the newest payloads, if not all fit."""
+        payloads: list[bytes] = []
         if not self.is_local:
             self._read_ring(NO_BYTE_LIMIT, is_behind=False)
-            going = self._select_newest()
-        chunk.encode_into(buffer, number, going, self.lost_records, outcome_index)
+            payloads = self._select_newest()
+        chunk.encode_into(buffer, number, payloads, self.lost_records, outcome_index)
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Unmap the ring."""
         self._reader.close()
 
     def _read_ahead(self) -> None:
-        """Hold at least a chunk's worth, if there is as much; a bounded part of it at a time."""
+        """Read ahead at least one chunk, if available, in a bounded number of reads."""
         for _ in range(_CATCH_UP_READS):
-            behind = self._reader.read_header().position - self.cursor.position > MAX_BACKLOG_BYTES
-            if not behind and sum(map(len, self._pending)) > chunk.MAX_PAYLOAD_BYTES:
+            backlog = self._reader.read_header().position - self.cursor.position
+            is_behind = backlog > MAX_BACKLOG_BYTES
+            if not is_behind and sum(map(len, self._pending)) > chunk.MAX_PAYLOAD_BYTES:
                 return
             if not self._read_ring(
-                _CATCH_UP_BYTES if behind else chunk.MAX_PAYLOAD_BYTES, is_behind=behind
+                _CATCH_UP_BYTES if is_behind else chunk.MAX_PAYLOAD_BYTES, is_behind=is_behind
             ):
                 return
 
     def _read_ring(self, max_bytes: int, *, is_behind: bool) -> bool:
-        """Read on by that many bytes; whether there was anything."""
+        """Read up to `max_bytes`. Returns whether there was anything."""
         batch = self._reader.read(self.cursor, max_bytes)
         self.cursor = batch.cursor
         self.lost_records += batch.lost_frames + batch.corrupt_frames
@@ -94,31 +95,32 @@ class CollectiveSender:
 
     def _is_sendable(self, payload: bytes, *, is_behind: bool) -> bool:
         if payload.startswith(_SAMPLE_PREFIX):
-            # A text more or less is no loss; it must not hold up the numbers.
+            # A sampled text may be dropped; it must not delay values.
             return not is_behind and len(payload) < chunk.MAX_PAYLOAD_BYTES // 8
         return chunk.encoded_size(payload) <= chunk.MAX_PAYLOAD_BYTES and not (
             is_behind and payload[:1] == VALUES_KIND
         )
 
     def _select_newest(self) -> list[bytes]:
-        """The end of what is held that fits, and before all else what is no number."""
-        room = chunk.MAX_PAYLOAD_BYTES
-        kept: set[int] = set()
-        for numbers in (False, True):
+        """The newest pending payloads that fit; events take precedence over values."""
+        free = chunk.MAX_PAYLOAD_BYTES
+        selected: set[int] = set()
+        for is_values in (False, True):
             for at in range(len(self._pending) - 1, -1, -1):
                 payload = self._pending[at]
-                if (payload[:1] == VALUES_KIND) is numbers and chunk.encoded_size(payload) <= room:
-                    room -= chunk.encoded_size(payload)
-                    kept.add(at)
-        self.lost_records += len(self._pending) - len(kept)
-        return [payload for at, payload in enumerate(self._pending) if at in kept]
+                size = chunk.encoded_size(payload)
+                if (payload[:1] == VALUES_KIND) is is_values and size <= free:
+                    free -= size
+                    selected.add(at)
+        self.lost_records += len(self._pending) - len(selected)
+        return [payload for at, payload in enumerate(self._pending) if at in selected]
 
 
 def sender_identity(payloads: Iterable[bytes]) -> dict[str, object] | None:
-    """What the first payload says of its sender, if it does. Raises ValueError."""
+    """The identity of the sender, if the first payload holds it. Raises ValueError."""
     for payload in islice(payloads, 1):
         if payload[:1] == IDENTITY_KIND:
-            told = json.loads(payload[1:])
-            if isinstance(told, dict):
-                return told
+            identity = json.loads(payload[1:])
+            if isinstance(identity, dict):
+                return identity
     return None

@@ -1,9 +1,8 @@
-"""Departed: on rank 0, the end of a collective: who was lost, who left, and who never came.
+"""The end of the collective on rank 0: collects final chunks and closes the replica rings.
 
-The rings in the others' names must not look like ranks that hang. So each is closed: with how its
-rank ended, where that said so; as died, where its process is gone without a word; as finished for
-us where it said that its own node's agent speaks for it from now on; and as unknown where nothing
-was said. People are told why.
+An open replica ring would look like a rank that hangs, so each one is closed: with the outcome that
+its rank sent; as "died" if its process is gone; as "finished" if the agent of its own node takes
+over; and as unknown if the rank sent nothing. The reason is reported.
 """
 
 from __future__ import annotations
@@ -19,11 +18,14 @@ from sentinel.model.record import COLLECTIVE_KEY, UNKNOWN_OUTCOME
 from sentinel.transport.ring_layout import OUTCOMES
 
 ANSWER_TIMEOUT_SECONDS, MIN_POLLS = 5.0, 5
-"""How long ranks have to answer that they are there."""
+"""Ranks have this time, and rank 0 polls at least this often, for their final chunks."""
 
 
 class CollectiveShutdown:
-    """Hears out the others. `tell` is told `why` it is over; None where rank 0 just ends."""
+    """Collects final chunks. `error` is why the collective ends; None if rank 0 ends normally.
+
+    The reason is passed to `report_reason`, if there is one.
+    """
 
     def __init__(
         self,
@@ -32,17 +34,14 @@ class CollectiveShutdown:
         report_reason: Callable[[str], None],
         error: Exception | None,
     ) -> None:
-        self.gather_group, self.replica_rings, self._report = (
-            gather_group,
-            replica_rings,
-            report_reason,
-        )
+        self.gather_group, self.replica_rings = gather_group, replica_rings
+        self._report = report_reason
         self._error = error
         self._is_group_broken = isinstance(error, GatherGroupError)
         self._deadline, self._poll_count = monotonic() + ANSWER_TIMEOUT_SECONDS, 0
         self._lost_ranks: list[int] = []
         self._closed_ranks: set[int] = set()
-        """Ranks whose last words are put away."""
+        """Ranks whose final chunk is written."""
         self._lost_ranks = gather_group.lost_ranks(self._unanswered_ranks())
         gather_group.dismiss_peers()
         self._reported_reason = ""
@@ -50,45 +49,45 @@ class CollectiveShutdown:
             self._report_reason(final=False)
 
     def poll(self) -> bool:
-        """Whether all have answered, or had the time to; then everything is closed."""
+        """Whether all ranks have answered or the time is over; then all rings are closed."""
         self._poll_count += 1
-        over = monotonic() > self._deadline and self._poll_count >= MIN_POLLS
-        if not over and self._unanswered_ranks():
-            # Those who go on are soon told of by their own nodes: what they left comes before.
+        is_over = monotonic() > self._deadline and self._poll_count >= MIN_POLLS
+        if not is_over and self._unanswered_ranks():
+            # Other nodes will report their ranks soon; write their final chunks before that.
             self._store_final_chunks(self.gather_group.final_chunks())
             return False
         self.close()
         return True
 
     def close(self) -> None:
-        """No more is heard of the others."""
+        """Close all replica rings."""
         if self._error is not None:
             self._report_reason(final=True)
-        words = self.gather_group.final_chunks()
-        self._store_final_chunks(words)
-        told = {COLLECTIVE_KEY: f"off: {self._reported_reason}"} if self._reported_reason else {}
+        self._store_final_chunks(self.gather_group.final_chunks())
+        reason = self._reported_reason
+        attributes = {COLLECTIVE_KEY: f"off: {reason}"} if reason else {}
         for rank in [*self.replica_rings.by_rank]:
             self.replica_rings.close(
-                rank, "died" if rank in self._lost_ranks else UNKNOWN_OUTCOME, told
+                rank, "died" if rank in self._lost_ranks else UNKNOWN_OUTCOME, attributes
             )
 
     def _store_final_chunks(self, final_chunks: dict[int, Chunk]) -> None:
-        """Put last words away that were not yet, and close the rings that they go to."""
-        news = sorted(final_chunks.keys() - self._closed_ranks)
-        self._closed_ranks.update(news)
-        self.replica_rings.enqueue((rank, final_chunks[rank]) for rank in news)
+        """Write final chunks that are new, and close their rings."""
+        new_ranks = sorted(final_chunks.keys() - self._closed_ranks)
+        self._closed_ranks.update(new_ranks)
+        self.replica_rings.enqueue((rank, final_chunks[rank]) for rank in new_ranks)
         self.replica_rings.write_queued()
-        elsewhere = {COLLECTIVE_KEY: f"off: {self._reported_reason or 'rank 0 ended'}"}
-        for rank in news:
-            goes_on = final_chunks[rank].outcome_index == STILL_RUNNING
+        continues_alone = {COLLECTIVE_KEY: f"off: {self._reported_reason or 'rank 0 ended'}"}
+        for rank in new_ranks:
+            continues = final_chunks[rank].outcome_index == STILL_RUNNING
             self.replica_rings.close(
-                rank, _outcome(final_chunks[rank]), elsewhere if goes_on else {}
+                rank, _outcome(final_chunks[rank]), continues_alone if continues else {}
             )
 
     def _unanswered_ranks(self) -> list[int]:
-        words = self.gather_group.final_chunks()
+        answered = self.gather_group.final_chunks()
         others = range(1, self.gather_group.world_size)
-        return [rank for rank in others if rank not in words and rank not in self._lost_ranks]
+        return [rank for rank in others if rank not in answered and rank not in self._lost_ranks]
 
     def _report_reason(self, *, final: bool) -> None:
         reason = self._reason(final=final)
@@ -97,19 +96,21 @@ class CollectiveShutdown:
             self._report(reason)
 
     def _reason(self, *, final: bool) -> str:
-        words = self.gather_group.final_chunks()
-        lost = [rank for rank in self._lost_ranks if rank not in words]
-        ended = [rank for rank, word in words.items() if word.outcome_index]
+        answered = self.gather_group.final_chunks()
+        lost = [rank for rank in self._lost_ranks if rank not in answered]
+        ended = [rank for rank, final in answered.items() if final.outcome_index]
         if lost:
             return f"{format_ranks(lost)} lost"
         if ended:
             return f"{format_ranks(ended)} ended"
         absent = self._unanswered_ranks() if final and not self._is_group_broken else []
-        return f"{self._error}: {format_ranks(absent)} did not come" if absent else str(self._error)
+        if absent:
+            return f"{self._error}: {format_ranks(absent)} did not answer"
+        return str(self._error)
 
 
 def _outcome(final_chunk: Chunk) -> str:
-    """How a rank ended by its last word; for us, one that goes on without us as well."""
+    """The outcome in a final chunk; "finished" for a rank that continues with its own agent."""
     return (
         OUTCOMES[final_chunk.outcome_index]
         if 0 < final_chunk.outcome_index < len(OUTCOMES)

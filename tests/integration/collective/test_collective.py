@@ -111,9 +111,9 @@ def test_without_all_ranks_nothing_is_gathered(tmp_path):
     ) as running:
         assert running.wait() == [0, 0, 0]
         assert running.collective(0, 0) == [
-            "off: no quorum: rank 1 without sentinel, or without the collective"
+            "off: not ready: rank 1 without sentinel, or without the collective"
         ]
-        assert running.collective(2, 2) == ["off: no quorum"]
+        assert running.collective(2, 2) == ["off: not ready"]
         assert sorted(running.rings(0)) == [0]
 
 
@@ -124,8 +124,8 @@ def test_a_silent_rank_stops_the_gather_and_training_continues(tmp_path):
         assert running.wait() == [0, 0, 0]
         states = running.collective(0, 0)
         rings = running.rings(0)
-        assert states[-1] == "off: timed out: rank 2 did not come"
-        assert running.collective(1, 1)[-1] == "off: rank 0 gathers no more"
+        assert states[-1] == "off: timed out: rank 2 did not answer"
+        assert running.collective(1, 1)[-1] == "off: rank 0 stopped gathering"
         assert {rings[rank][0].outcome for rank in (1, 2)} == {"finished"}
         assert rings[2][1][-1].attributes["collective"] == states[-1]
         # The direct path has all records.
@@ -169,7 +169,7 @@ def test_a_stopped_rank_is_named_while_the_others_continue(tmp_path):
     }
     with job(tmp_path, (0, 1, 2), **plan) as running:
         assert [running.ranks[rank].wait(240) for rank in (0, 2)] == [0, 0]
-        assert running.collective(0, 0)[-1] == "off: timed out: rank 1 did not come"
+        assert running.collective(0, 0)[-1] == "off: timed out: rank 1 did not answer"
         os.kill(running.ranks[1].pid, signal.SIGCONT)
         assert running.ranks[1].wait(240) == 0
 

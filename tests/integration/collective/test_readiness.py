@@ -95,8 +95,8 @@ def test_another_step_is_scheduled_when_the_step_time_changes():
 @pytest.mark.parametrize(
     ("fingerprints", "reason"),
     [
-        (["a", None, "a"], "no quorum: rank 1 without sentinel, or without the collective"),
-        (["a", "b", "a"], "no quorum: ranks of another version of sentinel"),
+        (["a", None, "a"], "not ready: rank 1 without sentinel, or without the collective"),
+        (["a", "b", "a"], "not ready: ranks run different versions of sentinel"),
     ],
 )
 def test_missing_ranks_are_named_by_rank_0(fingerprints, reason):
@@ -105,7 +105,7 @@ def test_missing_ranks_are_named_by_rank_0(fingerprints, reason):
     answers = step_until_agreed(ranks, seconds_per_step=lambda _: 0.1)
 
     assert answers[0] == reason
-    assert set(answers.values()) == {reason, "no quorum"}
+    assert set(answers.values()) == {reason, "not ready"}
     assert ranks[0].poll_count >= READY_TIMEOUT_SECONDS / (POLL_INTERVAL_SECONDS + 0.2) > MIN_POLLS
 
 
@@ -115,7 +115,7 @@ def test_a_rank_that_never_confirms_in_time_is_named():
     ranks[2].poll(1, 0.0)
     answers = step_until_agreed(ranks[:2], seconds_per_step=lambda _: 0.02, steps=100_000)
 
-    assert answers == {0: "no quorum: rank 2 did not agree in time", 1: "no quorum"}
+    assert answers == {0: "not ready: rank 2 did not confirm in time", 1: "not ready"}
     assert ranks[0].round_number == MAX_ROUNDS
 
 
@@ -133,7 +133,7 @@ def test_a_scheduled_step_that_does_not_come_is_withdrawn():
             except NotReadyError as reason:
                 answers[rank] = str(reason)
 
-    assert answers[0] == "no quorum: the step to begin at did not come in time"
+    assert answers[0] == "not ready: the scheduled step did not come in time"
     assert store.add("ready/0", 0) <= 0
 
 
@@ -236,7 +236,7 @@ def test_a_run_that_steps_in_another_thread_starts_its_agent(tmp_path, monkeypat
     other.join()
 
     assert rank.states() == [
-        "off: steps are taken in another thread than the one that began the run"
+        "off: steps are taken in a different thread from the one that began the run"
     ]
     assert rank.agent_starts == 1
 
@@ -268,7 +268,7 @@ def fail(_):
     raise ZeroDivisionError
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_an_internal_error_stops_the_gather_and_starts_the_agent(tmp_path):
     rank = CollectiveRank(tmp_path, 1)
     rank.recorder.collective._stage = fail
@@ -280,7 +280,7 @@ def test_an_internal_error_stops_the_gather_and_starts_the_agent(tmp_path):
     assert rank.recorder.try_lock.guard.own_errors == 1
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_after_an_internal_error_replica_rings_do_not_look_finished(tmp_path):
     rank, ended = CollectiveRank(tmp_path, 0), []
 
@@ -304,7 +304,7 @@ def test_a_forked_child_releases_the_replica_rings(tmp_path):
     assert (released, aggregated._stage) == (["replica rings"], None)
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_an_error_while_switching_off_still_starts_the_agent(tmp_path):
     rank = CollectiveRank(tmp_path, 1)
 

@@ -8,7 +8,8 @@ from sentinel.aggregate.aligner import Aligner
 from sentinel.client.collective import chunk, shutdown
 from sentinel.client.collective.gather_group import GatherGroupError
 from sentinel.client.collective.shutdown import CollectiveShutdown
-from sentinel.live.liveness import LiveRank, build_heartbeat
+from sentinel.live.liveness import build_heartbeat
+from sentinel.live.rank import LiveRank
 from sentinel.model.record import UNKNOWN_OUTCOME, WHOLE_RUN, Event, Record
 from sentinel.transport.identity import Identity
 from sentinel.transport.process import Process
