@@ -1,4 +1,4 @@
-"""What every test shares: places of its own, errors that are heard, and rings read back."""
+"""Fixtures of all tests: isolated directories, raised errors, and readers of rings."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck
-from hypothesis import settings as budget
+from hypothesis import settings as hypothesis_settings
 
 from sentinel.agent import processor
 from sentinel.client import guard, session
@@ -18,17 +18,21 @@ from sentinel.transport import paths
 from sentinel.transport.record_codec import RecordDecoder
 from sentinel.transport.ring import RingCursor, RingHeader, RingReader
 
-# A property holds or it does not, however long a busy machine takes to look.
-budget.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-budget.register_profile("thorough", budget.get_profile("unhurried"), max_examples=10_000)
-budget.load_profile("unhurried")
+# No deadline: on a busy machine any example may be slow.
+hypothesis_settings.register_profile(
+    "no_deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis_settings.register_profile(
+    "thorough", hypothesis_settings.get_profile("no_deadline"), max_examples=10_000
+)
+hypothesis_settings.load_profile("no_deadline")
 
 _LAUNCHERS = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "SLURM_", "OMPI_", "PMI_", "TORCHELASTIC")
 
 
 @pytest.fixture(autouse=True)
-def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test writes to the user's directories, or inherits a launcher's environment."""
+def isolated_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use directories of the test only, without the environment of a launcher."""
     for name in list(os.environ):
         if name.startswith((*_LAUNCHERS, "SENTINEL_")):
             monkeypatch.delenv(name)
@@ -39,24 +43,24 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def loud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that we would swallow fails the test, unless swallowing is its subject."""
-    if "quiet" not in request.keywords:
+def raise_swallowed_errors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise errors that sentinel would swallow, except in tests marked `swallows_errors`."""
+    if "swallows_errors" not in request.keywords:
         monkeypatch.setattr(guard, "on_swallowed_error", _raise)
         monkeypatch.setattr(pipeline, "SKIPPED_ERRORS", ())
         monkeypatch.setattr(processor, "SKIPPED_ERRORS", ())
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_on() -> Iterator[None]:
-    """Every run that a test begins must end in it."""
+def no_open_session() -> Iterator[None]:
+    """Fail a test that leaves a session open."""
     yield
     assert session.current_session() is None
 
 
 @pytest.fixture
-def told() -> Callable[[], dict[int, list[Record]]]:
-    """Reads every ring there is: records by rank, in order, but for facts about the run."""
+def recorded() -> Callable[[], dict[int, list[Record]]]:
+    """Returns a function: records of all rings by rank, in order, without metadata."""
 
     def read() -> dict[int, list[Record]]:
         found = read_rings()
@@ -66,8 +70,8 @@ def told() -> Callable[[], dict[int, list[Record]]]:
 
 
 @pytest.fixture
-def facts() -> Callable[[], dict[int, dict[str, str | float]]]:
-    """Reads what every rank told of the run: texts and numbers, the newest of each name."""
+def reported_metadata() -> Callable[[], dict[int, dict[str, str | float]]]:
+    """Returns a function: the newest metadata and settings by rank."""
 
     def read() -> dict[int, dict[str, str | float]]:
         found: dict[int, dict[str, str | float]] = {}
@@ -83,24 +87,24 @@ def facts() -> Callable[[], dict[int, dict[str, str | float]]]:
 
 @pytest.fixture
 def headers() -> Callable[[], dict[int, RingHeader]]:
-    """Reads the header of every ring there is, by rank."""
-    return lambda: {header.identity.rank: header for header, _ in _opened()}
+    """Returns a function: the headers of all rings by rank."""
+    return lambda: {header.identity.rank: header for header, _ in _open_rings()}
 
 
 def read_rings() -> dict[int, list[Record]]:
     """Records of every ring under `$SENTINEL_RUNTIME_DIR`, by rank, attempts joined."""
     found: dict[int, list[Record]] = {}
-    for header, reader in _opened():
-        who = header.identity
-        unpacker = RecordDecoder(who.run, who.attempt, who.rank)
+    for header, reader in _open_rings():
+        identity = header.identity
+        decoder = RecordDecoder(identity.run, identity.attempt, identity.rank)
         batch = reader.read(RingCursor())
         assert (batch.lost_frames, batch.corrupt_frames) == (0, 0)
-        records = [unpacker.decode(payload) for payload in batch.payloads]
-        found.setdefault(who.rank, []).extend(r for r in records if r is not None)
+        records = [decoder.decode(payload) for payload in batch.payloads]
+        found.setdefault(identity.rank, []).extend(r for r in records if r is not None)
     return found
 
 
-def _opened() -> Iterator[tuple[RingHeader, RingReader]]:
+def _open_rings() -> Iterator[tuple[RingHeader, RingReader]]:
     root = Path(os.environ["SENTINEL_RUNTIME_DIR"])
     for run in sorted(root.iterdir()) if root.is_dir() else []:
         for path in paths.list_rings(run.name):
@@ -115,7 +119,7 @@ def _raise(error: Exception) -> None:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[[str], list[str]]:
-    """Writes a script and gives the command line that runs it."""
+    """Returns a function that writes a script and returns the command line to run it."""
 
     def write(text: str) -> list[str]:
         path = tmp_path / "train.py"
@@ -126,17 +130,18 @@ def script(tmp_path: Path) -> Callable[[str], list[str]]:
 
 
 @pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands run in a directory of their own, on one thread; their agents leave at once."""
+def isolated_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run commands in the test's directory, on one thread; their agents exit at once."""
     monkeypatch.setenv("SENTINEL_LINGER_SECONDS", "0")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def unserved(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A run whose agent's place is taken, so that its rings stay to be read."""
-    monkeypatch.setenv("SENTINEL_RUN_ID", "unserved")
-    with (paths.run_dir("unserved") / "agent.lock").open("w") as lock:
+def run_without_agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Id of a run whose agent lock is held, so that no agent removes its rings."""
+    run = "without-agent"
+    monkeypatch.setenv("SENTINEL_RUN_ID", run)
+    with (paths.run_dir(run) / "agent.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield "unserved"
+        yield run

@@ -62,7 +62,7 @@ def loop(accelerator, count=4, log=None):
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_the_loss_is_that_of_the_whole_step_and_the_norm_that_before_clipping(
-    accelerator, told, facts, precision
+    accelerator, recorded, reported_metadata, precision
 ):
     @watched
     def train():
@@ -70,26 +70,26 @@ def test_the_loss_is_that_of_the_whole_step_and_the_norm_that_before_clipping(
 
     losses, norms, _ = train()
 
-    assert column(told, "loss") == pytest.approx(losses, rel=1e-6)
-    assert column(told, "grad_norm") == pytest.approx(norms, rel=1e-5)
-    assert [(r.step, r.step_index) for r in steps(told)] == [(n, n) for n in (1, 2, 3, 4)]
-    known = facts()[0]
+    assert column(recorded, "loss") == pytest.approx(losses, rel=1e-6)
+    assert column(recorded, "grad_norm") == pytest.approx(norms, rel=1e-5)
+    assert [(r.step, r.step_index) for r in steps(recorded)] == [(n, n) for n in (1, 2, 3, 4)]
+    known = reported_metadata()[0]
     assert known["framework"] == "accelerate"
     assert known["mixed_precision"] == precision
     assert known["distributed_type"] == "NO"
     assert known["gradient_accumulation_steps"] == 2.0
 
 
-def test_one_that_was_built_before_is_seen_too(accelerator, told, facts):
+def test_one_that_was_built_before_is_seen_too(accelerator, recorded, reported_metadata):
     early = accelerator()
 
     losses, _, _ = watched(loop)(early)
 
-    assert column(told, "loss") == pytest.approx(losses, rel=1e-6)
-    assert facts()[0]["gradient_accumulation_steps"] == 2.0
+    assert column(recorded, "loss") == pytest.approx(losses, rel=1e-6)
+    assert reported_metadata()[0]["gradient_accumulation_steps"] == 2.0
 
 
-def test_what_is_logged_is_heard_without_any_tracker(accelerator, told):
+def test_what_is_logged_is_heard_without_any_tracker(accelerator, recorded):
     import torch
 
     early = accelerator()
@@ -99,13 +99,13 @@ def test_what_is_logged_is_heard_without_any_tracker(accelerator, told):
 
     losses, _, _ = watched(loop)(early, log=log)
 
-    assert [r.step for r in steps(told)] == [1, 2, 3, 4]
-    assert column(told, "logged_loss") == pytest.approx(losses)
-    assert column(told, "reward") == [0.5] * 4
-    assert column(told, "loss") == pytest.approx(losses, rel=1e-6)
+    assert [r.step for r in steps(recorded)] == [1, 2, 3, 4]
+    assert column(recorded, "logged_loss") == pytest.approx(losses)
+    assert column(recorded, "reward") == [0.5] * 4
+    assert column(recorded, "loss") == pytest.approx(losses, rel=1e-6)
 
 
-def test_a_ppo_loop_by_hand_tells_what_it_logs_once_an_update(accelerator, told):
+def test_a_ppo_loop_by_hand_tells_what_it_logs_once_an_update(accelerator, recorded):
     """As TRL's PPO of old did: several optimizer steps, then one log under the update's number."""
     import torch
 
@@ -129,15 +129,15 @@ def test_a_ppo_loop_by_hand_tells_what_it_logs_once_an_update(accelerator, told)
 
     truth = train()
 
-    assert column(told, "loss") == pytest.approx(truth, rel=1e-6)
-    logged = [r for r in steps(told) if "objective/kl" in r.values]
+    assert column(recorded, "loss") == pytest.approx(truth, rel=1e-6)
+    logged = [r for r in steps(recorded) if "objective/kl" in r.values]
     assert [r.step_index for r in logged] == [4, 8, 12]
     assert [r.values["objective/kl"] for r in logged] == [10.0, 20.0, 30.0]
     assert [r.values["policy/approxkl_avg"] for r in logged] == [0.01, 0.02, 0.03]
     assert [r.values["objective/scores"] for r in logged] == [1.0, 2.0, 3.0]
 
 
-def test_a_checkpoint_is_told_with_its_folder(accelerator, told, tmp_path):
+def test_a_checkpoint_is_told_with_its_folder(accelerator, recorded, tmp_path):
     early = accelerator()
 
     @watched
@@ -147,7 +147,7 @@ def test_a_checkpoint_is_told_with_its_folder(accelerator, told, tmp_path):
 
     train()
 
-    begin, end, save = (r for r in told()[0] if r.event in {Event.PHASE, Event.SAVE})
+    begin, end, save = (r for r in recorded()[0] if r.event in {Event.PHASE, Event.SAVE})
     assert (dict(begin.attributes), end.attributes["edge"]) == (
         {"name": "save", "edge": "begin"},
         "end",
@@ -170,7 +170,7 @@ def test_watching_changes_no_number_no_chance_and_leaves_nothing_behind(accelera
     assert patches(*PATCHED) == before
 
 
-def test_the_tracker_watches_without_a_decorator(accelerator, told, facts):
+def test_the_tracker_watches_without_a_decorator(accelerator, recorded, reported_metadata):
     from sentinel.client.session import current_session
     from sentinel.integrations.callbacks.accelerate import AccelerateTracker
 
@@ -181,16 +181,16 @@ def test_the_tracker_watches_without_a_decorator(accelerator, told, facts):
     early.end_training()
 
     assert current_session() is None
-    assert column(told, "loss") == pytest.approx(losses, rel=1e-6)
-    assert column(told, "kl") == pytest.approx([loss / 10 for loss in losses])
-    assert [r.event for r in told()[0]].count(Event.STEP) == 4
-    assert told()[0][-1].attributes == {"outcome": "finished"}
-    known = facts()[0]
+    assert column(recorded, "loss") == pytest.approx(losses, rel=1e-6)
+    assert column(recorded, "kl") == pytest.approx([loss / 10 for loss in losses])
+    assert [r.event for r in recorded()[0]].count(Event.STEP) == 4
+    assert recorded()[0][-1].attributes == {"outcome": "finished"}
+    known = reported_metadata()[0]
     assert (known["beta"], known["bf16"]) == (0.05, "true")
     assert not {"hub_token", "x"} & known.keys()
 
 
-def test_the_tracker_adds_nothing_where_a_run_is_on(accelerator, told):
+def test_the_tracker_adds_nothing_where_a_run_is_on(accelerator, recorded):
     from sentinel.integrations.callbacks.accelerate import AccelerateTracker
 
     @watched
@@ -203,9 +203,9 @@ def test_the_tracker_adds_nothing_where_a_run_is_on(accelerator, told):
 
     train()
 
-    assert column(told, "kl") == [0.1] * 4
-    assert column(told, "afterwards") == [1.0]
-    assert [r.event for r in told()[0]].count(Event.STOP) == 1
+    assert column(recorded, "kl") == [0.1] * 4
+    assert column(recorded, "afterwards") == [1.0]
+    assert [r.event for r in recorded()[0]].count(Event.STOP) == 1
 
 
 RANKS = """
@@ -249,17 +249,17 @@ dist.destroy_process_group()
 
 
 def test_every_rank_tells_its_own_loss_and_the_main_process_what_is_logged(
-    torchrun, told, tmp_path
+    torchrun, recorded, tmp_path
 ):
     torchrun(RANKS)
 
     truth = {rank: json.loads((tmp_path / f"truth-{rank}.json").read_text()) for rank in (0, 1)}
-    said = {rank: [r for r in told()[rank] if r.event is Event.STEP] for rank in (0, 1)}
+    said = {rank: [r for r in recorded()[rank] if r.event is Event.STEP] for rank in (0, 1)}
     for rank, (losses, norms) in truth.items():
         assert [r.values["loss"] for r in said[rank]] == pytest.approx(losses, rel=1e-6)
         assert [r.values["grad_norm"] for r in said[rank]] == pytest.approx(norms, rel=1e-6)
         assert [r.step_index for r in said[rank]] == [1, 2, 3, 4]
-        assert told()[rank][-1].attributes["outcome"] == "finished"
+        assert recorded()[rank][-1].attributes["outcome"] == "finished"
     assert truth[0][0] != truth[1][0]
     assert [r.values["kl"] for r in said[0]] == [1.0, 2.0, 3.0, 4.0]
     assert not any("kl" in r.values for r in said[1])

@@ -68,11 +68,11 @@ def test_a_trainer_saves_and_stops_at_the_step_it_was_asked_to(
         assert state["global_step"] == 5
 
 
-def test_that_it_was_done_is_told(build, facts):
+def test_that_it_was_done_is_told(build, reported_metadata):
     with sentinel.monitor(run="test", agent=False, strict=True):
         build(callbacks=[Asks("checkpoint", "stop")]).train()
 
-    assert facts()[0]["on_critical"] == "checkpoint, stop at step 5, for run/kl_blowup#1"
+    assert reported_metadata()[0]["on_critical"] == "checkpoint, stop at step 5, for run/kl_blowup#1"
 
 
 def test_the_users_function_is_called_at_the_end_of_the_step(build):

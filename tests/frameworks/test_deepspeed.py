@@ -42,9 +42,9 @@ def ranks(torchrun, tmp_path):
 
 
 def test_every_zero_stage_tells_the_loss_norm_rate_and_steps_of_its_engine(
-    ranks, told, facts, headers, tmp_path
+    ranks, recorded, reported_metadata, headers, tmp_path
 ):
-    seen, records = ranks("deepspeed_ranks.py"), told()
+    seen, records = ranks("deepspeed_ranks.py"), recorded()
 
     for rank in range(2):
         mine, said, hand = seen[rank], records[rank], seen[rank]["hand"][""]
@@ -91,18 +91,18 @@ def test_every_zero_stage_tells_the_loss_norm_rate_and_steps_of_its_engine(
     # What the engine tells its monitors, on the rank that tells them, by no step of samples.
     assert len(column(records[0], "zero1", "logged_learning_rate")) == 4
     assert not column(records[1], "zero1", "logged_learning_rate")
-    known = facts()[0]
-    assert known["tap/deepspeed"] == "on"
+    known = reported_metadata()[0]
+    assert known["patch/deepspeed"] == "on"
     assert known["framework"] == "deepspeed"
     # The last by name is of ZeRO-3.
     assert (known["zero_stage"], known["gradient_accumulation_steps"]) == (3, 2)
     assert (known["dtype"], known["gradient_clipping"]) == ("fp32", 0.5)
 
 
-def test_trainers_that_step_inside_their_backward_pass_count_once(ranks, told, facts):
+def test_trainers_that_step_inside_their_backward_pass_count_once(ranks, recorded, reported_metadata):
     need("transformers", "accelerate")
 
-    seen, records = ranks("deepspeed_trainer_ranks.py"), told()
+    seen, records = ranks("deepspeed_trainer_ranks.py"), recorded()
 
     for rank in range(2):
         mine, said = seen[rank], records[rank]
@@ -120,5 +120,5 @@ def test_trainers_that_step_inside_their_backward_pass_count_once(ranks, told, f
     both = zip(*(column(records[rank], "trainer", "loss") for rank in range(2)), strict=True)
     logged = [log["loss"] for log in seen[0]["trainer"]["logs"]]
     assert [sum(pair) / 2 for pair in both] == pytest.approx(logged, rel=1e-5)
-    known = facts()[0]
+    known = reported_metadata()[0]
     assert (known["framework"], known["zero_stage"]) == ("transformers", 2)

@@ -183,7 +183,7 @@ def test_an_engine_of_another_version_is_heard_without_what_it_lacks(rank, attac
     assert [r.values["optimizer_steps"] for r in steps(rank)] == [1, 2]
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_where_the_tap_has_given_up_the_optimizers_inside_speak_for_themselves(rank, attached):
     """Or a healthy run would seem to stand still."""
     owner = engine_class()

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 watched = sentinel.monitor(run="test", agent=False, strict=True)
 
 
-def test_every_step_has_lightnings_number_and_its_numbers_are_right(tmp_path, told, facts):
+def test_every_step_has_lightnings_number_and_its_numbers_are_right(tmp_path, recorded, reported_metadata):
     model, fit = net(), trainer(tmp_path, max_steps=6, gradient_clip_val=0.01)
     before = patched()
     with watched:
@@ -29,16 +29,16 @@ def test_every_step_has_lightnings_number_and_its_numbers_are_right(tmp_path, to
         fit.fit(model, data())
     assert all(now is then for now, then in zip(patched(), before, strict=True))
 
-    assert [r.step for r in steps(told)] == [1, 2, 3, 4, 5, 6]
-    assert column(told, "global_step") == [1, 2, 3, 4, 5, 6]
-    assert column(told, "loss") == pytest.approx(model.losses)
-    assert column(told, "grad_norm") == pytest.approx(model.norms, rel=1e-5)
+    assert [r.step for r in steps(recorded)] == [1, 2, 3, 4, 5, 6]
+    assert column(recorded, "global_step") == [1, 2, 3, 4, 5, 6]
+    assert column(recorded, "loss") == pytest.approx(model.losses)
+    assert column(recorded, "grad_norm") == pytest.approx(model.norms, rel=1e-5)
     assert min(model.norms) > 0.01
-    assert column(told, "learning_rate") == [0.1] * 6
-    assert column(told, "kl") == [0.25 * at for at in range(6)]
-    assert column(told, "logged_loss") == pytest.approx(model.losses)
-    known = facts()[0]
-    assert known["tap/lightning"] == "on"
+    assert column(recorded, "learning_rate") == [0.1] * 6
+    assert column(recorded, "kl") == [0.25 * at for at in range(6)]
+    assert column(recorded, "logged_loss") == pytest.approx(model.losses)
+    known = reported_metadata()[0]
+    assert known["patch/lightning"] == "on"
     assert (known["framework"], known["model"], known["optimization"]) == (
         "lightning",
         "Net",
@@ -48,32 +48,32 @@ def test_every_step_has_lightnings_number_and_its_numbers_are_right(tmp_path, to
     assert known["framework_version"] == L.__version__
 
 
-def test_accumulated_batches_are_one_step_whose_loss_is_their_mean(tmp_path, told):
+def test_accumulated_batches_are_one_step_whose_loss_is_their_mean(tmp_path, recorded):
     model, fit = net(), trainer(tmp_path, max_steps=3, accumulate_grad_batches=2)
     with watched:
         fit.fit(model, data())
 
     means = [sum(model.losses[at : at + 2]) / 2 for at in (0, 2, 4)]
-    assert [r.step for r in steps(told)] == [1, 2, 3]
-    assert column(told, "loss") == pytest.approx(means)
-    assert column(told, "kl") == [0.25, 0.75, 1.25]
+    assert [r.step for r in steps(recorded)] == [1, 2, 3]
+    assert column(recorded, "loss") == pytest.approx(means)
+    assert column(recorded, "kl") == [0.25, 0.75, 1.25]
 
 
-def test_two_optimizers_by_hand_are_numbered_as_lightning_counts(tmp_path, told, facts):
+def test_two_optimizers_by_hand_are_numbered_as_lightning_counts(tmp_path, recorded, reported_metadata):
     torch.manual_seed(0)
     model, fit = Two(), trainer(tmp_path, max_steps=8)
     with watched:
         fit.fit(model, data())
 
-    assert column(told, "global_step") == [2, 4, 6, 8]
-    assert column(told, "optimizer_steps") == [1, 2, 3, 4]
-    assert column(told, "loss") == pytest.approx(model.losses)
-    assert column(told, "reward") == [0, 1, 2, 3]
-    assert facts()[0]["optimization"] == "manual"
-    assert facts()[0]["optimizers"] == "SGD,SGD"
+    assert column(recorded, "global_step") == [2, 4, 6, 8]
+    assert column(recorded, "optimizer_steps") == [1, 2, 3, 4]
+    assert column(recorded, "loss") == pytest.approx(model.losses)
+    assert column(recorded, "reward") == [0, 1, 2, 3]
+    assert reported_metadata()[0]["optimization"] == "manual"
+    assert reported_metadata()[0]["optimizers"] == "SGD,SGD"
 
 
-def test_an_evaluation_is_a_phase_with_its_numbers_and_the_check_before_is_none(tmp_path, told):
+def test_an_evaluation_is_a_phase_with_its_numbers_and_the_check_before_is_none(tmp_path, recorded):
     model = net()
     fit = trainer(tmp_path, max_epochs=2, limit_train_batches=3, num_sanity_val_steps=2)
     expected = []
@@ -87,7 +87,7 @@ def test_an_evaluation_is_a_phase_with_its_numbers_and_the_check_before_is_none(
     with watched:
         fit.fit(model, data(), data(8))
 
-    records = told()[0]
+    records = recorded()[0]
     found = [(r.step, r.values["val_loss"]) for r in records if r.ready_event is Event.EVAL]
     # Two batches a time; the first two are those of the check.
     means = [sum(expected[at : at + 2]) / 2 for at in (2, 4)]
@@ -96,18 +96,18 @@ def test_an_evaluation_is_a_phase_with_its_numbers_and_the_check_before_is_none(
     assert edges == [("eval", "begin"), ("eval", "end")] * 3
 
 
-def test_what_is_logged_by_the_epoch_is_told_once_an_epoch_under_its_own_name(tmp_path, told):
+def test_what_is_logged_by_the_epoch_is_told_once_an_epoch_under_its_own_name(tmp_path, recorded):
     model = net(on_step=True, on_epoch=True)
     fit = trainer(tmp_path, max_epochs=2, limit_train_batches=4)
     with watched:
         fit.fit(model, data(16))
 
     means = [sum(model.losses[at : at + 4]) / 4 for at in (0, 4)]
-    assert column(told, "train_loss_epoch") == pytest.approx(means)
-    assert column(told, "logged_loss") == pytest.approx(model.losses)
+    assert column(recorded, "train_loss_epoch") == pytest.approx(means)
+    assert column(recorded, "logged_loss") == pytest.approx(model.losses)
 
 
-def test_what_is_logged_now_and_then_is_not_told_again_in_between(tmp_path, told):
+def test_what_is_logged_now_and_then_is_not_told_again_in_between(tmp_path, recorded):
     model, fit = net(), trainer(tmp_path, max_steps=6)
     step = model.training_step
 
@@ -120,10 +120,10 @@ def test_what_is_logged_now_and_then_is_not_told_again_in_between(tmp_path, told
     with watched:
         fit.fit(model, data())
 
-    assert column(told, "reward") == [0, 3]
+    assert column(recorded, "reward") == [0, 3]
 
 
-def test_checkpoints_are_told_with_their_step_and_place(tmp_path, told, facts):
+def test_checkpoints_are_told_with_their_step_and_place(tmp_path, recorded, reported_metadata):
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     saves = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
@@ -132,13 +132,13 @@ def test_checkpoints_are_told_with_their_step_and_place(tmp_path, told, facts):
         fit.fit(net(), data())
         fit.save_checkpoint(tmp_path / "mine.ckpt")
 
-    found = [(r.step, r.facts["path"]) for r in told()[0] if r.ready_event is Event.SAVE]
+    found = [(r.step, r.facts["path"]) for r in recorded()[0] if r.ready_event is Event.SAVE]
     names = ["step=2.ckpt", "step=4.ckpt", "mine.ckpt"]
     assert found == [(n, str(tmp_path / name)) for n, name in zip((2, 4, 5), names, strict=True)]
-    assert facts()[0]["save_steps"] == 2
+    assert reported_metadata()[0]["save_steps"] == 2
 
 
-def test_a_resumed_run_goes_on_with_lightnings_number(tmp_path, told, facts):
+def test_a_resumed_run_goes_on_with_lightnings_number(tmp_path, recorded, reported_metadata):
     fit = trainer(tmp_path, max_steps=3)
     fit.fit(net(), data())
     fit.save_checkpoint(tmp_path / "at.ckpt")
@@ -146,18 +146,18 @@ def test_a_resumed_run_goes_on_with_lightnings_number(tmp_path, told, facts):
     with watched:
         again.fit(net(), data(), ckpt_path=tmp_path / "at.ckpt")
 
-    assert column(told, "global_step") == [4, 5]
-    assert facts()[0]["resumed_from"] == 3
+    assert column(recorded, "global_step") == [4, 5]
+    assert reported_metadata()[0]["resumed_from"] == 3
 
 
-def test_a_nan_is_seen_at_the_step_where_it_was(tmp_path, told):
+def test_a_nan_is_seen_at_the_step_where_it_was(tmp_path, recorded):
     rows = torch.randn(16, 4)
     rows[9] = float("nan")
     fit = trainer(tmp_path, max_steps=4)
     with watched:
         fit.fit(net(), torch.utils.data.DataLoader(rows, batch_size=4))
 
-    bad = [r.step for r in steps(told) if r.values["loss"] != r.values["loss"]]
+    bad = [r.step for r in steps(recorded) if r.values["loss"] != r.values["loss"]]
     assert bad == [3, 4]
 
 
@@ -176,7 +176,7 @@ def test_training_is_the_same_to_the_bit_with_us_and_without(tmp_path):
     assert within == without
 
 
-def test_what_goes_to_a_logger_is_heard_once_and_the_users_own_words_too(tmp_path, told):
+def test_what_goes_to_a_logger_is_heard_once_and_the_users_own_words_too(tmp_path, recorded):
     from lightning.pytorch.loggers import TensorBoardLogger
 
     model = net()
@@ -192,14 +192,14 @@ def test_what_goes_to_a_logger_is_heard_once_and_the_users_own_words_too(tmp_pat
     with watched:
         fit.fit(model, data())
 
-    assert column(told, "kl") == [0.0, 0.25, 0.5, 0.75]
-    assert column(told, "logged_loss") == pytest.approx(model.losses)
-    assert column(told, "mine") == [0, 1, 2, 3]
+    assert column(recorded, "kl") == [0.0, 0.25, 0.5, 0.75]
+    assert column(recorded, "logged_loss") == pytest.approx(model.losses)
+    assert column(recorded, "mine") == [0, 1, 2, 3]
     # Lightning numbers the steps, and nobody else.
-    assert column(told, "global_step") == [1, 2, 3, 4]
+    assert column(recorded, "global_step") == [1, 2, 3, 4]
 
 
-def test_a_fit_after_one_that_broke_off_begins_anew(tmp_path, told):
+def test_a_fit_after_one_that_broke_off_begins_anew(tmp_path, recorded):
     """As in cross-validation, where every fold's trainer, and so its optimizer, is kept."""
 
     class Large(Net):
@@ -220,14 +220,14 @@ def test_a_fit_after_one_that_broke_off_begins_anew(tmp_path, told):
 
     losses = [*first.losses[:4], *second.losses]
     means = [sum(losses[at : at + 2]) / 2 for at in range(0, 10, 2)]
-    assert [r.step for r in steps(told) if "loss" in r.values] == [1, 2, 1, 2, 3]
-    assert column(told, "loss") == pytest.approx(means)
+    assert [r.step for r in steps(recorded) if "loss" in r.values] == [1, 2, 1, 2, 3]
+    assert column(recorded, "loss") == pytest.approx(means)
 
 
-def test_an_evaluation_on_a_device_is_told_as_one_and_not_as_a_step(tmp_path, told):
+def test_an_evaluation_on_a_device_is_told_as_one_and_not_as_a_step(tmp_path, recorded):
     fit = trainer(tmp_path, max_epochs=2, limit_train_batches=3, num_sanity_val_steps=0)
     with pretended_device(), watched:
         fit.fit(net(), data(), data(8))
 
-    found = [(r.ready_event, r.step) for r in told()[0] if "val_loss" in r.values]
+    found = [(r.ready_event, r.step) for r in recorded()[0] if "val_loss" in r.values]
     assert found == [(Event.EVAL, 3), (Event.EVAL, 6)]

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 watched = sentinel.monitor(run="test", agent=False, strict=True)
 
 
-def test_a_callback_alone_watches_from_the_beginning_of_fit_to_its_end(tmp_path, told, monkeypatch):
+def test_a_callback_alone_watches_from_the_beginning_of_fit_to_its_end(tmp_path, recorded, monkeypatch):
     model = net()
     ours = callbacks.LightningCallback(run="test", agent=False, strict=True)
     fit = trainer(tmp_path, max_steps=4, callbacks=[ours])
@@ -29,12 +29,12 @@ def test_a_callback_alone_watches_from_the_beginning_of_fit_to_its_end(tmp_path,
 
     assert session.current_session() is None
     assert all(now is then for now, then in zip(patched(), before, strict=True))
-    assert column(told, "loss") == pytest.approx(model.losses)
-    assert column(told, "global_step") == [1, 2, 3, 4]
-    assert told()[0][-1].facts["outcome"] == "finished"
+    assert column(recorded, "loss") == pytest.approx(model.losses)
+    assert column(recorded, "global_step") == [1, 2, 3, 4]
+    assert recorded()[0][-1].facts["outcome"] == "finished"
 
 
-def test_a_callback_says_by_what_a_fit_ended(tmp_path, told):
+def test_a_callback_says_by_what_a_fit_ended(tmp_path, recorded):
     model = net()
 
     def broken(batch, batch_idx):
@@ -45,16 +45,16 @@ def test_a_callback_says_by_what_a_fit_ended(tmp_path, told):
     with pytest.raises(ZeroDivisionError):
         trainer(tmp_path, max_steps=4, callbacks=[ours]).fit(model, data())
 
-    assert told()[0][-1].facts["exception"] == "ZeroDivisionError"
+    assert recorded()[0][-1].facts["exception"] == "ZeroDivisionError"
 
 
-def test_a_callback_within_a_decorated_function_adds_nothing(tmp_path, told):
+def test_a_callback_within_a_decorated_function_adds_nothing(tmp_path, recorded):
     ours = callbacks.LightningCallback(run="other")
     with watched:
         trainer(tmp_path, max_steps=3, callbacks=[ours]).fit(net(), data())
         assert session.current_session() is not None
 
-    assert column(told, "global_step") == [1, 2, 3]
+    assert column(recorded, "global_step") == [1, 2, 3]
 
 
 def test_the_entry_point_has_a_callback_only_where_the_environment_names_a_run(monkeypatch):
@@ -66,7 +66,7 @@ def test_the_entry_point_has_a_callback_only_where_the_environment_names_a_run(m
     assert not auto_session._AutoSession.begun
 
 
-def test_by_its_older_name_it_is_watched_alike(tmp_path, told, facts):
+def test_by_its_older_name_it_is_watched_alike(tmp_path, recorded, reported_metadata):
     import pytorch_lightning as older
     import torch
 
@@ -98,10 +98,10 @@ def test_by_its_older_name_it_is_watched_alike(tmp_path, told, facts):
     with watched:
         fit.fit(model, data())
 
-    assert column(told, "global_step") == [1, 2, 3]
-    assert column(told, "loss") == pytest.approx(model.losses)
-    assert column(told, "reward") == [0.0, 0.5, 1.0]
-    assert facts()[0]["tap/pytorch_lightning"] == "on"
+    assert column(recorded, "global_step") == [1, 2, 3]
+    assert column(recorded, "loss") == pytest.approx(model.losses)
+    assert column(recorded, "reward") == [0.0, 0.5, 1.0]
+    assert reported_metadata()[0]["patch/pytorch_lightning"] == "on"
 
 
 RANKS = """
@@ -149,10 +149,10 @@ train()
 """
 
 
-def test_every_rank_of_two_tells_its_own_loss_and_its_own_logs(torchrun, told, facts):
+def test_every_rank_of_two_tells_its_own_loss_and_its_own_logs(torchrun, recorded, reported_metadata):
     printed = torchrun(RANKS)
 
-    records = told()
+    records = recorded()
     assert sorted(records) == [0, 1]
     for rank in (0, 1):
         line = next(x for x in printed.splitlines() if x.startswith(f"LOSSES {rank} "))
@@ -161,7 +161,7 @@ def test_every_rank_of_two_tells_its_own_loss_and_its_own_logs(torchrun, told, f
         assert [r.step for r in steps] == [1, 2, 3, 4]
         assert [r.values["loss"] for r in steps] == pytest.approx(losses)
         assert [r.values["reward"] for r in steps] == [rank] * 4
-    assert facts()[0]["strategy"] == "DDPStrategy"
+    assert reported_metadata()[0]["strategy"] == "DDPStrategy"
 
 
 def test_the_entry_points_name_what_is_there():

@@ -122,8 +122,8 @@ LOOPS = [
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_no_tap_of_a_framework_waits_for_a_device(loop, tmp_path, told):
+def test_no_tap_of_a_framework_waits_for_a_device(loop, tmp_path, recorded):
     found = added(lambda: loop(tmp_path), watched)
 
     assert waits(found) == {}
-    assert any("kl" in r.values or "loss" in r.values for r in told()[0])
+    assert any("kl" in r.values or "loss" in r.values for r in recorded()[0])

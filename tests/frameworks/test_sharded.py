@@ -21,7 +21,7 @@ CLOSE = 1e-6
 
 
 @pytest.fixture
-def spread(torchrun, told, headers, tmp_path):
+def spread(torchrun, recorded, headers, tmp_path):
     """Runs cases on that many ranks, and holds against each other what may differ in none of them.
 
     What a rank saw of a case, and what it told of its steps, comes back: by case, then by rank.
@@ -31,7 +31,7 @@ def spread(torchrun, told, headers, tmp_path):
         script = (HERE / "sharded_ranks.py").read_text()
         torchrun(script, ranks, OUT=str(tmp_path), CASES=",".join(cases))
         own = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
-        records = told()
+        records = recorded()
         found = {}
         for case in cases:
             seen = [each[case] for each in own]

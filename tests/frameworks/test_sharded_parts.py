@@ -157,7 +157,7 @@ def test_a_rank_without_any_gradient_has_a_share_of_nothing():
     assert norm.measure(frozen) == {"grad_norm_local": 0.0}
 
 
-def test_the_loss_is_read_before_a_sharded_scaler_scales_it(told):
+def test_the_loss_is_read_before_a_sharded_scaler_scales_it(recorded):
     weight = torch.nn.Parameter(torch.ones(4))
     optimizer_ = torch.optim.SGD([weight], lr=0.5)
     scaler = ShardedGradScaler("cpu", init_scale=1024.0, process_group=None)
@@ -166,7 +166,7 @@ def test_the_loss_is_read_before_a_sharded_scaler_scales_it(told):
         scaler.scale(loss).backward()
         optimizer_.step()
 
-    (values,) = [r.values for r in told()[0] if r.event is Event.STEP]
+    (values,) = [r.values for r in recorded()[0] if r.event is Event.STEP]
     assert values["loss"] == 4.0
 
 

@@ -15,18 +15,18 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 watched = sentinel.monitor(run="test", agent=False, strict=True)
 
 
-def test_a_step_that_counts_optimizer_steps_is_the_trainers_number(told, tmp_path):
+def test_a_step_that_counts_optimizer_steps_is_the_trainers_number(recorded, tmp_path):
     writer = SummaryWriter(str(tmp_path / "tb"))
     with watched:
         train(lambda values, step: writer.add_scalar("kl", values["kl"], 5000 + step))
     writer.close()
 
     # What the first number counts shows with the second one.
-    assert [step for step, _ in column(told, "kl")] == [1, 5001, 5002, 5003]
-    assert [r.values.get("global_step") for r in steps(told)] == [None, 5001, 5002, 5003]
+    assert [step for step, _ in column(recorded, "kl")] == [1, 5001, 5002, 5003]
+    assert [r.values.get("global_step") for r in steps(recorded)] == [None, 5001, 5002, 5003]
 
 
-def test_a_step_that_counts_something_else_moves_nobodys_number(told, tmp_path):
+def test_a_step_that_counts_something_else_moves_nobodys_number(recorded, tmp_path):
     writer = SummaryWriter(str(tmp_path / "tb"))
 
     def log(values, step):
@@ -38,21 +38,21 @@ def test_a_step_that_counts_something_else_moves_nobodys_number(told, tmp_path):
         train(log, count=9)
     writer.close()
 
-    assert [r.values.get("global_step") for r in steps(told)] == [None] * len(steps(told))
-    assert sorted({r.step for r in steps(told)}) == list(range(1, 10))
-    assert [step for step, _ in column(told, "val/loss")] == [3, 6, 9]
+    assert [r.values.get("global_step") for r in steps(recorded)] == [None] * len(steps(recorded))
+    assert sorted({r.step for r in steps(recorded)}) == list(range(1, 10))
+    assert [step for step, _ in column(recorded, "val/loss")] == [3, 6, 9]
 
 
-def test_a_number_that_counted_steps_and_goes_back_is_told_as_it_is(told, tmp_path):
+def test_a_number_that_counted_steps_and_goes_back_is_told_as_it_is(recorded, tmp_path):
     writer, numbers = SummaryWriter(str(tmp_path / "tb")), [10, 11, 12, 3]
     with watched:
         train(lambda values, step: writer.add_scalar("kl", values["kl"], numbers[step]))
     writer.close()
 
-    assert [r.values.get("global_step") for r in steps(told)] == [None, 11, 12, 3]
+    assert [r.values.get("global_step") for r in steps(recorded)] == [None, 11, 12, 3]
 
 
-def test_where_nobody_takes_an_optimizer_step_a_series_that_goes_on_is_the_count(told, tmp_path):
+def test_where_nobody_takes_an_optimizer_step_a_series_that_goes_on_is_the_count(recorded, tmp_path):
     writer = SummaryWriter(str(tmp_path / "tb"))
     with watched:
         for step in (100, 200, 300):
@@ -60,11 +60,11 @@ def test_where_nobody_takes_an_optimizer_step_a_series_that_goes_on_is_the_count
                 writer.add_scalar(name, 1.0, step)
     writer.close()
 
-    assert [r.values.get("global_step") for r in steps(told)][-2:] == [300, 300]
-    assert [step for step, _ in column(told, "kl")][1:] == [200, 300]
+    assert [r.values.get("global_step") for r in steps(recorded)][-2:] == [300, 300]
+    assert [step for step, _ in column(recorded, "kl")][1:] == [200, 300]
 
 
-def test_where_the_user_numbers_the_steps_a_tracker_does_not(told, tmp_path):
+def test_where_the_user_numbers_the_steps_a_tracker_does_not(recorded, tmp_path):
     writer = SummaryWriter(str(tmp_path / "tb"))
 
     def log(values, step):
@@ -75,11 +75,11 @@ def test_where_the_user_numbers_the_steps_a_tracker_does_not(told, tmp_path):
         train(log)
     writer.close()
 
-    assert [r.values["global_step"] for r in steps(told) if "kl" in r.values] == [
+    assert [r.values["global_step"] for r in steps(recorded) if "kl" in r.values] == [
         7000,
         7001,
         7002,
         7003,
     ]
-    assert [step for step, _ in column(told, "reward")] == [7000, 7001, 7002, 7003]
-    assert not [r for r in steps(told) if "reward" in r.values and "global_step" in r.values]
+    assert [step for step, _ in column(recorded, "reward")] == [7000, 7001, 7002, 7003]
+    assert not [r for r in steps(recorded) if "reward" in r.values and "global_step" in r.values]

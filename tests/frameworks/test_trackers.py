@@ -53,7 +53,7 @@ def the_numbers_are_heard(told, losses):
     assert [value for _, value in column(told, "logged_loss")] == losses
 
 
-def test_wandb_by_the_module_or_by_the_run_begun_before_or_within(told):
+def test_wandb_by_the_module_or_by_the_run_begun_before_or_within(recorded):
     import wandb
     from wandb.sdk.wandb_run import Run
 
@@ -72,13 +72,13 @@ def test_wandb_by_the_module_or_by_the_run_begun_before_or_within(told):
     early.finish()
     wandb.teardown()
 
-    the_numbers_are_heard(told, losses)
-    assert [r.step for r in steps(told)] == [1, 2, 3, 4]
+    the_numbers_are_heard(recorded, losses)
+    assert [r.step for r in steps(recorded)] == [1, 2, 3, 4]
     left = set(psutil.Process().children(recursive=True)) - set(children)
     assert not psutil.wait_procs(left, timeout=60)[1]
 
 
-def test_wandbs_dicts_are_named_as_it_names_them_and_what_is_no_number_is_left_alone(told, headers):
+def test_wandbs_dicts_are_named_as_it_names_them_and_what_is_no_number_is_left_alone(recorded, headers):
     from wandb.sdk.wandb_run import Run
 
     run = Run.__new__(Run)
@@ -99,12 +99,12 @@ def test_wandbs_dicts_are_named_as_it_names_them_and_what_is_no_number_is_left_a
         finally:
             Run._partial_history_callback = original
 
-    assert [dict(r.values) for r in steps(told)] == [{"actor.ppo.kl": 0.5, "tensor": 2.5}]
+    assert [dict(r.values) for r in steps(recorded)] == [{"actor.ppo.kl": 0.5, "tensor": 2.5}]
     assert not any(headers()[0].drops)
 
 
 @pytest.mark.parametrize("package", ["torch.utils.tensorboard", "tensorboardX"])
-def test_tensorboard_key_by_key(told, tmp_path, package):
+def test_tensorboard_key_by_key(recorded, tmp_path, package):
     import importlib
 
     writers = importlib.import_module(package)
@@ -124,14 +124,14 @@ def test_tensorboard_key_by_key(told, tmp_path, package):
     writer.close()
     assert [vars(kind)[name] for name in ("add_scalar", "add_scalars")] == before
 
-    assert [value for _, value in column(told, "kl")] == [0.0, 0.125, 0.25, 0.375]
-    assert [value for _, value in column(told, "logged_loss")] == losses
-    assert [value for _, value in column(told, "both/a")] == [0, 1, 2, 3]
-    assert [value for _, value in column(told, "both/b")] == [0.5] * 4
-    assert not any("said" in r.values or "weights" in r.values for r in steps(told))
+    assert [value for _, value in column(recorded, "kl")] == [0.0, 0.125, 0.25, 0.375]
+    assert [value for _, value in column(recorded, "logged_loss")] == losses
+    assert [value for _, value in column(recorded, "both/a")] == [0, 1, 2, 3]
+    assert [value for _, value in column(recorded, "both/b")] == [0.5] * 4
+    assert not any("said" in r.values or "weights" in r.values for r in steps(recorded))
 
 
-def test_trackio_in_its_local_directory(told):
+def test_trackio_in_its_local_directory(recorded):
     import trackio
     from trackio.run import Run
 
@@ -142,10 +142,10 @@ def test_trackio_in_its_local_directory(told):
     trackio.finish()
     assert vars(Run)["log"] is before
 
-    the_numbers_are_heard(told, losses)
+    the_numbers_are_heard(recorded, losses)
 
 
-def test_mlflow_by_its_functions_and_by_its_client(told):
+def test_mlflow_by_its_functions_and_by_its_client(recorded):
     import mlflow
     from mlflow.entities import Metric
     from mlflow.tracking.client import MlflowClient
@@ -162,13 +162,13 @@ def test_mlflow_by_its_functions_and_by_its_client(told):
         losses = train(log)
     assert [vars(MlflowClient)[name] for name in ("log_metric", "log_batch")] == before
 
-    assert [value for _, value in column(told, "kl")] == [0.0, 0.125, 0.25, 0.375]
-    assert [value for _, value in column(told, "logged_loss")] == losses
-    assert [value for _, value in column(told, "mine")] == [0, 1, 2, 3]
-    assert not column(told, "system/cpu")
+    assert [value for _, value in column(recorded, "kl")] == [0.0, 0.125, 0.25, 0.375]
+    assert [value for _, value in column(recorded, "logged_loss")] == losses
+    assert [value for _, value in column(recorded, "mine")] == [0, 1, 2, 3]
+    assert not column(recorded, "system/cpu")
 
 
-def test_a_nan_is_heard_as_it_was_logged(told):
+def test_a_nan_is_heard_as_it_was_logged(recorded):
     import trackio
 
     trackio.init(project="p", embed=False)
@@ -176,11 +176,11 @@ def test_a_nan_is_heard_as_it_was_logged(told):
         train(lambda values, step: trackio.log({"reward": math.nan if step == 2 else 1.0}))
     trackio.finish()
 
-    bad = [step for step, value in column(told, "reward") if math.isnan(value)]
+    bad = [step for step, value in column(recorded, "reward") if math.isnan(value)]
     assert bad == [3]
 
 
-def test_what_a_trainer_reports_to_its_trackers_is_heard_once(told, tmp_path):
+def test_what_a_trainer_reports_to_its_trackers_is_heard_once(recorded, tmp_path):
     import tiny_models
     import wandb
     from torch.utils.tensorboard import SummaryWriter
@@ -214,14 +214,14 @@ def test_what_a_trainer_reports_to_its_trackers_is_heard_once(told, tmp_path):
     mine.close()
     assert vars(integration_utils.TensorBoardCallback)["on_log"] is before
 
-    names = [name for r in steps(told) for name in r.values]
+    names = [name for r in steps(recorded) for name in r.values]
     assert not [name for name in names if name.startswith("train/")]
     # Once more at the end of training.
-    assert [value for _, value in column(told, "own")] == [1, 2, 3, 3]
-    assert [step for step, _ in column(told, "logged_loss")] == [1, 2, 3]
+    assert [value for _, value in column(recorded, "own")] == [1, 2, 3, 3]
+    assert [step for step, _ in column(recorded, "logged_loss")] == [1, 2, 3]
 
 
-def test_what_an_accelerator_logs_to_its_trackers_is_heard_once(told, tmp_path):
+def test_what_an_accelerator_logs_to_its_trackers_is_heard_once(recorded, tmp_path):
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(tmp_path))
@@ -231,8 +231,8 @@ def test_what_an_accelerator_logs_to_its_trackers_is_heard_once(told, tmp_path):
         accelerator.get_tracker("tensorboard", unwrap=True).add_scalar("mine", 1.0, 4)
     accelerator.end_training()
 
-    assert [value for _, value in column(told, "kl")] == [0.0, 0.125, 0.25, 0.375]
-    assert [value for _, value in column(told, "mine")] == [1.0]
+    assert [value for _, value in column(recorded, "kl")] == [0.0, 0.125, 0.25, 0.375]
+    assert [value for _, value in column(recorded, "mine")] == [1.0]
 
 
 def test_training_is_the_same_to_the_bit_with_us_and_without(tmp_path):

@@ -36,55 +36,55 @@ def phases(told):
 
 
 @pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
-def test_every_step_has_its_number_its_loss_and_the_norm_before_clipping(build, told, bf16):
+def test_every_step_has_its_number_its_loss_and_the_norm_before_clipping(build, recorded, bf16):
     trainer = build(bf16=bf16)
 
     watched(trainer.train)()
 
-    assert column(told, "loss") == pytest.approx(trainer.truth, rel=1e-6)
-    assert column(told, "grad_norm") == pytest.approx(list(trainer.norms.values()), rel=1e-5)
-    assert min(column(told, "grad_norm")) > 0.5
-    assert column(told, "learning_rate") == logged(trainer, "learning_rate")
-    assert column(told, "logged_loss") == logged(trainer, "loss")
-    assert column(told, "logged_loss") == pytest.approx(trainer.truth, rel=1e-5)
-    assert column(told, "logged_grad_norm") == logged(trainer, "grad_norm")
-    assert [(r.step, r.step_index) for r in steps(told)] == [
+    assert column(recorded, "loss") == pytest.approx(trainer.truth, rel=1e-6)
+    assert column(recorded, "grad_norm") == pytest.approx(list(trainer.norms.values()), rel=1e-5)
+    assert min(column(recorded, "grad_norm")) > 0.5
+    assert column(recorded, "learning_rate") == logged(trainer, "learning_rate")
+    assert column(recorded, "logged_loss") == logged(trainer, "loss")
+    assert column(recorded, "logged_loss") == pytest.approx(trainer.truth, rel=1e-5)
+    assert column(recorded, "logged_grad_norm") == logged(trainer, "grad_norm")
+    assert [(r.step, r.step_index) for r in steps(recorded)] == [
         (n, n) for n in (1, 1, 2, 2, 3, 3, 4, 4)
     ]
-    assert column(told, "global_step") == [r.step for r in steps(told)]
+    assert column(recorded, "global_step") == [r.step for r in steps(recorded)]
 
 
-def test_steps_between_two_logs_are_seen_one_by_one(build, told):
+def test_steps_between_two_logs_are_seen_one_by_one(build, recorded):
     trainer = build(logging_steps=2)
 
     watched(trainer.train)()
 
-    raw = column(told, "loss")
+    raw = column(recorded, "loss")
     assert raw == pytest.approx(trainer.truth, rel=1e-6)
-    assert [r.step for r in steps(told) if "loss" in r.values] == [1, 2, 3, 4]
-    assert column(told, "logged_loss") == pytest.approx(
+    assert [r.step for r in steps(recorded) if "loss" in r.values] == [1, 2, 3, 4]
+    assert column(recorded, "logged_loss") == pytest.approx(
         [sum(raw[:2]) / 2, sum(raw[2:]) / 2], rel=1e-5
     )
 
 
-def test_a_loss_that_is_no_number_is_seen_where_the_trainer_logs_a_zero(build, told):
+def test_a_loss_that_is_no_number_is_seen_where_the_trainer_logs_a_zero(build, recorded):
     trainer = build(bad={2, 3}, max_steps=3)
 
     watched(trainer.train)()
 
-    raw, shown = column(told, "loss"), column(told, "logged_loss")
+    raw, shown = column(recorded, "loss"), column(recorded, "logged_loss")
     assert [math.isnan(loss) for loss in raw] == [False, True, True]
     assert shown[1] == logged(trainer, "loss")[1] == 0.0
-    assert math.isnan(column(told, "grad_norm")[1])
+    assert math.isnan(column(recorded, "grad_norm")[1])
 
 
-def test_evaluations_and_checkpoints_are_told_and_are_no_steps(build, told):
+def test_evaluations_and_checkpoints_are_told_and_are_no_steps(build, recorded):
     trainer = build(eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2)
 
     watched(trainer.train)()
 
-    evals = [record for record in told()[0] if record.event is Event.EVAL]
-    saves = [record for record in told()[0] if record.event is Event.SAVE]
+    evals = [record for record in recorded()[0] if record.event is Event.EVAL]
+    saves = [record for record in recorded()[0] if record.event is Event.SAVE]
     assert [record.values["eval_loss"] for record in evals] == logged(trainer, "eval_loss")
     assert [record.step for record in evals] == [2, 4]
     assert [record.step for record in saves] == [2, 4]
@@ -94,16 +94,16 @@ def test_evaluations_and_checkpoints_are_told_and_are_no_steps(build, told):
     ]
     assert all(Path(save.attributes["path"], "trainer_state.json").is_file() for save in saves)
     once = [("eval", "begin"), ("eval", "end"), ("save", "begin"), ("save", "end")]
-    assert phases(told) == [*once, *once, ("after training", "begin")]
-    assert not any("eval_loss" in record.values for record in steps(told))
+    assert phases(recorded) == [*once, *once, ("after training", "begin")]
+    assert not any("eval_loss" in record.values for record in steps(recorded))
 
 
-def test_what_it_is_set_to_is_told(build, told, facts):
+def test_what_it_is_set_to_is_told(build, recorded, reported_metadata):
     trainer = build(save_strategy="steps", save_steps=3)
 
     watched(trainer.train)()
 
-    known = facts()[0]
+    known = reported_metadata()[0]
     assert known["framework"] == "transformers"
     assert known["framework_version"] == known["transformers"]
     assert "algorithm" not in known
@@ -111,30 +111,30 @@ def test_what_it_is_set_to_is_told(build, told, facts):
     assert known["gradient_accumulation_steps"] == 2.0
     assert known["logging_nan_inf_filter"] == "true"
     assert known["model"] == "llama"
-    assert known["tap/transformers"] == known["tap/accelerate"] == "on"
+    assert known["patch/transformers"] == known["patch/accelerate"] == "on"
     assert known["train_loss"] == pytest.approx(sum(trainer.truth) / 4, rel=1e-5)
     assert "resumed_from" not in known
 
 
-def test_checkpoints_by_epoch_are_held_to_no_interval(build, facts):
+def test_checkpoints_by_epoch_are_held_to_no_interval(build, reported_metadata):
     watched(build(save_strategy="epoch").train)()
 
-    assert "save_steps" not in facts()[0]
+    assert "save_steps" not in reported_metadata()[0]
 
 
-def test_a_resumed_training_goes_on_at_its_own_number(build, told, facts):
+def test_a_resumed_training_goes_on_at_its_own_number(build, recorded, reported_metadata):
     first = build(save_strategy="steps", save_steps=2)
     first.train()
     again = build(save_strategy="steps", save_steps=2)
 
     watched(again.train)(resume_from_checkpoint=str(Path(again.args.output_dir, "checkpoint-2")))
 
-    assert [r.step for r in steps(told) if "loss" in r.values] == [3, 4]
-    assert column(told, "loss") == pytest.approx(first.truth[2:], rel=1e-6)
-    assert facts()[0]["resumed_from"] == 2.0
+    assert [r.step for r in steps(recorded) if "loss" in r.values] == [3, 4]
+    assert column(recorded, "loss") == pytest.approx(first.truth[2:], rel=1e-6)
+    assert reported_metadata()[0]["resumed_from"] == 2.0
 
 
-def test_a_second_training_in_one_run_says_that_it_began_anew(build, told):
+def test_a_second_training_in_one_run_says_that_it_began_anew(build, recorded):
     @watched
     def train():
         # The first one stays, and its optimizer with it.
@@ -145,15 +145,15 @@ def test_a_second_training_in_one_run_says_that_it_began_anew(build, told):
 
     train()
 
-    assert [r.step for r in steps(told) if "loss" in r.values] == [1, 2, 1]
-    assert [r.values.get("restarted_after_step") for r in steps(told) if "loss" in r.values] == [
+    assert [r.step for r in steps(recorded) if "loss" in r.values] == [1, 2, 1]
+    assert [r.values.get("restarted_after_step") for r in steps(recorded) if "loss" in r.values] == [
         None,
         None,
         0.0,
     ]
-    assert "step_time" not in [r.values for r in steps(told) if "loss" in r.values][-1]
+    assert "step_time" not in [r.values for r in steps(recorded) if "loss" in r.values][-1]
     after = [("after training", "begin"), ("after training", "end")]
-    assert phases(told) == [("eval", "begin"), ("eval", "end"), *after, after[0]]
+    assert phases(recorded) == [("eval", "begin"), ("eval", "end"), *after, after[0]]
 
 
 def test_watching_changes_no_number_no_chance_and_leaves_nothing_behind(build):
@@ -169,7 +169,7 @@ def test_watching_changes_no_number_no_chance_and_leaves_nothing_behind(build):
     assert patches("torch", "torch.nn.utils.clip_grad", *OURS, "accelerate.accelerator") == before
 
 
-def test_an_evaluation_that_fails_is_over_too(build, told):
+def test_an_evaluation_that_fails_is_over_too(build, recorded):
     from transformers import Trainer
 
     class Failing(Trainer):
@@ -185,10 +185,10 @@ def test_an_evaluation_that_fails_is_over_too(build, told):
 
     train()
 
-    assert phases(told) == [("eval", "begin"), ("eval", "end")]
+    assert phases(recorded) == [("eval", "begin"), ("eval", "end")]
 
 
-def test_what_evaluates_in_its_own_way_is_found_evaluating(told):
+def test_what_evaluates_in_its_own_way_is_found_evaluating(recorded):
     from transformers import TrainerControl, TrainerState, TrainingArguments
     from transformers.trainer_callback import CallbackHandler
 
@@ -204,11 +204,11 @@ def test_what_evaluates_in_its_own_way_is_found_evaluating(told):
 
     train()
 
-    assert phases(told) == [("prediction", "begin"), ("prediction", "end")]
-    assert [dict(record.values) for record in steps(told)] == [{"reward": 0.5, "global_step": 0.0}]
+    assert phases(recorded) == [("prediction", "begin"), ("prediction", "end")]
+    assert [dict(record.values) for record in steps(recorded)] == [{"reward": 0.5, "global_step": 0.0}]
 
 
-def test_generation_is_timed_once_however_deep_it_calls_itself(build, tokens, told):
+def test_generation_is_timed_once_however_deep_it_calls_itself(build, tokens, recorded):
     import torch
     from support.training_loops import batch
 
@@ -236,7 +236,7 @@ def test_generation_is_timed_once_however_deep_it_calls_itself(build, tokens, to
 
     train()
 
-    spent = [record.values for record in steps(told)]
+    spent = [record.values for record in steps(recorded)]
     assert len(spent) == 2
     assert spent[0]["generation_time"] > 0
     assert 0 < spent[1]["generation_time"] <= spent[1]["step_time"]

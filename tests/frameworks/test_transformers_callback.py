@@ -22,7 +22,7 @@ def build(tokens, tmp_path):
     return partial(plain, tokens, tmp_path / "out")
 
 
-def test_the_callback_watches_without_a_decorator(build, told):
+def test_the_callback_watches_without_a_decorator(build, recorded):
     from sentinel.client.session import current_session
     from sentinel.integrations.callbacks.transformers import TransformersCallback
 
@@ -33,21 +33,21 @@ def test_the_callback_watches_without_a_decorator(build, told):
     trainer.train()
 
     assert current_session() is None
-    assert column(told, "loss") == pytest.approx(trainer.truth, rel=1e-6)
-    assert [r.step for r in steps(told) if "loss" in r.values] == [1, 2, 3, 4]
-    assert told()[0][-1].attributes == {"outcome": "finished"}
+    assert column(recorded, "loss") == pytest.approx(trainer.truth, rel=1e-6)
+    assert [r.step for r in steps(recorded) if "loss" in r.values] == [1, 2, 3, 4]
+    assert recorded()[0][-1].attributes == {"outcome": "finished"}
 
 
-def test_the_callback_adds_nothing_where_a_run_is_on(build, told):
+def test_the_callback_adds_nothing_where_a_run_is_on(build, recorded):
     from sentinel.integrations.callbacks.transformers import TransformersCallback
 
     trainer = build(callbacks=[TransformersCallback(run="other", agent=False)])
 
     watched(trainer.train)()
 
-    assert {record.run for record in told()[0]} == {told()[0][0].run}
-    assert len(column(told, "loss")) == 4
-    assert [r.event for r in told()[0]].count(Event.STOP) == 1
+    assert {record.run for record in recorded()[0]} == {recorded()[0][0].run}
+    assert len(column(recorded, "loss")) == 4
+    assert [r.event for r in recorded()[0]].count(Event.STOP) == 1
 
 
 def test_the_callback_refuses_a_setting_it_does_not_know():

@@ -37,21 +37,21 @@ FIRST = {"sft": math.log(300), "dpo": math.log(2), "kto": 0.5, "reward": math.lo
 
 
 @pytest.mark.parametrize("name", LOGGED)
-def test_a_trainer_of_trl_is_seen_step_by_step(build, told, facts, name):
+def test_a_trainer_of_trl_is_seen_step_by_step(build, recorded, reported_metadata, name):
     trainer = build(name)
 
     watched(trainer.train)()
 
     losses = [sum(trainer.losses[at : at + 2]) for at in (0, 2, 4)]
-    assert column(told, "loss") == pytest.approx(losses, rel=1e-6, abs=1e-12)
-    assert column(told, "loss")[0] == pytest.approx(FIRST.get(name, 0.0), abs=0.05)
-    assert column(told, "grad_norm") == [each["grad_norm"] for each in logs(trainer)]
-    assert column(told, "learning_rate") == [each["learning_rate"] for each in logs(trainer)]
+    assert column(recorded, "loss") == pytest.approx(losses, rel=1e-6, abs=1e-12)
+    assert column(recorded, "loss")[0] == pytest.approx(FIRST.get(name, 0.0), abs=0.05)
+    assert column(recorded, "grad_norm") == [each["grad_norm"] for each in logs(trainer)]
+    assert column(recorded, "learning_rate") == [each["learning_rate"] for each in logs(trainer)]
     for key in LOGGED[name]:
-        assert column(told, key) == [each[key] for each in logs(trainer)], key
-    assert column(told, "logged_loss") == [each["loss"] for each in logs(trainer)]
-    assert sorted({record.step for record in steps(told)}) == [1, 2, 3]
-    known = facts()[0]
+        assert column(recorded, key) == [each[key] for each in logs(trainer)], key
+    assert column(recorded, "logged_loss") == [each["loss"] for each in logs(trainer)]
+    assert sorted({record.step for record in steps(recorded)}) == [1, 2, 3]
+    known = reported_metadata()[0]
     assert (known["framework"], known["algorithm"]) == ("trl", name)
     assert known["framework_version"] == known["trl"]
     assert known.get("beta", BETA) == BETA
@@ -59,40 +59,40 @@ def test_a_trainer_of_trl_is_seen_step_by_step(build, told, facts, name):
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo"])
-def test_a_step_that_samples_says_how_long_that_took(build, told, facts, name):
+def test_a_step_that_samples_says_how_long_that_took(build, recorded, reported_metadata, name):
     trainer = build(name, max_steps=2)
 
     watched(trainer.train)()
 
-    first, second = (r.values for r in steps(told) if "loss" in r.values)
+    first, second = (r.values for r in steps(recorded) if "loss" in r.values)
     assert first["generation_time"] > 0
     assert 0 < second["generation_time"] < second["step_time"]
-    assert facts()[0]["num_generations"] == 4.0
-    assert column(told, "logged_step_time") == [each["step_time"] for each in logs(trainer)]
+    assert reported_metadata()[0]["num_generations"] == 4.0
+    assert column(recorded, "logged_step_time") == [each["step_time"] for each in logs(trainer)]
 
 
-def test_a_reward_that_nobody_gave_is_left_out_and_counted_against_nobody(build, told, headers):
+def test_a_reward_that_nobody_gave_is_left_out_and_counted_against_nobody(build, recorded, headers):
     trainer = build("grpo", rewards=(short, absent), max_steps=1)
 
     watched(trainer.train)()
 
     assert logs(trainer)[0]["rewards/absent/mean"] is None
-    assert column(told, "rewards/absent/mean") == []
-    assert column(told, "rewards/short/mean") == [logs(trainer)[0]["rewards/short/mean"]]
+    assert column(recorded, "rewards/absent/mean") == []
+    assert column(recorded, "rewards/short/mean") == [logs(trainer)[0]["rewards/short/mean"]]
     assert not any(headers()[0].drops)
 
 
-def test_without_a_penalty_there_is_no_divergence_and_the_facts_say_so(build, told, facts):
+def test_without_a_penalty_there_is_no_divergence_and_the_facts_say_so(build, recorded, reported_metadata):
     watched(build("grpo", beta=0.0, max_steps=1).train)()
 
-    assert column(told, "kl") == []
-    assert facts()[0]["beta"] == 0.0
+    assert column(recorded, "kl") == []
+    assert reported_metadata()[0]["beta"] == 0.0
 
 
-def test_what_kind_of_divergence_it_is_is_told(build, facts):
+def test_what_kind_of_divergence_it_is_is_told(build, reported_metadata):
     watched(build("grpo", max_steps=1).train)()
 
-    assert facts()[0]["kl_estimator"] == "k3xratio"
+    assert reported_metadata()[0]["kl_estimator"] == "k3xratio"
 
 
 def test_sampling_is_the_same_watched_or_not(build):
@@ -112,7 +112,7 @@ def test_sampling_is_the_same_watched_or_not(build):
     assert patches(*modules) == before
 
 
-def test_sampling_by_vllm_is_a_part_of_the_step_too(told, monkeypatch):
+def test_sampling_by_vllm_is_a_part_of_the_step_too(recorded, monkeypatch):
     """VLLM itself is not needed to see that TRL's call of it is timed."""
     from support.training_loops import batch, loss_of, model
     from torch import optim
@@ -132,6 +132,6 @@ def test_sampling_by_vllm_is_a_part_of_the_step_too(told, monkeypatch):
 
     train()
 
-    (step,) = steps(told)
+    (step,) = steps(recorded)
     assert step.values["generation_time"] > 0
     assert step.values["weight_sync_time"] > 0

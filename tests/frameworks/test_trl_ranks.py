@@ -68,14 +68,14 @@ dist.destroy_process_group()
 
 
 def test_every_rank_is_seen_and_the_first_tells_what_is_logged(
-    torchrun, told, facts, tiny_path, tmp_path
+    torchrun, recorded, reported_metadata, tiny_path, tmp_path
 ):
     torchrun(RANKS, MODEL=tiny_path)
     truths = [json.loads(path.read_text()) for path in tmp_path.glob("truth-*.json")]
     assert len(truths) == 4
 
     for rank, name, losses, history in truths:
-        said = [r for r in told()[rank] if r.run.startswith(name)]
+        said = [r for r in recorded()[rank] if r.run.startswith(name)]
         taken = [r.values for r in said if r.event is Event.STEP and "loss" in r.values]
         truth = [sum(losses[at : at + 2]) for at in range(0, 8, 2)]
         assert [each["loss"] for each in taken] == pytest.approx(truth, rel=1e-6, abs=1e-12)
@@ -91,4 +91,4 @@ def test_every_rank_is_seen_and_the_first_tells_what_is_logged(
             assert all(each["generation_time"] > 0 for each in taken)
             kls = [each["kl"] for each in history if "kl" in each]
             assert [each["kl"] for each in logged] == ([] if rank else kls)
-    assert facts()[0]["algorithm"] == "grpo"
+    assert reported_metadata()[0]["algorithm"] == "grpo"

@@ -22,14 +22,14 @@ def samples(told):
     return [record for record in told()[0] if record.event is Event.SAMPLE]
 
 
-def test_texts_are_shown_where_they_are_asked_for(build, told):
+def test_texts_are_shown_where_they_are_asked_for(build, recorded):
     trainer = build("grpo", rewards=(short, absent), max_steps=2)
 
     sentinel.monitor(run="test", agent=False, strict=True, samples=3)(trainer.train)()
 
-    assert [record.step for record in samples(told)] == [1, 1, 1, 2, 2, 2]
+    assert [record.step for record in samples(recorded)] == [1, 1, 1, 2, 2, 2]
     kept = dict(zip(trainer._logs["completion"], trainer._logs["rewards"]["short"], strict=True))
-    last = samples(told)[3:]
+    last = samples(recorded)[3:]
     assert [kept[r.attributes["completion"]] for r in last] == [
         r.values["reward/short"] for r in last
     ]
@@ -37,7 +37,7 @@ def test_texts_are_shown_where_they_are_asked_for(build, told):
     assert not any("reward/absent" in r.values for r in last)
 
 
-def test_a_conversation_is_shown_as_what_was_said_in_it(build, told):
+def test_a_conversation_is_shown_as_what_was_said_in_it(build, recorded):
     data = [{"prompt": [{"role": "user", "content": "hello"}]}] * 8
 
     def flat(completions, **_):
@@ -46,13 +46,13 @@ def test_a_conversation_is_shown_as_what_was_said_in_it(build, told):
     trainer = build("grpo", rewards=(flat,), data=data, max_steps=1)
     sentinel.monitor(run="test", agent=False, strict=True, samples=1)(trainer.train)()
 
-    (sample,) = samples(told)
+    (sample,) = samples(recorded)
     said = [completion[0]["content"] for completion in trainer._logs["completion"]]
     assert sample.attributes["prompt"] == "hello"
     assert sample.attributes["completion"] in said
 
 
-def test_texts_are_nobodys_business_where_they_are_not_asked_for(build, told):
+def test_texts_are_nobodys_business_where_they_are_not_asked_for(build, recorded):
     sentinel.monitor(run="test", agent=False, strict=True)(build("grpo", max_steps=1).train)()
 
-    assert samples(told) == []
+    assert samples(recorded) == []

@@ -73,14 +73,14 @@ def plain(row):
     return {k: v for k, v in row.items() if not isinstance(v, torch.Tensor | str)}
 
 
-def test_what_verl_logs_is_told_under_its_number_and_by_its_keys_once(tracking, told, facts):
+def test_what_verl_logs_is_told_under_its_number_and_by_its_keys_once(tracking, recorded, reported_metadata):
     with watched:
         tracker = tracking("maths", "first", ["tensorboard"], CONFIG)
         for step, row in enumerate(SAID):
             tracker.log({k: v for k, v in row.items() if k != "text"}, step=step)
         tracker.finish()
 
-    records = told()[0]
+    records = recorded()[0]
     steps = [r for r in records if r.ready_event is Event.STEP]
     assert [r.step for r in steps] == [1, 2, 3]
     assert [r.values["critic/score/mean"] for r in steps] == [0.5, 0.75, 1.0]
@@ -94,8 +94,8 @@ def test_what_verl_logs_is_told_under_its_number_and_by_its_keys_once(tracking, 
         (r.step, r.values["val-core/gsm8k/acc"]) for r in records if r.ready_event is Event.EVAL
     ]
     assert evals == [(0, 0.25)]
-    known = facts()[0]
-    assert known["tap/verl"] == "on"
+    known = reported_metadata()[0]
+    assert known["patch/verl"] == "on"
     expected = {
         "framework": "verl",
         "algorithm": "grpo",
@@ -113,7 +113,7 @@ def test_what_verl_logs_is_told_under_its_number_and_by_its_keys_once(tracking, 
     assert not any("secret" in str(fact) for fact in known.values())
 
 
-def test_its_file_read_back_says_what_was_heard(tracking, told, tmp_path):
+def test_its_file_read_back_says_what_was_heard(tracking, recorded, tmp_path):
     with watched:
         tracker = tracking("maths", "first", "file", CONFIG)
         for step, row in enumerate(SAID):
@@ -123,7 +123,7 @@ def test_its_file_read_back_says_what_was_heard(tracking, told, tmp_path):
     path = tmp_path / "verl.jsonl"
     assert source.can_read(path, path.read_bytes()[:4096])
     read = [r for r in source.read(path) if r.event is not Event.START]
-    heard = [r for r in told()[0] if r.ready_event in {Event.STEP, Event.SAVE, Event.EVAL}]
+    heard = [r for r in recorded()[0] if r.ready_event in {Event.STEP, Event.SAVE, Event.EVAL}]
     assert [(r.event, r.step) for r in read] == [(r.ready_event, r.step) for r in heard]
     assert math.isnan(read[2].values["kl_old"])
 
@@ -137,17 +137,17 @@ def test_a_restart_begins_the_file_anew(tracking, tmp_path):
     assert [r.step for r in source.read(tmp_path / "verl.jsonl")] == [7, 7]
 
 
-def test_what_is_no_mapping_or_has_no_number_is_verls_own_affair(tracking, told):
+def test_what_is_no_mapping_or_has_no_number_is_verls_own_affair(tracking, recorded):
     with watched:
         tracker = tracking("maths", "first", [])
         tracker.log(None, step=1)
         tracker.log({"text": "x"}, step=2)
 
-    assert [r.step for r in told()[0] if r.ready_event is Event.STEP] == [2]
+    assert [r.step for r in recorded()[0] if r.ready_event is Event.STEP] == [2]
 
 
 def test_the_process_that_drives_is_watched_from_the_moment_it_makes_its_trackers(
-    tracking, told, facts
+    tracking, recorded, reported_metadata
 ):
     plugin.start_on_training(MonitorArguments(run="test", agent=False, strict=True))
     try:
@@ -159,13 +159,13 @@ def test_the_process_that_drives_is_watched_from_the_moment_it_makes_its_tracker
     finally:
         end_auto_session()
 
-    assert [dict(r.values)["actor/ppo_kl"] for r in told()[0] if r.ready_event is Event.STEP] == [
+    assert [dict(r.values)["actor/ppo_kl"] for r in recorded()[0] if r.ready_event is Event.STEP] == [
         0.5
     ]
-    assert facts()[0]["algorithm"] == "grpo"
+    assert reported_metadata()[0]["algorithm"] == "grpo"
 
 
-def test_a_session_that_is_on_is_enough(tracking, told):
+def test_a_session_that_is_on_is_enough(tracking, recorded):
     theirs = vars(tracking)["__init__"]
     plugin.start_on_training(MonitorArguments(run="other"))
     with watched:
@@ -176,7 +176,7 @@ def test_a_session_that_is_on_is_enough(tracking, told):
     assert vars(tracking)["__init__"].__wrapped__ is theirs
     tracking.__init__ = theirs
 
-    assert [r.step for r in told()[0] if r.ready_event is Event.STEP] == [1]
+    assert [r.step for r in recorded()[0] if r.ready_event is Event.STEP] == [1]
 
 
 def test_nobody_is_watched_who_did_not_ask(monkeypatch):
@@ -227,7 +227,7 @@ print("TOLD " + json.dumps([losses, identity.run, identity.rank,
 """
 
 
-def test_a_rank_as_ray_starts_it_is_watched_from_its_first_backward_pass(tmp_path, told):
+def test_a_rank_as_ray_starts_it_is_watched_from_its_first_backward_pass(tmp_path, recorded):
     path = tmp_path / "actor.py"
     path.write_text(ACTOR)
     verls = {
@@ -252,5 +252,5 @@ def test_a_rank_as_ray_starts_it_is_watched_from_its_first_backward_pass(tmp_pat
     line = next(x for x in done.stdout.splitlines() if x.startswith("TOLD "))
     losses, *place = json.loads(line.removeprefix("TOLD "))
     assert place == ["maths-ranks", 1, 2, 1]
-    steps = [r for r in told()[1] if r.ready_event is Event.STEP]
+    steps = [r for r in recorded()[1] if r.ready_event is Event.STEP]
     assert [r.values["loss"] for r in steps] == pytest.approx(losses)

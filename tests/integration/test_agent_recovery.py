@@ -116,7 +116,7 @@ def test_a_locked_database_is_not_moved_aside(monkeypatch):
     assert not list(path.parent.glob("*.corrupt-*"))
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_a_failing_consumer_does_not_prevent_storage_and_notifications(monkeypatch):
     with ranks() as begin:
         begin(0, world=1, steps=20, values={"loss": LOSSES}, ending="finished")

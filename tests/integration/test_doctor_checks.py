@@ -192,7 +192,7 @@ def test_a_framework_that_cannot_be_imported_is_absent(monkeypatch):
     assert told.state.startswith("absent: ModuleNotFoundError")
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_a_tap_that_cannot_go_in_is_off(monkeypatch):
     from sentinel.client.dry_run import dry_run
     from sentinel.integrations import torch_loop

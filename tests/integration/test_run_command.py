@@ -15,7 +15,7 @@ from sentinel.model.record import Event
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
 
 
-pytestmark = pytest.mark.usefixtures("alone")
+pytestmark = pytest.mark.usefixtures("isolated_commands")
 
 
 def truth(stdout):
@@ -26,23 +26,23 @@ def losses(records):
     return [r.values["loss"] for r in records if r.event is Event.STEP and "loss" in r.values]
 
 
-def test_every_rank_of_a_script_without_a_word_of_ours_is_told(script, told, headers, unserved):
+def test_every_rank_of_a_script_without_a_word_of_ours_is_told(script, recorded, headers, run_without_agent):
     done = launched(sys.executable, *TORCHRUN, script(TRAIN)[1])
 
     assert done.returncode == 0, done.stderr
     expected = truth(done.stdout)
-    found = told()
+    found = recorded()
     assert {rank: losses(records) for rank, records in found.items()} == expected
     assert sorted(expected) == [0, 1]
     for rank, records in found.items():
         assert (records[0].event, records[0].values["world_size"]) == (Event.START, 2)
         assert [r.values["optimizer_steps"] for r in records if r.event is Event.STEP][-1] == 5
         assert records[-1].facts == {"outcome": "finished"}
-        assert (headers()[rank].errors, headers()[rank].identity.run) == (0, unserved)
+        assert (headers()[rank].errors, headers()[rank].identity.run) == (0, run_without_agent)
     assert len(found[0]) == len(found[1])
 
 
-def test_children_of_multiprocessing_are_ranks_by_their_group(script, told, unserved, tmp_path):
+def test_children_of_multiprocessing_are_ranks_by_their_group(script, recorded, run_without_agent, tmp_path):
     done = launched(
         *script(f"""
 import torch, torch.distributed as dist, torch.multiprocessing as mp
@@ -58,14 +58,14 @@ if __name__ == "__main__":
     )
 
     assert done.returncode == 0, done.stderr
-    found = told()
+    found = recorded()
     assert {rank: losses(records) for rank, records in found.items()} == {0: [3.0], 1: [6.0]}
     assert {records[-1].facts["outcome"] for records in found.values()} == {"finished"}
     assert found[1][0].values["world_size"] == 2
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_what_a_child_of_multiprocessing_raised_is_told(script, told, unserved, start):
+def test_what_a_child_of_multiprocessing_raised_is_told(script, recorded, run_without_agent, start):
     launched(
         *script(f"""
 import multiprocessing, torch
@@ -79,10 +79,10 @@ if __name__ == "__main__":
 """)
     )
 
-    assert told()[0][-1].facts == {"outcome": "exception", "exception": "KeyError"}
+    assert recorded()[0][-1].facts == {"outcome": "exception", "exception": "KeyError"}
 
 
-def test_a_decorated_function_is_the_run_and_nothing_is_begun_around_it(script, told, unserved):
+def test_a_decorated_function_is_the_run_and_nothing_is_begun_around_it(script, recorded, run_without_agent):
     done = launched(
         *script("""
 import torch, sentinel
@@ -98,11 +98,11 @@ except ValueError:
     )
 
     assert done.stdout == "caught\n"
-    start, *_, stop = told()[0]
+    start, *_, stop = recorded()[0]
     assert (start.values["max_steps"], stop.facts["exception"]) == (9, "ValueError")
 
 
-def test_a_step_without_a_backward_pass_begins_a_run_too(script, told, unserved):
+def test_a_step_without_a_backward_pass_begins_a_run_too(script, recorded, run_without_agent):
     launched(
         *script("""
 import torch
@@ -115,18 +115,18 @@ assert weight.item() == -0.5
 """)
     )
 
-    steps = [r for r in told()[0] if r.event is Event.STEP]
+    steps = [r for r in recorded()[0] if r.event is Event.STEP]
     assert [r.values["optimizer_steps"] for r in steps] == [1, 2]
 
 
-def test_who_does_not_train_claims_no_ring(script, told, unserved):
+def test_who_does_not_train_claims_no_ring(script, recorded, run_without_agent):
     done = launched(*script("import torch"))
 
-    assert (done.returncode, told()) == (0, {})
+    assert (done.returncode, recorded()) == (0, {})
     assert "no training was seen" in done.stderr
 
 
-def test_a_program_that_a_rank_starts_is_no_rank(script, told, unserved):
+def test_a_program_that_a_rank_starts_is_no_rank(script, recorded, run_without_agent):
     inner = "import torch; torch.ones(1, requires_grad=True).sum().mul(7).backward()"
     launched(
         *script(f"""
@@ -136,11 +136,11 @@ subprocess.run([sys.executable, "-c", {inner!r}], check=True)
 """)
     )
 
-    assert [record.attempt for record in told()[0]] == [0] * len(told()[0])
-    assert [r.event for r in told()[0]].count(Event.START) == 1
+    assert [record.attempt for record in recorded()[0]] == [0] * len(recorded()[0])
+    assert [r.event for r in recorded()[0]].count(Event.START) == 1
 
 
-def test_a_compiled_step_is_seen(script, told, unserved):
+def test_a_compiled_step_is_seen(script, recorded, run_without_agent):
     done = launched(
         *script("""
 import torch
@@ -157,7 +157,7 @@ for _ in range(3):
     )
 
     assert done.returncode == 0, done.stderr
-    assert losses(told()[0])[-1] == 0.0
+    assert losses(recorded()[0])[-1] == 0.0
 
 
 def test_another_sitecustomize_is_loaded_as_ever(script, tmp_path, monkeypatch):
@@ -182,7 +182,7 @@ print(any("autostart" in place for place in sys.path))
     ]
 
 
-def test_where_sentinel_is_not_installed_it_is_loaded_by_its_file(script, tmp_path, told, unserved):
+def test_where_sentinel_is_not_installed_it_is_loaded_by_its_file(script, tmp_path, recorded, run_without_agent):
     launched(
         *script(
             f"SOURCES = {str(Path(__file__).parents[2])!r}"
@@ -199,7 +199,7 @@ torch.ones(1, requires_grad=True).sum().backward()
         )
     )
 
-    assert told()[0][-1].facts["outcome"] == "finished"
+    assert recorded()[0][-1].facts["outcome"] == "finished"
 
 
 def test_switched_off_it_is_not_there_at_all(script, tmp_path, monkeypatch):
@@ -208,7 +208,7 @@ def test_switched_off_it_is_not_there_at_all(script, tmp_path, monkeypatch):
         *script("""
 import os, torch
 torch.ones(1, requires_grad=True).sum().backward()
-print("SENTINEL_LAUNCHED" in os.environ)
+print("SENTINEL_LAUNCHER_PID" in os.environ)
 """)
     )
 
@@ -216,9 +216,9 @@ print("SENTINEL_LAUNCHED" in os.environ)
     assert not (tmp_path / "home").exists()
 
 
-def test_run_inside_run_is_one_run(script, told, unserved):
+def test_run_inside_run_is_one_run(script, recorded, run_without_agent):
     done = launched(*words("--run", "inner", "--", *script(TRAIN)))
 
     assert done.returncode == 0, done.stderr
-    assert {r.run for r in told()[0]} == {unserved}
-    assert losses(told()[0]) == truth(done.stdout)[0]
+    assert {r.run for r in recorded()[0]} == {run_without_agent}
+    assert losses(recorded()[0]) == truth(done.stdout)[0]

@@ -16,7 +16,7 @@ from support.run_command import PATIENCE, TRAIN, incidents, launched, words
 from sentinel.transport.paths import home_dir
 from sentinel.transport.process import Process
 
-pytestmark = pytest.mark.usefixtures("alone")
+pytestmark = pytest.mark.usefixtures("isolated_commands")
 
 
 def test_the_exit_code_is_the_commands_and_is_paged_with_the_rank(script):
@@ -63,7 +63,7 @@ def test_a_command_that_does_not_exist_is_said_and_nothing_is_begun(tmp_path):
     assert not (tmp_path / "home").exists()
 
 
-def test_a_file_that_is_no_program_is_said(tmp_path, unserved):
+def test_a_file_that_is_no_program_is_said(tmp_path, run_without_agent):
     (tmp_path / "data").write_text("no program")
     done = launched("./data")
 
@@ -101,7 +101,7 @@ def begun(line):
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 128 + 15), (signal.SIGINT, 130)])
-def test_signals_are_passed_on_and_end_it_as_they_would(script, unserved, number, status):
+def test_signals_are_passed_on_and_end_it_as_they_would(script, run_without_agent, number, status):
     line = script(WAITING.format("signal.signal(signal.SIGINT, signal.SIG_DFL)"))
     with begun(line) as command:
         command.send_signal(signal.SIGUSR1)
@@ -111,7 +111,7 @@ def test_signals_are_passed_on_and_end_it_as_they_would(script, unserved, number
         assert command.wait(PATIENCE) == status
 
 
-def test_an_interrupt_from_the_terminal_reaches_the_command_once(script, unserved):
+def test_an_interrupt_from_the_terminal_reaches_the_command_once(script, run_without_agent):
     """A terminal of its own, whose interrupt key is pressed."""
     import pty
 
@@ -152,7 +152,7 @@ def test_an_interrupted_run_wakes_nobody(script):
     assert incidents() == []
 
 
-def test_a_killed_launcher_takes_its_command_along(script, unserved):
+def test_a_killed_launcher_takes_its_command_along(script, run_without_agent):
     say = 'import os; print("ready", os.getpid(), sep="\\n", flush=True)\n'
     with begun(script(say + WAITING.format("").replace('print("ready"', 'print("so"'))) as command:
         pid = int(command.stdout.readline())

@@ -1,4 +1,4 @@
-"""Hub: whoever shares the token is heard, and nobody else does more than be counted."""
+"""A server accepts messages that are signed with its token, and counts all others."""
 
 from __future__ import annotations
 
@@ -6,307 +6,319 @@ import json
 
 import pytest
 from support.message_stores import (
-    PATIENCE,
-    SEAL,
-    awaited,
-    birth,
-    hub,
-    link,
-    ports,
-    refusals,
-    stranger,
-    welcomed,
+    AUTHENTICATOR,
+    TIMEOUT_SECONDS,
+    accept_client,
+    await_condition,
+    connect_outsider,
+    free_ports,
+    read_instance_id,
+    refusal_counts,
+    running_client,
+    running_server,
 )
 
 from sentinel.cluster import server as module
-from sentinel.cluster.authentication import PROTOCOL_VERSION, MessageAuthenticator
-from sentinel.cluster.client import ACK_STRUCT
-from sentinel.cluster.endpoints import HEAD_INFO_KEY, SLOT_COUNTER_KEY, slot_keys
-from sentinel.cluster.message_store import MessageStoreError, bind_first_free_port
+from sentinel.cluster.authentication import MessageAuthenticator
+from sentinel.cluster.message_store import MessageStoreError
+from sentinel.cluster.protocol import (
+    ACK_STRUCT,
+    HEAD_INFO_KEY,
+    MAX_MESSAGE_BYTES,
+    PROTOCOL_VERSION,
+    SLOT_COUNTER_KEY,
+    HeadInfo,
+    slot_keys,
+)
+from sentinel.cluster.sockets import bind_first_free_port
 
 
 @pytest.fixture
-def hosted():
-    with hub() as made:
-        yield made
+def server():
+    with running_server() as server:
+        yield server
 
 
 @pytest.fixture
-def other(hosted):
-    """Somebody who found the store."""
-    return stranger(hosted.master_port)
+def outsider(server):
+    """A connection to the store without a client."""
+    return connect_outsider(server.port)
 
 
-def hello(board, seal=SEAL, card=None, said=None):
-    """A slot in which somebody said hello, with that card or those bytes."""
-    slot = board.count(SLOT_COUNTER_KEY)
-    place, box, ack = slot_keys(slot)
-    body = json.dumps({"host": "b"} if card is None else card).encode()
-    message = seal.close(f"{place}/{birth(board)}", body) if said is None else said
-    board.write({box: b"", ack: b"", place: message})
+def write_hello(store, authenticator=AUTHENTICATOR, node_info=None, message=None):
+    """Take a slot and write a hello there, with that node info or as these bytes."""
+    slot = store.increment(SLOT_COUNTER_KEY)
+    keys = slot_keys(slot)
+    body = json.dumps({"host": "b"} if node_info is None else node_info).encode()
+    if message is None:
+        message = authenticator.sign(f"{keys.hello}/{read_instance_id(store)}", body)
+    store.write({keys.mailbox: b"", keys.ack: b"", keys.hello: message})
     return slot
 
 
-def answered(board, slot):
-    """What was answered last in that slot, once there is anything."""
-    ack = slot_keys(slot)[2]
-    message = awaited(lambda: board.read([ack])[0], "an answer")
-    return ACK_STRUCT.unpack(SEAL.verify(f"{ack}/{birth(board)}", message))
+def read_ack(store, slot):
+    """The newest acknowledgement in that slot, once there is one."""
+    ack = slot_keys(slot).ack
+    message = await_condition(lambda: store.read([ack])[0], "an ack")
+    return ACK_STRUCT.unpack(AUTHENTICATOR.verify(f"{ack}/{read_instance_id(store)}", message))
 
 
-def leave(board, slot, body, seal=SEAL):
-    box = slot_keys(slot)[1]
-    board.write({box: seal.close(f"{box}/{birth(board)}", body)})
+def write_message(store, slot, body, authenticator=AUTHENTICATOR):
+    mailbox = slot_keys(slot).mailbox
+    store.write({mailbox: authenticator.sign(f"{mailbox}/{read_instance_id(store)}", body)})
 
 
-def emptied(board, slot):
-    return not board.read([slot_keys(slot)[1]])[0]
+def is_mailbox_empty(store, slot):
+    return not store.read([slot_keys(slot).mailbox])[0]
 
 
-def counted(hosted, reason, count=1.0):
-    awaited(lambda: refusals(hosted.counters).get(reason, 0.0) >= count, f"{reason} is counted")
-
-
-def well(hosted, board):
-    """Whether a node that comes now is heard and answered."""
-    slot = hello(board, card={"host": "well"})
-    found = awaited(lambda: [h for h in hosted.drain_hellos() if h.slot == slot], "a hello")
-    hosted.answer(slot, 0, 3)
-    assert answered(board, slot) == (0, 3, 0)
-    leave(board, slot, b"parcel")
-    taken = awaited(
-        lambda: [each for each in hosted.drain_messages() if each[0] == slot], "a parcel"
+def await_refusal(server, reason, count=1.0):
+    await_condition(
+        lambda: refusal_counts(server.counters).get(reason, 0.0) >= count, f"{reason} is counted"
     )
-    return found[0].node_info == {"host": "well"} and taken == [(slot, b"parcel")]
 
 
-def let_in(hosted, other):
-    """The slot of a node whose hello was answered."""
-    slot = hello(other)
-    awaited(hosted.drain_hellos, "a hello")
-    hosted.answer(slot, 0, 0)
-    answered(other, slot)
+def accepts_new_node(server, store):
+    """Whether a new node is accepted and its message received."""
+    slot = write_hello(store, node_info={"host": "new"})
+    found = await_condition(lambda: [h for h in server.drain_hellos() if h.slot == slot], "a hello")
+    server.acknowledge(slot, 0, 3)
+    assert read_ack(store, slot) == (0, 3, 0)
+    write_message(store, slot, b"message")
+    received = await_condition(
+        lambda: [each for each in server.drain_messages() if each[0] == slot], "a message"
+    )
+    return found[0].node_info == {"host": "new"} and received == [(slot, b"message")]
+
+
+def join(server, outsider):
+    """The slot of a node whose hello is acknowledged."""
+    slot = write_hello(outsider)
+    await_condition(server.drain_hellos, "a hello")
+    server.acknowledge(slot, 0, 0)
+    read_ack(outsider, slot)
     return slot
 
 
-def test_a_node_is_heard_answered_and_its_parcels_are_taken_one_by_one(hosted, other):
-    slot = hello(other, card={"host": "b", "number": 7})
-    (found,) = awaited(hosted.drain_hellos, "a hello")
-    assert (found.slot, found.node_info) == (slot, {"host": "b", "number": "7"})
-    hosted.answer(slot, 0, 41, deputy=True)
-    assert answered(other, slot) == (0, 41, 1)
+def test_a_node_is_accepted_and_sends_one_message_at_a_time(server, outsider):
+    slot = write_hello(outsider, node_info={"host": "b", "number": 7})
+    (hello,) = await_condition(server.drain_hellos, "a hello")
+    assert (hello.slot, hello.node_info) == (slot, {"host": "b", "number": "7"})
+    server.acknowledge(slot, 0, 41, is_deputy=True)
+    assert read_ack(outsider, slot) == (0, 41, 1)
 
-    leave(other, slot, b"first")
-    assert awaited(hosted.drain_messages, "a parcel") == [(slot, b"first")]
-    assert not emptied(other, slot), "a box stays full until its parcel is answered"
-    hosted.answer(slot, 1, 42)
-    awaited(lambda: answered(other, slot) == (1, 42, 0), "the answer")
-    assert emptied(other, slot)
-    leave(other, slot, b"second")
-    assert awaited(hosted.drain_messages, "a parcel") == [(slot, b"second")]
+    write_message(outsider, slot, b"first")
+    assert await_condition(server.drain_messages, "a message") == [(slot, b"first")]
+    assert not is_mailbox_empty(outsider, slot), (
+        "a mailbox stays full until its message is acknowledged"
+    )
+    server.acknowledge(slot, 1, 42)
+    await_condition(lambda: read_ack(outsider, slot) == (1, 42, 0), "the ack")
+    assert is_mailbox_empty(outsider, slot)
+    write_message(outsider, slot, b"second")
+    assert await_condition(server.drain_messages, "a message") == [(slot, b"second")]
 
 
-def test_a_node_that_is_dropped_finds_nothing_any_more(hosted, other):
-    slot = let_in(hosted, other)
+def test_the_keys_of_a_dropped_slot_are_deleted(server, outsider):
+    slot = join(server, outsider)
 
-    hosted.drop_slot(slot)
+    server.drop_slot(slot)
 
-    awaited(lambda: not any(map(other.has, slot_keys(slot))), "nothing is there")
-    assert well(hosted, other)
+    await_condition(lambda: not any(map(outsider.has, slot_keys(slot))), "the keys are deleted")
+    assert accepts_new_node(server, outsider)
 
 
 @pytest.mark.parametrize(
-    ("seal", "said", "reason"),
+    ("authenticator", "message", "reason"),
     [
         (MessageAuthenticator.for_job("wrong", "job"), None, "token"),
-        (SEAL, bytes([PROTOCOL_VERSION + 1]) + bytes(100), "version"),
-        (SEAL, b"", "damaged"),
-        (SEAL, b"\xff" * 5_000_000, "version"),
-        (SEAL, SEAL.sign("another place", b"{}"), "token"),
+        (AUTHENTICATOR, bytes([PROTOCOL_VERSION + 1]) + bytes(100), "version"),
+        (AUTHENTICATOR, b"", "damaged"),
+        (AUTHENTICATOR, b"\xff" * 5_000_000, "version"),
+        (AUTHENTICATOR, AUTHENTICATOR.sign("another purpose", b"{}"), "token"),
     ],
     ids=["token", "version", "empty", "huge", "replayed"],
 )
-def test_a_hello_that_is_not_ours_is_counted_and_not_heard(hosted, other, seal, said, reason):
-    hello(other, seal, said=said)
+def test_an_invalid_hello_is_counted_and_ignored(server, outsider, authenticator, message, reason):
+    write_hello(outsider, authenticator, message=message)
 
-    counted(hosted, reason)
-    assert hosted.drain_hellos() == []
-    assert well(hosted, other)
-
-
-@pytest.mark.parametrize("card", [[], 7, "text", None, [["a", "b"]]])
-def test_a_card_that_is_none_is_counted_though_its_seal_is_right(hosted, other, card):
-    place = slot_keys(other.count(SLOT_COUNTER_KEY, 0) + 1)[0]
-    body = json.dumps(card).encode()
-    hello(other, said=SEAL.sign(f"{place}/{birth(other)}", body))
-
-    counted(hosted, "damaged")
-    assert well(hosted, other)
+    await_refusal(server, reason)
+    assert server.drain_hellos() == []
+    assert accepts_new_node(server, outsider)
 
 
-def test_garbage_in_a_box_is_counted_and_the_node_may_leave_its_parcel_again(hosted, other):
-    slot = let_in(hosted, other)
+@pytest.mark.parametrize("node_info", [[], 7, "text", None, [["a", "b"]]])
+def test_a_signed_hello_with_an_invalid_node_info_is_counted(server, outsider, node_info):
+    key = slot_keys(outsider.increment(SLOT_COUNTER_KEY, 0) + 1).hello
+    body = json.dumps(node_info).encode()
+    message = AUTHENTICATOR.sign(f"{key}/{read_instance_id(outsider)}", body)
+    write_hello(outsider, message=message)
 
-    box = slot_keys(slot)[1]
-    other.write({box: b"garbage" * 9})
-    counted(hosted, "version")
-    leave(other, slot, b"parcel", MessageAuthenticator.for_job("wrong", "job"))
-    counted(hosted, "token")
-    other.write({box: b"\xff" * (module.MAX_MESSAGE_BYTES + 1000)})
-    counted(hosted, "too_large")
-    leave(other, slot, b"parcel")
-    assert awaited(hosted.drain_messages, "a parcel") == [(slot, b"parcel")]
+    await_refusal(server, "damaged")
+    assert accepts_new_node(server, outsider)
 
 
-def test_a_parcel_as_large_as_may_be_is_taken(hosted, other):
-    slot = let_in(hosted, other)
-    leave(other, slot, b"x" * module.MAX_MESSAGE_BYTES)
+def test_garbage_in_a_mailbox_is_counted_and_the_node_can_send_again(server, outsider):
+    slot = join(server, outsider)
 
-    ((_, data),) = awaited(hosted.drain_messages, "a parcel")
-    assert len(data) == module.MAX_MESSAGE_BYTES
+    mailbox = slot_keys(slot).mailbox
+    outsider.write({mailbox: b"garbage" * 9})
+    await_refusal(server, "version")
+    write_message(outsider, slot, b"message", MessageAuthenticator.for_job("wrong", "job"))
+    await_refusal(server, "token")
+    outsider.write({mailbox: b"\xff" * (MAX_MESSAGE_BYTES + 1000)})
+    await_refusal(server, "too_large")
+    write_message(outsider, slot, b"message")
+    assert await_condition(server.drain_messages, "a message") == [(slot, b"message")]
 
 
-def test_boxes_stay_full_while_too_much_waits_to_be_taken_up(hosted, other, monkeypatch):
+def test_a_message_of_the_maximum_size_is_received(server, outsider):
+    slot = join(server, outsider)
+    write_message(outsider, slot, b"x" * MAX_MESSAGE_BYTES)
+
+    ((_, body),) = await_condition(server.drain_messages, "a message")
+    assert len(body) == MAX_MESSAGE_BYTES
+
+
+def test_mailboxes_stay_full_while_too_many_bytes_are_not_drained(server, outsider, monkeypatch):
     monkeypatch.setattr(module, "MAX_RECEIVED_BYTES", 10)
-    slots = [hello(other), hello(other)]
-    awaited(lambda: [hosted.answer(each.slot, 0, 0) for each in hosted.drain_hellos()], "a hello")
+    slots = [write_hello(outsider), write_hello(outsider)]
+    hellos = []
+    await_condition(lambda: hellos.extend(server.drain_hellos()) or len(hellos) == 2, "two hellos")
     for slot in slots:
-        awaited(
-            lambda: [hosted.answer(h.slot, 0, 0) for h in hosted.drain_hellos()] or True, "hellos"
-        )
-        answered(other, slot)
-    leave(other, slots[0], b"x" * 20)
-    awaited(lambda: hosted._arrived, "a parcel")
-    leave(other, slots[1], b"second")
-    other.read([HEAD_INFO_KEY])
-    turns(hosted, other)
-    assert len(hosted._arrived) == 1
+        server.acknowledge(slot, 0, 0)
+    for slot in slots:
+        read_ack(outsider, slot)
+    write_message(outsider, slots[0], b"x" * 20)
+    await_condition(lambda: server._received, "a message")
+    write_message(outsider, slots[1], b"second")
+    outsider.read([HEAD_INFO_KEY])
+    await_poll(server, outsider)
+    assert len(server._received) == 1
 
-    assert awaited(hosted.drain_messages, "the first") == [(slots[0], b"x" * 20)]
-    assert awaited(hosted.drain_messages, "the second") == [(slots[1], b"second")]
-
-
-def turns(hosted, board):
-    """Wait until the hub has looked at everything once more."""
-    slot = hello(board, MessageAuthenticator.for_job("wrong", "job"))
-    before = refusals(hosted.counters).get("token", 0.0)
-    awaited(lambda: refusals(hosted.counters).get("token", 0.0) > before or slot < 0, "a turn")
-    hosted.drop_slot(slot)
-    awaited(lambda: not board.has(slot_keys(slot)[0]), "two turns")
+    assert await_condition(server.drain_messages, "the first message") == [(slots[0], b"x" * 20)]
+    assert await_condition(server.drain_messages, "the second message") == [(slots[1], b"second")]
 
 
-def test_places_that_nobody_fills_keep_no_node_out(hosted, other, monkeypatch):
+def await_poll(server, store):
+    """Wait until the server has polled everything once more."""
+    slot = write_hello(store, MessageAuthenticator.for_job("wrong", "job"))
+    await_refusal(server, "token", refusal_counts(server.counters).get("token", 0.0) + 1.0)
+    server.drop_slot(slot)
+    await_condition(lambda: not store.has(slot_keys(slot).hello), "two polls")
+
+
+def test_slots_without_a_hello_exclude_no_node(server, outsider, monkeypatch):
     monkeypatch.setattr(module, "MAX_EMPTY_POLLS", 2)
-    other.count(SLOT_COUNTER_KEY, 1000)
+    outsider.increment(SLOT_COUNTER_KEY, 1000)
 
-    counted(hosted, "too_many", 1000.0 - 2 * module.MAX_PENDING_JOINS)
-    assert well(hosted, other)
+    await_refusal(server, "too_many", 1000.0 - 2 * module.MAX_PENDING_JOINS)
+    assert accepts_new_node(server, outsider)
 
 
 @pytest.mark.parametrize("count", [b"0", b"-5", b"garbage", b"9" * 15, b"9" * 18, b""])
-def test_whoever_writes_to_the_count_of_nodes_keeps_nobody_out(hosted, other, count):
-    assert well(hosted, other)
+def test_an_invalid_slot_counter_excludes_no_node(server, outsider, count):
+    assert accepts_new_node(server, outsider)
 
-    other.write({SLOT_COUNTER_KEY: count})
+    outsider.write({SLOT_COUNTER_KEY: count})
 
-    counted(hosted, "damaged")
-    assert well(hosted, other)
-    assert well(hosted, other)
-
-
-def test_the_count_of_nodes_may_be_taken_away(hosted, other):
-    assert well(hosted, other)
-    before = birth(other)
-
-    other.remove([SLOT_COUNTER_KEY])
-
-    counted(hosted, "damaged")
-    assert well(hosted, other)
-    assert birth(other) == before
+    await_refusal(server, "damaged")
+    assert accepts_new_node(server, outsider)
+    assert accepts_new_node(server, outsider)
 
 
-def test_a_box_that_was_taken_away_is_done_with_and_the_others_go_on(hosted, other):
-    slots = [hello(other), hello(other)]
-    found = []
-    awaited(lambda: found.extend(hosted.drain_hellos()) or len(found) == 2, "two hellos")
+def test_a_deleted_slot_counter_excludes_no_node(server, outsider):
+    assert accepts_new_node(server, outsider)
+    before = read_instance_id(outsider)
+
+    outsider.remove([SLOT_COUNTER_KEY])
+
+    await_refusal(server, "damaged")
+    assert accepts_new_node(server, outsider)
+    assert read_instance_id(outsider) == before
+
+
+def test_a_deleted_mailbox_does_not_affect_the_others(server, outsider):
+    slots = [write_hello(outsider), write_hello(outsider)]
+    hellos = []
+    await_condition(lambda: hellos.extend(server.drain_hellos()) or len(hellos) == 2, "two hellos")
     for slot in slots:
-        hosted.answer(slot, 0, 0)
+        server.acknowledge(slot, 0, 0)
     for slot in slots:
-        answered(other, slot)
-    before = birth(other)
+        read_ack(outsider, slot)
+    before = read_instance_id(outsider)
 
-    other.remove([slot_keys(slots[0])[1]])
-    counted(hosted, "damaged")
-    leave(other, slots[1], b"parcel")
+    outsider.remove([slot_keys(slots[0]).mailbox])
+    await_refusal(server, "damaged")
+    write_message(outsider, slots[1], b"message")
 
-    assert awaited(hosted.drain_messages, "a parcel") == [(slots[1], b"parcel")]
-    assert birth(other) == before
+    assert await_condition(server.drain_messages, "a message") == [(slots[1], b"message")]
+    assert read_instance_id(outsider) == before
 
 
-def test_beyond_as_many_nodes_as_may_be_one_more_is_counted(hosted, other, monkeypatch):
+def test_a_node_beyond_the_maximum_is_counted_and_ignored(server, outsider, monkeypatch):
     monkeypatch.setattr(module, "MAX_SLOTS", 1)
-    let_in(hosted, other)
+    join(server, outsider)
 
-    hello(other)
+    write_hello(outsider)
 
-    counted(hosted, "too_many")
-    assert hosted.drain_hellos() == []
-
-
-def test_the_card_says_where_else_the_head_is(hosted, other):
-    hosted.redirect_to = "gpu-b:7000"
-
-    def card():
-        return (
-            json.loads(SEAL.verify(HEAD_INFO_KEY, other.read([HEAD_INFO_KEY])[0]))["at"]
-            == "gpu-b:7000"
-        )
-
-    awaited(card, "the card says so")
+    await_refusal(server, "too_many")
+    assert server.drain_hellos() == []
 
 
-def test_who_cannot_have_its_port_says_so_and_has_it_later(monkeypatch):
+def test_the_head_info_has_the_redirect_address(server, outsider):
+    server.redirect_to = "gpu-b:7000"
+
+    def is_published():
+        (message,) = outsider.read([HEAD_INFO_KEY])
+        head = HeadInfo.deserialize(AUTHENTICATOR.verify(HEAD_INFO_KEY, message))
+        return head.redirect_to == "gpu-b:7000"
+
+    await_condition(is_published, "the redirect is published")
+
+
+def test_a_server_retries_while_its_port_is_taken(monkeypatch):
     monkeypatch.setattr(module, "RETRY_DELAY_SECONDS", 0.1)
-    place = bind_first_free_port((0,))
-    port = place.getsockname()[1]
-    made = module.ClusterServer((port,), SEAL, module.Counters())
-    made.start()
+    listener = bind_first_free_port((0,))
+    port = listener.getsockname()[1]
+    server = module.ClusterServer((port,), AUTHENTICATOR, module.Counters())
+    server.start()
     try:
-        awaited(lambda: "is free" in made.error, "it says so")
-        assert made.port == 0
-        place.close()
-        awaited(lambda: made.port == port, "it listens")
-        assert made.error == ""
+        await_condition(lambda: "is free" in server.error, "the error")
+        assert server.port == 0
+        listener.close()
+        await_condition(lambda: server.port == port, "the server listens")
+        assert server.error == ""
     finally:
-        made.stop(PATIENCE)
+        server.stop(TIMEOUT_SECONDS)
 
 
-@pytest.mark.quiet
-def test_what_is_still_to_be_said_when_a_store_fails_reaches_nobody_else(monkeypatch):
-    """The slots of its next life are others; an answer with another's rows would lose some."""
+@pytest.mark.swallows_errors
+def test_pending_acks_of_a_failed_store_reach_no_other_node(monkeypatch):
+    """A store that is opened again has new slots; an ack with rows of another node would lose some."""
     monkeypatch.setattr(module, "RETRY_DELAY_SECONDS", 0.1)
-    at = ports()
-    with hub(at) as hosted, link(at[0]) as one:
-        first = welcomed(hosted, one, row=5)
-        fail = iter([True])
-        turn = hosted._poll_store
+    ports = free_ports()
+    with running_server(ports) as server, running_client(ports[0]) as client:
+        first = accept_client(server, client, last_row=5)
+        failures = iter([True])
+        poll_store = server._poll_store
 
-        def failing(board):
-            if next(fail, False):
+        def fail_once(store):
+            if next(failures, False):
                 raise MessageStoreError("The store failed.")
-            turn(board)
+            poll_store(store)
 
-        monkeypatch.setattr(hosted, "_poll_store", failing)
-        awaited(lambda: not one.is_connected, "it breaks")
-        hosted.acknowledge(first.slot, 7, 999)
-        again = welcomed(hosted, one, row=6)
+        monkeypatch.setattr(server, "_poll_store", fail_once)
+        await_condition(lambda: not client.is_connected, "the client is disconnected")
+        server.acknowledge(first.slot, 7, 999)
+        again = accept_client(server, client, last_row=6)
 
         assert again.slot > first.slot
-        assert (one.last_ack.message_number, one.last_ack.last_row) == (0, 6)
+        assert (client.last_ack.message_number, client.last_ack.last_row) == (0, 6)
 
 
-def test_a_hub_that_is_stopped_leaves_the_port(hosted):
-    port = hosted.master_port
-    hosted.stop(PATIENCE)
+def test_a_stopped_server_closes_its_port(server):
+    port = server.port
+    server.stop(TIMEOUT_SECONDS)
 
-    awaited(lambda: bind_first_free_port((port,)).close() is None, "the port is free")
+    await_condition(lambda: bind_first_free_port((port,)).close() is None, "the port is free")

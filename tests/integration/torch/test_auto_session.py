@@ -25,10 +25,10 @@ sentinel.log({"loss": 1.0})
         ("end_auto_session(ValueError())", {"outcome": "exception", "exception": "ValueError"}),
     ],
 )
-def test_the_outcome_is_how_the_interpreter_ended(script, told, ending, outcome):
+def test_the_outcome_is_how_the_interpreter_ended(script, recorded, ending, outcome):
     subprocess.run(script(BEGIN + ending), capture_output=True, timeout=240, check=False)
 
-    start, step, stop = told()[0]
+    start, step, stop = recorded()[0]
 
     assert (start.event, step.values["loss"]) == (Event.START, 1.0)
     assert (stop.event, stop.attributes) == (Event.STOP, outcome)

@@ -68,7 +68,7 @@ def test_a_step_recorded_late_through_another_thread_still_acts_in_time(ranks):
     assert [each.step() for each in ranks] == [{"stop"}, {"stop"}]
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_a_rank_with_an_internal_error_is_not_ready(ranks):
     step_together(ranks, 1)
     ranks[0].send(1, 4, BOTH)
@@ -78,7 +78,7 @@ def test_a_rank_with_an_internal_error_is_not_ready(ranks):
     assert step_together(ranks, 4) == [NONE[:4], NONE[:4]]
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_an_error_before_the_first_step_or_in_the_callback_does_not_matter(tmp_path):
     def fails(context):
         raise ValueError

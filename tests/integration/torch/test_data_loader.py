@@ -8,7 +8,7 @@ from support.training_loops import batch, column, loss_of, model, steps, watched
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_data_wait_is_recorded_and_is_part_of_the_step_time(told, workers):
+def test_the_data_wait_is_recorded_and_is_part_of_the_step_time(recorded, workers):
     """With a slow loader the wait is at least its time, and never more than the step time."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -19,16 +19,16 @@ def test_the_data_wait_is_recorded_and_is_part_of_the_step_time(told, workers):
             loss_of(net, x).backward()
             optimizer.step()
 
-    waits = column(told, "data_wait")
+    waits = column(recorded, "data_wait")
     assert len(waits) == 3
     if not workers:
         assert min(waits) >= 2 * SlowDataset.SECONDS
-    for record in steps(told):
+    for record in steps(recorded):
         if "step_time" in record.values:
             assert 0 < record.values["data_wait"] <= record.values["step_time"]
 
 
-def test_batches_fetched_by_another_thread_are_not_data_wait(told):
+def test_batches_fetched_by_another_thread_are_not_data_wait(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -40,7 +40,7 @@ def test_batches_fetched_by_another_thread_are_not_data_wait(told):
         loss_of(net, batch(1)).backward()
         optimizer.step()
 
-    assert column(told, "data_wait") == []
+    assert column(recorded, "data_wait") == []
 
 
 class SlowDataset(torch.utils.data.Dataset):

@@ -43,7 +43,7 @@ train()
 """
 
 
-def test_each_rank_records_its_own_loss_and_the_common_norm(script, told, headers):
+def test_each_rank_records_its_own_loss_and_the_common_norm(script, recorded, headers):
     launch = [
         sys.executable,
         "-m",
@@ -57,7 +57,7 @@ def test_each_rank_records_its_own_loss_and_the_common_norm(script, told, header
     )
     truth = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
     records = {
-        rank: [r for r in logged if r.event is Event.STEP] for rank, logged in told().items()
+        rank: [r for r in logged if r.event is Event.STEP] for rank, logged in recorded().items()
     }
 
     assert sorted(records) == [0, 1]

@@ -77,13 +77,13 @@ def with_closure(net, optimizer, x):
 
 
 @pytest.mark.parametrize("body", [plain, clipped, logged, with_closure])
-def test_no_patch_waits_for_a_device(body, told):
+def test_no_patch_waits_for_a_device(body, recorded):
     found = added_operations(loop(body), watched)
 
     assert waiting_operations(found) == {}
     assert found["copy_"] > 0
-    assert len(column(told, "loss")) >= 3
-    assert len(column(told, "grad_norm")) == 3
+    assert len(column(recorded, "loss")) >= 3
+    assert len(column(recorded, "grad_norm")) == 3
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -104,7 +104,7 @@ def test_a_grad_scaler_is_observed_without_waiting(fused, poison):
     assert waiting_operations(found) == {}
 
 
-def test_scalars_of_an_engine_are_recorded_without_waiting(told):
+def test_scalars_of_an_engine_are_recorded_without_waiting(recorded):
     def run():
         session = current_session()
         norm = torch.ones(1) * 3
@@ -122,7 +122,7 @@ def test_scalars_of_an_engine_are_recorded_without_waiting(told):
         found = added_operations(run, watched)
 
     assert waiting_operations(found) == {}
-    assert column(told, "grad_norm") == [3.0]
+    assert column(recorded, "grad_norm") == [3.0]
 
 
 class MetaOps(Ops):

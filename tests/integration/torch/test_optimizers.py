@@ -8,7 +8,7 @@ from torch.nn.utils import clip_grad_norm_
 import sentinel
 
 
-def test_the_largest_of_two_optimizers_completes_the_step(told):
+def test_the_largest_of_two_optimizers_completes_the_step(recorded):
     """Actor and critic alternate; only the actor's steps are counted, with the actor's loss."""
     actor, critic = model(), torch.nn.Linear(4, 1)
     actor_optimizer = torch.optim.SGD(actor.parameters(), lr=0.01)
@@ -29,19 +29,19 @@ def test_the_largest_of_two_optimizers_completes_the_step(told):
             actor_optimizer.step()
             sentinel.log({"kl": float(step)}, step=step)
 
-    records = steps(told)
+    records = steps(recorded)
     assert [record.values["optimizer_steps"] for record in records if "kl" in record.values] == [
         1,
         2,
         3,
         4,
     ]
-    assert column(told, "loss")[1:] == losses[1:]
-    assert column(told, "grad_norm")[1:] == pytest.approx(norms[1:], rel=1e-5)
-    assert set(column(told, "learning_rate")[1:]) == {0.01}
+    assert column(recorded, "loss")[1:] == losses[1:]
+    assert column(recorded, "grad_norm")[1:] == pytest.approx(norms[1:], rel=1e-5)
+    assert set(column(recorded, "learning_rate")[1:]) == {0.01}
 
 
-def test_a_new_optimizer_for_the_same_model_continues_the_count(told):
+def test_a_new_optimizer_for_the_same_model_continues_the_count(recorded):
     net = model()
     optimizers = []
     with watched:
@@ -50,10 +50,10 @@ def test_a_new_optimizer_for_the_same_model_continues_the_count(told):
             loss_of(net, batch(0)).backward()
             optimizers[-1].step()
 
-    assert column(told, "optimizer_steps") == [1, 2, 3]
+    assert column(recorded, "optimizer_steps") == [1, 2, 3]
 
 
-def test_an_unused_optimizer_is_replaced_by_the_next(told):
+def test_an_unused_optimizer_is_replaced_by_the_next(recorded):
     """Another model of the same size is trained next, while the first still exists."""
     models = []
     with watched:
@@ -64,10 +64,10 @@ def test_an_unused_optimizer_is_replaced_by_the_next(told):
                 loss_of(net, batch(step)).backward()
                 models[-1][1].step()
 
-    assert column(told, "optimizer_steps")[-1] > 60
+    assert column(recorded, "optimizer_steps")[-1] > 60
 
 
-def test_the_last_loss_of_a_repeated_closure_is_recorded(told):
+def test_the_last_loss_of_a_repeated_closure_is_recorded(recorded):
     net = model()
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
     losses = []
@@ -85,11 +85,11 @@ def test_the_last_loss_of_a_repeated_closure_is_recorded(told):
         optimizer.step(closure)
 
     assert ran > 1
-    assert column(told, "loss") == [losses[ran - 1], losses[-1]]
-    assert len(column(told, "grad_norm")) == 2
+    assert column(recorded, "loss") == [losses[ran - 1], losses[-1]]
+    assert len(column(recorded, "grad_norm")) == 2
 
 
-def test_a_wrapped_optimizer_counts_one_step(told):
+def test_a_wrapped_optimizer_counts_one_step(recorded):
     class Wrapper(torch.optim.Optimizer):
         def __init__(self, inner):
             self.inner = inner
@@ -105,10 +105,10 @@ def test_a_wrapped_optimizer_counts_one_step(told):
             loss_of(net, batch(step)).backward()
             optimizer.step()
 
-    assert column(told, "optimizer_steps") == [1, 2, 3]
+    assert column(recorded, "optimizer_steps") == [1, 2, 3]
 
 
-def test_counting_continues_after_a_step_that_raised(told):
+def test_counting_continues_after_a_step_that_raised(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 
@@ -122,10 +122,10 @@ def test_counting_continues_after_a_step_that_raised(told):
             loss_of(net, batch(0)).backward()
             optimizer.step()
 
-    assert column(told, "optimizer_steps") == [1, 2]
+    assert column(recorded, "optimizer_steps") == [1, 2]
 
 
-def test_optimizers_stepping_inside_backward_are_counted_once(told):
+def test_optimizers_stepping_inside_backward_are_counted_once(recorded):
     net = model()
     optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in net.parameters()}
 
@@ -142,5 +142,5 @@ def test_optimizers_stepping_inside_backward_are_counted_once(told):
             loss.backward()
             losses.append(loss.item())
 
-    assert column(told, "optimizer_steps") == [1, 2, 3]
-    assert column(told, "loss") == losses
+    assert column(recorded, "optimizer_steps") == [1, 2, 3]
+    assert column(recorded, "loss") == losses

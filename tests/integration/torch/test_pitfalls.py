@@ -26,30 +26,30 @@ def scaled_steps(optimizer, net, values):
     return losses
 
 
-def test_a_skipped_step_is_reported_with_the_scale_and_without_its_loss(told):
+def test_a_skipped_step_is_reported_with_the_scale_and_without_its_loss(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
         losses = scaled_steps(optimizer, net, [1.0, float("inf"), 1.0])
 
-    assert column(told, "optimizer_steps") == [1, 2]
-    assert column(told, "loss") == [losses[0], losses[2]]
-    assert column(told, "loss_scale") == [8.0, 4.0]
-    assert column(told, "skipped_steps") == [0.0, 1.0, 1.0]
+    assert column(recorded, "optimizer_steps") == [1, 2]
+    assert column(recorded, "loss") == [losses[0], losses[2]]
+    assert column(recorded, "loss_scale") == [8.0, 4.0]
+    assert column(recorded, "skipped_steps") == [0.0, 1.0, 1.0]
 
 
-def test_a_step_skipped_by_a_fused_optimizer_is_counted_as_skipped(told):
+def test_a_step_skipped_by_a_fused_optimizer_is_counted_as_skipped(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, fused=True)
     with watched:
         losses = scaled_steps(optimizer, net, [1.0, float("inf"), 1.0])
 
-    assert column(told, "loss")[::2] == losses[::2]
-    assert column(told, "loss_scale") == [8.0, 8.0, 4.0]
-    assert column(told, "skipped_steps") == [0.0, 0.0, 1.0]
+    assert column(recorded, "loss")[::2] == losses[::2]
+    assert column(recorded, "loss_scale") == [8.0, 8.0, 4.0]
+    assert column(recorded, "skipped_steps") == [0.0, 0.0, 1.0]
 
 
-def test_a_disabled_scaler_reports_no_scale(told):
+def test_a_disabled_scaler_reports_no_scale(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", enabled=False)
@@ -59,11 +59,11 @@ def test_a_disabled_scaler_reports_no_scale(told):
         scaler.step(optimizer)
         scaler.update()
 
-    assert column(told, "loss") == [loss.item() / 4]
-    assert (column(told, "loss_scale"), column(told, "skipped_steps")) == ([], [])
+    assert column(recorded, "loss") == [loss.item() / 4]
+    assert (column(recorded, "loss_scale"), column(recorded, "skipped_steps")) == ([], [])
 
 
-def test_the_fsdp_scaler_reports_the_unscaled_loss(told):
+def test_the_fsdp_scaler_reports_the_unscaled_loss(recorded):
     import torch.distributed as dist
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
@@ -80,11 +80,11 @@ def test_the_fsdp_scaler_reports_the_unscaled_loss(told):
     finally:
         dist.destroy_process_group()
 
-    assert column(told, "loss") == [loss.item()]
-    assert column(told, "loss_scale") == [8.0]
+    assert column(recorded, "loss") == [loss.item()]
+    assert column(recorded, "loss_scale") == [8.0]
 
 
-def test_the_norm_of_unscaled_and_clipped_gradients_is_correct(told):
+def test_the_norm_of_unscaled_and_clipped_gradients_is_correct(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
@@ -96,11 +96,11 @@ def test_the_norm_of_unscaled_and_clipped_gradients_is_correct(told):
         scaler.step(optimizer)
         scaler.update()
 
-    assert column(told, "grad_norm") == pytest.approx([expected], rel=1e-5)
+    assert column(recorded, "grad_norm") == pytest.approx([expected], rel=1e-5)
 
 
 @pytest.mark.parametrize("change", ["mul", "copy"])
-def test_a_loss_changed_in_place_after_backward_keeps_its_value(told, change):
+def test_a_loss_changed_in_place_after_backward_keeps_its_value(recorded, change):
     """`all_reduce(loss)` changes it, for a mean over ranks."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -115,10 +115,10 @@ def test_a_loss_changed_in_place_after_backward_keeps_its_value(told, change):
                 loss.copy_(torch.tensor(-1.0))
         optimizer.step()
 
-    assert column(told, "loss") == [expected]
+    assert column(recorded, "loss") == [expected]
 
 
-def test_a_gradient_penalty_is_one_backward_pass(told):
+def test_a_gradient_penalty_is_one_backward_pass(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -129,10 +129,10 @@ def test_a_gradient_penalty_is_one_backward_pass(told):
         expected = loss.item()
         optimizer.step()
 
-    assert column(told, "loss") == [expected]
+    assert column(recorded, "loss") == [expected]
 
 
-def test_clipping_still_raises_on_a_non_finite_norm(told):
+def test_clipping_still_raises_on_a_non_finite_norm(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -145,10 +145,10 @@ def test_clipping_still_raises_on_a_non_finite_norm(told):
         clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=True)
         optimizer.step()
 
-    assert column(told, "grad_norm") == pytest.approx([expected], rel=1e-5)
+    assert column(recorded, "grad_norm") == pytest.approx([expected], rel=1e-5)
 
 
-def test_a_pipeline_stage_has_steps_and_a_norm_but_no_loss(told):
+def test_a_pipeline_stage_has_steps_and_a_norm_but_no_loss(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     norms = []
@@ -161,12 +161,12 @@ def test_a_pipeline_stage_has_steps_and_a_norm_but_no_loss(told):
             clip_grad_norm_(net.parameters(), 0.1)
             optimizer.step()
 
-    assert column(told, "loss") == []
-    assert column(told, "grad_norm") == pytest.approx(norms, rel=1e-5)
-    assert column(told, "optimizer_steps") == [1, 2, 3]
+    assert column(recorded, "loss") == []
+    assert column(recorded, "grad_norm") == pytest.approx(norms, rel=1e-5)
+    assert column(recorded, "optimizer_steps") == [1, 2, 3]
 
 
-def test_a_step_captured_into_a_graph_is_ignored(told, monkeypatch):
+def test_a_step_captured_into_a_graph_is_ignored(recorded, monkeypatch):
     """Every replay of the graph would repeat our computation."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -180,18 +180,18 @@ def test_a_step_captured_into_a_graph_is_ignored(told, monkeypatch):
         loss.backward()
         optimizer.step()
 
-    assert column(told, "loss") == [loss.item()]
-    assert column(told, "optimizer_steps") == [1]
+    assert column(recorded, "loss") == [loss.item()]
+    assert column(recorded, "optimizer_steps") == [1]
 
 
-def test_pytorch_still_rejects_a_root_that_is_not_a_scalar(told):
+def test_pytorch_still_rejects_a_root_that_is_not_a_scalar(recorded):
     net = model()
     with watched, pytest.raises(RuntimeError, match="scalar"):
         net(batch(0)).backward()
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_backward_pass_inside_a_compiled_graph_is_supported(told):
+def test_a_backward_pass_inside_a_compiled_graph_is_supported(recorded):
     """With `trace_autograd_ops` the compiler inlines it; the steps are still recorded."""
     import torch._dynamo
 
@@ -213,10 +213,10 @@ def test_a_backward_pass_inside_a_compiled_graph_is_supported(told):
             gradients(batch(step))
             optimizer.step()
 
-    assert column(told, "optimizer_steps") == [1, 2, 3]
+    assert column(recorded, "optimizer_steps") == [1, 2, 3]
 
 
-def test_a_resumed_run_is_another_attempt_with_continued_step_numbers(told, monkeypatch):
+def test_a_resumed_run_is_another_attempt_with_continued_step_numbers(recorded, monkeypatch):
     monkeypatch.setenv("SENTINEL_RUN_ID", "resumed")
     for first in (1, 4):
         net = model()
@@ -228,7 +228,7 @@ def test_a_resumed_run_is_another_attempt_with_continued_step_numbers(told, monk
                 optimizer.step()
                 sentinel.log({"kl": 0.1}, step=step)
 
-    resumed = [r for r in steps(told) if "kl" in r.values]
+    resumed = [r for r in steps(recorded) if "kl" in r.values]
     assert [(r.attempt, r.step, r.step_index) for r in resumed] == [
         (0, 1, 1),
         (0, 2, 2),
@@ -239,7 +239,7 @@ def test_a_resumed_run_is_another_attempt_with_continued_step_numbers(told, monk
     ]
 
 
-def test_nested_decorators_record_each_step_once(told):
+def test_nested_decorators_record_each_step_once(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 
@@ -257,11 +257,11 @@ def test_nested_decorators_record_each_step_once(told):
 
     train()
 
-    assert column(told, "optimizer_steps") == [1, 2, 3, 4]
-    assert len(column(told, "loss")) == 4
+    assert column(recorded, "optimizer_steps") == [1, 2, 3, 4]
+    assert len(column(recorded, "loss")) == 4
 
 
-def test_a_backward_pass_in_another_thread_belongs_to_the_same_step(told):
+def test_a_backward_pass_in_another_thread_belongs_to_the_same_step(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     expected = []
@@ -278,7 +278,7 @@ def test_a_backward_pass_in_another_thread_belongs_to_the_same_step(told):
         thread.join()
         optimizer.step()
 
-    assert column(told, "loss") == pytest.approx([sum(expected)])
+    assert column(recorded, "loss") == pytest.approx([sum(expected)])
 
 
 @pytest.mark.parametrize("capturing", [False, True])

@@ -166,13 +166,13 @@ def test_events_separate_numbers_and_texts(rank):
     assert rank.drops() == {"type": 1}
 
 
-def test_outside_a_run_the_api_does_nothing(told):
+def test_outside_a_run_the_api_does_nothing(recorded):
     sentinel.log({"x": 1.0}, step=1)
     sentinel.mark("save", step=1)
     with sentinel.phase("eval"):
         pass
 
-    assert told() == {}
+    assert recorded() == {}
 
 
 def test_the_fast_path_writes_the_same_records_as_the_slow_path(tmp_path, monkeypatch):

@@ -245,14 +245,14 @@ def test_a_small_ring_stores_shorter_texts_and_loses_none(tmp_path, letter, max_
     assert all(decoder.decode(payload).values["length"] == 9000 for payload in batch.payloads)
 
 
-def test_log_samples_sends_at_most_samples_texts(told):
+def test_log_samples_sends_at_most_samples_texts(recorded):
     texts = [f"t{n}" for n in range(100)]
     with sentinel.monitor(run="limited", agent=False, strict=True, samples=3):
         sentinel.log_samples(texts, texts, step=7)
     with sentinel.monitor(run="default", agent=False, strict=True):
         sentinel.log_samples(texts, texts, rewards=[1.0] * 100, finished=[True] * 100)
 
-    samples = [record for record in told()[0] if record.event is Event.SAMPLE]
+    samples = [record for record in recorded()[0] if record.event is Event.SAMPLE]
     assert [r.attributes["completion"] for r in samples if r.run.startswith("limited")] == [
         "t0",
         "t49",
@@ -261,17 +261,17 @@ def test_log_samples_sends_at_most_samples_texts(told):
     assert len([r for r in samples if r.run.startswith("default")]) == DEFAULT_SAMPLES_PER_CALL
 
 
-def test_no_text_is_sent_by_default(told):
+def test_no_text_is_sent_by_default(recorded):
     """Sampling must be enabled."""
     with sentinel.monitor(run="quiet", agent=False, strict=True):
         sentinel.log({"loss": 1.0}, step=1)
 
-    assert Event.SAMPLE not in [record.event for record in told()[0]]
+    assert Event.SAMPLE not in [record.event for record in recorded()[0]]
 
 
-def test_outside_a_run_log_samples_does_nothing(told):
+def test_outside_a_run_log_samples_does_nothing(recorded):
     sentinel.log_samples(["p"], ["c"])
-    assert told() == {}
+    assert recorded() == {}
 
 
 @pytest.mark.parametrize("value", [-1, 65, 1.0, "8", True, None])

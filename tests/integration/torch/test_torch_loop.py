@@ -11,7 +11,7 @@ from sentinel.client.capture import grad_norm
 from sentinel.client.capture.grad_norm import CHEAP_STRIDE_STEPS, GradNorm
 
 
-def test_a_plain_loop_records_loss_norm_learning_rate_and_steps(told):
+def test_a_plain_loop_records_loss_norm_learning_rate_and_steps(recorded):
     net = model()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -31,17 +31,17 @@ def test_a_plain_loop_records_loss_norm_learning_rate_and_steps(told):
 
     train()
 
-    assert column(told, "loss") == losses
-    assert column(told, "grad_norm") == pytest.approx(norms, rel=1e-5)
-    assert column(told, "learning_rate") == pytest.approx([0.01 * 0.5**n for n in range(5)])
-    assert column(told, "optimizer_steps") == [1, 2, 3, 4, 5]
-    assert [record.step for record in steps(told)] == [1, 2, 3, 4, 5]
-    assert [record.step_index for record in steps(told)] == [1, 2, 3, 4, 5]
-    assert len(column(told, "step_time")) == 4
-    assert all(0 < seconds < 60 for seconds in column(told, "step_time"))
+    assert column(recorded, "loss") == losses
+    assert column(recorded, "grad_norm") == pytest.approx(norms, rel=1e-5)
+    assert column(recorded, "learning_rate") == pytest.approx([0.01 * 0.5**n for n in range(5)])
+    assert column(recorded, "optimizer_steps") == [1, 2, 3, 4, 5]
+    assert [record.step for record in steps(recorded)] == [1, 2, 3, 4, 5]
+    assert [record.step_index for record in steps(recorded)] == [1, 2, 3, 4, 5]
+    assert len(column(recorded, "step_time")) == 4
+    assert all(0 < seconds < 60 for seconds in column(recorded, "step_time"))
 
 
-def test_accumulated_backward_passes_are_one_step(told):
+def test_accumulated_backward_passes_are_one_step(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -54,10 +54,10 @@ def test_accumulated_backward_passes_are_one_step(told):
             optimizer.step()
             optimizer.zero_grad()
 
-    assert column(told, "loss") == pytest.approx(totals, rel=1e-12)
+    assert column(recorded, "loss") == pytest.approx(totals, rel=1e-12)
 
 
-def test_without_clipping_the_norm_is_measured_often_enough(told, monkeypatch):
+def test_without_clipping_the_norm_is_measured_often_enough(recorded, monkeypatch):
     monkeypatch.setattr(grad_norm, "CHEAP_COST_SECONDS", float("inf"))  # however slow the machine
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -69,7 +69,7 @@ def test_without_clipping_the_norm_is_measured_often_enough(told, monkeypatch):
             norms[step] = norm(net.parameters())
             optimizer.step()
 
-    found = {r.step: r.values["grad_norm"] for r in steps(told) if "grad_norm" in r.values}
+    found = {r.step: r.values["grad_norm"] for r in steps(recorded) if "grad_norm" in r.values}
     assert {1, 2} <= found.keys()
     assert max(after - before for before, after in pairwise([*found, 41])) <= CHEAP_STRIDE_STEPS
     assert found == pytest.approx({step: norms[step] for step in found}, rel=1e-5)
@@ -94,7 +94,7 @@ def test_a_stride_that_changes_from_step_to_step_still_measures_often_enough():
     assert max(after - before for before, after in pairwise(measured)) <= CHEAP_STRIDE_STEPS
 
 
-def test_only_euclidean_clipping_is_used(told):
+def test_only_euclidean_clipping_is_used(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -104,10 +104,10 @@ def test_only_euclidean_clipping_is_used(told):
         clip_grad_norm_(net.parameters(), 1e9, float("inf"))
         optimizer.step()
 
-    assert column(told, "grad_norm") == pytest.approx([expected], rel=1e-5)
+    assert column(recorded, "grad_norm") == pytest.approx([expected], rel=1e-5)
 
 
-def test_norms_of_groups_clipped_separately_are_combined(told):
+def test_norms_of_groups_clipped_separately_are_combined(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -117,10 +117,10 @@ def test_norms_of_groups_clipped_separately_are_combined(told):
         clip_grad_norm_(net[2].parameters(), 0.01)
         optimizer.step()
 
-    assert column(told, "grad_norm") == pytest.approx([expected], rel=1e-5)
+    assert column(recorded, "grad_norm") == pytest.approx([expected], rel=1e-5)
 
 
-def test_a_scaled_loss_is_recorded_unscaled(told):
+def test_a_scaled_loss_is_recorded_unscaled(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -135,11 +135,11 @@ def test_a_scaled_loss_is_recorded_unscaled(told):
             scaler.step(optimizer)
             scaler.update()
 
-    assert column(told, "loss") == losses
-    assert column(told, "grad_norm")[:2] == pytest.approx(norms[:2], rel=1e-5)
+    assert column(recorded, "loss") == losses
+    assert column(recorded, "grad_norm")[:2] == pytest.approx(norms[:2], rel=1e-5)
 
 
-def test_a_step_skipped_by_the_scaler_is_not_counted(told):
+def test_a_step_skipped_by_the_scaler_is_not_counted(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -150,10 +150,10 @@ def test_a_step_skipped_by_the_scaler_is_not_counted(told):
             scaler.step(optimizer)
             scaler.update()
 
-    assert column(told, "optimizer_steps") == [1, 2]
+    assert column(recorded, "optimizer_steps") == [1, 2]
 
 
-def test_a_scaled_loss_without_its_raw_loss_is_not_recorded(told):
+def test_a_scaled_loss_without_its_raw_loss_is_not_recorded(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -161,23 +161,23 @@ def test_a_scaled_loss_without_its_raw_loss_is_not_recorded(told):
         (scaler.scale(loss_of(net, batch(0))) / 4).backward()
         scaler.step(optimizer)
 
-    assert column(told, "loss") == []
-    assert column(told, "optimizer_steps") == [1]
+    assert column(recorded, "loss") == []
+    assert column(recorded, "optimizer_steps") == [1]
 
 
-def test_nan_is_recorded_before_any_filter(told):
+def test_nan_is_recorded_before_any_filter(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
         (loss_of(net, batch(0)) * float("nan")).backward()
         optimizer.step()
 
-    assert [value != value for value in column(told, "loss")] == [True]  # noqa: PLR0124
-    assert [value != value for value in column(told, "grad_norm")] == [True]  # noqa: PLR0124
+    assert [value != value for value in column(recorded, "loss")] == [True]  # noqa: PLR0124
+    assert [value != value for value in column(recorded, "grad_norm")] == [True]  # noqa: PLR0124
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_a_checkpointed_model_has_one_backward_pass(told, reentrant):
+def test_a_checkpointed_model_has_one_backward_pass(recorded, reentrant):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -187,10 +187,10 @@ def test_a_checkpointed_model_has_one_backward_pass(told, reentrant):
         loss.backward()
         optimizer.step()
 
-    assert column(told, "loss") == [loss.item()]
+    assert column(recorded, "loss") == [loss.item()]
 
 
-def test_backward_through_autograd_is_captured(told):
+def test_backward_through_autograd_is_captured(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -198,10 +198,10 @@ def test_backward_through_autograd_is_captured(told):
         torch.autograd.backward([first, second])
         optimizer.step()
 
-    assert column(told, "loss") == pytest.approx([first.item() + second.item()])
+    assert column(recorded, "loss") == pytest.approx([first.item() + second.item()])
 
 
-def test_a_backward_pass_with_explicit_gradients_is_not_a_loss(told):
+def test_a_backward_pass_with_explicit_gradients_is_not_a_loss(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -209,5 +209,5 @@ def test_a_backward_pass_with_explicit_gradients_is_not_a_loss(told):
         out.backward(torch.ones_like(out))
         optimizer.step()
 
-    assert column(told, "loss") == []
-    assert column(told, "optimizer_steps") == [1]
+    assert column(recorded, "loss") == []
+    assert column(recorded, "optimizer_steps") == [1]

@@ -13,7 +13,7 @@ from sentinel.client.session import current_session
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("whole", [True, False], ids=["whole step", "model"])
-def test_a_compiled_loop_is_captured_and_compiles_to_the_same_graphs(told, whole):
+def test_a_compiled_loop_is_captured_and_compiles_to_the_same_graphs(recorded, whole):
     def run():
         torch._dynamo.reset()
         net = model()
@@ -38,8 +38,8 @@ def test_a_compiled_loop_is_captured_and_compiles_to_the_same_graphs(told, whole
     with watched:
         assert run() == plain
 
-    assert column(told, "optimizer_steps") == [1, 2, 3]
-    assert len(column(told, "loss")) == 3
+    assert column(recorded, "optimizer_steps") == [1, 2, 3]
+    assert len(column(recorded, "loss")) == 3
 
 
 def train_ten(net):
@@ -105,7 +105,7 @@ def test_later_patches_of_others_are_kept(monkeypatch):
         torch.Tensor.backward = original
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_a_failing_patch_does_not_affect_the_step(monkeypatch, headers):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)

@@ -74,7 +74,7 @@ def test_a_log_inside_a_log_is_written_afterwards(rank):
     assert {"outer": 1.0} in rank.values()
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_internal_errors_are_counted_and_too_many_disable_the_client(rank, monkeypatch):
     def fail(*args):
         raise RuntimeError("internal")
@@ -86,7 +86,7 @@ def test_internal_errors_are_counted_and_too_many_disable_the_client(rank, monke
     assert rank.reader.read_header().errors == MAX_CLIENT_ERRORS
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_strict_raises_internal_errors(tmp_path, monkeypatch):
     strict = RecordedRank(tmp_path / "s.ring", strict=True)
     monkeypatch.setattr(strict.recorder._log_writer, "write", lambda *_: 1 / 0)
@@ -95,7 +95,7 @@ def test_strict_raises_internal_errors(tmp_path, monkeypatch):
         strict.recorder.log({"x": 1.0})
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_the_guard_does_not_swallow_interrupts_and_exits(rank, monkeypatch, error):
     def stop(*args):

@@ -16,7 +16,7 @@ from sentinel.client.capture.device_copy import cuda_queue
 from sentinel.model.record import Event
 
 
-def test_roots_given_as_a_generator_still_get_their_gradient(told):
+def test_roots_given_as_a_generator_still_get_their_gradient(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -25,10 +25,10 @@ def test_roots_given_as_a_generator_still_get_their_gradient(told):
         assert all(p.grad is not None for p in net.parameters())
         optimizer.step()
 
-    assert column(told, "loss") == [sum(loss.item() for loss in losses)]
+    assert column(recorded, "loss") == [sum(loss.item() for loss in losses)]
 
 
-def test_roots_given_by_keyword_are_captured(told):
+def test_roots_given_by_keyword_are_captured(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched:
@@ -36,10 +36,10 @@ def test_roots_given_by_keyword_are_captured(told):
         torch.autograd.backward(tensors=[loss])
         optimizer.step()
 
-    assert column(told, "loss") == [loss.item()]
+    assert column(recorded, "loss") == [loss.item()]
 
 
-def test_older_clipping_with_keyword_parameters_is_captured(told, monkeypatch):
+def test_older_clipping_with_keyword_parameters_is_captured(recorded, monkeypatch):
     """PyTorch before 2.6 has no separate function for the norm."""
 
     def clip(parameters, max_norm, norm_type=2.0):
@@ -64,10 +64,10 @@ def test_older_clipping_with_keyword_parameters_is_captured(told, monkeypatch):
             torch.nn.utils.clip_grad_norm_(parameters=net.parameters(), max_norm=0.01)
             optimizer.step()
 
-    assert column(told, "grad_norm") == pytest.approx(truths, rel=1e-5)
+    assert column(recorded, "grad_norm") == pytest.approx(truths, rel=1e-5)
 
 
-def test_clipped_gradients_are_not_kept_alive(told):
+def test_clipped_gradients_are_not_kept_alive(recorded):
     """The first gradient usually belongs to the embedding, the largest parameter."""
     critic, net = model(), model()
     critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.01)
@@ -87,10 +87,10 @@ def test_clipped_gradients_are_not_kept_alive(told):
         gc.collect()
         assert [ref() for ref in gradients] == [None] * len(gradients)
 
-    assert len(column(told, "grad_norm")) == 2
+    assert len(column(recorded, "grad_norm")) == 2
 
 
-def test_a_failed_step_repeated_with_another_optimizer_is_recorded(told):
+def test_a_failed_step_repeated_with_another_optimizer_is_recorded(recorded):
     """For example when memory runs out at the first step and a smaller batch is tried."""
     net = model()
 
@@ -112,14 +112,14 @@ def test_a_failed_step_repeated_with_another_optimizer_is_recorded(told):
                 losses[-1].backward()
             optimizer.step()
 
-    assert column(told, "optimizer_steps") == [1, 2]
+    assert column(recorded, "optimizer_steps") == [1, 2]
     sums = [losses[0].item() + losses[1].item(), losses[2].item() + losses[3].item()]
-    assert column(told, "loss") == pytest.approx(sums)
-    assert len(column(told, "grad_norm")) == 2
+    assert column(recorded, "loss") == pytest.approx(sums)
+    assert len(column(recorded, "grad_norm")) == 2
     del full
 
 
-def test_complex_parameters_have_a_gradient_norm(told):
+def test_complex_parameters_have_a_gradient_norm(recorded):
     weight = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64) * (1 + 1j))
     optimizer, truths = torch.optim.SGD([weight], lr=0.01), []
     with watched:
@@ -129,11 +129,11 @@ def test_complex_parameters_have_a_gradient_norm(told):
             truths.append(float(weight.grad.abs().pow(2).sum() ** 0.5))
             optimizer.step()
 
-    assert len(column(told, "loss")) == 4
-    assert column(told, "grad_norm")[:2] == pytest.approx(truths[:2])
+    assert len(column(recorded, "loss")) == 4
+    assert column(recorded, "grad_norm")[:2] == pytest.approx(truths[:2])
 
 
-def test_the_loss_of_discarded_gradients_is_not_recorded(told):
+def test_the_loss_of_discarded_gradients_is_not_recorded(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     losses = []
@@ -149,7 +149,7 @@ def test_the_loss_of_discarded_gradients_is_not_recorded(told):
             optimizer.step()
             optimizer.zero_grad()
 
-    assert column(told, "loss") == losses
+    assert column(recorded, "loss") == losses
 
 
 def test_losses_on_two_devices_are_summed_on_the_first_device(monkeypatch):
@@ -193,7 +193,7 @@ def test_the_host_buffer_ignores_the_default_device_of_the_user(monkeypatch):
     assert used["device"] == "cpu"
 
 
-def test_a_norm_that_cannot_be_computed_loses_no_other_value(told, headers, monkeypatch):
+def test_a_norm_that_cannot_be_computed_loses_no_other_value(recorded, headers, monkeypatch):
     def out_of_memory(*_, **__):
         raise torch.OutOfMemoryError
 
@@ -206,24 +206,24 @@ def test_a_norm_that_cannot_be_computed_loses_no_other_value(told, headers, monk
             optimizer.step()
         assert headers()[0].errors == 0
 
-    assert len(column(told, "loss")) == 5
-    assert column(told, "grad_norm") == []
+    assert len(column(recorded, "loss")) == 5
+    assert column(recorded, "grad_norm") == []
 
 
-def test_evaluation_values_on_a_device_are_recorded_as_an_evaluation(told):
+def test_evaluation_values_on_a_device_are_recorded_as_an_evaluation(recorded):
     score = torch.tensor(0.5)
     with pretended_device(), watched:
         sentinel.mark("eval", 7, score=score, samples=3, path="held-out")
         score.fill_(9.0)
         sentinel.log({"reward": 1.0}, 8)
 
-    records = [r for r in told()[0] if "score" in r.values or "samples" in r.values]
+    records = [r for r in recorded()[0] if "score" in r.values or "samples" in r.values]
     assert [(r.event, r.step) for r in records] == [(Event.EVAL, 7)] * 2
     assert records[0].attributes == {"path": "held-out"}
     assert records[1].values == {"score": 0.5}
 
 
-def test_a_failed_backward_pass_adds_nothing_to_the_loss(told):
+def test_a_failed_backward_pass_adds_nothing_to_the_loss(recorded):
     """For example when memory runs out for the longest batch and it is skipped."""
 
     class Full(torch.autograd.Function):
@@ -251,4 +251,4 @@ def test_a_failed_backward_pass_adds_nothing_to_the_loss(told):
             Full.apply(net(batch(9))).backward(torch.ones(16, 1))
         optimizer.step()
 
-    assert column(told, "loss") == [pytest.approx(sum(losses))]
+    assert column(recorded, "loss") == [pytest.approx(sum(losses))]

@@ -225,7 +225,7 @@ MESSAGES = st.tuples(
 )
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 @settings(
     max_examples=settings.default.max_examples // 4,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

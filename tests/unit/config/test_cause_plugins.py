@@ -25,7 +25,7 @@ class Incomplete:
     title = "nothing else"
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 @pytest.mark.parametrize("kind", [Raising, ListOfDetectors, TextSeverity, Incomplete])
 def test_an_invalid_cause_is_left_out(monkeypatch, kind):
     monkeypatch.setattr(plugins, "load_classes", lambda group: {"odd": kind, "storm": Storm})

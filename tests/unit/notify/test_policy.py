@@ -231,7 +231,7 @@ def test_poll_reports_changes_only(fixture):
     assert fixture.policy.suppression.silences == ()
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_an_unreadable_pending_notification_is_skipped(fixture):
     fixture.user_connection.execute("insert into pending_notification values('run/x#1', 'damaged')")
     fixture.restart()

@@ -195,7 +195,7 @@ def test_cases_are_the_same_after_a_restart(house):
     ]
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_a_cause_that_fails_costs_no_page():
     class Broken(Storm):
         def evidence(self, context):
@@ -207,7 +207,7 @@ def test_a_cause_that_fails_costs_no_page():
     assert house.current_notification().diagnosis.cause == "storm"
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 @pytest.mark.parametrize("weight", [float("nan"), 1.5, -1.0, "0.5", None])
 def test_a_clue_that_weighs_nothing_sensible_costs_the_cause_and_no_page(weight):
     class Odd(Storm):

@@ -58,7 +58,7 @@ def test_runs_do_not_share_a_detector():
     assert engine.detector("a", "above") is not engine.detector("b", "above")
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_a_broken_detector_is_switched_off_and_the_others_go_on(caplog):
     engine = Engine({"broken": Broken, "above": Above})
     with caplog.at_level(logging.CRITICAL):

@@ -60,7 +60,7 @@ def test_a_memory_that_does_not_fit_is_left_and_the_watch_goes_on(state):
     assert fed(taken, range(9)) == fed(fold(), range(9))
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_a_record_that_cannot_be_judged_ends_no_watch(monkeypatch):
     """It would end that of every next agent, too."""
     folded = fold()

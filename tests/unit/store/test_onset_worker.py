@@ -118,7 +118,7 @@ def test_info_and_resolved_incidents_start_no_thread(worker):
     assert "onset-worker" not in [thread.name for thread in started]
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_a_failed_estimate_does_not_affect_the_next(path):
     other = replace(INCIDENT, key=replace(INCIDENT.key, detector="loss_plateau"))
     onsets = {}

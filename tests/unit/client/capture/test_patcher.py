@@ -86,7 +86,7 @@ def test_a_missing_method_is_named_and_the_others_are_patched(rank, patcher):
     assert vars(Engine)["step"].__wrapped__
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_an_integration_that_fails_is_switched_off_alone_and_reported(rank, patcher):
     calls = []
 
@@ -106,7 +106,7 @@ def test_an_integration_that_fails_is_switched_off_alone_and_reported(rank, patc
     assert not rank.recorder.try_lock.guard.disabled
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_an_integration_that_cannot_be_attached_is_undone(rank, patcher):
     def integration(patcher):
         patcher.wrap(Engine, "step")

@@ -55,7 +55,7 @@ def test_the_users_function_is_called_at_the_step_with_the_context(tmp_path):
     assert outcomes(rank) == ["call, checkpoint, stop at step 4, for run/kl_blowup#1"]
 
 
-@pytest.mark.quiet
+@pytest.mark.swallows_errors
 def test_an_error_of_the_users_function_is_counted_and_training_continues(tmp_path):
     def fails(context):
         raise ValueError("secret")
