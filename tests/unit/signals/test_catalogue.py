@@ -1,4 +1,4 @@
-"""Signals: what frameworks and people log is found under the name we give it."""
+"""Keys of frameworks and users are mapped to signal names."""
 
 from __future__ import annotations
 
@@ -157,25 +157,25 @@ LOGGED = {
         "losses/clipfrac": "clip_fraction",
         "losses/explained_variance": "explained_variance",
     },
-    "by hand": {"train/average_reward": "reward", "Train Loss": "loss", "KL": "kl_ref"},
+    "user code": {"train/average_reward": "reward", "Train Loss": "loss", "KL": "kl_ref"},
 }
 
-KEYS = [pytest.param(key, name, id=f"{who}: {key}") for who, keys in LOGGED.items()
+KEYS = [pytest.param(key, name, id=f"{framework}: {key}") for framework, keys in LOGGED.items()
         for key, name in keys.items()]  # fmt: skip
 
 
 @pytest.mark.parametrize(("key", "name"), KEYS)
-def test_a_logged_key_is_found(key, name):
+def test_a_logged_key_is_mapped(key, name):
     assert canonical_name(key) == name
     assert name in SIGNALS
 
 
 @pytest.mark.parametrize("signal", SIGNALS)
 @pytest.mark.parametrize("form", ["eval/{}", "eval_{}", "val/{}", "validation_{}", "train/eval_{}"])
-def test_a_value_of_held_out_data_never_lands_in_a_training_signal(signal, form):
+def test_held_out_keys_are_never_mapped_to_training_signals(signal, form):
     named = [canonical_name(form.format(name)) for name in (signal, *SIGNALS[signal].aliases)]
 
-    # TRL's PPO calls what it says of its value model "val/".
+    # TRL's PPO logs its value model under "val/".
     known = {s.name for s in SIGNALS.values() if any(a.startswith("val/") for a in s.aliases)}
     assert not {name for name in named if name in SIGNALS} - known - {"eval_loss"}
     assert form.format(signal).startswith("val/") or named[0] == f"eval_{signal}"
@@ -205,19 +205,19 @@ def test_a_reward_function_has_one_name_in_all_versions(key, name):
 @pytest.mark.parametrize(
     "key", ["my_metric", "train/my_metric", "eval_my_metric", "", "/", "eval_"]
 )
-def test_what_is_not_known_keeps_its_name(key):
+def test_an_unknown_key_is_unchanged(key):
     assert canonical_name(key) == key
 
 
 def test_no_two_signals_claim_one_key():
-    """An alias that is another's would make the answer depend on the order of the lines."""
+    """With a shared alias the result would depend on the order of the catalogue."""
     keys = Counter(chain.from_iterable((s.name, *s.aliases) for s in SIGNALS.values()))
 
     assert [key for key, times in keys.items() if times > 1] == []
 
 
 @pytest.mark.parametrize("signal", SIGNALS.values(), ids=SIGNALS)
-def test_a_line_of_the_catalogue_is_whole(signal):
+def test_an_entry_of_the_catalogue_is_complete(signal):
     assert signal.help.endswith(".")
     assert signal.name == signal.name.lower()
     assert all(

@@ -1,4 +1,4 @@
-"""Dialect: what a key means where its framework or algorithm decides."""
+"""The meaning of keys that depends on the framework or algorithm."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ import pytest
 from sentinel.signals.key_map import KeyMapping, detect_framework, select_key_map
 
 
-def word(key, framework="", algorithm="", version=""):
-    facts = {"framework": framework, "algorithm": algorithm, "framework_version": version}
-    return select_key_map(facts).lookup(key)
+def mapping_of(key, framework="", algorithm="", version=""):
+    metadata = {"framework": framework, "algorithm": algorithm, "framework_version": version}
+    return select_key_map(metadata).lookup(key)
 
 
 @pytest.mark.parametrize("algorithm", ["AsyncGRPOConfig", "async_grpo", "AsyncGRPOTrainer"])
 @pytest.mark.parametrize("framework", ["trl", "TRL", "transformers", ""])
 def test_the_kl_of_async_grpo_is_the_mismatch(framework, algorithm):
-    assert word("train/kl", framework, algorithm).name == "kl_mismatch"
+    assert mapping_of("train/kl", framework, algorithm).name == "kl_mismatch"
 
 
 def test_the_kl_of_others_is_the_distance_to_the_reference():
-    assert word("kl", "trl", "GRPOConfig").name == "kl_ref"
+    assert mapping_of("kl", "trl", "GRPOConfig").name == "kl_ref"
     assert select_key_map({}).lookup("kl").name == "kl_ref"
 
 
-def test_accuracy_is_of_preferences_only_where_rewards_are_modelled():
-    assert word("accuracy", "trl", "RewardConfig").name == "preference_accuracy"
-    assert word("margin", "trl", "RewardConfig").name == "reward_margin"
-    assert word("accuracy", "trl", "SFTConfig").name == "accuracy"
-    assert word("acc", "openrlhf", "dpo").name == "preference_accuracy"
+def test_accuracy_is_that_of_preferences_only_for_reward_models():
+    assert mapping_of("accuracy", "trl", "RewardConfig").name == "preference_accuracy"
+    assert mapping_of("margin", "trl", "RewardConfig").name == "reward_margin"
+    assert mapping_of("accuracy", "trl", "SFTConfig").name == "accuracy"
+    assert mapping_of("acc", "openrlhf", "dpo").name == "preference_accuracy"
 
 
-def test_the_scores_of_a_reward_model_are_nobody_s_reward():
-    """It may shift them all as it likes, and its loss is what tells how it learns."""
-    assert word("mean_reward", "trl", "RewardConfig").name == "score_mean"
-    assert word("mean_reward").name == "reward"
-    found = detect_framework(
+def test_the_scores_of_a_reward_model_in_training_are_no_reward():
+    """Scores may shift freely; the loss shows how the model learns."""
+    assert mapping_of("mean_reward", "trl", "RewardConfig").name == "score_mean"
+    assert mapping_of("mean_reward").name == "reward"
+    detected = detect_framework(
         ["loss", "min_reward", "mean_reward", "max_reward", "accuracy", "margin"]
     )
-    assert found == {"framework": "trl", "algorithm": "reward"}
+    assert detected == {"framework": "trl", "algorithm": "reward"}
 
 
-def test_a_gradient_norm_of_zero_is_none_where_the_framework_means_that():
-    assert word("actor_grad_norm").convert(0.0) is None
-    assert word("grad_norm", "openrlhf").convert(0.0) is None
-    assert word("grad_norm", "trl").convert(0.0) == 0.0
-    assert word("actor_grad_norm").convert(0.5) == 0.5
-    assert isnan(word("actor_grad_norm").convert(nan))
+def test_a_gradient_norm_of_zero_is_missing_for_some_frameworks():
+    assert mapping_of("actor_grad_norm").convert(0.0) is None
+    assert mapping_of("grad_norm", "openrlhf").convert(0.0) is None
+    assert mapping_of("grad_norm", "trl").convert(0.0) == 0.0
+    assert mapping_of("actor_grad_norm").convert(0.5) == 0.5
+    assert isnan(mapping_of("actor_grad_norm").convert(nan))
 
 
-def test_values_come_in_our_units():
-    assert word("lr(1e-3)").convert(0.5) == 5e-4
-    assert word("train/total_tokens(B)").convert(2.0) == 2e9
-    assert word("entropy_loss", "stable_baselines3") == KeyMapping("entropy", -1.0)
-    assert word("mfu", "nanogpt").convert(50.0) == 0.5
+def test_values_are_converted_to_the_unit_of_the_signal():
+    assert mapping_of("lr(1e-3)").convert(0.5) == 5e-4
+    assert mapping_of("train/total_tokens(B)").convert(2.0) == 2e9
+    assert mapping_of("entropy_loss", "stable_baselines3") == KeyMapping("entropy", -1.0)
+    assert mapping_of("mfu", "nanogpt").convert(50.0) == 0.5
 
 
-def test_frameworks_that_carry_others_tell_nothing():
+def test_generic_frameworks_select_no_key_map():
     assert select_key_map({"framework": "torch", "framework_version": "2.13.0"}) == select_key_map(
         {}
     )
@@ -74,7 +74,7 @@ def test_a_version_is_its_leading_numbers(version, numbers):
     assert select_key_map({"framework": "trl", "framework_version": version}).version == numbers
 
 
-def test_a_version_that_goes_on_for_ever_is_no_trouble():
+def test_a_very_long_version_is_accepted():
     assert select_key_map({"framework": "trl", "framework_version": "9" * 5000}).version
 
 
@@ -94,11 +94,11 @@ def test_a_version_that_goes_on_for_ever_is_no_trouble():
         ("Train/Samples/lr", "deepspeed", ""),
     ],
 )
-def test_the_keys_of_a_log_give_its_framework_away(keys, framework, algorithm):
-    facts = detect_framework(keys.split())
+def test_the_framework_is_detected_from_keys(keys, framework, algorithm):
+    metadata = detect_framework(keys.split())
 
-    assert (facts["framework"], facts.get("algorithm", "")) == (framework, algorithm)
+    assert (metadata["framework"], metadata.get("algorithm", "")) == (framework, algorithm)
 
 
-def test_ordinary_keys_give_nothing_away():
+def test_ordinary_keys_detect_no_framework():
     assert detect_framework(["loss", "grad_norm", "learning_rate", "kl", "reward"]) == {}

@@ -1,4 +1,4 @@
-"""KL kind: every KL by its right name."""
+"""The kind of each logged KL."""
 
 from __future__ import annotations
 
@@ -65,29 +65,29 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize(("key", "facts", "kind"), KINDS)
-def test_a_kl_is_called_by_its_name(key, facts, kind):
-    assert infer_kl_kind(key, facts) == kind
+@pytest.mark.parametrize(("key", "metadata", "kind"), KINDS)
+def test_the_kind_follows_from_key_and_metadata(key, metadata, kind):
+    assert infer_kl_kind(key, metadata) == kind
 
 
-@pytest.mark.parametrize(("key", "facts", "kind"), KINDS)
-def test_a_kind_survives_being_written_down(key, facts, kind):
+@pytest.mark.parametrize(("key", "metadata", "kind"), KINDS)
+def test_a_kind_is_the_same_after_serialization(key, metadata, kind):
     assert KlKind.deserialize(kind.serialize()) == kind
 
 
 @pytest.mark.parametrize(
     "text", ["", "objective/kl", "ref k1 mean", "ref k1 x signed cap=ten", "a b"]
 )
-def test_what_is_no_kind_is_not_read_as_one(text):
+def test_other_text_is_not_deserialized(text):
     assert KlKind.deserialize(text) is None
 
 
-def test_what_is_no_kl_has_no_kind():
+def test_other_keys_have_no_kind():
     assert infer_kl_kind("reward", trl("grpo")) is None
     assert infer_kl_kind("actor/kl_coef", VERL) is None
 
 
-def test_only_what_is_known_is_said():
+def test_only_known_properties_are_described():
     assert KlKind("ref").describe() == ""
     assert not KlKind("ref").is_known
     assert KlKind("ref").unit == "nats"
@@ -95,9 +95,9 @@ def test_only_what_is_known_is_said():
     assert KlKind("ref", "k3", MEAN, False, 10.0).unit == "nats per token"
 
 
-def test_a_record_that_says_nothing_is_told_by_the_name_alone():
+def test_without_attributes_the_kind_follows_from_the_signal_name():
     assert get_kl_kind({}, "kl_ref") == KlKind("ref")
     assert get_kl_kind({"kl_ref": "objective/kl"}, "kl_ref").is_summed
     assert get_kl_kind({"kl_ref": "kl", "kl_ref.kind": "ref k1 sequence_sum unsigned cap=inf"},
                    "kl_ref") == KlKind("ref", "k1", SUM, False, inf)  # fmt: skip
-    assert get_kl_kind({"kl_mismatch": "never heard of"}, "kl_mismatch") == KlKind("mismatch")
+    assert get_kl_kind({"kl_mismatch": "unknown_key"}, "kl_mismatch") == KlKind("mismatch")

@@ -1,4 +1,4 @@
-"""Block means: a run of any length in at most 64 points, none of them lost."""
+"""A series of any length is reduced to at most 64 block means."""
 
 from random import Random
 
@@ -15,8 +15,8 @@ def blocks_of(values):
 
 
 @pytest.mark.parametrize("length", [512, 513, 520, 1100, 5000, 100_000])
-def test_blocks_stay_few_equal_and_in_place(length):
-    """A ramp keeps its line through every merge: block k has the mean of its own values."""
+def test_blocks_are_few_and_equally_long(length):
+    """A ramp stays a line through every merge: block k has the mean of its own values."""
     blocks = blocks_of(map(float, range(length)))
 
     assert MAX_BLOCKS // 2 <= len(blocks.means) <= MAX_BLOCKS
@@ -25,14 +25,14 @@ def test_blocks_stay_few_equal_and_in_place(length):
     assert blocks.means == pytest.approx(middles)
 
 
-def test_one_wild_value_in_a_group_moves_nothing():
+def test_a_single_outlier_moves_no_block():
     values = [1.0] * 80
     values[13] = 1e9
 
     assert blocks_of(values).means == [1.0] * (80 // VALUES_PER_GROUP)
 
 
-def test_tells_when_a_block_is_complete():
+def test_add_returns_whether_a_block_is_complete():
     blocks = BlockMeans()
 
     assert [blocks.add(1.0) for _ in range(VALUES_PER_GROUP)] == [False] * (
@@ -40,22 +40,22 @@ def test_tells_when_a_block_is_complete():
     ) + [True]
 
 
-def test_a_straight_line_falls_exactly():
-    gone, error = linear_fall([3.0, 2.0, 1.0, 0.0])
+def test_the_fall_of_a_straight_line_is_exact():
+    fall, error = linear_fall([3.0, 2.0, 1.0, 0.0])
 
-    assert (gone, error) == pytest.approx((3.0, 0.0))
+    assert (fall, error) == pytest.approx((3.0, 0.0))
 
 
-def test_the_error_is_as_large_as_the_fall_really_varies():
-    """Over many flat noisy series, two errors hold about 95 % of the falls."""
+def test_the_error_matches_the_observed_variation():
+    """Of many flat noisy series about 95 % have falls within two errors."""
     rng = Random(0)
     within = 0
     for _ in range(400):
-        gone, error = linear_fall([rng.gauss(0.0, 1.0) for _ in range(16)])
-        within += abs(gone) <= 2.15 * error
+        fall, error = linear_fall([rng.gauss(0.0, 1.0) for _ in range(16)])
+        within += abs(fall) <= 2.15 * error
 
     assert 0.92 <= within / 400 <= 0.98
 
 
-def test_two_points_prove_nothing():
+def test_two_points_have_an_infinite_error():
     assert linear_fall([1.0, 0.0])[1] == float("inf")

@@ -1,4 +1,4 @@
-"""What is sorted late, or looked at seldom, says the same as what is looked at every time."""
+"""Lazy evaluation gives the same results as evaluation at every value."""
 
 from collections import deque
 from random import Random
@@ -37,8 +37,8 @@ def quantile(window, share):
     return low + (high - low) * (place - int(place))
 
 
-class Plain:
-    """The margin CUSUM as it is defined, with all of it worked out at every value."""
+class ReferenceCusum:
+    """The margin CUSUM as it is defined, evaluated at every value."""
 
     def __init__(self, sign, window, lag, floor, sigmas):
         self.sign, self.window, self.lag = sign, window, lag
@@ -49,22 +49,22 @@ class Plain:
     def update(self, value, margin, at):
         armed = len(self.baseline) >= WARMUP_VALUES
         if armed:
-            usual = quantile(self.baseline, 0.5)
+            center = quantile(self.baseline, 0.5)
             spread = quantile(self.baseline, 0.75) - quantile(self.baseline, 0.25)
             sigma = max(spread / IQR_TO_SIGMA, self.floor)
-            surplus = self.sign * (value - usual) - max(margin, self.sigmas * sigma)
+            excess = self.sign * (value - center) - max(margin, self.sigmas * sigma)
             before = self.evidence
-            gathered = before + max(-CLIP_SIGMAS, min(CLIP_SIGMAS, surplus / sigma)) - SLACK_SIGMAS
-            self.evidence = min(max(0.0, gathered), 1.5 * ALARM_THRESHOLD)
+            total = before + max(-CLIP_SIGMAS, min(CLIP_SIGMAS, excess / sigma)) - SLACK_SIGMAS
+            self.evidence = min(max(0.0, total), 1.5 * ALARM_THRESHOLD)
             self.onset = at if before == 0.0 else self.onset
             self.alarmed = self.evidence > (
                 ALARM_THRESHOLD / 4 if self.alarmed else ALARM_THRESHOLD
             )
         self.waiting.append(value)
-        wait = min(self.lag, (len(self.baseline) + len(self.waiting)) // 2)
+        lag = min(self.lag, (len(self.baseline) + len(self.waiting)) // 2)
         if armed and self.evidence >= ALARM_THRESHOLD / 2:
-            wait = MAX_FROZEN_WINDOWS * self.window
-        while len(self.waiting) > wait:
+            lag = MAX_FROZEN_WINDOWS * self.window
+        while len(self.waiting) > lag:
             self.baseline.append(self.waiting.popleft())
 
 
@@ -72,92 +72,90 @@ class Plain:
 @pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize("sigmas", [0.0, 1.0])
 @pytest.mark.parametrize("margin", [0.0, 0.4, 1.5])
-def test_a_cusum_that_looks_seldom_sees_all_that_there_is(sizes, sign, sigmas, margin):
-    dice = Random(str((sizes, sign, sigmas, margin)))
-    shown = [dice.choice([dice.gauss(at > 150, 1.0), -1.0, 0.5]) for at in range(300)]
+def test_a_lazy_cusum_equals_the_definition(sizes, sign, sigmas, margin):
+    rng = Random(str((sizes, sign, sigmas, margin)))
+    series = [rng.choice([rng.gauss(at > 150, 1.0), -1.0, 0.5]) for at in range(300)]
     window, lag = sizes
-    seldom = MarginCusum(sign, window, lag, 0.05, sigmas)
-    plain = Plain(sign, window, lag, 0.05, sigmas)
-    for at, value in enumerate(shown):
-        seldom.update(value, margin, at)
-        plain.update(value, margin, at)
-        assert seldom.evidence == pytest.approx(plain.evidence, abs=1e-9)
-        assert (seldom.onset, seldom.is_alarmed) == (plain.onset, plain.alarmed)
-        assert seldom.is_armed == (len(plain.baseline) >= WARMUP_VALUES)
-        if at % 29 == 0 and plain.baseline:
-            assert seldom.baseline_median == pytest.approx(quantile(plain.baseline, 0.5))
+    lazy = MarginCusum(sign, window, lag, 0.05, sigmas)
+    reference = ReferenceCusum(sign, window, lag, 0.05, sigmas)
+    for at, value in enumerate(series):
+        lazy.update(value, margin, at)
+        reference.update(value, margin, at)
+        assert lazy.evidence == pytest.approx(reference.evidence, abs=1e-9)
+        assert (lazy.onset, lazy.is_alarmed) == (reference.onset, reference.alarmed)
+        assert lazy.is_armed == (len(reference.baseline) >= WARMUP_VALUES)
+        if at % 29 == 0 and reference.baseline:
+            assert lazy.baseline_median == pytest.approx(quantile(reference.baseline, 0.5))
         if at % 37 == 0:
-            seldom = deserialize(serialize(seldom))
+            lazy = deserialize(serialize(lazy))
 
 
 @given(values, st.integers(1, 40), st.lists(st.booleans(), min_size=90, max_size=90))
-def test_a_window_that_is_asked_now_and_then_is_the_last_values(shown, size, asked):
+def test_a_window_queried_at_times_holds_the_last_values(series, size, queried):
     window = RollingQuantiles(size)
-    for at, value in enumerate(shown):
+    for at, value in enumerate(series):
         window.add(value)
-        last = shown[max(0, at + 1 - size) : at + 1]
+        last = series[max(0, at + 1 - size) : at + 1]
         assert len(window) == len(last)
-        if asked[at]:
+        if queried[at]:
             assert window.sorted_values() == sorted(last)
             assert window.median == pytest.approx(median(last))
-            assert window.sorted_latest(3) == sorted(shown[max(0, at - 2) : at + 1])
+            assert window.sorted_latest(3) == sorted(series[max(0, at - 2) : at + 1])
 
 
 @given(values)
-def test_the_best_levels_are_the_highest_of_all_medians(shown):
-    merit, past, summit = RewardGain(), Drawdown(), PeakDrop()
-    for at, value in enumerate(shown, start=1):
-        merit.add(value)
-        past.add(value)
-        summit.add(value)
-        of_16 = [median(shown[end - 16 : end]) for end in range(16, at + 1)]
-        of_5 = [median(shown[end - 5 : end]) for end in range(5, at + 1)]
-        assert merit.best_level == (pytest.approx(max(of_16)) if of_16 else None)
-        assert past.best_level == (max(of_16) if of_16 else None)
-        assert summit.peak_level == (max(of_5) if of_5 else None)
-        assert merit.current_level == pytest.approx(median(shown[max(0, at - 8) : at]))
-        assert past.current_level == median(shown[max(0, at - 5) : at])
+def test_best_levels_are_the_highest_medians(series):
+    gain, drawdown, peak_drop = RewardGain(), Drawdown(), PeakDrop()
+    for at, value in enumerate(series, start=1):
+        gain.add(value)
+        drawdown.add(value)
+        peak_drop.add(value)
+        of_16 = [median(series[end - 16 : end]) for end in range(16, at + 1)]
+        of_5 = [median(series[end - 5 : end]) for end in range(5, at + 1)]
+        assert gain.best_level == (pytest.approx(max(of_16)) if of_16 else None)
+        assert drawdown.best_level == (max(of_16) if of_16 else None)
+        assert peak_drop.peak_level == (max(of_5) if of_5 else None)
+        assert gain.current_level == pytest.approx(median(series[max(0, at - 8) : at]))
+        assert drawdown.current_level == median(series[max(0, at - 5) : at])
 
 
 @given(st.lists(level, min_size=1, max_size=80), st.sampled_from([-1, 1]))
-def test_a_departure_is_half_way_when_its_median_is(shown, sign):
-    seen, since = LevelShift(sign, 1e9, 2.0), None
-    for step, value in enumerate(shown):
-        seen.add(value, None, step)
-        first, now = median(shown[: min(5, step + 1)]), median(shown[max(0, step - 7) : step + 1])
-        there = (now / first) ** sign > 2.0**0.5
-        since = (step if since is None else since) if there else None
-        assert seen.onset == since
-        assert seen.has_begun == there
+def test_a_shift_is_half_way_when_its_median_is(series, sign):
+    shift, since = LevelShift(sign, 1e9, 2.0), None
+    for step, value in enumerate(series):
+        shift.add(value, None, step)
+        first, now = median(series[: min(5, step + 1)]), median(series[max(0, step - 7) : step + 1])
+        is_half_way = (now / first) ** sign > 2.0**0.5
+        since = (step if since is None else since) if is_half_way else None
+        assert shift.onset == since
+        assert shift.has_begun == is_half_way
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), level), max_size=100))
 @example([(0, 1.0), *[(1, 1.0)] * 6, (0, 1.0)])
-def test_the_lone_rank_is_the_one_that_nearly_all_name(shown):
-    lone = PersistentOutlier(window=8, min_share=0.75)
-    for at, (rank, degree) in enumerate(shown):
-        lone.add(rank, degree, at)
-        last = shown[max(0, at - 7) : at + 1]
+def test_the_outlier_is_the_rank_that_nearly_all_records_name(series):
+    outlier = PersistentOutlier(window=8, min_share=0.75)
+    for at, (rank, degree) in enumerate(series):
+        outlier.add(rank, degree, at)
+        last = series[max(0, at - 7) : at + 1]
         named = [one for one in range(3) if sum(r == one for r, _ in last) >= 6]
-        assert lone.rank == (named[0] if named and len(last) == 8 else None)
-        assert lone.degree == median(far for _, far in last)
-        assert lone.since_step == max(0, at - 7)
+        assert outlier.rank == (named[0] if named and len(last) == 8 else None)
+        assert outlier.degree == median(far for _, far in last)
+        assert outlier.since_step == max(0, at - 7)
 
 
 @given(values, st.integers(1, 12), st.booleans(), st.lists(few, min_size=1, max_size=4))
-def test_a_median_is_beyond_no_bound_that_half_of_the_values_are_within(
-    numbers, size, below, bounds
-):
-    late, window = KOfN(size, below=below), deque(maxlen=size)
+def test_a_median_is_beyond_a_bound_only_if_half_of_the_values_are(numbers, size, below, bounds):
+    k_of_n, window = KOfN(size, below=below), deque(maxlen=size)
     for at, number in enumerate(numbers):
-        # A bound that moves now and then.
+        # The bound changes from time to time.
         bound = bounds[at // 7 % len(bounds)]
         window.append(number)
-        may_be = late.add(number, bound)
+        may_be = k_of_n.add(number, bound)
         beyond = sum(x <= bound if below else x >= bound for x in window)
 
-        assert late.is_full == (len(window) == size)
-        assert may_be == (late.is_full and 2 * beyond >= size)
-        assert late.median == quantile(window, 0.5)
-        if late.is_full and not may_be:
-            assert late.median > bound if below else late.median < bound
+        assert k_of_n.is_full == (len(window) == size)
+        assert may_be == (k_of_n.is_full and 2 * beyond >= size)
+        assert k_of_n.median == quantile(window, 0.5)
+        if k_of_n.is_full and not may_be:
+            assert k_of_n.median > bound if below else k_of_n.median < bound

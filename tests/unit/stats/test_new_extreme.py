@@ -1,26 +1,26 @@
-"""Territory: new is what lies above every older median of eight."""
+"""A level is new if it is above every older median of eight values."""
 
 from sentinel.stats.new_extreme import NewExtreme
 
 
-def after(values):
-    ground = NewExtreme()
+def extreme_of(values):
+    extreme = NewExtreme()
     for value in values:
-        ground.add(value)
-    return ground
+        extreme.add(value)
+    return extreme
 
 
-def test_everything_is_new_in_the_beginning():
-    assert after([1.0] * 20).is_new
+def test_every_level_is_new_at_the_start():
+    assert extreme_of([1.0] * 20).is_new
 
 
-def test_an_old_height_is_not_new():
-    assert not after([5.0] * 8 + [1.0] * 40 + [5.0] * 8).is_new
+def test_an_old_level_is_not_new():
+    assert not extreme_of([5.0] * 8 + [1.0] * 40 + [5.0] * 8).is_new
 
 
-def test_a_height_never_held_is_new_even_while_it_lasts_a_while():
-    assert after([5.0] * 8 + [1.0] * 40 + [6.0] * 20).is_new
+def test_a_level_never_held_is_new_even_if_it_lasts():
+    assert extreme_of([5.0] * 8 + [1.0] * 40 + [6.0] * 20).is_new
 
 
-def test_single_values_are_no_ground():
-    assert after([1.0] * 7 + [9.0] + [1.0] * 40 + [5.0] * 8).is_new
+def test_single_values_do_not_form_a_level():
+    assert extreme_of([1.0] * 7 + [9.0] + [1.0] * 40 + [5.0] * 8).is_new

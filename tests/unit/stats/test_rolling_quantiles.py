@@ -1,4 +1,4 @@
-"""Rolling quantiles: the same as sorting the window, without sorting it."""
+"""Rolling quantiles equal those of the sorted window."""
 
 from statistics import median
 
@@ -21,7 +21,7 @@ def test_the_median_is_that_of_the_last_values(values, size):
     assert rolling.median == pytest.approx(median(values[-size:]))
 
 
-def test_sigma_is_that_of_the_noise_and_blind_to_outliers():
+def test_sigma_ignores_outliers():
     rolling = RollingQuantiles(100)
     for value in [*range(-50, 51), 1e9]:
         rolling.add(float(value))

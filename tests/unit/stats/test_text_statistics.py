@@ -1,4 +1,4 @@
-"""Text health: statistics of texts, against values counted by hand."""
+"""Statistics of texts, compared with values counted by hand."""
 
 import pytest
 
@@ -11,12 +11,12 @@ from sentinel.stats.text_statistics import (
 )
 
 
-def text(said, **told):
-    return CompletionText((said,), float(len(said)), **told)
+def text(content, **fields):
+    return CompletionText((content,), float(len(content)), **fields)
 
 
 @pytest.mark.parametrize(
-    ("said", "share"),
+    ("content", "share"),
     [
         ("", 0.0),
         ("one two three", 0.0),  # no n-gram of four
@@ -30,28 +30,28 @@ def text(said, **told):
         ("ภาษา" * 4, 9 / 13),
     ],
 )
-def test_repetition_is_the_share_of_n_grams_that_came_before(said, share):
-    assert repetition_share([split_words(said)]) == pytest.approx(share)
+def test_repetition_is_the_share_of_repeated_ngrams(content, share):
+    assert repetition_share([split_words(content)]) == pytest.approx(share)
 
 
-def test_no_n_gram_reaches_across_what_was_cut_out():
+def test_no_ngram_spans_two_parts():
     assert repetition_share([split_words("a b c d"), split_words("a b c d")]) == 0.5
     assert repetition_share([split_words("a b"), split_words("c d")]) == 0.0
 
 
-def test_the_longest_run_is_of_one_word():
+def test_the_longest_run_repeats_one_word():
     assert longest_word_run([split_words("a a b b b a"), split_words("b b")]) == 3
     assert longest_word_run([split_words("哈哈哈哈")]) == 4
     assert longest_word_run([[]]) == 0
 
 
-def test_ordinary_prose_with_a_long_word_in_it_keeps_its_words():
-    said = "see https://example.org/a/very/long/path/to/some/page.html for all of it"
-    assert split_words(said) == said.split()
+def test_prose_with_a_long_word_is_split_into_words():
+    content = "see https://example.org/a/very/long/path/to/some/page.html for all of it"
+    assert split_words(content) == content.split()
 
 
-def test_a_batch_is_judged_as_counted_by_hand():
-    found = compute_text_statistics(
+def test_batch_statistics_equal_those_counted_by_hand():
+    statistics = compute_text_statistics(
         [
             text("a b c d a b c d", finished=1.0),
             text("a b x", finished=0.0),
@@ -60,7 +60,7 @@ def test_a_batch_is_judged_as_counted_by_hand():
         ]
     )
 
-    assert found == {
+    assert statistics == {
         "sample_repetition": pytest.approx((1 / 5 + 0 + 0) / 3),
         "sample_longest_run": 3.0,
         "sample_empty": 1 / 4,
@@ -71,17 +71,17 @@ def test_a_batch_is_judged_as_counted_by_hand():
     }
 
 
-def test_a_batch_of_nothing_tells_only_that():
+def test_a_batch_of_blank_texts_has_only_emptiness_and_length():
     assert compute_text_statistics([text(""), text("  ")]) == {
         "sample_empty": 1.0,
         "sample_length": 1.0,
     }
 
 
-def test_texts_that_are_all_alike_are_of_no_variety():
+def test_identical_texts_have_low_diversity():
     same = compute_text_statistics([text("the cat sat on the mat")] * 10)
-    apart = compute_text_statistics([text(f"{n}a {n}b {n}c {n}d {n}e {n}f") for n in range(10)])
+    different = compute_text_statistics([text(f"{n}a {n}b {n}c {n}d {n}e {n}f") for n in range(10)])
 
     assert same["sample_distinct_1"] == pytest.approx(5 / 60)
     assert same["sample_repetition"] == 0.0
-    assert (apart["sample_distinct_1"], apart["sample_distinct_2"]) == (1.0, 1.0)
+    assert (different["sample_distinct_1"], different["sample_distinct_2"]) == (1.0, 1.0)
