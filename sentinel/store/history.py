@@ -185,7 +185,7 @@ def _record_from_row(run: str, row: tuple[Any, ...]) -> Record:
         event=Event(event),
         values=json.loads(values),
         attributes=json.loads(attributes),
-        spread={name: _spread_from_row(told) for name, told in json.loads(spread).items()},
+        spread={name: _spread_from_row(row) for name, row in json.loads(spread).items()},
         attempt=attempt,
     )
 

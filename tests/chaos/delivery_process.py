@@ -1,4 +1,4 @@
-"""The delivering half of an agent, as a process that can be killed at any moment."""
+"""Queues and delivers notifications in a process that the test kills."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.notifications import page
+from support.notifications import make_notification
 
 from sentinel.model.counters import Counters
 from sentinel.notify import outbox
@@ -20,31 +20,31 @@ from sentinel.sinks.webhook import Webhook
 from sentinel.store.database import connect
 
 SINK = "webhook"
-QUICK = DeliveryTiming(
+FAST = DeliveryTiming(
     min_interval_seconds=0.002,
     deadline_seconds=60.0,
     max_sleep_seconds=0.02,
     uniform_random=lambda: 0.02,
 )
-"""The receiver hangs up long before the deadline, so that no answer is ever too slow for it."""
+"""The receiver closes hanging requests long before the deadline."""
 
-BETWEEN_ALERTS = 0.02
-"""Seconds; so that kills meet alerts being raised as well as delivered."""
+ENQUEUE_INTERVAL_SECONDS = 0.02
+"""Long enough that kills interrupt queueing as well as delivery."""
 
 
-def deliver(path: Path, url: str, pages: int) -> None:
-    """Raise `pages` alerts, one a transaction, and see to their delivery; then end."""
+def deliver(path: Path, url: str, count: int) -> None:
+    """Queue `count` notifications, one a transaction, and return when all are delivered."""
     logging.disable()
-    courier = Dispatcher(path, {SINK: Webhook(url=url)}, Counters(), timing=QUICK)
-    courier.start()
+    dispatcher = Dispatcher(path, {SINK: Webhook(url=url)}, Counters(), timing=FAST)
+    dispatcher.start()
     with closing(connect(path)) as connection:
-        (raised,) = connection.execute("select count(*) from outbox").fetchone()
-        for episode in range(raised + 1, pages + 1):
+        (queued,) = connection.execute("select count(*) from outbox").fetchone()
+        for episode in range(queued + 1, count + 1):
             connection.execute("begin")
-            outbox.enqueue(connection, page(episode=episode), [SINK])
+            outbox.enqueue(connection, make_notification(episode=episode), [SINK])
             connection.execute("commit")
-            courier.wake()
-            time.sleep(BETWEEN_ALERTS)
-    while courier.drain(1.0):
+            dispatcher.wake()
+            time.sleep(ENQUEUE_INTERVAL_SECONDS)
+    while dispatcher.drain(1.0):
         pass
-    courier.stop(1.0)
+    dispatcher.stop(1.0)

@@ -1,4 +1,4 @@
-"""An agent killed while it keeps pages back owes the same to the next one, and tells it once."""
+"""Tests that notifications held back by a silence survive kills and are sent once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from sentinel.transport.paths import run_dir
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
-PATIENCE = 120.0
-BAD = float("nan")
-FLAPPING = [1.0] * 4 + ([BAD] * 6 + [1.0] * 20) * 4
-SICK = [1.0] * 4 + [BAD] * 60
+TIMEOUT_SECONDS = 120.0
+NAN = float("nan")
+FLAPPING = [1.0] * 4 + ([NAN] * 6 + [1.0] * 20) * 4
+DIVERGED = [1.0] * 4 + [NAN] * 60
 
 
 @pytest.fixture
@@ -38,100 +38,105 @@ def receiver(tmp_path, monkeypatch):
         yield receiver
 
 
-class Watched:
-    """One run of one rank, and the agents that serve it one after the other."""
+class MonitoredRun:
+    """A run of one rank, and the agents that monitor it one after the other."""
 
-    def __init__(self, begin, run, losses):
+    def __init__(self, start_rank, run, losses):
         self.run = run
         run_dir(run)
         values = {"loss": losses}
-        self.trainer = begin(
+        self.trainer = start_rank(
             0, run=run, world=1, steps=len(losses), every=0.02, ending="finished",
             values=values, hold=True, wait=False,
         )  # fmt: skip
-        self.serving = None
+        self.agent = None
 
-    def serve(self):
-        """A new agent, once it is up."""
-        words = [sys.executable, "-m", "sentinel", "agent", "--run", self.run]
-        self.serving = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-        until(self._up, PATIENCE, "the agent is up")
+    def start_agent(self):
+        command = [sys.executable, "-m", "sentinel", "agent", "--run", self.run]
+        self.agent = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        until(self._is_agent_up, TIMEOUT_SECONDS, "agent started")
 
     def kill(self):
-        """As the kernel does when memory is short."""
-        self.serving.kill()
-        self.serving.wait()
+        self.agent.kill()
+        self.agent.wait()
 
-    def end(self):
-        """Let the rank end, and wait for the agent to leave."""
+    def finish(self):
+        """End the rank, and wait until the agent stops."""
         release(self.trainer)
-        assert self.serving.wait(PATIENCE) == 0
+        assert self.agent.wait(TIMEOUT_SECONDS) == 0
 
-    def _up(self):
+    def _is_agent_up(self):
         try:
-            told = json.loads((run_dir(self.run) / "agent.json").read_text())
+            agent = json.loads((run_dir(self.run) / "agent.json").read_text())
         except FileNotFoundError:
             return False
-        return told["pid"] == self.serving.pid
+        return agent["pid"] == self.agent.pid
 
-    def rows(self, asked):
-        """What the run's database holds."""
+    def rows(self, query):
+        """Rows of the database of the run."""
         with closing(connect(run_dir(self.run) / "sentinel.db")) as database:
-            return database.execute(asked).fetchall()
+            return database.execute(query).fetchall()
 
-    def steps(self):
-        """How many steps were judged."""
+    def step_count(self):
+        """Number of processed steps."""
         return self.rows("select count(*) from step where event = 'step'")[0][0]
 
-    def pages(self):
-        """Every page there is: detector and reason."""
-        texts = self.rows("select page from outbox order by rowid")
+    def notifications(self):
+        """Detector, episode and reason of each queued notification."""
+        texts = self.rows("select notification from outbox order by rowid")
         return [notification_codec.decode(text).name.rpartition("/")[2] for (text,) in texts]
 
 
-def sequence(pages, detector):
-    return [name for name in pages if name.startswith(detector)]
+def of_detector(names, detector):
+    return [name for name in names if name.startswith(detector)]
 
 
-def test_a_silence_is_kept_and_paid_once_whoever_serves(receiver):
-    with ranks() as begin, closing(connect(run_dir("hushed") / "sentinel.db")) as person:
-        silences.add_silence(person, Silence("", time.time(), time.time() + 3600, "ana"))
-        watched = Watched(begin, "hushed", SICK)
-        watched.serve()
-        until(lambda: watched.rows("select 1 from owed"), PATIENCE, "a page is owed")
-        watched.kill()
-        watched.serve()
-        until(lambda: watched.steps() == len(SICK), PATIENCE, "every step is judged")
-        assert watched.pages() == []
-        watched.kill()
-        silences.expire_silences(person, "", time.time())
-        watched.serve()
-        until(partial(told, watched, "nan_or_inf#1:opened"), PATIENCE, "it is told")
-        watched.kill()
-        watched.serve()
-        watched.end()
-    assert sequence(watched.pages(), "nan_or_inf") == ["nan_or_inf#1:opened"]
-    assert watched.rows("select 1 from owed") == []
+def test_a_silenced_notification_is_sent_once_after_kills(receiver):
+    with (
+        ranks() as start_rank,
+        closing(connect(run_dir("silenced") / "sentinel.db")) as user_connection,
+    ):
+        silences.add_silence(user_connection, Silence("", time.time(), time.time() + 3600, "ana"))
+        run = MonitoredRun(start_rank, "silenced", DIVERGED)
+        run.start_agent()
+        until(
+            lambda: run.rows("select 1 from pending_notification"),
+            TIMEOUT_SECONDS,
+            "notification pending",
+        )
+        run.kill()
+        run.start_agent()
+        until(lambda: run.step_count() == len(DIVERGED), TIMEOUT_SECONDS, "every step processed")
+        assert run.notifications() == []
+        run.kill()
+        silences.expire_silences(user_connection, "", time.time())
+        run.start_agent()
+        until(partial(is_queued, run, "nan_or_inf#1:opened"), TIMEOUT_SECONDS, "sent")
+        run.kill()
+        run.start_agent()
+        run.finish()
+    assert of_detector(run.notifications(), "nan_or_inf") == ["nan_or_inf#1:opened"]
+    assert run.rows("select 1 from pending_notification") == []
 
 
-def told(watched, name):
-    return name in watched.pages()
+def is_queued(run, name):
+    return name in run.notifications()
 
 
-def test_what_comes_and_goes_is_told_once_however_often_the_agent_is_killed(receiver):
-    with ranks() as begin:
-        watched = Watched(begin, "flapping", FLAPPING)
-        for reached in (8, 28, 40, 60, 90):
-            watched.serve()
-            until(lambda past=reached: watched.steps() >= past, PATIENCE, "steps are judged")
-            watched.kill()
-        watched.serve()
-        until(lambda: watched.steps() == len(FLAPPING), PATIENCE, "every step is judged")
-        watched.end()
-    pages = sequence(watched.pages(), "nan_or_inf")
-    (body,) = watched.rows("select body from incident where detector = 'nan_or_inf'")
+def test_a_flapping_incident_is_sent_once_after_kills(receiver):
+    with ranks() as start_rank:
+        run = MonitoredRun(start_rank, "flapping", FLAPPING)
+        for steps in (8, 28, 40, 60, 90):
+            run.start_agent()
+            until(lambda steps=steps: run.step_count() >= steps, TIMEOUT_SECONDS, "steps processed")
+            run.kill()
+        run.start_agent()
+        until(lambda: run.step_count() == len(FLAPPING), TIMEOUT_SECONDS, "every step processed")
+        run.finish()
+    names = of_detector(run.notifications(), "nan_or_inf")
+    (body,) = run.rows("select body from incident where detector = 'nan_or_inf'")
 
-    assert len(set(pages)) == len(pages)
-    assert [name for name in pages if name.endswith("opened")] == ["nan_or_inf#1:opened"]
-    assert pages[-1] == "nan_or_inf#1:resolved"
+    assert len(set(names)) == len(names)
+    assert [name for name in names if name.endswith("opened")] == ["nan_or_inf#1:opened"]
+    assert names[-1] == "nan_or_inf#1:resolved"
     assert json.loads(body[0])["flaps"] == 3

@@ -166,7 +166,11 @@ ROWS_0_1_0 = {
     "ring": [("/a.ring", 64, 2, '[{}, "", 0.0]')],
     "input": [(1, b"packed by 0.1.0")],
     "snapshot": [(1, "state of 0.1.0")],
-    "step": [(1, 0, 5, NOW, "step", '{"loss": 1.5}', "{}", '{"missing": "4"}')],
+    "step": [
+        (1, 0, 4, NOW, "tick", '{"host_cpu": 0.5}', "{}", "{}"),
+        (2, 0, 4, NOW, "facts", "{}", "{}", '{"framework": "trl"}'),
+        (3, 0, 5, NOW, "step", '{"loss": 1.5}', "{}", '{"missing": "4"}'),
+    ],
     "fact": [
         ("framework", -1, "trl", None, 0, 1, NOW),
         ("tap/trl", 0, "on", None, 0, 1, NOW),
@@ -187,7 +191,7 @@ ROWS_0_1_0 = {
     "request": [(NAME, 1, 0, 20, 30, 30, "checkpoint stop", "policy collapse")],
     "spool": [(1, 1, b"packed by 0.1.0")],
     "node": [("node-b", "spool", 1, b"", "{}")],
-    "cluster": [("address", "10.0.0.1:29400")],
+    "cluster": [("address", "10.0.0.1:29400"), ("generations", "{}"), ("spool", "0123abcd")],
 }
 
 
@@ -248,11 +252,12 @@ def test_a_migrated_database_has_the_schema_of_a_new_one(migrated, tmp_path):
 
 def test_migration_keeps_history_incidents_and_cases(migrated):
     history = History(migrated)
-    (record,) = history.records("run")
+    *others, record = history.records("run")
     (incident,) = history.incidents()
 
     assert (record.event, record.step, dict(record.values)) == (Event.STEP, 5, {"loss": 1.5})
     assert record.attributes == {"missing": "4"}
+    assert [each.event for each in others] == [Event.HEARTBEAT, Event.METADATA]
     assert (incident["case"], incident["onset"]["last_good_step"]) == (NAME, 99)
     assert incident["diagnosis"] == DIAGNOSIS | {"confidence_text": "likely, 83 %"}
     assert cases.cases_by_incident(migrated)[NAME]["subject"] == "policy collapse"
@@ -307,6 +312,14 @@ def test_migration_drops_what_only_0_1_0_can_decode(migrated):
     assert list(journal.positions()) == ["/a.ring"]
     for table in ("spool", "node"):
         assert migrated.execute(f"select count(*) from {table}").fetchone() == (0,)
+
+
+def test_migration_renames_the_keys_of_the_cluster(migrated):
+    assert dict(migrated.execute("select key, value from cluster")) == {
+        "address": "10.0.0.1:29400",
+        "attempt_map": "{}",
+        "spool_id": "0123abcd",
+    }
 
 
 def test_concurrent_processes_migrate_once(path):
