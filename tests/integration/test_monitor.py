@@ -1,4 +1,4 @@
-"""Monitor: a watched function is the function it was, and the ring tells how it ended."""
+"""A decorated function behaves as before, and its ring records how it ended."""
 
 import asyncio
 import functools
@@ -14,18 +14,18 @@ from sentinel.client import session
 from sentinel.client.session import current_session, outcome_attributes
 from sentinel.model.record import Event
 
-quietly = sentinel.monitor(run="test", agent=False)
+monitored = sentinel.monitor(run="test", agent=False)
 
 
-def stop(records):
-    """Facts of the one STOP there is, which is the last record."""
+def stop_attributes(records):
+    """Attributes of the only STOP, which is the last record."""
     assert [r.event for r in records].count(Event.STOP) == 1
     assert records[-1].event is Event.STOP
     return records[-1].attributes
 
 
-def test_name_signature_and_result_stay(recorded):
-    @quietly
+def test_name_signature_and_result_are_preserved(recorded):
+    @monitored
     def train(lr: float, *, steps: int = 3) -> str:
         """Train."""
         return f"{lr} {steps}"
@@ -33,10 +33,10 @@ def test_name_signature_and_result_stay(recorded):
     assert train(0.1, steps=5) == "0.1 5"
     assert (train.__name__, train.__doc__) == ("train", "Train.")
     assert list(inspect.signature(train).parameters) == ["lr", "steps"]
-    assert stop(recorded()[0]) == {"outcome": "finished"}
+    assert stop_attributes(recorded()[0]) == {"outcome": "finished"}
 
 
-def test_bare_and_called_and_entered_are_the_same(monkeypatch, recorded):
+def test_bare_called_and_entered_record_the_same(monkeypatch, recorded):
     monkeypatch.setattr(session, "AgentSupervisor", lambda *_: None)
 
     @sentinel.monitor
@@ -44,15 +44,15 @@ def test_bare_and_called_and_entered_are_the_same(monkeypatch, recorded):
         sentinel.log({"x": 1.0})
 
     bare()
-    quietly(lambda: sentinel.log({"x": 1.0}))()
-    with quietly:
+    monitored(lambda: sentinel.log({"x": 1.0}))()
+    with monitored:
         sentinel.log({"x": 1.0})
 
     events = [record.event for record in recorded()[0]]
     assert events == [Event.START, Event.STEP, Event.STOP] * 3
 
 
-def test_start_says_what_is_known(recorded):
+def test_start_records_the_metadata_of_the_run(recorded):
     with sentinel.monitor(
         agent=False,
         save_steps=500,
@@ -77,7 +77,7 @@ def test_start_says_what_is_known(recorded):
 
 
 @pytest.mark.parametrize(
-    ("error", "facts"),
+    ("error", "attributes"),
     [
         (ValueError("no"), {"outcome": "exception", "exception": "ValueError"}),
         (KeyboardInterrupt(), {"outcome": "interrupted"}),
@@ -88,8 +88,8 @@ def test_start_says_what_is_known(recorded):
     ],
     ids=repr,
 )
-def test_an_ending_passes_through_and_is_told(error, facts, recorded, headers):
-    @quietly
+def test_an_exception_propagates_and_is_recorded(error, attributes, recorded, headers):
+    @monitored
     def train():
         raise error
 
@@ -97,16 +97,16 @@ def test_an_ending_passes_through_and_is_told(error, facts, recorded, headers):
         train()
 
     assert caught.value is error
-    assert stop(recorded()[0]) == facts
-    assert headers()[0].outcome == facts["outcome"]
+    assert stop_attributes(recorded()[0]) == attributes
+    assert headers()[0].outcome == attributes["outcome"]
 
 
-def test_a_generator_closed_early_has_finished():
+def test_a_generator_closed_early_counts_as_finished():
     assert outcome_attributes(GeneratorExit()) == {"outcome": "finished"}
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_the_exit_code_of_the_process_stays(code, script, recorded):
+def test_the_exit_code_of_the_process_is_preserved(code, script, recorded):
     line = script(f"""
 import sys, sentinel
 @sentinel.monitor(agent=False)
@@ -116,17 +116,17 @@ train()
 """)
 
     assert subprocess.run(line, timeout=240, check=False).returncode == code
-    assert stop(recorded()[0])["outcome"] == ("exit" if code else "finished")
+    assert stop_attributes(recorded()[0])["outcome"] == ("exit" if code else "finished")
 
 
-def test_a_decorated_call_in_a_decorated_call_is_one_run(recorded):
-    @quietly
+def test_nested_decorated_calls_are_one_run(recorded):
+    @monitored
     def inner():
         sentinel.log({"inner": 1.0})
         raise KeyError
 
-    @quietly
-    @quietly
+    @monitored
+    @monitored
     def outer():
         with pytest.raises(KeyError):
             inner()
@@ -136,20 +136,20 @@ def test_a_decorated_call_in_a_decorated_call_is_one_run(recorded):
 
     events = [record.event for record in recorded()[0]]
     assert events == [Event.START, Event.STEP, Event.STEP, Event.STOP]
-    assert stop(recorded()[0]) == {"outcome": "finished"}
+    assert stop_attributes(recorded()[0]) == {"outcome": "finished"}
 
 
 def test_recursion_is_one_run(recorded):
-    @quietly
-    def dig(depth):
-        return dig(depth - 1) if depth else current_session()
+    @monitored
+    def recurse(depth):
+        return recurse(depth - 1) if depth else current_session()
 
-    assert dig(5) is not None
+    assert recurse(5) is not None
     assert len(recorded()[0]) == 2
 
 
 def test_threads_share_a_run(recorded):
-    @quietly
+    @monitored
     def work(barrier):
         barrier.wait(60)
         sentinel.log({"x": 1.0})
@@ -167,8 +167,8 @@ def test_threads_share_a_run(recorded):
     assert sum(record.event is Event.STEP for record in records) == 4
 
 
-def test_a_coroutine_is_watched_while_it_runs(recorded):
-    @quietly
+def test_a_coroutine_is_monitored_while_it_runs(recorded):
+    @monitored
     async def train():
         await asyncio.sleep(0)
         sentinel.log({"x": 1.0})
@@ -179,11 +179,11 @@ def test_a_coroutine_is_watched_while_it_runs(recorded):
     assert [r.event for r in recorded()[0]] == [Event.START, Event.STEP, Event.STOP]
 
 
-def test_a_generator_is_watched_while_it_is_asked(recorded):
-    @quietly
+def test_a_generator_is_monitored_while_it_runs(recorded):
+    @monitored
     def train():
-        got = yield 1
-        sentinel.log({"got": got})
+        received = yield 1
+        sentinel.log({"received": received})
         return "end"
 
     running = train()
@@ -193,11 +193,11 @@ def test_a_generator_is_watched_while_it_is_asked(recorded):
         running.send(7)
 
     assert end.value.value == "end"
-    assert recorded()[0][1].values == {"got": 7.0}
+    assert recorded()[0][1].values == {"received": 7.0}
 
 
-def test_an_asynchronous_generator_is_watched(recorded):
-    @quietly
+def test_an_asynchronous_generator_is_monitored(recorded):
+    @monitored
     async def train():
         for step in range(3):
             sentinel.log({"x": 1.0}, step=step)
@@ -210,9 +210,9 @@ def test_an_asynchronous_generator_is_watched(recorded):
     assert len(recorded()[0]) == 5
 
 
-def test_methods_partials_and_callables_are_watched(recorded):
+def test_methods_partials_and_callables_are_monitored(recorded):
     class Trainer:
-        @quietly
+        @monitored
         def train(self, x):
             return self, x
 
@@ -221,22 +221,22 @@ def test_methods_partials_and_callables_are_watched(recorded):
 
     trainer = Trainer()
     assert trainer.train(3) == (trainer, 3)
-    assert quietly(functools.partial(int, "7"))() == 7
-    assert quietly(trainer)() == "called"
+    assert monitored(functools.partial(int, "7"))() == 7
+    assert monitored(trainer)() == "called"
     assert len(recorded()[0]) == 6
 
 
-def test_the_next_run_of_a_process_is_its_next_attempt(recorded):
+def test_each_run_of_a_process_is_a_new_attempt(recorded):
     for _ in range(3):
-        with quietly:
+        with monitored:
             pass
 
     assert [record.attempt for record in recorded()[0]] == [0, 0, 1, 1, 2, 2]
 
 
-def test_switched_off_nothing_happens(monkeypatch, recorded, tmp_path):
+def test_sentinel_off_disables_everything(monkeypatch, recorded, tmp_path):
     monkeypatch.setenv("SENTINEL_OFF", "1")
-    with quietly:
+    with monitored:
         sentinel.log({"x": 1.0})
         assert current_session() is None
 
@@ -244,8 +244,8 @@ def test_switched_off_nothing_happens(monkeypatch, recorded, tmp_path):
     assert not (tmp_path / "home").exists()
 
 
-def test_marks_and_phases_are_told(recorded):
-    with quietly:
+def test_marks_and_phases_are_recorded(recorded):
+    with monitored:
         sentinel.mark("save", step=500, path="/ckpt")
         with pytest.raises(RuntimeError), sentinel.phase("eval"):
             raise RuntimeError
@@ -261,7 +261,7 @@ def test_marks_and_phases_are_told(recorded):
 
 
 def test_an_unknown_mark_is_counted(headers):
-    with quietly:
+    with monitored:
         sentinel.mark("safe")
         sentinel.mark(5)
 
@@ -269,6 +269,6 @@ def test_an_unknown_mark_is_counted(headers):
 
 
 @pytest.mark.swallows_errors
-def test_an_unknown_mark_is_refused_when_strict():
+def test_an_unknown_mark_raises_when_strict():
     with sentinel.monitor(agent=False, strict=True), pytest.raises(ValueError, match="eval"):
         sentinel.mark("safe")

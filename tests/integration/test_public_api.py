@@ -1,4 +1,4 @@
-"""The names that users write are few, and change only with a line in the changelog."""
+"""The public names and signatures, which change only with an entry in the changelog."""
 
 import inspect
 import subprocess
@@ -21,20 +21,22 @@ SIGNATURES = {
 }
 
 
-def bare(name: str) -> str:
-    """The signature without its types."""
+def signature_without_types(name: str) -> str:
+    """The signature of a public function, without annotations."""
     signature = inspect.signature(getattr(sentinel, name))
     plain = [part.replace(annotation=part.empty) for part in signature.parameters.values()]
     return str(inspect.Signature(plain))
 
 
-def test_these_are_the_public_names():
-    assert sorted(sentinel.__all__) == sorted([*SIGNATURES, "CommandContext", "SettingsError", "__version__"])
+def test_the_public_names():
+    assert sorted(sentinel.__all__) == sorted(
+        [*SIGNATURES, "CommandContext", "SettingsError", "__version__"]
+    )
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_a_public_function_takes_what_it_took(name):
-    assert bare(name) == SIGNATURES[name]
+def test_the_signature_of_a_public_function(name):
+    assert signature_without_types(name) == SIGNATURES[name]
 
 
 @pytest.mark.parametrize(
@@ -54,11 +56,11 @@ def test_a_public_function_takes_what_it_took(name):
         ("on_critical", print),
     ],
 )
-def test_the_decorator_takes_this_setting(name, value):
+def test_monitor_accepts_this_argument(name, value):
     assert callable(sentinel.monitor(**{name: value}))
 
 
-def test_a_setting_that_does_not_exist_is_refused_where_it_is_written():
+def test_an_unknown_argument_is_rejected_with_a_suggestion():
     with pytest.raises(sentinel.SettingsError, match="did you mean 'save_steps'"):
         sentinel.monitor(save_step=500)
 
@@ -69,7 +71,7 @@ def test_every_public_name_is_in_the_changelog():
     assert [name for name in sentinel.__all__ if f"`{name}`" not in text] == []
 
 
-def test_a_name_that_does_not_exist_is_an_attribute_error():
+def test_an_unknown_name_raises_an_attribute_error():
     with pytest.raises(AttributeError, match="watch"):
         _ = sentinel.watch
 
@@ -81,14 +83,16 @@ def test_the_version_is_the_one_in_the_changelog():
 @pytest.mark.parametrize(
     "call", ["log({'loss': 1.0})", "mark('save')", "phase('eval').__enter__()", "requested()"]
 )
-def test_outside_a_run_every_verb_does_nothing(call, tmp_path):
-    """No file, no process, no word."""
+def test_outside_a_run_every_function_does_nothing(call, tmp_path):
+    """It creates no file and no process, and prints nothing."""
     environ = {
         "SENTINEL_HOME": str(tmp_path / "home"),
         "SENTINEL_RUNTIME_DIR": str(tmp_path / "run"),
     }
-    asked = [sys.executable, "-c", f"import sentinel; sentinel.{call}"]
-    told = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, env=environ, check=True)
+    command = [sys.executable, "-c", f"import sentinel; sentinel.{call}"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=environ, check=True
+    )
 
-    assert told.stdout + told.stderr == ""
+    assert done.stdout + done.stderr == ""
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Session: whatever surrounds a run, training goes on, and children stay out of it."""
+"""Training continues whatever happens to its session, and forked children do not take part."""
 
 import os
 import subprocess
@@ -13,23 +13,25 @@ from sentinel.client.guard import ErrorGuard
 from sentinel.client.session import current_session
 from sentinel.model.record import Event
 
-quietly = sentinel.monitor(run="test", agent=False)
+monitored = sentinel.monitor(run="test", agent=False)
 
 
 @pytest.mark.swallows_errors
-def test_where_no_ring_can_be_made_training_runs_on(monkeypatch, tmp_path, capsys):
+def test_training_continues_without_a_ring(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "file"))
 
-    assert quietly(lambda: 5)() == 5
+    assert monitored(lambda: 5)() == 5
     assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.swallows_errors
-def test_an_integration_that_cannot_be_loaded_takes_no_other_along(monkeypatch, reported_metadata):
+def test_an_integration_that_cannot_be_imported_does_not_affect_others(
+    monkeypatch, reported_metadata
+):
     import_module("torch")
     monkeypatch.setattr(session, "integration_names", lambda: ["broken", "torch_loop"])
-    with quietly:
+    with monitored:
         pass
 
     known = reported_metadata()[0]
@@ -41,7 +43,7 @@ def test_an_integration_that_cannot_be_loaded_takes_no_other_along(monkeypatch, 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError])
 @pytest.mark.parametrize("part", ["__init__", "open"])
 @pytest.mark.swallows_errors
-def test_a_run_that_could_not_begin_does_not_stand_in_the_way_of_the_next(
+def test_a_run_that_failed_to_start_does_not_prevent_the_next(
     monkeypatch, recorded, strict, failure, part
 ):
     def fail(*_):
@@ -57,12 +59,12 @@ def test_a_run_that_could_not_begin_does_not_stand_in_the_way_of_the_next(
             pass
     assert session.CurrentSession.depth == 0
 
-    with quietly:
+    with monitored:
         sentinel.log({"x": 1.0})
     assert [r.values["x"] for r in recorded()[0] if r.event is Event.STEP] == [1.0]
 
 
-def test_where_shared_memory_is_full_the_run_directory_serves(monkeypatch, tmp_path, recorded):
+def test_with_full_shared_memory_the_ring_is_in_the_run_directory(monkeypatch, tmp_path, recorded):
     fitting = session.fitting_capacity
     full = lambda directory, **more: 0 if "shm" in str(directory) else fitting(directory, **more)  # noqa: E731
     monkeypatch.setattr(session, "fitting_capacity", full)
@@ -73,9 +75,9 @@ def test_where_shared_memory_is_full_the_run_directory_serves(monkeypatch, tmp_p
     assert ring.name == "0-0.ring"
 
 
-def test_a_forked_child_is_silent_and_unharmed(recorded):
-    """The ring's memory is the parent's alone; a child that touched it would be killed."""
-    with quietly:
+def test_a_forked_child_records_nothing_and_is_not_killed(recorded):
+    """The ring is mapped only in the parent; a child that accessed it would be killed."""
+    with monitored:
         sentinel.log({"x": 1.0})
         child = os.fork()
         if child == 0:
@@ -93,14 +95,14 @@ def test_a_forked_child_is_silent_and_unharmed(recorded):
     assert logged == [1.0, 3.0]
 
 
-def test_a_forked_child_may_be_watched_for_itself(recorded):
-    with quietly:
+def test_a_forked_child_can_have_its_own_session(recorded):
+    with monitored:
         child = os.fork()
         if child == 0:
             code = 1
             try:
                 os.environ["RANK"] = "1"
-                with quietly:
+                with monitored:
                     sentinel.log({"child": 1.0})
                 code = 0
             finally:
@@ -111,17 +113,17 @@ def test_a_forked_child_may_be_watched_for_itself(recorded):
 
 
 @pytest.mark.swallows_errors
-def test_a_broken_tap_leaves_training_alone(monkeypatch, headers):
+def test_a_broken_integration_does_not_affect_training(monkeypatch, headers):
     def broken(recorder):
-        raise RuntimeError("ours")
+        raise RuntimeError("internal")
 
     monkeypatch.setattr(session, "integration_names", lambda: {"sys": broken})
 
-    assert quietly(lambda: 5)() == 5
+    assert monitored(lambda: 5)() == 5
     assert headers()[0].errors == 1
 
 
-def test_a_framework_imported_later_is_attached_then(script, recorded):
+def test_a_framework_imported_later_is_attached_at_its_import(script, recorded):
     line = script("""
 import sys, sentinel
 @sentinel.monitor(agent=False)
@@ -143,32 +145,32 @@ assert not any("sentinel" in type(f).__module__ for f in sys.meta_path)
     assert (values["loss"], values["learning_rate"], values["grad_norm"]) == (3.0, 0.5, 3.0)
 
 
-PARTS = (
+COLLECTIVE_MODULES = (
     "aggregation", "chunk", "gather_group", "readiness", "replica_rings", "sender", "shutdown",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("asked", ["", "aggregate='collective', "])
-def test_who_does_not_ask_for_the_collective_loads_nothing_of_it(script, monkeypatch, asked):
+@pytest.mark.parametrize("argument", ["", "aggregate='collective', "])
+def test_the_collective_is_only_imported_if_it_is_enabled(script, monkeypatch, argument):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     line = script(f"""
 import sys, sentinel
 from sentinel.client.recorder import Recorder
 from sentinel.client.session import CurrentSession
-with sentinel.monitor({asked}agent=False):
+with sentinel.monitor({argument}agent=False):
     plain = type(CurrentSession.recorder) is Recorder
     for step in range(3):
         sentinel.log({{"x": 1.0}}, step=step)
-print(plain, *(name for name in {PARTS} if f"sentinel.client.collective.{{name}}" in sys.modules))
+print(plain, *(name for name in {COLLECTIVE_MODULES} if f"sentinel.client.collective.{{name}}" in sys.modules))
 """)
 
     plain, *loaded = subprocess.check_output(line, timeout=240, text=True).split()
 
-    assert (plain, loaded) == (("False", [*PARTS]) if asked else ("True", []))
+    assert (plain, loaded) == (("False", [*COLLECTIVE_MODULES]) if argument else ("True", []))
 
 
-def test_at_interpreter_shutdown_nothing_is_said(script):
+def test_nothing_is_printed_at_interpreter_shutdown(script):
     line = script("""
 import sentinel
 class Late:
@@ -185,7 +187,7 @@ entered = sentinel.monitor(agent=False).__enter__()
 
 
 @pytest.mark.parametrize("flags", [["-O"], ["-W", "error"], ["-X", "dev", "-W", "error"]], ids=str)
-def test_it_runs_under_every_kind_of_interpreter(flags, script, headers):
+def test_it_runs_with_every_interpreter_flag(flags, script, headers):
     line = script("""
 import sentinel
 with sentinel.monitor(agent=False):
@@ -200,7 +202,7 @@ with sentinel.monitor(agent=False):
     assert headers()[0].errors == 0
 
 
-def test_strict_reaches_the_guard():
+def test_strict_is_passed_to_the_guard():
     with sentinel.monitor(agent=False, strict=True):
         assert isinstance(current_session().guard, ErrorGuard)
         assert current_session().guard.strict

@@ -1,4 +1,4 @@
-"""Spawn: an agent is kept running, and the trainer never waits for one."""
+"""The agent is kept running, and the trainer never waits for it."""
 
 import fcntl
 import subprocess
@@ -18,13 +18,13 @@ from sentinel.client.spawn import (
 )
 from sentinel.transport.paths import run_dir
 
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 NOW = 1000.0
 
 
 @pytest.fixture
 def agents(monkeypatch):
-    """Makes every agent run this code instead; and lets every look be a look."""
+    """Makes every agent run this code instead, and lets every poll check its process."""
 
     def run(code):
         monkeypatch.setattr(spawn, "agent_command", lambda _: [sys.executable, "-c", code])
@@ -33,139 +33,139 @@ def agents(monkeypatch):
     return run
 
 
-def wait_for_end(keeper):
-    """Its exit, as the operating system tells it; the keeper has not looked yet."""
-    stat = Path(f"/proc/{keeper.child.pid}/stat")
+def wait_for_end(supervisor):
+    """Wait until the agent is a zombie: it has exited and the supervisor has not polled."""
+    stat = Path(f"/proc/{supervisor.child.pid}/stat")
 
     def ended():
         return stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
-    until(ended, PATIENCE, "the agent ends")
+    until(ended, TIMEOUT_SECONDS, "the agent ends")
 
 
-def test_the_agent_is_asked_for_by_run():
+def test_the_agent_command_names_the_run():
     assert agent_command("r-1")[-5:] == ["-m", "sentinel", "agent", "--run", "r-1"]
 
 
-def test_an_agent_that_fell_is_started_again_later_and_later(agents, monkeypatch):
+def test_an_agent_that_exits_is_restarted_with_growing_delays(agents, monkeypatch):
     monkeypatch.setattr(spawn, "monotonic", lambda: NOW)
     agents("raise SystemExit(1)")
-    keeper = AgentSupervisor("run")
-    pauses = []
-    keeper.start()
-    wait_for_end(keeper)
-    first = keeper.child
-    keeper.poll()
-    restarted_at_once = keeper.child is not first
+    supervisor = AgentSupervisor("run")
+    delays = []
+    supervisor.start()
+    wait_for_end(supervisor)
+    first = supervisor.child
+    supervisor.poll()
+    restarted_at_once = supervisor.child is not first
     for _ in range(9):
-        wait_for_end(keeper)
-        keeper.poll()
-        pauses.append(keeper.next_start_at - NOW)
-        keeper.next_start_at = 0.0
-        keeper.poll()
+        wait_for_end(supervisor)
+        supervisor.poll()
+        delays.append(supervisor.next_start_at - NOW)
+        supervisor.next_start_at = 0.0
+        supervisor.poll()
 
-    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert delays == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert restarted_at_once
-    keeper.release()
+    supervisor.release()
 
 
-def test_a_run_that_another_agent_serves_is_left_to_it_until_it_is_gone(agents):
+def test_no_agent_is_started_while_another_one_serves_the_run(agents):
     agents("")
-    keeper = AgentSupervisor("run")
+    supervisor = AgentSupervisor("run")
     with (run_dir("run") / "agent.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        keeper.start()
+        supervisor.start()
         for _ in range(3):
-            keeper.poll()
-        assert keeper.child is None
+            supervisor.poll()
+        assert supervisor.child is None
 
-    keeper.poll()
-    assert keeper.child is not None
-    keeper.release()
+    supervisor.poll()
+    assert supervisor.child is not None
+    supervisor.release()
 
 
-def test_an_agent_that_found_the_run_served_is_not_started_again_meanwhile(agents):
-    """The other one came between our look at the lock and our agent's own."""
+def test_an_agent_that_found_another_one_is_not_restarted_meanwhile(agents):
+    """The other agent took the lock between our check and that of our agent."""
     agents("")
-    keeper = AgentSupervisor("run")
-    keeper.start()
+    supervisor = AgentSupervisor("run")
+    supervisor.start()
     with (run_dir("run") / "agent.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        wait_for_end(keeper)
+        wait_for_end(supervisor)
         for _ in range(3):
-            keeper.poll()
-        assert keeper.child is None
+            supervisor.poll()
+        assert supervisor.child is None
 
 
-def test_an_agent_that_fails_is_said_once_and_tried_again(agents, capsys):
+def test_a_failing_agent_is_reported_once_and_restarted(agents, capsys):
     agents("raise ImportError('no such thing')")
-    keeper = AgentSupervisor("run")
-    keeper.start()
+    supervisor = AgentSupervisor("run")
+    supervisor.start()
     for _ in range(3):
-        wait_for_end(keeper)
-        keeper.poll()
-        if keeper.child is None:
-            keeper.next_start_at = 0.0
-            keeper.poll()
+        wait_for_end(supervisor)
+        supervisor.poll()
+        if supervisor.child is None:
+            supervisor.next_start_at = 0.0
+            supervisor.poll()
 
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "no such thing" in said
-    keeper.release()
+    stderr = capsys.readouterr().err
+    assert stderr.count("\n") == 1
+    assert "no such thing" in stderr
+    supervisor.release()
 
 
-def test_wrong_settings_are_said_once_and_not_tried_again(agents, capsys):
+def test_invalid_settings_are_reported_once_and_the_agent_is_not_restarted(agents, capsys):
     agents(
         f"import sys; print('noise'); print('port: not a number.'); sys.exit({EXIT_BAD_SETTINGS})"
     )
-    keeper = AgentSupervisor("run")
-    keeper.start()
-    wait_for_end(keeper)
+    supervisor = AgentSupervisor("run")
+    supervisor.start()
+    wait_for_end(supervisor)
     for _ in range(5):
-        keeper.poll()
+        supervisor.poll()
 
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "port: not a number." in said
-    assert keeper.next_start_at is None
+    stderr = capsys.readouterr().err
+    assert stderr.count("\n") == 1
+    assert "port: not a number." in stderr
+    assert supervisor.next_start_at is None
 
 
-def test_an_agent_that_cannot_be_started_is_said_once(monkeypatch, capsys):
+def test_an_agent_that_cannot_be_started_is_reported_once(monkeypatch, capsys):
     monkeypatch.setattr(spawn, "agent_command", lambda _: ["/no/such/program"])
-    keeper = AgentSupervisor("run")
-    keeper.start()
-    keeper.poll()
+    supervisor = AgentSupervisor("run")
+    supervisor.start()
+    supervisor.poll()
 
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_nothing_is_asked_between_two_looks(monkeypatch):
+def test_the_process_is_not_checked_between_two_polls(monkeypatch):
     monkeypatch.setattr(spawn, "monotonic", lambda: NOW)
-    keeper = AgentSupervisor("run", next_poll_at=NOW + 0.1)
-    monkeypatch.setattr(keeper, "start", lambda: pytest.fail("looked"))
-    keeper.next_start_at = 0.0
+    supervisor = AgentSupervisor("run", next_poll_at=NOW + 0.1)
+    monkeypatch.setattr(supervisor, "start", lambda: pytest.fail("checked too early"))
+    supervisor.next_start_at = 0.0
 
-    keeper.poll()
+    supervisor.poll()
 
 
-def test_at_the_end_a_fallen_agent_gets_one_more_chance(agents):
-    """What the run ended with must be told by somebody."""
+def test_an_exited_agent_is_restarted_at_the_end_of_the_run(agents):
+    """Some agent must report the end of the run."""
     agents("raise SystemExit(1)")
-    keeper = AgentSupervisor("run", restart_delay=60.0)
-    keeper.start()
-    wait_for_end(keeper)
-    first = keeper.child
-    keeper.release()
+    supervisor = AgentSupervisor("run", restart_delay=60.0)
+    supervisor.start()
+    wait_for_end(supervisor)
+    first = supervisor.child
+    supervisor.release()
 
-    assert keeper.child is not first
+    assert supervisor.child is not first
     subprocess.run(["true"], check=True)
 
 
-def test_the_agent_finds_its_settings_and_its_sources(tmp_path):
-    environ = agent_environment({"PYTHONPATH": "mine"}, tmp_path / "sentinel.toml")
+def test_the_environment_of_the_agent_names_its_settings_and_sources(tmp_path):
+    environ = agent_environment({"PYTHONPATH": "other"}, tmp_path / "sentinel.toml")
 
     assert environ["SENTINEL_CONFIG"] == str(tmp_path / "sentinel.toml")
-    assert environ["PYTHONPATH"].endswith(":mine")
+    assert environ["PYTHONPATH"].endswith(":other")
 
 
 def test_only_local_rank_0_starts_an_agent(agents, monkeypatch, tmp_path):
@@ -185,5 +185,5 @@ def test_an_agent_outlives_the_run_in_a_session_of_its_own(agents, tmp_path):
         pass
 
     (log,) = tmp_path.rglob("agent.log")
-    until(log.read_text, PATIENCE, "the agent speaks")
+    until(log.read_text, TIMEOUT_SECONDS, "output of the agent")
     assert log.read_text() == "True\n"

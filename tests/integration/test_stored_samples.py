@@ -1,4 +1,4 @@
-"""Samples kept: the texts that an agent stores, and where they do not go."""
+"""The texts that an agent stores, and the places that they must not reach."""
 
 from __future__ import annotations
 
@@ -25,44 +25,44 @@ from sentinel.transport.paths import ring_path, run_dir
 from sentinel.transport.ring import RingWriter
 
 CANARY = "CANARY-7c1e"
-SENT_AWAY = {"outbox": "notification", "incident": "body", "step": "attributes"}
-"""Columns of what is shown to others, or sent."""
+EXPOSED_COLUMNS = {"outbox": "notification", "incident": "body", "step": "attributes"}
+"""Columns with content that is shown or sent to others."""
 
 
 @pytest.fixture
-def shelf(tmp_path):
+def store(tmp_path):
     with closing(connect(tmp_path / "sentinel.db")) as connection:
         yield SampleStore(connection, max_stored=5)
 
 
-def kept(shelf, *records):
+def add(store, *records):
     for record in records:
-        shelf.update(Result(record))
+        store.update(Result(record))
 
 
-def test_only_the_newest_texts_stay(shelf):
-    kept(shelf, *(sample(step, f"text {step}") for step in range(12)))
+def test_only_the_newest_texts_are_stored(store):
+    add(store, *(sample(step, f"text {step}") for step in range(12)))
 
-    assert [told["step"] for told in shelf.newest()] == [7, 8, 9, 10, 11]
-    assert [told["completion"] for told in shelf.newest(step=9)] == ["text 9"]
-    assert [told["step"] for told in shelf.newest(limit=2)] == [10, 11]
-    assert shelf.newest(step=3) == shelf.newest(limit=0) == shelf.newest(limit=-1) == []
+    assert [sample["step"] for sample in store.newest()] == [7, 8, 9, 10, 11]
+    assert [sample["completion"] for sample in store.newest(step=9)] == ["text 9"]
+    assert [sample["step"] for sample in store.newest(limit=2)] == [10, 11]
+    assert store.newest(step=3) == store.newest(limit=0) == store.newest(limit=-1) == []
 
 
-def test_a_text_is_told_with_all_that_is_known_of_it(shelf):
+def test_a_text_is_returned_with_all_its_fields(store):
     values = {"reward": 0.5, "reward/short": -1.0, "advantage": 2.0, "finished": 0.0}
-    kept(shelf, sample(7, "said", rank=2, attempt=1, prompt_length=1.0, **values))
+    add(store, sample(7, "answer", rank=2, attempt=1, prompt_length=1.0, **values))
 
-    assert shelf.newest() == [
+    assert store.newest() == [
         {
             "attempt": 1,
             "step": 7,
             "rank": 2,
             "time": 100.0,
             "prompt": "p",
-            "completion": "said",
+            "completion": "answer",
             "rewards": {"": 0.5, "short": -1.0},
-            "length": 4.0,
+            "length": 6.0,
             "prompt_length": 1.0,
             "advantage": 2.0,
             "finished": False,
@@ -70,30 +70,30 @@ def test_a_text_is_told_with_all_that_is_known_of_it(shelf):
     ]
 
 
-@pytest.mark.parametrize("said", ["\ud83d", "a\x00b", "\x1b[2J", "'; drop table sample; --"])
-def test_no_text_is_too_odd_to_be_kept(shelf, said):
-    kept(shelf, sample(1, said))
-    assert shelf.newest()[0]["completion"] == said
+@pytest.mark.parametrize("text", ["\ud83d", "a\x00b", "\x1b[2J", "'; drop table sample; --"])
+def test_unusual_texts_are_stored_unchanged(store, text):
+    add(store, sample(1, text))
+    assert store.newest()[0]["completion"] == text
 
 
-def test_statistics_and_steps_are_not_kept_as_texts(shelf):
-    kept(shelf, run_record(Event.SAMPLE, 1, sample_empty=0.0), run_record(Event.STEP, 1, loss=1.0))
-    assert shelf.newest() == []
+def test_statistics_and_steps_are_not_stored_as_texts(store):
+    add(store, run_record(Event.SAMPLE, 1, sample_empty=0.0), run_record(Event.STEP, 1, loss=1.0))
+    assert store.newest() == []
 
 
 @pytest.fixture
-def served(tmp_path, monkeypatch):
-    """Make an agent of the run `live`, with these settings."""
+def make_agent(tmp_path, monkeypatch):
+    """Creates agents of the run `live` with the given settings."""
     monkeypatch.chdir(tmp_path)
-    made = []
+    agents = []
 
     def make(**settings):
-        sinks = {"webhook": {"url": "http://127.0.0.1:9/nobody"}}
-        made.append(Agent("live", load_settings({"port": 0, "sinks": sinks, **settings})))
-        return made[-1]
+        sinks = {"webhook": {"url": "http://127.0.0.1:9/unused"}}
+        agents.append(Agent("live", load_settings({"port": 0, "sinks": sinks, **settings})))
+        return agents[-1]
 
     yield make
-    for agent in made:
+    for agent in agents:
         if agent.sample_poller is not None:
             agent.sample_poller.stop()
         agent.connection.close()
@@ -102,7 +102,7 @@ def served(tmp_path, monkeypatch):
 
 @pytest.fixture
 def trainer():
-    """A ring of the run `live`, and who writes to it."""
+    """The recorder of a ring of the run `live`."""
     ring = RingWriter(ring_path("live", 0, 0), Identity("live"))
     recorder = Recorder(ring, ErrorGuard(ring.count_error, strict=True), lambda: None)
     recorder.record_event(Event.START, None, {"world_size": 1.0, "local_world_size": 1.0})
@@ -110,119 +110,119 @@ def trainer():
     ring.abandon()
 
 
-def turns(agent, condition):
-    """Turn the crank until it holds."""
+def run_until(agent, condition):
+    """Run the agent's loop until the condition holds."""
     for _ in range(200):
         agent.run_once()
         if condition():
             return
         agent.stop_requested.wait(0.05)
-    raise AssertionError("not within 200 turns")
+    raise AssertionError("condition did not hold within 200 iterations")
 
 
-def test_texts_from_the_ring_are_kept_and_become_signals(served, trainer):
-    agent = served(max_samples=3)
+def test_texts_from_the_ring_are_stored_and_become_signals(make_agent, trainer):
+    agent = make_agent(max_samples=3)
     trainer.record_samples(
         GeneratedBatch(["q"] * 5, [f"a b c d {n}" for n in range(5)], [1.0] * 5), step=1
     )
     for _ in range(3):
         trainer.record_step({"loss": 1.0}, {})
-    turns(agent, lambda: "sample_distinct_1" in shown(agent))
+    run_until(agent, lambda: "sample_distinct_1" in displayed_values(agent))
 
-    assert [told["completion"] for told in agent.processor.samples.newest()] == [
+    assert [sample["completion"] for sample in agent.processor.samples.newest()] == [
         "a b c d 2",
         "a b c d 3",
         "a b c d 4",
     ]
-    assert shown(agent)["sample_distinct_1"] == pytest.approx(9 / 25)
-    (told,) = [r for r in agent.processor.history.all("live") if r.event is Event.SAMPLE]
-    assert (told.step, told.values["sample_distinct_1"]) == (1, pytest.approx(9 / 25))
+    assert displayed_values(agent)["sample_distinct_1"] == pytest.approx(9 / 25)
+    (record,) = [r for r in agent.processor.history.all("live") if r.event is Event.SAMPLE]
+    assert (record.step, record.values["sample_distinct_1"]) == (1, pytest.approx(9 / 25))
 
 
-def shown(agent):
-    """Values on the page: of signals, and of names of one's own."""
+def displayed_values(agent):
+    """Values on the web page: signals, and other logged names."""
     state = agent.processor.exposition.state()
-    return {name: told["value"] for name, told in state["signals"].items()} | state["logged"]
+    return {name: signal["value"] for name, signal in state["signals"].items()} | state["logged"]
 
 
-def test_an_agent_that_takes_over_keeps_no_text_twice(served, trainer):
-    first = served()
+def test_an_agent_that_takes_over_stores_no_text_twice(make_agent, trainer):
+    first = make_agent()
     trainer.record_samples(GeneratedBatch(["q"] * 2, ["one", "two"]), step=1)
-    turns(first, lambda: len(first.processor.samples.newest()) == 2)
+    run_until(first, lambda: len(first.processor.samples.newest()) == 2)
     first.connection.close()
-    first.registration.withdraw()
+    first.registration.release()
 
-    second = served()
+    second = make_agent()
     trainer.record_samples(GeneratedBatch(["q"], ["three"]), step=1)
-    turns(second, lambda: len(second.processor.samples.newest()) > 2)
+    run_until(second, lambda: len(second.processor.samples.newest()) > 2)
 
-    assert [told["completion"] for told in second.processor.samples.newest()] == [
+    assert [sample["completion"] for sample in second.processor.samples.newest()] == [
         "one",
         "two",
         "three",
     ]
-    # What the first had heard of the step is not forgotten.
-    assert len(second.processor.fold.samples.steps[0, 1].texts) == 3
+    # The texts that the first agent read for the step are restored.
+    assert len(second.processor.pipeline.samples.steps[0, 1].texts) == 3
 
 
-def test_texts_stay_out_of_pages_metrics_and_logs(served, trainer, caplog, capfd):
-    """They may be anybody's words."""
+def test_texts_do_not_reach_notifications_metrics_and_logs(make_agent, trainer, caplog, capfd):
+    """They may be confidential."""
     caplog.set_level(logging.DEBUG)
-    agent = served(disable=["loss_plateau"])
-    said = f"{CANARY} " * 50
+    agent = make_agent(disable=["loss_plateau"])
+    text = f"{CANARY} " * 50
     for step in range(1, 30):
         trainer.record_samples(
-            GeneratedBatch([said], [said], {"right": [float("nan")]}, [False]), step=step
+            GeneratedBatch([text], [text], {"right": [float("nan")]}, [False]), step=step
         )
         trainer.log({"loss": float("nan"), "kl": 1e6}, step=step)
     trainer.close({"outcome": "exception", "exception": "RuntimeError"})
-    turns(agent, agent.processor.fold.firing)
+    run_until(agent, agent.processor.pipeline.firing_incidents)
 
-    told = [
+    exposed = [
         json.dumps(agent.processor.exposition.state(), default=str),
         caplog.text,
         *capfd.readouterr(),
     ]
-    told += [f"{family}" for family in agent.processor.exposition.collect()]
-    for table, column in SENT_AWAY.items():
+    exposed += [f"{family}" for family in agent.processor.exposition.collect()]
+    for table, column in EXPOSED_COLUMNS.items():
         rows = agent.connection.execute(f"select {column} from {table}").fetchall()
         assert rows
-        told.append(f"{rows}")
-    assert CANARY not in "\n".join(told)
+        exposed.append(f"{rows}")
+    assert CANARY not in "\n".join(exposed)
     assert CANARY in agent.processor.samples.newest()[0]["completion"]
     assert "right" not in f"{dict(agent.counters.values)}"
 
 
-def test_the_runs_directory_is_its_owners_alone(served):
-    served()
+def test_the_run_directory_is_accessible_to_its_owner_only(make_agent):
+    make_agent()
     assert run_dir("live").stat().st_mode & 0o077 == 0
 
 
-def test_a_sample_is_no_step(trainer):
-    """It takes none, and shifts no beat."""
+def test_a_sample_is_not_a_step(trainer):
+    """It does not advance the step or the step index."""
     trainer.record_samples(GeneratedBatch(["q"], ["a"]), step=100)
     assert (trainer.clock.step_index, trainer.clock.step) == (0, 0)
 
 
-def test_no_file_is_read_unless_a_folder_is_named(served, trainer, tmp_path):
+def test_no_file_is_read_without_a_samples_directory(make_agent, trainer, tmp_path):
     verl(tmp_path, 1)
-    assert served().files is None
+    assert make_agent().sample_poller is None
 
 
-def test_texts_from_files_are_kept_once_by_whatever_agent(served, trainer, tmp_path, monkeypatch):
+def test_texts_from_files_are_stored_once_across_agents(make_agent, trainer, tmp_path, monkeypatch):
     monkeypatch.setattr(sample_files, "SCAN_INTERVAL_SECONDS", 0.2)
     (tmp_path / "out").mkdir()
-    first = served(samples_dir=str(tmp_path / "out"))
-    turns(first, lambda: not first.files.files._is_first_scan)
+    first = make_agent(samples_dir=str(tmp_path / "out"))
+    run_until(first, lambda: not first.sample_poller.files._is_first_scan)
     verl(tmp_path / "out", 7, size=2)
-    turns(first, lambda: len(first.processor.samples.newest()) >= 2)
-    assert [told["completion"] for told in first.processor.samples.newest()] == ["a0", "a1"]
+    run_until(first, lambda: len(first.processor.samples.newest()) >= 2)
+    assert [sample["completion"] for sample in first.processor.samples.newest()] == ["a0", "a1"]
     first.connection.close()
-    first.registration.withdraw()
+    first.registration.release()
 
-    second = served(samples_dir=str(tmp_path / "out"))
+    second = make_agent(samples_dir=str(tmp_path / "out"))
     verl(tmp_path / "out", 8, size=1)
-    turns(second, lambda: len(second.processor.samples.newest()) >= 3)
+    run_until(second, lambda: len(second.processor.samples.newest()) >= 3)
 
-    told = [(told["step"], told["rewards"]) for told in second.processor.samples.newest()]
-    assert told == [(7, {"": 0.0}), (7, {"": 0.5}), (8, {"": 0.0})]
+    stored = [(sample["step"], sample["rewards"]) for sample in second.processor.samples.newest()]
+    assert stored == [(7, {"": 0.0}), (7, {"": 0.5}), (8, {"": 0.0})]
