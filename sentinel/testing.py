@@ -1,4 +1,4 @@
-"""Testing: for whoever writes a detector, the records to show it and the obligations it has.
+"""Helpers for tests of detectors: records to process, and a check of the detector contract.
 
 def test_my_detector():
     check_detector(MyDetector)
@@ -29,7 +29,7 @@ HEARTBEAT_KEYS = frozenset(
         *("nodes", "nodes_lost", "lost_seconds"),
     }
 )
-"""What a TICK record tells, beside which the catalogue names everything."""
+"""Values of heartbeats that a detector can need, besides the signals of the catalogue."""
 
 DOCSTRING_SECTIONS = ["Formula", "Units", "Source", "Defaults"]
 
@@ -37,8 +37,8 @@ DOCSTRING_SECTIONS = ["Formula", "Units", "Source", "Defaults"]
 def steps(*, first: int = 1, every: int = 1, **series: Sequence[float | None]) -> Iterator[Record]:
     """One record per value: `steps(kl_ref=[0.1, 0.2], loss=[2.0, None])`.
 
-    Series are of one length; None leaves the value out. Steps count from `first` by `every`, and a
-    second passes from one record to the next. Raises ValueError if the lengths differ.
+    None leaves a value out. Steps count from `first` by `every`; records are a second apart. Raises
+    ValueError if the series differ in length.
     """
     for index, row in enumerate(zip(*series.values(), strict=True)):
         values = {name: x for name, x in zip(series, row, strict=True) if x is not None}
@@ -55,22 +55,22 @@ def event(
 def first_finding(
     detector: Detector, records: Iterable[Record]
 ) -> tuple[Record, Finding] | tuple[None, None]:
-    """The first record that the detector finds something in, and what; (None, None) if none."""
+    """The first record with a finding, and the finding; (None, None) if there is none."""
     for record in records:
-        opinion = update_detector(detector, record)
-        if isinstance(opinion, Finding):
-            return record, opinion
+        output = update_detector(detector, record)
+        if isinstance(output, Finding):
+            return record, output
     return None, None
 
 
 def update_detector(detector: Detector, record: Record) -> DetectorOutput:
-    """The detector's opinion, asked as the engine asks: not at all if a needed value is absent."""
+    """The output of the detector; as in the engine, None if the record lacks a needed value."""
     return detector.update(record) if detector.needs <= record.values.keys() else None
 
 
 def check_detector(kind: type[Any]) -> None:
-    """Hold a detector class to every obligation; AssertionError names the broken one."""
-    for obligation in (
+    """Check a detector class against the contract. Raises AssertionError with the violated rule."""
+    for check in (
         _check_one_class_per_file,
         _check_declarations,
         _check_docstring,
@@ -81,46 +81,51 @@ def check_detector(kind: type[Any]) -> None:
         _check_snapshot_restore,
         _check_bounded_state,
     ):
-        obligation(kind)
+        check(kind)
 
 
-def _require(condition: bool, kind: type[Any], obligation: str) -> None:
+def _require(condition: bool, kind: type[Any], rule: str) -> None:
     if not condition:
-        raise AssertionError(f"{kind.__name__} {obligation}.")
+        raise AssertionError(f"{kind.__name__} {rule}.")
 
 
 def _check_one_class_per_file(kind: type[Any]) -> None:
-    _require(is_dataclass(kind), kind, "must be a dataclass, its fields being the knobs")
+    _require(is_dataclass(kind), kind, "must be a dataclass whose fields are its settings")
     module = sys.modules[kind.__module__]
     own = [
         n for n, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == kind.__module__
     ]
     public = [name for name in own if not name.startswith("_")]
-    _require(public == [kind.__name__], kind, f"must be alone in its file, which has {public}")
+    _require(
+        public == [kind.__name__],
+        kind,
+        f"must be the only public class of its file, which has {public}",
+    )
     try:
         kind()
     except TypeError as error:
-        raise AssertionError(f"{kind.__name__} must have a default for every knob.") from error
+        raise AssertionError(f"{kind.__name__} must have a default for every setting.") from error
 
 
 def _check_declarations(kind: type[Any]) -> None:
     unknown = set(kind.needs) - SIGNALS.keys() - HEARTBEAT_KEYS
-    _require(not unknown, kind, f"needs {sorted(unknown)}, which the catalogue does not have")
+    _require(not unknown, kind, f"needs {sorted(unknown)}, which are not in the catalogue")
     _require(isinstance(kind.severity, Severity), kind, "must have a severity")
-    _require(bool(kind.signal), kind, "must name the signal it speaks of")
-    _require(kind.remedy.strip().endswith("."), kind, "must say in whole sentences what to do")
+    _require(bool(kind.signal), kind, "must name its signal")
+    _require(kind.remedy.strip().endswith("."), kind, "must have a remedy in whole sentences")
 
 
 def _check_docstring(kind: type[Any]) -> None:
     doc = sys.modules[kind.__module__].__doc__ or ""
-    heads = [line for line in doc.splitlines()[1:] if line and not line.startswith(" ")]
+    sections = [line for line in doc.splitlines()[1:] if line and not line.startswith(" ")]
     _require(
-        heads == DOCSTRING_SECTIONS,
+        sections == DOCSTRING_SECTIONS,
         kind,
-        f"must document {DOCSTRING_SECTIONS}, and its docstring has {heads}",
+        f"must document {DOCSTRING_SECTIONS}, but its docstring has {sections}",
     )
-    for knob in fields(kind):
-        _require(f"`{knob.name}`" in doc, kind, f"must document its knob `{knob.name}`")
+    for setting in fields(kind):
+        name = f"`{setting.name}`"
+        _require(name in doc, kind, f"must document its setting {name}")
 
 
 def _check_record_not_modified(kind: type[Any]) -> None:
@@ -128,41 +133,42 @@ def _check_record_not_modified(kind: type[Any]) -> None:
     for record in _synthetic_run(100):
         before = copy.deepcopy(record)
         update_detector(detector, record)
-        _require(record == before, kind, "must leave the record as it was")
+        _require(record == before, kind, "must not modify the record")
 
 
 def _check_extreme_values(kind: type[Any]) -> None:
-    _require_no_exception(kind, _synthetic_run(600, extreme_share=0.2), "must survive odd numbers")
+    _require_no_exception(
+        kind, _synthetic_run(600, extreme_share=0.2), "must accept extreme values"
+    )
 
 
 def _check_every_event(kind: type[Any]) -> None:
-    every = (event(each, step) for step in range(3) for each in Event)
-    _require_no_exception(kind, every, "must take any event")
+    events = (event(each, step) for step in range(3) for each in Event)
+    _require_no_exception(kind, events, "must accept every event")
 
 
-def _require_no_exception(kind: type[Any], records: Iterable[Record], obligation: str) -> None:
+def _require_no_exception(kind: type[Any], records: Iterable[Record], rule: str) -> None:
     detector = kind()
     for record in records:
         try:
             update_detector(detector, record)
         except Exception as error:
-            message = f"{kind.__name__} {obligation}, and raised at {record}."
+            message = f"{kind.__name__} {rule}, but raised at {record}."
             raise AssertionError(message) from error
 
 
 def _check_outputs(kind: type[Any]) -> None:
     detector = kind()
     for record in _synthetic_run(600, extreme_share=0.01):
-        opinion = update_detector(detector, record)
-        _require(
-            opinion is None or isinstance(opinion, Clear | Finding), kind, "must answer an Opinion"
-        )
-        if isinstance(opinion, Finding):
-            _require(opinion.summary.endswith("."), kind, "must sum its finding up in a sentence")
-            plain = all(isinstance(x, float | int | str) for x in opinion.evidence.values())
-            _require(plain, kind, "must give numbers or strings as evidence")
-            onset = record.step if opinion.onset_step is None else opinion.onset_step
-            _require(onset <= record.step, kind, "must not date an onset in the future")
+        output = update_detector(detector, record)
+        is_valid = output is None or isinstance(output, Clear | Finding)
+        _require(is_valid, kind, "must return a Finding, a Clear or None")
+        if isinstance(output, Finding):
+            _require(output.summary.endswith("."), kind, "must summarize a finding in a sentence")
+            is_plain = all(isinstance(x, float | int | str) for x in output.evidence.values())
+            _require(is_plain, kind, "must give numbers or strings as evidence")
+            onset = record.step if output.onset_step is None else output.onset_step
+            _require(onset <= record.step, kind, "must not report an onset in the future")
 
 
 def _check_snapshot_restore(kind: type[Any]) -> None:
@@ -171,7 +177,7 @@ def _check_snapshot_restore(kind: type[Any]) -> None:
         _require(
             update_detector(one, record) == update_detector(two, record),
             kind,
-            "must go on from a snapshot as it was",
+            "must continue unchanged from a snapshot",
         )
         if index % 7 == 0:
             two = deserialize(serialize(two), [kind.__module__])
@@ -183,24 +189,26 @@ def _check_bounded_state(kind: type[Any]) -> None:
         update_detector(detector, record)
         if record.event is Event.STEP and record.step % 2999 == 0:
             sizes.append(len(serialize(detector)))
-    _require(sizes[-1] <= 1.1 * sizes[-2] + 200, kind, f"must not grow with the run: {sizes} bytes")
+    _require(
+        sizes[-1] <= 1.1 * sizes[-2] + 200, kind, f"must have bounded state, but has {sizes} bytes"
+    )
 
 
 def _synthetic_run(count: int, extreme_share: float = 0.0) -> Iterator[Record]:
-    """A run with every signal and saves; a share `odd` of its values is not sane.
+    """A run with every signal and checkpoints; `extreme_share` of its values are extreme.
 
-    In its last third everything is fifty times too high, and it saves at every step.
+    In its last third every value is fifty times as high, and every step is saved.
     """
-    rng = Random(count)  # noqa: S311 - the same weather every time
+    rng = Random(count)  # noqa: S311 - reproducible, not secret
     for step in range(count):
-        well = step < count * 2 / 3
+        is_healthy = step < count * 2 / 3
         values = {
             name: rng.choice(EXTREME_VALUES)
             if rng.random() < extreme_share
-            else rng.gauss(1.0, 0.1) * (1 if well else 50)
+            else rng.gauss(1.0, 0.1) * (1 if is_healthy else 50)
             for name in SIGNALS
         }
         values["global_step"] = values["optimizer_steps"] = float(step)
         yield Record("run", WHOLE_RUN, step, float(step), values=values)
-        if step % 10 == 0 or not well:
+        if step % 10 == 0 or not is_healthy:
             yield event(Event.SAVE, step, time=float(step))

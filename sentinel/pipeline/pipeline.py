@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 
 from sentinel import __version__
 from sentinel.aggregate.aligner import Aligner
@@ -87,10 +88,12 @@ class Pipeline:
 
     def serialize(self) -> str | None:
         """The state as text; None if a plug-in holds something that cannot be stored."""
+        aligner = copy(self.aligner)
+        # The agent stores its counters itself.
+        aligner.counters = Counters()
         state = PipelineState(
             self._fingerprint(),
-            # The counters belong to the agent.
-            replace(self.aligner, counters=Counters()),
+            aligner,
             self.samples,
             self.engine.incident_book,
             self.engine.case_book.runs,

@@ -1,4 +1,4 @@
-"""Bad logs: whatever is wrong with a log of a healthy run, nothing fails and nobody is woken."""
+"""A damaged log of a healthy run raises no exception and no incident above severity info."""
 
 from __future__ import annotations
 
@@ -12,39 +12,36 @@ from support.log_files import FORMATS, healthy_rows
 from typer.testing import CliRunner
 
 from sentinel.cli.main import app
-from sentinel.cli.replay import replay_records
 from sentinel.config.plugins import load_classes
+from sentinel.model.counters import Counters
 from sentinel.model.finding import Severity
-from sentinel.pipeline.engine import Engine
+from sentinel.pipeline.pipeline import Pipeline
+from sentinel.pipeline.replay import replay_records
 from sentinel.readers.format_detection import open_log
 
 DETECTORS = load_classes("detectors")
 SEED = 4
 
 
-def story(path):
-    told = replay_records(open_log(path), Engine(DETECTORS))
-    assert told.failed_detectors == []
-    return told
+def replay(path):
+    result = replay_records(open_log(path), Pipeline(DETECTORS, Counters()))
+    assert (result.failed_detectors, result.dropped) == ([], 0)
+    return result
 
 
-def loud(told):
-    """Detectors that would have woken somebody."""
+def notified(result):
+    """Detectors of the incidents above severity info."""
     return {
         each.incident.key.detector
-        for each in told.case_notifications
+        for each in result.incidents
         if each.incident.severity is not Severity.INFO
     }
 
 
-def untouched(rows, random):
-    return rows
-
-
-def no_numbers(rows, random):
-    odd = ["n/a", "", None, [], [1.0], {}, {"a": "b"}, True, "1,5", "0x10", "None", "--"]
+def not_numbers(rows, random):
+    invalid = ["n/a", "", None, [], [1.0], {}, {"a": "b"}, True, "1,5", "0x10", "None", "--"]
     return [
-        {n: random.choice(odd) if n not in ("step", "time") and random.random() < 0.1 else x
+        {n: random.choice(invalid) if n not in ("step", "time") and random.random() < 0.1 else x
          for n, x in row.items()}
         for row in rows
     ]  # fmt: skip
@@ -54,21 +51,21 @@ def numbers_as_texts(rows, random):
     return [{n: str(x) if random.random() < 0.5 else x for n, x in row.items()} for row in rows]
 
 
-def missing(rows, random):
+def missing_values(rows, random):
     return [
         {n: x for n, x in row.items() if n in ("step", "time") or random.random() < 0.7}
         for row in rows
     ]
 
 
-def gone_for_long(rows, random):
+def missing_for_long(rows, random):
     return [
         {n: x for n, x in row.items() if n in ("step", "time") or not 150 <= row["step"] < 300}
         for row in rows
     ]
 
 
-def other_metric_is_nan(rows, random):
+def unknown_metric_is_nan(rows, random):
     odd = [nan, inf, -inf]
     return [{**row, "my/metric": random.choice(odd)} for row in rows]
 
@@ -77,7 +74,7 @@ def doubled(rows, random):
     return [row for row in rows for _ in range(2)]
 
 
-def repeated_stretch(rows, random):
+def repeated_steps(rows, random):
     return [*rows[:200], *rows[190:200], *rows[200:]]
 
 
@@ -85,15 +82,15 @@ def clock_goes_back(rows, random):
     return [{**row, "time": row["time"] - 3600.0 * (row["step"] > 200)} for row in rows]
 
 
-def clock_leaps(rows, random):
+def clock_jumps(rows, random):
     return [{**row, "time": row["time"] + 3600.0 * (row["step"] > 200)} for row in rows]
 
 
-def clock_stands(rows, random):
+def clock_stops(rows, random):
     return [{**row, "time": rows[0]["time"]} for row in rows]
 
 
-def clock_wanders(rows, random):
+def clock_is_noisy(rows, random):
     return [{**row, "time": row["time"] + random.gauss(0.0, 600.0)} for row in rows]
 
 
@@ -109,7 +106,7 @@ def constant(rows, random):
     return [{**row, "learning_rate": 1e-6, "temperature": 1.0, "mine": 3.0} for row in rows]
 
 
-def strange_names(rows, random):
+def unusual_names(rows, random):
     odd = {
         "": 1.0,
         "verlust \u00fc\u4e2d\U0001f600": 2.0,
@@ -131,69 +128,67 @@ def many_keys(rows, random):
     return [{**row, **{f"k{random.randrange(5000)}": 1.0 for _ in range(20)}} for row in rows]
 
 
-def steps_are_fractions(rows, random):
+def fractional_steps(rows, random):
     return [{**row, "step": row["step"] + 0.25} for row in rows]
 
 
-DISTURBED = [
-    no_numbers, numbers_as_texts, missing, gone_for_long, other_metric_is_nan,
-    doubled, clock_goes_back, clock_leaps, clock_stands, clock_wanders,
-    keys_collide, keys_collide_later, constant, strange_names, deeply_nested, many_keys,
-    steps_are_fractions,
+DAMAGES = [
+    not_numbers, numbers_as_texts, missing_values, missing_for_long, unknown_metric_is_nan,
+    doubled, clock_goes_back, clock_jumps, clock_stops, clock_is_noisy,
+    keys_collide, keys_collide_later, constant, unusual_names, deeply_nested, many_keys,
+    fractional_steps,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_healthy_run_wakes_nobody_in_any_format(tmp_path, kind):
-    told = story(FORMATS[kind](tmp_path, healthy_rows(SEED)))
-    assert loud(told) == set()
-    assert (told.steps, told.skipped) == (400 + (kind == "trainer_state"), 0)
+def test_a_healthy_run_raises_no_incident_in_any_format(tmp_path, kind):
+    result = replay(FORMATS[kind](tmp_path, healthy_rows(SEED)))
+    assert notified(result) == set()
+    assert (result.steps, result.skipped) == (400 + (kind == "trainer_state"), 0)
 
 
-@pytest.mark.parametrize("disturb", DISTURBED)
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("seed", [SEED, 13])
-def test_a_healthy_run_that_is_badly_logged_wakes_nobody(tmp_path, disturb, seed):
-    rows = disturb(healthy_rows(seed), Random(seed))
-    assert loud(story(FORMATS["jsonl"](tmp_path, rows))) == set()
+def test_a_damaged_log_of_a_healthy_run_raises_no_incident(tmp_path, damage, seed):
+    rows = damage(healthy_rows(seed), Random(seed))
+    assert notified(replay(FORMATS["jsonl"](tmp_path, rows))) == set()
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_so_it_is_in_every_format(tmp_path, kind):
-    """All that one can be told in all of them, at once."""
+def test_several_damages_raise_no_incident_in_any_format(tmp_path, kind):
+    """Only damages that every format can hold."""
     rows = healthy_rows(SEED)
-    for disturb in (missing, gone_for_long, doubled, clock_leaps, other_metric_is_nan):
-        rows = disturb(rows, Random(SEED))
-    assert loud(story(FORMATS[kind](tmp_path, rows))) == set()
+    for damage in (missing_values, missing_for_long, doubled, clock_jumps, unknown_metric_is_nan):
+        rows = damage(rows, Random(SEED))
+    assert notified(replay(FORMATS[kind](tmp_path, rows))) == set()
 
 
-def test_a_stretch_that_is_logged_again_is_told_as_that_and_as_nothing_else(tmp_path):
-    rows = repeated_stretch(healthy_rows(SEED), Random(SEED))
-    assert loud(story(FORMATS["jsonl"](tmp_path, rows))) == {"step_regression"}
+def test_repeated_steps_raise_step_regression_only(tmp_path):
+    rows = repeated_steps(healthy_rows(SEED), Random(SEED))
+    assert notified(replay(FORMATS["jsonl"](tmp_path, rows))) == {"step_regression"}
 
 
 @pytest.mark.parametrize("name", ["loss", "reward", "kl", "entropy"])
-def test_a_stretch_of_nan_is_told_as_that_and_as_nothing_else(tmp_path, name):
+def test_nan_values_raise_nan_or_inf_only(tmp_path, name):
     rows = [{**row, name: nan} if 200 <= row["step"] < 230 else row for row in healthy_rows(SEED)]
-    told = story(FORMATS["jsonl"](tmp_path, rows))
-    assert loud(told) == {"nan_or_inf"}
+    result = replay(FORMATS["jsonl"](tmp_path, rows))
+    assert notified(result) == {"nan_or_inf"}
     assert all(
-        each.incident.resolved_step
-        for each in told.case_notifications
-        if each.incident.severity.order < 2
+        each.incident.resolved_step for each in result.incidents if each.incident.severity.order < 2
     )
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_a_run_of_three_points_is_no_trouble(tmp_path, kind, length):
-    told = story(FORMATS[kind](tmp_path, healthy_rows(SEED)[:length]))
-    assert (loud(told), told.steps) == (set(), length + (kind == "trainer_state"))
+def test_a_run_of_three_steps_raises_no_incident(tmp_path, kind, length):
+    result = replay(FORMATS[kind](tmp_path, healthy_rows(SEED)[:length]))
+    assert (notified(result), result.steps) == (set(), length + (kind == "trainer_state"))
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_what_is_constant_from_beginning_to_end_fails_nothing(tmp_path, kind):
+def test_constant_values_raise_only_incidents_about_that(tmp_path, kind):
     rows = [{**row, "loss": 2.0, "reward": 0.0, "kl": 0.0} for row in healthy_rows(SEED)]
-    assert loud(story(FORMATS[kind](tmp_path, rows))) <= {
+    assert notified(replay(FORMATS[kind](tmp_path, rows))) <= {
         "loss_never_moved", "loss_plateau", "reward_stalled", "reward_zero_variance",
     }  # fmt: skip
 
@@ -204,67 +199,68 @@ BROKEN_LINES = [
 ]  # fmt: skip
 
 
-def test_lines_that_are_none_are_counted_and_said(tmp_path):
+def test_broken_lines_are_counted_and_reported(tmp_path):
     path = FORMATS["jsonl"](tmp_path, healthy_rows(SEED))
     lines = path.read_bytes().split(b"\n")
-    for at, line in enumerate(BROKEN_LINES):
-        lines.insert(30 * at + 10, line)
+    for index, line in enumerate(BROKEN_LINES):
+        lines.insert(30 * index + 10, line)
     path.write_bytes(b"\n".join(lines))
-    told = story(path)
-    assert (loud(told), told.skipped) == (set(), len(BROKEN_LINES))
-    said = CliRunner().invoke(app, ["replay", str(path)]).stdout
-    assert f"{len(BROKEN_LINES)} lines could not be read and were passed over" in said
+    result = replay(path)
+    assert (notified(result), result.skipped) == (set(), len(BROKEN_LINES))
+    output = CliRunner().invoke(app, ["replay", str(path)]).stdout
+    assert f"{len(BROKEN_LINES)} lines could not be read and were skipped" in output
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "deepspeed"])
-def test_a_file_that_is_cut_anywhere_tells_of_what_is_whole(tmp_path, kind):
+def test_a_truncated_file_is_read_up_to_the_last_whole_row(tmp_path, kind):
     whole = FORMATS[kind](tmp_path, healthy_rows(SEED)).read_bytes()
     path = tmp_path / "cut.log"
     for cut in sorted(Random(SEED).sample(range(len(whole)), 5)):
         path.write_bytes(whole[:cut])
         try:
-            told = story(path)
+            result = replay(path)
         except ValueError:
-            # A state is one JSON, a database one file.
+            # These cannot be read in part.
             assert kind in {"trainer_state", "trackio"}
             continue
-        assert loud(told) == set()
-        assert told.skipped <= 1
+        assert notified(result) == set()
+        assert result.skipped <= 1
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "deepspeed"])
-def test_a_file_with_wrong_bytes_in_it_fails_nothing(tmp_path, kind):
-    """What they say may be anything, and is judged; where it says nothing, it is counted."""
+def test_a_file_with_random_bytes_raises_no_exception_but_value_error(tmp_path, kind):
     whole = FORMATS[kind](tmp_path, healthy_rows(SEED, 150)).read_bytes()
-    path = tmp_path / "wrong.log"
+    path = tmp_path / "damaged.log"
     for seed in range(6):
         random, data = Random(seed), bytearray(whole)
         for _ in range(2 ** (2 * seed)):
             data[random.randrange(len(data))] = random.randrange(256)
         path.write_bytes(data)
         try:
-            story(path)
+            replay(path)
         except ValueError as error:
-            assert str(error)  # noqa: PT017 - it is allowed, and need not come
+            assert str(error)  # noqa: PT017 - allowed, not required
 
 
-def resident():
-    """Bytes of memory that this process has."""
+def resident_bytes():
+    """Resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="as Linux tells it")
-def test_a_million_points_are_read_one_row_at_a_time(tmp_path):
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+def test_a_million_values_are_read_in_bounded_memory(tmp_path):
     path, rows = tmp_path / "long.jsonl", 50_000
-    rest = "".join(f', "mine/{n}": 0.{n}' for n in range(18))
+    others = "".join(f', "mine/{n}": 0.{n}' for n in range(18))
     with path.open("w") as file:
-        file.writelines(f'{{"step": {n}, "loss": 2.{n}, "kl": 0.{n}{rest}}}\n' for n in range(rows))
+        file.writelines(
+            f'{{"step": {n}, "loss": 2.{n}, "kl": 0.{n}{others}}}\n' for n in range(rows)
+        )
     reading = open_log(path)
     records = iter(reading)
     for _ in range(10_000):
         next(records)
-    before = resident()
+    before = resident_bytes()
     assert sum(len(record.values) for record in records) > 40_000 * 20 - 100
-    # Kept, the rest of the rows would be over 60 MiB.
-    assert resident() - before < 2**24
+    # All rows in memory would take over 60 MiB.
+    assert resident_bytes() - before < 2**24
     assert reading.skipped == 0

@@ -83,7 +83,7 @@ def test_an_incident_that_ended_is_told_once_with_its_end(log):
     assert incidents[0]["detector"] == "kl_blowup"
     assert 346 <= incidents[0]["resolved_step"] <= 380
     evidence = incidents[0]["evidence"]
-    assert evidence["median_of_5"] > 10 * evidence["expected"], "not what it was when it ended"
+    assert evidence["kl_nats_median_of_5"] > 10 * evidence["kl_nats_expected"], "not what it was when it ended"
 
 
 def test_what_was_only_worth_noting_is_due_when_it_gets_worse(log):
