@@ -1,8 +1,8 @@
-"""Data loader: how long a step waited for its batches.
+"""Data loader: how long a step waits for its batches.
 
-Tap: `__next__` of the iterators behind every `torch.utils.data.DataLoader`, with workers and
-without. Only the thread that trains is listened to: what others fetch ahead keeps nobody waiting.
-An evaluation between two steps counts as theirs, as it does in the time of the step.
+Patches `__next__` of the iterators behind every `torch.utils.data.DataLoader`, with and without
+workers. Only the training thread counts: batches that other threads prefetch delay no step. The
+waits of an evaluation between two steps count for the step, as they do in the step time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FRAMEWORK = "torch.utils.data.dataloader"
 
 
 def attach(patcher: Patcher) -> None:
-    """Put the tap in."""
+    """Install the patch."""
     owner = getattr(sys.modules[FRAMEWORK], "_BaseDataLoaderIter", None)
     if owner is None:
         patcher.add_missing("_BaseDataLoaderIter")
@@ -28,14 +28,14 @@ def attach(patcher: Patcher) -> None:
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
-        def waited(self: Any) -> Any:
-            began = perf_counter()
+        def timed_next(self: Any) -> Any:
+            started = perf_counter()
             try:
                 return original(self)
             finally:
                 if loop.training_thread_id in {None, get_ident()}:
-                    loop.add_seconds("data_wait", perf_counter() - began)
+                    loop.add_seconds("data_wait", perf_counter() - started)
 
-        return waited
+        return timed_next
 
     patcher.replace(owner, "__next__", make)

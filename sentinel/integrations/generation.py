@@ -1,6 +1,6 @@
 """Generation: the time that sampling from the model takes, as `generation_time` of the step.
 
-Taps: `generate` and `generate_batch` of a Transformers model, whoever calls it.
+Patches `generate` and `generate_batch` of Transformers models.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FRAMEWORK = "transformers.generation.utils"
 
 
 def attach(patcher: Patcher) -> None:
-    """Put the taps in."""
+    """Install the patches."""
     utils = sys.modules[FRAMEWORK]
     patcher.replace(utils.GenerationMixin, "generate", timing_wrapper(patcher))
     batched = getattr(utils, "ContinuousMixin", None)
@@ -27,7 +27,7 @@ def attach(patcher: Patcher) -> None:
 
 
 def timing_wrapper(patcher: Patcher, signal: str = "generation_time") -> Callable[[Any], Any]:
-    """For `Tap.replace`: what a call takes is told by that name; one inside another counts once."""
+    """A wrapper factory that adds a call's seconds to `signal`; nested calls count once."""
     thread = threading.local()
 
     def make(original: Any) -> Any:
@@ -36,12 +36,12 @@ def timing_wrapper(patcher: Patcher, signal: str = "generation_time") -> Callabl
             if getattr(thread, "inside", False):
                 return original(*args, **kwargs)
             thread.inside = True
-            began = perf_counter()
+            started = perf_counter()
             try:
                 return original(*args, **kwargs)
             finally:
                 thread.inside = False
-                patcher.call_safely(patcher.loop.add_seconds, signal, perf_counter() - began)
+                patcher.call_safely(patcher.loop.add_seconds, signal, perf_counter() - started)
 
         return generate
 

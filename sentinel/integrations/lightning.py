@@ -1,14 +1,14 @@
-"""Lightning: `Trainer`, with automatic or manual optimization, whenever it was built.
+"""Lightning: `Trainer`, with automatic or manual optimization, whenever it was created.
 
-Taps: `_ResultCollection.update_metrics` and `metrics`, which what `self.log` is given passes, by
-the batch and by the epoch; `_LoggerConnector.on_batch_end`, where a step has its number;
-`_call_callback_hooks`, by which a trainer tells its callbacks what it does; the loops of evaluation
-and prediction; and `Trainer.save_checkpoint`. Nothing is computed, reduced or read that Lightning
-would not have: values on a device are handed on as they are. What is asked of the run is done when
-a batch is done: `should_stop`, and `save_checkpoint`, which every rank calls at the same step.
+Patches `_ResultCollection.update_metrics` and `metrics`, through which values of `self.log` pass
+per batch and per epoch; `_LoggerConnector.on_batch_end`, where the number of a step is known;
+`_call_callback_hooks`, which calls the trainer's callbacks; the evaluation and prediction loops;
+and `Trainer.save_checkpoint`. Nothing is computed, reduced or read in addition: values on a device
+are passed on as they are. Commands are executed at the end of a batch, with `should_stop` and with
+`save_checkpoint`, which every rank calls at the same step.
 
-The step's number is `trainer.global_step`, which counts the steps of all optimizers. Loss, gradient
-norm and learning rate are found by the taps of plain PyTorch.
+The step is `trainer.global_step`, which counts the steps of all optimizers. Loss, gradient norm and
+learning rate are captured by the patches of `torch_loop`.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ FRAMEWORK = "lightning.pytorch"
 
 
 def attach(patcher: Patcher) -> None:
-    """Put the taps in."""
+    """Install the patches."""
     attach_package(patcher, FRAMEWORK)
 
 
 def attach_package(patcher: Patcher, package: str) -> None:
-    """Put the taps into that package: Lightning goes by two names."""
+    """Install the patches in that package; Lightning has two names."""
     logs = f"{package}.trainer.connectors.logger_connector"
     results = _find_class(patcher, f"{logs}.result", "_ResultCollection")
     connector = _find_class(patcher, f"{logs}.logger_connector", "_LoggerConnector")
     trainer = _find_class(patcher, f"{package}.trainer.trainer", "Trainer")
     call = sys.modules.get(f"{package}.trainer.call")
-    events, phases = LightningObserver(patcher, package), PhaseRecorder(patcher)
+    observer, phases = LightningObserver(patcher, package), PhaseRecorder(patcher)
     if results is not None:
-        patcher.wrap(results, "update_metrics", after=events.logs.on_update)
-        # What is logged may be logged in what is compiled, which is not to be broken up by us.
+        patcher.wrap(results, "update_metrics", after=observer.logs.on_update)
+        # `self.log` may be called in compiled code, where the patch must not break the graph.
         patcher.replace(results, "update_metrics", exclude_from_compile)
-        patcher.wrap(results, "metrics", after=events.logs.on_compute)
+        patcher.wrap(results, "metrics", after=observer.logs.on_compute)
     if connector is not None:
-        patcher.wrap(connector, "on_batch_end", before=events.on_batch_end)
-        patcher.wrap(connector, "on_epoch_end", after=events.on_epoch_end)
+        patcher.wrap(connector, "on_batch_end", before=observer.on_batch_end)
+        patcher.wrap(connector, "on_epoch_end", after=observer.on_epoch_end)
         ignore_trackers_during(patcher, connector, "log_metrics")
     if call is not None:
-        patcher.wrap(call, "_call_callback_hooks", before=events.on_callback_hook)
+        patcher.wrap(call, "_call_callback_hooks", before=observer.on_callback_hook)
     if trainer is not None:
-        patcher.wrap(trainer, "save_checkpoint", after=events.on_save)
+        patcher.wrap(trainer, "save_checkpoint", after=observer.on_save)
         patcher.replace(trainer, "save_checkpoint", phases.wrapper_for("save"))
     for file, loop, phase in (
         ("evaluation_loop", "_EvaluationLoop", "eval"),
@@ -68,14 +68,14 @@ def attach_package(patcher: Patcher, package: str) -> None:
 
 
 def _find_class(patcher: Patcher, module: str, name: str) -> Any:
-    found = getattr(sys.modules.get(module), name, None)
-    if found is None:
+    owner = getattr(sys.modules.get(module), name, None)
+    if owner is None:
         patcher.add_missing(name)
-    return found
+    return owner
 
 
 class LightningLogs:
-    """What `self.log` was given: since the last step, in the last epoch, and in an evaluation."""
+    """Values passed to `self.log`: since the last step, in the last epoch, and in an evaluation."""
 
     def __init__(self) -> None:
         self.step_metrics: dict[str, Any] = {}
@@ -83,40 +83,40 @@ class LightningLogs:
         self.evaluation_metrics: dict[str, Any] = {}
 
     def on_update(self, _: None, collection: Any, key: str, *__: Any, **___: Any) -> None:
-        """Something was logged."""
+        """Called when a value was logged."""
         if collection.training:
             self.step_metrics[key] = collection[key]
 
     def on_compute(self, metrics: Any, collection: Any, on_step: bool) -> None:
-        """Lightning brings together what is to be shown, of a batch or of many."""
+        """Called when Lightning computes the metrics of a batch or of an epoch."""
         if not on_step:
             (self.epoch_metrics if collection.training else self.evaluation_metrics).update(
                 metrics["callback"]
             )
 
     def pop_step_metrics(self) -> dict[str, Any]:
-        """What was logged by the step since the last one, as it is."""
-        fresh, self.step_metrics = self.step_metrics, {}
-        logged = [metric for metric in fresh.values() if metric.meta.on_step]
+        """Values logged per step since the last call, unreduced."""
+        metrics, self.step_metrics = self.step_metrics, {}
+        logged = [metric for metric in metrics.values() if metric.meta.on_step]
         return _readable_scalars({metric.meta.name: metric._forward_cache for metric in logged})  # noqa: SLF001
 
     def pop_epoch_metrics(self) -> dict[str, Any]:
-        """What was logged by the epoch that ended; `x_epoch` where `x` is told by the step."""
-        found, self.epoch_metrics = self.epoch_metrics, {}
-        return _readable_scalars({n: v for n, v in found.items() if f"{n}_epoch" not in found})
+        """Metrics of the epoch that ended; `x_epoch` if `x` is also logged per step."""
+        metrics, self.epoch_metrics = self.epoch_metrics, {}
+        return _readable_scalars({n: v for n, v in metrics.items() if f"{n}_epoch" not in metrics})
 
     def pop_evaluation_metrics(self) -> dict[str, Any]:
-        """What was logged in the evaluation that ended."""
-        found, self.evaluation_metrics = self.evaluation_metrics, {}
-        return _readable_scalars({n: v for n, v in found.items() if f"{n}_epoch" not in found})
+        """Metrics of the evaluation that ended."""
+        metrics, self.evaluation_metrics = self.evaluation_metrics, {}
+        return _readable_scalars({n: v for n, v in metrics.items() if f"{n}_epoch" not in metrics})
 
 
 class AccumulationWindow:
-    """The loss of the batches whose gradients one step sums up.
+    """Loss of the batches whose gradients one step accumulates.
 
-    Lightning steps an optimizer with a closure, and the last batch of the window is computed in it.
-    A closure may be asked several times, so what it computes replaces what was summed before it:
-    the loss of the other batches has to be handed to it.
+    Lightning steps an optimizer with a closure that computes the last batch. A closure may be
+    called several times, so its loss replaces the sum so far; the loss of the other batches is
+    therefore added to the loss inside the closure.
     """
 
     def __init__(self, patcher: Patcher) -> None:
@@ -125,21 +125,21 @@ class AccumulationWindow:
         self._latest: Any = None
 
     def on_backward(self, trainer: Any, loss: Any) -> None:
-        """A backward pass from this loss is about to begin."""
+        """Called before a backward pass from this loss."""
         if (
             trainer.accumulate_grad_batches == 1
             or not trainer.lightning_module.automatic_optimization
         ):
             return
-        found = read_number(getattr(loss, RAW_LOSS_ATTRIBUTE, loss))
-        # A copy, since whoever has the loss may change it in place.
-        self._latest = found if type(found) is float else found.clone()
+        raw_loss = read_number(getattr(loss, RAW_LOSS_ATTRIBUTE, loss))
+        # A copy, since the trainer may change the loss in place.
+        self._latest = raw_loss if type(raw_loss) is float else raw_loss.clone()
         thread = self._patcher.loop.thread_state
         if self._accumulated is not None and thread.stepping_optimizers:
             thread.explicit_loss = self._accumulated + self._latest
 
     def on_batch_end(self, has_stepped: bool) -> None:
-        """A batch is done, with the step or before it."""
+        """Called at the end of a batch, with or without a step."""
         latest, self._latest = self._latest, None
         if has_stepped or latest is None:
             self._accumulated = None
@@ -148,17 +148,17 @@ class AccumulationWindow:
 
 
 class LightningObserver:
-    """What a trainer does. Nothing of the trainer's is kept."""
+    """Records what a trainer does. Holds no reference to the trainer's objects."""
 
     def __init__(self, patcher: Patcher, package: str) -> None:
         self._patcher, self._package = patcher, package
         self.logs, self._window = LightningLogs(), AccumulationWindow(patcher)
         self._last_step: int | None = None
         self._trainer_ref: Any = None
-        """The trainer, weakly, that is known already."""
+        """Weak reference to the registered trainer."""
 
     def on_callback_hook(self, trainer: Any, hook: str, *given: Any, **_: Any) -> None:
-        """A trainer tells its callbacks something, and has not told them yet."""
+        """Called before a trainer calls a hook of its callbacks."""
         if hook == "on_train_start" or (trainer.training and not self._is_known(trainer)):
             self._register_trainer(trainer, hook)
         if hook in {"on_train_end", "on_exception"}:
@@ -171,72 +171,72 @@ class LightningObserver:
             self._report_evaluation(trainer.global_step)
 
     def on_batch_end(self, connector: Any) -> None:
-        """A batch is done; if an optimizer stepped in it, so is a step."""
+        """Called at the end of a batch, which is the end of a step if an optimizer stepped."""
         trainer = connector.trainer
         if not trainer.training:
             return
-        before, self._last_step = self._last_step, trainer.global_step
-        self._window.on_batch_end(before != self._last_step)
-        if before == self._last_step:
+        last_step, self._last_step = self._last_step, trainer.global_step
+        self._window.on_batch_end(last_step != self._last_step)
+        if last_step == self._last_step:
             return
         self._patcher.recorder.log_from_framework(self.logs.pop_step_metrics(), self._last_step)
         self._execute_commands(trainer)
 
     def on_epoch_end(self, _: None, connector: Any) -> None:
-        """An epoch is done, of training or of an evaluation."""
+        """Called at the end of an epoch of training or evaluation."""
         values = self.logs.pop_epoch_metrics()
         if values:
             self._patcher.recorder.log_from_framework(values, connector.trainer.global_step)
 
     def on_save(self, _: None, trainer: Any, filepath: Any, *__: Any, **___: Any) -> None:
-        """A checkpoint was written, by a callback or by whoever asked for it."""
-        known = isinstance(filepath, str | PathLike)
-        facts = {"path": str(Path(filepath).absolute())} if known else {}
-        self._patcher.recorder.record_event(Event.SAVE, trainer.global_step, facts)
+        """Called when a checkpoint was written."""
+        is_path = isinstance(filepath, str | PathLike)
+        location = {"path": str(Path(filepath).absolute())} if is_path else {}
+        self._patcher.recorder.record_event(Event.SAVE, trainer.global_step, location)
 
     def _is_known(self, trainer: Any) -> bool:
         return self._trainer_ref is not None and self._trainer_ref() is trainer
 
     def _register_trainer(self, trainer: Any, hook: str) -> None:
-        """A training begins, or we come upon one: say what it is."""
+        """Register a trainer at its start, or at its first observed hook; record its metadata."""
         self._trainer_ref = weakref.ref(trainer)
         if hook == "on_train_start":
             self._last_step, self.logs.step_metrics = trainer.global_step, {}
             self._window = AccumulationWindow(self._patcher)
             reset_loop(self._patcher.loop)
         if trainer.local_rank == 0:
-            facts = lightning_metadata(trainer, self._package)
-            self._patcher.recorder.record_event(Event.METADATA, trainer.global_step, facts)
+            metadata = lightning_metadata(trainer, self._package)
+            self._patcher.recorder.record_event(Event.METADATA, trainer.global_step, metadata)
 
     def _execute_commands(self, trainer: Any) -> None:
-        """Do what is asked of every rank at this step, where callbacks save as well."""
-        errands = self._patcher.recorder.commands
-        errands.framework_handles = True
-        words = errands.pop_actions(trainer.global_step)
-        if "stop" in words:
+        """Execute the actions that are due at this step, at the point where callbacks save."""
+        commands = self._patcher.recorder.commands
+        commands.framework_handles = True
+        actions = commands.pop_actions(trainer.global_step)
+        if "stop" in actions:
             trainer.should_stop = True
-        if "checkpoint" in words:
-            known = getattr(trainer.checkpoint_callback, "dirpath", None)
-            folder = Path(known or Path(trainer.default_root_dir) / "checkpoints")
+        if "checkpoint" in actions:
+            dirpath = getattr(trainer.checkpoint_callback, "dirpath", None)
+            folder = Path(dirpath or Path(trainer.default_root_dir) / "checkpoints")
             _save_checkpoint(trainer, folder / f"sentinel-step={trainer.global_step}.ckpt")
 
     def _report_evaluation(self, step: int) -> None:
         self._patcher.recorder.record_event(Event.EVAL, step, self.logs.pop_evaluation_metrics())
 
 
-def _readable_scalars(found: dict[str, Any]) -> dict[str, Any]:
-    """Numbers, and tensors that hold one and are still on their device."""
-    read: dict[str, Any] = {}
-    for name, value in found.items():
+def _readable_scalars(values: dict[str, Any]) -> dict[str, Any]:
+    """The numbers, and the tensors with one element, which stay on their device."""
+    scalars: dict[str, Any] = {}
+    for name, value in values.items():
         try:
-            read[name] = read_number(value)
+            scalars[name] = read_number(value)
         except RejectedValueError:
             continue
-    return read
+    return scalars
 
 
 def _save_checkpoint(trainer: Any, path: Path) -> None:
-    """Save on all ranks. Where this one cannot, it still meets the others before it goes on."""
+    """Save on all ranks. If this one fails, it still enters the barrier before it raises."""
     try:
         trainer.save_checkpoint(path)
     except Exception:

@@ -1,6 +1,6 @@
-"""MLflow: metrics that reach its client, by whichever of its functions they were logged.
+"""MLflow: metrics that reach its client, whichever logging function was called.
 
-MLflow puts 0 for a step that nobody gave. What it measures of the machine is not the training's.
+MLflow uses step 0 if none is given. Its system metrics are ignored.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ SYSTEM_METRIC_PREFIX = "system/"
 
 
 def attach(patcher: Patcher) -> None:
-    """Put the taps in."""
+    """Install the patches."""
     tracker = TrackerCapture(patcher)
 
-    def one(
+    def on_log_metric(
         _: Any,
         run_id: Any,  # noqa: ARG001
         key: Any,
@@ -33,18 +33,24 @@ def attach(patcher: Patcher) -> None:
     ) -> None:
         tracker.log({key: value}, step)
 
-    def several(_: Any, run_id: Any, metrics: Iterable[Any] = (), *__: Any, **___: Any) -> None:  # noqa: ARG001
+    def on_log_batch(
+        _: Any,
+        run_id: Any,  # noqa: ARG001
+        metrics: Iterable[Any] = (),
+        *__: Any,
+        **___: Any,
+    ) -> None:
         for step, values in _group_by_step(metrics).items():
             tracker.log(values, step)
 
     client = sys.modules[FRAMEWORK].MlflowClient
-    patcher.wrap(client, "log_metric", before=one)
-    patcher.wrap(client, "log_batch", before=several)
+    patcher.wrap(client, "log_metric", before=on_log_metric)
+    patcher.wrap(client, "log_batch", before=on_log_batch)
 
 
 def _group_by_step(metrics: Iterable[Any]) -> dict[Any, dict[str, Any]]:
-    found: dict[Any, dict[str, Any]] = {}
+    values: dict[Any, dict[str, Any]] = {}
     for metric in metrics if isinstance(metrics, (list, tuple)) else ():
         if not metric.key.startswith(SYSTEM_METRIC_PREFIX):
-            found.setdefault(metric.step, {})[metric.key] = metric.value
-    return found
+            values.setdefault(metric.step, {})[metric.key] = metric.value
+    return values

@@ -1,4 +1,4 @@
-"""Lightning by its older name, `pytorch_lightning`: a package of its own, of the same make."""
+"""Lightning under its older name `pytorch_lightning`, a separate package with the same code."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ FRAMEWORK = "pytorch_lightning"
 
 
 def attach(patcher: Patcher) -> None:
-    """Put the taps in."""
+    """Install the patches."""
     attach_package(patcher, FRAMEWORK)

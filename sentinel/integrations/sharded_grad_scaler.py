@@ -1,4 +1,4 @@
-"""GradScaler of FSDP: it has a `scale` of its own; all else is the plain one's."""
+"""FSDP's GradScaler, which overrides `scale`; the rest is inherited from the plain one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ FRAMEWORK = "torch.distributed.fsdp.sharded_grad_scaler"
 
 
 def attach(patcher: Patcher) -> None:
-    """Put the tap in."""
+    """Install the patch."""
     scaler = sys.modules[FRAMEWORK].ShardedGradScaler
     patcher.replace(scaler, "scale", lambda original: wrap_scale(patcher, original))

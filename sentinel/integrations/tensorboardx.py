@@ -1,4 +1,4 @@
-"""tensorboardX: `add_scalar` and `add_scalars` of its SummaryWriter."""
+"""tensorboardX: patches `add_scalar` and `add_scalars` of its SummaryWriter."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ FRAMEWORK = "tensorboardX.writer"
 
 
 def attach(patcher: Patcher) -> None:
-    """Put the taps in."""
+    """Install the patches."""
     patch_writer(patcher, sys.modules[FRAMEWORK].SummaryWriter)

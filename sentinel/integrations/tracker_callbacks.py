@@ -1,7 +1,7 @@
-"""Reports: the callbacks by which transformers tells trackers what it logs, as `report_to` asks.
+"""Tracker callbacks of transformers, which `report_to` enables.
 
-We have that from the trainer itself; what these tell a tracker is not to be heard a second time.
-Whatever a callback of the user's own tells one is.
+The integration of the trainer captures what it logs, so values that these callbacks pass to a
+tracker are ignored. Values that a user's own callback passes to a tracker are captured.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ FRAMEWORK = "transformers.integrations.integration_utils"
 
 
 def attach(patcher: Patcher) -> None:
-    """Put the taps in."""
+    """Install the patches."""
     module = sys.modules[FRAMEWORK]
     callback = sys.modules["transformers.trainer_callback"].TrainerCallback
     for kind in list(vars(module).values()):
-        # Not what is imported there, such as the handler through which all callbacks are called.
+        # Excludes imported classes, such as the handler that calls all callbacks.
         if isinstance(kind, type) and issubclass(kind, callback) and kind.__module__ == FRAMEWORK:
             for name in [name for name in vars(kind) if name.startswith("on_")]:
                 ignore_trackers_during(patcher, kind, name)

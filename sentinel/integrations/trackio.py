@@ -1,4 +1,4 @@
-"""Trackio: whatever is logged to a run, by `run.log` or `trackio.log`."""
+"""Trackio: metrics logged by `run.log` or `trackio.log`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ FRAMEWORK = "trackio.run"
 
 
 def attach(patcher: Patcher) -> None:
-    """Put the taps in."""
+    """Install the patches."""
     tracker = TrackerCapture(patcher)
 
-    def logged(_: Any, metrics: Any, step: Any = None) -> None:
+    def on_log(_: Any, metrics: Any, step: Any = None) -> None:
         tracker.log(metrics, step)
 
-    patcher.wrap(sys.modules[FRAMEWORK].Run, "log", before=logged)
+    patcher.wrap(sys.modules[FRAMEWORK].Run, "log", before=on_log)

@@ -1,13 +1,13 @@
-"""Transformers: `Trainer`, and what is built on it: TRL, Axolotl, LLaMA-Factory and the like.
+"""Transformers: `Trainer` and trainers built on it, such as TRL, Axolotl and LLaMA-Factory.
 
-Taps: `CallbackHandler.call_event`, which every event of a trainer passes on every rank, whenever
-the trainer was built; `Trainer.evaluate`, `predict` and `_save_checkpoint`, which take time in
-which no step is made; and `Trainer.log`, for texts, if those are asked for.
+Patches `CallbackHandler.call_event`, which handles every event of a trainer on every rank;
+`Trainer.evaluate`, `predict` and `_save_checkpoint`, which take time without steps; and
+`Trainer.log`, for text samples if the run requests them.
 
-What is asked of the run is done through `TrainerControl`, at the end of the step it is asked for.
-The step's number is `state.global_step`, told on every rank at the end of each step. Logs are the
-same on every rank, so rank 0 alone tells them. Loss, gradient norm and learning rate are those of
-the taps of plain PyTorch: what the trainer logs of them comes out as `logged_loss` and so on.
+Commands are executed through `TrainerControl`, at the end of the step at which they are due. The
+step is `state.global_step`, recorded on every rank at the end of each step. Logs are the same on
+all ranks, so only rank 0 records them. Loss, gradient norm and learning rate are captured by the
+patches of `torch_loop`; the trainer's own values of them are recorded as `logged_loss` etc.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ FRAMEWORK = "transformers.trainer"
 
 _HELD_OUT_PREFIXES = ("eval_", "test_")
 _PREDICTION_PHASE, _AFTER_TRAINING_PHASE = "prediction", "after training"
-"""Phases: batches predicted out of any other; and what is left to do once the last step is made."""
+"""Phases: prediction batches outside any other phase, and the time after the last step."""
 
 
 def attach(patcher: Patcher) -> None:
-    """Put the taps in."""
+    """Install the patches."""
     trainer, callbacks = sys.modules[FRAMEWORK], sys.modules["transformers.trainer_callback"]
     phases = PhaseRecorder(patcher)
     patcher.wrap(
@@ -48,20 +48,20 @@ def attach(patcher: Patcher) -> None:
 
 
 class TransformersObserver:
-    """What a trainer calls its callbacks for. Nothing of the trainer's is kept."""
+    """Records the events of a trainer. Holds no reference to the trainer's objects."""
 
     def __init__(self, patcher: Patcher, phases: PhaseRecorder) -> None:
         self._patcher, self._phases = patcher, phases
         self._args_ref: Any = None
-        """The arguments, weakly, of the trainer that is known already."""
+        """Weak reference to the arguments of the registered trainer."""
         self._has_trained = False
         self._restarted_after: int | None = None
-        """The step that another training began after, until its first step has told so."""
+        """The step after which another training started, until its first step reports it."""
 
     def on_event(
         self, handler: Any, event: str, args: Any, state: Any, control: Any, **given: Any
     ) -> None:
-        """One event, before anybody's callbacks have seen it."""
+        """Called for each event, before the callbacks."""
         if event == "on_init_end":
             return
         if event == "on_train_begin" or self._args_ref is None or self._args_ref() is not args:
@@ -82,7 +82,7 @@ class TransformersObserver:
             self._phases.begin(_AFTER_TRAINING_PHASE)
 
     def _register_trainer(self, handler: Any, event: str, args: Any, state: Any) -> None:
-        """A training begins, or we come upon one: say what it is."""
+        """Register a trainer at its start, or at its first observed event; record its metadata."""
         if event == "on_train_begin":
             self._phases.end(_AFTER_TRAINING_PHASE)
             self._restarted_after = state.global_step if self._has_trained else None
@@ -91,13 +91,13 @@ class TransformersObserver:
         self._args_ref = weakref.ref(args)
         if not state.is_local_process_zero:
             return
-        facts = transformers_metadata(args, state, getattr(handler, "model", None))
+        metadata = transformers_metadata(args, state, getattr(handler, "model", None))
         if event == "on_train_begin" and state.global_step:
-            facts["resumed_from"] = state.global_step
-        self._patcher.recorder.record_event(Event.METADATA, state.global_step, facts)
+            metadata["resumed_from"] = state.global_step
+        self._patcher.recorder.record_event(Event.METADATA, state.global_step, metadata)
 
     def _on_step_end(self, state: Any) -> None:
-        """The step is complete, and has its number."""
+        """Called when a step is complete and its number is known."""
         self._phases.end(_PREDICTION_PHASE)
         after, self._restarted_after = self._restarted_after, None
         self._patcher.recorder.log_from_framework(
@@ -105,67 +105,67 @@ class TransformersObserver:
         )
 
     def _execute_commands(self, control: Any, step: int) -> None:
-        """Do what is asked of every rank at this step; callbacks have the last word."""
-        errands = self._patcher.recorder.commands
-        errands.framework_handles = True
-        words = errands.pop_actions(step)
-        control.should_save = control.should_save or "checkpoint" in words
-        control.should_training_stop = control.should_training_stop or "stop" in words
+        """Execute the actions that are due at this step; callbacks may override them."""
+        commands = self._patcher.recorder.commands
+        commands.framework_handles = True
+        actions = commands.pop_actions(step)
+        control.should_save = control.should_save or "checkpoint" in actions
+        control.should_training_stop = control.should_training_stop or "stop" in actions
 
     def _on_log(self, state: Any, logs: Any) -> None:
         if not state.is_world_process_zero or not isinstance(logs, Mapping):
             return
-        # None stands for a mean over nothing, and is not worth counting as refused.
-        told = {name: logs[name] for name in logs if not isinstance(logs[name], str | None)}
+        # None is a mean over nothing and is not counted as a dropped value.
+        values = {name: logs[name] for name in logs if not isinstance(logs[name], str | None)}
         recorder, step = self._patcher.recorder, state.global_step
-        if "train_runtime" in told:
-            recorder.record_event(Event.METADATA, step, told)
-        elif "loss" not in told and any(map(_is_held_out, told)):
-            recorder.record_event(Event.EVAL, step, told)
+        if "train_runtime" in values:
+            recorder.record_event(Event.METADATA, step, values)
+        elif "loss" not in values and any(map(_is_held_out, values)):
+            recorder.record_event(Event.EVAL, step, values)
         else:
-            recorder.log_from_framework(told, step)
+            recorder.log_from_framework(values, step)
 
     def _on_save(self, args: Any, state: Any) -> None:
-        facts = {}
-        # In a search for hyper-parameters it lies somewhere else.
+        location = {}
+        # A hyper-parameter search saves in another directory.
         if not getattr(state, "is_hyper_param_search", False):
             folder = Path(args.output_dir).absolute() / f"checkpoint-{state.global_step}"
-            facts["path"] = str(folder)
-        self._patcher.recorder.record_event(Event.SAVE, state.global_step, facts)
+            location["path"] = str(folder)
+        self._patcher.recorder.record_event(Event.SAVE, state.global_step, location)
 
     def _on_prediction_step(self) -> None:
-        """A batch was predicted, maybe by a subclass that evaluates in its own way."""
+        """Called after each prediction batch, also if a subclass has its own evaluation loop."""
         if not self._phases.is_active("eval", "predict", _PREDICTION_PHASE):
             self._phases.begin(_PREDICTION_PHASE)
 
 
 class CompletionObserver:
-    """The last completions that a TRL trainer generated, where the run was asked for `samples`."""
+    """Records the last completions of a TRL trainer, if the run was started with `samples`."""
 
     def __init__(self, patcher: Patcher) -> None:
         self._patcher = patcher
         self._last_completion: Any = None
-        """The last completion shown: logs may come more often than generations."""
+        """The last recorded completion, since logs may be more frequent than generations."""
 
     def on_log(self, trainer: Any, *_: Any, **__: Any) -> None:
-        """A trainer logs; what it keeps for its own table of completions is shown."""
+        """Called when a trainer logs; reads the texts of its own completion table."""
         session = current_session()
         if session is None or not session.arguments.samples:
             return
-        # Of older versions of TRL, and of today's.
-        kept = getattr(trainer, "_textual_logs", None) or getattr(trainer, "_logs", None)
-        if not isinstance(kept, dict) or not trainer.state.is_world_process_zero:
+        # The attribute of older versions of TRL, then that of current ones.
+        texts = getattr(trainer, "_textual_logs", None) or getattr(trainer, "_logs", None)
+        if not isinstance(texts, dict) or not trainer.state.is_world_process_zero:
             return
-        completions = list(kept.get("completion", ()))
+        completions = list(texts.get("completion", ()))
         if not completions or completions[-1] is self._last_completion:
             return
         self._last_completion = completions[-1]
         batch = GeneratedBatch(
-            [_conversation_text(prompt) for prompt in kept.get("prompt", ())],
+            [_conversation_text(prompt) for prompt in texts.get("prompt", ())],
             [_conversation_text(completion) for completion in completions],
             {
                 name: [_reward_or_none(each) for each in row]
-                for name, row in kept["rewards"].items()
+                for name, row in texts["rewards"].items()
             },
         )
         self._patcher.recorder.record_samples(
@@ -174,18 +174,18 @@ class CompletionObserver:
 
 
 def _is_held_out(name: str) -> bool:
-    # Whatever prefix an evaluation was given, how long it took is told under it.
+    # An evaluation with any prefix logs its duration as <prefix>_runtime.
     return name.startswith(_HELD_OUT_PREFIXES) or name.endswith("_runtime")
 
 
 def _reward_or_none(reward: Any) -> Any:
-    # NaN is how TRL keeps that a reward does not apply.
+    # TRL stores NaN for a reward that does not apply.
     return None if reward != reward else reward  # noqa: PLR0124
 
 
 def _conversation_text(value: Any) -> Any:
-    """A text; of a conversation, what was said in it, a turn a line."""
+    """A text; of a conversation, its contents, one per line."""
     if type(value) is not list:
         return value
-    said = [turn.get("content") for turn in value if type(turn) is dict]
-    return "\n".join(content for content in said if type(content) is str)
+    contents = [message.get("content") for message in value if type(message) is dict]
+    return "\n".join(content for content in contents if type(content) is str)

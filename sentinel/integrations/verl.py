@@ -1,8 +1,8 @@
-"""verl: what its trainer tells its trackers, in the one process that drives the others.
+"""verl: what its trainer logs to trackers, in the driver process.
 
-Taps: `Tracking.log`, for the numbers of a step under verl's own number and by its own names; and
-`Tracking.__init__`, which is given the configuration. That it saved verl tells by the time it took.
-Ranks that compute are other processes: see `sentinel.integrations.callbacks.verl`.
+Patches `Tracking.log`, for the values of a step under verl's step number and keys, and
+`Tracking.__init__`, which gets the configuration. A checkpoint is recognized by its logged time.
+Worker ranks are other processes: see `sentinel.integrations.callbacks.verl`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _HELD_OUT_PREFIXES = ("val/", "val-core/", "val-aux/")
 
 
 def attach(patcher: Patcher) -> None:
-    """Put the taps in."""
+    """Install the patches."""
     tracking = sys.modules[FRAMEWORK].Tracking
-    words = VerlObserver(patcher)
-    patcher.wrap(tracking, "__init__", before=words.on_init)
+    observer = VerlObserver(patcher)
+    patcher.wrap(tracking, "__init__", before=observer.on_init)
     ignore_trackers_during(patcher, tracking, "log")
-    patcher.wrap(tracking, "log", before=words.on_log)
+    patcher.wrap(tracking, "log", before=observer.on_log)
 
 
 class VerlObserver:
-    """What verl says."""
+    """Records the configuration, values and checkpoints that verl logs."""
 
     def __init__(self, patcher: Patcher) -> None:
         self._patcher = patcher
@@ -44,27 +44,27 @@ class VerlObserver:
         _: Any,
         project_name: Any,
         experiment_name: Any,
-        default_backend: Any = None,  # noqa: ARG002 - verl names them
+        default_backend: Any = None,  # noqa: ARG002 - verl passes it by name
         config: Any = None,
     ) -> None:
-        """A training begins: say what it is."""
-        facts = verl_metadata(project_name, experiment_name, config)
-        self._output_dir = str(facts.get("output_dir", ""))
-        self._patcher.recorder.record_event(Event.METADATA, None, facts)
+        """Called when a training starts; records its configuration."""
+        metadata = verl_metadata(project_name, experiment_name, config)
+        self._output_dir = str(metadata.get("output_dir", ""))
+        self._patcher.recorder.record_event(Event.METADATA, None, metadata)
 
     def on_log(self, _: Any, data: Any, step: Any, backend: Any = None) -> None:  # noqa: ARG002
-        """The numbers of one step, or of an evaluation before or after all steps."""
+        """Called with the values of a step, or of an evaluation before or after all steps."""
         if not isinstance(data, Mapping):
             return
-        found, recorder = read_numbers(data), self._patcher.recorder
-        if found and all(name.startswith(_HELD_OUT_PREFIXES) for name in found):
-            recorder.record_event(Event.EVAL, step, found)
+        values, recorder = read_numbers(data), self._patcher.recorder
+        if values and all(name.startswith(_HELD_OUT_PREFIXES) for name in values):
+            recorder.record_event(Event.EVAL, step, values)
             return
-        recorder.log_from_framework(found, step)
-        if SAVE_TIME_KEY in found:
-            place = (
+        recorder.log_from_framework(values, step)
+        if SAVE_TIME_KEY in values:
+            location = (
                 {"path": str(Path(self._output_dir) / f"global_step_{step}")}
                 if self._output_dir
                 else {}
             )
-            recorder.record_event(Event.SAVE, step, place)
+            recorder.record_event(Event.SAVE, step, location)

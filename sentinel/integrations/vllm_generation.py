@@ -1,6 +1,6 @@
-"""Generation by vLLM under TRL, in its process or by its server: a part of `generation_time`.
+"""Generation by vLLM under TRL, in-process or by a server, as part of `generation_time`.
 
-Taps: `VLLMGeneration.generate`, and `sync_weights`, which is as `weight_sync_time` of the step.
+Patches `VLLMGeneration.generate`, and `sync_weights`, whose time is the step's `weight_sync_time`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FRAMEWORK = "trl.generation.vllm_generation"
 
 
 def attach(patcher: Patcher) -> None:
-    """Put the taps in."""
+    """Install the patches."""
     owner = sys.modules[FRAMEWORK].VLLMGeneration
     patcher.replace(owner, "generate", timing_wrapper(patcher))
     patcher.replace(owner, "sync_weights", timing_wrapper(patcher, "weight_sync_time"))

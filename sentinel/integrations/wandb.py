@@ -1,8 +1,8 @@
-"""W&B: whatever is logged to a run, by `run.log` or `wandb.log`.
+"""W&B: metrics logged by `run.log` or `wandb.log`.
 
-Tap: the inner `Run._log`, since `wandb.log` is a method bound when the run began, which no change
-of the class reaches any more. Dicts within dicts are named as W&B names them, "a.b". A step that
-W&B counts by itself is nobody's number.
+Patches the inner `Run._log`, since `wandb.log` is a method that was bound when the run started and
+bypasses a patch of the class. Keys of nested dicts are joined as W&B does, "a.b". W&B's own step
+counter is not used as a step.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ FRAMEWORK = "wandb.sdk.wandb_run"
 
 
 def attach(patcher: Patcher) -> None:
-    """Put the taps in."""
+    """Install the patches."""
     tracker = TrackerCapture(patcher, separator=".")
 
-    def logged(_: Any, data: Any, step: Any = None, commit: Any = None) -> None:  # noqa: ARG001
+    def on_log(_: Any, data: Any, step: Any = None, commit: Any = None) -> None:  # noqa: ARG001
         tracker.log(data, step)
 
-    patcher.wrap(sys.modules[FRAMEWORK].Run, "_log", before=logged)
+    patcher.wrap(sys.modules[FRAMEWORK].Run, "_log", before=on_log)

@@ -1,1 +1,1 @@
-"""Callbacks for users who prefer them to the decorator."""
+"""Callbacks of frameworks, as an alternative to the decorator."""

@@ -1,4 +1,4 @@
-"""A tracker for `accelerate.Accelerator`, in place of the decorator.
+"""A tracker for `accelerate.Accelerator`, instead of the decorator.
 
 from sentinel.integrations.callbacks.accelerate import AccelerateTracker
 
@@ -15,20 +15,19 @@ from typing import Any
 
 from accelerate.tracking import GeneralTracker
 
-from sentinel.client.arguments import parse_arguments
-from sentinel.client.auto_session import begin_auto_session, end_auto_session
 from sentinel.client.session import current_session
+from sentinel.integrations.callbacks.owned_session import OwnedSession
 from sentinel.model.record import Event
 
 _SECRET_WORDS = ("token", "key", "secret", "password", "credential")
-"""What is in the name of a setting that is nobody's business."""
+"""Parts of the names of settings that are never recorded."""
 
 
 class AccelerateTracker(GeneralTracker):  # type: ignore[misc]
-    """Watches every process from `init_trackers` to `end_training`; takes what `monitor` takes.
+    """Monitors each process from `init_trackers` to `end_training`; takes `monitor`'s arguments.
 
-    Where a run is on already, by a decorator or by `sentinel run`, this adds nothing to it but the
-    configuration. Raises SettingsError for a setting that is unknown or of the wrong kind.
+    If the decorator or `sentinel run` monitors the process already, it only adds the configuration.
+    Raises SettingsError for an unknown argument or an invalid value.
     """
 
     name = "sentinel"
@@ -37,39 +36,34 @@ class AccelerateTracker(GeneralTracker):  # type: ignore[misc]
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
-        self._arguments = parse_arguments(settings)
-        self._owns_session = False
+        self._session = OwnedSession(settings)
 
     @property
     def tracker(self) -> AccelerateTracker:
-        """There is nothing behind it to be had."""
+        """The tracker itself, since it wraps no other object."""
         return self
 
     def start(self) -> None:
-        """Begin to watch, unless somebody does."""
-        if current_session() is None:
-            self._owns_session = True
-            begin_auto_session(self._arguments)
+        """Start the session."""
+        self._session.begin()
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Hyper-parameters worth remembering: numbers and texts are, on the first rank."""
+        """Record numbers and texts of the configuration, on rank 0."""
         session = current_session()
         if session is not None and session.identity.rank == 0:
-            facts = {name: _fact_value(name, values[name]) for name in values}
-            known = {name: fact for name, fact in facts.items() if fact is not None}
+            settings = {name: _metadata_value(name, values[name]) for name in values}
+            known = {name: value for name, value in settings.items() if value is not None}
             session.recorder.record_event(Event.METADATA, None, known)
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
-        """Nothing more: what goes through `Accelerator.log` was heard there."""
+        """Do nothing: the integration captures the values in `Accelerator.log`."""
 
     def finish(self) -> None:
-        """The run is over, if it was begun here."""
-        if self._owns_session:
-            self._owns_session = False
-            end_auto_session()
+        """End the session."""
+        self._session.end()
 
 
-def _fact_value(name: Any, value: Any) -> str | float | None:
+def _metadata_value(name: Any, value: Any) -> str | float | None:
     if any(word in str(name).lower() for word in _SECRET_WORDS):
         return None
     if isinstance(value, bool):

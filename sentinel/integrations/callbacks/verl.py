@@ -1,12 +1,12 @@
-"""verl, whose processes nobody can decorate: Ray starts them.
+"""Plug-in module for verl, whose processes are started by Ray and cannot be decorated.
 
 VERL_USE_EXTERNAL_MODULES=sentinel.integrations.callbacks.verl python -m verl.trainer.main_ppo ...
 
-verl loads this module in every process of a training: because the variable above says so, or by an
-entry point, as a plug-in; then it does nothing unless SENTINEL_RUN_ID names the run. The process
-that drives the training is watched from the moment it makes its trackers; each rank that computes,
-from its first backward pass, as a run of its own beside it, `<run>-ranks`: what one counts are
-rollouts, the other optimizer steps.
+verl loads this module in every process of a training, through the variable above or through an
+entry point; in the latter case it does nothing unless SENTINEL_RUN_ID names the run. The driver
+process is monitored from the creation of its trackers. The worker ranks are monitored from their
+first backward pass, as a separate run `<run>-ranks`, since the driver counts rollouts and they
+count optimizer steps.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _RANKS_SUFFIX = "-ranks"
 
 
 def is_monitoring_requested() -> bool:
-    """Whether somebody wants this process watched."""
+    """Whether the environment asks to monitor this process."""
     if os.environ.get(_OFF_VARIABLE, "0") not in {"", "0"}:
         return False
-    named = os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
-    return bool(os.environ.get(RUN_ID_VARIABLE)) or __name__ in named
+    external_modules = os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
+    return bool(os.environ.get(RUN_ID_VARIABLE)) or __name__ in external_modules
 
 
 def start_on_training(arguments: MonitorArguments | None = None) -> None:
-    """Wait for the first sign that this process drives a training, or computes one."""
+    """Start the session once this process creates trackers, or runs a backward pass."""
     if _is_worker_rank():
         AutoStart()
     else:
@@ -44,7 +44,7 @@ def start_on_training(arguments: MonitorArguments | None = None) -> None:
 
 
 def _is_worker_rank() -> bool:
-    """Whether verl started this as a rank of its workers; then the rank's run is named for it."""
+    """Whether verl started this process as a worker rank; if so, sets the name of its run."""
     if "WG_PREFIX" not in os.environ or "RANK" not in os.environ:
         return False
     run = os.environ.get(RUN_ID_VARIABLE)
@@ -56,23 +56,23 @@ def _is_worker_rank() -> bool:
 def _patch_tracking(arguments: MonitorArguments | None) -> None:
     tracking: Any = sys.modules["verl.utils.tracking"].Tracking
     original: Any = vars(tracking)["__init__"]
-
-    armed = [True]
+    is_first_call = True
 
     @functools.wraps(original)
-    def first(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not armed:
+    def start_session(self: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal is_first_call
+        if not is_first_call:
             return original(self, *args, **kwargs)
-        armed.clear()
-        if vars(tracking)["__init__"] is first:
+        is_first_call = False
+        if vars(tracking)["__init__"] is start_session:
             tracking.__init__ = original
         if current_session() is not None:
             return original(self, *args, **kwargs)
         begin_auto_session(arguments)
-        # The session's own taps stand there now: they are to see this very call.
+        # The session has patched `__init__` by now, and its patch must see this call.
         return vars(tracking)["__init__"](self, *args, **kwargs)
 
-    tracking.__init__ = first
+    tracking.__init__ = start_session
 
 
 if is_monitoring_requested():
