@@ -1,4 +1,4 @@
-"""Link: it finds the head and is answered, or tells what is in the way, and comes again."""
+"""A client finds its head and exchanges messages, or reports an error and retries."""
 
 from __future__ import annotations
 
@@ -9,172 +9,195 @@ from functools import partial
 
 import pytest
 from support.message_stores import (
-    PATIENCE,
-    SEAL,
-    awaited,
-    hosted,
-    hub,
-    link,
-    ports,
-    refusals,
-    stranger,
-    welcomed,
+    AUTHENTICATOR,
+    TIMEOUT_SECONDS,
+    accept_client,
+    await_condition,
+    connect_outsider,
+    free_ports,
+    hosted_store,
+    refusal_counts,
+    running_client,
+    running_server,
 )
 
 from sentinel.cluster import client as module
 from sentinel.cluster.authentication import MessageAuthenticator
-from sentinel.cluster.client import ACK_STRUCT, ClusterClient
-from sentinel.cluster.endpoints import HEAD_INFO_KEY, SLOT_COUNTER_KEY, HeadEndpoint, slot_keys
+from sentinel.cluster.client import ClusterClient
+from sentinel.cluster.endpoints import HeadEndpoint
+from sentinel.cluster.protocol import ACK_STRUCT, HEAD_INFO_KEY, SLOT_COUNTER_KEY, slot_keys
 from sentinel.model.counters import Counters
 
-OTHER = MessageAuthenticator.for_job("other", "job")
+OTHER_AUTHENTICATOR = MessageAuthenticator.for_job("other", "job")
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch):
-    """Nobody waits for long in a test."""
+def short_delays(monkeypatch):
     monkeypatch.setattr(module, "INITIAL_BACKOFF_SECONDS", 0.05)
     monkeypatch.setattr(module, "MAX_BACKOFF_SECONDS", 0.2)
     monkeypatch.setattr(module, "EXCHANGE_INTERVAL_SECONDS", 0.02)
 
 
-def exchanged(head, node, number, data=b"parcel"):
-    """A parcel that was left, taken and answered."""
-    node.send(node.answer.session, data)
-    ((slot, found),) = awaited(head.drain_messages, "a parcel")
-    assert found == data
-    head.answer(slot, number, 10 * number)
-    awaited(lambda: node.answer.message_number == number, "the answer")
-    assert node.answer.row == 10 * number
+def exchange(head, client, number, body=b"message"):
+    """Send a message, receive it, and acknowledge it."""
+    client.send(client.last_ack.session, body)
+    ((slot, received),) = await_condition(head.drain_messages, "a message")
+    assert received == body
+    head.acknowledge(slot, number, 10 * number)
+    await_condition(lambda: client.last_ack.message_number == number, "the ack")
+    assert client.last_ack.last_row == 10 * number
     return slot
 
 
-def test_a_node_and_its_head_correspond():
-    with hub() as head, link(head.port, run="r", spool="s") as node:
-        hello = welcomed(head, node, row=4)
+def test_a_client_and_its_head_exchange_messages():
+    with running_server() as head, running_client(head.port, run="r", spool_id="s") as client:
+        hello = accept_client(head, client, last_row=4)
 
         assert {**hello.node_info, "clock": ""} == {
             "host": "b",
             "run": "r",
-            "spool": "s",
+            "spool_id": "s",
             "clock": "",
         }
         assert float(hello.node_info["clock"]) > 0.0
-        assert (node.last_ack.message_number, node.last_ack.last_row) == (0, 4)
-        assert node.head_address == f"127.0.0.1:{head.port}"
-        assert node.error == ""
+        assert (client.last_ack.message_number, client.last_ack.last_row) == (0, 4)
+        assert client.head_address == f"127.0.0.1:{head.port}"
+        assert client.error == ""
         for number in (1, 2, 3):
-            exchanged(head, node, number, bytes([number]) * 1000)
-        assert refusals(head.counters) == refusals(node._counters) == {}
+            exchange(head, client, number, bytes([number]) * 1000)
+        assert refusal_counts(head.counters) == refusal_counts(client._counters) == {}
 
 
-def test_the_head_may_come_later_than_its_nodes():
-    at = ports()
-    with link(at[0]) as node:
-        awaited(lambda: "Nobody answers" in node.error, "it says so")
-        with hub(at) as head:
-            welcomed(head, node)
+def test_a_client_may_start_before_its_head():
+    ports = free_ports()
+    with running_client(ports[0]) as client:
+        await_condition(lambda: "No answer" in client.error, "the error")
+        with running_server(ports) as head:
+            accept_client(head, client)
 
 
-def test_after_a_head_was_started_again_the_correspondence_begins_anew():
-    at = ports()
-    with link(at[0]) as node:
-        with hub(at) as head:
-            welcomed(head, node)
-            exchanged(head, node, 1)
-            session = node.last_ack.session
-        awaited(lambda: not node.is_connected, "it is gone")
-        node.send(session, b"of the last correspondence")
-        with hub(at) as head:
-            welcomed(head, node, row=10)
-            assert node.last_ack.session == session + 1
-            assert (node.last_ack.message_number, node.last_ack.last_row) == (0, 10)
-            exchanged(head, node, 1, b"new")
+def test_a_restarted_head_starts_a_new_session():
+    ports = free_ports()
+    with running_client(ports[0]) as client:
+        with running_server(ports) as head:
+            accept_client(head, client)
+            exchange(head, client, 1)
+            session = client.last_ack.session
+        await_condition(lambda: not client.is_connected, "the client is disconnected")
+        client.send(session, b"of the last session")
+        with running_server(ports) as head:
+            accept_client(head, client, last_row=10)
+            assert client.last_ack.session == session + 1
+            assert (client.last_ack.message_number, client.last_ack.last_row) == (0, 10)
+            exchange(head, client, 1, b"new")
 
 
-def test_a_parcel_of_another_correspondence_is_not_left():
-    with hub() as head, link(head.port) as node:
-        welcomed(head, node)
-        node.send(node.last_ack.session - 1, b"old")
-        awaited(lambda: node._outgoing is None, "it was looked at")
+def test_a_message_of_another_session_is_not_sent():
+    with running_server() as head, running_client(head.port) as client:
+        accept_client(head, client)
+        client.send(client.last_ack.session - 1, b"old")
+        await_condition(lambda: client._outgoing is None, "the message is discarded")
 
-        exchanged(head, node, 1, b"new")
+        exchange(head, client, 1, b"new")
 
 
-def test_one_with_another_token_is_told_what_is_wrong_and_the_head_counts_it():
-    with hub() as head, link(head.port, OTHER) as node:
-        awaited(lambda: "[cluster] token" in node.error, "it says so")
-        awaited(lambda: refusals(head.counters).get("token"), "the head counts it")
-        assert refusals(node._counters)["token"] >= 1
+def test_another_token_is_an_error_of_the_client_and_counted_by_the_head():
+    with running_server() as head, running_client(head.port, OTHER_AUTHENTICATOR) as client:
+        await_condition(lambda: "[cluster] token" in client.error, "the error")
+        await_condition(
+            lambda: refusal_counts(head.counters).get("token"), "the head counts the refusal"
+        )
+        assert refusal_counts(client._counters)["token"] >= 1
         assert head.drain_hellos() == []
-        assert not node.is_connected
+        assert not client.is_connected
 
 
-def test_the_head_of_another_job_at_the_same_port_is_passed_by():
-    one, *_ = at = ports(3)
-    with hub((one,), OTHER) as other, hub(at) as head, link(at) as node:
+def test_the_head_of_another_job_is_skipped():
+    first_port, *_ = ports = free_ports(3)
+    with (
+        running_server((first_port,), OTHER_AUTHENTICATOR) as other,
+        running_server(ports) as head,
+        running_client(ports) as client,
+    ):
         assert head.port != other.port
-        welcomed(head, node)
-        assert node.head_address == f"127.0.0.1:{head.port}"
+        accept_client(head, client)
+        assert client.head_address == f"127.0.0.1:{head.port}"
 
 
-def test_a_store_that_is_no_heads_is_passed_by():
-    """That of a trainer, maybe: nothing is left in it."""
-    with hosted() as (board, port), hub() as head, link((port, head.port)) as node:
-        welcomed(head, node)
-        assert not board.has(SLOT_COUNTER_KEY)
+def test_a_store_without_a_head_is_skipped():
+    """As the store of a trainer; nothing is written to it."""
+    with (
+        hosted_store() as (store, port),
+        running_server() as head,
+        running_client((port, head.port)) as client,
+    ):
+        accept_client(head, client)
+        assert not store.has(SLOT_COUNTER_KEY)
 
 
 @pytest.mark.parametrize(
-    "card", [b"", b"garbage", SEAL.sign(HEAD_INFO_KEY, b"[]"), SEAL.sign(HEAD_INFO_KEY, b"{")]
+    "head_info",
+    [
+        b"",
+        b"garbage",
+        AUTHENTICATOR.sign(HEAD_INFO_KEY, b"[]"),
+        AUTHENTICATOR.sign(HEAD_INFO_KEY, b"{"),
+    ],
 )
-def test_a_card_that_is_none_is_told_and_passed_by(card):
-    with hosted() as (board, port), hub() as head:
-        board.write({HEAD_INFO_KEY: card})
-        with link(port) as node:
-            awaited(lambda: node.error not in ("", "it has not been looked for yet"), "trouble")
-            assert not node.is_connected
-        with link((port, head.port)) as node:
-            welcomed(head, node)
+def test_an_invalid_head_info_is_an_error_and_skipped(head_info):
+    with hosted_store() as (store, port), running_server() as head:
+        store.write({HEAD_INFO_KEY: head_info})
+        with running_client(port) as client:
+            await_condition(
+                lambda: client.error not in ("", "the head has not been searched for yet"),
+                "an error",
+            )
+            assert not client.is_connected
+        with running_client((port, head.port)) as client:
+            accept_client(head, client)
 
 
-def test_one_that_is_sent_on_goes_there_and_no_further():
-    with hub() as head, hub() as sign, link(sign.port) as node:
-        sign.redirect_to = f"127.0.0.1:{head.port}"
-        head.redirect_to = f"127.0.0.1:{sign.port}"
-        # Two that send it to each other hold it at the second.
-        welcomed(head, node)
-        assert node.head_address == f"127.0.0.1:{head.port}"
+def test_a_client_follows_one_redirect_only():
+    with (
+        running_server() as head,
+        running_server() as redirecting,
+        running_client(redirecting.port) as client,
+    ):
+        redirecting.redirect_to = f"127.0.0.1:{head.port}"
+        head.redirect_to = f"127.0.0.1:{redirecting.port}"
+        # Two servers that redirect to each other: the client stays at the second.
+        accept_client(head, client)
+        assert client.head_address == f"127.0.0.1:{head.port}"
 
 
-def test_without_any_word_of_where_the_head_is_the_remedy_is_told():
-    node = ClusterClient(lambda: HeadEndpoint("", (1,)), SEAL, {}, Counters())
-    node.start()
-    awaited(lambda: "set [cluster] head" in node.error, "it says so")
-    node.stop(PATIENCE)
+def test_an_unknown_address_of_the_head_is_an_error_with_a_remedy():
+    client = ClusterClient(lambda: HeadEndpoint("", (1,)), AUTHENTICATOR, {}, Counters())
+    client.start()
+    await_condition(lambda: "set [cluster] head" in client.error, "the error")
+    client.stop(TIMEOUT_SECONDS)
 
 
-def test_a_server_that_never_answers_is_cut_and_tried_again(monkeypatch):
-    """A store's client would wait for ever. A person looks, the thread waits."""
+def test_a_connection_that_never_answers_is_shut_down_and_retried(monkeypatch):
+    """The client of a TCPStore would wait for ever."""
     monkeypatch.setattr(module, "CALL_TIMEOUT_SECONDS", 0.5)
     with (
         closing(socket.create_server(("127.0.0.1", 0))) as silent,
-        link(silent.getsockname()[1]) as node,
+        running_client(silent.getsockname()[1]) as client,
     ):
-        silent.settimeout(PATIENCE)
+        silent.settimeout(TIMEOUT_SECONDS)
         for _ in range(3):
-            client, _ = silent.accept()
-            with closing(client):
-                awaited(partial(let_go, node, client), "it is let go")
-        assert not node.is_connected
+            connection, _ = silent.accept()
+            with closing(connection):
+                await_condition(partial(is_shut_down, client, connection), "a shutdown")
+        assert not client.is_connected
 
 
-def let_go(node, client):
-    """Whether the other side has hung up, while somebody looks after the link."""
-    node.look()
-    client.setblocking(False)
+def is_shut_down(client, connection):
+    """Whether the client has shut down the connection, after a check of its timeout."""
+    client.check_timeout()
+    connection.setblocking(False)
     try:
-        while client.recv(4096):
+        while connection.recv(4096):
             pass
     except BlockingIOError:
         return False
@@ -183,119 +206,124 @@ def let_go(node, client):
     return True
 
 
-def test_a_link_that_waits_for_an_answer_for_ever_can_be_stopped():
+def test_a_client_blocked_in_a_call_can_be_stopped():
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        with link(silent.getsockname()[1]) as node:
-            silent.settimeout(PATIENCE)
-            knock, _ = silent.accept()
-            client, _ = silent.accept()
-        knock.close()
-        client.close()
-        assert not node._thread.is_alive()
+        with running_client(silent.getsockname()[1]) as client:
+            silent.settimeout(TIMEOUT_SECONDS)
+            probe, _ = silent.accept()
+            connection, _ = silent.accept()
+        probe.close()
+        connection.close()
+        assert not client._thread.is_alive()
 
 
-@pytest.mark.parametrize("how", ["emptied", "taken away", "overwritten"])
-def test_a_parcel_that_somebody_takes_away_is_not_waited_for_for_ever(monkeypatch, how):
+@pytest.mark.parametrize("how", ["emptied", "deleted", "overwritten"])
+def test_a_message_deleted_by_an_outsider_times_out(monkeypatch, how):
     monkeypatch.setattr(module, "ACK_TIMEOUT_SECONDS", 0.5)
-    with hub() as head, link(head.port) as node:
-        hello = welcomed(head, node)
-        box = slot_keys(hello.slot)[1]
-        session = node.last_ack.session
-        # Nobody answers it, as if it had never been seen.
-        node.send(session, b"lost")
-        awaited(head.drain_messages, "a parcel")
-        other = stranger(head.port)
-        if how == "taken away":
-            other.remove([box])
+    with running_server() as head, running_client(head.port) as client:
+        hello = accept_client(head, client)
+        mailbox = slot_keys(hello.slot).mailbox
+        session = client.last_ack.session
+        # The head receives it but never acknowledges it.
+        client.send(session, b"lost")
+        await_condition(head.drain_messages, "a message")
+        outsider = connect_outsider(head.port)
+        if how == "deleted":
+            outsider.remove([mailbox])
         else:
-            other.write({box: b"" if how == "emptied" else b"garbage"})
+            outsider.write({mailbox: b"" if how == "emptied" else b"garbage"})
 
-        welcomed(head, node)
+        accept_client(head, client)
 
-        assert node.last_ack.session > session
-        exchanged(head, node, 1)
-
-
-@pytest.mark.parametrize("said", [b"garbage" * 5, OTHER.sign("x", ACK_STRUCT.pack(1, 1, 0))])
-def test_garbage_for_an_answer_is_counted_and_the_correspondence_begins_anew(said):
-    with hub() as head, link(head.port) as node:
-        hello = welcomed(head, node, row=3)
-        session = node.last_ack.session
-        stranger(head.port).write({slot_keys(hello.slot)[2]: said})
-
-        welcomed(head, node, row=3)
-
-        assert node.last_ack.session > session
-        assert node.last_ack.last_row == 3
-        assert sum(refusals(node._counters).values()) == 1
+        assert client.last_ack.session > session
+        exchange(head, client, 1)
 
 
-def test_an_old_answer_that_somebody_puts_back_is_not_believed():
-    with hub() as head, link(head.port) as node:
-        hello = welcomed(head, node)
-        exchanged(head, node, 1)
-        ack = slot_keys(hello.slot)[2]
-        other = stranger(head.port)
-        (old,) = other.read([ack])
-        exchanged(head, node, 2)
-        other.write({ack: old})
-        other.read([ack])
+@pytest.mark.parametrize(
+    "ack", [b"garbage" * 5, OTHER_AUTHENTICATOR.sign("x", ACK_STRUCT.pack(1, 1, 0))]
+)
+def test_an_invalid_ack_is_counted_and_starts_a_new_session(ack):
+    with running_server() as head, running_client(head.port) as client:
+        hello = accept_client(head, client, last_row=3)
+        session = client.last_ack.session
+        connect_outsider(head.port).write({slot_keys(hello.slot).ack: ack})
 
-        exchanged(head, node, 3)
+        accept_client(head, client, last_row=3)
+
+        assert client.last_ack.session > session
+        assert client.last_ack.last_row == 3
+        assert sum(refusal_counts(client._counters).values()) == 1
 
 
-def test_the_last_answer_of_a_head_that_leaves_at_once_is_read():
-    with hub() as head, link(head.port) as node:
-        hello = welcomed(head, node)
-        node.send(node.last_ack.session, b"last words")
-        awaited(head.drain_messages, "a parcel")
+def test_a_replayed_ack_is_ignored():
+    with running_server() as head, running_client(head.port) as client:
+        hello = accept_client(head, client)
+        exchange(head, client, 1)
+        ack = slot_keys(hello.slot).ack
+        outsider = connect_outsider(head.port)
+        (old,) = outsider.read([ack])
+        exchange(head, client, 2)
+        outsider.write({ack: old})
+        outsider.read([ack])
+
+        exchange(head, client, 3)
+
+
+def test_the_last_ack_of_a_stopping_head_is_read():
+    with running_server() as head, running_client(head.port) as client:
+        hello = accept_client(head, client)
+        client.send(client.last_ack.session, b"last")
+        await_condition(head.drain_messages, "a message")
         head.acknowledge(hello.slot, 1, 10)
-        head.stop(PATIENCE)
+        head.stop(TIMEOUT_SECONDS)
 
-        awaited(lambda: node.last_ack.message_number == 1, "the answer")
-        awaited(lambda: not node.is_connected, "it is gone")
-
-
-def test_an_answer_that_is_taken_away_begins_the_correspondence_anew():
-    with hub() as head, link(head.port) as node:
-        hello = welcomed(head, node)
-        session = node.last_ack.session
-        stranger(head.port).remove([slot_keys(hello.slot)[2]])
-
-        welcomed(head, node)
-        assert node.last_ack.session > session
+        await_condition(lambda: client.last_ack.message_number == 1, "the ack")
+        await_condition(lambda: not client.is_connected, "the client is disconnected")
 
 
-def test_many_nodes_correspond_at_one_time():
+def test_a_deleted_ack_starts_a_new_session():
+    with running_server() as head, running_client(head.port) as client:
+        hello = accept_client(head, client)
+        session = client.last_ack.session
+        connect_outsider(head.port).remove([slot_keys(hello.slot).ack])
+
+        accept_client(head, client)
+        assert client.last_ack.session > session
+
+
+def test_many_clients_exchange_messages_at_once():
     count = 6
-    with hub() as head:
-        nodes = [
+    with running_server() as head:
+        clients = [
             ClusterClient(
-                lambda: HeadEndpoint("127.0.0.1", (head.port,)), SEAL, {"host": str(n)}, Counters()
+                lambda: HeadEndpoint("127.0.0.1", (head.port,)),
+                AUTHENTICATOR,
+                {"host": str(n)},
+                Counters(),
             )
             for n in range(count)
         ]
-        for node in nodes:
-            node.start()
-        slots, found = {}, {}
+        for client in clients:
+            client.start()
+        hosts, received = {}, {}
 
-        def greeted():
-            # On a slow machine a node may have to say it again.
+        def all_connected():
+            # On a slow machine a client may have to send its hello again.
             for hello in head.drain_hellos():
-                slots[hello.slot] = hello.node_info["host"]
+                hosts[hello.slot] = hello.node_info["host"]
                 head.acknowledge(hello.slot, 0, hello.slot)
-            return all(node.is_connected for node in nodes)
+            return all(client.is_connected for client in clients)
 
-        def told():
-            greeted()
-            for number, node in enumerate(nodes):
-                if str(number) not in found and node.is_connected and node.last_ack:
-                    node.send(node.last_ack.session, json.dumps(number).encode())
-            found.update({slots[slot]: json.loads(data) for slot, data in head.drain_messages()})
-            return len(found) == count
+        def all_received():
+            all_connected()
+            for number, client in enumerate(clients):
+                if str(number) not in received and client.is_connected and client.last_ack:
+                    client.send(client.last_ack.session, json.dumps(number).encode())
+            received.update({hosts[slot]: json.loads(body) for slot, body in head.drain_messages()})
+            return len(received) == count
 
-        awaited(greeted, "all are linked")
-        awaited(told, "all parcels")
-        assert found == {str(n): n for n in range(count)}
-        for node in nodes:
-            node.stop(PATIENCE)
+        await_condition(all_connected, "all clients are connected")
+        await_condition(all_received, "all messages")
+        assert received == {str(n): n for n in range(count)}
+        for client in clients:
+            client.stop(TIMEOUT_SECONDS)

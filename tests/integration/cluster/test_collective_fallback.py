@@ -1,6 +1,6 @@
-"""Fall: ranks that fall when a node dies are one matter with it; any other fall is told of soon.
+"""Failures caused by a lost node are one notification with it; other failures are notified soon.
 
-Two nodes of two ranks, a head with a clock of its own, and all that is made of what it says.
+Two nodes of two ranks, a head with a fake clock, and the pipeline that evaluates its records.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.heads import House, last_tick
+from support.heads import HeadHarness, last_heartbeat
 
 from sentinel.cluster.membership import ABANDON_AFTER_SECONDS
 from sentinel.config.settings import Settings, build_causes, build_detectors
@@ -17,243 +17,250 @@ from sentinel.model.notification import NotificationReason
 from sentinel.model.record import Event
 from sentinel.pipeline.pipeline import Pipeline
 
-LIMIT = 15.0
-"""Seconds within which the death of a node is to be told."""
+MAX_NOTIFICATION_SECONDS = 15.0
+"""Limit of the time from the death of a node to its notification."""
 
 
-class Fallen(House):
-    """A house whose own ranks may have fallen, and what people are told of it, and when."""
+class PipelineHarness(HeadHarness):
+    """A head whose local ranks may fail, and the notifications of its pipeline with their times."""
 
     def __init__(self, path):
         super().__init__(path)
-        self.judge = Pipeline(build_detectors(Settings()), Counters(), build_causes())
-        self.pages, self.stepped, self.fell, self.lived = [], self.now, 0.0, 2.0
-        self.facts = {}
-        self.node_b = self.running()
+        self.pipeline = Pipeline(build_detectors(Settings()), Counters(), build_causes())
+        self.notifications = []
+        self.stepped_at, self.failed_at, self.running_ranks = self.now, 0.0, 2.0
+        self.failure_attributes = {}
+        self.other_node = self.start_nodes()
         for step in range(1, 30):
-            self.step(step)
+            self.take_step(step)
 
-    def turn(self, *local, seconds=0.5):
-        records = super().turn(*local, seconds=seconds)
+    def merge(self, *local_records, seconds=0.5):
+        records = super().merge(*local_records, seconds=seconds)
         for record in records:
-            told = [
-                page
-                for verdict in self.judge.process(record)
-                for page in verdict.case_notifications
-            ]
-            self.pages += [
-                (self.now, p) for p in told if p.reason is not NotificationReason.UPDATED
+            self.notifications += [
+                (self.now, notification)
+                for result in self.pipeline.process(record)
+                for notification in result.case_notifications
+                if notification.reason is not NotificationReason.UPDATED
             ]
         return records
 
-    def step(self, step, *, others=True):
-        self.stepped = self.now
+    def take_step(self, step, *, others=True):
+        self.stepped_at = self.now
         if others:
-            self.node_b.decode(*self.node_b.says(step=step), self.node_b.tick())
-        self.turn(*self.own.says(step=step), self.tick())
+            self.other_node.send(*self.other_node.records(step=step), self.other_node.heartbeat())
+        self.merge(*self.own_node.records(step=step), self.local_heartbeat())
 
-    def tick(self):
-        """How our own ranks are."""
-        tick = self.own.tick()
+    def local_heartbeat(self):
+        """The heartbeat of the local node, with the failure if there was one."""
+        heartbeat = self.own_node.heartbeat()
         values = {
-            "ranks_running": self.lived, "ranks_gone": 0.0, "ranks_failed": 0.0,
-            "idle_seconds": self.now + 0.5 - self.stepped,
-        }  # fmt: skip
-        facts = {
-            "died_ranks": "",
-            "failed_ranks": "",
-            "straggler_ranks": "0,1",
-            "straggler_step": "29",
+            "ranks_running": self.running_ranks,
+            "ranks_gone": 0.0,
+            "ranks_failed": 0.0,
+            "idle_seconds": self.now + 0.5 - self.stepped_at,
         }
-        if not self.lived:
-            facts = {}
-        if self.fell:
-            facts = {
-                **facts,
-                **self.facts,
-                "failed_seconds_ago": f"{self.now + 0.5 - self.fell:.3f}",
+        attributes = {}
+        if self.running_ranks:
+            attributes = {
+                "died_ranks": "",
+                "failed_ranks": "",
+                "straggler_ranks": "0,1",
+                "straggler_step": "29",
             }
-        return replace(tick, values=values, facts={**tick.attributes, **facts})
+        if self.failed_at:
+            seconds_ago = f"{self.now + 0.5 - self.failed_at:.3f}"
+            attributes |= {**self.failure_attributes, "failed_seconds_ago": seconds_ago}
+        attributes = {**heartbeat.attributes, **attributes}
+        return replace(heartbeat, values=values, attributes=attributes)
 
-    def fall(self, cause="exception", *, left=0, **said):
-        """Our ranks fall at once; `left` of them go on."""
-        self.fell, self.lived = self.now, float(left)
+    def fail(self, cause="exception", *, left=0, **attributes):
+        """The local ranks fail at once, but `left` of them continue."""
+        self.failed_at, self.running_ranks = self.now, float(left)
         ranks = [0, 1][: 2 - left]
         names = ",".join(map(str, ranks))
         died = cause == "died"
-        self.facts = {
+        self.failure_attributes = {
             "cause": cause,
             "died_ranks": names * died,
             "failed_ranks": names * (not died),
-            **said,
+            "state": "running" if left else "died" if died else "failed",
+            **attributes,
         }
-        self.facts["state"] = "running" if left else "died" if died else "failed"
-        stops = [self.own.word(rank, Event.STOP, 29, outcome=cause, **said) for rank in ranks]
-        self.turn(*stops, self.tick())
+        stops = [
+            self.own_node.record(rank, Event.STOP, 29, outcome=cause, **attributes)
+            for rank in ranks
+        ]
+        self.merge(*stops, self.local_heartbeat())
 
-    def pass_by(self, seconds, *, others=False):
+    def advance_idle(self, seconds, *, others=False):
+        """Heartbeats for that time, without steps."""
         for _ in range(int(seconds * 2)):
             if others:
-                self.node_b.decode(self.node_b.tick())
-            self.turn(self.tick())
+                self.other_node.send(self.other_node.heartbeat())
+            self.merge(self.local_heartbeat())
 
     @property
-    def told(self):
-        return [page.incident.key.detector for _, page in self.pages]
+    def notified_detectors(self):
+        return [notification.incident.key.detector for _, notification in self.notifications]
 
 
 @pytest.fixture
-def house(tmp_path):
-    return Fallen(tmp_path / "sentinel.db")
+def harness(tmp_path):
+    return PipelineHarness(tmp_path / "sentinel.db")
 
 
-FALLS = [("exception", {"exception": "RuntimeError"}), ("exit", {"code": "1"}), ("died", {})]
+FAILURES = [("exception", {"exception": "RuntimeError"}), ("exit", {"code": "1"}), ("died", {})]
 
 
-@pytest.mark.parametrize(("cause", "said"), FALLS, ids=[cause for cause, _ in FALLS])
-@pytest.mark.parametrize("left", [0, 1], ids=["all fall", "one stands"])
-def test_a_node_that_dies_and_takes_the_others_along_is_one_page(house, cause, said, left):
-    died = house.now
-    house.fall(cause, left=left, **said)
-    house.pass_by(2 * ABANDON_AFTER_SECONDS)
+@pytest.mark.parametrize(("cause", "attributes"), FAILURES, ids=[cause for cause, _ in FAILURES])
+@pytest.mark.parametrize("left", [0, 1], ids=["all fail", "one continues"])
+def test_a_dead_node_and_the_failures_it_causes_are_one_notification(
+    harness, cause, attributes, left
+):
+    died_at = harness.now
+    harness.fail(cause, left=left, **attributes)
+    harness.advance_idle(2 * ABANDON_AFTER_SECONDS)
 
-    ((time, page),) = house.pages
-    assert page.incident.key.detector == "node_lost"
-    assert page.diagnosis.cause == "node_down"
-    assert page.incident.severity.value == "critical"
-    assert 0.0 < time - died <= LIMIT
-    how = {"exception": "raised RuntimeError", "exit": "left with exit code 1"}
-    evidence = page.incident.finding.evidence
-    assert evidence["first_to_fall"] == f"rank 0 {how.get(cause, 'was killed')}"
-    assert evidence["training"] == ("stands" if left else "ended")
-    assert str(evidence["first_to_fall"]) in page.incident.finding.summary
-
-
-def test_ranks_that_fall_long_after_the_node_for_want_of_it_are_no_second_page(house):
-    """Its power is gone: the others' connections say so only when their own patience is over."""
-    house.pass_by(600.0)
-    assert house.node_status == ["node_lost"]
-    house.fall(exception="RuntimeError")
-    house.pass_by(2 * ABANDON_AFTER_SECONDS)
-
-    assert house.node_status == ["node_lost"]
+    ((time, notification),) = harness.notifications
+    assert notification.incident.key.detector == "node_lost"
+    assert notification.diagnosis.cause == "node_down"
+    assert notification.incident.severity.value == "critical"
+    assert 0.0 < time - died_at <= MAX_NOTIFICATION_SECONDS
+    failures = {"exception": "raised RuntimeError", "exit": "exited with code 1"}
+    evidence = notification.incident.finding.evidence
+    assert evidence["first_failed_rank"] == f"rank 0 {failures.get(cause, 'was killed')}"
+    assert evidence["training"] == ("stopped" if left else "ended")
+    assert str(evidence["first_failed_rank"]) in notification.incident.finding.summary
 
 
-@pytest.mark.parametrize(("cause", "said"), FALLS, ids=[cause for cause, _ in FALLS])
-def test_a_fall_while_all_nodes_speak_is_told_as_soon_as_they_have(house, cause, said):
-    began = house.now
-    house.fall(cause, **said)
-    assert house.node_status == []
-    house.pass_by(30.0, others=True)
+def test_ranks_that_fail_long_after_the_node_raise_no_second_notification(harness):
+    """As after a power failure, when connections of the others time out minutes later."""
+    harness.advance_idle(600.0)
+    assert harness.notified_detectors == ["node_lost"]
+    harness.fail(exception="RuntimeError")
+    harness.advance_idle(2 * ABANDON_AFTER_SECONDS)
 
-    ((time, page),) = house.pages
-    assert page.incident.key.detector == ("run_died" if cause == "died" else "run_failed")
-    assert time - began <= 4.0
+    assert harness.notified_detectors == ["node_lost"]
 
 
-def test_where_the_others_have_ended_as_well_nobody_is_waited_for(house):
-    house.node_b.decode(
-        *house.node_b.says(Event.STOP, outcome="exception", exception="RuntimeError"),
-        replace(house.node_b.tick("failed"), values={"ranks_running": 0.0}),
+@pytest.mark.parametrize(("cause", "attributes"), FAILURES, ids=[cause for cause, _ in FAILURES])
+def test_a_failure_is_notified_once_all_nodes_have_sent_a_heartbeat(harness, cause, attributes):
+    failed_at = harness.now
+    harness.fail(cause, **attributes)
+    assert harness.notified_detectors == []
+    harness.advance_idle(30.0, others=True)
+
+    ((time, notification),) = harness.notifications
+    assert notification.incident.key.detector == ("run_died" if cause == "died" else "run_failed")
+    assert time - failed_at <= 4.0
+
+
+def test_a_failure_is_notified_at_once_if_the_other_nodes_have_ended(harness):
+    harness.other_node.send(
+        *harness.other_node.records(Event.STOP, outcome="exception", exception="RuntimeError"),
+        replace(harness.other_node.heartbeat("failed"), values={"ranks_running": 0.0}),
     )
-    house.fall(exception="ValueError")
+    harness.fail(exception="ValueError")
 
-    assert house.node_status == ["run_failed"]
-
-
-def test_a_node_that_falls_silent_after_the_run_ended_is_no_news(house):
-    """Launchers end all nodes, agents too, once a rank of one has failed."""
-    house.fall(exception="ValueError")
-    house.pass_by(5.0, others=True)
-    house.pass_by(2 * ABANDON_AFTER_SECONDS)
-
-    assert house.node_status == ["run_failed"]
+    assert harness.notified_detectors == ["run_failed"]
 
 
-def test_a_fall_of_those_who_had_gone_on_without_the_node_is_told_for_itself(house):
+def test_a_node_that_falls_silent_after_the_run_ended_raises_no_notification(harness):
+    """Launchers end all nodes and their agents once a rank has failed."""
+    harness.fail(exception="ValueError")
+    harness.advance_idle(5.0, others=True)
+    harness.advance_idle(2 * ABANDON_AFTER_SECONDS)
+
+    assert harness.notified_detectors == ["run_failed"]
+
+
+def test_a_failure_of_ranks_that_had_continued_without_the_node_is_separate(harness):
     for step in range(30, 60):
-        house.step(step, others=False)
-    assert house.node_status == ["node_lost"]
-    began = house.now
-    house.fall(exception="ValueError")
+        harness.take_step(step, others=False)
+    assert harness.notified_detectors == ["node_lost"]
+    failed_at = harness.now
+    harness.fail(exception="ValueError")
 
-    assert house.node_status == ["node_lost", "run_failed"]
-    assert house.pages[-1][0] - began <= 4.0
-
-
-def test_a_node_that_speaks_again_leaves_the_fall_to_be_told(house):
-    house.fall(exception="ValueError")
-    house.pass_by(8.0)
-    assert house.node_status == []
-    house.pass_by(4.0, others=True)
-
-    assert house.node_status == ["run_failed"]
+    assert harness.notified_detectors == ["node_lost", "run_failed"]
+    assert harness.notifications[-1][0] - failed_at <= 4.0
 
 
-def test_a_new_attempt_before_that_is_decided_wakes_nobody(house):
-    """Torchrun goes on with the nodes that are left."""
-    house.fall("died")
-    house.pass_by(5.0)
-    house.fell, house.lived = 0.0, 2.0
-    house.stepped = house.now
-    house.world = 2
-    house.own_member.began = house.now
+def test_a_failure_is_notified_once_a_silent_node_is_back(harness):
+    harness.fail(exception="ValueError")
+    harness.advance_idle(8.0)
+    assert harness.notified_detectors == []
+    harness.advance_idle(4.0, others=True)
+
+    assert harness.notified_detectors == ["run_failed"]
+
+
+def test_a_new_attempt_before_the_decision_raises_no_notification(harness):
+    """As when torchrun continues with the remaining nodes."""
+    harness.fail("died")
+    harness.advance_idle(5.0)
+    harness.failed_at, harness.running_ranks = 0.0, 2.0
+    harness.stepped_at = harness.now
+    harness.world_size = 2
+    harness.own_node.started_at = harness.now
     for _ in range(30):
-        house.stepped = house.now
-        starts = house.own_member.says(Event.START, attempt=1)
-        house.merge(*starts, replace(house.tick(), attempt=1))
+        harness.stepped_at = harness.now
+        starts = harness.own_node.records(Event.START, attempt=1)
+        harness.merge(*starts, replace(harness.local_heartbeat(), attempt=1))
 
-    assert house.node_status == []
-
-
-def test_a_head_that_is_ended_meanwhile_tells_what_it_knows(house):
-    house.fall(exception="RuntimeError")
-    house.pass_by(3.0)
-    assert house.node_status == []
-    house.head.is_shutting_down = True
-    house.pass_by(0.5)
-
-    assert house.node_status == ["run_failed"]
+    assert harness.notified_detectors == []
 
 
-def test_a_head_that_was_killed_meanwhile_waits_for_the_nodes_to_come_back(house):
-    house.fall(exception="RuntimeError")
-    house.connection.close()
-    house.start_at_attempt()
-    house.pass_by(5.0)
-    assert house.node_status == []
-    node = house.node_b
-    node.hello()
-    house.merge()
-    house.pass_by(3.0, others=True)
+def test_a_head_that_shuts_down_notifies_an_undecided_failure(harness):
+    harness.fail(exception="RuntimeError")
+    harness.advance_idle(3.0)
+    assert harness.notified_detectors == []
+    harness.head.is_shutting_down = True
+    harness.advance_idle(0.5)
 
-    assert house.node_status == ["run_failed"]
+    assert harness.notified_detectors == ["run_failed"]
 
 
-def test_and_not_for_ever(house):
-    house.fall(exception="RuntimeError")
-    house.connection.close()
-    house.start_at_attempt()
-    house.pass_by(LIMIT)
+def test_a_restarted_head_waits_for_the_nodes_before_it_notifies(harness):
+    harness.fail(exception="RuntimeError")
+    harness.connection.close()
+    harness.start_agent()
+    harness.advance_idle(5.0)
+    assert harness.notified_detectors == []
+    node = harness.other_node
+    node.send_hello()
+    harness.merge()
+    harness.advance_idle(3.0, others=True)
 
-    assert house.node_status == ["run_failed"]
+    assert harness.notified_detectors == ["run_failed"]
 
 
-def test_a_lost_node_whose_own_rank_fell_first_explains_nothing(house):
-    tick = house.node_b.tick()
-    facts = {
-        **tick.attributes,
+def test_a_restarted_head_notifies_if_the_nodes_do_not_return(harness):
+    harness.fail(exception="RuntimeError")
+    harness.connection.close()
+    harness.start_agent()
+    harness.advance_idle(MAX_NOTIFICATION_SECONDS)
+
+    assert harness.notified_detectors == ["run_failed"]
+
+
+def test_a_lost_node_whose_own_rank_failed_first_explains_no_failure(harness):
+    heartbeat = harness.other_node.heartbeat()
+    attributes = {
+        **heartbeat.attributes,
         "cause": "exception",
         "failed_ranks": "2",
         "failed_seconds_ago": "0.100",
         "died_ranks": "",
     }
-    values = {**tick.values, "ranks_running": 1.0, "ranks_failed": 1.0}
-    house.node_b.decode(
-        house.node_b.word(2, Event.STOP, 29, outcome="exception"),
-        replace(tick, facts=facts, values=values),
+    values = {**heartbeat.values, "ranks_running": 1.0, "ranks_failed": 1.0}
+    harness.other_node.send(
+        harness.other_node.record(2, Event.STOP, 29, outcome="exception"),
+        replace(heartbeat, attributes=attributes, values=values),
     )
-    house.pass_by(3.0)
+    harness.advance_idle(3.0)
 
-    assert house.node_status == ["run_failed"]
-    assert "failure_origin" not in last_tick(house.merge(house.tick())).attributes
+    assert harness.notified_detectors == ["run_failed"]
+    assert (
+        "failure_origin" not in last_heartbeat(harness.merge(harness.local_heartbeat())).attributes
+    )

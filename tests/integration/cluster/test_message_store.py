@@ -1,4 +1,4 @@
-"""Board: a store that is shared, of which no trouble is worse than an error that says so."""
+"""The message store is shared, and every failure of it is a MessageStoreError."""
 
 from __future__ import annotations
 
@@ -8,137 +8,133 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.message_stores import PATIENCE, hosted, stranger
+from support.message_stores import TIMEOUT_SECONDS, connect_outsider, hosted_store
 
 from sentinel.cluster import message_store as module
-from sentinel.cluster.message_store import (
-    MessageStore,
-    MessageStoreError,
-    bind_first_free_port,
-    shutdown_connections,
-)
+from sentinel.cluster.message_store import MessageStore, MessageStoreError
+from sentinel.cluster.sockets import NoFreePortError, bind_first_free_port, shutdown_connections
 
 
 @pytest.fixture(scope="module")
 def shared():
-    with hosted() as (board, port):
-        yield board, port
+    with hosted_store() as (store, port):
+        yield store, port
 
 
 def descriptors():
-    """What is open, but the folder that says so."""
+    """The open file descriptors, without that of the listing itself."""
     paths = [*Path("/proc/self/fd").iterdir()]
     return {path.name: path.readlink() for path in paths if path.is_symlink()}
 
 
-def test_what_one_leaves_the_other_reads(shared):
+def test_a_value_is_read_by_other_connections(shared):
     ours, port = shared
-    theirs = stranger(port)
+    outsider = connect_outsider(port)
     ours.write({"a": b"\0\xff", "b": b""})
 
-    assert theirs.read(["b", "a"]) == [b"", b"\0\xff"]
-    theirs.write({"a": b"x" * (1 << 20)})
-    # Leaving waits for no answer, reading does.
-    assert theirs.read(["a"]) == ours.read(["a"]) == [b"x" * (1 << 20)]
+    assert outsider.read(["b", "a"]) == [b"", b"\0\xff"]
+    outsider.write({"a": b"x" * (1 << 20)})
+    # A write does not wait for the store, a read does.
+    assert outsider.read(["a"]) == ours.read(["a"]) == [b"x" * (1 << 20)]
 
 
-def test_a_peek_tells_what_is_there_and_leaves_it_so(shared):
-    board, port = shared
-    board.write({"seen": b"\0\xff", "blank": b""})
+def test_a_peek_returns_the_value_and_creates_no_key(shared):
+    store, port = shared
+    store.write({"seen": b"\0\xff", "blank": b""})
 
     for _ in range(2):
-        assert [stranger(port).peek(key) for key in ("seen", "blank", "none")] == [
+        assert [connect_outsider(port).peek(key) for key in ("seen", "blank", "none")] == [
             b"\0\xff",
             b"",
             None,
         ]
-    assert not board.has("none")
+    assert not store.has("none")
 
 
-def test_nothing_is_left_or_removed_where_nothing_is_told(shared):
-    board, _ = shared
-    board.write({})
-    board.remove([])
-    board.remove(["never there"])
+def test_writing_and_removing_nothing_is_valid(shared):
+    store, _ = shared
+    store.write({})
+    store.remove([])
+    store.remove(["never there"])
 
 
-def test_a_number_is_counted_up_by_all(shared):
+def test_a_number_is_incremented_by_all_connections(shared):
     ours, port = shared
-    theirs = stranger(port)
+    outsider = connect_outsider(port)
 
-    assert [ours.count("n"), theirs.increment("n", 5), ours.count("n", 0)] == [1, 6, 6]
-
-
-def test_what_is_removed_is_there_no_more(shared):
-    board, _ = shared
-    board.write({"gone": b"1"})
-    assert board.has("gone")
-
-    board.remove(["gone"])
-
-    assert not board.has("gone")
+    assert [ours.increment("n"), outsider.increment("n", 5), ours.increment("n", 0)] == [1, 6, 6]
 
 
-def test_what_is_not_there_is_an_error_in_plain_words_and_all_else_goes_on(shared):
-    board, _ = shared
-    board.write({"here": b"1"})
+def test_a_removed_key_is_absent(shared):
+    store, _ = shared
+    store.write({"gone": b"1"})
+    assert store.has("gone")
+
+    store.remove(["gone"])
+
+    assert not store.has("gone")
+
+
+def test_reading_an_absent_key_is_an_error_and_the_store_continues(shared):
+    store, _ = shared
+    store.write({"here": b"1"})
 
     with pytest.raises(MessageStoreError, match="does not answer"):
-        board.read(["here", "nowhere"])
-    assert board.read(["here"]) == [b"1"]
+        store.read(["here", "nowhere"])
+    assert store.read(["here"]) == [b"1"]
 
 
-def test_who_counts_up_what_is_no_number_harms_nobody_else(shared):
+def test_incrementing_a_text_is_an_error_and_the_store_continues(shared):
     ours, port = shared
-    theirs = stranger(port)
-    theirs.write({"number": b"none"})
+    outsider = connect_outsider(port)
+    outsider.write({"number": b"none"})
 
     with pytest.raises(MessageStoreError):
-        theirs.increment("number")
+        outsider.increment("number")
     assert ours.read(["number"]) == [b"none"]
-    assert stranger(port).read(["number"]) == [b"none"]
+    assert connect_outsider(port).read(["number"]) == [b"none"]
 
 
 @pytest.mark.parametrize(
-    "said", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 4096, b"\xff" * 4096, bytes(range(256)) * 64]
+    "data", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 4096, b"\xff" * 4096, bytes(range(256)) * 64]
 )
-def test_whoever_speaks_another_language_to_the_store_harms_nobody(shared, said):
+def test_bytes_of_another_protocol_do_not_harm_the_store(shared, data):
     ours, port = shared
     ours.write({"here": b"1"})
-    with closing(socket.create_connection(("127.0.0.1", port), PATIENCE)) as other:
-        other.sendall(said)
+    with closing(socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS)) as client:
+        client.sendall(data)
 
     assert ours.read(["here"]) == [b"1"]
-    assert stranger(port).read(["here"]) == [b"1"]
+    assert connect_outsider(port).read(["here"]) == [b"1"]
 
 
-def test_where_nobody_listens_is_an_error_at_once():
+def test_a_closed_port_is_an_error_at_once():
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
 
-    with pytest.raises(MessageStoreError, match=f"Nobody answers at 127.0.0.1:{port}"):
+    with pytest.raises(MessageStoreError, match=f"No answer at 127.0.0.1:{port}"):
         MessageStore.connect("127.0.0.1", port)
 
 
-def test_a_host_without_a_name_is_an_error():
-    with pytest.raises(MessageStoreError, match="Nobody answers"):
+def test_an_unknown_host_is_an_error():
+    with pytest.raises(MessageStoreError, match="No answer"):
         MessageStore.connect("no such host", 1)
 
 
-def test_a_store_that_was_closed_is_an_error():
-    with hosted() as (_, port):
-        theirs = stranger(port)
-        theirs.write({"a": b"1"})
+def test_calls_to_a_closed_store_are_errors():
+    with hosted_store() as (_, port):
+        outsider = connect_outsider(port)
+        outsider.write({"a": b"1"})
 
     with pytest.raises(MessageStoreError):
-        theirs.read(["a"])
-    theirs.close()
+        outsider.read(["a"])
+    outsider.close()
     with pytest.raises(MessageStoreError):
-        theirs.read(["a"])
+        outsider.read(["a"])
 
 
-def test_a_server_that_never_answers_is_given_up_once_it_is_cut():
-    """A store's client waits for it for ever."""
+def test_a_blocked_call_raises_once_its_connection_is_shut_down():
+    """The client of a TCPStore would wait for ever."""
     errors = []
 
     def join(port):
@@ -151,52 +147,52 @@ def test_a_server_that_never_answers_is_given_up_once_it_is_cut():
         port = silent.getsockname()[1]
         thread = threading.Thread(target=join, args=(port,), daemon=True)
         thread.start()
-        knock, _ = silent.accept()
+        probe, _ = silent.accept()
         client, _ = silent.accept()
         while thread.is_alive():
             shutdown_connections(port)
             thread.join(0.1)
-        knock.close()
+        probe.close()
         client.close()
 
     assert len(errors) == 1
 
 
-def test_a_cut_ends_the_connections_to_that_port_and_leaves_nothing_open(tmp_path):
+def test_a_shutdown_ends_connections_to_that_port_only_and_leaks_nothing(tmp_path):
     with (
         closing(socket.create_server(("127.0.0.1", 0))) as one,
         closing(socket.create_server(("127.0.0.1", 0))) as other,
-        (tmp_path / "file").verify("wb"),
+        (tmp_path / "file").open("wb"),
         closing(socket.socket(socket.AF_UNIX)),
-        closing(socket.create_connection(one.getsockname())) as doomed,
-        closing(socket.create_connection(other.getsockname())) as spared,
+        closing(socket.create_connection(one.getsockname())) as target,
+        closing(socket.create_connection(other.getsockname())) as untouched,
     ):
         before = descriptors()
         for _ in range(5):
             shutdown_connections(one.getsockname()[1])
         assert descriptors() == before
-        assert doomed.recv(1) == b""
+        assert target.recv(1) == b""
         server, _ = other.accept()
         server.sendall(b"x")
-        assert spared.recv(1) == b"x"
+        assert untouched.recv(1) == b"x"
         server.close()
 
 
-def test_without_torch_the_port_is_free_again_and_the_error_says_what_is_missing(monkeypatch):
-    def nothing(name):
+def test_without_torch_the_port_is_closed_and_the_error_names_it(monkeypatch):
+    def raise_import_error(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(module, "import_module", nothing)
-    place = bind_first_free_port((0,))
-    with closing(place), pytest.raises(MessageStoreError, match="torch is not installed"):
-        MessageStore.host(place)
-    assert place.fileno() == -1
+    monkeypatch.setattr(module, "import_module", raise_import_error)
+    listener = bind_first_free_port((0,))
+    with closing(listener), pytest.raises(MessageStoreError, match="torch is not installed"):
+        MessageStore.host(listener)
+    assert listener.fileno() == -1
 
 
-def test_the_first_port_that_is_free_is_taken():
+def test_the_first_free_port_is_bound():
     with closing(bind_first_free_port((0,))) as taken:
         port = taken.getsockname()[1]
-        with closing(bind_first_free_port((port, 0))) as next_one:
-            assert next_one.getsockname()[1] != port
-        with pytest.raises(MessageStoreError, match="set \\[cluster\\] head"):
+        with closing(bind_first_free_port((port, 0))) as next_free:
+            assert next_free.getsockname()[1] != port
+        with pytest.raises(NoFreePortError, match="set \\[cluster\\] head"):
             bind_first_free_port((port,))

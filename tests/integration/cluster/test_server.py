@@ -295,7 +295,7 @@ def test_a_server_retries_while_its_port_is_taken(monkeypatch):
 
 @pytest.mark.swallows_errors
 def test_pending_acks_of_a_failed_store_reach_no_other_node(monkeypatch):
-    """A store that is opened again has new slots; an ack with rows of another node would lose some."""
+    """A new store has other slots: an ack with the rows of another node would lose records."""
     monkeypatch.setattr(module, "RETRY_DELAY_SECONDS", 0.1)
     ports = free_ports()
     with running_server(ports) as server, running_client(ports[0]) as client:

@@ -1,25 +1,35 @@
-"""Hub: nodes of a large job come all at once, and none of them has to come again."""
+"""All nodes of a large job join at once, and none has to retry."""
 
 from __future__ import annotations
 
-from support.message_stores import SEAL, awaited, birth, hub, refusals, stranger
+from support.message_stores import (
+    AUTHENTICATOR,
+    await_condition,
+    connect_outsider,
+    read_instance_id,
+    refusal_counts,
+    running_server,
+)
 
-from sentinel.cluster.endpoints import SLOT_COUNTER_KEY, slot_keys
+from sentinel.cluster.protocol import SLOT_COUNTER_KEY, slot_keys
 from sentinel.cluster.server import MAX_PENDING_JOINS
 
 
-def test_who_said_hello_by_now_is_welcome_however_many_come_behind():
-    with hub() as hosted:
-        board = stranger(hosted.port)
-        board.increment(SLOT_COUNTER_KEY, MAX_PENDING_JOINS)
-        awaited(lambda: len(hosted._pending_joins) == MAX_PENDING_JOINS, "all are looked for")
-        name, found = birth(board), []
-        places = [slot_keys(slot)[0] for slot in range(1, 2 * MAX_PENDING_JOINS + 1)]
-        hellos = {place: SEAL.sign(f"{place}/{name}", b'{"host": "b"}') for place in places}
-
-        board.write({**hellos, SLOT_COUNTER_KEY: str(len(places)).encode()})
-
-        awaited(
-            lambda: found.extend(hosted.drain_hellos()) or len(found) == len(places), "all hellos"
+def test_all_nodes_with_a_hello_are_accepted_however_many_join():
+    with running_server() as server:
+        store = connect_outsider(server.port)
+        store.increment(SLOT_COUNTER_KEY, MAX_PENDING_JOINS)
+        await_condition(
+            lambda: len(server._pending_joins) == MAX_PENDING_JOINS, "all slots are pending"
         )
-        assert refusals(hosted.counters) == {}
+        instance_id, received = read_instance_id(store), []
+        keys = [slot_keys(slot).hello for slot in range(1, 2 * MAX_PENDING_JOINS + 1)]
+        hellos = {key: AUTHENTICATOR.sign(f"{key}/{instance_id}", b'{"host": "b"}') for key in keys}
+
+        store.write({**hellos, SLOT_COUNTER_KEY: str(len(keys)).encode()})
+
+        await_condition(
+            lambda: received.extend(server.drain_hellos()) or len(received) == len(keys),
+            "all hellos",
+        )
+        assert refusal_counts(server.counters) == {}

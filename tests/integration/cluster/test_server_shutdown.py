@@ -1,4 +1,4 @@
-"""A hub that leaves stays for as long as whoever it answered last may take to look."""
+"""A stopping server waits for its last acknowledgement to be read."""
 
 from __future__ import annotations
 
@@ -7,46 +7,52 @@ from threading import Event
 from types import SimpleNamespace
 
 import pytest
-from support.message_stores import PATIENCE, awaited, hub, link, welcomed
+from support.message_stores import (
+    TIMEOUT_SECONDS,
+    accept_client,
+    await_condition,
+    running_client,
+    running_server,
+)
 
 from sentinel.cluster import server as module
 
 
 @pytest.fixture
-def parting(monkeypatch):
-    """How long a hub stayed, which it does until `over` is set."""
-    told = SimpleNamespace(seconds=[], over=Event())
+def final_wait(monkeypatch):
+    """The seconds of each wait of a stopping server; a wait ends when `over` is set."""
+    wait = SimpleNamespace(seconds=[], over=Event())
 
     def sleep(seconds):
-        told.seconds.append(seconds)
-        told.over.wait(PATIENCE)
+        wait.seconds.append(seconds)
+        wait.over.wait(TIMEOUT_SECONDS)
 
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
     monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module, "FINAL_ACK_SECONDS", PATIENCE)
-    yield told
-    told.over.set()
+    monkeypatch.setattr(module, "FINAL_ACK_SECONDS", TIMEOUT_SECONDS)
+    yield wait
+    wait.over.set()
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["already told", "still to be told"])
-def test_a_hub_that_leaves_stays_until_its_last_answer_could_be_read(parting, told):
-    with hub() as hosted, link(hosted.port) as node:
-        slot = welcomed(hosted, node).slot
-        hosted.acknowledge(slot, 1, 7)
-        if told:
-            awaited(lambda: not hosted._pending_acks, "it is told")
-        hosted.stop(0.0)
+@pytest.mark.parametrize("is_sent", [True, False], ids=["ack sent", "ack pending"])
+def test_a_stopping_server_waits_until_its_last_ack_can_be_read(final_wait, is_sent):
+    with running_server() as server, running_client(server.port) as node:
+        slot = accept_client(server, node).slot
+        server.acknowledge(slot, 1, 7)
+        if is_sent:
+            await_condition(lambda: not server._pending_acks, "the ack is sent")
+        server.stop(0.0)
 
-        (seconds,) = awaited(lambda: parting.seconds, "it stays")
-        awaited(lambda: node.last_ack.last_row == 7, "the answer is read")
-        parting.over.set()
+        (seconds,) = await_condition(lambda: final_wait.seconds, "the server waits")
+        await_condition(lambda: node.last_ack.last_row == 7, "the ack is read")
+        final_wait.over.set()
 
-    assert 0.0 < seconds <= PATIENCE
+    assert 0.0 < seconds <= TIMEOUT_SECONDS
 
 
-def test_a_hub_that_answered_nobody_leaves_at_once(parting):
-    parting.over.set()
-    with hub() as hosted:
-        hosted.stop(PATIENCE)
+def test_a_server_without_acks_stops_at_once(final_wait):
+    final_wait.over.set()
+    with running_server() as server:
+        server.stop(TIMEOUT_SECONDS)
 
-    assert parting.seconds == [0.0]
+    assert final_wait.seconds == [0.0]
