@@ -49,13 +49,13 @@ def clean(text: str, max_chars: int | None = None, escapes: Mapping[str, str] = 
     pieces = [_clean_character(character, escapes) for character in text]
     if max_chars is None or sum(map(len, pieces)) <= max_chars:
         return "".join(pieces)
-    kept, room = [], max_chars - len("…")
+    fitting, remaining_chars = [], max_chars - len("…")
     for piece in pieces:
-        room -= len(piece)
-        if room < 0:
+        remaining_chars -= len(piece)
+        if remaining_chars < 0:
             break
-        kept.append(piece)
-    return "".join(kept) + "…"
+        fitting.append(piece)
+    return "".join(fitting) + "…"
 
 
 def _subject(notification: Notification) -> tuple[str, str]:

@@ -18,7 +18,6 @@ from sentinel.pipeline.engine import Result
 from sentinel.signals.hardware import NODE_SIGNALS
 from sentinel.store import cases
 from sentinel.store.database import connect
-from sentinel.store.onset_worker import load_onsets
 from sentinel.store.run_metadata import RunMetadataStore
 
 _ALL_RECORDS_SQL = (
@@ -144,6 +143,12 @@ def read_incidents(path: Path) -> list[dict[str, Any]]:
     """`History.incidents` of the database at `path`, through a connection of its own."""
     with closing(connect(path)) as connection:
         return History(connection).incidents()
+
+
+def load_onsets(connection: sqlite3.Connection) -> dict[str, Onset]:
+    """The stored onsets by the name of the incident."""
+    rows = connection.execute("select incident, step, earliest, latest, last_good_step from onset")
+    return {name: Onset(*fields) for name, *fields in rows}
 
 
 def onset_fields(onset: Onset | None) -> dict[str, Any]:

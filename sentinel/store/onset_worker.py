@@ -22,6 +22,7 @@ from sentinel.model.notification import NotificationReason
 from sentinel.pipeline.engine import Result
 from sentinel.pipeline.incidents import MAX_CHECKPOINTS_PER_RUN
 from sentinel.store.database import connect
+from sentinel.store.history import load_onsets
 
 log = logging.getLogger(__name__)
 
@@ -116,12 +117,6 @@ class OnsetWorker:
             row = (incident.name, onset.step, onset.earliest, onset.latest, onset.last_good_step)
             connection.execute("insert or replace into onset values(?, ?, ?, ?, ?)", row)
         self._on_onset(incident.name, onset)
-
-
-def load_onsets(connection: sqlite3.Connection) -> dict[str, Onset]:
-    """The stored onsets by the name of the incident."""
-    rows = connection.execute("select incident, step, earliest, latest, last_good_step from onset")
-    return {name: Onset(*fields) for name, *fields in rows}
 
 
 def _wait_until_stored(connection: sqlite3.Connection, incident: Incident) -> bool:

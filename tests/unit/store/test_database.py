@@ -21,9 +21,8 @@ from sentinel.store.database import (
     connect,
     transaction,
 )
-from sentinel.store.history import History
+from sentinel.store.history import History, load_onsets
 from sentinel.store.journal import Journal
-from sentinel.store.onset_worker import load_onsets
 from sentinel.store.run_metadata import RunMetadataStore
 from sentinel.store.samples import SampleStore
 from sentinel.transport.command_page import Command

@@ -16,8 +16,8 @@ from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import Event
 from sentinel.pipeline.onset import RecentSignals, estimate_incident_onset
 from sentinel.store.database import connect
-from sentinel.store.history import History
-from sentinel.store.onset_worker import OnsetWorker, load_onsets
+from sentinel.store.history import History, load_onsets
+from sentinel.store.onset_worker import OnsetWorker
 
 TIMEOUT_SECONDS = 60.0
 INCIDENT = replace(make_incident(), onset_step=122, opened_step=140, opened_time=NOW + 140)
