@@ -88,11 +88,11 @@ def test_an_evaluation_is_a_phase_with_its_numbers_and_the_check_before_is_none(
         fit.fit(model, data(), data(8))
 
     records = recorded()[0]
-    found = [(r.step, r.values["val_loss"]) for r in records if r.ready_event is Event.EVAL]
+    found = [(r.step, r.values["val_loss"]) for r in records if r.event is Event.EVAL]
     # Two batches a time; the first two are those of the check.
     means = [sum(expected[at : at + 2]) / 2 for at in (2, 4)]
     assert found == [(3, pytest.approx(means[0])), (6, pytest.approx(means[1]))]
-    edges = [(r.facts["name"], r.facts["edge"]) for r in records if r.ready_event is Event.PHASE]
+    edges = [(r.attributes["name"], r.attributes["edge"]) for r in records if r.event is Event.PHASE]
     assert edges == [("eval", "begin"), ("eval", "end")] * 3
 
 
@@ -132,7 +132,7 @@ def test_checkpoints_are_told_with_their_step_and_place(tmp_path, recorded, repo
         fit.fit(net(), data())
         fit.save_checkpoint(tmp_path / "mine.ckpt")
 
-    found = [(r.step, r.facts["path"]) for r in recorded()[0] if r.ready_event is Event.SAVE]
+    found = [(r.step, r.attributes["path"]) for r in recorded()[0] if r.event is Event.SAVE]
     names = ["step=2.ckpt", "step=4.ckpt", "mine.ckpt"]
     assert found == [(n, str(tmp_path / name)) for n, name in zip((2, 4, 5), names, strict=True)]
     assert reported_metadata()[0]["save_steps"] == 2
@@ -167,7 +167,7 @@ def test_training_is_the_same_to_the_bit_with_us_and_without(tmp_path):
         model, fit = Net(), trainer(tmp_path, max_steps=6, gradient_clip_val=0.5)
         fit.fit(model, torch.utils.data.DataLoader(torch.randn(32, 4), 4, shuffle=True), data(8))
         state = torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()
-        return model.losses, state, random.getstate(), model.layer.read_weight.tolist()
+        return model.losses, state, random.getstate(), model.layer.weight.tolist()
 
     without = train()
     with watched:
@@ -229,5 +229,5 @@ def test_an_evaluation_on_a_device_is_told_as_one_and_not_as_a_step(tmp_path, re
     with pretended_device(), watched:
         fit.fit(net(), data(), data(8))
 
-    found = [(r.ready_event, r.step) for r in recorded()[0] if "val_loss" in r.values]
+    found = [(r.event, r.step) for r in recorded()[0] if "val_loss" in r.values]
     assert found == [(Event.EVAL, 3), (Event.EVAL, 6)]

@@ -31,7 +31,7 @@ def test_a_callback_alone_watches_from_the_beginning_of_fit_to_its_end(tmp_path,
     assert all(now is then for now, then in zip(patched(), before, strict=True))
     assert column(recorded, "loss") == pytest.approx(model.losses)
     assert column(recorded, "global_step") == [1, 2, 3, 4]
-    assert recorded()[0][-1].facts["outcome"] == "finished"
+    assert recorded()[0][-1].attributes["outcome"] == "finished"
 
 
 def test_a_callback_says_by_what_a_fit_ended(tmp_path, recorded):
@@ -45,7 +45,7 @@ def test_a_callback_says_by_what_a_fit_ended(tmp_path, recorded):
     with pytest.raises(ZeroDivisionError):
         trainer(tmp_path, max_steps=4, callbacks=[ours]).fit(model, data())
 
-    assert recorded()[0][-1].facts["exception"] == "ZeroDivisionError"
+    assert recorded()[0][-1].attributes["exception"] == "ZeroDivisionError"
 
 
 def test_a_callback_within_a_decorated_function_adds_nothing(tmp_path, recorded):
@@ -63,7 +63,7 @@ def test_the_entry_point_has_a_callback_only_where_the_environment_names_a_run(m
     assert [type(each) for each in callbacks.create_callbacks()] == [callbacks.LightningCallback]
     with watched:
         assert callbacks.create_callbacks() == []
-    assert not auto_session._AutoSession.begun
+    assert not auto_session._AutoSession.active
 
 
 def test_by_its_older_name_it_is_watched_alike(tmp_path, recorded, reported_metadata):
@@ -157,7 +157,7 @@ def test_every_rank_of_two_tells_its_own_loss_and_its_own_logs(torchrun, recorde
     for rank in (0, 1):
         line = next(x for x in printed.splitlines() if x.startswith(f"LOSSES {rank} "))
         losses = json.loads(line.split(" ", 2)[2])
-        steps = [r for r in records[rank] if r.ready_event is Event.STEP]
+        steps = [r for r in records[rank] if r.event is Event.STEP]
         assert [r.step for r in steps] == [1, 2, 3, 4]
         assert [r.values["loss"] for r in steps] == pytest.approx(losses)
         assert [r.values["reward"] for r in steps] == [rank] * 4
@@ -168,4 +168,4 @@ def test_the_entry_points_name_what_is_there():
     declared = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     for package in ("lightning.pytorch", "pytorch_lightning"):
         table = f'[project.entry-points."{package}.callbacks_factory"]'
-        assert f'{table}\nsentinel = "{callbacks.__name__}:factory"\n' in declared
+        assert f'{table}\nsentinel = "{callbacks.__name__}:create_callbacks"\n' in declared

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from support.fake_device import added, waits
+from support.fake_device import added_operations, waiting_operations
 from support.training_loops import batch, loss_of, model
 
 import sentinel
@@ -123,7 +123,7 @@ LOOPS = [
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_no_tap_of_a_framework_waits_for_a_device(loop, tmp_path, recorded):
-    found = added(lambda: loop(tmp_path), watched)
+    found = added_operations(lambda: loop(tmp_path), watched)
 
-    assert waits(found) == {}
+    assert waiting_operations(found) == {}
     assert any("kl" in r.values or "loss" in r.values for r in recorded()[0])

@@ -40,7 +40,7 @@ def spread(torchrun, recorded, headers, tmp_path):
                 _same_training(case, mine, values)
             assert len({tuple(mine["watched"]["losses"]) for mine in seen}) == ranks, case
             found[case] = seen, said
-        assert all(header.errors == 0 and not any(header.drops) for header in headers().values())
+        assert all(header.errors == 0 and not any(header.drop_counts) for header in headers().values())
         return found
 
     return run

@@ -100,7 +100,7 @@ def test_wandbs_dicts_are_named_as_it_names_them_and_what_is_no_number_is_left_a
             Run._partial_history_callback = original
 
     assert [dict(r.values) for r in steps(recorded)] == [{"actor.ppo.kl": 0.5, "tensor": 2.5}]
-    assert not any(headers()[0].drops)
+    assert not any(headers()[0].drop_counts)
 
 
 @pytest.mark.parametrize("package", ["torch.utils.tensorboard", "tensorboardX"])

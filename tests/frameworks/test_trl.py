@@ -79,7 +79,7 @@ def test_a_reward_that_nobody_gave_is_left_out_and_counted_against_nobody(build,
     assert logs(trainer)[0]["rewards/absent/mean"] is None
     assert column(recorded, "rewards/absent/mean") == []
     assert column(recorded, "rewards/short/mean") == [logs(trainer)[0]["rewards/short/mean"]]
-    assert not any(headers()[0].drops)
+    assert not any(headers()[0].drop_counts)
 
 
 def test_without_a_penalty_there_is_no_divergence_and_the_facts_say_so(build, recorded, reported_metadata):

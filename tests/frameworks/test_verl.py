@@ -81,17 +81,17 @@ def test_what_verl_logs_is_told_under_its_number_and_by_its_keys_once(tracking, 
         tracker.finish()
 
     records = recorded()[0]
-    steps = [r for r in records if r.ready_event is Event.STEP]
+    steps = [r for r in records if r.event is Event.STEP]
     assert [r.step for r in steps] == [1, 2, 3]
     assert [r.values["critic/score/mean"] for r in steps] == [0.5, 0.75, 1.0]
     kl = [r.values["actor/ppo_kl"] for r in steps]
     assert kl[0] == 0.001
     assert math.isnan(kl[1])
     assert math.isinf(kl[2])
-    saves = [(r.step, r.facts["path"]) for r in records if r.ready_event is Event.SAVE]
+    saves = [(r.step, r.attributes["path"]) for r in records if r.event is Event.SAVE]
     assert saves == [(2, "/ckpt/global_step_2")]
     evals = [
-        (r.step, r.values["val-core/gsm8k/acc"]) for r in records if r.ready_event is Event.EVAL
+        (r.step, r.values["val-core/gsm8k/acc"]) for r in records if r.event is Event.EVAL
     ]
     assert evals == [(0, 0.25)]
     known = reported_metadata()[0]
@@ -123,8 +123,8 @@ def test_its_file_read_back_says_what_was_heard(tracking, recorded, tmp_path):
     path = tmp_path / "verl.jsonl"
     assert source.can_read(path, path.read_bytes()[:4096])
     read = [r for r in source.read(path) if r.event is not Event.START]
-    heard = [r for r in recorded()[0] if r.ready_event in {Event.STEP, Event.SAVE, Event.EVAL}]
-    assert [(r.event, r.step) for r in read] == [(r.ready_event, r.step) for r in heard]
+    heard = [r for r in recorded()[0] if r.event in {Event.STEP, Event.SAVE, Event.EVAL}]
+    assert [(r.event, r.step) for r in read] == [(r.event, r.step) for r in heard]
     assert math.isnan(read[2].values["kl_old"])
 
 
@@ -143,7 +143,7 @@ def test_what_is_no_mapping_or_has_no_number_is_verls_own_affair(tracking, recor
         tracker.log(None, step=1)
         tracker.log({"text": "x"}, step=2)
 
-    assert [r.step for r in recorded()[0] if r.ready_event is Event.STEP] == [2]
+    assert [r.step for r in recorded()[0] if r.event is Event.STEP] == [2]
 
 
 def test_the_process_that_drives_is_watched_from_the_moment_it_makes_its_trackers(
@@ -159,7 +159,7 @@ def test_the_process_that_drives_is_watched_from_the_moment_it_makes_its_tracker
     finally:
         end_auto_session()
 
-    assert [dict(r.values)["actor/ppo_kl"] for r in recorded()[0] if r.ready_event is Event.STEP] == [
+    assert [dict(r.values)["actor/ppo_kl"] for r in recorded()[0] if r.event is Event.STEP] == [
         0.5
     ]
     assert reported_metadata()[0]["algorithm"] == "grpo"
@@ -176,7 +176,7 @@ def test_a_session_that_is_on_is_enough(tracking, recorded):
     assert vars(tracking)["__init__"].__wrapped__ is theirs
     tracking.__init__ = theirs
 
-    assert [r.step for r in recorded()[0] if r.ready_event is Event.STEP] == [1]
+    assert [r.step for r in recorded()[0] if r.event is Event.STEP] == [1]
 
 
 def test_nobody_is_watched_who_did_not_ask(monkeypatch):
@@ -211,7 +211,7 @@ import verl
 
 from sentinel.client import session
 
-assert session.current() is None
+assert session.current_session() is None
 layer = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
 losses = []
@@ -221,7 +221,7 @@ for _ in range(3):
     loss.backward()
     optimizer.step()
     losses.append(loss.item())
-identity = session.current().identity
+identity = session.current_session().identity
 print("TOLD " + json.dumps([losses, identity.run, identity.rank,
       identity.world_size, identity.local_world_size]))
 """
@@ -252,5 +252,5 @@ def test_a_rank_as_ray_starts_it_is_watched_from_its_first_backward_pass(tmp_pat
     line = next(x for x in done.stdout.splitlines() if x.startswith("TOLD "))
     losses, *place = json.loads(line.removeprefix("TOLD "))
     assert place == ["maths-ranks", 1, 2, 1]
-    steps = [r for r in recorded()[1] if r.ready_event is Event.STEP]
+    steps = [r for r in recorded()[1] if r.event is Event.STEP]
     assert [r.values["loss"] for r in steps] == pytest.approx(losses)
