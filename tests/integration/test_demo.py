@@ -33,7 +33,7 @@ def receiver():
 
 def post(receiver: DemoReceiver, secret: str = "a secret", identity: str = "one", told=None) -> int:
     sink = Webhook(url=SecretStr(f"{receiver.url}/webhook"), secret=SecretStr(secret))
-    worded = sink.stamp(
+    worded = sink.sign(
         sink.render(told or make_notification(NotificationReason.OPENED), identity), time.time()
     )
     sent = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=60)
@@ -89,8 +89,8 @@ def test_the_receiver_reads_what_slack_would(receiver):
     worded = sink.render(make_notification(NotificationReason.OPENED), "one")
     answer = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=60)
 
-    assert sink.accepted(answer.status_code, answer.text)
-    assert "kl_blowup on grpo-7b" in receiver.received.get(timeout=60)
+    assert sink.is_accepted(answer.status_code, answer.text)
+    assert "KL is 2 nats (since step 90). Run grpo-7b." in receiver.received.get(timeout=60)
 
 
 def test_no_page_of_a_demo_can_reach_the_users_own_channel(tmp_path):
