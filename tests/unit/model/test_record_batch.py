@@ -1,4 +1,4 @@
-"""Sheet: the same records in fewer entries, and nobody's words in another order."""
+"""Merging records into batches loses none, and keeps the order of each rank."""
 
 from __future__ import annotations
 
@@ -34,60 +34,60 @@ def step(rank, number=1, event=Event.STEP, **values):
     )
 
 
-def by_rank(records):
-    told = defaultdict(list)
+def group_by_rank(records):
+    by_rank = defaultdict(list)
     for record in records:
-        told[record.rank].append((record, record.sequence))
-    return told
+        by_rank[record.rank].append((record, record.sequence))
+    return by_rank
 
 
 @given(RECORDS)
-def test_every_rank_says_the_same_in_the_same_order(records):
+def test_the_records_of_each_rank_and_their_order_are_kept(records):
     entries = coalesce(records)
 
-    assert by_rank(iter_records(entries)) == by_rank(records)
+    assert group_by_rank(iter_records(entries)) == group_by_rank(records)
 
 
 @given(RECORDS, st.integers(0, 12))
-def test_what_was_gathered_may_be_gathered_further(records, cut):
+def test_batches_can_be_merged_again(records, cut):
     entries = coalesce([*coalesce(records[:cut]), *coalesce(records[cut:])])
 
-    assert by_rank(iter_records(entries)) == by_rank(records)
+    assert group_by_rank(iter_records(entries)) == group_by_rank(records)
     for entry in entries:
         assert isinstance(entry, Record) or len(entry.ranks) == len({*entry.ranks}) > 1
 
 
-def test_ranks_that_say_the_same_of_a_step_are_on_one_sheet():
-    told = [step(rank, number, loss=rank + number) for rank in range(8) for number in (1, 2)]
+def test_records_of_one_step_with_the_same_names_are_one_batch():
+    records = [step(rank, number, loss=rank + number) for rank in range(8) for number in (1, 2)]
 
-    first, second = coalesce(told)
+    first, second = coalesce(records)
 
     assert (first.ranks, first.step, first.names) == (tuple(range(8)), 1, ("loss",))
     assert (second.ranks, second.step, second.rows[3]) == (tuple(range(8)), 2, (5,))
     assert first.times == tuple(1.0 + rank for rank in range(8))
 
 
-def test_who_says_a_thing_twice_is_on_two_sheets():
-    told = [step(0, loss=1.0), step(1, loss=1.0), step(0, loss=2.0), step(1, loss=2.0)]
+def test_two_records_of_a_rank_are_in_two_batches():
+    records = [step(0, loss=1.0), step(1, loss=1.0), step(0, loss=2.0), step(1, loss=2.0)]
 
-    assert [entry.rows for entry in coalesce(told)] == [((1.0,), (1.0,)), ((2.0,), (2.0,))]
-
-
-def test_what_stands_between_two_words_of_a_rank_stays_between_them():
-    told = [step(0, loss=1.0), step(1, event=Event.SAVE), step(1, loss=1.0)]
-
-    assert coalesce(told) == told
+    assert [entry.rows for entry in coalesce(records)] == [((1.0,), (1.0,)), ((2.0,), (2.0,))]
 
 
-def test_a_record_of_the_whole_run_is_on_no_sheet():
-    told = [step(-1, loss=1.0), step(0, loss=1.0), step(1, loss=2.0)]
+def test_an_event_between_two_records_of_a_rank_stays_between_them():
+    records = [step(0, loss=1.0), step(1, event=Event.SAVE), step(1, loss=1.0)]
 
-    whole, sheet = coalesce(told)
-
-    assert whole == told[0]
-    assert sheet.ranks == (0, 1)
+    assert coalesce(records) == records
 
 
-def test_a_record_alone_stays_as_it_was():
+def test_a_record_of_the_whole_run_is_in_no_batch():
+    records = [step(-1, loss=1.0), step(0, loss=1.0), step(1, loss=2.0)]
+
+    whole, batch = coalesce(records)
+
+    assert whole == records[0]
+    assert batch.ranks == (0, 1)
+
+
+def test_a_single_record_is_returned_unchanged():
     assert coalesce([step(0, loss=1.0), step(1, kl=1.0)]) == [step(0, loss=1.0), step(1, kl=1.0)]
     assert isinstance(coalesce([step(0, loss=1.0), step(1, loss=1.0)])[0], RecordBatch)

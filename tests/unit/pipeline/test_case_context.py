@@ -1,4 +1,4 @@
-"""The scene: what a cause is told of a run beside the incidents of its case."""
+"""The context that a cause receives: symptoms, restarts and checkpoints."""
 
 from __future__ import annotations
 
@@ -12,56 +12,56 @@ from sentinel.model.record import Event
 from sentinel.pipeline.cases import CaseBook
 
 
-class Seen(Storm):
-    """Tells what it was shown."""
+class Inspecting(Storm):
+    """Its evidence is the context that it receives."""
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        times = {name: symptom.occurrences for name, symptom in context.symptoms.items()}
-        yield Evidence(0.9, f"{times} {context.metadata.get(RESUMED_STEP_KEY)}")
+        occurrences = {name: symptom.occurrences for name, symptom in context.symptoms.items()}
+        yield Evidence(0.9, f"{occurrences} {context.metadata.get(RESUMED_STEP_KEY)}")
 
 
-def test_a_cause_knows_how_often_something_came():
-    house = CaseBookDriver(CaseBook({"seen": Seen()}))
-    house.update(opened("wind", Severity.INFO, flaps=2))
-    house.update(opened("rain"), opened("wind", episode=2))
+def test_a_symptom_counts_the_occurrences_of_its_detector():
+    driver = CaseBookDriver(CaseBook({"inspecting": Inspecting()}))
+    driver.update(opened("wind", Severity.INFO, flaps=2))
+    driver.update(opened("rain"), opened("wind", episode=2))
 
-    assert "'wind': 4" in house.current_notification().diagnosis.evidence[0].text
-
-
-def test_a_cause_knows_where_a_run_went_on_after_it_had_begun_again():
-    house = CaseBookDriver(CaseBook({"seen": Seen()}))
-    house.update(event=Event.START)
-    house.update(opened("wind"))
-    assert "None" in house.current_notification().diagnosis.evidence[0].text
-
-    house.update(event=Event.START)
-    house.update()
-    house.update(opened("rain"))
-
-    assert "102" in house.current_notification().diagnosis.evidence[0].text
+    assert "'wind': 4" in driver.current_notification().diagnosis.evidence[0].text
 
 
-def test_the_last_good_checkpoint_is_from_before_all_that_is_quoted():
+def test_the_metadata_hold_the_step_at_which_a_run_resumed():
+    driver = CaseBookDriver(CaseBook({"inspecting": Inspecting()}))
+    driver.update(event=Event.START)
+    driver.update(opened("wind"))
+    assert "None" in driver.current_notification().diagnosis.evidence[0].text
+
+    driver.update(event=Event.START)
+    driver.update()
+    driver.update(opened("rain"))
+
+    assert "102" in driver.current_notification().diagnosis.evidence[0].text
+
+
+def test_the_last_good_checkpoint_is_before_all_evidence():
     class Late(Storm):
         explains = frozenset({"wind"})
 
         def evidence(self, context: CaseContext) -> Iterable[Evidence]:
             yield Evidence(0.9, "It was dark.", context.symptoms["dark"].onset_step)
 
-    house = CaseBookDriver(CaseBook({"late": Late()}))
-    house.update(opened("dark", Severity.INFO, onset=60, last_good_step=50))
-    house.update(opened("wind", onset=90, last_good_step=80))
+    driver = CaseBookDriver(CaseBook({"late": Late()}))
+    driver.update(opened("dark", Severity.INFO, onset=60, last_good_step=50))
+    driver.update(opened("wind", onset=90, last_good_step=80))
 
-    assert house.current_notification().diagnosis.last_good_step == 50
+    assert driver.current_notification().diagnosis.last_good_step == 50
 
 
-def test_what_was_noted_long_before_and_is_not_quoted_takes_no_checkpoint_away():
+def test_an_earlier_symptom_that_is_no_evidence_does_not_change_the_checkpoint():
     class Wind(Storm):
         def evidence(self, context: CaseContext) -> Iterable[Evidence]:
             yield Evidence(0.9, "It blows.", context.symptoms["wind"].onset_step)
 
-    house = CaseBookDriver(CaseBook({"wind": Wind()}))
-    house.update(opened("dark", Severity.INFO, onset=1))
-    house.update(opened("wind", onset=90, last_good_step=80))
+    driver = CaseBookDriver(CaseBook({"wind": Wind()}))
+    driver.update(opened("dark", Severity.INFO, onset=1))
+    driver.update(opened("wind", onset=90, last_good_step=80))
 
-    assert house.current_notification().diagnosis.last_good_step == 80
+    assert driver.current_notification().diagnosis.last_good_step == 80

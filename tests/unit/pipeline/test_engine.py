@@ -1,4 +1,4 @@
-"""Engine: each detector sees what it needs, and a broken one costs only itself."""
+"""Detectors receive the records they need, and one that raises does not stop the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sentinel.pipeline.engine import MAX_DETECTOR_ERRORS, Engine
 
 
 class Above:
-    """Finds every value above one."""
+    """Finds every value above 1."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"x"})
     signal: ClassVar[str] = "x"
@@ -33,25 +33,25 @@ def record(x=None, rank=WHOLE_RUN, event=Event.STEP):
     return Record("run", rank, 1, 0.0, event, {} if x is None else {"x": x})
 
 
-def test_a_finding_becomes_a_page():
-    verdict = Engine({"above": Above}).process(record(2.0))
+def test_a_finding_becomes_a_notification():
+    result = Engine({"above": Above}).process(record(2.0))
 
-    assert verdict.findings["above"].summary == "x is high."
-    assert [page.incident.key.detector for page in verdict.notifications] == ["above"]
+    assert result.findings["above"].summary == "x is high."
+    assert [each.incident.key.detector for each in result.notifications] == ["above"]
 
 
-def test_records_of_single_ranks_pass_unjudged():
+def test_records_of_single_ranks_are_not_evaluated():
     assert Engine({"above": Above}).process(record(2.0, rank=3)).notifications == ()
 
 
-def test_a_detector_is_not_asked_about_what_is_not_there():
+def test_a_detector_does_not_process_records_without_its_values():
     engine = Engine({"above": Broken})
     engine.process(record(None))
 
     assert engine.error_counts == {}
 
 
-def test_runs_do_not_share_a_detector():
+def test_each_run_has_detectors_of_its_own():
     engine = Engine({"above": Above})
 
     assert engine.detector("a", "above") is engine.detector("a", "above")
@@ -59,10 +59,10 @@ def test_runs_do_not_share_a_detector():
 
 
 @pytest.mark.swallows_errors
-def test_a_broken_detector_is_switched_off_and_the_others_go_on(caplog):
+def test_a_detector_that_raises_is_switched_off_and_the_others_continue(caplog):
     engine = Engine({"broken": Broken, "above": Above})
     with caplog.at_level(logging.CRITICAL):
-        verdicts = [engine.process(record(2.0)) for _ in range(10)]
+        results = [engine.process(record(2.0)) for _ in range(10)]
 
     assert engine.error_counts == {"broken": MAX_DETECTOR_ERRORS}
-    assert all("above" in verdict.findings for verdict in verdicts)
+    assert all("above" in result.findings for result in results)

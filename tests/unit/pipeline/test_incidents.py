@@ -1,4 +1,4 @@
-"""Incidents: one page when an episode fires, one when it is over, none without a reason."""
+"""An episode has one notification when it fires, one when it ends, and one if it escalates."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.incidents import IncidentBook
 
 KEY = IncidentKey("run", WHOLE_RUN, "probe")
-BAD, CALM = Finding("Bad.", {"x": 1.0}), Clear()
+BAD, CLEAR = Finding("Bad.", {"x": 1.0}), Clear()
 
 
 class Probe:
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.WARNING
-    remedy: ClassVar[str] = "Mend it."
+    remedy: ClassVar[str] = "Repair it."
 
     def update(self, record):
         return None
 
 
-def fold(book, *opinions):
-    """The pages that come of these opinions, one record each, steps counted from 1."""
-    records = (Record("run", WHOLE_RUN, i, float(i)) for i in range(1, len(opinions) + 1))
-    folded = (
-        book.update_incident(KEY, r, o, Probe()) for r, o in zip(records, opinions, strict=True)
+def update(book, *outputs):
+    """The notifications for these outputs, each of one record; steps count from 1."""
+    records = (Record("run", WHOLE_RUN, i, float(i)) for i in range(1, len(outputs) + 1))
+    changes = (
+        book.update_incident(KEY, r, o, Probe()) for r, o in zip(records, outputs, strict=True)
     )
-    return [page for page in folded if isinstance(page, Notification)]
+    return [change for change in changes if isinstance(change, Notification)]
 
 
-def test_one_page_however_often_it_is_found():
-    (page,) = fold(IncidentBook(), *[BAD] * 50)
+def test_consecutive_findings_are_one_notification():
+    (notification,) = update(IncidentBook(), *[BAD] * 50)
 
-    assert (page.reason, page.step, page.incident.state) == (
+    assert (notification.reason, notification.step, notification.incident.state) == (
         NotificationReason.OPENED,
         1,
         IncidentState.FIRING,
     )
-    assert page.incident.remedy == "Mend it."
+    assert notification.incident.remedy == "Repair it."
 
 
-def test_resolves_after_enough_calm_in_a_row():
+def test_an_incident_resolves_after_enough_clear_records_in_a_row():
     book = IncidentBook(clears_to_resolve=3, cooldown_records=0)
-    opened, resolved = fold(book, BAD, CALM, CALM, BAD, CALM, CALM, CALM)
+    opened, resolved = update(book, BAD, CLEAR, CLEAR, BAD, CLEAR, CLEAR, CLEAR)
 
     assert (opened.reason, resolved.reason) == (
         NotificationReason.OPENED,
@@ -56,41 +56,41 @@ def test_resolves_after_enough_calm_in_a_row():
     assert not book.open_incidents
 
 
-def test_silence_is_not_calm():
-    """A signal that turns into NaN does not end what its detector found."""
+def test_no_evidence_does_not_resolve_an_incident():
+    """As when the signal becomes NaN."""
     book = IncidentBook(clears_to_resolve=3)
-    fold(book, BAD, *[None] * 50)
+    update(book, BAD, *[None] * 50)
 
     assert KEY in book.open_incidents
 
 
-def test_a_second_episode_has_a_page_and_a_name_of_its_own():
+def test_a_second_episode_has_notifications_of_its_own():
     book = IncidentBook(clears_to_resolve=1, cooldown_records=0)
-    pages = fold(book, BAD, CALM, BAD)
+    notifications = update(book, BAD, CLEAR, BAD)
 
-    assert [p.reason for p in pages] == [
+    assert [each.reason for each in notifications] == [
         NotificationReason.OPENED,
         NotificationReason.RESOLVED,
         NotificationReason.OPENED,
     ]
-    assert [p.name for p in pages] == [
+    assert [each.name for each in notifications] == [
         "run/probe#1:opened",
         "run/probe#1:resolved",
         "run/probe#2:opened",
     ]
 
 
-def test_a_pending_incident_that_calms_down_was_never_told():
+def test_a_pending_incident_that_clears_is_not_notified():
     book = IncidentBook(findings_to_fire=3)
 
-    assert fold(book, BAD, BAD, CALM, BAD, BAD) == []
-    (page,) = fold(book, BAD)
-    assert page.incident.episode == 1
+    assert update(book, BAD, BAD, CLEAR, BAD, BAD) == []
+    (notification,) = update(book, BAD)
+    assert notification.incident.episode == 1
 
 
-def test_it_is_told_again_only_if_it_gets_worse():
+def test_a_higher_severity_is_notified_once():
     worse = Finding("Worse.", severity=Severity.CRITICAL)
-    first, second = fold(IncidentBook(), BAD, BAD, worse, worse, BAD)
+    first, second = update(IncidentBook(), BAD, BAD, worse, worse, BAD)
 
     assert (first.incident.severity, second.incident.severity) == (
         Severity.WARNING,
@@ -102,35 +102,35 @@ def test_it_is_told_again_only_if_it_gets_worse():
     )
 
 
-def test_what_was_only_noted_opens_when_it_becomes_worth_telling():
-    """The step at which people are told is the one that counts as its opening."""
-    noted, loud = Finding("Odd.", severity=Severity.INFO), Finding("Bad.")
-    first, second = fold(IncidentBook(), noted, noted, loud)
+def test_an_incident_of_severity_info_opens_when_its_severity_rises():
+    """It is opened at the step of its first notification above info."""
+    info, warning = Finding("Odd.", severity=Severity.INFO), Finding("Bad.")
+    first, second = update(IncidentBook(), info, info, warning)
 
     assert (first.incident.severity, first.incident.opened_step) == (Severity.INFO, 1)
     assert (second.reason, second.incident.opened_step) == (NotificationReason.OPENED, 3)
     assert second.incident.onset_step == 1
 
 
-def test_a_page_tells_of_its_moment_while_the_incident_lives_on():
+def test_a_notification_does_not_change_with_its_incident():
     book = IncidentBook()
-    (page,) = fold(book, BAD, Finding("Later."))
+    (notification,) = update(book, BAD, Finding("Later."))
 
-    assert page.incident.finding.summary == "Bad."
+    assert notification.incident.finding.summary == "Bad."
     assert book.open_incidents[KEY].finding.summary == "Later."
 
 
-def test_onset_is_where_the_detector_says_it_began():
-    (page,) = fold(IncidentBook(), None, None, Finding("Bad.", onset_step=2))
+def test_the_onset_is_that_of_the_finding():
+    (notification,) = update(IncidentBook(), None, None, Finding("Bad.", onset_step=2))
 
-    assert (page.incident.onset_step, page.incident.opened_step) == (2, 3)
+    assert (notification.incident.onset_step, notification.incident.opened_step) == (2, 3)
 
 
-def test_what_comes_and_goes_is_one_episode_with_one_page_and_one_end():
-    """A square wave wakes somebody once, and says that it is over once it stays so."""
+def test_an_incident_that_flaps_is_one_episode():
+    """It is notified once when it opens, and once when it stays resolved."""
     book = IncidentBook(clears_to_resolve=2, cooldown_records=4)
-    wave = [BAD, BAD, CALM, CALM, CALM] * 10
-    opened, resolved = fold(book, *wave, CALM, CALM, CALM)
+    wave = [BAD, BAD, CLEAR, CLEAR, CLEAR] * 10
+    opened, resolved = update(book, *wave, CLEAR, CLEAR, CLEAR)
 
     assert (opened.reason, resolved.reason) == (
         NotificationReason.OPENED,
@@ -141,65 +141,79 @@ def test_what_comes_and_goes_is_one_episode_with_one_page_and_one_end():
     assert not book.open_incidents
 
 
-def test_what_comes_back_worse_is_told():
+def test_an_incident_that_reopens_with_a_higher_severity_is_notified():
     book = IncidentBook(clears_to_resolve=1, cooldown_records=9)
     worse = Finding("Worse.", severity=Severity.CRITICAL)
-    pages = fold(book, BAD, CALM, CALM, worse, CALM, BAD, CALM, worse)
+    notifications = update(book, BAD, CLEAR, CLEAR, worse, CLEAR, BAD, CLEAR, worse)
 
-    assert [p.name for p in pages] == ["run/probe#1:opened", "run/probe#1:escalated-critical"]
-    assert pages[1].incident.flaps == 1
+    assert [each.name for each in notifications] == [
+        "run/probe#1:opened",
+        "run/probe#1:escalated-critical",
+    ]
+    assert notifications[1].incident.flaps == 1
 
 
-def test_what_was_only_noted_and_comes_back_loud_opens():
+def test_an_incident_of_severity_info_that_reopens_as_a_warning_opens():
     book = IncidentBook(clears_to_resolve=1, cooldown_records=9)
-    (page,) = fold(book, Finding("Odd.", severity=Severity.INFO), CALM, BAD)[1:]
+    (notification,) = update(book, Finding("Odd.", severity=Severity.INFO), CLEAR, BAD)[1:]
 
-    assert (page.reason, page.incident.opened_step, page.incident.flaps) == (
+    assert (
+        notification.reason,
+        notification.incident.opened_step,
+        notification.incident.flaps,
+    ) == (
         NotificationReason.OPENED,
         3,
         1,
     )
 
 
-def test_calming_down_and_coming_back_are_shown_though_nobody_is_told():
+def test_resolving_and_reopening_are_changes_without_a_notification():
     book = IncidentBook(clears_to_resolve=1, cooldown_records=9)
     records = [Record("run", WHOLE_RUN, i, float(i)) for i in range(1, 6)]
-    told = [
-        book.update_incident(KEY, record, opinion, Probe())
-        for record, opinion in zip(records, [BAD, CALM, CALM, BAD, BAD], strict=True)
+    changes = [
+        book.update_incident(KEY, record, output, Probe())
+        for record, output in zip(records, [BAD, CLEAR, CLEAR, BAD, BAD], strict=True)
     ]
-    calmed, back = told[1], told[3]
+    resolved, reopened = changes[1], changes[3]
 
-    assert told[2] is told[4] is None
-    assert isinstance(calmed, Incident)
-    assert (calmed.state, calmed.resolved_step) == (IncidentState.RESOLVED, 2)
-    assert (back.state, back.resolved_step, back.flaps) == (IncidentState.FIRING, None, 1)
+    assert changes[2] is changes[4] is None
+    assert isinstance(resolved, Incident)
+    assert (resolved.state, resolved.resolved_step) == (IncidentState.RESOLVED, 2)
+    assert (reopened.state, reopened.resolved_step, reopened.flaps) == (
+        IncidentState.FIRING,
+        None,
+        1,
+    )
 
 
-def test_at_the_end_of_the_run_what_rests_is_over():
-    """Nothing can come back, so nobody is left to wonder."""
+def test_a_resolved_incident_ends_with_the_run():
     book = IncidentBook(clears_to_resolve=1, cooldown_records=9)
-    fold(book, BAD, CALM)
-    (page,) = book.update(Record("run", WHOLE_RUN, 8, 8.0, Event.STOP))
+    update(book, BAD, CLEAR)
+    (notification,) = book.update(Record("run", WHOLE_RUN, 8, 8.0, Event.STOP))
 
-    assert (page.reason, page.step, page.time) == (NotificationReason.RESOLVED, 2, 8.0)
+    assert (notification.reason, notification.step, notification.time) == (
+        NotificationReason.RESOLVED,
+        2,
+        8.0,
+    )
     assert not book.open_incidents
 
 
-def test_at_the_end_of_the_run_what_fires_goes_on():
+def test_a_firing_incident_stays_open_at_the_end_of_the_run():
     book = IncidentBook()
-    fold(book, BAD)
+    update(book, BAD)
 
     assert book.update(Record("run", WHOLE_RUN, 8, 8.0, Event.STOP)) == ()
     assert KEY in book.open_incidents
 
 
-def test_the_last_good_checkpoint_is_the_last_one_before_it_began():
-    """One made at the very step may hold the trouble already."""
+def test_the_last_good_checkpoint_is_the_last_one_before_the_onset():
+    """A checkpoint of the onset itself may hold the problem already."""
     book = IncidentBook()
     for step in (10, 20, 30):
         book.update(Record("run", WHOLE_RUN, step, 0.0, Event.SAVE))
     finding = Finding("Bad.", onset_step=30)
-    page = book.update_incident(KEY, Record("run", WHOLE_RUN, 35, 35.0), finding, Probe())
+    notification = book.update_incident(KEY, Record("run", WHOLE_RUN, 35, 35.0), finding, Probe())
 
-    assert page.incident.last_good_step == 20
+    assert notification.incident.last_good_step == 20

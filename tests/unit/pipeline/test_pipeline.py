@@ -1,4 +1,4 @@
-"""Fold: its memory goes over to the next agent whole, or not at all."""
+"""The state of a pipeline is restored completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from sentinel.pipeline.pipeline import Pipeline
 from sentinel.pipeline.snapshot import serialize
 
 
-def fold():
+def make_pipeline():
     return Pipeline({"nan_or_inf": NanOrInf}, Counters())
 
 
-def fed(folded, steps):
-    """The combined losses that come of these steps of one rank."""
-    told = [
+def combined_losses(pipeline, steps):
+    """The losses of the combined records that these steps of one rank complete."""
+    records = [
         Record(
             "run",
             0,
@@ -29,16 +29,18 @@ def fed(folded, steps):
         )
         for n in steps
     ]
-    verdicts = [verdict.record for record in told for verdict in folded.process(record)]
-    return [r.values["loss"] for r in verdicts if r.rank == WHOLE_RUN and r.event is Event.STEP]
+    combined = [result.record for record in records for result in pipeline.process(record)]
+    return [r.values["loss"] for r in combined if r.rank == WHOLE_RUN and r.event is Event.STEP]
 
 
-def test_the_next_one_goes_on_where_the_last_one_was():
-    first, second = fold(), fold()
-    before = fed(first, range(5))
+def test_a_restored_pipeline_continues_where_the_last_one_stopped():
+    first, second = make_pipeline(), make_pipeline()
+    before = combined_losses(first, range(5))
     second.restore(first.serialize())
 
-    assert before + fed(second, range(5, 9)) == fed(fold(), range(9))
+    assert before + combined_losses(second, range(5, 9)) == combined_losses(
+        make_pipeline(), range(9)
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,31 +49,32 @@ def test_the_next_one_goes_on_where_the_last_one_was():
         pytest.param("{", id="damaged"),
         pytest.param(serialize({"fingerprint": "0.1.0 []", "aligner": 3}), id="of another version"),
         pytest.param(
-            fold().serialize().replace('"step_index_by_rank"', '"hearts"'), id="of other fields"
+            make_pipeline().serialize().replace('"step_index_by_rank"', '"hearts"'),
+            id="of other fields",
         ),
         pytest.param(Pipeline({}, Counters()).serialize(), id="of other detectors"),
     ],
 )
-def test_a_memory_that_does_not_fit_is_left_and_the_watch_goes_on(state):
-    """Whatever was stored must not end every agent that takes over."""
-    taken = fold()
-    taken.restore(state)
+def test_an_unusable_state_is_ignored(state):
+    """A stored state must not end every agent that takes over."""
+    pipeline = make_pipeline()
+    pipeline.restore(state)
 
-    assert fed(taken, range(9)) == fed(fold(), range(9))
+    assert combined_losses(pipeline, range(9)) == combined_losses(make_pipeline(), range(9))
 
 
 @pytest.mark.swallows_errors
-def test_a_record_that_cannot_be_judged_ends_no_watch(monkeypatch):
-    """It would end that of every next agent, too."""
-    folded = fold()
-    hear = folded.aligner.process
+def test_a_record_that_raises_is_counted_and_skipped(monkeypatch):
+    """It would end every agent that takes over."""
+    pipeline = make_pipeline()
+    process = pipeline.aligner.process
 
-    def falls(record):
+    def fail_at_step_3(record):
         if record.step_index == 3:
             raise OverflowError
-        return hear(record)
+        return process(record)
 
-    monkeypatch.setattr(folded.aligner, "process", falls)
+    monkeypatch.setattr(pipeline.aligner, "process", fail_at_step_3)
 
-    assert fed(folded, range(9)) == [1.0, 2.0, 4.0, 5.0, 6.0, 7.0]
-    assert folded.counters.values["sentinel_dropped_records_total", "processing_failed"] == 1
+    assert combined_losses(pipeline, range(9)) == [1.0, 2.0, 4.0, 5.0, 6.0, 7.0]
+    assert pipeline.counters.values["sentinel_dropped_records_total", "processing_failed"] == 1

@@ -1,4 +1,4 @@
-"""Snapshot: what is frozen comes back the same, and nothing else can come in."""
+"""Serialized state is restored unchanged, and nothing else can be loaded."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ HERE = __name__
 
 
 @dataclass
-class Keeper:
-    """Stands for a plug-in's detector: fields, and state beside them."""
+class Stateful:
+    """Like a detector of a plug-in: fields, and other attributes."""
 
     window: int = 3
     seen: deque[float] = field(default_factory=lambda: deque([1.0], maxlen=3))
@@ -27,7 +27,7 @@ class Keeper:
 
 @dataclass(frozen=True, slots=True)
 class Slotted:
-    word: str = "kept"
+    text: str = "stored"
 
 
 @pytest.mark.parametrize(
@@ -47,50 +47,50 @@ class Slotted:
     ],
     ids=repr,
 )
-def test_comes_back_equal(value):
+def test_a_value_is_restored_unchanged(value):
     assert deserialize(serialize(value)) == value
 
 
-def test_not_a_number_survives():
+def test_nan_is_restored():
     assert isnan(deserialize(serialize([nan]))[0])
 
 
 def test_a_bounded_deque_stays_bounded():
-    kept = deserialize(serialize(deque([1, 2], maxlen=2)))
-    kept.append(3)
+    restored = deserialize(serialize(deque([1, 2], maxlen=2)))
+    restored.append(3)
 
-    assert list(kept) == [2, 3]
-
-
-def test_a_plug_ins_state_comes_back_with_what_was_set_beside_its_fields():
-    keeper = Keeper()
-    keeper.armed = True
-
-    kept = deserialize(serialize([keeper, Slotted()]), [HERE])
-
-    assert (kept[0], kept[0].armed, kept[1]) == (keeper, True, Slotted())
+    assert list(restored) == [2, 3]
 
 
-def test_what_was_written_before_a_class_had_a_field_is_refused():
-    """It would break in use, and again in every agent that took over."""
-    older = json.loads(serialize([Keeper(), Slotted()]))
+def test_attributes_that_are_not_fields_are_restored():
+    stateful = Stateful()
+    stateful.armed = True
+
+    restored = deserialize(serialize([stateful, Slotted()]), [HERE])
+
+    assert (restored[0], restored[0].armed, restored[1]) == (stateful, True, Slotted())
+
+
+def test_state_that_lacks_a_field_is_refused():
+    """It would raise later, in every agent that takes over."""
+    older = json.loads(serialize([Stateful(), Slotted()]))
     del older["list"][0]["state"]["seen"]
 
-    with pytest.raises(SnapshotError, match="Keeper lacks seen"):
+    with pytest.raises(SnapshotError, match="Stateful lacks seen"):
         deserialize(json.dumps(older), [HERE])
 
 
-def test_an_object_without_state_comes_back():
+def test_an_object_without_attributes_is_restored():
     assert type(deserialize(serialize(RunDied()))) is RunDied
 
 
-def test_a_class_of_a_module_not_in_use_is_refused():
+def test_a_class_of_an_unknown_module_is_refused():
     with pytest.raises(SnapshotError, match="neither of sentinel nor of a plug-in"):
-        deserialize(serialize(Keeper()))
+        deserialize(serialize(Stateful()))
 
 
-def test_text_cannot_reach_a_function():
-    """Only what the text names is looked up, and only classes of trusted modules are."""
+def test_text_cannot_name_a_function():
+    """Only names in trusted modules are looked up."""
     text = json.dumps({"object": "os:system", "state": {}})
 
     with pytest.raises(SnapshotError):
@@ -98,14 +98,14 @@ def test_text_cannot_reach_a_function():
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"object": 3}', '{"strange": 1}', '{"enum": "x"}'])
-def test_damaged_text_is_one_clear_error(text):
+def test_damaged_text_raises_snapshot_error(text):
     with pytest.raises(SnapshotError):
         deserialize(text)
 
 
-def test_what_cannot_be_kept_is_named():
-    keeper = Keeper()
-    keeper.file = iter(())
+def test_the_error_names_the_attribute_that_cannot_be_stored():
+    stateful = Stateful()
+    stateful.file = iter(())
 
     with pytest.raises(SnapshotError, match=r"state\.file"):
-        serialize(keeper)
+        serialize(stateful)
