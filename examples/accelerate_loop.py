@@ -1,4 +1,4 @@
-"""Accelerate: a loop of one's own around an Accelerator, watched by one decorator.
+"""Accelerate: a custom loop around an Accelerator, monitored by one decorator.
 
 accelerate launch --cpu examples/accelerate_loop.py
 """
@@ -16,7 +16,7 @@ STEPS = 200
 
 @sentinel.monitor(run="accelerate-loop", max_steps=STEPS)
 def train() -> None:
-    """Fit a sine over two batches a step; what is given to `accelerator.log` is heard as it is."""
+    """Fit a sine with two batches per step. Values given to `accelerator.log` are recorded."""
     accelerator = Accelerator(gradient_accumulation_steps=2)
     model = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

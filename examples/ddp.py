@@ -1,4 +1,4 @@
-"""DDP: the same on several processes; every rank speaks for itself, and one agent hears them all.
+"""DDP: a loop on several processes. Every rank records its values, and one agent combines them.
 
 torchrun --nproc-per-node 2 examples/ddp.py
 """
@@ -19,7 +19,7 @@ STEPS = 200
 
 @sentinel.monitor(run="ddp", max_steps=STEPS)
 def train() -> None:
-    """Tell which of ten classes a noisy point is of; each rank draws points of its own."""
+    """Classify noisy points into ten classes; each rank draws its own points."""
     torch.manual_seed(0)
     centres = torch.randn(10, 16)
     model = DistributedDataParallel(nn.Linear(16, 10))
@@ -33,16 +33,16 @@ def train() -> None:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        right = (scores.argmax(1) == label).float().mean()
-        # The mean over ranks is the agent's affair: each rank gives its own.
-        sentinel.log({"accuracy": right}, step=step)
+        accuracy = (scores.argmax(1) == label).float().mean()
+        # Each rank logs its own value; the agent computes the mean over ranks.
+        sentinel.log({"accuracy": accuracy}, step=step)
 
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     train()
     dist.barrier()
-    # What still refers to the process group keeps its threads into the interpreter's end, which
-    # they may abort (pytorch/pytorch#179291).
+    # Objects that refer to the process group keep its threads alive until the interpreter exits,
+    # and these may abort the process (pytorch/pytorch#179291).
     gc.collect()
     dist.destroy_process_group()

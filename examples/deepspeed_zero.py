@@ -1,6 +1,6 @@
-"""DeepSpeed: ZeRO-2 over two ranks, two batches a step, with the engine's own gradient norm.
+"""DeepSpeed: ZeRO-2 over two ranks, two batches per step, with the engine's gradient norm.
 
-On processors alone, where it would otherwise compile extensions of its own for minutes:
+On a machine without GPUs, to avoid minutes of compiling extensions:
 
 DS_ACCELERATOR=cpu torchrun --nproc-per-node 2 examples/deepspeed_zero.py
 """
@@ -15,10 +15,10 @@ from torch import nn
 
 import sentinel
 
-STEPS, ACCUMULATED = 100, 2
+STEPS, ACCUMULATION_STEPS = 100, 2
 CONFIG = {
     "train_micro_batch_size_per_gpu": 64,
-    "gradient_accumulation_steps": ACCUMULATED,
+    "gradient_accumulation_steps": ACCUMULATION_STEPS,
     "gradient_clipping": 1.0,
     "zero_optimization": {"stage": 2},
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
@@ -28,7 +28,7 @@ CONFIG = {
 
 @sentinel.monitor(run="deepspeed-zero", max_steps=STEPS)
 def train() -> None:
-    """Fit a sine; DeepSpeed's engine takes every second call of `step` for a step."""
+    """Fit a sine. Every second call of the engine's `step` is an optimizer step."""
     if get_accelerator().device_name() == "cpu":
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     torch.manual_seed(0)
@@ -37,7 +37,7 @@ def train() -> None:
         model=model, model_parameters=model.parameters(), config=CONFIG
     )
     torch.manual_seed(engine.global_rank)
-    for _ in range(STEPS * ACCUMULATED):
+    for _ in range(STEPS * ACCUMULATION_STEPS):
         x = torch.rand(64, 1, device=engine.device) * 6 - 3
         engine.backward((engine(x) - x.sin()).square().mean())
         engine.step()

@@ -1,4 +1,4 @@
-"""FSDP2: every rank holds a part of the model, and the gradient norm is that of the whole.
+"""FSDP2: every rank holds a part of the model; the gradient norm is that of the whole model.
 
 torchrun --nproc-per-node 2 examples/fsdp2.py
 """
@@ -20,7 +20,7 @@ STEPS = 200
 
 @sentinel.monitor(run="fsdp2", max_steps=STEPS)
 def train() -> None:
-    """Fit a sine. Nothing is clipped: each rank tells the norm of its part, now and then."""
+    """Fit a sine. Without clipping, each rank records the norm of its part at intervals."""
     torch.manual_seed(0)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     model = nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 64), nn.Linear(64, 1))
@@ -42,7 +42,7 @@ if __name__ == "__main__":
     dist.init_process_group("gloo")
     train()
     dist.barrier()
-    # What still refers to the process group keeps its threads into the interpreter's end, which
-    # they may abort (pytorch/pytorch#179291).
+    # Objects that refer to the process group keep its threads alive until the interpreter exits,
+    # and these may abort the process (pytorch/pytorch#179291).
     gc.collect()
     dist.destroy_process_group()

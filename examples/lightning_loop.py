@@ -1,4 +1,4 @@
-"""Lightning: a module and a Trainer as ever, watched by one decorator.
+"""Lightning: a module and a Trainer, monitored by one decorator.
 
 python examples/lightning_loop.py
 """
@@ -16,7 +16,7 @@ STEPS = 200
 
 
 class Sine(pl.LightningModule):
-    """Fits a sine; what is given to `self.log` is heard as it is."""
+    """Fits a sine. Values given to `self.log` are recorded."""
 
     def __init__(self) -> None:
         super().__init__()

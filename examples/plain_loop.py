@@ -1,4 +1,4 @@
-"""Plain loop: a training loop as it always was, watched by one decorator.
+"""Plain loop: a PyTorch training loop, monitored by one decorator.
 
 python examples/plain_loop.py
 """
@@ -15,7 +15,7 @@ STEPS = 300
 
 @sentinel.monitor(run="plain-loop", save_steps=100, max_steps=STEPS)
 def train() -> None:
-    """Fit a sine. Loss, gradient norm, learning rate and step time are taken from the loop."""
+    """Fit a sine. Loss, gradient norm, learning rate and step time are captured automatically."""
     model = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for step in range(1, STEPS + 1):

@@ -1,4 +1,4 @@
-"""TRL GRPO: a tiny model learns to say "a", watched by one decorator; no download, no GPU.
+"""TRL GRPO: a tiny model learns to write "a", monitored by one decorator; no download, no GPU.
 
 python examples/trl_grpo.py
 """
@@ -22,12 +22,12 @@ STEPS = 30
 
 
 def reward_a(completions: list[str], **_: object) -> list[float]:
-    """The share of the letter a in what was said."""
+    """The share of the letter a in each completion."""
     return [completion.count("a") / max(1, len(completion.split())) for completion in completions]
 
 
 def model_of_letters(folder: str) -> PreTrainedTokenizerFast:
-    """Save a two-layer Llama that knows eight letters; its tokenizer comes back."""
+    """Save a two-layer Llama for eight letters; returns its tokenizer."""
     inner = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, WORDS[0]))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokens = PreTrainedTokenizerFast(
@@ -43,7 +43,7 @@ def model_of_letters(folder: str) -> PreTrainedTokenizerFast:
 
 @sentinel.monitor(run="trl-grpo", samples=4)
 def train() -> None:
-    """Everything else is taken from TRL: KL, reward, entropy, lengths, and four texts a step."""
+    """TRL provides everything else: KL, reward, entropy, lengths, and four texts per step."""
     with tempfile.TemporaryDirectory() as folder:
         tokens = model_of_letters(f"{folder}/letters")
         trainer = GRPOTrainer(

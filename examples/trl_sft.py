@@ -1,4 +1,4 @@
-"""TRL SFT: the callback in place of the decorator, for a trainer that is built by somebody else.
+"""TRL SFT: the callback instead of the decorator, for a trainer that other code builds.
 
 python examples/trl_sft.py
 """
@@ -18,7 +18,7 @@ STEPS = 30
 
 
 def main() -> None:
-    """Teach the letters in their order."""
+    """Train on the letters in alphabetical order."""
     with tempfile.TemporaryDirectory() as folder:
         tokens = model_of_letters(f"{folder}/letters")
         alphabet = " ".join(WORDS[2:])

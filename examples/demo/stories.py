@@ -1,7 +1,7 @@
-"""Stories: the text the demo's model learns, made here, and the rule that scores what it writes.
+"""Generates the stories that the demo's model learns, and scores its completions.
 
-A story has a topic and a few sentences; in the text to learn from, most sentences are about
-the topic. A good completion says four different things about the topic, in correct sentences.
+A story has a topic and a few sentences; in the training text most sentences are about the topic. A
+good completion has four different, correct sentences about the topic.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ NUMBER = {word: number for number, word in enumerate(WORDS)}
 PROMPT = 3
 """Words of a prompt: `story fox :`."""
 COMPLETION = 26
-"""Words of a completion; most stories are cut off in mid-sentence."""
+"""Words of a completion. Most stories end in the middle of a sentence."""
 SENTENCES = 4
 """Good sentences that earn the full reward."""
 
 
-def story(dice: random.Random) -> list[int]:
+def story(rng: random.Random) -> list[int]:
     """One story as numbers, PROMPT + COMPLETION long."""
-    topic = dice.choice(NOUNS)
+    topic = rng.choice(NOUNS)
     words = ["story", topic, ":"]
     while len(words) < PROMPT + COMPLETION:
-        words += _sentence(topic if dice.random() < 0.7 else dice.choice(NOUNS), dice)
+        words += _sentence(topic if rng.random() < 0.7 else rng.choice(NOUNS), rng)
     return [NUMBER[word] for word in words[: PROMPT + COMPLETION]]
 
 
-def prompt(dice: random.Random) -> list[int]:
+def prompt(rng: random.Random) -> list[int]:
     """The beginning of a story, PROMPT long."""
-    return [NUMBER[word] for word in ("story", dice.choice(NOUNS), ":")]
+    return [NUMBER[word] for word in ("story", rng.choice(NOUNS), ":")]
 
 
 def reward(numbers: list[int]) -> float:
@@ -47,16 +47,16 @@ def reward(numbers: list[int]) -> float:
     return min(1.0, len(good) / SENTENCES)
 
 
-def _sentence(subject: str, dice: random.Random) -> list[str]:
-    words = [*_thing(subject, dice), dice.choice(VERBS), *_thing(dice.choice(NOUNS), dice)]
-    if dice.random() < 0.4:
-        words += ["near", "the", dice.choice(NOUNS)]
+def _sentence(subject: str, rng: random.Random) -> list[str]:
+    words = [*_noun_phrase(subject, rng), rng.choice(VERBS), *_noun_phrase(rng.choice(NOUNS), rng)]
+    if rng.random() < 0.4:
+        words += ["near", "the", rng.choice(NOUNS)]
     return [*words, "."]
 
 
-def _thing(noun: str, dice: random.Random) -> list[str]:
-    adjective = [dice.choice(ADJECTIVES)] if dice.random() < 0.5 else []
-    return [dice.choice(ARTICLES), *adjective, noun]
+def _noun_phrase(noun: str, rng: random.Random) -> list[str]:
+    adjective = [rng.choice(ADJECTIVES)] if rng.random() < 0.5 else []
+    return [rng.choice(ARTICLES), *adjective, noun]
 
 
 def _about(topic: str) -> re.Pattern[str]:

@@ -1,13 +1,13 @@
-"""Train: four processes teach a small language model to write stories, then reward good ones.
+"""Train a small language model on stories with four processes, then reward good stories.
 
-An ordinary training script; what makes it watched is the decorator on `train`, `sentinel.log` and
-`sentinel.mark`. The model first imitates stories, then samples its own and is moved towards those
-above the average reward (REINFORCE with a batch baseline), held near the imitator by a KL penalty.
+An ordinary training script; only the decorator on `train`, `sentinel.log` and `sentinel.mark` are
+added for monitoring. The model first imitates stories, then samples its own and moves towards those
+above the average reward (REINFORCE with a batch baseline), kept near the imitator by a KL penalty.
 
     torchrun --nproc-per-node 4 examples/demo/train.py --folder /tmp/stories
 
-The two mistakes that people make, and `sentinel demo` orders, are `--reload-at` and
-`--count-twice-from`; without them the run is healthy.
+`--reload-at` and `--count-twice-from` inject two common mistakes for `sentinel demo`; without them
+the run is healthy.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ BATCH = 48
 
 @dataclass(frozen=True)
 class Settings:
-    """What the settings file of the rewarded part holds."""
+    """The settings file of the reinforcement phase."""
 
     learning_rate: float = 1e-3
     kl_coef: float = 0.2
 
 
 RELOADED = Settings(learning_rate=0.3, kl_coef=2e-4)
-"""The same file after an edit that lost a few zeros of one number and gained them in the other."""
+"""The same file after a wrong edit: too few zeros in one number, too many in the other."""
 
 WARMUP_STEPS = 40
-"""Steps over which the learning rate goes to its new value whenever settings are read."""
+"""Steps over which the learning rate changes to its new value after settings are read."""
 
 
 class Writer(nn.Module):
@@ -58,7 +58,7 @@ class Writer(nn.Module):
         self.choose = nn.Linear(width, len(stories.WORDS))
 
     def forward(self, words: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of each next word, and the state to go on from."""
+        """Log-probabilities of each next word, and the state after the last word."""
         seen, state = self.memory(self.embed(words), state)
         return self.choose(seen).log_softmax(-1), state
 
@@ -75,7 +75,7 @@ class Writer(nn.Module):
 
 @dataclass
 class Checkpoints:
-    """Counts steps and saves checkpoints, by the rules of the trainer of `transformers`."""
+    """Counts steps and saves checkpoints as the trainer of `transformers` does."""
 
     folder: Path
     save_steps: int
@@ -83,30 +83,30 @@ class Checkpoints:
     global_step: int = 0
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether this step ends with a checkpoint: every `save_steps`, and at the end."""
         return self.global_step % self.save_steps == 0 or self.global_step >= self.max_steps
 
     def save(self, model: nn.Module) -> None:
-        """Write one, on the first rank, and say so."""
+        """Save a checkpoint on rank 0, and mark it."""
         if dist.get_rank() == 0:
             torch.save(model.state_dict(), self.folder / f"checkpoint-{self.global_step}.pt")
             sentinel.mark("save", step=self.global_step)
 
 
-def imitate(model: nn.Module, dice: random.Random) -> tuple[Tensor, dict[str, float]]:
+def imitate(model: nn.Module, rng: random.Random) -> tuple[Tensor, dict[str, float]]:
     """Loss of predicting each next word of real stories."""
-    text = torch.tensor([stories.story(dice) for _ in range(BATCH)])
+    text = torch.tensor([stories.story(rng) for _ in range(BATCH)])
     scores, _ = model(text[:, :-1])
     loss = nn.functional.nll_loss(scores.flatten(0, 1), text[:, 1:].flatten())
     return loss, {"perplexity": loss.exp().item()}
 
 
 def reinforce(
-    model: DistributedDataParallel, reference: Writer, kl_coef: float, dice: random.Random
+    model: DistributedDataParallel, reference: Writer, kl_coef: float, rng: random.Random
 ) -> tuple[Tensor, dict[str, float]]:
-    """Loss that moves the model towards its better completions, and what was measured."""
-    text = model.module.write(torch.tensor([stories.prompt(dice) for _ in range(BATCH)]))
+    """Loss that moves the model towards its better completions, and the logged values."""
+    text = model.module.write(torch.tensor([stories.prompt(rng) for _ in range(BATCH)]))
     rewards = torch.tensor([stories.reward(words) for words in text.tolist()])
     advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-3)
     completion = slice(stories.PROMPT - 1, None)
@@ -129,7 +129,7 @@ def reinforce(
 
 @dataclass
 class Rate:
-    """Learning rate: goes to where the settings want it in a straight line."""
+    """A learning rate that changes linearly from `start` to `goal`."""
 
     start: float
     goal: float
@@ -146,12 +146,12 @@ class Rate:
 
 @sentinel.monitor(run="demo", save_steps=SAVE_STEPS, max_steps=MAX_STEPS)
 def train(options: argparse.Namespace) -> None:
-    """Imitate, then reinforce, saving on the way."""
+    """Imitate, then reinforce, and save checkpoints."""
     torch.manual_seed(options.seed)
     model = DistributedDataParallel(Writer())
     rank = dist.get_rank()
     torch.manual_seed(options.seed * 1000 + rank)
-    dice = random.Random(options.seed * 1000 + rank)
+    rng = random.Random(options.seed * 1000 + rank)
     checkpoints = Checkpoints(options.folder, SAVE_STEPS, MAX_STEPS)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     settings, rate, reference = Settings(), Rate(1e-2, 1e-2), model.module
@@ -165,9 +165,9 @@ def train(options: argparse.Namespace) -> None:
             settings, rate = RELOADED, Rate(settings.learning_rate, RELOADED.learning_rate)
         rate.step(optimizer)
         if update <= IMITATION_STEPS:
-            loss, figures = imitate(model, dice)
+            loss, figures = imitate(model, rng)
         else:
-            loss, figures = reinforce(model, reference, settings.kl_coef, dice)
+            loss, figures = reinforce(model, reference, settings.kl_coef, rng)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -178,14 +178,14 @@ def train(options: argparse.Namespace) -> None:
             checkpoints.global_step += 1
         sentinel.log(figures, step=checkpoints.global_step)
         if rank == 0 and update % options.print_every == 0:
-            told = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
-            print(f"step {checkpoints.global_step}  loss {loss.item():.4f}  {told}", flush=True)
-        if checkpoints.due:
+            printed = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
+            print(f"step {checkpoints.global_step}  loss {loss.item():.4f}  {printed}", flush=True)
+        if checkpoints.is_due:
             checkpoints.save(model.module)
 
 
 def main() -> None:
-    """Read the options, meet the other processes, train, part."""
+    """Parse the options, join the process group, train, and leave the group."""
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--folder", type=Path, required=True, help="where checkpoints go")
     options.add_argument("--seed", type=int, default=0)
@@ -196,8 +196,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     train(options.parse_args())
     dist.barrier()
-    # What still refers to the process group keeps its threads into the interpreter's end, which
-    # they may abort (pytorch/pytorch#179291).
+    # Objects that refer to the process group keep its threads alive until the interpreter exits,
+    # and these may abort the process (pytorch/pytorch#179291).
     gc.collect()
     dist.destroy_process_group()
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as budget
 from hypothesis import strategies as st
-from support.ring_writers import WHO, _write_for_ever, killed_writer
+from support.ring_writers import WRITER_IDENTITY, killed_writer, write_until_killed
 
 from sentinel.transport import ring_layout
 from sentinel.transport.process import Process
@@ -30,7 +30,7 @@ SMALL = 64 << 10
 
 @pytest.fixture
 def ring(tmp_path):
-    writer = RingWriter(tmp_path / "a.ring", WHO, SMALL)
+    writer = RingWriter(tmp_path / "a.ring", WRITER_IDENTITY, SMALL)
     yield writer
     writer.close("finished")
 
@@ -62,7 +62,7 @@ def test_the_header_tells_who_writes_and_how_far_it_is(ring, reader):
 
     header = reader.read_header()
 
-    assert header.identity == WHO
+    assert header.identity == WRITER_IDENTITY
     assert header.process == Process.current()
     assert (header.last_step, header.last_step_index, header.last_time) == (500, 7, 12.5)
     assert (header.sequence, header.errors, header.overhead_ns) == (1, 1, 1000)
@@ -71,7 +71,7 @@ def test_the_header_tells_who_writes_and_how_far_it_is(ring, reader):
 
 
 def test_the_outcome_stays_when_the_writer_is_gone(tmp_path):
-    RingWriter(tmp_path / "b.ring", WHO, SMALL).close("exception")
+    RingWriter(tmp_path / "b.ring", WRITER_IDENTITY, SMALL).close("exception")
 
     assert RingReader(tmp_path / "b.ring").read_header().outcome == "exception"
 
@@ -81,7 +81,7 @@ def test_the_outcome_stays_when_the_writer_is_gone(tmp_path):
 def test_read_and_lost_are_together_all_that_was_written(tmp_path_factory, payloads, every):
     """Whatever the sizes, and however seldom the reader looks, wraps and overruns included."""
     path = tmp_path_factory.mktemp("ring") / "r.ring"
-    writer, cursor, seen, lost = RingWriter(path, WHO, SMALL), RingCursor(), [], 0
+    writer, cursor, seen, lost = RingWriter(path, WRITER_IDENTITY, SMALL), RingCursor(), [], 0
     reader = RingReader(path)
     for number, payload in enumerate(payloads, start=1):
         writer.write(struct.pack("I", number) + payload)
@@ -147,7 +147,7 @@ def test_a_torn_tail_is_not_read_and_not_waited_for(ring, reader):
 @given(st.binary(min_size=1, max_size=4000), st.integers(0, SMALL - 4000))
 def test_garbage_in_the_ring_is_never_taken_for_a_record(tmp_path_factory, garbage, at):
     path = tmp_path_factory.mktemp("ring") / "r.ring"
-    writer = RingWriter(path, WHO, SMALL)
+    writer = RingWriter(path, WRITER_IDENTITY, SMALL)
     words = [b"payload %d" % n for n in range(900)]
     for word in words:
         writer.write(word)
@@ -188,7 +188,7 @@ def test_a_ring_cut_short_is_refused(ring):
 
 def test_no_ring_is_made_over_another(ring):
     with pytest.raises(FileExistsError):
-        RingWriter(ring.path, WHO, SMALL)
+        RingWriter(ring.path, WRITER_IDENTITY, SMALL)
     assert [path.name for path in ring.path.parent.iterdir()] == ["a.ring"]
 
 
@@ -232,7 +232,7 @@ def test_what_is_published_is_never_blank_for_a_moment(tmp_path):
     child = os.fork()
     if child == 0:
         os.close(ready)
-        _write_for_ever(path, write)
+        write_until_killed(path, write)
     os.close(write)
     os.read(ready, 8)
     drain = threading.Thread(target=_drain, args=(ready,))

@@ -135,7 +135,7 @@ def test_texts_from_the_ring_are_stored_and_become_signals(make_agent, trainer):
         "a b c d 4",
     ]
     assert displayed_values(agent)["sample_distinct_1"] == pytest.approx(9 / 25)
-    (record,) = [r for r in agent.processor.history.all("live") if r.event is Event.SAMPLE]
+    (record,) = [r for r in agent.processor.history.records("live") if r.event is Event.SAMPLE]
     assert (record.step, record.values["sample_distinct_1"]) == (1, pytest.approx(9 / 25))
 
 
@@ -162,7 +162,7 @@ def test_an_agent_that_takes_over_stores_no_text_twice(make_agent, trainer):
         "three",
     ]
     # The texts that the first agent read for the step are restored.
-    assert len(second.processor.pipeline.samples.steps[0, 1].texts) == 3
+    assert len(second.processor.pipeline.samples.texts_by_step[0, 1].texts) == 3
 
 
 def test_texts_do_not_reach_notifications_metrics_and_logs(make_agent, trainer, caplog, capfd):

@@ -1,4 +1,4 @@
-"""A ring writer that is killed at a random moment."""
+"""A ring writer that is killed at a random time."""
 
 import os
 import random
@@ -14,16 +14,19 @@ from sentinel.transport.ring import (
     RingWriter,
 )
 
-WHO = Identity("run", attempt=2, rank=3, host="here")
+WRITER_IDENTITY = Identity("run", attempt=2, rank=3, host="here")
 
 
 def killed_writer(path: Path) -> int:
-    """Records a child acknowledged before it was killed; all were read back, or this fails."""
+    """Kill a child that writes a ring. Returns how many records it had acknowledged.
+
+    Asserts that every acknowledged record can be read back.
+    """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
-        _write_for_ever(path, write)
+        write_until_killed(path, write)
     os.close(write)
     acknowledged = b""
     while len(acknowledged) < 8:
@@ -46,8 +49,8 @@ def killed_writer(path: Path) -> int:
     return int(last)
 
 
-def _write_for_ever(path: Path, acknowledge: int) -> None:
-    writer = RingWriter(path, WHO, 16 << 20)
+def write_until_killed(path: Path, acknowledge: int) -> None:
+    writer = RingWriter(path, WRITER_IDENTITY, 16 << 20)
     number = 0
     while True:
         number += 1

@@ -1,6 +1,6 @@
-"""Tiny trainings that really happen: a small model of a made-up language, on one core, in seconds.
+"""Small real trainings: a language model of an artificial language, on one core, in seconds.
 
-What is wrong with them is wrong in earnest, so that nobody has to guess how it looks.
+Their faults are real faults, not simulated values.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from sentinel.model.record import Event, Record
 from sentinel.testing import event
 
 WORDS, WIDTH = 24, 48
-GOOD = 3e-3
-"""A learning rate at which it learns well."""
+GOOD_LEARNING_RATE = 3e-3
+"""A learning rate at which the model learns well."""
 
 Pairs = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass
 class Training:
-    """`records` trains it. What is wrong with it is what the caller asks for.
+    """A training of `count` steps with selectable faults; `records` runs it.
 
-    `rate` gives the learning rate of a step. `labels` are true, random, those of a coin or masked.
-    In the steps of `bad` inputs are out of all bounds, and labels nonsense. Of weights that are
-    `frozen` none requires a gradient. With `examples` it sees only so many, again and again, and is
-    evaluated on others. At the step `resumed` it begins again, without its optimizer's state.
+    `rate` returns the learning rate of a step. `labels` is "true", "random", "coin" (two random
+    labels) or "masked". In the steps of `bad`, inputs are out of range and labels are wrong. With
+    `frozen`, no weight requires a gradient. With `examples` > 0, the model trains repeatedly on
+    that many examples and is evaluated on others. At step `resumed` it restarts without the state
+    of its optimizer.
     """
 
     count: int = 400
-    rate: Callable[[int], float] = lambda _: GOOD
+    rate: Callable[[int], float] = lambda _: GOOD_LEARNING_RATE
     labels: str = "true"
     bad: range = range(0)
     frozen: bool = False
@@ -45,7 +46,7 @@ class Training:
 
     def __post_init__(self) -> None:
         torch.manual_seed(self.seed)
-        # Each word likes some followers more than others: there is something to learn.
+        # Some successors of a word are more likely than others, so there is something to learn.
         self.language = torch.distributions.Dirichlet(torch.full((WORDS, WORDS), 0.15)).sample()
         self.model = torch.nn.Sequential(
             torch.nn.Embedding(WORDS, WIDTH),
@@ -55,7 +56,10 @@ class Training:
         ).to(self.dtype)
         self.model.requires_grad_(requires_grad=not self.frozen)
         self.optimizer = torch.optim.Adam(self.model.parameters())
-        self.known, self.held_out = self._spoken(self.examples or 1), self._spoken(512)
+        self.training_pairs, self.held_out_pairs = (
+            self._sample_pairs(self.examples or 1),
+            self._sample_pairs(512),
+        )
 
     def records(self) -> Iterator[Record]:
         """Train it, with the loss, gradient norm and learning rate of each step."""
@@ -74,31 +78,31 @@ class Training:
 
     def _step(self, step: int) -> dict[str, float]:
         rate = self.optimizer.param_groups[0]["lr"] = self.rate(step)
-        words, follow = self.known if self.examples else self._spoken(64)
-        entered = self.model[0](words)
+        words, labels = self.training_pairs if self.examples else self._sample_pairs(64)
+        embedded = self.model[0](words)
         if self.frozen:
-            # As gradient checkpointing has it: a graph there is, and no weight hangs on it.
-            entered.requires_grad_()
+            # As with gradient checkpointing: there is a graph, but no weight belongs to it.
+            embedded.requires_grad_()
         if step in self.bad:
-            entered, follow = 30 * entered, torch.zeros_like(follow)
-        loss = cross_entropy(self.model[1:](entered), self._labels(follow))
+            embedded, labels = 30 * embedded, torch.zeros_like(labels)
+        loss = cross_entropy(self.model[1:](embedded), self._labels(labels))
         self.optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), inf)
         self.optimizer.step()
         return {"loss": loss.item(), "grad_norm": float(norm), "learning_rate": rate}
 
-    def _labels(self, follow: torch.Tensor) -> torch.Tensor:
+    def _labels(self, labels: torch.Tensor) -> torch.Tensor:
         if self.labels == "masked":
-            return torch.full_like(follow, -100)
+            return torch.full_like(labels, -100)
         choices = {"random": WORDS, "coin": 2}.get(self.labels)
-        return follow if choices is None else torch.randint(choices, follow.shape)
+        return labels if choices is None else torch.randint(choices, labels.shape)
 
-    def _spoken(self, count: int) -> Pairs:
+    def _sample_pairs(self, count: int) -> Pairs:
         words = torch.randint(WORDS, (count,))
         return words, torch.multinomial(self.language[words], 1).squeeze(1)
 
     def _evaluate(self) -> float:
-        words, follow = self.held_out
+        words, labels = self.held_out_pairs
         with torch.no_grad():
-            return cross_entropy(self.model(words), follow).item()
+            return cross_entropy(self.model(words), labels).item()

@@ -1,4 +1,4 @@
-"""Small training loops, and what a run told of them."""
+"""Small training loops, and the records of a run."""
 
 import torch
 
@@ -27,7 +27,7 @@ def batch(step):
 
 
 def norm(parameters):
-    """The gradient norm, computed without anything of PyTorch's clipping."""
+    """The gradient norm, computed without PyTorch's clipping."""
     return sum(float((p.grad.double() ** 2).sum()) for p in parameters) ** 0.5
 
 
