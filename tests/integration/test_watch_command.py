@@ -1,4 +1,4 @@
-"""Followed logs: read as they grow by the very agent, told once, and judged by their own pace."""
+"""`sentinel watch`: a growing log is followed, and each notification is sent once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sentinel.transport.paths import run_dir
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path, monkeypatch):
+def home(tmp_path, monkeypatch):
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
     monkeypatch.chdir(tmp_path)
@@ -46,7 +46,7 @@ def path(tmp_path):
     return tmp_path / "log.jsonl"
 
 
-def test_what_is_there_is_behind_and_what_comes_is_not(path, clock):
+def test_rows_that_exist_are_a_backlog_and_new_rows_are_not(path, clock):
     append_rows(path, *loss_rows(1, 4))
     source = make_follower(path, clock)
     assert source.is_catching_up
@@ -58,7 +58,7 @@ def test_what_is_there_is_behind_and_what_comes_is_not(path, clock):
     assert step_attempts(source.poll()) == [(4, 0)]
 
 
-def test_a_log_need_not_be_there_yet(path, clock):
+def test_a_log_need_not_exist_yet(path, clock):
     source = make_follower(path, clock)
     assert source.poll() == []
     assert source.ranks_expected
@@ -66,82 +66,82 @@ def test_a_log_need_not_be_there_yet(path, clock):
     assert step_attempts(source.poll()) == [(1, 0)]
 
 
-def test_the_next_reader_goes_on_where_the_last_one_was(path, clock):
+def test_the_next_follower_continues_where_the_last_one_stopped(path, clock):
     append_rows(path, *loss_rows(1, 4, **{"train/reward": 1.0}))
     first = make_follower(path, clock)
     first.poll()
     append_rows(path, *loss_rows(4, 6, **{"train/reward": 1.0}))
     second = make_follower(path, clock, first.positions())
-    assert not second.is_catching_up, "what came while nobody looked is news"
+    assert not second.is_catching_up, "rows that came in between are new"
     records = second.poll()
     assert step_attempts(records) == [(4, 0), (5, 0)]
     assert records[0].values["reward"] == 1.0
 
 
-@pytest.mark.parametrize("looked", [True, False])
-def test_a_log_begun_anew_is_the_next_attempt_whether_or_not_somebody_looked(path, clock, looked):
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_a_log_that_starts_over_is_the_next_attempt(path, clock, is_followed):
     append_rows(path, *loss_rows(1, 9))
     source = make_follower(path, clock)
     source.poll()
     path.unlink()
     append_rows(path, *loss_rows(1, 3))
-    if not looked:
+    if not is_followed:
         source = make_follower(path, clock, source.positions())
     records = source.poll() + source.poll()
     assert step_attempts(records) == [(1, 1), (2, 1)]
     assert step_attempts(source.poll()) == []
 
 
-def test_silence_of_a_log_that_may_be_over_is_not_judged(path, clock):
+def test_a_log_that_may_have_ended_is_not_stalled(path, clock):
     append_rows(path, *loss_rows(1, 50))
     source = make_follower(path, clock)
     source.poll()
     assert "ranks_running" not in next_heartbeat(source, clock, 1e6).values
 
 
-def test_silence_is_judged_by_the_pace_of_the_log(path, clock):
-    """Rows that are a second apart by their own clocks may come in one piece every two minutes."""
-    own = [{**row, "time": 1.7e9 + row["step"]} for row in loss_rows(1, 60, max_steps=500)]
-    append_rows(path, *own)
+def test_a_stall_is_judged_by_the_arrival_of_rows(path, clock):
+    """Rows with timestamps a second apart can arrive together every two minutes."""
+    rows = [{**row, "time": 1.7e9 + row["step"]} for row in loss_rows(1, 60, max_steps=500)]
+    append_rows(path, *rows)
     source, stalled = make_follower(path, clock), RunStalled()
     for record in source.poll():
         stalled.update(record)
     assert stalled.update(next_heartbeat(source, clock, 4 * INITIAL_MAX_GAP_SECONDS)) == Clear()
-    late = stalled.update(next_heartbeat(source, clock, 2 * INITIAL_MAX_GAP_SECONDS))
-    assert isinstance(late, Finding)
-    assert late.severity is Severity.WARNING
+    output = stalled.update(next_heartbeat(source, clock, 2 * INITIAL_MAX_GAP_SECONDS))
+    assert isinstance(output, Finding)
+    assert output.severity is Severity.WARNING
 
 
-def test_a_log_that_reached_its_last_step_is_over(path, clock):
+def test_a_log_ends_at_its_last_step(path, clock):
     append_rows(path, *loss_rows(1, 50, max_steps=50))
     source = make_follower(path, clock)
     source.poll()
     assert not source.ended
     append_rows(path, *loss_rows(50, 51, max_steps=50))
-    endings = [r for r in source.poll() if r.event is Event.STOP]
-    assert [(r.step, r.attributes["outcome"]) for r in endings] == [(50, "finished")]
+    stops = [r for r in source.poll() if r.event is Event.STOP]
+    assert [(r.step, r.attributes["outcome"]) for r in stops] == [(50, "finished")]
     assert source.ended
     assert next_heartbeat(source, clock).attributes["state"] == "finished"
 
 
-def test_a_backlog_is_read_in_pieces(path, clock, monkeypatch):
+def test_a_backlog_is_read_in_batches(path, clock, monkeypatch):
     monkeypatch.setattr("sentinel.readers.follow.MAX_RECORDS_PER_POLL", 10)
     append_rows(path, *loss_rows(1, 31))
     source = make_follower(path, clock)
-    pieces = []
+    batches = []
     while source.is_catching_up:
-        pieces.append(step_attempts(source.poll()))
-    assert max(map(len, pieces)) <= 10
-    assert [step for piece in pieces for step, _ in piece] == list(range(1, 31))
+        batches.append(step_attempts(source.poll()))
+    assert max(map(len, batches)) <= 10
+    assert [step for batch in batches for step, _ in batch] == list(range(1, 31))
 
 
 def test_a_growing_checkpoint_folder_is_followed(tmp_path, clock):
     folder = tmp_path / "out"
 
-    def save(step, **more):
+    def save(step):
         (folder / f"checkpoint-{step}").mkdir(parents=True)
         history = [{"step": s, "loss": 2.5} for s in range(1, step + 1)]
-        state = {"log_history": history, "max_steps": 40, **more}
+        state = {"log_history": history, "max_steps": 40}
         (folder / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps(state))
 
     save(5)
@@ -153,47 +153,47 @@ def test_a_growing_checkpoint_folder_is_followed(tmp_path, clock):
     records = source.poll()
     assert step_attempts(records) == [(step, 0) for step in range(6, 11)]
     assert [r.step for r in records if r.event is Event.SAVE] == [10]
-    again = make_follower(folder, clock, source.positions())
-    assert step_attempts(again.poll()) == []
+    resumed = make_follower(folder, clock, source.positions())
+    assert step_attempts(resumed.poll()) == []
     save(15)
-    assert step_attempts(again.poll()) == [(step, 0) for step in range(11, 16)]
+    assert step_attempts(resumed.poll()) == [(step, 0) for step in range(11, 16)]
 
 
-def queued():
+def queued_notifications():
     with closing(connect(run_dir("mine") / "sentinel.db")) as database:
         rows = database.execute("select * from outbox").fetchall()
     return [row for row in rows if "nan_or_inf" in str(row)]
 
 
-def agent(path):
-    sinks = {"webhook": {"url": "http://127.0.0.1:9/nobody"}}
+def make_agent(path):
+    sinks = {"webhook": {"url": "http://127.0.0.1:9/unreachable"}}
     settings = {"linger_seconds": 0.0, "port": 0, "sinks": sinks, "node_poll_seconds": 0}
     return build_log_agent(path, "mine", load_settings(settings))
 
 
-def test_what_was_over_before_pages_nobody_and_what_is_amiss_pages_once(path, capsys):
-    healed = [*loss_rows(1, 20), *loss_rows(20, 30, "NaN"), *loss_rows(30, 300)]
-    append_rows(path, *healed, *loss_rows(300, 330, "NaN"))
-    first = agent(path)
+def test_an_incident_of_the_backlog_is_sent_only_if_it_is_still_firing(path, capsys):
+    resolved = [*loss_rows(1, 20), *loss_rows(20, 30, "NaN"), *loss_rows(30, 300)]
+    append_rows(path, *resolved, *loss_rows(300, 330, "NaN"))
+    first = make_agent(path)
     first.run_once()
     first.run_once()
-    assert len(queued()) == 1
+    assert len(queued_notifications()) == 1
     assert capsys.readouterr().out.count("nan_or_inf opened") == 2
     append_rows(path, *loss_rows(330, 340, "NaN"))
     first.run_once()
     first.stop_requested.set()
     first.serve()
-    second = agent(path)
+    second = make_agent(path)
     second.run_once()
     append_rows(path, *loss_rows(340, 400))
     second.run_once()
     assert second.processor.history.latest_records("mine")
     second.stop_requested.set()
     second.serve()
-    assert len(queued()) == 2, "the page, and that it is over"
+    assert len(queued_notifications()) == 2, "opened and resolved"
 
 
-def test_a_case_is_printed_once_and_again_when_its_cause_gets_a_name(path, capsys, monkeypatch):
+def test_a_case_is_printed_when_it_opens_and_when_its_cause_is_found(path, capsys, monkeypatch):
     class Rot:
         title, severity, explains = "rot", None, frozenset({"nan_or_inf", "step_regression"})
 
@@ -206,7 +206,7 @@ def test_a_case_is_printed_once_and_again_when_its_cause_gets_a_name(path, capsy
 
     monkeypatch.setattr("sentinel.pipeline.pipeline.build_causes", lambda: {"rot": Rot()})
     append_rows(path, *loss_rows(1, 20), *loss_rows(20, 30, "NaN"))
-    watch = agent(path)
+    watch = make_agent(path)
     watch.run_once()
     first = capsys.readouterr().out
     append_rows(path, *loss_rows(15, 18, "NaN"))
@@ -221,46 +221,46 @@ def test_a_case_is_printed_once_and_again_when_its_cause_gets_a_name(path, capsy
     assert "what to do: Clean\\x1b[2J up." in second
 
 
-def test_which_of_several_runs_is_followed_is_said_once(tmp_path, capsys):
+def test_the_choice_of_one_of_several_runs_is_printed_once(tmp_path, capsys):
     path = tmp_path / "project.db"
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("create table metrics(id, run_name, timestamp, step, metrics)")
         rows = [(n, f"run{n % 2}", "2026-01-01T00:00:00", n, '{"loss": 2.5}') for n in range(9)]
         other.executemany("insert into metrics values(?, ?, ?, ?, ?)", rows)
-    watch = agent(path)
+    watch = make_agent(path)
     watch.run_once()
     watch.run_once()
-    told = capsys.readouterr().err
-    assert told.count("it holds 2 runs (run0, run1); run0, which wrote last") == 1
+    output = capsys.readouterr().err
+    assert output.count("it holds 2 runs (run0, run1); run0, which wrote last") == 1
     watch.stop_requested.set()
     watch.serve()
 
 
-def test_settings_that_a_log_states_are_those_of_the_run(path):
+def test_settings_in_a_log_are_metadata_of_the_run(path):
     (path.parent / "args.json").write_text('{"learning_rate": 0.5, "beta": 0.1, "optim": "sgd"}')
     append_rows(path, *loss_rows(1, 9))
-    watch = agent(path)
+    watch = make_agent(path)
     watch.run_once()
     watch.stop_requested.set()
     watch.serve()
     with closing(connect(run_dir("mine") / "sentinel.db")) as database:
-        told = dict(database.execute("select key, value from run_metadata"))
-    assert (told["learning_rate"], told["beta"], told["optim"]) == (0.5, 0.1, "sgd")
+        metadata = dict(database.execute("select key, value from run_metadata"))
+    assert (metadata["learning_rate"], metadata["beta"], metadata["optim"]) == (0.5, 0.1, "sgd")
 
 
-def test_a_finished_log_ends_the_watch(path):
+def test_the_watch_ends_with_the_log(path):
     append_rows(path, *loss_rows(1, 50))
-    watch = agent(path)
+    watch = make_agent(path)
     watch.run_once()
     append_rows(path, *loss_rows(50, 51), {"step": 50, "train_runtime": 12.5, "train_loss": 2.0})
     watch.serve()
     outcome = json.loads((run_dir("mine") / "outcome.json").read_text())
     assert outcome["outcome"] == "finished"
-    assert queued() == []
+    assert queued_notifications() == []
 
 
 @pytest.mark.parametrize("content", [b"hello\n", b"\x1f\x8b\x08\x00"])
-def test_what_is_no_log_is_one_line_and_exit_2(tmp_path, content):
+def test_a_file_that_is_not_a_log_is_one_line_and_exit_2(tmp_path, content):
     path = tmp_path / "some.txt"
     path.write_bytes(content)
     result = CliRunner().invoke(app, ["watch", str(path)])
@@ -269,7 +269,7 @@ def test_what_is_no_log_is_one_line_and_exit_2(tmp_path, content):
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_run_is_named_for_its_log_and_always_the_same(tmp_path):
+def test_the_run_id_is_made_from_the_path_and_is_always_the_same(tmp_path):
     path = tmp_path / "a b" / "log.jsonl"
     assert (
         run_name_from_path(path)

@@ -1,4 +1,4 @@
-"""Replay: the command that judges a log, and the lines it promises to machines."""
+"""`sentinel replay`: its JSON lines, tables, messages and exit codes."""
 
 import json
 import sqlite3
@@ -37,7 +37,7 @@ KEYS = [
 ]
 
 
-def test_every_incident_is_a_line_and_the_summary_is_the_last(log):
+def test_each_incident_is_a_line_and_the_summary_is_the_last(log):
     incidents, summary = replay_incidents(log([*collapse_rows(), "broken", {"note": "nothing"}]))
 
     assert {tuple(incident) for incident in incidents} == {tuple(KEYS)}
@@ -55,8 +55,8 @@ def test_every_incident_is_a_line_and_the_summary_is_the_last(log):
     }
 
 
-def test_when_it_began_is_found_by_looking_back(log):
-    """The same each time; and what resolves or repeats later changes nothing."""
+def test_the_onset_is_estimated_when_the_incident_opens(log):
+    """Later rows do not change it."""
     once, _ = replay_incidents(log(collapse_rows()))
     again, _ = replay_incidents(
         log(collapse_rows() + [{"step": n, "kl": 0.02} for n in range(331, 400)])
@@ -75,7 +75,7 @@ def test_a_healthy_run_has_only_a_summary(log):
     assert summary["incidents"] == 0
 
 
-def test_an_incident_that_ended_is_told_once_with_its_end(log):
+def test_a_resolved_incident_is_one_line_with_its_resolution(log):
     rows = [*collapse_rows(), *({"step": n, "kl": 0.02} for n in range(331, 400))]
     incidents, _ = replay_incidents(log(rows))
 
@@ -83,11 +83,13 @@ def test_an_incident_that_ended_is_told_once_with_its_end(log):
     assert incidents[0]["detector"] == "kl_blowup"
     assert 346 <= incidents[0]["resolved_step"] <= 380
     evidence = incidents[0]["evidence"]
-    assert evidence["kl_nats_median_of_5"] > 10 * evidence["kl_nats_expected"], "not what it was when it ended"
+    assert evidence["kl_nats_median_of_5"] > 10 * evidence["kl_nats_expected"], (
+        "the evidence of the problem, not of its end"
+    )
 
 
-def test_what_was_only_worth_noting_is_due_when_it_gets_worse(log):
-    """One lost gradient norm is information; the page is due with the second in a row."""
+def test_an_incident_of_severity_info_opens_when_its_severity_rises(log):
+    """One NaN gradient norm is severity info, two in a row are a warning."""
     norms = [1.0] * 20 + ["NaN", 1.0, 1.0, "NaN", "NaN"]
     incidents, _ = replay_incidents(
         log({"step": s, "grad_norm": g} for s, g in enumerate(norms, start=1))
@@ -98,7 +100,7 @@ def test_what_was_only_worth_noting_is_due_when_it_gets_worse(log):
     ]
 
 
-def test_numbers_that_json_cannot_write_are_written_as_words(log):
+def test_infinite_numbers_are_text_in_json(log):
     incidents, _ = replay_incidents(
         log([{"step": 1, "loss": 1.0}, {"step": 2, "loss": "Infinity"}])
     )
@@ -106,7 +108,7 @@ def test_numbers_that_json_cannot_write_are_written_as_words(log):
     assert incidents[0]["evidence"]["loss"] == "inf"
 
 
-def test_a_lost_value_of_one_run_names_no_rank(log):
+def test_an_incident_of_a_log_has_no_rank(log):
     incidents, _ = replay_incidents(log([{"step": 1, "loss": "NaN"}]))
 
     assert incidents[0]["rank"] is None
@@ -123,14 +125,14 @@ def test_a_lost_value_of_one_run_names_no_rank(log):
         (REWOUND_ROWS, "warning", 3),
     ],
 )
-def test_fails_on_what_it_was_told_to(log, rows, fail_on, code):
-    wish = ["--fail-on", fail_on] if fail_on else []
+def test_the_exit_code_follows_fail_on(log, rows, fail_on, code):
+    options = ["--fail-on", fail_on] if fail_on else []
 
-    assert run_replay(log(rows), *wish).exit_code == code
+    assert run_replay(log(rows), *options).exit_code == code
 
 
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b"\x1f\x8b\x08\x00", b"{\n"])
-def test_what_it_cannot_read_is_one_line_and_exit_2(tmp_path, content):
+def test_an_unreadable_log_is_one_line_and_exit_2(tmp_path, content):
     path = tmp_path / "log.bin"
     path.write_bytes(content)
     result = run_replay(path, "--json")
@@ -142,8 +144,8 @@ def test_what_it_cannot_read_is_one_line_and_exit_2(tmp_path, content):
     assert "JSONL" in result.stderr
 
 
-def test_a_detector_that_failed_is_named_beside_what_the_others_found(log, monkeypatch):
-    """Silence of a detector that broke must not read as health."""
+def test_a_detector_that_failed_is_named(log, monkeypatch):
+    """Without that, its missing findings would look like health."""
 
     def broken(*_):
         raise ZeroDivisionError
@@ -162,19 +164,19 @@ def test_a_missing_file_and_a_folder_without_a_log_are_exit_2(tmp_path):
     assert "none" in missing.stderr
 
 
-def test_a_person_reads_what_happened_and_what_to_do(log):
+def test_the_tables_show_incidents_and_remedies(log):
     result = run_replay(log(collapse_rows()))
 
     assert "kl_blowup" in result.stdout
     assert "checkpoint before the onset" in " ".join(result.stdout.split())
 
 
-def test_a_person_reads_that_nothing_happened(log):
+def test_a_healthy_run_is_one_sentence(log):
     assert run_replay(log(healthy_rows())).stdout == "No incident in 200 steps.\n"
 
 
 def test_a_trainer_state_is_replayed_through_the_same_detectors(tmp_path):
-    """The counter of huggingface/trl#2124 in the file that transformers leaves behind."""
+    """The step counter of huggingface/trl#2124 in the file that transformers writes."""
     history = [{"step": step, "loss": 1.0} for step in range(500, 4501, 100)]
     state = {"log_history": history, "max_steps": 4000, "save_steps": 500}
     path = tmp_path / "trainer_state.json"
@@ -184,7 +186,7 @@ def test_a_trainer_state_is_replayed_through_the_same_detectors(tmp_path):
     assert ("checkpoint_cadence", 4100) in [(i["detector"], i["opened_step"]) for i in incidents]
 
 
-def test_the_same_log_is_told_the_same_way_twice(log):
+def test_a_replay_is_deterministic(log):
     series = rl_run(5, "kl_blowup", "severe").series
     rows = [
         dict(zip(("step", *series), row, strict=True))
@@ -195,7 +197,7 @@ def test_the_same_log_is_told_the_same_way_twice(log):
     assert run_replay(path, "--json").stdout == run_replay(path, "--json").stdout
 
 
-def test_which_of_several_runs_was_replayed_is_said_to_people_only(tmp_path):
+def test_the_choice_of_one_of_several_runs_is_a_notice_on_stderr(tmp_path):
     path = tmp_path / "project.db"
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("create table metrics(id, run_name, timestamp, step, metrics)")
