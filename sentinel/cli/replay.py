@@ -48,7 +48,9 @@ def replay(
     config: Annotated[Path | None, typer.Option(help="Settings file, a sentinel.toml.")] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set detectors.kl_blowup.ratio=4, say."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override a setting: detectors.kl_blowup.ratio=4."
+        ),
     ] = None,
 ) -> None:
     """Evaluate the log of a training run as the agent would have live.
@@ -162,14 +164,14 @@ def _print_tables(result: ReplayResult) -> None:
 
 def _case_panel(result: ReplayResult, case: Notification, diagnosis: Diagnosis) -> Panel:
     severity, resolved_step = case.incident.severity, result.resolved_step(case)
-    facts = [f"Onset at step {case.onset_step}", f"detected at step {case.incident.opened_step}"]
+    sentence = [f"Onset at step {case.onset_step}", f"detected at step {case.incident.opened_step}"]
     if resolved_step is not None:
-        facts.append(f"resolved at step {resolved_step}")
+        sentence.append(f"resolved at step {resolved_step}")
     if diagnosis.last_good_step is not None:
-        facts.append(f"last good checkpoint: step {diagnosis.last_good_step}")
+        sentence.append(f"last good checkpoint: step {diagnosis.last_good_step}")
     names = ", ".join(dict.fromkeys(each.key.detector for each in result.incidents_in(case)))
     parts: list[RenderableType] = [
-        Text(f"{', '.join(facts)}."),
+        Text(f"{', '.join(sentence)}."),
         _evidence_table(diagnosis),
         Text.assemble(("What to do: ", "bold"), diagnosis.remedy),
         Text(f"Incidents: {names}", style="dim"),

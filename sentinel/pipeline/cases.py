@@ -171,9 +171,11 @@ class CaseBook:
             return ()
         joined: list[Case | None] = []
         for change in changes:
-            is_notification = isinstance(change, Notification)
-            is_resolved = is_notification and change.reason is NotificationReason.RESOLVED
-            incident = change.incident if is_notification else change
+            if isinstance(change, Notification):
+                is_resolved = change.reason is NotificationReason.RESOLVED
+                incident = change.incident
+            else:
+                is_resolved, incident = False, change
             joined.append(self._assign_to_case(run, incident, is_resolved=is_resolved))
         reasons = [
             (case, self._reassess(run, case, has_new_incident=any(case is each for each in joined)))

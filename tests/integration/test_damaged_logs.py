@@ -66,8 +66,8 @@ def missing_for_long(rows, random):
 
 
 def unknown_metric_is_nan(rows, random):
-    odd = [nan, inf, -inf]
-    return [{**row, "my/metric": random.choice(odd)} for row in rows]
+    invalid = [nan, inf, -inf]
+    return [{**row, "my/metric": random.choice(invalid)} for row in rows]
 
 
 def doubled(rows, random):
@@ -107,14 +107,14 @@ def constant(rows, random):
 
 
 def unusual_names(rows, random):
-    odd = {
+    unusual = {
         "": 1.0,
         "verlust \u00fc\u4e2d\U0001f600": 2.0,
         "a\x00b": 3.0,
         "x" * 2000: 4.0,
         "\ud800": 5.0,
     }
-    return [{**row, **odd} for row in rows]
+    return [{**row, **unusual} for row in rows]
 
 
 def deeply_nested(rows, random):

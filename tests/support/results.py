@@ -1,4 +1,4 @@
-"""Verdicts as the agent's loop would hand them to an outlet, for tests of outlets."""
+"""Results of the engine, built by hand for tests of the consumers of results."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ RUN = "grpo-7b"
 NOW = 1_700_000_000.0
 
 
-def said(event=Event.STEP, step=1, rank=WHOLE_RUN, **more):
-    """A verdict on one record, without pages; `more` are fields of the record."""
-    return Result(Record(RUN, rank, step, more.pop("time", NOW + step), event, **more))
+def make_result(event=Event.STEP, step=1, rank=WHOLE_RUN, **fields):
+    """A result without notifications; `fields` are further fields of its record."""
+    return Result(Record(RUN, rank, step, fields.pop("time", NOW + step), event, **fields))
 
 
-def measured(step=1, rank=WHOLE_RUN, **values):
-    """A verdict on one training step with these values."""
-    return said(step=step, rank=rank, values=values)
+def step_result(step=1, rank=WHOLE_RUN, **values):
+    """A result of one training step with these values."""
+    return make_result(step=step, rank=rank, values=values)
 
 
-def spread(low, high, bad_ranks=(), min_rank=0, max_rank=1):
-    """How two ranks differ in one signal."""
+def make_spread(low, high, bad_ranks=(), min_rank=0, max_rank=1):
+    """The spread of one signal over two ranks."""
     mean = (low + high) / 2
     return Spread(2, mean, low, high, low + high, (high - low) / 2, min_rank, max_rank, bad_ranks)
 
 
-def incident(detector="kl_blowup", severity=Severity.CRITICAL, episode=1, rank=WHOLE_RUN):
+def make_incident(detector="kl_blowup", severity=Severity.CRITICAL, episode=1, rank=WHOLE_RUN):
     """A firing incident of that detector."""
     return Incident(
         key=IncidentKey(RUN, rank, detector),
@@ -47,10 +47,11 @@ def incident(detector="kl_blowup", severity=Severity.CRITICAL, episode=1, rank=W
     )
 
 
-def paged(reason=NotificationReason.OPENED, of=None, **changes):
-    """A verdict whose record is due a page about that incident."""
-    told = replace(of or incident(), **changes)
-    return replace(measured(step=100), pages=(Notification(reason, told, 100, NOW),))
+def incident_result(reason=NotificationReason.OPENED, of=None, **changes):
+    """A result with a notification of the incident `of`, with these fields changed."""
+    incident = replace(of or make_incident(), **changes)
+    notification = Notification(reason, incident, 100, NOW)
+    return replace(step_result(step=100), notifications=(notification,))
 
 
 DIAGNOSIS = Diagnosis(
@@ -64,11 +65,16 @@ DIAGNOSIS = Diagnosis(
 )
 
 
-def concluded(reason=NotificationReason.OPENED, of=(), diagnosis=DIAGNOSIS, pages=True):
-    """A verdict that opens these incidents, the first leading, or ends them, as one case."""
-    lead, *others = of or (incident(), incident("reward_collapse", Severity.WARNING))
+def case_result(reason=NotificationReason.OPENED, of=(), diagnosis=DIAGNOSIS, has_incidents=True):
+    """A result that opens or resolves these incidents as one case; the first leads it.
+
+    Without `has_incidents` the result has the notification of the case only.
+    """
+    lead, *others = of or (make_incident(), make_incident("reward_collapse", Severity.WARNING))
     single = (
-        tuple(Notification(reason, each, 100, NOW) for each in (lead, *others)) if pages else ()
+        tuple(Notification(reason, each, 100, NOW) for each in (lead, *others))
+        if has_incidents
+        else ()
     )
-    told = Notification(reason, lead, 100, NOW, diagnosis=diagnosis, others=tuple(others))
-    return replace(measured(step=100), pages=single, told=(told,))
+    case = Notification(reason, lead, 100, NOW, diagnosis=diagnosis, others=tuple(others))
+    return replace(step_result(step=100), notifications=single, case_notifications=(case,))

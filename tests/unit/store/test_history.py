@@ -124,7 +124,7 @@ def test_the_newest_diagnosis_of_a_case_is_shown(history):
     history.update(case_result(diagnosis=None))
     assert [incident["diagnosis"] for incident in history.incidents()] == [None, None]
 
-    history.update(case_result(NotificationReason.UPDATED, pages=False))
+    history.update(case_result(NotificationReason.UPDATED, has_incidents=False))
     assert {each["diagnosis"]["cause"] for each in history.incidents()} == {"policy_collapse"}
 
 
