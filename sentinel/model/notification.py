@@ -43,9 +43,10 @@ class Notification:
     @property
     def name(self) -> str:
         """Identity of the notification: a name that was sent is never sent again."""
+        trigger = self.trigger
         suffix = {
             NotificationReason.ESCALATED: f"-{self.incident.severity.value}",
-            NotificationReason.INCIDENT_ADDED: f"-{self.trigger.key.detector}#{self.trigger.episode}",
+            NotificationReason.INCIDENT_ADDED: f"-{trigger.key.detector}#{trigger.episode}",
         }
         return f"{self.incident.name}:{self.reason.value}{suffix.get(self.reason, '')}"
 
