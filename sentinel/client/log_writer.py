@@ -106,7 +106,7 @@ class LogWriter:
             self._captured.flush_arrived()
 
     def write_from_framework(self, values: Mapping[str, Any], step: Any, now: float) -> None:
-        """Write a log of a framework's, with its names told apart from captured ones."""
+        """Write a log of a framework, with names of captured values renamed."""
         renamed = {self._captured.disambiguate(name): values[name] for name in values}
         self.write(renamed, step, None, now)
 

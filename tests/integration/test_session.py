@@ -162,7 +162,8 @@ with sentinel.monitor({argument}agent=False):
     plain = type(CurrentSession.recorder) is Recorder
     for step in range(3):
         sentinel.log({{"x": 1.0}}, step=step)
-print(plain, *(name for name in {COLLECTIVE_MODULES} if f"sentinel.client.collective.{{name}}" in sys.modules))
+prefix = "sentinel.client.collective."
+print(plain, *(name for name in {COLLECTIVE_MODULES} if prefix + name in sys.modules))
 """)
 
     plain, *loaded = subprocess.check_output(line, timeout=240, text=True).split()

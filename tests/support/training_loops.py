@@ -5,15 +5,15 @@ import torch
 import sentinel
 from sentinel.model.record import Event
 
-watched = sentinel.monitor(run="test", agent=False)
+monitored = sentinel.monitor(run="test", agent=False)
 
 
-def steps(told):
-    return [record for record in told()[0] if record.event is Event.STEP]
+def steps(recorded):
+    return [record for record in recorded()[0] if record.event is Event.STEP]
 
 
-def column(told, name):
-    return [record.values[name] for record in steps(told) if name in record.values]
+def column(recorded, name):
+    return [record.values[name] for record in steps(recorded) if name in record.values]
 
 
 def model(seed=0):

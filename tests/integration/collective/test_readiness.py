@@ -77,7 +77,7 @@ def test_ranks_that_step_together_start_at_the_same_step(seconds):
 
 
 def test_another_step_is_scheduled_when_the_step_time_changes():
-    """The first steps are slow; the step scheduled from their time comes before all ranks polled."""
+    """The first steps are slow; the step scheduled from them comes before all ranks polled."""
     store = Store()
     ranks = [ReadinessCheck(store, rank, 3, "fingerprint", rank) for rank in range(3)]
     clock, step_index, answers = 0.0, 0, {}

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from support.training_loops import batch, column, loss_of, model, steps, watched
+from support.training_loops import batch, column, loss_of, model, monitored, steps
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -13,7 +13,7 @@ def test_the_data_wait_is_recorded_and_is_part_of_the_step_time(recorded, worker
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     loader = torch.utils.data.DataLoader(SlowDataset(), batch_size=2, num_workers=workers)
-    with watched:
+    with monitored:
         for x in loader:
             optimizer.zero_grad()
             loss_of(net, x).backward()
@@ -31,7 +31,7 @@ def test_the_data_wait_is_recorded_and_is_part_of_the_step_time(recorded, worker
 def test_batches_fetched_by_another_thread_are_not_data_wait(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched:
+    with monitored:
         loss_of(net, batch(0)).backward()
         optimizer.step()
         thread = threading.Thread(target=lambda: list(torch.utils.data.DataLoader(SlowDataset())))
@@ -58,6 +58,6 @@ def test_the_patch_is_undone():
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
     before = vars(_BaseDataLoaderIter)["__next__"]
-    with watched:
+    with monitored:
         assert vars(_BaseDataLoaderIter)["__next__"] is not before
     assert vars(_BaseDataLoaderIter)["__next__"] is before

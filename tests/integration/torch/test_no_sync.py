@@ -14,7 +14,7 @@ from support.fake_device import (
     pretended_device,
     waiting_operations,
 )
-from support.training_loops import batch, column, loss_of, model, watched
+from support.training_loops import batch, column, loss_of, model, monitored
 from torch.nn.utils import clip_grad_norm_
 
 import sentinel
@@ -78,10 +78,10 @@ def with_closure(net, optimizer, x):
 
 @pytest.mark.parametrize("body", [plain, clipped, logged, with_closure])
 def test_no_patch_waits_for_a_device(body, recorded):
-    found = added_operations(loop(body), watched)
+    added = added_operations(loop(body), monitored)
 
-    assert waiting_operations(found) == {}
-    assert found["copy_"] > 0
+    assert waiting_operations(added) == {}
+    assert added["copy_"] > 0
     assert len(column(recorded, "loss")) >= 3
     assert len(column(recorded, "grad_norm")) == 3
 
@@ -99,9 +99,9 @@ def test_a_grad_scaler_is_observed_without_waiting(fused, poison):
             scaler.step(optimizer)
             scaler.update()
 
-    found = added_operations(run, watched)
+    added = added_operations(run, monitored)
 
-    assert waiting_operations(found) == {}
+    assert waiting_operations(added) == {}
 
 
 def test_scalars_of_an_engine_are_recorded_without_waiting(recorded):
@@ -119,9 +119,9 @@ def test_scalars_of_an_engine_are_recorded_without_waiting(recorded):
         patch.setattr(
             torch_loop, "attach", lambda patcher: (loops.update(loop=patcher.loop), attach(patcher))
         )
-        found = added_operations(run, watched)
+        added = added_operations(run, monitored)
 
-    assert waiting_operations(found) == {}
+    assert waiting_operations(added) == {}
     assert column(recorded, "grad_norm") == [3.0]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.training_loops import batch, column, loss_of, model, norm, steps, watched
+from support.training_loops import batch, column, loss_of, model, monitored, norm, steps
 from torch.nn.utils import clip_grad_norm_
 
 import sentinel
@@ -14,7 +14,7 @@ def test_the_largest_of_two_optimizers_completes_the_step(recorded):
     actor_optimizer = torch.optim.SGD(actor.parameters(), lr=0.01)
     critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.5)
     losses, norms = [], []
-    with watched:
+    with monitored:
         for step in range(4):
             critic.zero_grad()
             loss_of(critic, batch(step)).backward()
@@ -44,7 +44,7 @@ def test_the_largest_of_two_optimizers_completes_the_step(recorded):
 def test_a_new_optimizer_for_the_same_model_continues_the_count(recorded):
     net = model()
     optimizers = []
-    with watched:
+    with monitored:
         for _ in range(3):
             optimizers.append(torch.optim.SGD(net.parameters(), lr=0.01))
             loss_of(net, batch(0)).backward()
@@ -56,7 +56,7 @@ def test_a_new_optimizer_for_the_same_model_continues_the_count(recorded):
 def test_an_unused_optimizer_is_replaced_by_the_next(recorded):
     """Another model of the same size is trained next, while the first still exists."""
     models = []
-    with watched:
+    with monitored:
         for _ in range(2):
             net = model()
             models.append((net, torch.optim.SGD(net.parameters(), lr=0.01)))
@@ -79,7 +79,7 @@ def test_the_last_loss_of_a_repeated_closure_is_recorded(recorded):
         losses.append(loss.item())
         return loss
 
-    with watched:
+    with monitored:
         optimizer.step(closure)
         ran = len(losses)
         optimizer.step(closure)
@@ -100,7 +100,7 @@ def test_a_wrapped_optimizer_counts_one_step(recorded):
 
     net = model()
     optimizer = Wrapper(torch.optim.SGD(net.parameters(), lr=0.01))
-    with watched:
+    with monitored:
         for step in range(3):
             loss_of(net, batch(step)).backward()
             optimizer.step()
@@ -115,7 +115,7 @@ def test_counting_continues_after_a_step_that_raised(recorded):
     def closure():
         raise RuntimeError
 
-    with watched:
+    with monitored:
         for _ in range(2):
             with pytest.raises(RuntimeError):
                 optimizer.step(closure)
@@ -136,7 +136,7 @@ def test_optimizers_stepping_inside_backward_are_counted_once(recorded):
     for parameter in net.parameters():
         parameter.register_post_accumulate_grad_hook(step_at_once)
     losses = []
-    with watched:
+    with monitored:
         for step in range(3):
             loss = loss_of(net, batch(step))
             loss.backward()

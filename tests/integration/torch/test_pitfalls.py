@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support.training_loops import batch, column, loss_of, model, norm, steps, watched
+from support.training_loops import batch, column, loss_of, model, monitored, norm, steps
 from torch.nn.utils import clip_grad_norm_
 
 import sentinel
@@ -29,7 +29,7 @@ def scaled_steps(optimizer, net, values):
 def test_a_skipped_step_is_reported_with_the_scale_and_without_its_loss(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched:
+    with monitored:
         losses = scaled_steps(optimizer, net, [1.0, float("inf"), 1.0])
 
     assert column(recorded, "optimizer_steps") == [1, 2]
@@ -41,7 +41,7 @@ def test_a_skipped_step_is_reported_with_the_scale_and_without_its_loss(recorded
 def test_a_step_skipped_by_a_fused_optimizer_is_counted_as_skipped(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, fused=True)
-    with watched:
+    with monitored:
         losses = scaled_steps(optimizer, net, [1.0, float("inf"), 1.0])
 
     assert column(recorded, "loss")[::2] == losses[::2]
@@ -53,7 +53,7 @@ def test_a_disabled_scaler_reports_no_scale(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", enabled=False)
-    with watched:
+    with monitored:
         loss = loss_of(net, batch(0))
         (scaler.scale(loss) / 4).backward()
         scaler.step(optimizer)
@@ -71,7 +71,7 @@ def test_the_fsdp_scaler_reports_the_unscaled_loss(recorded):
     try:
         net = model()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-        with watched:
+        with monitored:
             scaler = ShardedGradScaler("cpu", init_scale=8.0, process_group=dist.group.WORLD)
             loss = loss_of(net, batch(0))
             scaler.scale(loss).backward()
@@ -88,7 +88,7 @@ def test_the_norm_of_unscaled_and_clipped_gradients_is_correct(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
-    with watched:
+    with monitored:
         scaler.scale(loss_of(net, batch(0))).backward()
         scaler.unscale_(optimizer)
         expected = norm(net.parameters())
@@ -104,7 +104,7 @@ def test_a_loss_changed_in_place_after_backward_keeps_its_value(recorded, change
     """`all_reduce(loss)` changes it, for a mean over ranks."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched:
+    with monitored:
         loss = loss_of(net, batch(0))
         expected = loss.item()
         loss.backward()
@@ -121,7 +121,7 @@ def test_a_loss_changed_in_place_after_backward_keeps_its_value(recorded, change
 def test_a_gradient_penalty_is_one_backward_pass(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched:
+    with monitored:
         x = batch(0).requires_grad_()
         (grad,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
         loss = loss_of(net, x) + grad.pow(2).mean()
@@ -135,7 +135,7 @@ def test_a_gradient_penalty_is_one_backward_pass(recorded):
 def test_clipping_still_raises_on_a_non_finite_norm(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched:
+    with monitored:
         (loss_of(net, batch(0)) * float("nan")).backward()
         with pytest.raises(RuntimeError, match="non-finite"):
             clip_grad_norm_(net.parameters(), 1.0, error_if_nonfinite=True)
@@ -152,7 +152,7 @@ def test_a_pipeline_stage_has_steps_and_a_norm_but_no_loss(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     norms = []
-    with watched:
+    with monitored:
         for step in range(3):
             optimizer.zero_grad()
             out = net(batch(step))
@@ -170,7 +170,7 @@ def test_a_step_captured_into_a_graph_is_ignored(recorded, monkeypatch):
     """Every replay of the graph would repeat our computation."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched:
+    with monitored:
         with monkeypatch.context() as patch:
             patch.setattr("sentinel.client.capture.loop.is_capturing_graph", lambda: True)
             loss_of(net, batch(0)).backward()
@@ -186,7 +186,7 @@ def test_a_step_captured_into_a_graph_is_ignored(recorded, monkeypatch):
 
 def test_pytorch_still_rejects_a_root_that_is_not_a_scalar(recorded):
     net = model()
-    with watched, pytest.raises(RuntimeError, match="scalar"):
+    with monitored, pytest.raises(RuntimeError, match="scalar"):
         net(batch(0)).backward()
 
 
@@ -207,7 +207,7 @@ def test_a_backward_pass_inside_a_compiled_graph_is_supported(recorded):
         loss.backward()
         return loss.detach()
 
-    with watched, torch._dynamo.config.patch(trace_autograd_ops=True):
+    with monitored, torch._dynamo.config.patch(trace_autograd_ops=True):
         for step in range(3):
             optimizer.zero_grad()
             gradients(batch(step))
@@ -243,14 +243,14 @@ def test_nested_decorators_record_each_step_once(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 
-    @watched
+    @monitored
     def epoch():
         for step in range(2):
             optimizer.zero_grad()
             loss_of(net, batch(step)).backward()
             optimizer.step()
 
-    @watched
+    @monitored
     def train():
         epoch()
         epoch()
@@ -265,7 +265,7 @@ def test_a_backward_pass_in_another_thread_belongs_to_the_same_step(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     expected = []
-    with watched:
+    with monitored:
 
         def half():
             loss = loss_of(net, batch(0)) / 2

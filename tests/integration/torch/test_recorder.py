@@ -91,7 +91,7 @@ def test_a_log_before_its_optimizer_step_belongs_to_that_step(rank):
     assert [record.step for record in rank.records()[:-1]] == [0, 0, 1, 1, 2, 2]
 
 
-def test_without_an_optimizer_a_growing_step_numberis_the_step_index(rank):
+def test_without_an_optimizer_a_growing_step_number_is_the_step_index(rank):
     for step in (10, 10, 20, 20, 15):
         rank.recorder.log({"x": 1.0}, step=step)
 

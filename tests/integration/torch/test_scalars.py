@@ -90,7 +90,7 @@ _each_bad = pytest.mark.parametrize(
 
 
 @_each_bad
-def test_a_value_that_is_not_a_numberis_dropped_and_counted(rank, index):
+def test_a_value_that_is_not_a_number_is_dropped_and_counted(rank, index):
     value, reason = BAD[index]
     rank.recorder.log({"good": 1.0, "bad": value})
 
@@ -129,7 +129,7 @@ def test_a_log_that_is_not_a_dict_is_dropped(rank):
     assert rank.drops() == {"type": 5}
 
 
-def test_the_numberof_names_is_limited(rank):
+def test_the_number_of_names_is_limited(rank):
     for number in range(MAX_NAMES + 10):
         rank.recorder.log({f"name {number}": 1.0})
 

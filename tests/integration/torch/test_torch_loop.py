@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from support.training_loops import batch, column, loss_of, model, norm, steps, watched
+from support.training_loops import batch, column, loss_of, model, monitored, norm, steps
 from torch.nn.utils import clip_grad_norm_
 
 from sentinel.client.capture import grad_norm
@@ -17,7 +17,7 @@ def test_a_plain_loop_records_loss_norm_learning_rate_and_steps(recorded):
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     losses, norms = [], []
 
-    @watched
+    @monitored
     def train():
         for step in range(5):
             optimizer.zero_grad()
@@ -44,7 +44,7 @@ def test_a_plain_loop_records_loss_norm_learning_rate_and_steps(recorded):
 def test_accumulated_backward_passes_are_one_step(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched:
+    with monitored:
         totals = []
         for step in range(3):
             parts = [loss_of(net, batch(10 * step + part)) / 4 for part in range(4)]
@@ -62,17 +62,17 @@ def test_without_clipping_the_norm_is_measured_often_enough(recorded, monkeypatc
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     norms = {}
-    with watched:
+    with monitored:
         for step in range(1, 41):
             optimizer.zero_grad()
             loss_of(net, batch(step)).backward()
             norms[step] = norm(net.parameters())
             optimizer.step()
 
-    found = {r.step: r.values["grad_norm"] for r in steps(recorded) if "grad_norm" in r.values}
-    assert {1, 2} <= found.keys()
-    assert max(after - before for before, after in pairwise([*found, 41])) <= CHEAP_STRIDE_STEPS
-    assert found == pytest.approx({step: norms[step] for step in found}, rel=1e-5)
+    measured = {r.step: r.values["grad_norm"] for r in steps(recorded) if "grad_norm" in r.values}
+    assert {1, 2} <= measured.keys()
+    assert max(after - before for before, after in pairwise([*measured, 41])) <= CHEAP_STRIDE_STEPS
+    assert measured == pytest.approx({step: norms[step] for step in measured}, rel=1e-5)
 
 
 def test_the_norm_stays_within_its_time_budget():
@@ -97,7 +97,7 @@ def test_a_stride_that_changes_from_step_to_step_still_measures_often_enough():
 def test_only_euclidean_clipping_is_used(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched:
+    with monitored:
         loss_of(net, batch(0)).backward()
         expected = norm(net.parameters())
         clip_grad_norm_(net.parameters(), 1e9, norm_type=1.0)
@@ -110,7 +110,7 @@ def test_only_euclidean_clipping_is_used(recorded):
 def test_norms_of_groups_clipped_separately_are_combined(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched:
+    with monitored:
         loss_of(net, batch(0)).backward()
         expected = norm(net.parameters())
         clip_grad_norm_(net[0].parameters(), 0.01)
@@ -125,7 +125,7 @@ def test_a_scaled_loss_is_recorded_unscaled(recorded):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     losses, norms = [], []
-    with watched:
+    with monitored:
         for step in range(3):
             optimizer.zero_grad()
             loss = loss_of(net, batch(step))
@@ -143,7 +143,7 @@ def test_a_step_skipped_by_the_scaler_is_not_counted(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    with watched:
+    with monitored:
         for value in (1.0, float("inf"), 1.0):
             optimizer.zero_grad()
             scaler.scale(loss_of(net, batch(0)) * value).backward()
@@ -157,7 +157,7 @@ def test_a_scaled_loss_without_its_raw_loss_is_not_recorded(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    with watched:
+    with monitored:
         (scaler.scale(loss_of(net, batch(0))) / 4).backward()
         scaler.step(optimizer)
 
@@ -168,7 +168,7 @@ def test_a_scaled_loss_without_its_raw_loss_is_not_recorded(recorded):
 def test_nan_is_recorded_before_any_filter(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched:
+    with monitored:
         (loss_of(net, batch(0)) * float("nan")).backward()
         optimizer.step()
 
@@ -180,7 +180,7 @@ def test_nan_is_recorded_before_any_filter(recorded):
 def test_a_checkpointed_model_has_one_backward_pass(recorded, reentrant):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched:
+    with monitored:
         x = batch(0).requires_grad_()
         out = torch.utils.checkpoint.checkpoint(net, x, use_reentrant=reentrant)
         loss = out.pow(2).mean()
@@ -193,7 +193,7 @@ def test_a_checkpointed_model_has_one_backward_pass(recorded, reentrant):
 def test_backward_through_autograd_is_captured(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched:
+    with monitored:
         first, second = loss_of(net, batch(0)), loss_of(net, batch(1))
         torch.autograd.backward([first, second])
         optimizer.step()
@@ -204,7 +204,7 @@ def test_backward_through_autograd_is_captured(recorded):
 def test_a_backward_pass_with_explicit_gradients_is_not_a_loss(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched:
+    with monitored:
         out = net(batch(0))
         out.backward(torch.ones_like(out))
         optimizer.step()

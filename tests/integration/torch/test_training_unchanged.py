@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
-from support.training_loops import batch, column, loss_of, model, watched
+from support.training_loops import batch, column, loss_of, model, monitored
 from torch.nn.utils import clip_grad_norm_
 
 import sentinel
@@ -35,7 +35,7 @@ def test_a_compiled_loop_is_captured_and_compiles_to_the_same_graphs(recorded, w
     import torch._dynamo.testing
 
     plain = run()
-    with watched:
+    with monitored:
         assert run() == plain
 
     assert column(recorded, "optimizer_steps") == [1, 2, 3]
@@ -61,7 +61,7 @@ def train_ten(net):
 def test_monitored_training_is_bit_identical():
     plain = train_ten(model())
 
-    assert watched(train_ten)(model()) == plain
+    assert monitored(train_ten)(model()) == plain
 
 
 def test_every_patch_is_undone():
@@ -80,7 +80,7 @@ def test_every_patch_is_undone():
         )
 
     before = patches()
-    with watched:
+    with monitored:
         inside = patches()
 
     assert all(one is not other for one, other in zip(before[:5], inside[:5], strict=True))
@@ -89,15 +89,15 @@ def test_every_patch_is_undone():
 
 def test_later_patches_of_others_are_kept(monkeypatch):
     original = torch.Tensor.backward
-    with watched:
-        ours = torch.Tensor.backward
+    with monitored:
+        patched = torch.Tensor.backward
 
-        def theirs(self, *args, **kwargs):
-            return ours(self, *args, **kwargs)
+        def other(self, *args, **kwargs):
+            return patched(self, *args, **kwargs)
 
-        torch.Tensor.backward = theirs
+        torch.Tensor.backward = other
     try:
-        assert torch.Tensor.backward is theirs
+        assert torch.Tensor.backward is other
         weight = torch.ones(1, requires_grad=True)
         weight.sum().backward()
         assert weight.grad == 1
@@ -110,7 +110,7 @@ def test_a_failing_patch_does_not_affect_the_step(monkeypatch, headers):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     before = net[0].weight.detach().clone()
-    with watched:
+    with monitored:
         monkeypatch.setattr(current_session().recorder, "record_step", lambda *_: 1 / 0)
         loss_of(net, batch(0)).backward()
         optimizer.step()
@@ -142,5 +142,5 @@ def test_patches_read_only_the_loss_and_the_norm_on_the_host():
         return counts["aten._local_scalar_dense.default"]
 
     plain = reads()
-    with watched:
+    with monitored:
         assert reads() == plain + 2

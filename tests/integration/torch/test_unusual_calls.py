@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.fake_device import pretended_device
-from support.training_loops import batch, column, loss_of, model, norm, watched
+from support.training_loops import batch, column, loss_of, model, monitored, norm
 from torch.nn.utils import clip_grad, clip_grad_norm_
 
 import sentinel
@@ -19,7 +19,7 @@ from sentinel.model.record import Event
 def test_roots_given_as_a_generator_still_get_their_gradient(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched:
+    with monitored:
         losses = [loss_of(net, batch(step)) for step in range(2)]
         torch.autograd.backward(loss for loss in losses)
         assert all(p.grad is not None for p in net.parameters())
@@ -31,7 +31,7 @@ def test_roots_given_as_a_generator_still_get_their_gradient(recorded):
 def test_roots_given_by_keyword_are_captured(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched:
+    with monitored:
         loss = loss_of(net, batch(0))
         torch.autograd.backward(tensors=[loss])
         optimizer.step()
@@ -56,7 +56,7 @@ def test_older_clipping_with_keyword_parameters_is_captured(recorded, monkeypatc
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     truths = []
-    with watched:
+    with monitored:
         for step in range(2):
             optimizer.zero_grad()
             loss_of(net, batch(step)).backward()
@@ -75,7 +75,7 @@ def test_clipped_gradients_are_not_kept_alive(recorded):
         [*net.parameters(), torch.nn.Parameter(torch.zeros(99))], lr=0.01
     )
     gradients = []
-    with watched:
+    with monitored:
         for step in range(4):
             for each, optimizer in ((net, optimizer_of_net), (critic, critic_optimizer)):
                 loss_of(each, batch(step)).backward()
@@ -100,7 +100,7 @@ def test_a_failed_step_repeated_with_another_optimizer_is_recorded(recorded):
 
     full = Full(net.parameters(), lr=0.01)
     losses = []
-    with watched:
+    with monitored:
         loss_of(net, batch(9)).backward()
         with pytest.raises(MemoryError):
             full.step()
@@ -122,7 +122,7 @@ def test_a_failed_step_repeated_with_another_optimizer_is_recorded(recorded):
 def test_complex_parameters_have_a_gradient_norm(recorded):
     weight = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64) * (1 + 1j))
     optimizer, truths = torch.optim.SGD([weight], lr=0.01), []
-    with watched:
+    with monitored:
         for _ in range(4):
             optimizer.zero_grad()
             (weight * weight.conj()).real.sum().backward()
@@ -137,7 +137,7 @@ def test_the_loss_of_discarded_gradients_is_not_recorded(recorded):
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     losses = []
-    with watched:
+    with monitored:
         for step in range(4):
             loss = loss_of(net, batch(step))
             loss.backward()
@@ -200,7 +200,7 @@ def test_a_norm_that_cannot_be_computed_loses_no_other_value(recorded, headers, 
     monkeypatch.setattr(torch, "_foreach_norm", out_of_memory)
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, foreach=False)
-    with watched:
+    with monitored:
         for step in range(5):
             loss_of(net, batch(step)).backward()
             optimizer.step()
@@ -212,7 +212,7 @@ def test_a_norm_that_cannot_be_computed_loses_no_other_value(recorded, headers, 
 
 def test_evaluation_values_on_a_device_are_recorded_as_an_evaluation(recorded):
     score = torch.tensor(0.5)
-    with pretended_device(), watched:
+    with pretended_device(), monitored:
         sentinel.mark("eval", 7, score=score, samples=3, path="held-out")
         score.fill_(9.0)
         sentinel.log({"reward": 1.0}, 8)
@@ -237,7 +237,7 @@ def test_a_failed_backward_pass_adds_nothing_to_the_loss(recorded):
 
     net, losses = model(), []
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched:
+    with monitored:
         for step in range(4):
             loss = loss_of(net, batch(step))
             if step in {0, 2}:

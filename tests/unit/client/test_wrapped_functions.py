@@ -35,15 +35,15 @@ def test_a_decorated_async_generator_forwards_send_throw_and_close():
 
 
 def test_static_and_class_methods_can_be_decorated():
-    watched = sentinel.monitor(run="t", agent=False)
+    monitored = sentinel.monitor(run="t", agent=False)
 
     class Trainer:
-        @watched
+        @monitored
         @staticmethod
         def plain(x):
             return x
 
-        @watched
+        @monitored
         @classmethod
         def made(cls, x):
             return cls, x

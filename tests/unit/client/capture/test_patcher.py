@@ -35,25 +35,25 @@ def states(rank):
 
 
 def test_a_wrapped_method_is_observed_and_returns_its_own_result(patcher):
-    seen = []
+    events = []
     patcher.wrap(
         Engine,
         "step",
-        before=lambda engine, size: seen.append(size),
-        after=lambda result, engine, size: seen.append(result),
+        before=lambda engine, size: events.append(size),
+        after=lambda result, engine, size: events.append(result),
     )
 
     assert Engine().step(size=3) == 6
-    assert seen == [3, 6]
+    assert events == [3, 6]
 
 
 def test_an_error_of_the_framework_propagates(patcher):
-    seen = []
-    patcher.wrap(Engine, "step", after=lambda *_, **__: seen.append("after"))
+    events = []
+    patcher.wrap(Engine, "step", after=lambda *_, **__: events.append("after"))
 
     with pytest.raises(TypeError, match="nonsense"):
         Engine().step(nonsense=1)
-    assert seen == []
+    assert events == []
 
 
 def test_a_keyword_argument_may_have_any_name(patcher):
@@ -121,11 +121,11 @@ def test_an_integration_that_cannot_be_attached_is_undone(rank, patcher):
 def test_a_later_patch_by_others_is_kept(patcher):
     owner = type("Owner", (), {"step": lambda self: 1})
     patcher.wrap(owner, "step")
-    theirs = owner.step = lambda self: 3
+    other = owner.step = lambda self: 3
 
     patcher.undo()
 
-    assert owner.step is theirs
+    assert owner.step is other
 
 
 def test_a_module_can_be_patched_like_a_class(patcher):

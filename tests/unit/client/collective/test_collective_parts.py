@@ -50,8 +50,8 @@ class Pair:
         self.sending = RecordedRank(folder / "0-1.ring")
         self.identity = Identity("run", 0, 1, 0, 2, 1, "host-b")
         self.sender = CollectiveSender(folder / "0-1.ring", self.identity)
-        ours = Identity("replicated", 4, 0, 0, 2, 1, "host-a")
-        self.replica_rings = ReplicaRings(ours, lambda *_: None)
+        head = Identity("replicated", 4, 0, 0, 2, 1, "host-a")
+        self.replica_rings = ReplicaRings(head, lambda *_: None)
         self.chunks = 0
         self.decoder, self.cursor, self.decoded = RecordDecoder("run", 0, 0), RingCursor(), []
 
@@ -223,8 +223,8 @@ def test_a_forked_child_unmaps_replica_rings_at_once(pair):
 
 def test_replica_rings_are_not_treated_as_processes(tmp_path):
     """Of rank 0's process, only rank 0 can be behind or gone; others are reported as dead."""
-    ours = Identity("replicated", 4, 0, 0, 3, 1, "host-a")
-    ring = RingWriter(ring_path("replicated", 4, 0), ours)
+    head = Identity("replicated", 4, 0, 0, 3, 1, "host-a")
+    ring = RingWriter(ring_path("replicated", 4, 0), head)
     ring.publish_step(20, 20, 1.0)
     pair = Pair(tmp_path)
     pair.sending.recorder.log({"x": 1.0}, step=1)
