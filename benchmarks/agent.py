@@ -1,12 +1,11 @@
-"""What one agent costs: CPU, memory, and how long a value takes from `log()` to `/metrics`.
+"""CPU and memory of one agent, and the delay from `log()` to `/metrics`.
 
     python benchmarks/agent.py [--ranks 8] [--rate 10] [--signals 20] [--seconds 30]
 
-Real writers fill real rings at `rate` records a second each, of a run that learns; the agent's CPU
-time and memory are read from /proc before and after. Were an alert to fire, what dates it would be
-loaded too, and the memory that of another case: `alerts` says how many did. The delay is from the
-writing of the newest step to its showing on `/metrics`, sampled; it includes the half second for
-which a step waits for further words.
+Real writers fill real rings with `rate` records per second each; the agent's CPU time and memory
+are read from /proc before and after. `alerts` counts firing alerts: an alert loads the libraries
+that date its onset, which raises the memory. The delay is from writing the newest step until it is
+on `/metrics`, sampled; it includes the half second for which a step waits for further records.
 """
 
 from __future__ import annotations
@@ -34,18 +33,19 @@ from sentinel.transport.ring import RingWriter
 rank, world, signals = map(int, sys.argv[1:4])
 rate, until = float(sys.argv[4]), time.time() + float(sys.argv[5])
 ring = RingWriter(ring_path("bench", 0, rank), Identity("bench", 0, rank, rank, world, world))
-packer = RecordEncoder(ring.write)
-packer.text(Event.START, StepStamp(0, 0, time.time()), {"local_world_size": float(world)})
-schema, step = packer.schema(("kl", "reward", *(f"signal_{i}" for i in range(signals - 2)))), 0
+encoder = RecordEncoder(ring.write)
+encoder.write_event(Event.START, StepStamp(0, 0, time.time()), {"local_world_size": float(world)})
+schema, step = encoder.schema_for(("kl", "reward", *(f"signal_{i}" for i in range(signals - 2)))), 0
 while time.time() < until:
     step, now = step + 1, time.time()
     noise = [random.gauss(0.0, 0.1) for _ in range(signals)]
-    courses = (0.01, step / 300, *(1.0 + i for i in range(signals - 2)))
-    values = tuple(x + abs(x) * far for x, far in zip(courses, noise))
-    packer.values(schema, StepStamp(step, step, now), values)
-    ring.note(step, step, now)
+    levels = (0.01, step / 300, *(1.0 + i for i in range(signals - 2)))
+    values = tuple(x + abs(x) * error for x, error in zip(levels, noise))
+    encoder.write_values(schema, StepStamp(step, step, now), values)
+    ring.publish_step(step, step, now)
     time.sleep(1.0 / rate)
-packer.text(Event.STOP, StepStamp(step, step, time.time()), facts={"outcome": "finished"})
+stamp = StepStamp(step, step, time.time())
+encoder.write_event(Event.STOP, stamp, attributes={"outcome": "finished"})
 """
 
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -1,14 +1,14 @@
-"""What it costs all senders together to bring 32 numbers of every rank to one place, once a step.
+"""Total cost of bringing 32 numbers of every rank to one place once per step.
 
     python benchmarks/aggregation.py [--ranks 2 4 8 16] [--rounds 3] [--seconds 1.5]
 
-Real ranks, forked after torch was imported, go through blocks of gloo's `gather`, `all_reduce` (96
-doubles: sum, sum of squares, count), `all_gather`, and objects as `all_gather_object` sends them;
-and through blocks of ours: each writes to its ring, an agent per node (8 ranks a node, two nodes at
-least) reads, spools and sends to the head agent over its `TCPStore`. Order is shuffled by round,
-figures are medians over rounds. All is CPU time, summed over the processes named. What agents spend
-while nothing is written is told apart. 128 ranks need about 12 GiB. Prints Markdown, and writes
-results/aggregation.json where all `--ways` were gone.
+Real ranks, forked after torch is imported, run blocks of gloo's `gather`, `all_reduce` (96 doubles:
+sum, sum of squares, count), `all_gather`, and objects as `all_gather_object` sends them; and blocks
+of sentinel: each rank writes to its ring, an agent per node (8 ranks per node, at least two nodes)
+reads, spools and sends to the head agent over its `TCPStore`. The order is shuffled per round;
+figures are medians over rounds. All are CPU time, summed over the processes named. What idle agents
+use is listed separately. 128 ranks need about 12 GiB. Prints Markdown; writes
+results/aggregation.json if all `--ways` were measured.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from loopback import alone
 RESULTS = Path(__file__).parent / "results" / "aggregation.json"
 WAYS = ("gather", "all_reduce", "all_gather", "objects")
 NODE = 8
-"""Ranks a node."""
+"""Ranks per node."""
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def main() -> None:
     args = parser.parse_args()
     counted = alone()
     worlds = {str(world): measured(world, args, counted=counted) for world in args.ranks}
-    # What was measured before at other sizes stays.
+    # Results of other sizes are kept.
     known = json.loads(RESULTS.read_text())["worlds"] if RESULTS.exists() else {}
     told = {**known, **worlds}
     told = {key: told[key] for key in sorted(told, key=int)}
@@ -90,7 +90,7 @@ def measured(world: int, args: argparse.Namespace, *, counted: bool) -> dict[str
 
 
 def forked(places: Iterable[Place], plan: Plan) -> list[dict[str, Any]]:
-    """Every rank as a process; what rank 0 measured."""
+    """Run every rank as a process; return what rank 0 measured."""
     context = multiprocessing.get_context("fork")
     told, tell = context.Pipe(duplex=False)
     ranks = [context.Process(target=_rank, args=(place, plan, tell)) for place in places]
@@ -100,7 +100,7 @@ def forked(places: Iterable[Place], plan: Plan) -> list[dict[str, Any]]:
     try:
         blocks: list[dict[str, Any]] = told.recv()
     except EOFError:
-        raise SystemExit("The ranks ended before they were done.") from None
+        raise SystemExit("The ranks exited before they had finished.") from None
     for rank in ranks:
         rank.join()
     return blocks
@@ -110,12 +110,12 @@ def _rank(place: Place, plan: Plan, tell: Connection) -> None:
     blocks = Rank(place, plan).run()
     if place.rank == 0:
         tell.send(blocks)
-    # As a trainer that is killed does: groups of 128 take long to say goodbye.
+    # Exit without cleanup: groups of 128 take long to shut down.
     os._exit(0)
 
 
 def of_gloo(way: str, blocks: list[dict[str, Any]], world: int) -> dict[str, float]:
-    """Medians over rounds: processor time of all ranks, the wall, bytes and packets a rank."""
+    """Medians over rounds: CPU time of all ranks, wall time, bytes and packets per rank."""
     empty = [block for block in blocks if block["way"] == EMPTY]
     mine = [block for block in blocks if block["way"] == way]
     pairs = list(zip(mine, empty, strict=True))
@@ -133,7 +133,7 @@ def of_gloo(way: str, blocks: list[dict[str, Any]], world: int) -> dict[str, flo
 
 
 def of_ours(rate: float, blocks: list[dict[str, Any]], away: int) -> dict[str, float]:
-    """The same of ours; what agents do while nothing is written is taken off, and told."""
+    """The same for sentinel, without what idle agents use, which is listed separately."""
     mine = [block for block in blocks if block["way"] == OURS]
     busy = [block for block in mine if block["rate"] == rate]
     idle = [block for block in mine if block["rate"] == 0.0]
@@ -153,7 +153,7 @@ def of_ours(rate: float, blocks: list[dict[str, Any]], away: int) -> dict[str, f
 
 
 def of_idle(blocks: list[dict[str, Any]], nodes: int) -> dict[str, float]:
-    """What an agent does while nothing is written: CPU in percent of a core, bytes a second."""
+    """Use of an idle agent: CPU in percent of a core, bytes per second."""
     idle = [block for block in blocks if block["way"] == OURS and block["rate"] == 0.0]
     shares = {
         "node_agent_percent": 100 * median(i["nodes"] / i["seconds"] for i in idle) / (nodes - 1),
@@ -164,7 +164,7 @@ def of_idle(blocks: list[dict[str, Any]], nodes: int) -> dict[str, float]:
 
 
 def table(worlds: dict[str, Any]) -> str:
-    """CPU of all senders a step, in milliseconds."""
+    """CPU time of all senders per step, in milliseconds."""
     head = (
         "ranks", "`all_gather`", "`all_reduce`", "objects", "`gather`",
         "ours: ranks, in a row", "10 a second",

@@ -1,4 +1,4 @@
-"""Nodes on one machine: an agent each, with its own folders, and the places of their ranks."""
+"""Nodes on one machine, each with an agent and folders of its own, and their ranks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from agent import served
 from aggregation_ranks import Place
@@ -22,7 +23,7 @@ SETTLED_SECONDS = 5.0
 
 @dataclass
 class Nodes:
-    """The agents of `world` ranks, `local` of them a node, each in a folder of its own."""
+    """The agents of `world` ranks, `local` of them per node, each in its own folder."""
 
     folder: Path
     world: int
@@ -30,8 +31,8 @@ class Nodes:
     agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
     head: str = ""
 
-    def __enter__(self) -> Nodes:
-        # The head first: where all begin at once, each takes long.
+    def __enter__(self) -> Self:
+        # The head first: if all start at once, each takes long.
         self.agents.append(self._agent(0))
         try:
             self.head = served(self._run(0) / "agent.json")
@@ -52,11 +53,11 @@ class Nodes:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The agents' processes, the head's first."""
+        """Processes of the agents, the head first."""
         return tuple(agent.pid for agent in self.agents)
 
     def places(self) -> Iterator[Place]:
-        """Where each rank is."""
+        """The location of each rank."""
         for rank in range(self.world):
             node = rank // self.local
             rings = self.folder / str(node) / "rings" / f"bench{node}"
@@ -64,7 +65,7 @@ class Nodes:
             yield Place(rank, self.world, self.local, node, rings, f"bench{node}")
 
     def heard(self) -> list[int]:
-        """Of how many ranks the head has each step, once it hears no more."""
+        """Number of ranks per step at the head, once it receives no more."""
         before, now = -1, self._heard()
         while sum(now) != before:
             time.sleep(SETTLED_SECONDS)

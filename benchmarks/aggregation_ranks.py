@@ -1,9 +1,8 @@
-"""Ranks that bring 32 numbers each together, by collectives of gloo and by our rings, in turns.
+"""Ranks that combine 32 numbers each, alternately by collectives of gloo and by rings of sentinel.
 
-Each rank is a process of its own, forked once torch is imported. All of them go through the same
-blocks in the same order: a block is one way, done over and over. What a way costs is the processor
-time of all ranks in its block, threads of gloo included, less that of an empty block of the same
-round; over how many times it was done.
+Each rank is a process, forked after torch is imported. All run the same blocks in the same order; a
+block repeats one method. The cost of a method is the CPU time of all ranks in its block, including
+threads of gloo, less that of an empty block of the same round, divided by the repetitions.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ from sentinel.transport.ring import RingWriter
 SIGNALS = 32
 EMPTY, OURS = "empty", "ours"
 BURST, STEPS_OF_BURST = inf, 100
-"""Ours as fast as it goes, as the others are measured, and how many steps that are."""
+"""Sentinel at full speed, as the others are measured, and the number of steps."""
 OURS_SECONDS = 8.0
 PATIENCE = timedelta(seconds=300)
 FEWEST, MOST = 3, 2000
-"""How often a way is done in one block."""
+"""Least and most repetitions of a method in one block."""
 LINK_SECONDS = 240.0
-"""In which all nodes have to have found the head: sixteen agents load torch at once."""
+"""Time for all nodes to connect to the head: sixteen agents load torch at once."""
 
 
 class Place(NamedTuple):
-    """Where a rank is: its number, its node, and the folder of its node's rings."""
+    """Location of a rank: its number, its node, and the folder of its node's rings."""
 
     rank: int
     world: int
@@ -56,10 +55,9 @@ class Place(NamedTuple):
 
 @dataclass
 class Plan:
-    """What all ranks do: ways of gloo, and ours at so many steps a second, in `rounds` turns.
+    """What all ranks run: methods of gloo, and sentinel at several step rates, in `rounds` rounds.
 
-    A block takes `seconds`. `agents` are the processes of the nodes, the head's first, which can be
-    asked at `head`.
+    A block takes `seconds`. `agents` are the agents' processes, the head first; `head` is its URL.
     """
 
     port: int
@@ -71,7 +69,7 @@ class Plan:
     head: str = ""
 
     def blocks(self) -> list[tuple[str, float]]:
-        """One list for all, shuffled by round; at rate 0 the ranks are idle."""
+        """The blocks for all ranks, shuffled per round; at rate 0 the ranks are idle."""
         found: list[tuple[str, float]] = []
         for turn in range(self.rounds):
             paced = [(OURS, rate) for rate in (0.0, BURST, *self.rates)] if self.agents else []
@@ -82,7 +80,7 @@ class Plan:
 
 
 def collectives(rank: int, world: int) -> dict[str, Callable[[], object]]:
-    """Each way of gloo as a function that does it once."""
+    """Each method of gloo as a function that runs it once."""
     mine = torch.arange(SIGNALS, dtype=torch.float64) + rank
     packed = torch.cat([mine, mine * mine, torch.ones(SIGNALS, dtype=torch.float64)])
     everyone = [torch.empty(SIGNALS, dtype=torch.float64) for _ in range(world)]
@@ -100,7 +98,7 @@ def collectives(rank: int, world: int) -> dict[str, Callable[[], object]]:
 
 
 def _objects(named: dict[str, float], world: int) -> None:
-    """As `all_gather_object` does it, with JSON in place of pickles: lengths first, then texts."""
+    """As in `all_gather_object`, with JSON instead of pickle: lengths first, then texts."""
     text = torch.frombuffer(bytearray(json.dumps(named).encode()), dtype=torch.uint8)
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
     dist.all_gather(lengths, torch.tensor([text.numel()]))
@@ -114,7 +112,7 @@ def _objects(named: dict[str, float], world: int) -> None:
 
 @dataclass
 class Ours:
-    """A rank's ring, written to as the hook does once a step."""
+    """A rank's ring, written once per step as the client does."""
 
     place: Place
     step: int = 0
@@ -138,11 +136,11 @@ class Ours:
         self.ring.publish_step(self.step, self.step, now)
 
     def values(self) -> tuple[float, ...]:
-        """The next step's, made before the clock is looked at: a trainer has them."""
+        """Values of the next step, computed before timing starts: a trainer has them."""
         return 0.01, self.step / 1000, *(1.0 + at for at in range(SIGNALS - 2))
 
     def steps(self, rate: float, begins: float, seconds: float) -> tuple[int, float]:
-        """Steps at that rate, at the same moments in every rank; how many, and their CPU."""
+        """Run steps at that rate, synchronised over ranks; return their number and CPU time."""
         if rate == BURST:
             done, spent = STEPS_OF_BURST, self._burst(begins)
         else:
@@ -152,7 +150,7 @@ class Ours:
                 values = self.values()
                 before = time.thread_time_ns()
                 self.write(values)
-                # A look at the clock costs about as much as a part of a write.
+                # Reading the clock costs about as much as a part of a write.
                 spent += time.thread_time_ns() - before - _LOOK
         _sleep_until(begins + seconds)
         return done, spent / 1e9
@@ -171,7 +169,7 @@ def _sleep_until(when: float) -> None:
 
 
 def _look() -> int:
-    """What a look at the thread's clock takes, in nanoseconds."""
+    """Cost of reading the thread's clock, in nanoseconds."""
     found = []
     for _ in range(2000):
         before = time.thread_time_ns()
@@ -183,7 +181,7 @@ _LOOK = _look()
 
 
 class Rank:
-    """One rank's way through all blocks; `run` gives what the whole of them cost, in rank 0."""
+    """Runs all blocks of one rank; `run` returns the total costs in rank 0."""
 
     def __init__(self, place: Place, plan: Plan) -> None:
         self.place, self.plan = place, plan
@@ -205,7 +203,7 @@ class Rank:
         ]
 
     def tight(self, way: str) -> dict[str, Any]:
-        """One way of gloo over and over, as often as fits."""
+        """Repeat one method of gloo as often as fits."""
         once = self.ways[way]
         once()
         dist.barrier()
@@ -228,7 +226,7 @@ class Rank:
         }  # fmt: skip
 
     def paced(self, rate: float) -> dict[str, Any]:
-        """Ours at so many steps a second; the processor time of each agent is read by rank 0."""
+        """Run sentinel at that step rate; rank 0 reads each agent's CPU time."""
         assert self.ours
         begins = self.agreed(time.monotonic() + 0.3)
         before, sent = [all_threads(pid) for pid in self.plan.agents], traffic()
@@ -253,19 +251,21 @@ class Rank:
 
 
 def all_threads(pid: int) -> float:
-    """CPU seconds of a process whose threads stay, to the nanosecond."""
+    """CPU seconds of a process with permanent threads, to the nanosecond."""
     told = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(text.read_text().split()[0]) for text in told) / 1e9
 
 
 def linked(head: str, nodes: int) -> None:
-    """Wait until that many nodes have found the head."""
+    """Wait until that many nodes are connected to the head."""
     deadline, known = time.monotonic() + LINK_SECONDS, 0
     while known < nodes:
         if time.monotonic() > deadline:
-            raise SystemExit(f"{known} of {nodes} nodes found the head in {LINK_SECONDS:.0f} s.")
+            raise SystemExit(
+                f"{known} of {nodes} nodes connected to the head in {LINK_SECONDS:.0f} s."
+            )
         time.sleep(0.5)
-        # An agent makes way for whatever else there is to do.
+        # An agent runs at low priority and may be slow to respond.
         with suppress(OSError), urlopen(f"{head}/api/run", timeout=30.0) as answer:
             told = json.load(answer)["cluster"].get("nodes", [])
             known = sum(node["state"] == "up" for node in told)

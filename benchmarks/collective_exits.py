@@ -1,13 +1,13 @@
-"""How a training ends with `aggregate="collective"`: exit codes and times, beside those without.
+"""Exit codes and exit times of trainings with and without `aggregate="collective"`.
 
     python benchmarks/collective_exits.py [--exits 1000] [--at-once 2] [--minutes 60] [--whole]
 
-Each job is two ranks on loopback, forked from one process that has loaded torch, and each ends as a
-program of its own does, through the whole of the interpreter's end: by return, with the process
-group destroyed first, by an exception, by SIGTERM. One job of five, in between, is not gathered;
-how many ended with a gather under way is counted. The time is from the end of the training to that
-of the process. What the first process had loaded is kept from the last garbage collection, which
-takes a second of CPU, unless `--whole` is given. Exits with 1 where a code is not what it must be.
+Each job is two ranks on loopback, forked from one process with torch loaded. Each ends as a program
+does, with the complete shutdown of the interpreter: by return, after destroying the process group,
+by an exception, by SIGTERM. One job in five is not gathered. Exits during a gather are counted. The
+time is from the end of the training to that of the process. Objects of the first process are
+excluded from the last garbage collection, which takes a second of CPU, unless `--whole` is given.
+Exits with 1 if an exit code is wrong.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def port() -> int:
 
 
 def rank_of(job: Job, rank: int, meeting: int, told: int, places: Path) -> None:
-    """The life of one rank; it ends as it ends."""
+    """Run one rank until it ends."""
     node = places / f"{job.number}-{rank}"
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(WORLD), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
@@ -97,7 +97,7 @@ def train(job: Job) -> None:
 
 
 def warm() -> None:
-    """Have everything loaded once that a training loads, rather than by every rank."""
+    """Load everything that a training loads once, instead of in every rank."""
     with tempfile.TemporaryDirectory() as place:
         os.environ.update(SENTINEL_HOME=f"{place}/home", SENTINEL_RUNTIME_DIR=f"{place}/shm")
         with sentinel.monitor(agent=False):
@@ -107,10 +107,10 @@ def warm() -> None:
 
 
 def watched() -> tuple[bool, bool]:
-    """Whether this rank is gathered, and whether a gather is under way."""
+    """Whether this rank is gathered, and whether a gather is in progress."""
     session = current_session()
     ours: Any = getattr(session.recorder, "collective", None) if session else None
-    gathering = ours._gather_group if ours is not None else None  # noqa: SLF001 - it is ours
+    gathering = ours._gather_group if ours is not None else None  # noqa: SLF001 - no public access
     return gathering is not None, gathering is not None and gathering.busy
 
 
@@ -123,7 +123,7 @@ def jobs(exits: int) -> list[Job]:
 
 
 class Bench:
-    """Starts jobs, some at once, and keeps the time at which each process ends."""
+    """Starts jobs, several at a time, and records when each process ends."""
 
     def __init__(self, places: Path) -> None:
         self.places = places
@@ -132,7 +132,7 @@ class Bench:
         self.ended: dict[tuple[int, int], tuple[Job, int, float]] = {}
 
     def start(self, job: Job) -> bool:
-        """Whether this is one of the job's own ranks, whose life is over with it."""
+        """Start a job; True in the processes of its ranks after they have finished."""
         meeting = port()
         for rank in range(WORLD):
             pid = os.fork()
@@ -158,7 +158,7 @@ class Bench:
 
 
 def report(bench: Bench, told: dict[tuple[int, int], tuple[bool, bool, float]]) -> bool:
-    """Whether every code is right."""
+    """Print the results; whether every exit code is right."""
     codes: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
     up: Counter[tuple[str, str]] = Counter()
@@ -184,9 +184,9 @@ def report(bench: Bench, told: dict[tuple[int, int], tuple[bool, bool, float]]) 
 
 def main() -> int | None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--exits", type=int, default=1000, help="of gathered ranks")
-    parser.add_argument("--at-once", type=int, default=2, help="jobs")
-    parser.add_argument("--minutes", type=float, default=60.0, help="begin no job after that")
+    parser.add_argument("--exits", type=int, default=1000, help="number of exits of gathered ranks")
+    parser.add_argument("--at-once", type=int, default=2, help="concurrent jobs")
+    parser.add_argument("--minutes", type=float, default=60.0, help="start no job after that")
     parser.add_argument("--whole", action="store_true", help="collect all garbage at each exit")
     asked = parser.parse_args()
     until = time.monotonic() + 60 * asked.minutes

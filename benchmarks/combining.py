@@ -1,11 +1,11 @@
-"""What it costs to bring ranks together: CPU time of one step, by the number of ranks.
+"""CPU time of combining one step over ranks, by number of ranks.
 
     python benchmarks/combining.py [--ranks 8 64 1024 16384] [--steps 20]
 
-Every rank says 32 signals in one record a step; of one node each record stands alone, of several
-nodes eight ranks are on a sheet. Told apart are hearing them, making them one record with the
-spread of each signal, and following each rank for the page and `/metrics`. All is CPU time of this
-thread, the least of all steps.
+Every rank logs 32 signals in one record per step; on one node records are separate, from several
+nodes eight ranks share a batch. Measured separately are adding them to a step, combining it into
+one record with the spread of each signal, and selecting ranks for the page and `/metrics`. All are
+CPU time of this thread, the minimum over all steps.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from engine import EVERY_RUN, OF_POLICY, named
 from rich.console import Console
 from rich.table import Table
 
-from sentinel.aggregate.pending_step import PendingStep
 from sentinel.aggregate.combine import combine_ranks
+from sentinel.aggregate.pending_step import PendingStep
 from sentinel.metrics.rank_selection import RankSelection
 from sentinel.model.record import Event, Record
 from sentinel.model.record_batch import RecordBatch, coalesce
@@ -32,7 +32,7 @@ ALIKE = frozenset({"grad_norm", "learning_rate", "global_step", "optimizer_steps
 
 
 def records(ranks: int, step: int) -> list[Record]:
-    """What each rank says of one step, in numbers of its own but where all must be alike."""
+    """Each rank's record of one step, with its own values except where all must be equal."""
     dice, names = random.Random(step), named([*OF_POLICY, *EVERY_RUN], SIGNALS)
     return [
         Record(
@@ -48,13 +48,13 @@ def records(ranks: int, step: int) -> list[Record]:
 
 
 def costs(ranks: int, steps: int) -> dict[str, list[float]]:
-    """Milliseconds of hearing, of combining and of following so many ranks for one step."""
-    least = {"records": [float("inf")] * 3, "sheets": [float("inf")] * 3}
+    """Milliseconds of adding, combining and selecting that many ranks for one step."""
+    least = {"records": [float("inf")] * 3, "batches": [float("inf")] * 3}
     followed, spoken = RankSelection(), select_key_map({})
     for step in range(steps):
         told = records(ranks, step)
         sheets = [sheet for at in range(0, ranks, NODE) for sheet in coalesce(told[at : at + NODE])]
-        for way, entries in (("records", told), ("sheets", sheets)):
+        for way, entries in (("records", told), ("batches", sheets)):
             moment, looks = PendingStep(0.0, 0.0), [time.thread_time_ns()]
             for entry in entries:
                 moment.add(entry, 0.0, spoken)
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[8, 64, 1024, 16384])
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
-    table = Table("Ranks", "as", "hearing, ms", "combining, ms", "following, ms", "a rank, µs")
+    table = Table("Ranks", "as", "adding, ms", "combining, ms", "selecting, ms", "per rank, µs")
     for ranks in args.ranks:
         for way, found in costs(ranks, args.steps if ranks < 4096 else 3).items():
             cells = (f"{each:.2f}" for each in found)

@@ -1,13 +1,13 @@
-"""Who finds what is wrong with a training run, how soon, and how often nothing is: ours and others.
+"""Recall, delay and false alarms of fault detection: sentinel compared with other rules.
 
     python benchmarks/detection.py [--runs 50] [--corpus FOLDER] [--logs FOLDER] [--docs]
     python benchmarks/detection.py peer NAME FILE
 
-All detectors, at their defaults and through the engine, and the rules of the peers, on (a)
-synthetic runs that this makes, (b) a folder of labelled logs that brings its own score.py, (c) runs
-of real trainers that `failing_runs.py` makes. The unit is the incident at warning or worse. The
-seeds are for reporting; whoever changes a default looks at those of --tune. `peer` prints the
-alarms of one judge on one log, a JSON object a line. How and why: docs/detection.md.
+All detectors, with defaults and through the engine, and the rules of peers, on (a) synthetic runs,
+(b) a folder of labelled logs with its own score.py, (c) runs of real trainers that
+`failing_runs.py` makes. The unit is the incident at warning or above. The default seeds are for
+reporting; defaults of detectors are chosen with those of --tune. `peer` prints the alarms of one
+evaluator on one log, a JSON object per line. Method: docs/detection.md.
 """
 
 from __future__ import annotations
@@ -20,58 +20,58 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from detection_logs import driven, lines, scored, verdicts
+from detection_logs import corpus_scores, evaluate_log, lines, training_rows
 from detection_score import NONE
-from detection_suite import everybody, judged, suite
-from detection_tables import SYNTHETIC, put, rows, title
+from detection_suite import evaluate_runs, select_evaluators, suite
+from detection_tables import SYNTHETIC, rows, title, write_table
 
 REPORTING, TUNING = 7_000_000, 1_000_000
-"""First seeds. Nobody has chosen a default by looking at the reporting ones."""
+"""First seeds. No default was chosen with the reporting ones."""
 
 SHOWN = ("recall_high", "macro_recall_high", "false_per_10k_points", "false_critical")
 
 
 def main() -> None:
-    """Judge one log, or measure and print."""
+    """Evaluate one log, or measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("word", nargs="*", help="peer NAME FILE")
+    parser.add_argument("command", nargs="*", help="peer NAME FILE")
     parser.add_argument("--runs", type=int, default=50, help="healthy runs of each kind")
     parser.add_argument("--seed", type=int, default=REPORTING)
-    parser.add_argument("--tune", action="store_true", help="the seeds that may be looked at")
-    parser.add_argument("--only", default="", help="judges, by comma")
+    parser.add_argument("--tune", action="store_true", help="use the seeds for choosing defaults")
+    parser.add_argument("--only", default="", help="evaluators, separated by commas")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--corpus", type=Path, help="folder with index.jsonl, score.py above it")
     parser.add_argument("--logs", type=Path, help="folder that failing_runs.py wrote")
     parser.add_argument(
         "--docs", action="store_true", help="write the tables into docs/detection.md"
     )
-    parser.add_argument("--json", action="store_true", help="kept for scorers that add it")
+    parser.add_argument("--json", action="store_true", help="ignored; some scorers pass it")
     args = parser.parse_args()
-    if args.word:
-        sys.exit(_peer(args.word, parser))
+    if args.command:
+        sys.exit(_peer(args.command, parser))
     only = tuple(filter(None, args.only.split(",")))
     tables = {}
     if args.runs:
         tables |= _synthetic(args, only)
     if args.corpus:
-        tables["labelled-logs"] = _corpus(scored(args.corpus, everybody(only)))
+        tables["labelled-logs"] = _corpus(corpus_scores(args.corpus, select_evaluators(only)))
     if args.logs:
-        judges = everybody(only)
-        head = ["training", "what is wrong", *(title(name) for name in judges), "cause named"]
-        tables["driven-runs"] = rows(head, driven(args.logs, judges))
+        evaluators = select_evaluators(only)
+        head = ["training", "what is wrong", *(title(name) for name in evaluators), "cause named"]
+        tables["driven-runs"] = rows(head, training_rows(args.logs, evaluators))
     for name, text in tables.items():
         print(f"\n## {name}\n\n{text}")
         if args.docs:
-            put(name, text)
+            write_table(name, text)
 
 
 def _synthetic(args: argparse.Namespace, only: tuple[str, ...]) -> dict[str, str]:
     seed = TUNING if args.tune else args.seed
     specs = list(suite(seed, args.runs, max(2, args.runs // 5)))
     began = time.process_time()
-    outcomes = judged(specs, only, args.jobs)
+    outcomes = evaluate_runs(specs, only, args.jobs)
     spent = time.process_time() - began
-    print(f"{len(specs)} runs from seed {seed}, {spent:.0f} s of processor time in this process")
+    print(f"{len(specs)} runs from seed {seed}, {spent:.0f} s of CPU time in this process")
     needs_ours = {"faults", "collapse"}
     here = {n: t for n, t in SYNTHETIC.items() if "ours" in outcomes or n not in needs_ours}
     return {name: table(outcomes) for name, table in here.items()}
@@ -95,15 +95,15 @@ def _of_corpus(summary: dict[str, Any]) -> list[str]:
 
 
 def _peer(words: list[str], parser: argparse.ArgumentParser) -> int:
-    judges = everybody()
-    if len(words) != 3 or words[0] != "peer" or words[1] not in judges:
-        parser.error(f"give: peer NAME FILE, with NAME one of {', '.join(judges)}")
+    evaluators = select_evaluators()
+    if len(words) != 3 or words[0] != "peer" or words[1] not in evaluators:
+        parser.error(f"give: peer NAME FILE, with NAME one of {', '.join(evaluators)}")
     try:
-        said = verdicts(Path(words[2]), {words[1]: judges[words[1]]})
+        results = evaluate_log(Path(words[2]), {words[1]: evaluators[words[1]]})
     except (OSError, ValueError) as error:
         print(f"cannot read {words[2]}: {error}", file=sys.stderr)
         return 2
-    print(*lines(said[words[1]]), sep="\n")
+    print(*lines(results[words[1]]), sep="\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Runs whose fault is no matter of degree: a counter, saves, one slow rank of eight."""
+"""Synthetic runs with exact faults: a counter, saves, one slow rank of eight."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from detection_run import Whole
+from detection_run import FullRun
 
 from sentinel.model.record import WHOLE_RUN, Event, Record, Spread
 from sentinel.testing import event
@@ -18,8 +18,8 @@ STORM = 2
 
 
 @dataclass
-class Counted(Whole):
-    """A run without a course of its own: loss and time are noise, and one thing is wrong.
+class ExactRun(FullRun):
+    """A run in which loss and time are noise, with one fault.
 
     step_stride: from the onset on the counter moves by 2 at each optimizer step.
     checkpoint_cadence: saves every 500 steps, then every 2 (both are huggingface/trl#2124).
@@ -30,40 +30,44 @@ class Counted(Whole):
         return 3000 if self.fault == "checkpoint_cadence" else 600
 
     def point(self, step: int) -> int:
-        """Which logged point a step is, by its own count: the counter is what is wrong."""
+        """Index of the logged point of a step, by the true count."""
         at, onset = step - 1, self.onset
         doubled = self.fault == "step_stride" and onset is not None and at > onset
         return onset + (at - onset) // 2 if doubled and onset is not None else at
 
     def records(self) -> Iterator[Record]:
         rng = np.random.default_rng([self.seed, 15])
-        told, now = 0, 0.0
+        counter, now = 0, 0.0
         for at in range(self.ends):
-            wrong = self.onset is not None and at >= self.onset
-            told += 2 if wrong and self.fault == "step_stride" else 1
+            is_faulty = self.onset is not None and at >= self.onset
+            counter += 2 if is_faulty and self.fault == "step_stride" else 1
             now += 1.0
             loss = 2.0 * 0.999**at * np.exp(0.05 * rng.standard_normal())
-            values = {"loss": float(loss), "global_step": float(told), "optimizer_steps": at + 1.0}
-            ranks, spread = self._ranks(rng, wrong), {}
+            values = {
+                "loss": float(loss),
+                "global_step": float(counter),
+                "optimizer_steps": at + 1.0,
+            }
+            ranks, spread = self._ranks(rng, is_faulty), {}
             if self.fault in ("", "straggler"):
                 spread = {"generation_time": _spread(ranks)}
                 values |= {"generation_time": max(ranks), "step_time": max(ranks) + 0.5}
-            yield Record("run", WHOLE_RUN, told, now, Event.STEP, values, spread=spread)
-            storm = wrong and self.fault == "checkpoint_cadence"
-            if told % (STORM if storm else SAVES) == 0:
-                yield event(Event.SAVE, told, time=now)
+            yield Record("run", WHOLE_RUN, counter, now, Event.STEP, values, spread=spread)
+            storm = is_faulty and self.fault == "checkpoint_cadence"
+            if counter % (STORM if storm else SAVES) == 0:
+                yield event(Event.SAVE, counter, time=now)
 
-    def _ranks(self, rng: np.random.Generator, wrong: bool) -> list[float]:
+    def _ranks(self, rng: np.random.Generator, is_faulty: bool) -> list[float]:
         times = np.exp(0.05 * rng.standard_normal(RANKS))
-        if wrong and self.fault == "straggler":
+        if is_faulty and self.fault == "straggler":
             times[3] *= {"mild": 1.15, "moderate": 1.4, "severe": 2.5}[self.severity]
         return [float(time) for time in times]
 
 
-def counted(seed: int, fault: str = "", severity: str = "") -> Counted:
-    """A run of whose counters, saves or ranks something is wrong from some point on."""
+def make_exact_run(seed: int, fault: str = "", severity: str = "") -> ExactRun:
+    """A run with a fault of counters, saves or ranks from some point on."""
     rng = np.random.default_rng([seed, 16])
-    run = Counted(seed, fault, severity)
+    run = ExactRun(seed, fault, severity)
     run.onset = int(len(run) * rng.uniform(0.55, 0.8)) if fault else None
     return run
 

@@ -1,7 +1,7 @@
-"""Real logs: read once as `sentinel replay` reads them, judged by everybody, scored by a folder.
+"""Real logs: read as in `sentinel replay`, evaluated by all, scored by the folder's own score.py.
 
-The folder of labelled logs brings its own `score.py`, which runs a command for each log; the
-verdicts are written beforehand, so that the command need only print them.
+A folder of labelled logs has a `score.py`, which runs a command for each log; results are written
+beforehand, so that the command only prints them.
 """
 
 from __future__ import annotations
@@ -14,84 +14,84 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from detection_judges import Alarm, Judge, Judged
+from detection_evaluators import Alarm, Evaluation, Evaluator
 from detection_score import NONE
 from failing_runs import TRAININGS, Training
 
 from sentinel.readers.format_detection import open_log
 
 
-def verdicts(path: Path, judges: dict[str, Judge]) -> dict[str, Judged]:
-    """What each says of one log. Raises OSError and ValueError as the reader does."""
+def evaluate_log(path: Path, evaluators: dict[str, Evaluator]) -> dict[str, Evaluation]:
+    """The result of each evaluator on one log. Raises OSError and ValueError as the reader does."""
     records = list(open_log(path))
-    return {name: judge(records) for name, judge in judges.items()}
+    return {name: evaluator(records) for name, evaluator in evaluators.items()}
 
 
-def lines(judged: Judged) -> Iterator[str]:
+def lines(evaluation: Evaluation) -> Iterator[str]:
     """The alarms as `sentinel replay --json` prints them."""
-    for alarm in judged.alarms:
-        severity = "info" if alarm.told is None else "warning"
+    for alarm in evaluation.alarms:
+        severity = "info" if alarm.warned is None else "warning"
         severity = severity if alarm.critical is None else "critical"
-        opened = alarm.noted if alarm.told is None else alarm.told
+        opened = alarm.opened if alarm.warned is None else alarm.warned
         line = {"detector": alarm.name, "severity": severity, "opened_step": opened}
         yield json.dumps({"type": "incident", **line, "onset_step": alarm.began})
 
 
-def driven(folder: Path, judges: dict[str, Judge]) -> list[list[str]]:
-    """One row for each training of `failing_runs.py` that is in the folder, a cell for each judge.
+def training_rows(folder: Path, evaluators: dict[str, Evaluator]) -> list[list[str]]:
+    """One row for each training of `failing_runs.py` in the folder, a cell for each evaluator.
 
-    Of what fails, the step of the first alarm that answers for it, and how many other incidents; of
-    what is well, how many alarms.
+    For failing runs: the step of the first matching alarm, and the number of earlier alarms; for
+    healthy runs: the number of alarms.
     """
     here = {name: training for name, training in TRAININGS.items() if (folder / name).is_dir()}
     if not here:
         raise ValueError(f"{folder} holds no training: make them with failing_runs.py {folder}")
     body = []
     for name, training in here.items():
-        said = verdicts(folder / name / "trainer_state.json", judges)
-        cells = [_answered(training, judged.told) for judged in said.values()]
-        body.append([name, training.wrong or "well", *cells, _cause(said)])
+        results = evaluate_log(folder / name / "trainer_state.json", evaluators)
+        cells = [_answered(training, evaluation.warned) for evaluation in results.values()]
+        body.append([name, training.wrong or "well", *cells, _cause(results)])
     return body
 
 
-def _answered(training: Training, told: list[Alarm]) -> str:
-    before = sum((alarm.told or 0) < training.onset for alarm in told)
+def _answered(training: Training, warned: list[Alarm]) -> str:
+    before = sum((alarm.warned or 0) < training.onset for alarm in warned)
     if not training.wrong:
-        return f"{len(told)} false" if told else "calm"
-    steps = [a.told or 0 for a in told if a.name in training.answers]
+        return f"{len(warned)} false" if warned else "no alarm"
+    steps = [a.warned or 0 for a in warned if a.name in training.answers]
     right = [step for step in steps if step >= training.onset]
     answer = f"step {min(right)}" if right else "missed"
     return f"{answer}, {before} before" if before else answer
 
 
-def _cause(said: dict[str, Judged]) -> str:
-    cases = said["ours"].cases if "ours" in said else []
+def _cause(results: dict[str, Evaluation]) -> str:
+    cases = results["ours"].cases if "ours" in results else []
     return ", ".join(case.cause or "none" for case in cases) or NONE
 
 
-def scored(corpus: Path, judges: dict[str, Judge]) -> dict[str, dict[str, Any]]:
-    """The folder's own summary of each judge. `corpus` holds index.jsonl; score.py is above it."""
+def corpus_scores(corpus: Path, evaluators: dict[str, Evaluator]) -> dict[str, dict[str, Any]]:
+    """The folder's summary of each evaluator. `corpus` holds index.jsonl; score.py is above it."""
     corpus = corpus.resolve()
     index = [json.loads(line) for line in (corpus / "index.jsonl").read_text().splitlines()]
     with TemporaryDirectory() as folder:
         for run in index:
-            _keep(Path(folder), corpus / run["file"], judges)
-        return {name: _score(corpus, Path(folder) / name) for name in judges}
+            _keep(Path(folder), corpus / run["file"], evaluators)
+        return {name: _score(corpus, Path(folder) / name) for name in evaluators}
 
 
-def _keep(folder: Path, log: Path, judges: dict[str, Judge]) -> None:
-    for name, judged in verdicts(log, judges).items():
+def _keep(folder: Path, log: Path, evaluators: dict[str, Evaluator]) -> None:
+    for name, evaluation in evaluate_log(log, evaluators).items():
         place = Path(f"{folder}/{name}{log}")
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text("".join(f"{line}\n" for line in lines(judged)))
+        place.write_text("".join(f"{line}\n" for line in lines(evaluation)))
 
 
-def _score(corpus: Path, verdicts: Path) -> dict[str, Any]:
+def _score(corpus: Path, results_folder: Path) -> dict[str, Any]:
     scorer = corpus.parent / "score.py"
     command = [sys.executable, str(scorer), str(corpus), "--jobs", "1"]
-    said = subprocess.run(
-        [*command, "--command", f"cat {verdicts}{{file}}", "--worst", "100"],
+    results = subprocess.run(
+        [*command, "--command", f"cat {results_folder}{{file}}", "--worst", "100"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    *_, summary = said.stdout.splitlines()
+    *_, summary = results.stdout.splitlines()
     return dict(json.loads(summary))

@@ -1,8 +1,8 @@
-"""Whole synthetic runs: all that a trainer logs at once, healthy or with a fault of known onset.
+"""Complete synthetic runs: all that a trainer logs, healthy or with a fault of known onset.
 
-Where `tests/runs.py` makes the one signal a detector judges, here every detector meets every run. A
-fault takes with it what it would in earnest: answers without end are cut off and earn less, a
-policy without entropy earns no more. All randomness is the seed's.
+While `tests/support/synthetic_runs.py` makes the one signal that a detector evaluates, here every
+detector sees every run. A fault has its real side effects: endless completions are truncated and
+earn less, a policy without entropy stops improving. Runs depend on the seed only.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ SUPERVISED = (
 )  # fmt: skip
 FAULTS = (*REINFORCED, *SUPERVISED)
 EARLY = ("kl_blowup", "reward_collapse", "entropy_collapse", "length_explosion", "loss_divergence")
-"""Faults that are also tried at point 30 of a short run."""
+"""Faults that are also tested at point 30 of a short run."""
 
 HORIZON = {
     "loss_spike": 60, "loss_divergence": 400, "reward_collapse": 100, "entropy_collapse": 200,
     "policy_collapse": 200, "repetition": 100, "throughput_drop": 100, "nan_or_inf": 10,
     "oscillation": 200, "overfitting": 10_000, "loss_plateau": 10_000,
 }  # fmt: skip
-"""Logged points after the onset in which an alarm is an answer; 150 for the others."""
+"""Logged points after the onset in which an alarm counts; 150 for other faults."""
 
 SAMPLED = 5
-"""Points from one look at the texts to the next."""
+"""Points between two evaluations of texts."""
 
 
 @dataclass
-class Whole:
-    """A run: what was logged at each point, the events between, and what is wrong with it.
+class FullRun:
+    """A run: the values of each point, the events between, and its fault.
 
     `onset` and `cliff` are points, counted from 0; a point is `every` steps. `truth` is the loss
-    without its noise.
+    without noise.
     """
 
     seed: int
@@ -69,13 +69,13 @@ class Whole:
 
     @property
     def ends(self) -> int:
-        """Points that are judged: nothing is asked beyond the horizon."""
+        """Points that are evaluated: none after the horizon."""
         if self.onset is None:
             return len(self)
         return min(len(self), self.onset + HORIZON.get(self.fault, 150) + 1)
 
     def point(self, step: int) -> int:
-        """Which logged point a step is."""
+        """Index of the logged point of a step."""
         return step // self.every - 1
 
     def records(self) -> Iterator[Record]:
@@ -89,8 +89,8 @@ class Whole:
             values |= {"global_step": float(step), "optimizer_steps": float(step)}
             yield Record("run", WHOLE_RUN, step, now, Event.STEP, values)
             if "sample_repetition" in self.series and at % SAMPLED == 0:
-                told = float(self.series["sample_repetition"][at])
-                yield event(Event.SAMPLE, step, time=now, sample_repetition=told)
+                warned = float(self.series["sample_repetition"][at])
+                yield event(Event.SAMPLE, step, time=now, sample_repetition=warned)
             if self.eval_every and at % self.eval_every == self.eval_every - 1:
                 held_out = float(self.series["eval_loss"][at])
                 yield event(Event.EVAL, step, time=now, eval_loss=held_out)

@@ -1,4 +1,4 @@
-"""What became of runs: alarms matched with faults, and counted."""
+"""Matches alarms with faults and counts them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from math import log
 from statistics import median, quantiles
 
-from detection_judges import Alarm, Judged
-from detection_run import Whole
+from detection_evaluators import Alarm, Evaluation
+from detection_run import FullRun
 
 NONE = "\N{EN DASH}"
 BEFORE = 8
-"""Points before the onset from which on an alarm is an answer: noise knows no exact step."""
+"""Points before the onset at which an alarm already counts: noise blurs the exact step."""
 
 ANSWERS = {
     "loss_spike": {"loss_divergence"},
@@ -31,35 +31,42 @@ ANSWERS = {
         "truncation", "repetition", "reward_hacking",
     },
 }  # fmt: skip
-"""Detectors that answer for a fault beside the one that is called like it."""
+"""Detectors that count for a fault beside the one of the same name."""
 
 ROOTS = {"kl_blowup", "kl_drift", "reward_hacking"}
-"""Detectors of the KL, with which a policy collapse begins here."""
+"""Detectors of the KL, where a policy collapse begins in these runs."""
 
 
 @dataclass
-class Calm:
-    """What was said of healthy points: those of healthy runs, and those before a fault."""
+class FalseAlarms:
+    """Alarms at healthy points: in healthy runs, and before a fault."""
 
     points: int = 0
-    told: int = 0
+    warned: int = 0
     critical: int = 0
     runs: int = 0
-    loud_runs: int = 0
+    runs_with_alarms: int = 0
     by_name: dict[str, int] = field(default_factory=dict)
     wrong_plateaus: int = 0
 
     @property
     def rate(self) -> float:
         """False alarms per 10,000 healthy points."""
-        return 1e4 * self.told / max(1, self.points)
+        return 1e4 * self.warned / max(1, self.points)
 
-    def add(self, run: Whole, judged: Judged) -> None:
-        """Count all that was told before anything was wrong."""
+    def add(self, run: FullRun, evaluation: Evaluation) -> None:
+        """Count all alarms before the onset."""
         end = len(run) if run.onset is None else max(0, run.onset - BEFORE)
-        false = [a for a in judged.told if _point(run, a.told) < end and not stands(run, a)]
+        false = [
+            a
+            for a in evaluation.warned
+            if _point(run, a.warned) < end and not is_true_plateau(run, a)
+        ]
         self.points, self.runs = self.points + end, self.runs + 1
-        self.told, self.loud_runs = self.told + len(false), self.loud_runs + bool(false)
+        self.warned, self.runs_with_alarms = (
+            self.warned + len(false),
+            self.runs_with_alarms + bool(false),
+        )
         self.critical += sum(alarm.critical is not None for alarm in false)
         for alarm in false:
             self.by_name[alarm.name] = self.by_name.get(alarm.name, 0) + 1
@@ -67,13 +74,13 @@ class Calm:
 
 
 @dataclass
-class Found:
-    """How runs with one fault were answered; delays in logged points."""
+class Detections:
+    """Detections over runs with one fault; delays in logged points."""
 
     runs: int = 0
-    told: list[int] = field(default_factory=list)
-    noted: list[int] = field(default_factory=list)
-    pages: list[int] = field(default_factory=list)
+    warned: list[int] = field(default_factory=list)
+    opened: list[int] = field(default_factory=list)
+    notifications: list[int] = field(default_factory=list)
     cases: list[int] = field(default_factory=list)
     causes: dict[str, int] = field(default_factory=dict)
     leads: list[float] = field(default_factory=list)
@@ -83,50 +90,50 @@ class Found:
 
     @property
     def recall(self) -> float:
-        return len(self.told) / max(1, self.runs)
+        return len(self.warned) / max(1, self.runs)
 
-    def add(self, run: Whole, judged: Judged) -> None:
+    def add(self, run: FullRun, evaluation: Evaluation) -> None:
         onset = run.onset or 0
         right = ANSWERS.get(run.fault, set()) | {run.fault}
-        fit = [alarm for alarm in judged.alarms if alarm.name in right]
+        fit = [alarm for alarm in evaluation.alarms if alarm.name in right]
         self.runs += 1
-        told = _first(run, [a.told for a in fit], onset)
-        noted = _first(run, [a.noted for a in fit] + [a.told for a in fit], onset)
-        self.told += [max(0, told - onset)] if told is not None else []
-        self.noted += [max(0, noted - onset)] if noted is not None else []
-        self.missed += [run.seed] if told is None else []
-        due = [a for a in judged.told if _point(run, a.told) >= onset - BEFORE]
-        if told is None:
+        warned = _first(run, [a.warned for a in fit], onset)
+        opened = _first(run, [a.opened for a in fit] + [a.warned for a in fit], onset)
+        self.warned += [max(0, warned - onset)] if warned is not None else []
+        self.opened += [max(0, opened - onset)] if opened is not None else []
+        self.missed += [run.seed] if warned is None else []
+        warnings = [a for a in evaluation.warned if _point(run, a.warned) >= onset - BEFORE]
+        if warned is None:
             return
-        self.pages.append(len(due))
-        cases = [case for case in judged.cases if _point(run, case.step) >= onset - BEFORE]
+        self.notifications.append(len(warnings))
+        cases = [case for case in evaluation.cases if _point(run, case.step) >= onset - BEFORE]
         self.cases.append(len(cases))
         cause = next((case.cause for case in cases if case.cause), "")
         self.causes[cause] = self.causes.get(cause, 0) + 1
         if run.cliff is not None:
-            self.leads.append((run.cliff - told) / (run.cliff - onset))
+            self.leads.append((run.cliff - warned) / (run.cliff - onset))
             self.roots.append(any(case.root in ROOTS for case in cases))
             self.names.append(cause == run.fault)
 
 
-def _point(run: Whole, step: int | None) -> int:
+def _point(run: FullRun, step: int | None) -> int:
     return 0 if step is None else run.point(step)
 
 
-def _first(run: Whole, steps: Iterable[int | None], onset: int) -> int | None:
+def _first(run: FullRun, steps: Iterable[int | None], onset: int) -> int | None:
     points = [_point(run, step) for step in steps if step is not None]
     return min((p for p in points if onset - BEFORE <= p < run.ends), default=None)
 
 
-def stands(run: Whole, alarm: Alarm) -> bool:
-    """Whether an alarm of a plateau is true: without its noise the loss fell under 2 % there."""
+def is_true_plateau(run: FullRun, alarm: Alarm) -> bool:
+    """Whether a plateau alarm is true: without noise the loss fell by less than 2 % there."""
     if alarm.name != "loss_plateau" or not len(run.truth):
         return False
-    now = min(_point(run, alarm.told), len(run.truth) - 1)
+    now = min(_point(run, alarm.warned), len(run.truth) - 1)
     return bool(log(run.truth[max(0, now - alarm.window)] / run.truth[now]) <= 0.02)
 
 
-def late(delays: list[int]) -> str:
+def format_delays(delays: list[int]) -> str:
     """Median and 90th percentile."""
     if len(delays) < 2:
         return f"{delays[0]}" if delays else NONE

@@ -1,4 +1,4 @@
-"""The synthetic runs that everybody is shown, and what became of them by judge."""
+"""The synthetic runs for all evaluators, and the outcome per evaluator."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from detection_exact import EXACT, counted
-from detection_judges import Judge, Judged, ours
-from detection_made import made
-from detection_run import EARLY, FAULTS, REINFORCED, Whole
-from detection_score import Calm, Found
-from peers import judges as of_peers
+from detection_evaluators import Evaluation, Evaluator, evaluate_with_engine
+from detection_exact import EXACT, make_exact_run
+from detection_factories import make_run
+from detection_run import EARLY, FAULTS, REINFORCED, FullRun
+from detection_score import Detections, FalseAlarms
+from peers import evaluators as peer_evaluators
 from support.synthetic_runs import SEVERITIES
 
 HEALTHY_EXACT = "counters"
 ONE_GRADE = {"loss_plateau", "step_stride", "checkpoint_cadence"}
-"""Faults that are there or not; they count as severe."""
+"""Faults without severities; they count as severe."""
 
 
 class Spec(NamedTuple):
-    """What a run is made from: the same everywhere."""
+    """What a run is made from; the same on every machine."""
 
     kind: str
     seed: int
@@ -29,32 +29,32 @@ class Spec(NamedTuple):
     severity: str = ""
     early: bool = False
 
-    def made(self) -> Whole:
+    def make_run(self) -> FullRun:
         if self.kind == HEALTHY_EXACT:
-            return counted(self.seed, self.fault, self.severity)
-        return made(self.kind, self.seed, self.fault, self.severity, early=self.early)
+            return make_exact_run(self.seed, self.fault, self.severity)
+        return make_run(self.kind, self.seed, self.fault, self.severity, early=self.early)
 
 
 @dataclass
 class Outcome:
-    """Of one judge: by kind of healthy run; by fault and severity; of faults at point 30."""
+    """Of one evaluator: by kind of healthy run; by fault and severity; of faults at point 30."""
 
-    calm: dict[str, Calm] = field(default_factory=dict)
-    found: dict[str, dict[str, Found]] = field(default_factory=dict)
-    early: dict[str, Found] = field(default_factory=dict)
+    false_alarms: dict[str, FalseAlarms] = field(default_factory=dict)
+    detections: dict[str, dict[str, Detections]] = field(default_factory=dict)
+    early: dict[str, Detections] = field(default_factory=dict)
 
-    def add(self, spec: Spec, run: Whole, judged: Judged) -> None:
+    def add(self, spec: Spec, run: FullRun, evaluation: Evaluation) -> None:
         if not spec.early:
-            self.calm.setdefault(spec.kind, Calm()).add(run, judged)
+            self.false_alarms.setdefault(spec.kind, FalseAlarms()).add(run, evaluation)
         if spec.early:
-            self.early.setdefault(spec.fault, Found()).add(run, judged)
+            self.early.setdefault(spec.fault, Detections()).add(run, evaluation)
         elif spec.fault:
-            grades = self.found.setdefault(spec.fault, {})
-            grades.setdefault(spec.severity, Found()).add(run, judged)
+            grades = self.detections.setdefault(spec.fault, {})
+            grades.setdefault(spec.severity, Detections()).add(run, evaluation)
 
 
 def suite(seed: int, healthy: int, faulty: int) -> Iterator[Spec]:
-    """Seeds run on from `seed`: no two runs have the same."""
+    """The runs, with consecutive seeds from `seed`: no two runs share one."""
     seeds = iter(range(seed, seed + 1_000_000))
     for kind in ("rl", "sft"):
         yield from (Spec(kind, next(seeds)) for _ in range(healthy))
@@ -68,14 +68,16 @@ def suite(seed: int, healthy: int, faulty: int) -> Iterator[Spec]:
         yield from (Spec(kind, next(seeds), fault, "severe", early=True) for _ in range(faulty))
 
 
-def everybody(only: Iterable[str] = ()) -> dict[str, Judge]:
-    """Ours and the peers that are here, or those of them that are named."""
-    known = {"ours": ours, **of_peers()}
-    return {name: judge for name, judge in known.items() if not only or name in only}
+def select_evaluators(only: Iterable[str] = ()) -> dict[str, Evaluator]:
+    """Sentinel and the available peers, or the named ones among them."""
+    known = {"ours": evaluate_with_engine, **peer_evaluators()}
+    return {name: evaluator for name, evaluator in known.items() if not only or name in only}
 
 
-def judged(specs: list[Spec], only: tuple[str, ...] = (), jobs: int = 1) -> dict[str, Outcome]:
-    """Show every run to every judge; the same whatever the number of `jobs`."""
+def evaluate_runs(
+    specs: list[Spec], only: tuple[str, ...] = (), jobs: int = 1
+) -> dict[str, Outcome]:
+    """Run every evaluator on every run; the result does not depend on `jobs`."""
     outcomes: dict[str, Outcome] = {}
     work = [(spec, only) for spec in specs]
     if jobs == 1:
@@ -87,15 +89,15 @@ def judged(specs: list[Spec], only: tuple[str, ...] = (), jobs: int = 1) -> dict
 
 
 def _count(
-    outcomes: dict[str, Outcome], specs: list[Spec], verdicts: Iterable[dict[str, Judged]]
+    outcomes: dict[str, Outcome], specs: list[Spec], evaluations: Iterable[dict[str, Evaluation]]
 ) -> None:
-    for spec, said in zip(specs, verdicts, strict=True):
-        run = spec.made()
-        for name, judgement in said.items():
-            outcomes.setdefault(name, Outcome()).add(spec, run, judgement)
+    for spec, results in zip(specs, evaluations, strict=True):
+        run = spec.make_run()
+        for name, evaluation in results.items():
+            outcomes.setdefault(name, Outcome()).add(spec, run, evaluation)
 
 
-def _verdicts(work: tuple[Spec, tuple[str, ...]]) -> dict[str, Judged]:
+def _verdicts(work: tuple[Spec, tuple[str, ...]]) -> dict[str, Evaluation]:
     spec, only = work
-    records = list(spec.made().records())
-    return {name: judge(records) for name, judge in everybody(only).items()}
+    records = list(spec.make_run().records())
+    return {name: evaluator(records) for name, evaluator in select_evaluators(only).items()}

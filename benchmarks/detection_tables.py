@@ -1,4 +1,4 @@
-"""Outcomes as tables in Markdown, and into the page of the documentation."""
+"""Outcomes as Markdown tables, written into the documentation."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from statistics import fmean, median
 
 from detection_exact import EXACT
 from detection_run import FAULTS
-from detection_score import NONE, Calm, Found, late
+from detection_score import NONE, Detections, FalseAlarms, format_delays
 from detection_suite import Outcome
 from peers import PEERS
 from support.synthetic_runs import SEVERITIES
 
 PAGE = Path(__file__).parents[1] / "docs" / "detection.md"
 APART = ("oscillation", "loss_plateau", *EXACT)
-"""Faults outside of the mean: told as info by design, a statement rather than an alarm, exact."""
+"""Faults outside of the mean: at info by design, a statement rather than an alarm, exact."""
 
 MEAN_OF = tuple(fault for fault in FAULTS if fault not in APART)
 
 
-def title(judge: str) -> str:
-    return "**sentinel**" if judge == "ours" else PEERS[judge].title
+def title(evaluator: str) -> str:
+    return "**sentinel**" if evaluator == "ours" else PEERS[evaluator].title
 
 
 def rows(head: list[str], body: list[list[str]]) -> str:
@@ -34,32 +34,34 @@ def rows(head: list[str], body: list[list[str]]) -> str:
 def false_alarms(outcomes: dict[str, Outcome]) -> str:
     head = ["", "RL: per 10k points", "runs hit", "supervised: per 10k points", "runs hit"]
     head.append("critical, both")
-    return rows(head, [[title(j), *_calm(o)] for j, o in outcomes.items()])
+    return rows(head, [[title(j), *_false_alarms(o)] for j, o in outcomes.items()])
 
 
-def _calm(outcome: Outcome) -> list[str]:
-    rl, sft = outcome.calm["rl"], outcome.calm["sft"]
-    cells = [cell for calm in (rl, sft) for cell in (_rate(calm), _share(calm))]
+def _false_alarms(outcome: Outcome) -> list[str]:
+    rl, sft = outcome.false_alarms["rl"], outcome.false_alarms["sft"]
+    cells = [
+        cell for false_alarms in (rl, sft) for cell in (_rate(false_alarms), _share(false_alarms))
+    ]
     return [*cells, str(rl.critical + sft.critical)]
 
 
-def _rate(calm: Calm) -> str:
-    return f"{calm.rate:.2f} ({calm.told} in {calm.points:,})"
+def _rate(false_alarms: FalseAlarms) -> str:
+    return f"{false_alarms.rate:.2f} ({false_alarms.warned} in {false_alarms.points:,})"
 
 
-def _share(calm: Calm) -> str:
-    return f"{100 * calm.loud_runs / max(1, calm.runs):.0f} %"
+def _share(false_alarms: FalseAlarms) -> str:
+    return f"{100 * false_alarms.runs_with_alarms / max(1, false_alarms.runs):.0f} %"
 
 
 def recall(outcomes: dict[str, Outcome]) -> str:
-    """Share of faults that are answered, over the kinds; delay over all of them."""
+    """Share of detected faults, averaged over kinds; delay over all of them."""
     head = ["mean over the kinds of fault", *SEVERITIES, "median delay of the severe, in points"]
     return rows(head, [[title(j), *_recall(o)] for j, o in outcomes.items()])
 
 
 def _recall(outcome: Outcome) -> list[str]:
-    shares = [fmean(outcome.found[f][s].recall for f in MEAN_OF) for s in SEVERITIES]
-    delays = [d for f in MEAN_OF for d in outcome.found[f]["severe"].told]
+    shares = [fmean(outcome.detections[f][s].recall for f in MEAN_OF) for s in SEVERITIES]
+    delays = [d for f in MEAN_OF for d in outcome.detections[f]["severe"].warned]
     return [
         *(f"{100 * share:.0f} %" for share in shares),
         f"{median(delays):.0f}" if delays else NONE,
@@ -67,79 +69,96 @@ def _recall(outcome: Outcome) -> list[str]:
 
 
 def faults(outcome: Outcome) -> str:
-    """Each fault as ours answered it: share, then median and 90th percentile of the delay."""
+    """Each fault as sentinel detects it: share, then median and 90th percentile of the delay."""
     body = [
-        [fault, *(_cell(grades.get(severity)) for severity in SEVERITIES), *_told(grades)]
-        for fault, grades in outcome.found.items()
+        [
+            fault,
+            *(_cell(grades.get(severity)) for severity in SEVERITIES),
+            *_cases_and_cause(grades),
+        ]
+        for fault, grades in outcome.detections.items()
     ]
     return rows(["", *SEVERITIES, "incidents, cases", "cause named"], body)
 
 
-def _cell(found: Found | None) -> str:
-    if found is None:
+def _cell(detections: Detections | None) -> str:
+    if detections is None:
         return ""
-    told = f"{100 * found.recall:.0f} %"
-    noted = 100 * len(found.noted) / found.runs
-    more = f" ({noted:.0f} % noted)" if noted > 100 * found.recall else ""
-    return f"{told}{more}, {late(found.told)}" if found.told else f"{told}{more}"
+    warned = f"{100 * detections.recall:.0f} %"
+    opened = 100 * len(detections.opened) / detections.runs
+    more = f" ({opened:.0f} % opened)" if opened > 100 * detections.recall else ""
+    delays = f", {format_delays(detections.warned)}" if detections.warned else ""
+    return f"{warned}{more}{delays}"
 
 
-def _told(grades: dict[str, Found]) -> list[str]:
-    """Incidents and cases that a fault is told as, and the cause that is named most often."""
-    pages = [count for found in grades.values() for count in found.pages]
-    cases = [count for found in grades.values() for count in found.cases]
-    if not pages:
+def _cases_and_cause(grades: dict[str, Detections]) -> list[str]:
+    """Incidents and cases per fault, and the cause that is named most often."""
+    notifications = [count for detections in grades.values() for count in detections.notifications]
+    cases = [count for detections in grades.values() for count in detections.cases]
+    if not notifications:
         return [NONE, NONE]
     named = Counter[str]()
-    for found in grades.values():
-        named.update(found.causes)
+    for detections in grades.values():
+        named.update(detections.causes)
     cause, count = named.most_common(1)[0]
-    share = f"{cause or 'none'} {100 * count / len(pages):.0f} %"
-    return [f"{fmean(pages):.1f}, {fmean(cases):.1f}", share]
+    share = f"{cause or 'none'} {100 * count / len(notifications):.0f} %"
+    return [f"{fmean(notifications):.1f}, {fmean(cases):.1f}", share]
 
 
 def by_fault(outcomes: dict[str, Outcome]) -> str:
-    """The moderate case of each fault (the severe, where it has no grades), by judge."""
+    """The moderate case of each fault (severe, if it has no severities), by evaluator."""
     names = [*FAULTS, *EXACT]
-    body = [[fault, *(_short(o.found[fault]) for o in outcomes.values())] for fault in names]
-    return rows(["", *(title(judge) for judge in outcomes)], body)
+    body = [[fault, *(_short(o.detections[fault]) for o in outcomes.values())] for fault in names]
+    return rows(["", *(title(evaluator) for evaluator in outcomes)], body)
 
 
-def _short(grades: dict[str, Found]) -> str:
-    found = grades.get("moderate") or grades["severe"]
-    if not found.told:
+def _short(grades: dict[str, Detections]) -> str:
+    detections = grades.get("moderate") or grades["severe"]
+    if not detections.warned:
         return NONE
-    return f"{100 * found.recall:.0f} %, {median(found.told):.0f}"
+    return f"{100 * detections.recall:.0f} %, {median(detections.warned):.0f}"
 
 
 def early(outcomes: dict[str, Outcome]) -> str:
     """Severe faults at point 30 of a run of 190 to 300."""
-    body = [[title(j), *(_early(found) for found in o.early.values())] for j, o in outcomes.items()]
+    body = [
+        [title(j), *(_early(detections) for detections in o.early.values())]
+        for j, o in outcomes.items()
+    ]
     return rows(["at point 30", *next(iter(outcomes.values())).early], body)
 
 
-def _early(found: Found) -> str:
-    return f"{100 * found.recall:.0f} %, {median(found.told):.0f}" if found.told else NONE
+def _early(detections: Detections) -> str:
+    if not detections.warned:
+        return NONE
+    return f"{100 * detections.recall:.0f} %, {median(detections.warned):.0f}"
 
 
 def collapse(outcomes: dict[str, Outcome]) -> str:
-    """Policy collapse: how far ahead of the reward's cliff, and whether it is one page."""
-    head = ["policy collapse", "told", "lead, of the lag", "one page", "right root", "right name"]
+    """Policy collapse: lead over the reward's cliff, and whether it is one notification."""
+    head = [
+        "policy collapse",
+        "warned",
+        "lead, of the lag",
+        "one notification",
+        "right root",
+        "right name",
+    ]
     body = []
-    for judge, outcome in outcomes.items():
-        for severity, found in outcome.found["policy_collapse"].items():
-            body.append([f"{title(judge)}, {severity}", *_collapse(found)])
+    for evaluator, outcome in outcomes.items():
+        for severity, detections in outcome.detections["policy_collapse"].items():
+            body.append([f"{title(evaluator)}, {severity}", *_collapse(detections)])
     return rows(head, body)
 
 
-def _collapse(found: Found) -> list[str]:
-    told = f"{100 * found.recall:.0f} %"
-    if not found.told:
-        return [told, NONE, NONE, NONE, NONE]
-    shares = [[cases == 1 for cases in found.cases], found.roots, found.names]
+def _collapse(detections: Detections) -> list[str]:
+    warned = f"{100 * detections.recall:.0f} %"
+    if not detections.warned:
+        return [warned, NONE, NONE, NONE, NONE]
+    shares = [[cases == 1 for cases in detections.cases], detections.roots, detections.names]
     return [
-        told,
-        f"{100 * median(found.leads):+.0f} %",
+        warned,
+        f"{100 * median(detections.leads):+.0f} %",
         *(f"{100 * fmean(x):.0f} %" for x in shares),
     ]
 
@@ -155,8 +174,8 @@ SYNTHETIC: dict[str, Callable[[dict[str, Outcome]], str]] = {
 """Tables by the name that marks their place in the page."""
 
 
-def put(name: str, text: str) -> None:
-    """Write a table into its place in the documentation; ValueError where there is none."""
+def write_table(name: str, text: str) -> None:
+    """Write a table into its place in the documentation. Raises ValueError if there is none."""
     page, start, end = PAGE.read_text(), f"<!-- {name} -->\n", f"<!-- end of {name} -->"
     if start not in page or end not in page:
         raise ValueError(f"{PAGE.name} has no place for {name}: add '{start.strip()}' and '{end}'")

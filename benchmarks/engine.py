@@ -1,11 +1,11 @@
-"""What judging costs: CPU time a step in the engine, by detector and in all, and of a whole replay.
+"""CPU time of the engine per step, by detector and in total, and of a complete replay.
 
     python benchmarks/engine.py [--steps 3000] [--lines 100000]
 
-Healthy runs of 25 signals, one of reinforcement learning and one of supervised training, are shown
-to each detector alone and to all of them together; an engine without a detector is measured too,
-and taken off each detector's own figure. The log that is replayed has 20 signals a line; `--lines
-0` leaves it out. All figures are CPU time of this process; those of a step are medians.
+Healthy runs of 25 signals, one of reinforcement learning and one of supervised training, go through
+each detector alone and through all together; an engine without detectors is measured as well and
+subtracted from each detector's figure. The replayed log has 20 signals per line; `--lines 0` skips
+it. All figures are CPU time of this process; those per step are medians.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ OF_POLICY = [
     "kl_mismatch",
 ]
 ALIKE = frozenset({"grad_norm", "learning_rate", "global_step", "optimizer_steps"})
-"""What is one number on every rank."""
+"""Signals with the same value on every rank."""
 SIGNALS = 25
 IN_LOG = 20
 CHUNK = 20
-"""Records between two looks at the clock."""
+"""Records between two readings of the clock."""
 WARM = 600
-"""Records before which nothing is counted: windows are not full, and a young run is not judged."""
+"""Records not counted: windows are not full yet, and detectors do not evaluate young runs."""
 
 
 def series(names: Sequence[str], length: int, seed: int) -> dict[str, list[float]]:
-    """A healthy course of each signal, under noise; a name of nobody's is plain noise."""
+    """A healthy course of each signal with noise; an unknown name is plain noise."""
     dice = random.Random(seed)
     courses: dict[str, Callable[[float], float]] = {
         "loss": lambda way: 0.5 + 2 * (1 + 30 * way) ** -0.5,
@@ -96,12 +96,12 @@ def series(names: Sequence[str], length: int, seed: int) -> dict[str, list[float
 
 
 def named(names: Sequence[str], count: int) -> list[str]:
-    """So many names, the rest of them nobody's."""
+    """That many names; the last ones are unknown signals."""
     return [*names, *(f"signal_{at}" for at in range(count - len(names)))]
 
 
 def moments(rows: Sequence[dict[str, float]], first: int) -> list[Record]:
-    """Records of a run of eight ranks, one of which always takes a little longer than the rest."""
+    """Records of a run of eight ranks, one of which is always slightly slower."""
     dice = random.Random(first)
     found = []
     for step, row in enumerate(rows, start=first):
@@ -118,10 +118,10 @@ def moments(rows: Sequence[dict[str, float]], first: int) -> list[Record]:
 def microseconds(
     makers: Mapping[str, Callable[[], Detector]], rows: Sequence[dict[str, float]]
 ) -> float:
-    """CPU time a record of an engine with these detectors, once windows are full."""
+    """CPU time per record of an engine with these detectors, once windows are full."""
     engine, spent = Engine(makers), []
     for at in range(0, len(rows), CHUNK):
-        # Made just before they are judged, as they are in life.
+        # Created just before they are processed, as in production.
         chunk = moments(rows[at : at + CHUNK], at + 1)
         began = time.thread_time_ns()
         for record in chunk:
@@ -135,7 +135,7 @@ def microseconds(
 
 
 def costs(names: Sequence[str], steps: int) -> Iterator[tuple[str, float]]:
-    """What each detector costs, beside the engine itself, and what all of them cost together."""
+    """Cost of each detector beyond the engine itself, and of all together."""
     columns = series(named(names, SIGNALS), steps, 1)
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     makers = load_classes("detectors")
@@ -147,7 +147,7 @@ def costs(names: Sequence[str], steps: int) -> Iterator[tuple[str, float]]:
 
 
 def replayed(lines: int) -> float:
-    """CPU seconds of `sentinel replay --json` for a log of so many lines."""
+    """CPU seconds of `sentinel replay --json` for a log of that many lines."""
     names = [name for name in (*OF_POLICY, *EVERY_RUN) if name not in {"tokens", "optimizer_steps"}]
     columns = series(named(names, IN_LOG), lines, 2)
     with tempfile.TemporaryDirectory() as place:
@@ -168,7 +168,7 @@ def main() -> None:
     args = parser.parse_args()
     runs = {"RL": (*OF_POLICY, *EVERY_RUN), "SFT": EVERY_RUN}
     found = {kind: dict(costs(names, args.steps)) for kind, names in runs.items()}
-    table = Table("Detector", *(f"{kind}, µs a step" for kind in runs))
+    table = Table("Detector", *(f"{kind}, µs per step" for kind in runs))
     for name in sorted(found["RL"], key=lambda name: -max(found[kind][name] for kind in runs)):
         table.add_row(name, *(f"{found[kind][name]:.1f}" for kind in runs))
     console = Console()

@@ -1,4 +1,4 @@
-"""What a scrape costs the agent: time per series, and answers under load. No pass or fail."""
+"""Cost of a scrape: time per series, and response times under load. No pass or fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prometheus_client import generate_latest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.results import measured, said, spread
+from support.results import make_result, make_spread, step_result
 
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
@@ -25,18 +25,18 @@ DETECTORS = {f"detector_{i}": Severity.WARNING for i in range(12)}
 
 
 def exposition(ranks: int) -> Exposition:
-    """A run of that many ranks that logs every signal and a hundred keys of its own."""
+    """The exposition of a run with that many ranks, every signal and a hundred other keys."""
     shown = Exposition(Counters(), DETECTORS, per_rank_limit=ranks)
     for rank in range(ranks):
-        shown.update(measured(rank=rank, step_time=0.5))
+        shown.update(step_result(rank=rank, step_time=0.5))
     own = {f"key{i}": 1.5 for i in range(100)}
-    spreads = {name: spread(1.0, 2.0) for name in SIGNALS}
-    shown.update(said(values=dict.fromkeys(SIGNALS, 1.5) | own, spread=spreads))
+    spreads = {name: make_spread(1.0, 2.0) for name in SIGNALS}
+    shown.update(make_result(values=dict.fromkeys(SIGNALS, 1.5) | own, spread=spreads))
     return shown
 
 
 def rendering(ranks: int, times: int = 20) -> str:
-    """CPU time of one page."""
+    """CPU time of one rendering."""
     shown = exposition(ranks)
     page = generate_latest(shown.registry)
     series = sum(not line.startswith(b"#") for line in page.splitlines())
@@ -49,8 +49,8 @@ def rendering(ranks: int, times: int = 20) -> str:
 
 
 def taking(times: int = 20_000) -> str:
-    """CPU time of taking over one rank's step."""
-    shown, verdict = exposition(8), measured(rank=3, step_time=0.5)
+    """CPU time of adding one rank's step."""
+    shown, verdict = exposition(8), step_result(rank=3, step_time=0.5)
     begun = time.process_time()
     for _ in range(times):
         shown.update(verdict)

@@ -1,10 +1,10 @@
-"""Real TRL trainings of a tiny model, some of them driven into failure, with their logs.
+"""Real TRL trainings of a tiny model, some with a fault, with their logs.
 
     python benchmarks/failing_runs.py FOLDER [--only NAME,NAME]
 
-Each leaves FOLDER/NAME/trainer_state.json, as the trainer wrote it, which
-`python benchmarks/detection.py --runs 0 --logs FOLDER` judges. No download, no GPU, some minutes.
-What is wrong is wrong from the first step on, but where `onset` says otherwise.
+Each writes FOLDER/NAME/trainer_state.json with the trainer's own code, for
+`python benchmarks/detection.py --runs 0 --logs FOLDER`. No download, no GPU, some minutes. Faults
+begin at the first step unless `onset` is set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Build = Callable[[str, Any, str], Any]
 
 @dataclass(frozen=True)
 class Training:
-    """How it is made, what is wrong with it, and which detectors answer for that."""
+    """How a training is made, its fault, and the detectors that should report it."""
 
     build: Build
     wrong: str = ""
@@ -37,7 +37,7 @@ class Training:
 
 
 def spoken(rng: Random, count: int) -> str:
-    """Letters of which each most likes the next in the alphabet."""
+    """Texts in which each letter is mostly followed by the next in the alphabet."""
     said = [rng.choice(LETTERS)]
     while len(said) < count:
         known = rng.random() < 0.8
@@ -50,7 +50,7 @@ def noise(rng: Random, count: int) -> str:
 
 
 def common(folder: str, rate: float, count: int) -> dict[str, Any]:
-    """What every configuration here says."""
+    """Settings of every configuration."""
     return {
         "output_dir": f"{folder}/out",
         "learning_rate": rate,
@@ -66,7 +66,7 @@ def common(folder: str, rate: float, count: int) -> dict[str, Any]:
 
 
 def grpo(rate: float = 2e-3, beta: float = 0.04, breaks: int = 10**9, count: int = 150) -> Build:
-    """It is paid for the share of the letter a; from the step `breaks` on for nothing."""
+    """Rewarded for the share of the letter a; from step `breaks` on with nothing."""
 
     def build(folder: str, tokens: Any, model: str) -> Any:
         from datasets import Dataset
@@ -93,7 +93,7 @@ def grpo(rate: float = 2e-3, beta: float = 0.04, breaks: int = 10**9, count: int
 
 
 def sft(rate: float = 2e-3, *, frozen: bool = False, texts: int = 2048, evaluate: int = 0) -> Build:
-    """Texts to go on with; `frozen` leaves one norm to be trained, by mistake."""
+    """Texts to continue; with `frozen` only one norm is trainable, by mistake."""
 
     def build(folder: str, tokens: Any, model: str) -> Any:
         from datasets import Dataset
@@ -143,7 +143,7 @@ def dpo(rate: float = 5e-4, beta: float = 0.1) -> Build:
 
 
 def reward(*, shuffled: bool = False, count: int = 250) -> Build:
-    """A judge of language; `shuffled` tells it by a coin which is the better."""
+    """A reward model for language; with `shuffled` the preferences are random."""
 
     def build(folder: str, tokens: Any, model: str) -> Any:
         from datasets import Dataset
@@ -203,7 +203,7 @@ TRAININGS = {
 
 
 def train(name: str, folder: Path) -> None:
-    """Train one of them and keep its log."""
+    """Run one training and write its log."""
     import torch
     from transformers import set_seed
     from trl_grpo import model_of_letters
@@ -219,13 +219,13 @@ def train(name: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Train all of them, one after the other."""
+    """Run all trainings one after the other."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, nargs="?", help="where the logs go")
+    parser.add_argument("folder", type=Path, nargs="?", help="folder for the logs")
     parser.add_argument("--only", default=",".join(TRAININGS))
     args = parser.parse_args()
     if args.folder is None:
-        print("Nothing is trained without a FOLDER for the logs.")
+        print("Give a FOLDER for the logs.")
         return
     for name in args.only.split(","):
         print(name, flush=True)

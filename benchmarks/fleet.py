@@ -1,14 +1,14 @@
-"""How many ranks one head agent bears: simulated nodes against a real one, and its law of growth.
+"""Capacity of a head agent: simulated nodes against a real head, and a model of its CPU time.
 
     python benchmarks/fleet.py [--ranks 1024 2048] [--signals 32] [--seconds 60]
 
-The head is `sentinel agent` as it is, with all detectors, the history and a scrape of `/metrics`
-every 15 s; its own node has real rings. All other nodes, 8 ranks each, are played by two processes
-that write, seal and leave real parcels in the head's store (`fleet_nodes.py`), one step a second.
-CPU is that of the head's process, user and system, over `seconds` after a warm-up; the delay is
-from a step to its row in the head's database, looked for twenty times a second; `lost` are records
-that no row speaks for. `--local 4 8 16` varies the ranks of a node, which tells the cost of a node
-from that of a rank. Writes results/fleet.json, prints Markdown.
+The head is `sentinel agent` with all detectors, the history and a scrape of `/metrics` every 15 s;
+its own node has real rings. All other nodes, 8 ranks each, are simulated by two processes that
+encode, sign and send real batches to the head's store (`fleet_nodes.py`), one step per second. CPU
+is that of the head's process, user and system, over `seconds` after a warm-up; the delay is from a
+step to its row in the head's database, polled twenty times per second; `lost` counts records that
+are in no row. `--local 4 8 16` varies the ranks per node, which separates the cost of a node from
+that of a rank. Writes results/fleet.json, prints Markdown.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ WARM_SECONDS = 20.0
 SCRAPE_SECONDS = 15.0
 JOIN_SECONDS = 120.0
 EARLY_SECONDS = 5.0
-"""The head's own ranks begin so long before their first step."""
+"""Time from the start of the head's own ranks to their first step."""
 PLAYERS = 2
 MEEK = ("nice", "-n", "15")
-"""The head makes way for training: here the players make way for the head."""
+"""Priority of the simulating processes, below the head, as an agent is below training."""
 BORNE_PERCENT = 90.0
-"""CPU of the head, above which it may be behind: what it does then says nothing of its cost."""
+"""CPU of the head above which it may be behind; such rows are left out of the model."""
 LOADS = """
 import json, sys, time
 for module in sys.argv[1].split(","):
@@ -67,7 +67,7 @@ MEETING = Rendezvous("127.0.0.1", "29500", JOB, 0)
 
 
 class Own:
-    """The ranks of the head's own node, who write to rings as a trainer does."""
+    """The ranks of the head's own node, which write to rings as a trainer does."""
 
     def __init__(self, world: int, local: int) -> None:
         self.rings = [
@@ -78,7 +78,7 @@ class Own:
         self.packers = [RecordEncoder(ring.write) for ring in self.rings]
 
     def train(self, plan: Plan) -> None:
-        """Steps from `begins` to `ends`."""
+        """Write steps from `begins` to `ends`."""
         time.sleep(max(0.0, plan.begins - EARLY_SECONDS - time.time()))
         sizes = {"world_size": float(plan.world), "local_world_size": float(plan.local)}
         for packer in self.packers:
@@ -96,27 +96,27 @@ class Own:
                 ring.publish_step(step, step, now)
         for ring, packer in zip(self.rings, self.packers, strict=True):
             packer.write_event(
-                Event.STOP, StepStamp(step, step, time.time()), facts={"outcome": "finished"}
+                Event.STOP, StepStamp(step, step, time.time()), attributes={"outcome": "finished"}
             )
             ring.close("finished")
 
 
 class Watch:
-    """What is seen of the head from outside, while it is at work."""
+    """Observes the head from outside while it runs."""
 
     def __init__(self, database: Path) -> None:
         self.connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
         self.seen, self.delays = 0, list[float]()
 
     def look(self) -> None:
-        """Note how long ago each new row's step was."""
+        """Record the age of the step of each new row."""
         query = "select id, time from step where event = 'step' and id > ? order by id"
         for row, when in self.connection.execute(query, (self.seen,)):
             self.seen = row
             self.delays.append(time.time() - when)
 
     def steps(self) -> list[tuple[int, int]]:
-        """Each step's number, and how many ranks its first signal's spread speaks for."""
+        """Each step's number, and the number of ranks in the spread of its first signal."""
         query = "select step, spread from step where event = 'step' order by id"
         told = [(step, json.loads(spread)) for step, spread in self.connection.execute(query)]
         return [(step, next(iter(spread.values()))[0]) for step, spread in told if spread]
@@ -222,7 +222,7 @@ def watched(
 
 
 def until_listening(port: int) -> None:
-    """Until the head's store is there."""
+    """Wait until the head's store is available."""
     deadline = time.monotonic() + JOIN_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -231,7 +231,7 @@ def until_listening(port: int) -> None:
             time.sleep(0.2)
         else:
             return
-    raise SystemExit(f"The head does not listen at {port}.")
+    raise SystemExit(f"The head does not listen on port {port}.")
 
 
 def counted(family: str, page: str) -> float:
@@ -239,9 +239,10 @@ def counted(family: str, page: str) -> float:
 
 
 def law(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """CPU = constant + a share for each node + one for each rank, by least squares.
+    """CPU = constant + share per node + share per rank, by least squares.
 
-    Of the rows that the head bore. Relative errors count alike, or the largest fleet would decide.
+    Uses the rows that the head could process. Relative errors are weighted equally; otherwise the
+    largest fleet would dominate.
     """
     kept = [row for row in rows if row["lost"] == 0 and row["cpu_percent"] < BORNE_PERCENT]
     shares = np.array([[1.0, row["nodes"], row["ranks"]] for row in kept])
@@ -257,7 +258,7 @@ def law(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def loaded(modules: str) -> dict[str, float]:
-    """What an agent takes once these are imported: MB resident, seconds of CPU."""
+    """Cost of importing these modules: MB resident, seconds of CPU."""
     told = []
     for _ in range(3):
         done = subprocess.run(
@@ -272,9 +273,9 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1024])
     parser.add_argument("--local", type=int, nargs="+", default=[8])
     parser.add_argument("--signals", type=int, default=32)
-    parser.add_argument("--pace", type=float, default=1.0, help="seconds a step")
+    parser.add_argument("--pace", type=float, default=1.0, help="seconds per step")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--anew", action="store_true", help="forget what was measured before")
+    parser.add_argument("--anew", action="store_true", help="discard earlier results")
     args = parser.parse_args()
     alone()
     rows = [measured(world, local, args) for world in args.ranks for local in args.local]

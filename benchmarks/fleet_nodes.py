@@ -1,8 +1,8 @@
-"""Agents of very many nodes, played by one process: real parcels, real seals, a connection each.
+"""Agents of many nodes, simulated by one process with real batches, signatures and connections.
 
-What a node says is made up, how it is said is not: the parcels are written, sealed and left in the
-head's store by the code that a real agent uses, at the pace at which that does it, and the next one
-leaves only when the last one was answered.
+The data of a node is synthetic, its transfer is not: batches are encoded, signed and sent to the
+head's store by the code of a real agent, at its pace, and the next one is sent only after the
+acknowledgement of the last.
 
     python benchmarks/fleet_nodes.py PLAN     (JSON, see `Plan`; started by fleet.py)
 """
@@ -37,15 +37,15 @@ from sentinel.transport.batch_codec import BatchEncoder
 
 NOISE = 0.02
 GRACE_SECONDS = 15.0
-"""After the end, in which a head that is behind may still take up what was said."""
+"""Seconds after the end in which a head that is behind may still process batches."""
 Rows = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What one process plays: the agents of nodes `first` to `last - 1`, `local` ranks each.
+    """What one process simulates: the agents of nodes `first` to `last - 1`, `local` ranks each.
 
-    `begins` and `ends` are in seconds since the epoch, steps are `pace` seconds apart.
+    `begins` and `ends` are in seconds since the epoch; steps are `pace` seconds apart.
     """
 
     first: int
@@ -65,7 +65,7 @@ class Plan:
 
 
 class Course:
-    """The healthy course of a run, and what each rank says of a step."""
+    """The healthy course of a run, and the values of each rank at a step."""
 
     def __init__(self, signals: int, steps: int) -> None:
         self.names = tuple(named([*OF_POLICY, *EVERY_RUN], signals)[:signals])
@@ -75,8 +75,8 @@ class Course:
         self.noise = np.array([0.0 if name in exact else NOISE for name in self.names])
 
     def at(self, step: int, ranks: int) -> Rows:
-        """Values of so many ranks, one row each; steps count from 1."""
-        # Another seed for each step of each caller: ranks differ by chance, none by habit.
+        """Values of that many ranks, one row each; steps count from 1."""
+        # A seed per step and caller: ranks differ randomly, none systematically.
         chance = np.random.default_rng(random.getrandbits(32))
         row = self.rows[min(step, len(self.rows)) - 1]
         return row * (1.0 + self.noise * chance.standard_normal((ranks, len(row))))
@@ -84,7 +84,7 @@ class Course:
 
 @dataclass
 class Node:
-    """One node's side of the correspondence, in the order in which `link.py` does it."""
+    """One node's side of the protocol, in the order of sentinel.cluster.client."""
 
     number: int
     plan: Plan
@@ -112,7 +112,7 @@ class Node:
         self.board.write({self.box: b"", self.ack: b"", hello: body})
 
     def exchange(self) -> None:
-        """Look for the answer that is awaited; once it is there, leave all that waits."""
+        """Poll for the acknowledgement; once it is there, send all that waits."""
         if self.answered < self.sent:
             self.look()
         now = time.time()
@@ -128,7 +128,7 @@ class Node:
             self.board.write({self.box: message})
 
     def look(self) -> None:
-        """Take up the head's newest word."""
+        """Read the head's newest message."""
         message = self.board.peek(self.ack)
         if message:
             body = self.seal.verify(f"{self.ack}/{self.birth}", message)
@@ -141,7 +141,7 @@ class Node:
         ]
 
     def say(self, now: float, names: Sequence[str], rows: list[list[float]]) -> None:
-        """One step of all ranks of this node."""
+        """Add one step of all ranks of this node."""
         self.step += 1
         self.waiting += [
             Record(
@@ -152,15 +152,16 @@ class Node:
         ]  # fmt: skip
 
     def tick(self, now: float) -> Record:
-        """How the ranks are, as each parcel tells."""
+        """The heartbeat of the ranks, part of each batch."""
         counts = {"ranks_running": float(len(self.ranks)), "ranks_gone": 0.0, "ranks_failed": 0.0}
         values = {**counts, "idle_seconds": round(random.random(), 6)}
-        facts = {
-            "state": "running", "died_ranks": "", "failed_ranks": "", "straggler_ranks": str(self.ranks[0]),
+        attributes = {
+            "state": "running", "died_ranks": "", "failed_ranks": "",
+            "straggler_ranks": str(self.ranks[0]),
             "straggler_step": str(self.step), "straggler_progress": f"{self.step},{self.step}",
         }  # fmt: skip
         return Record(
-            "", WHOLE_RUN, self.step, now, Event.HEARTBEAT, values, facts, step_index=self.step
+            "", WHOLE_RUN, self.step, now, Event.HEARTBEAT, values, attributes, step_index=self.step
         )
 
     def end(self, now: float) -> None:
@@ -174,7 +175,7 @@ class Node:
 
 
 def play(plan: Plan) -> dict[str, float]:
-    """All of the plan; bytes and parcels left, and the longest that a step waited to be sent."""
+    """Run the plan; return bytes and batches sent, and the longest wait of a step."""
     seal = MessageAuthenticator.for_job(plan.token, plan.job)
     nodes = [Node(number, plan, seal) for number in range(plan.first, plan.last)]
     course = Course(plan.signals, int((plan.ends - plan.begins) / plan.pace) + 2)

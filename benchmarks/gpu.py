@@ -1,19 +1,19 @@
-"""What watching costs on a GPU, and that nothing of it ever waits for one.
+"""Overhead of monitoring on a GPU, and proofs that monitoring never waits for one.
 
     python benchmarks/gpu.py [--dry] [--blocks 12] [--steps 10]
 
 Four proofs, then a measurement, on the first CUDA or ROCm device:
 
-1. reads: `torch.cuda.set_sync_debug_mode("error")` around every step of a run that is watched, so
-   that PyTorch raises where anything waits for the device.
-2. kernel: while a kernel keeps the device busy for seconds, taps and `log` return at once.
-3. pinned: the rows that values are copied to are page-locked; a copy to others would wait.
-4. graph: a step is captured as a CUDA graph with the taps in, and replayed, with the same losses.
-5. step time: a transformer of a billion parameters in bfloat16, in blocks of steps, by turns with
-   and without the monitor; the median of the paired ratios, and their spread.
+1. reads: `torch.cuda.set_sync_debug_mode("error")` around every step of a monitored run, so that
+   PyTorch raises where anything waits for the device.
+2. kernel: while a kernel keeps the device busy for seconds, patches and `log` return at once.
+3. pinned: the rows that values are copied to are page-locked; a copy to other memory would wait.
+4. graph: a step is captured as a CUDA graph with patches, and replayed, with the same losses.
+5. step time: a transformer of a billion parameters in bfloat16, in blocks of steps, alternately
+   with and without the monitor; the median of the paired ratios, and their spread.
 
-Without a GPU it says so, claims nothing, and leaves with 0. `--dry` runs all that a host can run of
-it with a tiny model, to show that the script works: its figures mean nothing.
+Without a GPU it measures nothing and exits with 0. `--dry` runs everything that works on a host
+with a tiny model, to test the script; its figures are not meaningful.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from sentinel.client.session import current_session
 
 HERE = Path(__file__).parent
 BUSY_CYCLES = 4_000_000_000
-"""Of the kernel that keeps the device busy: about two seconds."""
+"""Size of the kernel that keeps the device busy: about two seconds."""
 AT_ONCE = 0.5
-"""Seconds, a quarter of that kernel: who waited for it took longer."""
+"""Seconds, a quarter of that kernel: a call that waits for it takes longer."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of the transformer: `batch` sequences of `length` tokens a step."""
+    """Size of the transformer: `batch` sequences of `length` tokens per step."""
 
     width: int
     layers: int
@@ -62,7 +62,7 @@ TOKENS = 512
 
 
 class Model(nn.Module):
-    """A decoder without frills: what a step of language-model training costs."""
+    """A minimal decoder with the cost of a language-model training step."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Bench:
         self.at = 0
 
     def step(self, *, clip: bool = True) -> torch.Tensor:
-        """One step of training, the loss left on the device."""
+        """One training step; the loss stays on the device."""
         self.at += 1
         loss = self.net(self.tokens)
         loss.backward()
@@ -104,7 +104,7 @@ class Bench:
         return loss.detach()
 
     def wait(self) -> None:
-        """Until the device has done all it was given."""
+        """Wait until the device is idle."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
@@ -116,7 +116,7 @@ class Bench:
 
 @contextmanager
 def watched(**more: Any) -> Iterator[None]:
-    """A run that leaves nothing behind, with no agent beside it."""
+    """A monitored run in a temporary home, without agent."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"SENTINEL_HOME": folder, "SENTINEL_RUNTIME_DIR": folder}
         with sentinel.monitor(agent=False, **more):
@@ -124,7 +124,7 @@ def watched(**more: Any) -> Iterator[None]:
 
 
 def reads(bench: Bench) -> str:
-    """Steps under the debug mode that raises where something waits for the device."""
+    """Steps in the debug mode that raises where something waits for the device."""
     with watched(strict=True):
         bench.step()
         bench.wait()
@@ -140,7 +140,7 @@ def reads(bench: Bench) -> str:
 
 
 def kernel(bench: Bench) -> str:
-    """Taps behind a kernel that keeps the device busy."""
+    """Patches while a kernel keeps the device busy."""
     with watched(strict=True):
         for _ in range(3):
             bench.step()
@@ -165,7 +165,7 @@ def kernel(bench: Bench) -> str:
 
 
 def pinned(bench: Bench) -> str:
-    """The rows of the stash."""
+    """Whether the device copies are page-locked."""
     with watched(strict=True):
         bench.step()
         session = current_session()
@@ -177,7 +177,7 @@ def pinned(bench: Bench) -> str:
 
 
 def graph(bench: Bench) -> str:
-    """A step recorded as a graph with the taps in, beside one recorded without."""
+    """A step captured as a graph with patches, compared with one without."""
     if bench.device.type != "cuda":
         return "not without a GPU"
     without = _captured(bench.device)
@@ -217,7 +217,7 @@ def _captured(device: torch.device) -> list[float]:
 
 
 def step_time(bench: Bench, blocks: int, steps: int) -> dict[str, Any]:
-    """Milliseconds of a step with and without us, in blocks by turns, and the paired ratios."""
+    """Milliseconds of a step with and without monitor, in alternating blocks; paired ratios."""
 
     def block() -> float:
         for _ in range(2):
@@ -257,12 +257,14 @@ def step_time(bench: Bench, blocks: int, steps: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--dry", action="store_true", help="tiny, on the host; proves nothing")
+    parser.add_argument(
+        "--dry", action="store_true", help="tiny model on the host; no valid figures"
+    )
     parser.add_argument("--blocks", type=int, default=12)
     parser.add_argument("--steps", type=int, default=10)
     asked = parser.parse_args()
     if not asked.dry and not torch.cuda.is_available():
-        print("There is no GPU here: nothing was measured, and nothing is claimed.")
+        print("No GPU found: nothing measured.")
         return
     device = torch.device("cpu" if asked.dry else "cuda")
     bench = Bench(TINY if asked.dry else BILLION, device)
@@ -275,7 +277,7 @@ def main() -> None:
     results["step time"] = step_time(bench, asked.blocks, asked.steps)
     print(f"step time: {json.dumps(results['step time'])}")
     if asked.dry:
-        print("Dry: on the host, with a tiny model. These figures mean nothing.")
+        print("Dry run on the host with a tiny model: the figures are not meaningful.")
         return
     (HERE / "results").mkdir(exist_ok=True)
     (HERE / "results" / "gpu.json").write_text(json.dumps(results, indent=1) + "\n")

@@ -1,6 +1,6 @@
-"""Ways of logging twenty numbers a step, each behind the same two functions: log, and close.
+"""Ways of logging twenty numbers per step, each behind the same two functions: log and close.
 
-Every maker takes a scratch directory. Numbers are plain floats; nothing is sent over a network.
+Every factory takes a scratch directory. Numbers are plain floats; nothing is sent over a network.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def nothing(_directory: str) -> tuple[Log, Callable[[], None]]:
 
 
 def copying(_directory: str) -> tuple[Log, Callable[[], None]]:
-    """The floor: as many bytes as our record has, copied into mapped memory."""
+    """The lower bound: as many bytes as a record has, copied into mapped memory."""
     memory, record = mmap.mmap(-1, 1 << 20), struct.pack("27d", *range(27))
 
     def log(_step: int, _values: dict[str, float]) -> None:
@@ -49,7 +49,7 @@ def sentinel(directory: str) -> tuple[Log, Callable[[], None]]:
 
 
 def prometheus_client(_directory: str) -> tuple[Log, Callable[[], None]]:
-    """Gauges with their labels bound beforehand, in the trainer's own process."""
+    """Gauges with labels bound beforehand, in the trainer's process."""
     from prometheus_client import CollectorRegistry, Gauge
 
     registry = CollectorRegistry()

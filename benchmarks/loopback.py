@@ -1,4 +1,4 @@
-"""A network of one's own: a loopback device on which nobody else's bytes are counted."""
+"""A network namespace with a loopback device that carries only the traffic of the benchmark."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 _INSIDE = "BENCH_ALONE"
 _CALM = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
-"""There is nobody to ask for names there, of which torch warns for each connection."""
+"""The namespace has no name server, of which torch warns for each connection."""
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 1
 
 
 class Traffic(NamedTuple):
-    """What was sent over the loopback device: bytes, packets."""
+    """Traffic of the loopback device: bytes, packets."""
 
     sent: int
     packets: int
@@ -29,10 +29,10 @@ class Traffic(NamedTuple):
 
 
 def alone() -> bool:
-    """Run this script again in a network namespace of its own, and exit with what it gave.
+    """Run this script again in its own network namespace, and exit with its exit code.
 
-    True where that is done already; False where it is not permitted, so that bytes of strangers
-    may be among those counted.
+    True if it already runs in one; False if that is not permitted, so that traffic of
+    other processes may be counted.
     """
     if os.environ.get(_INSIDE):
         _bring_up()
@@ -42,7 +42,7 @@ def alone() -> bool:
         shutil.which("unshare") is None
         or subprocess.run([*command, "true"], check=False).returncode
     ):
-        print("No network of our own is permitted here: bytes on the wire are left out.")
+        print("Network namespaces are not permitted: bytes on the network are left out.")
         return False
     done = subprocess.run(
         [*command, sys.executable, *sys.argv],
@@ -53,7 +53,7 @@ def alone() -> bool:
 
 
 def traffic() -> Traffic:
-    """All that was sent over loopback so far."""
+    """Traffic over loopback so far."""
     for line in Path("/proc/net/dev").read_text().splitlines():
         name, _, numbers = line.partition(":")
         if name.strip() == "lo":

@@ -1,14 +1,14 @@
-"""What one `log()` of twenty numbers costs the training thread, ours beside others'.
+"""Cost of one `log()` of twenty numbers for the training thread, compared with other loggers.
 
     python benchmarks/overhead.py [--rounds 3] [--steps 1000] [--kills 120]
 
-Each logger runs in a process of its own, in shuffled order, round after round. `warm` logs in a
-tight loop; `cold` sleeps two milliseconds and walks over four megabytes between two logs, as a
-training step would. Times are processor time of the calling thread (median, and 99th percentile,
-of all steps; median over the rounds), less what reading the clock costs. Instructions (valgrind)
-and system calls (strace) are of the whole process, by the difference of two runs of different
-length, less a run that logs nothing. Prints Markdown and writes results/overhead.json. Needs
-`benchmarks/requirements.txt` for the others; whatever is missing is listed as missing.
+Each logger runs in its own process, in shuffled order per round. `warm` logs in a tight loop;
+`cold` sleeps two milliseconds and walks over four megabytes between two logs, as a training step
+would. Times are CPU time of the calling thread (median and 99th percentile of all steps; median
+over the rounds), less the cost of reading the clock. Instructions (valgrind) and system calls
+(strace) are of the whole process, from the difference of two runs of different length, less a run
+that logs nothing. Prints Markdown and writes results/overhead.json. Other loggers need
+`benchmarks/requirements.txt`; those not installed are listed as missing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from loggers import LOGGERS, NAMES, PACKAGES
 HERE = Path(__file__).parent
 FEW, MANY = 200, 1200
 LIGHT = ("nothing", "copying 216 bytes", "sentinel", "prometheus_client")
-"""Loggers whose instructions are counted: valgrind is too slow for the rest."""
+"""Loggers whose instructions are counted: valgrind is too slow for the others."""
 
 
 def child(name: str, mode: str, steps: int) -> None:
@@ -47,7 +47,7 @@ def child(name: str, mode: str, steps: int) -> None:
     for step in range(steps if mode == "count" else 0):
         log(step, dict(rows[step % 16]))
     if mode == "count":
-        # What closing does is not what logging costs.
+        # Closing is not part of the cost of logging.
         os._exit(0)
     close()
     shutil.rmtree(directory, ignore_errors=True)
@@ -57,7 +57,7 @@ def child(name: str, mode: str, steps: int) -> None:
 
 
 def timed(log: Any, rows: list[dict[str, float]], mode: str, steps: int) -> list[float]:
-    """Microseconds of thread time of each log, after a tenth more to warm up."""
+    """Microseconds of thread time of each log, after a tenth more as warm-up."""
     clock, ballast, spent = time.thread_time_ns, bytearray(4 << 20), []
     idle = []
     for _ in range(1000):
@@ -101,7 +101,7 @@ def run(line: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def instructions(name: str) -> float:
-    """User instructions of one log, with what the loop around it takes."""
+    """User instructions of one log, including the loop around it."""
 
     def of(steps: int) -> int:
         line = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable]
@@ -114,7 +114,7 @@ def instructions(name: str) -> float:
 
 
 def system_calls(name: str) -> float:
-    """System calls of one log, all threads and children included."""
+    """System calls of one log, including all threads and children."""
 
     def of(steps: int) -> int:
         with tempfile.NamedTemporaryFile("r") as counts:
@@ -127,7 +127,7 @@ def system_calls(name: str) -> float:
 
 
 def import_cost() -> dict[str, Any]:
-    """Processor milliseconds of `import sentinel`, and of everything the decorator loads."""
+    """CPU milliseconds of `import sentinel`, and of everything the decorator loads."""
     lines = {
         "import sentinel": "import sentinel",
         "with all a trainer uses": "import sentinel; sentinel.monitor, sentinel.log",
@@ -142,7 +142,7 @@ def import_cost() -> dict[str, Any]:
 
 
 def kills(number: int) -> dict[str, int]:
-    """Writers killed at random moments; raises AssertionError if a record was lost or torn."""
+    """Kill writers at random times. Raises AssertionError if a record is lost or torn."""
     sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
     from support.ring_writers import killed_writer
 

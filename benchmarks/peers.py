@@ -1,9 +1,9 @@
-"""The rules of others, each shown the same records as ours, and named in the words of ours.
+"""Rules of other tools, applied to the same records, with alarms named after our detectors.
 
-Where the peer itself can be imported, its own code judges; else its formula does, and `how` says
-so. A rule that goes on firing is one alarm, and so is one that fires anew within 50 points. All is
-set in the peers' favour: what falls when it fails is watched for falls alone, where one may choose,
-and no loss of a policy gradient is shown.
+If the peer can be imported, its own code runs; otherwise its formula does, as `how` states. A rule
+that fires continuously is one alarm, and so is one that fires again within 50 points. Choices
+favour the peers: signals that fall on failure are watched for falls only, if that can be set, and
+the loss of a policy gradient is left out.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from importlib.util import find_spec
 from math import isfinite, sqrt
 from typing import Any
 
-from detection_judges import Alarm, Judge, Judged
+from detection_evaluators import Alarm, Evaluation, Evaluator
 
 from sentinel.model.record import Event, Record
 
 MUTE = 50
-"""Points in which a rule that fires again is muted."""
+"""Points in which a rule that fires again is the same alarm."""
 
 UP = {
     "loss": "loss_spike", "kl_ref": "kl_blowup", "grad_norm": "grad_explosion",
@@ -30,7 +30,7 @@ DOWN = {
     "reward": "reward_collapse", "entropy": "entropy_collapse", "grad_norm": "grad_vanishing",
     "completion_length": "length_collapse",
 }  # fmt: skip
-"""What an alarm on a signal, in that direction, is an alarm of."""
+"""The fault of an alarm on a signal, by direction."""
 
 Said = Iterator[str]
 Rule = Callable[[Record], Said]
@@ -38,16 +38,16 @@ Rule = Callable[[Record], Said]
 
 @dataclass(frozen=True)
 class Peer:
-    """A rule: `start` gives one for a fresh run; `how` it came to be here."""
+    """A rule: `start` returns one for a new run; `how` is its origin."""
 
     title: str
     how: str
     start: Callable[[], Rule]
     present: Callable[[], bool] = lambda: True
 
-    def judge(self, records: Iterable[Record]) -> Judged:
-        """Its alarms."""
-        rule, judged = self.start(), Judged()
+    def evaluate(self, records: Iterable[Record]) -> Evaluation:
+        """The alarms of the peer."""
+        rule, evaluation = self.start(), Evaluation()
         fired: dict[str, int] = {}
         raised: dict[str, int] = {}
         point, step = -1, None
@@ -57,14 +57,14 @@ class Peer:
             for name in rule(_fit(record)):
                 goes_on = point - fired.get(name, -9) <= 1
                 if not goes_on and point - raised.get(name, -MUTE - 1) > MUTE:
-                    judged.alarms.append(Alarm(name, record.step, record.step))
+                    evaluation.alarms.append(Alarm(name, record.step, record.step))
                     raised[name] = point
                 fired[name] = point
-        return judged
+        return evaluation
 
 
 def _fit(record: Record) -> Record:
-    """Without the loss of a policy gradient, which is near 0 and says nothing."""
+    """The values without the loss of a policy gradient, which is near 0 and not informative."""
     if "reward" not in record.values or not isfinite(record.values.get("loss", 0.0)):
         return record
     values = {name: value for name, value in record.values.items() if name != "loss"}
@@ -77,7 +77,7 @@ def _not_finite(record: Record) -> bool:
 
 
 def fixed() -> Rule:
-    """What guides write down: NaN, loss 10, KL 0.2, norm 100 or 1e-7, entropy 0.1, half cut off."""
+    """Common thresholds: NaN, loss 10, KL 0.2, norm 100 or 1e-7, entropy 0.1, half truncated."""
     limits = [
         ("loss", "loss_divergence", lambda x: x > 10),
         ("kl_ref", "kl_blowup", lambda x: x > 0.2),
@@ -120,13 +120,13 @@ class Rolling:
 
 
 def three_sigma() -> Rule:
-    """Three deviations from the mean of the last 50, on the side on which it is a fault."""
+    """Three deviations from the mean of the last 50, in the direction of a fault."""
     falling = {name: DOWN[name] for name in ("reward", "entropy")}
     return _scored(Rolling(50), 3.0, UP, falling)
 
 
 def wandb_zscore() -> Rule:
-    """The window and threshold that its MetricZScoreFilter comes with: 30 and 3."""
+    """The default window and threshold of MetricZScoreFilter: 30 and 3."""
     return _scored(Rolling(30), 3.0, UP, DOWN)
 
 
@@ -147,7 +147,7 @@ def _scored(rolling: Rolling, limit: float, up: dict[str, str], down: dict[str, 
 
 @dataclass
 class Best:
-    """How many values ago a signal was at its best."""
+    """Number of values since the best of a signal."""
 
     best: float | None = None
     since: int = 0
@@ -179,7 +179,7 @@ def patience() -> Rule:
 
 
 def trainpulse() -> Rule:
-    """The Monitor of trainpulse as it comes, shown the four metrics that it knows how to judge."""
+    """The Monitor of trainpulse with defaults, on the four metrics that it supports."""
     from trainpulse import Monitor
 
     monitor = Monitor()
@@ -202,7 +202,7 @@ def trainpulse() -> Rule:
 
 
 class _OneDevice:
-    """All that SpikeDetection asks of Fabric, for one process without files."""
+    """What SpikeDetection needs of Fabric, for one process without files."""
 
     global_rank = 1
     root_device = "cpu"
@@ -219,7 +219,7 @@ class _OneDevice:
 
 
 class _Mean:
-    """What `Running(MeanMetric())` of torchmetrics gives, which takes half a millisecond for it."""
+    """The result of torchmetrics' `Running(MeanMetric())`, which takes half a millisecond."""
 
     def __init__(self, size: int) -> None:
         self.last: deque[Any] = deque(maxlen=size)
@@ -231,7 +231,7 @@ class _Mean:
 
 
 def lightning_spikes() -> Rule:
-    """Lightning's own SpikeDetection as it comes, shown the loss; after a spike it goes on."""
+    """Lightning's SpikeDetection with defaults, on the loss; it continues after a spike."""
     import torch
     from lightning.fabric.utilities.spike import SpikeDetection, TrainingSpikeException
 
@@ -252,7 +252,7 @@ def lightning_spikes() -> Rule:
 
 
 def kill_loss_spike() -> Rule:
-    """Five losses running that are twice the mean of the last 100, or half of those over 10."""
+    """Five consecutive losses that are twice the mean of the last 100, or half of those over 10."""
     window: deque[float] = deque(maxlen=100)
     running = [0, 0]
 
@@ -283,16 +283,14 @@ PEERS = {
     "three_sigma": Peer("rolling 3 sigma, 50 values", FORMULA, three_sigma),
     "patience": Peer("patience, 100 points or 3 evaluations", FORMULA, patience),
     "trainpulse": Peer("trainpulse", "its own code", trainpulse, _installed("trainpulse")),
-    "wandb": Peer("W&B z-score automation", "judged on W&B's servers; " + FORMULA, wandb_zscore),
+    "wandb": Peer("W&B z-score automation", "evaluated on W&B's servers; " + FORMULA, wandb_zscore),
     "lightning": Peer(
         "Lightning SpikeDetection", "its own code", lightning_spikes, _installed("lightning")
     ),
-    "llm_foundry": Peer(
-        "llm-foundry KillLossSpike", "asks for Composer; " + FORMULA, kill_loss_spike
-    ),
+    "llm_foundry": Peer("llm-foundry KillLossSpike", "needs Composer; " + FORMULA, kill_loss_spike),
 }
 
 
-def judges() -> dict[str, Judge]:
-    """Every peer that is here."""
-    return {name: peer.judge for name, peer in PEERS.items() if peer.present()}
+def evaluators() -> dict[str, Evaluator]:
+    """Every available peer."""
+    return {name: peer.evaluate for name, peer in PEERS.items() if peer.present()}

@@ -1,16 +1,26 @@
-"""Makers of whole runs: of reinforcement learning, and of supervised training."""
+"""Factories of complete runs: reinforcement learning and supervised training."""
 
 from __future__ import annotations
 
 import numpy as np
-from detection_faults import SPOILT
-from detection_run import HORIZON, REINFORCED, Whole
+from detection_faults import FAULT_EFFECTS
+from detection_run import HORIZON, REINFORCED, FullRun
 from support.policy_runs import entropy_series, length_series
-from support.synthetic_runs import Series, log_uniform, loss_level_changes, kl_series, student_noise, reward_series, learning_rate_schedule
+from support.synthetic_runs import (
+    Series,
+    kl_series,
+    learning_rate_schedule,
+    log_uniform,
+    loss_level_changes,
+    reward_series,
+    student_noise,
+)
 
 
-def made(kind: str, seed: int, fault: str = "", severity: str = "", early: bool = False) -> Whole:
-    """A run of `kind` rl or sft; `early` is a short one whose fault comes at point 30."""
+def make_run(
+    kind: str, seed: int, fault: str = "", severity: str = "", early: bool = False
+) -> FullRun:
+    """A run of `kind` rl or sft; `early` gives a short one with the fault at point 30."""
     return (_reinforced if kind == "rl" else _supervised)(seed, fault, severity, early)
 
 
@@ -19,7 +29,7 @@ def kind_of(fault: str) -> str:
 
 
 def _extent(rng: np.random.Generator, drawn: float, fault: str, early: bool) -> tuple[int, int]:
-    """Points, and which is the first that is wrong; the run outlasts the fault's horizon."""
+    """Number of points, and the first faulty one; the run is longer than the fault's horizon."""
     if early:
         return int(rng.integers(190, 300)), 30
     onset = int(drawn * rng.uniform(0.35, 0.7))
@@ -27,40 +37,42 @@ def _extent(rng: np.random.Generator, drawn: float, fault: str, early: bool) -> 
     return max(int(drawn), onset + (horizon if horizon < 1000 else 0) + 1), onset
 
 
-def _reinforced(seed: int, fault: str, severity: str, early: bool) -> Whole:
+def _reinforced(seed: int, fault: str, severity: str, early: bool) -> FullRun:
     rng = np.random.default_rng([seed, 11])
     length, onset = _extent(rng, log_uniform(rng, 120, 2000), fault, early)
     rate = learning_rate_schedule(rng, length)
-    way = np.cumsum(rate) / rate.sum()
-    run = Whole(seed, fault, severity, onset=onset if fault else None)
-    reward, gain = reward_series(rng, way)
-    words = length_series(rng, way)
+    progress = np.cumsum(rate) / rate.sum()
+    run = FullRun(seed, fault, severity, onset=onset if fault else None)
+    reward, gain = reward_series(rng, progress)
+    words = length_series(rng, progress)
     longest = float(words.max() * rng.uniform(2, 8))
-    alike = np.clip(rng.beta(2, 10, length) + 0.3 * way * rng.random(), 0, 0.95)
+    zero_share = np.clip(rng.beta(2, 10, length) + 0.3 * progress * rng.random(), 0, 0.95)
     run.series = {
         "loss": 0.02 * rng.standard_normal(length) * rng.uniform(0.2, 2),
         "reward": reward,
-        "reward_std": gain * log_uniform(rng, 0.1, 0.5) * np.exp(0.15 * rng.standard_normal(length)),
-        "frac_zero_std": alike,
-        "kl_ref": kl_series(rng, way),
-        "entropy": entropy_series(rng, way),
+        "reward_std": gain
+        * log_uniform(rng, 0.1, 0.5)
+        * np.exp(0.15 * rng.standard_normal(length)),
+        "frac_zero_std": zero_share,
+        "kl_ref": kl_series(rng, progress),
+        "entropy": entropy_series(rng, progress),
         "completion_length": words,
         "grad_norm": _norms(rng, length, 20),
         "learning_rate": rate * 1e-6,
         "sample_repetition": np.clip(rng.beta(2, 18, length), 0, 1),
     }
-    # Whether it is well or not says nothing of how it was configured: no clue is given away.
+    # The configuration does not depend on the fault, so that it is no evidence.
     run.settings = {"beta": log_uniform(rng, 0.0005, 0.1)}
     if fault:
-        spoil = SPOILT[fault]
+        spoil = FAULT_EFFECTS[fault]
         spoil(run, np.maximum(np.arange(length) - onset, 0), gain)
     _cut_off(rng, run, longest, gain)
     _timed(rng, run, run.series["completion_length"] * 64)
     return run
 
 
-def _cut_off(rng: np.random.Generator, run: Whole, longest: float, gain: float) -> None:
-    """Answers have a limit; those it cuts off earn nothing of what the policy has learnt."""
+def _cut_off(rng: np.random.Generator, run: FullRun, longest: float, gain: float) -> None:
+    """Truncate completions at a limit; truncated ones earn no learned reward."""
     series, count = run.series, len(run)
     wanted = series["completion_length"]
     share = np.clip((wanted / longest - 0.6) / 0.8, 0, 1) ** 2
@@ -69,20 +81,20 @@ def _cut_off(rng: np.random.Generator, run: Whole, longest: float, gain: float) 
     series["reward"] = series["reward"] - gain * share
 
 
-def _supervised(seed: int, fault: str, severity: str, early: bool) -> Whole:
+def _supervised(seed: int, fault: str, severity: str, early: bool) -> FullRun:
     rng = np.random.default_rng([seed, 12])
     every = int(rng.choice([1, 1, 1, 5, 10]))
     length, onset = _extent(rng, max(120.0, log_uniform(rng, 600, 4000) / every), fault, early)
     if fault == "loss_plateau":
         onset = int(length * rng.uniform(0.12, 0.3))
     rate = learning_rate_schedule(rng, length)
-    # What stalls stops before its rate does: a loss whose rate ran out has converged.
-    way = np.cumsum(rate) * every
-    learnt = np.minimum(way, way[onset]) if fault == "loss_plateau" else way
+    # A stalled loss stops before its learning rate does; otherwise it has converged.
+    progress = np.cumsum(rate) * every
+    learnt = np.minimum(progress, progress[onset]) if fault == "loss_plateau" else progress
     first = rng.uniform(1.2, 11.0)
     last = first * rng.uniform(0.25, 0.8)
     truth = last + (first - last) * (1 + learnt / log_uniform(rng, 3, 60)) ** -rng.uniform(0.3, 0.9)
-    run = Whole(seed, fault, severity, onset=onset if fault else None, every=every)
+    run = FullRun(seed, fault, severity, onset=onset if fault else None, every=every)
     run.truth = truth * (loss_level_changes(rng, length) if not fault else 1)
     spread = log_uniform(rng, 0.01, 0.14) / every**0.5
     blips = (rng.random(length) < 0.001) * rng.uniform(0.2, 0.8, length) / every
@@ -96,21 +108,25 @@ def _supervised(seed: int, fault: str, severity: str, early: bool) -> Whole:
     }
     _timed(rng, run, np.full(length, 8192.0))
     if fault and fault != "loss_plateau":
-        SPOILT[fault](run, np.maximum(np.arange(length) - onset, 0), spread)
+        FAULT_EFFECTS[fault](run, np.maximum(np.arange(length) - onset, 0), spread)
     return run
 
 
 def _norms(rng: np.random.Generator, count: int, every: int) -> Series:
     time = np.arange(count)
     start = log_uniform(rng, 0.3, 30)
-    level = log_uniform(rng, 0.1, 10) * (1 + start * np.exp(-time / log_uniform(rng, 3, 60) * every))
+    level = log_uniform(rng, 0.1, 10) * (
+        1 + start * np.exp(-time / log_uniform(rng, 3, 60) * every)
+    )
     level = level * (1 + time / 50) ** rng.uniform(-0.4, 0.4)
     wild = (rng.random(count) < 0.003) * np.log(rng.uniform(5, 60, count))
-    return np.asarray(level * np.exp(student_noise(rng, count) * log_uniform(rng, 0.08, 0.9) + wild))
+    return np.asarray(
+        level * np.exp(student_noise(rng, count) * log_uniform(rng, 0.08, 0.9) + wild)
+    )
 
 
-def _timed(rng: np.random.Generator, run: Whole, tokens: Series) -> None:
-    """A step takes a fixed time and one for each token, and now and then a hitch."""
+def _timed(rng: np.random.Generator, run: FullRun, tokens: Series) -> None:
+    """Add step times: a constant, a time per token, and occasional delays."""
     fixed, count = rng.uniform(0.1, 0.5), len(run)
     noise = np.exp(student_noise(rng, count) * log_uniform(rng, 0.01, 0.08))
     hitch = np.where(rng.random(count) < 0.01, rng.uniform(1.5, 6, count), 1.0)

@@ -1,13 +1,13 @@
-"""What the taps of PyTorch cost a step: a loop beside itself, with and without the monitor.
+"""Cost of the PyTorch patches per step: a training loop with and without the monitor.
 
-    python benchmarks/taps.py [--pairs 15] [--steps 300]
+    python benchmarks/patches.py [--pairs 15] [--steps 300]
 
 One step is a batch from a `DataLoader`, a forward and a backward pass of a tiny model, clipping and
-an optimizer step: next to nothing is computed, so that whatever is added shows. Blocks of steps are
-timed by turns with and without `sentinel.monitor` (no agent), and compared in pairs: the median
-difference in microseconds a step, and the median ratio, each with its middle half. Times are
-processor time of the training thread. `parts` is the same with one tap left out at a time. Prints
-Markdown and writes results/taps.json.
+an optimizer step: there is little computation, so that any addition shows. Blocks of steps are
+timed alternately with and without `sentinel.monitor` (no agent), and compared in pairs: the median
+difference in microseconds per step, and the median ratio, each with its middle half. Times are CPU
+time of the training thread. `parts` is the same with one patch left out at a time. Prints Markdown
+and writes results/patches.json.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HERE = Path(__file__).parent
 
 
 class Bench:
-    """A loop whose steps cost nearly nothing."""
+    """A loop whose steps cost almost nothing."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -43,7 +43,7 @@ class Bench:
         self.data = torch.utils.data.TensorDataset(torch.randn(4096, 16))
 
     def block(self, steps: int) -> float:
-        """Microseconds of processor time a step."""
+        """Microseconds of CPU time per step."""
         loader = iter(torch.utils.data.DataLoader(self.data, batch_size=4))
         for _ in range(20):
             self.step(loader)
@@ -62,7 +62,7 @@ class Bench:
 
 @contextmanager
 def watched(without: str = "") -> Iterator[None]:
-    """A run with no agent, all of whose taps are in but one."""
+    """A run without agent, with all patches but one."""
     every = session.integration_names
 
     def left() -> dict[str, Any]:
@@ -79,7 +79,7 @@ def watched(without: str = "") -> Iterator[None]:
 
 
 def compared(bench: Bench, pairs: int, steps: int, without: str = "") -> dict[str, Any]:
-    """Blocks with us and without, in pairs whose order is drawn."""
+    """Blocks with and without sentinel, in pairs of random order."""
     added, ratios = [], []
     for turn in range(pairs):
         times = {}
@@ -118,8 +118,8 @@ def main() -> None:
         "without the data loader's": compared(bench, asked.pairs, asked.steps, "data_loader"),
     }
     (HERE / "results").mkdir(exist_ok=True)
-    (HERE / "results" / "taps.json").write_text(json.dumps(results, indent=1) + "\n")
-    print(f"A step of {plain:.0f} us of processor time, without us\n")
+    (HERE / "results" / "patches.json").write_text(json.dumps(results, indent=1) + "\n")
+    print(f"A step of {plain:.0f} us of CPU time, without sentinel\n")
     print("| | added, us (middle half) | ratio (middle half) |\n|---|---|---|")
     for what in ("all taps", "without the data loader's"):
         row = results[what]
