@@ -1,17 +1,17 @@
-"""Answers cut off: the longest answer is shorter than what the policy has to say.
+"""Answers cut off: the maximum completion length is too short for the policy.
 
-An unfinished answer earns what an unfinished one earns, however good its way there; the policy is
-taught against thinking at length, and the reward stands still or falls.
+A truncated completion earns the reward of an unfinished one, however good its start. The policy is
+trained against long reasoning, and the reward stagnates or falls.
 
-Clues
-    Many answers that are cut off are the heart of it, answers that grow towards the limit how it
-    came about, and a reward that stands or falls what it costs. Samples that do not repeat say
-    that the texts were getting somewhere. Where texts loop, or KL or entropy left, length is a
+Evidence
+    Many truncated completions are the main evidence; completions that grow towards the limit are
+    the reason, and a reward that stagnates or falls is the effect. Samples without repetition show
+    that the texts make progress. If texts loop, or KL or entropy have left their range, length is a
     symptom.
 
 Source
-    DAPO (arXiv:2503.14476), section 3.4, on what cut answers do to the reward; Dr. GRPO
-    (arXiv:2503.20783) on why answers grow.
+    DAPO (arXiv:2503.14476), section 3.4, on the effect of truncated completions on the reward;
+    Dr. GRPO (arXiv:2503.20783) on why completions grow.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from sentinel.signals.setting_names import describe_setting
 EXCLUDING_DETECTORS = ("kl_blowup", "entropy_collapse", "entropy_explosion", "repetition")
 
 NEAR_LIMIT_SHARE = 0.6
-"""Share of the limit from which on the mean length leaves no room for the longer half."""
+"""Mean length, as a fraction of the limit, above which long completions reach the limit."""
 
 LOOPING_SHARE = 0.4
-"""Share of repeated phrases from which on texts loop: that of repetition."""
+"""Share of repeated phrases above which texts loop, as in the detector repetition."""
 
 
 class AnswersCutOff:
-    """Judges by truncation and length, of texts that do not loop."""
+    """Diagnoses by truncation and length of texts that do not loop."""
 
-    title: ClassVar[str] = "answers are longer than they may be"
+    title: ClassVar[str] = "completions exceed the maximum length"
     explains: ClassVar[frozenset[str]] = frozenset({
         "truncation", "length_explosion", "reward_stalled", "reward_collapse",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """What is cut and how it came about; nothing of a policy that is ill otherwise."""
+        """Truncation and its reason; nothing if the policy has another fault."""
         cut, grown = (
             context.earliest_symptom("truncation"),
             context.earliest_symptom("length_explosion"),
@@ -52,7 +52,7 @@ class AnswersCutOff:
         if cut is None or context.earliest_symptom(*EXCLUDING_DETECTORS) is not None:
             return
         if fall is not None and grown is None:
-            # Many a healthy run cuts a third of its answers, which costs it no reward.
+            # Many healthy runs truncate a third of their completions without a loss of reward.
             return
         yield from symptom_evidence(cut, 0.5 if cut.severity is Severity.INFO else 0.6)
         yield from symptom_evidence(grown, 0.5)
@@ -63,20 +63,19 @@ class AnswersCutOff:
         )
         if length is not None and limit is not None and length > NEAR_LIMIT_SHARE * limit:
             yield Evidence(
-                0.3, f"The mean answer has {length:.4g} tokens of the {limit:g} allowed."
+                0.3, f"The mean completion has {length:.4g} of at most {limit:g} tokens."
             )
         repeats = context.values.get("sample_repetition")
         if repeats is not None and repeats < LOOPING_SHARE:
-            yield Evidence(
-                0.2, f"Texts do not loop: {repeats:.0%} of their phrases are repetitions."
-            )
+            yield Evidence(0.2, f"Texts do not loop: {repeats:.0%} of their phrases are repeated.")
 
     def remedy(self, context: CaseContext) -> str:
-        """Room, or a reason to be brief."""
-        facts = context.metadata
+        """A higher limit, or a reward for brevity."""
+        metadata = context.metadata
         return (
-            "Read the end of a few answers that were cut. If they were getting somewhere, raise "
-            f"{describe_setting('maximum completion length', facts)}, or leave them out of the loss with "
-            f"{describe_setting('mask for truncated completions', facts)}; if they ramble, let the reward "
-            "fall off before the limit, so that brevity pays."
+            "Read the end of a few truncated completions. If they make progress, raise "
+            f"{describe_setting('maximum completion length', metadata)}, or exclude them from the "
+            f"loss with {describe_setting('mask for truncated completions', metadata)}. If they "
+            "ramble, let the reward decrease before the limit, so that shorter completions earn "
+            "more."
         )

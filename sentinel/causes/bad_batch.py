@@ -1,12 +1,12 @@
-"""Bad batch: a few examples threw the loss up once, and the training got over it.
+"""Bad batch: a few examples caused a single jump of the loss, and training recovered.
 
-Clues
-    One jump of the loss, and gradients that jumped at the same step. A loss that stays away,
-    swings, or jumps again and again is no matter of a batch.
+Evidence
+    One jump of the loss, and of the gradient norm at the same step. A loss that stays high,
+    oscillates or jumps repeatedly has another cause.
 
 Source
-    Chowdhery et al. 2022 (arXiv:2204.02311), section 5.1: jumps of the loss went away when the run
-    was restarted before them and some hundred batches were skipped.
+    Chowdhery et al. 2022 (arXiv:2204.02311), section 5.1: jumps of the loss did not occur when the
+    run was restarted before them and some hundred batches were skipped.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 MAX_STEPS_APART = 3
-"""Steps between two jumps of one batch, as both are dated."""
+"""Steps between the onsets of two jumps of the same batch."""
 
 
 class BadBatch:
-    """Judges by a jump of loss and gradients at one step, and by what does not follow."""
+    """Diagnoses by a jump of loss and gradient norm at one step without consequences."""
 
     title: ClassVar[str] = "bad batch"
     explains: ClassVar[frozenset[str]] = frozenset({"loss_spike", "grad_explosion"})
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """Both jumps; nothing where there were more, or the loss did not come back."""
+        """Both jumps; nothing if there were more, or the loss did not recover."""
         jump, steep = context.symptoms.get("loss_spike"), context.symptoms.get("grad_explosion")
         worse = context.earliest_symptom(
             "loss_divergence", "oscillation", "nan_or_inf", "rank_outlier"
@@ -43,12 +43,12 @@ class BadBatch:
             yield from symptom_evidence(steep, 0.4)
 
     def remedy(self, context: CaseContext) -> str:
-        """Wait first: most heal."""
+        """Wait first, since most recover."""
         jump = context.symptoms.get("loss_spike")
         at = "" if jump is None else f" of step {jump.onset_step}"
         return (
-            f"Wait: most come back within some ten steps. Read the batches{at} and of the few "
-            "steps before (repeated text, broken files, other units). If the loss does not come "
-            "back, go on from a checkpoint some 100 steps before, skip these batches, and clip "
-            f"harder ({describe_setting('gradient clipping', context.metadata)})."
+            f"Wait: most losses recover within about ten steps. Inspect the batches{at} and of the "
+            "few steps before (repeated text, broken files, other units). If the loss does not "
+            "recover, resume from a checkpoint about 100 steps earlier, skip these batches, and "
+            f"lower {describe_setting('gradient clipping', context.metadata)}."
         )

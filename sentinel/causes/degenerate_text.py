@@ -1,16 +1,16 @@
-"""Degenerate text: the policy loops, and writes on until it is cut off.
+"""Degenerate text: the policy repeats itself until its completions are truncated.
 
-Whatever the reward still says of it, such answers are of no use, and a policy that loops seldom
-finds out of it by itself.
+Such completions are useless regardless of their reward, and a policy that loops rarely recovers by
+itself.
 
-Clues
-    Phrases that repeat, more than they did at first, are the heart of it; answers that grow or are
-    cut off are what loops look like from outside. With a KL or an entropy that left before, or a
-    reward that falls, it is a policy collapse.
+Evidence
+    Repeated phrases, more than at the start, are the main evidence; completions that grow or are
+    truncated are the visible effect. With a KL or an entropy that left its range before, or a
+    falling reward, it is a policy collapse.
 
 Source
     Welleck et al. 2020 (arXiv:1908.04319) and Holtzman et al. 2020 (arXiv:1904.09751) on repeated
-    phrases as the mark of degenerate text.
+    phrases as a measure of degenerate text.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from sentinel.model.finding import Severity
 
 
 class DegenerateText:
-    """Judges by repetition in what is sampled, and by its length."""
+    """Diagnoses by repetition in the samples, and by their length."""
 
-    title: ClassVar[str] = "the policy writes in loops"
+    title: ClassVar[str] = "the policy repeats itself"
     explains: ClassVar[frozenset[str]] = frozenset({
         "repetition", "length_explosion", "truncation",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """Loops that grow; nothing of texts that repeat by nature, or with the reward's fall."""
+        """Repetition and length; nothing for repetitive data, or if the reward fell."""
         loops = context.earliest_symptom("repetition")
         if loops is None or loops.severity is Severity.INFO:
             return
@@ -50,10 +50,10 @@ class DegenerateText:
         yield from symptom_evidence(cut, 0.5)
 
     def remedy(self, context: CaseContext) -> str:
-        """Back to before; a penalty at sampling cures nothing."""
+        """Resume from before the onset."""
         return (
-            "Stop it, and go on from the last checkpoint before the onset with "
-            f"{stronger_kl_advice(context)}. Check that the end-of-text token is trained on and stops the "
-            "sampling, and that the reward gives nothing for length or repeated words. A penalty "
-            "on repetition at sampling hides the loops and cures nothing."
+            "Stop the run, and resume from the last checkpoint before the onset with "
+            f"{stronger_kl_advice(context)}. Check that the end-of-text token is trained on and "
+            "ends the sampling, and that the reward does not pay for length or repeated words. A "
+            "repetition penalty at sampling only hides the problem."
         )

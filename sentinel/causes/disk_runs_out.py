@@ -1,8 +1,8 @@
-"""Disk runs out: checkpoints fill the disk that the next one is to go to.
+"""Disk runs out: checkpoints fill the disk that the next one is written to.
 
-Clues
-    A disk that will be full is enough by itself. Saves that come far too often fill it; where the
-    step counter is why, that is the cause.
+Evidence
+    A disk that will soon be full is almost sufficient. Frequent saves fill it; if the step counter
+    is the reason for them, that is the cause.
 
 Source
     huggingface/trl issue 1889, whose saves filled 12 TB in a night.
@@ -19,18 +19,18 @@ from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 FREQUENT_SAVE_STEPS = 50.0
-"""Steps from save to save that are few, where a save is of a whole model."""
+"""Save interval in steps that counts as short."""
 
 
 class DiskRunsOut:
-    """Judges by the room that is left, and by how often it is written to."""
+    """Diagnoses by the free space and by the frequency of saves."""
 
     title: ClassVar[str] = "disk runs out"
     explains: ClassVar[frozenset[str]] = frozenset({"disk_filling", "checkpoint_cadence"})
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The room, and what takes it."""
+        """The free space, and what uses it."""
         full = context.symptoms.get("disk_filling")
         if full is None:
             return
@@ -41,11 +41,12 @@ class DiskRunsOut:
             yield Evidence(0.2, f"The run saves every {apart:g} steps.")
 
     def remedy(self, context: CaseContext) -> str:
-        """Room first, and of checkpoints none that may be needed; then fewer of them."""
+        """Free space without deleting checkpoints that may be needed; then save less."""
         return (
-            "See what takes the room (`du`), and free it now. If it is checkpoints, first make "
-            "sure that the newest is whole, since one that was cut short cannot be resumed from; "
-            "then move or remove old ones, but keep the newest two, the best, and the last before "
-            f"any other trouble of the run. Then raise {describe_setting('save interval', context.metadata)}, or "
-            f"let {describe_setting('checkpoint limit', context.metadata)} be few."
+            "Find what uses the space (`du`) and free some now. If it is checkpoints, first check "
+            "that the newest is complete, since a truncated one cannot be resumed from. Then move "
+            "or delete old ones, but keep the newest two, the best, and the last before any other "
+            "incident of the run. Then raise "
+            f"{describe_setting('save interval', context.metadata)}, or lower "
+            f"{describe_setting('checkpoint limit', context.metadata)}."
         )

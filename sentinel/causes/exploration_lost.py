@@ -1,16 +1,16 @@
-"""Exploration lost: the policy has become certain before it became good.
+"""Exploration lost: the policy has become deterministic before it became good.
 
-It gives the same answer to the same prompt every time, so that there is nothing to compare, and
-nothing that would lead it elsewhere.
+It gives the same completion to a prompt every time, so there is nothing to compare and nothing new
+is tried.
 
-Clues
-    An entropy that collapsed is the cause itself. Answers that all earn the same, and a reward
-    that stands still, are what it leads to; sampling at a low temperature brings it about. Where
-    the KL ran away or tokens were clipped well before, or the reward has fallen, it is a symptom.
+Evidence
+    An entropy that collapsed is the cause itself. Groups with one reward and a reward that
+    stagnates are its effects; a low sampling temperature contributes. If the KL rose or tokens were
+    clipped well before, or the reward has fallen, it is a symptom.
 
 Source
-    Cui et al. 2025 (arXiv:2505.22617): performance is bought with entropy, and ends with it;
-    DAPO (arXiv:2503.14476) on the upper clip that keeps rare tokens alive.
+    Cui et al. 2025 (arXiv:2505.22617): reward is gained at the cost of entropy, and the gain ends
+    with it; DAPO (arXiv:2503.14476) on the upper clip range that preserves rare tokens.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 LOW_TEMPERATURE = 0.7
-"""Sampling temperature below which the policy learns from little but its favourites."""
+"""Sampling temperature below which samples hardly vary."""
 
 
 class ExplorationLost:
-    """Judges by entropy, and by what is left to compare."""
+    """Diagnoses by entropy and by groups with one reward."""
 
     title: ClassVar[str] = "the policy has stopped exploring"
     explains: ClassVar[frozenset[str]] = frozenset({
@@ -37,7 +37,7 @@ class ExplorationLost:
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The entropy and what follows; nothing where the policy ran off, or lost its reward."""
+        """Entropy and effects; nothing if the KL rose first, or the reward fell."""
         certain = context.earliest_symptom("entropy_collapse")
         if certain is None or context.earliest_symptom("reward_collapse", "repetition") is not None:
             return
@@ -56,11 +56,12 @@ class ExplorationLost:
             yield Evidence(0.2, f"The sampling temperature is {temperature:g}.")
 
     def remedy(self, context: CaseContext) -> str:
-        """Back to where it still tried, and keep it trying."""
-        facts = context.metadata
+        """Resume from before the onset with more exploration."""
+        metadata = context.metadata
         return (
-            "Go back to the last checkpoint before the onset, and keep it exploring: "
-            f"{describe_setting('upper clip range', facts)} at 0.28, {describe_setting('entropy bonus', facts)} at "
-            f"0.001, {describe_setting('sampling temperature', facts)} at 1. Leave out prompts that it "
-            "answers alike every time."
+            "Resume from the last checkpoint before the onset with more exploration: "
+            f"{describe_setting('upper clip range', metadata)} at 0.28, "
+            f"{describe_setting('entropy bonus', metadata)} at 0.001, "
+            f"{describe_setting('sampling temperature', metadata)} at 1. Leave out prompts whose "
+            "completions are always the same."
         )

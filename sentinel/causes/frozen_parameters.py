@@ -1,18 +1,17 @@
-"""Frozen parameters: what should be trained is not, from the first step on.
+"""Frozen parameters: the parameters that should be trained are not, since the first step.
 
-Adapters that hang on no output, `requires_grad` False, an optimizer without the parameters that
-matter, a learning rate of 0: the run costs what a training costs, and changes nothing.
+Adapters that are not connected to the output, `requires_grad` False, an optimizer without the
+relevant parameters, a learning rate of 0: the run costs as much as a training, and changes nothing.
 
-Clues
-    A gradient of exactly 0 from the first step on, or a learning rate that never was over 0, is
-    proof by itself. A loss or a reward that never moved follows from it. Groups of answers without
-    a spread of rewards, labels that are all masked and losses that are no numbers leave no gradient
-    either, and are other causes.
+Evidence
+    A gradient of exactly 0 since the first step, or a learning rate that was never above 0, is
+    sufficient. A loss or a reward that never moved is the effect. Groups with one reward, masked
+    labels and NaN losses leave no gradient either, and are other causes.
 
 Source
-    locuslab/open-unlearning issue 178 and huggingface/peft issue 137: adapters that no gradient
-    reached beside gradient checkpointing, since no input required one. Tiny trainings of frozen
-    weights, in the tests.
+    locuslab/open-unlearning issue 178 and huggingface/peft issue 137: adapters without a gradient
+    under gradient checkpointing, since no input required one. Tiny trainings of frozen weights, in
+    the tests.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 NEGLIGIBLE_GRAD_NORM = 1e-7
-"""Gradient norm that moves no weight."""
+"""Gradient norm that changes no weight."""
 
 
 class FrozenParameters:
-    """Judges by gradients, or a learning rate, that were 0 from the start."""
+    """Diagnoses by a gradient norm, or a learning rate, that was 0 from the start."""
 
     title: ClassVar[str] = "frozen parameters: nothing is trained"
     explains: ClassVar[frozenset[str]] = frozenset({
@@ -40,11 +39,13 @@ class FrozenParameters:
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """Nothing to train by from the start, and a loss or reward that shows it."""
+        """No gradient or learning rate since the start, and a loss or reward that never moved."""
         if context.earliest_symptom("reward_zero_variance", "loss_zero", "nan_or_inf") is not None:
             return
-        still = _zero_from_start(context.symptoms.get("grad_vanishing"), "usual")
-        no_rate = _zero_from_start(context.symptoms.get("learning_rate_anomaly"), "highest", None)
+        still = _zero_from_start(context.symptoms.get("grad_vanishing"), "grad_norm_before")
+        no_rate = _zero_from_start(
+            context.symptoms.get("learning_rate_anomaly"), "highest_learning_rate", None
+        )
         stands = context.earliest_symptom("loss_never_moved", "reward_stalled")
         norm = context.values.get("grad_norm")
         faint = (
@@ -59,23 +60,23 @@ class FrozenParameters:
         yield from symptom_evidence(no_rate, 0.8)
         yield from symptom_evidence(stands, 0.5)
         if faint:
-            yield Evidence(0.5, f"The gradient norm is {norm:.2g}, which moves no weight.")
+            yield Evidence(0.5, f"The gradient norm is {norm:.2g}, too small to change a weight.")
 
     def remedy(self, context: CaseContext) -> str:
-        """What to count, and where adapters lose their gradient."""
+        """Count the trained parameters; check adapters."""
         return (
-            "Stop it. Count the parameters that require a gradient and are in the optimizer "
-            "(`sum(p.numel() for p in model.parameters() if p.requires_grad)`), and see that "
-            f"{describe_setting('learning rate', context.metadata)} is not 0. With adapters and gradient "
-            "checkpointing call `model.enable_input_require_grads()`, and see that the adapter is "
-            "the active one. Checkpoints of this run hold the weights that it began with."
+            "Stop the run. Count the parameters that require a gradient and are in the optimizer "
+            "(`sum(p.numel() for p in model.parameters() if p.requires_grad)`), and check that "
+            f"{describe_setting('learning rate', context.metadata)} is not 0. With adapters and "
+            "gradient checkpointing call `model.enable_input_require_grads()`, and check that the "
+            "adapter is active. Checkpoints of this run contain the initial weights."
         )
 
 
 def _zero_from_start(
     symptom: Symptom | None, evidence_key: str, default: float | None = 0.0
 ) -> Symptom | None:
-    """The sign, if what it was before (its evidence of that name) is 0: it never was anything."""
+    """The symptom, if its evidence of that key is 0."""
     if symptom is None or symptom.severity is Severity.INFO:
         return None
     return symptom if symptom.evidence.get(evidence_key, default) == 0.0 else None

@@ -1,12 +1,12 @@
-"""GPU failing: a device with errors, and a run that suffers from it.
+"""GPU failing: a GPU reports errors, and the run suffers from them.
 
-Clues
-    Errors that the driver reports are nearly enough by themselves. A rank that falls behind, is
-    apart from its replicas, or has losses that are no numbers shows that the run feels them.
+Evidence
+    Errors reported by the driver are almost sufficient. A rank that is slow, that differs from its
+    replicas, or whose losses are NaN shows that the run is affected.
 
 Source
-    Grattafiori et al. 2024 (arXiv:2407.21783), section 3.3.4: faulty GPUs and their memory were
-    behind nearly half of the interruptions of a large run that nobody had planned.
+    Grattafiori et al. 2024 (arXiv:2407.21783), section 3.3.4: faulty GPUs and their memory caused
+    nearly half of the unplanned interruptions of a large run.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from sentinel.model.finding import Severity
 
 
 class GpuFailing:
-    """Judges by what the driver reports, and by ranks in trouble.
+    """Diagnoses by the errors of the driver, and by affected ranks.
 
-    What a slow rank explains is folded by that cause: here it is evidence, no more, so that what
-    costs time and what spoils the numbers stay apart where no GPU has errors.
+    A slow rank is evidence only and not part of `explains`, so that without GPU errors slowness and
+    wrong values remain separate cases.
     """
 
     title: ClassVar[str] = "a GPU is failing"
@@ -33,7 +33,7 @@ class GpuFailing:
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The errors, and who suffers; errors of a program are only noted, and are none."""
+        """The errors and the affected ranks; nothing for errors of a program."""
         fault = context.symptoms.get("gpu_fault")
         if fault is None or fault.severity is Severity.INFO:
             return
@@ -44,12 +44,14 @@ class GpuFailing:
         yield from symptom_evidence(context.symptoms.get("throughput_drop"), 0.1)
 
     def remedy(self, context: CaseContext) -> str:
-        """Leave the device; distrust what was saved since."""
-        wrong = context.earliest_symptom("rank_desync", "rank_outlier", "nan_or_inf", "straggler")
-        rank = None if wrong is None else wrong.rank
-        who = "" if rank is None else f" Look first at the GPU of rank {rank}."
+        """Stop using the GPU, and resume from before the first error."""
+        affected = context.earliest_symptom(
+            "rank_desync", "rank_outlier", "nan_or_inf", "straggler"
+        )
+        rank = None if affected is None else affected.rank
+        advice = "" if rank is None else f" Check the GPU of rank {rank} first."
         return (
-            "Drain the node, and go on elsewhere from the last checkpoint before the first error: "
-            f"what was saved since may hold wrong numbers.{who} Then see dmesg for Xid, run "
-            "`dcgmi diag -r 3`, and reset or replace the GPU before anybody gets it again."
+            "Drain the node, and resume on another from the last checkpoint before the first "
+            f"error: later checkpoints may contain wrong values.{advice} Then search dmesg for "
+            "Xid, run `dcgmi diag -r 3`, and reset or replace the GPU before it is used again."
         )

@@ -1,12 +1,12 @@
-"""Labels masked: no token counts, so that there is no loss and nothing to learn from.
+"""Labels masked: every label is masked, so there is no loss to learn from.
 
-A template whose answers are not found, answers behind the length at which texts are cut, padding
-that took all labels along: every label is -100, and the mean over nothing is 0 or not a number.
+A template whose answers are not found, answers beyond the maximum sequence length, padding that
+masks all labels: every label is -100, and the mean over nothing is 0 or NaN.
 
-Clues
-    A loss of exactly 0 beside no gradient, or one that is no number from the first step on; in
-    fine-tuning on answers it is likelier than elsewhere, where a term of the loss may be lost. What
-    was well for some steps and broke then is another matter.
+Evidence
+    A loss of exactly 0 without a gradient, or a loss that is NaN since the first step; in
+    supervised fine-tuning this is likelier than elsewhere, where a term of the loss may be missing.
+    A loss that was normal for some steps has another cause.
 
 Source
     The cross-entropy of PyTorch, which is 0/0 if every target is its `ignore_index`; trainers that
@@ -26,14 +26,14 @@ from sentinel.signals.setting_names import describe_setting
 
 
 class LabelsMasked:
-    """Judges by a loss that is nothing, and by gradients that are none."""
+    """Diagnoses by a loss of 0 or NaN without gradients."""
 
     title: ClassVar[str] = "all labels are masked"
     explains: ClassVar[frozenset[str]] = frozenset({"loss_zero", "nan_or_inf", "grad_vanishing"})
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """No loss, and no gradient; a loss that was learnt away is only noted, and is none."""
+        """No loss and no gradient; nothing for a loss that was learned to 0."""
         zero, never = context.symptoms.get("loss_zero"), _loss_never_finite(context)
         if zero is not None and zero.severity is Severity.INFO:
             return
@@ -45,22 +45,23 @@ class LabelsMasked:
         if context.values.get("grad_norm") == 0.0:
             yield Evidence(0.3, "The gradient norm is 0.")
         if context.text("algorithm") == "sft":
-            yield Evidence(0.2, "Which labels count is up to a template, in fine-tuning.")
+            yield Evidence(0.2, "In supervised fine-tuning a template selects the labels.")
 
     def remedy(self, context: CaseContext) -> str:
-        """Count the labels that are left."""
+        """Count the labels that are not masked."""
         return (
-            "Stop it, and count the labels of one batch that are not -100. If there are none, "
-            "check the template of the answers against the tokenizer's, "
+            "Stop the run, and count the labels of one batch that are not -100. If there are none, "
+            "check the response template against the tokenizer's, "
             f"{describe_setting('completion-only loss', context.metadata)}, and whether "
-            f"{describe_setting('maximum sequence length', context.metadata)} cuts texts off before the answer begins. "
-            "Begin again from the start: weights may be lost already."
+            f"{describe_setting('maximum sequence length', context.metadata)} truncates texts "
+            "before the answer begins. Restart from the beginning: the weights may be damaged "
+            "already."
         )
 
 
 def _loss_never_finite(context: CaseContext) -> Symptom | None:
-    """The loss, where no value of it ever was one."""
-    lost, apart = context.symptoms.get("nan_or_inf"), context.number("logging_steps") or 1.0
-    if lost is None or "loss" not in lost.evidence or lost.onset_step > max(1.0, apart):
+    """The symptom of a loss that was never finite."""
+    lost, interval = context.symptoms.get("nan_or_inf"), context.number("logging_steps") or 1.0
+    if lost is None or "loss" not in lost.evidence or lost.onset_step > max(1.0, interval):
         return None
     return lost

@@ -1,12 +1,12 @@
-"""Learning rate too high: steps are longer than the loss bears, so that it swings or climbs.
+"""Learning rate too high: updates are too large, so that the loss oscillates or diverges.
 
-It throws the loss up at the end of a warm-up, or at once where there is none, and gradients with
-it; just above what is borne, the loss swings at a beat instead.
+The loss rises at the end of a warm-up, or at once without one, and so does the gradient norm;
+slightly above the stable rate, the loss oscillates instead.
 
-Clues
-    A loss that left for good, swings, or jumps again and again is the heart of it; gradients that
-    grow beside it make it likely. A rate above what such a training takes, without a warm-up, says
-    why, and lets even a single jump count.
+Evidence
+    A loss that diverged, oscillates or jumps repeatedly is the main evidence; a rising gradient
+    norm supports it. A rate above the usual for this kind of training, without a warm-up, is the
+    reason, and makes even a single jump count.
 
 Source
     Cohen et al. 2021 (arXiv:2103.00065) on the edge of stability; Wortsman et al. 2023
@@ -26,20 +26,20 @@ from sentinel.signals.setting_names import describe_setting
 REWARD_OR_PREFERENCE_ALGORITHMS = frozenset({
     "grpo", "rloo", "ppo", "gae", "online_dpo", "dpo", "kto", "orpo", "cpo",
 })  # fmt: skip
-"""Algorithms that move a policy a little from where it is."""
+"""Algorithms that change a trained policy slightly."""
 
 HIGH_FINE_TUNING_RATE = 1e-4
-"""Learning rate above which tuning all of a language model is fast; adapters take ten times it."""
+"""Learning rate above which full fine-tuning of a language model is fast."""
 
 HIGH_TRAINING_RATE = 1e-2
-"""Learning rate above which any common training is fast."""
+"""Learning rate above which any training is fast."""
 
 EARLY_STEPS = 200
-"""Steps in which a warm-up would have helped."""
+"""Steps in which a warm-up would help."""
 
 
 class LearningRateTooHigh:
-    """Judges by a loss that leaves, swings or jumps, by the gradients, and by the rate itself."""
+    """Diagnoses by divergence, oscillation or jumps of the loss, and by the rate itself."""
 
     title: ClassVar[str] = "learning rate too high"
     explains: ClassVar[frozenset[str]] = frozenset({
@@ -49,7 +49,7 @@ class LearningRateTooHigh:
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """A loss in turmoil, and why; nothing for one jump at a rate not known to be high."""
+        """An unstable loss and its reason; nothing for a single jump at a usual rate."""
         away, swing = context.symptoms.get("loss_divergence"), context.symptoms.get("oscillation")
         jump, fast = context.symptoms.get("loss_spike"), _high_rate_evidence(context)
         again = jump is not None and jump.occurrences > 1
@@ -66,17 +66,17 @@ class LearningRateTooHigh:
             yield Evidence(0.2, "The run has no warm-up.")
 
     def remedy(self, context: CaseContext) -> str:
-        """Shorter steps, from before the onset."""
+        """Smaller updates, from before the onset."""
         return (
-            "Go back to the last checkpoint before the onset and set "
-            f"{describe_setting('learning rate', context.metadata)} to a third; if it began within the first "
-            f"steps, lengthen {describe_setting('warm-up', context.metadata)} as well. Clip gradients with "
-            f"{describe_setting('gradient clipping', context.metadata)} at what was their usual norm."
+            "Resume from the last checkpoint before the onset with a third of "
+            f"{describe_setting('learning rate', context.metadata)}. If it began within the first "
+            f"steps, lengthen {describe_setting('warm-up', context.metadata)} as well. Set "
+            f"{describe_setting('gradient clipping', context.metadata)} to the usual gradient norm."
         )
 
 
 def _high_rate_evidence(context: CaseContext) -> list[Evidence]:
-    """A rate that is high for this kind of training."""
+    """A rate that is high for this kind of training, as evidence."""
     rates = (context.number("learning_rate"), context.values.get("learning_rate"))
     rate = max((rate for rate in rates if rate is not None), default=0.0)
     if context.text("algorithm") in REWARD_OR_PREFERENCE_ALGORITHMS:
@@ -93,5 +93,5 @@ def _high_rate_evidence(context: CaseContext) -> list[Evidence]:
 
 
 def _has_no_warmup(context: CaseContext) -> bool:
-    told = [context.number("warmup_steps"), context.number("warmup_ratio")]
-    return any(told) is False and any(each is not None for each in told)
+    settings = [context.number("warmup_steps"), context.number("warmup_ratio")]
+    return not any(settings) and any(value is not None for value in settings)

@@ -1,12 +1,12 @@
-"""Memory runs out: something keeps more with every step, and the run will be killed for it.
+"""Memory runs out: memory use grows with every step, and the run will be killed.
 
-Clues
-    Memory that fills steadily towards its end is enough by itself; a run that slows meanwhile, as
-    the machine swaps or the allocator searches, makes it urgent.
+Evidence
+    Memory that fills steadily towards its limit is sufficient; a run that slows meanwhile, as the
+    machine swaps or the allocator searches, makes it urgent.
 
 Source
-    The frequently asked questions of PyTorch on memory ("don't accumulate history across your
-    training loop"); pytorch/pytorch issue 13246, on loaders whose workers copy the data set.
+    PyTorch's frequently asked questions on memory ("don't accumulate history across your training
+    loop"); pytorch/pytorch issue 13246, on loaders whose workers copy the dataset.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from sentinel.signals.setting_names import describe_setting
 
 
 class MemoryRunsOut:
-    """Judges by the forecast."""
+    """Diagnoses by the forecast of memory use."""
 
     title: ClassVar[str] = "memory runs out"
     explains: ClassVar[frozenset[str]] = frozenset({"memory_creep", "throughput_drop"})
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The forecast, and what it slows."""
+        """The forecast, and a slowdown after it."""
         creep = context.symptoms.get("memory_creep")
         if creep is None:
             return
@@ -38,14 +38,15 @@ class MemoryRunsOut:
             yield from symptom_evidence(slow, 0.2)
 
     def remedy(self, context: CaseContext) -> str:
-        """A checkpoint before the end, and where leaks are."""
+        """Save a checkpoint in time; find the leak."""
         creep = context.symptoms.get("memory_creep")
-        left = None if creep is None else creep.evidence.get("seconds_left")
+        left = None if creep is None else creep.evidence.get("seconds_until_full")
         soon = f" within {left / 60:.0f} minutes" if isinstance(left, float | int) else ""
         return (
-            f"Save a checkpoint{soon} and resume from it, which frees the memory "
-            f"({describe_setting('save interval', context.metadata)} short enough that one comes in time). Then "
-            "look for losses or logits kept with their graph (keep `loss.detach()`), lists that "
-            f"grow with every step, and with many of {describe_setting('data loader workers', context.metadata)}, data "
-            "that each of them copies."
+            f"Save a checkpoint{soon} and resume from it, which frees the memory; "
+            f"{describe_setting('save interval', context.metadata)} must be short enough for that. "
+            "Then look for losses or logits kept with their graph (keep `loss.detach()`), lists "
+            "that grow with every step, and, with many of "
+            f"{describe_setting('data loader workers', context.metadata)}, data that each of them "
+            "copies."
         )

@@ -1,16 +1,16 @@
-"""No contrast: all answers to a prompt earn the same, although they differ.
+"""No contrast: all completions of a prompt have the same reward although they differ.
 
-A policy that is compared with itself learns from what is better and what is worse. Prompts that it
-always solves, or never does, teach nothing; nor does a reward that cannot tell answers apart.
+A policy that is compared with itself learns from differences of reward. Prompts that it always
+solves, or never does, have none; nor has a reward that does not distinguish completions.
 
-Clues
-    Groups of one reward are the cause itself. Entropy that is well says that answers do differ, a
-    reward that never moved that they were all wrong from the start; few answers a prompt make it
-    likelier. Where entropy, reward or KL left first, answers are alike for that reason.
+Evidence
+    Groups with one reward are the cause itself. A healthy entropy shows that the completions
+    differ; a reward that never rose that they were all wrong from the start; few completions per
+    prompt make it likelier. If entropy, reward or KL left their range first, that is the reason.
 
 Source
-    DAPO (arXiv:2503.14476), which leaves prompts out that are all right or all wrong; the advantage
-    of GRPO (arXiv:2402.03300), which is then 0.
+    DAPO (arXiv:2503.14476), which skips prompts that are all right or all wrong; the advantage of
+    GRPO (arXiv:2402.03300), which is 0 for them.
 """
 
 from __future__ import annotations
@@ -24,53 +24,51 @@ from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 FEW_GENERATIONS = 4
-"""Answers a prompt with which one of middling difficulty is often all right or all wrong."""
+"""Completions per prompt at which groups are often all right or all wrong."""
 
 HEALTHY_ENTROPY = 0.1
-"""Nats per token above which answers of some length are hardly ever the same."""
+"""Nats per token above which completions are hardly ever equal."""
 
 
 class NoContrast:
-    """Judges by groups of one reward, of a policy that is well otherwise."""
+    """Diagnoses by groups with one reward, of an otherwise healthy policy."""
 
-    title: ClassVar[str] = "the answers to a prompt all earn the same"
+    title: ClassVar[str] = "all completions of a prompt have the same reward"
     explains: ClassVar[frozenset[str]] = frozenset({
         "reward_zero_variance", "reward_stalled", "grad_vanishing",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The groups, and why they say nothing; none where something else explains them."""
-        alike = context.earliest_symptom("reward_zero_variance")
-        ill = context.earliest_symptom(
+        """The groups and their reason; nothing if another incident explains them."""
+        uniform = context.earliest_symptom("reward_zero_variance")
+        earlier = context.earliest_symptom(
             "entropy_collapse", "reward_collapse", "kl_blowup", "repetition"
         )
-        if alike is None or (ill is not None and began_first(ill, alike)):
+        if uniform is None or (earlier is not None and began_first(earlier, uniform)):
             return
-        yield from symptom_evidence(alike, 0.5)
+        yield from symptom_evidence(uniform, 0.5)
         yield from symptom_evidence(context.earliest_symptom("reward_stalled"), 0.3)
         yield from symptom_evidence(context.earliest_symptom("grad_vanishing"), 0.2)
         entropy = context.values.get("entropy")
         if entropy is not None and entropy > HEALTHY_ENTROPY:
-            yield Evidence(
-                0.2, f"Entropy is well at {entropy:.3g} nats per token: answers do differ."
-            )
-        each = context.number("num_generations")
-        if each is not None and each <= FEW_GENERATIONS:
-            yield Evidence(0.2, f"There are only {each:g} answers to a prompt.")
+            yield Evidence(0.2, f"Entropy is {entropy:.3g} nats per token, so completions differ.")
+        count = context.number("num_generations")
+        if count is not None and count <= FEW_GENERATIONS:
+            yield Evidence(0.2, f"There are only {count:g} completions per prompt.")
 
     def remedy(self, context: CaseContext) -> str:
-        """By which side of the reward they are on."""
-        facts, alike = context.metadata, context.earliest_symptom("reward_zero_variance")
-        solved = alike is not None and alike.severity is Severity.INFO
-        side = (
-            "The prompts are solved: take harder ones, or stop here. "
-            if solved
-            else "Score a right answer by hand: if it earns nothing, mend the reward's parsing. "
-            "Else begin with easier prompts, or some supervised training. "
+        """Depends on whether the prompts are solved or too hard."""
+        metadata, uniform = context.metadata, context.earliest_symptom("reward_zero_variance")
+        is_solved = uniform is not None and uniform.severity is Severity.INFO
+        advice = (
+            "The prompts are solved: use harder ones, or stop here. "
+            if is_solved
+            else "Score a correct completion manually: if it has no reward, fix the parsing of the "
+            "reward. Otherwise start with easier prompts, or some supervised training. "
         )
         return (
-            f"{side}Leave out prompts whose answers all earn the same (with "
-            f"{describe_setting('filter for zero-variance groups', facts)} where there is one), and sample "
-            f"more of each: {describe_setting('completions per prompt', facts)} at 8 to 16."
+            f"{advice}Skip prompts whose completions have the same reward (with "
+            f"{describe_setting('filter for zero-variance groups', metadata)} if available), and "
+            f"set {describe_setting('completions per prompt', metadata)} to 8 to 16."
         )

@@ -1,12 +1,12 @@
-"""Node down: a whole node is gone, and the rest of the run waits for it.
+"""Node down: a whole node is lost, and the rest of the run waits for it.
 
-Clues
-    A node that nobody hears, while nobody takes a step, is enough by itself. A GPU with errors, a
-    host that ran out of memory, or a rank that fell behind may have been its last words.
+Evidence
+    A node that does not report while no rank takes a step is almost sufficient. A GPU with errors,
+    a host that ran out of memory, or a slow rank may have preceded it.
 
 Source
-    Grattafiori et al. 2024 (arXiv:2407.21783), section 3.3.4: most interruptions that nobody had
-    planned were of a node's hardware, and took the whole run with them.
+    Grattafiori et al. 2024 (arXiv:2407.21783), section 3.3.4: most unplanned interruptions were due
+    to the hardware of a node, and stopped the whole run.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PRECURSOR_WEIGHTS = {
     "data_stall": 0.15,
     "throughput_drop": 0.15,
 }
-"""How much each tells of a node that was not well before it was silent."""
+"""Weight of each incident before the loss of the node."""
 
 
 class NodeDown:
-    """Judges by the silence of a node, and by what came before it.
+    """Diagnoses by a lost node, and by incidents before it.
 
-    Memory that runs out is evidence, no more: else what fills it and what costs time would be taken
-    for one case where no node is lost.
+    Memory that runs out is evidence only and not part of `explains`, so that without a lost node
+    memory and slowness remain separate cases.
     """
 
     title: ClassVar[str] = "a node is down"
@@ -42,9 +42,9 @@ class NodeDown:
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The silence, and what led to it; nothing while training goes on without the node."""
+        """The lost node and earlier incidents; nothing while the other ranks continue."""
         lost = context.symptoms.get("node_lost")
-        if lost is None or lost.evidence.get("training") == "goes on":
+        if lost is None or lost.evidence.get("training") == "running":
             return
         yield from symptom_evidence(lost, 0.85)
         for name, weight in PRECURSOR_WEIGHTS.items():
@@ -53,15 +53,15 @@ class NodeDown:
                 yield from symptom_evidence(before, weight)
 
     def remedy(self, context: CaseContext) -> str:
-        """Which node to look at, and how to go on."""
+        """The node to check, and how to resume."""
         lost = context.symptoms.get("node_lost")
         where = "the node" if lost is None else _format_hosts(lost)
         fault = context.symptoms.get("gpu_fault")
-        first = "" if fault is None else " Its GPU had errors before: have it tested (dcgmi diag)."
+        gpu = "" if fault is None else " Its GPU had errors before: test it (dcgmi diag)."
         return (
-            f"See on the console or in the scheduler's log what became of {where}, drain it, and "
-            "resume from the last checkpoint with another in its place, or with fewer nodes if the "
-            f"launcher is elastic (torchrun --nnodes MIN:MAX).{first}"
+            f"Check on the console or in the scheduler's log what happened to {where}, drain it, "
+            "and resume from the last checkpoint with another node, or with fewer nodes if the "
+            f"launcher is elastic (torchrun --nnodes MIN:MAX).{gpu}"
         )
 
 

@@ -1,16 +1,16 @@
-"""Numerical breakdown: numbers grew past what their format holds, and took the loss with them.
+"""Numerical breakdown: values exceeded the range of their format, and the loss became NaN.
 
-Half precision ends at 65504. Activations or gradients beyond it are infinite, the next difference
-of two of them is not a number, and one such update makes every weight one.
+Half precision ends at 65504. Activations or gradients beyond it are infinite, the difference of two
+infinities is NaN, and one such update makes every weight NaN.
 
-Clues
-    A loss or gradient that is no number is the heart of it. Gradients, or a loss, that left their
-    level before it make it a matter of size; so do half precision, and a loss scale that had to
-    fall to next to nothing.
+Evidence
+    A loss or gradient that is NaN or infinite is the main evidence. A gradient norm, or a loss,
+    that rose before supports an overflow; so do half precision, and a loss scale that had to fall
+    to almost 1.
 
 Source
     Micikevicius et al. 2018 (arXiv:1710.03740) on half precision and loss scaling; a tiny training
-    in float16 whose optimizer divides by what underflowed, in the tests.
+    in float16 whose optimizer divides by an underflow, in the tests.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 EXHAUSTED_LOSS_SCALE = 1.0
-"""A loss scale of no more protects nothing: it began at some 65536 and halved at each overflow."""
+"""Loss scale that no longer prevents underflow; it starts at about 65536 and is halved at each
+overflow."""
 
 
 class NumericalBreakdown:
-    """Judges by numbers that were lost, and by what grew before."""
+    """Diagnoses by NaN or infinite values, and by growth before them."""
 
     title: ClassVar[str] = "numerical breakdown"
     explains: ClassVar[frozenset[str]] = frozenset({
@@ -37,7 +38,7 @@ class NumericalBreakdown:
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """What was lost, and what led to it; a single lost norm is what a loss scaler is for."""
+        """The lost values and what preceded them; nothing for a single overflow."""
         lost = context.symptoms.get("nan_or_inf")
         if lost is None or lost.severity is Severity.INFO:
             return
@@ -49,17 +50,17 @@ class NumericalBreakdown:
             if grown is not None and grown.onset_step <= lost.onset_step:
                 yield from symptom_evidence(grown, 0.4)
         if context.text("fp16") == "true":
-            yield Evidence(0.3, "The run trains in float16, which ends at 65504.")
+            yield Evidence(0.3, "The run trains in float16, whose largest value is 65504.")
         scale = context.values.get("loss_scale")
         if scale is not None and 0.0 < scale <= EXHAUSTED_LOSS_SCALE:
             yield Evidence(0.4, f"The loss scale has fallen to {scale:g}.")
 
     def remedy(self, context: CaseContext) -> str:
-        """Room for the numbers, and a start from before they were lost."""
+        """A wider format, from before the onset."""
         return (
-            "Stop it: weights that are no numbers do not heal. Go on from the last checkpoint "
-            f"before the onset, in bfloat16 ({describe_setting('bf16', context.metadata)}) if the GPU has it, with "
-            f"{describe_setting('gradient clipping', context.metadata)} at 1 and "
-            f"{describe_setting('learning rate', context.metadata)} halved. If it comes back at the same step, the "
-            "batch of that step is to blame: look at it."
+            "Stop the run: NaN weights do not recover. Resume from the last checkpoint before the "
+            f"onset, in bfloat16 ({describe_setting('bf16', context.metadata)}) if the GPU "
+            f"supports it, with {describe_setting('gradient clipping', context.metadata)} at 1 and "
+            f"half of {describe_setting('learning rate', context.metadata)}. If it recurs at the "
+            "same step, inspect the batch of that step."
         )

@@ -1,13 +1,13 @@
-"""Overfit: the model learns its examples by heart, and gets worse at everything else.
+"""Overfit: the model memorises its examples, and gets worse on other data.
 
-Clues
-    A held-out loss that rises while the loss in training goes on falling is the definition, and
-    enough by itself. More passes over the data than examples bear say why; a training loss that
-    came to nothing, or stands at its floor, shows how far it has gone.
+Evidence
+    A held-out loss that rises while the training loss falls is the definition, and almost
+    sufficient. More epochs than are useful are the reason; a training loss near 0, or a plateau,
+    shows how far it has progressed.
 
 Source
-    Prechelt 1998, "Early stopping, but when?"; Muennighoff et al. 2023 (arXiv:2305.16264), by whom
-    four passes over the same text are nearly as good as new text, and more soon are not.
+    Prechelt 1998, "Early stopping, but when?"; Muennighoff et al. 2023 (arXiv:2305.16264): four
+    epochs over the same text are almost as good as new text, and more soon are not.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 MAX_HARMLESS_EPOCHS = 4.0
-"""Passes over the data that cost nothing yet."""
+"""Epochs that are as good as new data."""
 
 
 class Overfit:
-    """Judges by what held-out data say."""
+    """Diagnoses by the loss on held-out data."""
 
-    title: ClassVar[str] = "over-fitting"
+    title: ClassVar[str] = "overfitting"
     explains: ClassVar[frozenset[str]] = frozenset({
         "overfitting", "loss_zero", "grad_vanishing", "loss_plateau",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The held-out loss, and why it rises; nothing where the loss in training rises too."""
+        """The held-out loss and its reason; nothing if the training loss diverges."""
         rising = context.symptoms.get("overfitting")
         if rising is None or context.symptoms.get("loss_divergence") is not None:
             return
@@ -44,17 +44,17 @@ class Overfit:
         )
         epochs = context.number("num_train_epochs", "total_epochs")
         if epochs is not None and epochs > MAX_HARMLESS_EPOCHS:
-            yield Evidence(0.2, f"The run is to see its data {epochs:g} times.")
+            yield Evidence(0.2, f"The run is configured for {epochs:g} epochs.")
 
     def remedy(self, context: CaseContext) -> str:
-        """Back to the best, by its step, and less of the same."""
+        """The best checkpoint, and fewer epochs."""
         rising = context.symptoms.get("overfitting")
         best = None if rising is None else rising.evidence.get("best_step")
         at = f" at step {best:.0f}" if isinstance(best, float | int) else ""
         return (
-            f"Use the checkpoint of the best evaluation{at}, and stop here, unless a score that "
-            "counts more than this loss still rises. Next time keep "
+            f"Use the checkpoint of the best evaluation{at}, and stop here unless a more important "
+            "metric still improves. In the next run enable "
             f"{describe_setting('loading of the best checkpoint', context.metadata)}, lower "
-            f"{describe_setting('epochs', context.metadata)}, or raise {describe_setting('weight decay', context.metadata)}; more "
-            "data help more than either."
+            f"{describe_setting('epochs', context.metadata)}, or raise "
+            f"{describe_setting('weight decay', context.metadata)}; more data help most."
         )

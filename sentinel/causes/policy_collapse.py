@@ -1,17 +1,18 @@
-"""Policy collapse: the policy runs from its reference, and loses what it was rewarded for.
+"""Policy collapse: the policy moves away from its reference, and its reward collapses.
 
-It drifts where the KL term hardly holds it or where steps are too large, until its texts leave
-what the reward was made for; then the reward falls off, and texts repeat, grow or thin out.
+It drifts because the KL term is too weak or the steps are too large, until its texts leave the
+range that the reward was made for; then the reward falls, and texts repeat, grow or shrink.
 
-Clues
-    The reward's fall is the heart of it. KL that rose no later than the reward fell is the classic
-    sign, entropy or length that left their range before it another: two of three policy runs log
-    no KL. Texts that begin to loop beside it are as good as either. A small KL coefficient or
-    large steps are why.
+Evidence
+    The fall of the reward is the main evidence. A KL that rose no later than the reward fell is the
+    classic symptom; an entropy or length that left its range before is another, since two of three
+    policy runs log no KL. Texts that begin to loop are as good as either. A small KL coefficient or
+    a high learning rate is the reason.
 
 Source
-    Ouyang et al. 2022 (arXiv:2203.02155) on what the KL term is for; the collapses of the labelled
-    logs, where reward, length and entropy leave within 80 points of each other.
+    Ouyang et al. 2022 (arXiv:2203.02155) on the purpose of the KL term; the collapses of the
+    labelled logs, where reward, length and entropy leave their range within 80 points of each
+    other.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 MAX_ONSET_DELAY_STEPS = 40
-"""Steps by which a policy may seem to run off after its reward fell: a cliff is dated at once, and
-a slow rise under noise only where it stands out. The study's runs were dated up to so much late."""
+"""Steps by which the drift may appear to begin after the fall of the reward: a cliff is dated at
+once, a slow rise only when it exceeds the noise. The delay was measured on labelled runs."""
 
 
 class PolicyCollapse:
-    """Judges by the reward's fall, and by what began no later."""
+    """Diagnoses by the fall of the reward, and by incidents that began no later."""
 
     title: ClassVar[str] = "policy collapse"
     explains: ClassVar[frozenset[str]] = frozenset({
@@ -47,46 +48,46 @@ class PolicyCollapse:
     severity: ClassVar[Severity | None] = Severity.CRITICAL
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The fall and what came before it; nothing without a fall, or with nothing else wrong."""
+        """The fall and earlier incidents; nothing without either."""
         reward, loops = (
             context.earliest_symptom("reward_collapse"),
             context.earliest_symptom("repetition"),
         )
         fall = context.earliest_symptom("reward_collapse", "repetition")
         if fall is loops and loops is not None and loops.severity is Severity.INFO:
-            # Texts that repeat by nature are no fall.
+            # Repetitive data is no fall.
             fall = reward
         if fall is None:
             return
         before = [
-            sign
-            for sign in (
+            symptom
+            for symptom in (
                 context.earliest_symptom("kl_blowup", "kl_drift"),
                 context.earliest_symptom("entropy_collapse", "entropy_explosion"),
                 context.earliest_symptom("length_explosion", "length_collapse"),
             )
-            if sign is not None
+            if symptom is not None
         ]
-        # A reward that falls while texts begin to loop is the policy's own doing, whatever led.
+        # With both a falling reward and looping texts, the order does not matter.
         both = reward is not None and loops is not None
         led_by = any(
-            began_first(sign, fall, tolerance_steps=MAX_ONSET_DELAY_STEPS) for sign in before
+            began_first(symptom, fall, tolerance_steps=MAX_ONSET_DELAY_STEPS) for symptom in before
         )
         if not before or not (led_by or both):
             return
         yield from symptom_evidence(fall, 0.5)
         if both:
             yield from symptom_evidence(loops if fall is reward else reward, 0.3)
-        for sign in before:
-            yield from symptom_evidence(sign, 0.5)
+        for symptom in before:
+            yield from symptom_evidence(symptom, 0.5)
         yield from symptom_evidence(context.earliest_symptom("reward_zero_variance"), 0.2)
         yield from weak_kl_control_evidence(context)
 
     def remedy(self, context: CaseContext) -> str:
-        """Back to before, and hold it tighter."""
+        """Resume from before the onset with a stronger KL term."""
         return (
-            "Stop it and go on from the last checkpoint before it began, with "
-            f"{stronger_kl_advice(context)} and "
-            f"{describe_setting('learning rate', context.metadata)} halved. If it happens again at the same "
-            "samples, read them: the reward may pay for what nobody wants."
+            "Stop the run, and resume from the last checkpoint before the onset with "
+            f"{stronger_kl_advice(context)} and half of "
+            f"{describe_setting('learning rate', context.metadata)}. If it recurs at the same "
+            "samples, read them: the reward may pay for unwanted text."
         )

@@ -1,13 +1,13 @@
-"""Ranks out of step: the replicas are no longer one model.
+"""Ranks out of step: the replicas no longer hold the same model.
 
-Clues
-    Ranks that were alike and are not is the heart of it. A rank whose loss is far from the others',
-    and a logged loss that is not that of the ranks, follow from it; without it they are matters of
-    a shard, or of the logging.
+Evidence
+    Ranks that were equal and now differ are the main evidence. A rank whose loss is far from that
+    of the others, and a logged loss that is not the mean of the ranks, are effects; without the
+    former they are faults of a shard, or of logging.
 
 Source
-    pytorch/pytorch's notes on DistributedDataParallel: parameters are sent once, at the start, and
-    stay alike only as long as every rank takes the same steps.
+    The notes of PyTorch on DistributedDataParallel: parameters are broadcast once, at the start,
+    and remain equal only if every rank takes the same steps.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from sentinel.model.finding import Severity
 
 
 class RanksOutOfStep:
-    """Judges by what must be the same on every rank."""
+    """Diagnoses by values that must be equal on every rank."""
 
-    title: ClassVar[str] = "the ranks are no longer one model"
+    title: ClassVar[str] = "the replicas no longer hold the same model"
     explains: ClassVar[frozenset[str]] = frozenset({
         "rank_desync", "rank_outlier", "metric_integrity",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """Where they differ, and what shows it."""
+        """The difference and its effects."""
         apart = context.symptoms.get("rank_desync")
         if apart is None:
             return
@@ -39,27 +39,28 @@ class RanksOutOfStep:
         yield from symptom_evidence(context.symptoms.get("metric_integrity"), 0.2)
 
     def remedy(self, context: CaseContext) -> str:
-        """One checkpoint for all, then whoever steps alone."""
+        """One checkpoint for all ranks; then find the cause on the differing ranks."""
         apart = context.symptoms.get("rank_desync")
         evidence = {} if apart is None else apart.evidence
         signal = str(evidence.get("signal", "grad_norm"))
-        alone = f"a step that only it takes or leaves out, since {signal} is counted there"
+        default = f"a step that only it takes or skips, which changes {signal}"
+        advice = _WHERE_TO_LOOK.get(signal, default)
         return (
-            "Resume every rank from one checkpoint before the onset: what was saved since is one "
-            f"rank's alone. On {_format_ranks(evidence)} look for {_WHERE_TO_LOOK.get(signal, alone)}."
+            "Resume all ranks from one checkpoint before the onset: later checkpoints contain the "
+            f"weights of a single rank. On {_format_ranks(evidence)} look for {advice}."
         )
 
 
 _WHERE_TO_LOOK = {
-    "grad_norm": "a backward pass under `no_sync`, parameters made or set after the model was "
+    "grad_norm": "a backward pass under `no_sync`, parameters created or set after the model was "
     "wrapped, or batches that only some ranks skip",
-    "loss_scale": "a gradient that overflows there alone: the ranks must bring together what their "
-    "scalers find (of sharded gradients by ShardedGradScaler) before any of them leaves a step out",
+    "loss_scale": "a gradient that overflows only there: the scalers must combine their overflows "
+    "over ranks (ShardedGradScaler for sharded gradients) before any rank skips a step",
 }
 
 
 def _format_ranks(evidence: Mapping[str, float | str]) -> str:
-    odd = str(evidence.get("odd_ranks", ""))
-    if not odd:
-        return "the ranks named"
-    return f"ranks {odd}" if "," in odd else f"rank {odd}"
+    ranks = str(evidence.get("differing_ranks", ""))
+    if not ranks:
+        return "the named ranks"
+    return f"ranks {ranks}" if "," in ranks else f"rank {ranks}"

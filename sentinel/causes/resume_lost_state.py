@@ -1,16 +1,15 @@
-"""Resume lost state: the run went on from its weights, and left optimizer or scheduler behind.
+"""Resume lost state: the run was resumed without the state of optimizer or scheduler.
 
-Without its moments the optimizer takes first steps far too long; without its state the schedule
-begins again, at a warm-up or at a peak that was long over.
+Without its moments the optimizer's first steps are far too large; without its state the schedule
+starts again, with a warm-up or at its peak.
 
-Clues
-    A learning rate that is another than at that step before the restart is proof by itself. A loss
-    or gradients that leave their level within `SOON` steps of a restart are strong: nothing else
-    changed there.
+Evidence
+    A learning rate that differs from the one at that step before the restart is almost sufficient.
+    A loss or gradient norm that leaves its level within 32 steps of a restart is strong evidence.
 
 Source
-    ultralytics/yolov5 issue 292 and many like it, of schedules reset on resume; a tiny training
-    whose schedule begins again, in the tests.
+    ultralytics/yolov5 issue 292 and many similar ones, of schedules reset on resume; a tiny
+    training whose schedule starts again, in the tests.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 MAX_STEPS_AFTER_RESTART = 32
-"""Steps after a restart in which what goes wrong is put down to it."""
+"""Steps after a restart in which an incident counts as its effect."""
 
 ONSET_TOLERANCE_STEPS = 4
-"""Steps by which an onset may be dated too early."""
+"""Steps by which an onset may be estimated too early."""
 
 
 class ResumeLostState:
-    """Judges by what went wrong right after a restart."""
+    """Diagnoses by incidents soon after a restart."""
 
     title: ClassVar[str] = "state lost on resume"
     explains: ClassVar[frozenset[str]] = frozenset({
@@ -41,48 +40,48 @@ class ResumeLostState:
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """What is another than before the restart; nothing without one."""
-        again = _restart_step(context)
-        if again is None:
+        """Incidents soon after a restart; nothing without one."""
+        restart = _restart_step(context)
+        if restart is None:
             return
         rate, away = (
             context.symptoms.get("learning_rate_anomaly"),
             context.symptoms.get("loss_divergence"),
         )
         steep, jump = context.symptoms.get("grad_explosion"), context.symptoms.get("loss_spike")
-        clues = [
-            clue
-            for sign, weight in ((rate, 0.7), (away, 0.5), (steep, 0.4), (jump, 0.3))
-            if _is_soon_after(sign, again)
-            for clue in symptom_evidence(sign, weight)
+        effects = [
+            evidence
+            for symptom, weight in ((rate, 0.7), (away, 0.5), (steep, 0.4), (jump, 0.3))
+            if _is_soon_after(symptom, restart)
+            for evidence in symptom_evidence(symptom, weight)
         ]
-        if clues:
-            yield from clues
-            yield Evidence(0.4, f"The run began again at step {again}.", again)
+        if effects:
+            yield from effects
+            yield Evidence(0.4, f"The run was resumed at step {restart}.", restart)
 
     def remedy(self, context: CaseContext) -> str:
-        """Once more from the same checkpoint, with everything it holds."""
+        """Resume again from the same checkpoint with its whole state."""
         return (
-            "Stop it, and resume the whole state from the checkpoint that it went on from: "
-            "weights, optimizer, scheduler and loss scaler "
-            f"({describe_setting('checkpoint to resume from', context.metadata)}, not a model loaded by its path). "
-            "If that checkpoint has no optimizer, turn "
-            f"{describe_setting('weights-only saving', context.metadata)} off, and begin the rest with a "
-            "warm-up of some hundred steps up to the rate it had."
+            "Stop the run, and resume from the same checkpoint with its whole state: weights, "
+            "optimizer, scheduler and loss scaler "
+            f"({describe_setting('checkpoint to resume from', context.metadata)}, not a model "
+            "loaded by its path). If that checkpoint has no optimizer state, disable "
+            f"{describe_setting('weights-only saving', context.metadata)}, and start with a "
+            "warm-up of some hundred steps up to the previous rate."
         )
 
 
 def _restart_step(context: CaseContext) -> int | None:
-    """The first step after the run last went on; in a log only a step that went back tells.
+    """First step after the last resume; in a log, a step that went back shows it.
 
-    A run that began again at its first step went on from nothing, and left nothing behind.
+    None for a run that restarted at its first step, since it had no state to lose.
     """
-    told = context.number(RESUMED_STEP_KEY, "resumed_from")
+    step = context.number(RESUMED_STEP_KEY, "resumed_from")
     back = context.symptoms.get("step_regression")
-    if told is None and back is not None and back.severity is not Severity.CRITICAL:
-        told = back.onset_step
-    anew = max(1.0, context.number("logging_steps") or 1.0)
-    return None if told is None or told <= anew else int(told)
+    if step is None and back is not None and back.severity is not Severity.CRITICAL:
+        step = back.onset_step
+    first_step = max(1.0, context.number("logging_steps") or 1.0)
+    return None if step is None or step <= first_step else int(step)
 
 
 def _is_soon_after(symptom: Symptom | None, restart_step: int) -> bool:

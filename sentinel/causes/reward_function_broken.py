@@ -1,17 +1,17 @@
-"""Reward function broken: the reward went to a constant while the policy stayed as it was.
+"""Reward function broken: the reward became constant while the policy did not change.
 
-A scoring server that answers with a default, a parser that fails, a judge whose quota is spent: all
-answers then earn the same, and the policy has done nothing to deserve it.
+A scoring server that returns a default, a parser that fails, a judge whose quota is spent: all
+completions then have the same reward, independent of the policy.
 
-Clues
-    A reward that fell off, and since then is one and the same number for all answers. KL, entropy
-    or length are told, and none of them left its range before, nor did the sampling engine: with
-    no such witness, or with one that speaks for the policy, it may be a policy collapse. Answers
-    that were alike long before the fall are those to prompts without contrast.
+Evidence
+    A reward that fell, and has since been the same for all completions. KL, entropy or length are
+    logged, and neither they nor the sampling engine left their range before: if none of them is
+    logged, or if one left its range, it may be a policy collapse. Groups with one reward long
+    before the fall belong to prompts without contrast.
 
 Source
-    huggingface/trl's and verl's reward functions, which run outside the trainer and are free to
-    return a default on an error; DanceGRPO issue 55 for a reward that falls for another reason.
+    The reward functions of huggingface/trl and verl, which run outside the trainer and may return a
+    default on an error; DanceGRPO issue 55 for a reward that falls for another reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ POLICY_DETECTORS = (
 
 
 class RewardFunctionBroken:
-    """Judges by a reward that fell to a constant, of a policy that did not change."""
+    """Diagnoses by a reward that fell to a constant while the policy did not change."""
 
     title: ClassVar[str] = "the reward function returns a constant"
     explains: ClassVar[frozenset[str]] = frozenset({
@@ -41,14 +41,14 @@ class RewardFunctionBroken:
     severity: ClassVar[Severity | None] = Severity.CRITICAL
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The fall and the constant; nothing where the policy changed first, or none can say."""
+        """The fall and the constant; nothing if the policy changed first, or is unknown."""
         fall, alike = (
             context.earliest_symptom("reward_collapse"),
             context.earliest_symptom("reward_zero_variance"),
         )
-        told = [name for name in POLICY_SIGNALS if name in context.values]
+        known = [name for name in POLICY_SIGNALS if name in context.values]
         first = context.earliest_symptom(*POLICY_DETECTORS)
-        if fall is None or not told or (first is not None and began_first(first, fall)):
+        if fall is None or not known or (first is not None and began_first(first, fall)):
             return
         constant = _is_reward_constant(context)
         if not began_first(fall, alike) or (alike is None and not constant):
@@ -56,26 +56,24 @@ class RewardFunctionBroken:
         yield from symptom_evidence(fall, 0.4)
         yield from symptom_evidence(alike, 0.4)
         if constant:
-            yield Evidence(
-                0.4, f"All answers earn {context.values['reward']:.4g}, whatever they say."
-            )
-        held = ", ".join(f"{name} {context.values[name]:.3g}" for name in told)
-        yield Evidence(0.2, f"The policy was as before when it fell: {held}.")
+            yield Evidence(0.4, f"All completions have the reward {context.values['reward']:.4g}.")
+        values = ", ".join(f"{name} {context.values[name]:.3g}" for name in known)
+        yield Evidence(0.2, f"The policy had not changed when the reward fell: {values}.")
 
     def remedy(self, context: CaseContext) -> str:
-        """Mend the service, and take back what it taught."""
+        """Fix the reward function; resume from before its fault."""
         fall = context.earliest_symptom("reward_collapse", "reward_zero_variance")
         since = "the onset" if fall is None else f"step {fall.onset_step}"
         return (
-            f"Look at the log of the reward function or its server at {since}: time-outs, a spent "
-            "quota, a format it cannot parse. Call it by hand with an answer that earned something "
-            "before. Then go on from the last checkpoint before the onset, and let it try again on "
-            "an error, and rather stop the run than return a default."
+            f"Check the log of the reward function or its server at {since}: time-outs, a spent "
+            "quota, a format that it cannot parse. Call it manually with a completion that had a "
+            "reward before. Then resume from the last checkpoint before the onset. Let the reward "
+            "function retry on errors, and stop the run instead of returning a default."
         )
 
 
 def _is_reward_constant(context: CaseContext) -> bool:
-    """Whether no two of the latest answers earned differently."""
+    """Whether all latest completions have the same reward."""
     values = context.values
     spread = min(values.get("reward_std", 1.0), 1.0 - values.get("frac_zero_std", 0.0))
     return spread == 0.0 and "reward" in values

@@ -1,16 +1,15 @@
-"""Reward hacked: the policy pleases the reward, and does so by what nobody wanted.
+"""Reward hacked: the policy increases the reward in an unintended way.
 
-Its reward goes on rising while it leaves its reference and writes more and more, or the same again
-and again: the reward pays for length, for a form of words, or for what a reward model never saw.
+The reward rises while the policy moves away from its reference and writes longer or repetitive
+texts: the reward pays for length, for certain phrases, or for texts unknown to the reward model.
 
-Clues
-    Reward, KL and length that rise together, noted by one detector, are the heart of it; a KL or a
-    length that is an alarm by itself, and texts that repeat, confirm it. A reward that has fallen
-    is another matter.
+Evidence
+    Reward, KL and length that rise together are the main evidence; a KL or a length that fires its
+    own detector, and repeated phrases, confirm it. A reward that has fallen has another cause.
 
 Source
     Gao et al. 2023 (arXiv:2210.10760): the true reward falls with distance while the proxy rises;
-    Singhal et al. 2023 (arXiv:2310.03716): length is most of what reward models are hacked by.
+    Singhal et al. 2023 (arXiv:2310.03716): length explains most of the gain of reward models.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from sentinel.model.finding import Severity
 
 
 class RewardHacked:
-    """Judges by a reward that rises with KL and length."""
+    """Diagnoses by a reward that rises with KL and length."""
 
     title: ClassVar[str] = "the reward is being hacked"
     explains: ClassVar[frozenset[str]] = frozenset({
@@ -33,7 +32,7 @@ class RewardHacked:
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """What rises together, and what is an alarm of it; nothing where the reward fell."""
+        """The joint rise and further incidents; nothing if the reward fell."""
         together = context.earliest_symptom("reward_hacking")
         if together is None or context.earliest_symptom("reward_collapse") is not None:
             return
@@ -43,10 +42,10 @@ class RewardHacked:
         yield from symptom_evidence(context.earliest_symptom("repetition"), 0.4)
 
     def remedy(self, context: CaseContext) -> str:
-        """Look, stop at what was best, and mend the reward."""
+        """Read samples, use the best checkpoint, and fix the reward."""
         return (
-            "Read the answers of highest reward, and score the checkpoints by a measure that is "
-            "not trained on: the best by that one is the result. To go on, take length and "
-            "repetition out of the reward or renew the reward model on what the policy says now; "
-            f"{stronger_kl_advice(context)} only slows it down."
+            "Read the completions with the highest reward, and score the checkpoints with a "
+            "measure that is not trained on; use the best one. To continue, remove length and "
+            "repetition from the reward, or retrain the reward model on samples of the present "
+            f"policy; {stronger_kl_advice(context)} only slows the problem down."
         )

@@ -1,16 +1,16 @@
-"""Rollout engine differs: what samples is not the policy that is trained.
+"""Rollout engine differs: the policy that samples is not the policy that is trained.
 
 The engine has old weights, another precision, other kernels or other sampling parameters. The
-trainer corrects what nobody said, and in time the gradient, the KL or the reward goes wrong.
+trainer optimises samples of another policy, and in time gradient, KL or reward deteriorate.
 
-Clues
-    A mismatch that is gross is the cause itself. A moderate one is, where gradient, KL, entropy,
-    clipping or reward went wrong after it and within `SOON` steps; one that came after them is
-    what a policy that breaks does to any engine.
+Evidence
+    A large mismatch is the cause itself. A moderate one is, if gradient, KL, entropy, clipping or
+    reward deteriorated within 200 steps after it; a mismatch that came after them is an effect of a
+    broken policy.
 
 Source
     Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training";
-    DanceGRPO issue 55, a reward that fell for it; verl's page on rollout correction.
+    DanceGRPO issue 55, a reward that fell because of it; verl's page on rollout correction.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 MAX_STEPS_AFTER_MISMATCH = 200
-"""Steps within which a moderate mismatch does what it does: many runs bear one all along."""
+"""Steps within which incidents count as effects; many runs have a moderate mismatch throughout."""
 
 
 class RolloutEngineDiffers:
-    """Judges by the mismatch, and by what followed."""
+    """Diagnoses by the mismatch, and by incidents after it."""
 
-    title: ClassVar[str] = "the engine that samples is not the policy that is trained"
+    title: ClassVar[str] = "the sampling engine differs from the trained policy"
     explains: ClassVar[frozenset[str]] = frozenset({
         "rollout_mismatch", "grad_explosion", "kl_blowup", "kl_drift", "reward_collapse",
         "entropy_collapse", "entropy_explosion", "clip_saturation", "loss_spike",
@@ -38,42 +38,43 @@ class RolloutEngineDiffers:
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The mismatch and what it did; nothing where the policy went first."""
-        apart = context.earliest_symptom("rollout_mismatch")
-        if apart is None:
+        """The mismatch and its effects; nothing if another incident came first."""
+        mismatch = context.earliest_symptom("rollout_mismatch")
+        if mismatch is None:
             return
         followed = [
-            sign
-            for sign in (
+            symptom
+            for symptom in (
                 context.earliest_symptom("grad_explosion", "loss_spike"),
                 context.earliest_symptom("kl_blowup", "kl_drift"),
                 context.earliest_symptom("reward_collapse"),
                 context.earliest_symptom("entropy_collapse", "entropy_explosion"),
                 context.earliest_symptom("clip_saturation"),
             )
-            if sign is not None
+            if symptom is not None
         ]
-        soon = any(
-            sign.onset_step - apart.onset_step <= MAX_STEPS_AFTER_MISMATCH for sign in followed
+        is_soon = any(
+            symptom.onset_step - mismatch.onset_step <= MAX_STEPS_AFTER_MISMATCH
+            for symptom in followed
         )
-        gross = apart.severity is not Severity.INFO
-        if not began_first(apart, *followed) or not (soon or gross):
+        is_large = mismatch.severity is not Severity.INFO
+        if not began_first(mismatch, *followed) or not (is_soon or is_large):
             return
-        # Many runs bear a moderate one all along: what followed has to speak as well.
-        yield from symptom_evidence(apart, 0.7 if gross else 0.4)
-        for sign in followed:
-            yield from symptom_evidence(sign, 0.4)
+        # Many runs have a moderate mismatch throughout, so effects are needed as well.
+        yield from symptom_evidence(mismatch, 0.7 if is_large else 0.4)
+        for symptom in followed:
+            yield from symptom_evidence(symptom, 0.4)
         engine = context.text("rollout_engine") or context.text("vllm_mode")
         if engine:
-            yield Evidence(0.1, f"Answers are sampled by an engine of its own ({engine}).")
+            yield Evidence(0.1, f"Completions are sampled by a separate engine ({engine}).")
 
     def remedy(self, context: CaseContext) -> str:
-        """Bring the two together, then correct for what is left."""
-        facts = context.metadata
+        """Align the two, then correct for the rest."""
+        metadata = context.metadata
         return (
-            "Check that new weights reach the engine before it samples, and that both use one "
-            "precision (bf16 or fp16, no quantised weights or cache), one chat template and one "
-            f"{describe_setting('sampling temperature', facts)}. Then switch on "
-            f"{describe_setting('importance-sampling correction', facts)}, and go on from the last "
-            "checkpoint before the onset."
+            "Check that the engine receives new weights before it samples, and that engine and "
+            "trainer use the same precision (bf16 or fp16, no quantised weights or cache), chat "
+            f"template and {describe_setting('sampling temperature', metadata)}. Then enable "
+            f"{describe_setting('importance-sampling correction', metadata)}, and resume from the "
+            "last checkpoint before the onset."
         )

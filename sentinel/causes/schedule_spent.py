@@ -1,15 +1,15 @@
-"""Schedule spent: there is no learning rate left, or it never came, and the run goes on.
+"""Schedule spent: the learning rate is 0 or stuck while the run continues.
 
-The schedule was made for fewer steps than the run has, is stepped more often than the optimizer,
-or not at all, so that the rate stands where its warm-up began.
+The schedule was created for fewer steps than the run has, is stepped more often than the optimizer,
+or is never stepped, so that the rate stays at the start of its warm-up.
 
-Clues
-    A rate that came to 0, or never left its first value, is the heart of it; that it is under a
-    hundredth of what was declared, and a loss or reward that stands still, show the cost.
+Evidence
+    A rate that reached 0, or never left its first value, is the main evidence; a rate below a
+    hundredth of the declared one, and a loss or reward that stagnates, show its effect.
 
 Source
-    The documentation of accelerate, whose schedulers step once for each process, so that one made
-    for the steps of all is over after an n-th of the run. A tiny training whose schedule ends
+    The documentation of accelerate, whose schedulers step once per process, so that a schedule for
+    the steps of all processes ends after an n-th of the run. A tiny training whose schedule ends
     half-way, in the tests.
 """
 
@@ -25,7 +25,7 @@ from sentinel.signals.setting_names import describe_setting
 
 
 class ScheduleSpent:
-    """Judges by the learning rate, and by what stands still."""
+    """Diagnoses by the learning rate, and by a loss or reward that stagnates."""
 
     title: ClassVar[str] = "no learning rate left"
     explains: ClassVar[frozenset[str]] = frozenset({
@@ -34,23 +34,28 @@ class ScheduleSpent:
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """A rate that is gone, and what stands; another rate after a restart is another matter."""
-        wrong = context.symptoms.get("learning_rate_anomaly")
-        told = {} if wrong is None else wrong.evidence
-        if wrong is None or "before" in told or told.get("highest") == 0.0:
+        """The rate and its effects; nothing for a rate that changed at a restart."""
+        anomaly = context.symptoms.get("learning_rate_anomaly")
+        values = {} if anomaly is None else anomaly.evidence
+        if (
+            anomaly is None
+            or "learning_rate_before_restart" in values
+            or values.get("highest_learning_rate") == 0.0
+        ):
             return
-        yield from symptom_evidence(wrong, 0.5)
+        yield from symptom_evidence(anomaly, 0.5)
         yield from symptom_evidence(
             context.earliest_symptom("loss_plateau", "loss_never_moved", "reward_stalled"), 0.4
         )
         yield from low_learning_rate_evidence(context)
 
     def remedy(self, context: CaseContext) -> str:
-        """Stop, or give the schedule the length of the run."""
+        """Stop, or extend the schedule to the length of the run."""
         return (
-            "If the loss is where you want it, stop: nothing more will come. Else go on from the "
+            "If the loss is low enough, stop: it will not fall further. Otherwise resume from the "
             "last checkpoint with a schedule as long as the run: compare "
-            f"{describe_setting('maximum number of steps', context.metadata)} with what the scheduler was made for, see "
-            f"that {describe_setting('learning-rate schedule', context.metadata)} is stepped once per optimizer step and not "
-            "once per process, and that its warm-up ends."
+            f"{describe_setting('maximum number of steps', context.metadata)} with the steps that "
+            "the scheduler was created for, check that "
+            f"{describe_setting('learning-rate schedule', context.metadata)} is stepped once per "
+            "optimizer step, not once per process, and that its warm-up ends."
         )

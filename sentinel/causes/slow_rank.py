@@ -1,11 +1,11 @@
-"""Slow rank: one rank holds up all the others at every step.
+"""Slow rank: one rank slows down all the others at every step.
 
-Clues
-    A rank that takes longer, always the same one, is the heart of it. A run that has slowed since,
-    or GPUs that wait, show what it costs. A GPU with errors is told of with it, and is the cause.
+Evidence
+    A rank that takes longer at every step is the main evidence. A run that has slowed since, or
+    idle GPUs, are effects. If a GPU has errors, that is the cause.
 
 Source
-    Jiang et al. 2024 (arXiv:2402.15627), on hosts that failed at nothing, and were slower than the
+    Jiang et al. 2024 (arXiv:2402.15627), on hosts without any failure that were slower than the
     others for the same work.
 """
 
@@ -21,42 +21,44 @@ from sentinel.signals.setting_names import describe_setting
 
 
 class SlowRank:
-    """Judges by the rank that is last, and by what its lateness costs."""
+    """Diagnoses by the slowest rank, and by the effects on the run."""
 
-    title: ClassVar[str] = "one rank holds up the others"
+    title: ClassVar[str] = "one rank slows down the others"
     explains: ClassVar[frozenset[str]] = frozenset({
         "straggler", "data_stall", "throughput_drop", "gpu_underuse", "gpu_fault",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The rank, and what followed; nothing where a GPU is failing."""
-        last, fault = context.symptoms.get("straggler"), context.symptoms.get("gpu_fault")
-        if last is None or (fault is not None and fault.severity is not Severity.INFO):
+        """The rank and the effects; nothing if a GPU is failing."""
+        straggler, fault = context.symptoms.get("straggler"), context.symptoms.get("gpu_fault")
+        if straggler is None or (fault is not None and fault.severity is not Severity.INFO):
             return
-        yield from symptom_evidence(last, 0.65)
+        yield from symptom_evidence(straggler, 0.65)
         yield from symptom_evidence(context.symptoms.get("throughput_drop"), 0.4)
         for name in ("data_stall", "gpu_underuse"):
             yield from symptom_evidence(context.symptoms.get(name), 0.2)
 
     def remedy(self, context: CaseContext) -> str:
-        """Where to look, by what it is that takes the rank longer."""
-        last = context.symptoms.get("straggler")
-        who = "the rank named" if last is None or last.rank is None else f"rank {last.rank}"
-        what = "" if last is None else last.evidence.get("signal", "")
-        if what == "data_wait":
+        """Depends on the time that is longer on this rank."""
+        straggler = context.symptoms.get("straggler")
+        known_rank = None if straggler is None else straggler.rank
+        rank = "the named rank" if known_rank is None else f"rank {known_rank}"
+        signal = "" if straggler is None else straggler.evidence.get("signal", "")
+        if signal == "data_wait":
+            workers = describe_setting("data loader workers", context.metadata)
             return (
-                f"Look at the storage and the processors of the node of {who}, which waits for its "
-                f"data: raise {describe_setting('data loader workers', context.metadata)}, and see whether its shard has "
-                "longer samples or lies on slower storage than the others'."
+                f"Check storage and CPUs of the node of {rank}, which waits for its data: raise "
+                f"{workers}, and check whether its shard has longer samples or is on slower "
+                "storage than the others'."
             )
-        if what == "generation_time":
+        if signal == "generation_time":
             return (
-                f"See whether {who} gets longer prompts or answers than the others, and share them "
-                "out evenly; otherwise look at its sampling engine, and at other programs on its "
-                "GPU."
+                f"Check whether {rank} has longer prompts or completions than the others, and "
+                "distribute them evenly. Otherwise check its sampling engine, and other programs "
+                "on its GPU."
             )
         return (
-            f"Look at the node of {who}: clocks (nvidia-smi -q -d PERFORMANCE), other programs, "
-            "the network. If nothing is found, go on from the last checkpoint without that node."
+            f"Check the node of {rank}: clocks (nvidia-smi -q -d PERFORMANCE), other programs, the "
+            "network. If nothing is found, resume from the last checkpoint without that node."
         )

@@ -1,14 +1,14 @@
-"""Step counted twice: the trainer's step counter moves more than once per update.
+"""Step counted twice: the trainer's step counter advances more than once per update.
 
-Whatever hangs on the counter then goes wrong together: `max_steps` is passed early, the schedule
-runs out, and saves that should be hundreds of steps apart come every few.
+Everything that depends on the counter goes wrong together: `max_steps` is reached too early, the
+schedule ends too early, and saves that should be hundreds of steps apart come every few steps.
 
-Clues
-    A stride that is no longer that of the updates is the cause itself. Saves far more often than
-    set, and a run that goes on behind its last step, follow from it.
+Evidence
+    A stride of more than one step per update is the cause itself. Saves that are far too frequent,
+    and a run that continues beyond its last step, are effects.
 
 Source
-    huggingface/trl issue 2124: a trainer that advanced `global_step` by itself as well, so that
+    huggingface/trl issue 2124: a trainer that incremented `global_step` a second time, so that
     saves came at 500, 1000, ... 4000 and then every 2 steps.
 """
 
@@ -24,16 +24,16 @@ from sentinel.signals.setting_names import describe_setting
 
 
 class StepCountedTwice:
-    """Judges by the stride of the counter, and by what hangs on it."""
+    """Diagnoses by the stride of the counter, and by its effects."""
 
-    title: ClassVar[str] = "step counter runs ahead of the updates"
+    title: ClassVar[str] = "step counter advances faster than the updates"
     explains: ClassVar[frozenset[str]] = frozenset({
         "step_stride", "checkpoint_cadence", "step_regression", "learning_rate_anomaly",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The stride, and the saves; saves alone are another matter."""
+        """The stride and its effects; nothing for frequent saves alone."""
         stride = context.earliest_symptom("step_stride")
         if stride is None:
             return
@@ -42,11 +42,11 @@ class StepCountedTwice:
         yield from symptom_evidence(context.earliest_symptom("learning_rate_anomaly"), 0.3)
 
     def remedy(self, context: CaseContext) -> str:
-        """Where to look, and what to hold until then."""
+        """Find the second increment; save less often until then."""
         upgrade = "TRL" if context.text("framework") == "trl" else "the training library"
         return (
-            "Look for a second place that advances the step counter (a custom loop or callback "
+            "Look for a second place that increments the step counter (a custom loop or callback "
             f"that adds to `state.global_step`), or upgrade {upgrade}: huggingface/trl issue 2124 "
-            "was this. Until then the run ends early and its saves fill the disk: raise "
-            f"{describe_setting('save interval', context.metadata)} and watch the space left."
+            "was this. Until then the run ends too early and its saves fill the disk: raise "
+            f"{describe_setting('save interval', context.metadata)} and watch the free space."
         )

@@ -1,16 +1,16 @@
-"""Too many updates: a batch is used until the policy has left the one that sampled it.
+"""Too many updates: a batch is used until the policy has moved away from the one that sampled it.
 
-From then on most tokens are clipped and teach nothing, the others push along old samples, and what
-a pass gains on the batch is lost on the next.
+From then on most tokens are clipped and contribute no gradient, the others are optimised on
+outdated samples, and the gain on one batch is lost on the next.
 
-Clues
-    Clipping that began no later than the KL ran away, the reward fell or the gradient grew, and a
-    policy that is far from itself at sampling. Many passes over a batch are why; where each batch
-    is known to be used for one update only, the ratio should be 1, and this is not the cause.
+Evidence
+    Clipping that began no later than the KL rose, the reward fell or the gradient grew, and a large
+    KL to the sampling policy. Many epochs per batch are the reason; if each batch is used for a
+    single update, the ratio is 1, and this is not the cause.
 
 Source
     Schulman et al. 2017 (arXiv:1707.06347) on clipped ratios and epochs; Huang et al. 2024
-    (arXiv:2403.17031), who train on language with up to 4 epochs a batch.
+    (arXiv:2403.17031), who train language models with up to 4 epochs per batch.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 MAX_HARMLESS_PASSES = 4
-"""Passes over one batch that language models bear."""
+"""Epochs per batch that are harmless for language models."""
 
 HIGH_KL_OLD = 0.1
-"""Nats per token from the policy that sampled: what trainers stop early at is 0.01 to 0.1."""
+"""Nats per token from the sampling policy; trainers stop early at 0.01 to 0.1."""
 
 _BATCH_SETTINGS = (
     ("steps_per_generation", "gradient_accumulation_steps"),
@@ -36,7 +36,7 @@ _BATCH_SETTINGS = (
 
 
 class TooManyUpdates:
-    """Judges by clipping, and by what followed."""
+    """Diagnoses by clipping, and by incidents after it."""
 
     title: ClassVar[str] = "too many updates on each batch"
     explains: ClassVar[frozenset[str]] = frozenset({
@@ -46,7 +46,7 @@ class TooManyUpdates:
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """Clipping and what it leads to; nothing where something else came first."""
+        """Clipping and its effects; nothing if another incident came first."""
         clipped = context.earliest_symptom("clip_saturation")
         followed = [
             context.earliest_symptom("kl_blowup", "kl_drift"),
@@ -61,22 +61,22 @@ class TooManyUpdates:
             return
         yield from symptom_evidence(clipped, 0.5)
         yield from symptom_evidence(followed[0], 0.5)
-        for sign in followed[1:]:
-            yield from symptom_evidence(sign, 0.3)
+        for symptom in followed[1:]:
+            yield from symptom_evidence(symptom, 0.3)
         away = context.values.get("kl_old")
         if away is not None and away > HIGH_KL_OLD:
-            yield Evidence(0.2, f"The policy is {away:.3g} nats from the one that sampled.")
+            yield Evidence(0.2, f"The KL to the sampling policy is {away:.3g} nats per token.")
         if passes is not None and passes > 1:
             weight = 0.3 if passes > MAX_HARMLESS_PASSES else 0.1
-            yield Evidence(weight, f"Each batch is passed over {passes:g} times.")
+            yield Evidence(weight, f"Each batch is used for {passes:g} epochs.")
 
     def remedy(self, context: CaseContext) -> str:
-        """Fewer passes first."""
+        """Fewer epochs per batch."""
         return (
-            f"Bring {describe_setting('updates per batch', context.metadata)} down to 1 or 2, or halve "
-            f"{describe_setting('learning rate', context.metadata)}; a larger share of the batch in each update "
-            "does the same. If the reward has fallen already, go back to the last checkpoint "
-            "before the onset."
+            f"Lower {describe_setting('updates per batch', context.metadata)} to 1 or 2, or halve "
+            f"{describe_setting('learning rate', context.metadata)}; a larger mini-batch per "
+            "update has the same effect. If the reward has already fallen, resume from the last "
+            "checkpoint before the onset."
         )
 
 
@@ -85,7 +85,7 @@ def _passes_per_batch(context: CaseContext) -> float | None:
 
 
 def _updates_per_batch(context: CaseContext) -> float | None:
-    """Updates that each batch is used for, where the settings tell."""
+    """Updates per batch according to the settings; None if unknown."""
     passes = _passes_per_batch(context)
     if passes is None:
         return None

@@ -1,12 +1,12 @@
-"""Value function unfit: the value model misleads, and the policy learns from its errors.
+"""Value function unfit: the value model is wrong, and the policy learns from its errors.
 
-Its advantages are noisier than plain returns would be: what was better than usual counts as worse,
-and the reward stands still, or is lost again.
+Its advantages are noisier than plain returns: completions better than the mean count as worse, and
+the reward stagnates or falls.
 
-Clues
-    A value model that explains less than a constant, before the reward stood or fell, is the heart
-    of it; an algorithm that has one is known by that. Where KL or entropy left as well, the value
-    model could not follow a policy that ran off.
+Evidence
+    A value model that predicts worse than a constant, before the reward stagnated or fell, is the
+    main evidence. If KL or entropy left their range as well, the value model could not follow a
+    drifting policy.
 
 Source
     Schulman et al. 2016 (arXiv:1506.02438) on advantages from a value model; VAPO
@@ -24,11 +24,11 @@ from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 HIGH_CLIP_FRACTION = 0.5
-"""Share of value predictions that are clipped at which most of its error teaches nothing."""
+"""Share of clipped value predictions above which most errors contribute no gradient."""
 
 
 class ValueFunctionUnfit:
-    """Judges by the fit of the value model, and by the reward."""
+    """Diagnoses by the fit of the value model, and by the reward."""
 
     title: ClassVar[str] = "the value model misleads the policy"
     explains: ClassVar[frozenset[str]] = frozenset({
@@ -37,7 +37,7 @@ class ValueFunctionUnfit:
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The fit and what came of it; nothing where it followed the policy's fall."""
+        """The fit and its effects; nothing if the policy changed first."""
         unfit, fall = (
             context.earliest_symptom("value_fit"),
             context.earliest_symptom("reward_collapse"),
@@ -52,11 +52,12 @@ class ValueFunctionUnfit:
             yield Evidence(0.2, f"{clipped:.0%} of the value predictions are clipped.")
 
     def remedy(self, context: CaseContext) -> str:
-        """Let it learn first, and faster."""
-        facts = context.metadata
+        """Train the value model first, and faster."""
+        metadata = context.metadata
         return (
-            f"Train the value model before the policy ({describe_setting('value model warm-up', facts)}), "
-            f"raise {describe_setting('value model learning rate', facts)} or "
-            f"{describe_setting('value coefficient', facts)}, bound the rewards, and check that values and "
-            "returns are of the same steps. RLOO and GRPO do without one."
+            "Train the value model before the policy "
+            f"({describe_setting('value model warm-up', metadata)}), raise "
+            f"{describe_setting('value model learning rate', metadata)} or "
+            f"{describe_setting('value coefficient', metadata)}, bound the rewards, and check that "
+            "values and returns belong to the same steps. RLOO and GRPO need no value model."
         )

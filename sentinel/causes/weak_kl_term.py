@@ -1,15 +1,15 @@
-"""Weak KL term: nothing holds the policy near its reference, and it leaves, as yet unpunished.
+"""Weak KL term: the KL term is too weak, and the policy moves away from its reference.
 
-The reward still stands, so that there is time: this is the early stage of what ends as a policy
-collapse, or as a policy that has learnt to please the reward and nothing else.
+The reward has not fallen yet, so there is time: this is the early stage of a policy collapse, or of
+a hacked reward.
 
-Clues
-    The KL to the reference runs away, while a KL coefficient that is small or 0, or large steps,
-    let it. Once the reward falls or texts repeat, it is a policy collapse, and no more said here.
+Evidence
+    The KL to the reference rises, and a KL coefficient that is small or 0, or a high learning rate,
+    allows it. Once the reward falls or texts repeat, it is a policy collapse.
 
 Source
-    Ouyang et al. 2022 (arXiv:2203.02155), section 3.5, on what the penalty per token is for;
-    Gao et al. 2023 (arXiv:2210.10760) on how far a policy may go before the true reward falls.
+    Ouyang et al. 2022 (arXiv:2203.02155), section 3.5, on the purpose of the penalty per token; Gao
+    et al. 2023 (arXiv:2210.10760) on the distance at which the true reward falls.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from sentinel.signals.setting_names import describe_setting
 
 
 class WeakKlTerm:
-    """Judges by a KL that runs away, and by the settings that let it."""
+    """Diagnoses by a rising KL, and by the settings that allow it."""
 
-    title: ClassVar[str] = "the KL term is too weak to hold the policy"
+    title: ClassVar[str] = "the KL term is too weak"
     explains: ClassVar[frozenset[str]] = frozenset({"kl_blowup", "kl_drift"})
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The KL and why; nothing where the reward has fallen, or texts repeat."""
+        """The KL and its reason; nothing if the reward has fallen, or texts repeat."""
         away = context.earliest_symptom("kl_blowup", "kl_drift")
         if away is None or context.earliest_symptom("reward_collapse", "repetition") is not None:
             return
@@ -39,9 +39,10 @@ class WeakKlTerm:
         yield from weak_kl_control_evidence(context)
 
     def remedy(self, context: CaseContext) -> str:
-        """Hold it before it is too late."""
+        """Strengthen the KL term."""
         return (
-            f"Go on with {stronger_kl_advice(context)}, from the last checkpoint before the onset if the "
-            "KL is past what you meant to allow. If that costs reward that is truly earned, halve "
-            f"{describe_setting('learning rate', context.metadata)} instead; until then keep more checkpoints."
+            f"Continue with {stronger_kl_advice(context)}, from the last checkpoint before the "
+            "onset if the KL exceeds what you intended. If that costs genuine reward, halve "
+            f"{describe_setting('learning rate', context.metadata)} instead, and keep more "
+            "checkpoints until then."
         )

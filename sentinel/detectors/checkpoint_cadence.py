@@ -1,24 +1,26 @@
-"""Checkpoint cadence: saves come far more often than configured, or the step counter runs wild.
+"""Checkpoint cadence: saves are far too frequent, or the step counter has passed max_steps.
 
 Formula
-    usual    = save_steps as the run declared it, else the median of the first 3 save intervals
-    storm    = `in_a_row` intervals of at most `share` * usual, one after the other, none over twice
-               another; or 2 * `in_a_row` of any; it is over once no save has come for longer
-    overrun  = global_step > max_steps as the run declared it
+    usual    = save_steps as declared by the run, otherwise the median of the first 3 save intervals
+    storm    = `in_a_row` consecutive intervals of at most `share` * usual, none more than twice as
+               long as another; or 2 * `in_a_row` such intervals of any length. It ends once no save
+               has come for longer than `share` * usual
+    overrun  = global_step > max_steps as declared by the run
     Finding  = storm or overrun
     critical = a storm of 2 * `in_a_row` saves
 
 Units
-    Intervals: trainer's steps. `share`: share of 1. `in_a_row`: saves.
+    Intervals: trainer steps. `share`: fraction of 1. `in_a_row`: saves.
 
 Source
-    huggingface/trl#2124 (and #1889, which filled 12 TB): a trainer that counts `global_step` twice
-    saves at 500, 1000, ..., 4000, passes its max_steps of 4000, and then saves every 2 steps.
+    huggingface/trl#2124 (and #1889, which filled 12 TB): a trainer that increments `global_step`
+    twice per step saves at 500, 1000, ..., 4000, passes its max_steps of 4000, and then saves every
+    2 steps.
 
 Defaults
-    On 200 runs of 20,000 steps that save every 500 and 10 times at random beside, `share` 0.25 with
-    `in_a_row` 3 gives 3 false alarms, and a storm of saves every 2 steps is told at its third or
-    fourth save.
+    On 200 runs of 20,000 steps that save every 500 steps and at 10 random further steps, `share`
+    0.25 and `in_a_row` 3 give 3 false alarms. A storm of saves every 2 steps is found at its third
+    or fourth save.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 
 INTERVALS_TO_LEARN = 3
-"""Intervals that tell the usual one where the run did not declare it."""
+"""Intervals whose median is the usual interval if the run did not declare one."""
 
 
 @dataclass
 class CheckpointCadence:
-    """Judges every save, and `global_step` against what the run declared."""
+    """Evaluates every save, and `global_step` against the declared max_steps."""
 
     share: float = 0.25
     in_a_row: int = 3
@@ -45,9 +47,9 @@ class CheckpointCadence:
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Stop the run before the disk is full; every checkpoint so far is good. Then look for a "
-        "second increment of the trainer's step counter, and compare save_steps and max_steps with "
-        "the steps you meant."
+        "Stop the run before the disk is full; the checkpoints written so far are valid. Then look "
+        "for a second increment of the trainer's step counter, and compare save_steps and "
+        "max_steps with the intended values."
     )
 
     def __post_init__(self) -> None:
@@ -61,7 +63,7 @@ class CheckpointCadence:
         self._onset_steps: dict[str, int] = {}
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one save or step; learn from what the run declares."""
+        """Evaluate a save or a step, or read the declared settings."""
         if record.event in (Event.START, Event.METADATA):
             self._save_steps = record.values.get("save_steps", self._save_steps)
             self._max_steps = record.values.get("max_steps", self._max_steps)
@@ -75,18 +77,18 @@ class CheckpointCadence:
         if len(self._short_intervals) < self.in_a_row and self._max_steps <= 0.0:
             self._onset_steps = {}
             return Clear()
-        wrong = {**self._past_max_steps(record), **self._saves_too_often(record.step)}
-        self._onset_steps = {key: self._onset_steps.get(key, record.step) for key in wrong}
-        if "storm" in wrong:
+        problems = {**self._past_max_steps(record), **self._saves_too_often(record.step)}
+        self._onset_steps = {key: self._onset_steps.get(key, record.step) for key in problems}
+        if "storm" in problems:
             self._onset_steps["storm"] = self._first_short_step
-        if not wrong:
+        if not problems:
             return Clear()
         return Finding(
-            summary=". ".join(wrong.values()) + ".",
+            summary=". ".join(problems.values()) + ".",
             evidence={
-                "saves_too_soon": float(len(self._short_intervals)),
-                "interval": float(self._last_interval),
-                "usual_interval": self._usual_interval or 0.0,
+                "consecutive_early_saves": float(len(self._short_intervals)),
+                "save_interval_steps": float(self._last_interval),
+                "usual_save_interval_steps": self._usual_interval or 0.0,
                 "max_steps": self._max_steps,
             },
             severity=Severity.CRITICAL if len(self._short_intervals) == 2 * self.in_a_row else None,
@@ -119,21 +121,21 @@ class CheckpointCadence:
         self._short_intervals = [*self._short_intervals, self._last_interval][-2 * self.in_a_row :]
 
     def _saves_too_often(self, step: int) -> dict[str, str]:
-        usual, gaps = self._usual_interval, self._short_intervals
-        if usual is None or self._last_save_step is None or len(gaps) < self.in_a_row:
+        usual, intervals = self._usual_interval, self._short_intervals
+        if usual is None or self._last_save_step is None or len(intervals) < self.in_a_row:
             return {}
         if step - self._last_save_step > self.share * usual:
-            gaps.clear()
+            intervals.clear()
             return {}
-        # A counter gone wild saves at a beat; a person, or a best model, does not.
-        beat = max(gaps) <= 2 * min(gaps)
-        if not beat and len(gaps) < 2 * self.in_a_row:
+        # A faulty counter saves at regular intervals; a user, or a new best model, does not.
+        is_regular = max(intervals) <= 2 * min(intervals)
+        if not is_regular and len(intervals) < 2 * self.in_a_row:
             return {}
-        text = f"Checkpoints come every {self._last_interval} steps"
-        return {"storm": f"{text} where {usual:.0f} are usual"}
+        text = f"Checkpoints are saved every {self._last_interval} steps"
+        return {"storm": f"{text} instead of every {usual:.0f} steps"}
 
     def _past_max_steps(self, record: Record) -> dict[str, str]:
         step = record.values.get("global_step", 0.0)
         if not 0 < self._max_steps < step:
             return {}
-        return {"overrun": f"global_step {step:.0f} is past max_steps {self._max_steps:.0f}"}
+        return {"overrun": f"global_step {step:.0f} exceeds max_steps {self._max_steps:.0f}"}

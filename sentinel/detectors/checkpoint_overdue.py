@@ -1,22 +1,22 @@
-"""Checkpoint overdue: the run trains on, and nothing has been saved for far too long.
+"""Checkpoint overdue: no checkpoint has been saved for much longer than configured.
 
 Formula
-    usual    = save_steps as the run declared it
+    usual    = save_steps as declared by the run
     Finding  = more than `times` * usual steps since the last save, or since the start
-    info     = nothing was saved in this attempt yet
+    info     = nothing has been saved in this attempt yet
 
 Units
-    Steps are the trainer's own. `times`: plain number.
+    Steps are trainer steps. `times`: plain number.
 
 Source
-    What was not saved is lost with the run, and most who look for a checkpoint look for it when it
-    is too late. A trainer that counts one number and saves by another never saves its last one
-    (verl#2619); one whose disk is full may log the error and train on.
+    Work that is not saved is lost with the run. A trainer that counts one number and saves by
+    another never saves its last checkpoint (verl#2619); a trainer with a full disk may log the
+    error and continue.
 
 Defaults
-    `times` 2.5: a save that a step number skipped, or that was put off to an evaluation, comes
-    before the second one is due. Only a declared interval counts. Who saves what is better than
-    before, at the end of an epoch, or at will, has none.
+    `times` 2.5: a save that is skipped once, or delayed until an evaluation, arrives before the
+    limit. Only a declared interval counts: a run that saves the best model, at the end of an epoch
+    or on demand has none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sentinel.model.record import Event, Record
 
 @dataclass
 class CheckpointOverdue:
-    """Judges `global_step` against the last save."""
+    """Evaluates `global_step` against the step of the last save."""
 
     times: float = 2.5
 
@@ -38,9 +38,9 @@ class CheckpointOverdue:
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Look in output_dir for the newest checkpoint, and in the trainer's log for an error of "
-        "saving; check free room and permissions there, and which rank is to save. Save by hand "
-        "before the run is stopped."
+        "Check the newest checkpoint in output_dir and look for save errors in the trainer's log. "
+        "Check free space and permissions of output_dir, and which rank is responsible for saving. "
+        "Save manually before you stop the run."
     )
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class CheckpointOverdue:
         self._counted_from: float | None = None
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one step; learn from saves and from what the run declares."""
+        """Evaluate a step, or update the state from a save or the declared settings."""
         if record.event is Event.START or "restarted_after_step" in record.values:
             self._reset()
         if record.event in (Event.START, Event.METADATA):
@@ -63,21 +63,24 @@ class CheckpointOverdue:
         if record.event is not Event.STEP or step is None or not -1e15 < step < 1e15:
             return None
         if self._counted_from is None or step < self._counted_from:
-            # A step that goes back, as of a resume in a log, counts from there.
+            # After a step that goes back, such as a resume in a log, counting restarts there.
             self._counted_from = step
         if not 1.0 <= self._save_steps < 1e15:
             return None
         since = step - self._counted_from
         if since <= self.times * self._save_steps:
             return Clear()
-        what = "The last save was" if self._has_saved else "Nothing was saved in"
-        ago = " steps ago" if self._has_saved else " steps"
+        text = (
+            f"The last checkpoint was saved {since:.0f} steps ago"
+            if self._has_saved
+            else f"No checkpoint has been saved for {since:.0f} steps"
+        )
         return Finding(
-            summary=f"{what} {since:.0f}{ago}; it should be every {self._save_steps:.0f}.",
+            summary=f"{text}; save_steps is {self._save_steps:.0f}.",
             evidence={
-                "steps_since": since,
+                "steps_since_save": since,
                 "save_steps": self._save_steps,
-                "counted_from": self._counted_from,
+                "counted_from_step": self._counted_from,
             },
             severity=None if self._has_saved else Severity.INFO,
         )

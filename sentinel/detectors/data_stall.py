@@ -1,26 +1,26 @@
-"""Data stall: training waits for its data.
+"""Data stall: training waits for its data loader.
 
 Formula
-    share    = time waited for the next batch / time of the step
+    share    = time waited for the next batch / step time
     Finding  = the median share of the last `window` records is over `notable`
-    warning  = and the median of those steps takes `slower` times as long as in the best `window`
-               records in which the share was under half of `notable`
+    warning  = and the median step time of these records is `slower` times that of the best `window`
+               records with a share below half of `notable`
 
 Units
-    `notable`: share of the time of a step, of 1. `window`: records. `slower`: plain factor.
+    `notable`: fraction of the step time. `window`: records. `slower`: plain factor.
 
 Source
-    A loader that cannot keep up leaves the GPU idle, and every rank with it. Many a small training
-    waits for its data from beginning to end, and is as its author wants it: what is told is a
-    loader that did keep up, and no longer does.
+    A loader that is too slow leaves the GPU idle, and with it every rank. Many small trainings wait
+    for data from beginning to end, which their authors accept; a warning therefore needs a loader
+    that was fast enough before.
 
 Defaults
-    `notable` 0.4 and `slower` 1.5: a step that takes half as long again, and most of that waiting.
-    `window` 32 lets the first batches of an epoch, which wait for the workers to begin, pass. A
-    step in which the run saved or evaluated is not judged. On 100 synthetic runs of 300 to 3,000
-    steps, half of them with a loader that never keeps up and all with epochs, there was no
-    warning, and 42 were noted; a wait of one and of three usual steps was a warning in 100 of 100
-    runs each, after 18 and 16 records.
+    `notable` 0.4 and `slower` 1.5: a step that takes 1.5 times as long and mostly waits. `window`
+    32 ignores the first batches of an epoch, which wait for the workers to start. Steps with a save
+    or an evaluation are not evaluated. On 100 synthetic runs of 300 to 3,000 steps, half of them
+    with a loader that is always too slow and all with epochs, there were no warnings and 42 info
+    findings. A wait of one and of three usual steps was a warning in 100 of 100 runs each, after 18
+    and 16 records.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from typing import ClassVar
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 from sentinel.stats.k_of_n import KOfN
+from sentinel.stats.onset_tracker import OnsetTracker
 
 KEEPS_UP_SHARE = 0.5
-"""Share of `notable` under which a loader keeps up with the training."""
+"""Fraction of `notable` below which the loader counts as fast enough."""
 
 INTERRUPTING_EVENTS = frozenset({Event.SAVE, Event.EVAL, Event.PHASE})
 
 
 @dataclass
 class DataStall:
-    """Judges `data_wait` against `step_time`."""
+    """Evaluates `data_wait` against `step_time`."""
 
     notable: float = 0.4
     slower: float = 1.5
@@ -51,9 +52,9 @@ class DataStall:
     signal: ClassVar[str] = "data_wait"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Give the loader more workers (num_workers, in transformers dataloader_num_workers) and "
-        "let it work ahead (prefetch_factor, persistent_workers); look at the storage it reads "
-        "from, and tokenize the dataset before the training."
+        "Give the data loader more workers (num_workers, in transformers dataloader_num_workers) "
+        "and prefetch more (prefetch_factor, persistent_workers). Check the storage it reads from, "
+        "and tokenize the dataset before the training."
     )
 
     def __post_init__(self) -> None:
@@ -64,10 +65,10 @@ class DataStall:
         self._step_times = KOfN(self.window, below=True)
         self._best_step_time = inf
         self._was_interrupted = False
-        self._onset_step: int | None = None
+        self._onset = OnsetTracker()
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one step's wait."""
+        """Evaluate the data wait of one step."""
         if record.event is Event.START:
             self._reset()
         wait, time = record.values.get("data_wait"), record.values.get("step_time")
@@ -76,36 +77,36 @@ class DataStall:
             return None
         if wait is None or time is None:
             return None
-        broken, self._was_interrupted = self._was_interrupted, False
-        if broken or not 0.0 < time < 1e9 or not 0.0 <= wait < 1e9:
+        is_interrupted, self._was_interrupted = self._was_interrupted, False
+        if is_interrupted or not 0.0 < time < 1e9 or not 0.0 <= wait < 1e9:
             return None
         return self._evaluate(min(1.0, wait / time), time, wait, record.step)
 
     def _evaluate(self, share: float, time: float, wait: float, step: int) -> DetectorOutput:
-        waited = self._wait_shares.add(share, KEEPS_UP_SHARE * self.notable)
-        quicker = self._step_times.add(time, self._best_step_time)
-        if share <= self.notable:
-            self._onset_step = None
-        elif self._onset_step is None:
-            self._onset_step = step
-        if not waited and not quicker:
+        waits = self._wait_shares.add(share, KEEPS_UP_SHARE * self.notable)
+        is_faster = self._step_times.add(time, self._best_step_time)
+        onset = self._onset.update(step, holds=share > self.notable)
+        if not waits and not is_faster:
             return Clear() if self._wait_shares.is_full else None
-        usual, now = self._wait_shares.median, self._step_times.median
-        if usual <= KEEPS_UP_SHARE * self.notable:
-            self._best_step_time = min(self._best_step_time, now)
-        if usual <= self.notable:
+        wait_share, step_time = self._wait_shares.median, self._step_times.median
+        if wait_share <= KEEPS_UP_SHARE * self.notable:
+            self._best_step_time = min(self._best_step_time, step_time)
+        if wait_share <= self.notable:
             return Clear()
-        slowed = now > self.slower * self._best_step_time
-        than = f", {now / self._best_step_time:.2g} times as long as its best" if slowed else ""
+        best = self._best_step_time
+        is_slower = step_time > self.slower * best
+        comparison = f", {step_time / best:.2g} times the best {best:.3g} s" if is_slower else ""
+        evidence = {
+            "data_wait_share_median": wait_share,
+            "data_wait_seconds": wait,
+            "step_seconds_median": step_time,
+        }
+        if isfinite(best):
+            evidence["best_step_seconds_median"] = best
         return Finding(
-            summary=f"Training waits for data {usual:.0%} of the time; "
-            f"a step takes {now:.3g} s{than}.",
-            evidence={"wait_share": usual, "data_wait": wait, "step_seconds": now}
-            | (
-                {"best_step_seconds": self._best_step_time}
-                if isfinite(self._best_step_time)
-                else {}
-            ),
-            severity=Severity.WARNING if slowed else None,
-            onset_step=self._onset_step,
+            summary=f"Training waits for data in {wait_share:.0%} of the step time; "
+            f"a step takes {step_time:.3g} s{comparison}.",
+            evidence=evidence,
+            severity=Severity.WARNING if is_slower else None,
+            onset_step=onset,
         )

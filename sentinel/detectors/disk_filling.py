@@ -1,26 +1,26 @@
-"""Disk filling: soon there will be no room for what the run writes.
+"""Disk filling: a disk that the run writes to will soon be full.
 
 Formula
-    left     = free / rate, of a disk that has become fuller steadily in each quarter of the last
-               16 minutes, 1, 4 or 17 hours; no further ahead than twice that
-    need     = the least that the room fell by between two saves, of the last 3
+    left     = free / rate, of a disk that has filled steadily in each quarter of the last 16
+               minutes, 1, 4 or 17 hours; at most twice that long ahead
+    need     = the smallest drop of free space between two saves, of the last 3
     Finding  = left < `ahead`, or free < need, or free < `least`
     critical = free < `least`
-    info     = left < `ahead`, where there is room for `saves` more of need; or need is not known
+    info     = left < `ahead`, and there is space for `saves` further saves or need is not known
 
 Units
     `ahead`: seconds. `least`: bytes. `saves`: plain number. Each disk that the run writes to is
-    judged by itself.
+    evaluated separately.
 
 Source
-    A checkpoint that was cut short by a full disk is the one that a run cannot resume from;
-    huggingface/trl#1889 filled 12 TB in a night. Forecast: `sentinel.stats.time_to_limit`, ours.
+    A run cannot resume from a checkpoint that a full disk cut short; huggingface/trl#1889 filled
+    12 TB in a night. Forecast: `sentinel.stats.time_to_limit`, our own.
 
 Defaults
-    `ahead` 21,600 leaves six hours to make room. `least` 256 MiB is less than a checkpoint of
-    anything. `saves` 2. On 100 synthetic half-days of a disk that others use as well, with saves
-    of which the oldest are removed, nothing louder than info was found; a disk that fills steadily
-    over 2, 8 and 24 hours was foreseen 56, 222 and 360 minutes before it was full.
+    `ahead` 21,600 leaves six hours to free space. `least` 256 MiB is smaller than any checkpoint.
+    `saves` 2. On 100 synthetic half-days of a disk with other users and with rotated checkpoints
+    nothing above info was found. A disk that fills steadily over 2, 8 and 24 hours was found 56,
+    222 and 360 minutes before it was full.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from sentinel.stats.time_to_limit import TimeToLimit
 
 DISK_SIGNALS = ("disk_free_output", "disk_free_state")
 DISK_NAMES = {
-    "disk_free_output": "of the checkpoints",
-    "disk_free_state": "of sentinel's own state",
+    "disk_free_output": "The checkpoint disk",
+    "disk_free_state": "The disk of sentinel's state directory",
 }
 SAVES_TO_LEARN = 3
 GIB = 2.0**30
@@ -44,7 +44,7 @@ GIB = 2.0**30
 
 @dataclass
 class DiskFilling:
-    """Judges the free room of each disk."""
+    """Evaluates the free space of each disk."""
 
     ahead: float = 21_600.0
     least: float = 268_435_456.0
@@ -54,8 +54,8 @@ class DiskFilling:
     signal: ClassVar[str] = "disk_free"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Remove old checkpoints, or have the trainer do so (save_total_limit), save less often "
-        "(save_steps), or point output_dir at a larger disk. Check what else writes there."
+        "Delete old checkpoints, or let the trainer do so (save_total_limit). Save less often "
+        "(save_steps), or set output_dir to a larger disk. Check what else writes to this disk."
     )
 
     def __post_init__(self) -> None:
@@ -66,59 +66,59 @@ class DiskFilling:
         self._save_sizes: list[float] = []
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one look at the disks; learn what a save takes."""
+        """Evaluate one measurement of the disks, or record a save."""
         if record.event is Event.SAVE:
             self._record_save()
-        told = {name: record.values[name] for name in DISK_SIGNALS if name in record.values}
-        if not told and "disk_free" in record.values:
-            told = {"disk_free": record.values["disk_free"]}
-        told = {name: free for name, free in told.items() if isfinite(free) and free >= 0.0}
-        if record.event is not Event.HEARTBEAT or not told:
+        disks = {name: record.values[name] for name in DISK_SIGNALS if name in record.values}
+        if not disks and "disk_free" in record.values:
+            disks = {"disk_free": record.values["disk_free"]}
+        disks = {name: free for name, free in disks.items() if isfinite(free) and free >= 0.0}
+        if record.event is not Event.HEARTBEAT or not disks:
             return None
-        found = [self._evaluate(name, free, record.time) for name, free in told.items()]
-        return min(filter(None, found), key=_severity_key, default=Clear())
+        findings = [self._evaluate(name, free, record.time) for name, free in disks.items()]
+        return min(filter(None, findings), key=_severity_key, default=Clear())
 
     def _evaluate(self, signal: str, free: float, time: float) -> Finding | None:
-        creep = self._trends.setdefault(signal, TimeToLimit())
-        creep.add(time, -free)
+        trend = self._trends.setdefault(signal, TimeToLimit())
+        trend.add(time, -free)
         need = self._bytes_per_save(free) if signal != "disk_free_state" else 0.0
-        left = creep.seconds_left(0.0)
-        disk = f"The disk {DISK_NAMES[signal]}" if signal in DISK_NAMES else "The fullest disk"
+        left = trend.seconds_left(0.0)
+        disk = DISK_NAMES.get(signal, "The fullest disk")
         if free < self.least:
-            text = f"{disk} is full: {free / GIB:.3g} GiB are left."
+            text = f"{disk} is almost full: {free / GIB:.3g} GiB are free."
         elif left < self.ahead:
-            text = f"{disk} will be full in {left / 60:.0f} minutes: {free / GIB:.3g} GiB are left."
+            text = f"{disk} will be full in {left / 60:.0f} minutes: {free / GIB:.3g} GiB are free."
         elif free < need:
-            text = f"{disk} has {free / GIB:.3g} GiB left; a save took {need / GIB:.3g} GiB."
+            text = f"{disk} has {free / GIB:.3g} GiB free; a save needs {need / GIB:.3g} GiB."
         else:
             return None
+        evidence = {"free_bytes": free, "fill_rate_bytes_per_second": trend.rise_per_second}
+        if isfinite(left):
+            evidence["seconds_until_full"] = left
+        if need:
+            evidence["bytes_per_save"] = need
         return Finding(
             summary=text,
-            evidence={
-                "free_bytes": free,
-                "bytes_per_second": creep.rise_per_second,
-                "seconds_left": left if isfinite(left) else -1.0,
-                "save_bytes": need,
-            },
+            evidence=evidence,
             severity=self._severity(signal, free, need),
         )
 
     def _severity(self, signal: str, free: float, save_bytes: float) -> Severity | None:
-        """A trainer that keeps the last few checkpoints fills the disk up to there, and no more."""
+        """Severity. A trainer that rotates checkpoints fills the disk only up to a limit."""
         if free < self.least:
             return Severity.CRITICAL
-        by_saves = self._has_saved and signal != "disk_free_state"
-        roomy = free >= self.saves * save_bytes if save_bytes else by_saves
-        return Severity.INFO if by_saves and roomy else None
+        has_saves = self._has_saved and signal != "disk_free_state"
+        has_space = free >= self.saves * save_bytes if save_bytes else has_saves
+        return Severity.INFO if has_saves and has_space else None
 
     def _bytes_per_save(self, free: float) -> float:
-        """What each of the last saves took at least, the room at its highest less at its lowest."""
+        """Smallest drop of free space of the last saves; 0 if there are too few saves."""
         self._highest_free = free if self._highest_free is None else max(self._highest_free, free)
         self._lowest_free = min(self._lowest_free, free)
         return min(self._save_sizes) if len(self._save_sizes) == SAVES_TO_LEARN else 0.0
 
     def _record_save(self) -> None:
-        """From one save to the next; before the second, what fell may be anything."""
+        """Store the drop of free space since the previous save."""
         self._has_saved = True
         if self._highest_free is not None:
             self._save_sizes = [

@@ -1,20 +1,19 @@
-"""GPU underuse: the run's GPUs have nothing to do for much of the time.
+"""GPU underuse: the run's GPUs are idle much of the time.
 
 Formula
-    Finding  = the median utilisation of the last `minutes` is under `least`, while the run steps
+    Finding  = the median utilisation of the last `minutes` is below `least`, while the run steps
 
 Units
-    `minutes`: minutes, each the mean of its looks. `least`: share of the time, of 1.
+    `minutes`: minutes; each is the mean of its measurements. `least`: fraction of the time.
 
 Source
-    Utilisation as the driver counts it: the share of the time in which any kernel ran. It says
-    nothing of how well the GPU was used, so a low one is surely low. It is only judged where a rank
-    was seen to compute on the GPU; elsewhere the GPUs may be anybody's.
+    Utilisation as the driver counts it: the fraction of time in which any kernel ran. It does not
+    show how well the GPU was used, so a low value is certainly low. It is evaluated only if a rank
+    computes on the GPU; otherwise the GPUs may belong to other jobs.
 
 Defaults
-    `least` 0.4 is the mark below which schedulers of shared clusters ask whether a job needs its
-    GPUs. `minutes` 30 covers evaluations and checkpoints. It is money, not health: recorded, and
-    nobody is woken.
+    `least` 0.4 is the value below which schedulers of shared clusters ask whether a job needs its
+    GPUs. `minutes` 30 covers evaluations and checkpoints. It concerns cost, not health: info only.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
 
 IDLE_SECONDS = 60.0
-"""A run that has not stepped for so long is another detector's."""
+"""Seconds without a step after which run_stalled is responsible."""
 
 GAP_SECONDS = 300.0
-"""Without a look for so long, what was before is over."""
+"""Seconds between two measurements after which the window restarts."""
 
 
 @dataclass
 class GpuUnderuse:
-    """Judges the mean utilisation of the run's GPUs."""
+    """Evaluates the mean utilisation of the run's GPUs."""
 
     least: float = 0.4
     minutes: int = 30
@@ -45,9 +44,9 @@ class GpuUnderuse:
     signal: ClassVar[str] = "gpu_utilisation"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Compare data_wait and generation_time with step_time to see what the GPUs wait for; then "
-        "raise per_device_train_batch_size, num_workers of the loader, or the batch of the "
-        "sampling engine. A run that needs no more can do with fewer GPUs."
+        "Compare data_wait and generation_time with step_time to see what the GPUs wait for. Then "
+        "raise per_device_train_batch_size, num_workers of the data loader, or the batch size of "
+        "the sampling engine; or use fewer GPUs."
     )
 
     def __post_init__(self) -> None:
@@ -60,10 +59,10 @@ class GpuUnderuse:
         self._last_time: float | None = None
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one look at the GPUs."""
+        """Evaluate one measurement of the GPUs."""
         share, idle = record.values["gpu_utilisation"], record.values.get("idle_seconds", 0.0)
-        used = record.event is Event.HEARTBEAT and record.values.get("gpu_ranks", 0.0) > 0
-        if not used or not 0.0 <= share <= 1.0 or not idle < IDLE_SECONDS:
+        is_used = record.event is Event.HEARTBEAT and record.values.get("gpu_ranks", 0.0) > 0
+        if not is_used or not 0.0 <= share <= 1.0 or not idle < IDLE_SECONDS:
             return None
         if self._last_time is None or not 0.0 <= record.time - self._last_time < GAP_SECONDS:
             self._reset()
@@ -77,15 +76,15 @@ class GpuUnderuse:
             self._minute_means.popleft()
         if len(self._minute_means) < self.minutes:
             return None
-        usual = median(self._minute_means)
-        if usual >= self.least:
+        utilisation = median(self._minute_means)
+        if utilisation >= self.least:
             return Clear()
         return Finding(
-            summary=f"The run's GPUs had work in {usual:.0%} of the last {self.minutes} minutes.",
+            summary=f"The GPUs were busy for {utilisation:.0%} of the last {self.minutes} minutes.",
             evidence={
-                "utilisation": usual,
-                "utilisation_now": share,
-                "least": self.least,
-                "gpu_ranks": record.values["gpu_ranks"],
+                "utilisation_share_median": utilisation,
+                "utilisation_share_now": share,
+                "threshold_share": self.least,
+                "ranks_on_gpus": record.values["gpu_ranks"],
             },
         )

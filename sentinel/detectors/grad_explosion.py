@@ -1,28 +1,28 @@
-"""Gradient explosion: the gradient norm has left its level upwards, and stays away.
+"""Gradient explosion: the gradient norm has risen far above its level and stays there.
 
 Formula
-    Finding  = a margin CUSUM finds ln(norm) above its own recent level by more than ln `ratio`,
-               and the median of the last 8 stood higher than ever before;
+    Finding  = a margin CUSUM finds ln(norm) above its recent level by more than ln `ratio`, and the
+               median of the last 8 has been higher than ever before;
                or, in the first 32 values, the last 3 are higher than all before and their median
                is `young_ratio` times that of the first 5
-    info     = one norm alone is `young_ratio` times the recent median, and stands out of the
-               spread of its logarithm by `sigmas`
-    Norms of 0, of steps without a learning signal, are left out.
+    info     = a single norm is `young_ratio` times the recent median and exceeds it by `sigmas`
+               standard deviations of its logarithm
+    Norms of 0, of steps without a learning signal, are ignored.
 
 Units
-    Nothing depends on the unit of `grad_norm`. `ratio`, `young_ratio`: plain factors. `sigmas`:
-    standard deviations. Clipping does not lower the norm: it is that before.
+    The unit of `grad_norm` is irrelevant. `ratio`, `young_ratio`: plain factors. `sigmas`: standard
+    deviations. The norm is that before clipping, so clipping does not lower it.
 
 Source
-    CUSUM after Page, Biometrika 1954. Of the incidents in real logs with a KL or gradient most heal
-    by themselves, the longer part after a single step, so one norm wakes nobody.
+    CUSUM: Page, Biometrika 1954. Most incidents of KL and gradient in real logs recover by
+    themselves, usually after a single step, so a single norm is info only.
 
 Defaults
     On 200 healthy synthetic runs (232,000 points, single norms up to 60 times too high) and on 105
-    public logs they give no false warning. A norm that rises 20-fold in 60 steps, 100-fold in 20 or
-    1000-fold in 5 is found in 86, 100 and 100 of 100 runs, by the median after 36, 12 and 5 points.
-    `ratio` 3 with a height never held before is what heavy-tailed norms do not do; `young_ratio` 10
-    is what people call an explosion, and `sigmas` 6 keeps them from noting every wild norm.
+    public logs there is no false warning. A norm that rises 20-fold in 60 steps, 100-fold in 20 or
+    1000-fold in 5 is found in 86, 100 and 100 of 100 runs, after a median of 36, 12 and 5 points.
+    Heavy-tailed norms do not reach `ratio` 3 together with a new maximum; `young_ratio` 10 is a
+    common definition of an explosion, and `sigmas` 6 excludes norms that vary strongly.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from sentinel.stats.margin_cusum import MarginCusum
 from sentinel.stats.new_extreme import NewExtreme
 
 BASELINE_NORMS = 5
-"""Norms whose median a young run is held against."""
+"""First norms, whose median is the reference early in a run."""
 
 RECENT_NORMS = 3
-"""Norms of a young run that must agree."""
+"""Consecutive high norms required early in a run."""
 
 
 @dataclass
 class GradExplosion:
-    """Judges `grad_norm` against its own recent level."""
+    """Evaluates `grad_norm` against its recent level."""
 
     ratio: float = 3.0
     young_ratio: float = 10.0
@@ -57,9 +57,9 @@ class GradExplosion:
     signal: ClassVar[str] = "grad_norm"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Go back to the checkpoint before the onset, and lower the learning rate or clip harder "
-        "(max_grad_norm, gradient_clipping). Look at the batch of the onset; in reinforcement "
-        "learning also at the mismatch between the sampling and the training engine."
+        "Resume from the checkpoint before the onset with a lower learning rate or stronger "
+        "gradient clipping (max_grad_norm, gradient_clipping). Inspect the batch of the onset; in "
+        "reinforcement learning also the mismatch of sampling and training engine."
     )
 
     def __post_init__(self) -> None:
@@ -75,17 +75,17 @@ class GradExplosion:
         self._early_onset_step: int | None = None
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one norm."""
+        """Evaluate one norm."""
         norm = record.values["grad_norm"]
         if not 0.0 < norm < inf:
             return None
         size = log(norm)
-        usual, stands_out = 0.0, False
-        # Where it holds, neither has it left nor does one norm stand out.
+        usual, is_outlier = 0.0, False
+        # Within the margin the norm neither has shifted nor is an outlier.
         if self._early_onset_step is not None or not self._cusum.is_within_margin(
             size, self._single_margin
         ):
-            usual, stands_out = self._compare_with_level(size)
+            usual, is_outlier = self._compare_with_level(size)
         self._extremes.add(size)
         self._count += 1
         if len(self._recent) == RECENT_NORMS:
@@ -93,30 +93,31 @@ class GradExplosion:
         self._recent.append(size)
         self._recent_steps.append(record.step)
         self._cusum.update(size, self._margin, record.step)
-        # Where it has gone becomes known ground in time, and it is still away.
+        # After a while the new level is no new extreme any more, but still shifted.
         self._is_shifted = self._cusum.is_alarmed and (self._is_shifted or self._extremes.is_new)
         if self._is_shifted or self._is_early_explosion():
             return self._finding(norm, median(self._recent), usual)
-        if stands_out:
+        if is_outlier:
             return Finding(
-                summary=f"Gradient norm was {norm:.3g} once, where {exp(usual):.3g} is usual.",
-                evidence={"grad_norm": norm, "usual": exp(usual)},
+                summary=f"A single gradient norm of {norm:.3g}; the recent median is "
+                f"{exp(usual):.3g}.",
+                evidence={"grad_norm": norm, "grad_norm_recent_median": exp(usual)},
                 severity=Severity.INFO,
             )
         return Clear() if self._cusum.is_armed else None
 
     def _compare_with_level(self, log_norm: float) -> tuple[float, bool]:
-        """The level so far, and whether this one norm stands out of it."""
+        """The recent median of ln(norm), and whether this norm is an outlier."""
         if not self._cusum.is_armed:
             if len(self._first_norms) < BASELINE_NORMS:
                 self._first_norms.append(log_norm)
             return median(self._first_norms), False
         usual = self._cusum.baseline_median
-        far = log_norm - usual
-        return usual, far > self._single_margin and far > self.sigmas * self._cusum.sigma
+        excess = log_norm - usual
+        return usual, excess > self._single_margin and excess > self.sigmas * self._cusum.sigma
 
     def _is_early_explosion(self) -> bool:
-        """Before there is a baseline, and on until it is over."""
+        """Whether the run has an explosion that began before there was a baseline."""
         if self._count < BASELINE_NORMS + RECENT_NORMS or (
             self._cusum.is_armed and self._early_onset_step is None
         ):
@@ -130,8 +131,12 @@ class GradExplosion:
 
     def _finding(self, norm: float, level: float, usual: float) -> Finding:
         return Finding(
-            summary=f"Gradient norm rose from {exp(usual):.3g} to {exp(level):.3g}, and stays "
-            "there.",
-            evidence={"grad_norm": norm, "median_of_3": exp(level), "usual": exp(usual)},
+            summary=f"Gradient norm rose above its level of {exp(usual):.3g}; the median of the "
+            f"last 3 norms is {exp(level):.3g}.",
+            evidence={
+                "grad_norm": norm,
+                "grad_norm_median_of_3": exp(level),
+                "grad_norm_level_before": exp(usual),
+            },
             onset_step=self._cusum.onset if self._is_shifted else self._early_onset_step,
         )

@@ -1,26 +1,26 @@
-"""Gradient vanishing: next to no gradient reaches the weights any more, or none ever did.
+"""Gradient vanishing: almost no gradient reaches the weights any more, or none ever did.
 
 Formula
-    usual    = median of the logarithms of the norms so far, those of 0 left out, taken by blocks of
-               8 and without the last 2 blocks
+    usual    = median of ln(norm) so far, without norms of 0, in blocks of 8 and without the last 2
+               blocks
     Finding  = the last `in_a_row` norms are all at most `share` of usual; or all of the first
-               2 * `in_a_row` are 0; it lasts until one is over ten times as much
-    info     = the loss is at most `learnt` of where it began: there is nothing left to learn;
-               or no group of samples has a spread of rewards, which is told of by itself
+               2 * `in_a_row` are 0. It ends with a norm above ten times that bound
+    info     = the loss is at most `learnt` of its maximum: nothing is left to learn; or no group of
+               samples has a spread of rewards, which is reported separately
 
 Units
-    `share`, `learnt`: share of 1, of the norm and of the loss. `in_a_row`: logged norms.
+    `share`, `learnt`: fraction of 1, of the norm and of the loss. `in_a_row`: logged norms.
 
 Source
-    A gradient of a millionth moves nothing in half precision. Policies that give the same answer
-    whatever they are asked, frozen or detached weights and masked labels all end here.
+    In half precision a gradient of a millionth changes no weight. Policies that give the same
+    completion for every prompt, frozen or detached weights and masked labels all lead here.
 
 Defaults
-    On 100 healthy synthetic runs (123,000 points) and on 105 public logs they give no false
-    warning; the one log whose gradient died is found. A fall to 1e-4 over 60 steps, to 1e-6 over 20
-    or to 0 at once is found in 46, 50 and 50 of 50 runs, by the median after 61, 25 and 15 points.
-    `share` is what people call vanished: memorised data and schedules stay well above it.
-    `in_a_row` 16 lets groups without a spread of rewards pass. `learnt` is a loss all but gone.
+    On 100 healthy synthetic runs (123,000 points) and on 105 public logs there is no false warning;
+    the one log whose gradient vanished is found. A fall to 1e-4 over 60 steps, to 1e-6 over 20 or
+    to 0 at once is found in 46, 50 and 50 of 50 runs, after a median of 61, 25 and 15 points.
+    Memorised data and schedules stay well above `share` 1e-3. `in_a_row` 16 ignores a few groups
+    without a spread of rewards. `learnt` 0.05 is a loss that is almost gone.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from sentinel.model.record import Record
 from sentinel.stats.block_means import VALUES_PER_GROUP, BlockMeans
 
 RECENT_BLOCKS = 2
-"""Latest blocks, which may hold the fault."""
+"""Latest blocks, which are not part of the reference."""
 
 
 @dataclass
 class GradVanishing:
-    """Judges `grad_norm` against what it was in the run so far."""
+    """Evaluates `grad_norm` against its values in the run so far."""
 
     share: float = 1e-3
     in_a_row: int = 16
@@ -50,9 +50,9 @@ class GradVanishing:
     signal: ClassVar[str] = "grad_norm"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Check that the parameters that should train require a gradient and are in the optimizer, "
-        "that the labels are not all masked, and the loss scale. In reinforcement learning look "
-        "at samples: where all answers are alike there is nothing to tell apart."
+        "Check that the parameters to be trained require a gradient and are in the optimizer, that "
+        "not all labels are masked, and the loss scale. In reinforcement learning read samples: if "
+        "all completions of a prompt are equal, the advantages are 0."
     )
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class GradVanishing:
         self._has_reward = False
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one norm."""
+        """Evaluate one norm."""
         norm = record.values["grad_norm"]
         if not 0.0 <= norm < inf:
             return None
@@ -77,7 +77,7 @@ class GradVanishing:
             self._update_usual()
         self._count += 1
         bound = -inf if self._usual is None else self._usual + log(self.share)
-        # Once it has vanished it must come back clearly to have come back.
+        # A vanished gradient has recovered only if it is clearly above the bound.
         bound += log(10.0) if self._low_count >= self.in_a_row else 0.0
         size = log(norm) if norm else -inf
         self._low_count, before = (self._low_count + 1 if size <= bound else 0), self._low_count
@@ -94,11 +94,11 @@ class GradVanishing:
         if not self._has_new_block:
             return
         self._has_new_block = False
-        # A block of merged values is longer than one of eight: the last is then old enough alone.
+        # Merged blocks are longer than 8 values, so fewer of them are recent.
         means = self._blocks.means
-        young = max(1, RECENT_BLOCKS * VALUES_PER_GROUP // self._blocks.values_per_block)
-        if len(means) > young:
-            self._usual = median(means[:-young])
+        recent = max(1, RECENT_BLOCKS * VALUES_PER_GROUP // self._blocks.values_per_block)
+        if len(means) > recent:
+            self._usual = median(means[:-recent])
 
     def _update_context(self, record: Record) -> None:
         self._has_reward |= "reward" in record.values
@@ -111,13 +111,17 @@ class GradVanishing:
         self._has_no_reward_spread = spread == 0.0 or (flat is not None and flat >= 1.0)
 
     def _finding(self, norm: float) -> Finding:
-        # The loss of a policy gradient is near zero whatever it has learnt.
-        learnt = not self._has_reward and self._loss <= self.learnt * self._highest_loss
+        # The loss of a policy gradient is near zero in any case.
+        is_learnt = not self._has_reward and self._loss <= self.learnt * self._highest_loss
         usual = 0.0 if self._usual is None else exp(self._usual)
-        was = f", where {usual:.3g} was usual" if usual else " from the first step on"
+        before = f"; it was {usual:.3g} before" if usual else "; it has been 0 since the first step"
         return Finding(
-            summary=f"Gradient norm is {norm:.3g}{was}; it has been so for {self._low_count} values.",
-            evidence={"grad_norm": norm, "usual": usual, "values": float(self._low_count)},
-            severity=Severity.INFO if learnt or self._has_no_reward_spread else None,
+            summary=f"Gradient norm is {norm:.3g} (low for {self._low_count} values){before}.",
+            evidence={
+                "grad_norm": norm,
+                "grad_norm_before": usual,
+                "consecutive_low_values": float(self._low_count),
+            },
+            severity=Severity.INFO if is_learnt or self._has_no_reward_spread else None,
             onset_step=self._onset_step,
         )

@@ -1,34 +1,34 @@
-"""KL blow-up: the policy is running away from its reference model.
+"""KL blow-up: the policy moves away from its reference model at an accelerating rate.
 
 Formula
-    course   = ln max(kl, `floor`) - 2 ln S, with S the sum of the learning rates so far (one above
-               the peak of the warm-up counting as that peak), or the count of records where no
-               learning rate is given
-    Finding  = a margin CUSUM finds the course above its own recent level by more than ln `ratio`
-               and the median of the last 8 stood higher than ever before,
-               or the median of the last 5 KL values is over `limit` and twice where the run began
-    critical = that median of 8 is `severe_ratio` times what the course led to expect,
-               or that median of 5 is over `severe` and twice where the run began
+    course   = ln max(kl, `floor`) - 2 ln S, with S the sum of the learning rates so far (a rate
+               above the peak of the warm-up counts as that peak), or the number of records if no
+               learning rate is logged
+    Finding  = a margin CUSUM finds the course above its recent level by more than ln `ratio` and
+               the median of the last 8 has been higher than ever before,
+               or the median of the last 5 KL values exceeds `limit` and twice the KL at the start
+    critical = that median of 8 is `severe_ratio` times the value expected from the course,
+               or that median of 5 exceeds `severe` and twice the KL at the start
 
 Units
-    `floor`, `limit`, `severe`: nats per token, as `kl_ref` is. A KL that is summed over the tokens
-    of a sequence, as its logged name, framework and algorithm tell, is held to `per_sequence` times
-    as much; one that its trainer clamps is severe when it is all but at the clamp. `ratio`,
-    `severe_ratio` and `per_sequence` are plain factors.
+    `floor`, `limit`, `severe`: nats per token, as `kl_ref`. For a KL summed over the tokens of a
+    sequence, as determined by its key, framework and algorithm, they are multiplied by
+    `per_sequence`. A KL that its trainer clamps is critical if it is almost at the clamp. `ratio`,
+    `severe_ratio` and `per_sequence`: plain factors.
 
 Source
     A policy that moves steadily drifts at most ballistically, KL ~ S^2, while a blow-up grows
-    exponentially: hence the course, which is ours. The common rule "three times the baseline" asks
-    for a constant that no healthy run keeps. CUSUM after Page, Biometrika 1954.
+    exponentially; hence the course, our own definition. The common rule "three times the baseline"
+    assumes a constant KL, which no healthy run has. CUSUM: Page, Biometrika 1954.
 
 Defaults
     On 200 healthy synthetic runs (165,000 points, single ones up to 60 times too high) `ratio` 2
-    gives one false alarm, and on 15 public logs with such a KL none. A KL that doubles every
-    60, 20 or 5 steps is found in 80, 100 and 100 of 100 runs, by the median after 152, 52 and 18
-    points; one that doubles every 5 from point 30 on after 48. `limit` is ten times where healthy
-    runs end, 0.035 to 0.1 nats per token; `severe` is where trainers that clamp the KL clamp it.
-    `floor` covers the start, where healthy runs rise 250-fold. `per_sequence` 50 allows a healthy
-    sum of 20 nats twice over.
+    gives one false alarm, and on 15 public logs with such a KL none. A KL that doubles every 60, 20
+    or 5 steps is found in 80, 100 and 100 of 100 runs, after a median of 152, 52 and 18 points; one
+    that doubles every 5 from point 30 on after 48. `limit` is ten times the KL at the end of
+    healthy runs, 0.035 to 0.1 nats per token; `severe` is where trainers that clamp the KL clamp
+    it. `floor` covers the start, where healthy runs rise 250-fold. `per_sequence` 50 is twice a
+    healthy sum of 20 nats.
 """
 
 from __future__ import annotations
@@ -45,20 +45,21 @@ from sentinel.signals.kl import get_kl_kind
 from sentinel.stats.cumulative_lr import CumulativeLearningRate
 from sentinel.stats.margin_cusum import MarginCusum
 from sentinel.stats.new_extreme import NewExtreme
+from sentinel.stats.onset_tracker import OnsetTracker
 
 CLAMPED_SHARE = 0.95
-"""Share of what a trainer clamps the KL to: the median of clamped values is hardly more."""
+"""Fraction of the clamp of a trainer from which on the KL counts as clamped."""
 
 MAX_EXP_ARGUMENT = 700.0
-"""Largest logarithm whose exponential is still a number."""
+"""Largest argument whose exponential is finite."""
 
 MEDIAN_WINDOW = 5
-"""Values whose median is held against the limits: two wild ones of five say nothing."""
+"""Values in the median compared with the limits; two outliers do not change it."""
 
 
 @dataclass
 class KlBlowup:
-    """Judges `kl_ref` against the course it has taken so far."""
+    """Evaluates `kl_ref` against its course so far."""
 
     ratio: float = 2.0
     floor: float = 0.01
@@ -71,8 +72,9 @@ class KlBlowup:
     signal: ClassVar[str] = "kl_ref"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Go back to the checkpoint before the onset, and raise the KL coefficient two- to fivefold "
-        "or halve the learning rate. If only single samples are wild, check padding and stop masks."
+        "Resume from the checkpoint before the onset with a KL coefficient 2 to 5 times as high, "
+        "or half the learning rate. If only single samples have a high KL, check padding and stop "
+        "masks."
     )
 
     def __post_init__(self) -> None:
@@ -83,57 +85,67 @@ class KlBlowup:
         self._recent: deque[float] = deque()
         self._start_kl = inf
         self._is_shifted = False
-        self._over_limit_step: int | None = None
+        self._over_limit = OnsetTracker()
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one KL value."""
+        """Evaluate one KL value."""
         kl = record.values["kl_ref"]
-        travelled = self._cumulative_lr.add(record.values.get("learning_rate"))
-        if not isfinite(kl) or travelled == 0.0:
+        cumulative_lr = self._cumulative_lr.add(record.values.get("learning_rate"))
+        if not isfinite(kl) or cumulative_lr == 0.0:
             return None
         kind = get_kl_kind(record.attributes, "kl_ref")
         unit = self.per_sequence if kind.is_summed else 1.0
         bound = self._update_bound(kl, unit, record.step)
-        course = self._cusum
-        # What a steady policy does as it travels is no part of its course.
-        ballistic, seen = 2 * log(travelled), max(kl, self.floor * unit)
-        self._extremes.add(seen)
-        course.update(log(seen) - ballistic, self._margin, record.step)
-        # Where it has gone becomes known ground in time, and it is still away.
-        left = self._is_shifted = course.is_alarmed and (self._is_shifted or self._extremes.is_new)
-        if not left and (len(self._recent) < MEDIAN_WINDOW or max(self._recent) <= bound):
-            return Clear() if course.is_armed else None
+        cusum = self._cusum
+        # The ballistic growth of a steadily moving policy is not part of the course.
+        ballistic, floored = 2 * log(cumulative_lr), max(kl, self.floor * unit)
+        self._extremes.add(floored)
+        cusum.update(log(floored) - ballistic, self._margin, record.step)
+        # After a while the new level is no new extreme any more, but still shifted.
+        self._is_shifted = cusum.is_alarmed and (self._is_shifted or self._extremes.is_new)
+        if not self._is_shifted and (
+            len(self._recent) < MEDIAN_WINDOW or max(self._recent) <= bound
+        ):
+            return Clear() if cusum.is_armed else None
         level = median(self._recent) if len(self._recent) == MEDIAN_WINDOW else 0.0
-        if not left and level <= bound:
-            return Clear() if course.is_armed else None
+        if not self._is_shifted and level <= bound:
+            return Clear() if cusum.is_armed else None
         expected = (
-            exp(min(course.baseline_median + ballistic, MAX_EXP_ARGUMENT))
-            if course.is_armed
-            else seen
+            exp(min(cusum.baseline_median + ballistic, MAX_EXP_ARGUMENT))
+            if cusum.is_armed
+            else floored
         )
-        wild = level > max(min(self.severe * unit, CLAMPED_SHARE * kind.cap), bound)
-        wild |= left and self._extremes.current_level > self.severe_ratio * expected
-        times = (
-            f"{level / expected:.3g} times its course" if left else f"over its limit {bound:.3g}"
+        is_severe = level > max(min(self.severe * unit, CLAMPED_SHARE * kind.cap), bound)
+        is_severe |= (
+            self._is_shifted and self._extremes.current_level > self.severe_ratio * expected
+        )
+        text = f"KL to the reference is {level:.3g} {kind.unit} (median of the last 5)"
+        reason = (
+            f"its trend predicts {expected:.3g}"
+            if self._is_shifted
+            else f"the limit is {bound:.3g}"
         )
         return Finding(
-            summary=f"KL to the reference is {level:.3g} {kind.unit}, {times}.",
-            evidence={"kl": kl, "median_of_5": level, "expected": expected, "limit": bound}
-            | ({"kind": kind.describe()} if kind.is_known else {}),
-            severity=Severity.CRITICAL if wild else None,
-            onset_step=course.onset if left else self._over_limit_step,
+            summary=f"{text}; {reason}.",
+            evidence={
+                "kl_nats": kl,
+                "kl_nats_median_of_5": level,
+                "kl_nats_expected": expected,
+                "kl_nats_limit": bound,
+            }
+            | ({"kl_kind": kind.describe()} if kind.is_known else {}),
+            severity=Severity.CRITICAL if is_severe else None,
+            onset_step=cusum.onset if self._is_shifted else self._over_limit.step,
         )
 
     def _update_bound(self, kl: float, unit: float, step: int) -> float:
-        """What the median of the last 5 must not pass (a distilled run begins far off)."""
+        """Upper bound of the median of the last 5; at least twice the KL at the start."""
         self._recent.append(kl)
         if len(self._recent) <= MEDIAN_WINDOW:
             self._start_kl = min(self._start_kl, kl)
         else:
             self._recent.popleft()
+        # A distilled policy may start far from its reference.
         bound = max(self.limit * unit, 2 * self._start_kl)
-        if kl <= bound:
-            self._over_limit_step = None
-        elif self._over_limit_step is None:
-            self._over_limit_step = step
+        self._over_limit.update(step, holds=kl > bound)
         return bound

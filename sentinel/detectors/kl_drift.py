@@ -1,15 +1,15 @@
-"""KL drift: the policy has moved far from its reference, slowly, and is still away.
+"""KL drift: the policy has slowly moved far from its reference.
 
 Formula
-    Finding  = the median of the last 16 KL values is over `limit`, of a KL that is summed over a
-               sequence over `limit` * `per_sequence`, and over twice the least median of 16 so far
+    Finding  = the median of the last 16 KL values exceeds `limit` (for a KL summed over a sequence
+               `limit` * `per_sequence`) and twice the lowest median of 16 so far
 
 Units
-    `limit`: nats per token, as `kl_ref` is. `per_sequence`: a plain factor.
+    `limit`: nats per token, as `kl_ref`. `per_sequence`: plain factor.
 
 Source
-    Gao et al. 2023 (arXiv:2210.10760): what a proxy reward gains with the root of the KL, the true
-    one first gains and then loses. A high KL is a place, not yet a fault: it is shown, never paged.
+    Gao et al. 2023 (arXiv:2210.10760): while a proxy reward grows with the root of the KL, the true
+    reward first rises and then falls. A high KL is a state, not yet a fault: info only.
 
 Defaults
     Healthy public runs end at 0.035 to 0.1 nats per token, and `limit` 0.3 is three times that.
@@ -26,14 +26,15 @@ from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.kl import get_kl_kind
 from sentinel.stats.k_of_n import KOfN
+from sentinel.stats.onset_tracker import OnsetTracker
 
 MEDIAN_WINDOW = 16
-"""Values whose median is judged."""
+"""Values in the evaluated median."""
 
 
 @dataclass
 class KlDrift:
-    """Judges `kl_ref`."""
+    """Evaluates `kl_ref`."""
 
     limit: float = 0.3
     per_sequence: float = 50.0
@@ -42,17 +43,17 @@ class KlDrift:
     signal: ClassVar[str] = "kl_ref"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Compare the reward with one that was not trained on, or read samples. If they do not rise "
-        "together, stop at the best checkpoint by that measure, or raise the KL coefficient."
+        "Compare the reward with a held-out measure of quality, or read samples. If they do not "
+        "rise together, use the best checkpoint by that measure, or raise the KL coefficient."
     )
 
     def __post_init__(self) -> None:
         self._recent = KOfN(MEDIAN_WINDOW)
         self._lowest_level = inf
-        self._onset_step: int | None = None
+        self._onset = OnsetTracker()
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one KL value."""
+        """Evaluate one KL value."""
         kl = record.values["kl_ref"]
         if not isfinite(kl):
             return None
@@ -62,19 +63,17 @@ class KlDrift:
         if not self._recent.is_full:
             return None
         if not high and 2 * self._lowest_level <= limit:
-            self._onset_step = None
+            self._onset.update(record.step, holds=False)
             return Clear()
         level = self._recent.median
         self._lowest_level = min(self._lowest_level, level)
         bound = max(limit, 2 * self._lowest_level)
-        if level <= bound:
-            self._onset_step = None
+        onset = self._onset.update(record.step, holds=level > bound)
+        if onset is None:
             return Clear()
-        if self._onset_step is None:
-            self._onset_step = record.step
         return Finding(
-            summary=f"KL to the reference has come to {level:.3g} {kind.unit}; most runs that do "
-            f"well end below {limit / 3:.3g}.",
-            evidence={"kl": kl, "median_of_16": level, "limit": bound},
-            onset_step=self._onset_step,
+            summary=f"KL to the reference is {level:.3g} {kind.unit} (median of the last 16); "
+            f"healthy runs end below {limit / 3:.3g}.",
+            evidence={"kl_nats": kl, "kl_nats_median_of_16": level, "kl_nats_limit": bound},
+            onset_step=onset,
         )

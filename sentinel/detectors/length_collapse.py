@@ -1,27 +1,27 @@
-"""Length collapse: answers have shrunk to almost nothing.
+"""Length collapse: completions have become very short.
 
 Formula
-    shrunk   = the median of the last 8 lengths is under `share` of that of the first 5, or under
-               `first_share` of the very first, or a margin CUSUM finds ln(length) below its own
-               recent level by more than ln `recent` and the median is under half of the first 5
+    shrunk   = the median of the last 8 lengths is below `share` of that of the first 5, or below
+               `first_share` of the first length; or a margin CUSUM finds ln(length) below its
+               recent level by more than ln `recent` and the median is below half of the first 5
     Finding  = shrunk
-    warning  = the reward is known, and is not above where it began or where it was before, or has
-               been lost again; otherwise info: a short answer that earns more may be the best one
+    warning  = the reward is known and is not above its start or its level before the fall, or its
+               gain was lost again; otherwise info: a short completion that earns more may be better
 
 Units
-    `share`, `first_share`: share of 1, of `completion_length`. `recent`: a plain factor.
+    `share`, `first_share`: fraction of 1, of `completion_length`. `recent`: plain factor.
 
 Source
-    An end-of-sequence token as the first one is the cheapest answer to a reward that punishes.
-    CUSUM after Page, Biometrika 1954.
+    If a reward punishes errors, an immediate end-of-sequence token is the cheapest completion.
+    CUSUM: Page, Biometrika 1954.
 
 Defaults
-    On 120 healthy synthetic runs (84,000 points) there was no warning, and on public logs none but
-    in the 3 runs that did collapse, 5 to 11 points after they began to. Answers that halve every 30
-    or 10 points are found in 35 and 40 of 40 runs, by the median after 45 and 19 points; every 80,
-    in 2, since most runs end before. `share` 0.25 leaves alone a policy that learns to be brief:
-    the briefest of the healthy public runs ends at 0.35. `first_share` 0.1 is far below what one
-    noisy first value explains; `recent` 2 within a hundred points is no learning either.
+    On 120 healthy synthetic runs (84,000 points) there was no warning, and on public logs none
+    except in the 3 runs that collapsed, 5 to 11 points after the onset. Completions that halve
+    every 30 or 10 points are found in 35 and 40 of 40 runs, after a median of 45 and 19 points;
+    every 80 in 2, since most runs end before. `share` 0.25 allows a policy to learn brevity: the
+    shortest of the healthy public runs ends at 0.35. `first_share` 0.1 is far below the noise of a
+    single first value; `recent` 2 within a hundred points is no learning either.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from sentinel.model.record import Record
 from sentinel.stats.level_shift import LevelShift
 
 MAX_COLLAPSED_SHARE = 0.5
-"""Share of the first lengths above which nothing has collapsed, however fast it went."""
+"""Largest fraction of the first lengths that counts as a collapse."""
 
 
 @dataclass
 class LengthCollapse:
-    """Judges `completion_length`, with `reward` where it is logged."""
+    """Evaluates `completion_length`, together with `reward` if it is logged."""
 
     share: float = 0.25
     first_share: float = 0.1
@@ -50,9 +50,9 @@ class LengthCollapse:
     signal: ClassVar[str] = "completion_length"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Read a few answers. If they are empty or one word, go back to the checkpoint before the "
-        "onset, look for a length or format penalty that silence escapes and for a wrong stop "
-        "token, and set min_new_tokens in the sampling parameters while you look."
+        "Read a few completions. If they are empty or a single word, resume from the checkpoint "
+        "before the onset; look for a penalty that an empty completion avoids and for a wrong stop "
+        "token, and set min_new_tokens in the sampling parameters."
     )
 
     def __post_init__(self) -> None:
@@ -60,46 +60,44 @@ class LengthCollapse:
         self._first_step: int | None = None
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one mean length."""
+        """Evaluate one mean length."""
         length, reward = record.values["completion_length"], record.values.get("reward")
         if not isfinite(length) or length <= 0.0:
             return None
         if self._first_step is None:
             self._first_step = record.step
-        seen = self._length_shift
-        seen.add(length, reward if reward is not None and isfinite(reward) else None, record.step)
-        if not seen.is_ready:
+        shift = self._length_shift
+        shift.add(length, reward if reward is not None and isfinite(reward) else None, record.step)
+        if not shift.is_ready:
             return None
-        was = self._length_before()
-        if was is None:
+        before = self._length_before()
+        if before is None:
             return Clear()
-        told = {"length": seen.current_level, "first": was, "usual": seen.expected_level}
-        if seen.reward_gain.is_ready:
-            told |= {
-                "reward": seen.reward_gain.current_level,
-                "reward_first": seen.reward_gain.first_level,
-            }
+        evidence = {
+            "completion_tokens_median_of_8": shift.current_level,
+            "completion_tokens_before": before,
+            "completion_tokens_expected": shift.expected_level,
+        }
+        if shift.reward_gain.is_ready:
+            evidence["reward_median_of_8"] = shift.reward_gain.current_level
+            evidence["reward_at_start"] = shift.reward_gain.first_level
         return Finding(
-            summary=f"Answers shrank from {was:.4g} to {seen.current_level:.4g} tokens"
-            + (", and the reward is no better." if seen.is_unrewarded else "."),
-            evidence=told,
-            severity=Severity.WARNING if seen.is_unrewarded else None,
-            onset_step=self._first_step if seen.onset is None else seen.onset,
+            summary=f"Completions shrank from {before:.4g} to {shift.current_level:.4g} tokens"
+            + (", without a gain in reward." if shift.is_unrewarded else "."),
+            evidence=evidence,
+            severity=Severity.WARNING if shift.is_unrewarded else None,
+            onset_step=self._first_step if shift.onset is None else shift.onset,
         )
 
     def _length_before(self) -> float | None:
-        """The length it has fallen from; None where it has not."""
-        seen = self._length_shift
-        if (
-            not seen.has_begun
-            and self.first_share * seen.first_value <= self.share * seen.first_level
-        ):
+        """The length before the collapse in tokens; None if there is no collapse."""
+        shift = self._length_shift
+        low, first = self.share * shift.first_level, self.first_share * shift.first_value
+        if not shift.has_begun and first <= low:
             return None
-        if seen.current_level < self.share * seen.first_level or (
-            seen.has_left_recent_level
-            and seen.current_level < MAX_COLLAPSED_SHARE * seen.first_level
+        if shift.current_level < low or (
+            shift.has_left_recent_level
+            and shift.current_level < MAX_COLLAPSED_SHARE * shift.first_level
         ):
-            return seen.first_level
-        return (
-            seen.first_value if seen.current_level < self.first_share * seen.first_value else None
-        )
+            return shift.first_level
+        return shift.first_value if shift.current_level < first else None

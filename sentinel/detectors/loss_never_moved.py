@@ -1,29 +1,29 @@
-"""Loss never moved: from its first values on the loss has not fallen, and that is shown.
+"""Loss never moved: the loss has not fallen since the start of the run.
 
 Formula
-    gone     = fall of the least-squares line through ln(loss), on at most 64 block means of the
-               run; se its error; flat is |gone| + 2.2 se < `improvement`
-    never    = the whole run is flat, and its first block of 8 is above the level by less than
-               `moved`, or than 2.2 times what single blocks scatter by
-    coin     = the latter half of the run is flat, and its level is ln 2 to within `moved`
-    Finding  = never or coin, twice in a row, over at least `points` values and a tenth of the run
-               where its length is known
-    A run whose learning rate still rises is not judged, nor one with a reward. One whose loss has
-    fallen by 2 * `improvement` has moved, and only the coin is looked at.
+    fall     = fall of the least-squares line through ln(loss), on at most 64 block means of the
+               run; se is its standard error; flat means |fall| + 2.2 se < `improvement`
+    never    = the whole run is flat, and its first block of 8 exceeds the level by less than
+               `moved`, or by less than 2.2 times the scatter of single blocks
+    chance   = the latter half of the run is flat, and its level is ln 2 to within `moved`
+    Finding  = never or chance, twice in a row, over at least `points` values and a tenth of the run
+               if its length is known
+    A run whose learning rate still rises is not evaluated, nor one with a reward. For a loss that
+    has fallen by 2 * `improvement`, only chance is evaluated.
 
 Units
-    `improvement`, `moved`: share of the loss, 0.02 is two per cent. `points`: logged losses.
+    `improvement`, `moved`: fraction of the loss, 0.02 is two per cent. `points`: logged losses.
 
 Source
-    Two one-sided tests of equivalence, Schuirmann 1987. Where a choice between two answers is
-    learnt, ln 2 = 0.693 is the loss of a model that tosses a coin.
+    Two one-sided tests of equivalence, Schuirmann 1987. For a choice between two alternatives,
+    ln 2 = 0.693 is the loss of a model that guesses.
 
 Defaults
-    On 100 healthy synthetic runs (123,000 points) they give no false alarm, and on 105 public logs
-    none; of five logs that people said had never moved, all are found, four of which had come to
-    ln 2 and learnt nothing else. Of 147 runs that learn nothing 144 are found, by the median after
-    168 points. `improvement` 0.03 is what the noise of common losses lets be shown in `points` 160;
-    `moved` 0.02 is what a loss loses in its first batches where nothing is learnt.
+    On 100 healthy synthetic runs (123,000 points) and on 105 public logs there is no false alarm;
+    all five logs labelled as never moved are found, four of which had reached ln 2 and learned
+    nothing else. Of 147 runs that learn nothing 144 are found, after a median of 168 points.
+    `improvement` 0.03 is what can be shown in `points` 160 under common noise; `moved` 0.02 is the
+    fall of a loss in its first batches if nothing is learned.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ from sentinel.model.record import Record
 from sentinel.stats.block_means import VALUES_PER_GROUP, BlockMeans, linear_fall
 
 CONFIDENCE_Z = 2.2
-"""Standard errors either side: one false statement in seventy, if block means were independent."""
+"""Standard errors on either side: one false result in 70 if block means were independent."""
 
 MIN_BLOCKS = 8
-"""Block means a line is fitted to."""
+"""Minimum number of block means for a line."""
 
 WARMUP_GROWTH = 1.01
-"""A learning rate that grew by over this factor from one block to the next is in its warm-up."""
+"""Growth of the learning rate from one block to the next that counts as warm-up."""
 
-COIN_FLIP_LOSS = log(2.0)
+CHANCE_LOSS = log(2.0)
+"""Loss of guessing between two alternatives."""
 
 
 @dataclass
 class LossNeverMoved:
-    """Judges `loss` over the whole run, at every completed block."""
+    """Evaluates `loss` over the whole run, at every completed block."""
 
     improvement: float = 0.03
     moved: float = 0.02
@@ -61,9 +62,9 @@ class LossNeverMoved:
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Look at one batch as the model gets it: labels and the chat template. Check that the "
-        "parameters that should train require a gradient and are in the optimizer, and that the "
-        "learning rate is not 0. If the loss was at its floor from the start, nothing is to be won."
+        "Inspect one batch as the model receives it: labels and chat template. Check that the "
+        "parameters to be trained require a gradient and are in the optimizer, and that the "
+        "learning rate is not 0. If the loss was at its minimum from the start, stop the run."
     )
 
     def __post_init__(self) -> None:
@@ -80,11 +81,11 @@ class LossNeverMoved:
         self._flat_evidence: dict[str, float] = {}
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one loss."""
+        """Evaluate one loss."""
         values = record.values
         self._max_steps = values.get("max_steps", self._max_steps)
         loss = values.get("loss", 0.0)
-        # The loss of a policy gradient says nothing: it is near zero by construction.
+        # The loss of a policy gradient is near zero by construction.
         self._has_reward |= "reward" in values
         if self._has_reward or not 0.0 < loss < inf:
             return None
@@ -99,60 +100,61 @@ class LossNeverMoved:
         return Clear() if self._has_moved else None
 
     def _test_blocks(self, step: int) -> None:
-        """Test again, now that there is another block."""
+        """Repeat the test after a new block."""
         means = self._blocks.means
-        warming = self._rate > WARMUP_GROWTH * self._rate_at_last_block > 0.0
+        is_warming_up = self._rate > WARMUP_GROWTH * self._rate_at_last_block > 0.0
         self._rate_at_last_block = self._rate
         if self._first_mean is None:
             self._first_mean = means[0]
-        enough = self._count >= self.points and len(means) >= MIN_BLOCKS
-        if not enough or warming or 10 * (step - self._first_step) < self._max_steps:
+        is_long_enough = self._count >= self.points and len(means) >= MIN_BLOCKS
+        if not is_long_enough or is_warming_up or 10 * (step - self._first_step) < self._max_steps:
             return
         window = means if self._never_moved(means) else means[len(means) // 2 :]
-        flat = window is means or self._is_coin_flip_loss(window)
-        self._in_a_row = self._in_a_row + 1 if flat else 0
+        is_flat = window is means or self._is_chance_loss(window)
+        self._in_a_row = self._in_a_row + 1 if is_flat else 0
         if self._in_a_row >= 2:
-            gone, error = linear_fall(window)
+            fall, error = linear_fall(window)
             self._flat_evidence = {
-                "level": exp(median(window)),
-                "improvement": gone,
-                "error": error,
-                "points": float(len(window) * self._blocks.values_per_block),
+                "loss_median": exp(median(window)),
+                "relative_fall": fall,
+                "relative_fall_standard_error": error,
+                "logged_values": float(len(window) * self._blocks.values_per_block),
             }
-        elif not flat:
+        elif not is_flat:
             self._flat_evidence = {}
 
-    def _is_flat(self, improvement: float, error: float) -> bool:
-        return abs(improvement) + CONFIDENCE_Z * error < self.improvement
+    def _is_flat(self, fall: float, error: float) -> bool:
+        return abs(fall) + CONFIDENCE_Z * error < self.improvement
 
     def _never_moved(self, means: list[float]) -> bool:
-        gone, error = linear_fall(means)
-        self._has_moved |= gone - CONFIDENCE_Z * error > 2 * self.improvement
+        fall, error = linear_fall(means)
+        self._has_moved |= fall - CONFIDENCE_Z * error > 2 * self.improvement
         return (
-            not self._has_moved and self._is_flat(gone, error) and not self._dropped_at_start(means)
+            not self._has_moved and self._is_flat(fall, error) and not self._dropped_at_start(means)
         )
 
-    def _is_coin_flip_loss(self, means: list[float]) -> bool:
-        return abs(median(means) - log(COIN_FLIP_LOSS)) < self.moved and self._is_flat(
+    def _is_chance_loss(self, means: list[float]) -> bool:
+        return abs(median(means) - log(CHANCE_LOSS)) < self.moved and self._is_flat(
             *linear_fall(means)
         )
 
     def _dropped_at_start(self, means: list[float]) -> bool:
-        """Whether the first values were higher than what came after, by more than scatter."""
+        """Whether the first values exceed the later level by more than their scatter."""
         level = median(means)
-        # Blocks get longer as neighbours merge; the first one was of the shortest.
-        per_first = sqrt(self._blocks.values_per_block / VALUES_PER_GROUP)
-        scatter = median(abs(mean - level) for mean in means) * 1.4826 * per_first
+        # Blocks grow as neighbours merge; the first block had the smallest size.
+        first_block_factor = sqrt(self._blocks.values_per_block / VALUES_PER_GROUP)
+        scatter = median(abs(mean - level) for mean in means) * 1.4826 * first_block_factor
         return (self._first_mean or level) - level > max(self.moved, CONFIDENCE_Z * scatter)
 
     def _finding(self) -> Finding:
         flat = self._flat_evidence
-        coin = " That is ln 2, what tossing a coin costs." * (
-            abs(flat["level"] - COIN_FLIP_LOSS) < 0.02
-        )
+        level, fall = flat["loss_median"], flat["relative_fall"]
+        change = f"fell by {fall:.2%}" if fall >= 0.0 else f"rose by {-fall:.2%}"
+        is_chance = abs(level - CHANCE_LOSS) < 0.02
         return Finding(
-            summary=f"Loss stands at {flat['level']:.4g}: over {flat['points']:.0f} points it "
-            f"improved by {flat['improvement']:.2%}.{coin}",
+            summary=f"Loss does not fall: it is {level:.4g} and {change} over "
+            f"{flat['logged_values']:.0f} logged values."
+            + (" ln 2 is the loss of random guessing." if is_chance else ""),
             evidence=dict(flat),
             onset_step=self._first_step,
         )

@@ -1,27 +1,27 @@
-"""Loss spike: the loss jumps out of its band, and as a rule comes back.
+"""Loss spike: the loss jumps far above its recent values, and usually recovers.
 
 Formula
-    jump     = ln(loss) less the median of the last 64 values
-    Finding  = of the last 3 values, 2 jump by over ln `loud` and over `sigmas` times the spread
-    info     = 2 of 3 jump by over ln `together` and over `sigmas` times the spread, or one alone by
-               over ln `alone` and over `alone_sigmas` times it
-    Values that jump enter the 64 clipped to 4 spreads. A value that repeats the one before, as
-    doubled rows do, is left out. A run with a reward is not judged.
+    jump     = ln(loss) minus the median of the last 64 values
+    Finding  = of the last 3 values, 2 jump by over ln `loud` and over `sigmas` standard deviations
+    info     = 2 of 3 jump by over ln `together` and over `sigmas` standard deviations, or a single
+               one by over ln `alone` and over `alone_sigmas` standard deviations
+    Values that jump enter the 64 clipped to 4 standard deviations. A value equal to the one before,
+    such as a duplicated row, is ignored. A run with a reward is not evaluated.
 
 Units
     `loud`, `together`, `alone`: plain factors of the loss. `sigmas`, `alone_sigmas`: standard
     deviations of ln(loss).
 
 Source
-    PaLM restarted some 100 steps before a spike and skipped 200 to 500 batches; the same data did
-    no harm from another checkpoint. A single bad batch is no instability.
+    PaLM restarted about 100 steps before a spike and skipped 200 to 500 batches; the same data was
+    harmless from another checkpoint. A single bad batch is no instability.
 
 Defaults
-    On 200 healthy synthetic runs (247,000 points) and 77 public logs with a loss they give no false
-    warning. Losses that jump by less than `loud` come back by themselves in real logs, some noise
-    has three of them in a row, and `together` and `alone` only note them. A jump to 4 times the
-    loss that decays in 30 steps is found in 99 of 100 runs. A spread of `sigmas` 6 and
-    `alone_sigmas` 10 is beyond the tails of common losses.
+    On 200 healthy synthetic runs (247,000 points) and 77 public logs with a loss there is no false
+    warning. In real logs, losses that jump by less than `loud` recover by themselves, and some
+    noise has three of them in a row; `together` and `alone` give info only. A jump to 4 times the
+    loss that decays in 30 steps is found in 99 of 100 runs. `sigmas` 6 and `alone_sigmas` 10 are
+    beyond the tails of common losses.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from sentinel.model.record import Record
 from sentinel.stats.rolling_quantiles import RollingQuantiles
 
 WINDOW = 64
-"""Values that make the band."""
+"""Values in the reference window."""
 
 WARMUP_VALUES = 24
-"""Values it takes before anything is judged."""
+"""Values before the first evaluation."""
 
 CLIP_SIGMAS = 4.0
-"""Spreads that a value may be off when it enters the band."""
+"""Standard deviations to which a value is clipped before it enters the window."""
 
 
 @dataclass
 class LossSpike:
-    """Judges `loss` against the band of its last values."""
+    """Evaluates `loss` against the median and standard deviation of its last values."""
 
     loud: float = 2.0
     together: float = 1.28
@@ -59,9 +59,9 @@ class LossSpike:
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Wait whether it comes back. If it does not, go back to a checkpoint some 100 steps before "
-        "the onset and skip the batches of the spike; against more of them clip harder "
-        "(max_grad_norm), lower the learning rate, and look at the data of the onset."
+        "Wait whether the loss recovers. If it does not, resume from a checkpoint about 100 steps "
+        "before the onset and skip the batches of the spike. If spikes recur, clip gradients more "
+        "strongly (max_grad_norm), lower the learning rate, and inspect the data of the onset."
     )
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class LossSpike:
         self._has_reward = False
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one loss."""
+        """Evaluate one loss."""
         loss = record.values["loss"]
         self._has_reward |= "reward" in record.values
         if self._has_reward or not 0.0 < loss < inf or loss == self._last_loss:
@@ -90,17 +90,21 @@ class LossSpike:
         self._band.add(min(size, usual + CLIP_SIGMAS * sigma))
         self._jumps.append((record.step, jump if jump > self.sigmas * sigma else 0.0))
         severity = None if self._is_repeated_jump(self.loud) else Severity.INFO
-        alone = jump > max(log(self.alone), self.alone_sigmas * sigma)
-        if severity and not alone and not self._is_repeated_jump(self.together):
+        is_large = jump > max(log(self.alone), self.alone_sigmas * sigma)
+        if severity and not is_large and not self._is_repeated_jump(self.together):
             return Clear()
         return Finding(
-            summary=f"Loss jumped to {loss:.4g} where {exp(usual):.4g} is usual.",
-            evidence={"loss": loss, "usual": exp(usual), "spread_of_ln": sigma},
+            summary=f"Loss jumped to {loss:.4g}; its recent median is {exp(usual):.4g}.",
+            evidence={
+                "loss": loss,
+                "loss_recent_median": exp(usual),
+                "log_loss_standard_deviation": sigma,
+            },
             severity=severity,
             onset_step=next(step for step, size in self._jumps if size),
         )
 
     def _is_repeated_jump(self, factor: float) -> bool:
-        """Whether this value and one of the two before it jumped so far."""
-        far = [jump > log(factor) for _, jump in self._jumps]
-        return far[-1] and sum(far) >= 2
+        """Whether this value and one of the two before it jumped by over `factor`."""
+        jumps = [jump > log(factor) for _, jump in self._jumps]
+        return jumps[-1] and sum(jumps) >= 2

@@ -1,23 +1,23 @@
-"""Loss zero: the loss is exactly 0, and stays so; nothing is left to learn, or nothing was told.
+"""Loss zero: the loss stays at exactly 0, so nothing is learned.
 
 Formula
-    Finding  = `in_a_row` losses one after the other are exactly 0
-    info     = the gradient norm beside one of them was over `alive`, or the loss had been
-               falling to where its log rounds it away: the last loss before was under `rounded`
-    A run with a reward, or of an algorithm of policy gradients, is not judged: its loss is zero to
-    first order. Nor is a loss beside a gradient norm that is not finite: that is a masked NaN.
+    Finding  = `in_a_row` consecutive losses are exactly 0
+    info     = a gradient norm logged with them exceeded `alive`, or the loss had fallen to where
+               its log rounds it to 0: the last loss before was below `rounded`
+    A run with a reward, or with a policy-gradient algorithm, is not evaluated: its loss is zero to
+    first order. Nor is a loss logged with a non-finite gradient norm, which is a masked NaN.
 
 Units
     `in_a_row`: logged losses. `alive`: as the gradient norm. `rounded`: as the loss.
 
 Source
-    Labels that are all masked (-100 for every token), an empty batch, or a loss term that was
-    never connected give a mean over nothing, which many losses make 0.
+    If all labels are masked (-100 for every token), a batch is empty, or a loss term was never
+    connected, the mean is over nothing, which many losses return as 0.
 
 Defaults
     On 105 public logs they find the two whose supervised loss was 0 by mistake, and nothing else.
-    `in_a_row` 16 lets batches that happen to have no label pass. `rounded` 1e-3 is ten times what a
-    log of four decimals can show, and `alive` what no dead gradient reaches.
+    `in_a_row` 16 ignores single batches without labels. `rounded` 1e-3 is ten times the resolution
+    of a log with four decimals, and no dead gradient reaches `alive`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ POLICY_GRADIENT_ALGORITHMS = frozenset({"grpo", "rloo", "ppo", "online_dpo", "re
 
 @dataclass
 class LossZero:
-    """Judges `loss`."""
+    """Evaluates `loss`."""
 
     in_a_row: int = 16
     alive: float = 1e-3
@@ -44,9 +44,9 @@ class LossZero:
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Look at one batch as the model gets it: whether any label is not -100 (the chat template, "
-        "the response mask, truncation before the answer), and whether every term of the loss is "
-        "connected. If the model has learnt the data by heart, stop the run."
+        "Inspect one batch as the model receives it: is any label not -100 (chat template, "
+        "response mask, truncation before the answer), and is every term of the loss connected? "
+        "If the model has memorised the data, stop the run."
     )
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class LossZero:
         self._highest_norm = 0.0
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one loss."""
+        """Evaluate one loss."""
         loss, norm = record.values["loss"], record.values.get("grad_norm", 0.0)
         self._has_reward |= "reward" in record.values
         self._has_reward |= record.attributes.get("algorithm") in POLICY_GRADIENT_ALGORITHMS
@@ -72,14 +72,14 @@ class LossZero:
         self._highest_norm = max(self._highest_norm, norm)
         if self._zero_count < self.in_a_row:
             return None
-        learnt = self._highest_norm > self.alive or self._loss_before < self.rounded
+        is_learnt = self._highest_norm > self.alive or self._loss_before < self.rounded
         return Finding(
             summary=f"Loss has been exactly 0 for {self._zero_count} logged values.",
             evidence={
-                "zeros": float(self._zero_count),
-                "grad_norm": self._highest_norm,
-                "loss_before": "none" if self._loss_before == inf else self._loss_before,
+                "consecutive_zero_losses": float(self._zero_count),
+                "highest_grad_norm": self._highest_norm,
+                "last_nonzero_loss": "none" if self._loss_before == inf else self._loss_before,
             },
-            severity=Severity.INFO if learnt else None,
+            severity=Severity.INFO if is_learnt else None,
             onset_step=self._onset_step,
         )

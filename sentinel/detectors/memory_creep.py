@@ -1,27 +1,27 @@
-"""Memory creep: memory fills steadily, and will be used up.
+"""Memory creep: memory fills steadily and will be exhausted.
 
 Formula
-    left     = what is free / rate, of memory that has become fuller steadily in each quarter of
-               the last 16 minutes, 1, 4 or 17 hours; no further ahead than twice that
+    left     = free / rate, of memory that has filled steadily in each quarter of the last 16
+               minutes, 1, 4 or 17 hours; at most twice that long ahead
     Finding  = left < `ahead`, and more than `share` of the memory is used
-    info     = it is a GPU's
+    info     = it is GPU memory
 
 Units
-    `ahead`: seconds. `share`: share of 1 of the memory there is: for the host that of its
-    container, if that is less; for GPUs that of the fullest.
+    `ahead`: seconds. `share`: fraction of the total: for the host that of its container if lower;
+    for GPUs that of the fullest GPU.
 
 Source
-    Losses kept with their graphs, lists of logged values, copies of a dataset in each worker:
-    leaks of training programs are a constant amount per step, hence a straight line. What PyTorch
-    keeps for itself of a GPU's memory fills it as well, and is no leak. Forecast:
-    `sentinel.stats.time_to_limit`, ours.
+    Leaks of training programs (losses kept with their graphs, lists of logged values, copies of a
+    dataset in each worker) are a constant amount per step, hence a straight line. PyTorch's caching
+    allocator fills GPU memory as well, which is no leak. Forecast: `sentinel.stats.time_to_limit`,
+    our own.
 
 Defaults
-    `share` 0.9 lets a dataset be read into memory, which is a straight line as well until it ends;
-    `ahead` 21,600 is six hours. Leaks that take 2, 8 and 24 hours from half full were told 24, 93
-    and 284 minutes before the end. On 100 synthetic half-days of caches that fill to
-    0.85 of the memory, half of them in a straight line, of evaluations, and of garbage collected
-    in cycles of up to an hour, there was one finding.
+    `share` 0.9 allows loading a dataset into memory, which is a straight line until it ends;
+    `ahead` 21,600 is six hours. Leaks that take 2, 8 and 24 hours from half full were found 24, 93
+    and 284 minutes before the end. On 100 synthetic half-days of caches that fill to 0.85 of the
+    memory, half of them in a straight line, of evaluations, and of garbage collection in cycles of
+    up to an hour, there was one finding.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GPU_SIGNALS = ("gpu_memory_used", "gpu_memory_total")
 
 @dataclass
 class MemoryCreep:
-    """Judges the host's memory and that of the fullest GPU."""
+    """Evaluates the memory of the host and of the fullest GPU."""
 
     ahead: float = 21_600.0
     share: float = 0.9
@@ -50,45 +50,51 @@ class MemoryCreep:
     signal: ClassVar[str] = "host_memory_used"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Save a checkpoint before the time given, and resume from it: that frees the memory. Then "
-        "look for tensors kept with their graph (log loss.item() or loss.detach()), lists that "
-        "grow with every step, and data loader workers that copy the dataset (num_workers)."
+        "Save a checkpoint before the memory is exhausted and resume from it, which frees the "
+        "memory. Then look for tensors kept with their graph (log loss.item() or loss.detach()), "
+        "lists that grow with every step, and data loader workers that copy the dataset "
+        "(num_workers)."
     )
 
     def __post_init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
         self._trends = {"host": TimeToLimit(), "GPU": TimeToLimit()}
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one look at the memory."""
+        """Evaluate one measurement of the memory."""
         if record.event is Event.START:
-            self.__post_init__()
+            self._reset()
         if record.event is not Event.HEARTBEAT:
             return None
-        seen = [
+        outputs = [
             self._evaluate("host", HOST_SIGNALS, record),
             self._evaluate("GPU", GPU_SIGNALS, record),
         ]
-        found = [opinion for opinion in seen if isinstance(opinion, Finding)]
-        return found[0] if found else next((each for each in seen if each is not None), None)
+        findings = [output for output in outputs if isinstance(output, Finding)]
+        known = (output for output in outputs if output is not None)
+        return findings[0] if findings else next(known, None)
 
     def _evaluate(self, device: str, names: tuple[str, str], record: Record) -> DetectorOutput:
         used, total = (record.values.get(name, -1.0) for name in names)
         if not (isfinite(used) and isfinite(total) and 0.0 <= used <= total and total > 0.0):
             return None
-        creep = self._trends[device]
-        creep.add(record.time, used)
-        left = creep.seconds_left(total)
-        if left >= self.ahead or creep.last_low < self.share * total:
+        trend = self._trends[device]
+        trend.add(record.time, used)
+        left = trend.seconds_left(total)
+        if left >= self.ahead or trend.last_low < self.share * total:
             return Clear()
+        memory = "GPU memory" if device == "GPU" else "Host memory"
         return Finding(
-            summary=f"The memory of the {device} will be used up in {left / 60:.0f} minutes: "
-            f"{used / GIB:.3g} of {total / GIB:.3g} GiB are used, "
-            f"and {creep.rise_per_second * 3600 / GIB:.3g} GiB more each hour.",
+            summary=f"{memory} will be exhausted in {left / 60:.0f} minutes: "
+            f"{used / GIB:.3g} of {total / GIB:.3g} GiB are used, growing by "
+            f"{trend.rise_per_second * 3600 / GIB:.3g} GiB per hour.",
             evidence={
                 "used_bytes": used,
                 "total_bytes": total,
-                "bytes_per_second": creep.rise_per_second,
-                "seconds_left": left,
+                "growth_bytes_per_second": trend.rise_per_second,
+                "seconds_until_full": left,
             },
             severity=Severity.INFO if device == "GPU" else None,
         )

@@ -1,24 +1,25 @@
-"""Metric integrity: the loss that is logged is not the loss that is trained on.
+"""Metric integrity: the logged loss differs from the loss that is trained on.
 
 Formula
-    ratio    = `logged_loss` / mean of `loss` over the steps since the last one was logged
-    summed   = the ratio is the declared gradient_accumulation_steps, the number of ranks, or both
-               multiplied, or 1 over that, in each of the last `window`, to `tolerance`
-    alone    = it is rank 0's loss, to `exact`, and not the mean of the ranks, in each of the last
-               `window` logged steps in which rank 0 had the highest or the lowest of them
+    ratio    = `logged_loss` / mean of `loss` over the steps since the previous logged loss
+    summed   = in each of the last `window`, the ratio is the declared gradient_accumulation_steps,
+               the number of ranks, their product, or the inverse of one of these, to `tolerance`
+    alone    = the logged loss is rank 0's loss, to `exact`, and not the mean of the ranks, in each
+               of the last `window` logged steps in which rank 0 was the highest or the lowest rank
     Finding  = summed or alone
 
 Units
-    `tolerance`, `exact`: shares of 1. `window`: logged losses.
+    `tolerance`, `exact`: fraction of 1. `window`: logged losses.
 
 Source
-    Sums in place of means under accumulation (VeOmni#1130, nanochat#52, trl#2456), and the metrics
-    of rank 0 alone (trl#2468): a number that people decide by, and not what they think it is.
-    Training itself may well be right, so nobody is woken.
+    Sums in place of means under gradient accumulation (VeOmni#1130, nanochat#52, trl#2456), and
+    metrics of rank 0 alone (trl#2468): decisions are then based on a wrong number. Training itself
+    may be correct, so the severity is info.
 
 Defaults
-    `window` 16 and `tolerance` 0.05: by chance a ratio is not near one of three numbers sixteen
-    times. `exact` 1e-3 is how far losses are rounded. Losses about 0, as GRPO's, are not judged.
+    `window` 16 and `tolerance` 0.05: a ratio is not near one of three numbers sixteen times by
+    chance. `exact` 1e-3 is the rounding of logged losses. Losses near 0, as GRPO's, are not
+    evaluated.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record, Spread
 
 MIN_LOSS = 1e-2
-"""A loss nearer to 0 is of an objective that is 0 to the first order, or is rounded away."""
+"""Smallest evaluated loss; a smaller one belongs to an objective near 0, or is rounded."""
 
 MIN_RANK0_DISTANCE = 20.0
-"""Times `exact` that rank 0 must be from the mean to be told from it."""
+"""Distance of rank 0 from the mean, in multiples of `exact`, that separates the two."""
 
 
 @dataclass
 class MetricIntegrity:
-    """Holds `logged_loss` against the `loss` of every rank."""
+    """Compares `logged_loss` with the `loss` of all ranks."""
 
     tolerance: float = 0.05
     exact: float = 1e-3
@@ -49,9 +50,8 @@ class MetricIntegrity:
     signal: ClassVar[str] = "logged_loss"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Go by `loss`, which is measured on every rank. Divide what is logged by the micro-batches "
-        "of a step, reduce it over the ranks before it is logged, and see whether a newer version "
-        "of the trainer does so."
+        "Use `loss`, which is measured on every rank. Average the logged loss over micro-batches "
+        "and ranks before it is logged, or upgrade to a version of the trainer that does so."
     )
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class MetricIntegrity:
         self._matches_rank0: deque[bool] = deque(maxlen=self.window)
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one logged loss; add up what was trained on since the last."""
+        """Evaluate one logged loss, or add a trained loss."""
         if record.event is Event.START:
             self._reset()
         if record.event in (Event.START, Event.METADATA):
@@ -89,34 +89,42 @@ class MetricIntegrity:
         return self._evaluate(logged, mean, 1 if spread is None else spread.count)
 
     def _compare_with_rank0(self, logged: float, spread: Spread) -> None:
-        """Whether this is rank 0's alone, of a step in which that can be told."""
-        ends = {spread.max_rank: spread.max, spread.min_rank: spread.min}
-        own = ends.get(0)
-        near = self.exact * abs(spread.mean)
-        if own is not None and abs(own - spread.mean) > MIN_RANK0_DISTANCE * near:
-            self._matches_rank0.append(abs(logged - own) <= near)
+        """Record whether the logged loss is rank 0's, if rank 0 differs from the mean."""
+        extremes = {spread.max_rank: spread.max, spread.min_rank: spread.min}
+        rank0_loss = extremes.get(0)
+        rounding = self.exact * abs(spread.mean)
+        if rank0_loss is not None and (
+            abs(rank0_loss - spread.mean) > MIN_RANK0_DISTANCE * rounding
+        ):
+            self._matches_rank0.append(abs(logged - rank0_loss) <= rounding)
 
     def _evaluate(self, logged: float, mean: float, ranks: int) -> DetectorOutput:
         if len(self._ratios) < self.window:
             return None
-        evidence = {"logged_loss": logged, "loss": mean, "ratio": logged / mean}
-        for factor, what in self._candidate_factors(float(ranks)).items():
+        evidence = {
+            "logged_loss": logged,
+            "mean_loss_of_ranks": mean,
+            "logged_to_mean_ratio": logged / mean,
+        }
+        for factor, meaning in self._candidate_factors(float(ranks)).items():
             if all(abs(ratio / factor - 1) <= self.tolerance for ratio in self._ratios):
                 return Finding(
-                    f"The logged loss is {factor:.3g} times the loss that is trained on: {what}.",
+                    f"The logged loss is {factor:.3g} times the mean loss of the ranks: {meaning}.",
                     evidence,
                 )
         if len(self._matches_rank0) == self.window and all(self._matches_rank0):
-            return Finding("The logged loss is that of rank 0 alone.", evidence)
+            return Finding(
+                "The logged loss is that of rank 0, not the mean of the ranks.", evidence
+            )
         return Clear()
 
     def _candidate_factors(self, ranks: float) -> dict[float, str]:
-        """What a sum in place of a mean multiplies by, or a division too many divides by."""
-        micro, both = self._accumulation_steps, self._accumulation_steps * ranks
-        known = {
-            both: "the micro-batches of all ranks",
+        """Factors of a missing or an extra division, with their meaning."""
+        micro_batches, both = self._accumulation_steps, self._accumulation_steps * ranks
+        meanings = {
+            both: "the number of micro-batches of all ranks",
             ranks: "the number of ranks",
-            micro: "the number of micro-batches of a step",
+            micro_batches: "the number of micro-batches per step",
         }
-        large = {factor: what for factor, what in known.items() if factor >= 2.0}
-        return large | {1.0 / factor: f"1 over {what}" for factor, what in large.items()}
+        factors = {factor: text for factor, text in meanings.items() if factor >= 2.0}
+        return factors | {1.0 / factor: f"1 / {text}" for factor, text in factors.items()}

@@ -1,31 +1,31 @@
-"""NaN or infinity: a number that training depends on is not one.
+"""NaN or infinity: a value that training depends on is not finite.
 
 Formula
     vital    = the loss, eval loss, gradient norm, reward, KL and entropy, and every other value
-               with such a word in its name that was finite in the first `proven` records, of
-               steps and of evaluations each
-    lost     = vital values of a record that are NaN or infinite, or that a rank gave so; and a loss
-               of exactly 0 beside a lost gradient norm, which is how some trainers log a NaN loss
-    Finding  = a record has lost a value
-    warning  = the loss or an eval loss is lost, another value is twice in a row, or `several`
-               values were within the last `window` records
+               whose name contains such a word and that was finite in the first `proven` records,
+               counted separately for steps and evaluations
+    lost     = vital values of a record that are NaN or infinite, in total or on a rank; and a loss
+               of exactly 0 with a lost gradient norm, which is how some trainers log a NaN loss
+    Finding  = a record has a lost value
+    warning  = the loss or an eval loss is lost, another value is lost twice in a row, or `several`
+               values were lost within the last `window` records
     critical = the loss is lost twice in a row
-    info     = any other loss of a value
+    info     = any other lost value
 
 Units
-    `proven`, `window`: records. `several`: values, of which what the framework logs of one, and a
-    rank's part of one, are no others.
+    `proven`, `window`: records. `several`: values; a value logged by the framework and the part of
+    a single rank count as the same value.
 
 Source
-    A mixed-precision scaler skips the odd step whose gradient overflows, and fine-tunings that went
-    well show single NaN gradient norms; a NaN in the loss comes to stay. The standard deviation of
-    a single sample is NaN by design, so deviations are not vital.
+    A mixed-precision scaler skips an occasional step whose gradient overflows, and successful
+    fine-tunings have single NaN gradient norms; a NaN loss is permanent. The standard deviation of
+    a single sample is NaN by definition, so standard deviations are not vital.
 
 Defaults
-    Of 105 public logs four have such values: a single lost gradient norm in a fine-tuning that went
-    well (info), lost rewards and an evaluation in a preference run (warnings), and metrics that
-    never were numbers, which `proven` 8 keeps silent. `several` 3 in `window` 16 is more than a
-    scaler that looks for its scale loses once it has found it.
+    Of 105 public logs four have such values: a single lost gradient norm in a successful
+    fine-tuning (info), lost rewards and an evaluation in a preference run (warnings), and metrics
+    that never were numbers, which `proven` 8 excludes. `several` 3 in `window` 16 is more than a
+    loss scaler loses after it has found its scale.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ RELEVANT_PATTERN = re.compile(r"loss|grad_?norm|reward|logp|(^|[/_])kl([/_]|$)|e
 STD_PATTERN = re.compile(r"(^|[/_.])std($|[/_.])")
 
 MAX_NAMES = 256
-"""Names whose NaN is known to be by design; beyond, a trainer that invents names is not heard."""
+"""Maximum number of names that are ignored because they were never finite."""
 
 
 @dataclass
 class NanOrInf:
-    """Judges every value of every step and evaluation, and what single ranks gave."""
+    """Evaluates every value of steps and evaluations, including values of single ranks."""
 
     proven: int = 8
     several: int = 3
@@ -60,8 +60,8 @@ class NanOrInf:
     signal: ClassVar[str] = "loss"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Go back to the last checkpoint with finite values and look at the batch of the onset; "
-        "then lower the learning rate, clip gradients, or train in bfloat16 instead of float16."
+        "Resume from the last checkpoint with finite values and inspect the batch of the onset. "
+        "Then lower the learning rate, clip gradients, or train in bfloat16 instead of float16."
     )
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class NanOrInf:
         self._onset_step: int | None = None
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one record."""
+        """Evaluate one record."""
         if record.event not in self._record_counts or not record.values:
             return None
         self._record_counts[record.event] += 1
@@ -83,11 +83,15 @@ class NanOrInf:
         severity = self._severity(lost)
         ranks = _nonfinite_ranks(lost, record.spread)
         names = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
-        where = f" on rank {', '.join(map(str, ranks[:8]))}" if ranks else ""
+        shown = ", ".join(map(str, ranks[:8])) + (" and others" if len(ranks) > 8 else "")
+        where = f" on rank{'s' if len(ranks) > 1 else ''} {shown}" if ranks else ""
         return Finding(
-            summary=f"Not a number, or infinite: {names}{where}.",
+            summary=f"NaN or infinite{where}: {names}.",
             evidence={name: str(record.values.get(name)) for name in lost[:8]}
-            | {"lost_lately": float(sum(self._recent_counts)), "ranks": ",".join(map(str, ranks))},
+            | {
+                "nonfinite_values_in_window": float(sum(self._recent_counts)),
+                "ranks": ",".join(map(str, ranks)),
+            },
             severity=severity,
             onset_step=self._onset_step,
             rank=ranks[0] if len(ranks) == 1 else None,
@@ -96,7 +100,7 @@ class NanOrInf:
     def _nonfinite_names(self, record: Record) -> list[str]:
         values = record.values
         lost = [name for name, spread in record.spread.items() if spread.bad_ranks]
-        # One addition tells a sound record: a NaN or infinity poisons the sum.
+        # The sum is finite only if all values are.
         if not lost and isfinite(sum(values.values())):
             return []
         lost += [name for name, x in values.items() if not isfinite(x) and name not in lost]
@@ -138,11 +142,11 @@ class NanOrInf:
 
 
 def _base_name(name: str) -> str:
-    """What a value is of: one lost norm is one, by however many names it is told."""
+    """Name of the quantity: a norm logged under several names counts once."""
     return name.removeprefix("logged_").removesuffix("_local")
 
 
 def _nonfinite_ranks(names: list[str], spreads: Mapping[str, Spread]) -> tuple[int, ...]:
-    """Ranks to blame: those of the value fewest of them lost, since reducing spreads a NaN."""
-    guilty = [spreads[name].bad_ranks for name in names if name in spreads]
-    return min((ranks for ranks in guilty if ranks), key=len, default=())
+    """Ranks of the value that is lost on the fewest ranks; a reduction spreads a NaN to all."""
+    candidates = [spreads[name].bad_ranks for name in names if name in spreads]
+    return min((ranks for ranks in candidates if ranks), key=len, default=())

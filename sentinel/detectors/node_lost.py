@@ -1,27 +1,27 @@
-"""Node lost: nothing is heard of a whole node, though its ranks had not ended.
+"""Node lost: a whole node no longer reports, although its ranks had not ended.
 
 Formula
-    Finding  = the agent that judges the run has heard nothing of a node's agent for too long, or,
-               where that is the one not heard, another agent has heard nothing of it
-    warning  = the ranks of the other nodes go on taking steps: only the agent is lost, or the way
-               to it, for training does not go on without its ranks
+    Finding  = the head agent has received no message from a node's agent for too long; or, if the
+               head's node is the one that is lost, another agent has received none from the head
+    warning  = the ranks of the other nodes still take steps: only the agent or its network
+               connection is lost, since training does not continue without ranks
 
 Units
-    `nodes_lost`: nodes of the current attempt. The silence is in seconds. Other ranks go on if they
-    still took a step later than 5 seconds after the last word of the node.
+    `nodes_lost`: nodes of the current attempt. Silence: seconds. Other ranks count as running if
+    they took a step later than 5 seconds after the last message of the node.
 
 Source
-    A node that loses its power, its kernel or its network takes all of its ranks with it, and none
-    can say so; what is seen is one silence, not the deaths of so many ranks.
+    If a node loses its power, its kernel or its network, all of its ranks are lost at once and none
+    of them reports it. This is one finding, not one per rank.
 
-    Where ranks meet in collectives, those of the other nodes fail at once when a node dies, each
-    with an error of its own. That is no second matter: it is told of here, with the first of these
-    errors, unless the others had gone on without the node, or it was heard after the first fell.
+    If ranks use collectives, those of the other nodes fail as soon as a node is lost, each with its
+    own error. The first of these errors is part of this finding, unless the others had continued
+    without the node, or the node reported after the first of them failed.
 
 Defaults
-    None to choose. How long a silence is too long the agents' link knows: about twelve seconds. A
-    node that finished, or that a new attempt begins without, is not lost; one that falls silent
-    after a rank of another ended the run is no news.
+    No settings. The agents' connection decides how long a silence is too long: about twelve
+    seconds. A node that finished, or that a new attempt starts without, is not lost; nor is a node
+    that stops reporting after a rank of another node ended the run.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from sentinel.model.record import Record
 from sentinel.stats.number_ranges import format_ranges
 
 MAX_LISTED = 4
-"""Hosts, and stretches of ranks, that are named one by one."""
+"""Maximum number of hosts and of rank ranges in a summary."""
 
 SAME_FAILURE_SECONDS = 5.0
-"""Seconds after a rank fell in which others may still take a step that they had begun."""
+"""Seconds after the failure of a rank in which others may complete a step."""
 
 
 @dataclass
@@ -47,10 +47,10 @@ class NodeLost:
     signal: ClassVar[str] = "nodes_lost"
     severity: ClassVar[Severity] = Severity.CRITICAL
     remedy: ClassVar[str] = (
-        "See whether the node answers (ping, its console, the scheduler's log). If it is down, "
-        "drain it and resume from the last checkpoint with another in its place; if training goes "
-        "on, look on the node for its agent (sentinel status, agent.log), and at the network and "
-        "the firewall between the two."
+        "Check whether the node is up (ping, console, scheduler's log). If it is down, drain it "
+        "and resume from the last checkpoint with another node. If training continues, check the "
+        "agent on that node (sentinel status, agent.log), and the network and firewall between "
+        "the nodes."
     )
 
     def update(self, record: Record) -> DetectorOutput:
@@ -59,72 +59,81 @@ class NodeLost:
             return Clear()
         if _is_run_over(record):
             return None
-        goes_on = _has_running_ranks(record) and record.attributes.get("blocked_by") != "node_lost"
+        blocked = record.attributes.get("blocked_by") == "node_lost"
+        continues = _has_running_ranks(record) and not blocked
         silent = record.values.get("lost_seconds", 0.0)
         head = record.attributes.get("head_lost", "")
         ranks = format_ranges(
             map(int, filter(None, record.attributes.get("lost_ranks", "").split(",")))
         )
-        told = f"{_subject_text(record, head, ranks)} not been heard for {silent:.0f} s"
+        evidence: dict[str, float | str] = {
+            "nodes_lost": lost,
+            "seconds_since_last_message": silent,
+            "hosts": head or record.attributes.get("lost_nodes", ""),
+            "ranks": ",".join(ranks),
+            "training": _training_state(record, continues=continues),
+        }
+        if failure := _first_failure_text(record):
+            evidence["first_failed_rank"] = failure
         return Finding(
-            summary=f"{told}{_consequence_text(record, head, goes_on=goes_on)}.",
-            evidence={
-                "nodes_lost": lost,
-                "silent_seconds": silent,
-                "hosts": head or record.attributes.get("lost_nodes", ""),
-                "ranks": ",".join(ranks),
-                "training": "goes on"
-                if goes_on
-                else "stands"
-                if _has_running_ranks(record)
-                else "ended",
-                **({"first_to_fall": fell} if (fell := _first_failed_rank_text(record)) else {}),
-            },
-            severity=Severity.WARNING if goes_on else None,
+            summary=f"{_subject_text(record, head, ranks)} not reported for {silent:.0f} s"
+            f"{_consequence_text(record, head, continues=continues)}.",
+            evidence=evidence,
+            severity=Severity.WARNING if continues else None,
         )
 
 
+def _training_state(record: Record, *, continues: bool) -> str:
+    if continues:
+        return "running"
+    return "stopped" if _has_running_ranks(record) else "ended"
+
+
 def _subject_text(record: Record, head: str, ranks: Sequence[str]) -> str:
-    """The start of the sentence: who is silent."""
+    """The subject of the summary and its auxiliary verb."""
     if head:
-        return f"The agent on {head}, which judges the run, has"
+        return f"The head agent on {head} has"
     hosts = list(filter(None, record.attributes.get("lost_nodes", "").split(",")))
-    one = len(hosts) == 1
-    many = any("-" in span for span in ranks) or len(ranks) > 1
-    who = f" ({'ranks' if many else 'rank'} {_join_names(ranks)})" if ranks else ""
-    return f"Node{'s' * (not one)} {_join_names(hosts)}{who} {'has' if one else 'have'}"
+    is_single = len(hosts) == 1
+    has_many_ranks = any("-" in span for span in ranks) or len(ranks) > 1
+    names = f" ({'ranks' if has_many_ranks else 'rank'} {_join_names(ranks)})" if ranks else ""
+    if is_single:
+        return f"Node {_join_names(hosts)}{names} has"
+    return f"Nodes {_join_names(hosts)}{names} have"
 
 
-def _consequence_text(record: Record, head: str, *, goes_on: bool) -> str:
-    """The end of the sentence: what follows for the run."""
-    fell = f": {_first_failed_rank_text(record)}" if _first_failed_rank_text(record) else ""
-    stands = f"no rank has moved past step {record.step} since{fell}"
+def _consequence_text(record: Record, head: str, *, continues: bool) -> str:
+    """The end of the summary: the consequence for the run."""
+    failure = _first_failure_text(record)
+    reason = f": {failure}" if failure else ""
+    stopped = f"no rank has passed step {record.step} since{reason}"
     if head:
-        return ": nobody judges it" + (", while training goes on" if goes_on else f", and {stands}")
-    if goes_on:
-        return ", while the other ranks go on: its agent is lost, or the way to it, not its ranks"
-    ended = f"none of the other ranks runs any more{fell}"
-    return f", and {stands if _has_running_ranks(record) else ended}"
+        training = "while training continues" if continues else f"and {stopped}"
+        return f"; the run is not monitored, {training}"
+    if continues:
+        return "; the other ranks continue, so only its agent or its network connection is lost"
+    ended = f"no other rank is running{reason}"
+    return f"; {stopped if _has_running_ranks(record) else ended}"
 
 
-def _first_failed_rank_text(record: Record) -> str:
-    """What became of the first rank of another node that fell for want of this one, if any did."""
-    facts = record.attributes
-    if facts.get("failure_origin") != "node_lost":
+def _first_failure_text(record: Record) -> str:
+    """The first rank of another node that failed because of the lost node; "" if there is none."""
+    attributes = record.attributes
+    if attributes.get("failure_origin") != "node_lost":
         return ""
-    cause = facts.get("cause", "")
-    rank = facts.get("died_ranks" if cause == "died" else "failed_ranks", "").split(",")[0]
-    # Of one that was interrupted no rank is named, though others may have failed since.
-    hows = {
+    cause = attributes.get("cause", "")
+    rank = attributes.get("died_ranks" if cause == "died" else "failed_ranks", "").split(",")[0]
+    # An interrupted rank is not named, though others may have failed since.
+    texts = {
         "died": "was killed",
-        "exception": f"raised {facts.get('exception', 'an exception')}",
-        "exit": f"left with exit code {facts.get('code', 'non-zero')}",
+        "exception": f"raised {attributes.get('exception', 'an exception')}",
+        "exit": f"exited with code {attributes.get('code', 'non-zero')}",
     }
-    return f"rank {rank} {hows[cause]}" if rank and cause in hows else ""
+    return f"rank {rank} {texts[cause]}" if rank and cause in texts else ""
 
 
 def _is_run_over(record: Record) -> bool:
-    """Whether a rank fell, and not for want of these nodes, and none has taken a step since."""
+    """Whether a rank failed for another reason, and no rank has taken a step since."""
     if (
         "failed_seconds_ago" not in record.attributes
         or record.attributes.get("failure_origin") == "node_lost"
@@ -136,14 +145,14 @@ def _is_run_over(record: Record) -> bool:
 
 
 def _has_running_ranks(record: Record) -> bool:
-    """Whether any other rank is there; who judges nothing else does not count them."""
+    """Whether any other rank runs; a follower that reports a lost head does not count them."""
     return record.values.get("ranks_running", 1.0) > 0.0
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """Names in a row, the first few of many.
+    """The first names, and the number of the others.
 
-    >>> _listed(["a", "b"]), _listed(list("abcdef"))
+    >>> _join_names(["a", "b"]), _join_names(list("abcdef"))
     ('a, b', 'a, b, c, d and 2 more')
     """
     rest = len(names) - MAX_LISTED

@@ -1,27 +1,28 @@
-"""Overfitting: the loss on held-out data rises while the loss in training goes on falling.
+"""Overfitting: the loss on held-out data rises while the training loss falls or stagnates.
 
 Formula
     level    = median of the last 3 evaluation losses; best = lowest level so far
-    trained  = median training loss since the evaluation before; its level likewise of 3
-    Finding  = level is over best by a share of `rise` and by `noises` times the noise, and so was
-               the level before, and the loss in training has risen since the best by less than
-               `follows` of that, if it has not fallen
-    where the noise is told from how far an evaluation lies off the line between its neighbours
+    trained  = median training loss since the previous evaluation; its level is the median of 3
+    Finding  = level exceeds best by the fraction `rise` and by `noises` times the noise, and so did
+               the previous level, and since the best the training loss has fallen, or risen by less
+               than `follows` of that rise
+    where the noise is estimated from the distance of an evaluation to the line between its
+    neighbours
 
 Units
-    `rise`: share of the loss, 0.05 is five per cent. `noises`: standard deviations. `follows`:
-    share of 1; a loss that rises in training too is no over-fitting.
-    A run with a reward is not judged: its loss says nothing of what the policy has learnt.
+    `rise`: fraction of the loss, 0.05 is five per cent. `noises`: standard deviations. `follows`:
+    fraction of 1; a loss that rises in training too is no overfitting.
+    A run with a reward is not evaluated, since its loss does not measure what the policy learned.
 
 Source
-    The definition itself. A patience counter without a margin, as early stopping has, fires on
-    most healthy runs; a gap between the two losses is usual from the first evaluation on.
+    The definition itself. A patience counter without a margin, as in early stopping, fires on most
+    healthy runs; a gap between the two losses is usual from the first evaluation on.
 
 Defaults
-    On 200 healthy synthetic runs (7,700 evaluations) and on 105 public logs they give no false
-    alarm; of the four logs that people called over-fitted beyond doubt, all are found. A rise of
-    8, 20 or 50 % over a third of the run is found in 89, 96 and 99 of 100 runs. `rise` is where
-    people begin to call it so; `follows` 0 found 65, 73 and 74, since training may stand still.
+    On 200 healthy synthetic runs (7,700 evaluations) and on 105 public logs there is no false
+    alarm; all four logs that are certainly overfitted are found. A rise of 8, 20 or 50 % over a
+    third of the run is found in 89, 96 and 99 of 100 runs. `rise` 0.05 is a common definition;
+    `follows` 0 found 65, 73 and 74, since the training loss may stagnate.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ from sentinel.model.record import Event, Record
 from sentinel.stats.rolling_quantiles import RollingQuantiles
 
 MEDIAN_WINDOW = 3
-"""Evaluations whose median is a level: one that went wrong, or very well, says nothing."""
+"""Evaluations in the median that counts as the level; one outlier does not change it."""
 
 TRAIN_WINDOW = 64
-"""Training losses whose median stands beside an evaluation."""
+"""Maximum number of training losses in the median that belongs to an evaluation."""
 
 MAX_LOSS = 1e300
-"""No loss is this large; such would run out of numbers."""
+"""Upper bound of a valid loss, to avoid overflow."""
 
 CURVATURE_TO_SIGMA = 1.4826 / 1.5**0.5
-"""A median distance from the middle of two neighbours over a standard deviation."""
+"""Standard deviation over the median distance from the middle of two neighbours."""
 
 
 @dataclass
 class Overfitting:
-    """Judges `eval_loss` against its best, and `loss` against what it was then."""
+    """Evaluates `eval_loss` against its best, and `loss` against its level at that time."""
 
     rise: float = 0.05
     follows: float = 0.25
@@ -61,9 +62,9 @@ class Overfitting:
     signal: ClassVar[str] = "eval_loss"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Go back to the checkpoint of the best evaluation and stop there (in transformers: "
-        "load_best_model_at_end with EarlyStoppingCallback). To train on, use fewer epochs, more "
-        "data, weight decay or dropout, or a lower learning rate."
+        "Use the checkpoint of the best evaluation and stop there (in transformers: "
+        "load_best_model_at_end with EarlyStoppingCallback). To train further, use fewer epochs, "
+        "more data, weight decay or dropout, or a lower learning rate."
     )
 
     def __post_init__(self) -> None:
@@ -82,7 +83,7 @@ class Overfitting:
         self._rising_count = 0
 
     def update(self, record: Record) -> DetectorOutput:
-        """Learn from a training loss; judge an evaluation loss."""
+        """Add a training loss, or evaluate an evaluation loss."""
         values = record.values
         self._has_reward |= "reward" in values
         loss = values.get("loss", 0.0)
@@ -90,9 +91,14 @@ class Overfitting:
             self._train_losses.append(log(loss))
             self._train_losses_since_eval = min(self._train_losses_since_eval + 1, TRAIN_WINDOW)
         held_out = values.get("eval_loss", 0.0)
-        # Some trainers tell an evaluation twice.
-        again = record.step == self._last_eval_step
-        if self._has_reward or again or not self._train_losses or not 0.0 < held_out < MAX_LOSS:
+        # Some trainers log an evaluation twice.
+        is_repeated = record.step == self._last_eval_step
+        if (
+            self._has_reward
+            or is_repeated
+            or not self._train_losses
+            or not 0.0 < held_out < MAX_LOSS
+        ):
             return None
         self._last_eval_step = record.step
         self._append_eval(log(held_out), record.step)
@@ -125,18 +131,19 @@ class Overfitting:
         )
         if self._rising_count < 2:
             return Clear()
-        now, best, was = exp(level), exp(self._best_level), exp(self._train_level_at_best)
+        now, best = exp(level), exp(self._best_level)
+        train_now, train_at_best = exp(trained), exp(self._train_level_at_best)
         return Finding(
             summary=f"Loss on held-out data rose from {best:.4g} to {now:.4g} "
-            f"({now / best - 1:+.0%}), while that in training went from {was:.4g} to "
-            f"{exp(trained):.4g}; the best evaluation was at step {self._lowest_step}.",
+            f"({now / best - 1:+.0%}), while the training loss changed from {train_at_best:.4g} to "
+            f"{train_now:.4g}; the best evaluation was at step {self._lowest_step}.",
             evidence={
-                "eval_loss": now,
-                "best": best,
+                "eval_loss_median_of_3": now,
+                "best_eval_loss": best,
                 "best_step": self._lowest_step,
-                "train_loss": exp(trained),
-                "train_loss_at_best": was,
-                "noise": sigma,
+                "train_loss": train_now,
+                "train_loss_at_best": train_at_best,
+                "log_eval_loss_noise": sigma,
             },
             onset_step=self._onset_step,
         )

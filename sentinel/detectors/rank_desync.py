@@ -1,38 +1,38 @@
-"""Rank desync: what every rank must have alike is no longer alike.
+"""Rank desync: values that must be equal on every rank differ.
 
 Formula
-    apart    = the highest rank's value is not the lowest's; of a gradient norm that was not always
-               the same to the last bit, further from it than `tolerance` of itself
-    proven   = it was alike on all ranks in the first `proven` records that two or more gave, and
-               to the last bit in the first `exact`; of the norm, records in which it moved
-    Finding  = a proven value is apart `in_a_row` records, one after the other, or `lasting` of
-               them where a norm is apart by less than `tolerance`
-    culprit  = the ranks that do not have the value that more than half of the ranks have
+    apart    = the highest rank's value differs from the lowest's; for a gradient norm that was not
+               always bit-identical, by more than `tolerance` of itself
+    proven   = the value was equal on all ranks in the first `proven` records from two or more
+               ranks, and bit-identical in the first `exact`; for the norm, only records in which it
+               changed count
+    Finding  = a proven value is apart in `in_a_row` consecutive records, or in `lasting` if a norm
+               is apart by less than `tolerance`
+    culprit  = the ranks whose value is not that of the majority
     critical = the gradient norm is apart by more than `tolerance`
 
 Units
-    `tolerance`: share of 1, of the gradient norm; learning rate, loss scale, step number and count
-    of optimizer steps are the same or are not. `proven`, `exact`, `in_a_row`, `lasting`: records
-    that tell the value.
+    `tolerance`: fraction of the gradient norm; learning rate, loss scale, step number and number of
+    optimizer steps must be equal. `proven`, `exact`, `in_a_row`, `lasting`: records with the value.
 
 Source
     Replicas that average their gradients compute the same norm from the same numbers, to the last
-    bit: every collective gives every rank the same sum. A norm that differs is of weights that
-    differ, or of an average that was not taken. Ranks that hold parts of the gradient, stages of a
-    pipeline, and ranks that train each for itself never were alike, so they prove nothing and are
-    not judged; nor is then their loss scale, which each lowers when its own gradient overflows.
-    A norm that is clipped before it is told stands still and proves nothing either.
+    bit: a collective returns the same sum on every rank. Norms that differ belong to different
+    weights, or to gradients that were not averaged. Ranks with parts of the gradient, pipeline
+    stages and independently trained ranks were never equal, so they prove nothing and are not
+    evaluated; nor is their loss scale, which each rank lowers on its own overflows. A norm logged
+    after clipping is constant and proves nothing either.
 
 Defaults
-    `tolerance` 1e-3 is a thousand times what the order of a float32 sum changes. `proven` 8 and
-    `in_a_row` 3: one record of a rank that logs a step too late is no desync. `exact` 64 and
-    `lasting` 16: GPUs of two kinds round some norms alike and others not; replicas that parted
-    never agree again. Of 60 runs of 2,000 steps of 2 to 64 ranks each there was no finding in
-    replicas that are equal, that differ by noise of 1e-6, or of which half round 0.2 to 50 % of
-    norms otherwise, in norms clipped before they are told, and in ranks that train alone. One rank
-    off by 1 % was found and named in 60 of 60 runs at the third record, by 1e-7 at the sixteenth.
-    Who begins with replicas and then lets them part on purpose, as post-local SGD does, should
-    raise `proven` beyond the number of steps they begin with.
+    `tolerance` 1e-3 is a thousand times the effect of the order of a float32 sum. `proven` 8 and
+    `in_a_row` 3: a single record of a rank that logs one step late is no desync. `exact` 64 and
+    `lasting` 16: GPUs of two kinds round some norms differently; replicas that have diverged never
+    agree again. In 60 runs of 2,000 steps of 2 to 64 ranks each there was no finding for replicas
+    that are equal, that differ by noise of 1e-6, or of which half round 0.2 to 50 % of norms
+    differently, for norms logged after clipping, and for independent ranks. One rank off by 1 % was
+    found and named in 60 of 60 runs at the third record, by 1e-7 at the sixteenth. For training
+    that lets replicas diverge on purpose after a while, such as post-local SGD, raise `proven`
+    beyond that number of steps.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ NORM, SCALE = "grad_norm", "loss_scale"
 REPLICATED_SIGNALS = (NORM, SCALE, "learning_rate", "global_step", "optimizer_steps")
 
 MIN_NORM_SHARE = 1e-6
-"""A norm so much below another is of a rank that holds no part of what is trained."""
+"""Fraction of another norm below which a rank has no part of the trained parameters."""
 
 
 @dataclass
 class _SignalState:
-    """What one signal has proven so far, and for how many records it has been apart."""
+    """Proof and deviation of one signal."""
 
     proven_count: int = 0
     last_value: float = 0.0
     is_always_exact: bool = True
-    """Whether it was always the same to the last bit."""
+    """Whether all ranks were always bit-identical."""
     is_excluded: bool = False
     apart_count: int = 0
-    """Records, one after the other."""
+    """Consecutive records in which the ranks differ."""
     far_count: int = 0
-    """Of these the last ones, one after the other, by more than is tolerated."""
+    """Consecutive records in which they differ by more than the tolerance."""
     onset_step: int = 0
 
 
 @dataclass
 class RankDesync:
-    """Judges the spread of what is to be the same on every rank."""
+    """Evaluates the spread of values that must be equal on every rank."""
 
     tolerance: float = 1e-3
     proven: int = 8
@@ -81,49 +81,52 @@ class RankDesync:
     signal: ClassVar[str] = "grad_norm"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Resume every rank from one checkpoint before the onset: the replicas are not one model "
-        "any more. Then look on the rank named for weights, buffers or seeds set after the model "
-        "was wrapped, for a backward pass under no_sync, and for a step that only some ranks skip."
+        "Resume all ranks from one checkpoint before the onset: the replicas are no longer one "
+        "model. On the named rank, look for weights, buffers or seeds set after the model was "
+        "wrapped, for a backward pass under no_sync, and for a step that only some ranks skip."
     )
 
     def __post_init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
         self._states = {name: _SignalState() for name in REPLICATED_SIGNALS}
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one step's spread."""
+        """Evaluate the spread of one step."""
         if record.event is Event.START:
-            self.__post_init__()
+            self._reset()
         if record.event is not Event.STEP:
             return None
-        judged = [
+        evaluated = [
             name
             for name in REPLICATED_SIGNALS
             if name in record.spread and self._update_signal(name, record)
         ]
-        if not any(course.apart_count for course in self._states.values()):
-            return Clear() if judged else None
-        wrong = [name for name in judged if self._is_wrong(self._states[name])]
+        if not any(state.apart_count for state in self._states.values()):
+            return Clear() if evaluated else None
+        wrong = [name for name in evaluated if self._is_wrong(self._states[name])]
         return self._finding(wrong[0], record) if wrong else None
 
     def _update_signal(self, name: str, record: Record) -> bool:
-        """Count one value in; whether it says anything."""
-        spread, course = record.spread[name], self._states[name]
-        if spread.count < 2 or course.is_excluded:
+        """Add one value; returns whether it can be evaluated."""
+        spread, state = record.spread[name], self._states[name]
+        if spread.count < 2 or state.is_excluded:
             return False
         if name == NORM and not _is_whole_gradient(spread, record.values[name]):
             return False
         same = spread.min == spread.max
         far = spread.max - spread.min > (self.tolerance * abs(spread.max) if name == NORM else 0.0)
-        if course.proven_count < self.proven:
-            self._update_proof(name, course, spread, exclude=far)
+        if state.proven_count < self.proven:
+            self._update_proof(name, state, spread, exclude=far)
             return False
-        if name == NORM and course.proven_count < self.exact:
-            self._update_proof(name, course, spread, exclude=False)
+        if name == NORM and state.proven_count < self.exact:
+            self._update_proof(name, state, spread, exclude=False)
         if name == SCALE and self._states[NORM].is_excluded:
-            course.apart_count = 0
+            state.apart_count = 0
             return False
-        exactly = name != NORM or (course.is_always_exact and course.proven_count >= self.exact)
-        self._update_counts(course, record.step, is_apart=not same if exactly else far, is_far=far)
+        exactly = name != NORM or (state.is_always_exact and state.proven_count >= self.exact)
+        self._update_counts(state, record.step, is_apart=not same if exactly else far, is_far=far)
         return True
 
     def _update_proof(
@@ -131,7 +134,7 @@ class RankDesync:
     ) -> None:
         state.is_excluded = state.is_excluded or exclude
         state.is_always_exact = state.is_always_exact and spread.min == spread.max
-        # Clipped before it was told, it stands still whatever the ranks do.
+        # A norm logged after clipping is constant in any case.
         if name != NORM or spread.max != state.last_value:
             state.proven_count += 1
         state.last_value = spread.max
@@ -150,68 +153,71 @@ class RankDesync:
         return state.far_count >= self.in_a_row or state.apart_count >= self.lasting
 
     def _finding(self, name: str, record: Record) -> Finding:
-        spread, course = record.spread[name], self._states[name]
+        spread, state = record.spread[name], self._states[name]
         evidence: dict[str, float | str] = {
             "signal": name,
-            "lowest": spread.min,
+            "lowest_value": spread.min,
             "lowest_rank": float(spread.min_rank),
-            "highest": spread.max,
+            "highest_value": spread.max,
             "highest_rank": float(spread.max_rank),
-            "ranks": float(spread.count),
+            "ranks_compared": float(spread.count),
         }
-        odd = spread.mismatch
-        if odd is not None:
+        mismatch = spread.mismatch
+        if mismatch is not None:
             evidence |= {
-                "usual": odd.majority_value,
-                "odd": float(odd.count),
-                "odd_ranks": _format_ranks(odd),
+                "majority_value": mismatch.majority_value,
+                "differing_rank_count": float(mismatch.count),
+                "differing_ranks": _format_ranks(mismatch),
             }
+        is_critical = name == NORM and state.far_count >= self.in_a_row
+        has_single_rank = mismatch is not None and mismatch.count == 1
         return Finding(
-            summary=f"{name} differs between ranks that were alike: {_describe_ranks(spread, record.attributes)}.",
+            summary=f"{name} differs between ranks that were equal before: "
+            f"{_describe_ranks(spread, record.attributes)}.",
             evidence=evidence,
-            severity=Severity.CRITICAL
-            if name == NORM and course.far_count >= self.in_a_row
-            else None,
-            onset_step=min(course.onset_step, record.step),
-            rank=odd.differing_ranks[0][0] if odd is not None and odd.count == 1 else None,
+            severity=Severity.CRITICAL if is_critical else None,
+            onset_step=min(state.onset_step, record.step),
+            rank=mismatch.differing_ranks[0][0] if mismatch and has_single_rank else None,
         )
 
 
 def _is_whole_gradient(spread: Spread, value: float) -> bool:
-    """Whether these are norms of one gradient; of its parts the norm is longer than any."""
+    """Whether these are norms of the same gradient and not of its parts."""
     return value == spread.max and spread.min > MIN_NORM_SHARE * spread.max
 
 
-def _describe_ranks(spread: Spread, facts: Mapping[str, str]) -> str:
-    """Which ranks have what, and where they are if the facts tell it."""
-    odd = spread.mismatch
-    if odd is None:
-        least, most = _format_distinct(spread.min, spread.max)
+def _describe_ranks(spread: Spread, attributes: Mapping[str, str]) -> str:
+    """The differing values with their ranks, and with their hosts if known."""
+    mismatch = spread.mismatch
+    if mismatch is None:
+        low, high = _format_distinct(spread.min, spread.max)
         lowest, highest = spread.min_rank, spread.max_rank
         return (
-            f"{least} on rank {lowest}{_format_hosts([lowest], facts)}, "
-            f"{most} on rank {highest}{_format_hosts([highest], facts)}"
+            f"{low} on rank {lowest}{_format_hosts([lowest], attributes)}, "
+            f"{high} on rank {highest}{_format_hosts([highest], attributes)}"
         )
-    ranks = [rank for rank, _ in odd.differing_ranks]
-    mine, usual = _format_distinct(odd.differing_ranks[0][1], odd.majority_value)
-    rest = f", {usual} on the other {spread.count - odd.count}"
-    if odd.count == 1:
-        return f"{mine} on rank {ranks[0]}{_format_hosts(ranks, facts)}{rest}"
-    more = f" and {odd.count - len(ranks)} more" if odd.count > len(ranks) else ""
-    return f"{mine} on the first of ranks {_format_ranks(odd)}{more}{_format_hosts(ranks, facts)}{rest}"
+    ranks = [rank for rank, _ in mismatch.differing_ranks]
+    hosts = _format_hosts(ranks, attributes)
+    value, majority = _format_distinct(mismatch.differing_ranks[0][1], mismatch.majority_value)
+    others = f", {majority} on the other {spread.count - mismatch.count}"
+    if mismatch.count == 1:
+        return f"{value} on rank {ranks[0]}{hosts}{others}"
+    hidden = mismatch.count - len(ranks)
+    more = f" and {hidden} more" if hidden > 0 else ""
+    return f"{value} on the first of ranks {_format_ranks(mismatch)}{more}{hosts}{others}"
 
 
-def _format_ranks(odd: RankMismatch) -> str:
-    return ", ".join(str(rank) for rank, _ in odd.differing_ranks)
+def _format_ranks(mismatch: RankMismatch) -> str:
+    return ", ".join(str(rank) for rank, _ in mismatch.differing_ranks)
 
 
-def _format_hosts(ranks: Sequence[int], facts: Mapping[str, str]) -> str:
-    """The hosts of these ranks in brackets, where they are known."""
-    hosts = dict.fromkeys(facts[host_key(r)] for r in ranks if host_key(r) in facts)
+def _format_hosts(ranks: Sequence[int], attributes: Mapping[str, str]) -> str:
+    """The known hosts of these ranks in brackets."""
+    hosts = dict.fromkeys(attributes[host_key(r)] for r in ranks if host_key(r) in attributes)
     return f" ({', '.join(hosts)})" if hosts else ""
 
 
 def _format_distinct(one: float, other: float) -> tuple[str, str]:
-    """Two numbers that are not the same, in as few digits as tell them apart."""
+    """Two different numbers with the fewest digits that distinguish them."""
     texts = ((f"{one:.{n}g}", f"{other:.{n}g}") for n in (6, 9, 13))
     return next((pair for pair in texts if pair[0] != pair[1]), (repr(one), repr(other)))

@@ -1,26 +1,25 @@
-"""Reward hacking: the reward rises while the policy runs from its reference and grows wordy.
+"""Reward hacking: reward, KL and completion length rise together.
 
 Formula
     far      = a margin CUSUM finds ln max(kl, `floor`) - 2 ln S above its recent level by more than
                ln `recent`, with S the sum of the learning rates so far
-    wordy    = one finds ln(length) above its recent level by more than ln `wordy`
-    Finding  = far and wordy within `within` points of each other, and the reward is above where it
-               was before and where the run began
+    long     = a margin CUSUM finds ln(length) above its recent level by more than ln `wordy`
+    Finding  = far and long within `within` values of each other, and the reward is above its level
+               before and its start
 
 Units
-    `floor`: nats per token, as `kl_ref` is. `recent`, `wordy`: plain factors. `within`: logged
-    values.
+    `floor`: nats per token, as `kl_ref`. `recent`, `wordy`: plain factors. `within`: logged values.
 
 Source
     Gao et al. 2023 (arXiv:2210.10760) on over-optimised proxies; Singhal et al. 2023
-    (arXiv:2310.03716) on length as what a reward model likes. It is evidence for whoever has
-    another measure of quality, not a proof, and is shown, never paged.
+    (arXiv:2310.03716) on the length preference of reward models. It is evidence, not a proof, and
+    needs another measure of quality: info only.
 
 Defaults
-    The study's prototype found 50, 90 and 100 % of mild, moderate and severe cases with such a
-    conjunction, and none in 63,000 healthy steps. `recent` 1.5 and `wordy` 1.25 are half of what
-    is a fault by itself; `within` 40 is what separates two effects of one cause there. `floor` 0.01
-    is that of kl_blowup.
+    A prototype found 50, 90 and 100 % of mild, moderate and severe cases with this conjunction, and
+    none in 63,000 healthy steps. `recent` 1.5 and `wordy` 1.25 are half of what is a fault by
+    itself; effects of one cause were at most `within` 40 values apart. `floor` 0.01 is that of
+    kl_blowup.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from sentinel.stats.margin_cusum import MarginCusum
 
 @dataclass
 class RewardHacking:
-    """Judges `reward`, `kl_ref` and `completion_length` together."""
+    """Evaluates `reward`, `kl_ref` and `completion_length` together."""
 
     recent: float = 1.5
     wordy: float = 1.25
@@ -49,9 +48,9 @@ class RewardHacking:
     signal: ClassVar[str] = "reward"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Read the samples of highest reward, and score some with a measure that is not trained "
-        "on. If that one does not rise, stop at its best checkpoint, take the length out of the "
-        "reward, and renew the reward model on what the policy says now."
+        "Read the samples with the highest reward, and score some with a measure that is not "
+        "trained on. If that measure does not rise, use its best checkpoint, remove the length "
+        "from the reward, and retrain the reward model on samples of the present policy."
     )
 
     def __post_init__(self) -> None:
@@ -62,21 +61,21 @@ class RewardHacking:
         self._count = 0
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one record that has all three."""
+        """Evaluate one record with all three signals."""
         values = record.values
         reward, kl, length = values["reward"], values["kl_ref"], values["completion_length"]
-        travelled = self._cumulative_lr.add(values.get("learning_rate"))
+        cumulative_lr = self._cumulative_lr.add(values.get("learning_rate"))
         if not (isfinite(reward) and isfinite(kl) and isfinite(length)):
             return None
-        if travelled == 0.0 or length <= 0.0:
+        if cumulative_lr == 0.0 or length <= 0.0:
             return None
         self._count += 1
-        seen = self._length_shift
-        seen.add(length, reward, record.step)
-        course = log(max(kl, self.floor)) - 2 * log(travelled)
+        shift = self._length_shift
+        shift.add(length, reward, record.step)
+        course = log(max(kl, self.floor)) - 2 * log(cumulative_lr)
         if self._kl_cusum.update(course, log(self.recent), record.step):
             self._last_kl_shift = self._count
-        if seen.has_left_recent_level:
+        if shift.has_left_recent_level:
             self._last_length_shift = self._count
         if not self._kl_cusum.is_armed:
             return None
@@ -84,17 +83,17 @@ class RewardHacking:
         if both < 0 or self._count - both > self.within or not self._has_reward_gain():
             return Clear()
         return Finding(
-            summary=f"Reward rose to {seen.reward_gain.current_level:.3g} while KL came to {kl:.3g} nats and "
-            f"answers to {seen.current_level:.4g} tokens.",
+            summary=f"Reward rose to {shift.reward_gain.current_level:.3g} while KL reached "
+            f"{kl:.3g} nats and completions {shift.current_level:.4g} tokens.",
             evidence={
-                "reward": seen.reward_gain.current_level,
-                "kl": kl,
-                "length": seen.current_level,
-                "usual": seen.expected_level,
+                "reward_median_of_8": shift.reward_gain.current_level,
+                "kl_nats": kl,
+                "completion_tokens_median_of_8": shift.current_level,
+                "completion_tokens_expected": shift.expected_level,
             },
-            onset_step=min(self._kl_cusum.onset, seen.onset or record.step),
+            onset_step=min(self._kl_cusum.onset, shift.onset or record.step),
         )
 
     def _has_reward_gain(self) -> bool:
-        merit, before = self._length_shift.reward_gain, self._length_shift.reward_before
-        return merit.is_ready and merit.has_gained and (before is None or merit.is_above(before))
+        gain, before = self._length_shift.reward_gain, self._length_shift.reward_before
+        return gain.is_ready and gain.has_gained and (before is None or gain.is_above(before))

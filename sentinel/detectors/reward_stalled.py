@@ -1,25 +1,27 @@
-"""Reward stalled: the policy has not become better, although it could.
+"""Reward stalled: the reward has not risen since the start of the run.
 
 Formula
-    floored  = over at least `points` rewards, `share` of them are the lowest of all, and the others
-               are fewer in the last half than in the first, by half the error of such counts
-    unmoved  = over at least `many` rewards, the mean of the last quarter is above that of the first
-               sixteenth by less than `noises` times the noise, two standard errors included
-    Finding  = floored or unmoved; info where neither is sure yet: over at least `points` rewards
-               the last quarter is not above the first by its own error
+    floored  = over at least `points` rewards, the fraction `share` of them is the lowest reward,
+               and the others are fewer in the last half than in the first, by half the standard
+               error of such counts
+    unmoved  = over at least `many` rewards, the mean of the last quarter exceeds that of the first
+               sixteenth by less than `noises` times the noise, including two standard errors
+    Finding  = floored or unmoved; info if neither is certain yet, but over at least `points`
+               rewards the last quarter does not exceed the first sixteenth by its own standard
+               error
 
 Units
-    `share`: share of 1. `points`, `many`: logged rewards. `noises`: standard deviations.
+    `share`: fraction of 1. `points`, `many`: logged rewards. `noises`: standard deviations.
 
 Source
-    Two one-sided tests of equivalence, Schuirmann 1987: a stall is shown, not merely not refuted.
+    Two one-sided tests of equivalence, Schuirmann 1987: the stall is shown, not merely not refuted.
 
 Defaults
-    On public logs they find all 4 runs labelled so, and warn of no other but one whose reward had
-    collapsed before; on 42,000 points of 60 healthy synthetic runs there is no warning. `points` 96
-    and `share` 0.75 let a policy that is rewarded for one answer in four go on trying. `noises` 0.5
-    and `many` 1,000: a healthy reward gains 2.5 to 25 times its noise over a run, and the slowest
-    start of 60 runs moved by half of it within 700 points.
+    On public logs all 4 runs labelled so are found, and only one other, whose reward had collapsed
+    before; on 42,000 points of 60 healthy synthetic runs there is no warning. `points` 96 and
+    `share` 0.75 allow a policy that is rewarded for one completion in four to continue. `noises`
+    0.5 and `many` 1,000: a healthy reward gains 2.5 to 25 times its noise over a run, and the
+    slowest start of 60 runs rose by half of it within 700 points.
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ from sentinel.stats.block_means import BlockMeans
 from sentinel.stats.reward_gain import RewardGain
 
 CONFIDENCE_Z = 2.0
-"""Standard errors that a statement keeps clear of its bound."""
+"""Standard errors between an estimate and its bound."""
 
 RARER_REWARD_Z = 0.5
-"""Standard errors by which rewards must have become rarer: a run that learns does so in leaps."""
+"""Standard errors by which rewards must have become rarer; learning proceeds in jumps."""
 
 
 @dataclass
 class RewardStalled:
-    """Judges `reward` over the whole run."""
+    """Evaluates `reward` over the whole run."""
 
     points: int = 96
     share: float = 0.75
@@ -54,10 +56,10 @@ class RewardStalled:
     signal: ClassVar[str] = "reward"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Score a few right answers by hand: a reward that cannot be earned is most often a parsing "
-        "or format fault. If they earn it, begin with easier prompts or some supervised training "
-        "so that the policy earns it at times, sample more answers a prompt, and check that the "
-        "learning rate is not nought and that the weights change."
+        "Score a few correct completions manually: if they earn no reward, the parsing or the "
+        "format check is usually wrong. If they do, start with easier prompts or some supervised "
+        "training, sample more completions per prompt, and check that the learning rate is not 0 "
+        "and that the weights change."
     )
 
     def __post_init__(self) -> None:
@@ -70,7 +72,7 @@ class RewardStalled:
         self._is_certain = False
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one reward; the statement is made anew with every completed block."""
+        """Evaluate one reward; the test is repeated after every completed block."""
         reward = record.values["reward"]
         if not isfinite(reward):
             return None
@@ -85,33 +87,36 @@ class RewardStalled:
             return None
         if not self._stall_evidence:
             return Clear()
+        evidence = self._stall_evidence
         return Finding(
-            summary=f"Reward stands at {self._stall_evidence['lately']:.4g} after {self._count} points; it "
-            f"began at {self._stall_evidence['first']:.4g}.",
-            evidence=dict(self._stall_evidence),
+            summary=f"Reward is {evidence['mean_reward_last_quarter']:.4g} after {self._count} "
+            f"logged values; it started at {evidence['mean_reward_first_sixteenth']:.4g}.",
+            evidence=dict(evidence),
             severity=None if self._is_certain else Severity.INFO,
             onset_step=self._first_step,
         )
 
     def _test_blocks(self) -> None:
         means, length = self._blocks.means, self._blocks.values_per_block
-        few, quarter = max(1, len(means) // 16), max(1, len(means) // 4)
-        first, lately = sum(means[:few]) / few, sum(means[-quarter:]) / quarter
+        first_blocks, last_blocks = max(1, len(means) // 16), max(1, len(means) // 4)
+        first = sum(means[:first_blocks]) / first_blocks
+        last = sum(means[-last_blocks:]) / last_blocks
         noise = self._reward_gain.noise
-        error = noise * sqrt(1 / (few * length) + 1 / (quarter * length))
+        error = noise * sqrt(1 / (first_blocks * length) + 1 / (last_blocks * length))
         early, late = self._near_minimum.counts_by_half
-        fewer = early - late >= RARER_REWARD_Z * sqrt(early + late)
-        floored = 1 - self._near_minimum.share >= self.share and fewer
-        gone = lately - first
-        unmoved = self._count >= self.many and gone + CONFIDENCE_Z * error < self.noises * noise
-        self._is_certain = floored or unmoved
-        stands = self._is_certain or gone < error
-        told = {
-            "first": first,
-            "lately": lately,
-            "noise": noise,
-            "lowest": self._near_minimum.minimum,
+        is_rarer = early - late >= RARER_REWARD_Z * sqrt(early + late)
+        lowest_share = 1 - self._near_minimum.share
+        is_floored = lowest_share >= self.share and is_rarer
+        gain = last - first
+        is_unmoved = self._count >= self.many and gain + CONFIDENCE_Z * error < self.noises * noise
+        self._is_certain = is_floored or is_unmoved
+        if not self._is_certain and gain >= error:
+            self._stall_evidence = {}
+            return
+        self._stall_evidence = {
+            "mean_reward_first_sixteenth": first,
+            "mean_reward_last_quarter": last,
+            "reward_noise": noise,
+            "lowest_reward": self._near_minimum.minimum,
+            "share_at_lowest_reward": lowest_share,
         }
-        self._stall_evidence = (
-            told | {"share_lowest": 1 - self._near_minimum.share} if stands else {}
-        )

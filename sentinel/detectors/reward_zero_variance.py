@@ -1,24 +1,24 @@
-"""Reward zero variance: all answers to a prompt earn the same, so that nothing can be learnt.
+"""Reward zero variance: all completions of a prompt have the same reward, so nothing is learned.
 
 Formula
-    idle     = frac_zero_std where it is logged; else 1 where reward_std is 0; else, of a run that
-               logs the length of its answers, 1 where the reward is the very number it was before
-    Finding  = the mean of `idle` over the last `points` is at least `share`, twice as many at the
-               beginning of a run
-    info     = the reward stands at its highest: the prompts are solved
+    idle     = frac_zero_std if it is logged; otherwise 1 if reward_std is 0; otherwise, for a run
+               that logs the length of its completions, 1 if the reward equals the previous one
+    Finding  = the mean of `idle` over the last `points` is at least `share`; at the start of a run
+               over twice as many
+    info     = the reward is at its highest: the prompts are solved
 
 Units
-    `share`: share of 1. `points`: logged values.
+    `share`: fraction of 1. `points`: logged values.
 
 Source
-    The advantage of GRPO (arXiv:2402.03300) and RLOO is the reward less that of the other answers
-    to the same prompt. DAPO (arXiv:2503.14476) leaves such prompts out and samples on.
+    The advantage of GRPO (arXiv:2402.03300) and RLOO is the reward minus that of the other
+    completions of the same prompt. DAPO (arXiv:2503.14476) skips such prompts and samples further.
 
 Defaults
-    On public logs they find all 4 runs labelled so, and warn of no other. Healthy runs on hard
-    prompts have 0.5 to 0.8 of their groups idle; `share` 0.9 is beyond, and `points` 16 of them are
-    no chance. A run that has had no variance yet is given twice as long: a policy may need some
-    tries before it is first rewarded.
+    On public logs all 4 runs labelled so are found, and no other. Healthy runs on hard prompts have
+    0.5 to 0.8 of their groups idle; `share` 0.9 is beyond that, and `points` 16 of them are no
+    coincidence. A run without variance so far has twice as long, since a policy may need some
+    attempts until its first reward.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 
 SOLVED_RANGE_SHARE = 0.02
-"""How far below its highest, as a share of its range, a reward counts as being there."""
+"""Distance from the highest reward, as a fraction of the range, that counts as solved."""
 
 
 @dataclass
 class RewardZeroVariance:
-    """Judges `frac_zero_std`, `reward_std` or `reward`, the first of them that is logged."""
+    """Evaluates `frac_zero_std`, `reward_std` or `reward`, the first of them that is logged."""
 
     share: float = 0.9
     points: int = 16
@@ -46,10 +46,10 @@ class RewardZeroVariance:
     signal: ClassVar[str] = "frac_zero_std"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Look at the rewards of one group. If all are right the prompts are too easy, if all are "
-        "wrong too hard, or the reward cannot tell answers apart: check its parsing first. Then "
-        "sample more answers a prompt (TRL num_generations, verl rollout.n), or leave such prompts "
-        "out (verl algorithm.filter_groups.enable=True)."
+        "Inspect the rewards of one group. If all completions are correct, the prompts are too "
+        "easy; if all are wrong, too hard, or the reward does not distinguish them: check its "
+        "parsing first. Then sample more completions per prompt (TRL num_generations, verl "
+        "rollout.n), or skip such prompts (verl algorithm.filter_groups.enable=True)."
     )
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class RewardZeroVariance:
         self._has_varied = False
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge the reward of one step."""
+        """Evaluate the reward of one step."""
         reward = record.values["reward"]
         idle = self._zero_variance_share(record, reward) if isfinite(reward) else None
         if idle is None:
@@ -99,12 +99,16 @@ class RewardZeroVariance:
 
     def _finding(self, mean: float, reward: float, onset: int) -> Finding:
         extent = self._highest_reward - self._lowest_reward
-        solved = extent > 0 and self._highest_reward - reward <= SOLVED_RANGE_SHARE * extent
-        end = ", at its highest" if solved else ""
+        is_solved = extent > 0 and self._highest_reward - reward <= SOLVED_RANGE_SHARE * extent
+        suffix = ", its highest level" if is_solved else ""
         return Finding(
-            summary=f"{mean:.0%} of the groups got one reward for all answers; it is "
-            f"{reward:.4g}{end}.",
-            evidence={"share": mean, "reward": reward, "highest": self._highest_reward},
-            severity=Severity.INFO if solved else None,
+            summary=f"In {mean:.0%} of the groups all completions have the same reward; the mean "
+            f"reward is {reward:.4g}{suffix}.",
+            evidence={
+                "share_of_groups_without_variance": mean,
+                "reward": reward,
+                "highest_reward": self._highest_reward,
+            },
+            severity=Severity.INFO if is_solved else None,
             onset_step=onset,
         )

@@ -1,22 +1,22 @@
-"""Rollout mismatch: the engine that samples is not the policy that is trained.
+"""Rollout mismatch: the sampling engine's policy differs from the trained policy.
 
 Formula
-    apart    = the median of the last 8 mismatch KLs is over `limit`, of a mean absolute difference
-               of log-probabilities over three times that
-    askew    = the median of the last 8 mean importance ratios is over `ratio`, or under 1 / `ratio`
+    apart    = the median of the last 8 mismatch KLs exceeds `limit`, or three times that for a mean
+               absolute difference of log-probabilities
+    askew    = the median of the last 8 mean importance ratios is above `ratio` or below 1 / `ratio`
     Finding  = apart or askew
     warning  = askew, or ten times the limit; otherwise info
 
 Units
-    `limit`: nats per token, as `kl_mismatch` is. `ratio`: a plain factor.
+    `limit`: nats per token, as `kl_mismatch`. `ratio`: plain factor.
 
 Source
-    Yao et al. 2025 on the mismatch of sampler and trainer, and verl's page on rollout correction,
-    which warns at the same two numbers.
+    Yao et al. 2025 on the mismatch of sampling and training engine, and verl's page on rollout
+    correction, which warns at the same two values.
 
 Defaults
-    `limit` 0.1 and `ratio` 2 are verl's; engines in the same precision differ by 0.001 to 0.03.
-    Whether a mismatch hurts depends on the correction in use, so that a moderate one is shown only.
+    `limit` 0.1 and `ratio` 2 are verl's; engines with the same precision differ by 0.001 to 0.03.
+    Whether a mismatch is harmful depends on the correction in use, so a moderate one is info.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.kl import get_kl_kind
 from sentinel.stats.k_of_n import KOfN
+from sentinel.stats.onset_tracker import OnsetTracker
 from sentinel.stats.rolling_quantiles import RollingQuantiles
 
 MEDIAN_WINDOW = 8
-"""Values whose median is judged."""
+"""Values in the evaluated median."""
 
 ABS_TO_KL_FACTOR = 3.0
-"""A mean absolute difference over a divergence, for the same engines."""
+"""Ratio of the mean absolute difference to the divergence of the same engines."""
 
 SEVERE_LIMIT_FACTOR = 10.0
-"""Limits at which it is no matter of precision."""
+"""Multiple of the limit that differences in precision do not explain."""
 
 
 @dataclass
 class RolloutMismatch:
-    """Judges `kl_mismatch` and `importance_ratio_mean`, whichever is logged."""
+    """Evaluates `kl_mismatch` and `importance_ratio_mean` if they are logged."""
 
     limit: float = 0.1
     ratio: float = 2.0
@@ -52,19 +53,20 @@ class RolloutMismatch:
     signal: ClassVar[str] = "kl_mismatch"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Check that new weights reach the engine before it samples, and that both use one "
-        "precision and one set of sampling parameters. Then correct for what is left: in TRL "
-        "vllm_importance_sampling_correction=True, in verl algorithm.rollout_correction."
+        "Check that the engine receives new weights before it samples, and that engine and trainer "
+        "use the same precision and sampling parameters. Then enable importance-sampling "
+        "correction: in TRL vllm_importance_sampling_correction=True, in verl "
+        "algorithm.rollout_correction."
     )
 
     def __post_init__(self) -> None:
         self._recent_kl = KOfN(MEDIAN_WINDOW)
         self._is_kl_high = False
         self._recent_ratios = RollingQuantiles(MEDIAN_WINDOW)
-        self._onset_step: int | None = None
+        self._onset = OnsetTracker()
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge what one record says of either; nothing of a record that has neither."""
+        """Evaluate one record; None if it has neither signal."""
         kl = record.values.get("kl_mismatch")
         ratio = record.values.get("importance_ratio_mean")
         if kl is None and ratio is None:
@@ -75,22 +77,25 @@ class RolloutMismatch:
             self._is_kl_high = self._recent_kl.add(abs(kl), limit)
         if ratio is not None and isfinite(ratio) and ratio > 0.0:
             self._recent_ratios.add(ratio)
-        told = len(self._recent_ratios) == MEDIAN_WINDOW
-        if not self._is_kl_high and not told:
-            self._onset_step = None
+        has_ratio = len(self._recent_ratios) == MEDIAN_WINDOW
+        if not self._is_kl_high and not has_ratio:
+            self._onset.update(record.step, holds=False)
             return Clear() if self._recent_kl.is_full else None
-        away = self._recent_kl.median if self._recent_kl.is_full else 0.0
-        skew = self._recent_ratios.median if told else 1.0
-        askew = max(skew, 1 / skew) > self.ratio
-        if away <= limit and not askew:
-            self._onset_step = None
+        mismatch = self._recent_kl.median if self._recent_kl.is_full else 0.0
+        mean_ratio = self._recent_ratios.median if has_ratio else 1.0
+        is_askew = max(mean_ratio, 1 / mean_ratio) > self.ratio
+        onset = self._onset.update(record.step, holds=mismatch > limit or is_askew)
+        if onset is None:
             return Clear()
-        if self._onset_step is None:
-            self._onset_step = record.step
+        is_severe = is_askew or mismatch > SEVERE_LIMIT_FACTOR * limit
         return Finding(
-            summary=f"What samples is not what is trained: {away:.3g} {kind.unit} apart, mean "
-            f"importance ratio {skew:.3g}.",
-            evidence={"kl_mismatch": away, "limit": limit, "importance_ratio": skew},
-            severity=Severity.WARNING if askew or away > SEVERE_LIMIT_FACTOR * limit else None,
-            onset_step=self._onset_step,
+            summary="The policy of the sampling engine differs from the trained policy: "
+            f"{mismatch:.3g} {kind.unit}, mean importance ratio {mean_ratio:.3g}.",
+            evidence={
+                "kl_mismatch_nats_median_of_8": mismatch,
+                "kl_mismatch_limit_nats": limit,
+                "importance_ratio_median_of_8": mean_ratio,
+            },
+            severity=Severity.WARNING if is_severe else None,
+            onset_step=onset,
         )

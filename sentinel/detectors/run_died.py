@@ -1,23 +1,23 @@
-"""Run died: a rank's process is gone, and it never said goodbye.
+"""Run died: the process of a rank ended without a final message.
 
 Formula
-    Finding    = a rank ended without writing its STOP, and none had failed by its own word before;
-                 told once none is left, or `settle` seconds later; with several nodes, once all
-                 others have spoken since, and not where one that is lost explains it: then
-                 `node_lost` tells of both; of an elastic launcher that lives, whose ranks go within
-                 35 seconds, if they do not come back, or if it says that they had failed
+    Finding    = a rank ended without writing STOP, and no rank had failed with an error before. It
+                 is reported once no rank is left, or `settle` seconds later; in a run on several
+                 nodes once all other nodes have reported since, and not if a lost node explains it
+                 (see `node_lost`). With an elastic launcher whose ranks end within 35 seconds, only
+                 if they do not restart or the launcher reports their failure
 
 Units
     `ranks_gone`: ranks of the current attempt whose process no longer exists. `settle`: seconds.
 
 Source
-    SIGKILL, the out-of-memory killer and `os._exit` leave no chance to speak, so death is seen from
-    outside, by process id and start time. Under `sentinel run` the command's own end is known, and
-    named: SIGKILL is most often the out-of-memory killer.
+    SIGKILL, the out-of-memory killer and `os._exit` leave no time for a message, so death is
+    detected from outside, by process id and start time. Under `sentinel run` the exit status of the
+    command is known; SIGKILL is usually the out-of-memory killer.
 
 Defaults
-    A process that is gone is gone. `settle` 1 lets the page name all that fell together: a launcher
-    looks every tenth of a second and ends the others at once.
+    `settle` 1 lets the notification name all ranks that ended together: a launcher polls every
+    tenth of a second and ends the others at once.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class RunDied:
     signal: ClassVar[str] = "ranks_gone"
     severity: ClassVar[Severity] = Severity.CRITICAL
     remedy: ClassVar[str] = (
-        "Look for the out-of-memory killer (dmesg, cgroup memory.events), the scheduler's log and "
-        "the node's health, then resume from the last checkpoint."
+        "Check for the out-of-memory killer (dmesg, cgroup memory.events), the scheduler's log and "
+        "the health of the node, then resume from the last checkpoint."
     )
 
     def __post_init__(self) -> None:
@@ -48,37 +48,39 @@ class RunDied:
         if record.attributes.get("cause") != "died":
             self._died_time = None
             return Clear()
-        # Counted from here on, whatever is waited for; a clock that is set back begins anew.
+        # `settle` counts from the first such record, or from now if the clock was set back.
         self._died_time = (
             record.time if self._died_time is None else min(record.time, self._died_time)
         )
         if record.attributes.get("failure_origin") or record.attributes.get("elastic_restart"):
             return None
-        left = int(record.values["ranks_running"])
-        # A launcher that still waits for the command will know by which signal it ended.
-        more_to_come = left or record.attributes.get("launcher") == "running"
-        # An agent that is leaving will not look again.
+        running = int(record.values["ranks_running"])
+        # A launcher that still waits for the command reports the signal that ended it.
+        may_change = running or record.attributes.get("launcher") == "running"
+        # The last heartbeat of an agent is final.
         if (
-            more_to_come
+            may_change
             and "final" not in record.attributes
             and record.time - self._died_time < self.settle
         ):
             return None
-        gone = record.attributes["died_ranks"].split(",")
-        who = f"Rank {gone[0]} was" if len(gone) == 1 else f"Ranks {', '.join(gone)} were"
-        rest = f"{left} still run{'s' * (left == 1)}" if left else "none is left"
-        known = {
+        dead = record.attributes["died_ranks"].split(",")
+        subject = f"Rank {dead[0]} was" if len(dead) == 1 else f"Ranks {', '.join(dead)} were"
+        texts = {0: "no rank is left", 1: "1 rank still runs"}
+        rest = texts.get(running, f"{running} ranks still run")
+        exit_details = {
             key: record.attributes[key]
             for key in ("signal", "exit_code")
             if key in record.attributes
         }
-        killed = f"killed by {known['signal']}" if "signal" in known else "killed"
+        killer = f" by {exit_details['signal']}" if "signal" in exit_details else ""
         return Finding(
-            summary=f"{who} {killed} at step {record.step} without a word; {rest}.",
+            summary=f"{subject} killed{killer} at step {record.step} without an error message; "
+            f"{rest}.",
             evidence={
                 "ranks_gone": record.values["ranks_gone"],
                 "last_step": record.step,
-                **known,
+                **exit_details,
             },
-            rank=int(gone[0]),
+            rank=int(dead[0]),
         )

@@ -1,19 +1,19 @@
-"""Run failed: the training function raised, or asked for a non-zero exit.
+"""Run failed: the training function raised an exception or exited with a non-zero code.
 
 Formula
-    Finding    = a rank's STOP says `exception`, or `exit` with a code, before any rank died; or
-                 `sentinel run` saw the command fail though no rank did, or none had begun;
-                 of several nodes, once all others have spoken since, and not where one that is lost
-                 explains it: then `node_lost` tells of both
+    Finding    = the STOP of a rank is `exception`, or `exit` with a code, before any rank died; or
+                 `sentinel run` saw the command fail although no rank did, or none had started; in a
+                 run on several nodes once all other nodes have reported since, and not if a lost
+                 node explains it (see `node_lost`)
 
 Units
-    `ranks_failed`: ranks of the current attempt that ended by their own error.
+    `ranks_failed`: ranks of the current attempt that ended with an error of their own.
 
 Source
-    The launcher ends the other ranks once one fails, so only the first to fall is named as cause.
+    The launcher ends the other ranks once one fails, so only the first failure is the cause.
 
 Defaults
-    None to choose. An interrupt from the keyboard is nobody's emergency and is not reported.
+    No settings. A keyboard interrupt is not reported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RunFailed:
     signal: ClassVar[str] = "ranks_failed"
     severity: ClassVar[Severity] = Severity.CRITICAL
     remedy: ClassVar[str] = (
-        "Read the traceback in the trainer's own log, mend it, and resume from the last checkpoint."
+        "Read the traceback in the trainer's log, fix the error, then resume from a checkpoint."
     )
 
     def update(self, record: Record) -> DetectorOutput:
@@ -45,22 +45,22 @@ class RunFailed:
         first = record.attributes["failed_ranks"].split(",")[0]
         error = record.attributes.get("exception", "an exception")
         code = record.attributes.get("code", "non-zero")
-        how = f"raised {error}" if cause == "exception" else f"left with exit code {code}"
+        how = f"raised {error}" if cause == "exception" else f"exited with code {code}"
         return Finding(
             summary=f"Rank {first} {how} at step {record.step}.",
             evidence={
                 "ranks_failed": record.values["ranks_failed"],
                 "last_step": record.step,
-                "cause": error if cause == "exception" else f"exit code {code}",
+                "error": error if cause == "exception" else f"exit code {code}",
             },
             rank=int(first),
         )
 
     def _command_finding(self, record: Record) -> Finding:
         code, killer = record.attributes.get("code", "non-zero"), record.attributes.get("signal")
-        how = f"was ended by {killer}" if killer else f"left with exit code {code}"
+        how = f"was killed by {killer}" if killer else f"exited with code {code}"
         when = (
-            "before any rank began"
+            "before any rank started"
             if "failed_before" in record.attributes
             else "after every rank had ended"
         )
@@ -69,6 +69,6 @@ class RunFailed:
             evidence={
                 "ranks_failed": record.values["ranks_failed"],
                 "last_step": record.step,
-                "cause": killer or f"exit code {code}",
+                "error": killer or f"exit code {code}",
             },
         )

@@ -1,29 +1,29 @@
-"""Run stalled: alive, but no step for far longer than steps usually take.
+"""Run stalled: the processes are alive, but no step has completed for much longer than usual.
 
 Formula
     limit      = max(`floor`, `times` * p99 of the last `window` step intervals)
-    limit      = `patience_first` before `warmup` steps were seen
+    limit      = `patience_first` until `warmup` steps have completed
     limit      = max(limit, `patience_phase`) inside a declared phase, such as an evaluation
-    limit      = max(limit, `times` * pace) of a log that is followed and comes that far apart
+    limit      = max(limit, `times` * the longest gap between rows) for a followed log
     Finding    = idle > limit; critical once idle > `page_after` * limit
 
 Units
     `floor`, `patience_first`, `patience_phase`: seconds. `window`, `warmup`: steps. `times`,
-    `page_after`: plain numbers. The idle time is that since any rank last moved a step.
+    `page_after`: plain numbers. Idle time: seconds since any rank completed a step.
 
-    Blamed are ranks that a signal stops, else those that got least far: by steps taken, then by
-    whether the backward pass of the next step has begun, in which data-parallel peers wait. Where
-    they wait for the ranks of a node that is lost, that is told instead, and by another detector.
+    Named are ranks stopped by a signal, otherwise those with the least progress: by steps taken,
+    then by whether the backward pass of the next step has begun, in which data-parallel ranks wait.
+    If they wait for the ranks of a lost node, `node_lost` reports that instead.
 
 Source
-    Learned limits of five times the usual interval, the first five steps left out, are the habit
-    of fault-tolerant launchers; NCCL itself gives up after ten minutes, gloo after thirty.
+    Fault-tolerant launchers use learned limits of five times the usual interval without the first
+    five steps; NCCL times out after ten minutes, gloo after thirty.
 
 Defaults
-    An evaluation or a checkpoint that nobody declared stops the steps as a hang does, the first
-    time it happens. It is therefore a warning first, and a page at `page_after` 4 times the limit:
-    two minutes for a run of one-second steps. `warmup` 5 leaves compilation out; a run that never
-    makes a step is told of after `patience_first` 1800 seconds.
+    An undeclared evaluation or checkpoint stops the steps like a hang the first time it happens, so
+    the finding is a warning first, and critical at `page_after` 4 times the limit: two minutes for
+    a run with one-second steps. `warmup` 5 excludes compilation; a run that never completes a step
+    is reported after `patience_first` 1800 seconds.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ class RunStalled:
     signal: ClassVar[str] = "idle_seconds"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Look at the ranks named first: a rank behind the others holds them all in the next "
-        "collective. Take its stack (py-spy dump --pid), then its node's GPU, network and storage."
+        "Start with the named ranks: a rank behind the others blocks all of them in the next "
+        "collective. Take its stack (py-spy dump --pid), then check GPU, network and storage of "
+        "its node."
     )
 
     def __post_init__(self) -> None:
@@ -93,22 +94,23 @@ class RunStalled:
             or record.attributes.get("blocked_by") == "node_lost"
         ):
             return None
-        pace = float(record.attributes.get("max_gap_seconds", 0.0))
-        idle, limit = record.values["idle_seconds"], max(self._limit_seconds(), self.times * pace)
+        max_gap = float(record.attributes.get("max_gap_seconds", 0.0))
+        idle = record.values["idle_seconds"]
+        limit = max(self._limit_seconds(), self.times * max_gap)
         if idle <= limit:
             return Clear()
-        behind = record.attributes.get("straggler_ranks", "")
+        ranks = record.attributes.get("straggler_ranks", "")
         return Finding(
-            summary=f"{_subject_text(record.attributes)} moved past step {record.step} for {idle:.0f} s "
-            f"(limit {limit:.0f} s).",
+            summary=f"{_subject_text(record.attributes, ranks)} passed step {record.step} for "
+            f"{idle:.0f} s (limit {limit:.0f} s).",
             evidence={
-                "idle_seconds": idle,
+                "seconds_since_last_step": idle,
                 "limit_seconds": limit,
-                "behind": behind,
-                "behind_step": record.attributes.get("straggler_step", ""),
+                "ranks_behind": ranks,
+                "last_step_of_ranks_behind": record.attributes.get("straggler_step", ""),
             },
             severity=Severity.CRITICAL if idle > self.page_after * limit else Severity.WARNING,
-            rank=None if record.attributes.get("all_behind") else int(behind.split(",")[0]),
+            rank=None if record.attributes.get("all_behind") else int(ranks.split(",")[0]),
         )
 
     def _limit_seconds(self) -> float:
@@ -120,9 +122,10 @@ class RunStalled:
         return max(limit, self.patience_phase) if self._open_phases else limit
 
 
-def _subject_text(facts: Mapping[str, str]) -> str:
-    """The start of the sentence: who is to blame, as far as can be told."""
-    if facts.get("all_behind"):
+def _subject_text(attributes: Mapping[str, str], ranks: str) -> str:
+    """The subject of the summary: the ranks that block the run, if they are known."""
+    if attributes.get("all_behind"):
         return "No rank has"
-    how = "is stopped by a signal" if facts.get("blocked_by") == "signal" else "is behind"
-    return f"Rank {facts.get('behind', '')} {how}; none has"
+    subject = f"Ranks {ranks.replace(',', ', ')} are" if "," in ranks else f"Rank {ranks} is"
+    state = "stopped by a signal" if attributes.get("blocked_by") == "signal" else "behind"
+    return f"{subject} {state}; no rank has"

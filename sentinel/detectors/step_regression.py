@@ -1,23 +1,24 @@
-"""Step regression: the trainer's own step number goes back, or stands still while it trains.
+"""Step regression: the trainer's step number goes back, or stays constant during training.
 
 Formula
-    back     = `global_step` is below the one before, in a run that was not resumed in between; it
-               lasts until the number is past its old height
-    stalled  = `global_step` is the same for more than max(`still`, 4 * usual) optimizer steps, with
-               usual the most that it has taken for one advance so far
-    critical = back, and the hook went on counting optimizer steps: nothing was restarted
-    warning  = back for two records in a row in a log, where a resume leaves no other trace and one
-               row may have been written late; or stalled
+    back     = `global_step` is below the previous one in a run that was not resumed in between; it
+               lasts until the number exceeds its previous maximum
+    stalled  = `global_step` is constant for more than max(`still`, 4 * usual) optimizer steps, with
+               usual the most that one advance has taken so far
+    critical = back, and the client continued to count optimizer steps: nothing was restarted
+    warning  = back for two consecutive records of a log, in which a resume leaves no other trace
+               and a single row may have been written late; or stalled
 
 Units
-    `still`, `unknown`: optimizer steps. Before the number has advanced once, `unknown` of them are
-    allowed, since one step of a rollout trainer takes many optimizer steps.
+    `still`, `unknown`: optimizer steps. Before the first advance `unknown` of them are allowed,
+    since one step of a rollout trainer takes many optimizer steps.
 
 Source
-    Schedules, checkpoint names and stopping all hang on this number. Exact, not statistical.
+    Schedules, checkpoint names and stopping depend on this number. The rule is exact, not
+    statistical.
 
 Defaults
-    `still` 3 is the least that no pair of records of one step can reach.
+    `still` 3 is the least that two records of the same step cannot reach.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from sentinel.model.record import Event, Record
 
 @dataclass
 class StepRegression:
-    """Judges `global_step` as the trainer declares it.
+    """Evaluates `global_step` as logged by the trainer.
 
-    A START in between excuses a jump; and so does `restarted_after_step`, with which the first step of
-    another training in the same run tells what it goes on from.
+    A START in between excuses a jump; so does `restarted_after_step`, which the first step of
+    another training in the same run reports.
     """
 
     still: int = 3
@@ -44,9 +45,9 @@ class StepRegression:
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "If the run was resumed, declare it, and check that no checkpoint newer than the step gets "
-        "overwritten. Otherwise find who else writes the trainer's step counter: the learning "
-        "rate schedule, saving and stopping all follow it."
+        "If the run was resumed, declare it, and check that no newer checkpoint is overwritten. "
+        "Otherwise find the code that changes the trainer's step counter: the learning rate "
+        "schedule, saving and stopping depend on it."
     )
 
     def __post_init__(self) -> None:
@@ -55,6 +56,7 @@ class StepRegression:
     def _reset(self) -> None:
         self._last_step: float | None = None
         self._highest_step = 0.0
+        self._regressed_to = 0.0
         self._onset_step: int | None = None
         self._behind_count = 0
         self._has_optimizer_steps = False
@@ -62,7 +64,7 @@ class StepRegression:
         self._usual_interval: float | None = None
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one declared step number."""
+        """Evaluate one step number."""
         if record.event is Event.START or "restarted_after_step" in record.values:
             self._reset()
         step = record.values.get("global_step")
@@ -73,6 +75,7 @@ class StepRegression:
         if last is not None and step < last:
             self._onset_step, self._has_optimizer_steps = record.step, count is not None
             self._highest_step = max(self._highest_step, last)
+            self._regressed_to = step
         waited = self._steps_since_advance(last, step, count)
         if self._onset_step is not None and step <= self._highest_step:
             self._behind_count += 1
@@ -94,7 +97,7 @@ class StepRegression:
     def _steps_since_advance(
         self, last: float | None, step: float, optimizer_steps: float | None
     ) -> float:
-        """Optimizer steps since the number last moved; 0 where nobody counts them."""
+        """Optimizer steps since the last change of the number; 0 if they are not counted."""
         if optimizer_steps is None:
             return 0.0
         if last == step and self._optimizer_steps_at_advance is not None:
@@ -109,14 +112,23 @@ class StepRegression:
 
     def _regression_finding(self, step: float) -> Finding:
         return Finding(
-            summary=f"global_step is {step:.0f} after {self._highest_step:.0f}, with no resume between.",
-            evidence={"global_step": step, "highest": self._highest_step},
+            summary=f"global_step went back to {self._regressed_to:.0f} from "
+            f"{self._highest_step:.0f} without a resume; it is {step:.0f} now.",
+            evidence={
+                "global_step": step,
+                "highest_global_step": self._highest_step,
+                "global_step_after_regression": self._regressed_to,
+            },
             severity=Severity.CRITICAL if self._has_optimizer_steps else None,
             onset_step=self._onset_step,
         )
 
     def _stall_finding(self, step: float, waited: float, allowed: float) -> Finding:
         return Finding(
-            summary=f"global_step stands at {step:.0f} through {waited:.0f} optimizer steps.",
-            evidence={"global_step": step, "optimizer_steps": waited, "allowed": allowed},
+            summary=f"global_step has stayed at {step:.0f} for {waited:.0f} optimizer steps.",
+            evidence={
+                "global_step": step,
+                "optimizer_steps_since_advance": waited,
+                "allowed_optimizer_steps": allowed,
+            },
         )

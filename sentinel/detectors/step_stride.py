@@ -1,25 +1,26 @@
-"""Step stride: the trainer's step counter moves further per optimizer step than it should.
+"""Step stride: the trainer's step counter advances by more than it should per optimizer step.
 
 Formula
-    stride   = what `global_step` moved by, over what `optimizer_steps` moved by, between records
-    usual    = 1 where the framework counts one for each optimizer step; else the stride of the
+    stride   = change of `global_step` over change of `optimizer_steps` between two records
+    usual    = 1 if the framework counts one step per optimizer step; otherwise the stride of the
                first `proven` records, if it was the same in all of them
-    Finding  = the stride is over usual by more than `tolerance` of it, `in_a_row` records running
-    Calm     = once it is not, `in_a_row` records running
+    Finding  = the stride exceeds usual by more than `tolerance` of it in `in_a_row` consecutive
+               records
+    Clear    = after `in_a_row` consecutive records without
 
 Units
-    `tolerance`: share of 1. `proven`, `in_a_row`: records in which both counters moved.
+    `tolerance`: fraction of 1. `proven`, `in_a_row`: records in which both counters changed.
 
 Source
-    huggingface/trl#2124: a counter moved in the inner loop as well. The learning rate ends its way
-    too early, the run passes its end, and then everything that happens every so many steps happens
-    all the time. Exact, not statistical; long before the first save that comes too soon.
+    huggingface/trl#2124: a counter advanced in the inner loop as well. The learning-rate schedule
+    ends too early, the run passes its end, and then everything that happens every n steps happens
+    at every step. The rule is exact, not statistical, and fires long before the first early save.
 
 Defaults
-    `in_a_row` 4: a mixed-precision scaler that leaves an optimizer step out makes the next stride
-    2, and two such in a row are rare, four unheard of. The counter of that report, of one, two and
-    four epochs (strides 2, 1.5 and 1.25), is told at its fifth record in 3 of 3. `proven` 8. What
-    never was steady, as a counter of games or of tokens, is not judged.
+    `in_a_row` 4: a mixed-precision scaler that skips an optimizer step makes the next stride 2; two
+    such in a row are rare, four unknown. The counter of that report, with one, two and four epochs
+    (strides 2, 1.5 and 1.25), is found at its fifth record in 3 of 3. `proven` 8. A counter that
+    was never regular, such as one of games or tokens, is not evaluated.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ OPTIMIZER_STEP_FRAMEWORKS = frozenset({"transformers", "trl"})
 
 @dataclass
 class StepStride:
-    """Judges `global_step` against the optimizer steps that the hook counts."""
+    """Evaluates `global_step` against the optimizer steps that the client counts."""
 
     tolerance: float = 0.01
     proven: int = 8
@@ -46,9 +47,9 @@ class StepStride:
     signal: ClassVar[str] = "global_step"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (
-        "Look for a second place that adds to global_step, as an inner loop over epochs or "
-        "mini-batches does (huggingface/trl#2124; mended in later versions). Until then the "
-        "learning rate schedule, save_steps and max_steps all run too fast: stop before max_steps."
+        "Look for a second place that increments global_step, such as an inner loop over epochs or "
+        "mini-batches (huggingface/trl#2124; fixed in later versions). Until it is fixed, the "
+        "learning rate schedule, save_steps and max_steps advance too fast: stop before max_steps."
     )
 
     def __post_init__(self) -> None:
@@ -64,7 +65,7 @@ class StepStride:
         self._is_wrong = False
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one record of both counters."""
+        """Evaluate one record of both counters."""
         if record.attributes.get("framework") in OPTIMIZER_STEP_FRAMEWORKS:
             self._expected_stride = 1.0
             self._usual_stride = self._usual_stride or 1.0
@@ -86,33 +87,36 @@ class StepStride:
         return stride if stride - stride == 0.0 else None
 
     def _has_usual_stride(self, stride: float) -> bool:
-        """Whether there is a usual stride to judge by; a run that has none never gets one."""
+        """Whether the usual stride is known; an irregular counter never has one."""
         if self._usual_stride or len(self._strides) > self.proven:
             return self._usual_stride > 0.0
         self._strides.append(stride)
         if len(self._strides) == self.proven:
-            least, most = min(self._strides), max(self._strides)
-            if most <= least * (1 + self.tolerance):
-                self._usual_stride = least
+            lowest, highest = min(self._strides), max(self._strides)
+            if highest <= lowest * (1 + self.tolerance):
+                self._usual_stride = lowest
             else:
                 self._strides.append(stride)
         return False
 
     def _evaluate(self, stride: float, step: int) -> DetectorOutput:
-        wrong = stride > self._usual_stride * (1 + self.tolerance)
-        if wrong == self._is_wrong:
+        is_wrong = stride > self._usual_stride * (1 + self.tolerance)
+        if is_wrong == self._is_wrong:
             self._change_count = 0
         else:
-            if not self._change_count and wrong:
+            if not self._change_count and is_wrong:
                 self._onset_step = step
             self._change_count += 1
         if self._change_count >= self.in_a_row:
-            self._is_wrong, self._change_count = wrong, 0
+            self._is_wrong, self._change_count = is_wrong, 0
         if not self._is_wrong:
-            return None if wrong else Clear()
+            return None if is_wrong else Clear()
         return Finding(
-            summary=f"global_step moves by {stride:.3g} per optimizer step, "
-            f"where {self._usual_stride:.3g} is right.",
-            evidence={"stride": stride, "usual": self._usual_stride},
+            summary=f"global_step advances by {stride:.3g} per optimizer step instead of by "
+            f"{self._usual_stride:.3g}.",
+            evidence={
+                "global_steps_per_optimizer_step": stride,
+                "expected_global_steps_per_optimizer_step": self._usual_stride,
+            },
             onset_step=min(self._onset_step, step),
         )

@@ -1,29 +1,29 @@
-"""Throughput drop: the run does less in an hour than it did.
+"""Throughput drop: the run processes less per hour than before.
 
 Formula
-    cost     = 1 / tokens per second, or step time / tokens of the step; of a run that tells neither
-               step time / length of a completion, or the mere step time
-    Finding  = a margin CUSUM finds ln cost above its own recent level by more than ln `ratio`
-    warning  = and the median of the last 16 is over `costly` times what was usual, where cost is
-               that of a token
+    cost     = 1 / tokens per second, or step time / tokens of the step; if the run logs neither,
+               step time / completion length, or the step time alone
+    Finding  = a margin CUSUM finds ln(cost) above its recent level by more than ln `ratio`
+    warning  = also, the median of the last 16 is over `costly` times the usual cost, and the cost
+               is that of a token
 
 Units
-    `ratio`, `costly`: plain factors. `skip`: records after a start that are not judged. A step in
-    which the run saved, or evaluated, is not judged.
+    `ratio`, `costly`: plain factors. `skip`: records after a start that are not evaluated. Steps
+    with a save or an evaluation are not evaluated.
 
 Source
-    Heat, a neighbour on the network, a loader that falls behind, memory that is nearly full: a run
-    slows for good and nothing fails. A step alone takes longer where it has more to do, so only
-    what a token costs is believed. CUSUM after Page, Biometrika 1954; lagging and frozen baseline
-    as in `sentinel.stats.margin_cusum`.
+    Heat, network contention, a slow loader, memory that is nearly full: a run slows permanently and
+    nothing fails. A single step takes longer if it has more work, so only the cost of a token gives
+    a warning. CUSUM: Page, Biometrika 1954; lagging and frozen baseline as in
+    `sentinel.stats.margin_cusum`.
 
 Defaults
-    `ratio` 1.1 and `costly` 1.5: what costs a tenth is recorded, and what costs a third of the
-    hardware is told. On 100 synthetic healthy runs (165,532 points of heavy-tailed, autocorrelated
-    noise of 1 to 15 % that drifts by 8 %, with evaluations nobody told of) there were 7 notes and
-    no warning; runs that slow by factors of 1.15, 1.3, 1.7 and 3 are noted in 76, 100, 98 and 99 of
+    `ratio` 1.1 and `costly` 1.5: a loss of a tenth is info, a loss of a third of the hardware a
+    warning. On 100 synthetic healthy runs (165,532 points of heavy-tailed, autocorrelated noise of
+    1 to 15 % that drifts by 8 %, with undeclared evaluations) there were 7 info findings and no
+    warning; runs that slow by factors of 1.15, 1.3, 1.7 and 3 are found in 76, 100, 98 and 99 of
     100, after 16, 5, 5 and 5 points, and the last two are warnings in all, after 9 and 8. `skip` 10
-    leaves compilation out.
+    excludes compilation.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from sentinel.model.record import Event, Record
 from sentinel.stats.margin_cusum import MarginCusum
 
 MEDIAN_WINDOW = 16
-"""Records whose median is the cost now."""
+"""Records in the median that counts as the present cost."""
 
 INTERRUPTING_EVENTS = frozenset({Event.SAVE, Event.EVAL, Event.PHASE})
 
 TIME_SIGNALS = ("step_time", "data_wait", "generation_time", "weight_sync_time")
 
 COST_KINDS = {
-    "token": "a token takes",
-    "length": "a step takes, for the length of its completions,",
-    "step": "a step takes",
+    "token": ("time per token", "token"),
+    "length": ("step time per token of completion length", "completion_token"),
+    "step": ("step time", "step"),
 }
-"""What a cost may be of, the most telling first."""
+"""Name and unit of each cost, the most precise first."""
 KIND_PRIORITY = ("", *reversed(COST_KINDS))
 
 
 @dataclass
 class ThroughputDrop:
-    """Judges what a token, or a step, costs in time."""
+    """Evaluates the time per token or per step."""
 
     ratio: float = 1.1
     costly: float = 1.5
@@ -66,9 +66,9 @@ class ThroughputDrop:
     signal: ClassVar[str] = "step_time"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "See what a step spends more time on (data_wait, generation_time, weight_sync_time), which "
-        "rank is slowest, and whether GPUs are throttled (sentinel_gpu_throttled). Then look for "
-        "other programs on the nodes, storage, and memory that is nearly full."
+        "Check which part of a step takes longer (data_wait, generation_time, weight_sync_time), "
+        "which rank is the slowest, and whether GPUs are throttled (sentinel_gpu_throttled). Then "
+        "check the nodes for other programs, slow storage and memory that is nearly full."
     )
 
     def __post_init__(self) -> None:
@@ -84,9 +84,10 @@ class ThroughputDrop:
     def _reset_cusum(self) -> None:
         self._cost_cusum = MarginCusum(sign=1, window=256, min_sigma=0.01)
         self._recent: deque[float] = deque(maxlen=MEDIAN_WINDOW)
+        self._recent_steps: deque[int] = deque(maxlen=MEDIAN_WINDOW)
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one step's cost."""
+        """Evaluate the cost of one step."""
         if record.event is Event.START:
             self._reset()
         if record.event is not Event.STEP:
@@ -95,14 +96,14 @@ class ThroughputDrop:
         kind, cost = _step_cost(record)
         if not self._select_kind(kind):
             return None
-        broken, self._was_interrupted = self._was_interrupted, False
+        is_interrupted, self._was_interrupted = self._was_interrupted, False
         self._count += 1
-        if broken or self._count <= self.skip or not 1e-30 < cost < 1e30:
+        if is_interrupted or self._count <= self.skip or not 1e-30 < cost < 1e30:
             return None
         return self._evaluate(log(cost), record)
 
     def _select_kind(self, kind: str) -> bool:
-        """Whether this is the kind that is judged; the most telling of those there are."""
+        """Whether this is the evaluated kind, which is the most precise one seen so far."""
         if kind != self._kind and KIND_PRIORITY.index(kind) > KIND_PRIORITY.index(self._kind):
             self._kind = kind
             self._reset_cusum()
@@ -110,28 +111,45 @@ class ThroughputDrop:
 
     def _evaluate(self, log_cost: float, record: Record) -> DetectorOutput:
         self._recent.append(log_cost)
-        slow = self._cost_cusum.update(log_cost, self._margin, record.step)
-        if not slow:
+        self._recent_steps.append(record.step)
+        is_slow = self._cost_cusum.update(log_cost, self._margin, record.step)
+        if not is_slow:
             return Clear() if self._cost_cusum.is_armed else None
-        times = exp(median(self._recent) - self._cost_cusum.baseline_median)
-        loud = self._kind == "token" and times > self.costly
+        usual, onset = self._cost_cusum.baseline_median, min(self._cost_cusum.onset, record.step)
+        times = exp(median(self._recent) - usual)
+        # The window may begin before the onset; the summary reports the values since.
+        steps = zip(self._recent, self._recent_steps, strict=True)
+        since_onset = median(cost for cost, step in steps if step >= onset)
+        name, unit = COST_KINDS[self._kind]
         evidence: dict[str, float | str] = {
-            "times": times,
-            "of_a": self._kind,
-            "usual_seconds": exp(self._cost_cusum.baseline_median),
-            "seconds": exp(median(self._recent)),
+            "times_usual": exp(since_onset - usual),
+            f"usual_seconds_per_{unit}": exp(usual),
+            f"median_seconds_per_{unit}": exp(since_onset),
         }
-        evidence |= {name: record.values[name] for name in TIME_SIGNALS if name in record.values}
+        evidence |= {
+            f"{signal}_seconds": record.values[signal]
+            for signal in TIME_SIGNALS
+            if signal in record.values
+        }
         return Finding(
-            summary=f"The run has slowed: {COST_KINDS[self._kind]} {times:.3g} times as long as usual.",
+            summary=_summary(name, onset, exp(since_onset - usual), self.ratio),
             evidence=evidence,
-            severity=Severity.WARNING if loud else None,
-            onset_step=min(self._cost_cusum.onset, record.step),
+            severity=Severity.WARNING if self._kind == "token" and times > self.costly else None,
+            onset_step=onset,
         )
 
 
+def _summary(cost: str, onset: int, times: float, ratio: float) -> str:
+    if times > ratio:
+        return f"The run has slowed since step {onset}: the {cost} is {times:.3g} times as long."
+    return (
+        f"The run slowed at step {onset} and is recovering: the {cost} is {times:.3g} times its "
+        "usual value."
+    )
+
+
 def _step_cost(record: Record) -> tuple[str, float]:
-    """What is told of the cost, and the cost in seconds; empty where nothing is."""
+    """Kind of the cost and the cost in seconds; ("", 0.0) if no cost is known."""
     values = record.values
     for name in ("tokens_per_second_per_gpu", "tokens_per_second"):
         if 0.0 < (speed := values.get(name, 0.0)) < inf:

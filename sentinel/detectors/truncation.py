@@ -1,23 +1,23 @@
-"""Truncation: more and more answers are cut off at the length limit, unfinished and unrewarded.
+"""Truncation: a growing share of completions is cut off at the length limit.
 
 Formula
     cut      = the median of the last 8 truncated fractions
     Finding  = cut is at least `some`
-    warning  = cut is at least `most`, the share of answers that end has fallen to a third of that
-               of the first 5, and the reward is known and none the better, 8 times in a row;
+    warning  = cut is at least `most`, the share of finished completions has fallen to a third of
+               that of the first 5, and the reward is known and has not risen, 8 times in a row;
                otherwise info
 
 Units
-    `some`, `most`: share of 1, of the answers of a step.
+    `some`, `most`: fraction of the completions of a step.
 
 Source
-    An answer that is cut earns what an unfinished one earns, and teaches that; DAPO
-    (arXiv:2503.14476) masks or shapes it.
+    A truncated completion earns the reward of an unfinished one and is trained on; DAPO
+    (arXiv:2503.14476) masks or shapes its reward.
 
 Defaults
-    On public logs there is one warning, in the one run whose answers all ran into the limit.
-    Healthy reasoning runs cut up to a third of their answers, which `some` 0.3 shows; over `most`
-    0.8 the reward is that of the limit, not of the answers.
+    On public logs there is one warning, in the one run whose completions all reached the limit.
+    Healthy reasoning runs truncate up to a third of their completions, which `some` 0.3 shows;
+    above `most` 0.8 the reward measures the limit, not the completions.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from typing import ClassVar
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.k_of_n import KOfN
+from sentinel.stats.onset_tracker import OnsetTracker
 from sentinel.stats.reward_gain import RewardGain
 
 BASELINE_VALUES = 5
-"""Values whose median is where the run began."""
+"""First values, whose median is the start."""
 
 MEDIAN_WINDOW = 8
-"""Values whose median is where it is."""
+"""Values in the evaluated median."""
 
 MAX_FINISHED_RATIO = 1 / 3
-"""Of the answers that ended in the beginning: fewer is another policy, more may be chance."""
+"""Finished completions, as a fraction of those at the start, that count as a change."""
 
 
 @dataclass
 class Truncation:
-    """Judges `truncated_fraction`, with `reward` where it is logged."""
+    """Evaluates `truncated_fraction`, together with `reward` if it is logged."""
 
     some: float = 0.3
     most: float = 0.8
@@ -53,21 +54,21 @@ class Truncation:
     signal: ClassVar[str] = "truncated_fraction"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Read the end of a few answers. If they were getting somewhere, raise the limit (TRL "
-        "max_completion_length, verl data.max_response_length) or leave cut answers out of the "
-        "loss (TRL mask_truncated_completions=True); if they ramble, go back to the checkpoint "
-        "before the onset and punish overlong answers. Check that the stop token is sampled."
+        "Read the end of a few truncated completions. If they make progress, raise the limit (TRL "
+        "max_completion_length, verl data.max_response_length) or exclude them from the loss (TRL "
+        "mask_truncated_completions=True). If they ramble, resume from the checkpoint before the "
+        "onset and penalise overlong completions. Check that the stop token is sampled."
     )
 
     def __post_init__(self) -> None:
         self._first_fractions: list[float] = []
         self._recent = KOfN(MEDIAN_WINDOW)
         self._reward_gain = RewardGain()
-        self._onset_step: int | None = None
+        self._onset = OnsetTracker()
         self._unrewarded_count = 0
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge the truncated fraction of one step."""
+        """Evaluate the truncated fraction of one step."""
         cut, reward = record.values["truncated_fraction"], record.values.get("reward")
         if not 0.0 <= cut <= 1.0:
             return None
@@ -75,33 +76,32 @@ class Truncation:
             self._reward_gain.add(reward)
         if len(self._first_fractions) < BASELINE_VALUES:
             self._first_fractions.append(cut)
-        many = self._recent.add(cut, self.some)
+        may_be_high = self._recent.add(cut, self.some)
         if not self._recent.is_full:
             return None
-        now = median(self._recent.values) if many else 0.0
-        if now < self.some:
-            self._onset_step, self._unrewarded_count = None, 0
+        level = median(self._recent.values) if may_be_high else 0.0
+        self._onset.update(record.step, holds=level >= self.some)
+        if level < self.some:
+            self._unrewarded_count = 0
             return Clear()
-        if self._onset_step is None:
-            self._onset_step = record.step
-        return self._finding(now)
+        return self._finding(level)
 
-    def _finding(self, median_fraction: float) -> Finding:
-        first, merit = median(self._first_fractions), self._reward_gain
-        unpaid = merit.is_ready and (merit.has_lost or not merit.has_gained)
-        fewer = (
-            median_fraction >= self.most
-            and first < median_fraction
-            and 1 - median_fraction <= MAX_FINISHED_RATIO * (1 - first)
+    def _finding(self, level: float) -> Finding:
+        first, gain = median(self._first_fractions), self._reward_gain
+        is_unrewarded = gain.is_ready and (gain.has_lost or not gain.has_gained)
+        has_fewer_finished = (
+            level >= self.most and first < level and 1 - level <= MAX_FINISHED_RATIO * (1 - first)
         )
-        self._unrewarded_count = self._unrewarded_count + 1 if fewer and unpaid else 0
-        told = {"truncated": median_fraction, "first": first}
-        if merit.is_ready:
-            told |= {"reward": merit.current_level, "reward_first": merit.first_level}
+        is_counted = has_fewer_finished and is_unrewarded
+        self._unrewarded_count = self._unrewarded_count + 1 if is_counted else 0
+        evidence = {"truncated_share_median_of_8": level, "truncated_share_at_start": first}
+        if gain.is_ready:
+            evidence["reward_median_of_8"] = gain.current_level
+            evidence["reward_at_start"] = gain.first_level
         return Finding(
-            summary=f"{median_fraction:.0%} of the answers are cut off at the length limit; it began with "
-            f"{first:.0%}.",
-            evidence=told,
+            summary=f"{level:.0%} of the completions are cut off at the length limit; at the start "
+            f"it was {first:.0%}.",
+            evidence=evidence,
             severity=Severity.WARNING if self._unrewarded_count >= MEDIAN_WINDOW else None,
-            onset_step=self._onset_step,
+            onset_step=self._onset.step,
         )

@@ -1,20 +1,20 @@
-"""Value fit: the value model is worse than no value model.
+"""Value fit: the value model predicts returns worse than a constant.
 
 Formula
     Finding  = after `warm` values, the median of the last 32 explained variances is below `least`
 
 Units
-    `least`: share of the returns' variance, below 0 where a constant would do better. `warm`:
+    `least`: fraction of the variance of the returns, below 0 if a constant predicts better. `warm`:
     logged values.
 
 Source
-    Explained variance, 1 - Var(return - value) / Var(return), as the libraries for control log it.
-    Advantages of a value model that misleads are noisier than plain returns, no more: it is shown,
-    never paged.
+    Explained variance, 1 - Var(return - value) / Var(return), as logged by control libraries.
+    Advantages from a misleading value model are noisier than plain returns, which is no immediate
+    harm: info only.
 
 Defaults
-    `least` 0 is where a constant is as good. `warm` 64: value models of healthy runs begin below.
-    Reasoned, not measured: no labelled log has the signal.
+    At `least` 0 a constant is as good. `warm` 64: value models of healthy runs start below. Chosen
+    by reasoning, not measured: no labelled log has the signal.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from typing import ClassVar
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.k_of_n import KOfN
+from sentinel.stats.onset_tracker import OnsetTracker
 
 MEDIAN_WINDOW = 32
-"""Values whose median is judged."""
+"""Values in the evaluated median."""
 
 
 @dataclass
 class ValueFit:
-    """Judges `explained_variance`."""
+    """Evaluates `explained_variance`."""
 
     least: float = 0.0
     warm: int = 64
@@ -42,37 +43,37 @@ class ValueFit:
     signal: ClassVar[str] = "explained_variance"
     severity: ClassVar[Severity] = Severity.INFO
     remedy: ClassVar[str] = (
-        "Train the value model for some steps before the policy (verl trainer.critic_warmup), "
-        "give it a learning rate of its own, bound the rewards, and check that values and returns "
-        "are of the same steps. RLOO and GRPO need none."
+        "Train the value model for some steps before the policy (verl trainer.critic_warmup), give "
+        "it a separate learning rate, bound the rewards, and check that values and returns belong "
+        "to the same steps. RLOO and GRPO need no value model."
     )
 
     def __post_init__(self) -> None:
         self._recent = KOfN(MEDIAN_WINDOW, below=True)
         self._count = 0
-        self._onset_step: int | None = None
+        self._onset = OnsetTracker()
 
     def update(self, record: Record) -> DetectorOutput:
-        """Judge one explained variance."""
+        """Evaluate one explained variance."""
         explained = record.values["explained_variance"]
         if not isfinite(explained) or explained > 1.0:
             return None
         low = self._recent.add(explained, self.least)
         self._count += 1
-        if explained >= self.least:
-            self._onset_step = None
-        elif self._onset_step is None:
-            self._onset_step = record.step
+        onset = self._onset.update(record.step, holds=explained < self.least)
         if self._count < self.warm:
             return None
         if not low:
             return Clear()
-        middle = self._recent.median
-        if middle >= self.least:
+        median = self._recent.median
+        if median >= self.least:
             return Clear()
         return Finding(
-            summary=f"The value model explains {middle:.3g} of the returns' variance: a constant "
-            "would do better.",
-            evidence={"explained_variance": explained, "median_of_32": middle},
-            onset_step=self._onset_step,
+            summary=f"Explained variance of the value model is {median:.3g} (median of the last "
+            "32), worse than a constant prediction.",
+            evidence={
+                "explained_variance": explained,
+                "explained_variance_median_of_32": median,
+            },
+            onset_step=onset,
         )

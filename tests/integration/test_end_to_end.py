@@ -1,4 +1,4 @@
-"""From decorator to page: real ranks under a real launcher, a real agent, a real receiver."""
+"""From decorator to notification: ranks under torchrun, an agent, and a webhook receiver."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from sentinel.store.history import History
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(1200)
 
-PATIENCE = 240.0
-"""Seconds: what a busy machine may take for what an idle one does in five."""
-NEVER = 3600.0
-"""Seconds of standing still that are told: on a busy machine a healthy run pauses too."""
-SOON = 5.0
+TIMEOUT_SECONDS = 240.0
+"""Timeout of what takes 5 seconds on an idle machine."""
+LONG_STALL_SECONDS = 3600.0
+"""A stall threshold that is never reached: on a busy machine a healthy run pauses too."""
+SHORT_STALL_SECONDS = 5.0
+MAX_DETECTION_SECONDS = 5.0
 
 CAPTURED = {"loss", "learning_rate", "optimizer_steps", "reward"}
 
@@ -43,7 +44,7 @@ import sentinel
 marks = sys.argv[3]
 
 def mark(name, text):
-    # In one piece, whenever we are killed.
+    # Atomically: we may be killed at any time.
     with open(f"{marks}/.{name}", "w") as file:
         file.write(text)
     os.replace(f"{marks}/.{name}", f"{marks}/{name}")
@@ -92,24 +93,24 @@ url = "{url}"
 
 
 class Training:
-    """Two ranks under torchrun, and what becomes of them."""
+    """Two ranks under torchrun, with their agent and run directory."""
 
-    def __init__(self, place, steps, ending):
-        self.place = place
-        (place / "marks").mkdir()
-        (place / "train.py").write_text(SCRIPT)
-        words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    def __init__(self, directory, steps, ending):
+        self.directory = directory
+        (directory / "marks").mkdir()
+        (directory / "train.py").write_text(SCRIPT)
+        arguments = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
         self.launcher = subprocess.Popen(
-            [sys.executable, *words, str(steps), ending, str(place / "marks")],
-            cwd=place,
+            [sys.executable, *arguments, str(steps), ending, str(directory / "marks")],
+            cwd=directory,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
 
     def mark(self, rank):
-        """Process, last step and last loss of that rank, once it has made a step."""
+        """Process id, last step and last loss of that rank; None before its first step."""
         try:
-            pid, step, loss = (self.place / "marks" / str(rank)).read_text().split()
+            pid, step, loss = (self.directory / "marks" / str(rank)).read_text().split()
         except FileNotFoundError:
             return None
         return int(pid), int(step), float(loss)
@@ -117,31 +118,31 @@ class Training:
     def reach(self, step):
         for rank in (0, 1):
             reached = lambda rank=rank: (self.mark(rank) or (0, 0))[1] >= step  # noqa: E731
-            until(reached, PATIENCE, f"step {step}")
+            until(reached, TIMEOUT_SECONDS, f"step {step}")
 
-    def last(self, more):
-        """Let both ranks end so many steps from now, far enough ahead of both; which step."""
+    def end_after(self, more):
+        """Let both ranks end `more` steps from now; returns the last step."""
         step = max(self.mark(rank)[1] for rank in (0, 1)) + more
-        beside = self.place / "marks" / ".last"
-        beside.write_text(str(step))
-        beside.replace(beside.with_name("last"))
+        temporary = self.directory / "marks" / ".last"
+        temporary.write_text(str(step))
+        temporary.replace(temporary.with_name("last"))
         return step
 
     @property
     def run(self):
-        (found,) = (self.place / "home" / "runs").iterdir()
-        return found
+        (run,) = (self.directory / "home" / "runs").iterdir()
+        return run
 
     def outcome(self):
-        told = self.run / "outcome.json"
-        until(told.exists, PATIENCE, "the outcome is written")
-        return json.loads(told.read_text())
+        path = self.run / "outcome.json"
+        until(path.exists, TIMEOUT_SECONDS, "the outcome is written")
+        return json.loads(path.read_text())
 
     def agent(self):
-        """Process that serves the run, once there is one."""
-        told = self.run / "agent.json"
-        until(told.exists, PATIENCE, "an agent is up")
-        return json.loads(told.read_text())["pid"]
+        """Process id of the agent, once there is one."""
+        path = self.run / "agent.json"
+        until(path.exists, TIMEOUT_SECONDS, "an agent is registered")
+        return json.loads(path.read_text())["pid"]
 
     def steps(self):
         """The combined record of every step."""
@@ -153,12 +154,13 @@ class Training:
         self.launcher.wait()
         for rank in (0, 1):
             if mark := self.mark(rank):
-                quietly_kill(mark[0])
-        gone = until(lambda: not (self.run / "agent.json").exists(), PATIENCE, "the agent has left")
-        assert gone
+                kill_if_running(mark[0])
+        until(
+            lambda: not (self.run / "agent.json").exists(), TIMEOUT_SECONDS, "the agent has exited"
+        )
 
 
-def quietly_kill(pid):
+def kill_if_running(pid):
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
@@ -171,14 +173,14 @@ def receiver():
 
 @pytest.fixture
 def train(tmp_path, monkeypatch, receiver):
-    """Starts a training of so many steps that ends as told; ends it whatever the test does."""
+    """Returns a function that starts a training; every one is killed at the end of the test."""
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     started = []
 
-    def begin(steps, ending="return", floor=NEVER):
+    def begin(steps, ending="return", floor=LONG_STALL_SECONDS):
         settings = SETTINGS.format(url=receiver.url, floor=floor)
         (tmp_path / "sentinel.toml").write_text(settings)
         started.append(Training(tmp_path, steps, ending))
@@ -189,20 +191,23 @@ def train(tmp_path, monkeypatch, receiver):
         training.end()
 
 
-def told(receiver):
-    """Detector and state of every page that arrived, with its summary."""
+def received_alerts(receiver):
+    """Detector, status and summary of every received alert."""
     alerts = [request.json["alerts"][0] for request in receiver.accepted]
     return [(a["labels"]["detector"], a["status"], a["annotations"]["summary"]) for a in alerts]
 
 
-def stalled(receiver, words):
-    """Whether a page told of a standstill in these words, whatever a pause before was told as."""
-    return any(d == "run_stalled" and s == "firing" and words in w for d, s, w in told(receiver))
+def has_stall_alert(receiver, text):
+    """Whether an alert of a stall has `text` in its summary."""
+    return any(
+        detector == "run_stalled" and status == "firing" and text in summary
+        for detector, status, summary in received_alerts(receiver)
+    )
 
 
-def test_a_healthy_run_is_recorded_whole_and_wakes_nobody(train, receiver):
+def test_a_healthy_run_is_recorded_completely_without_notifications(train, receiver):
     training = train(40)
-    assert training.launcher.wait(PATIENCE) == 0
+    assert training.launcher.wait(TIMEOUT_SECONDS) == 0
 
     assert training.outcome()["outcome"] == "finished"
     steps = training.steps()
@@ -211,91 +216,97 @@ def test_a_healthy_run_is_recorded_whole_and_wakes_nobody(train, receiver):
         assert record.values.keys() >= CAPTURED
         assert record.values["reward"] == pytest.approx(0.5 + record.step / 100)
         assert record.spread["reward"].max_rank == 1
-    # Two measurements tell what one costs; after them a slow machine may leave steps out.
+    # Two measurements determine the cost; after them a slow machine may skip steps.
     assert all("grad_norm" in record.values for record in steps[:2])
     # Gradients are averaged across ranks, so their norm is the same on both.
     assert {r.spread["grad_norm"].std for r in steps if "grad_norm" in r.values} == {0.0}
     assert all(record.values["step_time"] >= 0.02 for record in steps[1:])
     last = [training.mark(rank)[2] for rank in (0, 1)]
     assert steps[-1].values["loss"] == pytest.approx(sum(last) / 2)
-    assert told(receiver) == []
+    assert received_alerts(receiver) == []
 
 
-def test_all_ranks_killed_is_a_page_within_five_seconds(train, receiver):
+def test_killed_ranks_are_reported_within_five_seconds(train, receiver):
     training = train(100_000)
     training.reach(20)
-    # Without the launcher nobody else ends the ranks, so every death is ours.
+    # Without the launcher only this test ends the ranks.
     training.launcher.kill()
-    # Stopped first: a rank that outlives its peer for a moment could still raise over its loss.
-    for deed in (signal.SIGSTOP, signal.SIGKILL):
+    # Stopped first: the rank killed last could otherwise raise an exception before it dies.
+    for number in (signal.SIGSTOP, signal.SIGKILL):
         for rank in (0, 1):
-            os.kill(training.mark(rank)[0], deed)
+            os.kill(training.mark(rank)[0], number)
 
-    (page,) = until(lambda: told(receiver), PATIENCE, "the page arrives")
-    assert page[:2] == ("run_died", "firing")
-    assert "killed at step" in page[2]
+    (alert,) = until(lambda: received_alerts(receiver), TIMEOUT_SECONDS, "the notification arrives")
+    assert alert[:2] == ("run_died", "firing")
+    assert "killed at step" in alert[2]
     outcome = training.outcome()
     assert outcome["outcome"] == "died"
     assert outcome["step"] >= training.mark(0)[1] - 1
-    # Seen by a tick, said by the next, sent when the lane looks: all else is the machine's speed.
+    # Seen at one heartbeat, reported at the next, sent when the sink worker wakes up.
     assert (
         2 * (HEARTBEAT_INTERVAL_SECONDS + POLL_INTERVAL_SECONDS)
         + DeliveryTiming().max_sleep_seconds
-        < SOON
+        < MAX_DETECTION_SECONDS
     )
 
 
-def test_an_exception_is_told_by_its_type_and_never_its_message(train, receiver):
+def test_an_exception_is_reported_by_its_type_without_its_message(train, receiver):
     training = train(30, "raise")
-    assert training.launcher.wait(PATIENCE) == 1
+    assert training.launcher.wait(TIMEOUT_SECONDS) == 1
 
-    until(lambda: told(receiver), PATIENCE, "the page arrives")
+    until(lambda: received_alerts(receiver), TIMEOUT_SECONDS, "the notification arrives")
     assert training.outcome()["outcome"] == "exception"
-    assert told(receiver) == [("run_failed", "firing", "Rank 1 raised ValueError at step 30.")]
+    assert received_alerts(receiver) == [
+        ("run_failed", "firing", "Rank 1 raised ValueError at step 30.")
+    ]
     assert all(b"secret" not in request.body for request in receiver.requests)
 
 
-def test_an_exit_code_is_kept_and_told(train, receiver):
+def test_an_exit_code_is_stored_and_reported(train, receiver):
     training = train(30, "exit")
-    training.launcher.wait(PATIENCE)
+    training.launcher.wait(TIMEOUT_SECONDS)
 
-    until(lambda: told(receiver), PATIENCE, "the page arrives")
+    until(lambda: received_alerts(receiver), TIMEOUT_SECONDS, "the notification arrives")
     outcome = training.outcome()
     assert (outcome["outcome"], outcome["code"]) == ("exit", "3")
-    ((detector, _, summary),) = told(receiver)
+    ((detector, _, summary),) = received_alerts(receiver)
     assert detector == "run_failed"
     assert "exit code 3" in summary
 
 
-def test_a_rank_that_stands_still_is_named(train, receiver):
-    training = train(100_000, floor=SOON)
+def test_a_stopped_rank_is_named(train, receiver):
+    training = train(100_000, floor=SHORT_STALL_SECONDS)
     training.reach(30)
     pid = training.mark(1)[0]
     os.kill(pid, signal.SIGSTOP)
 
-    words = "Rank 1 is stopped by a signal; none has moved past step"
-    until(lambda: stalled(receiver, words), PATIENCE, "the page arrives")
+    text = "Rank 1 is stopped by a signal; no rank has passed step"
+    until(lambda: has_stall_alert(receiver, text), TIMEOUT_SECONDS, "the notification arrives")
     os.kill(pid, signal.SIGCONT)
-    until(lambda: told(receiver)[-1][:2] == ("run_stalled", "resolved"), PATIENCE, "it ends")
+    until(
+        lambda: received_alerts(receiver)[-1][:2] == ("run_stalled", "resolved"),
+        TIMEOUT_SECONDS,
+        "the incident is resolved",
+    )
 
 
-def test_a_rank_that_hangs_in_its_own_code_is_named_though_all_stand_at_one_step(train, receiver):
-    """The others are inside the backward pass of the next step already, waiting for it."""
-    train(100_000, "hang", floor=SOON)
+def test_a_rank_that_hangs_outside_a_collective_is_named(train, receiver):
+    """The other rank waits for it in the backward pass of the next step."""
+    train(100_000, "hang", floor=SHORT_STALL_SECONDS)
 
-    words = "Rank 1 is behind; none has moved past step 30"
-    until(lambda: stalled(receiver, words), PATIENCE, "the page arrives")
+    text = "Rank 1 is behind; no rank has passed step 30"
+    until(lambda: has_stall_alert(receiver, text), TIMEOUT_SECONDS, "the notification arrives")
 
 
-def test_the_hook_brings_a_killed_agent_back_and_no_step_is_lost(train, receiver):
+def test_a_killed_agent_is_restarted_and_no_step_is_lost(train, receiver):
     training = train(100_000)
     training.reach(50)
     first = training.agent()
     os.kill(first, signal.SIGKILL)
 
-    until(lambda: training.agent() != first, PATIENCE, "another agent serves the run")
-    last = training.latest_records(more=100)
-    assert training.launcher.wait(PATIENCE) == 0
+    until(lambda: training.agent() != first, TIMEOUT_SECONDS, "another agent serves the run")
+    last = training.end_after(more=100)
+    assert training.launcher.wait(TIMEOUT_SECONDS) == 0
     assert training.outcome()["outcome"] == "finished"
     assert [record.step for record in training.steps()] == list(range(1, last + 1))
-    assert told(receiver) == []
+    assert received_alerts(receiver) == []

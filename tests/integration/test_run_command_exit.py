@@ -1,4 +1,4 @@
-"""`sentinel run`: the end of a command is its own, and whoever must know of it is told."""
+"""`sentinel run`: exit statuses and signals of the command, and their incidents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 from support.rank_processes import until
-from support.run_command import PATIENCE, TRAIN, incidents, launched, words
+from support.run_command import TIMEOUT_SECONDS, TRAIN, incidents, run_to_end, run_arguments
 
 from sentinel.transport.paths import home_dir
 from sentinel.transport.process import Process
@@ -19,60 +19,60 @@ from sentinel.transport.process import Process
 pytestmark = pytest.mark.usefixtures("isolated_commands")
 
 
-def test_the_exit_code_is_the_commands_and_is_paged_with_the_rank(script):
-    done = launched(*script(TRAIN + "sys.exit(3)"))
+def test_the_exit_code_of_a_rank_is_returned_and_reported(script):
+    done = run_to_end(*script(TRAIN + "sys.exit(3)"))
 
     assert done.returncode == 3
-    assert incidents() == [("run_failed", "Rank 0 left with exit code 3 at step 5.")]
+    assert incidents() == [("run_failed", "Rank 0 exited with code 3 at step 5.")]
 
 
-def test_an_exit_that_no_rank_told_of_is_paged(script):
-    done = launched(*script(TRAIN + "raise SystemExit(4)"))
+def test_an_exit_code_that_no_rank_recorded_is_reported(script):
+    done = run_to_end(*script(TRAIN + "raise SystemExit(4)"))
 
     assert done.returncode == 4
     (found,) = incidents()
-    assert found == ("run_failed", "The command left with exit code 4 after every rank had ended.")
+    assert found == ("run_failed", "The command exited with code 4 after every rank had ended.")
 
 
-def test_a_rank_that_was_killed_is_paged_with_the_signal(script):
-    done = launched(*script(TRAIN + "os.kill(os.getpid(), 9)"))
+def test_a_killed_rank_is_reported_with_the_signal(script):
+    done = run_to_end(*script(TRAIN + "os.kill(os.getpid(), 9)"))
 
     assert done.returncode == 128 + 9
     assert incidents() == [
-        ("run_died", "Rank 0 was killed by SIGKILL at step 5 without a word; none is left.")
+        ("run_died", "Rank 0 was killed by SIGKILL at step 5 without an error message; no rank is left.")
     ]
 
 
-def test_a_command_that_fails_before_any_rank_began_is_paged(script):
-    done = launched(*script("import torch\nimport no_such_module"))
+def test_a_failure_before_any_rank_started_is_reported(script):
+    done = run_to_end(*script("import torch\nimport no_such_module"))
 
     assert done.returncode == 1
     assert "ModuleNotFoundError" in done.stderr
     assert incidents() == [
-        ("run_failed", "The command left with exit code 1 before any rank began.")
+        ("run_failed", "The command exited with code 1 before any rank started.")
     ]
     (outcome,) = (home_dir() / "runs").glob("*/outcome.json")
     assert json.loads(outcome.read_text())["exit_code"] == "1"
 
 
-def test_a_command_that_does_not_exist_is_said_and_nothing_is_begun(tmp_path):
-    done = launched("no-such-command", "--flag")
+def test_an_unknown_command_is_an_error_and_starts_nothing(tmp_path):
+    done = run_to_end("no-such-command", "--flag")
 
     assert (done.returncode, done.stdout) == (127, "")
     assert done.stderr.startswith("sentinel run: no-such-command: command not found")
     assert not (tmp_path / "home").exists()
 
 
-def test_a_file_that_is_no_program_is_said(tmp_path, run_without_agent):
+def test_a_file_that_is_not_executable_is_an_error(tmp_path, run_without_agent):
     (tmp_path / "data").write_text("no program")
-    done = launched("./data")
+    done = run_to_end("./data")
 
     assert done.returncode == 126
     assert "./data" in done.stderr
 
 
-def test_a_settings_file_that_is_not_there_is_refused():
-    command = words("--config", "nowhere.toml", "--", "true")
+def test_a_missing_settings_file_is_an_error():
+    command = run_arguments("--config", "nowhere.toml", "--", "true")
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     assert (done.returncode, "nowhere.toml" in done.stderr) == (2, True)
@@ -80,8 +80,8 @@ def test_a_settings_file_that_is_not_there_is_refused():
 
 WAITING = """
 import os, signal, sys, time
-# No print: the signal may come in the midst of one.
-signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b"heard\\n"))
+# No print: the signal may arrive during one.
+signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b"received\\n"))
 {}
 print("ready", flush=True)
 deadline = time.monotonic() + 120
@@ -91,8 +91,8 @@ while time.monotonic() < deadline:
 
 
 @contextmanager
-def begun(line):
-    with subprocess.Popen(words("--", *line), stdout=subprocess.PIPE, text=True) as command:
+def started(line):
+    with subprocess.Popen(run_arguments("--", *line), stdout=subprocess.PIPE, text=True) as command:
         try:
             assert command.stdout.readline() == "ready\n"
             yield command
@@ -101,33 +101,33 @@ def begun(line):
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 128 + 15), (signal.SIGINT, 130)])
-def test_signals_are_passed_on_and_end_it_as_they_would(script, run_without_agent, number, status):
+def test_signals_are_forwarded_and_end_the_command(script, run_without_agent, number, status):
     line = script(WAITING.format("signal.signal(signal.SIGINT, signal.SIG_DFL)"))
-    with begun(line) as command:
+    with started(line) as command:
         command.send_signal(signal.SIGUSR1)
-        assert command.stdout.readline() == "heard\n"
+        assert command.stdout.readline() == "received\n"
         command.send_signal(number)
 
-        assert command.wait(PATIENCE) == status
+        assert command.wait(TIMEOUT_SECONDS) == status
 
 
 def test_an_interrupt_from_the_terminal_reaches_the_command_once(script, run_without_agent):
-    """A terminal of its own, whose interrupt key is pressed."""
+    """In a new terminal, Ctrl-C is pressed."""
     import pty
 
-    said = script("""
+    command = script("""
 import signal, sys, time
-heard = []
-signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+received = []
+signal.signal(signal.SIGINT, lambda *_: received.append(1))
 print("ready", sys.stdin.isatty(), flush=True)
-while not heard:
+while not received:
     time.sleep(0.05)
 time.sleep(1.5)
-print("heard", len(heard), "in all", flush=True)
+print("received", len(received), "in all", flush=True)
 """)
     child, terminal = pty.fork()
     if child == 0:
-        os.execv(sys.executable, words("--", *said))
+        os.execv(sys.executable, run_arguments("--", *command))
     text = b""
     while b"ready True" not in text:
         text += os.read(terminal, 1024)
@@ -137,30 +137,32 @@ print("heard", len(heard), "in all", flush=True)
     _, status = os.waitpid(child, 0)
     os.close(terminal)
 
-    assert b"heard 1 in all" in text
+    assert b"received 1 in all" in text
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def test_an_interrupted_run_wakes_nobody(script):
-    quiet = TRAIN.replace("sys.stdout.write", "0 and ")
-    with begun(script(quiet + WAITING.format(""))) as command:
+def test_an_interrupted_run_has_no_incident(script):
+    silent_train = TRAIN.replace("sys.stdout.write", "0 and ")
+    with started(script(silent_train + WAITING.format(""))) as command:
         command.send_signal(signal.SIGINT)
-        status = command.wait(PATIENCE)
+        status = command.wait(TIMEOUT_SECONDS)
 
-    # By KeyboardInterrupt a Python ends itself with the signal.
+    # After KeyboardInterrupt Python ends itself with the signal.
     assert status == 128 + 2
     assert incidents() == []
 
 
-def test_a_killed_launcher_takes_its_command_along(script, run_without_agent):
-    say = 'import os; print("ready", os.getpid(), sep="\\n", flush=True)\n'
-    with begun(script(say + WAITING.format("").replace('print("ready"', 'print("so"'))) as command:
+def test_a_killed_launcher_kills_its_command(script, run_without_agent):
+    print_pid = 'import os; print("ready", os.getpid(), sep="\\n", flush=True)\n'
+    with started(
+        script(print_pid + WAITING.format("").replace('print("ready"', 'print("started"'))
+    ) as command:
         pid = int(command.stdout.readline())
         command.kill()
 
-    until(lambda: not alive(pid), 60.0, "the command ends")
+    until(lambda: not is_alive(pid), 60.0, "the command ends")
 
 
-def alive(pid):
-    found = Process.from_pid(pid)
-    return found is not None and found.is_alive()
+def is_alive(pid):
+    process = Process.from_pid(pid)
+    return process is not None and process.is_alive()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.diagnoses import concluded
+from support.diagnoses import diagnose_run
 from support.grpo_runs import COUNT, ONSET, TRL, doubling, grpo_run, records, since
 
 LIMIT = 512.0
@@ -29,16 +29,16 @@ def grown_into(limit, seed, repetition=0.1):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_answers_that_grow_into_the_limit_are_that(seed):
-    story = concluded(records(grown_into(LIMIT, seed)), SHORT)
+    story = diagnose_run(records(grown_into(LIMIT, seed)), SHORT)
 
     assert story.causes == ["answers_cut_off"]
     (case,) = story.cases.values()
-    assert "of the 512 allowed" in " ".join(clue.text for clue in case.diagnosis.evidence)
+    assert "of at most 512 tokens" in " ".join(clue.text for clue in case.diagnosis.evidence)
     assert "`max_completion_length`" in case.diagnosis.remedy
 
 
 def test_answers_that_loop_into_the_limit_are_not():
-    found = concluded(records(grown_into(LIMIT, 1, repetition=0.9)), SHORT).causes
+    found = diagnose_run(records(grown_into(LIMIT, 1, repetition=0.9)), SHORT).causes
 
     assert "answers_cut_off" not in found
     assert found != [""]
@@ -49,11 +49,11 @@ def test_a_reward_that_falls_is_not_blamed_on_what_was_always_cut():
     run["truncated_fraction"] = run["truncated_fraction"] + 0.4
     run["reward"] -= 0.6 * np.clip(since() / 8, 0, 1)
 
-    assert concluded(records(run), SHORT).causes == [""]
+    assert diagnose_run(records(run), SHORT).causes == [""]
 
 
 def test_answers_that_grow_with_room_to_spare_are_not():
     run = grpo_run(2)
     run["completion_length"] *= doubling(10, 8)
 
-    assert concluded(records(run), SHORT | {"max_completion_length": 8192.0}).causes == [""]
+    assert diagnose_run(records(run), SHORT | {"max_completion_length": 8192.0}).causes == [""]

@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.diagnoses import concluded, scene
-from support.tiny_trainings import GOOD, Training
+from support.diagnoses import diagnose_run, make_context
+from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.bad_batch import BadBatch
 from sentinel.model.notification import NotificationReason
 from sentinel.pipeline.diagnose import diagnose
 
-FACTS = {"framework": "lightning", "learning_rate": GOOD}
+FACTS = {"framework": "lightning", "learning_rate": GOOD_LEARNING_RATE}
 CAUSE = {"it": BadBatch()}
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_batches_that_throw_the_loss_up_once_are_named(seed):
-    story = concluded(Training(bad=range(200, 203), seed=seed, count=260).records(), FACTS)
+    story = diagnose_run(Training(bad=range(200, 203), seed=seed, count=260).records(), FACTS)
 
     assert story.causes == ["bad_batch"]
-    assert [page.reason for page in story.pages] == [
+    assert [page.reason for page in story.notifications] == [
         NotificationReason.OPENED,
         NotificationReason.RESOLVED,
     ]
@@ -31,21 +31,23 @@ def test_batches_that_throw_the_loss_up_once_are_named(seed):
 
 
 def test_a_single_batch_wakes_nobody():
-    assert concluded(Training(bad=range(200, 201), count=260).records(), FACTS).causes == []
+    assert diagnose_run(Training(bad=range(200, 201), count=260).records(), FACTS).causes == []
 
 
 def test_a_learning_rate_that_is_too_high_is_another_cause():
-    run = Training(rate=lambda step: GOOD if step < 200 else 100 * GOOD, count=240)
+    run = Training(
+        rate=lambda step: GOOD_LEARNING_RATE if step < 200 else 100 * GOOD_LEARNING_RATE, count=240
+    )
 
-    assert concluded(run.records(), {"learning_rate": 100 * GOOD}).causes[0] == (
+    assert diagnose_run(run.records(), {"learning_rate": 100 * GOOD_LEARNING_RATE}).causes[0] == (
         "learning_rate_too_high"
     )
 
 
 def test_jumps_at_different_steps_or_again_and_again_are_none():
     together, apart = (
-        scene(loss_spike=90, grad_explosion=91),
-        scene(loss_spike=90, grad_explosion=99),
+        make_context(loss_spike=90, grad_explosion=91),
+        make_context(loss_spike=90, grad_explosion=99),
     )
     again = replace(together.symptoms["loss_spike"], occurrences=2)
 

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import pytest
-from support.diagnoses import concluded, scene
-from support.tiny_trainings import GOOD, Training
+from support.diagnoses import diagnose_run, make_context
+from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.data_not_learnable import DataNotLearnable
 from sentinel.pipeline.diagnose import diagnose
 
-FACTS = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD}
+FACTS = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD_LEARNING_RATE}
 
 
 @pytest.mark.parametrize("labels", ["random", "coin"])
 @pytest.mark.parametrize("seed", range(2))
 def test_labels_that_belong_to_nothing_are_one_case_of_that_name(labels, seed):
-    story = concluded(Training(labels=labels, seed=seed, count=260).records(), FACTS)
+    story = diagnose_run(Training(labels=labels, seed=seed, count=260).records(), FACTS)
 
     assert story.causes == ["data_not_learnable"]
-    assert len(story.pages) == 1
+    assert len(story.notifications) == 1
     (case,) = story.cases.values()
     texts = " ".join(clue.text for clue in case.diagnosis.evidence)
-    assert "Gradients flow" in texts
-    assert ("coin" in texts) is (labels == "coin")
+    assert "weights are trained" in texts
+    assert ("random guessing" in texts) is (labels == "coin")
     assert "`max_length`" in case.diagnosis.remedy
 
 
 def test_a_loss_that_stands_and_never_moved_is_told_once():
-    story = concluded(Training(labels="random", count=260).records(), FACTS)
+    story = diagnose_run(Training(labels="random", count=260).records(), FACTS)
     (case,) = story.cases.values()
 
     detectors = {case.incident.key.detector, *(each.key.detector for each in case.others)}
@@ -35,13 +35,13 @@ def test_a_loss_that_stands_and_never_moved_is_told_once():
 
 
 def test_weights_that_are_frozen_are_another_cause():
-    assert concluded(Training(frozen=True, count=60).records(), FACTS).causes == [
+    assert diagnose_run(Training(frozen=True, count=60).records(), FACTS).causes == [
         "frozen_parameters"
     ]
 
 
 @pytest.mark.parametrize("values", [{}, {"grad_norm": 0.0}, {"grad_norm": 1.0}])
 def test_it_is_named_only_where_the_model_is_known_to_train(values):
-    found = diagnose(scene({}, values, loss_never_moved=1), {"it": DataNotLearnable()})
+    found = diagnose(make_context({}, values, loss_never_moved=1), {"it": DataNotLearnable()})
 
     assert (found is not None) is (values.get("grad_norm") == 1.0)

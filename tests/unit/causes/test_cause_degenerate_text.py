@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.diagnoses import concluded
+from support.diagnoses import diagnose_run
 from support.grpo_runs import COUNT, ONSET, TRL, doubling, grpo_run, records, since
 
 LOOSE = {"framework": "verl", "beta": 0.001, "learning_rate": 2e-5}
@@ -28,7 +28,7 @@ def looping(seed, share=0.75):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("facts", [TRL, LOOSE])
 def test_loops_that_grow_are_that_under_any_settings(seed, facts):
-    story = concluded(records(looping(seed)), facts)
+    story = diagnose_run(records(looping(seed)), facts)
 
     assert story.causes == ["degenerate_text"]
     (case,) = story.cases.values()
@@ -40,8 +40,8 @@ def test_with_kl_and_reward_it_is_a_policy_collapse():
     run["kl_ref"] *= doubling(12, 60, ONSET - 40)
     run["reward"] -= 0.6 * np.clip(since(ONSET + 20) / 8, 0, 1)
 
-    assert concluded(records(run), TRL).causes == ["policy_collapse"]
+    assert diagnose_run(records(run), TRL).causes == ["policy_collapse"]
 
 
 def test_answers_that_are_cut_off_in_mid_thought_are_not_degenerate():
-    assert concluded(records(looping(2, share=0.0)), TRL).causes == ["answers_cut_off"]
+    assert diagnose_run(records(looping(2, share=0.0)), TRL).causes == ["answers_cut_off"]

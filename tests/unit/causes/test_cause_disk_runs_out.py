@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.diagnoses import concluded, scene
+from support.diagnoses import diagnose_run, make_context
 
 from sentinel.causes.disk_runs_out import DiskRunsOut
 from sentinel.causes.step_counted_twice import StepCountedTwice
@@ -27,32 +27,32 @@ def saving(kept, every=50, saves=12, room=115.0):
 
 
 def test_a_disk_that_saves_fill_is_named_before_it_is_full():
-    story = concluded(saving(kept=99), TRL)
+    story = diagnose_run(saving(kept=99), TRL)
 
     assert story.causes == ["disk_runs_out"]
-    assert story.pages[0].step < 575
+    assert story.notifications[0].step < 575
     (case,) = story.cases.values()
     assert "every 50 steps" in case.diagnosis.evidence[-1].text
     assert "`save_total_limit`" in case.diagnosis.remedy
 
 
 def test_saves_whose_oldest_are_removed_are_no_case():
-    assert concluded(saving(kept=3), TRL).causes == []
+    assert diagnose_run(saving(kept=3), TRL).causes == []
 
 
 def test_saves_that_come_too_often_fill_it():
-    assert concluded(saving(kept=99, every=5, saves=12), TRL).causes == ["disk_runs_out"]
+    assert diagnose_run(saving(kept=99, every=5, saves=12), TRL).causes == ["disk_runs_out"]
 
 
 def test_a_step_counter_that_runs_ahead_is_the_cause_where_it_is_seen():
-    seen = scene(TRL, step_stride=1700, checkpoint_cadence=1702, disk_filling=1720)
+    seen = make_context(TRL, step_stride=1700, checkpoint_cadence=1702, disk_filling=1720)
 
     assert diagnose(seen, BOTH).cause == "step_counted_twice"
-    assert diagnose(scene(TRL, checkpoint_cadence=1702), BOTH) is None
+    assert diagnose(make_context(TRL, checkpoint_cadence=1702), BOTH) is None
 
 
 def test_nothing_is_to_be_removed_before_the_newest_is_known_to_be_whole():
-    remedy = DiskRunsOut().remedy(scene(TRL, disk_filling=100))
+    remedy = DiskRunsOut().remedy(make_context(TRL, disk_filling=100))
 
-    assert remedy.index("whole") < remedy.index("remove")
-    assert "the last before any other trouble" in remedy
+    assert remedy.index("complete") < remedy.index("delete")
+    assert "the last before any other incident" in remedy

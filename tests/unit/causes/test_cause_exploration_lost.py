@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.diagnoses import concluded
+from support.diagnoses import diagnose_run
 from support.grpo_runs import ONSET, TRL, grpo_run, records, since
 
 
@@ -26,7 +26,7 @@ def certain(seed, alike_after=30):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_an_entropy_that_collapses_before_answers_are_alike_is_that(seed):
-    story = concluded(records(certain(seed)), TRL)
+    story = diagnose_run(records(certain(seed)), TRL)
 
     assert story.causes == ["exploration_lost"]
     (case,) = story.cases.values()
@@ -35,7 +35,7 @@ def test_an_entropy_that_collapses_before_answers_are_alike_is_that(seed):
 
 
 def test_a_low_temperature_is_evidence():
-    story = concluded(records(certain(1, alike_after=400)), TRL | {"temperature": 0.4})
+    story = diagnose_run(records(certain(1, alike_after=400)), TRL | {"temperature": 0.4})
 
     assert story.causes == ["exploration_lost"]
     (case,) = story.cases.values()
@@ -47,4 +47,4 @@ def test_with_a_reward_that_falls_off_it_is_a_policy_collapse(seed):
     run = certain(seed)
     run["reward"] -= 0.6 * np.clip(since(ONSET + 50) / 8, 0, 1)
 
-    assert concluded(records(run), TRL).causes == ["policy_collapse"]
+    assert diagnose_run(records(run), TRL).causes == ["policy_collapse"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.diagnoses import concluded, scene
-from support.tiny_trainings import GOOD, Training
+from support.diagnoses import diagnose_run, make_context
+from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.frozen_parameters import FrozenParameters
 from sentinel.model.diagnosis import CaseContext, Symptom
@@ -12,7 +12,7 @@ from sentinel.model.finding import Severity
 from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import steps
 
-FACTS = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD}
+FACTS = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD_LEARNING_RATE}
 
 
 @pytest.mark.parametrize(
@@ -21,11 +21,11 @@ FACTS = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD}
     ids=["no gradient", "no learning rate"],
 )
 def test_what_is_not_trained_is_one_case_of_that_name(training):
-    story = concluded(training.records(), FACTS)
+    story = diagnose_run(training.records(), FACTS)
 
     assert story.causes == ["frozen_parameters"]
-    assert len(story.pages) == 1
-    assert story.pages[0].step <= 64
+    assert len(story.notifications) == 1
+    assert story.notifications[0].step <= 64
     (case,) = story.cases.values()
     assert "loss_never_moved" in {each.key.detector for each in case.others}
     assert "requires_grad" in case.diagnosis.remedy
@@ -39,22 +39,26 @@ def test_a_policy_that_is_not_trained_is_named_while_its_groups_differ():
         reward_std=[0.2] * count,
     )
 
-    assert concluded(run, {"framework": "trl", "algorithm": "grpo"}).causes == ["frozen_parameters"]
+    assert diagnose_run(run, {"framework": "trl", "algorithm": "grpo"}).causes == [
+        "frozen_parameters"
+    ]
 
 
 def test_groups_without_a_spread_of_rewards_are_another_cause():
-    seen = scene(grad_vanishing=1, reward_zero_variance=1, reward_stalled=1)
+    seen = make_context(grad_vanishing=1, reward_zero_variance=1, reward_stalled=1)
 
     assert diagnose(seen, {"it": FrozenParameters()}) is None
 
 
 def test_a_gradient_that_vanished_on_the_way_is_another_cause():
-    sign = Symptom("grad_vanishing", Severity.WARNING, 500, 520, "It is 1e-9.", {"usual": 0.8})
+    sign = Symptom(
+        "grad_vanishing", Severity.WARNING, 500, 520, "It is 1e-9.", {"grad_norm_before": 0.8}
+    )
 
     assert diagnose(CaseContext({"grad_vanishing": sign}), {"it": FrozenParameters()}) is None
 
 
 def test_data_that_cannot_be_learnt_are_another_cause():
-    story = concluded(Training(labels="random", count=200).records(), FACTS)
+    story = diagnose_run(Training(labels="random", count=200).records(), FACTS)
 
     assert story.causes == ["data_not_learnable"]

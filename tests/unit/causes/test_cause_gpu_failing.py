@@ -6,8 +6,8 @@ from itertools import chain
 from random import Random
 
 import pytest
-from support.aligned_steps import together
-from support.diagnoses import concluded
+from support.aligned_steps import combine_step
+from support.diagnoses import diagnose_run
 
 from sentinel.model.record import Event
 from sentinel.testing import event
@@ -29,14 +29,14 @@ def parting(first, last, apart, lag=0.0):
             norms[2] *= apart
             waits[2] += lag
         time = [0.5 + max(waits)] * 4
-        yield together(step, grad_norm=norms, data_wait=waits, step_time=time)
+        yield combine_step(step, grad_norm=norms, data_wait=waits, step_time=time)
 
 
 @pytest.mark.parametrize(
     "look", [looks(79.0), looks(0.0, errors=3.0)], ids=["an XID", "memory errors"]
 )
 def test_errors_of_a_gpu_and_a_rank_that_parts_are_one_case(look):
-    story = concluded(chain(parting(1, 100, 1.0), look, parting(100, 160, 1.01)))
+    story = diagnose_run(chain(parting(1, 100, 1.0), look, parting(100, 160, 1.01)))
 
     assert story.causes == ["gpu_failing"]
     (case,) = story.cases.values()
@@ -46,13 +46,13 @@ def test_errors_of_a_gpu_and_a_rank_that_parts_are_one_case(look):
 
 
 def test_replicas_that_part_on_healthy_gpus_are_another_cause():
-    story = concluded(chain(parting(1, 100, 1.0), parting(100, 160, 1.01)))
+    story = diagnose_run(chain(parting(1, 100, 1.0), parting(100, 160, 1.01)))
 
     assert story.causes == ["ranks_out_of_step"]
 
 
 def test_a_rank_that_is_late_where_a_program_erred_is_another_cause():
     """XID 31 is a program's own fault, and only noted."""
-    story = concluded(chain(parting(1, 100, 1.0), looks(31.0), parting(100, 200, 1.0, lag=0.5)))
+    story = diagnose_run(chain(parting(1, 100, 1.0), looks(31.0), parting(100, 200, 1.0, lag=0.5)))
 
     assert story.causes == ["slow_rank"]

@@ -6,7 +6,7 @@ from math import nan
 
 import pytest
 import torch
-from support.diagnoses import concluded, falling
+from support.diagnoses import decaying_loss, diagnose_run
 from support.tiny_trainings import Training
 
 from sentinel.testing import steps
@@ -15,39 +15,39 @@ SFT = {"framework": "trl", "algorithm": "sft", "logging_steps": 1.0}
 
 
 def test_a_training_without_labels_is_named_at_its_first_step():
-    story = concluded(Training(labels="masked", count=60).records(), SFT)
+    story = diagnose_run(Training(labels="masked", count=60).records(), SFT)
 
     assert story.causes == ["labels_masked"]
-    assert story.pages[0].step == 1
-    assert story.pages[0].diagnosis.cause == "labels_masked"
-    assert "`completion_only_loss`" in story.pages[0].diagnosis.remedy
+    assert story.notifications[0].step == 1
+    assert story.notifications[0].diagnosis.cause == "labels_masked"
+    assert "`completion_only_loss`" in story.notifications[0].diagnosis.remedy
 
 
 @pytest.mark.parametrize("norm", [0.0, nan], ids=["no gradient", "a gradient that is no number"])
 def test_a_loss_that_is_logged_as_0_from_the_start_is_named(norm):
     run = steps(loss=[0.0] * 60, grad_norm=[norm] * 60)
 
-    assert concluded(run, SFT).causes == ["labels_masked"]
+    assert diagnose_run(run, SFT).causes == ["labels_masked"]
 
 
 def test_a_loss_of_0_of_which_nothing_else_is_known_is_told_by_itself():
     """In the logs of other trainings it was a term that had been lost."""
-    assert concluded(steps(loss=[0.0] * 60)).causes == [""]
+    assert diagnose_run(steps(loss=[0.0] * 60)).causes == [""]
 
 
 def test_half_precision_that_breaks_after_its_first_step_is_another_cause():
     run = Training(dtype=torch.float16, count=40).records()
 
-    assert concluded(run, {**SFT, "fp16": "true"}).causes == ["numerical_breakdown"]
+    assert diagnose_run(run, {**SFT, "fp16": "true"}).causes == ["numerical_breakdown"]
 
 
 def test_a_loss_that_was_learnt_away_is_no_case():
     loss = [2.0 * 0.9**n for n in range(90)] + [0.0] * 60
 
-    assert concluded(steps(loss=loss, grad_norm=loss), SFT).causes == []
+    assert diagnose_run(steps(loss=loss, grad_norm=loss), SFT).causes == []
 
 
 def test_a_loss_that_is_lost_on_the_way_is_another_matter():
-    loss = falling(0, 60).tolist() + [nan] * 20
+    loss = decaying_loss(0, 60).tolist() + [nan] * 20
 
-    assert "labels_masked" not in concluded(steps(loss=loss), SFT).causes
+    assert "labels_masked" not in diagnose_run(steps(loss=loss), SFT).causes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.diagnoses import concluded, scene
+from support.diagnoses import diagnose_run, make_context
 
 from sentinel.causes.memory_runs_out import MemoryRunsOut
 from sentinel.model.record import Event
@@ -23,19 +23,19 @@ def looks(used, seconds=6900):
 
 
 def test_a_leak_is_named_with_the_time_that_is_left():
-    story = concluded(looks(lambda time: 50 + time / 144), FACTS)
+    story = diagnose_run(looks(lambda time: 50 + time / 144), FACTS)
 
     assert story.causes == ["memory_runs_out"]
-    assert len(story.pages) == 1
+    assert len(story.notifications) == 1
     (case,) = story.cases.values()
-    left = case.incident.finding.evidence["seconds_left"]
+    left = case.incident.finding.evidence["seconds_until_full"]
     assert f"within {left / 60:.0f} minutes" in case.diagnosis.remedy
     assert "`save_steps`" in case.diagnosis.remedy
 
 
 def test_a_cache_that_levels_off_is_no_case():
-    assert concluded(looks(lambda time: min(85.0, time / 40)), FACTS).causes == []
+    assert diagnose_run(looks(lambda time: min(85.0, time / 40)), FACTS).causes == []
 
 
 def test_a_run_that_slows_is_none():
-    assert diagnose(scene(throughput_drop=100), {"it": MemoryRunsOut()}) is None
+    assert diagnose(make_context(throughput_drop=100), {"it": MemoryRunsOut()}) is None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.diagnoses import concluded
+from support.diagnoses import diagnose_run
 from support.grpo_runs import COUNT, TRL, grpo_run, records, since
 
 
@@ -25,19 +25,19 @@ def too_hard(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_prompts_that_are_all_but_never_solved_are_that(seed):
-    story = concluded(records(too_hard(seed)), TRL)
+    story = diagnose_run(records(too_hard(seed)), TRL)
 
     assert set(story.causes) == {"no_contrast"}
     assert len(story.cases) == 1
     (case,) = story.cases.values()
-    assert "by hand" in case.diagnosis.remedy
+    assert "manually" in case.diagnosis.remedy
     assert "`num_generations`" in case.diagnosis.remedy
 
 
 def test_few_answers_are_evidence():
-    (case,) = concluded(records(too_hard(1)), TRL | {"num_generations": 2.0}).cases.values()
+    (case,) = diagnose_run(records(too_hard(1)), TRL | {"num_generations": 2.0}).cases.values()
 
-    assert "only 2 answers" in case.diagnosis.evidence[-1].text
+    assert "only 2 completions" in case.diagnosis.evidence[-1].text
 
 
 def test_groups_that_lose_their_spread_in_the_midst_of_a_run_are_that_too():
@@ -45,7 +45,7 @@ def test_groups_that_lose_their_spread_in_the_midst_of_a_run_are_that_too():
     run["frac_zero_std"] = np.where(since() > 0, 1.0, run["frac_zero_std"])
     run["reward"] = np.where(since() > 0, np.round(run["reward"], 1), run["reward"])
 
-    assert concluded(records(run), TRL).causes == ["no_contrast"]
+    assert diagnose_run(records(run), TRL).causes == ["no_contrast"]
 
 
 def test_prompts_that_are_solved_wake_nobody():
@@ -53,7 +53,7 @@ def test_prompts_that_are_solved_wake_nobody():
     run["reward"] = np.clip(run["reward"] * 1.9, None, 1.0)
     run["frac_zero_std"] = np.where(run["reward"] == 1.0, 1.0, run["frac_zero_std"])
 
-    assert concluded(records(run), TRL).pages == []
+    assert diagnose_run(records(run), TRL).notifications == []
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -63,4 +63,4 @@ def test_answers_that_are_alike_because_the_entropy_is_gone_are_lost_exploration
     run["frac_zero_std"] = 1 - (1 - run["frac_zero_std"]) * left
     run["reward"] = np.where(since() > 0, run["reward"].mean(), run["reward"])
 
-    assert concluded(records(run), TRL).causes == ["exploration_lost"]
+    assert diagnose_run(records(run), TRL).causes == ["exploration_lost"]

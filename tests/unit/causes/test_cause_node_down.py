@@ -50,7 +50,7 @@ def test_a_node_that_is_down_is_one_page_with_its_name():
     assert story.causes == ["node_down"]
     assert [page.reason for page in story.notifications] == [NotificationReason.OPENED]
     (case,) = story.cases.values()
-    assert "became of node-1" in case.diagnosis.remedy
+    assert "happened to node-1" in case.diagnosis.remedy
     assert case.incident.severity is Severity.CRITICAL
 
 
@@ -61,7 +61,7 @@ def test_a_gpu_with_errors_before_it_belongs_to_it():
     assert story.causes == ["node_down"]
     (case,) = story.cases.values()
     assert {each.key.detector for each in case.incidents} == {"gpu_fault", "node_lost"}
-    assert "have it tested" in case.diagnosis.remedy
+    assert "test it" in case.diagnosis.remedy
 
 
 def test_an_agent_that_is_lost_while_training_goes_on_is_no_node_that_is_down():

@@ -7,7 +7,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 import torch
-from support.diagnoses import concluded, falling
+from support.diagnoses import decaying_loss, diagnose_run
 from support.tiny_trainings import Training
 
 from sentinel.model.finding import Severity
@@ -17,7 +17,7 @@ HALF = {"framework": "transformers", "fp16": "true"}
 
 
 def test_half_precision_that_loses_its_numbers_is_named():
-    story = concluded(Training(dtype=torch.float16, count=40).records(), HALF)
+    story = diagnose_run(Training(dtype=torch.float16, count=40).records(), HALF)
 
     assert story.causes == ["numerical_breakdown"]
     (case,) = story.cases.values()
@@ -31,14 +31,14 @@ def exploding(seed, lost=240):
     rng = np.random.default_rng(seed)
     since = np.maximum(np.arange(300) - 200, 0)
     norm = rng.lognormal(0, 0.2, 300) * 1.1**since
-    loss = falling(seed, 300)
+    loss = decaying_loss(seed, 300)
     norm[lost:], loss[lost:] = inf, nan
     return steps(loss=loss.tolist(), grad_norm=norm.tolist())
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_gradients_that_grow_until_nothing_is_a_number_are_one_case(seed):
-    story = concluded(exploding(seed))
+    story = diagnose_run(exploding(seed))
 
     assert story.causes == ["numerical_breakdown"]
     (case,) = story.cases.values()
@@ -49,13 +49,13 @@ def test_gradients_that_grow_until_nothing_is_a_number_are_one_case(seed):
 def test_a_loss_scale_that_came_to_nothing_speaks_for_it():
     count = 120
     scale = [65536.0 * 0.5 ** min(max(n - 60, 0), 20) for n in range(count)]
-    loss = [*falling(0, 80).tolist(), *[nan] * 40]
+    loss = [*decaying_loss(0, 80).tolist(), *[nan] * 40]
 
-    assert concluded(steps(loss=loss, loss_scale=scale)).causes == ["numerical_breakdown"]
+    assert diagnose_run(steps(loss=loss, loss_scale=scale)).causes == ["numerical_breakdown"]
 
 
 def test_labels_that_are_all_masked_are_another_cause():
-    assert concluded(Training(labels="masked", count=40).records(), HALF).causes == [
+    assert diagnose_run(Training(labels="masked", count=40).records(), HALF).causes == [
         "labels_masked"
     ]
 
@@ -63,4 +63,6 @@ def test_labels_that_are_all_masked_are_another_cause():
 def test_a_norm_that_a_loss_scaler_skipped_is_no_case():
     norms = [inf if n == 50 else 1.0 for n in range(120)]
 
-    assert concluded(steps(loss=falling(0, 120).tolist(), grad_norm=norms), HALF).causes == []
+    assert (
+        diagnose_run(steps(loss=decaying_loss(0, 120).tolist(), grad_norm=norms), HALF).causes == []
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.diagnoses import concluded, falling
+from support.diagnoses import decaying_loss, diagnose_run
 from support.tiny_trainings import Training
 
 from sentinel.model.record import Event
@@ -15,17 +15,17 @@ FACTS = {"framework": "transformers", "num_train_epochs": 400.0}
 
 @pytest.mark.parametrize("seed", range(2))
 def test_few_examples_seen_often_are_one_case_of_that_name(seed):
-    story = concluded(Training(examples=64, count=300, seed=seed).records(), FACTS)
+    story = diagnose_run(Training(examples=64, count=300, seed=seed).records(), FACTS)
 
     assert story.causes == ["overfit"]
     (case,) = story.cases.values()
-    assert case.diagnosis.title == "over-fitting"
-    assert "400 times" in case.diagnosis.evidence[-1].text
+    assert case.diagnosis.title == "overfitting"
+    assert "400 epochs" in case.diagnosis.evidence[-1].text
     assert "`load_best_model_at_end`" in case.diagnosis.remedy
 
 
 def test_the_best_evaluation_is_named_by_its_step():
-    story = concluded(Training(examples=64, count=200).records(), FACTS)
+    story = diagnose_run(Training(examples=64, count=200).records(), FACTS)
     (case,) = story.cases.values()
     best = case.incident.finding.evidence["best_step"]
 
@@ -35,7 +35,7 @@ def test_the_best_evaluation_is_named_by_its_step():
 def diverging():
     """A training loss that climbs takes the held-out loss along."""
     since = np.maximum(np.arange(600) - 300, 0)
-    losses = falling(0, 600) * np.minimum(1.01**since, 5.0)
+    losses = decaying_loss(0, 600) * np.minimum(1.01**since, 5.0)
     for step, loss in enumerate(losses.tolist(), 1):
         yield event(Event.STEP, step, time=float(step), loss=loss)
         if step % 20 == 0:
@@ -44,4 +44,4 @@ def diverging():
 
 
 def test_a_training_that_diverges_is_none():
-    assert "overfit" not in concluded(diverging(), FACTS).causes
+    assert "overfit" not in diagnose_run(diverging(), FACTS).causes

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.diagnoses import concluded
+from support.diagnoses import diagnose_run
 
 from sentinel.causes.policy_collapse import PolicyCollapse
 from sentinel.model.diagnosis import CaseContext, Symptom
@@ -31,7 +31,7 @@ def collapsing(seed, lag=40, count=500, onset=250):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_kl_and_then_the_cliff_are_one_case_of_that_name(seed):
-    story = concluded(collapsing(seed), GRPO)
+    story = diagnose_run(collapsing(seed), GRPO)
 
     assert story.causes == ["policy_collapse"]
     (case,) = story.cases.values()
@@ -41,7 +41,7 @@ def test_kl_and_then_the_cliff_are_one_case_of_that_name(seed):
 
 
 def test_people_are_told_at_the_first_sign_and_when_it_turns_critical():
-    pages = concluded(collapsing(1, lag=60), GRPO).pages
+    pages = diagnose_run(collapsing(1, lag=60), GRPO).notifications
     reasons = [page.reason for page in pages]
 
     assert reasons in (
@@ -52,7 +52,7 @@ def test_people_are_told_at_the_first_sign_and_when_it_turns_critical():
 
 
 def test_evidence_is_in_the_order_it_began_and_settings_come_last():
-    (case,) = concluded(collapsing(2), GRPO).cases.values()
+    (case,) = diagnose_run(collapsing(2), GRPO).cases.values()
     since = [clue.step for clue in case.diagnosis.evidence]
     known = [step for step in since if step is not None]
 

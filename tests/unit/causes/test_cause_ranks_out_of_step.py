@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.aligned_steps import together
-from support.diagnoses import concluded, scene
+from support.aligned_steps import combine_step
+from support.diagnoses import diagnose_run, make_context
 
 from sentinel.causes.ranks_out_of_step import RanksOutOfStep
 from sentinel.model.finding import Severity
@@ -21,12 +21,12 @@ def replicas(seed, *, norm=1.0, loss=1.0, rate=1.0, count=200, onset=100):
         norms, rates = [0.8 + 0.1 * (step % 7)] * 8, [1e-5] * 8
         if step >= onset:
             losses[5], norms[5], rates[5] = losses[5] * loss, norms[5] * norm, rates[5] * rate
-        yield together(step, loss=losses, grad_norm=norms, learning_rate=rates)
+        yield combine_step(step, loss=losses, grad_norm=norms, learning_rate=rates)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_replica_that_goes_its_own_way_is_one_case(seed):
-    story = concluded(replicas(seed, norm=1.3, loss=3.0))
+    story = diagnose_run(replicas(seed, norm=1.3, loss=3.0))
 
     assert story.causes == ["ranks_out_of_step"]
     (case,) = story.cases.values()
@@ -37,38 +37,40 @@ def test_a_replica_that_goes_its_own_way_is_one_case(seed):
 
 
 def test_a_rank_that_steps_its_schedule_alone_is_told_so():
-    (case,) = concluded(replicas(1, rate=0.5)).cases.values()
+    (case,) = diagnose_run(replicas(1, rate=0.5)).cases.values()
 
     assert case.diagnosis.cause == "ranks_out_of_step"
-    assert "since learning_rate is counted there" in case.diagnosis.remedy
+    assert "which changes learning_rate" in case.diagnosis.remedy
 
 
 def test_a_shard_of_bad_samples_is_none():
-    assert concluded(replicas(1, loss=3.0)).causes == [""]
+    assert diagnose_run(replicas(1, loss=3.0)).causes == [""]
 
 
 def test_a_logged_loss_that_is_a_sum_is_none():
-    seen = scene(metric_integrity=10, rank_outlier=20)
+    seen = make_context(metric_integrity=10, rank_outlier=20)
 
     assert diagnose(seen, {"it": RanksOutOfStep()}) is None
 
 
 def test_a_loss_scale_of_its_own_is_told_from_a_step_of_its_own():
     records = (
-        together(n, loss=[1.0] * 4, loss_scale=[2.0**16] * 2 + [2.0**15 if n > 50 else 2.0**16] * 2)
+        combine_step(
+            n, loss=[1.0] * 4, loss_scale=[2.0**16] * 2 + [2.0**15 if n > 50 else 2.0**16] * 2
+        )
         for n in range(1, 100)
     )
-    (case,) = concluded(records).cases.values()
+    (case,) = diagnose_run(records).cases.values()
 
     assert case.diagnosis.cause == "ranks_out_of_step"
-    assert "On the ranks named look for a gradient that overflows" in case.diagnosis.remedy
+    assert "On the named ranks look for a gradient that overflows" in case.diagnosis.remedy
 
 
 def test_several_ranks_that_go_their_own_way_are_all_named_in_its_remedy():
     records = (
-        together(n, grad_norm=[1 + n / 99] * 6 + [(1 + n / 99) * (1.5 if n > 50 else 1.0)] * 2)
+        combine_step(n, grad_norm=[1 + n / 99] * 6 + [(1 + n / 99) * (1.5 if n > 50 else 1.0)] * 2)
         for n in range(1, 100)
     )
-    (case,) = concluded(records).cases.values()
+    (case,) = diagnose_run(records).cases.values()
 
     assert "On ranks 6, 7 look for a backward pass" in case.diagnosis.remedy

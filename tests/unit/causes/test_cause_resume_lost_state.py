@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import chain
 
 import pytest
-from support.diagnoses import concluded, falling, scene
-from support.tiny_trainings import GOOD, Training
+from support.diagnoses import decaying_loss, diagnose_run, make_context
+from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 
 from sentinel.causes.resume_lost_state import ResumeLostState
 from sentinel.model.diagnosis import RESUMED_STEP_KEY
@@ -20,41 +20,43 @@ CAUSE = {"it": ResumeLostState()}
 
 def test_a_schedule_that_begins_again_is_named():
     run = Training(
-        resumed=200, count=240, rate=lambda step: GOOD * (1 - (step - 200 * (step >= 200)) / 250)
+        resumed=200,
+        count=240,
+        rate=lambda step: GOOD_LEARNING_RATE * (1 - (step - 200 * (step >= 200)) / 250),
     )
-    story = concluded(run.records(), FACTS)
+    story = diagnose_run(run.records(), FACTS)
 
     assert story.causes == ["resume_lost_state"]
     (case,) = story.cases.values()
-    assert "began again at step 200" in " ".join(clue.text for clue in case.diagnosis.evidence)
+    assert "was resumed at step 200" in " ".join(clue.text for clue in case.diagnosis.evidence)
     assert "`resume_from_checkpoint`" in case.diagnosis.remedy
 
 
 def resumed(seed, *between):
     """A loss that is twice as high from the 201st step on, with that before it."""
-    losses = falling(seed, 400)
+    losses = decaying_loss(seed, 400)
     before, after = losses[:200].tolist(), (2.0 * losses[200:]).tolist()
     return chain(steps(loss=before), between, steps(first=201, loss=after))
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_loss_that_is_twice_as_high_after_a_restart_is_named(seed):
-    assert concluded(resumed(seed, event(Event.START, 0)), FACTS).causes == ["resume_lost_state"]
+    assert diagnose_run(resumed(seed, event(Event.START, 0)), FACTS).causes == ["resume_lost_state"]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_same_without_a_restart_is_none(seed):
-    assert concluded(resumed(seed), FACTS).causes == [""]
+    assert diagnose_run(resumed(seed), FACTS).causes == [""]
 
 
 def test_what_goes_wrong_long_after_a_restart_is_none():
-    assert diagnose(scene({RESUMED_STEP_KEY: 200}, loss_divergence=201), CAUSE) is not None
-    assert diagnose(scene({RESUMED_STEP_KEY: 200}, loss_divergence=400), CAUSE) is None
+    assert diagnose(make_context({RESUMED_STEP_KEY: 200}, loss_divergence=201), CAUSE) is not None
+    assert diagnose(make_context({RESUMED_STEP_KEY: 200}, loss_divergence=400), CAUSE) is None
 
 
 def test_a_run_that_began_again_from_its_first_step_left_nothing_behind():
     def named(**facts):
-        return diagnose(scene(facts, grad_explosion=12, loss_spike=12), CAUSE)
+        return diagnose(make_context(facts, grad_explosion=12, loss_spike=12), CAUSE)
 
     assert named(**{RESUMED_STEP_KEY: 10}) is not None
     assert named(**{RESUMED_STEP_KEY: 1}) is None
@@ -63,5 +65,6 @@ def test_a_run_that_began_again_from_its_first_step_left_nothing_behind():
 
 def test_a_restart_that_went_well_has_no_case():
     assert (
-        concluded(chain(Training(count=100).records(), [event(Event.START, 0)]), FACTS).causes == []
+        diagnose_run(chain(Training(count=100).records(), [event(Event.START, 0)]), FACTS).causes
+        == []
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.diagnoses import concluded
+from support.diagnoses import diagnose_run
 from support.grpo_runs import ONSET, TRL, doubling, grpo_run, records, since
 
 from sentinel.model.finding import Severity
@@ -29,7 +29,7 @@ def broken(seed, constant=0.0):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("constant", [0.0, -1.0])
 def test_a_reward_that_is_a_constant_at_once_is_that(seed, constant):
-    story = concluded(records(broken(seed, constant)), TRL)
+    story = diagnose_run(records(broken(seed, constant)), TRL)
 
     assert story.causes == ["reward_function_broken"]
     (case,) = story.cases.values()
@@ -38,7 +38,7 @@ def test_a_reward_that_is_a_constant_at_once_is_that(seed, constant):
 
 
 def test_it_is_named_with_the_first_page():
-    first = concluded(records(broken(1)), TRL).pages[0]
+    first = diagnose_run(records(broken(1)), TRL).notifications[0]
 
     assert first.diagnosis.cause == "reward_function_broken"
     assert first.step <= ONSET + 16
@@ -49,17 +49,17 @@ def test_a_policy_that_ran_off_before_has_collapsed(seed):
     run = broken(seed)
     run["kl_ref"] *= doubling(10, 60, ONSET - 60)
 
-    assert concluded(records(run), TRL).causes == ["policy_collapse"]
+    assert diagnose_run(records(run), TRL).causes == ["policy_collapse"]
 
 
 def test_without_a_witness_of_the_policy_nothing_is_said():
     run = {name: series for name, series in broken(2).items() if name in OF_THE_REWARD}
 
-    assert concluded(records(run), TRL).causes == [""]
+    assert diagnose_run(records(run), TRL).causes == [""]
 
 
 def test_a_reward_that_falls_and_still_tells_answers_apart_is_not_constant():
     run = grpo_run(3)
     run["reward"] -= 0.5 * (since() > 0)
 
-    assert concluded(records(run), TRL).causes == [""]
+    assert diagnose_run(records(run), TRL).causes == [""]

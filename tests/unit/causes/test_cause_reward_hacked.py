@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.diagnoses import concluded
+from support.diagnoses import diagnose_run
 from support.grpo_runs import ONSET, TRL, doubling, grpo_run, records, since
 
 LOOSE = TRL | {"beta": 0.001}
@@ -25,7 +25,7 @@ def hacked(seed, gain=0.5):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_reward_kl_and_length_that_rise_together_are_that(seed):
-    story = concluded(records(hacked(seed)), LOOSE)
+    story = diagnose_run(records(hacked(seed)), LOOSE)
 
     assert story.causes == ["reward_hacked"]
     (case,) = story.cases.values()
@@ -38,11 +38,11 @@ def test_a_reward_that_falls_with_them_is_a_policy_collapse(seed):
     run = hacked(seed, gain=0.0)
     run["reward"] -= 0.6 * np.clip(since(ONSET + 60) / 8, 0, 1)
 
-    assert concluded(records(run), LOOSE).causes == ["policy_collapse"]
+    assert diagnose_run(records(run), LOOSE).causes == ["policy_collapse"]
 
 
 def test_a_kl_that_runs_away_alone_is_the_weak_term():
     run = hacked(1)
     run["completion_length"] = grpo_run(1)["completion_length"]
 
-    assert concluded(records(run), LOOSE).causes == ["weak_kl_term"]
+    assert diagnose_run(records(run), LOOSE).causes == ["weak_kl_term"]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.diagnoses import concluded, scene
+from support.diagnoses import diagnose_run, make_context
 from support.grpo_runs import COUNT, ONSET, TRL, doubling, grpo_run, records, since
 
 from sentinel.causes.rollout_engine_differs import RolloutEngineDiffers
@@ -36,7 +36,7 @@ def spoilt(run, onset):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_mismatch_and_then_gradient_kl_and_reward_are_one_case_of_that_name(seed):
-    story = concluded(records(spoilt(with_engine(seed), ONSET + 20)), VLLM)
+    story = diagnose_run(records(spoilt(with_engine(seed), ONSET + 20)), VLLM)
 
     assert story.causes == ["rollout_engine_differs"]
     (case,) = story.cases.values()
@@ -45,25 +45,25 @@ def test_a_mismatch_and_then_gradient_kl_and_reward_are_one_case_of_that_name(se
 
 
 def test_a_gross_mismatch_is_named_alone_and_a_moderate_one_wakes_nobody():
-    assert concluded(records(with_engine(1, gap=3.0)), VLLM).causes == ["rollout_engine_differs"]
-    assert concluded(records(with_engine(1, gap=0.2)), VLLM).pages == []
+    assert diagnose_run(records(with_engine(1, gap=3.0)), VLLM).causes == ["rollout_engine_differs"]
+    assert diagnose_run(records(with_engine(1, gap=0.2)), VLLM).notifications == []
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_mismatch_that_comes_after_the_kl_is_a_policy_collapse(seed):
     run = spoilt(with_engine(seed, onset=ONSET + 40), ONSET - 20)
 
-    assert concluded(records(run), VLLM).causes == ["policy_collapse"]
+    assert diagnose_run(records(run), VLLM).causes == ["policy_collapse"]
 
 
 def test_a_moderate_mismatch_of_the_whole_run_is_not_blamed_for_what_comes_late():
     run = spoilt(with_engine(2, onset=0, gap=0.15), ONSET)
 
-    assert concluded(records(run), VLLM).causes == ["policy_collapse"]
+    assert diagnose_run(records(run), VLLM).causes == ["policy_collapse"]
 
 
 def test_a_moderate_mismatch_is_believed_in_only_as_far_as_what_followed_speaks():
-    seen = scene({}, rollout_mismatch=100, grad_explosion=150)
+    seen = make_context({}, rollout_mismatch=100, grad_explosion=150)
     quiet = replace(seen.symptoms["rollout_mismatch"], severity=Severity.INFO)
     moderate = replace(seen, symptoms={**seen.symptoms, "rollout_mismatch": quiet})
     gross, noted = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.diagnoses import concluded, scene
+from support.diagnoses import diagnose_run, make_context
 
 from sentinel.causes.slow_data import SlowData
 from sentinel.pipeline.diagnose import diagnose
@@ -25,10 +25,10 @@ def starving(seed, wait=1.0, count=260, onset=130):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_loader_that_falls_behind_is_one_case(seed):
-    story = concluded(starving(seed), FACTS)
+    story = diagnose_run(starving(seed), FACTS)
 
     assert story.causes == ["slow_data"]
-    assert len(story.pages) == 1
+    assert len(story.notifications) == 1
     (case,) = story.cases.values()
     assert {case.incident.key.detector, *(each.key.detector for each in case.others)} == {
         "data_stall", "throughput_drop",
@@ -37,14 +37,14 @@ def test_a_loader_that_falls_behind_is_one_case(seed):
 
 
 def test_a_loader_that_never_kept_up_is_no_case():
-    assert concluded(starving(1, onset=0), FACTS).causes == []
+    assert diagnose_run(starving(1, onset=0), FACTS).causes == []
 
 
 def test_a_run_that_slows_without_a_wait_is_none():
-    assert diagnose(scene(throughput_drop=100, gpu_underuse=120), {"it": SlowData()}) is None
+    assert diagnose(make_context(throughput_drop=100, gpu_underuse=120), {"it": SlowData()}) is None
 
 
 def test_a_rank_that_alone_waits_is_another_cause():
-    seen = scene(data_stall=100, throughput_drop=100, straggler=100)
+    seen = make_context(data_stall=100, throughput_drop=100, straggler=100)
 
     assert diagnose(seen, {"it": SlowData()}) is None

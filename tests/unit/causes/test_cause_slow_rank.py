@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.aligned_steps import together
-from support.diagnoses import concluded, falling
+from support.aligned_steps import combine_step
+from support.diagnoses import decaying_loss, diagnose_run
 
 from sentinel.model.finding import Severity
 from sentinel.model.record import WHOLE_RUN, Event, Record
@@ -23,15 +23,15 @@ def waits(seed, late, count=260, onset=130, **more):
             row[rank] += 0.8 + 0.1 * rng.random()
         time = [0.5 + max(row)] * 4
         told = {name: [series[step - 1]] * 4 for name, series in more.items()}
-        yield together(step, data_wait=row, step_time=time, tokens=[1000.0] * 4, **told)
+        yield combine_step(step, data_wait=row, step_time=time, tokens=[1000.0] * 4, **told)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_rank_that_all_others_wait_for_is_one_case(seed):
-    story = concluded(waits(seed, [2]), FACTS)
+    story = diagnose_run(waits(seed, [2]), FACTS)
 
     assert story.causes == ["slow_rank"]
-    assert len(story.pages) == 1
+    assert len(story.notifications) == 1
     (case,) = story.cases.values()
     assert "node of rank 2" in case.diagnosis.remedy
     assert "`dataloader_num_workers`" in case.diagnosis.remedy
@@ -39,7 +39,7 @@ def test_a_rank_that_all_others_wait_for_is_one_case(seed):
 
 
 def test_data_that_all_ranks_wait_for_are_another_cause():
-    assert concluded(waits(1, [0, 1, 2, 3]), FACTS).causes == ["slow_data"]
+    assert diagnose_run(waits(1, [0, 1, 2, 3]), FACTS).causes == ["slow_data"]
 
 
 def test_a_gpu_with_errors_is_another_cause():
@@ -49,13 +49,13 @@ def test_a_gpu_with_errors_is_another_cause():
                 yield Record("run", WHOLE_RUN, 120, 120.0, Event.HEARTBEAT, {"gpu_xid": 79.0})
             yield record
 
-    assert concluded(failing(), FACTS).causes == ["gpu_failing"]
+    assert diagnose_run(failing(), FACTS).causes == ["gpu_failing"]
 
 
 def test_a_loss_that_diverges_meanwhile_is_a_case_of_its_own():
-    losses = falling(0, 260)
+    losses = decaying_loss(0, 260)
     losses[150:] *= 5.0
-    story = concluded(waits(1, [2], loss=losses.tolist()), FACTS)
+    story = diagnose_run(waits(1, [2], loss=losses.tolist()), FACTS)
 
     assert len(story.cases) == 2
     assert "slow_rank" in story.causes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from support.diagnoses import concluded
+from support.diagnoses import diagnose_run
 
 from sentinel.model.notification import NotificationReason
 from sentinel.model.record import Event
@@ -28,10 +28,10 @@ def doubled_from(step, count=60):
 
 
 def test_stride_and_saves_are_one_case():
-    story = concluded(doubled_from(1700), TRL)
+    story = diagnose_run(doubled_from(1700), TRL)
 
     assert story.causes == ["step_counted_twice"]
-    assert [page.reason for page in story.pages][:1] == [NotificationReason.OPENED]
+    assert [page.reason for page in story.notifications][:1] == [NotificationReason.OPENED]
     (case,) = story.cases.values()
     detectors = {case.incident.key.detector, *(each.key.detector for each in case.others)}
     assert {"step_stride", "checkpoint_cadence"} <= detectors
@@ -40,7 +40,7 @@ def test_stride_and_saves_are_one_case():
 
 
 def test_it_is_named_at_the_first_wrong_strides():
-    first = concluded(doubled_from(1700), TRL).pages[0]
+    first = diagnose_run(doubled_from(1700), TRL).notifications[0]
 
     assert first.diagnosis.cause == "step_counted_twice"
     assert 1700 < first.incident.onset_step <= 1702

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.diagnoses import concluded
+from support.diagnoses import diagnose_run
 from support.grpo_runs import ONSET, TRL, doubling, grpo_run, records, since
 
 MANY = TRL | {"num_iterations": 8.0}
@@ -25,24 +25,24 @@ def overused(seed, behind=10):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_clipping_and_then_kl_are_one_case_of_that_name(seed):
-    story = concluded(records(overused(seed)), MANY)
+    story = diagnose_run(records(overused(seed)), MANY)
 
     assert story.causes == ["too_many_updates"]
     (case,) = story.cases.values()
-    assert "8 times" in case.diagnosis.evidence[-1].text
+    assert "8 epochs" in case.diagnosis.evidence[-1].text
     assert "`num_iterations`" in case.diagnosis.remedy
 
 
 def test_it_is_known_without_its_settings_and_beside_a_weak_kl_term():
-    assert concluded(records(overused(3))).causes == ["too_many_updates"]
+    assert diagnose_run(records(overused(3))).causes == ["too_many_updates"]
     loose = {"beta": 0.001, "learning_rate": 2e-5}
-    assert concluded(records(overused(3)), TRL | loose).causes == ["too_many_updates"]
+    assert diagnose_run(records(overused(3)), TRL | loose).causes == ["too_many_updates"]
 
 
 def test_a_kl_that_runs_away_before_anything_is_clipped_is_the_weak_term():
     run = overused(1, behind=-60)
 
-    assert concluded(records(run), TRL | {"beta": 0.001}).causes == ["weak_kl_term"]
+    assert diagnose_run(records(run), TRL | {"beta": 0.001}).causes == ["weak_kl_term"]
 
 
 def test_a_batch_that_is_used_once_cannot_be_used_too_often():
@@ -52,12 +52,12 @@ def test_a_batch_that_is_used_once_cannot_be_used_too_often():
         "gradient_accumulation_steps": 4.0,
     }
 
-    assert concluded(records(overused(2)), once).causes == [""]
+    assert diagnose_run(records(overused(2)), once).causes == [""]
 
 
 def test_verls_batch_is_split_into_updates():
     verl = {"framework": "verl", "ppo_epochs": 1.0, "train_batch_size": 1024.0}
     many, one = verl | {"ppo_mini_batch_size": 128.0}, verl | {"ppo_mini_batch_size": 1024.0}
 
-    assert concluded(records(overused(2)), many).causes == ["too_many_updates"]
-    assert concluded(records(overused(2)), one).causes == [""]
+    assert diagnose_run(records(overused(2)), many).causes == ["too_many_updates"]
+    assert diagnose_run(records(overused(2)), one).causes == [""]

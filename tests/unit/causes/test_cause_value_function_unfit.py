@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.diagnoses import concluded
+from support.diagnoses import diagnose_run
 from support.grpo_runs import COUNT, ONSET, doubling, grpo_run, records, since
 
 PPO = {"framework": "trl", "algorithm": "ppo", "kl_coef": 0.05, "learning_rate": 1e-6}
@@ -31,7 +31,7 @@ def misled(seed):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("facts", [PPO, VERL])
 def test_a_reward_that_is_lost_under_a_value_model_that_misleads_is_that(seed, facts):
-    story = concluded(records(misled(seed)), facts)
+    story = diagnose_run(records(misled(seed)), facts)
 
     assert story.causes == ["value_function_unfit"]
     (case,) = story.cases.values()
@@ -44,7 +44,7 @@ def test_a_reward_that_never_moves_is_that_too():
     run = {name: np.tile(series, 3) for name, series in valued(0, onset=0).items()}
     run["reward"] = 0.2 + rng.normal(0, 0.1, 3 * COUNT)
 
-    assert set(concluded(records(run), PPO).causes) == {"value_function_unfit"}
+    assert set(diagnose_run(records(run), PPO).causes) == {"value_function_unfit"}
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -53,8 +53,8 @@ def test_a_value_model_that_cannot_follow_a_policy_that_runs_off_is_a_policy_col
     run["kl_ref"] *= doubling(12, 60, ONSET - 20)
     run["reward"] -= 0.6 * np.clip(since(ONSET + 30) / 8, 0, 1)
 
-    assert concluded(records(run), PPO).causes == ["policy_collapse"]
+    assert diagnose_run(records(run), PPO).causes == ["policy_collapse"]
 
 
 def test_a_bad_fit_alone_wakes_nobody():
-    assert concluded(records(valued(1, onset=ONSET)), PPO).pages == []
+    assert diagnose_run(records(valued(1, onset=ONSET)), PPO).notifications == []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.diagnoses import concluded, scene
+from support.diagnoses import diagnose_run, make_context
 from support.grpo_runs import ONSET, TRL, doubling, grpo_run, records, since
 
 from sentinel.causes._evidence import stronger_kl_advice
@@ -25,7 +25,7 @@ def running_away(seed, falls_after=None):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_kl_that_runs_away_under_a_small_coefficient_is_that(seed):
-    story = concluded(records(running_away(seed)), LOOSE)
+    story = diagnose_run(records(running_away(seed)), LOOSE)
 
     assert story.causes == ["weak_kl_term"]
     (case,) = story.cases.values()
@@ -35,32 +35,34 @@ def test_a_kl_that_runs_away_under_a_small_coefficient_is_that(seed):
 
 
 def test_where_there_is_no_term_at_all_a_first_value_is_named():
-    (case,) = concluded(records(running_away(0)), TRL | {"beta": 0.0}).cases.values()
+    (case,) = diagnose_run(records(running_away(0)), TRL | {"beta": 0.0}).cases.values()
 
     assert "(`beta`) at 0.04 instead of 0" in case.diagnosis.remedy
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_once_the_reward_falls_it_is_a_policy_collapse(seed):
-    story = concluded(records(running_away(seed, falls_after=60)), LOOSE)
+    story = diagnose_run(records(running_away(seed, falls_after=60)), LOOSE)
 
     assert story.causes == ["policy_collapse"]
-    assert story.pages[0].diagnosis.cause == "weak_kl_term"
-    assert story.pages[0].step < ONSET + 60
+    assert story.notifications[0].diagnosis.cause == "weak_kl_term"
+    assert story.notifications[0].step < ONSET + 60
 
 
 def test_a_kl_that_rises_under_settings_that_hold_it_is_left_to_speak_for_itself():
-    assert concluded(records(running_away(1)), TRL).causes == [""]
+    assert diagnose_run(records(running_away(1)), TRL).causes == [""]
 
 
 VERL = {"framework": "verl", "beta": 0.0, "kl_loss_coef": 0.001, "use_kl_loss": "false"}
 
 
 def test_where_the_term_is_switched_off_its_switch_is_named_too():
-    assert "`actor_rollout_ref.actor.use_kl_loss`) on and " in stronger_kl_advice(scene(VERL))
+    assert "`actor_rollout_ref.actor.use_kl_loss`) enabled and " in stronger_kl_advice(
+        make_context(VERL)
+    )
 
 
 def test_a_term_in_the_reward_is_held_tighter_there():
-    inside = scene(VERL | {"beta": 0.001, "use_kl_in_reward": "true"})
+    inside = make_context(VERL | {"beta": 0.001, "use_kl_in_reward": "true"})
 
     assert stronger_kl_advice(inside).endswith("(`algorithm.kl_ctrl.kl_coef`) 2 to 5 times as high")

@@ -46,10 +46,10 @@ def test_a_cause_says_what_it_is(name):
     heads = [
         line
         for line in (sys.modules[cause.__module__].__doc__ or "").splitlines()[1:]
-        if line in ("Clues", "Source")
+        if line in ("Evidence", "Source")
     ]
 
-    assert heads == ["Clues", "Source"]
+    assert heads == ["Evidence", "Source"]
     assert cause.title
     assert not cause.title.endswith(".")
     assert cause.explains

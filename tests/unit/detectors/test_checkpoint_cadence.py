@@ -51,7 +51,7 @@ def test_passing_max_steps_is_told_at_the_first_such_step():
     record, finding = first_finding(CheckpointCadence(), [start, *stepped(4020, past)])
 
     assert record.step == 4001
-    assert "global_step 4001 is past max_steps 4000" in finding.summary
+    assert "global_step 4001 exceeds max_steps 4000" in finding.summary
 
 
 def test_the_last_step_of_a_run_is_not_past_its_end():
@@ -116,7 +116,7 @@ def test_what_the_run_declares_counts_whenever_it_becomes_known(kind):
 
     opinion = detector.update(event(Event.STEP, 4001, global_step=4001.0))
     assert opinion.evidence["max_steps"] == 4000
-    assert opinion.evidence["usual_interval"] == 500
+    assert opinion.evidence["usual_save_interval_steps"] == 500
 
 
 def test_facts_in_the_midst_of_saves_do_not_excuse_a_storm():

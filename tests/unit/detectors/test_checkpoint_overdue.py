@@ -23,7 +23,7 @@ def test_a_save_that_does_not_come_is_told_before_the_third_is_due():
 
     assert record.step == 551
     assert finding.severity is None
-    assert finding.summary == "The last save was 251 steps ago; it should be every 100."
+    assert finding.summary == ("The last checkpoint was saved 251 steps ago; save_steps is 100.")
 
 
 def test_where_none_ever_came_it_is_noted():

@@ -16,7 +16,7 @@ def test_a_third_is_shown_and_most_of_it_a_warning():
 
     assert opinions[35].severity is None
     assert opinions[35].onset_step == 21
-    assert opinions[35].evidence["kl_old"] == 0.2
+    assert opinions[35].evidence["kl_old_nats"] == 0.2
     assert opinions[-1].severity is Severity.WARNING
     assert ClipSaturation.severity is Severity.INFO
 

@@ -21,7 +21,7 @@ def test_a_loader_that_falls_behind_is_a_warning_dated_at_its_first_step():
     assert 100 + 15 <= record.step <= 100 + 18
     assert finding.severity is Severity.WARNING
     assert finding.onset_step == 101
-    assert "4 times as long as its best" in finding.summary
+    assert "4 times the best" in finding.summary
 
 
 def test_a_loader_that_never_kept_up_is_noted():

@@ -27,8 +27,8 @@ def test_a_disk_that_fills_steadily_is_told_in_time():
 
     assert record.time < 4500
     assert finding.severity is None
-    assert "The disk of the checkpoints will be full in" in finding.summary
-    assert finding.evidence["seconds_left"] == pytest.approx(7200 - record.time, rel=0.05)
+    assert "The checkpoint disk will be full in" in finding.summary
+    assert finding.evidence["seconds_until_full"] == pytest.approx(7200 - record.time, rel=0.05)
 
 
 def test_a_disk_that_does_not_change_is_calm():
@@ -82,10 +82,12 @@ def test_a_disk_without_room_for_another_save_is_told():
     )
 
     assert isinstance(opinion, Finding)
-    assert opinion.summary == ("The disk of the checkpoints has 8 GiB left; a save took 10 GiB.")
+    assert opinion.summary == ("The checkpoint disk has 8 GiB free; a save needs 10 GiB.")
 
 
 def test_the_disk_that_is_worst_off_is_the_one_told_of():
     look = event(Event.HEARTBEAT, 1, disk_free_output=50 * GIB, disk_free_state=1e5)
 
-    assert "sentinel's own state is full" in update_detector(DiskFilling(), look).summary
+    assert (
+        "sentinel's state directory is almost full" in update_detector(DiskFilling(), look).summary
+    )

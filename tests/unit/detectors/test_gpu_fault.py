@@ -40,7 +40,7 @@ def test_memory_errors_from_before_the_run_are_not_news_and_new_ones_are():
     assert look(detector, gpu_ecc_errors=3.0) == Clear()
     finding = look(detector, gpu_ecc_errors=5.0)
     assert finding.severity is Severity.WARNING
-    assert finding.summary == ("The driver reports 2 memory errors that could not be corrected.")
+    assert finding.summary == ("The GPU driver reports 2 new uncorrectable memory errors.")
 
 
 def test_a_gpu_that_was_reset_begins_anew():
@@ -57,5 +57,5 @@ def test_of_several_nodes_the_one_with_the_error_is_named():
     record = event(Event.HEARTBEAT, 7, gpu_xid=79.0)
     finding = update_detector(GpuFault(), replace(record, attributes={"gpu_xid_host": "node-3"}))
 
-    assert finding.summary.startswith("The driver on node-3 reports XID 79")
+    assert finding.summary.startswith("The GPU driver on node-3 reports XID 79")
     assert finding.evidence["host"] == "node-3"

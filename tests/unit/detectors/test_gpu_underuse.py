@@ -20,7 +20,7 @@ def test_gpus_that_idle_for_half_an_hour_are_noted():
 
     assert 1800 <= record.time <= 1900
     assert finding.severity is None
-    assert finding.summary == "The run's GPUs had work in 20% of the last 30 minutes."
+    assert finding.summary == "The GPUs were busy for 20% of the last 30 minutes."
 
 
 def test_gpus_in_use_are_calm_and_single_evaluations_are_nothing():

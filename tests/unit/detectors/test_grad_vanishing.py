@@ -31,7 +31,7 @@ def test_a_run_in_which_no_gradient_ever_came_is_told_of():
     record, finding = first_finding(GradVanishing(), steps(grad_norm=[0.0] * 60))
 
     assert record.step == 32
-    assert "from the first step on" in finding.summary
+    assert "since the first step" in finding.summary
 
 
 def test_a_policy_that_collapsed_within_ten_steps_is_found():

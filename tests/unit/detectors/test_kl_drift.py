@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sentinel.detectors.kl_drift import KlDrift
 from sentinel.model.finding import Clear, Severity
-from sentinel.signals.kl import SEQUENCE_SUM, KlKind, kl_kind_fact
+from sentinel.signals.kl import SEQUENCE_SUM, KlKind, kl_kind_attribute
 from sentinel.testing import first_finding, steps, update_detector
 
 FAR = [0.5 * t / 300 for t in range(300)]
@@ -27,7 +27,7 @@ def test_a_distilled_policy_begins_far_off():
 
 
 def test_a_sum_over_a_sequence_may_be_higher():
-    told = {kl_kind_fact("kl_ref"): KlKind("ref", "k1", SEQUENCE_SUM).serialize()}
+    told = {kl_kind_attribute("kl_ref"): KlKind("ref", "k1", SEQUENCE_SUM).serialize()}
     records = [replace(r, attributes=told) for r in steps(kl_ref=[10 * x for x in FAR])]
 
     assert first_finding(KlDrift(), records) == (None, None)

@@ -6,7 +6,7 @@ from random import Random
 
 from sentinel.detectors.kl_negative import KlNegative
 from sentinel.model.finding import Clear
-from sentinel.signals.kl import SEQUENCE_SUM, KlKind, kl_kind_fact
+from sentinel.signals.kl import SEQUENCE_SUM, KlKind, kl_kind_attribute
 from sentinel.testing import first_finding, steps, update_detector
 
 
@@ -17,7 +17,9 @@ def noisy(level, sigma, count=100):
 
 def per_sequence(values):
     told = KlKind("ref", "k1", SEQUENCE_SUM).serialize()
-    return [replace(r, attributes={kl_kind_fact("kl_ref"): told}) for r in steps(kl_ref=values)]
+    return [
+        replace(r, attributes={kl_kind_attribute("kl_ref"): told}) for r in steps(kl_ref=values)
+    ]
 
 
 def test_warns_of_a_divergence_that_stays_below_nought():

@@ -31,7 +31,7 @@ def test_a_warm_up_that_begins_anew_after_a_resume_is_a_warning_at_once():
 
     assert record.step == finding.onset_step == 200
     assert finding.severity is None
-    assert finding.evidence["before"] == pytest.approx(rates[200], rel=0.05)
+    assert finding.evidence["learning_rate_before_restart"] == pytest.approx(rates[200], rel=0.05)
 
 
 def test_it_is_told_for_sixteen_records():
@@ -60,7 +60,10 @@ def test_another_training_with_another_rate_is_no_reset():
 
 def test_a_training_that_follows_in_the_same_run_is_no_reset():
     first, second = schedule(), schedule()
-    later = [event(Event.START, 400), event(Event.STEP, 400, learning_rate=0.0, restarted_after_step=400.0)]
+    later = [
+        event(Event.START, 400),
+        event(Event.STEP, 400, learning_rate=0.0, restarted_after_step=400.0),
+    ]
 
     assert told(run(first), later, steps(first=401, learning_rate=second)) == (None, None)
 

@@ -23,7 +23,7 @@ def test_warns_within_ten_points_of_the_fall():
 
     assert 42 <= record.step <= 52
     assert finding.severity is Severity.WARNING
-    assert finding.evidence["first"] == 300.0
+    assert finding.evidence["completion_tokens_before"] == 300.0
 
 
 def test_a_short_answer_that_earns_more_is_only_shown():
@@ -42,7 +42,7 @@ def test_a_run_that_collapses_after_its_first_record_is_held_against_that_record
     )
 
     assert (record.step, finding.onset_step) == (13, 1)
-    assert finding.evidence["first"] == 53.0
+    assert finding.evidence["completion_tokens_before"] == 53.0
 
 
 @pytest.mark.parametrize("last", [90.0, 290.0])

@@ -31,7 +31,7 @@ def test_warns_of_answers_that_grow_while_the_reward_stands():
 
     assert 45 < record.step < 70
     assert finding.severity is Severity.WARNING
-    assert finding.evidence["first"] == 200.0
+    assert finding.evidence["completion_tokens_at_start"] == 200.0
     assert finding.onset_step <= record.step
 
 

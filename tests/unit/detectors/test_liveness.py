@@ -41,7 +41,10 @@ def test_a_death_names_the_rank_and_the_last_step():
 
     assert detector.update(tick(0.0, running=1, died_ranks="1", cause="died")) is None
     finding = detector.update(tick(1.0, running=1, died_ranks="1", cause="died"))
-    assert finding.summary == "Rank 1 was killed at step 812 without a word; 1 still runs."
+    assert (
+        finding.summary
+        == "Rank 1 was killed at step 812 without an error message; 1 rank still runs."
+    )
     assert (finding.rank, finding.evidence["last_step"]) == (1, 812)
 
 
@@ -80,7 +83,7 @@ def test_a_death_of_all_names_all():
             {"cause": "exception", "exception": "ValueError"},
             "Rank 1 raised ValueError at step 812.",
         ),
-        ({"cause": "exit", "code": "3"}, "Rank 1 left with exit code 3 at step 812."),
+        ({"cause": "exit", "code": "3"}, "Rank 1 exited with code 3 at step 812."),
     ],
     ids=["exception", "exit"],
 )
@@ -113,8 +116,10 @@ def test_a_rank_held_by_a_signal_is_said_to_be():
     detector = RunStalled()
     stepped(detector, [1.0] * 20)
 
-    finding = detector.update(tick(idle=31.0, straggler_ranks="1", straggler_step="812", blocked_by="signal"))
-    assert finding.summary.startswith("Rank 1 is stopped by a signal; none has moved past step 812")
+    finding = detector.update(
+        tick(idle=31.0, straggler_ranks="1", straggler_step="812", blocked_by="signal")
+    )
+    assert finding.summary.startswith("Rank 1 is stopped by a signal; no rank has passed step 812")
 
 
 def test_a_standstill_that_lasts_becomes_a_page():
@@ -122,16 +127,19 @@ def test_a_standstill_that_lasts_becomes_a_page():
     stepped(detector, [1.0] * 20)
 
     early, late = (
-        detector.update(tick(idle=idle, straggler_ranks="0,1", all_behind="yes")) for idle in (31.0, 121.0)
+        detector.update(tick(idle=idle, straggler_ranks="0,1", all_behind="yes"))
+        for idle in (31.0, 121.0)
     )
     assert (early.severity, late.severity) == (Severity.WARNING, Severity.CRITICAL)
-    assert late.summary == "No rank has moved past step 812 for 121 s (limit 30 s)."
+    assert late.summary == "No rank has passed step 812 for 121 s (limit 30 s)."
     assert late.rank is None
 
 
 def test_compilation_at_the_start_is_not_a_standstill():
     assert isinstance(RunStalled().update(tick(idle=600.0)), Clear)
-    assert isinstance(RunStalled().update(tick(idle=1801.0, straggler_ranks="0", all_behind="y")), Finding)
+    assert isinstance(
+        RunStalled().update(tick(idle=1801.0, straggler_ranks="0", all_behind="y")), Finding
+    )
 
 
 def test_a_pause_that_recurs_is_learnt():
@@ -147,7 +155,9 @@ def test_a_declared_phase_may_take_its_time():
     for edge, opinion in (("begin", Clear), ("end", Finding)):
         facts = {"name": "eval", "edge": edge}
         detector.update(Record("run", WHOLE_RUN, 20, 0.0, Event.PHASE, attributes=facts))
-        assert isinstance(detector.update(tick(idle=300.0, straggler_ranks="0", all_behind="y")), opinion)
+        assert isinstance(
+            detector.update(tick(idle=300.0, straggler_ranks="0", all_behind="y")), opinion
+        )
 
 
 def test_a_restart_forgets_the_pace_of_the_start():
@@ -158,7 +168,9 @@ def test_a_restart_forgets_the_pace_of_the_start():
     assert isinstance(detector.update(tick(idle=600.0)), Clear)
     stepped(detector, [1.0] * 20, start=9000.0)
 
-    assert isinstance(detector.update(tick(idle=31.0, straggler_ranks="0", all_behind="y")), Finding)
+    assert isinstance(
+        detector.update(tick(idle=31.0, straggler_ranks="0", all_behind="y")), Finding
+    )
 
 
 def test_nothing_is_said_of_a_run_that_is_over():

@@ -34,7 +34,7 @@ def test_a_loss_that_stands_from_the_first_step_on_is_a_warning():
     assert 160 <= record.step <= 200
     assert finding.severity is None
     assert finding.onset_step == 1
-    assert "tossing" not in finding.summary
+    assert "guessing" not in finding.summary
 
 
 def test_a_loss_that_fell_at_once_has_moved():

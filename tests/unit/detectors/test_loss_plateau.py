@@ -30,7 +30,7 @@ def test_a_stall_under_a_living_learning_rate_is_a_warning():
     assert record.step > 300
     assert finding.severity is None
     assert 250 <= finding.onset_step <= record.step
-    assert abs(finding.evidence["improvement"]) < 0.01
+    assert abs(finding.evidence["relative_fall"]) < 0.01
 
 
 def test_the_end_of_a_schedule_is_only_worth_noting():
@@ -94,7 +94,7 @@ def test_what_it_says_is_true():
         record, finding = first_finding(LossPlateau(), run.records())
         if finding:
             now = record.step // run.every - 1
-            before = max(0, now - int(finding.evidence["points"]))
+            before = max(0, now - int(finding.evidence["logged_values"]))
             assert run.truth[before] / run.truth[now] < 1.02, seed
 
 

@@ -22,7 +22,7 @@ def test_a_loss_that_was_zero_from_the_first_step_on_counts_too():
     record, finding = first_finding(LossZero(), steps(loss=[0.0] * 20))
 
     assert record.step == 16
-    assert finding.evidence["loss_before"] == "none"
+    assert finding.evidence["last_nonzero_loss"] == "none"
 
 
 def test_single_zeros_are_well():

@@ -26,8 +26,8 @@ def test_a_leak_is_told_while_there_is_time():
 
     assert record.time < 6000
     assert finding.severity is None
-    assert finding.evidence["seconds_left"] == pytest.approx(7200 - record.time, rel=0.05)
-    assert "25 GiB more each hour" in finding.summary
+    assert finding.evidence["seconds_until_full"] == pytest.approx(7200 - record.time, rel=0.05)
+    assert "growing by 25 GiB per hour" in finding.summary
 
 
 def test_a_leak_of_a_gpu_is_noted_and_wakes_nobody():

@@ -53,8 +53,8 @@ def test_a_sum_over_micro_batches_is_named(every):
 
     assert record.step == 16 * every
     assert finding.summary == (
-        "The logged loss is 8 times the loss that is trained on: "
-        "the number of micro-batches of a step."
+        "The logged loss is 8 times the mean loss of the ranks: "
+        "the number of micro-batches per step."
     )
 
 
@@ -62,13 +62,13 @@ def test_a_division_too_many_is_named():
     records = run(100, lambda rows: mean_of(rows) / 4)
     _, finding = first_finding(MetricIntegrity(), records)
 
-    assert finding.summary.endswith("1 over the number of ranks.")
+    assert finding.summary.endswith("1 / the number of ranks.")
 
 
 def test_the_loss_of_rank_0_alone_is_named():
     _, finding = first_finding(MetricIntegrity(), run(200, lambda rows: rows[-1][0]))
 
-    assert finding.summary == "The logged loss is that of rank 0 alone."
+    assert finding.summary == ("The logged loss is that of rank 0, not the mean of the ranks.")
 
 
 def test_a_loss_about_zero_is_not_judged():

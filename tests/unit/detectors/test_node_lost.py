@@ -25,7 +25,13 @@ def tick(lost="", hosts="", *, time=0.0, silent=12.0, running=2.0, idle=12.0, at
         "nodes_lost": float(len(hosts.split(",")) if hosts else 0),
         "lost_seconds": silent if hosts else 0.0,
     }
-    facts = {"state": "running", "died_ranks": "", "failed_ranks": "", "straggler_ranks": "0,1", **facts}
+    facts = {
+        "state": "running",
+        "died_ranks": "",
+        "failed_ranks": "",
+        "straggler_ranks": "0,1",
+        **facts,
+    }
     if lost and idle + 5.0 >= silent and running:
         facts |= {"straggler_ranks": lost, "blocked_by": "node_lost"}
     facts |= {"lost_ranks": lost, "lost_nodes": hosts}
@@ -40,19 +46,20 @@ def test_a_node_that_is_not_heard_is_named_with_its_ranks():
     finding = NodeLost().update(tick("8,9,10,11,12,13,14,15", "node-1"))
 
     assert finding.summary == (
-        "Node node-1 (ranks 8-15) has not been heard for 12 s, and no rank has moved past step "
-        "812 since."
+        "Node node-1 (ranks 8-15) has not reported for 12 s; no rank has passed step 812 since."
     )
     assert finding.severity is None
     assert (finding.evidence["hosts"], finding.evidence["ranks"]) == ("node-1", "8-15")
-    assert finding.evidence["training"] == "stands"
+    assert finding.evidence["training"] == "stopped"
 
 
 def test_several_nodes_are_told_of_in_one_sentence():
     ranks = ",".join(map(str, [*range(4), *range(6, 8)]))
     finding = NodeLost().update(tick(ranks, "a,b,c,d,e,f"))
 
-    assert finding.summary.startswith("Nodes a, b, c, d and 2 more (ranks 0-3, 6-7) have not been")
+    assert finding.summary.startswith(
+        "Nodes a, b, c, d and 2 more (ranks 0-3, 6-7) have not reported"
+    )
 
 
 def test_one_rank_is_not_a_stretch():
@@ -64,7 +71,7 @@ def test_where_training_goes_on_only_the_agent_or_its_link_is_lost():
 
     assert finding.severity is Severity.WARNING
     assert finding.summary.endswith(
-        ", while the other ranks go on: its agent is lost, or the way to it, not its ranks."
+        "; the other ranks continue, so only its agent or its network connection is lost."
     )
 
 
@@ -72,7 +79,7 @@ def test_ranks_that_have_all_ended_since_do_not_go_on():
     finding = NodeLost().update(tick("2,3", "b", running=0.0))
 
     assert finding.severity is None
-    assert finding.summary.endswith("and none of the other ranks runs any more.")
+    assert finding.summary.endswith("; no other rank is running.")
 
 
 @pytest.mark.parametrize(("idle", "severity"), [(30.0, None), (0.5, Severity.WARNING)])
@@ -83,9 +90,9 @@ def test_a_head_that_is_not_heard_is_told_by_another(idle, severity):
     )  # fmt: skip
     finding = NodeLost().update(head_watch_heartbeat(own, "node-0", 20.0))
 
-    start = "The agent on node-0, which judges the run, has not been heard for 20 s: nobody judges"
+    start = "The head agent on node-0 has not reported for 20 s; the run is not monitored"
     assert finding.summary.startswith(start)
-    assert ("no rank has moved past step 812" in finding.summary) == (severity is None)
+    assert ("no rank has passed step 812" in finding.summary) == (severity is None)
     assert finding.severity is severity
 
 
@@ -95,9 +102,10 @@ def test_of_a_first_to_fall_that_was_interrupted_nothing_is_said(cause):
     known = {**cause, "failed_ranks": "1", "failed_seconds_ago": "1.0"}
     own = tick("2,3", "node-1", **known, failure_origin="node_lost")
 
-    assert "first_to_fall" not in NodeLost().update(own).evidence
+    assert "first_failed_rank" not in NodeLost().update(own).evidence
     assert (
-        "first_to_fall" not in NodeLost().update(head_watch_heartbeat(own, "node-0", 20.0)).evidence
+        "first_failed_rank"
+        not in NodeLost().update(head_watch_heartbeat(own, "node-0", 20.0)).evidence
     )
 
 

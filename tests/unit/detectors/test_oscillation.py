@@ -32,7 +32,7 @@ def test_a_loss_that_begins_to_swing_is_noted_with_its_beat():
 
     assert 270 <= record.step <= 330
     assert Oscillation.severity is Severity.INFO
-    assert finding.evidence["period"] == 10
+    assert finding.evidence["period_logged_values"] == 10
     assert finding.onset_step <= 250
 
 

@@ -117,8 +117,8 @@ def test_all_ranks_that_are_not_as_most_are_named_with_both_values():
     record, finding = first_finding(RankDesync(), parted(odd, 1024, 1.5, onset=8, count=20))
 
     assert (record.step, finding.rank) == (10, None)
-    assert finding.evidence["odd_ranks"] == "17, 40, 99, 1000"
-    assert finding.evidence["usual"] == 1.0 + 0.1 * (record.step % 7)
+    assert finding.evidence["differing_ranks"] == "17, 40, 99, 1000"
+    assert finding.evidence["majority_value"] == 1.0 + 0.1 * (record.step % 7)
     assert "on the first of ranks 17, 40, 99, 1000, 1.3 on the other 1020" in finding.summary
 
 
@@ -143,7 +143,7 @@ def test_of_halves_nobody_is_the_culprit():
     _, finding = first_finding(RankDesync(), parted((0, 1), 4, 1.5, onset=8, count=20))
 
     assert finding.rank is None
-    assert "odd_ranks" not in finding.evidence
+    assert "differing_ranks" not in finding.evidence
 
 
 def test_replicas_that_were_the_same_to_the_last_bit_are_not_to_part_by_one():
@@ -151,7 +151,7 @@ def test_replicas_that_were_the_same_to_the_last_bit_are_not_to_part_by_one():
 
     assert (record.step, finding.onset_step, finding.rank) == (95, 80, 2)
     assert finding.severity is None
-    assert finding.evidence["highest"] != finding.evidence["lowest"]
+    assert finding.evidence["highest_value"] != finding.evidence["lowest_value"]
 
 
 def test_a_bit_that_becomes_a_percent_becomes_critical():
@@ -189,7 +189,7 @@ def test_a_loss_scale_that_one_rank_alone_lowered_is_a_warning():
     records = [told(n, loss_scale=row) for n, row in enumerate(scales)]
     record, finding = first_finding(RankDesync(), records)
 
-    assert (record.step, finding.rank, finding.evidence["usual"]) == (22, 2, 65536.0)
+    assert (record.step, finding.rank, finding.evidence["majority_value"]) == (22, 2, 65536.0)
 
 
 def test_loss_scales_of_ranks_that_train_each_for_itself_may_differ():

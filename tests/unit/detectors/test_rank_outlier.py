@@ -37,7 +37,7 @@ def test_a_rank_far_from_all_others_is_named(name, change):
     assert 100 + 12 <= record.step <= 100 + 16
     assert finding.rank == 5
     assert finding.evidence["signal"] == name
-    assert finding.evidence["others"] == pytest.approx(2.0, abs=0.2)
+    assert finding.evidence["mean_of_others"] == pytest.approx(2.0, abs=0.2)
 
 
 def test_ranks_alike_are_calm():

@@ -24,7 +24,7 @@ def test_reports_a_cliff_within_seven_points_and_dates_it():
 
     assert 203 <= record.step <= 208
     assert abs(finding.onset_step - 201) <= 3
-    assert finding.evidence["best"] == pytest.approx(1.0, abs=0.15)
+    assert finding.evidence["best_reward_level"] == pytest.approx(1.0, abs=0.15)
 
 
 def test_losing_all_that_was_gained_becomes_critical():
@@ -127,7 +127,7 @@ def test_a_reward_that_lies_on_its_floor_has_collapsed():
     record, finding = first_finding(RewardCollapse(), steps(reward=reward))
 
     assert 16 <= record.step <= 17
-    assert finding.evidence["best"] == -0.84
+    assert finding.evidence["best_reward_level"] == -0.84
 
 
 def test_a_reward_that_is_rarely_earned_has_not_collapsed_where_it_is_not():

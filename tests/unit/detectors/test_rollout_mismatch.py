@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sentinel.detectors.rollout_mismatch import RolloutMismatch
 from sentinel.model.finding import Clear, Severity
-from sentinel.signals.kl import TOKEN_MEAN, KlKind, kl_kind_fact
+from sentinel.signals.kl import TOKEN_MEAN, KlKind, kl_kind_attribute
 from sentinel.testing import first_finding, steps, update_detector
 
 
@@ -26,7 +26,9 @@ def test_ten_times_as_much_and_a_skewed_ratio_are_warnings():
 
 def test_an_absolute_difference_is_held_to_more():
     told = {
-        kl_kind_fact("kl_mismatch"): KlKind("mismatch", "abs", TOKEN_MEAN, signed=False).serialize()
+        kl_kind_attribute("kl_mismatch"): KlKind(
+            "mismatch", "abs", TOKEN_MEAN, signed=False
+        ).serialize()
     }
     records = [replace(r, attributes=told) for r in steps(kl_mismatch=[0.2] * 30)]
 

@@ -29,7 +29,11 @@ def test_in_a_log_it_is_a_warning_for_it_may_be_a_resume():
     _, finding = first_finding(StepRegression(), steps(global_step=[279.0, 251.0, 252.0]))
 
     assert finding.severity is None
-    assert finding.evidence == {"global_step": 252.0, "highest": 279.0}
+    assert finding.evidence == {
+        "global_step": 252.0,
+        "highest_global_step": 279.0,
+        "global_step_after_regression": 251.0,
+    }
 
 
 def test_while_the_hook_counts_on_it_is_critical():
@@ -60,7 +64,7 @@ def test_a_step_that_stands_still_through_optimizer_steps_is_told():
     found = findings(counted([1.0, 2.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0]))
 
     assert [step for step, _ in found] == [3]
-    assert found[0][1].evidence["optimizer_steps"] == 5.0
+    assert found[0][1].evidence["optimizer_steps_since_advance"] == 5.0
 
 
 def test_a_trainer_of_many_optimizer_steps_for_one_is_well():

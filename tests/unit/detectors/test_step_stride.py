@@ -24,7 +24,10 @@ def test_the_counter_of_trl_2124_is_named_from_its_first_steps(epochs):
     record, finding = first_finding(StepStride(), [begun("trl"), *updates])
 
     assert record.values["global_step"] == 4 * (epochs + 1)
-    assert finding.evidence == {"stride": (epochs + 1) / epochs, "usual": 1.0}
+    assert finding.evidence == {
+        "global_steps_per_optimizer_step": (epochs + 1) / epochs,
+        "expected_global_steps_per_optimizer_step": 1.0,
+    }
 
 
 def test_a_stride_that_doubles_on_the_way_is_told_after_four_and_dated_at_the_first():

@@ -44,7 +44,7 @@ def test_one_that_costs_more_than_a_quarter_is_a_warning():
     _, finding = first_finding(Straggler(), waits(100, 50, 0.8))
 
     assert finding.severity is Severity.WARNING
-    assert "Rank 2 waits for data longer than the others" in finding.summary
+    assert "Rank 2 waits longer for data than the other ranks" in finding.summary
 
 
 def test_another_rank_each_time_is_chance():

@@ -103,7 +103,7 @@ def test_a_failure_that_the_launcher_mends_is_told_once_the_next_ranks_are_there
     node.begin(1, 1)
     found = node.told(back(), 40, 80)
 
-    assert found[0][1] == "Ranks 0, 1 were killed at step 9 without a word; 2 still run."
+    assert found[0][1] == "Ranks 0, 1 were killed at step 9 without an error message; 2 ranks still run."
     assert 40 <= found[0][0] <= found[-1][0] < 40 + REPORT_FAILURE_SECONDS
 
 
@@ -142,7 +142,7 @@ def test_a_rank_that_never_leaves_was_not_told_to(node):
     found = node.told([rank(0), rank(1, outcome="")], 0, MAX_EXIT_SPREAD_SECONDS + 5)
 
     assert MAX_EXIT_SPREAD_SECONDS < found[0][0] <= MAX_EXIT_SPREAD_SECONDS + 1
-    assert found[0][1] == "Rank 0 was killed at step 9 without a word; 1 still runs."
+    assert found[0][1] == "Rank 0 was killed at step 9 without an error message; 1 rank still runs."
 
 
 def test_the_death_of_one_rank_of_a_launcher_that_then_ends_is_told_at_once(node):
