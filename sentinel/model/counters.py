@@ -16,13 +16,19 @@ class CounterFamily:
 
 
 COUNTER_FAMILIES = (
-    CounterFamily("sentinel_dropped_records_total", "reason", "Records or values lost or rejected."),
+    CounterFamily(
+        "sentinel_dropped_records_total", "reason", "Records or values lost or rejected."
+    ),
     CounterFamily("sentinel_nonfinite_total", "signal", "Values that were NaN or infinite."),
     CounterFamily(
         "sentinel_client_errors_total", "rank", "Errors of sentinel caught inside the trainer."
     ),
     CounterFamily("sentinel_detector_errors_total", "detector", "Exceptions raised by a detector."),
-    CounterFamily("sentinel_sink_deliveries_total", "outcome", "Delivery attempts of notifications by outcome."),
+    CounterFamily(
+        "sentinel_sink_deliveries_total",
+        "outcome",
+        "Delivery attempts of notifications by outcome.",
+    ),
     CounterFamily(
         "sentinel_head_connection_rejected_total",
         "reason",

@@ -67,20 +67,6 @@ class Notification:
         return self.incident.key.detector if self.diagnosis is None else self.diagnosis.title
 
     @property
-    def headline(self) -> str:
-        """One sentence: the cause and its confidence if it is known, and what was found.
-
-        A resolved notification starts with the step of its resolution.
-        """
-        summary = self.trigger.finding.summary
-        if self.diagnosis is not None:
-            title = self.diagnosis.title[:1].upper() + self.diagnosis.title[1:]
-            summary = f"{title} ({self.diagnosis.confidence_text}): {summary}"
-        if self.reason is NotificationReason.RESOLVED:
-            return f"Resolved at step {self.step}: {summary}"
-        return summary
-
-    @property
     def remedy(self) -> str:
         """What to do: the remedy of the cause if it is known, else that of the detector."""
         return self.incident.remedy if self.diagnosis is None else self.diagnosis.remedy
