@@ -271,7 +271,7 @@ def test_an_exit_code_is_stored_and_reported(train, receiver):
     assert (outcome["outcome"], outcome["code"]) == ("exit", "3")
     ((detector, _, summary),) = received_alerts(receiver)
     assert detector == "run_failed"
-    assert "exit code 3" in summary
+    assert "exited with code 3" in summary
 
 
 def test_a_stopped_rank_is_named(train, receiver):

@@ -1,4 +1,4 @@
-"""`sentinel run`: every process of a command that knows nothing of us is seen, and none besides."""
+"""`sentinel run`: every training process of an unchanged command is recorded, and no other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.run_command import TRAIN, launched, words
+from support.run_command import TRAIN, run_arguments, run_to_end
 
 from sentinel.model.record import Event
 
@@ -18,7 +18,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalon
 pytestmark = pytest.mark.usefixtures("isolated_commands")
 
 
-def truth(stdout):
+def printed_losses(stdout):
     return dict(json.loads(line) for line in stdout.splitlines() if line.startswith("["))
 
 
@@ -26,24 +26,28 @@ def losses(records):
     return [r.values["loss"] for r in records if r.event is Event.STEP and "loss" in r.values]
 
 
-def test_every_rank_of_a_script_without_a_word_of_ours_is_told(script, recorded, headers, run_without_agent):
-    done = launched(sys.executable, *TORCHRUN, script(TRAIN)[1])
+def test_every_rank_of_an_unchanged_script_is_recorded(
+    script, recorded, headers, run_without_agent
+):
+    done = run_to_end(sys.executable, *TORCHRUN, script(TRAIN)[1])
 
     assert done.returncode == 0, done.stderr
-    expected = truth(done.stdout)
+    expected = printed_losses(done.stdout)
     found = recorded()
     assert {rank: losses(records) for rank, records in found.items()} == expected
     assert sorted(expected) == [0, 1]
     for rank, records in found.items():
         assert (records[0].event, records[0].values["world_size"]) == (Event.START, 2)
         assert [r.values["optimizer_steps"] for r in records if r.event is Event.STEP][-1] == 5
-        assert records[-1].facts == {"outcome": "finished"}
+        assert records[-1].attributes == {"outcome": "finished"}
         assert (headers()[rank].errors, headers()[rank].identity.run) == (0, run_without_agent)
     assert len(found[0]) == len(found[1])
 
 
-def test_children_of_multiprocessing_are_ranks_by_their_group(script, recorded, run_without_agent, tmp_path):
-    done = launched(
+def test_children_of_multiprocessing_are_ranks_by_their_group(
+    script, recorded, run_without_agent, tmp_path
+):
+    done = run_to_end(
         *script(f"""
 import torch, torch.distributed as dist, torch.multiprocessing as mp
 def work(rank):
@@ -60,13 +64,15 @@ if __name__ == "__main__":
     assert done.returncode == 0, done.stderr
     found = recorded()
     assert {rank: losses(records) for rank, records in found.items()} == {0: [3.0], 1: [6.0]}
-    assert {records[-1].facts["outcome"] for records in found.values()} == {"finished"}
+    assert {records[-1].attributes["outcome"] for records in found.values()} == {"finished"}
     assert found[1][0].values["world_size"] == 2
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_what_a_child_of_multiprocessing_raised_is_told(script, recorded, run_without_agent, start):
-    launched(
+def test_an_exception_in_a_child_of_multiprocessing_is_recorded(
+    script, recorded, run_without_agent, start
+):
+    run_to_end(
         *script(f"""
 import multiprocessing, torch
 def work():
@@ -79,11 +85,11 @@ if __name__ == "__main__":
 """)
     )
 
-    assert recorded()[0][-1].facts == {"outcome": "exception", "exception": "KeyError"}
+    assert recorded()[0][-1].attributes == {"outcome": "exception", "exception": "KeyError"}
 
 
-def test_a_decorated_function_is_the_run_and_nothing_is_begun_around_it(script, recorded, run_without_agent):
-    done = launched(
+def test_a_decorated_function_starts_the_only_session(script, recorded, run_without_agent):
+    done = run_to_end(
         *script("""
 import torch, sentinel
 @sentinel.monitor(max_steps=9)
@@ -99,11 +105,11 @@ except ValueError:
 
     assert done.stdout == "caught\n"
     start, *_, stop = recorded()[0]
-    assert (start.values["max_steps"], stop.facts["exception"]) == (9, "ValueError")
+    assert (start.values["max_steps"], stop.attributes["exception"]) == (9, "ValueError")
 
 
-def test_a_step_without_a_backward_pass_begins_a_run_too(script, recorded, run_without_agent):
-    launched(
+def test_an_optimizer_step_without_backward_starts_a_session(script, recorded, run_without_agent):
+    run_to_end(
         *script("""
 import torch
 weight = torch.nn.Parameter(torch.ones(1))
@@ -119,16 +125,16 @@ assert weight.item() == -0.5
     assert [r.values["optimizer_steps"] for r in steps] == [1, 2]
 
 
-def test_who_does_not_train_claims_no_ring(script, recorded, run_without_agent):
-    done = launched(*script("import torch"))
+def test_a_process_without_training_has_no_ring(script, recorded, run_without_agent):
+    done = run_to_end(*script("import torch"))
 
     assert (done.returncode, recorded()) == (0, {})
-    assert "no training was seen" in done.stderr
+    assert "no training found" in done.stderr
 
 
-def test_a_program_that_a_rank_starts_is_no_rank(script, recorded, run_without_agent):
+def test_a_subprocess_of_a_rank_is_not_recorded(script, recorded, run_without_agent):
     inner = "import torch; torch.ones(1, requires_grad=True).sum().mul(7).backward()"
-    launched(
+    run_to_end(
         *script(f"""
 import subprocess, sys, torch
 torch.ones(1, requires_grad=True).sum().backward()
@@ -140,8 +146,8 @@ subprocess.run([sys.executable, "-c", {inner!r}], check=True)
     assert [r.event for r in recorded()[0]].count(Event.START) == 1
 
 
-def test_a_compiled_step_is_seen(script, recorded, run_without_agent):
-    done = launched(
+def test_a_compiled_step_is_recorded(script, recorded, run_without_agent):
+    done = run_to_end(
         *script("""
 import torch
 weight = torch.nn.Parameter(torch.ones(1))
@@ -160,30 +166,32 @@ for _ in range(3):
     assert losses(recorded()[0])[-1] == 0.0
 
 
-def test_another_sitecustomize_is_loaded_as_ever(script, tmp_path, monkeypatch):
-    theirs = tmp_path / "theirs"
-    theirs.mkdir()
-    (theirs / "sitecustomize.py").write_text("print('theirs')\nhere = 1\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(theirs), os.environ["PYTHONPATH"]]))
-    done = launched(
+def test_another_sitecustomize_is_still_loaded(script, tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text("print('other')\nvalue = 1\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(other), os.environ["PYTHONPATH"]]))
+    done = run_to_end(
         *script("""
 import sys, sitecustomize
-print(sitecustomize.here, sitecustomize.__file__)
+print(sitecustomize.value, sitecustomize.__file__)
 print(any("autostart" in place for place in sys.path))
 """)
     )
 
-    # The launcher is a Python as well, and says its word when it likes.
-    said = done.stdout.splitlines()
-    assert said.count("theirs") == 2
-    assert [line for line in said if line != "theirs"] == [
-        f"1 {theirs / 'sitecustomize.py'}",
+    # The launcher is a Python process too, and prints at any time.
+    output = done.stdout.splitlines()
+    assert output.count("other") == 2
+    assert [line for line in output if line != "other"] == [
+        f"1 {other / 'sitecustomize.py'}",
         "False",
     ]
 
 
-def test_where_sentinel_is_not_installed_it_is_loaded_by_its_file(script, tmp_path, recorded, run_without_agent):
-    launched(
+def test_without_an_installation_sentinel_is_loaded_from_its_file(
+    script, tmp_path, recorded, run_without_agent
+):
+    run_to_end(
         *script(
             f"SOURCES = {str(Path(__file__).parents[2])!r}"
             """
@@ -199,12 +207,12 @@ torch.ones(1, requires_grad=True).sum().backward()
         )
     )
 
-    assert recorded()[0][-1].facts["outcome"] == "finished"
+    assert recorded()[0][-1].attributes["outcome"] == "finished"
 
 
-def test_switched_off_it_is_not_there_at_all(script, tmp_path, monkeypatch):
+def test_with_sentinel_off_the_command_runs_alone(script, tmp_path, monkeypatch):
     monkeypatch.setenv("SENTINEL_OFF", "1")
-    done = launched(
+    done = run_to_end(
         *script("""
 import os, torch
 torch.ones(1, requires_grad=True).sum().backward()
@@ -216,9 +224,9 @@ print("SENTINEL_LAUNCHER_PID" in os.environ)
     assert not (tmp_path / "home").exists()
 
 
-def test_run_inside_run_is_one_run(script, recorded, run_without_agent):
-    done = launched(*words("--run", "inner", "--", *script(TRAIN)))
+def test_a_nested_run_command_is_the_same_run(script, recorded, run_without_agent):
+    done = run_to_end(*run_arguments("--run", "inner", "--", *script(TRAIN)))
 
     assert done.returncode == 0, done.stderr
     assert {r.run for r in recorded()[0]} == {run_without_agent}
-    assert losses(recorded()[0]) == truth(done.stdout)[0]
+    assert losses(recorded()[0]) == printed_losses(done.stdout)[0]

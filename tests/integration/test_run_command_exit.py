@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 from support.rank_processes import until
-from support.run_command import TIMEOUT_SECONDS, TRAIN, incidents, run_to_end, run_arguments
+from support.run_command import TIMEOUT_SECONDS, TRAIN, incidents, run_arguments, run_to_end
 
 from sentinel.transport.paths import home_dir
 from sentinel.transport.process import Process
@@ -39,7 +39,10 @@ def test_a_killed_rank_is_reported_with_the_signal(script):
 
     assert done.returncode == 128 + 9
     assert incidents() == [
-        ("run_died", "Rank 0 was killed by SIGKILL at step 5 without an error message; no rank is left.")
+        (
+            "run_died",
+            "Rank 0 was killed by SIGKILL at step 5 without an error message; no rank is left.",
+        )
     ]
 
 

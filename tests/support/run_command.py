@@ -1,4 +1,4 @@
-"""`sentinel run` started for a test, and what it left behind."""
+"""`sentinel run` in a subprocess, and the incidents of its run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sentinel.store import database
 from sentinel.store.history import History
 from sentinel.transport.paths import home_dir
 
-PATIENCE = 240.0
+TIMEOUT_SECONDS = 240.0
 
 TRAIN = """
 import json, os, sys
@@ -39,26 +39,36 @@ sys.stdout.flush()
 """
 
 
-def words(*command):
+def run_arguments(*command):
+    """Command line of `sentinel run` with these arguments."""
     return [sys.executable, "-m", "sentinel", "run", *command]
 
 
-def launched(*command, **more):
+def run_to_end(*command, **options):
+    """Run a command under `sentinel run` and return the completed process."""
     return subprocess.run(
-        words("--", *command), capture_output=True, text=True, timeout=PATIENCE, check=False, **more
+        run_arguments("--", *command),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+        **options,
     )
 
 
 def incidents():
-    """What was found wrong with the only run there is, once its agent has left."""
+    """Detector and summary of the incidents of the only run, once its agent has exited."""
     (run,) = (home_dir() / "runs").iterdir()
-    until((run / "sentinel.db").exists, 60.0, "the agent is up")
-    until(lambda: not (run / "agent.json").exists() and left(run), 60.0, "the agent has left")
+    until((run / "sentinel.db").exists, 60.0, "the agent has a database")
+    until(
+        lambda: not (run / "agent.json").exists() and has_exited(run), 60.0, "the agent has exited"
+    )
     with closing(database.connect(run / "sentinel.db")) as connection:
         return [(each["detector"], each["summary"]) for each in History(connection).incidents()]
 
 
-def left(run):
+def has_exited(run):
+    """Whether no agent holds the lock of the run."""
     with (run / "agent.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
