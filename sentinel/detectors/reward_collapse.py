@@ -111,8 +111,8 @@ class RewardCollapse:
         is_critical = drawdown.drop > max(drawdown.gain / 2, clear_fall) or start - now > clear_fall
         best = max(best, best if peak is None else peak)
         return Finding(
-            summary=f"Reward fell from its best level of {best:.3g} to {now:.3g}; it started at "
-            f"{start:.3g}.",
+            summary=f"Reward fell from its best level of {best:.4g} to {now:.4g}; it started at "
+            f"{start:.4g}.",
             evidence={
                 "reward": reward,
                 "reward_median_of_5": now,

@@ -89,8 +89,9 @@ class RewardStalled:
             return Clear()
         evidence = self._stall_evidence
         return Finding(
-            summary=f"Reward is {evidence['mean_reward_last_quarter']:.4g} after {self._count} "
-            f"logged values; it started at {evidence['mean_reward_first_sixteenth']:.4g}.",
+            summary=f"Reward has not risen in {self._count} logged values: it started at "
+            f"{evidence['mean_reward_first_sixteenth']:.4g} and is "
+            f"{evidence['mean_reward_last_quarter']:.4g} now.",
             evidence=dict(evidence),
             severity=None if self._is_certain else Severity.INFO,
             onset_step=self._first_step,

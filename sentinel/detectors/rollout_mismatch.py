@@ -90,7 +90,7 @@ class RolloutMismatch:
         is_severe = is_askew or mismatch > SEVERE_LIMIT_FACTOR * limit
         return Finding(
             summary="The policy of the sampling engine differs from the trained policy: "
-            f"{mismatch:.3g} {kind.unit}, mean importance ratio {mean_ratio:.3g}.",
+            f"mismatch {mismatch:.3g} {kind.unit}, mean importance ratio {mean_ratio:.3g}.",
             evidence={
                 "kl_mismatch_nats_median_of_8": mismatch,
                 "kl_mismatch_limit_nats": limit,

@@ -21,7 +21,7 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def test_every_setting_is_there_with_its_default():
-    told = {name: default for name, default, _ in rows("All of them")}
+    told = {name: default for name, default, _ in rows("Reference")}
     plain = Settings().model_dump()
 
     assert told == {name: "none" if is_none(value) else str(value) for name, value in plain.items()}
@@ -61,7 +61,7 @@ def test_the_example_file_is_accepted(tmp_path):
     assert settings.disable == ["loss_plateau"]
 
 
-@pytest.mark.parametrize("row", rows("The environment beside settings"))
+@pytest.mark.parametrize("row", rows("Further environment variables"))
 def test_a_variable_beside_the_settings_is_not_taken_for_one(row, tmp_path):
     environ = {row[0]: str(tmp_path / "absent")} if row[0] != "SENTINEL_CONFIG" else {}
 
