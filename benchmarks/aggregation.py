@@ -8,7 +8,7 @@ of sentinel: each rank writes to its ring, an agent per node (8 ranks per node, 
 reads, spools and sends to the head agent over its `TCPStore`. The order is shuffled per round;
 figures are medians over rounds. All are CPU time, summed over the processes named. What idle agents
 use is listed separately. 128 ranks need about 12 GiB. Prints Markdown; writes
-results/aggregation.json if all `--ways` were measured.
+results/aggregation.json if all `--methods` were measured.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Any
 
 import torch
 from aggregation_nodes import Nodes
-from aggregation_ranks import BURST, EMPTY, OURS, Place, Plan, Rank
+from aggregation_ranks import BURST, EMPTY, SENTINEL, Plan, Rank, RankLocation
 from loopback import alone
 
 RESULTS = Path(__file__).parent / "results" / "aggregation.json"
-WAYS = ("gather", "all_reduce", "all_gather", "objects")
+METHODS = ("gather", "all_reduce", "all_gather", "objects")
 NODE = 8
 """Ranks per node."""
 
@@ -43,19 +43,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 10.0])
-    parser.add_argument("--ways", nargs="*", default=WAYS)
+    parser.add_argument("--methods", nargs="*", default=METHODS)
     args = parser.parse_args()
     counted = alone()
     worlds = {str(world): measured(world, args, counted=counted) for world in args.ranks}
     # Results of other sizes are kept.
     known = json.loads(RESULTS.read_text())["worlds"] if RESULTS.exists() else {}
-    told = {**known, **worlds}
-    told = {key: told[key] for key in sorted(told, key=int)}
-    if {*args.ways} == {*WAYS}:
+    results = {**known, **worlds}
+    results = {key: results[key] for key in sorted(results, key=int)}
+    if {*args.methods} == {*METHODS}:
         RESULTS.parent.mkdir(exist_ok=True)
-        found = {"torch": torch.__version__, "worlds": told}
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    print(table(told))
+        result = {"torch": torch.__version__, "worlds": results}
+        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    print(table(results))
 
 
 def measured(world: int, args: argparse.Namespace, *, counted: bool) -> dict[str, Any]:
@@ -64,41 +64,41 @@ def measured(world: int, args: argparse.Namespace, *, counted: bool) -> dict[str
         tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
         Nodes(Path(folder), world, local) as nodes,
     ):
-        rates, ways = tuple(args.rates), tuple(args.ways)
-        plan = Plan(free_port(), args.rounds, args.seconds, rates, ways, nodes.pids, nodes.head)
-        blocks = forked(nodes.places(), plan)
-        heard = nodes.heard()
-    told = {way: of_gloo(way, blocks, world) for way in args.ways}
-    found = {
+        rates, methods = tuple(args.rates), tuple(args.methods)
+        plan = Plan(free_port(), args.rounds, args.seconds, rates, methods, nodes.pids, nodes.head)
+        blocks = run_ranks(nodes.locations(), plan)
+        ranks_per_step = nodes.ranks_per_step()
+    results = {method: gloo_costs(method, blocks, world) for method in args.methods}
+    result = {
         "nodes": world // local,
         "load": round(os.getloadavg()[0], 1),
         "rounds": args.rounds,
-        "gloo": told,
+        "gloo": results,
         "ours": {
-            name: of_ours(rate, blocks, world - local)
+            name: sentinel_costs(rate, blocks, world - local)
             for name, rate in {"burst": BURST, **{f"{r:g}": r for r in args.rates}}.items()
         },
-        "idle": of_idle(blocks, world // local),
-        "records": world * len(heard),
-        "lost": sum(world - count for count in heard),
+        "idle": idle_costs(blocks, world // local),
+        "records": world * len(ranks_per_step),
+        "lost": sum(world - count for count in ranks_per_step),
     }
     if not counted:
-        for way in (*told.values(), *found["ours"].values()):
-            way.pop("bytes", None)
-            way.pop("packets", None)
-    return found
+        for method in (*results.values(), *result["ours"].values()):
+            method.pop("bytes", None)
+            method.pop("packets", None)
+    return result
 
 
-def forked(places: Iterable[Place], plan: Plan) -> list[dict[str, Any]]:
+def run_ranks(locations: Iterable[RankLocation], plan: Plan) -> list[dict[str, Any]]:
     """Run every rank as a process; return what rank 0 measured."""
     context = multiprocessing.get_context("fork")
-    told, tell = context.Pipe(duplex=False)
-    ranks = [context.Process(target=_rank, args=(place, plan, tell)) for place in places]
+    results, sender = context.Pipe(duplex=False)
+    ranks = [context.Process(target=_rank, args=(location, plan, sender)) for location in locations]
     for rank in ranks:
         rank.start()
-    tell.close()
+    sender.close()
     try:
-        blocks: list[dict[str, Any]] = told.recv()
+        blocks: list[dict[str, Any]] = results.recv()
     except EOFError:
         raise SystemExit("The ranks exited before they had finished.") from None
     for rank in ranks:
@@ -106,37 +106,37 @@ def forked(places: Iterable[Place], plan: Plan) -> list[dict[str, Any]]:
     return blocks
 
 
-def _rank(place: Place, plan: Plan, tell: Connection) -> None:
-    blocks = Rank(place, plan).run()
-    if place.rank == 0:
-        tell.send(blocks)
+def _rank(location: RankLocation, plan: Plan, sender: Connection) -> None:
+    blocks = Rank(location, plan).run()
+    if location.rank == 0:
+        sender.send(blocks)
     # Exit without cleanup: groups of 128 take long to shut down.
     os._exit(0)
 
 
-def of_gloo(way: str, blocks: list[dict[str, Any]], world: int) -> dict[str, float]:
+def gloo_costs(method: str, blocks: list[dict[str, Any]], world: int) -> dict[str, float]:
     """Medians over rounds: CPU time of all ranks, wall time, bytes and packets per rank."""
     empty = [block for block in blocks if block["way"] == EMPTY]
-    mine = [block for block in blocks if block["way"] == way]
-    pairs = list(zip(mine, empty, strict=True))
+    own_blocks = [block for block in blocks if block["way"] == method]
+    pairs = list(zip(own_blocks, empty, strict=True))
 
     def each(what: str) -> float:
         return median(max(0.0, m[what] - e[what]) / m["times"] for m, e in pairs)
 
     return {
         "all_ranks_cpu_ms": round(1e3 * each("cpu"), 3),
-        "wall_ms": round(1e3 * median(m["wall"] / m["times"] for m in mine), 3),
+        "wall_ms": round(1e3 * median(m["wall"] / m["times"] for m in own_blocks), 3),
         "bytes": round(each("bytes") / world),
         "packets": round(each("packets") / world, 1),
-        "times": sum(m["times"] for m in mine),
+        "times": sum(m["times"] for m in own_blocks),
     }
 
 
-def of_ours(rate: float, blocks: list[dict[str, Any]], away: int) -> dict[str, float]:
+def sentinel_costs(rate: float, blocks: list[dict[str, Any]], away: int) -> dict[str, float]:
     """The same for sentinel, without what idle agents use, which is listed separately."""
-    mine = [block for block in blocks if block["way"] == OURS]
-    busy = [block for block in mine if block["rate"] == rate]
-    idle = [block for block in mine if block["rate"] == 0.0]
+    own_blocks = [block for block in blocks if block["way"] == SENTINEL]
+    busy = [block for block in own_blocks if block["rate"] == rate]
+    idle = [block for block in own_blocks if block["rate"] == 0.0]
     pairs = list(zip(busy, idle, strict=True))
 
     def each(what: str) -> float:
@@ -152,9 +152,9 @@ def of_ours(rate: float, blocks: list[dict[str, Any]], away: int) -> dict[str, f
     }
 
 
-def of_idle(blocks: list[dict[str, Any]], nodes: int) -> dict[str, float]:
+def idle_costs(blocks: list[dict[str, Any]], nodes: int) -> dict[str, float]:
     """Use of an idle agent: CPU in percent of a core, bytes per second."""
-    idle = [block for block in blocks if block["way"] == OURS and block["rate"] == 0.0]
+    idle = [block for block in blocks if block["way"] == SENTINEL and block["rate"] == 0.0]
     shares = {
         "node_agent_percent": 100 * median(i["nodes"] / i["seconds"] for i in idle) / (nodes - 1),
         "head_agent_percent": 100 * median(i["head"] / i["seconds"] for i in idle),
@@ -174,12 +174,17 @@ def table(worlds: dict[str, Any]) -> str:
         f"| {' | '.join(head)} |",
         "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for world, found in worlds.items():
-        gloo, ours = found["gloo"], found["ours"]
+    for world, result in worlds.items():
+        gloo, sentinel = result["gloo"], result["ours"]
         order = ("all_gather", "all_reduce", "objects", "gather")
-        cells = [f"{gloo[way]['all_ranks_cpu_ms']:,.1f}" if way in gloo else "" for way in order]
-        cells += [f"**{ours['burst']['ranks_cpu_ms']:.2f}**", f"{ours['10']['ranks_cpu_ms']:.1f}"]
-        cells += [f"{ours[rate]['node_agents_cpu_ms']:.1f}" for rate in ("burst", "10", "1")]
+        cells = [
+            f"{gloo[method]['all_ranks_cpu_ms']:,.1f}" if method in gloo else "" for method in order
+        ]
+        cells += [
+            f"**{sentinel['burst']['ranks_cpu_ms']:.2f}**",
+            f"{sentinel['10']['ranks_cpu_ms']:.1f}",
+        ]
+        cells += [f"{sentinel[rate]['node_agents_cpu_ms']:.1f}" for rate in ("burst", "10", "1")]
         lines.append(f"| {world} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from agent import served
-from aggregation_ranks import Place
+from aggregation_ranks import RankLocation
 
 PORT = 14778
 SETTLED_SECONDS = 5.0
@@ -56,40 +56,40 @@ class Nodes:
         """Processes of the agents, the head first."""
         return tuple(agent.pid for agent in self.agents)
 
-    def places(self) -> Iterator[Place]:
+    def locations(self) -> Iterator[RankLocation]:
         """The location of each rank."""
         for rank in range(self.world):
             node = rank // self.local
             rings = self.folder / str(node) / "rings" / f"bench{node}"
             rings.mkdir(mode=0o700, parents=True, exist_ok=True)
-            yield Place(rank, self.world, self.local, node, rings, f"bench{node}")
+            yield RankLocation(rank, self.world, self.local, node, rings, f"bench{node}")
 
-    def heard(self) -> list[int]:
+    def ranks_per_step(self) -> list[int]:
         """Number of ranks per step at the head, once it receives no more."""
-        before, now = -1, self._heard()
+        before, now = -1, self._read_ranks_per_step()
         while sum(now) != before:
             time.sleep(SETTLED_SECONDS)
-            before, now = sum(now), self._heard()
+            before, now = sum(now), self._read_ranks_per_step()
         return now
 
-    def _heard(self) -> list[int]:
+    def _read_ranks_per_step(self) -> list[int]:
         path = self._run(0) / "sentinel.db"
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         rows = connection.execute("select spread from step where event = 'step' order by id")
         return [next(iter(json.loads(text).values()))[0] for (text,) in rows if text != "{}"]
 
     def _agent(self, node: int) -> subprocess.Popen[bytes]:
-        place = self.folder / str(node)
-        place.mkdir()
+        folder = self.folder / str(node)
+        folder.mkdir()
         own = {
-            "SENTINEL_HOME": str(place / "home"), "SENTINEL_RUNTIME_DIR": str(place / "rings"),
+            "SENTINEL_HOME": str(folder / "home"), "SENTINEL_RUNTIME_DIR": str(folder / "rings"),
             "SENTINEL_CLUSTER__HEAD": f"127.0.0.1:{PORT}", "SENTINEL_CLUSTER__TOKEN": "bench",
             "SENTINEL_LINGER_SECONDS": "0", "SENTINEL_NODE_POLL_SECONDS": "0",
             "SENTINEL_DETECTORS__RUN_STALLED__FLOOR": "3600", "TORCH_CPP_LOG_LEVEL": "ERROR",
         }  # fmt: skip
-        words = [sys.executable, "-m", "sentinel", "agent", "--run", f"bench{node}"]
-        with (place / "said").open("wb") as said:
-            return subprocess.Popen(words, env={**os.environ, **own}, stderr=said)
+        command = [sys.executable, "-m", "sentinel", "agent", "--run", f"bench{node}"]
+        with (folder / "said").open("wb") as log_file:
+            return subprocess.Popen(command, env={**os.environ, **own}, stderr=log_file)
 
     def _run(self, node: int) -> Path:
         return self.folder / str(node) / "home" / "runs" / f"bench{node}"

@@ -31,18 +31,18 @@ from sentinel.transport.rendezvous import Rendezvous
 from sentinel.transport.ring import RingWriter
 
 SIGNALS = 32
-EMPTY, OURS = "empty", "ours"
+EMPTY, SENTINEL = "empty", "ours"
 BURST, STEPS_OF_BURST = inf, 100
 """Sentinel at full speed, as the others are measured, and the number of steps."""
-OURS_SECONDS = 8.0
-PATIENCE = timedelta(seconds=300)
-FEWEST, MOST = 3, 2000
+SENTINEL_SECONDS = 8.0
+GLOO_TIMEOUT = timedelta(seconds=300)
+MIN_REPETITIONS, MAX_REPETITIONS = 3, 2000
 """Least and most repetitions of a method in one block."""
-LINK_SECONDS = 240.0
+CONNECT_SECONDS = 240.0
 """Time for all nodes to connect to the head: sixteen agents load torch at once."""
 
 
-class Place(NamedTuple):
+class RankLocation(NamedTuple):
     """Location of a rank: its number, its node, and the folder of its node's rings."""
 
     rank: int
@@ -64,19 +64,21 @@ class Plan:
     rounds: int
     seconds: float
     rates: tuple[float, ...]
-    ways: tuple[str, ...]
+    methods: tuple[str, ...]
     agents: tuple[int, ...]
     head: str = ""
 
     def blocks(self) -> list[tuple[str, float]]:
         """The blocks for all ranks, shuffled per round; at rate 0 the ranks are idle."""
-        found: list[tuple[str, float]] = []
+        result: list[tuple[str, float]] = []
         for turn in range(self.rounds):
-            paced = [(OURS, rate) for rate in (0.0, BURST, *self.rates)] if self.agents else []
-            rest = [*((way, 0.0) for way in self.ways), *paced]
+            sentinel_blocks = (
+                [(SENTINEL, rate) for rate in (0.0, BURST, *self.rates)] if self.agents else []
+            )
+            rest = [*((method, 0.0) for method in self.methods), *sentinel_blocks]
             random.Random(turn).shuffle(rest)
-            found += [(EMPTY, 0.0), *rest]
-        return found
+            result += [(EMPTY, 0.0), *rest]
+        return result
 
 
 def collectives(rank: int, world: int) -> dict[str, Callable[[], object]]:
@@ -111,28 +113,28 @@ def _objects(named: dict[str, float], world: int) -> None:
 
 
 @dataclass
-class Ours:
+class RingRank:
     """A rank's ring, written once per step as the client does."""
 
-    place: Place
+    location: RankLocation
     step: int = 0
-    packer: RecordEncoder = field(init=False)
+    encoder: RecordEncoder = field(init=False)
 
     def __post_init__(self) -> None:
-        at = self.place
+        at = self.location
         first = at.rank - at.rank % at.local
         meeting = Rendezvous("127.0.0.1", "29500", "bench", at.node)
-        who = Identity(at.run, 0, at.rank, at.rank - first, at.world, at.local, "", meeting)
-        self.ring = RingWriter(at.folder / f"0-{at.rank}.ring", who)
-        self.packer = RecordEncoder(self.ring.write)
+        identity = Identity(at.run, 0, at.rank, at.rank - first, at.world, at.local, "", meeting)
+        self.ring = RingWriter(at.folder / f"0-{at.rank}.ring", identity)
+        self.encoder = RecordEncoder(self.ring.write)
         sizes = {"world_size": float(at.world), "local_world_size": float(at.local)}
-        self.packer.write_event(Event.START, StepStamp(0, 0, time.time()), sizes)
+        self.encoder.write_event(Event.START, StepStamp(0, 0, time.time()), sizes)
         names = ("kl", "reward", *(f"signal_{at}" for at in range(SIGNALS - 2)))
-        self.schema = self.packer.schema_for(names)
+        self.schema = self.encoder.schema_for(names)
 
     def write(self, values: Sequence[float]) -> None:
         self.step, now = self.step + 1, time.time()
-        self.packer.write_values(self.schema, StepStamp(self.step, self.step, now), values)
+        self.encoder.write_values(self.schema, StepStamp(self.step, self.step, now), values)
         self.ring.publish_step(self.step, self.step, now)
 
     def values(self) -> tuple[float, ...]:
@@ -151,7 +153,7 @@ class Ours:
                 before = time.thread_time_ns()
                 self.write(values)
                 # Reading the clock costs about as much as a part of a write.
-                spent += time.thread_time_ns() - before - _LOOK
+                spent += time.thread_time_ns() - before - _CLOCK_READ_NS
         _sleep_until(begins + seconds)
         return done, spent / 1e9
 
@@ -168,104 +170,107 @@ def _sleep_until(when: float) -> None:
     time.sleep(max(0.0, when - time.monotonic()))
 
 
-def _look() -> int:
+def _clock_read_ns() -> int:
     """Cost of reading the thread's clock, in nanoseconds."""
-    found = []
+    result = []
     for _ in range(2000):
         before = time.thread_time_ns()
-        found.append(time.thread_time_ns() - before)
-    return sorted(found)[1000]
+        result.append(time.thread_time_ns() - before)
+    return sorted(result)[1000]
 
 
-_LOOK = _look()
+_CLOCK_READ_NS = _clock_read_ns()
 
 
 class Rank:
     """Runs all blocks of one rank; `run` returns the total costs in rank 0."""
 
-    def __init__(self, place: Place, plan: Plan) -> None:
-        self.place, self.plan = place, plan
+    def __init__(self, location: RankLocation, plan: Plan) -> None:
+        self.location, self.plan = location, plan
         torch.set_num_threads(1)
         os.environ |= {
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(plan.port), "RANK": str(place.rank),
-            "WORLD_SIZE": str(place.world), "GLOO_SOCKET_IFNAME": "lo",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(plan.port), "RANK": str(location.rank),
+            "WORLD_SIZE": str(location.world), "GLOO_SOCKET_IFNAME": "lo",
         }  # fmt: skip
-        dist.init_process_group("gloo", timeout=PATIENCE)
-        self.ways = collectives(place.rank, place.world)
-        self.ours = Ours(place) if plan.agents else None
-        if plan.agents and place.rank == 0:
-            linked(plan.head, len(plan.agents))
+        dist.init_process_group("gloo", timeout=GLOO_TIMEOUT)
+        self.methods = collectives(location.rank, location.world)
+        self.ring_rank = RingRank(location) if plan.agents else None
+        if plan.agents and location.rank == 0:
+            wait_until_connected(plan.head, len(plan.agents))
         dist.barrier()
 
     def run(self) -> list[dict[str, Any]]:
         return [
-            self.paced(rate) if way == OURS else self.tight(way) for way, rate in self.plan.blocks()
+            self.run_sentinel(rate) if method == SENTINEL else self.run_gloo(method)
+            for method, rate in self.plan.blocks()
         ]
 
-    def tight(self, way: str) -> dict[str, Any]:
+    def run_gloo(self, method: str) -> dict[str, Any]:
         """Repeat one method of gloo as often as fits."""
-        once = self.ways[way]
+        once = self.methods[method]
         once()
         dist.barrier()
         began = time.perf_counter()
-        for _ in range(FEWEST):
+        for _ in range(MIN_REPETITIONS):
             once()
-        each = (time.perf_counter() - began) / FEWEST
-        times = int(self.agreed(max(FEWEST, min(MOST, self.plan.seconds / each))))
+        each = (time.perf_counter() - began) / MIN_REPETITIONS
+        times = int(
+            self.broadcast(max(MIN_REPETITIONS, min(MAX_REPETITIONS, self.plan.seconds / each)))
+        )
         dist.barrier()
         sent, cpu, began = traffic(), time.process_time(), time.perf_counter()
         for _ in range(times):
             once()
         wall = time.perf_counter() - began
         dist.barrier()
-        spent, went = time.process_time() - cpu, traffic().since(sent)
-        total = self.summed(spent)
+        spent, traffic_sent = time.process_time() - cpu, traffic().since(sent)
+        total = self.sum_over_ranks(spent)
         return {
-            "way": way, "times": times, "cpu": total, "wall": wall,
-            "bytes": went.sent, "packets": went.packets,
+            "way": method, "times": times, "cpu": total, "wall": wall,
+            "bytes": traffic_sent.sent, "packets": traffic_sent.packets,
         }  # fmt: skip
 
-    def paced(self, rate: float) -> dict[str, Any]:
+    def run_sentinel(self, rate: float) -> dict[str, Any]:
         """Run sentinel at that step rate; rank 0 reads each agent's CPU time."""
-        assert self.ours
-        begins = self.agreed(time.monotonic() + 0.3)
+        assert self.ring_rank
+        begins = self.broadcast(time.monotonic() + 0.3)
         before, sent = [all_threads(pid) for pid in self.plan.agents], traffic()
-        times, spent = self.ours.steps(rate, begins, OURS_SECONDS)
-        after, went = [all_threads(pid) for pid in self.plan.agents], traffic().since(sent)
+        times, spent = self.ring_rank.steps(rate, begins, SENTINEL_SECONDS)
+        after, traffic_sent = [all_threads(pid) for pid in self.plan.agents], traffic().since(sent)
         agents = [late - early for early, late in zip(before, after, strict=True)]
         return {
-            "way": OURS, "rate": rate, "times": times, "seconds": OURS_SECONDS + 0.3,
-            "cpu": self.summed(spent), "head": agents[0], "nodes": sum(agents[1:]),
-            "bytes": went.sent, "packets": went.packets,
+            "way": SENTINEL, "rate": rate, "times": times, "seconds": SENTINEL_SECONDS + 0.3,
+            "cpu": self.sum_over_ranks(spent), "head": agents[0], "nodes": sum(agents[1:]),
+            "bytes": traffic_sent.sent, "packets": traffic_sent.packets,
         }  # fmt: skip
 
-    def agreed(self, value: float) -> float:
-        told = torch.tensor([value], dtype=torch.float64)
-        dist.broadcast(told, 0)
-        return float(told)
+    def broadcast(self, value: float) -> float:
+        value_tensor = torch.tensor([value], dtype=torch.float64)
+        dist.broadcast(value_tensor, 0)
+        return float(value_tensor)
 
-    def summed(self, value: float) -> float:
-        told = torch.tensor([value], dtype=torch.float64)
-        dist.all_reduce(told)
-        return float(told)
+    def sum_over_ranks(self, value: float) -> float:
+        value_tensor = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(value_tensor)
+        return float(value_tensor)
 
 
 def all_threads(pid: int) -> float:
     """CPU seconds of a process with permanent threads, to the nanosecond."""
-    told = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(text.read_text().split()[0]) for text in told) / 1e9
+    value_tensor = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(text.read_text().split()[0]) for text in value_tensor) / 1e9
 
 
-def linked(head: str, nodes: int) -> None:
+def wait_until_connected(head: str, nodes: int) -> None:
     """Wait until that many nodes are connected to the head."""
-    deadline, known = time.monotonic() + LINK_SECONDS, 0
+    deadline, known = time.monotonic() + CONNECT_SECONDS, 0
     while known < nodes:
         if time.monotonic() > deadline:
             raise SystemExit(
-                f"{known} of {nodes} nodes connected to the head in {LINK_SECONDS:.0f} s."
+                f"{known} of {nodes} nodes connected to the head in {CONNECT_SECONDS:.0f} s."
             )
         time.sleep(0.5)
         # An agent runs at low priority and may be slow to respond.
-        with suppress(OSError), urlopen(f"{head}/api/run", timeout=30.0) as answer:
-            told = json.load(answer)["cluster"].get("nodes", [])
-            known = sum(node["state"] == "up" for node in told)
+        with suppress(OSError), urlopen(f"{head}/api/run", timeout=30.0) as response:
+            value_tensor = json.load(response)["cluster"].get("nodes", [])
+            known = sum(node["state"] == "up" for node in value_tensor)

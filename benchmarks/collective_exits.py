@@ -56,26 +56,26 @@ def port() -> int:
         return int(free.getsockname()[1])
 
 
-def rank_of(job: Job, rank: int, meeting: int, told: int, places: Path) -> None:
+def run_rank(job: Job, rank: int, master_port: int, reports: int, folder: Path) -> None:
     """Run one rank until it ends."""
-    node = places / f"{job.number}-{rank}"
+    node = folder / f"{job.number}-{rank}"
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(WORLD), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(meeting), GLOO_SOCKET_IFNAME="lo",
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(master_port), GLOO_SOCKET_IFNAME="lo",
         SENTINEL_RUN_ID=f"exit-{job.number}", SENTINEL_HOME=str(node / "home"),
         SENTINEL_RUNTIME_DIR=str(node / "shm"),
     )  # fmt: skip
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 2)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)
     readiness.LEAD_SECONDS = readiness.POLL_INTERVAL_SECONDS = aggregation.POLL_INTERVAL_SECONDS = (
         0.005
     )
     dist.init_process_group("gloo")
     with sentinel.monitor(aggregate=job.mode, agent=False):
         train(job)
-        state = watched()
+        state = gather_state()
         line = json.dumps([job.number, rank, *state, time.monotonic()]) + "\n"
-        os.write(told, line.encode())
+        os.write(reports, line.encode())
         if job.ending == "exception":
             raise ValueError("on purpose")
         if job.ending == "SIGTERM":
@@ -106,39 +106,39 @@ def warm() -> None:
             torch.optim.SGD([parameter], lr=0.1).step()
 
 
-def watched() -> tuple[bool, bool]:
+def gather_state() -> tuple[bool, bool]:
     """Whether this rank is gathered, and whether a gather is in progress."""
     session = current_session()
-    ours: Any = getattr(session.recorder, "collective", None) if session else None
-    gathering = ours._gather_group if ours is not None else None  # noqa: SLF001 - no public access
+    collective: Any = getattr(session.recorder, "collective", None) if session else None
+    gathering = collective._gather_group if collective is not None else None  # noqa: SLF001 - no public access
     return gathering is not None, gathering is not None and gathering.busy
 
 
 def jobs(exits: int) -> list[Job]:
-    chance = random.Random(1)
+    rng = random.Random(1)
     kinds = [(ending, mode) for ending in ENDINGS for mode in MODES]
     count = max(1, exits // (WORLD * len(ENDINGS) * MODES.count("collective")))
-    made = [(ending, mode) for _ in range(count) for ending, mode in kinds]
-    return [Job(at, *kind, chance.randint(60, 100)) for at, kind in enumerate(made)]
+    specs = [(ending, mode) for _ in range(count) for ending, mode in kinds]
+    return [Job(at, *kind, rng.randint(60, 100)) for at, kind in enumerate(specs)]
 
 
 class Bench:
     """Starts jobs, several at a time, and records when each process ends."""
 
-    def __init__(self, places: Path) -> None:
-        self.places = places
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.inlet, self.outlet = os.pipe()
         self.running: dict[int, tuple[Job, int]] = {}
         self.ended: dict[tuple[int, int], tuple[Job, int, float]] = {}
 
     def start(self, job: Job) -> bool:
         """Start a job; True in the processes of its ranks after they have finished."""
-        meeting = port()
+        master_port = port()
         for rank in range(WORLD):
             pid = os.fork()
             if pid == 0:
                 os.close(self.inlet)
-                rank_of(job, rank, meeting, self.outlet, self.places)
+                run_rank(job, rank, master_port, self.outlet, self.folder)
                 return True
             self.running[pid] = job, rank
         return False
@@ -148,16 +148,16 @@ class Bench:
         job, rank = self.running.pop(pid)
         code = os.waitstatus_to_exitcode(status)
         self.ended[job.number, rank] = job, code, time.monotonic()
-        shutil.rmtree(self.places / f"{job.number}-{rank}", ignore_errors=True)
+        shutil.rmtree(self.folder / f"{job.number}-{rank}", ignore_errors=True)
 
-    def told(self) -> dict[tuple[int, int], tuple[bool, bool, float]]:
+    def reports(self) -> dict[tuple[int, int], tuple[bool, bool, float]]:
         os.close(self.outlet)
         with os.fdopen(self.inlet) as lines:
-            found = map(json.loads, lines)
-            return {(number, rank): (up, busy, at) for number, rank, up, busy, at in found}
+            counts = map(json.loads, lines)
+            return {(number, rank): (up, busy, at) for number, rank, up, busy, at in counts}
 
 
-def report(bench: Bench, told: dict[tuple[int, int], tuple[bool, bool, float]]) -> bool:
+def report(bench: Bench, reports: dict[tuple[int, int], tuple[bool, bool, float]]) -> bool:
     """Print the results; whether every exit code is right."""
     codes: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -166,20 +166,20 @@ def report(bench: Bench, told: dict[tuple[int, int], tuple[bool, bool, float]]) 
     for key, (job, code, at) in bench.ended.items():
         kind = job.ending, job.mode
         codes[kind][code] += 1
-        if key in told:
-            gathered, under_way, left = told[key]
+        if key in reports:
+            gathered, is_gathering, left = reports[key]
             up[kind] += gathered
-            busy[kind] += under_way
+            busy[kind] += is_gathering
             seconds[kind].append(at - left)
     print("| ending | path | exits | codes | gathered | gather under way | exit s p50 | worst |")
     print("|---|---|---|---|---|---|---|---|")
-    for kind, found in sorted(codes.items()):
+    for kind, counts in sorted(codes.items()):
         times = seconds[kind] or [0.0]
-        shown = ", ".join(f"{code}: {count}" for code, count in sorted(found.items()))
+        shown = ", ".join(f"{code}: {count}" for code, count in sorted(counts.items()))
         figures = f"{statistics.median(times):.3f} | {max(times):.3f}"
-        sums = f"{found.total()} | {shown} | {up[kind]} | {busy[kind]}"
+        sums = f"{counts.total()} | {shown} | {up[kind]} | {busy[kind]}"
         print(f"| {kind[0]} | {kind[1]} | {sums} | {figures} |")
-    return all(set(found) == {ENDINGS[ending]} for (ending, _), found in codes.items())
+    return all(set(counts) == {ENDINGS[ending]} for (ending, _), counts in codes.items())
 
 
 def main() -> int | None:
@@ -188,17 +188,17 @@ def main() -> int | None:
     parser.add_argument("--at-once", type=int, default=2, help="concurrent jobs")
     parser.add_argument("--minutes", type=float, default=60.0, help="start no job after that")
     parser.add_argument("--whole", action="store_true", help="collect all garbage at each exit")
-    asked = parser.parse_args()
-    until = time.monotonic() + 60 * asked.minutes
+    args = parser.parse_args()
+    until = time.monotonic() + 60 * args.minutes
     torch.set_num_threads(1)
     warm()
-    if not asked.whole:
+    if not args.whole:
         gc.collect()
         gc.freeze()
     home = Path(tempfile.mkdtemp(prefix="sentinel-exits-"))
     bench = Bench(home)
-    for job in jobs(asked.exits):
-        while len(bench.running) > WORLD * (asked.at_once - 1):
+    for job in jobs(args.exits):
+        while len(bench.running) > WORLD * (args.at_once - 1):
             bench.reap()
         if time.monotonic() > until:
             break
@@ -206,9 +206,9 @@ def main() -> int | None:
             return None
     while bench.running:
         bench.reap()
-    right = report(bench, bench.told())
+    is_right = report(bench, bench.reports())
     shutil.rmtree(home, ignore_errors=True)
-    return 0 if right else 1
+    return 0 if is_right else 1
 
 
 if __name__ == "__main__":

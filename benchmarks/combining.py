@@ -27,20 +27,22 @@ from sentinel.model.record_batch import RecordBatch, coalesce
 from sentinel.signals.key_map import select_key_map
 
 SIGNALS = 32
-NODE = 8
-ALIKE = frozenset({"grad_norm", "learning_rate", "global_step", "optimizer_steps"})
+RANKS_PER_NODE = 8
+SHARED_SIGNALS = frozenset({"grad_norm", "learning_rate", "global_step", "optimizer_steps"})
 
 
 def records(ranks: int, step: int) -> list[Record]:
     """Each rank's record of one step, with its own values except where all must be equal."""
-    dice, names = random.Random(step), named([*OF_POLICY, *EVERY_RUN], SIGNALS)
+    rng, names = random.Random(step), named([*OF_POLICY, *EVERY_RUN], SIGNALS)
     return [
         Record(
             "run",
             rank,
             step,
             float(step),
-            values={name: 1.0 + step if name in ALIKE else dice.gauss(1, 0.1) for name in names},
+            values={
+                name: 1.0 + step if name in SHARED_SIGNALS else rng.gauss(1, 0.1) for name in names
+            },
             step_index=step,
         )
         for rank in range(ranks)
@@ -49,30 +51,34 @@ def records(ranks: int, step: int) -> list[Record]:
 
 def costs(ranks: int, steps: int) -> dict[str, list[float]]:
     """Milliseconds of adding, combining and selecting that many ranks for one step."""
-    least = {"records": [float("inf")] * 3, "batches": [float("inf")] * 3}
-    followed, spoken = RankSelection(), select_key_map({})
+    minima = {"records": [float("inf")] * 3, "batches": [float("inf")] * 3}
+    selection, key_map = RankSelection(), select_key_map({})
     for step in range(steps):
-        told = records(ranks, step)
-        sheets = [sheet for at in range(0, ranks, NODE) for sheet in coalesce(told[at : at + NODE])]
-        for way, entries in (("records", told), ("batches", sheets)):
-            moment, looks = PendingStep(0.0, 0.0), [time.thread_time_ns()]
+        step_records = records(ranks, step)
+        batches = [
+            batch
+            for at in range(0, ranks, RANKS_PER_NODE)
+            for batch in coalesce(step_records[at : at + RANKS_PER_NODE])
+        ]
+        for form, entries in (("records", step_records), ("batches", batches)):
+            pending, readings = PendingStep(0.0, 0.0), [time.thread_time_ns()]
             for entry in entries:
-                moment.add(entry, 0.0, spoken)
-            looks.append(time.thread_time_ns())
+                pending.add(entry, 0.0, key_map)
+            readings.append(time.thread_time_ns())
             combine_ranks(
                 Event.STEP,
-                moment.tables,
+                pending.tables,
                 world_size=ranks,
             )
-            looks.append(time.thread_time_ns())
+            readings.append(time.thread_time_ns())
             for entry in entries:
-                (followed.update_batch if isinstance(entry, RecordBatch) else followed.update)(
+                (selection.update_batch if isinstance(entry, RecordBatch) else selection.update)(
                     entry
                 )
-            looks.append(time.thread_time_ns())
-            spent = [(after - before) / 1e6 for before, after in pairwise(looks)]
-            least[way] = [min(pair) for pair in zip(least[way], spent, strict=True)]
-    return least
+            readings.append(time.thread_time_ns())
+            spent = [(after - before) / 1e6 for before, after in pairwise(readings)]
+            minima[form] = [min(pair) for pair in zip(minima[form], spent, strict=True)]
+    return minima
 
 
 def main() -> None:
@@ -82,9 +88,9 @@ def main() -> None:
     args = parser.parse_args()
     table = Table("Ranks", "as", "adding, ms", "combining, ms", "selecting, ms", "per rank, µs")
     for ranks in args.ranks:
-        for way, found in costs(ranks, args.steps if ranks < 4096 else 3).items():
-            cells = (f"{each:.2f}" for each in found)
-            table.add_row(str(ranks), way, *cells, f"{sum(found) / ranks * 1e3:.1f}")
+        for form, figures in costs(ranks, args.steps if ranks < 4096 else 3).items():
+            cells = (f"{each:.2f}" for each in figures)
+            table.add_row(str(ranks), form, *cells, f"{sum(figures) / ranks * 1e3:.1f}")
     Console().print(table)
 
 

@@ -78,7 +78,13 @@ def _synthetic(args: argparse.Namespace, only: tuple[str, ...]) -> dict[str, str
 
 
 def _corpus(summaries: dict[str, dict[str, Any]]) -> str:
-    head = ["", "found of the sure", "macro recall", "false per 10k points", "false critical"]
+    head = [
+        "",
+        "detected of certain faults",
+        "macro recall",
+        "false per 10k points",
+        "false critical",
+    ]
     return rows([*head, "median delay"], [[title(n), *_of_corpus(s)] for n, s in summaries.items()])
 
 
@@ -94,16 +100,16 @@ def _of_corpus(summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def _peer(words: list[str], parser: argparse.ArgumentParser) -> int:
+def _peer(arguments: list[str], parser: argparse.ArgumentParser) -> int:
     evaluators = select_evaluators()
-    if len(words) != 3 or words[0] != "peer" or words[1] not in evaluators:
+    if len(arguments) != 3 or arguments[0] != "peer" or arguments[1] not in evaluators:
         parser.error(f"give: peer NAME FILE, with NAME one of {', '.join(evaluators)}")
     try:
-        results = evaluate_log(Path(words[2]), {words[1]: evaluators[words[1]]})
+        results = evaluate_log(Path(arguments[2]), {arguments[1]: evaluators[arguments[1]]})
     except (OSError, ValueError) as error:
-        print(f"cannot read {words[2]}: {error}", file=sys.stderr)
+        print(f"cannot read {arguments[2]}: {error}", file=sys.stderr)
         return 2
-    print(*lines(results[words[1]]), sep="\n")
+    print(*lines(results[arguments[1]]), sep="\n")
     return 0
 
 

@@ -44,8 +44,8 @@ def _reinforced(seed: int, fault: str, severity: str, early: bool) -> FullRun:
     progress = np.cumsum(rate) / rate.sum()
     run = FullRun(seed, fault, severity, onset=onset if fault else None)
     reward, gain = reward_series(rng, progress)
-    words = length_series(rng, progress)
-    longest = float(words.max() * rng.uniform(2, 8))
+    lengths = length_series(rng, progress)
+    longest = float(lengths.max() * rng.uniform(2, 8))
     zero_share = np.clip(rng.beta(2, 10, length) + 0.3 * progress * rng.random(), 0, 0.95)
     run.series = {
         "loss": 0.02 * rng.standard_normal(length) * rng.uniform(0.2, 2),
@@ -56,7 +56,7 @@ def _reinforced(seed: int, fault: str, severity: str, early: bool) -> FullRun:
         "frac_zero_std": zero_share,
         "kl_ref": kl_series(rng, progress),
         "entropy": entropy_series(rng, progress),
-        "completion_length": words,
+        "completion_length": lengths,
         "grad_norm": _norms(rng, length, 20),
         "learning_rate": rate * 1e-6,
         "sample_repetition": np.clip(rng.beta(2, 18, length), 0, 1),

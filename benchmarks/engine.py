@@ -55,7 +55,7 @@ OF_POLICY = [
     "value_loss",
     "kl_mismatch",
 ]
-ALIKE = frozenset({"grad_norm", "learning_rate", "global_step", "optimizer_steps"})
+SHARED_SIGNALS = frozenset({"grad_norm", "learning_rate", "global_step", "optimizer_steps"})
 """Signals with the same value on every rank."""
 SIGNALS = 25
 IN_LOG = 20
@@ -67,14 +67,14 @@ WARM = 600
 
 def series(names: Sequence[str], length: int, seed: int) -> dict[str, list[float]]:
     """A healthy course of each signal with noise; an unknown name is plain noise."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     courses: dict[str, Callable[[float], float]] = {
-        "loss": lambda way: 0.5 + 2 * (1 + 30 * way) ** -0.5,
-        "reward": lambda way: 2 / (1 + exp(6 - 14 * way)),
-        "kl_ref": lambda way: 0.002 + 0.05 * way,
-        "learning_rate": lambda way: 1e-6 * (0.55 + 0.45 * cos(pi * way)),
-        "entropy": lambda way: 0.4 + 0.8 * exp(-5 * way),
-        "completion_length": lambda way: 400 + 200 * way,
+        "loss": lambda progress: 0.5 + 2 * (1 + 30 * progress) ** -0.5,
+        "reward": lambda progress: 2 / (1 + exp(6 - 14 * progress)),
+        "kl_ref": lambda progress: 0.002 + 0.05 * progress,
+        "learning_rate": lambda progress: 1e-6 * (0.55 + 0.45 * cos(pi * progress)),
+        "entropy": lambda progress: 0.4 + 0.8 * exp(-5 * progress),
+        "completion_length": lambda progress: 400 + 200 * progress,
         "frac_zero_std": lambda _: 0.2,
         "clip_fraction": lambda _: 0.02,
         "truncated_fraction": lambda _: 0.05,
@@ -85,14 +85,14 @@ def series(names: Sequence[str], length: int, seed: int) -> dict[str, list[float
         "tokens": lambda _: 65536.0,
     }
     exact = {"learning_rate", "tokens"}
-    found: dict[str, list[float]] = {}
+    figures: dict[str, list[float]] = {}
     for name in names:
         course = courses.get(name, lambda _: 1.0)
         noise = 0.0 if name in exact else 0.1
-        found[name] = [course(at / length) * (1 + dice.gauss(0, noise)) for at in range(length)]
-    for counter in {"global_step", "optimizer_steps"} & found.keys():
-        found[counter] = [float(at + 1) for at in range(length)]
-    return found
+        figures[name] = [course(at / length) * (1 + rng.gauss(0, noise)) for at in range(length)]
+    for counter in {"global_step", "optimizer_steps"} & figures.keys():
+        figures[counter] = [float(at + 1) for at in range(length)]
+    return figures
 
 
 def named(names: Sequence[str], count: int) -> list[str]:
@@ -100,19 +100,19 @@ def named(names: Sequence[str], count: int) -> list[str]:
     return [*names, *(f"signal_{at}" for at in range(count - len(names)))]
 
 
-def moments(rows: Sequence[dict[str, float]], first: int) -> list[Record]:
+def records(rows: Sequence[dict[str, float]], first: int) -> list[Record]:
     """Records of a run of eight ranks, one of which is always slightly slower."""
-    dice = random.Random(first)
-    found = []
+    rng = random.Random(first)
+    figures = []
     for step, row in enumerate(rows, start=first):
         spread = {
-            name: Spread(8, x, x - far, x + far, 8 * x, far / 2, dice.randrange(8), 7)
+            name: Spread(8, x, x - far, x + far, 8 * x, far / 2, rng.randrange(8), 7)
             for name, x in row.items()
-            for far in (0.0 if name in ALIKE else abs(0.03 * x),)
+            for far in (0.0 if name in SHARED_SIGNALS else abs(0.03 * x),)
         }
         values = dict(row)
-        found.append(Record("run", WHOLE_RUN, step, float(step), values=values, spread=spread))
-    return found
+        figures.append(Record("run", WHOLE_RUN, step, float(step), values=values, spread=spread))
+    return figures
 
 
 def microseconds(
@@ -122,7 +122,7 @@ def microseconds(
     engine, spent = Engine(makers), []
     for at in range(0, len(rows), CHUNK):
         # Created just before they are processed, as in production.
-        chunk = moments(rows[at : at + CHUNK], at + 1)
+        chunk = records(rows[at : at + CHUNK], at + 1)
         began = time.thread_time_ns()
         for record in chunk:
             engine.process(record)
@@ -167,10 +167,10 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=100_000)
     args = parser.parse_args()
     runs = {"RL": (*OF_POLICY, *EVERY_RUN), "SFT": EVERY_RUN}
-    found = {kind: dict(costs(names, args.steps)) for kind, names in runs.items()}
+    figures = {kind: dict(costs(names, args.steps)) for kind, names in runs.items()}
     table = Table("Detector", *(f"{kind}, µs per step" for kind in runs))
-    for name in sorted(found["RL"], key=lambda name: -max(found[kind][name] for kind in runs)):
-        table.add_row(name, *(f"{found[kind][name]:.1f}" for kind in runs))
+    for name in sorted(figures["RL"], key=lambda name: -max(figures[kind][name] for kind in runs)):
+        table.add_row(name, *(f"{figures[kind][name]:.1f}" for kind in runs))
     console = Console()
     console.print(table)
     if args.lines:

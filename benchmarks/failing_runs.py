@@ -36,13 +36,15 @@ class Training:
     onset: int = 0
 
 
-def spoken(rng: Random, count: int) -> str:
+def alphabet_text(rng: Random, count: int) -> str:
     """Texts in which each letter is mostly followed by the next in the alphabet."""
-    said = [rng.choice(LETTERS)]
-    while len(said) < count:
+    letters = [rng.choice(LETTERS)]
+    while len(letters) < count:
         known = rng.random() < 0.8
-        said.append(LETTERS[(LETTERS.index(said[-1]) + 1) % 8] if known else rng.choice(LETTERS))
-    return " ".join(said)
+        letters.append(
+            LETTERS[(LETTERS.index(letters[-1]) + 1) % 8] if known else rng.choice(LETTERS)
+        )
+    return " ".join(letters)
 
 
 def noise(rng: Random, count: int) -> str:
@@ -75,7 +77,7 @@ def grpo(rate: float = 2e-3, beta: float = 0.04, breaks: int = 10**9, count: int
         def paid(completions: list[str], **_: object) -> list[float]:
             if trainer.state.global_step >= breaks:
                 return [0.0] * len(completions)
-            return [said.count("a") / max(1, len(said.split())) for said in completions]
+            return [letters.count("a") / max(1, len(letters.split())) for letters in completions]
 
         trainer = GRPOTrainer(
             model=model,
@@ -102,7 +104,7 @@ def sft(rate: float = 2e-3, *, frozen: bool = False, texts: int = 2048, evaluate
 
         rng = Random(3)
         known, held_out = (
-            Dataset.from_list([{"text": spoken(rng, 24)} for _ in range(size)])
+            Dataset.from_list([{"text": alphabet_text(rng, 24)} for _ in range(size)])
             for size in (texts, 64)
         )
         network = LlamaForCausalLM.from_pretrained(model)
@@ -165,10 +167,10 @@ def reward(*, shuffled: bool = False, count: int = 250) -> Build:
 def _pairs(count: int, *, shuffled: bool = False) -> list[dict[str, str]]:
     rng, pairs = Random(5), []
     for _ in range(count):
-        prompt, better, worse = noise(rng, 2), spoken(rng, 12), noise(rng, 12)
+        prompt, chosen, rejected = noise(rng, 2), alphabet_text(rng, 12), noise(rng, 12)
         if shuffled and rng.random() < 0.5:
-            better, worse = worse, better
-        pairs.append({"prompt": f"{prompt} ", "chosen": better, "rejected": worse})
+            chosen, rejected = rejected, chosen
+        pairs.append({"prompt": f"{prompt} ", "chosen": chosen, "rejected": rejected})
     return pairs
 
 
@@ -198,7 +200,7 @@ TRAININGS = {
     "dpo-well": Training(dpo()),
     "dpo-fast": Training(dpo(0.15, 1.0), "300 times the learning rate, beta 1", DIVERGED),
     "reward-well": Training(reward()),
-    "reward-shuffled": Training(reward(shuffled=True), "a coin says which is better", NEVER),
+    "reward-shuffled": Training(reward(shuffled=True), "random preferences", NEVER),
 }
 
 

@@ -34,7 +34,7 @@ from agent import cpu_seconds, metrics, resident, served
 from fleet_nodes import Course, Plan
 from loopback import alone
 from scale_page import fleet, torch
-from scale_page import law as law_told
+from scale_page import law as cost_model_text
 
 from sentinel.model.record import Event
 from sentinel.transport.identity import Identity
@@ -66,49 +66,49 @@ FIRING = r'^sentinel_alert_firing.*detector="(\w+)".* 1\.0$'
 MEETING = Rendezvous("127.0.0.1", "29500", JOB, 0)
 
 
-class Own:
+class HeadRanks:
     """The ranks of the head's own node, which write to rings as a trainer does."""
 
     def __init__(self, world: int, local: int) -> None:
         self.rings = [
-            RingWriter(ring_path(RUN, 0, rank), who)
+            RingWriter(ring_path(RUN, 0, rank), identity)
             for rank in range(local)
-            for who in (Identity(RUN, 0, rank, rank, world, local, "node0", MEETING),)
+            for identity in (Identity(RUN, 0, rank, rank, world, local, "node0", MEETING),)
         ]
-        self.packers = [RecordEncoder(ring.write) for ring in self.rings]
+        self.encoders = [RecordEncoder(ring.write) for ring in self.rings]
 
     def train(self, plan: Plan) -> None:
         """Write steps from `begins` to `ends`."""
         time.sleep(max(0.0, plan.begins - EARLY_SECONDS - time.time()))
         sizes = {"world_size": float(plan.world), "local_world_size": float(plan.local)}
-        for packer in self.packers:
-            packer.write_event(Event.START, StepStamp(0, 0, time.time()), sizes)
+        for encoder in self.encoders:
+            encoder.write_event(Event.START, StepStamp(0, 0, time.time()), sizes)
         course = Course(plan.signals, int((plan.ends - plan.begins) / plan.pace) + 2)
         step = 0
         while (due := plan.begins + step * plan.pace) < plan.ends:
             time.sleep(max(0.0, due - time.time()))
             step, now = step + 1, time.time()
             rows = course.at(step, len(self.rings)).tolist()
-            for ring, packer, row in zip(self.rings, self.packers, rows, strict=True):
-                packer.write_values(
-                    packer.schema_for(course.names), StepStamp(step, step, now), row
+            for ring, encoder, row in zip(self.rings, self.encoders, rows, strict=True):
+                encoder.write_values(
+                    encoder.schema_for(course.names), StepStamp(step, step, now), row
                 )
                 ring.publish_step(step, step, now)
-        for ring, packer in zip(self.rings, self.packers, strict=True):
-            packer.write_event(
+        for ring, encoder in zip(self.rings, self.encoders, strict=True):
+            encoder.write_event(
                 Event.STOP, StepStamp(step, step, time.time()), attributes={"outcome": "finished"}
             )
             ring.close("finished")
 
 
-class Watch:
+class HeadObserver:
     """Observes the head from outside while it runs."""
 
     def __init__(self, database: Path) -> None:
         self.connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
         self.seen, self.delays = 0, list[float]()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Record the age of the step of each new row."""
         query = "select id, time from step where event = 'step' and id > ? order by id"
         for row, when in self.connection.execute(query, (self.seen,)):
@@ -118,8 +118,8 @@ class Watch:
     def steps(self) -> list[tuple[int, int]]:
         """Each step's number, and the number of ranks in the spread of its first signal."""
         query = "select step, spread from step where event = 'step' order by id"
-        told = [(step, json.loads(spread)) for step, spread in self.connection.execute(query)]
-        return [(step, next(iter(spread.values()))[0]) for step, spread in told if spread]
+        reports = [(step, json.loads(spread)) for step, spread in self.connection.execute(query)]
+        return [(step, next(iter(spread.values()))[0]) for step, spread in reports if spread]
 
 
 def measured(world: int, local: int, args: argparse.Namespace) -> dict[str, Any]:
@@ -142,22 +142,22 @@ def measured(world: int, local: int, args: argparse.Namespace) -> dict[str, Any]
                 raise
             started = time.monotonic() - began
             try:
-                found = watched(head.pid, url, run / "sentinel.db", (world, local), args)
+                figures = observe(head.pid, url, run / "sentinel.db", (world, local), args)
             finally:
                 head.terminate()
                 head.wait(60.0)
-        said = (Path(place) / "head.log").read_text()
-        if "Traceback" in said:
-            print(said[-3000:], file=sys.stderr)
-    return {**found, "start_s": round(started, 1)}
+        log = (Path(place) / "head.log").read_text()
+        if "Traceback" in log:
+            print(log[-3000:], file=sys.stderr)
+    return {**figures, "start_s": round(started, 1)}
 
 
-def watched(
+def observe(
     pid: int, url: str, database: Path, size: tuple[int, int], args: argparse.Namespace
 ) -> dict[str, Any]:
     world, local = size
     alone_mb = resident(pid)
-    own = Own(world, local)
+    own = HeadRanks(world, local)
     begins = time.time() + 15.0 + world / local / 20
     ends = begins + WARM_SECONDS + args.seconds + 2.0
     edges = np.linspace(1, world // local, PLAYERS + 1).astype(int).tolist()
@@ -166,7 +166,7 @@ def watched(
         for first, last in pairwise(edges)
     ]
     until_listening(PORT)
-    players = [
+    simulators = [
         subprocess.Popen(
             [*MEEK, sys.executable, str(Path(__file__).with_name("fleet_nodes.py")), plan.text()],
             stdout=subprocess.PIPE, text=True,
@@ -175,26 +175,29 @@ def watched(
     ]  # fmt: skip
     training = Thread(target=own.train, args=(plans[0],))
     training.start()
-    watch, nice = Watch(database), begins + WARM_SECONDS
+    watch, nice = HeadObserver(database), begins + WARM_SECONDS
     while time.time() < nice:
-        watch.look()
+        watch.poll()
         time.sleep(0.05)
     watch.delays.clear()
     load = os.getloadavg()[0]
     before, since, scraped, page = cpu_seconds(pid), time.monotonic(), 0.0, ""
     while (passed := time.monotonic() - since) < args.seconds:
-        watch.look()
+        watch.poll()
         if passed >= scraped:
             page, scraped = metrics(url), scraped + SCRAPE_SECONDS
         time.sleep(0.05)
     spent, passed = cpu_seconds(pid) - before, time.monotonic() - since
     megabytes, page = resident(pid), metrics(url)
     training.join()
-    told = [json.loads(player.communicate(timeout=120.0)[0].splitlines()[-1]) for player in players]
+    reports = [
+        json.loads(simulator.communicate(timeout=120.0)[0].splitlines()[-1])
+        for simulator in simulators
+    ]
     time.sleep(3.0)
     steps = watch.steps()
-    sent = world * max(one["steps"] for one in told)
-    parcels = sum(one["parcels"] for one in told)
+    sent = world * max(one["steps"] for one in reports)
+    batches = sum(one["batches"] for one in reports)
     return {
         "ranks": world,
         "nodes": world // local,
@@ -213,10 +216,10 @@ def watched(
             r'^sentinel_alert_firing.*detector="(\w+)".* 1\.0$', page, re.MULTILINE
         ),
         "bytes_a_rank_and_step": round(
-            sum(one["bytes"] for one in told) / max(1, (world - local) * told[0]["steps"])
+            sum(one["bytes"] for one in reports) / max(1, (world - local) * reports[0]["steps"])
         ),
-        "parcels_a_node_and_second": round(parcels / (world / local - 1) / (ends - begins), 2),
-        "players_late_s": round(max(one["late"] for one in told), 2),
+        "batches_per_node_and_second": round(batches / (world / local - 1) / (ends - begins), 2),
+        "players_late_s": round(max(one["late"] for one in reports), 2),
         "load": round(load, 1),
     }
 
@@ -238,34 +241,34 @@ def counted(family: str, page: str) -> float:
     return sum(float(n) for n in re.findall(rf"^{family}\S* (\S+)$", page, re.MULTILINE))
 
 
-def law(rows: list[dict[str, Any]]) -> dict[str, float]:
+def fit_cost_model(rows: list[dict[str, Any]]) -> dict[str, float]:
     """CPU = constant + share per node + share per rank, by least squares.
 
     Uses the rows that the head could process. Relative errors are weighted equally; otherwise the
     largest fleet would dominate.
     """
-    kept = [row for row in rows if row["lost"] == 0 and row["cpu_percent"] < BORNE_PERCENT]
-    shares = np.array([[1.0, row["nodes"], row["ranks"]] for row in kept])
-    spent = np.array([row["cpu_percent"] for row in kept])
-    found = np.linalg.lstsq(shares / spent[:, None], np.ones(len(kept)), rcond=None)[0]
+    usable_rows = [row for row in rows if row["lost"] == 0 and row["cpu_percent"] < BORNE_PERCENT]
+    shares = np.array([[1.0, row["nodes"], row["ranks"]] for row in usable_rows])
+    spent = np.array([row["cpu_percent"] for row in usable_rows])
+    figures = np.linalg.lstsq(shares / spent[:, None], np.ones(len(usable_rows)), rcond=None)[0]
     return {
-        "signals": kept[0]["signals"],
-        "constant_percent": round(float(found[0]), 2),
-        "node_percent": round(float(found[1]), 5),
-        "rank_percent": round(float(found[2]), 5),
-        "off_percent": round(100 * float(np.abs(shares @ found / spent - 1).max()), 1),
+        "signals": usable_rows[0]["signals"],
+        "constant_percent": round(float(figures[0]), 2),
+        "node_percent": round(float(figures[1]), 5),
+        "rank_percent": round(float(figures[2]), 5),
+        "off_percent": round(100 * float(np.abs(shares @ figures / spent - 1).max()), 1),
     }
 
 
-def loaded(modules: str) -> dict[str, float]:
+def import_cost(modules: str) -> dict[str, float]:
     """Cost of importing these modules: MB resident, seconds of CPU."""
-    told = []
+    reports = []
     for _ in range(3):
         done = subprocess.run(
             [sys.executable, "-c", LOADS, modules], stdout=subprocess.PIPE, check=True
         )
-        told.append(json.loads(done.stdout))
-    return {name: round(median(one[name] for one in told), 2) for name in told[0]}
+        reports.append(json.loads(done.stdout))
+    return {name: round(median(one[name] for one in reports), 2) for name in reports[0]}
 
 
 def main() -> None:
@@ -281,15 +284,15 @@ def main() -> None:
     rows = [measured(world, local, args) for world in args.ranks for local in args.local]
     known = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() and not args.anew else []
     sizes = {(row["ranks"], row["nodes"]): row for row in [*known, *rows]}
-    told = [sizes[size] for size in sorted(sizes)]
+    reports = [sizes[size] for size in sorted(sizes)]
     agent = {
-        "alone": loaded("sentinel.agent.main"),
-        "torch": loaded("sentinel.agent.main,torch.distributed"),
+        "alone": import_cost("sentinel.agent.main"),
+        "torch": import_cost("sentinel.agent.main,torch.distributed"),
     }
-    found = {"rows": told, "law": law(told), "agent": agent}
+    figures = {"rows": reports, "law": fit_cost_model(reports), "agent": agent}
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    print(fleet(found), law_told(found), torch(found), sep="\n\n")
+    RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
+    print(fleet(figures), cost_model_text(figures), torch(figures), sep="\n\n")
 
 
 if __name__ == "__main__":

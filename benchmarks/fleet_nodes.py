@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
-from engine import ALIKE, EVERY_RUN, OF_POLICY, named, series
+from engine import EVERY_RUN, OF_POLICY, SHARED_SIGNALS, named, series
 from numpy.typing import NDArray
 
 from sentinel.cluster.authentication import MessageAuthenticator
@@ -69,9 +69,9 @@ class Course:
 
     def __init__(self, signals: int, steps: int) -> None:
         self.names = tuple(named([*OF_POLICY, *EVERY_RUN], signals)[:signals])
-        told = series(self.names, steps, 1)
-        self.rows = np.array([told[name] for name in self.names]).T
-        exact = ALIKE | {"tokens"}
+        fields = series(self.names, steps, 1)
+        self.rows = np.array([fields[name] for name in self.names]).T
+        exact = SHARED_SIGNALS | {"tokens"}
         self.noise = np.array([0.0 if name in exact else NOISE for name in self.names])
 
     def at(self, step: int, ranks: int) -> Rows:
@@ -88,7 +88,7 @@ class Node:
 
     number: int
     plan: Plan
-    seal: MessageAuthenticator
+    authenticator: MessageAuthenticator
     writer: BatchEncoder = field(default_factory=BatchEncoder)
     waiting: list[Record] = field(default_factory=list)
     sent: int = 0
@@ -104,34 +104,43 @@ class Node:
         self.offset = random.random() * EXCHANGE_INTERVAL_SECONDS
         self.board = MessageStore.connect("127.0.0.1", self.plan.port)
         (card,) = self.board.read([HEAD_INFO_KEY])
-        self.birth = HeadInfo.deserialize(self.seal.verify(HEAD_INFO_KEY, card)).instance_id
+        self.instance_id = HeadInfo.deserialize(
+            self.authenticator.verify(HEAD_INFO_KEY, card)
+        ).instance_id
         hello, self.box, self.ack = slot_keys(self.board.increment(SLOT_COUNTER_KEY))
         host = f"node{self.number}"
-        told = {"host": host, "run": f"bench.{host}", "spool_id": host, "clock": repr(time.time())}
-        body = self.seal.sign(f"{hello}/{self.birth}", json.dumps(told).encode())
+        fields = {
+            "host": host,
+            "run": f"bench.{host}",
+            "spool_id": host,
+            "clock": repr(time.time()),
+        }
+        body = self.authenticator.sign(f"{hello}/{self.birth}", json.dumps(fields).encode())
         self.board.write({self.box: b"", self.ack: b"", hello: body})
 
     def exchange(self) -> None:
         """Poll for the acknowledgement; once it is there, send all that waits."""
         if self.answered < self.sent:
-            self.look()
+            self.poll_head()
         now = time.time()
         if self.answered == self.sent and (
             self.waiting or now - self.told_at >= HEARTBEAT_INTERVAL_SECONDS
         ):
             records, self.waiting = self.waiting, []
             last = self.row + bool(records)
-            data = self.writer.encode([*coalesce(records), self.tick(now)], self.row + 1, last, now)
+            data = self.writer.encode(
+                [*coalesce(records), self.heartbeat(now)], self.row + 1, last, now
+            )
             self.row, self.sent, self.told_at = last, self.sent + 1, now
-            message = self.seal.sign(f"{self.box}/{self.birth}", data)
+            message = self.authenticator.sign(f"{self.box}/{self.birth}", data)
             self.bytes += len(message)
             self.board.write({self.box: message})
 
-    def look(self) -> None:
+    def poll_head(self) -> None:
         """Read the head's newest message."""
         message = self.board.peek(self.ack)
         if message:
-            body = self.seal.verify(f"{self.ack}/{self.birth}", message)
+            body = self.authenticator.verify(f"{self.ack}/{self.birth}", message)
             self.answered = ACK_STRUCT.unpack(body)[0]
 
     def start(self, now: float) -> None:
@@ -140,7 +149,7 @@ class Node:
             Record("", rank, 0, now, Event.START, sizes, sequence=1) for rank in self.ranks
         ]
 
-    def say(self, now: float, names: Sequence[str], rows: list[list[float]]) -> None:
+    def add_step(self, now: float, names: Sequence[str], rows: list[list[float]]) -> None:
         """Add one step of all ranks of this node."""
         self.step += 1
         self.waiting += [
@@ -151,7 +160,7 @@ class Node:
             for rank, row in zip(self.ranks, rows, strict=True)
         ]  # fmt: skip
 
-    def tick(self, now: float) -> Record:
+    def heartbeat(self, now: float) -> Record:
         """The heartbeat of the ranks, part of each batch."""
         counts = {"ranks_running": float(len(self.ranks)), "ranks_gone": 0.0, "ranks_failed": 0.0}
         values = {**counts, "idle_seconds": round(random.random(), 6)}
@@ -176,8 +185,8 @@ class Node:
 
 def play(plan: Plan) -> dict[str, float]:
     """Run the plan; return bytes and batches sent, and the longest wait of a step."""
-    seal = MessageAuthenticator.for_job(plan.token, plan.job)
-    nodes = [Node(number, plan, seal) for number in range(plan.first, plan.last)]
+    authenticator = MessageAuthenticator.for_job(plan.token, plan.job)
+    nodes = [Node(number, plan, authenticator) for number in range(plan.first, plan.last)]
     course = Course(plan.signals, int((plan.ends - plan.begins) / plan.pace) + 2)
     for node in nodes:
         node.start(time.time())
@@ -197,7 +206,7 @@ def play(plan: Plan) -> dict[str, float]:
             step += 1
             rows = course.at(step, plan.local * len(nodes)).tolist()
             for at, node in enumerate(nodes):
-                node.say(now, course.names, rows[at * plan.local : (at + 1) * plan.local])
+                node.add_step(now, course.names, rows[at * plan.local : (at + 1) * plan.local])
         turn = time.monotonic()
         for at, (when, node) in enumerate(due):
             if turn >= when:
@@ -205,7 +214,7 @@ def play(plan: Plan) -> dict[str, float]:
                 due[at] = max(when + EXCHANGE_INTERVAL_SECONDS, turn), node
         time.sleep(0.005)
     return {
-        "steps": step, "late": slow, "parcels": sum(node.sent for node in nodes),
+        "steps": step, "late": slow, "batches": sum(node.sent for node in nodes),
         "bytes": sum(node.bytes for node in nodes),
         "unsent": sum(len(node.waiting) for node in nodes),
     }  # fmt: skip

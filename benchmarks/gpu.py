@@ -115,7 +115,7 @@ class Bench:
 
 
 @contextmanager
-def watched(**more: Any) -> Iterator[None]:
+def monitored_run(**more: Any) -> Iterator[None]:
     """A monitored run in a temporary home, without agent."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"SENTINEL_HOME": folder, "SENTINEL_RUNTIME_DIR": folder}
@@ -125,7 +125,7 @@ def watched(**more: Any) -> Iterator[None]:
 
 def reads(bench: Bench) -> str:
     """Steps in the debug mode that raises where something waits for the device."""
-    with watched(strict=True):
+    with monitored_run(strict=True):
         bench.step()
         bench.wait()
         for clip in (True, False, True):
@@ -136,12 +136,12 @@ def reads(bench: Bench) -> str:
             finally:
                 if bench.device.type == "cuda":
                     torch.cuda.set_sync_debug_mode("default")
-    return "no tap reads a value of the device"
+    return "no patch reads a value of the device"
 
 
 def kernel(bench: Bench) -> str:
     """Patches while a kernel keeps the device busy."""
-    with watched(strict=True):
+    with monitored_run(strict=True):
         for _ in range(3):
             bench.step()
         bench.wait()
@@ -166,12 +166,12 @@ def kernel(bench: Bench) -> str:
 
 def pinned(bench: Bench) -> str:
     """Whether the device copies are page-locked."""
-    with watched(strict=True):
+    with monitored_run(strict=True):
         bench.step()
         session = current_session()
         lanes = session.recorder.device_copies.queues if session is not None else {}
         rows = [host for lane in lanes.values() for host, _ in lane.free]
-        assert bench.device.type != "cuda" or rows, "no value went by way of the device's rows"
+        assert bench.device.type != "cuda" or rows, "no value was copied to the device's rows"
         assert all(row.is_pinned() and row.is_contiguous() for row in rows)
     return f"{len(rows)} rows, every one page-locked and contiguous"
 
@@ -181,10 +181,10 @@ def graph(bench: Bench) -> str:
     if bench.device.type != "cuda":
         return "not without a GPU"
     without = _captured(bench.device)
-    with watched(strict=True):
-        ours = _captured(bench.device)
-    assert without == ours, f"losses differ: {without} and {ours}"
-    return f"captured and replayed with the taps in, to the same {len(ours)} losses"
+    with monitored_run(strict=True):
+        monitored = _captured(bench.device)
+    assert without == monitored, f"losses differ: {without} and {monitored}"
+    return f"captured and replayed with patches, to the same {len(monitored)} losses"
 
 
 def _captured(device: torch.device) -> list[float]:
@@ -229,26 +229,28 @@ def step_time(bench: Bench, blocks: int, steps: int) -> dict[str, Any]:
         bench.wait()
         return (time.perf_counter() - began) / steps * 1e3
 
-    def watched_block() -> float:
-        with watched():
+    def monitored_block() -> float:
+        with monitored_run():
             return block()
 
     block()
-    plain, ours = [], []
+    plain, monitored = [], []
     for turn in range(blocks):
         pair: list[tuple[list[float], Callable[[], float]]] = [
             (plain, block),
-            (ours, watched_block),
+            (monitored, monitored_block),
         ]
         random.Random(turn).shuffle(pair)
         for times, run in pair:
             times.append(run())
-    ratios = sorted(with_us / without for with_us, without in zip(ours, plain, strict=True))
+    ratios = sorted(
+        with_monitor / without for with_monitor, without in zip(monitored, plain, strict=True)
+    )
     quarter = len(ratios) // 4
     return {
         "parameters": bench.size,
         "without, ms": statistics.median(plain),
-        "with, ms": statistics.median(ours),
+        "with, ms": statistics.median(monitored),
         "ratio": statistics.median(ratios),
         "ratio, middle half": [ratios[quarter], ratios[-1 - quarter]],
         "pairs": len(ratios),

@@ -36,16 +36,16 @@ def sentinel(directory: str) -> tuple[Log, Callable[[], None]]:
     os.environ |= {"SENTINEL_HOME": directory, "SENTINEL_RUNTIME_DIR": f"/dev/shm/{os.getpid()}"}
     import shutil
 
-    import sentinel as ours
+    import sentinel
 
-    run = ours.monitor(agent=False)
+    run = sentinel.monitor(agent=False)
     run.__enter__()
 
     def close() -> None:
         run.__exit__(None, None, None)
         shutil.rmtree(os.environ["SENTINEL_RUNTIME_DIR"])
 
-    return (lambda step, values: ours.log(values, step)), close
+    return (lambda step, values: sentinel.log(values, step)), close
 
 
 def prometheus_client(_directory: str) -> tuple[Log, Callable[[], None]]:

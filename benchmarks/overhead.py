@@ -77,7 +77,7 @@ def timed(log: Any, rows: list[dict[str, float]], mode: str, steps: int) -> list
 
 def times(names: list[str], rounds: int, steps: int) -> dict[str, dict[str, float]]:
     """Median and 99th percentile, by logger, mode and figure."""
-    found: dict[str, dict[str, list[float]]] = {name: {} for name in names}
+    results_by_logger: dict[str, dict[str, list[float]]] = {name: {} for name in names}
     for turn in range(rounds):
         jobs = [(name, mode) for name in names for mode in ("warm", "cold")]
         random.Random(turn).shuffle(jobs)
@@ -86,10 +86,10 @@ def times(names: list[str], rounds: int, steps: int) -> dict[str, dict[str, floa
             spent = sorted(json.loads(done.stdout.strip().splitlines()[-1]))
             for figure, at in (("p50", 0.5), ("p99", 0.99)):
                 value = spent[int(at * len(spent))]
-                found[name].setdefault(f"{mode} {figure}", []).append(value)
+                results_by_logger[name].setdefault(f"{mode} {figure}", []).append(value)
     return {
         name: {figure: statistics.median(values) for figure, values in figures.items()}
-        for name, figures in found.items()
+        for name, figures in results_by_logger.items()
     }
 
 
@@ -106,9 +106,9 @@ def instructions(name: str) -> float:
     def of(steps: int) -> int:
         line = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable]
         done = run([*line, __file__, "--child", name, "count", str(steps)])
-        found = re.search(r"Collected : (\d+)", done.stderr)
-        assert found, done.stderr[-500:]
-        return int(found[1])
+        results_by_logger = re.search(r"Collected : (\d+)", done.stderr)
+        assert results_by_logger, done.stderr[-500:]
+        return int(results_by_logger[1])
 
     return (of(MANY) - of(FEW)) / (MANY - FEW)
 
@@ -147,8 +147,10 @@ def kills(number: int) -> dict[str, int]:
     from support.ring_writers import killed_writer
 
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        kept = sum(killed_writer(Path(directory) / f"{turn}.ring") for turn in range(number))
-    return {"kills": number, "acknowledged records": kept, "lost": 0, "torn": 0}
+        acknowledged = sum(
+            killed_writer(Path(directory) / f"{turn}.ring") for turn in range(number)
+        )
+    return {"kills": number, "acknowledged records": acknowledged, "lost": 0, "torn": 0}
 
 
 def machine() -> dict[str, Any]:

@@ -61,12 +61,12 @@ class Bench:
 
 
 @contextmanager
-def watched(without: str = "") -> Iterator[None]:
+def monitored_run(without: str = "") -> Iterator[None]:
     """A run without agent, with all patches but one."""
     every = session.integration_names
 
     def left() -> dict[str, Any]:
-        return {name: tap for name, tap in every().items() if name != without}
+        return {name: patch for name, patch in every().items() if name != without}
 
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         os.environ |= {"SENTINEL_HOME": folder, "SENTINEL_RUNTIME_DIR": folder}
@@ -83,9 +83,9 @@ def compared(bench: Bench, pairs: int, steps: int, without: str = "") -> dict[st
     added, ratios = [], []
     for turn in range(pairs):
         times = {}
-        for ours in random.Random(turn).sample([True, False], 2):
-            with watched(without) if ours else nullcontext():
-                times[ours] = bench.block(steps)
+        for is_monitored in random.Random(turn).sample([True, False], 2):
+            with monitored_run(without) if is_monitored else nullcontext():
+                times[is_monitored] = bench.block(steps)
         added.append(times[True] - times[False])
         ratios.append(times[True] / times[False])
     return {
@@ -105,23 +105,23 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--steps", type=int, default=300)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     bench = Bench()
-    bench.block(asked.steps)
-    plain = statistics.median(bench.block(asked.steps) for _ in range(5))
+    bench.block(args.steps)
+    plain = statistics.median(bench.block(args.steps) for _ in range(5))
     results = {
         "torch": torch.__version__,
         "load": os.getloadavg()[0],
-        "step without us, us": plain,
-        "all taps": compared(bench, asked.pairs, asked.steps),
-        "without the data loader's": compared(bench, asked.pairs, asked.steps, "data_loader"),
+        "step without sentinel, us": plain,
+        "all patches": compared(bench, args.pairs, args.steps),
+        "without the data loader's": compared(bench, args.pairs, args.steps, "data_loader"),
     }
     (HERE / "results").mkdir(exist_ok=True)
     (HERE / "results" / "patches.json").write_text(json.dumps(results, indent=1) + "\n")
     print(f"A step of {plain:.0f} us of CPU time, without sentinel\n")
     print("| | added, us (middle half) | ratio (middle half) |\n|---|---|---|")
-    for what in ("all taps", "without the data loader's"):
+    for what in ("all patches", "without the data loader's"):
         row = results[what]
         low, high = row["added, middle half"]
         least, most = row["ratio, middle half"]
