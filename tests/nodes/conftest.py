@@ -1,32 +1,32 @@
-"""Places of several nodes: on loopback for everybody, as network namespaces where that is asked."""
+"""Sites of several hosts: on loopback, or in network namespaces with the marker `nodes`."""
 
 import pytest
 from hosts import Site
-from namespaces import Cluster, RefusedError
+from namespaces import NamespaceError, NamespaceSite
 from support.webhook_receiver import Receiver
 
-# Before anybody imports them: what they assert is shown as a test's own would be.
-pytest.register_assert_rewrite("jobs", "judged")
+# Before their import, so that their assertions are rewritten like those of tests.
+pytest.register_assert_rewrite("jobs", "agent_results")
 
 
-def made(kind, folder):
+def create_site(kind, folder):
     try:
-        return Cluster(folder) if kind == "namespaces" else Site(folder)
-    except RefusedError as word:
-        pytest.skip(f"no network namespaces here: {word}")
+        return NamespaceSite(folder) if kind == "namespaces" else Site(folder)
+    except NamespaceError as error:
+        pytest.skip(f"no network namespaces here: {error}")
 
 
 @pytest.fixture(params=["loopback", pytest.param("namespaces", marks=pytest.mark.nodes)])
 def site(request, tmp_path):
-    """A place for hosts of either kind."""
-    site = made(request.param, tmp_path)
+    """A site of either kind."""
+    site = create_site(request.param, tmp_path)
     yield site
     site.close()
 
 
 @pytest.fixture
 def loopback(tmp_path):
-    """A place for hosts that share this machine's network."""
+    """A site whose hosts share the network of the machine."""
     site = Site(tmp_path)
     yield site
     site.close()
@@ -34,23 +34,23 @@ def loopback(tmp_path):
 
 @pytest.fixture
 def cluster(tmp_path):
-    """A place for hosts that have a network of their own."""
-    site = made("namespaces", tmp_path)
+    """A site whose hosts have their own networks."""
+    site = create_site("namespaces", tmp_path)
     yield site
     site.close()
 
 
 @pytest.fixture
-def people():
-    """Gives a host somebody to tell; what they were told is in `taken`."""
+def add_receiver():
+    """Adds a webhook sink to a host; returns its receiver, with requests in `accepted`."""
     receivers = []
 
-    def told_by(host):
+    def add(host):
         receiver = host.within(Receiver().__enter__)
         receivers.append(receiver)
         host.settings["SENTINEL_SINKS__WEBHOOK__URL"] = receiver.url
         return receiver
 
-    yield told_by
+    yield add
     for receiver in receivers:
         receiver.__exit__(None, None, None)

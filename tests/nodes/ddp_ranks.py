@@ -1,6 +1,6 @@
-"""A training that really is distributed: DDP over gloo, with losses that are known to the last bit.
+"""A DDP training over gloo, with losses that are known exactly.
 
-Takes the path of a plan, as `jobs.Job` writes it.
+Its argument is the path of a plan, as `jobs.Job` writes it.
 """
 
 import json
@@ -10,14 +10,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from expected_values import loss
-from file_barriers import wait_at
+from file_barriers import wait_at_barrier
 from torch.nn.parallel import DistributedDataParallel
 
 import sentinel
 
-KEPT = []
-"""A net that dies right behind a collective may hang: torch joins gloo's threads while it holds the
-interpreter's lock, for which one of them may still wait to let go of a tensor."""
+MODELS = []
+"""Keeps models alive. Destruction of a model right after a collective may deadlock: torch joins the
+threads of gloo while it holds the GIL, which one of them may need to release a tensor."""
 
 
 def train(plan, folder):
@@ -25,15 +25,15 @@ def train(plan, folder):
     rank = dist.get_rank()
     torch.manual_seed(0)
     net = DistributedDataParallel(torch.nn.Linear(4, 1))
-    KEPT.append(net)
+    MODELS.append(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     for step in range(1, plan["steps"] + 1):
         out = net(torch.randn(8, 4)).mean()
-        # Nothing but the known number, with a gradient of its own.
+        # The value is the known number; the gradient is that of the model.
         (out - out.detach() + loss(rank, step)).backward()
         optimizer.step()
         optimizer.zero_grad()
-        wait_at(plan, folder, rank, step)
+        wait_at_barrier(plan, folder, rank, step)
     dist.barrier()
     dist.destroy_process_group()
 

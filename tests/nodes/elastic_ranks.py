@@ -1,4 +1,4 @@
-"""A DDP training that goes on, whatever its world is, until a file `stop` is beside its plan."""
+"""A DDP training of any world size that runs until a file `stop` exists beside its plan."""
 
 import json
 import sys
@@ -12,9 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sentinel
 
-KEPT = []
-"""A net that dies right behind a collective may hang: torch joins gloo's threads while it holds the
-interpreter's lock, for which one of them may still wait to let go of a tensor."""
+MODELS = []
+"""Keeps models alive. Destruction of a model right after a collective may deadlock: torch joins the
+threads of gloo while it holds the GIL, which one of them may need to release a tensor."""
 
 
 def train(stop):
@@ -22,19 +22,19 @@ def train(stop):
     rank = dist.get_rank()
     torch.manual_seed(0)
     net = DistributedDataParallel(torch.nn.Linear(4, 1))
-    KEPT.append(net)
+    MODELS.append(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     step = 0
-    going = torch.ones(1)
-    while going.item():
+    is_running = torch.ones(1)
+    while is_running.item():
         step += 1
         out = net(torch.randn(8, 4)).mean()
         (out - out.detach() + loss(rank, step)).backward()
         optimizer.step()
         optimizer.zero_grad()
         time.sleep(0.05)
-        going.fill_(not stop.exists())
-        dist.broadcast(going, 0)
+        is_running.fill_(not stop.exists())
+        dist.broadcast(is_running, 0)
     dist.destroy_process_group()
 
 

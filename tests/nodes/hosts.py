@@ -1,8 +1,8 @@
-"""Hosts of a test: several nodes on this one machine, each with a sentinel home of its own.
+"""Hosts of a test: several nodes on one machine, each with its own SENTINEL_HOME.
 
-On loopback they share the machine's name and its network, which anybody may have. As network
-namespaces they have names and addresses of their own, joined by a switch whose links can be cut;
-that takes root, and is in `namespaces.py`.
+Hosts on loopback share the name and the network of the machine. Hosts in network namespaces have
+their own names and addresses, and a switch with links that can be cut. That needs root; see
+`namespaces.py`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ import psutil
 from support.rank_processes import until
 
 HERE = Path(__file__).parent
-PATIENCE = 240.0
-"""Seconds a busy machine may take for what an idle one does in a few."""
+TIMEOUT_SECONDS = 240.0
+"""Limit for what takes an idle machine a few seconds."""
 
-CALM = {
+DEFAULT_SETTINGS = {
     "SENTINEL_LINGER_SECONDS": "0",
     "SENTINEL_NODE_POLL_SECONDS": "0",
-    # Trainings stand still here until a test lets them go on.
+    # Trainings of these tests wait at barriers.
     "SENTINEL_DETECTORS__RUN_STALLED__FLOOR": "3600",
     "OMP_NUM_THREADS": "1",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
-"""Settings of every node, unless a test says otherwise."""
+"""Settings of every host, unless a test overrides them."""
 
-SHIFTED = """
+CLOCK_SHIFT_CODE = """
 import time
 def shifted(real=time.time):
     return real() + {seconds}
@@ -46,24 +46,24 @@ def shifted_ns(real=time.time_ns):
 time.time, time.time_ns = shifted, shifted_ns
 """
 
-MARK = "HOST_UNDER_TEST"
-"""Variable that every process of a host inherits, so that none is missed and none is mistaken."""
+MARKER_VARIABLE = "HOST_UNDER_TEST"
+"""Variable that all processes of a host inherit, by which they are found."""
 
 
 class Host:
-    """One node: where its processes run, what they are told, and how they are ended.
+    """One node: the environment of its processes, and their end.
 
-    `prefix` are the words that make a command line run there; `within` calls a function as if it
-    were a process of that node, for sockets.
+    `prefix` are arguments before each command line that make it run there. `within` calls a
+    function in the network of that node.
     """
 
     prefix: tuple[str, ...] = ()
 
     def __init__(self, name: str, address: str, folder: Path) -> None:
         self.name, self.address, self.folder = name, address, folder
-        self.mark = f"{name}-{uuid4().hex}"
+        self.marker = f"{name}-{uuid4().hex}"
         self.settings: dict[str, str] = {}
-        self._begun: list[subprocess.Popen[bytes]] = []
+        self._started: list[subprocess.Popen[bytes]] = []
         folder.mkdir(parents=True)
 
     @property
@@ -72,60 +72,60 @@ class Host:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What its processes are told: nothing of a launcher around the tests."""
+        """The environment of its processes."""
         own = {
-            MARK: self.mark,
+            MARKER_VARIABLE: self.marker,
             "SENTINEL_HOME": str(self.home),
             "SENTINEL_RUNTIME_DIR": str(self.folder / "shm"),
             "TMPDIR": str(self.folder),
         }
-        return {**os.environ, **CALM, **own, **self.settings}
+        return {**os.environ, **DEFAULT_SETTINGS, **own, **self.settings}
 
     def start(self, *words: Any, **more: Any) -> subprocess.Popen[bytes]:
-        """A process of this node; its output goes to `said`. `more` are further variables."""
-        with (self.folder / "said").open("ab") as said:
-            begun = subprocess.Popen(
+        """Start a process on this node, with additional variables. Its output goes to `output`."""
+        with (self.folder / "output").open("ab") as output:
+            process = subprocess.Popen(
                 [*self.prefix, *map(str, words)],
                 env={**self.environ, **{key: str(value) for key, value in more.items()}},
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
             )
-        self._begun.append(begun)
-        return begun
+        self._started.append(process)
+        return process
 
     def python(self, *words: Any, **more: Any) -> subprocess.Popen[bytes]:
-        """A Python of this node."""
+        """Start Python on this node."""
         return self.start(sys.executable, *words, **more)
 
-    def told(self, *words: Any) -> str:
-        """What a Python of this node prints, however it ends."""
+    def run_python(self, *words: Any) -> str:
+        """The standard output of Python on this node, whatever its exit code."""
         command = [*self.prefix, sys.executable, *map(str, words)]
         done = subprocess.run(
             command, env=self.environ, cwd=self.folder, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=PATIENCE, check=False,
+            capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False,
         )  # fmt: skip
         return done.stdout
 
     @property
-    def said(self) -> str:
-        """All that its processes wrote, to show with what failed."""
-        return (self.folder / "said").read_text(errors="replace")
+    def output(self) -> str:
+        """The output of all its processes, for failure messages."""
+        return (self.folder / "output").read_text(errors="replace")
 
     def shift_clock(self, seconds: float) -> None:
-        """Have every process that is begun here from now on take it to be so much later."""
+        """Shift the clock of every process that is started from now on."""
         folder = self.folder / "clock"
         folder.mkdir()
-        (folder / "sitecustomize.py").write_text(SHIFTED.format(seconds=seconds))
+        (folder / "sitecustomize.py").write_text(CLOCK_SHIFT_CODE.format(seconds=seconds))
         self.settings["PYTHONPATH"] = f"{folder}:{os.environ['PYTHONPATH']}"
 
     def within(self, call: Callable[[], Any]) -> Any:
-        """What `call` gives on this node's network."""
+        """The result of `call` in the network of this node."""
         return call()
 
     def fetch(self, url: str) -> str:
-        """What an HTTP server on this node answers; empty where none does."""
+        """The response of an HTTP server on this node; "" without one."""
 
         def ask() -> str:
             try:
@@ -137,22 +137,22 @@ class Host:
         return str(self.within(ask))
 
     def processes(self, word: str = "") -> list[psutil.Process]:
-        """All that runs here, as far as `word` is among the words of its command line."""
+        """The processes of this node, optionally those with that command line argument."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                ours = process.environ().get(MARK) == self.mark
+                ours = process.environ().get(MARKER_VARIABLE) == self.marker
                 alive = ours and process.status() != psutil.STATUS_ZOMBIE
                 if alive and (not word or word in process.cmdline()):
                     found.append(process)
         return found
 
     def agents(self) -> list[psutil.Process]:
-        """Agents that run here."""
+        """The agents of this node."""
         return self.processes("agent")
 
     def kill(self, word: str = "") -> None:
-        """All of that at once, as a power cut does: until nothing of it is left."""
+        """Kill all processes, or those with that argument, as a power failure does."""
 
         def none_left() -> bool:
             left = self.processes(word)
@@ -161,34 +161,34 @@ class Host:
                     process.send_signal(signal.SIGKILL)
             return not left
 
-        until(none_left, PATIENCE, f"{self.name} is dead")
+        until(none_left, TIMEOUT_SECONDS, f"{self.name} has no processes")
 
     def runs(self) -> list[Path]:
-        """Directories of the runs its agents served, those first that were there first."""
+        """The directories of the runs of its agents, oldest first."""
         found = (self.home / "runs").glob("*/sentinel.db")
         return [path.parent for path in sorted(found, key=lambda path: path.stat().st_ctime_ns)]
 
     def run(self) -> Path:
-        """Directory of the only run there is, once its agent has made it."""
-        until(self.runs, PATIENCE, f"an agent works on {self.name}")
+        """The directory of the only run, once its agent has created it."""
+        until(self.runs, TIMEOUT_SECONDS, f"an agent runs on {self.name}")
         (run,) = self.runs()
         return run
 
     def url(self) -> str:
-        """Where the agent of the only run listens, once it does."""
-        told = self.run() / "agent.json"
-        until(told.exists, PATIENCE, f"the agent of {self.name} listens")
-        return str(json.loads(told.read_text())["url"])
+        """The address of the agent of the only run, once it listens."""
+        registration = self.run() / "agent.json"
+        until(registration.exists, TIMEOUT_SECONDS, f"the agent of {self.name} listens")
+        return str(json.loads(registration.read_text())["url"])
 
     def close(self) -> None:
-        """End all that runs here."""
+        """End all processes of this node."""
         self.kill()
-        for process in self._begun:
-            process.wait(PATIENCE)
+        for process in self._started:
+            process.wait(TIMEOUT_SECONDS)
 
 
 class Site:
-    """Hosts made for one test, closed with it."""
+    """The hosts of one test, closed with it."""
 
     address = "127.0.0.1"
 
@@ -196,21 +196,21 @@ class Site:
         self.folder = folder
         self.hosts: list[Host] = []
 
-    def host(self) -> Host:
-        """One more."""
+    def add_host(self) -> Host:
+        """Add a host."""
         name = f"node{len(self.hosts)}"
-        made = self.made(name, self.folder / name)
-        self.hosts.append(made)
-        return made
+        host = self.create_host(name, self.folder / name)
+        self.hosts.append(host)
+        return host
 
-    def made(self, name: str, folder: Path) -> Host:
+    def create_host(self, name: str, folder: Path) -> Host:
         return Host(name, self.address, folder)
 
-    def of(self, count: int) -> list[Host]:
-        """So many hosts; the first is where rank 0 will be."""
-        return [self.host() for _ in range(count)]
+    def add_hosts(self, count: int) -> list[Host]:
+        """Add hosts; the first one has rank 0."""
+        return [self.add_host() for _ in range(count)]
 
     def close(self) -> None:
-        """End and remove whatever was made, also where a part of that fails."""
+        """Close all hosts."""
         for host in self.hosts:
             host.close()

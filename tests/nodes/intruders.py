@@ -1,4 +1,4 @@
-"""Strangers: what somebody who found a head's store leaves there, with its token or without."""
+"""Intruders that write to the store of a head, with its token or without."""
 
 from __future__ import annotations
 
@@ -6,87 +6,96 @@ import json
 import time
 from contextlib import suppress
 
-from hosts import PATIENCE
+from hosts import TIMEOUT_SECONDS
 from support.rank_processes import until
 
-from sentinel.cluster.authentication import PROTOCOL_VERSION, MessageAuthenticator
-from sentinel.cluster.endpoints import HEAD_INFO_KEY, SLOT_COUNTER_KEY, head_endpoint, slot_keys
+from sentinel.cluster.authentication import MessageAuthenticator
+from sentinel.cluster.endpoints import head_endpoint
 from sentinel.cluster.message_store import MessageStore, MessageStoreError
-from sentinel.cluster.server import MAX_MESSAGE_BYTES
+from sentinel.cluster.protocol import (
+    HEAD_INFO_KEY,
+    MAX_MESSAGE_BYTES,
+    PROTOCOL_VERSION,
+    SLOT_COUNTER_KEY,
+    HeadInfo,
+    slot_keys,
+)
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.transport.batch_codec import BatchEncoder
 from sentinel.transport.rendezvous import Rendezvous, detect_rendezvous
 
-AN_HOUR = 3600.0
-FAR_BEATS = 1 << 40
-FLOOD = 500
+HOUR_SECONDS = 3600.0
+LARGE_STEP_INDEX = 1 << 40
+SLOT_FLOOD_COUNT = 500
 
 
-def met(job, host) -> tuple[MessageStore, Rendezvous]:
-    """The store of that job's head, found from that host as its agent finds it."""
-    told = {"MASTER_ADDR": job.hosts[0].address, "MASTER_PORT": str(job.port)}
-    where = head_endpoint(detect_rendezvous(told))
+def connect_to_head(job, host) -> tuple[MessageStore, Rendezvous]:
+    """The store of the job's head and its rendezvous, found from that host as by its agent."""
+    environ = {"MASTER_ADDR": job.hosts[0].address, "MASTER_PORT": str(job.port)}
+    endpoint = head_endpoint(detect_rendezvous(environ))
 
-    def found():
-        for port in where.ports:
+    def find_store():
+        for port in endpoint.ports:
             with suppress(MessageStoreError):
-                board = MessageStore.connect(where.host, port)
-                if board.has(HEAD_INFO_KEY):
-                    return board
+                store = MessageStore.connect(endpoint.host, port)
+                if store.has(HEAD_INFO_KEY):
+                    return store
         return None
 
-    board = host.within(lambda: until(found, PATIENCE, "the head's store is there"))
-    return board, detect_rendezvous(told)
+    store = host.within(lambda: until(find_store, TIMEOUT_SECONDS, "the store of the head exists"))
+    return store, detect_rendezvous(environ)
 
 
-def throw(board: MessageStore, slots: range) -> None:
-    """All that nobody can mean, into every place that there is, and many that are not."""
-    foreign = MessageAuthenticator.for_job("", "somebody else's").sign("hello", b"{}")
+def write_garbage(store: MessageStore, slots: range) -> None:
+    """Write garbage to the keys of these slots, and take many more slots."""
+    foreign = MessageAuthenticator.for_job("", "another job").sign("hello", b"{}")
     for message in (b"", b"garbage", bytes([PROTOCOL_VERSION + 1]) + bytes(64), foreign):
-        hello, _, _ = slot_keys(board.increment(SLOT_COUNTER_KEY))
-        board.write({hello: message})
+        store.write({slot_keys(store.increment(SLOT_COUNTER_KEY)).hello: message})
     for slot in slots:
-        _, box, ack = slot_keys(slot)
-        board.write({box: bytes(MAX_MESSAGE_BYTES + 1024), ack: b"garbage"})
-    board.increment(SLOT_COUNTER_KEY, FLOOD)
+        keys = slot_keys(slot)
+        store.write({keys.mailbox: bytes(MAX_MESSAGE_BYTES + 1024), keys.ack: b"garbage"})
+    store.increment(SLOT_COUNTER_KEY, SLOT_FLOOD_COUNT)
 
 
 class Insider:
-    """A node with the job's own secret, that nevertheless says what no node of ours would."""
+    """A node with the secret of the job that sends invalid messages."""
 
-    def __init__(self, board: MessageStore, job: Rendezvous) -> None:
-        self.board, self.seal = board, MessageAuthenticator.for_job("", job.job_id)
-        told = json.loads(self.seal.verify(HEAD_INFO_KEY, board.read([HEAD_INFO_KEY])[0]))
-        self.birth = told["birth"]
+    def __init__(self, store: MessageStore, job: Rendezvous) -> None:
+        self.store, self.authenticator = store, MessageAuthenticator.for_job("", job.job_id)
+        (message,) = store.read([HEAD_INFO_KEY])
+        head = HeadInfo.deserialize(self.authenticator.verify(HEAD_INFO_KEY, message))
+        self.instance_id = head.instance_id
 
-    def enter(self) -> None:
-        """Say hello, and wait for the answer."""
-        self.writer = BatchEncoder()
-        slot = self.board.increment(SLOT_COUNTER_KEY)
-        hello, self.box, self.ack = slot_keys(slot)
-        card = {"host": "elsewhere", "run": "strange", "spool": "its own"}
-        self.board.write({self.box: b"", self.ack: b""})
-        self._put(hello, json.dumps(card).encode())
-        until(lambda: self.board.read([self.ack])[0], PATIENCE, "it is welcomed")
+    def join(self) -> None:
+        """Start a session, and wait for its acknowledgement."""
+        self.encoder = BatchEncoder()
+        self.keys = slot_keys(self.store.increment(SLOT_COUNTER_KEY))
+        node_info = {"host": "elsewhere", "run": "strange", "spool_id": "its own"}
+        self.store.write({self.keys.mailbox: b"", self.keys.ack: b""})
+        self._write(self.keys.hello, json.dumps(node_info).encode())
+        until(lambda: self.store.read([self.keys.ack])[0], TIMEOUT_SECONDS, "an ack")
 
-    def parcel(self, *records: Record) -> bytes:
-        """The next one of its correspondence."""
-        return self.writer.encode(records, 1, len(records), time.time())
+    def encode(self, *records: Record) -> bytes:
+        """The next message of its session."""
+        return self.encoder.encode(records, 1, len(records), time.time())
 
-    def leave(self, parcel: bytes) -> None:
-        """Put it there, and wait until the head has taken it away, or has let go of us."""
-        self._put(self.box, parcel)
+    def send(self, message: bytes) -> None:
+        """Write it to the mailbox, and wait until the head has emptied or deleted the mailbox."""
+        self._write(self.keys.mailbox, message)
 
-        def taken() -> bool:
-            return not (self.board.has(self.box) and self.board.read([self.box])[0])
+        def is_empty() -> bool:
+            mailbox = self.keys.mailbox
+            return not (self.store.has(mailbox) and self.store.read([mailbox])[0])
 
-        until(taken, PATIENCE, "it is taken")
+        until(is_empty, TIMEOUT_SECONDS, "an empty mailbox")
 
-    def _put(self, key: str, body: bytes) -> None:
-        self.board.write({key: self.seal.sign(f"{key}/{self.birth}", body)})
+    def _write(self, key: str, body: bytes) -> None:
+        self.store.write({key: self.authenticator.sign(f"{key}/{self.instance_id}", body)})
 
 
-def word(sequence: int, *, later: float = 0.0, beat: int = 1) -> Record:
-    """Something that changes nothing, of the whole run."""
-    when = time.time() + later
-    return Record("", WHOLE_RUN, 1, when, Event.METADATA, step_index=beat, sequence=sequence)
+def metadata(sequence: int, *, later: float = 0.0, step_index: int = 1) -> Record:
+    """A record of the whole run that has no effect."""
+    record_time = time.time() + later
+    return Record(
+        "", WHOLE_RUN, 1, record_time, Event.METADATA, step_index=step_index, sequence=sequence
+    )

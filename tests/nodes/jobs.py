@@ -1,4 +1,4 @@
-"""Jobs: one training over several hosts, let on from gate to gate, and what it ended with."""
+"""Jobs: one training on several hosts, released barrier by barrier, and its exit codes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hosts import HERE, PATIENCE, Host
+from hosts import HERE, TIMEOUT_SECONDS, Host
 from launchers import COMMANDS
 from support.rank_processes import until
 
 
 def free_port() -> int:
-    """One that nobody listens at."""
+    """A port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -23,60 +23,64 @@ def free_port() -> int:
 
 @dataclass
 class Job:
-    """A training of `ranks` ranks on each host, begun by that kind of launcher.
+    """A training with `ranks` ranks on each host, started by that kind of launcher.
 
-    `kind` is one of `launchers`, which is run, or one of `node_launcher`, whose words are used.
-
-    Every rank takes `steps` steps, `every` seconds apart, and waits at each of the `gates` until it
-    is opened. `unwatched` hosts run it without sentinel.
+    `kind` is a launcher of `launchers`, which is run, or one of `node_launcher`, whose environment
+    is reproduced. Every rank takes `steps` steps, `step_seconds` apart, and waits at each of the
+    `barriers` until it is released. `unmonitored` hosts run without sentinel.
     """
 
     folder: Path
     hosts: Sequence[Host]
     steps: int
-    every: float = 0.02
-    gates: Sequence[int] = ()
+    step_seconds: float = 0.02
+    barriers: Sequence[int] = ()
     ranks: int = 2
     kind: str = "torchelastic"
     name: str = "nodes"
     script: str = "plain_ranks.py"
-    unwatched: Sequence[Host] = ()
+    unmonitored: Sequence[Host] = ()
     port: int = field(default_factory=free_port)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        plan = {"name": self.name, "steps": self.steps, "every": self.every, "gates": self.gates}
+        plan = {
+            "name": self.name,
+            "steps": self.steps,
+            "step_seconds": self.step_seconds,
+            "barriers": self.barriers,
+        }
         self.plan = self.folder / "plan.json"
         self.plan.write_text(json.dumps(plan))
         self.launchers: dict[Host, subprocess.Popen[bytes]] = {}
 
     @property
-    def world(self) -> list[int]:
-        """Every rank."""
+    def all_ranks(self) -> list[int]:
+        """All ranks."""
         return [*range(self.ranks * len(self.hosts))]
 
-    def of(self, host: Host) -> list[int]:
+    def ranks_of(self, host: Host) -> list[int]:
         """The ranks on that host."""
         first = self.ranks * self.hosts.index(host)
         return [*range(first, first + self.ranks)]
 
     def start(self) -> Job:
-        """Begin on every host."""
+        """Start on every host."""
         for host in self.hosts:
-            self.begin(host)
+            self.start_on(host)
         return self
 
-    def begin(self, host: Host) -> None:
-        """Begin on that host."""
-        more = {"SENTINEL_OFF": "1"} if host in self.unwatched else {}
+    def start_on(self, host: Host) -> None:
+        """Start on that host."""
+        variables = {"SENTINEL_OFF": "1"} if host in self.unmonitored else {}
         script = (HERE / self.script, self.plan)
         if self.kind in COMMANDS:
             words = (*COMMANDS[self.kind](self, host), *script)
         else:
-            words = (HERE / "node_launcher.py", json.dumps(self._told(host)), *script)
-        self.launchers[host] = host.python(*words, **more)
+            words = (HERE / "node_launcher.py", json.dumps(self._node_description(host)), *script)
+        self.launchers[host] = host.python(*words, **variables)
 
-    def _told(self, host: Host) -> dict[str, object]:
+    def _node_description(self, host: Host) -> dict[str, object]:
         return {
             "kind": self.kind,
             "node": self.hosts.index(host),
@@ -86,23 +90,27 @@ class Job:
             "port": self.port,
         }
 
-    def at(self, gate: int, ranks: Sequence[int] | None = None) -> None:
-        """Wait until these ranks, or all of them, are at that gate."""
-        waited = self.world if ranks is None else ranks
-        there = [self.folder / f"{rank}-at-{gate}" for rank in waited]
-        hosts = [host for host in self.hosts if {*self.of(host)} & {*waited}]
+    def wait_at(self, barrier: int, ranks: Sequence[int] | None = None) -> None:
+        """Wait until these ranks, or all, are at that barrier; fails if a launcher fails."""
+        expected = self.all_ranks if ranks is None else ranks
+        paths = [self.folder / f"{rank}-at-{barrier}" for rank in expected]
+        hosts = [host for host in self.hosts if {*self.ranks_of(host)} & {*expected}]
 
-        def broken() -> str:
-            return "".join(host.said for host in hosts if self.launchers[host].poll())
+        def failed_output() -> str:
+            return "".join(host.output for host in hosts if self.launchers[host].poll())
 
-        until(lambda: broken() or all(path.exists() for path in there), PATIENCE, f"gate {gate}")
-        assert not broken(), broken()
+        until(
+            lambda: failed_output() or all(path.exists() for path in paths),
+            TIMEOUT_SECONDS,
+            f"barrier {barrier}",
+        )
+        assert not failed_output(), failed_output()
 
-    def open(self, *gates: int) -> None:
-        """Let the ranks go on."""
-        for gate in gates:
-            (self.folder / f"open-{gate}").touch()
+    def release(self, *barriers: int) -> None:
+        """Release the ranks at these barriers."""
+        for barrier in barriers:
+            (self.folder / f"release-{barrier}").touch()
 
-    def codes(self) -> list[int]:
-        """How the training ended on each host, once it has."""
-        return [self.launchers[host].wait(PATIENCE) for host in self.hosts]
+    def exit_codes(self) -> list[int]:
+        """The exit codes of the launchers, once they have ended."""
+        return [self.launchers[host].wait(TIMEOUT_SECONDS) for host in self.hosts]

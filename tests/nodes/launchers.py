@@ -1,4 +1,4 @@
-"""Launchers: the command lines by which one job is begun on each of its nodes."""
+"""The command lines of launchers that start one job on each of its nodes."""
 
 
 def torchrun(job, host):
@@ -11,7 +11,7 @@ def torchrun(job, host):
 
 
 def elastic(job, host):
-    """By rendezvous, with what there is of its nodes; the first keeps the store for it."""
+    """Elastic torchrun, with any number of its nodes; the first one hosts the rendezvous."""
     first = host is job.hosts[0]
     return [
         *("-m", "torch.distributed.run"),
@@ -27,7 +27,7 @@ def accelerate(job, host):
     return [
         *("-m", "accelerate.commands.launch", "--multi_gpu"),
         *("--num_machines", len(job.hosts), "--machine_rank", job.hosts.index(host)),
-        *("--num_processes", len(job.world)),
+        *("--num_processes", len(job.all_ranks)),
         *("--main_process_ip", job.hosts[0].address, "--main_process_port", job.port),
         *("--mixed_precision", "no", "--dynamo_backend", "no"),
     ]
@@ -44,4 +44,4 @@ def deepspeed(job, host):
 
 
 COMMANDS = {each.__name__: each for each in (torchrun, elastic, accelerate, deepspeed)}
-"""By name."""
+"""Launchers by name."""

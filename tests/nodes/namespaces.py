@@ -1,8 +1,8 @@
-"""Namespaces: hosts with names, addresses and links of their own, on one machine, for root.
+"""Hosts in network namespaces, with their own names, addresses and links; needs root.
 
-Every host is a network namespace with one link to a switch, which is a namespace as well: the
-machine's own network is not touched. All is named after the process that made it, removed when the
-test is over, and, where that was killed before, by the next one that begins.
+Each host is a network namespace with one link to a switch, which is a namespace too: the network of
+the machine is not changed. Namespaces are named after the test process, removed at the end of the
+test, and by the next test if it was killed.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ NAMESPACES, FILES = Path("/run/netns"), Path("/etc/netns")
 _NETWORK = 0x40000000
 """CLONE_NEWNET of setns(2)."""
 
-# Both exec what follows: the process that is started is the one that then runs.
-_NAMED = 'hostname "$0" && exec "$@"'
+# Each command execs the next one: the started process is the one that runs.
+_SET_HOSTNAME = 'hostname "$0" && exec "$@"'
 
 
-class RefusedError(RuntimeError):
-    """Why there can be no namespaces here."""
+class NamespaceError(RuntimeError):
+    """Network namespaces cannot be created here."""
 
 
 def ip(*words: str) -> None:
-    """One command of iproute2. Raises RefusedError with what it said."""
+    """Run a command of iproute2. Raises NamespaceError with its error output."""
     done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RefusedError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+        raise NamespaceError(f"ip {' '.join(words)}: {done.stderr.strip()}")
 
 
 class Namespace(Host):
-    """A node of its own: host name, address, loopback and one link."""
+    """A host with its own host name, address, loopback and one link."""
 
     def __init__(self, name: str, address: str, folder: Path, space: str, switch: str) -> None:
         super().__init__(name, address, folder)
         self.space, self.switch = space, switch
-        words = ("ip", "netns", "exec", space, "unshare", "--uts", "sh", "-c", _NAMED, name)
+        words = ("ip", "netns", "exec", space, "unshare", "--uts", "sh", "-c", _SET_HOSTNAME, name)
         self.prefix = words
         ip("netns", "add", space)
         ip("-n", space, "link", "set", "lo", "up")
@@ -57,62 +57,62 @@ class Namespace(Host):
         ip("-n", space, "link", "set", "eth0", "up")
 
     def cut(self) -> None:
-        """Pull its cable: what is sent is lost, and nobody is told."""
+        """Cut its link: packets are lost without an error."""
         ip("-n", self.switch, "link", "set", self.name, "nomaster")
 
-    def heal(self) -> None:
-        """Plug it in again."""
+    def restore(self) -> None:
+        """Restore its link."""
         ip("-n", self.switch, "link", "set", self.name, "master", "bridge")
 
     def within(self, call: Callable[[], Any]) -> Any:
-        told: list[Any] = []
+        results: list[Any] = []
 
         def inside() -> None:
             with (NAMESPACES / self.space).open() as file:
                 libc = ctypes.CDLL(None, use_errno=True)
                 if libc.setns(file.fileno(), _NETWORK):
                     raise OSError(ctypes.get_errno(), f"cannot enter {self.space}")
-            told.append(call())
+            results.append(call())
 
-        # A namespace is a thread's: ours must not stay there.
+        # A thread enters the namespace, since the test thread must not.
         thread = threading.Thread(target=inside)
         thread.start()
         thread.join()
-        return told[0]
+        return results[0]
 
     def close(self) -> None:
         super().close()
         remove(self.space)
 
 
-class Cluster(Site):
-    """Namespaces on one switch. Raises RefusedError where they cannot be made."""
+class NamespaceSite(Site):
+    """Namespaces on one switch. Raises NamespaceError if they cannot be created."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         if shutil.which("ip") is None:
-            raise RefusedError("there is no `ip` (apt-get install iproute2)")
+            raise NamespaceError("there is no `ip` (apt-get install iproute2)")
         if os.geteuid():
-            raise RefusedError("only root may make network namespaces")
-        sweep()
-        # Several sites of one test get along.
+            raise NamespaceError("only root may make network namespaces")
+        remove_stale_namespaces()
+        # Unique for several sites of one test.
         self.name = f"{PREFIX}-{os.getpid()}-{id(self):x}"
         self.switch = f"{self.name}-switch"
         try:
             ip("netns", "add", self.switch)
             ip("-n", self.switch, "link", "add", "bridge", "type", "bridge")
             ip("-n", self.switch, "link", "set", "bridge", "up")
-        except RefusedError:
+        except NamespaceError:
             remove(self.switch)
             raise
 
-    def made(self, name: str, folder: Path) -> Namespace:
+    def create_host(self, name: str, folder: Path) -> Namespace:
         address, space = f"10.88.0.{len(self.hosts) + 1}", f"{self.name}-{name}"
-        # What `ip netns exec` shows there as /etc/hosts: names are found as in any cluster.
+        # `ip netns exec` mounts this as /etc/hosts.
         (FILES / space).mkdir(parents=True)
         known = [("localhost", "127.0.0.1")]
         known += [(f"node{number}", f"10.88.0.{number + 1}") for number in range(16)]
-        lines = [f"{its} {called}\n" for called, its in known]
+        lines = [f"{ip_address} {host}\n" for host, ip_address in known]
         (FILES / space / "hosts").write_text("".join(lines))
         return Namespace(name, address, folder, space, self.switch)
 
@@ -126,17 +126,17 @@ class Cluster(Site):
 
 
 def remove(space: str) -> None:
-    """A namespace and its files, as far as they are there."""
-    with suppress(RefusedError):
+    """Remove a namespace and its files, if they exist."""
+    with suppress(NamespaceError):
         ip("netns", "delete", space)
     shutil.rmtree(FILES / space, ignore_errors=True)
     with suppress(OSError):
-        # Only if nobody else keeps something in it.
+        # Only if it is empty.
         FILES.rmdir()
 
 
-def sweep() -> None:
-    """Remove what a killed test process left, and the processes that still run in it."""
+def remove_stale_namespaces() -> None:
+    """Remove namespaces of killed test processes, and the processes in them."""
     for path in [*NAMESPACES.glob(f"{PREFIX}-*"), *FILES.glob(f"{PREFIX}-*")]:
         maker = int(path.name.removeprefix(f"{PREFIX}-").split("-")[0])
         if psutil.pid_exists(maker):

@@ -1,8 +1,8 @@
-"""What a launcher leaves on each node: one parent of the ranks there, in the words of several.
+"""The process that launchers leave on each node: the parent of its ranks, with their variables.
 
     python node_launcher.py '{"kind": "slurm", "node": 1, "nodes": 2, ...}' script.py plan.json
 
-Ends as the worst of its ranks did, once all have ended.
+Exits with the highest exit code of its ranks.
 """
 
 import json
@@ -13,7 +13,7 @@ import sys
 
 def torchelastic(at):
     return {
-        **placed(at),
+        **torch_variables(at),
         "LOCAL_WORLD_SIZE": at["ranks"],
         "GROUP_RANK": at["node"],
         "TORCHELASTIC_RESTART_COUNT": 0,
@@ -22,12 +22,12 @@ def torchelastic(at):
 
 
 def pytorch(at):
-    """PyTorchJob's, whose pods are told of torchrun's options too."""
-    return {**placed(at), "PET_NNODES": at["nodes"], "PET_NODE_RANK": at["node"]}
+    """PyTorchJob, whose pods also have the options of torchrun."""
+    return {**torch_variables(at), "PET_NNODES": at["nodes"], "PET_NODE_RANK": at["node"]}
 
 
-def placed(at):
-    """What PyTorch itself goes by."""
+def torch_variables(at):
+    """The variables that PyTorch reads."""
     return {
         "RANK": at["rank"],
         "LOCAL_RANK": at["local"],
@@ -38,12 +38,12 @@ def placed(at):
 
 
 def hostfile(at):
-    return {**placed(at), "LOCAL_SIZE": at["ranks"], "CROSS_RANK": at["node"]}
+    return {**torch_variables(at), "LOCAL_SIZE": at["ranks"], "CROSS_RANK": at["node"]}
 
 
 def ray(at):
     return {
-        **placed(at),
+        **torch_variables(at),
         "LOCAL_WORLD_SIZE": at["ranks"],
         "NODE_RANK": at["node"],
         "RAY_ADDRESS": f"{at['head']}:6379",
@@ -77,14 +77,14 @@ KINDS = {each.__name__: each for each in (torchelastic, pytorch, hostfile, ray, 
 
 
 def main():
-    told, words = json.loads(sys.argv[1]), sys.argv[2:]
-    ranks = told["ranks"]
+    description, command = json.loads(sys.argv[1]), sys.argv[2:]
+    ranks = description["ranks"]
     children = []
     for local in range(ranks):
-        rank = told["node"] * ranks + local
-        at = {**told, "local": local, "rank": rank, "world": told["nodes"] * ranks}
-        environ = {name: str(value) for name, value in KINDS[told["kind"]](at).items()}
-        children.append(subprocess.Popen([sys.executable, *words], env={**os.environ, **environ}))
+        rank = description["node"] * ranks + local
+        at = {**description, "local": local, "rank": rank, "world": description["nodes"] * ranks}
+        environ = {name: str(value) for name, value in KINDS[description["kind"]](at).items()}
+        children.append(subprocess.Popen([sys.executable, *command], env={**os.environ, **environ}))
     sys.exit(max(abs(child.wait()) for child in children))
 
 

@@ -1,4 +1,4 @@
-"""One rank of an attempt that goes on until a file `stop` says that it is over."""
+"""One rank of an attempt that runs until its stop file exists."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Cable: a TCP connection's way on loopback, which can be cut and healed, as a network's can."""
+"""A TCP proxy on loopback whose connections can be cut and restored, like a network link."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ import socket
 import threading
 from contextlib import suppress
 from select import select
+from typing import Self
 
-POLL = 0.02
+POLL_SECONDS = 0.02
 
 
-class Cable:
-    """Context manager: listens at `port` and carries bytes to and from `target` while it is whole.
+class TcpProxy:
+    """A context manager that listens at `port` and relays bytes to and from `target`.
 
-    Cut, it carries nothing and tells nobody: connections stay open, as over a link that is down.
-    What was sent meanwhile arrives once it is whole again, as TCP would send it again.
+    While it is cut it relays nothing, and connections stay open, as over a link that is down. What
+    was sent meanwhile arrives once it is restored, as TCP retransmits it.
     """
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
-        self.whole, self.over = threading.Event(), threading.Event()
-        self.whole.set()
-        self.carried = 0
+        self.is_connected, self.is_closed = threading.Event(), threading.Event()
+        self.is_connected.set()
+        self.byte_count = 0
         self._threads: list[threading.Thread] = []
 
-    def __enter__(self) -> Cable:
+    def __enter__(self) -> Self:
         self._server = socket.create_server(("127.0.0.1", 0))
-        self._server.settimeout(POLL)
+        self._server.settimeout(POLL_SECONDS)
         self._start(self._accept)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.over.set()
+        self.is_closed.set()
         for thread in self._threads:
             thread.join()
         self._server.close()
@@ -41,25 +42,25 @@ class Cable:
         return int(self._server.getsockname()[1])
 
     def cut(self) -> None:
-        self.whole.clear()
+        self.is_connected.clear()
 
-    def heal(self) -> None:
-        self.whole.set()
+    def restore(self) -> None:
+        self.is_connected.set()
 
-    def _start(self, work, *given) -> None:
-        thread = threading.Thread(target=work, args=given)
+    def _start(self, work, *arguments) -> None:
+        thread = threading.Thread(target=work, args=arguments)
         self._threads.append(thread)
         thread.start()
 
     def _accept(self) -> None:
-        while not self.over.is_set():
+        while not self.is_closed.is_set():
             with suppress(TimeoutError):
                 near, _ = self._server.accept()
-                self._start(self._join, near)
+                self._start(self._relay, near)
 
-    def _join(self, near: socket.socket) -> None:
-        """Both ways of one connection, until either end closes."""
-        if not self._intact():
+    def _relay(self, near: socket.socket) -> None:
+        """Relay one connection in both directions until either end closes."""
+        if not self._wait_until_connected():
             near.close()
             return
         try:
@@ -69,26 +70,26 @@ class Cable:
             near.close()
             return
         closed = threading.Event()
-        self._start(self._carry, near, far, closed)
-        self._carry(far, near, closed)
+        self._start(self._copy, near, far, closed)
+        self._copy(far, near, closed)
         near.close()
         far.close()
 
-    def _carry(self, source: socket.socket, sink: socket.socket, closed: threading.Event) -> None:
+    def _copy(self, source: socket.socket, sink: socket.socket, closed: threading.Event) -> None:
         with suppress(OSError):
-            while self._intact() and not closed.is_set():
-                if not select([source], [], [], POLL)[0]:
+            while self._wait_until_connected() and not closed.is_set():
+                if not select([source], [], [], POLL_SECONDS)[0]:
                     continue
                 data = source.recv(65536)
-                if not data or not self._intact():
+                if not data or not self._wait_until_connected():
                     break
-                self.carried += len(data)
+                self.byte_count += len(data)
                 sink.sendall(data)
         closed.set()
 
-    def _intact(self) -> bool:
-        """Whether it is whole, waited for; false once the test is over."""
-        while not self.over.is_set():
-            if self.whole.wait(POLL):
+    def _wait_until_connected(self) -> bool:
+        """Wait until it is not cut; False once it is closed."""
+        while not self.is_closed.is_set():
+            if self.is_connected.wait(POLL_SECONDS):
                 return True
         return False

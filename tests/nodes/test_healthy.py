@@ -1,25 +1,31 @@
-"""A healthy training on several nodes: the head judges all of its ranks, and wakes nobody."""
+"""A healthy training on several nodes: the head evaluates all ranks and notifies nothing."""
 
 import pytest
-from agent_results import Judged, expect
-from hosts import PATIENCE
+from agent_results import AgentResults, assert_steps
+from hosts import TIMEOUT_SECONDS
 from jobs import Job
 from support.rank_processes import until
 
 STEPS = 40
 
 
-def healthy(job, head, told):
-    """The job ends well, and its head has heard everything and told nothing."""
-    assert job.codes() == [0] * len(job.hosts), [host.said for host in job.hosts]
+def assert_healthy(job, head, receiver):
+    """Assert that the job succeeds, with exact steps and without incidents or notifications."""
+    assert job.exit_codes() == [0] * len(job.hosts), [host.output for host in job.hosts]
     weighted = job.script == "plain_ranks.py"
-    expect(head.over().steps(), range(1, job.steps + 1), job.world, weighted=weighted)
+    assert_steps(
+        head.wait_until_ended().steps(), range(1, job.steps + 1), job.all_ranks, weighted=weighted
+    )
     assert [(i["detector"], i["summary"]) for i in head.incidents()] == []
-    assert head.pages() == told.accepted == []
+    assert head.notifications() == receiver.accepted == []
 
 
-def all_left(hosts):
-    until(lambda: not any(host.processes() for host in hosts), PATIENCE, "all have left")
+def wait_until_all_ended(hosts):
+    until(
+        lambda: not any(host.processes() for host in hosts),
+        TIMEOUT_SECONDS,
+        "all processes have ended",
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,16 +40,16 @@ def all_left(hosts):
         pytest.param("torchelastic", 4, marks=pytest.mark.nodes),
     ],
 )
-def test_the_head_hears_every_step_of_every_rank_and_wakes_nobody(
-    site, people, tmp_path, kind, count
+def test_the_head_receives_every_step_of_every_rank_and_notifies_nothing(
+    site, add_receiver, tmp_path, kind, count
 ):
-    hosts = site.of(count)
-    told = people(hosts[0])
+    hosts = site.add_hosts(count)
+    receiver = add_receiver(hosts[0])
     job = Job(tmp_path / "job", hosts, STEPS, kind=kind).start()
-    healthy(job, Judged(hosts[0]), told)
+    assert_healthy(job, AgentResults(hosts[0]), receiver)
     for host in hosts[1:]:
-        assert Judged(host).over().steps() == []
-    all_left(hosts)
+        assert AgentResults(host).wait_until_ended().steps() == []
+    wait_until_all_ended(hosts)
 
 
 @pytest.mark.parametrize(
@@ -54,41 +60,41 @@ def test_the_head_hears_every_step_of_every_rank_and_wakes_nobody(
         pytest.param("deepspeed", "plain_ranks.py", marks=pytest.mark.nodes),
     ],
 )
-def test_a_real_launcher_of_two_nodes_is_heard_from_both(site, people, tmp_path, kind, script):
-    hosts = site.of(2)
-    told = people(hosts[0])
+def test_a_real_launcher_of_two_nodes_is_one_run(site, add_receiver, tmp_path, kind, script):
+    hosts = site.add_hosts(2)
+    receiver = add_receiver(hosts[0])
     job = Job(tmp_path / "job", hosts, STEPS, kind=kind, script=script).start()
-    healthy(job, Judged(hosts[0]), told)
-    all_left(hosts)
+    assert_healthy(job, AgentResults(hosts[0]), receiver)
+    wait_until_all_ended(hosts)
 
 
-def test_two_runs_on_the_same_hosts_at_once_do_not_mix(site, people, tmp_path):
-    hosts = site.of(2)
-    told = people(hosts[0])
+def test_two_runs_on_the_same_hosts_are_separate(site, add_receiver, tmp_path):
+    hosts = site.add_hosts(2)
+    receiver = add_receiver(hosts[0])
     one = Job(tmp_path / "one", hosts, STEPS, name="one").start()
     two = Job(tmp_path / "two", hosts, STEPS + 5, name="two").start()
-    until(lambda: len(hosts[0].runs()) == 2, PATIENCE, "two agents on the first node")
+    until(lambda: len(hosts[0].runs()) == 2, TIMEOUT_SECONDS, "two agents on the first node")
     for job in (one, two):
         (run,) = [path for path in hosts[0].runs() if path.name.startswith(job.name)]
-        healthy(job, Judged(hosts[0], run), told)
-    all_left(hosts)
+        assert_healthy(job, AgentResults(hosts[0], run), receiver)
+    wait_until_all_ended(hosts)
 
 
-def test_a_run_at_the_port_of_one_whose_agents_still_linger_is_a_run_of_its_own(
-    site, people, tmp_path
-):
-    hosts = site.of(2)
-    told = people(hosts[0])
+def test_a_run_at_the_port_of_a_lingering_one_is_separate(site, add_receiver, tmp_path):
+    hosts = site.add_hosts(2)
+    receiver = add_receiver(hosts[0])
     for host in hosts:
         host.settings["SENTINEL_LINGER_SECONDS"] = "3600"
     first = Job(tmp_path / "first", hosts, STEPS, name="first").start()
-    assert first.codes() == [0, 0]
-    before = Judged(hosts[0])
-    before.heard(STEPS)
+    assert first.exit_codes() == [0, 0]
+    before = AgentResults(hosts[0])
+    before.wait_for_steps(STEPS)
     second = Job(tmp_path / "second", hosts, STEPS + 5, name="second", port=first.port).start()
-    assert second.codes() == [0, 0]
-    until(lambda: len(hosts[0].runs()) == 2, PATIENCE, "an agent of the second run")
+    assert second.exit_codes() == [0, 0]
+    until(lambda: len(hosts[0].runs()) == 2, TIMEOUT_SECONDS, "an agent of the second run")
     (run,) = set(hosts[0].runs()) - {before.run}
-    expect(Judged(hosts[0], run).heard(STEPS + 5), range(1, STEPS + 6), second.world)
-    expect(before.steps(), range(1, STEPS + 1), first.world)
-    assert told.accepted == []
+    assert_steps(
+        AgentResults(hosts[0], run).wait_for_steps(STEPS + 5), range(1, STEPS + 6), second.all_ranks
+    )
+    assert_steps(before.steps(), range(1, STEPS + 1), first.all_ranks)
+    assert receiver.accepted == []

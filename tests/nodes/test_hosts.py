@@ -1,67 +1,69 @@
-"""The hosts of these tests are what they seem to be."""
+"""Tests of the hosts, links and proxies of these tests."""
 
 import socket
 import subprocess
 
 import pytest
-from hosts import PATIENCE
-from namespaces import FILES, NAMESPACES, PREFIX, ip, sweep
+from hosts import TIMEOUT_SECONDS
+from namespaces import FILES, NAMESPACES, PREFIX, ip, remove_stale_namespaces
 from support.rank_processes import until
-from tcp_proxy import Cable
+from tcp_proxy import TcpProxy
 
-ASK = "import socket; print(socket.gethostname(), socket.gethostbyname(socket.gethostname()))"
-SLEEP = "import time; time.sleep(3600)"
+PRINT_NAME_CODE = (
+    "import socket; print(socket.gethostname(), socket.gethostbyname(socket.gethostname()))"
+)
+SLEEP_CODE = "import time; time.sleep(3600)"
 
 
 def reaches(host, address, port):
-    def ask():
+    def connect():
         try:
             socket.create_connection((address, port), timeout=0.5).close()
         except OSError:
             return False
         return True
 
-    return host.within(ask)
+    return host.within(connect)
 
 
 @pytest.mark.nodes
-def test_every_namespace_has_a_name_and_an_address_of_its_own(cluster):
-    first, second = cluster.of(2)
+def test_each_namespace_has_its_own_name_and_address(cluster):
+    first, second = cluster.add_hosts(2)
     for host in (first, second):
-        assert host.python("-c", ASK).wait(PATIENCE) == 0
-        assert host.said.split() == [host.name, host.address]
+        assert host.python("-c", PRINT_NAME_CODE).wait(TIMEOUT_SECONDS) == 0
+        assert host.output.split() == [host.name, host.address]
     assert first.address != second.address
 
 
 @pytest.mark.nodes
-def test_a_cable_that_is_pulled_parts_two_namespaces_and_heals(cluster):
-    first, second = cluster.of(2)
+def test_a_cut_link_separates_two_namespaces_until_it_is_restored(cluster):
+    first, second = cluster.add_hosts(2)
     with second.within(lambda: socket.create_server((second.address, 0))) as server:
         port = server.getsockname()[1]
         assert reaches(first, second.address, port)
         second.cut()
         assert not reaches(first, second.address, port)
-        second.heal()
-        until(lambda: reaches(first, second.address, port), PATIENCE, "healed")
+        second.restore()
+        until(lambda: reaches(first, second.address, port), TIMEOUT_SECONDS, "the link is restored")
 
 
-def test_a_cable_on_loopback_that_is_cut_keeps_what_is_sent_until_it_is_healed():
+def test_a_cut_proxy_delays_bytes_until_it_is_restored():
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        Cable(server.getsockname()) as cable,
-        socket.create_connection(("127.0.0.1", cable.port)) as near,
+        TcpProxy(server.getsockname()) as proxy,
+        socket.create_connection(("127.0.0.1", proxy.port)) as near,
     ):
         far, _ = server.accept()
-        far.settimeout(PATIENCE)
+        far.settimeout(TIMEOUT_SECONDS)
         near.sendall(b"before")
         assert far.recv(64) == b"before"
-        cable.cut()
+        proxy.cut()
         near.sendall(b"during")
         far.settimeout(0.2)
         with pytest.raises(TimeoutError):
             far.recv(64)
-        cable.heal()
-        far.settimeout(PATIENCE)
+        proxy.restore()
+        far.settimeout(TIMEOUT_SECONDS)
         assert far.recv(64) == b"during"
         far.sendall(b"back")
         assert near.recv(64) == b"back"
@@ -69,36 +71,36 @@ def test_a_cable_on_loopback_that_is_cut_keeps_what_is_sent_until_it_is_healed()
         assert near.recv(64) == b""
 
 
-def test_a_host_that_is_killed_leaves_nothing_and_no_other_host_notices(site):
-    first, second = site.of(2)
-    there = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]], "
-    mother = second.python("-c", f"{there}start_new_session=True).wait()", SLEEP)
-    other = first.python("-c", SLEEP)
-    until(lambda: len(second.processes()) == 2, PATIENCE, "mother and child")
+def test_killing_a_host_ends_its_processes_only(site):
+    first, second = site.add_hosts(2)
+    code = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]], "
+    parent = second.python("-c", f"{code}start_new_session=True).wait()", SLEEP_CODE)
+    other = first.python("-c", SLEEP_CODE)
+    until(lambda: len(second.processes()) == 2, TIMEOUT_SECONDS, "parent and child")
     second.kill()
-    assert mother.wait(PATIENCE) == -9
+    assert parent.wait(TIMEOUT_SECONDS) == -9
     assert second.processes() == []
     assert [process.pid for process in first.processes()] == [other.pid]
     site.close()
-    assert other.wait(PATIENCE) == -9
+    assert other.wait(TIMEOUT_SECONDS) == -9
 
 
 @pytest.mark.nodes
-def test_nothing_of_a_namespace_is_left_when_the_test_is_over(cluster):
-    host = cluster.host()
-    child = host.python("-c", SLEEP)
+def test_a_closed_site_leaves_no_namespace(cluster):
+    host = cluster.add_host()
+    child = host.python("-c", SLEEP_CODE)
     assert (NAMESPACES / host.space).exists()
     cluster.close()
-    assert child.wait(PATIENCE) == -9
+    assert child.wait(TIMEOUT_SECONDS) == -9
     assert [*NAMESPACES.glob(f"{cluster.name}*"), *FILES.glob(f"{cluster.name}*")] == []
 
 
 @pytest.mark.nodes
-def test_what_a_killed_test_left_is_removed_by_the_next(cluster):
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    left = f"{PREFIX}-{gone.pid}-left"
-    ip("netns", "add", left)
-    sweep()
-    assert not (NAMESPACES / left).exists()
+def test_namespaces_of_a_killed_test_are_removed(cluster):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    stale = f"{PREFIX}-{ended.pid}-stale"
+    ip("netns", "add", stale)
+    remove_stale_namespaces()
+    assert not (NAMESPACES / stale).exists()
     assert (NAMESPACES / cluster.switch).exists()

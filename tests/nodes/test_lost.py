@@ -1,218 +1,230 @@
-"""Nodes, links and agents that fail while a training goes on: told once, or healed, or both."""
+"""Nodes, links and agents that fail during a training: one notification, or recovery, or both."""
 
 import signal
 import time
 
 import pytest
-from agent_results import Judged, expect
-from hosts import PATIENCE
+from agent_results import AgentResults, assert_steps
+from hosts import TIMEOUT_SECONDS
 from jobs import Job, free_port
 from support.rank_processes import until
-from tcp_proxy import Cable
+from tcp_proxy import TcpProxy
 
 NODE_LOST_SECONDS = 15.0
 
 
-def names(pages):
-    return [(page.incident.key.detector, page.reason.value) for page in pages]
+def reasons_by_detector(notifications):
+    return [
+        (notification.incident.key.detector, notification.reason.value)
+        for notification in notifications
+    ]
 
 
-def late(head):
-    """Records that came when their step had been judged without them."""
+def late_record_count(head):
+    """The number of records that arrived after their step was evaluated."""
     return head.metrics().get("sentinel_dropped_records_total", {}).get(("late",), 0.0)
 
 
-def all_left(hosts):
-    until(lambda: not any(host.processes() for host in hosts), PATIENCE, "all have left")
+def wait_until_all_ended(hosts):
+    until(
+        lambda: not any(host.processes() for host in hosts),
+        TIMEOUT_SECONDS,
+        "all processes have ended",
+    )
 
 
-def test_a_node_that_dies_is_told_as_such_once_and_the_rest_is_judged_on(site, people, tmp_path):
-    hosts = site.of(3)
-    told = people(hosts[0])
-    job = Job(tmp_path / "job", hosts, 60, gates=[20, 60]).start()
-    head = Judged(hosts[0])
-    job.at(20)
-    head.heard(20)
+def test_a_dead_node_is_notified_once_and_the_run_continues(site, add_receiver, tmp_path):
+    hosts = site.add_hosts(3)
+    receiver = add_receiver(hosts[0])
+    job = Job(tmp_path / "job", hosts, 60, barriers=[20, 60]).start()
+    head = AgentResults(hosts[0])
+    job.wait_at(20)
+    head.wait_for_steps(20)
     killed = time.time()
     hosts[2].kill()
-    until(head.pages, PATIENCE, head.log)
-    (page,) = head.pages()
-    assert page.incident.key.detector == "node_lost"
-    assert 0.0 < page.incident.opened_time - killed <= NODE_LOST_SECONDS
-    left = [*job.of(hosts[0]), *job.of(hosts[1])]
-    job.open(20)
-    job.at(60, left)
-    steps = head.heard(60)
-    job.open(60)
-    assert job.codes() == [0, 0, -signal.SIGKILL]
-    expect(steps[:20], range(1, 21), job.world)
-    expect(steps[20:], range(21, 61), left, missing="4,5")
-    assert [name for name, _ in names(head.pages())] == ["node_lost"]
-    assert len(told.accepted) == 1
+    until(head.notifications, TIMEOUT_SECONDS, head.log)
+    (notification,) = head.notifications()
+    assert notification.incident.key.detector == "node_lost"
+    assert 0.0 < notification.incident.opened_time - killed <= NODE_LOST_SECONDS
+    left = [*job.ranks_of(hosts[0]), *job.ranks_of(hosts[1])]
+    job.release(20)
+    job.wait_at(60, left)
+    steps = head.wait_for_steps(60)
+    job.release(60)
+    assert job.exit_codes() == [0, 0, -signal.SIGKILL]
+    assert_steps(steps[:20], range(1, 21), job.all_ranks)
+    assert_steps(steps[20:], range(21, 61), left, missing="4,5")
+    assert [name for name, _ in reasons_by_detector(head.notifications())] == ["node_lost"]
+    assert len(receiver.accepted) == 1
 
 
-def test_a_node_that_dies_and_takes_the_others_along_is_one_page(loopback, people, tmp_path):
-    """In DDP the ranks of the others raise at once, which is no matter of its own."""
-    hosts = loopback.of(2)
-    told = people(hosts[0])
-    # They are looked at for as long as it takes to give the lost ones up, and longer.
+def test_a_dead_node_and_the_failures_it_causes_are_one_notification(
+    loopback, add_receiver, tmp_path
+):
+    """With DDP the other ranks raise at once, which is no separate incident."""
+    hosts = loopback.add_hosts(2)
+    receiver = add_receiver(hosts[0])
+    # Longer than it takes to give up the lost ranks.
     hosts[0].settings["SENTINEL_LINGER_SECONDS"] = "5"
-    job = Job(tmp_path / "job", hosts, 60, gates=[20, 60], script="ddp_ranks.py").start()
-    head = Judged(hosts[0])
-    job.at(20)
-    # The last step is told of when the next begins.
-    head.heard(10)
+    job = Job(tmp_path / "job", hosts, 60, barriers=[20, 60], script="ddp_ranks.py").start()
+    head = AgentResults(hosts[0])
+    job.wait_at(20)
+    # A step is written when the next one begins.
+    head.wait_for_steps(10)
     killed = time.time()
     hosts[1].kill()
-    job.open(20)
-    assert job.launchers[hosts[0]].wait(PATIENCE) != 0
-    until(head.pages, PATIENCE, head.log)
-    head.over()
-    (page,) = head.pages()
-    assert (page.incident.key.detector, page.diagnosis.cause) == ("node_lost", "node_down")
-    assert page.incident.finding.evidence["ranks"] == "2-3"
-    assert "raised" in page.incident.finding.evidence["first_to_fall"]
-    assert page.incident.opened_time > killed
-    assert len(told.accepted) == 1
+    job.release(20)
+    assert job.launchers[hosts[0]].wait(TIMEOUT_SECONDS) != 0
+    until(head.notifications, TIMEOUT_SECONDS, head.log)
+    head.wait_until_ended()
+    (notification,) = head.notifications()
+    assert (notification.incident.key.detector, notification.diagnosis.cause) == (
+        "node_lost",
+        "node_down",
+    )
+    assert notification.incident.finding.evidence["ranks"] == "2-3"
+    assert "raised" in notification.incident.finding.evidence["first_failed_rank"]
+    assert notification.incident.opened_time > killed
+    assert len(receiver.accepted) == 1
 
 
 @pytest.mark.nodes
-def test_where_the_heads_node_takes_the_others_along_its_deputy_tells_of_both(
-    loopback, people, tmp_path
+def test_the_deputy_notifies_a_dead_head_and_the_failures_it_causes(
+    loopback, add_receiver, tmp_path
 ):
-    hosts = loopback.of(2)
-    told = people(hosts[1])
-    job = Job(tmp_path / "job", hosts, 60, gates=[20, 60], script="ddp_ranks.py").start()
-    head, deputy = Judged(hosts[0]), Judged(hosts[1])
-    job.at(20)
-    head.heard(10)
-    until(lambda: deputy.metrics().get("sentinel_head_connection_up"), PATIENCE, deputy.log)
+    hosts = loopback.add_hosts(2)
+    receiver = add_receiver(hosts[1])
+    job = Job(tmp_path / "job", hosts, 60, barriers=[20, 60], script="ddp_ranks.py").start()
+    head, deputy = AgentResults(hosts[0]), AgentResults(hosts[1])
+    job.wait_at(20)
+    head.wait_for_steps(10)
+    until(lambda: deputy.metrics().get("sentinel_head_connection_up"), TIMEOUT_SECONDS, deputy.log)
     hosts[0].kill()
-    job.open(20)
-    assert job.launchers[hosts[1]].wait(PATIENCE) != 0
-    until(lambda: told.accepted, PATIENCE, deputy.log)
-    (page,) = deputy.pages()
-    assert page.incident.key.detector == "node_lost"
-    assert "raised" in page.incident.finding.evidence["first_to_fall"]
-    deputy.over()
-    assert len(told.accepted) == 1
+    job.release(20)
+    assert job.launchers[hosts[1]].wait(TIMEOUT_SECONDS) != 0
+    until(lambda: receiver.accepted, TIMEOUT_SECONDS, deputy.log)
+    (notification,) = deputy.notifications()
+    assert notification.incident.key.detector == "node_lost"
+    assert "raised" in notification.incident.finding.evidence["first_failed_rank"]
+    deputy.wait_until_ended()
+    assert len(receiver.accepted) == 1
 
 
-# Its successor has ten seconds, most of which a busy machine takes to load torch.
+# A restarted agent has ten seconds, most of which a busy machine needs to load torch.
 @pytest.mark.nodes
-def test_an_agent_that_is_killed_is_started_again_and_nothing_is_lost_or_told(
-    site, people, tmp_path
-):
-    hosts = site.of(2)
-    told = people(hosts[0])
-    # An agent is looked after by the steps of its ranks, twice a second.
-    job = Job(tmp_path / "job", hosts, 100, every=0.05, gates=[20, 60, 100]).start()
-    head = Judged(hosts[0])
-    for gate, host in ((20, hosts[0]), (60, hosts[1])):
-        job.at(gate)
-        head.heard(gate)
-        job.open(gate)
+def test_a_killed_agent_is_restarted_without_loss_or_notification(site, add_receiver, tmp_path):
+    hosts = site.add_hosts(2)
+    receiver = add_receiver(hosts[0])
+    # Ranks check their agent at their steps, twice a second.
+    job = Job(tmp_path / "job", hosts, 100, step_seconds=0.05, barriers=[20, 60, 100]).start()
+    head = AgentResults(hosts[0])
+    for barrier, host in ((20, hosts[0]), (60, hosts[1])):
+        job.wait_at(barrier)
+        head.wait_for_steps(barrier)
+        job.release(barrier)
         host.kill("agent")
-    job.at(100)
-    head.heard(100)
-    job.open(100)
-    assert job.codes() == [0, 0]
-    expect(head.over().steps(), range(1, 101), job.world)
-    assert names(head.pages()) == []
-    assert told.accepted == []
-    all_left(hosts)
+    job.wait_at(100)
+    head.wait_for_steps(100)
+    job.release(100)
+    assert job.exit_codes() == [0, 0]
+    assert_steps(head.wait_until_ended().steps(), range(1, 101), job.all_ranks)
+    assert reasons_by_detector(head.notifications()) == []
+    assert receiver.accepted == []
+    wait_until_all_ended(hosts)
 
 
 @pytest.mark.nodes
 @pytest.mark.parametrize("seconds", [3.0, 7.0, 25.0])
-def test_what_was_said_behind_a_cut_link_is_heard_once_it_is_healed(
-    cluster, people, tmp_path, seconds
+def test_records_behind_a_cut_link_arrive_once_it_is_restored(
+    cluster, add_receiver, tmp_path, seconds
 ):
-    """Or, where the node was lost for so long that the others were judged without it, counted."""
-    hosts = cluster.of(2)
-    told = people(hosts[0])
-    job = Job(tmp_path / "job", hosts, 60, gates=[20, 40, 60]).start()
-    head = Judged(hosts[0])
-    job.at(20)
-    head.heard(20)
+    """If the node was lost for so long that steps were evaluated without it, they are counted."""
+    hosts = cluster.add_hosts(2)
+    receiver = add_receiver(hosts[0])
+    job = Job(tmp_path / "job", hosts, 60, barriers=[20, 40, 60]).start()
+    head = AgentResults(hosts[0])
+    job.wait_at(20)
+    head.wait_for_steps(20)
     hosts[1].cut()
     cut = time.monotonic()
-    job.open(20)
-    job.at(40)
-    until(lambda: time.monotonic() - cut >= seconds, PATIENCE, "time has passed")
-    hosts[1].heal()
-    job.open(40)
-    job.at(60)
-    steps = head.heard(60)
-    apart = sum(record.spread["loss"].count == 2 for record in steps)
-    until(lambda: late(head) == 2 * apart, PATIENCE, f"{apart} steps of two ranks are counted")
-    job.open(60)
-    assert job.codes() == [0, 0]
+    job.release(20)
+    job.wait_at(40)
+    until(lambda: time.monotonic() - cut >= seconds, TIMEOUT_SECONDS, "time has passed")
+    hosts[1].restore()
+    job.release(40)
+    job.wait_at(60)
+    steps = head.wait_for_steps(60)
+    incomplete = sum(record.spread["loss"].count == 2 for record in steps)
+    until(
+        lambda: late_record_count(head) == 2 * incomplete,
+        TIMEOUT_SECONDS,
+        f"late records of {incomplete} steps",
+    )
+    job.release(60)
+    assert job.exit_codes() == [0, 0]
     was_lost = seconds > NODE_LOST_SECONDS
-    expect(steps[:20], range(1, 21), job.world)
+    assert_steps(steps[:20], range(1, 21), job.all_ranks)
     if not was_lost:
-        expect(steps[20:], range(21, 61), job.world)
-    head.over()
-    pages = names(head.pages())
-    assert pages[:1] == [("node_lost", "opened")] * was_lost
-    assert set(pages[1:]) <= {("node_lost", "resolved")}
-    assert len(told.accepted) == len(pages) <= 2
-    all_left(hosts)
+        assert_steps(steps[20:], range(21, 61), job.all_ranks)
+    head.wait_until_ended()
+    notifications = reasons_by_detector(head.notifications())
+    assert notifications[:1] == [("node_lost", "opened")] * was_lost
+    assert set(notifications[1:]) <= {("node_lost", "resolved")}
+    assert len(receiver.accepted) == len(notifications) <= 2
+    wait_until_all_ended(hosts)
 
 
 @pytest.mark.nodes
-def test_what_was_said_while_the_head_could_not_be_reached_is_heard_later(
-    loopback, people, tmp_path
-):
-    hosts = loopback.of(2)
-    told = people(hosts[0])
+def test_records_spooled_without_a_head_arrive_later(loopback, add_receiver, tmp_path):
+    hosts = loopback.add_hosts(2)
+    receiver = add_receiver(hosts[0])
     port = free_port()
-    with Cable(("127.0.0.1", port)) as cable:
-        for host, there in zip(hosts, (port, cable.port), strict=True):
+    with TcpProxy(("127.0.0.1", port)) as proxy:
+        for host, there in zip(hosts, (port, proxy.port), strict=True):
             host.settings["SENTINEL_CLUSTER__HEAD"] = f"127.0.0.1:{there}"
-        job = Job(tmp_path / "job", hosts, 60, gates=[20, 40]).start()
-        head = Judged(hosts[0])
-        job.at(20)
-        head.heard(20)
-        cable.cut()
-        job.open(20)
-        job.at(40)
-        cable.heal()
-        job.open(40)
-        assert job.codes() == [0, 0]
-        expect(head.over().steps(), range(1, 61), job.world)
-        Judged(hosts[1]).over()
-    assert names(head.pages()) == [] == told.accepted
-    all_left(hosts)
+        job = Job(tmp_path / "job", hosts, 60, barriers=[20, 40]).start()
+        head = AgentResults(hosts[0])
+        job.wait_at(20)
+        head.wait_for_steps(20)
+        proxy.cut()
+        job.release(20)
+        job.wait_at(40)
+        proxy.restore()
+        job.release(40)
+        assert job.exit_codes() == [0, 0]
+        assert_steps(head.wait_until_ended().steps(), range(1, 61), job.all_ranks)
+        AgentResults(hosts[1]).wait_until_ended()
+    assert reasons_by_detector(head.notifications()) == [] == receiver.accepted
+    wait_until_all_ended(hosts)
 
 
 @pytest.mark.nodes
-def test_a_node_without_sentinel_is_told_of_and_the_others_are_judged(site, people, tmp_path):
-    hosts = site.of(2)
-    told = people(hosts[0])
-    job = Job(tmp_path / "job", hosts, 40, gates=[30], unwatched=hosts[1:]).start()
-    head = Judged(hosts[0])
-    job.at(30)
-    head.heard(30)
-    job.open(30)
-    assert job.codes() == [0, 0]
-    expect(head.over().steps(), range(1, 41), job.of(hosts[0]))
-    assert names(head.pages()) == [] == told.accepted
-    all_left(hosts)
+def test_a_run_with_an_unmonitored_node_is_evaluated_without_it(site, add_receiver, tmp_path):
+    hosts = site.add_hosts(2)
+    receiver = add_receiver(hosts[0])
+    job = Job(tmp_path / "job", hosts, 40, barriers=[30], unmonitored=hosts[1:]).start()
+    head = AgentResults(hosts[0])
+    job.wait_at(30)
+    head.wait_for_steps(30)
+    job.release(30)
+    assert job.exit_codes() == [0, 0]
+    assert_steps(head.wait_until_ended().steps(), range(1, 41), job.ranks_of(hosts[0]))
+    assert reasons_by_detector(head.notifications()) == [] == receiver.accepted
+    wait_until_all_ended(hosts)
 
 
-def test_clocks_an_hour_apart_change_nothing(site, people, tmp_path):
-    hosts = site.of(2)
-    told = people(hosts[0])
+def test_clock_skew_of_an_hour_has_no_effect(site, add_receiver, tmp_path):
+    hosts = site.add_hosts(2)
+    receiver = add_receiver(hosts[0])
     hosts[1].shift_clock(3600.0)
-    began = time.time()
-    job = Job(tmp_path / "job", hosts, 40, gates=[30]).start()
-    head = Judged(hosts[0])
-    job.at(30)
-    heard = head.heard(30)
-    job.open(30)
-    assert job.codes() == [0, 0]
-    expect(head.over().steps(), range(1, 41), job.world)
-    assert all(began <= record.time <= time.time() for record in heard)
-    assert names(head.pages()) == [] == told.accepted
-    all_left(hosts)
+    started_at = time.time()
+    job = Job(tmp_path / "job", hosts, 40, barriers=[30]).start()
+    head = AgentResults(hosts[0])
+    job.wait_at(30)
+    steps = head.wait_for_steps(30)
+    job.release(30)
+    assert job.exit_codes() == [0, 0]
+    assert_steps(head.wait_until_ended().steps(), range(1, 41), job.all_ranks)
+    assert all(started_at <= record.time <= time.time() for record in steps)
+    assert reasons_by_detector(head.notifications()) == [] == receiver.accepted
+    wait_until_all_ended(hosts)

@@ -1,59 +1,67 @@
-"""What an agent does not take from others: refused, counted and shown, and nobody else suffers."""
+"""Messages that an agent refuses are counted and reported, and affect no other node."""
 
 import json
 import socket
 
 import pytest
-from agent_results import Judged, expect
-from hosts import PATIENCE
-from intruders import AN_HOUR, FAR_BEATS, Insider, met, throw, word
+from agent_results import AgentResults, assert_steps
+from hosts import TIMEOUT_SECONDS
+from intruders import (
+    HOUR_SECONDS,
+    LARGE_STEP_INDEX,
+    Insider,
+    connect_to_head,
+    metadata,
+    write_garbage,
+)
 from jobs import Job, free_port
 from support.rank_processes import until
 
-from sentinel.cluster.endpoints import SLOT_COUNTER_KEY
-from sentinel.cluster.server import MAX_MESSAGE_BYTES
+from sentinel.cluster.protocol import MAX_MESSAGE_BYTES, SLOT_COUNTER_KEY
 
 STEPS = 40
 
 
-def refused(head):
-    """How much was refused, by reason."""
+def refusal_counts(head):
+    """The number of refused messages by reason."""
     found = head.metrics().get("sentinel_head_connection_rejected_total", {})
     return {reason: count for (reason,), count in found.items() if count}
 
 
-def doctor(host):
-    """What it says must be mended on that node, or is to be known, of the runs there."""
-    lines = host.told("-m", "sentinel", "doctor", "--quick", "--json").splitlines()
+def doctor_messages(host):
+    """Messages and remedies of the doctor on that node that are not ok."""
+    lines = host.run_python("-m", "sentinel", "doctor", "--quick", "--json").splitlines()
     found = map(json.loads, lines)
     return [f"{each['message']} {each['remedy']}" for each in found if each["grade"] != "ok"]
 
 
-def says(host, word):
-    return any(word in line for line in doctor(host))
+def doctor_reports(host, word):
+    return any(word in line for line in doctor_messages(host))
 
 
-def all_left(hosts):
-    until(lambda: not any(host.processes() for host in hosts), PATIENCE, "all have left")
+def wait_until_all_ended(hosts):
+    until(
+        lambda: not any(host.processes() for host in hosts),
+        TIMEOUT_SECONDS,
+        "all processes have ended",
+    )
 
 
-def half_way(site, people, path):
-    """A run of two nodes that stands at half of its steps, its head, and who is told of it."""
-    hosts = site.of(2)
-    told = people(hosts[0])
-    job = Job(path / "job", hosts, 2 * STEPS, gates=[STEPS, 2 * STEPS]).start()
-    head = Judged(hosts[0])
-    job.at(STEPS)
-    head.heard(STEPS)
-    return job, head, told
+def start_and_pause(site, add_receiver, path):
+    """A run of two nodes that waits at half of its steps, its head, and the receiver."""
+    hosts = site.add_hosts(2)
+    receiver = add_receiver(hosts[0])
+    job = Job(path / "job", hosts, 2 * STEPS, barriers=[STEPS, 2 * STEPS]).start()
+    head = AgentResults(hosts[0])
+    job.wait_at(STEPS)
+    head.wait_for_steps(STEPS)
+    return job, head, receiver
 
 
 @pytest.mark.nodes
-def test_a_wrong_token_a_wrong_head_and_none_at_all_cost_nobody_else_anything(
-    site, people, tmp_path
-):
-    hosts = site.of(4)
-    told = people(hosts[0])
+def test_nodes_with_a_wrong_token_or_head_do_not_affect_the_others(site, add_receiver, tmp_path):
+    hosts = site.add_hosts(4)
+    receiver = add_receiver(hosts[0])
     _, other, misled, lost = hosts
     for host in hosts:
         host.settings["SENTINEL_CLUSTER__TOKEN"] = "one" if host is not other else "another"
@@ -62,72 +70,82 @@ def test_a_wrong_token_a_wrong_head_and_none_at_all_cost_nobody_else_anything(
     misled.settings["SENTINEL_CLUSTER__HEAD"] = f"{misled.address}:{server.getsockname()[1]}"
     lost.settings["SENTINEL_CLUSTER__HEAD"] = f"{lost.address}:{closed}"
     with server:
-        job = Job(tmp_path / "job", hosts, STEPS, gates=[STEPS], ranks=1).start()
-        job.at(STEPS)
-        head = Judged(hosts[0])
-        until(lambda: refused(head).get("token"), PATIENCE, "the other token is counted")
-        # Who answers nothing is given up only after a while.
-        wanted = ((other, "token"), (misled, str(server.getsockname()[1])), (lost, str(closed)))
-        for host, word in wanted:
-            until(lambda host=host, word=word: says(host, word), PATIENCE, f"{word} by the doctor")
-        job.open(STEPS)
-        assert job.codes() == [0, 0, 0, 0]
-    expect(head.over().steps(), range(1, STEPS + 1), [0])
-    assert told.accepted == []
-    all_left(hosts)
+        job = Job(tmp_path / "job", hosts, STEPS, barriers=[STEPS], ranks=1).start()
+        job.wait_at(STEPS)
+        head = AgentResults(hosts[0])
+        until(
+            lambda: refusal_counts(head).get("token"), TIMEOUT_SECONDS, "the other token is refused"
+        )
+        # A server that never answers is given up only after a while.
+        expected = ((other, "token"), (misled, str(server.getsockname()[1])), (lost, str(closed)))
+        for host, word in expected:
+            until(
+                lambda host=host, word=word: doctor_reports(host, word),
+                TIMEOUT_SECONDS,
+                f"{word} from the doctor",
+            )
+        job.release(STEPS)
+        assert job.exit_codes() == [0, 0, 0, 0]
+    assert_steps(head.wait_until_ended().steps(), range(1, STEPS + 1), [0])
+    assert receiver.accepted == []
+    wait_until_all_ended(hosts)
 
 
 @pytest.mark.nodes
-def test_what_strangers_write_into_the_store_of_a_run_is_refused_counted_and_shown(
-    site, people, tmp_path
-):
-    """Garbage, another version, another token, too much and too many: the run goes on."""
-    job, head, told = half_way(site, people, tmp_path)
-    board, _ = met(job, job.hosts[1])
-    throw(board, range(1, board.increment(SLOT_COUNTER_KEY) + 1))
-    _refuses(job.hosts[0], head, {"token", "version", "damaged", "too_large", "too_many"})
-    before = refused(head)["damaged"]
-    board.write({SLOT_COUNTER_KEY: b"no number"})
-    until(lambda: refused(head)["damaged"] > before, PATIENCE, "it counts on")
-    _unharmed(job, head, told)
-
-
-@pytest.mark.nodes
-def test_a_node_that_says_what_none_of_ours_would_is_refused_counted_and_shown(
-    site, people, tmp_path
-):
-    """It has the token: repeats, words from the future, nonsense, and more than is allowed."""
-    job, head, told = half_way(site, people, tmp_path)
-    insider = Insider(*met(job, job.hosts[1]))
-    insider.enter()
-    parcel = insider.parcel(
-        word(1), word(1), word(2, later=AN_HOUR), word(3, beat=FAR_BEATS), word(4)
+def test_garbage_of_an_intruder_is_refused_and_reported(site, add_receiver, tmp_path):
+    """Garbage, another version, another token, too large, too many: the run continues."""
+    job, head, receiver = start_and_pause(site, add_receiver, tmp_path)
+    store, _ = connect_to_head(job, job.hosts[1])
+    write_garbage(store, range(1, store.increment(SLOT_COUNTER_KEY) + 1))
+    _assert_refusals_reported(
+        job.hosts[0], head, {"token", "version", "damaged", "too_large", "too_many"}
     )
-    insider.leave(parcel)
-    wanted = {"repeated": 1, "future": 2}.items()
-    until(lambda: wanted <= refused(head).items(), PATIENCE, "each is counted")
-    insider.leave(parcel)
-    for message in (b"nonsense", bytes(MAX_MESSAGE_BYTES + 1024)):
-        insider.enter()
-        insider.leave(message)
-    _refuses(job.hosts[0], head, {"repeated", "future", "damaged", "too_large"})
-    assert refused(head)["repeated"] == 2
-    _unharmed(job, head, told)
+    before = refusal_counts(head)["damaged"]
+    store.write({SLOT_COUNTER_KEY: b"no number"})
+    until(lambda: refusal_counts(head)["damaged"] > before, TIMEOUT_SECONDS, "another refusal")
+    _assert_unaffected(job, head, receiver)
 
 
-def _refuses(host, head, reasons):
-    until(lambda: reasons <= refused(head).keys(), PATIENCE, "each is counted by its reason")
+@pytest.mark.nodes
+def test_invalid_messages_of_an_authenticated_node_are_refused_and_reported(
+    site, add_receiver, tmp_path
+):
+    """Repeated records, times in the future, garbage, and messages that are too large."""
+    job, head, receiver = start_and_pause(site, add_receiver, tmp_path)
+    insider = Insider(*connect_to_head(job, job.hosts[1]))
+    insider.join()
+    message = insider.encode(
+        metadata(1),
+        metadata(1),
+        metadata(2, later=HOUR_SECONDS),
+        metadata(3, step_index=LARGE_STEP_INDEX),
+        metadata(4),
+    )
+    insider.send(message)
+    expected = {"repeated": 1, "future": 2}.items()
+    until(lambda: expected <= refusal_counts(head).items(), TIMEOUT_SECONDS, "refusals")
+    insider.send(message)
+    for message in (b"garbage", bytes(MAX_MESSAGE_BYTES + 1024)):
+        insider.join()
+        insider.send(message)
+    _assert_refusals_reported(job.hosts[0], head, {"repeated", "future", "damaged", "too_large"})
+    assert refusal_counts(head)["repeated"] == 2
+    _assert_unaffected(job, head, receiver)
+
+
+def _assert_refusals_reported(host, head, reasons):
+    until(lambda: reasons <= refusal_counts(head).keys(), TIMEOUT_SECONDS, "refusals by reason")
     for reason in reasons:
-        assert says(host, f"rejected: {reason}"), doctor(host)
+        assert doctor_reports(host, f"rejected: {reason}"), doctor_messages(host)
 
 
-def _unharmed(job, head, told):
-    """The run goes on, is heard to its end, in full, and nobody is woken."""
-    job.open(STEPS)
-    job.redirect_to(job.steps)
-    head.heard(job.steps)
-    job.open(job.steps)
-    assert job.codes() == [0, 0]
-    expect(head.run_finished().steps(), range(1, job.steps + 1), job.world)
-    assert head.pages() == [] == told.accepted
-    all_left(job.hosts)
+def _assert_unaffected(job, head, receiver):
+    """Assert that the run continues to its end, with exact steps and no notifications."""
+    job.release(STEPS)
+    job.wait_at(job.steps)
+    head.wait_for_steps(job.steps)
+    job.release(job.steps)
+    assert job.exit_codes() == [0, 0]
+    assert_steps(head.wait_until_ended().steps(), range(1, job.steps + 1), job.all_ranks)
+    assert head.notifications() == [] == receiver.accepted
+    wait_until_all_ended(job.hosts)
