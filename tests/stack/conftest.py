@@ -1,4 +1,4 @@
-"""The monitoring programs that users have, once per session."""
+"""Prometheus, Alertmanager and their tools, started once per session."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from prometheus import Prometheus
 from support.webhook_receiver import Receiver
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yml"
-SOON = "1s"
-"""Between scrapes; and how long one may take, which a busy machine sometimes exceeds."""
+SCRAPE_INTERVAL = "1s"
+"""Interval of scrapes, and their timeout, which a busy machine sometimes exceeds."""
 
 
 @pytest.fixture(scope="session")
@@ -31,34 +31,34 @@ def amtool():
 
 @dataclass(frozen=True)
 class Stack:
-    """Prometheus with our rules, Alertmanager, and whoever it tells; in a hurry."""
+    """Prometheus with the shipped rules, Alertmanager and its receiver, at short intervals."""
 
     prometheus: Prometheus
     receiver: Receiver
     home: Path
 
-    def told(self, alert: str, status: str, run: str) -> list[dict]:
-        """What the receiver has been told of that alert of that run."""
+    def received(self, alert: str, status: str, run: str) -> list[dict]:
+        """The received notifications of that alert of that run."""
         return [
-            one
+            item
             for request in self.receiver.accepted
-            for one in request.json["alerts"]
-            if (one["labels"]["alertname"], one["status"]) == (alert, status)
-            and one["labels"].get("run") == run
+            for item in request.json["alerts"]
+            if (item["labels"]["alertname"], item["status"]) == (alert, status)
+            and item["labels"].get("run") == run
         ]
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory):
-    """Alertmanager and Prometheus, ready, scraping every agent whose `$SENTINEL_HOME` is `home`."""
+    """Alertmanager, and a Prometheus that scrapes every agent whose `$SENTINEL_HOME` is `home`."""
     program, manager = find("prometheus"), find("alertmanager", "prometheus-alertmanager")
     folder = tmp_path_factory.mktemp("stack")
     ports = free_port(), free_port()
     with Receiver() as receiver:
         (folder / "home").mkdir(mode=0o700)
-        (folder / "rules.yml").write_text(_hurried(RULES.read_text()))
-        (folder / "alertmanager.yml").write_text(yaml.safe_dump(_telling(receiver.url)))
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(_scraping(folder, ports[1])))
+        (folder / "rules.yml").write_text(_with_short_interval(RULES.read_text()))
+        (folder / "alertmanager.yml").write_text(yaml.safe_dump(_alertmanager_config(receiver.url)))
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(_prometheus_config(folder, ports[1])))
         with (
             running(
                 folder / "alertmanager.log",
@@ -84,30 +84,37 @@ def stack(tmp_path_factory):
             yield Stack(prometheus, receiver, folder / "home")
 
 
-def _hurried(rules: str) -> str:
-    """The shipped rules, evaluated often."""
+def _with_short_interval(rules: str) -> str:
+    """The shipped rules, evaluated at `SCRAPE_INTERVAL`."""
     loaded = json.loads(rules)
     for group in loaded["groups"]:
-        group["interval"] = SOON
+        group["interval"] = SCRAPE_INTERVAL
     return json.dumps(loaded)
 
 
-def _telling(url: str) -> dict:
+def _alertmanager_config(url: str) -> dict:
     route = {"receiver": "test", "group_by": ["alertname", "run"]}
-    patience = {"group_wait": "0s", "group_interval": "1s", "repeat_interval": "1h"}
-    hook = {"url": url, "send_resolved": True}
-    return {"route": route | patience, "receivers": [{"name": "test", "webhook_configs": [hook]}]}
-
-
-def _scraping(folder: Path, manager_port: int) -> dict:
-    often = {"scrape_interval": SOON, "scrape_timeout": SOON, "evaluation_interval": SOON}
-    managers = [{"static_configs": [{"targets": [f"127.0.0.1:{manager_port}"]}]}]
-    found = {"files": [f"{folder}/home/targets/*.json"], "refresh_interval": "1s"}
+    intervals = {"group_wait": "0s", "group_interval": "1s", "repeat_interval": "1h"}
+    webhook = {"url": url, "send_resolved": True}
     return {
-        "global": often,
+        "route": route | intervals,
+        "receivers": [{"name": "test", "webhook_configs": [webhook]}],
+    }
+
+
+def _prometheus_config(folder: Path, manager_port: int) -> dict:
+    intervals = {
+        "scrape_interval": SCRAPE_INTERVAL,
+        "scrape_timeout": SCRAPE_INTERVAL,
+        "evaluation_interval": SCRAPE_INTERVAL,
+    }
+    managers = [{"static_configs": [{"targets": [f"127.0.0.1:{manager_port}"]}]}]
+    discovery = {"files": [f"{folder}/home/targets/*.json"], "refresh_interval": "1s"}
+    return {
+        "global": intervals,
         "rule_files": [f"{folder}/rules.yml"],
         "alerting": {"alertmanagers": managers},
-        "scrape_configs": [{"job_name": "sentinel", "file_sd_configs": [found]}],
+        "scrape_configs": [{"job_name": "sentinel", "file_sd_configs": [discovery]}],
     }
 
 

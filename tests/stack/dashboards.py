@@ -1,4 +1,4 @@
-"""The committed dashboards, panel by panel and query by query."""
+"""Panels and queries of the committed dashboards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VARIABLES = ("$run", "$__rate_interval", "$__range", "$__interval")
 
 
 def panels(dashboard: dict) -> Iterator[dict]:
-    """Every panel, those folded away under a row included; rows themselves left out."""
+    """Every panel, also in collapsed rows, without the rows themselves."""
     for panel in dashboard["panels"]:
         yield from panel.get("panels", ())
         if panel["type"] != "row":
@@ -21,15 +21,15 @@ def panels(dashboard: dict) -> Iterator[dict]:
 
 
 def queries() -> Iterator[tuple[str, dict]]:
-    """Every query and the panel it is on, by name."""
+    """Every query, with the name of its panel."""
     for name, dashboard in DASHBOARDS.items():
         for panel in panels(dashboard):
             for target in panel["targets"]:
                 yield f"{name}: {panel['title']} {target['refId']}", target
 
 
-def filled_in(expr: str, variables: Mapping[str, str]) -> str:
-    """The query as Grafana would send it."""
+def with_variables(expr: str, variables: Mapping[str, str]) -> str:
+    """The query with its variables replaced, as Grafana sends it."""
     for name in VARIABLES:
         expr = expr.replace(name, variables[name])
     return expr

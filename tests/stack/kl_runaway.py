@@ -1,6 +1,6 @@
-"""A small training on every rank of torchrun whose KL runs away; it goes on until it is ended.
+"""A small training under torchrun whose KL grows without bound; it runs until it is killed.
 
-It logs every signal of the catalogue, and now and then what it should not: NaN, and a text.
+It logs every signal of the catalogue, and sometimes invalid values: NaN, and a text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import distributed, nn
 import sentinel
 from sentinel.signals.catalogue import SIGNALS
 
-CALM_STEPS = 80
+HEALTHY_STEPS = 80
 MEASURED = {"loss", "grad_norm", "learning_rate", "step_time", "optimizer_steps", "global_step"}
 
 
@@ -39,7 +39,7 @@ def train() -> None:
 
 def logged(step: int) -> dict[str, object]:
     values: dict[str, object] = dict.fromkeys(SIGNALS.keys() - MEASURED, 1.0 + 0.1 * (step % 5))
-    values["kl_ref"] = 0.05 + 0.01 * (step % 3) if step < CALM_STEPS else 20.0
+    values["kl_ref"] = 0.05 + 0.01 * (step % 3) if step < HEALTHY_STEPS else 20.0
     if step % 5 == 0:
         values |= {"entropy": nan, "note": "not a number"}
     return values

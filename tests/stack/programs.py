@@ -1,4 +1,4 @@
-"""Real programs under test: found on PATH, started on free ports, waited for, ended by their id."""
+"""External programs: found on PATH, started on free ports, and terminated."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from typing import TypeVar
 
 import pytest
 
-Answer = TypeVar("Answer")
+ValueT = TypeVar("ValueT")
 
 
 def find(*names: str) -> str:
-    """Path of the first of these programs; skips the test where none is, unless it must be."""
+    """Path of the first of these programs that exists; skips the test if none does.
+
+    With SENTINEL_REQUIRE_STACK=1 the test fails instead.
+    """
     for name in names:
         if path := shutil.which(name):
             return path
@@ -34,19 +37,19 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def wait_for(what: str, ask: Callable[[], Answer], seconds: float = 240.0) -> Answer:
-    """Ask until the answer is true; fails after `seconds`, naming what did not come."""
+def wait_for(description: str, poll: Callable[[], ValueT], seconds: float = 240.0) -> ValueT:
+    """Call `poll` until its value is true, and return that; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if answer := ask():
-            return answer
+        if value := poll():
+            return value
         time.sleep(0.05)
-    pytest.fail(f"{what} did not come within {seconds:g} s")
+    pytest.fail(f"{description}: not within {seconds:g} s")
 
 
 @contextmanager
 def running(log: Path, *command: str, **options) -> Iterator[subprocess.Popen]:
-    """The program while it runs, in a session of its own, its output in `log`."""
+    """Run the program in its own session during the context, with its output in `log`."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, **options
@@ -62,8 +65,8 @@ def running(log: Path, *command: str, **options) -> Iterator[subprocess.Popen]:
             process.wait(timeout=60)
 
 
-def told(*command: str, text: str | None = None, cwd: Path | None = None):
-    """What a program that ends by itself said; see `returncode` and `stdout`."""
+def run_program(*command: str, text: str | None = None, cwd: Path | None = None):
+    """Run a program to its end; see `returncode` and `stdout`."""
     return subprocess.run(
         command,
         input=text,

@@ -1,4 +1,4 @@
-"""A Prometheus that was started for a test, asked over its own API."""
+"""Client of the HTTP API of a Prometheus."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import requests
 
 @dataclass(frozen=True)
 class Prometheus:
+    """A Prometheus at `url`."""
+
     url: str
 
     @property
@@ -18,23 +20,23 @@ class Prometheus:
             return requests.get(f"{self.url}/-/ready", timeout=60).ok
         return False
 
-    def now(self, query: str, time: float | None = None) -> list[dict]:
+    def instant_query(self, query: str, time: float | None = None) -> list[dict]:
         """Series of an instant query."""
-        return self._ask("query", query=query, **({} if time is None else {"time": time}))["result"]
+        return self._get("query", query=query, **({} if time is None else {"time": time}))["result"]
 
-    def over(self, query: str, start: float, end: float, step: float) -> list[dict]:
+    def range_query(self, query: str, start: float, end: float, step: float) -> list[dict]:
         """Series of a range query."""
-        return self._ask("query_range", query=query, start=start, end=end, step=step)["result"]
+        return self._get("query_range", query=query, start=start, end=end, step=step)["result"]
 
     def label_values(self, metric: str, label: str, start: float, end: float) -> list[str]:
         matching = {"match[]": metric, "start": start, "end": end}
-        return self._ask(f"label/{label}/values", **matching)
+        return self._get(f"label/{label}/values", **matching)
 
     def reload(self) -> None:
         requests.post(f"{self.url}/-/reload", timeout=60).raise_for_status()
 
-    def _ask(self, what: str, **parameters):
-        answer = requests.get(f"{self.url}/api/v1/{what}", params=parameters, timeout=60)
-        told = answer.json()
-        assert told["status"] == "success", f"{parameters}: {told}"
-        return told["data"]
+    def _get(self, endpoint: str, **parameters):
+        response = requests.get(f"{self.url}/api/v1/{endpoint}", params=parameters, timeout=60)
+        body = response.json()
+        assert body["status"] == "success", f"{parameters}: {body}"
+        return body["data"]

@@ -1,4 +1,4 @@
-"""An hour of a run that goes wrong, as Prometheus would have scraped it from our own exposition."""
+"""One hour of a failing run, as Prometheus would have scraped it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from prometheus_client.utils import floatToGoString
-from support.results import DIAGNOSIS, RUN, make_incident, step_result, make_result, make_spread
+from support.results import DIAGNOSIS, RUN, make_incident, make_result, make_spread, step_result
 
 from sentinel.config.plugins import load_classes
 from sentinel.generate.sample_exposition import HEAD_STATUS, SAMPLE_NODE
@@ -18,35 +18,37 @@ from sentinel.pipeline.engine import Result
 from sentinel.signals.catalogue import SIGNALS
 
 START = 1_700_000_000.0
-EVERY = 30.0
+SCRAPE_SECONDS = 30.0
 SCRAPES = 120
-END = START + EVERY * (SCRAPES - 1)
+END = START + SCRAPE_SECONDS * (SCRAPES - 1)
 
 
 def openmetrics() -> str:
     """The hour as one OpenMetrics text with timestamps."""
     lines: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    tally = Counters()
+    counters = Counters()
     detectors = {name: kind.severity for name, kind in load_classes("detectors").items()}
-    shown = Exposition(
-        tally, detectors, machine=lambda: SAMPLE_NODE, cluster_status=lambda: HEAD_STATUS
+    exposition = Exposition(
+        counters, detectors, machine=lambda: SAMPLE_NODE, cluster_status=lambda: HEAD_STATUS
     )
     for scrape in range(SCRAPES):
-        for verdict in _happened(scrape, tally):
-            shown.update(verdict)
-        for family in shown.collect():
-            about = family.name, family.type, family.documentation
-            lines[about] += [_line(sample, START + EVERY * scrape) for sample in family.samples]
+        for result in _results(scrape, counters):
+            exposition.update(result)
+        for family in exposition.collect():
+            key = family.name, family.type, family.documentation
+            lines[key] += [
+                _line(sample, START + SCRAPE_SECONDS * scrape) for sample in family.samples
+            ]
     return "\n".join([*_families(lines), "# EOF\n"])
 
 
-def _happened(scrape: int, tally: Counters) -> Iterator[Result]:
-    """Two ranks train; in the second half KL blows up, for a cause, a rank goes, all is counted."""
-    time = START + EVERY * scrape
+def _results(scrape: int, counters: Counters) -> Iterator[Result]:
+    """Two ranks train; in the second half KL blows up, with a cause, and one rank dies."""
+    time = START + SCRAPE_SECONDS * scrape
     if scrape == 0:
         yield make_result(Event.START, rank=0, values={"world_size": 2.0}, time=time)
     for count in COUNTER_FAMILIES:
-        tally.add(count.family, f"a {count.label}", scrape % 3)
+        counters.add(count.family, f"a {count.label}", scrape % 3)
     values = {name: scrape / 10 for name in SIGNALS if name != "global_step"}
     ranges = {name: make_spread(value / 2, value * 2) for name, value in values.items()}
     yield make_result(step=scrape, time=time, values={**values, "mine": 1.0}, spread=ranges)
@@ -55,11 +57,13 @@ def _happened(scrape: int, tally: Counters) -> Iterator[Result]:
     if scrape % 40 == 39:
         yield make_result(Event.SAVE, step=scrape, time=time)
     if scrape == SCRAPES // 2:
-        page = Notification(
+        notification = Notification(
             NotificationReason.OPENED, make_incident(), scrape, time, diagnosis=DIAGNOSIS
         )
         yield Result(
-            Record(RUN, -1, scrape, time), notifications=(page,), case_notifications=(page,)
+            Record(RUN, -1, scrape, time),
+            notifications=(notification,),
+            case_notifications=(notification,),
         )
     running = 2.0 if scrape < SCRAPES - 5 else 1.0
     yield make_result(Event.HEARTBEAT, step=scrape, time=time, values={"ranks_running": running})

@@ -1,4 +1,4 @@
-"""The shipped Alertmanager configuration keeps quiet what follows from something else."""
+"""Inhibition in the shipped Alertmanager configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONFIG = Path(__file__).parents[2] / "deploy" / "alertmanager" / "alertmanager.y
 
 @pytest.fixture(scope="module")
 def alertmanager(tmp_path_factory):
-    """Its address, with the configuration as it is shipped."""
+    """URL of an Alertmanager with the shipped configuration."""
     program, folder = find("alertmanager", "prometheus-alertmanager"), tmp_path_factory.mktemp("am")
     url = f"http://127.0.0.1:{free_port()}"
     with running(
@@ -38,22 +38,22 @@ def _ready(url):
 
 
 @pytest.fixture
-def quiet(alertmanager):
-    """Tell it of these alerts, and learn which of them people do not hear of."""
+def inhibited(alertmanager):
+    """Returns a function that sends alerts and returns the names of the inhibited ones."""
 
     def send(*alerts):
         labels = [dict(alert) for alert in alerts]
-        told = [{"labels": one} for one in labels]
-        requests.post(f"{alertmanager}/api/v2/alerts", json=told, timeout=60).raise_for_status()
-        runs = {one["run"] for one in labels}
+        body = [{"labels": each} for each in labels]
+        requests.post(f"{alertmanager}/api/v2/alerts", json=body, timeout=60).raise_for_status()
+        runs = {each["run"] for each in labels}
 
         def known():
-            every = requests.get(f"{alertmanager}/api/v2/alerts", timeout=60).json()
-            mine = [one for one in every if one["labels"]["run"] in runs]
-            return mine if len(mine) == len(labels) else None
+            alerts = requests.get(f"{alertmanager}/api/v2/alerts", timeout=60).json()
+            sent = [each for each in alerts if each["labels"]["run"] in runs]
+            return sent if len(sent) == len(labels) else None
 
         found = wait_for("the alerts", known)
-        return {one["labels"]["alertname"] for one in found if one["status"]["inhibitedBy"]}
+        return {each["labels"]["alertname"] for each in found if each["status"]["inhibitedBy"]}
 
     return send
 
@@ -63,26 +63,25 @@ def alert(name, severity, run, detector=""):
     return labels | ({"detector": detector} if detector else {})
 
 
-def test_what_follows_from_a_death_is_kept_quiet(quiet):
-    """A dead run's warnings are not told; those of another run are."""
-    assert quiet(
+def test_warnings_of_a_dead_run_are_inhibited(inhibited):
+    """Those of another run are not."""
+    assert inhibited(
         alert("SentinelRunDied", "critical", "dead", "run_died"),
         alert("SentinelStepRegression", "warning", "dead", "step_regression"),
         alert("SentinelLossPlateau", "warning", "other", "loss_plateau"),
     ) == {"SentinelStepRegression"}
 
 
-def test_a_critical_alert_is_never_kept_quiet(quiet):
-    """Whatever else of the run fires."""
-    assert not quiet(
+def test_a_critical_alert_is_never_inhibited(inhibited):
+    assert not inhibited(
         alert("SentinelRunDied", "critical", "both", "run_died"),
         alert("SentinelKlBlowup", "critical", "both", "kl_blowup"),
     )
 
 
-def test_what_has_become_worse_is_told_once(quiet):
-    """The warning of the same detector is quiet, that of another is not."""
-    assert quiet(
+def test_the_warning_of_a_critical_detector_is_inhibited(inhibited):
+    """That of another detector is not."""
+    assert inhibited(
         alert("SentinelKlBlowup", "critical", "worse", "kl_blowup"),
         alert("SentinelKlBlowup", "warning", "worse", "kl_blowup"),
         alert("SentinelLossPlateau", "warning", "worse", "loss_plateau"),

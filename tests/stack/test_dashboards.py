@@ -1,4 +1,4 @@
-"""Dashboards: nothing misspelt, nothing unexplained, and no panel without an answer."""
+"""Dashboards: valid schema, descriptions, and queries that return data."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 import warnings
 
 import pytest
-from dashboards import DASHBOARDS, VARIABLES, filled_in, panels, queries
-from programs import find, free_port, running, told, wait_for
+from dashboards import DASHBOARDS, VARIABLES, panels, queries, with_variables
+from programs import find, free_port, run_program, running, wait_for
 from prometheus import Prometheus
 from scenario import END, START, openmetrics
 from support.results import RUN
@@ -30,7 +30,6 @@ QUERIES = [pytest.param(target, id=name) for name, target in queries()]
 
 
 def test_there_are_dashboards():
-    """The tests below are about something."""
     assert DASHBOARDS
     assert len(QUERIES) > 30
 
@@ -39,7 +38,7 @@ def test_there_are_dashboards():
 
 
 def paths(value, at=""):
-    """Every place of a document that holds something."""
+    """Paths of all values of a document."""
     if isinstance(value, dict):
         return {p for key, below in value.items() for p in paths(below, f"{at}.{key}")}
     if isinstance(value, list):
@@ -47,8 +46,8 @@ def paths(value, at=""):
     return {at}
 
 
-def lost(dashboard):
-    """What a round trip through Grafana's schema drops: what it does not know."""
+def dropped_paths(dashboard):
+    """Paths that a round trip through Grafana's schema drops because it does not know them."""
     pytest.importorskip("grafana_foundation_sdk", reason="it needs Python 3.11")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -62,26 +61,24 @@ def lost(dashboard):
 
 @pytest.mark.parametrize("dashboard", ALL_DASHBOARDS)
 def test_grafanas_schema_knows_every_key(dashboard):
-    """A key that is dropped on the way was misspelt."""
-    assert lost(dashboard) == set()
+    assert dropped_paths(dashboard) == set()
 
 
 @pytest.mark.parametrize("dashboard", ALL_DASHBOARDS)
-def test_the_schema_would_have_found_a_misspelt_key(dashboard):
-    """The check above can fail."""
-    sabotaged = dashboard | {"refesh": "30s"}
-    sabotaged["panels"] = [{**dashboard["panels"][0], "targtes": [1]}]
+def test_a_misspelt_key_is_found(dashboard):
+    misspelt = dashboard | {"refesh": "30s"}
+    misspelt["panels"] = [{**dashboard["panels"][0], "targtes": [1]}]
 
-    assert lost(sabotaged) >= {".refesh", ".panels[0].targtes[0]"}
+    assert dropped_paths(misspelt) >= {".refesh", ".panels[0].targtes[0]"}
 
 
-# The rules of Grafana's dashboard linter that apply here, the run in the place of job and instance
+# The applicable rules of Grafana's dashboard linter, with the run in place of job and instance
 
 
 @pytest.mark.parametrize("dashboard", ALL_DASHBOARDS)
-def test_a_dashboard_can_be_chosen_for_and_not_edited(dashboard):
-    """A source and a run to choose from, read anew when the time range changes."""
-    variables = {one["name"]: one for one in dashboard["templating"]["list"]}
+def test_a_dashboard_has_variables_and_is_not_editable(dashboard):
+    """Data source and run can be selected; runs are refreshed with the time range."""
+    variables = {variable["name"]: variable for variable in dashboard["templating"]["list"]}
 
     assert variables["datasource"]["type"] == "datasource"
     assert variables["datasource"]["query"] == "prometheus"
@@ -92,24 +89,23 @@ def test_a_dashboard_can_be_chosen_for_and_not_edited(dashboard):
 
 
 @pytest.mark.parametrize("dashboard", ALL_DASHBOARDS)
-def test_panels_have_a_number_and_a_place_of_their_own(dashboard):
-    """No two panels share an id or a spot."""
-    every = [*panels(dashboard)]
-    spots = {
+def test_panels_have_unique_ids_and_do_not_overlap(dashboard):
+    all_panels = [*panels(dashboard)]
+    cells = {
         (x, y)
-        for panel in every
+        for panel in all_panels
         for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
         for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
     }
 
-    assert len({panel["id"] for panel in every}) == len(every)
-    assert len(spots) == sum(panel["gridPos"]["w"] * panel["gridPos"]["h"] for panel in every)
-    assert max(x for x, _ in spots) < 24
+    assert len({panel["id"] for panel in all_panels}) == len(all_panels)
+    assert len(cells) == sum(panel["gridPos"]["w"] * panel["gridPos"]["h"] for panel in all_panels)
+    assert max(x for x, _ in cells) < 24
 
 
 @pytest.mark.parametrize("panel", ALL_PANELS)
-def test_a_panel_says_what_it_shows_and_where_from(panel):
-    """Title, description ending in its metric, unit and the chosen source."""
+def test_a_panel_has_title_description_unit_and_source(panel):
+    """The description ends with the metric."""
     assert panel["title"]
     assert re.search(r" Metric: \w+$", panel["description"])
     assert panel["fieldConfig"]["defaults"]["unit"]
@@ -118,9 +114,9 @@ def test_a_panel_says_what_it_shows_and_where_from(panel):
 
 
 @pytest.mark.parametrize("target", QUERIES)
-def test_a_query_is_about_one_run_and_treats_counters_as_such(target):
-    """Counters only under rate or increase, over a window that fits every scrape interval."""
-    # Of a run on several nodes its other nodes as well: what that gives is tested below.
+def test_a_query_selects_one_run_and_uses_rates_of_counters(target):
+    """The window of a rate fits every scrape interval."""
+    # The other nodes of a run on several nodes are tested below.
     expr = re.sub(rf" or (\w+) and on \(run\) \({re.escape(CLUSTER_AGENTS)}\)$", "", target["expr"])
 
     assert target["datasource"]["uid"] == "${datasource}"
@@ -133,47 +129,45 @@ def test_a_query_is_about_one_run_and_treats_counters_as_such(target):
     assert set(re.findall(r"\$\w+", expr)) <= set(VARIABLES)
 
 
-def test_what_is_measured_of_a_node_is_shown_of_all_nodes_of_the_run_and_of_no_others(
-    promtool, tmp_path
-):
-    """Each node knows the run by a name of its own, and all by the address of one head."""
+def test_node_measurements_are_shown_for_all_nodes_of_the_run_only(promtool, tmp_path):
+    """Each node has its own name of the run; all have the address of one head."""
     (expr,) = (t["expr"] for name, t in queries() if name == "run-health: Host CPU A")
     heads = {"a": "h:1", "b": "h:1", "x": "other:1", "o": "", "p": ""}
     cpu = [f'sentinel_host_cpu_ratio{{run="{run}"}}' for run in [*heads, "single"]]
     role = [f'sentinel_cluster_role_info{{run="{r}",head="{head}"}}' for r, head in heads.items()]
 
-    def of(run, *nodes):
+    def expected_series(run, *nodes):
         samples = [{"labels": cpu[[*heads, "single"].index(node)], "value": 1} for node in nodes]
-        asked = filled_in(expr, HOUR | {"$run": run})
-        return {"expr": asked, "eval_time": "1m", "exp_samples": samples}
+        query = with_variables(expr, HOUR | {"$run": run})
+        return {"expr": query, "eval_time": "1m", "exp_samples": samples}
 
     case = {
         "interval": "1m",
         "input_series": [{"series": each, "values": "1x5"} for each in [*cpu, *role]],
         "promql_expr_test": [
-            of("a", "a", "b"),
-            of("x", "x"),
-            of("single", "single"),
-            # Neither knows a head: that is nothing they share.
-            of("o", "o"),
+            expected_series("a", "a", "b"),
+            expected_series("x", "x"),
+            expected_series("single", "single"),
+            # Neither has a head address: they are not the same run.
+            expected_series("o", "o"),
         ],
     }
     (tmp_path / "test.yml").write_text(json.dumps({"tests": [case]}))
-    checked = told(promtool, "test", "rules", str(tmp_path / "test.yml"))
+    checked = run_program(promtool, "test", "rules", str(tmp_path / "test.yml"))
 
     assert checked.returncode == 0, checked.stdout
 
 
-# Every query on a real Prometheus that holds an hour of a run
+# Every query on a Prometheus with one hour of a run
 
 
 @pytest.fixture(scope="module")
 def hour(tmp_path_factory, promtool):
-    """Prometheus over the scenario's hour."""
+    """Prometheus with the hour of the scenario."""
     program, folder = find("prometheus"), tmp_path_factory.mktemp("hour")
     (folder / "hour.om").write_text(openmetrics())
     (folder / "prometheus.yml").write_text("{}")
-    filled = told(
+    filled = run_program(
         promtool, "tsdb", "create-blocks-from", "openmetrics", f"{folder}/hour.om", f"{folder}/data"
     )
     assert filled.returncode == 0, filled.stdout
@@ -192,19 +186,21 @@ def hour(tmp_path_factory, promtool):
 
 
 @pytest.mark.parametrize("target", QUERIES)
-def test_every_query_has_an_answer(hour, target):
-    """No panel is empty during a run that logs everything."""
-    expr = filled_in(target["expr"], HOUR)
-    series = hour.now(expr, END) if target["instant"] else hour.over(expr, START, END, 30)
+def test_every_query_returns_data(hour, target):
+    expr = with_variables(target["expr"], HOUR)
+    series = (
+        hour.instant_query(expr, END)
+        if target["instant"]
+        else hour.range_query(expr, START, END, 30)
+    )
 
     assert series
 
 
 @pytest.mark.parametrize("dashboard", ALL_DASHBOARDS)
-def test_every_mark_has_an_answer(hour, dashboard):
-    """Alerts and checkpoints are marked on the charts."""
+def test_every_annotation_returns_data(hour, dashboard):
     for marks in dashboard["annotations"]["list"]:
-        series = hour.over(filled_in(marks["expr"], HOUR), START, END, 30)
+        series = hour.range_query(with_variables(marks["expr"], HOUR), START, END, 30)
         assert series
         if marks["useValueForTime"]:
             times = {float(value) for one in series for _, value in one["values"]}
@@ -212,8 +208,7 @@ def test_every_mark_has_an_answer(hour, dashboard):
 
 
 @pytest.mark.parametrize("dashboard", ALL_DASHBOARDS)
-def test_every_choice_has_something_to_choose(hour, dashboard):
-    """The run's name is offered."""
+def test_every_variable_has_a_value(hour, dashboard):
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
             metric, label = re.fullmatch(
@@ -222,13 +217,15 @@ def test_every_choice_has_something_to_choose(hour, dashboard):
             assert hour.label_values(metric, label, START, END) == [RUN]
 
 
-def test_the_page_shows_what_went_wrong(hour):
-    """The numbers on top are those of the scenario: one alert, one rank gone."""
+def test_the_top_panels_show_the_state_of_the_scenario(hour):
+    """One alert fires, and one rank died."""
     top = {p["title"]: p["targets"][0]["expr"] for p in panels(DASHBOARDS["run-health"])}
 
     def value(title):
-        return float(hour.now(filled_in(top[title], HOUR), END)[0]["value"][1])
+        return float(hour.instant_query(with_variables(top[title], HOUR), END)[0]["value"][1])
 
     assert value("Alerts firing") == 1
     assert value("Ranks running") == 1
-    assert hour.now(filled_in(top["State"], HOUR), END)[0]["metric"] == {"state": "running"}
+    assert hour.instant_query(with_variables(top["State"], HOUR), END)[0]["metric"] == {
+        "state": "running"
+    }

@@ -1,4 +1,4 @@
-"""What we ship is taken by the programs it is for."""
+"""The shipped files are valid for the programs that use them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from programs import told
+from programs import run_program
 from prometheus_client import generate_latest
 from scenario import openmetrics
-from support.results import make_incident, step_result, incident_result, make_result, make_spread
+from support.results import incident_result, make_incident, make_result, make_spread, step_result
 
 from sentinel.metrics.exposition import Exposition
 from sentinel.metrics.run_state import LIVENESS_HELP
@@ -24,15 +24,14 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 GRAFANA = DEPLOY.parent / "grafana"
 
 
-def test_the_metrics_pass_the_linter_without_a_word(promtool):
-    """Every family there can be: names, units, types and helps are as Prometheus wants them."""
-    tally = Counters()
+def test_all_metrics_pass_the_linter(promtool):
+    counters = Counters()
     for count in COUNTER_FAMILIES:
-        tally.add(count.family, "one")
-    shown = Exposition(tally, {"kl_blowup": Severity.CRITICAL})
+        counters.add(count.family, "one")
+    exposition = Exposition(counters, {"kl_blowup": Severity.CRITICAL})
     values = dict.fromkeys(SIGNALS, 1.0)
     spreads = {name: make_spread(0.5, 2.0) for name in SIGNALS}
-    for verdict in (
+    for result in (
         make_result(Event.START, rank=0, attributes={"model": 'quo"ted\n'}),
         step_result(rank=0, step_time=0.5),
         make_result(values=values | {"mine": 1.0}, spread=spreads),
@@ -42,78 +41,72 @@ def test_the_metrics_pass_the_linter_without_a_word(promtool):
         ),
         incident_result(of=make_incident()),
     ):
-        shown.update(verdict)
+        exposition.update(result)
 
-    checked = told(promtool, "check", "metrics", text=generate_latest(shown.registry).decode())
+    checked = run_program(
+        promtool, "check", "metrics", text=generate_latest(exposition.registry).decode()
+    )
 
     assert (checked.returncode, checked.stdout) == (0, "")
 
 
-def test_the_linter_would_have_spoken(promtool):
-    """The same check finds fault with a name that is wrong."""
+def test_the_linter_rejects_a_wrong_name(promtool):
     wrong = "# TYPE sentinel_step_ms gauge\nsentinel_step_ms 1\n"
 
-    assert told(promtool, "check", "metrics", text=wrong).returncode != 0
+    assert run_program(promtool, "check", "metrics", text=wrong).returncode != 0
 
 
 def test_the_rules_are_valid(promtool):
-    """Prometheus parses every rule."""
-    checked = told(promtool, "check", "rules", str(DEPLOY / "prometheus/rules.yml"))
+    checked = run_program(promtool, "check", "rules", str(DEPLOY / "prometheus/rules.yml"))
 
     assert checked.returncode == 0, checked.stdout
 
 
-def test_the_rules_do_what_they_say(promtool):
-    """The rules' own unit tests: killed, finished, restarted, stalled and sick runs."""
-    checked = told(promtool, "test", "rules", str(DEPLOY / "prometheus/rules_test.yml"))
+def test_the_tests_of_the_rules_pass(promtool):
+    checked = run_program(promtool, "test", "rules", str(DEPLOY / "prometheus/rules_test.yml"))
 
     assert checked.returncode == 0, checked.stdout
 
 
 def test_the_prometheus_configuration_is_valid(promtool):
-    """With the rules it names."""
-    checked = told(promtool, "check", "config", str(DEPLOY / "prometheus/prometheus.yml"))
+    checked = run_program(promtool, "check", "config", str(DEPLOY / "prometheus/prometheus.yml"))
 
     assert checked.returncode == 0, checked.stdout
     assert "rule files found" in checked.stdout
 
 
 def test_the_alertmanager_configuration_is_valid(amtool):
-    """Routes, inhibitions and receivers."""
-    checked = told(amtool, "check-config", str(DEPLOY / "alertmanager/alertmanager.yml"))
+    checked = run_program(amtool, "check-config", str(DEPLOY / "alertmanager/alertmanager.yml"))
 
     assert checked.returncode == 0, checked.stdout
 
 
-def test_nothing_that_is_no_news_reaches_people(amtool):
-    """The watchdog and what is only for the dashboard go nowhere; all else goes to people."""
+def test_watchdog_and_info_alerts_are_not_sent(amtool):
     config = str(DEPLOY / "alertmanager/alertmanager.yml")
 
     def receiver(**labels: str) -> str:
         pairs = [f"{name}={value}" for name, value in labels.items()]
-        route = told(amtool, "config", "routes", "test", f"--config.file={config}", *pairs)
+        route = run_program(amtool, "config", "routes", "test", f"--config.file={config}", *pairs)
         return route.stdout.split()[-1]
 
-    assert receiver(alertname="SentinelWatchdog", severity="none") == "nobody"
-    assert receiver(alertname="SentinelRecordsDropped", severity="info") == "nobody"
+    assert receiver(alertname="SentinelWatchdog", severity="none") == "none"
+    assert receiver(alertname="SentinelRecordsDropped", severity="info") == "none"
     assert receiver(alertname="SentinelKlBlowup", severity="warning") == "people"
     assert receiver(alertname="SentinelRunVanished", severity="critical") == "people"
 
 
-def test_compose_mounts_only_what_is_there():
-    """Every file of ours that a container reads exists, and is read-only."""
+def test_compose_mounts_existing_files_read_only():
     compose = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
     mounts = [v for service in compose["services"].values() for v in service["volumes"]]
-    ours = [mount.split(":") for mount in mounts if mount.startswith("..")]
+    own_mounts = [mount.split(":") for mount in mounts if mount.startswith("..")]
 
-    assert ours
-    for source, _, *mode in ours:
+    assert own_mounts
+    for source, _, *mode in own_mounts:
         assert (DEPLOY / "compose" / source).exists(), source
         assert mode == ["ro"]
 
 
-def test_grafana_is_given_our_dashboards_and_their_data():
-    """The provider's folder is where compose mounts the dashboards."""
+def test_compose_mounts_the_dashboards_where_grafana_reads_them():
     provider = yaml.safe_load((GRAFANA / "provisioning/dashboards/sentinel.yaml").read_text())
     compose = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
     folder = provider["providers"][0]["options"]["path"]
@@ -121,10 +114,9 @@ def test_grafana_is_given_our_dashboards_and_their_data():
     assert f"../../grafana/dashboards:{folder}:ro" in compose["services"]["grafana"]["volumes"]
 
 
-def test_the_scenario_is_openmetrics(promtool, tmp_path):
-    """The hour that the dashboards are tried on is one that Prometheus can read."""
+def test_the_scenario_is_valid_openmetrics(promtool, tmp_path):
     (tmp_path / "hour.om").write_text(openmetrics())
-    read = told(
+    read = run_program(
         promtool,
         "tsdb",
         "create-blocks-from",
