@@ -22,7 +22,7 @@ from sentinel.model.incident import Incident
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
 from sentinel.model.request import Request
-from sentinel.sinks._text import clean, headline
+from sentinel.model.notification_text import clean, headline
 
 _SEVERITY_EMOJI = {
     Severity.CRITICAL: ":red_circle:",

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -78,13 +79,17 @@ def integration(request):
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """Each integration attached to its framework and detached again, in another process."""
+def results(request, tmp_path_factory):
+    """Each selected integration, attached to its framework and detached again, in one process."""
     folder = tmp_path_factory.mktemp("frameworks")
     quiet = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "DO_NOT_TRACK": "1"}
+    parameters = (getattr(item, "callspec", None) for item in request.session.items)
+    selected = {
+        each.params["integration"] for each in parameters if each and "integration" in each.params
+    }
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ATTACH_AND_UNDO, str(folder / "out"), *INTEGRATIONS],
-        env={**os.environ, **quiet},
+        [sys.executable, "-W", "ignore", "-c", ATTACH_AND_UNDO, str(folder / "out"), *selected],
+        env={**os.environ, **quiet, "PYTHONPATH": str(Path(__file__).parents[2])},
         cwd=folder,
         check=True,
         timeout=300,
