@@ -92,9 +92,9 @@ class Node:
     writer: BatchEncoder = field(default_factory=BatchEncoder)
     waiting: list[Record] = field(default_factory=list)
     sent: int = 0
-    answered: int = -1
+    acknowledged: int = -1
     row: int = 0
-    told_at: float = 0.0
+    sent_at: float = 0.0
     step: int = 0
     bytes: int = 0
 
@@ -102,12 +102,12 @@ class Node:
         local = self.plan.local
         self.ranks = range(self.number * local, (self.number + 1) * local)
         self.offset = random.random() * EXCHANGE_INTERVAL_SECONDS
-        self.board = MessageStore.connect("127.0.0.1", self.plan.port)
-        (card,) = self.board.read([HEAD_INFO_KEY])
+        self.store = MessageStore.connect("127.0.0.1", self.plan.port)
+        (head_info,) = self.store.read([HEAD_INFO_KEY])
         self.instance_id = HeadInfo.deserialize(
-            self.authenticator.verify(HEAD_INFO_KEY, card)
+            self.authenticator.verify(HEAD_INFO_KEY, head_info)
         ).instance_id
-        hello, self.box, self.ack = slot_keys(self.board.increment(SLOT_COUNTER_KEY))
+        hello, self.box, self.ack = slot_keys(self.store.increment(SLOT_COUNTER_KEY))
         host = f"node{self.number}"
         fields = {
             "host": host,
@@ -115,33 +115,33 @@ class Node:
             "spool_id": host,
             "clock": repr(time.time()),
         }
-        body = self.authenticator.sign(f"{hello}/{self.birth}", json.dumps(fields).encode())
-        self.board.write({self.box: b"", self.ack: b"", hello: body})
+        body = self.authenticator.sign(f"{hello}/{self.instance_id}", json.dumps(fields).encode())
+        self.store.write({self.box: b"", self.ack: b"", hello: body})
 
     def exchange(self) -> None:
         """Poll for the acknowledgement; once it is there, send all that waits."""
-        if self.answered < self.sent:
+        if self.acknowledged < self.sent:
             self.poll_head()
         now = time.time()
-        if self.answered == self.sent and (
-            self.waiting or now - self.told_at >= HEARTBEAT_INTERVAL_SECONDS
+        if self.acknowledged == self.sent and (
+            self.waiting or now - self.sent_at >= HEARTBEAT_INTERVAL_SECONDS
         ):
             records, self.waiting = self.waiting, []
             last = self.row + bool(records)
             data = self.writer.encode(
                 [*coalesce(records), self.heartbeat(now)], self.row + 1, last, now
             )
-            self.row, self.sent, self.told_at = last, self.sent + 1, now
-            message = self.authenticator.sign(f"{self.box}/{self.birth}", data)
+            self.row, self.sent, self.sent_at = last, self.sent + 1, now
+            message = self.authenticator.sign(f"{self.box}/{self.instance_id}", data)
             self.bytes += len(message)
-            self.board.write({self.box: message})
+            self.store.write({self.box: message})
 
     def poll_head(self) -> None:
         """Read the head's newest message."""
-        message = self.board.peek(self.ack)
+        message = self.store.peek(self.ack)
         if message:
-            body = self.authenticator.verify(f"{self.ack}/{self.birth}", message)
-            self.answered = ACK_STRUCT.unpack(body)[0]
+            body = self.authenticator.verify(f"{self.ack}/{self.instance_id}", message)
+            self.acknowledged = ACK_STRUCT.unpack(body)[0]
 
     def start(self, now: float) -> None:
         sizes = {"world_size": float(self.plan.world), "local_world_size": float(self.plan.local)}
