@@ -67,7 +67,7 @@ class MessageAck:
 class _Session:
     """One connection to a store of the head, and the slot in it. Methods raise MessageStoreError.
 
-    `instance_id` is that of the store, and part of what is signed.
+    `instance_id` is that of the store, and part of each signature.
     """
 
     store: MessageStore

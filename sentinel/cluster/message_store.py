@@ -23,7 +23,7 @@ STORE_TIMEOUT = timedelta(seconds=5)
 CONNECT_TIMEOUT_SECONDS = 1.0
 """Timeout of the plain connection that is tried before torch connects."""
 _LISTEN_BACKLOG = 4096
-_ABSENT_VALUE = "nobody leaves this"
+_ABSENT_VALUE = "sentinel: the key is absent"
 
 
 class MessageStoreError(OSError):

@@ -1,4 +1,4 @@
-"""What client and server share: keys of the message store, and the formats of what they hold.
+"""Formats that client and server share: keys of the message store, and their values.
 
 The head publishes its `HeadInfo` at HEAD_INFO_KEY. A node takes the next number from
 SLOT_COUNTER_KEY, its slot, and writes its node info to the hello key of that slot. Then it writes

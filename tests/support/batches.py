@@ -1,4 +1,4 @@
-"""Parcels as tests compare them, and as nobody should write them."""
+"""Exact comparison of records, and batch messages with raw entries."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from sentinel.transport.batch_codec import (
 )
 
 
-def exact(record):
-    """A record as what can be compared bit for bit: NaN is itself, and 0.0 is not -0.0."""
-    told = {each.name: getattr(record, each.name) for each in fields(record)}
-    told["time"] = bits(record.time)
-    told["values"] = [(name, bits(value)) for name, value in record.values.items()]
-    told["facts"] = [*record.attributes.items()]
-    return told
+def comparable(record):
+    """The fields of a record for a bitwise comparison: NaN equals NaN, and 0.0 is not -0.0."""
+    values = {each.name: getattr(record, each.name) for each in fields(record)}
+    values["time"] = bits(record.time)
+    values["values"] = [(name, bits(value)) for name, value in record.values.items()]
+    values["attributes"] = [*record.attributes.items()]
+    return values
 
 
 def bits(number):
     return "nan" if isnan(number) else struct.pack("<d", number)
 
 
-def same(records, others):
-    return [exact(each) for each in records] == [exact(each) for each in others]
+def are_equal(records, others):
+    return [comparable(each) for each in records] == [comparable(each) for each in others]
 
 
-def refused(reader, data):
+def refusal_reason(decoder, message):
     with pytest.raises(BatchMessageError) as caught:
-        reader.decode(data)
+        decoder.decode(message)
     return caught.value.reason
 
 
-def explained(body):
-    """A first parcel in which four senders and a set of one name are known."""
-    told = json.dumps([[[0, 0], [0, 1], [1, 1], [0, -1]], [["loss"]]]).encode()
-    return MESSAGE_HEADER.pack(1, 1, 1, 0.0, len(told)) + told + body
+def first_message(body):
+    """A first message with this body, which defines four senders and a set of one name."""
+    definitions = json.dumps([[[0, 0], [0, 1], [1, 1], [0, -1]], [["loss"]]]).encode()
+    return MESSAGE_HEADER.pack(1, 1, 1, 0.0, len(definitions)) + definitions + body
 
 
-def in_words(sender, told):
-    """An entry that is told as JSON."""
+def json_entry(sender, text):
+    """An entry with a record as JSON."""
     return (
         ENTRY_HEADER.pack(0, 1, 1, 1)
-        + JSON_RECORD_HEADER.pack(sender, 1, 1.0, len(told))
-        + told.encode()
+        + JSON_RECORD_HEADER.pack(sender, 1, 1.0, len(text))
+        + text.encode()
     )

@@ -176,11 +176,11 @@ def test_the_age_of_a_heartbeat_is_added_to_its_durations():
 
 
 def test_stragglers_have_the_least_progress_of_all_nodes():
-    ahead, behind = node(rank(0, 10), rank(1, 10)), node(rank(2, 9), rank(3, 10))
+    ahead, slow = node(rank(0, 10), rank(1, 10)), node(rank(2, 9), rank(3, 10))
 
-    assert merge(ahead, behind).attributes["straggler_ranks"] == "2"
-    assert merge(ahead, behind).attributes["straggler_step"] == "900"
-    assert "all_behind" not in merge(ahead, behind).attributes
+    assert merge(ahead, slow).attributes["straggler_ranks"] == "2"
+    assert merge(ahead, slow).attributes["straggler_step"] == "900"
+    assert "all_behind" not in merge(ahead, slow).attributes
     assert merge(ahead, node(rank(2, 10))).attributes["all_behind"] == "yes"
     assert merge(ahead, node(rank(2, 10))).attributes["straggler_ranks"] == "0,1,2"
 
@@ -225,8 +225,8 @@ def test_ranks_idle_since_a_node_was_lost_are_blocked_by_it():
     lost = node(rank(2, 9), rank(3, 9), host="b", age_seconds=12.0, is_lost=True)
 
     for idle, blocked_by in ((8.0, "node_lost"), (6.0, None)):
-        standing = node(*(rank(each, 10, last_progress_at=NOW - idle) for each in (0, 1)), host="a")
-        heartbeat = merge(standing, lost)
+        idle_node = node(*(rank(each, 10, last_progress_at=NOW - idle) for each in (0, 1)), host="a")
+        heartbeat = merge(idle_node, lost)
         assert heartbeat.attributes.get("blocked_by") == blocked_by
         assert heartbeat.attributes["straggler_ranks"] == ("2,3" if blocked_by else "0,1")
         assert ("all_behind" in heartbeat.attributes) == (blocked_by is None)

@@ -11,7 +11,7 @@ from math import inf, nan
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.batches import bits, exact, explained, in_words, refused, same
+from support.batches import are_equal, bits, comparable, first_message, json_entry, refusal_reason
 
 from sentinel.model.record import Event, Record
 from sentinel.model.record_batch import coalesce, iter_records, make_batch
@@ -59,95 +59,95 @@ def outcome(data):
 
 @settings(max_examples=2 * settings.default.max_examples)
 @given(st.lists(st.lists(RECORDS, max_size=4), max_size=4), st.integers(0, 2**64 - 1), FLOATS)
-def test_any_records_come_out_as_they_went_in(parcels, row, clock):
-    writer, reader = BatchEncoder(), BatchDecoder("run")
+def test_any_records_are_decoded_as_they_were_encoded(messages, row, clock):
+    encoder, decoder = BatchEncoder(), BatchDecoder("run")
 
-    for number, records in enumerate(parcels, 1):
-        parcel = reader.decode(writer.encode(records, row, row, clock))
-        assert same(parcel.entries, records)
-        assert (parcel.number, parcel.first_row, parcel.last_row) == (number, row, row)
-        assert bits(parcel.sender_time) == bits(clock)
+    for number, records in enumerate(messages, 1):
+        message = decoder.decode(encoder.encode(records, row, row, clock))
+        assert are_equal(message.entries, records)
+        assert (message.number, message.first_row, message.last_row) == (number, row, row)
+        assert bits(message.sender_time) == bits(clock)
 
 
 @given(st.lists(RECORDS, max_size=5))
-def test_a_parcel_that_stands_for_itself_is_read_by_anybody(records):
-    assert same(decode_standalone(encode_standalone(records), "run"), records)
+def test_a_standalone_message_needs_no_earlier_one(records):
+    assert are_equal(decode_standalone(encode_standalone(records), "run"), records)
 
 
-def test_numbers_that_are_none_come_through():
-    told = [step(loss=nan, grad_norm=inf, kl=-inf, reward=-0.0, entropy=5e-324)]
+def test_nan_and_infinity_are_preserved():
+    entries = [step(loss=nan, grad_norm=inf, kl=-inf, reward=-0.0, entropy=5e-324)]
 
-    assert same(decode_standalone(encode_standalone(told), "run"), told)
+    assert are_equal(decode_standalone(encode_standalone(entries), "run"), entries)
     # As JSON as well.
-    told = [replace(told[0], attributes={"a": "b"})]
-    assert same(decode_standalone(encode_standalone(told), "run"), told)
+    entries = [replace(entries[0], attributes={"a": "b"})]
+    assert are_equal(decode_standalone(encode_standalone(entries), "run"), entries)
 
 
-def test_records_are_of_the_run_that_reads_them():
+def test_decoded_records_belong_to_the_run_of_the_decoder():
     assert decode_standalone(encode_standalone([step()]), "other")[0].run == "other"
 
 
-def test_a_number_costs_eight_bytes_once_its_name_is_explained():
-    writer = BatchEncoder()
-    writer.encode([step(loss=1.0, kl=2.0)], 1, 1, 0.0)
+def test_a_value_costs_eight_bytes_once_its_name_is_defined():
+    encoder = BatchEncoder()
+    encoder.encode([step(loss=1.0, kl=2.0)], 1, 1, 0.0)
 
-    again = writer.encode([step(loss=1.5, kl=2.5), step(loss=1.0, kl=2.0)], 2, 2, 0.0)
+    again = encoder.encode([step(loss=1.5, kl=2.5), step(loss=1.0, kl=2.0)], 2, 2, 0.0)
 
     assert len(again) == MESSAGE_HEADER.size + 2 * (ENTRY_HEADER.size + 12 + 16)
 
 
-def test_who_spoke_last_is_not_named_again():
-    told = [make_batch([step(number, rank, loss=0.5) for rank in (0, 1)]) for number in (1, 2)]
-    told += [replace(told[1], ranks=(2, 1)), step(3, rank=2, loss=8.0)]
-    told += [replace(each, attempt=1) for each in told[:2]]
-    writer, reader = BatchEncoder(), BatchDecoder("run")
-    parcels = [writer.encode([each], 1, 1, 0.0) for each in told]
+def test_the_same_ranks_are_not_named_again():
+    entries = [make_batch([step(number, rank, loss=0.5) for rank in (0, 1)]) for number in (1, 2)]
+    entries += [replace(entries[1], ranks=(2, 1)), step(3, rank=2, loss=8.0)]
+    entries += [replace(entry, attempt=1) for entry in entries[:2]]
+    encoder, decoder = BatchEncoder(), BatchDecoder("run")
+    messages = [encoder.encode([entry], 1, 1, 0.0) for entry in entries]
 
-    assert [each for data in parcels for each in reader.decode(data).entries] == told
-    assert len(parcels[1]) == MESSAGE_HEADER.size + ENTRY_HEADER.size + 2 * (12 + 8)
-    assert len(parcels[5]) == len(parcels[1])
+    assert [entry for data in messages for entry in decoder.decode(data).entries] == entries
+    assert len(messages[1]) == MESSAGE_HEADER.size + ENTRY_HEADER.size + 2 * (12 + 8)
+    assert len(messages[5]) == len(messages[1])
 
 
-def test_beyond_the_names_that_are_explained_numbers_travel_with_theirs():
-    told = [
+def test_values_beyond_the_name_set_limit_are_sent_as_json():
+    entries = [
         step(number, **{f"name-{number}": float(number)}) for number in range(MAX_NAME_SETS + 50)
     ]
-    writer, reader = BatchEncoder(), BatchDecoder("run")
+    encoder, decoder = BatchEncoder(), BatchDecoder("run")
 
-    for some in (told[:3000], told[3000:], told):
-        assert same(reader.decode(writer.encode(some, 1, 1, 0.0)).entries, some)
+    for some in (entries[:3000], entries[3000:], entries):
+        assert are_equal(decoder.decode(encoder.encode(some, 1, 1, 0.0)).entries, some)
 
 
 def test_there_may_be_more_ranks_and_attempts_than_fit_in_two_bytes():
-    told = [step(1, rank, attempt, loss=1.0) for attempt in range(3) for rank in range(0x8000)]
-    writer, reader = BatchEncoder(), BatchDecoder("run")
+    entries = [step(1, rank, attempt, loss=1.0) for attempt in range(3) for rank in range(0x8000)]
+    encoder, decoder = BatchEncoder(), BatchDecoder("run")
 
-    for some in (told[:0x10000], told[0x10000:], told[-5:]):
-        assert same(reader.decode(writer.encode(some, 1, 1, 0.0)).entries, some)
+    for some in (entries[:0x10000], entries[0x10000:], entries[-5:]):
+        assert are_equal(decoder.decode(encoder.encode(some, 1, 1, 0.0)).entries, some)
 
 
-def test_a_parcel_that_comes_again_or_too_early_is_refused_and_the_next_is_read():
-    writer, reader = BatchEncoder(), BatchDecoder("run")
+def test_a_repeated_or_early_message_is_refused():
+    encoder, decoder = BatchEncoder(), BatchDecoder("run")
     first, second, third = (
-        writer.encode([step(n, **{f"name-{n}": 1.0})], n, n, 0.0) for n in (1, 2, 3)
+        encoder.encode([step(n, **{f"name-{n}": 1.0})], n, n, 0.0) for n in (1, 2, 3)
     )
-    reader.decode(first)
+    decoder.decode(first)
 
-    assert refused(reader, first) == "repeated"
-    assert refused(reader, third) == "gap"
-    assert reader.decode(second).entries[0].step == 2
-    assert reader.decode(third).entries[0].step == 3
+    assert refusal_reason(decoder, first) == "repeated"
+    assert refusal_reason(decoder, third) == "gap"
+    assert decoder.decode(second).entries[0].step == 2
+    assert decoder.decode(third).entries[0].step == 3
 
 
 @given(st.data())
-def test_a_parcel_that_is_cut_short_is_refused(data):
-    whole = encode_standalone(
+def test_a_truncated_message_is_refused(data):
+    encoded = encode_standalone(
         [step(1, loss=1.0, kl=2.0), replace(step(2, loss=1.0), attributes={"a": "b"})]
     )
-    cut = data.draw(st.integers(0, len(whole) - 1))
+    cut = data.draw(st.integers(0, len(encoded) - 1))
 
     # Between two records nothing shows that there were more: the seal sees to that.
-    assert outcome(whole[:cut]) in {"damaged", "0 read", "1 read"}
+    assert outcome(encoded[:cut]) in {"damaged", "0 read", "1 read"}
 
 
 @settings(max_examples=3 * settings.default.max_examples)
@@ -160,7 +160,7 @@ def test_garbage_is_refused_and_never_anything_worse(garbage):
 
 
 @pytest.mark.parametrize(
-    "told",
+    "entries",
     [
         '[[[0,0]],[["a"]',
         "[]",
@@ -175,15 +175,17 @@ def test_garbage_is_refused_and_never_anything_worse(garbage):
         "[[[0,1.5]],[]]",
     ],
 )
-def test_explanations_that_are_none_are_refused(told):
+def test_invalid_definitions_are_refused(entries):
     assert (
-        refused(BatchDecoder("run"), MESSAGE_HEADER.pack(1, 0, 0, 0.0, len(told)) + told.encode())
+        refusal_reason(
+            BatchDecoder("run"), MESSAGE_HEADER.pack(1, 0, 0, 0.0, len(entries)) + entries.encode()
+        )
         == "damaged"
     )
 
 
 @pytest.mark.parametrize(
-    "told",
+    "entries",
     [
         "[]",
         '["step",{},{},{}]',
@@ -198,15 +200,15 @@ def test_explanations_that_are_none_are_refused(told):
         f'["step",{{"loss":{"9" * 5000}}},{{}}]',
     ],
 )
-def test_a_record_told_in_words_that_are_none_is_refused(told):
-    assert refused(BatchDecoder("run"), explained(in_words(0, told))) == "damaged"
+def test_an_invalid_json_record_is_refused(entries):
+    assert refusal_reason(BatchDecoder("run"), first_message(json_entry(0, entries))) == "damaged"
 
 
 @pytest.mark.parametrize("sender", [1, 0xFFFFFFFF])
-def test_a_record_of_whom_nobody_explained_is_refused(sender):
-    told = ENTRY_HEADER.pack(0, 1, 1, 1) + JSON_RECORD_HEADER.pack(sender, 1, 1.0, 0)
+def test_a_record_of_an_undefined_sender_is_refused(sender):
+    entries = ENTRY_HEADER.pack(0, 1, 1, 1) + JSON_RECORD_HEADER.pack(sender, 1, 1.0, 0)
 
-    assert refused(BatchDecoder("run"), explained(told)) == "damaged"
+    assert refusal_reason(BatchDecoder("run"), first_message(entries)) == "damaged"
 
 
 @pytest.mark.parametrize(
@@ -229,45 +231,47 @@ def test_a_record_of_whom_nobody_explained_is_refused(sender):
         *("again", "again nobody", "no names"),
     ],
 )
-def test_a_sheet_that_cannot_be_one_is_refused(names, count, numbers):
+def test_an_invalid_batch_is_refused(names, count, numbers):
     layout = "<" + "".join("I" if isinstance(number, int) else "d" for number in numbers)
-    told = ENTRY_HEADER.pack(names, count, 1, 1) + struct.pack(layout, *numbers)
+    entries = ENTRY_HEADER.pack(names, count, 1, 1) + struct.pack(layout, *numbers)
 
-    assert refused(BatchDecoder("run"), explained(told)) == "damaged"
+    assert refusal_reason(BatchDecoder("run"), first_message(entries)) == "damaged"
 
 
 @pytest.mark.parametrize(
     ("names", "count"), [(SAME_RANKS_FLAG + 1, 1), (SAME_RANKS_FLAG + 1, 3), (SAME_RANKS_FLAG, 2)]
 )
-def test_others_than_spoke_last_cannot_speak_again(names, count):
+def test_the_same_ranks_flag_needs_the_same_number_of_ranks(names, count):
     first = ENTRY_HEADER.pack(1, 2, 1, 1) + struct.pack("<4I4d", 0, 1, 1, 1, 1.0, 1.0, 0.5, 0.5)
     again = ENTRY_HEADER.pack(names, count, 2, 2) + struct.pack(
         f"<{count}I{2 * count}d", *[1] * 3 * count
     )
 
-    assert refused(BatchDecoder("run"), explained(first + again)) == "damaged"
+    assert refusal_reason(BatchDecoder("run"), first_message(first + again)) == "damaged"
 
 
-def test_names_that_come_twice_in_a_set_are_refused():
-    told = json.dumps([[], [["loss", "loss"]]]).encode()
+def test_a_repeated_name_in_a_set_is_refused():
+    entries = json.dumps([[], [["loss", "loss"]]]).encode()
 
     assert (
-        refused(BatchDecoder("run"), MESSAGE_HEADER.pack(1, 1, 1, 0.0, len(told)) + told)
+        refusal_reason(
+            BatchDecoder("run"), MESSAGE_HEADER.pack(1, 1, 1, 0.0, len(entries)) + entries
+        )
         == "damaged"
     )
 
 
 @given(st.lists(st.lists(RECORDS, max_size=6), max_size=3))
-def test_gathered_or_not_every_rank_is_heard_in_its_order(parcels):
-    writer, reader = BatchEncoder(), BatchDecoder("run")
+def test_coalescing_preserves_the_order_of_each_rank(messages):
+    encoder, decoder = BatchEncoder(), BatchDecoder("run")
 
-    for records in parcels:
-        read = reader.decode(writer.encode(coalesce(records), 1, 1, 0.0)).entries
+    for records in messages:
+        read = decoder.decode(encoder.encode(coalesce(records), 1, 1, 0.0)).entries
         assert by_rank(iter_records(read)) == by_rank(records)
 
 
 def by_rank(records):
-    told = defaultdict(list)
+    entries = defaultdict(list)
     for record in records:
-        told[record.rank].append(exact(record))
-    return told
+        entries[record.rank].append(comparable(record))
+    return entries
