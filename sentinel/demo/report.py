@@ -118,7 +118,7 @@ class DemoReport:
         for notification in outcome.unexpected:
             cause = outcome.causes[notification.case] or "none"
             self.print_text(
-                f"[red]Unexpected:[/] {notification.detector} {notification.reason} at step "
+                f"[red]Unexpected:[/] {notification.detector} {_reason(notification)} at step "
                 f"{notification.step} (cause: {cause})."
             )
         for cause in outcome.missing:
@@ -141,7 +141,7 @@ class DemoReport:
 def _notification_panel(notification: ReceivedNotification) -> Panel:
     is_resolved = notification.reason == "resolved"
     onset, step = notification.onset_step, notification.step
-    lines = [f"Onset at step {onset}, {notification.reason} at step {step}."]
+    lines = [f"Onset at step {onset}, {_reason(notification)} at step {step}."]
     if is_resolved or not notification.cause_evidence:
         values = ", ".join(
             f"{name} = {_format_number(value)}" for name, value in notification.evidence.items()
@@ -159,7 +159,7 @@ def _notification_panel(notification: ReceivedNotification) -> Panel:
     title = escape(notification.title or notification.detector)
     return Panel(
         "\n".join(lines),
-        title=f"{notification.severity.upper()}: {title} {notification.reason}"
+        title=f"{notification.severity.upper()}: {title} {_reason(notification)}"
         + (f" ({confidence})" if confidence else ""),
         subtitle=f"signed webhook, {notification.seconds:.1f} s after the step",
         border_style="green"
@@ -167,6 +167,10 @@ def _notification_panel(notification: ReceivedNotification) -> Panel:
         else SEVERITY_COLORS.get(notification.severity, "white"),
         title_align="left",
     )
+
+
+def _reason(notification: ReceivedNotification) -> str:
+    return notification.reason.replace("_", " ")
 
 
 def _diagnosis_panel(case: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> Panel:
@@ -219,7 +223,7 @@ def _timeline_row(notification: ReceivedNotification, cause: str) -> tuple[str, 
     title = f"{notification.severity} {escape(notification.title or notification.detector)}"
     colored = f"[{SEVERITY_COLORS.get(notification.severity, 'white')}]{title}[/]"
     detail = escape(notification.confidence_text or notification.summary)
-    event = f"{colored} {notification.reason}: {detail}"
+    event = f"{colored} {_reason(notification)}: {detail}"
     if cause not in {"", notification.cause}:
         event += f" [dim]Final cause: {cause}.[/]"
     steps_after = str(notification.step - fault_steps[0]) if fault_steps else ""

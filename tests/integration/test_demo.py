@@ -40,7 +40,7 @@ def post(receiver: DemoReceiver, secret: str = "a secret", identity: str = "one"
     return sent.status_code
 
 
-def test_the_receiver_reads_what_the_webhook_words(receiver):
+def test_the_receiver_parses_a_webhook(receiver):
     assert post(receiver) == 200
 
     delivery = receiver.received.get(timeout=60)
@@ -58,7 +58,7 @@ def test_the_receiver_reads_what_the_webhook_words(receiver):
     )
 
 
-def test_the_receiver_reads_what_is_behind_an_incident(receiver):
+def test_the_receiver_parses_a_diagnosis(receiver):
     assert post(receiver, told=with_diagnosis()) == 200
     delivery = receiver.received.get(timeout=60)
 
@@ -73,18 +73,18 @@ def test_the_receiver_reads_what_is_behind_an_incident(receiver):
     assert delivery.others == ("reward_collapse",)
 
 
-def test_the_receiver_refuses_what_is_not_signed_with_its_secret(receiver):
+def test_the_receiver_rejects_other_signatures(receiver):
     assert post(receiver, secret="another") == 401
     assert requests.post(f"{receiver.url}/webhook", data=b"{}", timeout=60).status_code == 401
     assert receiver.received.empty()
 
 
-def test_the_receiver_takes_a_repeat_and_tells_it_once(receiver):
+def test_the_receiver_ignores_a_repeat(receiver):
     assert [post(receiver), post(receiver), post(receiver, identity="two")] == [200, 200, 200]
     assert receiver.received.qsize() == 2
 
 
-def test_the_receiver_reads_what_slack_would(receiver):
+def test_the_receiver_reads_a_slack_message(receiver):
     sink = Slack(url=SecretStr(f"{receiver.url}/slack"))
     worded = sink.render(make_notification(NotificationReason.OPENED), "one")
     answer = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=60)
@@ -93,7 +93,7 @@ def test_the_receiver_reads_what_slack_would(receiver):
     assert "KL is 2 nats (since step 90). Run grpo-7b." in receiver.received.get(timeout=60)
 
 
-def test_no_page_of_a_demo_can_reach_the_users_own_channel(tmp_path):
+def test_no_demo_notification_reaches_the_users_sinks(tmp_path):
     ours = {
         "SENTINEL_SINKS__SLACK__URL": "https://hooks.slack.com/x",
         "SENTINEL_OFF": "1",
@@ -107,13 +107,13 @@ def test_no_page_of_a_demo_can_reach_the_users_own_channel(tmp_path):
     assert all(value.startswith(str(tmp_path)) for value in named.values())
 
 
-def test_without_torch_the_demo_says_what_to_install(monkeypatch):
+def test_without_torch_the_demo_names_the_requirement(monkeypatch):
     monkeypatch.setattr(sandbox, "find_spec", lambda _: None)
 
     assert "pip install torch" in sandbox.missing_requirement()
 
 
-def test_no_process_is_left_when_the_stage_is_cleared(tmp_path):
+def test_no_process_is_left_after_stop(tmp_path):
     started = sandbox.Sandbox(tmp_path)
     started.configure("http://127.0.0.1:9", "a secret")
     started.start()
@@ -197,7 +197,7 @@ def test_a_counter_that_moves_twice_saves_as_was_reported(scripts, tmp_path):
     assert twice == [*range(500, 4000, 500), *range(4000, 8001, 2)]
 
 
-def test_the_mistake_is_as_large_as_the_demo_says(scripts):
+def test_the_fault_matches_its_description(scripts):
     _, train = scripts
     meant, wrong = train.Settings(), train.RELOADED
 
@@ -208,7 +208,7 @@ def test_the_mistake_is_as_large_as_the_demo_says(scripts):
 
 
 @pytest.mark.timeout(1200)
-def test_every_mistake_in_a_real_training_is_told_and_nothing_else():
+def test_every_fault_in_a_real_training_is_reported_and_nothing_else():
     """Four real processes: this is `make demo`, and a KL and a reward that really move."""
     command = [sys.executable, "-m", "sentinel", "demo", "--json"]
     played = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)

@@ -19,7 +19,6 @@ from sentinel.doctor import frameworks as frameworks_file
 from sentinel.doctor.check_result import CheckResult, Grade, fail, ok, warn
 from sentinel.doctor.directories import check_directories
 from sentinel.doctor.frameworks import TESTED_VERSIONS, check_frameworks
-
 from sentinel.doctor.runs import check_runs
 from sentinel.doctor.settings import check_settings
 from sentinel.doctor.versions import check_versions, is_at_least
@@ -36,8 +35,8 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.setenv("SENTINEL_PORT", "0")
 
 
-def by_subject(remarks):
-    return {remark.subject: remark for remark in remarks}
+def by_subject(results):
+    return {result.subject: result for result in results}
 
 
 def rehearsing(state, version="2.13.0"):
@@ -50,7 +49,7 @@ def torch_tap(state, version="2.13.0"):
     return found["patch torch_loop (torch)"]
 
 
-def test_a_remark_has_a_remedy_exactly_where_something_is_not_well():
+def test_a_result_has_a_remedy_unless_it_is_ok():
     with pytest.raises(ValueError, match="remedy"):
         fail("disk", "full", "")
     with pytest.raises(ValueError, match="remedy"):
@@ -58,14 +57,14 @@ def test_a_remark_has_a_remedy_exactly_where_something_is_not_well():
     assert (ok("a", "b").grade, warn("a", "b", "c").grade) == (Grade.OK, Grade.WARN)
 
 
-def test_every_version_that_matters_is_told():
+def test_python_and_sentinel_versions_are_reported():
     found = by_subject(check_versions())
 
     assert found["python"].grade is Grade.OK
     assert found["sentinel"].grade is Grade.OK
 
 
-def test_a_package_that_is_too_old_or_absent_is_to_be_mended():
+def test_an_old_or_missing_package_fails():
     def installed(name):
         if name == "numpy":
             return "1.0"
@@ -79,11 +78,11 @@ def test_a_package_that_is_too_old_or_absent_is_to_be_mended():
     assert found["torch"].grade is Grade.WARN
 
 
-def test_every_integration_is_looked_at():
+def test_every_integration_is_checked():
     found = list(check_frameworks(rehearsing(ON, "")))
 
     assert len(found) == len(plugins.load_modules("integrations"))
-    assert {remark.grade for remark in found} == {Grade.OK}
+    assert {result.grade for result in found} == {Grade.OK}
 
 
 @pytest.mark.parametrize(
@@ -98,30 +97,30 @@ def test_every_integration_is_looked_at():
         ("absent: ImportError: no libcuda", "2.13.0", Grade.WARN),
     ],
 )
-def test_how_taps_would_go_in_is_graded(state, version, grade):
-    remark = torch_tap(state, version)
+def test_patch_states_are_graded(state, version, grade):
+    result = torch_tap(state, version)
 
-    assert remark.grade is grade
-    assert state in remark.message
-    assert version in remark.message
+    assert result.grade is grade
+    assert state in result.message
+    assert version in result.message
 
 
-def test_a_version_out_of_the_tested_range_is_told_with_that_range():
+def test_an_untested_version_is_reported_with_the_tested_range():
     assert f"tested with {TESTED_VERSIONS['torch'][0]}" in torch_tap(ON, "9.0").message
 
 
-def test_all_frameworks_are_loaded_in_one_process_unless_that_dies():
+def test_all_frameworks_are_loaded_in_one_process_unless_it_dies():
     asked = []
 
     def rehearse(names):
         asked.append(names)
         return rehearsing(ON, "")(names)
 
-    assert {remark.grade for remark in check_frameworks(rehearse)} == {Grade.OK}
+    assert {result.grade for result in check_frameworks(rehearse)} == {Grade.OK}
     assert len(asked) == 1
 
 
-def test_a_rehearsal_that_dies_is_told_of_and_the_others_go_on():
+def test_a_dry_run_that_dies_does_not_affect_the_others():
     def rehearse(names):
         if "torch_loop" in names:
             raise subprocess.CalledProcessError(-11, "python")
@@ -132,7 +131,7 @@ def test_a_rehearsal_that_dies_is_told_of_and_the_others_go_on():
     assert {r.grade for s, r in found.items() if "(torch)" not in s} == {Grade.OK}
 
 
-def test_what_a_framework_began_does_not_hold_the_doctor_up(tmp_path, monkeypatch):
+def test_child_processes_of_a_framework_do_not_block_the_doctor(tmp_path, monkeypatch):
     """Compilers and servers that outlive the rehearsal keep its output open."""
     python, began = tmp_path / "python", tmp_path / "began"
     told = json.dumps(rehearsing(ON)(["torch_loop"]))
@@ -146,15 +145,15 @@ def test_what_a_framework_began_does_not_hold_the_doctor_up(tmp_path, monkeypatc
         os.kill(int(began.read_text()), signal.SIGKILL)
 
 
-def test_what_is_not_installed_is_not_rehearsed(monkeypatch):
+def test_a_missing_framework_has_no_dry_run(monkeypatch):
     monkeypatch.setattr(frameworks_file, "find_spec", lambda name: None)
     found = list(check_frameworks(lambda names: pytest.fail("nothing to load")))
 
-    assert {remark.grade for remark in found} == {Grade.OK}
+    assert {result.grade for result in found} == {Grade.OK}
 
 
 @pytest.mark.parametrize("name", TESTED_VERSIONS)
-def test_what_the_other_tests_run_with_is_in_the_tested_range(name):
+def test_installed_versions_are_in_the_tested_range(name):
     """Whoever moves on to another version of a framework has to say so."""
     try:
         found = version(name)
@@ -166,7 +165,7 @@ def test_what_the_other_tests_run_with_is_in_the_tested_range(name):
     assert is_at_least(f"{highest}.99999", found)
 
 
-def test_the_taps_of_plain_torch_go_in_and_come_out_again(tmp_path):
+def test_torch_is_patched_and_restored(tmp_path):
     """For real, in a process of its own."""
     out = tmp_path / "told.json"
     script = (
@@ -193,7 +192,7 @@ def test_a_framework_that_cannot_be_imported_is_absent(monkeypatch):
 
 
 @pytest.mark.swallows_errors
-def test_a_tap_that_cannot_go_in_is_off(monkeypatch):
+def test_a_patch_that_fails_is_off(monkeypatch):
     from sentinel.client.dry_run import dry_run
     from sentinel.integrations import torch_loop
 
@@ -207,7 +206,7 @@ def test_a_tap_that_cannot_go_in_is_off(monkeypatch):
     assert told.state == "off: KeyError in attach"
 
 
-def test_places_that_can_be_written_to_are_well_and_left_as_they_were():
+def test_writable_directories_are_ok_and_left_unchanged():
     assert {r.subject: r.grade for r in check_directories()} == {
         "state directory": Grade.OK,
         "shared memory": Grade.OK,
@@ -215,32 +214,32 @@ def test_places_that_can_be_written_to_are_well_and_left_as_they_were():
     assert list((home_dir() / "runs").iterdir()) == []
 
 
-def test_a_place_that_cannot_be_made_is_to_be_mended(tmp_path, monkeypatch):
+def test_a_directory_that_cannot_be_created_fails(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "file" / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "file" / "shm"))
 
     found = by_subject(check_directories())
-    assert {remark.grade for remark in found.values()} == {Grade.FAIL}
+    assert {result.grade for result in found.values()} == {Grade.FAIL}
     assert "SENTINEL_HOME" in found["state directory"].remedy
     assert "--shm-size" in found["shared memory"].remedy
 
 
-def test_a_place_that_others_may_write_to_is_not_safe(tmp_path):
+def test_a_directory_writable_by_others_is_not_safe(tmp_path):
     (home_dir() / "runs").mkdir(parents=True)
     (home_dir() / "runs").chmod(0o777)
 
     assert "remove it" in by_subject(check_directories())["state directory"].remedy
 
 
-def test_settings_that_are_valid_are_well_and_nobody_told_is_noted():
+def test_valid_settings_are_ok_and_no_sink_is_a_warning():
     found = by_subject(check_settings())
 
     assert (found["settings"].grade, found["port"].grade) == (Grade.OK, Grade.OK)
     assert found["sinks"].grade is Grade.WARN
 
 
-def test_settings_that_are_wrong_are_to_be_mended(monkeypatch):
+def test_invalid_settings_fail(monkeypatch):
     monkeypatch.setenv("SENTINEL_PROT", "1")
     (found,) = check_settings()
 
@@ -248,7 +247,7 @@ def test_settings_that_are_wrong_are_to_be_mended(monkeypatch):
     assert "prot" in found.message
 
 
-def test_ports_that_are_all_taken_are_to_be_mended(monkeypatch):
+def test_no_free_port_fails(monkeypatch):
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setenv("SENTINEL_PORT", str(port))
@@ -258,11 +257,11 @@ def test_ports_that_are_all_taken_are_to_be_mended(monkeypatch):
     assert (found.grade, str(port) in found.message) == (Grade.FAIL, True)
 
 
-def test_without_a_run_there_is_nothing_to_mend():
-    assert [remark.grade for remark in check_runs()] == [Grade.OK]
+def test_no_run_is_ok():
+    assert [result.grade for result in check_runs()] == [Grade.OK]
 
 
-def test_a_run_that_nobody_watches_is_to_be_mended():
+def test_an_unmonitored_run_fails():
     with ranks() as begin:
         begin(0, world=1)
         (found,) = check_runs()
@@ -271,22 +270,22 @@ def test_a_run_that_nobody_watches_is_to_be_mended():
     assert "sentinel agent --run live" in found.remedy
 
 
-def test_a_rank_tells_of_our_errors_and_of_what_was_dropped():
+def test_client_errors_and_drops_of_a_rank_are_reported():
     ring_dir("live")
     ring = RingWriter(ring_path("live", 0, 3), Identity("live", rank=3), 1 << 20)
     ring.count_error()
     ring.count_drop("key", 2)
 
-    found = [remark for remark in check_runs() if remark.subject == "run live, rank 3"]
-    assert [remark.grade for remark in found] == [Grade.FAIL, Grade.WARN]
+    found = [result for result in check_runs() if result.subject == "run live, rank 3"]
+    assert [result.grade for result in found] == [Grade.FAIL, Grade.WARN]
     assert "2 key" in found[1].message
 
 
-def test_an_agent_that_is_gone_is_noted_where_no_rank_lives():
+def test_a_gone_agent_without_live_ranks_is_a_warning():
     folder = home_dir() / "runs" / "old"
     folder.mkdir(parents=True)
     told = {"run": "old", "url": "http://127.0.0.1:9", "pid": os.getpid(), "port": 9}
     (folder / "agent.json").write_text(json.dumps(told))
 
     (found,) = check_runs()
-    assert (found.grade, found.message) == (Grade.WARN, "its agent is gone")
+    assert (found.grade, found.message) == (Grade.WARN, "the agent is not running")

@@ -70,7 +70,7 @@ def test_an_alarm_before_the_onset_or_beyond_the_horizon_is_no_answer():
     assert (detections.warned, detections.missed) == ([], [1])
 
 
-def test_what_is_only_noted_is_not_told():
+def test_info_findings_are_not_warnings():
     detections = Detections()
     detections.add(run_of(), Evaluation([Alarm("loss_spike", 1020)]))
 

@@ -44,7 +44,7 @@ def test_answers_that_loop_into_the_limit_are_not():
     assert found != [""]
 
 
-def test_a_reward_that_falls_is_not_blamed_on_what_was_always_cut():
+def test_a_falling_reward_is_not_explained_by_constant_truncation():
     run = grpo_run(3)
     run["truncated_fraction"] = run["truncated_fraction"] + 0.4
     run["reward"] -= 0.6 * np.clip(since() / 8, 0, 1)

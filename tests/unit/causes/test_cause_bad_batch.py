@@ -30,7 +30,7 @@ def test_batches_that_throw_the_loss_up_once_are_named(seed):
     assert "`gradient_clip_val`" in case.diagnosis.remedy
 
 
-def test_a_single_batch_wakes_nobody():
+def test_a_single_batch_sends_no_notification():
     assert diagnose_run(Training(bad=range(200, 201), count=260).records(), FACTS).causes == []
 
 

@@ -26,7 +26,7 @@ def test_labels_that_belong_to_nothing_are_one_case_of_that_name(labels, seed):
     assert "`max_length`" in case.diagnosis.remedy
 
 
-def test_a_loss_that_stands_and_never_moved_is_told_once():
+def test_a_loss_that_never_moved_is_one_case():
     story = diagnose_run(Training(labels="random", count=260).records(), FACTS)
     (case,) = story.cases.values()
 

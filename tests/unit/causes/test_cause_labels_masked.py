@@ -30,7 +30,7 @@ def test_a_loss_that_is_logged_as_0_from_the_start_is_named(norm):
     assert diagnose_run(run, SFT).causes == ["labels_masked"]
 
 
-def test_a_loss_of_0_of_which_nothing_else_is_known_is_told_by_itself():
+def test_a_loss_of_0_alone_has_no_cause():
     """In the logs of other trainings it was a term that had been lost."""
     assert diagnose_run(steps(loss=[0.0] * 60)).causes == [""]
 

@@ -48,7 +48,7 @@ def test_groups_that_lose_their_spread_in_the_midst_of_a_run_are_that_too():
     assert diagnose_run(records(run), TRL).causes == ["no_contrast"]
 
 
-def test_prompts_that_are_solved_wake_nobody():
+def test_solved_prompts_send_no_notification():
     run = grpo_run(5)
     run["reward"] = np.clip(run["reward"] * 1.9, None, 1.0)
     run["frac_zero_std"] = np.where(run["reward"] == 1.0, 1.0, run["frac_zero_std"])

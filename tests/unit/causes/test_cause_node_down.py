@@ -44,7 +44,7 @@ def standing(step, seconds=400):
     return (tick(step + 12.0 + s, step, idle=12.0 + s, silent=12.0 + s) for s in range(seconds))
 
 
-def test_a_node_that_is_down_is_one_page_with_its_name():
+def test_a_node_that_is_down_is_one_case_with_its_name():
     story = diagnose_run([*steps(1, 150), *standing(150)], FACTS)
 
     assert story.causes == ["node_down"]
@@ -73,7 +73,7 @@ def test_an_agent_that_is_lost_while_training_goes_on_is_no_node_that_is_down():
 
 
 @pytest.mark.parametrize("name", sorted(NodeDown.explains - {"node_lost"}))
-def test_without_a_lost_node_nothing_speaks_for_it(name):
+def test_without_a_lost_node_there_is_no_evidence(name):
     assert list(NodeDown().evidence(make_context(**{name: 10}))) == []
 
 

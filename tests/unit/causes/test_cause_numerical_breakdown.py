@@ -46,7 +46,7 @@ def test_gradients_that_grow_until_nothing_is_a_number_are_one_case(seed):
     assert [clue.step for clue in case.diagnosis.evidence][-1] == 241
 
 
-def test_a_loss_scale_that_came_to_nothing_speaks_for_it():
+def test_an_exhausted_loss_scale_is_evidence():
     count = 120
     scale = [65536.0 * 0.5 ** min(max(n - 60, 0), 20) for n in range(count)]
     loss = [*decaying_loss(0, 80).tolist(), *[nan] * 40]

@@ -40,7 +40,7 @@ def test_kl_and_then_the_cliff_are_one_case_of_that_name(seed):
     assert "`beta`" in case.diagnosis.remedy
 
 
-def test_people_are_told_at_the_first_sign_and_when_it_turns_critical():
+def test_notifications_are_sent_at_the_first_incident_and_when_critical():
     pages = diagnose_run(collapsing(1, lag=60), GRPO).notifications
     reasons = [page.reason for page in pages]
 
@@ -81,7 +81,7 @@ def test_a_reward_that_falls_as_texts_begin_to_loop_is_one_whatever_is_dated_fir
     assert diagnose(scene(**late), {"it": PolicyCollapse()}) is None
 
 
-def test_texts_that_always_repeated_are_no_fall_whatever_else_is_noted():
+def test_repetitive_data_is_no_collapse():
     noted = scene(repetition=100, length_explosion=90, entropy_collapse=95).symptoms
     quiet = {name: replace(sign, severity=Severity.INFO) for name, sign in noted.items()}
     beside = scene(grad_explosion=400).symptoms

@@ -36,7 +36,7 @@ def test_a_replica_that_goes_its_own_way_is_one_case(seed):
     assert "no_sync" in case.diagnosis.remedy
 
 
-def test_a_rank_that_steps_its_schedule_alone_is_told_so():
+def test_a_differing_learning_rate_has_its_own_advice():
     (case,) = diagnose_run(replicas(1, rate=0.5)).cases.values()
 
     assert case.diagnosis.cause == "ranks_out_of_step"
@@ -53,7 +53,7 @@ def test_a_logged_loss_that_is_a_sum_is_none():
     assert diagnose(seen, {"it": RanksOutOfStep()}) is None
 
 
-def test_a_loss_scale_of_its_own_is_told_from_a_step_of_its_own():
+def test_a_differing_loss_scale_has_its_own_advice():
     records = (
         combine_step(
             n, loss=[1.0] * 4, loss_scale=[2.0**16] * 2 + [2.0**15 if n > 50 else 2.0**16] * 2

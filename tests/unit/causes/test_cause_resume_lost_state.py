@@ -63,7 +63,7 @@ def test_a_run_that_began_again_from_its_first_step_left_nothing_behind():
     assert named(**{RESUMED_STEP_KEY: 10}, logging_steps=10) is None
 
 
-def test_a_restart_that_went_well_has_no_case():
+def test_a_healthy_restart_has_no_case():
     assert (
         diagnose_run(chain(Training(count=100).records(), [event(Event.START, 0)]), FACTS).causes
         == []

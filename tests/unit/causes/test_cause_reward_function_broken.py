@@ -37,7 +37,7 @@ def test_a_reward_that_is_a_constant_at_once_is_that(seed, constant):
     assert "server" in case.diagnosis.remedy
 
 
-def test_it_is_named_with_the_first_page():
+def test_the_cause_is_named_in_the_first_notification():
     first = diagnose_run(records(broken(1)), TRL).notifications[0]
 
     assert first.diagnosis.cause == "reward_function_broken"
@@ -52,13 +52,13 @@ def test_a_policy_that_ran_off_before_has_collapsed(seed):
     assert diagnose_run(records(run), TRL).causes == ["policy_collapse"]
 
 
-def test_without_a_witness_of_the_policy_nothing_is_said():
+def test_without_a_policy_signal_there_is_no_cause():
     run = {name: series for name, series in broken(2).items() if name in OF_THE_REWARD}
 
     assert diagnose_run(records(run), TRL).causes == [""]
 
 
-def test_a_reward_that_falls_and_still_tells_answers_apart_is_not_constant():
+def test_a_falling_reward_with_variance_is_not_constant():
     run = grpo_run(3)
     run["reward"] -= 0.5 * (since() > 0)
 

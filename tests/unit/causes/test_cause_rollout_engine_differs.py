@@ -44,7 +44,7 @@ def test_a_mismatch_and_then_gradient_kl_and_reward_are_one_case_of_that_name(se
     assert "`vllm_importance_sampling_correction`" in case.diagnosis.remedy
 
 
-def test_a_gross_mismatch_is_named_alone_and_a_moderate_one_wakes_nobody():
+def test_a_large_mismatch_is_a_cause_and_a_moderate_one_is_not():
     assert diagnose_run(records(with_engine(1, gap=3.0)), VLLM).causes == ["rollout_engine_differs"]
     assert diagnose_run(records(with_engine(1, gap=0.2)), VLLM).notifications == []
 
@@ -62,7 +62,7 @@ def test_a_moderate_mismatch_of_the_whole_run_is_not_blamed_for_what_comes_late(
     assert diagnose_run(records(run), VLLM).causes == ["policy_collapse"]
 
 
-def test_a_moderate_mismatch_is_believed_in_only_as_far_as_what_followed_speaks():
+def test_the_confidence_of_a_moderate_mismatch_depends_on_its_effects():
     seen = make_context({}, rollout_mismatch=100, grad_explosion=150)
     quiet = replace(seen.symptoms["rollout_mismatch"], severity=Severity.INFO)
     moderate = replace(seen, symptoms={**seen.symptoms, "rollout_mismatch": quiet})

@@ -56,5 +56,5 @@ def test_a_value_model_that_cannot_follow_a_policy_that_runs_off_is_a_policy_col
     assert diagnose_run(records(run), PPO).causes == ["policy_collapse"]
 
 
-def test_a_bad_fit_alone_wakes_nobody():
+def test_a_bad_fit_alone_has_no_cause():
     assert diagnose_run(records(valued(1, onset=ONSET)), PPO).notifications == []

@@ -49,7 +49,7 @@ def test_once_the_reward_falls_it_is_a_policy_collapse(seed):
     assert story.notifications[0].step < ONSET + 60
 
 
-def test_a_kl_that_rises_under_settings_that_hold_it_is_left_to_speak_for_itself():
+def test_a_rising_kl_with_sound_settings_has_no_cause():
     assert diagnose_run(records(running_away(1)), TRL).causes == [""]
 
 

@@ -41,7 +41,7 @@ def scenes():
 
 
 @pytest.mark.parametrize("name", CAUSES)
-def test_a_cause_says_what_it_is(name):
+def test_every_cause_has_a_docstring_with_its_paragraphs(name):
     cause = CAUSES[name]
     heads = [
         line

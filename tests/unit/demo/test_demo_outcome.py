@@ -32,7 +32,7 @@ def as_expected() -> list[ReceivedNotification]:
     return [told(cause, step + 10) for cause, step in EXPECTED.items()]
 
 
-def test_the_demo_passes_when_each_mistake_was_told_by_its_name_and_nothing_else():
+def test_the_demo_passes_if_each_fault_is_reported_once():
     outcome = evaluate_demo(as_expected(), {})
 
     assert outcome.passed
@@ -40,7 +40,7 @@ def test_the_demo_passes_when_each_mistake_was_told_by_its_name_and_nothing_else
 
 
 @pytest.mark.parametrize("cause", EXPECTED)
-def test_the_demo_fails_when_a_mistake_is_not_told(cause):
+def test_the_demo_fails_if_a_fault_is_not_reported(cause):
     outcome = evaluate_demo((page for page in as_expected() if page.cause != cause), {})
 
     assert outcome.missing == (cause,)
@@ -64,20 +64,20 @@ def test_the_demo_fails_when_a_mistake_is_not_told(cause):
         "of what follows, without a name",
     ],
 )
-def test_the_demo_fails_when_a_page_comes_that_should_not(page):
+def test_the_demo_fails_on_an_unexpected_notification(page):
     outcome = evaluate_demo(sorted([*as_expected(), page], key=lambda page: page.step), {})
 
     assert len(outcome.unexpected) == 1
     assert not outcome.passed
 
 
-def test_pages_that_tell_more_of_a_case_are_no_new_ones():
+def test_updates_of_a_case_are_not_new_cases():
     later = [told(COLLAPSE, 600, "escalated"), told(COLLAPSE, 700, "resolved")]
 
     assert evaluate_demo([*as_expected(), *later], {}).passed
 
 
-def test_what_a_case_is_put_down_to_in_the_end_counts():
+def test_the_final_cause_of_a_case_counts():
     """It may open without a name, or by that of an earlier stage."""
     first = told("", 431, case="kl_blowup")
     worse = told(COLLAPSE, 470, "escalated", case="kl_blowup")
@@ -97,7 +97,7 @@ def shown(page: ReceivedNotification) -> str:
     return console.file.getvalue()
 
 
-def test_a_person_reads_cause_evidence_and_remedy():
+def test_a_panel_shows_cause_evidence_and_remedy():
     more = {
         "title": "policy [red]collapse",
         "confidence_text": "likely, 83 %",
@@ -115,7 +115,7 @@ def test_a_person_reads_cause_evidence_and_remedy():
     assert "It is so." in shown(told("", 500, case="a"))
 
 
-def test_a_cause_that_is_another_than_was_paged_is_told_once():
+def test_a_changed_cause_is_shown_once():
     told_of = Exposition(Counters(), {})
     told_of.update(case_result())
     console = Console(file=io.StringIO(), width=100)

@@ -27,7 +27,7 @@ STORM = tuple(range(4002, 4042, 2))
 
 
 @pytest.mark.parametrize("declared", [{}, {"save_steps": 500.0}])
-def test_a_storm_is_told_at_its_third_save_and_dated_at_its_first(declared):
+def test_a_storm_is_found_at_its_third_save_with_the_first_as_onset(declared):
     """500, 1000, ..., 4000, then every 2 steps: huggingface/trl#2124."""
     records = [event(Event.START, 0, **declared), *saves(*REGULAR, *STORM)]
     record, finding = first_finding(CheckpointCadence(), records)
@@ -39,12 +39,12 @@ def test_a_storm_is_told_at_its_third_save_and_dated_at_its_first(declared):
 
 def test_a_storm_that_goes_on_is_critical():
     detector = CheckpointCadence()
-    opinions = [update_detector(detector, record) for record in saves(*REGULAR, *STORM)]
+    outputs = [update_detector(detector, record) for record in saves(*REGULAR, *STORM)]
 
-    assert opinions[len(REGULAR) + 5].severity is Severity.CRITICAL
+    assert outputs[len(REGULAR) + 5].severity is Severity.CRITICAL
 
 
-def test_passing_max_steps_is_told_at_the_first_such_step():
+def test_passing_max_steps_is_found_at_the_first_step():
     """The cause of the storm, named one save before it is seen to be one."""
     start = event(Event.START, 0, save_steps=500.0, max_steps=4000.0)
     past = lambda step: step % 500 == 0 or (step > 4000 and step % 2 == 0)  # noqa: E731
@@ -83,13 +83,13 @@ def test_saves_without_a_beat_must_be_twice_as_many():
     assert first_finding(CheckpointCadence(), saves(*REGULAR, *at))[0].step == 4300
 
 
-def test_the_same_save_told_by_every_rank_is_one():
+def test_a_save_reported_by_every_rank_counts_once():
     at = [step for step in range(500, 5001, 500) for _ in range(8)]
 
     assert first_finding(CheckpointCadence(), saves(*at)) == (None, None)
 
 
-def test_frequent_saves_are_well_where_they_are_usual():
+def test_usual_frequent_saves_are_clear():
     assert first_finding(CheckpointCadence(), saves(*range(2, 400, 2))) == (None, None)
 
 
@@ -109,20 +109,20 @@ def test_the_storm_is_over_when_saves_stop_coming():
 
 
 @pytest.mark.parametrize("kind", [Event.START, Event.METADATA])
-def test_what_the_run_declares_counts_whenever_it_becomes_known(kind):
+def test_a_declared_interval_counts_from_when_it_is_known(kind):
     detector = CheckpointCadence()
     detector.update(event(Event.START, 0))
     detector.update(event(kind, 0, save_steps=500, max_steps=4000))
 
-    opinion = detector.update(event(Event.STEP, 4001, global_step=4001.0))
-    assert opinion.evidence["max_steps"] == 4000
-    assert opinion.evidence["usual_save_interval_steps"] == 500
+    output = detector.update(event(Event.STEP, 4001, global_step=4001.0))
+    assert output.evidence["max_steps"] == 4000
+    assert output.evidence["usual_save_interval_steps"] == 500
 
 
-def test_facts_in_the_midst_of_saves_do_not_excuse_a_storm():
+def test_metadata_between_saves_does_not_reset_a_storm():
     detector = CheckpointCadence()
     for step in (500, 502, 504, 506):
         detector.update(event(Event.METADATA, step, save_steps=500))
-        opinion = detector.update(event(Event.SAVE, step))
+        output = detector.update(event(Event.SAVE, step))
 
-    assert isinstance(opinion, Finding)
+    assert isinstance(output, Finding)

@@ -16,7 +16,7 @@ def run(count, saves, first=1, **declared):
             yield event(Event.SAVE, step)
 
 
-def test_a_save_that_does_not_come_is_told_before_the_third_is_due():
+def test_a_missing_save_is_found_before_the_third_is_due():
     record, finding = first_finding(
         CheckpointOverdue(), run(1000, {100, 200, 300}, save_steps=100.0)
     )
@@ -26,7 +26,7 @@ def test_a_save_that_does_not_come_is_told_before_the_third_is_due():
     assert finding.summary == ("The last checkpoint was saved 251 steps ago; save_steps is 100.")
 
 
-def test_where_none_ever_came_it_is_noted():
+def test_a_run_that_never_saved_is_info():
     record, finding = first_finding(CheckpointOverdue(), run(1000, {}, save_steps=100.0))
 
     assert record.step == 252
@@ -40,7 +40,7 @@ def test_without_an_interval_nothing_is_overdue(declared):
     assert {update_detector(CheckpointOverdue(), record) for record in records} == {None}
 
 
-def test_a_run_that_saves_as_it_said_is_calm():
+def test_a_run_that_saves_as_declared_is_clear():
     saves = set(range(100, 2001, 100))
 
     assert first_finding(CheckpointOverdue(), run(2000, saves, save_steps=100.0)) == (None, None)
@@ -55,6 +55,6 @@ def test_a_resume_counts_from_where_it_goes_on():
 def test_a_save_that_comes_late_is_the_end_of_it():
     detector = CheckpointOverdue()
     for record in run(900, {100, 800}, save_steps=100.0):
-        opinion = update_detector(detector, record)
+        output = update_detector(detector, record)
 
-    assert opinion == Clear()
+    assert output == Clear()

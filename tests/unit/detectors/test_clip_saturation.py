@@ -10,14 +10,14 @@ from sentinel.testing import first_finding, steps, update_detector
 def test_a_third_is_shown_and_most_of_it_a_warning():
     detector = ClipSaturation()
     clipped = [0.05] * 20 + [0.4] * 20 + [0.7] * 20
-    opinions = [
+    outputs = [
         update_detector(detector, r) for r in steps(clip_fraction=clipped, kl_old=[0.2] * 60)
     ]
 
-    assert opinions[35].severity is None
-    assert opinions[35].onset_step == 21
-    assert opinions[35].evidence["kl_old_nats"] == 0.2
-    assert opinions[-1].severity is Severity.WARNING
+    assert outputs[35].severity is None
+    assert outputs[35].onset_step == 21
+    assert outputs[35].evidence["kl_old_nats"] == 0.2
+    assert outputs[-1].severity is Severity.WARNING
     assert ClipSaturation.severity is Severity.INFO
 
 
@@ -25,10 +25,10 @@ def test_single_batches_are_nothing():
     assert first_finding(ClipSaturation(), steps(clip_fraction=[0.05, 0.9, 0.05] * 20))[0] is None
 
 
-def test_calms_down_and_has_no_opinion_of_nonsense():
+def test_clears_and_ignores_invalid_values():
     detector = ClipSaturation()
-    opinions = [
+    outputs = [
         update_detector(detector, r) for r in steps(clip_fraction=[0.5] * 20 + [0.1] * 20 + [nan])
     ]
 
-    assert opinions[-5:] == [Clear()] * 4 + [None]
+    assert outputs[-5:] == [Clear()] * 4 + [None]

@@ -24,19 +24,19 @@ def test_a_loader_that_falls_behind_is_a_warning_dated_at_its_first_step():
     assert "4 times the best" in finding.summary
 
 
-def test_a_loader_that_never_kept_up_is_noted():
+def test_a_loader_that_was_always_slow_is_info():
     _, finding = first_finding(DataStall(), run(200, 0, 3.0))
 
     assert finding.severity is None
 
 
-def test_one_that_keeps_up_is_calm():
-    opinions = [
+def test_a_fast_loader_is_clear():
+    outputs = [
         update_detector(detector, r) for detector in [DataStall()] for r in run(200, 999, 0.0)
     ]
 
-    assert opinions[0] is None
-    assert set(opinions[40:]) == {Clear()}
+    assert outputs[0] is None
+    assert set(outputs[40:]) == {Clear()}
 
 
 def test_the_first_batches_of_an_epoch_may_wait():
@@ -53,10 +53,10 @@ def test_a_slower_step_that_does_not_wait_is_no_stall():
 
 
 def test_a_step_in_which_the_run_evaluated_is_left_out():
-    detector, opinions = DataStall(), []
+    detector, outputs = DataStall(), []
     for record in run(200, 100, 3.0):
         if record.step >= 100:
             update_detector(detector, event(Event.EVAL, record.step))
-        opinions.append(update_detector(detector, record))
+        outputs.append(update_detector(detector, record))
 
-    assert not any(isinstance(opinion, Finding) for opinion in opinions)
+    assert not any(isinstance(output, Finding) for output in outputs)

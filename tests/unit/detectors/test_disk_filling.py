@@ -19,7 +19,7 @@ def looks(free, seconds, every=10.0, begins=0.0):
         )
 
 
-def test_a_disk_that_fills_steadily_is_told_in_time():
+def test_a_steadily_filling_disk_is_found_in_time():
     """Full after two hours."""
     record, finding = first_finding(
         DiskFilling(), looks(lambda t: 100 * GIB * (1 - t / 7200), 7200)
@@ -31,7 +31,7 @@ def test_a_disk_that_fills_steadily_is_told_in_time():
     assert finding.evidence["seconds_until_full"] == pytest.approx(7200 - record.time, rel=0.05)
 
 
-def test_a_disk_that_does_not_change_is_calm():
+def test_an_unchanged_disk_is_clear():
     assert {update_detector(DiskFilling(), look) for look in looks(lambda _: 10 * GIB, 7200)} == {
         Clear()
     }
@@ -43,13 +43,13 @@ def test_saves_whose_oldest_is_removed_do_not_fill_a_disk():
     assert first_finding(DiskFilling(), looks(free, 20_000)) == (None, None)
 
 
-def test_a_disk_that_saves_fill_is_only_noted_while_there_is_room_for_more():
+def test_a_disk_filled_by_saves_is_info_while_more_saves_fit():
     """Nobody but the trainer knows how many it keeps."""
     detector, heard = DiskFilling(), {}
     for look in looks(lambda t: (100 - 5 * (t // 200)) * GIB, 3980):
-        opinion = update_detector(detector, look)
-        if isinstance(opinion, Finding):
-            heard.setdefault(opinion.severity, look.values["disk_free"] / GIB)
+        output = update_detector(detector, look)
+        if isinstance(output, Finding):
+            heard.setdefault(output.severity, look.values["disk_free"] / GIB)
         if look.time % 200 == 100:
             update_detector(detector, event(Event.SAVE, look.step))
 
@@ -63,29 +63,29 @@ def test_a_full_disk_is_critical():
     assert finding.severity is Severity.CRITICAL
 
 
-def test_a_disk_without_room_for_another_save_is_told():
+def test_a_disk_without_space_for_a_save_is_found():
     """Each save takes 10 GiB; somebody else takes the rest."""
     detector, room = DiskFilling(), 48.0
     for save in range(5):
         for look in looks(lambda _, room=room: room * GIB, 60, begins=save * 200.0):
-            opinion = update_detector(detector, look)
+            output = update_detector(detector, look)
         room -= 10
         for look in looks(lambda _, room=room: room * GIB, 60, begins=save * 200.0 + 60):
-            opinion = update_detector(detector, look)
+            output = update_detector(detector, look)
         if save < 3:
-            assert opinion == Clear()
+            assert output == Clear()
         update_detector(detector, event(Event.SAVE, save))
         if room < 10:
             break
-    opinion = update_detector(
+    output = update_detector(
         detector, event(Event.HEARTBEAT, 9, time=1000.0, disk_free_output=room * GIB)
     )
 
-    assert isinstance(opinion, Finding)
-    assert opinion.summary == ("The checkpoint disk has 8 GiB free; a save needs 10 GiB.")
+    assert isinstance(output, Finding)
+    assert output.summary == ("The checkpoint disk has 8 GiB free; a save needs 10 GiB.")
 
 
-def test_the_disk_that_is_worst_off_is_the_one_told_of():
+def test_the_worst_disk_is_reported():
     look = event(Event.HEARTBEAT, 1, disk_free_output=50 * GIB, disk_free_state=1e5)
 
     assert (

@@ -31,8 +31,8 @@ def test_entropy_spent_for_reward_is_only_shown():
     spent = [0.5 * 0.99**t for t in range(250)]
     reward = noisy([t / 50 for t in range(250)])
     detector = EntropyCollapse()
-    opinions = [update_detector(detector, r) for r in steps(entropy=spent, reward=reward)]
-    found = [x for x in opinions if hasattr(x, "severity")]
+    outputs = [update_detector(detector, r) for r in steps(entropy=spent, reward=reward)]
+    found = [x for x in outputs if hasattr(x, "severity")]
 
     assert found
     assert {x.severity for x in found} == {None}
@@ -43,9 +43,9 @@ def test_no_entropy_at_all_and_no_reward_for_it_is_critical():
     entropy = [0.2] * 8 + [0.0003] * 30
     reward = noisy([-0.7] * 8, 0.02) + [-1.0] * 30
     detector = EntropyCollapse()
-    opinions = [update_detector(detector, r) for r in steps(entropy=entropy, reward=reward)]
+    outputs = [update_detector(detector, r) for r in steps(entropy=entropy, reward=reward)]
 
-    assert opinions[-1].severity is Severity.CRITICAL
+    assert outputs[-1].severity is Severity.CRITICAL
 
 
 def test_half_the_entropy_in_the_first_steps_is_how_runs_begin():
@@ -57,7 +57,7 @@ def test_half_the_entropy_in_the_first_steps_is_how_runs_begin():
     )
 
 
-def test_a_continuous_policy_is_not_judged():
+def test_a_continuous_policy_is_not_evaluated():
     """Its entropy has no zero: 1.4 to 0.07 is a narrow distribution, 0.0 is no certainty."""
     narrow = [1.4 * 0.95**t for t in range(100)]
     control = [
@@ -75,7 +75,7 @@ def test_without_a_reward_it_is_only_shown():
     assert finding.severity is None
 
 
-def test_finds_what_it_promises_and_leaves_healthy_runs_alone():
+def test_detection_rates_match_the_docstring_without_false_alarms():
     found = [policy_run(seed, "entropy_collapse", "severe") for seed in range(10)]
     well = [policy_run(seed) for seed in range(10)]
 

@@ -27,9 +27,9 @@ def test_warns_of_a_rise_for_which_the_reward_falls():
 def test_a_policy_that_explores_more_and_earns_more_is_only_shown():
     reward = noisy([0.0] * 50 + [0.1 * t for t in range(30)])
     detector = EntropyExplosion()
-    opinions = [update_detector(detector, r) for r in steps(entropy=RISEN, reward=reward)]
+    outputs = [update_detector(detector, r) for r in steps(entropy=RISEN, reward=reward)]
 
-    assert {x.severity for x in opinions if hasattr(x, "severity")} == {None}
+    assert {x.severity for x in outputs if hasattr(x, "severity")} == {None}
     assert EntropyExplosion.severity is Severity.INFO
 
 
@@ -40,7 +40,7 @@ def test_twice_the_entropy_over_a_long_time_is_nothing():
     assert first_finding(EntropyExplosion(), records) == (None, None)
 
 
-def test_a_continuous_policy_is_not_judged():
+def test_a_continuous_policy_is_not_evaluated():
     records = [replace(r, attributes={"entropy": "losses/entropy"}) for r in steps(entropy=RISEN)]
 
     assert first_finding(EntropyExplosion(), records) == (None, None)

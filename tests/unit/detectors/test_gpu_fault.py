@@ -14,7 +14,7 @@ def look(detector, **values):
     return update_detector(detector, event(Event.HEARTBEAT, 7, **values))
 
 
-def test_a_sound_gpu_is_calm():
+def test_a_healthy_gpu_is_clear():
     assert look(GpuFault(), gpu_xid=0.0, gpu_ecc_errors=0.0) == Clear()
 
 
@@ -27,7 +27,7 @@ def test_without_a_gpu_there_is_nothing_to_say():
     [(79, Severity.CRITICAL), (48, Severity.CRITICAL), (63, Severity.WARNING),
      (13, Severity.INFO), (43, Severity.INFO), (18, Severity.WARNING)],
 )  # fmt: skip
-def test_an_xid_is_as_loud_as_what_it_means(xid, severity):
+def test_the_severity_of_an_xid_follows_its_meaning(xid, severity):
     finding = look(GpuFault(), gpu_xid=float(xid))
 
     assert finding.severity is severity
@@ -43,7 +43,7 @@ def test_memory_errors_from_before_the_run_are_not_news_and_new_ones_are():
     assert finding.summary == ("The GPU driver reports 2 new uncorrectable memory errors.")
 
 
-def test_a_gpu_that_was_reset_begins_anew():
+def test_a_reset_gpu_has_a_new_baseline():
     detector = GpuFault()
     look(detector, gpu_ecc_errors=3.0)
 

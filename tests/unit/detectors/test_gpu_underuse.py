@@ -15,7 +15,7 @@ def looks(share, minutes, *, ranks=4.0, idle=0.0, begins=0.0):
         )  # fmt: skip
 
 
-def test_gpus_that_idle_for_half_an_hour_are_noted():
+def test_gpus_idle_for_half_an_hour_are_info():
     record, finding = first_finding(GpuUnderuse(), looks(lambda _: 0.2, 60))
 
     assert 1800 <= record.time <= 1900
@@ -23,24 +23,24 @@ def test_gpus_that_idle_for_half_an_hour_are_noted():
     assert finding.summary == "The GPUs were busy for 20% of the last 30 minutes."
 
 
-def test_gpus_in_use_are_calm_and_single_evaluations_are_nothing():
+def test_busy_gpus_and_single_evaluations_are_clear():
     busy = lambda t: 0.05 if t % 600 < 120 else 0.95  # noqa: E731
-    opinions = [
+    outputs = [
         update_detector(detector, r) for detector in [GpuUnderuse()] for r in looks(busy, 90)
     ]
 
-    assert set(opinions[400:]) == {Clear()}
+    assert set(outputs[400:]) == {Clear()}
 
 
-def test_gpus_that_may_be_anybodys_are_not_judged():
+def test_gpus_of_other_jobs_are_not_evaluated():
     assert first_finding(GpuUnderuse(), looks(lambda _: 0.0, 90, ranks=0.0)) == (None, None)
 
 
-def test_a_run_that_stands_still_is_not_judged():
+def test_a_stalled_run_is_not_evaluated():
     assert first_finding(GpuUnderuse(), looks(lambda _: 0.0, 90, idle=600.0)) == (None, None)
 
 
-def test_after_a_gap_it_counts_anew():
+def test_a_gap_resets_the_window():
     detector = GpuUnderuse()
     for record in looks(lambda _: 0.1, 29):
         update_detector(detector, record)

@@ -80,7 +80,7 @@ def test_it_is_over_once_the_norm_is_back():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_healthy_runs_wake_nobody(seed):
+def test_healthy_runs_have_no_false_warning(seed):
     assert loud(records(norm_run(seed))) == (None, None)
 
 

@@ -27,7 +27,7 @@ def test_the_sixteenth_norm_that_is_next_to_nothing_is_a_warning():
     assert finding.onset_step == 61
 
 
-def test_a_run_in_which_no_gradient_ever_came_is_told_of():
+def test_a_run_without_any_gradient_is_found():
     record, finding = first_finding(GradVanishing(), steps(grad_norm=[0.0] * 60))
 
     assert record.step == 32
@@ -69,7 +69,7 @@ def test_a_small_loss_excuses_no_policy():
 
 
 @pytest.mark.parametrize(("signal", "value"), [("reward_std", 0.0), ("frac_zero_std", 1.0)])
-def test_rewards_without_a_spread_are_told_of_elsewhere(signal, value):
+def test_rewards_without_a_spread_make_it_info(signal, value):
     series = steps(grad_norm=GONE, **{signal: [0.5] * 60 + [value] * 40})
 
     assert first_finding(GradVanishing(), series)[1].severity is Severity.INFO
@@ -85,7 +85,7 @@ def test_it_lasts_until_a_norm_has_clearly_come_back():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_healthy_runs_wake_nobody(seed):
+def test_healthy_runs_have_no_false_warning(seed):
     assert first_finding(GradVanishing(), records(norm_run(seed))) == (None, None)
 
 

@@ -33,13 +33,13 @@ def test_reports_a_fivefold_rise_within_eight_points_and_dates_it():
 
 def test_is_critical_at_ten_times_its_course_for_as_long_as_it_stays_there():
     detector = KlBlowup()
-    opinions = [
+    outputs = [
         update_detector(detector, record) for record in held(CALM + [0.95] * 10 + [1.5] * 200)
     ]
 
-    assert opinions[169].severity is None
-    assert all(opinion.severity is Severity.CRITICAL for opinion in opinions[180:])
-    assert "its trend predicts" in opinions[-1].summary
+    assert outputs[169].severity is None
+    assert all(output.severity is Severity.CRITICAL for output in outputs[180:])
+    assert "its trend predicts" in outputs[-1].summary
 
 
 def test_steady_drift_is_no_blowup_however_far_it_goes():
@@ -89,7 +89,7 @@ def test_the_kl_of_a_preference_run_is_such_a_sum():
     assert first_finding(KlBlowup(), [rows.to_record(row) for row in logged]) == (None, None)
 
 
-def test_a_finding_says_what_the_number_is():
+def test_a_finding_names_the_kl_estimator():
     kind = KlKind("ref", "k1", "sequence_sum")
     spoiled = steps(kl_ref=[1.0] * 3 + [300.0] * 10)
     told = [replace(record, attributes={"kl_ref.kind": kind.serialize()}) for record in spoiled]
@@ -120,17 +120,15 @@ def test_what_was_high_before_is_not_a_blowup():
     assert first_finding(KlBlowup(), held([0.5] * 40 + [0.1] * 200 + [0.45] * 30)) == (None, None)
 
 
-def test_calms_down_when_the_policy_comes_back():
+def test_clears_when_the_policy_comes_back():
     detector = KlBlowup()
-    opinions = [
-        update_detector(detector, record) for record in held(CALM + [0.8] * 20 + [0.1] * 40)
-    ]
+    outputs = [update_detector(detector, record) for record in held(CALM + [0.8] * 20 + [0.1] * 40)]
 
-    assert isinstance(opinions[178], Finding)
-    assert opinions[-16:] == [Clear()] * 16
+    assert isinstance(outputs[178], Finding)
+    assert outputs[-16:] == [Clear()] * 16
 
 
-def test_skips_what_is_not_a_number():
+def test_ignores_non_finite_values():
     spoiled = [x for kl in CALM + [0.5] * 20 for x in (nan, kl)]
     record, _ = first_finding(KlBlowup(), steps(kl_ref=spoiled, learning_rate=[1.0] + [0.0] * 359))
 
@@ -139,9 +137,9 @@ def test_skips_what_is_not_a_number():
 
 def test_no_opinion_before_it_has_a_course():
     detector = KlBlowup()
-    opinions = [update_detector(detector, record) for record in steps(kl_ref=[0.1] * 31)]
+    outputs = [update_detector(detector, record) for record in steps(kl_ref=[0.1] * 31)]
 
-    assert opinions == [None] * 30 + [Clear()]
+    assert outputs == [None] * 30 + [Clear()]
 
 
 def test_a_severe_fault_at_point_thirty_is_caught():
@@ -156,7 +154,7 @@ def test_a_severe_fault_at_point_thirty_is_caught():
 
 
 @pytest.mark.parametrize(("severity", "share"), [("moderate", 0.95), ("severe", 0.95)])
-def test_finds_what_it_promises(severity, share):
+def test_detection_rates_match_the_docstring(severity, share):
     runs = [rl_run(seed, "kl_blowup", severity) for seed in range(30)]
     found = [first_finding(KlBlowup(), run.records())[0] for run in runs]
 

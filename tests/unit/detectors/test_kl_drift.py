@@ -10,7 +10,7 @@ from sentinel.testing import first_finding, steps, update_detector
 FAR = [0.5 * t / 300 for t in range(300)]
 
 
-def test_shows_a_slow_drift_once_it_is_far_and_pages_nobody():
+def test_a_slow_drift_is_info():
     record, finding = first_finding(KlDrift(), steps(kl_ref=FAR))
 
     assert 180 <= record.step <= 200
@@ -33,8 +33,8 @@ def test_a_sum_over_a_sequence_may_be_higher():
     assert first_finding(KlDrift(), records) == (None, None)
 
 
-def test_calms_down_when_it_has_come_back():
+def test_clears_when_it_has_come_back():
     detector = KlDrift()
-    opinions = [update_detector(detector, r) for r in steps(kl_ref=FAR + [0.05] * 20)]
+    outputs = [update_detector(detector, r) for r in steps(kl_ref=FAR + [0.05] * 20)]
 
-    assert opinions[-8:] == [Clear()] * 8
+    assert outputs[-8:] == [Clear()] * 8

@@ -38,11 +38,9 @@ def test_a_sum_over_a_sequence_may_be_lower():
     assert first_finding(KlNegative(), per_sequence(noisy(-3.0, 0.3)))[0] is not None
 
 
-def test_calms_down_when_it_is_positive_again():
+def test_clears_when_it_is_positive_again():
     detector = KlNegative()
-    opinions = [
-        update_detector(detector, r) for r in steps(kl_ref=[-0.2] * 40 + [nan] + [0.1] * 40)
-    ]
+    outputs = [update_detector(detector, r) for r in steps(kl_ref=[-0.2] * 40 + [nan] + [0.1] * 40)]
 
-    assert opinions[40] is None
-    assert opinions[-10:] == [Clear()] * 10
+    assert outputs[40] is None
+    assert outputs[-10:] == [Clear()] * 10

@@ -25,7 +25,7 @@ def told(*parts):
     return first_finding(LearningRateAnomaly(), (record for part in parts for record in part))
 
 
-def test_a_warm_up_that_begins_anew_after_a_resume_is_a_warning_at_once():
+def test_a_warm_up_repeated_after_a_resume_is_a_warning_at_once():
     rates = schedule()
     record, finding = told(run(rates[:200]), run(rates[:100], first=200))
 
@@ -34,13 +34,13 @@ def test_a_warm_up_that_begins_anew_after_a_resume_is_a_warning_at_once():
     assert finding.evidence["learning_rate_before_restart"] == pytest.approx(rates[200], rel=0.05)
 
 
-def test_it_is_told_for_sixteen_records():
+def test_a_reset_is_reported_for_sixteen_records():
     detector = LearningRateAnomaly()
     rates = schedule()
     parts = [*run(rates[:200]), *run(rates[:100], first=200)]
     said = [update_detector(detector, record) for record in parts]
 
-    assert sum(isinstance(opinion, Finding) for opinion in said) == 16
+    assert sum(isinstance(output, Finding) for output in said) == 16
     assert said[-1] == Clear()
 
 
@@ -88,14 +88,14 @@ def test_a_constant_rate_without_a_warm_up_or_after_one_is_well():
     assert told(run([1e-5] * 1000, first=500, warmup_steps=40.0)) == (None, None)
 
 
-def test_a_rate_of_zero_from_the_first_step_on_is_told_of():
+def test_a_rate_of_zero_since_the_first_step_is_found():
     record, finding = told(run([0.0] * 100))
 
     assert record.step == 63
     assert finding.onset_step == 0
 
 
-def test_a_schedule_that_ended_long_before_the_run_is_told_of():
+def test_a_schedule_that_ended_too_early_is_found():
     record, finding = told(run([*schedule(), *[0.0] * 200]))
 
     assert 460 <= record.step <= 470

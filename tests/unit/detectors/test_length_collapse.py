@@ -53,12 +53,12 @@ def test_a_third_of_the_length_is_no_collapse(last):
     assert first_finding(LengthCollapse(), records) == (None, None)
 
 
-def test_calms_down_when_answers_are_long_again():
+def test_clears_when_answers_are_long_again():
     detector = LengthCollapse()
     length = SHRUNK + [300.0] * 20
-    opinions = [
+    outputs = [
         update_detector(detector, r)
         for r in steps(completion_length=length, reward=noisy([0.5] * 90))
     ]
 
-    assert opinions[-8:] == [Clear()] * 8
+    assert outputs[-8:] == [Clear()] * 8

@@ -35,7 +35,7 @@ def test_warns_of_answers_that_grow_while_the_reward_stands():
     assert finding.onset_step <= record.step
 
 
-def test_answers_that_grow_and_earn_are_shown_and_wake_nobody():
+def test_completions_that_grow_with_the_reward_are_info():
     reward = noisy([0.0] * 40 + [0.1 * t for t in range(40)])
 
     assert loudest(GROWING, reward) is Severity.INFO
@@ -56,7 +56,7 @@ def test_without_a_reward_it_is_only_shown():
     assert loudest(GROWING, [None] * 80) is Severity.INFO
 
 
-def test_calms_down_when_answers_are_short_again():
+def test_clears_when_answers_are_short_again():
     detector = LengthExplosion()
     records = steps(completion_length=GROWING + [200.0] * 20, reward=noisy([0.5] * 100))
 
@@ -65,14 +65,14 @@ def test_calms_down_when_answers_are_short_again():
 
 def test_no_opinion_of_the_first_values_and_of_no_lengths():
     detector = LengthExplosion()
-    opinions = [
+    outputs = [
         update_detector(detector, r) for r in steps(completion_length=[100.0] * 12 + [nan, 0.0])
     ]
 
-    assert opinions == [None] * 14
+    assert outputs == [None] * 14
 
 
-def test_finds_what_it_promises_and_wakes_nobody_over_healthy_runs():
+def test_detection_rates_match_the_docstring_without_false_warnings():
     sick = [policy_run(seed, "length_explosion", "severe") for seed in range(10)]
     found = [first_finding(LengthExplosion(), run.records())[0] for run in sick]
 

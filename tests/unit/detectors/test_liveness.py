@@ -32,7 +32,7 @@ def stepped(detector, intervals, start=0.0):
 
 
 @pytest.mark.parametrize("detector", [RunDied(), RunFailed()], ids=["died", "failed"])
-def test_a_run_in_full_health_is_calm(detector):
+def test_a_healthy_run_is_clear(detector):
     assert isinstance(detector.update(tick(state="running")), Clear)
 
 
@@ -56,7 +56,7 @@ def test_others_that_fell_with_it_show_while_it_is_open_why(waits):
     assert isinstance(detector.update(tick(1.0, running=1, **died)), Finding)
 
 
-def test_who_looks_for_the_last_time_tells_of_a_death_at_once():
+def test_the_final_heartbeat_reports_a_death_at_once():
     died = {"died_ranks": "1", "cause": "died", "launcher": "running"}
 
     assert RunDied().update(tick(0.0, running=1, **died)) is None
@@ -87,11 +87,11 @@ def test_a_death_of_all_names_all():
     ],
     ids=["exception", "exit"],
 )
-def test_a_failure_says_how(facts, words):
+def test_a_failure_is_reported_with_its_error(facts, words):
     assert RunFailed().update(tick(running=1, failed_ranks="1", **facts)).summary == words
 
 
-def test_ranks_taken_along_are_not_a_second_page():
+def test_ranks_ended_by_the_launcher_raise_no_second_incident():
     """Only the first to fall is the cause: launchers end the others, peers lose the connection."""
     error_first = tick(running=0, died_ranks="0", failed_ranks="1", cause="exception")
     death_first = tick(running=0, died_ranks="0", failed_ranks="1", cause="died")
@@ -100,7 +100,7 @@ def test_ranks_taken_along_are_not_a_second_page():
     assert isinstance(RunFailed().update(death_first), Clear)
 
 
-def test_a_standstill_is_judged_by_the_runs_own_pace():
+def test_the_stall_limit_follows_the_runs_step_time():
     detector = RunStalled()
     stepped(detector, [10.0] * 20)
 
@@ -111,7 +111,7 @@ def test_a_standstill_is_judged_by_the_runs_own_pace():
     assert finding.severity is Severity.WARNING
 
 
-def test_a_rank_held_by_a_signal_is_said_to_be():
+def test_a_rank_stopped_by_a_signal_is_named():
     """Under data parallelism all ranks stand at the same step, so its number blames nobody."""
     detector = RunStalled()
     stepped(detector, [1.0] * 20)
@@ -122,7 +122,7 @@ def test_a_rank_held_by_a_signal_is_said_to_be():
     assert finding.summary.startswith("Rank 1 is stopped by a signal; no rank has passed step 812")
 
 
-def test_a_standstill_that_lasts_becomes_a_page():
+def test_a_lasting_stall_becomes_critical():
     detector = RunStalled()
     stepped(detector, [1.0] * 20)
 
@@ -152,11 +152,11 @@ def test_a_pause_that_recurs_is_learnt():
 def test_a_declared_phase_may_take_its_time():
     detector = RunStalled()
     stepped(detector, [1.0] * 20)
-    for edge, opinion in (("begin", Clear), ("end", Finding)):
+    for edge, output in (("begin", Clear), ("end", Finding)):
         facts = {"name": "eval", "edge": edge}
         detector.update(Record("run", WHOLE_RUN, 20, 0.0, Event.PHASE, attributes=facts))
         assert isinstance(
-            detector.update(tick(idle=300.0, straggler_ranks="0", all_behind="y")), opinion
+            detector.update(tick(idle=300.0, straggler_ranks="0", all_behind="y")), output
         )
 
 
@@ -173,5 +173,5 @@ def test_a_restart_forgets_the_pace_of_the_start():
     )
 
 
-def test_nothing_is_said_of_a_run_that_is_over():
+def test_no_output_after_the_run_has_ended():
     assert RunStalled().update(tick(running=0, idle=1e6)) is None

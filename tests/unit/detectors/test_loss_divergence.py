@@ -71,7 +71,7 @@ def test_a_row_that_is_logged_twice_counts_once():
 
 
 @pytest.mark.parametrize("more", [{"reward": [1.0] * 260}, {}])
-def test_the_loss_of_a_policy_gradient_is_not_judged(more):
+def test_a_policy_gradient_loss_is_not_evaluated(more):
     """Nor is a negative one, whose logarithm means nothing."""
     sign = 1.0 if more else -1.0
 
@@ -89,7 +89,7 @@ def test_it_is_over_once_the_loss_is_back():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_healthy_runs_wake_nobody(seed):
+def test_healthy_runs_have_no_false_warning(seed):
     assert first_finding(LossDivergence(), loss_run(seed).records()) == (None, None)
 
 

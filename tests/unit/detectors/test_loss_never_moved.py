@@ -45,7 +45,7 @@ def test_a_loss_that_falls_slowly_has_moved():
     assert told(noisy([3.0 * exp(-t / 2000) for t in range(600)])) == (None, None)
 
 
-def test_a_loss_that_only_came_down_to_a_coins_is_said_to_have():
+def test_a_loss_that_reached_only_chance_level_is_named():
     loss = noisy([1.2 * exp(-t / 20) + log(2) for t in range(800)])
     _, finding = told(loss)
 
@@ -71,7 +71,7 @@ def test_a_long_run_is_given_a_tenth_of_its_length():
     assert first_finding(LossNeverMoved(), of(2_000.0))[0] is not None
 
 
-def test_the_loss_of_a_policy_gradient_is_not_judged():
+def test_a_policy_gradient_loss_is_not_evaluated():
     assert told(noisy([2.0] * 400), reward=[1.0] * 400) == (None, None)
 
 
@@ -80,12 +80,12 @@ def test_it_is_over_once_the_loss_has_moved():
     loss = noisy([2.0] * 200 + [2.0 * exp(-t / 200) for t in range(400)])
     said = [update_detector(detector, record) for record in steps(loss=loss)]
 
-    assert any(isinstance(opinion, Finding) for opinion in said[:250])
+    assert any(isinstance(output, Finding) for output in said[:250])
     assert said[-1] == Clear()
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_healthy_runs_wake_nobody(seed):
+def test_healthy_runs_have_no_false_warning(seed):
     assert first_finding(LossNeverMoved(), loss_run(seed).records()) == (None, None)
 
 

@@ -48,10 +48,10 @@ def test_a_loss_that_never_moved_is_a_warning_whatever_the_rate():
 def test_a_falling_loss_is_well():
     detector = LossPlateau()
     loss = noisy([3.0 * (1 + t / 100) ** -0.5 for t in range(800)])
-    opinions = [update_detector(detector, record) for record in steps(loss=loss)]
+    outputs = [update_detector(detector, record) for record in steps(loss=loss)]
 
-    assert opinions[-1] == Clear()
-    assert not any(isinstance(opinion, Finding) for opinion in opinions)
+    assert outputs[-1] == Clear()
+    assert not any(isinstance(output, Finding) for output in outputs)
 
 
 def test_noise_that_could_hide_a_fall_is_no_plateau():
@@ -59,7 +59,7 @@ def test_noise_that_could_hide_a_fall_is_no_plateau():
     assert told(noisy([1.0] * 400, sigma=0.5), [1e-5] * 400) == (None, None)
 
 
-def test_it_is_said_at_the_second_block_that_proves_it():
+def test_a_plateau_is_found_at_the_second_flat_block():
     """20 blocks of 8 are the first of which 40 % hold 64 points; the 21st confirms."""
     record, _ = first_finding(LossPlateau(), steps(loss=[1.0] * 400))
 
@@ -73,21 +73,21 @@ def test_a_rising_loss_is_no_plateau():
 def test_it_ends_when_the_loss_falls_again():
     detector = LossPlateau()
     again = [FALLING[-1] * exp(-t / 400) for t in range(400)]
-    opinions = [update_detector(detector, record) for record in steps(loss=noisy(STALLED + again))]
+    outputs = [update_detector(detector, record) for record in steps(loss=noisy(STALLED + again))]
 
-    assert isinstance(opinions[799], Finding)
-    assert opinions[-1] == Clear()
+    assert isinstance(outputs[799], Finding)
+    assert outputs[-1] == Clear()
 
 
 @pytest.mark.parametrize("loss", [[0.5] * 400, [-1.0] * 400, [0.0] * 400])
-def test_the_loss_of_a_policy_gradient_is_not_judged(loss):
+def test_a_policy_gradient_loss_is_not_evaluated(loss):
     """Nor is one that is zero or negative, whose logarithm means nothing."""
     reward = [1.0] * 400 if loss[0] > 0 else [None] * 400
 
     assert first_finding(LossPlateau(), steps(loss=loss, reward=reward)) == (None, None)
 
 
-def test_what_it_says_is_true():
+def test_reported_changes_are_true():
     """Of 40 healthy runs it never says of one that stands still when it fell by over 2 %."""
     for seed in range(40):
         run = sft_run(seed)

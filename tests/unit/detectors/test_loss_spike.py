@@ -61,7 +61,7 @@ def test_a_bad_batch_that_is_logged_twice_is_one():
     assert loud(steps(loss=loss)) == (None, None)
 
 
-def test_the_loss_of_a_policy_gradient_is_not_judged():
+def test_a_policy_gradient_loss_is_not_evaluated():
     loss = noisy([2.0] * 50 + [9.0] * 20)
 
     assert told(loss, reward=[1.0] * 70) == (None, None)
@@ -76,7 +76,7 @@ def test_it_is_over_with_the_first_loss_in_the_band():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_healthy_runs_wake_nobody(seed):
+def test_healthy_runs_have_no_false_warning(seed):
     assert loud(loss_run(seed).records()) == (None, None)
 
 

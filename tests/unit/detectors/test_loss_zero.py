@@ -52,7 +52,7 @@ def test_the_loss_of_a_policy_gradient_is_zero_to_first_order():
     assert first_finding(LossZero(), steps(loss=[0.0] * 40, reward=[1.0] * 40)) == (None, None)
 
 
-def test_an_algorithm_that_is_known_needs_no_reward_to_be_told_by():
+def test_a_policy_gradient_algorithm_is_known_without_a_reward():
     facts = {"algorithm": "grpo"}
     said = [
         LossZero().update(Record("run", -1, s, 0.0, Event.STEP, {"loss": 0.0}, facts))

@@ -20,7 +20,7 @@ def looks(used, seconds, what="host", every=10.0):
         yield event(Event.HEARTBEAT, index, time=index * every, **values)
 
 
-def test_a_leak_is_told_while_there_is_time():
+def test_a_leak_is_found_in_time():
     """Half full, and full after two hours."""
     record, finding = first_finding(MemoryCreep(), looks(lambda t: 50 + t / 144, 7200))
 
@@ -30,7 +30,7 @@ def test_a_leak_is_told_while_there_is_time():
     assert "growing by 25 GiB per hour" in finding.summary
 
 
-def test_a_leak_of_a_gpu_is_noted_and_wakes_nobody():
+def test_a_gpu_leak_is_info():
     _, finding = first_finding(MemoryCreep(), looks(lambda t: 50 + t / 144, 7200, "gpu"))
 
     assert finding.severity is Severity.INFO
@@ -46,11 +46,11 @@ def test_a_leak_of_a_gpu_is_noted_and_wakes_nobody():
     ],
     ids=["nearly full", "a dataset read", "a cache that levels off", "garbage collected"],
 )
-def test_what_has_an_end_is_calm(used):
+def test_growth_that_ends_is_clear(used):
     assert {update_detector(MemoryCreep(), look) for look in looks(used, 20_000)} == {Clear()}
 
 
-def test_a_new_start_begins_anew():
+def test_a_new_start_resets_the_trend():
     detector = MemoryCreep()
     for look in looks(lambda t: 50 + t / 144, 6000):
         update_detector(detector, look)
@@ -60,5 +60,5 @@ def test_a_new_start_begins_anew():
     assert update_detector(detector, look) == Clear()
 
 
-def test_nothing_is_said_where_nothing_is_known():
+def test_no_output_without_measurements():
     assert update_detector(MemoryCreep(), event(Event.HEARTBEAT, 1, host_cpu=0.5)) is None

@@ -36,14 +36,14 @@ def mean_of(rows):
 
 
 @pytest.mark.parametrize("every", [1, 10])
-def test_a_mean_of_all_is_calm(every):
+def test_a_mean_over_ranks_is_clear(every):
     records = [*run(400, mean_of, every=every, gradient_accumulation_steps=8.0)]
-    opinions = [
+    outputs = [
         update_detector(detector, record) for detector in [MetricIntegrity()] for record in records
     ]
 
-    assert opinions[-1] == Clear()
-    assert set(map(type, opinions)) == {type(None), Clear}
+    assert outputs[-1] == Clear()
+    assert set(map(type, outputs)) == {type(None), Clear}
 
 
 @pytest.mark.parametrize("every", [1, 10])
@@ -71,7 +71,7 @@ def test_the_loss_of_rank_0_alone_is_named():
     assert finding.summary == ("The logged loss is that of rank 0, not the mean of the ranks.")
 
 
-def test_a_loss_about_zero_is_not_judged():
+def test_a_loss_about_zero_is_not_evaluated():
     records = run(100, lambda rows: 8 * mean_of(rows), level=0.0, gradient_accumulation_steps=8.0)
 
     assert first_finding(MetricIntegrity(), records) == (None, None)

@@ -15,8 +15,8 @@ FINE = [1.0] * 20
 
 def severities(records):
     detector = NanOrInf()
-    opinions = [update_detector(detector, record) for record in records]
-    return [o.severity for o in opinions if isinstance(o, Finding)]
+    outputs = [update_detector(detector, record) for record in records]
+    return [o.severity for o in outputs if isinstance(o, Finding)]
 
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
@@ -44,7 +44,7 @@ def test_one_lost_gradient_norm_is_only_worth_noting():
     assert severities(steps(loss=[1.0] * 41, grad_norm=norms)) == [Severity.INFO]
 
 
-def test_a_gradient_norm_that_is_told_thrice_is_lost_once():
+def test_a_gradient_norm_logged_three_times_counts_once():
     """By our tap, as a rank's part, and by the framework: a scaler that skips two steps is well."""
     norms = [*FINE, nan, *[1.0] * 5, nan, *FINE]
     told = {"grad_norm": norms, "grad_norm_local": norms, "logged_grad_norm": norms}
@@ -72,7 +72,7 @@ def test_a_zero_loss_beside_a_lost_gradient_norm_is_a_lost_loss():
     assert "loss" in finding.evidence
 
 
-def test_what_never_was_a_number_in_an_evaluation_either_wakes_nobody():
+def test_evaluation_values_that_never_were_finite_are_ignored():
     """A reward function that does not apply to held-out data; the first one comes late in a run."""
     one = event(Event.EVAL, 20, **{"eval_loss": 1.0, "eval_rewards/exact/mean": nan})
 
@@ -85,13 +85,13 @@ def test_a_lost_evaluation_is_a_warning_at_once():
     assert severities(records) == [Severity.WARNING]
 
 
-def test_what_never_was_a_number_is_so_by_design():
+def test_values_that_never_were_finite_are_ignored():
     silent = {"rewards/length/std": [nan] * 30, "attention_entropy": [nan] * 30}
 
     assert severities(steps(loss=[1.0] * 30, **silent)) == []
 
 
-def test_what_was_a_number_long_enough_counts():
+def test_values_that_were_finite_long_enough_count():
     _, finding = first_finding(NanOrInf(), steps(loss=[1.0] * 21, **{"logps/chosen": [*FINE, nan]}))
 
     assert next(iter(finding.evidence)) == "logps/chosen"
@@ -121,7 +121,7 @@ def test_no_rank_is_blamed_when_several_lost_it():
     assert NanOrInf().update(replace(record, spread={"loss": spread})).rank is None
 
 
-def test_a_finite_record_is_well_and_an_empty_one_says_nothing():
+def test_a_finite_record_is_clear_and_an_empty_one_has_no_output():
     detector = NanOrInf()
 
     assert update_detector(detector, event(Event.STEP, 1, loss=1.0)) == Clear()
@@ -135,6 +135,6 @@ def test_values_too_large_to_be_summed_are_numbers_all_the_same():
 
 def test_the_onset_is_the_first_of_a_cluster():
     detector = NanOrInf()
-    opinions = [update_detector(detector, r) for r in steps(grad_norm=[*FINE, nan, 1.0, nan, nan])]
+    outputs = [update_detector(detector, r) for r in steps(grad_norm=[*FINE, nan, 1.0, nan, nan])]
 
-    assert {o.onset_step for o in opinions if isinstance(o, Finding)} == {21}
+    assert {o.onset_step for o in outputs if isinstance(o, Finding)} == {21}

@@ -38,11 +38,11 @@ def tick(lost="", hosts="", *, time=0.0, silent=12.0, running=2.0, idle=12.0, at
     return Record("run", WHOLE_RUN, 812, time, Event.HEARTBEAT, values, facts, attempt=attempt)
 
 
-def test_nodes_that_are_all_heard_are_nobodys_trouble():
+def test_nodes_that_all_report_are_clear():
     assert isinstance(NodeLost().update(tick()), Clear)
 
 
-def test_a_node_that_is_not_heard_is_named_with_its_ranks():
+def test_a_silent_node_is_named_with_its_ranks():
     finding = NodeLost().update(tick("8,9,10,11,12,13,14,15", "node-1"))
 
     assert finding.summary == (
@@ -53,7 +53,7 @@ def test_a_node_that_is_not_heard_is_named_with_its_ranks():
     assert finding.evidence["training"] == "stopped"
 
 
-def test_several_nodes_are_told_of_in_one_sentence():
+def test_several_lost_nodes_are_one_summary():
     ranks = ",".join(map(str, [*range(4), *range(6, 8)]))
     finding = NodeLost().update(tick(ranks, "a,b,c,d,e,f"))
 
@@ -62,11 +62,11 @@ def test_several_nodes_are_told_of_in_one_sentence():
     )
 
 
-def test_one_rank_is_not_a_stretch():
+def test_a_single_rank_is_not_a_range():
     assert "Node b (rank 3) has not" in NodeLost().update(tick("3", "b")).summary
 
 
-def test_where_training_goes_on_only_the_agent_or_its_link_is_lost():
+def test_only_the_agent_is_lost_if_training_continues():
     finding = NodeLost().update(tick("2,3", "b", idle=0.4))
 
     assert finding.severity is Severity.WARNING
@@ -75,7 +75,7 @@ def test_where_training_goes_on_only_the_agent_or_its_link_is_lost():
     )
 
 
-def test_ranks_that_have_all_ended_since_do_not_go_on():
+def test_ended_ranks_do_not_count_as_running():
     finding = NodeLost().update(tick("2,3", "b", running=0.0))
 
     assert finding.severity is None
@@ -83,7 +83,7 @@ def test_ranks_that_have_all_ended_since_do_not_go_on():
 
 
 @pytest.mark.parametrize(("idle", "severity"), [(30.0, None), (0.5, Severity.WARNING)])
-def test_a_head_that_is_not_heard_is_told_by_another(idle, severity):
+def test_a_lost_head_is_reported_by_another_agent(idle, severity):
     own = Record(
         "run", WHOLE_RUN, 812, 0.0, Event.HEARTBEAT,
         {"ranks_running": 2.0, "idle_seconds": idle}, {"straggler_ranks": "2,3"},
@@ -97,7 +97,7 @@ def test_a_head_that_is_not_heard_is_told_by_another(idle, severity):
 
 
 @pytest.mark.parametrize("cause", [{"cause": "interrupted"}, {}])
-def test_of_a_first_to_fall_that_was_interrupted_nothing_is_said(cause):
+def test_an_interrupted_first_rank_is_not_named(cause):
     """Though another rank raised since, for want of the node."""
     known = {**cause, "failed_ranks": "1", "failed_seconds_ago": "1.0"}
     own = tick("2,3", "node-1", **known, failure_origin="node_lost")
@@ -118,14 +118,14 @@ def told(*ticks, detectors=(NodeLost, RunDied, RunStalled)):
     return [(p.reason, p.incident.key.detector, p.incident.severity) for p in heard]
 
 
-def test_a_dead_node_is_one_page_though_the_others_stand_for_long():
+def test_a_dead_node_raises_one_incident_while_the_others_stall():
     steps = [Record("run", WHOLE_RUN, i, float(i)) for i in range(20)]
     ticks = [tick("2,3", "b", time=20.0 + s, silent=12.0 + s, idle=12.0 + s) for s in range(600)]
 
     assert told(*steps, *ticks) == [(NotificationReason.OPENED, "NodeLost", Severity.CRITICAL)]
 
 
-def test_a_stall_of_a_run_whose_lost_agent_it_did_without_is_told():
+def test_a_stall_after_a_lost_agent_is_found():
     steps = [Record("run", WHOLE_RUN, i, float(i)) for i in range(20)]
     ticks = [tick("2,3", "b", time=20.0 + s, silent=12.0 + s, idle=0.2) for s in range(30)]
     stall = [tick("2,3", "b", time=50.0 + s, silent=42.0 + s, idle=float(s)) for s in range(40)]
@@ -137,7 +137,7 @@ def test_a_stall_of_a_run_whose_lost_agent_it_did_without_is_told():
 
 
 @pytest.mark.parametrize("attempt", [0, 1], ids=["heard again", "begun again without it"])
-def test_it_is_over_when_the_node_speaks_or_the_run_goes_on_without_it(attempt):
+def test_it_ends_when_the_node_reports_or_the_run_continues_without_it(attempt):
     after = [tick(time=30.0 + s, idle=0.1, attempt=attempt) for s in range(60)]
 
     assert [reason for reason, *_ in told(tick("2,3", "b"), *after)] == [

@@ -27,7 +27,7 @@ def told(loss, **more):
     return first_finding(Oscillation(), steps(loss=loss, **more))
 
 
-def test_a_loss_that_begins_to_swing_is_noted_with_its_beat():
+def test_an_oscillating_loss_is_info_with_its_period():
     record, finding = told(noisy(STEADY + swinging(150)))
 
     assert 270 <= record.step <= 330
@@ -45,7 +45,7 @@ def test_a_loss_that_swung_from_the_first_step_on_is_usual():
     assert told(noisy(swinging(600))) == (None, None)
 
 
-def test_a_swing_that_nobody_would_see_is_none():
+def test_an_invisible_oscillation_is_ignored():
     assert told(noisy(STEADY, 0.001) + noisy(swinging(200, size=0.01), 0.001)) == (None, None)
 
 
@@ -56,7 +56,7 @@ def test_a_fall_and_a_step_are_no_swing():
     assert told(noisy([2.0] * 250 + [1.5] * 250)) == (None, None)
 
 
-def test_the_loss_of_a_policy_gradient_is_not_judged():
+def test_a_policy_gradient_loss_is_not_evaluated():
     assert told(noisy(STEADY + swinging(150)), reward=[1.0] * 400) == (None, None)
 
 
@@ -71,5 +71,5 @@ def test_it_is_over_once_it_is_steady():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_healthy_runs_are_not_noted(seed):
+def test_healthy_runs_have_no_finding(seed):
     assert first_finding(Oscillation(), loss_run(seed).records()) == (None, None)

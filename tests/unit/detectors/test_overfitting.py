@@ -27,7 +27,7 @@ def test_held_out_loss_that_turns_while_training_falls_is_a_warning():
     assert finding.evidence["best_step"] == 500
 
 
-def test_both_on_the_row_of_one_step_are_judged_alike():
+def test_both_losses_in_one_record_are_evaluated():
     rows = (
         event(Event.STEP, step, loss=loss, eval_loss=held_out)
         for step, (loss, held_out) in enumerate(zip(FALLING, TURNING, strict=True))
@@ -36,7 +36,7 @@ def test_both_on_the_row_of_one_step_are_judged_alike():
     assert first_finding(Overfitting(), rows)[1].evidence["best_step"] == 4
 
 
-def test_a_loss_that_rises_in_training_too_is_another_illness():
+def test_a_rising_training_loss_is_no_overfitting():
     assert first_finding(Overfitting(), run(TURNING, TURNING)) == (None, None)
 
 
@@ -46,7 +46,7 @@ def test_one_bad_evaluation_of_many_is_no_finding():
     assert first_finding(Overfitting(), run(FALLING, held_out)) == (None, None)
 
 
-def test_an_evaluation_told_twice_counts_once():
+def test_an_evaluation_logged_twice_counts_once():
     twice = (r for r in run(FALLING, TURNING) for _ in range(1 + (r.event is Event.EVAL)))
 
     assert first_finding(Overfitting(), twice)[0].step == 1000
@@ -59,13 +59,13 @@ def test_evaluations_that_jump_about_must_rise_by_more():
     assert first_finding(Overfitting(), run(FALLING, held_out)) == (None, None)
 
 
-def test_a_policy_is_not_judged_by_its_loss():
+def test_a_run_with_a_reward_is_not_evaluated():
     rewarded = [event(Event.STEP, 0, loss=1.0, reward=1.0), *run(FALLING, TURNING)]
 
     assert first_finding(Overfitting(), rewarded) == (None, None)
 
 
-def test_without_a_training_loss_nothing_is_said():
+def test_no_output_without_a_training_loss():
     held_out = (r for r in run(FALLING, TURNING) if r.event is Event.EVAL)
 
     assert first_finding(Overfitting(), held_out) == (None, None)
@@ -81,7 +81,7 @@ def test_it_is_over_once_the_held_out_loss_is_near_its_best_again():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_healthy_runs_wake_nobody(seed):
+def test_healthy_runs_have_no_false_warning(seed):
     assert first_finding(Overfitting(), records(evaluated_run(seed))) == (None, None)
 
 

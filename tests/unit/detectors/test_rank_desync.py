@@ -21,7 +21,7 @@ def norms(count, onset, factor, ranks=4):
         yield told(step, grad_norm=row)
 
 
-def test_replicas_that_part_are_told_at_the_third_record_and_dated_at_the_first():
+def test_diverging_replicas_are_found_at_the_third_record_with_the_first_as_onset():
     record, finding = first_finding(RankDesync(), norms(60, 40, 1.01))
 
     assert (record.step, finding.onset_step, finding.rank) == (42, 40, 2)
@@ -69,7 +69,7 @@ def test_a_learning_rate_that_is_not_the_same_is_a_warning():
     assert finding.evidence["signal"] == "learning_rate"
 
 
-def test_a_rank_that_is_a_step_behind_is_told():
+def test_a_rank_one_step_behind_is_found():
     records = [told(n, global_step=[n, n, n - (n >= 20)]) for n in range(40)]
     record, finding = first_finding(RankDesync(), records)
 
@@ -85,7 +85,7 @@ def test_it_is_over_once_the_ranks_are_alike_again():
     assert update_detector(detector, told(61, grad_norm=[1.0] * 4)) == Clear()
 
 
-def test_a_restart_has_to_prove_it_anew():
+def test_a_restart_resets_the_proof():
     detector = RankDesync()
     for record in norms(40, 30, 1.5):
         last = update_detector(detector, record)
@@ -95,7 +95,7 @@ def test_a_restart_has_to_prove_it_anew():
     assert update_detector(detector, told(41, grad_norm=[1.0, 1.0, 2.0, 1.0])) is None
 
 
-def test_one_rank_alone_says_nothing():
+def test_a_single_rank_has_no_output():
     records = [told(n, grad_norm=[1.0]) for n in range(40)]
 
     assert {update_detector(RankDesync(), replace(record)) for record in records} == {None}
@@ -139,7 +139,7 @@ def test_of_two_ranks_both_are_named_with_their_values_and_hosts():
     assert "1.3 on rank 0 (node-a), 1.95 on rank 1 (node-b)" in finding.summary
 
 
-def test_of_halves_nobody_is_the_culprit():
+def test_no_rank_is_named_without_a_majority():
     _, finding = first_finding(RankDesync(), parted((0, 1), 4, 1.5, onset=8, count=20))
 
     assert finding.rank is None
@@ -175,7 +175,7 @@ def test_ranks_that_round_some_norms_otherwise_are_well(share):
     assert first_finding(RankDesync(), records) == (None, None)
 
 
-def test_norms_told_after_clipping_prove_nothing_while_they_stand_still():
+def test_constant_norms_after_clipping_prove_nothing():
     """Each rank's own gradient, clipped to 1: alike until they are small enough to be told."""
     rng = Random(0)
     rows = ([min(1.0, rng.uniform(1.0, 2.0) - n / 200) for _ in range(4)] for n in range(200))
@@ -212,7 +212,7 @@ def test_a_step_that_one_rank_alone_left_out_shows_in_its_count_of_them():
     assert "optimizer_steps differs" in finding.summary
 
 
-def test_counts_of_millions_are_told_apart_in_words():
+def test_large_counts_are_printed_with_enough_digits():
     records = [told(n, global_step=[10**7 + n, 10**7 + n - (n >= 20)]) for n in range(40)]
     _, finding = first_finding(RankDesync(), records)
 

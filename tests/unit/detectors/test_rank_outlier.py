@@ -40,12 +40,12 @@ def test_a_rank_far_from_all_others_is_named(name, change):
     assert finding.evidence["mean_of_others"] == pytest.approx(2.0, abs=0.2)
 
 
-def test_ranks_alike_are_calm():
-    opinions = [
+def test_equal_ranks_are_clear():
+    outputs = [
         update_detector(detector, record) for detector in [RankOutlier()] for record in run(3000)
     ]
 
-    assert set(map(type, opinions)) == {type(None), Clear}
+    assert set(map(type, outputs)) == {type(None), Clear}
 
 
 def test_a_shard_that_is_a_little_harder_is_no_fault():
@@ -64,7 +64,7 @@ def test_the_last_stage_of_a_pipeline_alone_has_a_loss():
     assert first_finding(RankOutlier(), records) == (None, None)
 
 
-def test_a_loss_that_says_nothing_is_not_judged():
+def test_a_loss_near_zero_by_design_is_not_evaluated():
     facts = Record("run", WHOLE_RUN, 0, 0.0, Event.START, attributes={"algorithm": "grpo"})
 
     assert (

@@ -14,7 +14,7 @@ def samples(shares):
     ]
 
 
-def test_warns_when_half_of_what_is_said_was_said_before():
+def test_half_of_the_phrases_repeated_is_a_warning():
     record, finding = first_finding(Repetition(), samples([0.1] * 10 + [0.5] * 6))
 
     assert record.step == 120
@@ -24,11 +24,11 @@ def test_warns_when_half_of_what_is_said_was_said_before():
 
 
 def test_loops_are_critical():
-    opinions = [
+    outputs = [
         update_detector(d, r) for d in [Repetition()] for r in samples([0.1] * 10 + [0.95] * 6)
     ]
 
-    assert opinions[-1].severity is Severity.CRITICAL
+    assert outputs[-1].severity is Severity.CRITICAL
 
 
 def test_lists_that_repeat_from_the_start_are_only_shown():
@@ -42,10 +42,10 @@ def test_one_prompt_that_asks_for_a_list_is_nothing():
     assert first_finding(Repetition(), samples([0.1, 0.1, 0.9, 0.1, 0.1, 0.1] * 5)) == (None, None)
 
 
-def test_calms_down_and_has_no_opinion_of_nonsense():
+def test_clears_and_ignores_invalid_values():
     detector = Repetition()
-    opinions = [
+    outputs = [
         update_detector(detector, r) for r in samples([0.1] * 8 + [0.9] * 5 + [0.1] * 5 + [2.0])
     ]
 
-    assert opinions[-3:] == [Clear(), Clear(), None]
+    assert outputs[-3:] == [Clear(), Clear(), None]

@@ -29,20 +29,20 @@ def test_reports_a_cliff_within_seven_points_and_dates_it():
 
 def test_losing_all_that_was_gained_becomes_critical():
     detector = RewardCollapse()
-    opinions = [
+    outputs = [
         update_detector(detector, record) for record in steps(reward=noisy(LEARNT + [0.0] * 20))
     ]
 
-    assert opinions[-1].severity is Severity.CRITICAL
+    assert outputs[-1].severity is Severity.CRITICAL
 
 
 def test_losing_a_third_is_a_warning():
     detector = RewardCollapse()
-    opinions = [
+    outputs = [
         update_detector(detector, record) for record in steps(reward=noisy(LEARNT + [0.6] * 20))
     ]
 
-    assert opinions[-1].severity is None
+    assert outputs[-1].severity is None
 
 
 def test_a_slow_loss_is_seen_by_how_much_is_gone():
@@ -72,7 +72,7 @@ def test_a_saturated_reward_that_loses_a_hundredth_is_nothing():
     assert first_finding(RewardCollapse(), steps(reward=reward)) == (None, None)
 
 
-def test_skips_what_is_not_a_number():
+def test_ignores_non_finite_values():
     detector = RewardCollapse()
 
     assert [update_detector(detector, record) for record in steps(reward=[nan] * 100)] == [
@@ -80,16 +80,16 @@ def test_skips_what_is_not_a_number():
     ] * 100
 
 
-def test_calms_down_when_the_reward_is_back():
+def test_clears_when_the_reward_is_back():
     detector = RewardCollapse()
     reward = noisy(LEARNT + [0.0] * 20 + [1.0] * 40)
-    opinions = [update_detector(detector, record) for record in steps(reward=reward)]
+    outputs = [update_detector(detector, record) for record in steps(reward=reward)]
 
-    assert opinions[-16:] == [Clear()] * 16
+    assert outputs[-16:] == [Clear()] * 16
 
 
 @pytest.mark.parametrize("severity", ["moderate", "severe"])
-def test_finds_what_it_promises(severity):
+def test_detection_rates_match_the_docstring(severity):
     runs = [rl_run(seed, "reward_collapse", severity) for seed in range(30)]
     found = [first_finding(RewardCollapse(), run.records())[0] for run in runs]
 

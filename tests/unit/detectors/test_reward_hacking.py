@@ -46,7 +46,7 @@ def test_far_and_wordy_without_reward_is_no_hacking():
     assert first_finding(RewardHacking(), run(far=1.1, wordy=1.02, reward=-0.02)) == (None, None)
 
 
-def test_skips_what_is_not_a_number():
+def test_ignores_non_finite_values():
     detector = RewardHacking()
     records = steps(reward=[nan] * 9, kl_ref=[1.0] * 9, completion_length=[1.0] * 9)
 

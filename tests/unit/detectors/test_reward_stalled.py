@@ -9,13 +9,13 @@ from sentinel.model.finding import Clear, Severity
 from sentinel.testing import first_finding, steps, update_detector
 
 
-def opinions(reward):
+def outputs(reward):
     detector = RewardStalled()
     return [update_detector(detector, record) for record in steps(reward=reward)]
 
 
 def loud(reward):
-    return [x for x in opinions(reward) if hasattr(x, "severity") and x.severity is None]
+    return [x for x in outputs(reward) if hasattr(x, "severity") and x.severity is None]
 
 
 def noise(count, sigma=0.6, seed=3, slope=0.0):
@@ -53,11 +53,11 @@ def test_a_reward_that_gains_its_own_noise_is_learnt():
     assert not loud(noise(2000, slope=1.2))
 
 
-def test_calm_while_it_is_learnt():
-    assert opinions([t / 100 for t in range(200)])[-1] == Clear()
+def test_clear_while_the_policy_learns():
+    assert outputs([t / 100 for t in range(200)])[-1] == Clear()
 
 
-def test_healthy_runs_wake_nobody():
+def test_healthy_runs_have_no_false_warning():
     runs = [rl_run(seed).series["reward"].tolist() for seed in range(500, 520)]
 
     assert not any(loud(reward) for reward in runs)

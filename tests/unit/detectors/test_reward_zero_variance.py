@@ -36,13 +36,13 @@ def test_a_spread_of_nought_is_no_variance():
     assert first_finding(RewardZeroVariance(), records)[0].step == 32
 
 
-def test_without_a_spread_the_very_same_mean_over_many_answers_tells_it():
+def test_equal_mean_rewards_count_if_no_spread_is_logged():
     records = steps(reward=[-0.5, *[-1.0] * 60], completion_length=[1.0] * 61)
 
     assert first_finding(RewardZeroVariance(), records)[0] is not None
 
 
-def test_solved_prompts_wake_nobody():
+def test_solved_prompts_are_info():
     reward = [t / 40 for t in range(40)] + [1.0] * 30
     records = steps(reward=reward, frac_zero_std=[0.1] * 40 + [1.0] * 30)
     _, finding = first_finding(RewardZeroVariance(), records)
@@ -62,14 +62,14 @@ def test_the_reward_of_a_control_task_may_stand_still():
     assert first_finding(RewardZeroVariance(), steps(reward=[-200.0] * 100)) == (None, None)
 
 
-def test_calms_down_when_answers_differ_again():
+def test_clears_when_answers_differ_again():
     detector = RewardZeroVariance()
     records = steps(reward=VARIED * 15, frac_zero_std=[1.0] * 40 + [0.2] * 20)
 
     assert [update_detector(detector, record) for record in records][-16:] == [Clear()] * 16
 
 
-def test_what_is_no_share_is_passed_over():
+def test_values_that_are_no_share_are_ignored():
     detector = RewardZeroVariance()
     records = steps(reward=VARIED * 10, frac_zero_std=[nan, 7.0] * 20)
 

@@ -41,7 +41,7 @@ def test_single_wild_batches_are_nothing():
     assert first_finding(RolloutMismatch(), records) == (None, None)
 
 
-def test_a_record_with_neither_neither_opens_nor_calms():
+def test_a_record_without_either_signal_has_no_output():
     detector = RolloutMismatch()
     silent = [update_detector(detector, r) for r in steps(loss=[1.0] * 20)]
     calm = [update_detector(detector, r) for r in steps(kl_mismatch=[0.01] * 9)]

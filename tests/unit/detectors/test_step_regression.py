@@ -8,8 +8,8 @@ from sentinel.testing import event, first_finding, steps, update_detector
 
 def findings(records):
     detector = StepRegression()
-    opinions = [(r, update_detector(detector, r)) for r in records]
-    return [(int(r.values["global_step"]), o) for r, o in opinions if isinstance(o, Finding)]
+    outputs = [(r, update_detector(detector, r)) for r in records]
+    return [(int(r.values["global_step"]), o) for r, o in outputs if isinstance(o, Finding)]
 
 
 def counted(global_steps, per_step=1):
@@ -18,7 +18,7 @@ def counted(global_steps, per_step=1):
     return steps(global_step=global_steps, optimizer_steps=counts)
 
 
-def test_a_step_that_goes_back_is_told_until_it_is_past_its_old_height():
+def test_a_step_that_goes_back_is_reported_until_it_exceeds_its_maximum():
     found = findings(counted([8.0, 9.0, 10.0, 8.0, 9.0, 10.0, 11.0, 12.0]))
 
     assert [step for step, _ in found] == [8, 9, 10]
@@ -36,7 +36,7 @@ def test_in_a_log_it_is_a_warning_for_it_may_be_a_resume():
     }
 
 
-def test_while_the_hook_counts_on_it_is_critical():
+def test_a_regression_without_a_restart_is_critical():
     _, finding = first_finding(StepRegression(), counted([1.0, 2.0, 3.0, 1.0]))
 
     assert finding.severity is Severity.CRITICAL
@@ -60,7 +60,7 @@ def test_the_same_step_twice_is_normal_in_a_log():
     assert findings(steps(global_step=[10.0, 10.0, 10.0, 10.0, 20.0, 20.0])) == []
 
 
-def test_a_step_that_stands_still_through_optimizer_steps_is_told():
+def test_a_constant_step_during_optimizer_steps_is_found():
     found = findings(counted([1.0, 2.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0]))
 
     assert [step for step, _ in found] == [3]
@@ -71,19 +71,19 @@ def test_a_trainer_of_many_optimizer_steps_for_one_is_well():
     assert findings(counted([float(n // 64) for n in range(64 * 8)])) == []
 
 
-def test_a_step_that_never_moves_is_told_in_time():
+def test_a_step_that_never_advances_is_found():
     found = findings(counted([0.0] * 300))
 
     assert len(found) == 300 - 257
 
 
-def test_counts_itself_well_otherwise():
+def test_an_advancing_step_is_clear():
     detector = StepRegression()
 
     assert {type(update_detector(detector, r)) for r in steps(global_step=[1.0, 2.0])} == {Clear}
 
 
-def test_a_record_without_a_step_of_the_trainer_is_not_judged():
+def test_a_record_without_a_trainer_step_is_not_evaluated():
     assert update_detector(StepRegression(), event(Event.STEP, 7, loss=1.0)) is None
 
 
@@ -93,7 +93,7 @@ def test_one_row_that_was_written_late_is_no_step_back():
     assert first_finding(StepRegression(), late) == (None, None)
 
 
-def test_a_log_that_goes_back_is_told_at_its_second_row_and_dated_at_the_first():
+def test_a_log_that_goes_back_is_found_at_its_second_row_with_the_first_as_onset():
     record, finding = first_finding(StepRegression(), steps(global_step=[20.0, 21.0, 15.0, 16.0]))
 
     assert (record.step, finding.onset_step) == (4, 3)

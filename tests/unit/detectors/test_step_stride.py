@@ -30,7 +30,7 @@ def test_the_counter_of_trl_2124_is_named_from_its_first_steps(epochs):
     }
 
 
-def test_a_stride_that_doubles_on_the_way_is_told_after_four_and_dated_at_the_first():
+def test_a_doubled_stride_is_found_after_four_records_with_the_first_as_onset():
     record, finding = first_finding(StepStride(), counted([*range(50), *range(51, 90, 2)]))
 
     assert finding.onset_step == 51
@@ -54,7 +54,7 @@ def test_steps_left_out_by_a_scaler_are_no_fault():
     assert first_finding(StepStride(), [begun("trl"), *counted(skipping)]) == (None, None)
 
 
-def test_a_counter_that_never_was_steady_is_not_judged():
+def test_an_irregular_counter_is_not_evaluated():
     uneven = [n * n for n in range(60)]
 
     assert {update_detector(StepStride(), record) for record in counted(uneven)} == {None}
@@ -68,10 +68,10 @@ def test_a_resume_is_no_stride():
 
 def test_it_is_over_once_the_counter_is_right_again():
     detector = StepStride()
-    opinions = [
+    outputs = [
         update_detector(detector, record)
         for record in [begun("trl"), *counted([*range(0, 40, 2), *range(40, 60)])]
     ]
 
-    assert isinstance(opinions[20], Finding)
-    assert opinions[-1] == Clear()
+    assert isinstance(outputs[20], Finding)
+    assert outputs[-1] == Clear()

@@ -55,12 +55,12 @@ def test_another_rank_each_time_is_chance():
     assert first_finding(Straggler(), records) == (None, None)
 
 
-def test_ranks_that_wait_for_each_other_take_equally_long_and_are_calm():
+def test_ranks_that_wait_for_each_other_are_clear():
     detector = Straggler()
-    opinions = [update_detector(detector, step(n, data_wait=[0.1] * 3)) for n in range(40)]
+    outputs = [update_detector(detector, step(n, data_wait=[0.1] * 3)) for n in range(40)]
 
-    assert opinions[0] is None
-    assert opinions[-1] == Clear()
+    assert outputs[0] is None
+    assert outputs[-1] == Clear()
 
 
 def test_a_rank_by_itself_has_none_to_be_behind():
@@ -69,7 +69,7 @@ def test_a_rank_by_itself_has_none_to_be_behind():
     assert {update_detector(Straggler(), record) for record in records} == {None}
 
 
-def test_a_new_start_forgets_who_it_was():
+def test_a_new_start_resets_the_state():
     detector = Straggler()
     for record in waits(100, 50, 0.8):
         update_detector(detector, record)

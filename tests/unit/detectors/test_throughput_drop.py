@@ -24,13 +24,11 @@ def test_a_token_that_costs_twice_as_much_is_a_warning():
     assert "usual_seconds_per_token" in finding.evidence
 
 
-def test_it_is_loud_only_where_it_is_costly():
+def test_only_a_costly_slowdown_is_a_warning():
     def loudest(factor):
         records = steps(step_time=times(400, 200, factor), tokens=[8192.0] * 400)
-        opinions = [
-            update_detector(detector, r) for detector in [ThroughputDrop()] for r in records
-        ]
-        return {o.severity for o in opinions if isinstance(o, Finding)}
+        outputs = [update_detector(detector, r) for detector in [ThroughputDrop()] for r in records]
+        return {o.severity for o in outputs if isinstance(o, Finding)}
 
     assert Severity.WARNING in loudest(2.0)
     assert loudest(1.3) == {None}
@@ -44,14 +42,14 @@ def test_longer_batches_are_not_slower():
     assert first_finding(ThroughputDrop(), records) == (None, None)
 
 
-def test_a_mere_step_time_is_only_noted():
-    opinions = [
+def test_a_step_time_alone_is_info():
+    outputs = [
         update_detector(detector, record)
         for detector in [ThroughputDrop()]
         for record in steps(step_time=times(400, 200, 9.0))
     ]
 
-    assert {o.severity for o in opinions if isinstance(o, Finding)} == {None}
+    assert {o.severity for o in outputs if isinstance(o, Finding)} == {None}
 
 
 def test_a_speed_that_falls_is_a_cost_that_rises():
@@ -70,15 +68,15 @@ def test_steps_that_save_or_evaluate_are_left_out(kind):
             record.values["step_time"] = 60.0
         found.append(update_detector(detector, record))
 
-    assert not any(isinstance(opinion, Finding) for opinion in found)
+    assert not any(isinstance(output, Finding) for output in found)
 
 
-def test_a_healthy_run_is_calm_once_it_is_known():
+def test_a_healthy_run_is_clear_after_the_baseline():
     detector = ThroughputDrop()
-    opinions = [update_detector(detector, r) for r in steps(step_time=times(1000, 9999, 1.0, 0.2))]
+    outputs = [update_detector(detector, r) for r in steps(step_time=times(1000, 9999, 1.0, 0.2))]
 
-    assert opinions[20] is None
-    assert set(opinions[60:]) == {Clear()}
+    assert outputs[20] is None
+    assert set(outputs[60:]) == {Clear()}
 
 
 def test_a_restart_on_other_hardware_is_another_run():

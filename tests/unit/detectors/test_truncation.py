@@ -41,9 +41,9 @@ def test_a_fifth_is_nothing():
     assert worst(noisy([0.2] * 60, 0.02), noisy([0.5] * 60)) is None
 
 
-def test_calm_when_answers_end_again_and_no_opinion_of_nonsense():
+def test_clears_when_completions_end_and_ignores_invalid_values():
     detector = Truncation()
     cut = [0.9] * 20 + [0.0] * 20 + [7.0]
-    opinions = [update_detector(detector, record) for record in steps(truncated_fraction=cut)]
+    outputs = [update_detector(detector, record) for record in steps(truncated_fraction=cut)]
 
-    assert opinions[-5:] == [Clear()] * 4 + [None]
+    assert outputs[-5:] == [Clear()] * 4 + [None]

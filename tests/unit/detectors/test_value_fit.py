@@ -20,9 +20,9 @@ def test_one_that_begins_badly_and_learns_is_well():
     assert first_finding(ValueFit(), steps(explained_variance=learning)) == (None, None)
 
 
-def test_calms_down_and_has_no_opinion_of_the_impossible():
+def test_clears_and_ignores_invalid_values():
     detector = ValueFit()
     explained = [-0.4] * 80 + [0.5] * 40 + [7.0]
-    opinions = [update_detector(detector, r) for r in steps(explained_variance=explained)]
+    outputs = [update_detector(detector, r) for r in steps(explained_variance=explained)]
 
-    assert opinions[-5:] == [Clear()] * 4 + [None]
+    assert outputs[-5:] == [Clear()] * 4 + [None]

@@ -17,25 +17,25 @@ BLOCKS = re.findall(r"^```yaml (prometheus|rules)\n(.*?)^```$", PAGE, re.MULTILI
 
 
 @pytest.mark.parametrize("name", scale_page.tables())
-def test_a_table_of_the_page_is_what_the_benchmark_found(name):
+def test_tables_of_the_page_match_the_benchmark_results(name):
     _, within, _ = scale_page.place(PAGE, name)
 
     assert within == scale_page.tables()[name]
 
 
-def test_a_page_without_a_place_for_a_table_is_told_of():
+def test_a_page_without_a_table_marker_is_an_error():
     with pytest.raises(ValueError, match="add '<!-- senders -->' and its end"):
         scale_page.place("nothing here", "senders")
 
 
-def test_nothing_was_lost_where_the_head_kept_up():
+def test_no_record_was_lost_where_the_head_kept_up():
     kept_up = [row for row in scale_page.result("fleet")["rows"] if row["delay_s_most"] < 3.0]
 
     assert kept_up
     assert not any(row["lost"] or row["refused"] or row["dropped"] for row in kept_up)
 
 
-def test_what_a_rank_sends_does_not_grow_with_their_number():
+def test_bytes_per_rank_do_not_grow_with_the_number_of_ranks():
     """Of the collectives but `gather`, what each rank sends does."""
     worlds = scale_page.result("aggregation")["worlds"]
     few, many = worlds["8"], worlds["64"]

@@ -32,13 +32,13 @@ def is_none(value) -> bool:
     return not (any(value.values()) if isinstance(value, dict) else value)
 
 
-def test_what_can_be_set_of_several_nodes_is_there():
+def test_every_cluster_setting_is_listed():
     told = {name: default for name, default, _ in rows("Several nodes")}
 
     assert told == dict.fromkeys(ClusterSettings.model_fields, "none")
 
 
-def test_what_is_said_of_sinks_is_so():
+def test_listed_sink_settings_exist():
     kinds = plugins.load_classes("sinks")
     unknown = [
         (sink, setting)
@@ -62,7 +62,7 @@ def test_the_example_file_is_accepted(tmp_path):
 
 
 @pytest.mark.parametrize("row", rows("Further environment variables"))
-def test_a_variable_beside_the_settings_is_not_taken_for_one(row, tmp_path):
+def test_further_variables_are_not_settings(row, tmp_path):
     environ = {row[0]: str(tmp_path / "absent")} if row[0] != "SENTINEL_CONFIG" else {}
 
     assert read_sources({}, environ, tmp_path).tree == {}

@@ -13,23 +13,23 @@ from sentinel.doctor.gpus import check_gpus
 from sentinel.live.node.nvml import NvmlNotInstalledError, NvmlReader
 
 
-def by_subject(remarks):
-    return {remark.subject: remark for remark in remarks}
+def by_subject(results):
+    return {result.subject: result for result in results}
 
 
-def test_a_machine_without_gpus_has_nothing_to_mend(tmp_path):
+def test_a_machine_without_gpus_is_ok(tmp_path):
     (found,) = check_gpus(NvmlReader(driver_paths=[tmp_path / "absent"]).read_gpus)
 
     assert (found.grade, found.message) == (Grade.OK, "none on this machine")
 
 
-def test_gpus_that_are_well_are_counted():
+def test_healthy_gpus_are_counted():
     (found,) = check_gpus(NvmlReader(FakeNvml([Card(), Card()])).read_gpus)
 
     assert (found.grade, found.message) == (Grade.OK, "2 measured (H100)")
 
 
-def test_what_is_wrong_with_a_gpu_is_told_of_that_one():
+def test_a_fault_is_reported_for_its_gpu():
     cards = [Card(), Card(lost=True), Card(ecc=3), Card(reasons=0x40)]
     found = by_subject(check_gpus(NvmlReader(FakeNvml(cards)).read_gpus))
 
@@ -43,7 +43,7 @@ def test_what_is_wrong_with_a_gpu_is_told_of_that_one():
 @pytest.mark.parametrize(
     "error", [NVMLError("Driver Not Loaded"), NvmlNotInstalledError("no: pip it")]
 )
-def test_a_driver_that_cannot_be_asked_is_to_be_mended(error):
+def test_a_driver_that_fails_is_a_failure(error):
     def refuse():
         raise error
 
@@ -51,7 +51,7 @@ def test_a_driver_that_cannot_be_asked_is_to_be_mended(error):
     assert found.grade is Grade.FAIL
 
 
-def test_a_driver_that_hangs_is_not_waited_for(monkeypatch):
+def test_a_driver_that_hangs_times_out(monkeypatch):
     monkeypatch.setattr(gpus_file, "DRIVER_TIMEOUT_SECONDS", 0.05)
     held = Event()
 

@@ -58,18 +58,18 @@ def told(state):
     return [(r.grade, r.subject, r.message) for r in check_nodes("two", state)]
 
 
-def test_a_head_that_hears_all_nodes_is_well():
+def test_a_head_with_all_nodes_is_ok():
     assert told(head(*BOTH)) == [
         (Grade.OK, "run two, nodes", "head of 2 nodes, listening at gpu-a:14007")
     ]
 
 
-def test_a_linked_post_is_well_and_says_where_its_ranks_are_judged():
+def test_a_connected_follower_is_ok_and_names_its_head():
     assert told(post()) == [(Grade.OK, "run two, nodes", "follower of the head at gpu-a:14007")]
 
 
 @pytest.mark.parametrize("cluster", [{}, {"role": ""}, {"role": "single"}])
-def test_of_a_run_on_one_node_nothing_is_said(cluster):
+def test_a_run_on_one_node_has_no_result(cluster):
     one = {"world_size": 2.0, "local_world_size": 2.0}
 
     assert told({"cluster": cluster, "metadata": one}) == []
@@ -78,24 +78,24 @@ def test_of_a_run_on_one_node_nothing_is_said(cluster):
 
 def test_a_node_that_is_lost_is_named_with_its_ranks():
     lost = node("gpu-b", [2, 3], "lost", silent=95.0)
-    (_, remark) = check_nodes("two", head(BOTH[0], lost))
+    (_, result) = check_nodes("two", head(BOTH[0], lost))
 
-    assert (remark.grade, remark.subject) == (Grade.FAIL, "run two, node gpu-b")
-    assert remark.message == "no message for 95 s (ranks 2-3)"
+    assert (result.grade, result.subject) == (Grade.FAIL, "run two, node gpu-b")
+    assert result.message == "no message for 95 s (ranks 2-3)"
 
 
 @pytest.mark.parametrize(("skew", "words"), [(7200.0, "2 h behind"), (-30.0, "30 s ahead")])
-def test_a_clock_that_is_off_is_worth_a_note(skew, words):
-    (_, remark) = check_nodes("two", head(BOTH[0], node("gpu-b", [2, 3], skew=skew)))
+def test_a_clock_skew_is_a_warning(skew, words):
+    (_, result) = check_nodes("two", head(BOTH[0], node("gpu-b", [2, 3], skew=skew)))
 
-    assert (remark.grade, words in remark.message) == (Grade.WARN, True)
+    assert (result.grade, words in result.message) == (Grade.WARN, True)
 
 
-def test_clocks_that_differ_by_little_are_as_good_as_equal():
+def test_a_small_clock_skew_is_ignored():
     assert len(told(head(BOTH[0], node("gpu-b", [2, 3], skew=4.9)))) == 1
 
 
-def test_ranks_of_which_nothing_was_heard_are_told_while_the_run_is_on():
+def test_ranks_without_data_fail_while_the_run_is_active():
     (_, grade_and_words) = told(head(BOTH[0]))
 
     assert grade_and_words == (
@@ -106,46 +106,46 @@ def test_ranks_of_which_nothing_was_heard_are_told_while_the_run_is_on():
     assert len(told(head(BOTH[0], active=False))) == 1
 
 
-def test_a_post_that_reaches_no_head_says_why_for_how_long_and_what_waits():
+def test_an_unconnected_follower_reports_reason_duration_and_buffer():
     trouble = "No answer at gpu-a:14007 (timed out)."
-    (remark,) = check_nodes("two", post(connected=False, trouble=trouble, silent=600.0))
+    (result,) = check_nodes("two", post(connected=False, trouble=trouble, silent=600.0))
 
-    assert remark.grade is Grade.FAIL
-    assert remark.message == (
+    assert result.grade is Grade.FAIL
+    assert result.message == (
         f"the head at gpu-a:14007 has been unreachable for 10 min: {trouble} "
         "3.0 MB of records are buffered"
     )
-    assert "14000 to 17999" in remark.remedy
+    assert "14000 to 17999" in result.remedy
 
 
-def test_a_node_that_judges_alone_is_to_be_mended():
-    (remark,) = check_nodes("two", {"cluster": {"role": "single"}, "metadata": ABOUT})
+def test_an_isolated_node_fails():
+    (result,) = check_nodes("two", {"cluster": {"role": "single"}, "metadata": ABOUT})
 
-    assert (remark.grade, "never reached" in remark.message) == (Grade.FAIL, True)
+    assert (result.grade, "never reached" in result.message) == (Grade.FAIL, True)
 
 
-def test_a_head_that_cannot_listen_is_to_be_mended():
+def test_a_head_that_cannot_listen_fails():
     state = head(*BOTH, port=0, trouble="torch is not installed in the environment of the agent.")
-    (remark,) = check_nodes("two", state)
+    (result,) = check_nodes("two", state)
 
-    assert (remark.grade, "install torch" in remark.remedy) == (Grade.FAIL, True)
+    assert (result.grade, "install torch" in result.remedy) == (Grade.FAIL, True)
 
 
-def test_every_reason_to_refuse_has_a_remedy_of_its_own():
+def test_every_rejection_reason_has_a_remedy():
     assert set(REFUSAL_REMEDIES) == set(REFUSAL_REASONS)
 
 
 @pytest.mark.parametrize("reason", REFUSAL_REASONS)
-def test_what_was_refused_is_told_with_its_count(reason):
-    (_, remark) = check_nodes("two", head(*BOTH, refused={reason: 3.0}))
+def test_rejected_messages_are_reported_with_their_count(reason):
+    (_, result) = check_nodes("two", head(*BOTH, refused={reason: 3.0}))
 
-    assert remark.message == f"3 messages rejected: {reason}"
-    assert (remark.grade, remark.remedy) == (Grade.WARN, REFUSAL_REMEDIES[reason])
+    assert result.message == f"3 messages rejected: {reason}"
+    assert (result.grade, result.remedy) == (Grade.WARN, REFUSAL_REMEDIES[reason])
 
 
 @pytest.mark.parametrize("reason", ["token", "version"])
-def test_who_keeps_a_node_of_the_run_out_is_to_be_mended(reason):
-    grades = {remark.grade for remark in check_nodes("two", head(BOTH[0], refused={reason: 1.0}))}
+def test_a_rejection_that_excludes_a_node_fails(reason):
+    grades = {result.grade for result in check_nodes("two", head(BOTH[0], refused={reason: 1.0}))}
     of_post = [*check_nodes("two", post(connected=False, trouble="It.", refused={reason: 1.0}))]
 
     assert Grade.FAIL in grades
@@ -206,13 +206,13 @@ TROUBLES = {
 
 
 @pytest.mark.parametrize("kind", TROUBLES)
-def test_each_trouble_that_a_link_really_tells_has_its_remedy(kind):
+def test_each_real_error_message_has_its_remedy(kind):
     really, remedy = TROUBLES[kind]
 
     assert remedy in remedy_for(really())
 
 
-def test_an_agent_without_torch_is_told_to_have_it(monkeypatch):
+def test_an_agent_without_torch_has_a_remedy(monkeypatch):
     def absent(name):
         if name.startswith("torch"):
             raise ImportError(name)
@@ -225,14 +225,14 @@ def test_an_agent_without_torch_is_told_to_have_it(monkeypatch):
     assert "install torch" in remedy_for(str(error.value))
 
 
-def test_of_trouble_that_nobody_foresaw_the_log_tells_more():
+def test_an_unknown_error_refers_to_the_log():
     assert remedy_for("KeyError: 7") == READ_LOG_REMEDY
 
 
-def test_it_is_part_of_what_is_told_of_a_run(monkeypatch, tmp_path):
+def test_node_results_are_part_of_the_run_results(monkeypatch, tmp_path):
     path = tmp_path / "two" / "agent.json"
     served = DiscoveredRun("two", "http://127.0.0.1:9", {"state": "running"} | post())
     monkeypatch.setattr("sentinel.doctor.runs.registration_files", lambda: [path])
     monkeypatch.setattr("sentinel.doctor.runs.query_agent", lambda *_: served)
 
-    assert "follower of the head at gpu-a:14007" in [remark.message for remark in check_runs()]
+    assert "follower of the head at gpu-a:14007" in [result.message for result in check_runs()]

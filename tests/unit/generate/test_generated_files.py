@@ -18,7 +18,7 @@ CAUSES = list(cause_docs())
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
-def test_what_is_committed_is_what_would_be_written(path):
+def test_committed_files_are_current(path):
     """A change of the catalogue without `make generate` is seen here."""
     assert (ROOT / path).read_text(encoding="utf-8") == DOCUMENTS[path]
 
@@ -40,7 +40,7 @@ def test_no_two_alerts_share_a_name():
     assert len(names) == len(set(names))
 
 
-def test_every_alert_says_what_to_do_and_outlives_its_agent():
+def test_every_alert_has_a_remedy_and_outlives_its_agent():
     """An alert without a remedy wakes somebody for nothing; one that vanishes wakes nobody."""
     rules = json.loads(DOCUMENTS["deploy/prometheus/rules.yml"])
     for rule in (rule for group in rules["groups"] for rule in group["rules"]):
@@ -52,19 +52,19 @@ def test_every_alert_says_what_to_do_and_outlives_its_agent():
 
 
 @pytest.mark.parametrize("sheet", SHEETS, ids=lambda sheet: sheet.name)
-def test_a_runbook_shows_every_paragraph_and_every_knob(sheet):
+def test_a_runbook_shows_every_paragraph_and_setting(sheet):
     """Nothing of the data sheet is lost on the way to its reader."""
     page = DOCUMENTS[f"docs/runbooks/{sheet.name}.md"]
 
     assert sheet.paragraphs.keys() >= {"Formula", "Units", "Source", "Defaults"}
     for text in sheet.paragraphs.values():
         assert text in page
-    for knob, default in sheet.settings.items():
-        assert f"| `{knob}` | `{default!r}` |" in page
+    for setting, default in sheet.settings.items():
+        assert f"| `{setting}` | `{default!r}` |" in page
 
 
 @pytest.mark.parametrize("sheet", CAUSES, ids=lambda sheet: sheet.name)
-def test_every_cause_is_told_of_and_linked_from_what_it_explains(sheet):
+def test_every_cause_is_documented_and_linked_from_its_detectors(sheet):
     page = DOCUMENTS["docs/diagnosis.md"]
 
     assert f"\n## {sheet.heading}\n" in page
@@ -75,12 +75,12 @@ def test_every_cause_is_told_of_and_linked_from_what_it_explains(sheet):
         assert f"(../diagnosis.md#{sheet.anchor})" in DOCUMENTS[f"docs/runbooks/{detector}.md"]
 
 
-def test_every_cause_has_a_place_of_its_own_on_the_page():
+def test_every_cause_has_a_unique_anchor():
     assert [sheet.name for sheet in CAUSES] == sorted(load_modules("causes"))
     assert len({sheet.anchor for sheet in CAUSES}) == len(CAUSES)
 
 
-def test_what_is_stale_is_named_and_mended(tmp_path):
+def test_stale_files_are_named_and_rewritten(tmp_path):
     """Missing, changed and left-over files are told; writing makes all well."""
     write_documents(tmp_path)
     assert stale_paths(tmp_path) == []
@@ -95,7 +95,7 @@ def test_what_is_stale_is_named_and_mended(tmp_path):
     assert stale_paths(tmp_path) == []
 
 
-def test_a_wrong_word_is_refused_with_the_usage(capsys):
+def test_a_wrong_option_prints_the_usage(capsys):
     """The command has one option."""
     assert main(["--chekc"]) == 2
     assert "Usage" in capsys.readouterr().err

@@ -38,7 +38,7 @@ def test_every_signal_is_under_one_heading():
     assert all(f"\n### {title}\n" in PAGE for title in SIGNAL_GROUPS)
 
 
-def test_every_family_of_a_busy_page_has_its_row():
+def test_every_family_of_an_exposition_has_its_row():
     tally = Counters()
     for count in COUNTER_FAMILIES:
         tally.add(count.family, "one")
@@ -63,11 +63,11 @@ def test_every_family_of_a_busy_page_has_its_row():
     assert {name for name in metrics if f"`{name}`" in ROWS} == set()
 
 
-def test_every_family_has_a_sample_to_tell_its_labels():
+def test_every_family_has_a_sample_for_its_labels():
     assert [family.name for family in sample_metrics() if not family.samples] == []
 
 
-def test_every_word_of_a_dialect_has_its_row():
+def test_every_framework_key_has_its_row():
     for (framework, algorithm), words in FRAMEWORK_KEYS.items():
         for key, word in words.items():
             cells = (framework, algorithm, f"`{key}`", f"`{word.name}`")
