@@ -225,7 +225,9 @@ def test_ranks_idle_since_a_node_was_lost_are_blocked_by_it():
     lost = node(rank(2, 9), rank(3, 9), host="b", age_seconds=12.0, is_lost=True)
 
     for idle, blocked_by in ((8.0, "node_lost"), (6.0, None)):
-        idle_node = node(*(rank(each, 10, last_progress_at=NOW - idle) for each in (0, 1)), host="a")
+        idle_node = node(
+            *(rank(each, 10, last_progress_at=NOW - idle) for each in (0, 1)), host="a"
+        )
         heartbeat = merge(idle_node, lost)
         assert heartbeat.attributes.get("blocked_by") == blocked_by
         assert heartbeat.attributes["straggler_ranks"] == ("2,3" if blocked_by else "0,1")
