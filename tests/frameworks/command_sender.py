@@ -1,4 +1,4 @@
-"""Stands in for an agent: asks every rank of the run under way for something, at a step to come."""
+"""Sends commands to every rank of the current run, as an agent would."""
 
 from contextlib import closing
 
@@ -6,10 +6,19 @@ from sentinel.client.session import current_session
 from sentinel.transport.command_page import Command, CommandPage, command_page_path
 
 
-def ask(*deeds, since, beat, number=1):
-    """Ask for these deeds, as an agent of this node would."""
+def send_command(*actions, ready_from_index, due_step_index, number=1):
+    """Send a command with these actions."""
     session = current_session()
     with closing(
         CommandPage(command_page_path(session.ring.path, session.identity.attempt))
     ) as page:
-        page.write(Command(number, since, beat, frozenset(deeds), "run/kl_blowup#1", "The rate"))
+        page.write(
+            Command(
+                number,
+                ready_from_index,
+                due_step_index,
+                frozenset(actions),
+                "run/kl_blowup#1",
+                "The rate",
+            )
+        )

@@ -1,4 +1,4 @@
-"""What the tests of frameworks share: nothing goes out, and ranks that are real processes."""
+"""Fixtures of the framework tests: no network access, and ranks as real processes."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-QUIETLY = {
+OFFLINE_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
@@ -18,29 +18,29 @@ QUIETLY = {
     "WANDB_MODE": "offline",
     "OMP_NUM_THREADS": "1",
 }
-"""Set before any framework is imported, and inherited by the ranks."""
+"""Set before any framework is imported; ranks inherit it."""
 
-os.environ.update(QUIETLY)
+os.environ.update(OFFLINE_ENVIRONMENT)
 
-# What ranks run is a script: importing it would train.
+# Scripts for ranks would train when imported.
 collect_ignore_glob = ["*_ranks.py"]
 
 DEADLINE = 300.0
-"""Seconds for a few ranks to start, train a few steps and end, on a slow machine."""
+"""Time limit for a few ranks that train a few steps, on a slow machine."""
 
 
 @pytest.fixture(scope="session", autouse=True)
 def runs_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """W&B writes a run of every trainer that finds it, beside whoever runs the tests."""
+    """Keep the runs that trainers write to W&B out of the working directory."""
     os.environ["WANDB_DIR"] = str(tmp_path_factory.mktemp("wandb"))
 
 
 @pytest.fixture
 def torchrun(tmp_path: Path) -> Callable[..., str]:
-    """Runs a script's text as that many ranks of one node; what they printed comes back.
+    """Returns a function that runs a script as several ranks of one node and returns their output.
 
-    Their rings are where this test's are, so `told` and `facts` read them. They can import what
-    tests can: `tiny`, `loops`.
+    The ranks use the ring directory of the test, so `recorded` reads their rings. They can import
+    the test helpers.
     """
 
     def run(text: str, ranks: int = 2, **environment: str) -> str:

@@ -1,4 +1,4 @@
-"""Runs on every rank: a few steps under each ZeRO stage, unwatched, then watched, then by hand.
+"""Runs on every rank: a few steps per ZeRO stage, without and with monitoring, and in PyTorch.
 
 Writes what it saw itself to `$OUT/<rank>.json`, for `test_deepspeed.py` to compare.
 """
@@ -123,7 +123,7 @@ def train(
 
 
 def by_hand(clip=CLIP):
-    """The same in plain PyTorch: both ranks' batches, one gradient."""
+    """The same in plain PyTorch, with the batches of both ranks and one gradient."""
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
     scheduler = LambdaLR(optimizer, rate)
@@ -152,7 +152,7 @@ def patched():
 
 
 def main():
-    told = {"hand": {"": by_hand(), "unclipped": by_hand(clip=0.0)}}
+    results = {"hand": {"": by_hand(), "unclipped": by_hand(clip=0.0)}}
     for name, case in CASES.items():
         with Seen() as alone:
             unwatched = train(name, **case)
@@ -160,7 +160,7 @@ def main():
         save = OUT / "saved" if name == "zero2" else None
         with Seen() as ours:
             watched = sentinel.monitor(run=name, agent=False, strict=True)(train)(name, **case)
-        told[name] = {
+        results[name] = {
             "watched": watched,
             "unwatched": unwatched,
             "collectives": [alone.counts, ours.counts],
@@ -169,7 +169,7 @@ def main():
         }
         if save is not None:
             sentinel.monitor(run="saved", agent=False, strict=True)(train)(name, **case, save=save)
-    (OUT / f"{RANK}.json").write_text(json.dumps(told))
+    (OUT / f"{RANK}.json").write_text(json.dumps(results))
     dist.barrier()
 
 

@@ -39,7 +39,7 @@ def config(**more):
 
 
 class Noted(Trainer):
-    """Keeps the loss that every micro-batch went backward from."""
+    """Stores the loss of every micro-batch."""
 
     losses = ()
 
@@ -113,11 +113,11 @@ def main():
         name: sentinel.monitor(run=name, agent=False, strict=True)
         for name in ("trainer", "accelerate")
     }
-    told = {
+    results = {
         "trainer": watch["trainer"](trainer_run)(),
         "accelerate": watch["accelerate"](accelerate_run)(),
     }
-    (OUT / f"{RANK}.json").write_text(json.dumps(told))
+    (OUT / f"{RANK}.json").write_text(json.dumps(results))
     dist.barrier()
 
 

@@ -1,4 +1,4 @@
-"""Small Lightning modules that keep what a test compares with, and what our taps replace."""
+"""Small Lightning modules that store reference values, and the names that patches replace."""
 
 import sys
 
@@ -10,7 +10,7 @@ from sentinel.model.record import Event
 
 
 class Net(L.LightningModule):
-    """One linear layer; keeps what the test compares with."""
+    """One linear layer; stores the reference values of a test."""
 
     def __init__(self, lr=0.1, **logged):
         super().__init__()
@@ -71,14 +71,14 @@ def data(count=32, size=4):
 
 
 def trainer(tmp_path, **settings):
-    quiet = {"logger": False, "enable_checkpointing": False}
+    quiet_settings = {"logger": False, "enable_checkpointing": False}
     return L.Trainer(
         accelerator="cpu",
         devices=1,
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=tmp_path,
-        **{**quiet, **settings},
+        **{**quiet_settings, **settings},
     )
 
 
@@ -87,16 +87,16 @@ def net(**logged):
     return Net(**logged)
 
 
-def steps(told):
-    return [r for r in told()[0] if r.event is Event.STEP]
+def steps(read_records):
+    return [r for r in read_records()[0] if r.event is Event.STEP]
 
 
-def column(told, name):
-    return [r.values[name] for r in steps(told) if name in r.values]
+def column(read_records, name):
+    return [r.values[name] for r in steps(read_records) if name in r.values]
 
 
 def patched():
-    """Everything our taps replace, as it stands."""
+    """Current values of all patched names."""
     logs = "lightning.pytorch.trainer.connectors.logger_connector"
     owners = (
         (sys.modules[f"{logs}.result"]._ResultCollection, ("update_metrics", "metrics")),

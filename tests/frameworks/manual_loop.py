@@ -1,4 +1,4 @@
-"""A loop as people write it by hand, and what was told of it."""
+"""A manual training loop, and access to its records."""
 
 import torch
 from support.training_loops import batch, loss_of, model
@@ -6,16 +6,16 @@ from support.training_loops import batch, loss_of, model
 from sentinel.model.record import Event
 
 
-def steps(told):
-    return [r for r in told()[0] if r.event is Event.STEP]
+def steps(read_records):
+    return [r for r in read_records()[0] if r.event is Event.STEP]
 
 
-def column(told, name):
-    return [(r.step, r.values[name]) for r in steps(told) if name in r.values]
+def column(read_records, name):
+    return [(r.step, r.values[name]) for r in steps(read_records) if name in r.values]
 
 
 def train(log, count=4):
-    """A loop as people write it; `log(values, step)` is called behind each step."""
+    """A manual training loop that calls `log(values, step)` after each step."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     losses = []

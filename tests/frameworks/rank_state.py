@@ -1,4 +1,4 @@
-"""What scripts of several ranks use: their collectives counted, and the state of every chance."""
+"""Helpers for scripts of several ranks: collectives counted, and random state."""
 
 import random
 from collections import Counter
@@ -12,7 +12,7 @@ COLLECTIVES = {"c10d", "_c10d_functional", "_dtensor", "_c10d_functional_autogra
 
 
 class Seen(TorchDispatchMode):
-    """Counts every collective that anybody begins in this thread, by name."""
+    """Counts every collective of this thread, by name."""
 
     def __init__(self):
         super().__init__()
@@ -20,7 +20,7 @@ class Seen(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if any(issubclass(kind, DTensor) for kind in types):
-            # It comes to this by itself, in collectives that would otherwise not be seen.
+            # DTensor dispatches to collectives that would otherwise not be counted.
             return NotImplemented
         if function.namespace in COLLECTIVES:
             self.counts[str(function)] += 1

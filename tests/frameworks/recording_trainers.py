@@ -1,4 +1,4 @@
-"""Trainers of Transformers and TRL that keep the truth of what they did, to compare with."""
+"""Trainers of Transformers and TRL that store reference values of what they computed."""
 
 import math
 
@@ -20,7 +20,7 @@ COMMON = {
 def plain(tokens, folder, *, bad=(), cls=None, callbacks=None, **settings):
     """A `Trainer` with `truth`, the sum of its losses, and `norms`, before clipping, by step.
 
-    Passes numbered in `bad` have a loss that is no number.
+    Passes numbered in `bad` have a NaN loss.
     """
     from datasets import Dataset
     from transformers import Trainer, TrainingArguments
@@ -74,17 +74,17 @@ _OWN = {"dpo": {"beta": BETA}, "kto": {"beta": BETA}, "grpo": _SAMPLED, "rloo": 
 
 
 def short(completions, **_):
-    """A reward that only the text decides."""
+    """A reward that depends only on the text."""
     return [float(len(completion) % 7) / 7 for completion in completions]
 
 
 def absent(completions, **_):
-    """As a reward function that has no opinion on these prompts."""
+    """A reward function that applies to none of these prompts."""
     return [None] * len(completions)
 
 
 def of_trl(name, tokens, path, folder, *, rewards=(short,), data=None, **settings):
-    """One of TRL's trainers, by its algorithm, with `losses`, what its training steps returned."""
+    """A TRL trainer by algorithm, with the `losses` of its training steps."""
     import trl
     from datasets import Dataset
 
@@ -117,10 +117,10 @@ def of_trl(name, tokens, path, folder, *, rewards=(short,), data=None, **setting
 
 
 def logs(trainer):
-    """What it logged of its steps."""
+    """The logs of its steps."""
     return [each for each in trainer.state.log_history if "loss" in each]
 
 
 def logged(trainer, name):
-    """What it logged by that name."""
+    """The logged values under that name."""
     return [each[name] for each in trainer.state.log_history if name in each]

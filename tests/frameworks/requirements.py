@@ -1,4 +1,4 @@
-"""The frameworks a test is about: skipped where they are not installed, or an error if wanted."""
+"""Skips tests whose framework is not installed, or fails them if it is required."""
 
 import os
 from importlib.util import find_spec
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 
 REQUIRED = os.environ.get("SENTINEL_REQUIRE_FRAMEWORKS", "0") not in {"", "0"}
-"""Read at once: no test inherits SENTINEL_*."""
+"""Read at import, since tests do not inherit SENTINEL_*."""
 
 
 def need(*frameworks: str) -> None:

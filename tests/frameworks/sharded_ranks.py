@@ -1,4 +1,4 @@
-"""Runs on every rank: a few steps under each way to spread a model, unwatched, then watched.
+"""Runs on every rank: a few steps per way to shard a model, without and with monitoring.
 
 Writes what it saw itself, and what plain PyTorch makes of the batches of all ranks together, to
 `$OUT/<rank>.json`, for `test_sharded.py` to compare. `$CASES` chooses.
@@ -63,7 +63,7 @@ def hooked():
 
 
 def fsdp2(*meshes):
-    """Each layer over its mesh; the whole over the last."""
+    """Each layer sharded over its mesh, the rest over the last mesh."""
     model = net()
     for at, layer in enumerate(model):
         fully_shard(layer, mesh=meshes[at % len(meshes)])
@@ -71,7 +71,7 @@ def fsdp2(*meshes):
 
 
 def partly(mesh):
-    """The last layer lies whole on every rank, and its gradients are averaged by hand."""
+    """The last layer is replicated, and its gradients are averaged manually."""
     model = net()
     for layer in model[:2]:
         fully_shard(layer, mesh=mesh)
@@ -98,7 +98,7 @@ def clipped(model):
 
 
 def apart(model):
-    """Parameters of each mesh by themselves."""
+    """Clips the parameters of each mesh separately."""
     return [float(_full(clip_grad_norm_(layer.parameters(), CLIP))) for layer in model]
 
 
@@ -118,7 +118,7 @@ def _full(norm):
 
 
 def meshes():
-    """Over all ranks at once; and, of four, over pairs that are replicas of each other."""
+    """A mesh of all ranks and, for four ranks, a mesh of replicated pairs."""
     flat = init_device_mesh("cpu", (WORLD,))
     return flat, init_device_mesh(
         "cpu", (2, 2), mesh_dim_names=("copies", "parts")
@@ -191,7 +191,7 @@ def train(build, *, micro=1, clip=None, before=None, uneven=False):
 
 
 def by_hand(*, micro=1, clip=None, **_):
-    """One model, and the batches of all ranks."""
+    """One model with the batches of all ranks."""
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     seen = {"losses": [], "norms": []}
@@ -230,7 +230,7 @@ def patched():
 
 def main():
     dist.init_process_group("gloo")
-    told = {}
+    results = {}
     known = cases(*meshes())
     for name in os.environ["CASES"].split(","):
         build, options = known[name]
@@ -239,7 +239,7 @@ def main():
         before, state = patched(), random_state()
         with Seen() as ours:
             watched = sentinel.monitor(run=name, agent=False, strict=True)(train)(build, **options)
-        told[name] = {
+        results[name] = {
             "watched": watched,
             "unwatched": unwatched,
             "hand": by_hand(**options),
@@ -247,7 +247,7 @@ def main():
             "same_chance": state == random_state(),
             "unpatched": before == patched(),
         }
-    (OUT / f"{RANK}.json").write_text(json.dumps(told))
+    (OUT / f"{RANK}.json").write_text(json.dumps(results))
     # Gloo's threads may still be at work: the models are kept to the end.
     gc.collect()
     dist.barrier()

@@ -1,4 +1,4 @@
-"""Whether watching changed anything: random numbers drawn, weights, and what was patched."""
+"""State that monitoring must not change: random numbers, weights and patched names."""
 
 import random
 import sys
@@ -25,29 +25,29 @@ PATCHED = {
         "Accelerator.save_state",
     ],
 }
-"""By module; each name is looked up where it was set, so that inheritance hides nothing."""
+"""Patched names by module, each in the class that defines it."""
 
 
 def seed(number=0):
-    """As every run here begins."""
+    """Seed all random number generators."""
     random.seed(number)
     np.random.seed(number)
     torch.manual_seed(number)
 
 
 def chance():
-    """The state of every generator of random numbers, to compare."""
+    """State of all random number generators."""
     _, key, *rest = np.random.get_state()
     return random.getstate(), key.tolist(), rest, torch.get_rng_state().tolist()
 
 
 def weights(model):
-    """A model's weights, to compare bit by bit."""
+    """A model's weights, for bit-exact comparison."""
     return {name: value.tolist() for name, value in model.state_dict().items()}
 
 
 def patches(*modules):
-    """What is there now under the names that we patch in these modules."""
+    """Current values of the patched names in these modules."""
     found = {}
     for module in modules:
         for name in PATCHED[module]:

@@ -1,4 +1,4 @@
-"""Accelerate: a loop around an Accelerator tells the loss of its steps, and what it logs."""
+"""Accelerate: the loss and the logs of loops with an Accelerator are recorded."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ PATCHED = ("torch", "torch.nn.utils.clip_grad", "accelerate.accelerator")
 
 @pytest.fixture
 def accelerator():
-    """Builds one that accumulates over two batches, on the CPU."""
+    """Creates an accelerator that accumulates over two batches, on the CPU."""
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
 
@@ -34,7 +34,7 @@ def accelerator():
 
 
 def loop(accelerator, count=4, log=None):
-    """Trains a small net; what comes back is each step's loss and norm, and the net."""
+    """Trains a small net; returns each step's loss and norm, and the net."""
     import torch
 
     net = model()
@@ -61,7 +61,7 @@ def loop(accelerator, count=4, log=None):
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
-def test_the_loss_is_that_of_the_whole_step_and_the_norm_that_before_clipping(
+def test_the_loss_is_of_the_whole_step_and_the_norm_before_clipping(
     accelerator, recorded, reported_metadata, precision
 ):
     @watched
@@ -80,7 +80,9 @@ def test_the_loss_is_that_of_the_whole_step_and_the_norm_that_before_clipping(
     assert known["gradient_accumulation_steps"] == 2.0
 
 
-def test_one_that_was_built_before_is_seen_too(accelerator, recorded, reported_metadata):
+def test_an_accelerator_created_before_the_run_is_monitored(
+    accelerator, recorded, reported_metadata
+):
     early = accelerator()
 
     losses, _, _ = watched(loop)(early)
@@ -89,7 +91,7 @@ def test_one_that_was_built_before_is_seen_too(accelerator, recorded, reported_m
     assert reported_metadata()[0]["gradient_accumulation_steps"] == 2.0
 
 
-def test_what_is_logged_is_heard_without_any_tracker(accelerator, recorded):
+def test_logged_values_are_recorded_without_a_tracker(accelerator, recorded):
     import torch
 
     early = accelerator()
@@ -105,8 +107,8 @@ def test_what_is_logged_is_heard_without_any_tracker(accelerator, recorded):
     assert column(recorded, "loss") == pytest.approx(losses, rel=1e-6)
 
 
-def test_a_ppo_loop_by_hand_tells_what_it_logs_once_an_update(accelerator, recorded):
-    """As TRL's PPO of old did: several optimizer steps, then one log under the update's number."""
+def test_a_manual_ppo_loop_records_its_logs_once_per_update(accelerator, recorded):
+    """As TRL's former PPO: several optimizer steps, then one log with the update's number."""
     import torch
 
     early = accelerator(gradient_accumulation_steps=1)
@@ -137,7 +139,7 @@ def test_a_ppo_loop_by_hand_tells_what_it_logs_once_an_update(accelerator, recor
     assert [r.values["objective/scores"] for r in logged] == [1.0, 2.0, 3.0]
 
 
-def test_a_checkpoint_is_told_with_its_folder(accelerator, recorded, tmp_path):
+def test_a_checkpoint_is_recorded_with_its_directory(accelerator, recorded, tmp_path):
     early = accelerator()
 
     @watched
@@ -156,7 +158,7 @@ def test_a_checkpoint_is_told_with_its_folder(accelerator, recorded, tmp_path):
     assert any(Path(save.attributes["path"]).iterdir())
 
 
-def test_watching_changes_no_number_no_chance_and_leaves_nothing_behind(accelerator):
+def test_monitoring_changes_no_result_and_leaves_no_patch(accelerator):
     results = []
     accelerator()
     before = patches(*PATCHED)
@@ -170,7 +172,7 @@ def test_watching_changes_no_number_no_chance_and_leaves_nothing_behind(accelera
     assert patches(*PATCHED) == before
 
 
-def test_the_tracker_watches_without_a_decorator(accelerator, recorded, reported_metadata):
+def test_the_tracker_monitors_without_a_decorator(accelerator, recorded, reported_metadata):
     from sentinel.client.session import current_session
     from sentinel.integrations.callbacks.accelerate import AccelerateTracker
 
@@ -190,7 +192,7 @@ def test_the_tracker_watches_without_a_decorator(accelerator, recorded, reported
     assert not {"hub_token", "x"} & known.keys()
 
 
-def test_the_tracker_adds_nothing_where_a_run_is_on(accelerator, recorded):
+def test_the_tracker_adds_nothing_to_a_monitored_run(accelerator, recorded):
     from sentinel.integrations.callbacks.accelerate import AccelerateTracker
 
     @watched
@@ -248,9 +250,7 @@ dist.destroy_process_group()
 """
 
 
-def test_every_rank_tells_its_own_loss_and_the_main_process_what_is_logged(
-    torchrun, recorded, tmp_path
-):
+def test_every_rank_records_its_loss_and_the_main_process_the_logs(torchrun, recorded, tmp_path):
     torchrun(RANKS)
 
     truth = {rank: json.loads((tmp_path / f"truth-{rank}.json").read_text()) for rank in (0, 1)}

@@ -1,4 +1,4 @@
-"""Lightning: what is asked of a run is done at the end of the batch, as a callback would do it."""
+"""Lightning executes commands at the end of the batch, as a callback would."""
 
 import json
 
@@ -16,19 +16,19 @@ import sentinel
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
 
-class Asks(L.Callback):
-    """Asks at the end of step 2 for something at step 5."""
+class CommandSender(L.Callback):
+    """Sends a command at the end of step 2, due at step 5."""
 
-    def __init__(self, *deeds):
-        self.deeds = deeds
+    def __init__(self, *actions):
+        self.actions = actions
 
     def on_train_batch_end(self, trainer, *_):
         if trainer.global_step == 2:
-            ask(*self.deeds, since=2, beat=5)
+            ask(*self.actions, since=2, beat=5)
 
 
 @pytest.mark.parametrize(
-    ("deeds", "saved", "ended"),
+    ("actions", "saved", "ended"),
     [
         (("checkpoint",), ["sentinel-step=5.ckpt"], 8),
         (("stop",), [], 5),
@@ -36,16 +36,16 @@ class Asks(L.Callback):
     ],
     ids=["checkpoint", "stop", "everything"],
 )
-def test_a_trainer_saves_and_stops_at_the_step_it_was_asked_to(tmp_path, deeds, saved, ended):
+def test_a_trainer_saves_and_stops_at_the_due_step(tmp_path, actions, saved, ended):
     calls = []
-    fit = trainer(tmp_path, max_steps=8, callbacks=[Asks(*deeds)])
+    fit = trainer(tmp_path, max_steps=8, callbacks=[CommandSender(*actions)])
     with sentinel.monitor(run="test", agent=False, strict=True, on_critical=calls.append):
         fit.fit(net(), data())
 
     found = sorted((tmp_path / "checkpoints").glob("*")) if saved else []
     assert [path.name for path in found] == saved
     assert fit.global_step == ended
-    assert [asked.step for asked in calls] == ([5] if "call" in deeds else [])
+    assert [context.step for context in calls] == ([5] if "call" in actions else [])
     if saved:
         again = trainer(tmp_path, max_steps=7)
         again.fit(net(), data(), ckpt_path=str(found[0]))
@@ -91,15 +91,15 @@ Path(f"told-{rank}.json").write_text(json.dumps([fit.global_step, calls]))
 
 def test_two_ranks_act_at_the_same_step(torchrun, tmp_path):
     torchrun(RANKS, DEEDS="checkpoint stop call")
-    told = [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1)]
+    results = [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1)]
 
-    assert told == [[5, [5]]] * 2
+    assert results == [[5, [5]]] * 2
     found = [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()]
     assert found == ["sentinel-step=5.ckpt"]
 
 
-def test_a_save_that_fails_on_the_rank_that_writes_leaves_no_other_waiting(torchrun, tmp_path):
+def test_a_failed_save_on_one_rank_does_not_block_the_others(torchrun, tmp_path):
     torchrun(RANKS, DEEDS="checkpoint", FULL="1")
-    told = [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1)]
+    results = [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1)]
 
-    assert told == [[8, []]] * 2
+    assert results == [[8, []]] * 2

@@ -1,4 +1,4 @@
-"""Transformers: what is asked of a run is done at its step, by the Trainer, on every rank."""
+"""Transformers: the Trainer executes commands at their step, on every rank."""
 
 import json
 from functools import partial
@@ -16,19 +16,19 @@ from transformers import TrainerCallback
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
 
-class Asks(TrainerCallback):
-    """Asks at the end of step 2 for something at step 5."""
+class CommandSender(TrainerCallback):
+    """Sends a command at the end of step 2, due at step 5."""
 
-    def __init__(self, *deeds):
-        self.deeds = deeds
+    def __init__(self, *actions):
+        self.actions = actions
 
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step == 2:
-            ask(*self.deeds, since=2, beat=5)
+            ask(*self.actions, since=2, beat=5)
 
 
 class Resets(TrainerCallback):
-    """A callback of the user's that wants no checkpoint."""
+    """A user callback that prevents checkpoints."""
 
     def on_step_end(self, args, state, control, **kwargs):
         control.should_save = False
@@ -44,7 +44,7 @@ def checkpoints(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("deeds", "saved", "ended"),
+    ("actions", "saved", "ended"),
     [
         (("checkpoint",), ["checkpoint-5"], 8),
         (("stop",), [], 5),
@@ -52,10 +52,8 @@ def checkpoints(tmp_path):
     ],
     ids=["checkpoint", "stop", "both"],
 )
-def test_a_trainer_saves_and_stops_at_the_step_it_was_asked_to(
-    build, tmp_path, deeds, saved, ended
-):
-    trainer = build(callbacks=[Asks(*deeds)])
+def test_a_trainer_saves_and_stops_at_the_due_step(build, tmp_path, actions, saved, ended):
+    trainer = build(callbacks=[CommandSender(*actions)])
     with sentinel.monitor(run="test", agent=False, strict=True):
         result = trainer.train()
         assert sentinel.requested() == frozenset()
@@ -68,19 +66,21 @@ def test_a_trainer_saves_and_stops_at_the_step_it_was_asked_to(
         assert state["global_step"] == 5
 
 
-def test_that_it_was_done_is_told(build, reported_metadata):
+def test_the_execution_is_recorded(build, reported_metadata):
     with sentinel.monitor(run="test", agent=False, strict=True):
-        build(callbacks=[Asks("checkpoint", "stop")]).train()
+        build(callbacks=[CommandSender("checkpoint", "stop")]).train()
 
-    assert reported_metadata()[0]["on_critical"] == "checkpoint, stop at step 5, for run/kl_blowup#1"
+    assert (
+        reported_metadata()[0]["on_critical"] == "checkpoint, stop at step 5, for run/kl_blowup#1"
+    )
 
 
 def test_the_users_function_is_called_at_the_end_of_the_step(build):
     calls = []
-    trainer = build(callbacks=[Asks("call", "stop")])
+    trainer = build(callbacks=[CommandSender("call", "stop")])
 
-    def call(asked):
-        calls.append((asked.step, trainer.state.global_step, asked.deeds, asked.cause))
+    def call(context):
+        calls.append((context.step, trainer.state.global_step, context.actions, context.cause))
 
     with sentinel.monitor(run="test", agent=False, strict=True, on_critical=["stop", call]):
         trainer.train()
@@ -89,18 +89,18 @@ def test_the_users_function_is_called_at_the_end_of_the_step(build):
     assert trainer.state.global_step == 5
 
 
-def test_a_callback_of_the_users_has_the_last_word(build, tmp_path):
-    trainer = build(callbacks=[Asks("checkpoint"), Resets()])
+def test_a_user_callback_overrides_the_command(build, tmp_path):
+    trainer = build(callbacks=[CommandSender("checkpoint"), Resets()])
     with sentinel.monitor(run="test", agent=False, strict=True):
         trainer.train()
 
     assert checkpoints(tmp_path) == []
 
 
-def test_a_grpo_trainer_does_it_as_well(tokens, tiny_path, tmp_path):
+def test_a_grpo_trainer_executes_commands(tokens, tiny_path, tmp_path):
     pytest.importorskip("trl")
     trainer = of_trl("grpo", tokens, tiny_path, tmp_path / "out", max_steps=7)
-    trainer.add_callback(Asks("checkpoint", "stop"))
+    trainer.add_callback(CommandSender("checkpoint", "stop"))
     with sentinel.monitor(run="test", agent=False, strict=True):
         trainer.train()
 
@@ -150,11 +150,11 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize(("beat", "ended", "saved"), [(6, 6, ["checkpoint-6"]), (3, 10, [])])
 def test_two_ranks_act_at_the_same_step_or_neither_does(torchrun, tmp_path, beat, ended, saved):
-    """A request for the very step at whose end it is made comes too late for both."""
+    """A command due at the step at whose end it is sent is too late for both ranks."""
     torchrun(RANKS, BEAT=str(beat))
-    told = [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1)]
+    results = [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1)]
 
-    assert told == [[ended, [6] if saved else []]] * 2
+    assert results == [[ended, [6] if saved else []]] * 2
     assert checkpoints(tmp_path) == saved
     assert all(
         (tmp_path / "out" / name / f"rng_state_{n}.pth").exists() for name in saved for n in (0, 1)

@@ -1,4 +1,4 @@
-"""DeepSpeed on two ranks: the numbers of every ZeRO stage, against plain PyTorch and the engine."""
+"""DeepSpeed on two ranks: values of every ZeRO stage, compared with PyTorch and the engine."""
 
 import json
 from math import inf, isnan
@@ -32,7 +32,7 @@ def column(said, run, name):
 
 @pytest.fixture
 def ranks(torchrun, tmp_path):
-    """Runs a script of two ranks; what each of them saw by itself comes back."""
+    """Runs a script as two ranks; returns the reference values of each."""
 
     def run(name):
         torchrun((HERE / name).read_text(), 2, OUT=str(tmp_path))
@@ -41,7 +41,7 @@ def ranks(torchrun, tmp_path):
     return run
 
 
-def test_every_zero_stage_tells_the_loss_norm_rate_and_steps_of_its_engine(
+def test_every_zero_stage_records_loss_norm_rate_and_steps(
     ranks, recorded, reported_metadata, headers, tmp_path
 ):
     seen, records = ranks("deepspeed_ranks.py"), recorded()
@@ -99,7 +99,9 @@ def test_every_zero_stage_tells_the_loss_norm_rate_and_steps_of_its_engine(
     assert (known["dtype"], known["gradient_clipping"]) == ("fp32", 0.5)
 
 
-def test_trainers_that_step_inside_their_backward_pass_count_once(ranks, recorded, reported_metadata):
+def test_trainers_that_step_inside_their_backward_pass_count_once(
+    ranks, recorded, reported_metadata
+):
     need("transformers", "accelerate")
 
     seen, records = ranks("deepspeed_trainer_ranks.py"), recorded()

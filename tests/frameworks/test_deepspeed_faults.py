@@ -1,4 +1,4 @@
-"""DeepSpeed's engine as it is where no CPU can be: fp16 and its overflows, and other versions."""
+"""A simulated DeepSpeed engine: fp16 overflows, which CPUs do not have, and other versions."""
 
 import sys
 from math import isnan
@@ -17,7 +17,7 @@ SCALE = 65536.0
 
 
 class Inner:
-    """An optimizer of the engine's."""
+    """An inner optimizer of the engine."""
 
     def __init__(self, parameters):
         self.param_groups = [{"params": list(parameters), "lr": 0.1}]
@@ -50,7 +50,7 @@ def engine_class():
             return loss * SCALE
 
         def backward(self, loss, retain_graph=False, scale_wrt_gas=True):
-            (loss / (2 if scale_wrt_gas else 1) * SCALE).on_backward()
+            (loss / (2 if scale_wrt_gas else 1) * SCALE).backward()
 
         def _take_model_step(self, norm):
             self._global_grad_norm = norm
@@ -77,7 +77,7 @@ def rank(tmp_path):
 
 @pytest.fixture
 def attached(rank, monkeypatch):
-    """Puts the taps on an engine's class, as its module is."""
+    """Attaches the integration to an engine class."""
     taps = []
 
     def attach(owner):
@@ -104,7 +104,7 @@ def loss_of(engine, x):
     return engine.module(torch.full((1, 2), x)).sum()
 
 
-def test_an_overflow_is_a_step_that_was_skipped_and_its_scale_is_told(rank, attached):
+def test_an_overflow_is_a_skipped_step_with_its_loss_scale(rank, attached):
     attached(owner := engine_class())
     engine = owner(torch.nn.Linear(2, 1))
     losses = []
@@ -112,7 +112,7 @@ def test_an_overflow_is_a_step_that_was_skipped_and_its_scale_is_told(rank, atta
         for x in (1.0, 2.0):
             loss = loss_of(engine, x)
             losses.append(loss.item())
-            engine.on_backward(loss)
+            engine.backward(loss)
             engine.step(norm)
     rank.recorder.close({})
 
@@ -125,26 +125,26 @@ def test_an_overflow_is_a_step_that_was_skipped_and_its_scale_is_told(rank, atta
     assert [v["learning_rate"] for v in said] == [0.1] * 3
 
 
-def test_a_loss_that_the_trainer_scales_and_sends_back_itself_is_read_before_that(rank, attached):
+def test_the_loss_is_read_before_the_trainer_scales_it(rank, attached):
     attached(owner := engine_class())
     engine = owner(torch.nn.Linear(2, 1))
     losses = []
     for x in (1.0, 2.0):
         loss = loss_of(engine, x)
         losses.append(loss.item())
-        engine.scale(loss).on_backward()
+        engine.scale(loss).backward()
         engine.step()
     rank.recorder.close({})
 
     assert [r.values["loss"] for r in steps(rank)] == [sum(losses) / 2]
 
 
-def test_a_norm_of_minus_one_is_none(rank, attached):
+def test_a_norm_of_minus_one_is_nan(rank, attached):
     attached(owner := engine_class())
     engine = owner(torch.nn.Linear(2, 1))
     for norm in (-1.0, torch.tensor(-1.0), torch.tensor(2.5)):
         for x in (1.0, 2.0):
-            engine.on_backward(loss_of(engine, x))
+            engine.backward(loss_of(engine, x))
             engine.step(norm)
     rank.recorder.close({})
 
@@ -155,7 +155,7 @@ def test_a_norm_of_minus_one_is_none(rank, attached):
     assert third == 2.5
 
 
-def test_an_engine_of_another_version_is_heard_without_what_it_lacks(rank, attached):
+def test_an_engine_of_another_version_is_recorded_without_missing_parts(rank, attached):
     owner = engine_class()
     body = owner._take_model_step
     del owner._take_model_step, owner.scale
@@ -170,7 +170,7 @@ def test_an_engine_of_another_version_is_heard_without_what_it_lacks(rank, attac
     engine = owner(torch.nn.Linear(2, 1))
     attached(owner)
     for x in (1.0, 2.0, 3.0, 4.0):
-        engine.on_backward(loss_of(engine, x))
+        engine.backward(loss_of(engine, x))
         engine.step(1.5)
     rank.recorder.close({})
 
@@ -184,8 +184,8 @@ def test_an_engine_of_another_version_is_heard_without_what_it_lacks(rank, attac
 
 
 @pytest.mark.swallows_errors
-def test_where_the_tap_has_given_up_the_optimizers_inside_speak_for_themselves(rank, attached):
-    """Or a healthy run would seem to stand still."""
+def test_a_disabled_integration_leaves_steps_to_the_inner_optimizers(rank, attached):
+    """Otherwise a healthy run would look stalled."""
     owner = engine_class()
     owner.get_lr = None
     engine = owner(torch.nn.Linear(2, 1))
@@ -193,7 +193,7 @@ def test_where_the_tap_has_given_up_the_optimizers_inside_speak_for_themselves(r
     attached(owner)
     for x in (1.0, 2.0, 3.0, 4.0):
         for _ in range(2):
-            engine.on_backward(loss_of(engine, x))
+            engine.backward(loss_of(engine, x))
             engine.step()
         engine.basic_optimizer.step()
     rank.recorder.close({})
@@ -208,17 +208,17 @@ def test_where_the_tap_has_given_up_the_optimizers_inside_speak_for_themselves(r
     assert [v.get("learning_rate") for v in said] == [None, None, 0.5, 0.5]
 
 
-def test_of_two_engines_the_larger_closes_the_step_and_the_loss_is_its_own(rank, attached):
+def test_the_larger_of_two_engines_defines_step_and_loss(rank, attached):
     attached(owner := engine_class())
     critic, actor = owner(torch.nn.Linear(2, 1)), owner(torch.nn.Linear(64, 1))
     losses = []
     for x in (1.0, 2.0, 3.0, 4.0):
         loss = actor.module(torch.full((1, 64), x)).sum()
         losses.append(loss.item())
-        actor.on_backward(loss)
+        actor.backward(loss)
         for _ in range(3):
             # It also steps between two batches of the actor's step.
-            critic.on_backward(loss_of(critic, x))
+            critic.backward(loss_of(critic, x))
             critic.step(7.0)
         actor.step(3.0)
     rank.recorder.close({})
@@ -234,7 +234,7 @@ def test_an_engine_that_never_steps_is_not_waited_for(rank, attached):
     attached(owner := engine_class())
     idle, engine = owner(torch.nn.Linear(64, 1)), owner(torch.nn.Linear(2, 1))
     for _ in range(2 * (OTHER_STEPS_MARGIN + 3)):
-        engine.on_backward(loss_of(engine, 1.0))
+        engine.backward(loss_of(engine, 1.0))
         engine.step(2.0)
     rank.recorder.close({})
 
@@ -243,12 +243,12 @@ def test_an_engine_that_never_steps_is_not_waited_for(rank, attached):
     assert all(r.values["loss"] for r in steps(rank)[1:])
 
 
-def test_the_trainers_own_number_goes_before_the_engines(rank, attached):
+def test_the_trainers_step_precedes_the_engines(rank, attached):
     attached(owner := engine_class())
     engine = owner(torch.nn.Linear(2, 1))
     for step in (500, 501):
         for x in (1.0, 2.0):
-            engine.on_backward(loss_of(engine, x))
+            engine.backward(loss_of(engine, x))
             engine.step()
         rank.recorder.log({"kl": 0.5}, step)
     engine.save_checkpoint("/saves")

@@ -1,4 +1,4 @@
-"""Lightning, as it is installed: its numbers, its pitfalls, and nothing left behind."""
+"""The installed Lightning: recorded values, special cases, and no remaining patches."""
 
 import random
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 watched = sentinel.monitor(run="test", agent=False, strict=True)
 
 
-def test_every_step_has_lightnings_number_and_its_numbers_are_right(tmp_path, recorded, reported_metadata):
+def test_every_step_has_lightnings_number_and_correct_values(tmp_path, recorded, reported_metadata):
     model, fit = net(), trainer(tmp_path, max_steps=6, gradient_clip_val=0.01)
     before = patched()
     with watched:
@@ -59,7 +59,7 @@ def test_accumulated_batches_are_one_step_whose_loss_is_their_mean(tmp_path, rec
     assert column(recorded, "kl") == [0.25, 0.75, 1.25]
 
 
-def test_two_optimizers_by_hand_are_numbered_as_lightning_counts(tmp_path, recorded, reported_metadata):
+def test_manual_optimizers_are_numbered_as_lightning_counts(tmp_path, recorded, reported_metadata):
     torch.manual_seed(0)
     model, fit = Two(), trainer(tmp_path, max_steps=8)
     with watched:
@@ -73,7 +73,7 @@ def test_two_optimizers_by_hand_are_numbered_as_lightning_counts(tmp_path, recor
     assert reported_metadata()[0]["optimizers"] == "SGD,SGD"
 
 
-def test_an_evaluation_is_a_phase_with_its_numbers_and_the_check_before_is_none(tmp_path, recorded):
+def test_an_evaluation_is_a_phase_and_the_sanity_check_is_not(tmp_path, recorded):
     model = net()
     fit = trainer(tmp_path, max_epochs=2, limit_train_batches=3, num_sanity_val_steps=2)
     expected = []
@@ -92,11 +92,13 @@ def test_an_evaluation_is_a_phase_with_its_numbers_and_the_check_before_is_none(
     # Two batches a time; the first two are those of the check.
     means = [sum(expected[at : at + 2]) / 2 for at in (2, 4)]
     assert found == [(3, pytest.approx(means[0])), (6, pytest.approx(means[1]))]
-    edges = [(r.attributes["name"], r.attributes["edge"]) for r in records if r.event is Event.PHASE]
+    edges = [
+        (r.attributes["name"], r.attributes["edge"]) for r in records if r.event is Event.PHASE
+    ]
     assert edges == [("eval", "begin"), ("eval", "end")] * 3
 
 
-def test_what_is_logged_by_the_epoch_is_told_once_an_epoch_under_its_own_name(tmp_path, recorded):
+def test_epoch_metrics_are_recorded_once_per_epoch(tmp_path, recorded):
     model = net(on_step=True, on_epoch=True)
     fit = trainer(tmp_path, max_epochs=2, limit_train_batches=4)
     with watched:
@@ -107,7 +109,7 @@ def test_what_is_logged_by_the_epoch_is_told_once_an_epoch_under_its_own_name(tm
     assert column(recorded, "logged_loss") == pytest.approx(model.losses)
 
 
-def test_what_is_logged_now_and_then_is_not_told_again_in_between(tmp_path, recorded):
+def test_occasional_metrics_are_not_repeated(tmp_path, recorded):
     model, fit = net(), trainer(tmp_path, max_steps=6)
     step = model.training_step
 
@@ -123,7 +125,7 @@ def test_what_is_logged_now_and_then_is_not_told_again_in_between(tmp_path, reco
     assert column(recorded, "reward") == [0, 3]
 
 
-def test_checkpoints_are_told_with_their_step_and_place(tmp_path, recorded, reported_metadata):
+def test_checkpoints_are_recorded_with_step_and_path(tmp_path, recorded, reported_metadata):
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     saves = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
@@ -138,7 +140,7 @@ def test_checkpoints_are_told_with_their_step_and_place(tmp_path, recorded, repo
     assert reported_metadata()[0]["save_steps"] == 2
 
 
-def test_a_resumed_run_goes_on_with_lightnings_number(tmp_path, recorded, reported_metadata):
+def test_a_resumed_run_continues_at_lightnings_step(tmp_path, recorded, reported_metadata):
     fit = trainer(tmp_path, max_steps=3)
     fit.fit(net(), data())
     fit.save_checkpoint(tmp_path / "at.ckpt")
@@ -150,7 +152,7 @@ def test_a_resumed_run_goes_on_with_lightnings_number(tmp_path, recorded, report
     assert reported_metadata()[0]["resumed_from"] == 3
 
 
-def test_a_nan_is_seen_at_the_step_where_it_was(tmp_path, recorded):
+def test_a_nan_is_recorded_at_its_step(tmp_path, recorded):
     rows = torch.randn(16, 4)
     rows[9] = float("nan")
     fit = trainer(tmp_path, max_steps=4)
@@ -161,7 +163,7 @@ def test_a_nan_is_seen_at_the_step_where_it_was(tmp_path, recorded):
     assert bad == [3, 4]
 
 
-def test_training_is_the_same_to_the_bit_with_us_and_without(tmp_path):
+def test_training_is_bit_identical_with_and_without_monitoring(tmp_path):
     def train():
         L.seed_everything(3)
         model, fit = Net(), trainer(tmp_path, max_steps=6, gradient_clip_val=0.5)
@@ -176,7 +178,7 @@ def test_training_is_the_same_to_the_bit_with_us_and_without(tmp_path):
     assert within == without
 
 
-def test_what_goes_to_a_logger_is_heard_once_and_the_users_own_words_too(tmp_path, recorded):
+def test_logger_values_are_recorded_once_and_user_logs_too(tmp_path, recorded):
     from lightning.pytorch.loggers import TensorBoardLogger
 
     model = net()
@@ -199,8 +201,8 @@ def test_what_goes_to_a_logger_is_heard_once_and_the_users_own_words_too(tmp_pat
     assert column(recorded, "global_step") == [1, 2, 3, 4]
 
 
-def test_a_fit_after_one_that_broke_off_begins_anew(tmp_path, recorded):
-    """As in cross-validation, where every fold's trainer, and so its optimizer, is kept."""
+def test_a_fit_after_a_failed_one_starts_over(tmp_path, recorded):
+    """As in cross-validation, where the trainers and optimizers of all folds stay alive."""
 
     class Large(Net):
         def __init__(self):
@@ -224,7 +226,7 @@ def test_a_fit_after_one_that_broke_off_begins_anew(tmp_path, recorded):
     assert column(recorded, "loss") == pytest.approx(means)
 
 
-def test_an_evaluation_on_a_device_is_told_as_one_and_not_as_a_step(tmp_path, recorded):
+def test_an_evaluation_on_a_device_is_not_a_step(tmp_path, recorded):
     fit = trainer(tmp_path, max_epochs=2, limit_train_batches=3, num_sanity_val_steps=0)
     with pretended_device(), watched:
         fit.fit(net(), data(), data(8))

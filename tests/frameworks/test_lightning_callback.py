@@ -1,4 +1,4 @@
-"""Lightning's own ways in, a callback and entry points; and its ranks."""
+"""The Lightning callback, its entry points, and several ranks."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 watched = sentinel.monitor(run="test", agent=False, strict=True)
 
 
-def test_a_callback_alone_watches_from_the_beginning_of_fit_to_its_end(tmp_path, recorded, monkeypatch):
+def test_a_callback_monitors_from_the_start_of_fit_to_its_end(tmp_path, recorded, monkeypatch):
     model = net()
     ours = callbacks.LightningCallback(run="test", agent=False, strict=True)
     fit = trainer(tmp_path, max_steps=4, callbacks=[ours])
@@ -34,7 +34,7 @@ def test_a_callback_alone_watches_from_the_beginning_of_fit_to_its_end(tmp_path,
     assert recorded()[0][-1].attributes["outcome"] == "finished"
 
 
-def test_a_callback_says_by_what_a_fit_ended(tmp_path, recorded):
+def test_a_callback_records_how_fit_ended(tmp_path, recorded):
     model = net()
 
     def broken(batch, batch_idx):
@@ -57,7 +57,7 @@ def test_a_callback_within_a_decorated_function_adds_nothing(tmp_path, recorded)
     assert column(recorded, "global_step") == [1, 2, 3]
 
 
-def test_the_entry_point_has_a_callback_only_where_the_environment_names_a_run(monkeypatch):
+def test_the_entry_point_adds_a_callback_only_if_a_run_is_named(monkeypatch):
     assert callbacks.create_callbacks() == []
     monkeypatch.setenv("SENTINEL_RUN_ID", "named")
     assert [type(each) for each in callbacks.create_callbacks()] == [callbacks.LightningCallback]
@@ -66,7 +66,7 @@ def test_the_entry_point_has_a_callback_only_where_the_environment_names_a_run(m
     assert not auto_session._AutoSession.active
 
 
-def test_by_its_older_name_it_is_watched_alike(tmp_path, recorded, reported_metadata):
+def test_the_package_of_the_older_name_is_monitored(tmp_path, recorded, reported_metadata):
     import pytorch_lightning as older
     import torch
 
@@ -149,7 +149,7 @@ train()
 """
 
 
-def test_every_rank_of_two_tells_its_own_loss_and_its_own_logs(torchrun, recorded, reported_metadata):
+def test_each_of_two_ranks_records_its_loss_and_logs(torchrun, recorded, reported_metadata):
     printed = torchrun(RANKS)
 
     records = recorded()
@@ -164,7 +164,7 @@ def test_every_rank_of_two_tells_its_own_loss_and_its_own_logs(torchrun, recorde
     assert reported_metadata()[0]["strategy"] == "DDPStrategy"
 
 
-def test_the_entry_points_name_what_is_there():
+def test_the_entry_points_name_existing_functions():
     declared = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     for package in ("lightning.pytorch", "pytorch_lightning"):
         table = f'[project.entry-points."{package}.callbacks_factory"]'

@@ -1,4 +1,4 @@
-"""No tap of a framework waits for a device: what it adds reads no value (see `syncing.py`).
+"""No integration waits for a device: it adds no operation that reads a value.
 
 Frameworks read values by themselves, to log them: the same loop runs without us and with us, and
 what is there more often with us is ours.
@@ -122,7 +122,7 @@ LOOPS = [
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_no_tap_of_a_framework_waits_for_a_device(loop, tmp_path, recorded):
+def test_no_integration_waits_for_a_device(loop, tmp_path, recorded):
     found = added_operations(lambda: loop(tmp_path), watched)
 
     assert waiting_operations(found) == {}

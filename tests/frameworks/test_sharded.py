@@ -1,4 +1,4 @@
-"""Models spread over ranks: every rank tells its loss, and the norm of the whole gradient is had.
+"""Sharded models: every rank records its loss, and the norm of the whole gradient is known.
 
 DDP, FSDP2, HSDP and FSDP1, clipped and not, against one model in plain PyTorch that sees the
 batches of all ranks.
@@ -22,7 +22,7 @@ CLOSE = 1e-6
 
 @pytest.fixture
 def spread(torchrun, recorded, headers, tmp_path):
-    """Runs cases on that many ranks, and holds against each other what may differ in none of them.
+    """Runs cases on several ranks, and checks that all cases train alike.
 
     What a rank saw of a case, and what it told of its steps, comes back: by case, then by rank.
     """
@@ -40,7 +40,9 @@ def spread(torchrun, recorded, headers, tmp_path):
                 _same_training(case, mine, values)
             assert len({tuple(mine["watched"]["losses"]) for mine in seen}) == ranks, case
             found[case] = seen, said
-        assert all(header.errors == 0 and not any(header.drop_counts) for header in headers().values())
+        assert all(
+            header.errors == 0 and not any(header.drop_counts) for header in headers().values()
+        )
         return found
 
     return run
@@ -53,7 +55,7 @@ def _steps(said, case):
 
 
 def _same_training(case, mine, values):
-    """Bit for bit, with the same chances, and without a single collective more."""
+    """Bit-identical, with the same random numbers and the same collectives."""
     assert mine["watched"] == mine["unwatched"], case
     assert mine["same_chance"], case
     assert mine["unpatched"], case
@@ -62,8 +64,8 @@ def _same_training(case, mine, values):
     assert [v["loss"] for v in values] == mine["watched"]["losses"], case
 
 
-def _told_by_each(found, *cases):
-    """These clip, or hold the gradient whole: every rank tells the norm, of most steps."""
+def _check_whole_norms(found, *cases):
+    """With clipping or an unsharded gradient, every rank records the norm of most steps."""
     for case in cases:
         seen, said = found[case]
         truth = seen[0]["hand"]
@@ -76,15 +78,15 @@ def _told_by_each(found, *cases):
             assert not any("grad_norm_local" in v for v in values), case
             if mine["watched"]["norms"]:
                 clipped = [hypot(*each) for each in mine["watched"]["norms"]]
-                told = [v["grad_norm"] for v in values]
-                assert told == pytest.approx(clipped, rel=1e-7 if len(seen) > 2 else 0), case
+                reported = [v["grad_norm"] for v in values]
+                assert reported == pytest.approx(clipped, rel=1e-7 if len(seen) > 2 else 0), case
         whole = [[v.get("grad_norm") for v in values] for values in said]
         if seen[0]["watched"]["norms"]:
             assert all(each == whole[0] for each in whole), case
 
 
-def _told_in_parts(found, *cases):
-    """Nobody computes the norm: the parts that the ranks tell of a step make it, exactly."""
+def _check_shares(found, *cases):
+    """No rank computes the norm; the shares of a step add up to it exactly."""
     for case in cases:
         seen, said = found[case]
         together = []
@@ -100,12 +102,12 @@ def _told_in_parts(found, *cases):
         assert {0, 1} <= set(together), case
 
 
-def test_ddp_tells_a_loss_of_each_rank_and_the_norm_that_all_have(spread):
+def test_ddp_records_each_ranks_loss_and_the_common_norm(spread):
     found = spread(
         2, "ddp", "ddp-unclipped", "ddp-accumulating", "ddp-static", "ddp-hook", "ddp-join"
     )
 
-    _told_by_each(found, "ddp", "ddp-unclipped", "ddp-accumulating", "ddp-static", "ddp-hook")
+    _check_whole_norms(found, "ddp", "ddp-unclipped", "ddp-accumulating", "ddp-static", "ddp-hook")
     # One rank ran out of batches a step before the other, which went on with half a gradient.
     seen, said = found["ddp-join"]
     assert [len(values) for values in said] == [4, 3]
@@ -113,7 +115,7 @@ def test_ddp_tells_a_loss_of_each_rank_and_the_norm_that_all_have(spread):
         assert [[v["grad_norm"]] for v in values] == mine["watched"]["norms"]
 
 
-def test_fsdp_tells_the_norm_where_it_is_clipped_and_its_parts_where_it_is_not(spread):
+def test_fsdp_records_the_clipped_norm_or_the_shares_of_it(spread):
     found = spread(
         2,
         *("fsdp2", "fsdp2-halves", "fsdp2-unclipped", "fsdp2-accumulating", "fsdp2-partly"),
@@ -121,20 +123,22 @@ def test_fsdp_tells_the_norm_where_it_is_clipped_and_its_parts_where_it_is_not(s
         "fsdp1-whole",
     )
 
-    _told_by_each(found, "fsdp2", "fsdp2-halves", "fsdp1", "fsdp1-named-clipped", "fsdp1-whole")
-    _told_in_parts(
+    _check_whole_norms(
+        found, "fsdp2", "fsdp2-halves", "fsdp1", "fsdp1-named-clipped", "fsdp1-whole"
+    )
+    _check_shares(
         found,
         *("fsdp2-unclipped", "fsdp2-accumulating", "fsdp2-partly"),
         *("fsdp1-unclipped", "fsdp1-named", "fsdp1-grads"),
     )
 
 
-def test_replicas_of_a_part_count_once(spread):
+def test_replicas_of_a_shard_count_once(spread):
     found = spread(
         4,
         *("hsdp", "hsdp-unclipped", "hsdp-partly", "hsdp-mixed", "hsdp-mixed-apart"),
         *("hsdp1", "hsdp1-unclipped"),
     )
 
-    _told_by_each(found, "hsdp", "hsdp-mixed-apart", "hsdp1")
-    _told_in_parts(found, "hsdp-unclipped", "hsdp-partly", "hsdp-mixed", "hsdp1-unclipped")
+    _check_whole_norms(found, "hsdp", "hsdp-mixed-apart", "hsdp1")
+    _check_shares(found, "hsdp-unclipped", "hsdp-partly", "hsdp-mixed", "hsdp1-unclipped")

@@ -1,4 +1,4 @@
-"""Shares of a gradient, for ranks that are only thought of: each rule by itself, and refusals."""
+"""Shares of a gradient on simulated ranks: each rule, and dropped values."""
 
 import pytest
 from requirements import need
@@ -24,12 +24,12 @@ from sentinel.model.record import Event
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
 ONES, TWOS = torch.ones(4), torch.full((4,), 2.0)
-"""Of norm 2 and 4."""
+"""Gradients of norm 2 and 4."""
 
 
 @pytest.fixture
 def mesh():
-    """Two pairs of ranks, of which we are the first; nothing can be sent."""
+    """Two pairs of ranks; this process is the first and cannot communicate."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
     yield init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "parts"))
     dist.destroy_process_group()
@@ -50,7 +50,7 @@ def spread(tensor, mesh, *placements):
     return DTensor.from_local(tensor, mesh, placements, run_check=False)
 
 
-def test_a_part_that_is_held_twice_counts_half_on_each(mesh):
+def test_a_shard_held_twice_counts_half_on_each_rank(mesh):
     gradients = optimizer(
         spread(ONES, mesh, Replicate(), Shard(0)), spread(TWOS, mesh, Shard(0), Shard(0))
     )
@@ -60,7 +60,7 @@ def test_a_part_that_is_held_twice_counts_half_on_each(mesh):
     }
 
 
-def test_half_gradients_have_a_norm_that_is_not_rounded_like_them():
+def test_half_precision_gradients_have_an_unrounded_norm():
     half = torch.linspace(0.1, 0.9, 1000).to(torch.bfloat16)
     mixed = [half, torch.full((3,), 0.7)]
     for gradients in (mixed, [*mixed, torch.ones(2, dtype=torch.float64)]):
@@ -71,14 +71,14 @@ def test_half_gradients_have_a_norm_that_is_not_rounded_like_them():
         assert float(norm) == pytest.approx(truth, rel=1e-6)
 
 
-def test_what_is_whole_everywhere_is_the_norm_itself(mesh):
+def test_an_unsharded_gradient_gives_the_norm_itself(mesh):
     both = (Replicate(), Replicate())
     gradients = optimizer(spread(ONES, mesh, *both), spread(TWOS, mesh, *both))
 
     assert GradNorm().measure(gradients) == {"grad_norm": pytest.approx(20**0.5, rel=1e-6)}
 
 
-def test_a_plain_gradient_beside_parts_is_held_by_as_many_ranks_as_they(mesh):
+def test_an_unsharded_gradient_beside_shards_has_their_number_of_holders(mesh):
     gradients = optimizer(spread(ONES, mesh, Shard(0), Shard(0)), TWOS)
 
     assert GradNorm().measure(gradients) == {
@@ -86,7 +86,7 @@ def test_a_plain_gradient_beside_parts_is_held_by_as_many_ranks_as_they(mesh):
     }
 
 
-def test_a_smaller_mesh_beside_a_larger_one_is_taken_as_it_says(mesh):
+def test_meshes_of_different_sizes_are_taken_as_declared(mesh):
     gradients = optimizer(
         spread(ONES, mesh["parts"], Shard(0)), spread(TWOS, mesh, Replicate(), Shard(0)), TWOS
     )
@@ -96,21 +96,21 @@ def test_a_smaller_mesh_beside_a_larger_one_is_taken_as_it_says(mesh):
     }
 
 
-def test_gradients_that_have_still_to_be_summed_are_refused_and_counted(mesh, tmp_path):
+def test_partial_gradients_are_dropped_and_counted(mesh, tmp_path):
     gradients = optimizer(spread(ONES, mesh, Partial(), Shard(0)))
     with pytest.raises(RejectedValueError):
         GradNorm().measure(gradients)
 
-    told = RecordedRank(tmp_path / "0-0.ring")
-    loop = TrainingLoop(told.recorder)
+    recorded_rank = RecordedRank(tmp_path / "0-0.ring")
+    loop = TrainingLoop(recorded_rank.recorder)
     loop.before_step(gradients, (), {})
 
-    assert told.drops() == {"shape": 1}
+    assert recorded_rank.drops() == {"shape": 1}
     assert loop.measured == {}
 
 
-def test_a_norm_that_an_older_version_left_in_parts_is_a_part(mesh):
-    """There, clipping gives a norm that its user is to bring together."""
+def test_an_unreduced_norm_of_an_older_version_is_a_share(mesh):
+    """In that version clipping returns a norm that the caller reduces."""
     first = torch.ones(4)
     norm = GradNorm()
     parts = (_NormPartial(2), _NormPartial(2))
@@ -128,7 +128,7 @@ def test_a_norm_that_an_older_version_left_in_parts_is_a_part(mesh):
 
 
 @pytest.mark.parametrize("placement", [Partial(), Shard(0)])
-def test_a_norm_that_cannot_be_a_part_is_refused(mesh, placement):
+def test_a_norm_that_cannot_be_a_share_is_dropped(mesh, placement):
     first, norm = torch.ones(4), GradNorm()
     scalar = torch.tensor(3.0) if placement == Partial() else torch.tensor([3.0])
     norm.add_clip([first], spread(scalar, mesh, Replicate(), placement))
@@ -142,13 +142,13 @@ def test_a_norm_that_cannot_be_a_part_is_refused(mesh, placement):
         }
 
 
-def test_flattened_parameters_that_nobody_told_of_are_refused():
-    """Wrapped before the run began: a part, or the whole, for all we know."""
+def test_unknown_flattened_parameters_are_dropped():
+    """Wrapped before the run started, so their sharding is unknown."""
     with pytest.raises(RejectedValueError):
         GradNorm().measure(optimizer(ONES, _fsdp_flattened=True))
 
 
-def test_a_rank_without_any_gradient_has_a_share_of_nothing():
+def test_a_rank_without_gradients_has_a_share_of_zero():
     norm = GradNorm()
     frozen = optimizer(None, _fsdp_flattened=True)
     assert norm.measure(frozen) == {}
@@ -170,8 +170,8 @@ def test_the_loss_is_read_before_a_sharded_scaler_scales_it(recorded):
     assert values["loss"] == 4.0
 
 
-def test_ranks_whose_measuring_costs_differ_measure_their_parts_at_the_same_steps():
-    """Parts of different steps could not be brought together."""
+def test_ranks_with_different_costs_measure_at_the_same_steps():
+    """Shares of different steps could not be combined."""
     cheap, dear, dearest = (
         GradNorm(is_sharded=True),
         GradNorm(is_sharded=True),

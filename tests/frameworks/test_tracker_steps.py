@@ -1,4 +1,4 @@
-"""Whether the step that somebody gives a tracker is the trainer's: told by what it counts."""
+"""A tracker's step is used as the trainer's if it counts optimizer steps."""
 
 import pytest
 from requirements import need
@@ -26,7 +26,7 @@ def test_a_step_that_counts_optimizer_steps_is_the_trainers_number(recorded, tmp
     assert [r.values.get("global_step") for r in steps(recorded)] == [None, 5001, 5002, 5003]
 
 
-def test_a_step_that_counts_something_else_moves_nobodys_number(recorded, tmp_path):
+def test_a_step_that_counts_something_else_is_not_used(recorded, tmp_path):
     writer = SummaryWriter(str(tmp_path / "tb"))
 
     def log(values, step):
@@ -43,7 +43,7 @@ def test_a_step_that_counts_something_else_moves_nobodys_number(recorded, tmp_pa
     assert [step for step, _ in column(recorded, "val/loss")] == [3, 6, 9]
 
 
-def test_a_number_that_counted_steps_and_goes_back_is_told_as_it_is(recorded, tmp_path):
+def test_a_step_number_that_goes_back_is_recorded(recorded, tmp_path):
     writer, numbers = SummaryWriter(str(tmp_path / "tb")), [10, 11, 12, 3]
     with watched:
         train(lambda values, step: writer.add_scalar("kl", values["kl"], numbers[step]))
@@ -52,7 +52,7 @@ def test_a_number_that_counted_steps_and_goes_back_is_told_as_it_is(recorded, tm
     assert [r.values.get("global_step") for r in steps(recorded)] == [None, 11, 12, 3]
 
 
-def test_where_nobody_takes_an_optimizer_step_a_series_that_goes_on_is_the_count(recorded, tmp_path):
+def test_without_optimizer_steps_an_increasing_series_is_the_step(recorded, tmp_path):
     writer = SummaryWriter(str(tmp_path / "tb"))
     with watched:
         for step in (100, 200, 300):
@@ -64,7 +64,7 @@ def test_where_nobody_takes_an_optimizer_step_a_series_that_goes_on_is_the_count
     assert [step for step, _ in column(recorded, "kl")][1:] == [200, 300]
 
 
-def test_where_the_user_numbers_the_steps_a_tracker_does_not(recorded, tmp_path):
+def test_step_numbers_of_the_user_precede_those_of_a_tracker(recorded, tmp_path):
     writer = SummaryWriter(str(tmp_path / "tb"))
 
     def log(values, step):

@@ -1,4 +1,4 @@
-"""Trackers, as they are installed: what a loop written by hand tells them is heard, once."""
+"""Installed trackers: values that a manual loop logs are recorded once."""
 
 import math
 import random
@@ -21,7 +21,7 @@ watched = sentinel.monitor(run="test", agent=False, strict=True)
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """Nothing leaves this directory, and no process outlives its test."""
+    """Keep all files in the test's directory, and end all processes with the test."""
     monkeypatch.chdir(tmp_path)
     for name, value in {
         "WANDB_MODE": "offline",
@@ -37,7 +37,7 @@ def here(tmp_path, monkeypatch):
 
 
 class Untouchable:
-    """A picture, or a table: nothing about it may be asked."""
+    """An image or a table, whose attributes must not be accessed."""
 
     def __getattr__(self, name):
         raise AssertionError(name)
@@ -45,15 +45,17 @@ class Untouchable:
     __float__ = __len__ = __iter__ = __bool__ = __index__ = None
 
 
-def the_numbers_are_heard(told, losses):
-    """Steps are the optimizer's, since it was not yet known what the first number counted."""
-    assert column(told, "loss") == [(r.step, x) for r, x in zip(steps(told), losses, strict=True)]
-    assert [value for _, value in column(told, "kl")] == [0.0, 0.125, 0.25, 0.375]
-    assert [value for _, value in column(told, "reward")] == [0, -1, -2, -3]
-    assert [value for _, value in column(told, "logged_loss")] == losses
+def assert_values_are_recorded(read_records, losses):
+    """Steps are the optimizer's, since one value does not show what its step counts."""
+    assert column(read_records, "loss") == [
+        (r.step, x) for r, x in zip(steps(read_records), losses, strict=True)
+    ]
+    assert [value for _, value in column(read_records, "kl")] == [0.0, 0.125, 0.25, 0.375]
+    assert [value for _, value in column(read_records, "reward")] == [0, -1, -2, -3]
+    assert [value for _, value in column(read_records, "logged_loss")] == losses
 
 
-def test_wandb_by_the_module_or_by_the_run_begun_before_or_within(recorded):
+def test_wandb_is_captured_by_module_or_run_created_before_or_within(recorded):
     import wandb
     from wandb.sdk.wandb_run import Run
 
@@ -72,13 +74,13 @@ def test_wandb_by_the_module_or_by_the_run_begun_before_or_within(recorded):
     early.finish()
     wandb.teardown()
 
-    the_numbers_are_heard(recorded, losses)
+    assert_values_are_recorded(recorded, losses)
     assert [r.step for r in steps(recorded)] == [1, 2, 3, 4]
     left = set(psutil.Process().children(recursive=True)) - set(children)
     assert not psutil.wait_procs(left, timeout=60)[1]
 
 
-def test_wandbs_dicts_are_named_as_it_names_them_and_what_is_no_number_is_left_alone(recorded, headers):
+def test_nested_wandb_keys_are_joined_and_other_values_are_ignored(recorded, headers):
     from wandb.sdk.wandb_run import Run
 
     run = Run.__new__(Run)
@@ -142,7 +144,7 @@ def test_trackio_in_its_local_directory(recorded):
     trackio.finish()
     assert vars(Run)["log"] is before
 
-    the_numbers_are_heard(recorded, losses)
+    assert_values_are_recorded(recorded, losses)
 
 
 def test_mlflow_by_its_functions_and_by_its_client(recorded):
@@ -168,7 +170,7 @@ def test_mlflow_by_its_functions_and_by_its_client(recorded):
     assert not column(recorded, "system/cpu")
 
 
-def test_a_nan_is_heard_as_it_was_logged(recorded):
+def test_a_nan_is_recorded_as_logged(recorded):
     import trackio
 
     trackio.init(project="p", embed=False)
@@ -180,7 +182,7 @@ def test_a_nan_is_heard_as_it_was_logged(recorded):
     assert bad == [3]
 
 
-def test_what_a_trainer_reports_to_its_trackers_is_heard_once(recorded, tmp_path):
+def test_values_a_trainer_reports_to_trackers_are_recorded_once(recorded, tmp_path):
     import tiny_models
     import wandb
     from torch.utils.tensorboard import SummaryWriter
@@ -221,7 +223,7 @@ def test_what_a_trainer_reports_to_its_trackers_is_heard_once(recorded, tmp_path
     assert [step for step, _ in column(recorded, "logged_loss")] == [1, 2, 3]
 
 
-def test_what_an_accelerator_logs_to_its_trackers_is_heard_once(recorded, tmp_path):
+def test_values_an_accelerator_logs_to_trackers_are_recorded_once(recorded, tmp_path):
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(tmp_path))
@@ -235,7 +237,7 @@ def test_what_an_accelerator_logs_to_its_trackers_is_heard_once(recorded, tmp_pa
     assert [value for _, value in column(recorded, "mine")] == [1.0]
 
 
-def test_training_is_the_same_to_the_bit_with_us_and_without(tmp_path):
+def test_training_is_bit_identical_with_and_without_monitoring(tmp_path):
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(tmp_path / "tb"))

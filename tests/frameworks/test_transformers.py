@@ -1,4 +1,4 @@
-"""Transformers: what a Trainer does is seen on the very step, whatever it logs of it."""
+"""Transformers: what a Trainer does is recorded at its step, whatever it logs."""
 
 import math
 from functools import partial
@@ -27,10 +27,10 @@ def build(tokens, tmp_path):
     return partial(plain, tokens, tmp_path / "out")
 
 
-def phases(told):
+def phases(read_records):
     return [
         (record.attributes["name"], record.attributes["edge"])
-        for record in told()[0]
+        for record in read_records()[0]
         if record.event is Event.PHASE
     ]
 
@@ -54,7 +54,7 @@ def test_every_step_has_its_number_its_loss_and_the_norm_before_clipping(build, 
     assert column(recorded, "global_step") == [r.step for r in steps(recorded)]
 
 
-def test_steps_between_two_logs_are_seen_one_by_one(build, recorded):
+def test_steps_between_two_logs_are_recorded(build, recorded):
     trainer = build(logging_steps=2)
 
     watched(trainer.train)()
@@ -67,7 +67,7 @@ def test_steps_between_two_logs_are_seen_one_by_one(build, recorded):
     )
 
 
-def test_a_loss_that_is_no_number_is_seen_where_the_trainer_logs_a_zero(build, recorded):
+def test_a_nan_loss_is_recorded_where_the_trainer_logs_zero(build, recorded):
     trainer = build(bad={2, 3}, max_steps=3)
 
     watched(trainer.train)()
@@ -78,7 +78,7 @@ def test_a_loss_that_is_no_number_is_seen_where_the_trainer_logs_a_zero(build, r
     assert math.isnan(column(recorded, "grad_norm")[1])
 
 
-def test_evaluations_and_checkpoints_are_told_and_are_no_steps(build, recorded):
+def test_evaluations_and_checkpoints_are_not_steps(build, recorded):
     trainer = build(eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2)
 
     watched(trainer.train)()
@@ -98,7 +98,7 @@ def test_evaluations_and_checkpoints_are_told_and_are_no_steps(build, recorded):
     assert not any("eval_loss" in record.values for record in steps(recorded))
 
 
-def test_what_it_is_set_to_is_told(build, recorded, reported_metadata):
+def test_the_configuration_is_recorded(build, recorded, reported_metadata):
     trainer = build(save_strategy="steps", save_steps=3)
 
     watched(trainer.train)()
@@ -116,13 +116,13 @@ def test_what_it_is_set_to_is_told(build, recorded, reported_metadata):
     assert "resumed_from" not in known
 
 
-def test_checkpoints_by_epoch_are_held_to_no_interval(build, reported_metadata):
+def test_checkpoints_by_epoch_have_no_save_interval(build, reported_metadata):
     watched(build(save_strategy="epoch").train)()
 
     assert "save_steps" not in reported_metadata()[0]
 
 
-def test_a_resumed_training_goes_on_at_its_own_number(build, recorded, reported_metadata):
+def test_a_resumed_training_continues_at_its_step(build, recorded, reported_metadata):
     first = build(save_strategy="steps", save_steps=2)
     first.train()
     again = build(save_strategy="steps", save_steps=2)
@@ -134,7 +134,7 @@ def test_a_resumed_training_goes_on_at_its_own_number(build, recorded, reported_
     assert reported_metadata()[0]["resumed_from"] == 2.0
 
 
-def test_a_second_training_in_one_run_says_that_it_began_anew(build, recorded):
+def test_a_second_training_in_one_run_is_marked(build, recorded):
     @watched
     def train():
         # The first one stays, and its optimizer with it.
@@ -146,7 +146,9 @@ def test_a_second_training_in_one_run_says_that_it_began_anew(build, recorded):
     train()
 
     assert [r.step for r in steps(recorded) if "loss" in r.values] == [1, 2, 1]
-    assert [r.values.get("restarted_after_step") for r in steps(recorded) if "loss" in r.values] == [
+    assert [
+        r.values.get("restarted_after_step") for r in steps(recorded) if "loss" in r.values
+    ] == [
         None,
         None,
         0.0,
@@ -156,7 +158,7 @@ def test_a_second_training_in_one_run_says_that_it_began_anew(build, recorded):
     assert phases(recorded) == [("eval", "begin"), ("eval", "end"), *after, after[0]]
 
 
-def test_watching_changes_no_number_no_chance_and_leaves_nothing_behind(build):
+def test_monitoring_changes_no_result_and_leaves_no_patch(build):
     results = []
     before = patches("torch", "torch.nn.utils.clip_grad", *OURS, "accelerate.accelerator")
     for watch in (False, True):
@@ -169,7 +171,7 @@ def test_watching_changes_no_number_no_chance_and_leaves_nothing_behind(build):
     assert patches("torch", "torch.nn.utils.clip_grad", *OURS, "accelerate.accelerator") == before
 
 
-def test_an_evaluation_that_fails_is_over_too(build, recorded):
+def test_a_failed_evaluation_ends_its_phase(build, recorded):
     from transformers import Trainer
 
     class Failing(Trainer):
@@ -188,7 +190,7 @@ def test_an_evaluation_that_fails_is_over_too(build, recorded):
     assert phases(recorded) == [("eval", "begin"), ("eval", "end")]
 
 
-def test_what_evaluates_in_its_own_way_is_found_evaluating(recorded):
+def test_a_custom_evaluation_loop_is_a_phase(recorded):
     from transformers import TrainerControl, TrainerState, TrainingArguments
     from transformers.trainer_callback import CallbackHandler
 
@@ -205,10 +207,12 @@ def test_what_evaluates_in_its_own_way_is_found_evaluating(recorded):
     train()
 
     assert phases(recorded) == [("prediction", "begin"), ("prediction", "end")]
-    assert [dict(record.values) for record in steps(recorded)] == [{"reward": 0.5, "global_step": 0.0}]
+    assert [dict(record.values) for record in steps(recorded)] == [
+        {"reward": 0.5, "global_step": 0.0}
+    ]
 
 
-def test_generation_is_timed_once_however_deep_it_calls_itself(build, tokens, recorded):
+def test_nested_generation_is_timed_once(build, tokens, recorded):
     import torch
     from support.training_loops import batch
 

@@ -1,4 +1,4 @@
-"""The callback for a Trainer: as good as the decorator, and never one too many."""
+"""The callback for a Trainer monitors like the decorator, and adds nothing to it."""
 
 from functools import partial
 
@@ -22,7 +22,7 @@ def build(tokens, tmp_path):
     return partial(plain, tokens, tmp_path / "out")
 
 
-def test_the_callback_watches_without_a_decorator(build, recorded):
+def test_the_callback_monitors_without_a_decorator(build, recorded):
     from sentinel.client.session import current_session
     from sentinel.integrations.callbacks.transformers import TransformersCallback
 
@@ -38,7 +38,7 @@ def test_the_callback_watches_without_a_decorator(build, recorded):
     assert recorded()[0][-1].attributes == {"outcome": "finished"}
 
 
-def test_the_callback_adds_nothing_where_a_run_is_on(build, recorded):
+def test_the_callback_adds_nothing_to_a_monitored_run(build, recorded):
     from sentinel.integrations.callbacks.transformers import TransformersCallback
 
     trainer = build(callbacks=[TransformersCallback(run="other", agent=False)])
@@ -50,7 +50,7 @@ def test_the_callback_adds_nothing_where_a_run_is_on(build, recorded):
     assert [r.event for r in recorded()[0]].count(Event.STOP) == 1
 
 
-def test_the_callback_refuses_a_setting_it_does_not_know():
+def test_the_callback_refuses_an_unknown_setting():
     from sentinel.integrations.callbacks.transformers import TransformersCallback
 
     with pytest.raises(sentinel.SettingsError, match="did you mean 'run'"):

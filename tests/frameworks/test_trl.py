@@ -1,4 +1,4 @@
-"""TRL: its trainers' losses are seen raw, and what they log beside."""
+"""TRL: the raw losses of its trainers and their logs are recorded."""
 
 import math
 
@@ -33,11 +33,11 @@ LOGGED = {
     | {"completions/mean_length", "completions/clipped_ratio", "frac_reward_zero_std"},
 }
 FIRST = {"sft": math.log(300), "dpo": math.log(2), "kto": 0.5, "reward": math.log(2)}
-"""What the loss of a model that knows nothing, and is its own reference, must begin with."""
+"""Initial loss of an untrained model that is its own reference."""
 
 
 @pytest.mark.parametrize("name", LOGGED)
-def test_a_trainer_of_trl_is_seen_step_by_step(build, recorded, reported_metadata, name):
+def test_a_trl_trainer_is_recorded_step_by_step(build, recorded, reported_metadata, name):
     trainer = build(name)
 
     watched(trainer.train)()
@@ -59,7 +59,7 @@ def test_a_trainer_of_trl_is_seen_step_by_step(build, recorded, reported_metadat
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo"])
-def test_a_step_that_samples_says_how_long_that_took(build, recorded, reported_metadata, name):
+def test_a_sampling_step_has_its_generation_time(build, recorded, reported_metadata, name):
     trainer = build(name, max_steps=2)
 
     watched(trainer.train)()
@@ -71,7 +71,7 @@ def test_a_step_that_samples_says_how_long_that_took(build, recorded, reported_m
     assert column(recorded, "logged_step_time") == [each["step_time"] for each in logs(trainer)]
 
 
-def test_a_reward_that_nobody_gave_is_left_out_and_counted_against_nobody(build, recorded, headers):
+def test_a_missing_reward_is_omitted_and_not_counted_as_dropped(build, recorded, headers):
     trainer = build("grpo", rewards=(short, absent), max_steps=1)
 
     watched(trainer.train)()
@@ -82,20 +82,20 @@ def test_a_reward_that_nobody_gave_is_left_out_and_counted_against_nobody(build,
     assert not any(headers()[0].drop_counts)
 
 
-def test_without_a_penalty_there_is_no_divergence_and_the_facts_say_so(build, recorded, reported_metadata):
+def test_without_a_kl_penalty_there_is_no_kl(build, recorded, reported_metadata):
     watched(build("grpo", beta=0.0, max_steps=1).train)()
 
     assert column(recorded, "kl") == []
     assert reported_metadata()[0]["beta"] == 0.0
 
 
-def test_what_kind_of_divergence_it_is_is_told(build, reported_metadata):
+def test_the_kind_of_kl_is_recorded(build, reported_metadata):
     watched(build("grpo", max_steps=1).train)()
 
     assert reported_metadata()[0]["kl_estimator"] == "k3xratio"
 
 
-def test_sampling_is_the_same_watched_or_not(build):
+def test_sampling_is_identical_with_and_without_monitoring(build):
     import trl.generation.vllm_generation  # noqa: F401
 
     modules = ("transformers.trainer", "transformers.trainer_callback", "accelerate.accelerator")
@@ -112,8 +112,8 @@ def test_sampling_is_the_same_watched_or_not(build):
     assert patches(*modules) == before
 
 
-def test_sampling_by_vllm_is_a_part_of_the_step_too(recorded, monkeypatch):
-    """VLLM itself is not needed to see that TRL's call of it is timed."""
+def test_generation_by_vllm_is_part_of_the_step(recorded, monkeypatch):
+    """The timing of TRL's call is tested without vLLM."""
     from support.training_loops import batch, loss_of, model
     from torch import optim
     from trl.generation.vllm_generation import VLLMGeneration

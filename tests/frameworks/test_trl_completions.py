@@ -16,7 +16,7 @@ CONVERSATION = [{"role": "user", "content": ASKED}]
 @pytest.mark.parametrize("prompt", [ASKED, CONVERSATION], ids=["text", "conversation"])
 @pytest.mark.filterwarnings("ignore")
 def test_prompts_completions_and_rewards_are_those_that_were_rewarded(tmp_path, prompt):
-    """The reward functions see every completion, and so tell what must be read."""
+    """The reward functions get every completion, which gives the expected samples."""
     from datasets import Dataset
     from tiny_models import llama, tokenizer
     from trl import GRPOConfig, GRPOTrainer
@@ -32,7 +32,7 @@ def test_prompts_completions_and_rewards_are_those_that_were_rewarded(tmp_path, 
         return [None if at % 2 else 1.0 for at in range(len(completions))]
 
     tokens = tokenizer()
-    told = GRPOConfig(
+    config = GRPOConfig(
         output_dir=str(tmp_path),
         max_steps=2,
         per_device_train_batch_size=4,
@@ -48,7 +48,7 @@ def test_prompts_completions_and_rewards_are_those_that_were_rewarded(tmp_path, 
     GRPOTrainer(
         model=llama(tokens),
         reward_funcs=[longer, even],
-        args=told,
+        args=config,
         train_dataset=Dataset.from_dict({"prompt": [prompt] * 8}),
         processing_class=tokens,
     ).train()

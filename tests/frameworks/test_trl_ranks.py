@@ -1,4 +1,4 @@
-"""Two real ranks of a Trainer and of GRPO: each tells its own, and the first what is logged."""
+"""Two ranks of a Trainer and of GRPO: each records its values, and rank 0 the logs."""
 
 import json
 
@@ -67,7 +67,7 @@ dist.destroy_process_group()
 """
 
 
-def test_every_rank_is_seen_and_the_first_tells_what_is_logged(
+def test_every_rank_is_recorded_and_rank_0_records_the_logs(
     torchrun, recorded, reported_metadata, tiny_path, tmp_path
 ):
     torchrun(RANKS, MODEL=tiny_path)

@@ -1,4 +1,4 @@
-"""Texts that a TRL trainer generated are shown where a run was asked for them, and only there."""
+"""Texts that a TRL trainer generated are recorded only if the run requests them."""
 
 import pytest
 from requirements import need
@@ -18,11 +18,11 @@ def build(tokens, tiny_path, tmp_path):
     return lambda name, **settings: of_trl(name, tokens, tiny_path, tmp_path / "out", **settings)
 
 
-def samples(told):
-    return [record for record in told()[0] if record.event is Event.SAMPLE]
+def samples(read_records):
+    return [record for record in read_records()[0] if record.event is Event.SAMPLE]
 
 
-def test_texts_are_shown_where_they_are_asked_for(build, recorded):
+def test_texts_are_recorded_if_requested(build, recorded):
     trainer = build("grpo", rewards=(short, absent), max_steps=2)
 
     sentinel.monitor(run="test", agent=False, strict=True, samples=3)(trainer.train)()
@@ -37,7 +37,7 @@ def test_texts_are_shown_where_they_are_asked_for(build, recorded):
     assert not any("reward/absent" in r.values for r in last)
 
 
-def test_a_conversation_is_shown_as_what_was_said_in_it(build, recorded):
+def test_a_conversation_is_recorded_as_its_contents(build, recorded):
     data = [{"prompt": [{"role": "user", "content": "hello"}]}] * 8
 
     def flat(completions, **_):
@@ -52,7 +52,7 @@ def test_a_conversation_is_shown_as_what_was_said_in_it(build, recorded):
     assert sample.attributes["completion"] in said
 
 
-def test_texts_are_nobodys_business_where_they_are_not_asked_for(build, recorded):
+def test_texts_are_not_recorded_unless_requested(build, recorded):
     sentinel.monitor(run="test", agent=False, strict=True)(build("grpo", max_steps=1).train)()
 
     assert samples(recorded) == []

@@ -1,4 +1,4 @@
-"""verl's own Tracking and file logger, as they are installed; its processes as Ray starts them."""
+"""verl's installed Tracking and file logger, and its processes as Ray starts them."""
 
 import json
 import math
@@ -57,7 +57,7 @@ SAID = [
 
 @pytest.fixture
 def tracking(tmp_path, monkeypatch):
-    """The class `Tracking`, with its files in this test's directory."""
+    """The class `Tracking`, with its files in the test's directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "verl.jsonl"))
     monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "tb"))
@@ -69,11 +69,13 @@ def tracking(tmp_path, monkeypatch):
 
 
 def plain(row):
-    """What verl's encoder can write."""
+    """Values as verl's encoder writes them."""
     return {k: v for k, v in row.items() if not isinstance(v, torch.Tensor | str)}
 
 
-def test_what_verl_logs_is_told_under_its_number_and_by_its_keys_once(tracking, recorded, reported_metadata):
+def test_verl_logs_are_recorded_once_under_verls_step_and_keys(
+    tracking, recorded, reported_metadata
+):
     with watched:
         tracker = tracking("maths", "first", ["tensorboard"], CONFIG)
         for step, row in enumerate(SAID):
@@ -90,9 +92,7 @@ def test_what_verl_logs_is_told_under_its_number_and_by_its_keys_once(tracking, 
     assert math.isinf(kl[2])
     saves = [(r.step, r.attributes["path"]) for r in records if r.event is Event.SAVE]
     assert saves == [(2, "/ckpt/global_step_2")]
-    evals = [
-        (r.step, r.values["val-core/gsm8k/acc"]) for r in records if r.event is Event.EVAL
-    ]
+    evals = [(r.step, r.values["val-core/gsm8k/acc"]) for r in records if r.event is Event.EVAL]
     assert evals == [(0, 0.25)]
     known = reported_metadata()[0]
     assert known["patch/verl"] == "on"
@@ -113,7 +113,7 @@ def test_what_verl_logs_is_told_under_its_number_and_by_its_keys_once(tracking, 
     assert not any("secret" in str(fact) for fact in known.values())
 
 
-def test_its_file_read_back_says_what_was_heard(tracking, recorded, tmp_path):
+def test_its_log_file_holds_the_recorded_values(tracking, recorded, tmp_path):
     with watched:
         tracker = tracking("maths", "first", "file", CONFIG)
         for step, row in enumerate(SAID):
@@ -128,7 +128,7 @@ def test_its_file_read_back_says_what_was_heard(tracking, recorded, tmp_path):
     assert math.isnan(read[2].values["kl_old"])
 
 
-def test_a_restart_begins_the_file_anew(tracking, tmp_path):
+def test_a_restart_starts_the_file_over(tracking, tmp_path):
     for step in (1, 7):
         tracker = tracking("maths", "first", "file")
         tracker.log({"actor/ppo_kl": 0.5}, step=step)
@@ -137,7 +137,7 @@ def test_a_restart_begins_the_file_anew(tracking, tmp_path):
     assert [r.step for r in source.read(tmp_path / "verl.jsonl")] == [7, 7]
 
 
-def test_what_is_no_mapping_or_has_no_number_is_verls_own_affair(tracking, recorded):
+def test_logs_without_numbers_are_ignored(tracking, recorded):
     with watched:
         tracker = tracking("maths", "first", [])
         tracker.log(None, step=1)
@@ -146,7 +146,7 @@ def test_what_is_no_mapping_or_has_no_number_is_verls_own_affair(tracking, recor
     assert [r.step for r in recorded()[0] if r.event is Event.STEP] == [2]
 
 
-def test_the_process_that_drives_is_watched_from_the_moment_it_makes_its_trackers(
+def test_the_driver_is_monitored_from_the_creation_of_its_trackers(
     tracking, recorded, reported_metadata
 ):
     plugin.start_on_training(MonitorArguments(run="test", agent=False, strict=True))
@@ -159,13 +159,11 @@ def test_the_process_that_drives_is_watched_from_the_moment_it_makes_its_tracker
     finally:
         end_auto_session()
 
-    assert [dict(r.values)["actor/ppo_kl"] for r in recorded()[0] if r.event is Event.STEP] == [
-        0.5
-    ]
+    assert [dict(r.values)["actor/ppo_kl"] for r in recorded()[0] if r.event is Event.STEP] == [0.5]
     assert reported_metadata()[0]["algorithm"] == "grpo"
 
 
-def test_a_session_that_is_on_is_enough(tracking, recorded):
+def test_an_active_session_is_not_replaced(tracking, recorded):
     theirs = vars(tracking)["__init__"]
     plugin.start_on_training(MonitorArguments(run="other"))
     with watched:
@@ -179,7 +177,7 @@ def test_a_session_that_is_on_is_enough(tracking, recorded):
     assert [r.step for r in recorded()[0] if r.event is Event.STEP] == [1]
 
 
-def test_nobody_is_watched_who_did_not_ask(monkeypatch):
+def test_no_process_is_monitored_unless_requested(monkeypatch):
     assert not plugin.is_monitoring_requested()
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "other,sentinel.integrations.callbacks.verl")
     assert plugin.is_monitoring_requested()
@@ -227,7 +225,7 @@ print("TOLD " + json.dumps([losses, identity.run, identity.rank,
 """
 
 
-def test_a_rank_as_ray_starts_it_is_watched_from_its_first_backward_pass(tmp_path, recorded):
+def test_a_ray_worker_is_monitored_from_its_first_backward_pass(tmp_path, recorded):
     path = tmp_path / "actor.py"
     path.write_text(ACTOR)
     verls = {

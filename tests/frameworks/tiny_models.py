@@ -1,4 +1,4 @@
-"""Models and tokenizers that fit in a test, made here: nothing is ever downloaded.
+"""Models and tokenizers for tests, created here: nothing is downloaded.
 
 Frameworks are imported inside the functions only.
 """

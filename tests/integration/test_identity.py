@@ -1,4 +1,4 @@
-"""Identity: the ranks of one node know each other without a word."""
+"""The ranks of one node derive the same run and attempt without communication."""
 
 import fcntl
 import json
@@ -15,14 +15,14 @@ from sentinel.transport.launch_environment import identify
 
 
 def test_the_ranks_of_one_node_agree_on_the_run(script, tmp_path):
-    """Two children of one parent, told apart only by what a launcher sets."""
+    """Two children of one parent, which differ only in the variables of a launcher."""
     line = script("""
 import json
 from sentinel.transport.launch_environment import identify
 who = identify("My run")
 print(json.dumps([who.run, who.rank, who.local_rank, who.world_size, who.local_world_size]))
 """)
-    found = []
+    results = []
     for rank in range(2):
         environ = {
             **os.environ,
@@ -33,34 +33,34 @@ print(json.dumps([who.run, who.rank, who.local_rank, who.world_size, who.local_w
             "MASTER_PORT": "1234",
         }
         done = subprocess.run(line, env=environ, timeout=240, check=True, capture_output=True)
-        found.append(json.loads(done.stdout))
+        results.append(json.loads(done.stdout))
 
-    assert found[0][0] == found[1][0]
-    assert found[0][0].startswith("my-run-")
-    assert [each[1:] for each in found] == [[2, 0, 4, 2], [3, 1, 4, 2]]
+    assert results[0][0] == results[1][0]
+    assert results[0][0].startswith("my-run-")
+    assert [each[1:] for each in results] == [[2, 0, 4, 2], [3, 1, 4, 2]]
 
 
-def test_a_run_started_elsewhere_has_another_id():
+def test_a_run_of_another_parent_has_another_id():
     line = "from sentinel.transport.launch_environment import identify; print(identify('r').run)"
     ids = {subprocess.check_output([sys.executable, "-c", line], timeout=240) for _ in range(2)}
 
     assert len(ids) == 2
 
 
-def test_torchrun_s_one_rank_of_a_node_is_in_the_same_run_after_a_restart():
-    """It is another process then, of the same parent."""
+def test_a_single_torchrun_rank_keeps_its_run_after_a_restart():
+    """The restarted rank is another process with the same parent."""
     line = "from sentinel.transport.launch_environment import identify; print(identify('r').run)"
     environ = {**os.environ, "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}
     environ |= {"LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "none"}
-    words = [sys.executable, "-c", line]
-    ids = {subprocess.check_output(words, env=environ, timeout=240) for _ in range(2)}
+    variables = [sys.executable, "-c", line]
+    ids = {subprocess.check_output(variables, env=environ, timeout=240) for _ in range(2)}
 
     assert len(ids) == 1
 
 
 @pytest.fixture
 def attempt():
-    """Begins ranks of one attempt; `end` lets all of them die."""
+    """Starts ranks of one attempt; `end` kills all of them."""
     with ranks() as begin:
         yield Attempt(begin)
 
@@ -70,9 +70,11 @@ class Attempt:
         self.begin, self.running = begin, []
 
     def of(self, *ranks, number=0, world=4):
-        begun = [self.begin(r, run="elastic", world=world, steps=1, attempt=number) for r in ranks]
-        self.running += begun
-        return begun
+        started = [
+            self.begin(r, run="elastic", world=world, steps=1, attempt=number) for r in ranks
+        ]
+        self.running += started
+        return started
 
     def end(self):
         for rank in self.running:
@@ -80,90 +82,90 @@ class Attempt:
             rank.communicate()
 
 
-def free(rank, start=0, *, sharers=2, world=4):
+def free_attempt(rank, start=0, *, sharers=2, world=4):
     return first_free_attempt("elastic", rank, start, local_world_size=sharers, world_size=world)
 
 
-def test_the_first_attempt_is_the_one_that_the_launcher_counts():
-    assert (free(0), free(0, 3)) == (0, 3)
+def test_the_first_attempt_is_the_launchers_restart_count():
+    assert (free_attempt(0), free_attempt(0, 3)) == (0, 3)
 
 
-def test_ranks_that_begin_together_are_of_one_attempt(attempt):
+def test_ranks_that_start_together_share_an_attempt(attempt):
     attempt.of(0)
 
-    assert free(1) == 0
+    assert free_attempt(1) == 0
 
 
-def test_a_rank_that_left_a_trace_is_of_the_next_attempt(attempt):
+def test_a_rank_with_a_ring_is_in_the_next_attempt(attempt):
     attempt.of(0)
 
-    assert free(0) == 1
+    assert free_attempt(0) == 1
 
 
-def test_a_rank_joins_the_attempt_that_another_of_its_node_began_anew(attempt):
+def test_a_rank_joins_the_new_attempt_of_its_node(attempt):
     attempt.of(0, 1)
     attempt.end()
     attempt.of(0, number=1)
 
-    assert free(1) == 1
+    assert free_attempt(1) == 1
 
 
-def test_other_ranks_on_a_node_whose_ranks_are_gone_are_of_the_next_attempt(attempt):
+def test_other_ranks_of_a_node_are_in_the_next_attempt(attempt):
     """An elastic restart gave this node other ranks."""
     attempt.of(0, 1)
-    assert free(2) == 0, "they are there still"
+    assert free_attempt(2) == 0, "they are there still"
     attempt.end()
 
-    assert (free(2), free(3)) == (1, 1)
+    assert (free_attempt(2), free_attempt(3)) == (1, 1)
 
 
-def test_an_attempt_that_is_not_whole_yet_is_joined_though_its_first_rank_is_gone(attempt):
+def test_an_incomplete_attempt_is_joined_though_its_first_rank_is_gone(attempt):
     attempt.of(0)
     attempt.end()
 
-    assert free(1) == 0
+    assert free_attempt(1) == 0
 
 
-def test_a_world_of_another_size_is_another_attempt(attempt):
+def test_another_world_size_is_another_attempt(attempt):
     """From four nodes to two, and back."""
     attempt.of(0, world=8)
     attempt.end()
-    assert free(1, world=4) == 1
+    assert free_attempt(1, world=4) == 1
     attempt.of(1, number=1, world=4)
     attempt.end()
 
-    assert free(2, world=8) == 2
+    assert free_attempt(2, world=8) == 2
 
 
-def test_more_ranks_on_a_node_than_before_are_another_attempt(attempt):
+def test_more_ranks_on_a_node_are_another_attempt(attempt):
     attempt.of(0, 1, world=2)
     attempt.end()
 
-    assert [free(rank, sharers=4, world=4) for rank in (3, 2, 1, 0)] == [1, 1, 1, 1]
+    assert [free_attempt(rank, sharers=4, world=4) for rank in (3, 2, 1, 0)] == [1, 1, 1, 1]
 
 
-def test_an_attempt_whose_rings_were_removed_is_not_used_again():
+def test_the_attempt_of_removed_rings_is_not_reused():
     for rank in (0, 1):
         paths.mark_ring_removed("elastic", paths.ring_path("elastic", 0, rank))
 
-    assert (free(0), free(2)) == (1, 1)
+    assert (free_attempt(0), free_attempt(2)) == (1, 1)
 
 
-def test_a_ring_that_is_just_being_made_is_of_somebody_who_lives():
+def test_an_incomplete_ring_has_a_live_writer():
     path = paths.ring_path("elastic", 0, 0)
     path.write_bytes(b"")
 
-    assert free(1, sharers=1) == 0
+    assert free_attempt(1, sharers=1) == 0
 
 
-def test_a_node_keeps_its_run_wherever_rank_0_is_after_a_restart(tmp_path, monkeypatch):
+def test_a_node_keeps_its_run_id_when_rank_0_moves(tmp_path, monkeypatch):
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
-    words = {"SENTINEL_RUN_ID": "mine", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+    variables = {"SENTINEL_RUN_ID": "mine", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
 
     def run_of(node):
         number = str(2 * node)
-        return identify(environ={**words, "RANK": number, "GROUP_RANK": str(node)}).run
+        return identify(environ={**variables, "RANK": number, "GROUP_RANK": str(node)}).run
 
     elsewhere = run_of(1)
     assert run_of(0) == "mine"

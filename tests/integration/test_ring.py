@@ -1,4 +1,4 @@
-"""Ring: nothing is lost without being counted, and nothing is read that was not written."""
+"""Rings count every lost frame and never return bytes that were not written."""
 
 import os
 import random
@@ -42,9 +42,9 @@ def reader(ring):
     reader.close()
 
 
-def test_what_is_written_is_read_in_order(ring, reader):
-    for word in (b"one", b"", b"three"):
-        ring.write(word)
+def test_payloads_are_read_in_order(ring, reader):
+    for written in (b"one", b"", b"three"):
+        ring.write(written)
 
     batch = reader.read(RingCursor())
 
@@ -53,7 +53,7 @@ def test_what_is_written_is_read_in_order(ring, reader):
     assert reader.read(batch.cursor).payloads == []
 
 
-def test_the_header_tells_who_writes_and_how_far_it_is(ring, reader):
+def test_the_header_holds_the_writer_and_its_progress(ring, reader):
     ring.publish_step(step=500, step_index=7, now=12.5)
     ring.count_drop("shape", 3)
     ring.count_error()
@@ -70,7 +70,7 @@ def test_the_header_tells_who_writes_and_how_far_it_is(ring, reader):
     assert header.outcome == "running"
 
 
-def test_the_outcome_stays_when_the_writer_is_gone(tmp_path):
+def test_the_outcome_outlives_the_writer(tmp_path):
     RingWriter(tmp_path / "b.ring", WRITER_IDENTITY, SMALL).close("exception")
 
     assert RingReader(tmp_path / "b.ring").read_header().outcome == "exception"
@@ -78,10 +78,10 @@ def test_the_outcome_stays_when_the_writer_is_gone(tmp_path):
 
 @given(st.lists(st.binary(max_size=2000), min_size=1, max_size=400), st.integers(1, 50))
 @budget(max_examples=budget.default.max_examples // 3)
-def test_read_and_lost_are_together_all_that_was_written(tmp_path_factory, payloads, every):
-    """Whatever the sizes, and however seldom the reader looks, wraps and overruns included."""
+def test_every_frame_is_read_or_counted_as_lost(tmp_path_factory, payloads, every):
+    """For all sizes and read intervals, including wraps and overruns."""
     path = tmp_path_factory.mktemp("ring") / "r.ring"
-    writer, cursor, seen, lost = RingWriter(path, WRITER_IDENTITY, SMALL), RingCursor(), [], 0
+    writer, cursor, received, lost = RingWriter(path, WRITER_IDENTITY, SMALL), RingCursor(), [], 0
     reader = RingReader(path)
     for number, payload in enumerate(payloads, start=1):
         writer.write(struct.pack("I", number) + payload)
@@ -89,17 +89,17 @@ def test_read_and_lost_are_together_all_that_was_written(tmp_path_factory, paylo
             batch = reader.read(cursor)
             cursor, lost = batch.cursor, lost + batch.lost_frames
             assert batch.corrupt_frames == 0
-            seen.extend(batch.payloads)
-    numbers = [struct.unpack_from("I", payload)[0] for payload in seen]
+            received.extend(batch.payloads)
+    numbers = [struct.unpack_from("I", payload)[0] for payload in received]
 
-    assert len(seen) + lost == len(payloads)
+    assert len(received) + lost == len(payloads)
     assert numbers == sorted(set(numbers))
-    assert all(payload[4:] == payloads[n - 1] for n, payload in zip(numbers, seen, strict=True))
+    assert all(payload[4:] == payloads[n - 1] for n, payload in zip(numbers, received, strict=True))
     reader.close()
     writer.close("finished")
 
 
-def test_an_overrun_reader_goes_on_with_most_of_what_is_left(ring, reader):
+def test_an_overrun_reader_continues_with_most_remaining_frames(ring, reader):
     for number in range(10_000):
         ring.write(b"%08d" % number * 10)
 
@@ -111,8 +111,8 @@ def test_an_overrun_reader_goes_on_with_most_of_what_is_left(ring, reader):
 
 
 def test_a_damaged_frame_is_counted_once_and_the_next_is_read(ring, reader):
-    for word in (b"first", b"second", b"third"):
-        ring.write(word)
+    for written in (b"first", b"second", b"third"):
+        ring.write(written)
     _damage(ring.path, ring_layout.HEADER_SIZE + 24 + ring_layout.FRAME_HEADER.size)
 
     first = reader.read(RingCursor())
@@ -121,22 +121,22 @@ def test_a_damaged_frame_is_counted_once_and_the_next_is_read(ring, reader):
     assert first.corrupt_frames == 1
 
 
-def test_a_frame_that_looks_wrong_is_waited_for_before_it_counts_as_damaged(ring):
-    """On some machines the position can be seen before the frame it stands behind."""
+def test_an_invalid_frame_has_a_grace_period(ring):
+    """On some machines the position becomes visible before the frame."""
     reader = RingReader(ring.path, grace_seconds=60.0)
     ring.write(b"late")
     ring.write(b"later")
-    place = ring_layout.HEADER_SIZE + ring_layout.FRAME_HEADER.size
-    before = _damage(ring.path, place)
+    offset = ring_layout.HEADER_SIZE + ring_layout.FRAME_HEADER.size
+    before = _damage(ring.path, offset)
 
     assert reader.read(RingCursor()).payloads == []
-    _damage(ring.path, place, before)
+    _damage(ring.path, offset, before)
     assert reader.read(RingCursor()).payloads == [b"late", b"later"]
     reader.close()
 
 
-def test_a_torn_tail_is_not_read_and_not_waited_for(ring, reader):
-    """What a writer was killed at is behind the position it last published."""
+def test_bytes_after_the_published_position_are_ignored(ring, reader):
+    """A killed writer leaves bytes after the position that it published last."""
     ring.write(b"whole")
     _damage(ring.path, ring_layout.HEADER_SIZE + 24, b"\xff" * 40)
 
@@ -145,19 +145,19 @@ def test_a_torn_tail_is_not_read_and_not_waited_for(ring, reader):
 
 
 @given(st.binary(min_size=1, max_size=4000), st.integers(0, SMALL - 4000))
-def test_garbage_in_the_ring_is_never_taken_for_a_record(tmp_path_factory, garbage, at):
+def test_garbage_is_never_read_as_a_record(tmp_path_factory, garbage, at):
     path = tmp_path_factory.mktemp("ring") / "r.ring"
     writer = RingWriter(path, WRITER_IDENTITY, SMALL)
-    words = [b"payload %d" % n for n in range(900)]
-    for word in words:
-        writer.write(word)
+    written_payloads = [b"payload %d" % n for n in range(900)]
+    for written in written_payloads:
+        writer.write(written)
     _damage(path, ring_layout.HEADER_SIZE + at, garbage)
 
     reader = RingReader(path, grace_seconds=0.0)
     batch = reader.read(RingCursor())
 
-    assert set(batch.payloads) <= set(words)
-    assert len(batch.payloads) + batch.lost_frames + batch.corrupt_frames <= len(words)
+    assert set(batch.payloads) <= set(written_payloads)
+    assert len(batch.payloads) + batch.lost_frames + batch.corrupt_frames <= len(written_payloads)
     reader.close()
     writer.close("finished")
 
@@ -170,7 +170,7 @@ def test_garbage_in_the_ring_is_never_taken_for_a_record(tmp_path_factory, garba
         (ring_layout.RING_MAGIC + bytes(8184), "layout 0"),
     ],
 )
-def test_a_file_that_is_no_ring_is_refused_by_name(tmp_path, content, complaint):
+def test_a_file_that_is_not_a_ring_is_refused_by_name(tmp_path, content, complaint):
     path = tmp_path / "odd.ring"
     path.write_bytes(content)
 
@@ -178,7 +178,7 @@ def test_a_file_that_is_no_ring_is_refused_by_name(tmp_path, content, complaint)
         RingReader(path)
 
 
-def test_a_ring_cut_short_is_refused(ring):
+def test_a_truncated_ring_is_refused(ring):
     cut = ring.path.with_name("cut.ring")
     cut.write_bytes(ring.path.read_bytes()[:10_000])
 
@@ -186,24 +186,24 @@ def test_a_ring_cut_short_is_refused(ring):
         RingReader(cut)
 
 
-def test_no_ring_is_made_over_another(ring):
+def test_an_existing_ring_is_not_replaced(ring):
     with pytest.raises(FileExistsError):
         RingWriter(ring.path, WRITER_IDENTITY, SMALL)
     assert [path.name for path in ring.path.parent.iterdir()] == ["a.ring"]
 
 
-def test_only_the_owner_may_look(ring):
+def test_only_the_owner_may_read_a_ring(ring):
     assert ring.path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_payload_beyond_reason_is_dropped_and_counted(ring, reader):
+def test_a_payload_that_is_too_large_is_dropped_and_counted(ring, reader):
     ring.write(b"x" * (ring.max_payload_bytes + 1))
 
     assert reader.read(RingCursor()).payloads == []
     assert sum(reader.read_header().drop_counts) == 1
 
 
-def test_capacity_is_what_the_place_can_hold(tmp_path, monkeypatch):
+def test_the_capacity_fits_the_directory(tmp_path, monkeypatch):
     assert fitting_capacity(tmp_path, max_capacity=1 << 20) == 1 << 20
     space = os.statvfs(tmp_path)
     full = os.statvfs_result((4096, 4096, 100, 100, 60, *list(space)[5:10]))
@@ -213,7 +213,7 @@ def test_capacity_is_what_the_place_can_hold(tmp_path, monkeypatch):
 
 
 def test_every_acknowledged_record_survives_a_kill(tmp_path):
-    """The writer is killed at a random moment; what it had acknowledged is there, and whole."""
+    """The writer is killed at a random time; every acknowledged record is complete."""
     random.seed(7)
     for number in range(12):
         assert killed_writer(tmp_path / f"{number}.ring") >= 1
@@ -225,8 +225,8 @@ def test_every_acknowledged_record_survives_a_kill_120_times(tmp_path):
         killed_writer(tmp_path / f"{number}.ring")
 
 
-def test_what_is_published_is_never_blank_for_a_moment(tmp_path):
-    """Looked at very often while it is written: a kill at any of them is survived."""
+def test_the_published_position_is_never_zeroed(tmp_path):
+    """Read many times while it is written: a kill at any of these times is harmless."""
     path = tmp_path / "0-0.ring"
     ready, write = os.pipe()
     child = os.fork()

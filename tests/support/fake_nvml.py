@@ -1,6 +1,6 @@
-"""A stand-in for the module `pynvml` with its names, units and errors, and no GPU behind it."""
+"""A fake of the module `pynvml`, with its names, units and errors."""
 
-# ruff: noqa: N802 - the names are theirs
+# ruff: noqa: N802 - names of pynvml
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 
 class NVMLError(Exception):
-    """As pynvml's, of which every other error of it is."""
+    """Base class of NVML errors, as in pynvml."""
 
 
 @dataclass
 class Card:
-    """One GPU as the driver sees it. What is None is not supported by it."""
+    """One GPU as the driver reports it. A value of None is unsupported."""
 
     uuid: str | bytes = "GPU-aaaa"
     name: str | bytes = "H100"
@@ -34,7 +34,7 @@ class Card:
 
 @dataclass
 class FakeNvml:
-    """Answers for `cards`. `refusal` is raised by nvmlInit; with `held` set, calls never return."""
+    """Reports `cards`. nvmlInit raises `refusal`; calls wait for the event `held`, if set."""
 
     cards: list[Card] = field(default_factory=lambda: [Card()])
     events: deque[tuple[int, int]] = field(default_factory=deque)

@@ -1,4 +1,4 @@
-"""Log files for the tests: the same rows of a run in each of the formats that sources read."""
+"""Log files for tests: the same rows in each format that a reader supports."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from support.wandb_files import framed
 Row = dict[str, Any]
 BEGUN = 1.7e9
 NAMES = {"completion_length": "completions/mean_length", "kl_ref": "kl"}
-"""Signals as trainers log them."""
+"""Keys of signals as trainers log them."""
 
 
 def healthy_rows(seed: int, length: int = 400, every: float = 3.0) -> list[Row]:
-    """Rows of a healthy run of reinforcement learning; a step takes `every` seconds."""
+    """Rows of a healthy RL run; a step takes `every` seconds."""
     made = {**sft_run(seed).series, **rl_run(seed).series, **policy_run(seed).series}
     series = {NAMES.get(n, n): s for n, s in made.items() if len(s) >= length}
     return [

@@ -1,4 +1,4 @@
-"""Real processes that write rings as a trainer's hook does, without a trainer's weight."""
+"""Processes that write rings as the client in a trainer does, without importing a framework."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ for step in range(1, plan["steps"] + 1):
 if plan["hold"]:
     sys.stdin.readline()
 if plan["ending"] != "silence":
-    facts = {"outcome": plan["ending"]}
-    encoder.write_event(Event.STOP, StepStamp(plan["steps"], plan["steps"], time.time()), attributes=facts)
+    stamp = StepStamp(plan["steps"], plan["steps"], time.time())
+    encoder.write_event(Event.STOP, stamp, attributes={"outcome": plan["ending"]})
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -43,12 +43,11 @@ sys.stdin.read()
 
 @contextmanager
 def ranks() -> Iterator[Callable[..., Any]]:
-    """Yields a function that starts one rank; all of them are ended at the end.
+    """Yields a function that starts one rank; all ranks are killed at the end.
 
-    `values` maps a signal to its values, step by step, over again when they run out. The rank
-    lives on after its last step; `ending` is what its STOP says, "silence" writes none; with
-    `hold` it says it only once it is told to by `release`. With `wait` the function returns only
-    once the last step is written.
+    `values` maps a signal to its values by step, repeated when they run out. The rank stays alive
+    after its last step. `ending` is the outcome of its STOP; with "silence" it writes no STOP, with
+    `hold` only after `release`. With `wait` the function returns once the last step is written.
     """
     running: list[subprocess.Popen[bytes]] = []
 
@@ -76,8 +75,8 @@ def ranks() -> Iterator[Callable[..., Any]]:
             "values": values or {"loss": [1.0]},
             "hold": hold,
         }
-        words = [sys.executable, "-c", SCRIPT, json.dumps(plan)]
-        child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        command = [sys.executable, "-c", SCRIPT, json.dumps(plan)]
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         running.append(child)
         if wait:
             assert child.stdout is not None
@@ -93,16 +92,16 @@ def ranks() -> Iterator[Callable[..., Any]]:
 
 
 def release(rank: subprocess.Popen[bytes]) -> None:
-    """Let a rank that was begun with `hold` say how it ended."""
+    """Let a rank that was started with `hold` write its STOP."""
     assert rank.stdin is not None
     rank.stdin.write(b"end\n")
     rank.stdin.flush()
 
 
-def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """The first true answer of `condition`, asked again and again for `seconds`."""
+def until(condition: Callable[[], Any], seconds: float, description: str) -> Any:
+    """The first true result of `condition`, polled for up to `seconds`."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
         time.sleep(0.02)
     return answer

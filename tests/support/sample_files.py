@@ -1,4 +1,4 @@
-"""Files of samples as trainers write them, and a folder of them that is watched."""
+"""Sample files as trainers write them, and a polled directory of them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sentinel.readers.sample_files import SCAN_INTERVAL_SECONDS, SampleFiles
 UNREADABLE = ("sentinel_dropped_records_total", "samples_unreadable")
 
 
-class Watch:
-    """A watched folder, and the clock it is watched by."""
+class FolderReader:
+    """A directory read by SampleFiles, with a fake clock."""
 
-    def __init__(self, folder, known=()):
-        self.now, self.tally = 1000.0, Counters()
-        self.files = SampleFiles("run", folder, self.tally, dict(known), lambda: self.now)
+    def __init__(self, folder, fingerprints=()):
+        self.now, self.counters = 1000.0, Counters()
+        self.files = SampleFiles("run", folder, self.counters, dict(fingerprints), lambda: self.now)
         self.poll()
 
     def poll(self, attempt=0):
-        """What a look at the folder brings, file by file until there is no other."""
+        """Records of all complete files, after one scan interval."""
         self.now += SCAN_INTERVAL_SECONDS
         found = []
         while more := self.files.poll(attempt):
@@ -33,11 +33,11 @@ class Watch:
 
     @property
     def unreadable(self):
-        return self.tally.values[UNREADABLE]
+        return self.counters.values[UNREADABLE]
 
 
 def verl(folder, step, size=2, **more):
-    """A file as `trainer.rollout_data_dir` fills it."""
+    """Writes a file as verl does with `trainer.rollout_data_dir`."""
     rows = [
         {"input": f"q{n}", "output": f"a{n}", "gts": 7, "score": n / 2, "step": step, **more}
         for n in range(size)
@@ -47,7 +47,7 @@ def verl(folder, step, size=2, **more):
 
 
 def trl(folder, step, **columns):
-    """A file as `log_completions=True` writes it."""
+    """Writes a file as TRL does with `log_completions=True`."""
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
     size = len(next(iter(columns.values())))

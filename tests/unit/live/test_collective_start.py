@@ -1,4 +1,4 @@
-"""A START that another rank's process wrote down is known for what it is."""
+"""A START record that another rank's process wrote is marked."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from sentinel.transport.record_codec import RecordEncoder, StepStamp
 from sentinel.transport.ring import RingWriter
 
 
-@pytest.mark.parametrize(("more", "gathered"), [(0, None), (1, "yes")])
-def test_only_what_its_own_process_wrote_is_at_first_hand(tmp_path, monkeypatch, more, gathered):
+@pytest.mark.parametrize(("pid_offset", "expected"), [(0, None), (1, "yes")])
+def test_a_start_written_by_another_process_is_marked(tmp_path, monkeypatch, pid_offset, expected):
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
-    who = Identity("told", world_size=2)
-    ring = RingWriter(ring_path("told", 0, 1), replace(who, rank=1), 1 << 16)
-    facts = {"pid": str(os.getpid() + more)}
-    RecordEncoder(ring.write).write_event(Event.START, StepStamp(0, 0, 1.0), attributes=facts)
+    identity = Identity("told", world_size=2)
+    ring = RingWriter(ring_path("told", 0, 1), replace(identity, rank=1), 1 << 16)
+    attributes = {"pid": str(os.getpid() + pid_offset)}
+    RecordEncoder(ring.write).write_event(Event.START, StepStamp(0, 0, 1.0), attributes=attributes)
 
     (start, _) = LiveRings("told", Counters()).poll()
 
-    assert start.attributes.get("via_collective") == gathered
+    assert start.attributes.get("via_collective") == expected
     ring.close("finished")

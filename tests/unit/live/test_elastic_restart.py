@@ -1,4 +1,4 @@
-"""Regrouping: ranks that an elastic launcher ends and begins anew wake nobody; a failure does."""
+"""Restarts by an elastic launcher raise no incident; failures do."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from sentinel.transport.process import Process
 from sentinel.transport.ring import RingCursor
 from sentinel.transport.ring_layout import RingHeader
 
-FELL = 1000.0
+EXITED_AT = 1000.0
 
 
 @dataclass(frozen=True)
 class Launcher(Process):
-    """A launcher that lives for as long as a test says."""
+    """A launcher that is alive if the test says so."""
 
     lives: bool = True
 
@@ -40,7 +40,7 @@ class Launcher(Process):
         return self.lives
 
 
-def rank(number, attempt=0, *, outcome="died", ended=FELL, moved=0.0, **stop):
+def rank(number, attempt=0, *, outcome="died", ended=EXITED_AT, moved=0.0, **stop):
     header = RingHeader(
         process=Process(1 + number, 1), identity=Identity("run", attempt, number), capacity=4096,
         created_at=0.0, position=0, sequence=0, last_step=9, last_step_index=9, last_time=0.0,
@@ -51,33 +51,33 @@ def rank(number, attempt=0, *, outcome="died", ended=FELL, moved=0.0, **stop):
     )
 
 
-GONE = [rank(0), rank(1, ended=FELL + 0.4)]
+EXITED = [rank(0), rank(1, ended=EXITED_AT + 0.4)]
 
 
 class Node:
-    """Two ranks of an elastic launcher, and what is made of the ticks of their agent."""
+    """Two ranks of an elastic launcher, and the findings from their heartbeats."""
 
     def __init__(self, lives=True):
-        self.regrouping, self.died = ElasticRestartTracker(), RunDied()
+        self.tracker, self.died = ElasticRestartTracker(), RunDied()
         self.begin(0, 0, lives=lives)
 
     def begin(self, attempt, restarts, lives=True):
         for number in range(2):
             worker = ElasticWorker(Launcher(1, 1, lives), restarts)
-            self.regrouping.workers[attempt, number] = worker
+            self.tracker.workers[attempt, number] = worker
 
-    def tick(self, ranks, after):
-        now = FELL + after
-        return self.regrouping.annotate_heartbeat(build_heartbeat("run", ranks, now), ranks, now)
+    def heartbeat(self, ranks, after):
+        now = EXITED_AT + after
+        return self.tracker.annotate_heartbeat(build_heartbeat("run", ranks, now), ranks, now)
 
-    def told(self, ranks, first, last):
+    def findings(self, ranks, first, last):
         """What is found at ticks half a second apart, with when."""
-        found = []
+        findings_at = []
         for half in range(int(first * 2), int(last * 2)):
-            opinion = self.died.update(self.tick(ranks, half / 2))
+            opinion = self.died.update(self.heartbeat(ranks, half / 2))
             if isinstance(opinion, Finding):
-                found.append((half / 2, opinion.summary))
-        return found
+                findings_at.append((half / 2, opinion.summary))
+        return findings_at
 
 
 @pytest.fixture
@@ -85,123 +85,134 @@ def node():
     return Node()
 
 
-def back(attempt=1):
+def restarted_ranks(attempt=1):
     return [rank(number, attempt, outcome="") for number in range(2)]
 
 
-def test_nodes_that_come_or_leave_wake_nobody(node):
-    assert node.told(GONE, 1, 60) == []
-    assert node.regrouping.awaiting_restart
+def test_a_membership_change_raises_no_incident(node):
+    assert node.findings(EXITED, 1, 60) == []
+    assert node.tracker.awaiting_restart
     node.begin(1, 0)
 
-    assert node.told(back(), 60, 90) == []
-    assert not node.regrouping.awaiting_restart
+    assert node.findings(restarted_ranks(), 60, 90) == []
+    assert not node.tracker.awaiting_restart
 
 
-def test_a_failure_that_the_launcher_mends_is_told_once_the_next_ranks_are_there(node):
-    assert node.told(GONE, 1, 40) == []
+def test_a_failure_is_reported_once_the_restarted_ranks_run(node):
+    assert node.findings(EXITED, 1, 40) == []
     node.begin(1, 1)
-    found = node.told(back(), 40, 80)
+    findings_at = node.findings(restarted_ranks(), 40, 80)
 
-    assert found[0][1] == "Ranks 0, 1 were killed at step 9 without an error message; 2 ranks still run."
-    assert 40 <= found[0][0] <= found[-1][0] < 40 + REPORT_FAILURE_SECONDS
-
-
-def test_ranks_that_do_not_come_back_are_told_of(node):
-    found = node.told(GONE, 1, RESTART_WAIT_SECONDS + 10)
-
-    assert RESTART_WAIT_SECONDS <= found[0][0] <= RESTART_WAIT_SECONDS + 3
-    assert not node.regrouping.awaiting_restart
+    assert (
+        findings_at[0][1]
+        == "Ranks 0, 1 were killed at step 9 without an error message; 2 ranks still run."
+    )
+    assert 40 <= findings_at[0][0] <= findings_at[-1][0] < 40 + REPORT_FAILURE_SECONDS
 
 
-def test_once_the_launcher_is_gone_nobody_waits_for_it(node):
-    assert node.told(GONE, 1, 5) == []
+def test_ranks_that_are_not_restarted_are_reported(node):
+    findings_at = node.findings(EXITED, 1, RESTART_WAIT_SECONDS + 10)
+
+    assert RESTART_WAIT_SECONDS <= findings_at[0][0] <= RESTART_WAIT_SECONDS + 3
+    assert not node.tracker.awaiting_restart
+
+
+def test_after_the_launcher_exits_the_deaths_are_reported(node):
+    assert node.findings(EXITED, 1, 5) == []
     node.begin(0, 0, lives=False)
 
-    assert node.told(GONE, 5, 10)[0][0] == 5.0
+    assert node.findings(EXITED, 5, 10)[0][0] == 5.0
 
 
-def test_an_agent_that_is_ended_meanwhile_waits_no_longer(node):
-    assert node.told(GONE, 1, 5) == []
-    node.regrouping.is_shutting_down = True
+def test_an_agent_that_shuts_down_waits_no_longer(node):
+    assert node.findings(EXITED, 1, 5) == []
+    node.tracker.is_shutting_down = True
 
-    assert "elastic_restart" not in node.tick(GONE, 5).attributes
+    assert "elastic_restart" not in node.heartbeat(EXITED, 5).attributes
 
 
-def test_a_rank_that_takes_long_to_leave_wakes_nobody(node):
-    leaving = [rank(0), rank(1, outcome="")]
-    assert node.told(leaving, 0, MAX_EXIT_SPREAD_SECONDS - 1) == []
-    slow = [rank(0), rank(1, ended=FELL + MAX_EXIT_SPREAD_SECONDS - 1)]
-    assert node.told(slow, MAX_EXIT_SPREAD_SECONDS - 1, 60) == []
+def test_a_rank_that_exits_slowly_raises_no_incident(node):
+    exiting = [rank(0), rank(1, outcome="")]
+    assert node.findings(exiting, 0, MAX_EXIT_SPREAD_SECONDS - 1) == []
+    slow = [rank(0), rank(1, ended=EXITED_AT + MAX_EXIT_SPREAD_SECONDS - 1)]
+    assert node.findings(slow, MAX_EXIT_SPREAD_SECONDS - 1, 60) == []
     node.begin(1, 0)
 
-    assert node.told(back(), 60, 90) == []
+    assert node.findings(restarted_ranks(), 60, 90) == []
 
 
-def test_a_rank_that_never_leaves_was_not_told_to(node):
-    found = node.told([rank(0), rank(1, outcome="")], 0, MAX_EXIT_SPREAD_SECONDS + 5)
+def test_a_rank_that_does_not_exit_is_not_being_restarted(node):
+    findings_at = node.findings([rank(0), rank(1, outcome="")], 0, MAX_EXIT_SPREAD_SECONDS + 5)
 
-    assert MAX_EXIT_SPREAD_SECONDS < found[0][0] <= MAX_EXIT_SPREAD_SECONDS + 1
-    assert found[0][1] == "Rank 0 was killed at step 9 without an error message; 1 rank still runs."
+    assert MAX_EXIT_SPREAD_SECONDS < findings_at[0][0] <= MAX_EXIT_SPREAD_SECONDS + 1
+    assert (
+        findings_at[0][1]
+        == "Rank 0 was killed at step 9 without an error message; 1 rank still runs."
+    )
 
 
-def test_the_death_of_one_rank_of_a_launcher_that_then_ends_is_told_at_once(node):
-    leaving = [rank(0), rank(1, outcome="")]
-    assert node.told(leaving, 0, 3) == []
+def test_a_death_is_reported_as_soon_as_the_launcher_exits(node):
+    exiting = [rank(0), rank(1, outcome="")]
+    assert node.findings(exiting, 0, 3) == []
     node.begin(0, 0, lives=False)
 
-    assert node.told(leaving, 3, 4)[0][0] == 3.0
+    assert node.findings(exiting, 3, 4)[0][0] == 3.0
 
 
 @pytest.mark.parametrize(
     "ranks",
     [
-        [rank(0), rank(1, outcome="", moved=FELL + 3.0)],
+        [rank(0), rank(1, outcome="", moved=EXITED_AT + 3.0)],
         [rank(0), rank(1, outcome="exception")],
-        [rank(0), rank(1, ended=FELL + MAX_EXIT_SPREAD_SECONDS + 1.0)],
+        [rank(0), rank(1, ended=EXITED_AT + MAX_EXIT_SPREAD_SECONDS + 1.0)],
         [rank(0), rank(1, outcome="died", outcome_of="collective")],
     ],
     ids=["one goes on", "one raised", "one after the other", "one was told of"],
 )
-def test_what_does_not_fall_as_one_is_no_regrouping(node, ranks):
-    after = max(rank.ended_at for rank in ranks) - FELL + 6.0
-    assert "elastic_restart" not in node.tick(ranks, after).attributes
+def test_ranks_that_do_not_exit_together_are_not_restarted(node, ranks):
+    after = max(rank.ended_at for rank in ranks) - EXITED_AT + 6.0
+    assert "elastic_restart" not in node.heartbeat(ranks, after).attributes
 
 
-def test_of_a_launcher_that_is_not_elastic_nothing_is_waited_for():
-    tick = ElasticRestartTracker().annotate_heartbeat(
-        build_heartbeat("run", GONE, FELL + 1), GONE, FELL + 1
+def test_a_launcher_that_is_not_elastic_is_not_waited_for():
+    heartbeat = ElasticRestartTracker().annotate_heartbeat(
+        build_heartbeat("run", EXITED, EXITED_AT + 1), EXITED, EXITED_AT + 1
     )
 
-    assert "elastic_restart" not in tick.attributes
+    assert "elastic_restart" not in heartbeat.attributes
 
 
-def of(node_tick, *, age=0.0, host="a"):
+def node_heartbeat(node_tick, *, age=0.0, host="a"):
     return NodeHeartbeat(node_tick, host, (0, 1), age, is_lost=False)
 
 
-def test_of_several_nodes_all_that_fell_must_be_regrouping(node):
-    gone = of(node.tick(GONE, 2.0))
+def test_with_several_nodes_all_failed_nodes_must_be_restarting(node):
+    exited = node_heartbeat(node.heartbeat(EXITED, 2.0))
     others = [rank(2, outcome="exception", exception="ValueError"), rank(3, outcome="")]
     raised = NodeHeartbeat(
-        build_heartbeat("run", others, FELL + 2), "b", (2, 3), 0.0, is_lost=False
+        build_heartbeat("run", others, EXITED_AT + 2), "b", (2, 3), 0.0, is_lost=False
     )
     running = NodeHeartbeat(
-        build_heartbeat("run", [rank(2, outcome="")], FELL + 2), "b", (2,), 0.0, is_lost=False
+        build_heartbeat("run", [rank(2, outcome="")], EXITED_AT + 2), "b", (2,), 0.0, is_lost=False
     )
 
-    assert merge_heartbeats("run", [gone, running], FELL + 2).attributes["elastic_restart"] == "yes"
-    assert "elastic_restart" not in merge_heartbeats("run", [gone, raised], FELL + 2).attributes
+    assert (
+        merge_heartbeats("run", [exited, running], EXITED_AT + 2).attributes["elastic_restart"]
+        == "yes"
+    )
+    assert (
+        "elastic_restart" not in merge_heartbeats("run", [exited, raised], EXITED_AT + 2).attributes
+    )
 
 
-def test_a_node_that_is_heard_no_more_is_not_believed_for_ever(node):
-    old = of(node.tick(GONE, 2.0), age=RESTART_TRUST_SECONDS + 1)
+def test_the_state_of_a_silent_node_expires(node):
+    old = node_heartbeat(node.heartbeat(EXITED, 2.0), age=RESTART_TRUST_SECONDS + 1)
 
-    assert "elastic_restart" not in merge_heartbeats("run", [old], FELL + 9).attributes
+    assert "elastic_restart" not in merge_heartbeats("run", [old], EXITED_AT + 9).attributes
 
 
 @pytest.mark.parametrize(
-    ("words", "elastic"),
+    ("arguments", "elastic"),
     [
         (["torchrun", "--nnodes", "1:4"], True),
         (["torchrun", "--nnodes=2:3", "x"], True),
@@ -212,28 +223,28 @@ def test_a_node_that_is_heard_no_more_is_not_believed_for_ever(node):
         (["bash"], False),
     ],
 )
-def test_a_launcher_is_elastic_if_its_nodes_may_come_and_leave(words, elastic):
-    assert is_elastic(words) is elastic
+def test_a_launcher_is_elastic_if_nodes_may_join_and_leave(arguments, elastic):
+    assert is_elastic(arguments) is elastic
 
 
-def test_a_launcher_that_may_not_be_looked_at_is_none_of_ours(monkeypatch):
-    """As under hidepid=1, where it is another user's."""
+def test_a_hidden_launcher_is_ignored(monkeypatch):
+    """As under hidepid=1, if it belongs to another user."""
     ours, really = os.getpid(), os.open
 
-    def guarded(path, *more, **named):
+    def guarded(path, *args, **kwargs):
         if str(path).startswith("/proc/") and f"/{ours}/" not in str(path):
             raise PermissionError(1, "Operation not permitted", path)
-        return really(path, *more, **named)
+        return really(path, *args, **kwargs)
 
-    seen = rank(0, outcome="")
-    seen.header = replace(seen.header, process=Process.current())
-    regrouping = ElasticRestartTracker()
+    live_rank = rank(0, outcome="")
+    live_rank.header = replace(live_rank.header, process=Process.current())
+    tracker = ElasticRestartTracker()
     monkeypatch.setattr(os, "open", guarded)
-    regrouping.add_rank(seen)
+    tracker.add_rank(live_rank)
 
     assert Process.current().parent() is None
     assert not Process(os.getppid(), 1).is_alive()
-    assert regrouping.workers == {}
+    assert tracker.workers == {}
 
 
 LAUNCHER = """
@@ -245,17 +256,19 @@ subprocess.run([sys.executable, "-c", waits], env=told)
 
 
 @pytest.mark.parametrize(("nodes", "restarts"), [("1:2", 3), ("2", None)])
-def test_what_a_rank_was_told_by_its_launcher_is_read_from_outside(nodes, restarts):
-    words = [sys.executable, "-c", LAUNCHER, "--nnodes", nodes]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as begun:
-        seen = rank(0, outcome="")
-        worker = Process.from_pid(int(begun.stdout.readline()))
-        seen.header = replace(seen.header, process=worker)
-        regrouping = ElasticRestartTracker()
-        regrouping.add_rank(seen)
-        begun.stdin.close()
-        begun.wait(60.0)
+def test_the_restart_count_is_read_from_the_environment_of_the_rank(nodes, restarts):
+    arguments = [sys.executable, "-c", LAUNCHER, "--nnodes", nodes]
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        live_rank = rank(0, outcome="")
+        worker = Process.from_pid(int(launcher.stdout.readline()))
+        live_rank.header = replace(live_rank.header, process=worker)
+        tracker = ElasticRestartTracker()
+        tracker.add_rank(live_rank)
+        launcher.stdin.close()
+        launcher.wait(60.0)
 
-    known = regrouping.workers.get((0, 0))
+    known = tracker.workers.get((0, 0))
     assert (known and known.restart_count) == restarts
-    assert known is None or known.launcher.pid == begun.pid
+    assert known is None or known.launcher.pid == launcher.pid

@@ -1,4 +1,4 @@
-"""Launched: a launcher has the last word, however soon it leaves after it."""
+"""The status of a launcher is read even if it exits right after writing it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ RUN = "launched"
 
 @pytest.fixture
 def launcher():
-    """A process that is there, and that ends when it is told to."""
-    waits = "import sys; sys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE) as process:
+    """A process that runs until its stdin is closed."""
+    script = "import sys; sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE) as process:
         yield process
         process.stdin.close()
 
@@ -29,38 +29,38 @@ def leave(launcher):
     launcher.wait(60.0)
 
 
-def test_a_launcher_that_left_is_read_once_more_before_it_is_believed_to_have_said_nothing(
+def test_the_status_is_read_once_more_after_the_launcher_exited(
     launcher,
 ):
-    """Else an agent that lingers for no time leaves before it knows how the command ended."""
+    """Otherwise an agent without linger time would exit before it knows the exit status."""
     launch = LaunchStatus(RUN, Process.from_pid(launcher.pid), "train", 1.0)
     launch.write()
-    launched = LauncherStatus(RUN)
-    launched.poll()
-    assert launched.running
+    status = LauncherStatus(RUN)
+    status.poll()
+    assert status.running
 
     replace(launch, ended_at=2.0, exit_code=137).write()
     leave(launcher)
-    assert launched.running, "what it wrote is not read yet"
-    launched.poll()
+    assert status.running, "what it wrote is not read yet"
+    status.poll()
 
-    assert not launched.running
-    assert launched.launch.exit_code == 137
+    assert not status.running
+    assert status.launch.exit_code == 137
 
 
-def test_a_launcher_that_was_killed_says_no_more(launcher):
+def test_a_killed_launcher_ends_the_command(launcher):
     launch = LaunchStatus(RUN, Process.from_pid(launcher.pid), "train", 1.0)
     launch.write()
-    launched = LauncherStatus(RUN)
-    launched.poll()
+    status = LauncherStatus(RUN)
+    status.poll()
     leave(launcher)
-    launched.poll()
+    status.poll()
 
-    assert not launched.running
+    assert not status.running
 
 
-def test_a_run_without_a_launcher_is_not_under_way():
-    launched = LauncherStatus(RUN)
-    launched.poll()
+def test_without_a_launcher_no_command_is_running():
+    status = LauncherStatus(RUN)
+    status.poll()
 
-    assert not launched.running
+    assert not status.running

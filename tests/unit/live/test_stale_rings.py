@@ -1,4 +1,4 @@
-"""Leftovers: what nobody writes or reads any more is removed, and nothing else."""
+"""Only stale rings are removed."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def places(tmp_path, monkeypatch):
 def test_only_an_old_ring_of_a_dead_process_is_removed():
     with ranks() as begin:
         begin(0, run="living")
-        gone = begin(0, run="dead")
-        gone.kill()
-        gone.wait()
-        living, dead = ring_path("living", 0, 0), ring_path("dead", 0, 0)
+        exited = begin(0, run="dead")
+        exited.kill()
+        exited.wait()
+        live, dead = ring_path("living", 0, 0), ring_path("dead", 0, 0)
 
         assert remove_stale_rings(time.time()) == []
         assert remove_stale_rings(time.time() + STALE_AFTER_SECONDS + 60.0) == [dead]
-        assert living.exists()
+        assert live.exists()
         assert not dead.parent.exists()
 
 
-def test_what_is_not_a_ring_is_left_alone():
-    strange = ring_path("strange", 0, 0)
-    strange.write_bytes(b"somebody else's")
+def test_a_file_that_is_not_a_ring_is_not_removed():
+    foreign = ring_path("strange", 0, 0)
+    foreign.write_bytes(b"somebody else's")
 
     assert remove_stale_rings(time.time() + 10 * STALE_AFTER_SECONDS) == []
-    assert strange.exists()
+    assert foreign.exists()
 
 
-def test_a_machine_without_rings_has_nothing_to_sweep():
+def test_without_rings_nothing_is_removed():
     assert remove_stale_rings(time.time()) == []

@@ -1,4 +1,4 @@
-"""CSV: tables of anybody's, Lightning's with its gaps, DeepSpeed's with one file a metric."""
+"""CSV tables: generic ones, Lightning's with empty cells, DeepSpeed's file per metric."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def table(path, *lines):
     return path
 
 
-def told(records, event=Event.STEP):
+def step_values(records, event=Event.STEP):
     return [(r.step, dict(r.values)) for r in records if r and r.event is event]
 
 
-def until_quiet(following):
-    found = []
+def drain(following):
+    records_found = []
     while (record := next(following)) is not None:
-        found.append(record)
-    return found
+        records_found.append(record)
+    return records_found
 
 
-def test_validation_on_lines_of_its_own_is_held_out(tmp_path):
+def test_validation_on_its_own_line_is_an_evaluation(tmp_path):
     path = table(
         tmp_path / "metrics.csv",
         "epoch,step,train_loss,val_loss",
@@ -39,8 +39,8 @@ def test_validation_on_lines_of_its_own_is_held_out(tmp_path):
         "0,19,nan,",
     )
     records = list(csv.read(path))
-    assert next((step, values["loss"]) for step, values in told(records)) == (9, 2.5)
-    assert [step for step, _ in told(records, Event.EVAL)] == [9]
+    assert next((step, values["loss"]) for step, values in step_values(records)) == (9, 2.5)
+    assert [step for step, _ in step_values(records, Event.EVAL)] == [9]
     assert records[0].event is Event.START
 
 
@@ -48,18 +48,18 @@ def test_validation_on_lines_of_its_own_is_held_out(tmp_path):
 def test_separators_and_spaces(tmp_path, separator):
     path = table(tmp_path / "log.txt", f"Step{separator} loss", f"1{separator} 2.5")
     assert csv.can_read(path, path.read_bytes())
-    assert [(s, v["loss"]) for s, v in told(csv.read(path))] == [(1, 2.5)]
+    assert [(s, v["loss"]) for s, v in step_values(csv.read(path))] == [(1, 2.5)]
 
 
 @pytest.mark.parametrize(
     "head",
     [b"", b"1,2\n3,4\n", b"a,b\n1,2\n", b"step\n1\n", b'{"step": 1, "loss": 2}\n', b"\xff\0,\n"],
 )
-def test_what_is_no_table_of_steps_is_left_to_others(tmp_path, head):
+def test_a_file_without_a_step_column_is_not_read(tmp_path, head):
     assert not csv.can_read(tmp_path / "log", head)
 
 
-def test_a_bad_line_is_counted_and_a_second_line_of_names_is_taken_over(tmp_path):
+def test_a_bad_line_is_counted_and_a_second_header_replaces_the_first(tmp_path):
     path = table(
         tmp_path / "a.csv",
         "step,loss",
@@ -70,12 +70,12 @@ def test_a_bad_line_is_counted_and_a_second_line_of_names_is_taken_over(tmp_path
         "step,loss,reward",
         "4,2.0,0.5",
     )
-    reading = csv.read(path)
-    assert [(s, v.get("reward")) for s, v in told(reading)] == [(1, None), (4, 0.5)]
-    assert reading.skipped == 3
+    reader = csv.read(path)
+    assert [(s, v.get("reward")) for s, v in step_values(reader)] == [(1, None), (4, 0.5)]
+    assert reader.skipped == 3
 
 
-def test_deepspeed_writes_one_file_a_metric(tmp_path):
+def test_the_files_of_deepspeed_are_joined_by_step(tmp_path):
     monitor = pytest.importorskip("deepspeed.monitor.csv_monitor")
 
     class Settings:
@@ -97,36 +97,36 @@ def test_deepspeed_writes_one_file_a_metric(tmp_path):
                 writer.write_events([("Train/Samples/lr", 0.001, 8 * step)])
     finally:
         dist.get_rank = rank
-    rows = told(open_log(tmp_path / "job"))
+    rows = step_values(open_log(tmp_path / "job"))
     assert [step for step, _ in rows] == [8, 16, 24, 32, 24, 32, 40, 48]
     assert [(v["loss"], v["learning_rate"]) for _, v in rows][:2] == [(1.0, 0.001), (0.5, 0.001)]
 
 
 def test_a_growing_table_is_followed_line_by_line(tmp_path):
     path = table(tmp_path / "a.csv", "step,loss", "1,2.5")
-    reading = csv.read(path)
-    following = reading.follow()
-    assert told(until_quiet(following))[0][0] == 1
+    reader = csv.read(path)
+    following = reader.follow()
+    assert step_values(drain(following))[0][0] == 1
     with path.open("a") as file:
         file.write("2,1.")
         file.flush()
-        assert until_quiet(following) == []
+        assert drain(following) == []
         file.write("25\n")
-    assert [(s, v["loss"]) for s, v in told(until_quiet(following))] == [(2, 1.25)]
-    assert reading.position == 2
+    assert [(s, v["loss"]) for s, v in step_values(drain(following))] == [(2, 1.25)]
+    assert reader.position == 2
 
 
-def test_a_table_written_anew_with_one_column_more_goes_on(tmp_path):
+def test_a_table_rewritten_with_another_column_continues(tmp_path):
     path = table(tmp_path / "a.csv", "step,loss", "1,2.5", "2,2.25")
     following = csv.read(path).follow()
-    assert len(told(until_quiet(following))) == 2
+    assert len(step_values(drain(following))) == 2
     table(path, "step,loss,val", "1,2.5,", "2,2.25,", "3,2.0,1.0")
-    records = until_quiet(following)
+    records = drain(following)
     assert [(r.event, r.step, r.attempt) for r in records] == [(Event.STEP, 3, 0)]
 
 
 @pytest.mark.parametrize("source", [csv, jsonl])
-def test_a_log_begun_anew_is_a_new_attempt(tmp_path, source):
+def test_a_log_that_is_started_over_is_a_new_attempt(tmp_path, source):
     def write(losses):
         if source is csv:
             return table(
@@ -137,9 +137,9 @@ def test_a_log_begun_anew_is_a_new_attempt(tmp_path, source):
         )
 
     following = source.read(write([2.5, 2.25])).follow()
-    assert len(until_quiet(following)) == 3
+    assert len(drain(following)) == 3
     write([2.75])
-    records = until_quiet(following)
+    records = drain(following)
     assert [(r.event, r.step, r.attempt) for r in records] == [
         (Event.START, 1, 1),
         (Event.STEP, 1, 1),
@@ -147,7 +147,7 @@ def test_a_log_begun_anew_is_a_new_attempt(tmp_path, source):
 
 
 def deepspeed(folder):
-    """DeepSpeed's own writer of that folder, as a function of name, value and samples."""
+    """DeepSpeed's own writer of that directory, as a function of name, value and samples."""
     monitor = pytest.importorskip("deepspeed.monitor.csv_monitor")
     folder.mkdir(exist_ok=True)
 
@@ -174,46 +174,46 @@ def live(folder, clock):
     return replace(csv.read(folder), clock=lambda: clock[0]).follow()
 
 
-def test_the_folder_of_deepspeed_is_followed_row_by_row(tmp_path):
+def test_the_directory_of_deepspeed_is_followed_row_by_row(tmp_path):
     clock = [1.8e9]
     write = deepspeed(tmp_path / "job")
     write(("train_loss", 2.5, 8))
     following = live(tmp_path / "job", clock)
-    assert until_quiet(following) == [], "the learning rate of the step may be still to come"
+    assert drain(following) == [], "the learning rate of the step may be still to come"
     write(("lr", 0.001, 8))
     write(("train_loss", 2.25, 16), ("lr", 0.002, 16))
-    rows = told(until_quiet(following))
+    rows = step_values(drain(following))
     assert [(s, v["loss"], v["learning_rate"]) for s, v in rows] == [(8, 2.5, 0.001)]
     clock[0] += deepspeed_csv.MAX_ROW_GAP_SECONDS
-    rows = told(until_quiet(following))
+    rows = step_values(drain(following))
     assert [(s, v["loss"], v["learning_rate"]) for s, v in rows] == [(16, 2.25, 0.002)]
-    assert until_quiet(following) == []
+    assert drain(following) == []
 
 
-def test_a_metric_that_deepspeed_adds_later_is_followed_too(tmp_path):
+def test_a_metric_file_that_appears_later_is_followed(tmp_path):
     clock = [1.8e9]
     write = deepspeed(tmp_path / "job")
     write(("train_loss", 2.5, 8), ("train_loss", 2.25, 16))
     following = live(tmp_path / "job", clock)
-    until_quiet(following)
+    drain(following)
     write(("train_loss", 2.0, 24), ("loss_scale", 64.0, 24), ("train_loss", 1.5, 32))
-    rows = told(until_quiet(following))
+    rows = step_values(drain(following))
     assert [s for s, _ in rows] == [16, 24]
     assert 64.0 in rows[1][1].values()
 
 
-def test_whatever_the_pieces_in_which_a_folder_grows_it_tells_the_same(tmp_path):
+def test_a_growing_directory_yields_the_same_records_in_any_pieces(tmp_path):
     write = deepspeed(tmp_path / "whole")
     for step in range(1, 9):
         write(("train_loss", 1.0 / step, 8 * step), ("lr", 0.001, 8 * step))
-    whole = told(csv.read(tmp_path / "whole"))
+    whole = step_values(csv.read(tmp_path / "whole"))
     assert len(whole) == 8
     files = {file.name: file.read_bytes() for file in (tmp_path / "whole").iterdir()}
     for seed in range(20):
         random, clock = Random(seed), [1.8e9]
         folder = tmp_path / f"grown{seed}"
         folder.mkdir()
-        following, found = live(folder, clock), []
+        following, records_found = live(folder, clock), []
         written = dict.fromkeys(files, 0)
         while any(written[name] < len(data) for name, data in files.items()):
             # Both files grow at one pace, since a step is written to both before the next.
@@ -222,36 +222,36 @@ def test_whatever_the_pieces_in_which_a_folder_grows_it_tells_the_same(tmp_path)
                 with (folder / name).open("ab") as file:
                     file.write(data[written[name] : int(share * len(data))])
                 written[name] = int(share * len(data))
-            found += told(until_quiet(following))
+            records_found += step_values(drain(following))
         clock[0] += deepspeed_csv.MAX_ROW_GAP_SECONDS
-        found += told(until_quiet(following))
+        records_found += step_values(drain(following))
         told_of = {step: {} for step, _ in whole}
-        for step, values in found:
+        for step, values in records_found:
             told_of[step] |= values
         assert list(told_of.items()) == whole
 
 
-def test_what_is_no_point_of_a_folder_is_counted(tmp_path):
+def test_an_invalid_line_in_a_metric_file_is_counted(tmp_path):
     folder = tmp_path / "job"
     folder.mkdir()
     bad = 'step,train_loss\n1,2.5\n\n"\nnan,1.0\nx,2\n2\n3,4,5\n\x00\ninf,1\n9,2.25\n'
     (folder / "Train_Samples_train_loss.csv").write_text(bad)
-    reading = csv.read(folder)
-    assert [(s, v["loss"]) for s, v in told(reading)] == [(1, 2.5), (9, 2.25)]
-    assert reading.skipped == 7
+    reader = csv.read(folder)
+    assert [(s, v["loss"]) for s, v in step_values(reader)] == [(1, 2.5), (9, 2.25)]
+    assert reader.skipped == 7
 
 
-def test_a_folder_that_was_begun_anew_is_a_new_attempt(tmp_path):
+def test_a_directory_that_is_started_over_is_a_new_attempt(tmp_path):
     clock, folder = [1.8e9], tmp_path / "job"
     write = deepspeed(folder)
     for step in range(1, 6):
         write(("train_loss", 2.0, 8 * step))
     following = live(folder, clock)
-    until_quiet(following)
+    drain(following)
     (folder / "Train_Samples_train_loss.csv").unlink()
     write = deepspeed(folder)
     write(("train_loss", 2.0, 8), ("train_loss", 2.0, 16))
-    records = until_quiet(following)
+    records = drain(following)
     assert [(r.event, r.step, r.attempt) for r in records] == [
         (Event.START, 8, 1),
         (Event.STEP, 8, 1),

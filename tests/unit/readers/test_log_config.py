@@ -1,4 +1,4 @@
-"""Stated: settings that a log holds are told as the hook tells them, from files as tools write."""
+"""Configuration in logs of real tools is recorded as the client records it."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ for make in (TensorBoardCallback, TrackioCallback, WandbCallback):
         callback._wandb.finish()
     else:
         callback.tb_writer.close()
-with open("hook.json", "w") as file:
+with open("client.json", "w") as file:
     json.dump(transformers_metadata(args, state, None), file)
 """
 
 
 @pytest.fixture(scope="module")
 def tracked(tmp_path_factory):
-    """What transformers' own callbacks wrote of a TRL run, and what the hook said of it."""
+    """Logs of a TRL run by transformers' own callbacks, and the client's metadata of it."""
     for needed in ("trl", "wandb", "trackio", "tensorboard"):
         pytest.importorskip(needed)
     folder = tmp_path_factory.mktemp("tracked")
@@ -72,8 +72,8 @@ def tracked(tmp_path_factory):
     return folder
 
 
-def facts(records):
-    """All that FACTS say, numbers and texts."""
+def logged_config(records):
+    """Numbers and texts of all METADATA records."""
     told = [r for r in records if r and r.event is Event.METADATA]
     return {name: x for r in told for name, x in {**r.values, **r.attributes}.items()}
 
@@ -83,17 +83,19 @@ def kinds(records):
 
 
 @pytest.mark.parametrize("kind", ["tensorboard", "trackio", "wandb"])
-def test_what_transformers_gives_a_tracker_is_told_as_the_hook_tells_it(tracked, kind):
-    place = {"tensorboard": "runs", "trackio": "trackio/*.db", "wandb": "wandb/offline-run-*"}[kind]
-    (path,) = tracked.glob(place)
+def test_the_config_in_a_tracker_equals_that_of_the_client(tracked, kind):
+    pattern = {"tensorboard": "runs", "trackio": "trackio/*.db", "wandb": "wandb/offline-run-*"}[
+        kind
+    ]
+    (path,) = tracked.glob(pattern)
     records = list(open_log(path))
-    said = json.loads((tracked / "hook.json").read_text())
+    expected = json.loads((tracked / "client.json").read_text())
     assert kinds(records)[:3] == ["start", "metadata", "step"]
-    found = facts(records)
-    assert found.pop("save_steps") == "50", "a log without saves is not held to it"
-    assert found["algorithm"] == "grpo"
-    assert {name: said[name] for name in found if name != "model"} == found
-    assert set(said) - set(found) <= {
+    logged = logged_config(records)
+    assert logged.pop("save_steps") == "50", "a number only for logs with saves"
+    assert logged["algorithm"] == "grpo"
+    assert {name: expected[name] for name in logged if name != "model"} == logged
+    assert set(expected) - set(logged) <= {
         "save_steps", "output_dir", "framework_version", "model",
         "torch", "transformers", "accelerate", "trl", "peft", "deepspeed", "vllm", "datasets",
     }  # fmt: skip
@@ -103,7 +105,7 @@ def test_what_transformers_gives_a_tracker_is_told_as_the_hook_tells_it(tracked,
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("name", ["DPO", "GRPO", "KTO", "RLOO", "Reward", "SFT"])
-def test_the_algorithm_is_known_by_the_arguments_of_trl(name):
+def test_the_algorithm_is_known_from_the_arguments_of_trl(name):
     trl = pytest.importorskip("trl")
     args = getattr(trl, f"{name}Config")("out", use_cpu=True, bf16=False, report_to=[])
     told = parse_framework_config(args.to_dict())
@@ -111,7 +113,7 @@ def test_the_algorithm_is_known_by_the_arguments_of_trl(name):
     assert told["learning_rate"] == args.learning_rate
 
 
-def test_arguments_without_an_algorithm_are_transformers_own():
+def test_arguments_without_an_algorithm_are_those_of_transformers():
     transformers = pytest.importorskip("transformers")
     args = transformers.TrainingArguments("out", use_cpu=True, report_to=[], max_steps=9)
     told = parse_framework_config(args.to_dict())
@@ -122,7 +124,7 @@ def test_arguments_without_an_algorithm_are_transformers_own():
     )
 
 
-def test_the_configuration_of_verl_is_read_as_its_hook_reads_it():
+def test_the_configuration_of_verl_is_parsed():
     told = parse_framework_config(
         {
             "actor_rollout_ref": {
@@ -148,18 +150,18 @@ def test_the_configuration_of_verl_is_read_as_its_hook_reads_it():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("setting", "told"),
     [
         ("owner/model", "owner/model"), ("gpt2", "gpt2"), ("/data/models/mine", "mine"),
         ("./mine", "mine"), ("~/mine", "mine"), (".", "."), ("./", "."), ("/", "/"),
     ],
 )  # fmt: skip
-def test_a_model_is_told_by_its_own_name_whatever_path_it_is_given_by(given, told):
-    assert parse_framework_config({"model": given}) == {"model": told}
+def test_a_model_path_is_reduced_to_its_name(setting, told):
+    assert parse_framework_config({"model": setting}) == {"model": told}
 
 
-def test_of_an_unknown_framework_no_count_of_steps_is_believed():
-    """In somebody's own script max_steps may be those of an episode."""
+def test_step_counts_of_an_unknown_framework_are_ignored():
+    """In a user's own script max_steps may be the steps of an episode."""
     told = parse_framework_config(
         {"lr": 0.1, "max_steps": 200, "save_steps": 3, "seed": 1, "secret": "x"}
     )
@@ -167,7 +169,7 @@ def test_of_an_unknown_framework_no_count_of_steps_is_believed():
 
 
 @pytest.mark.parametrize("begin", [1, 2])
-def test_hparams_are_told_wherever_the_writer_puts_them(tmp_path, begin):
+def test_hparams_are_found_in_every_directory_of_the_writer(tmp_path, begin):
     pytest.importorskip("tensorboard")
     writing = pytest.importorskip("torch.utils.tensorboard")
     with writing.SummaryWriter(str(tmp_path / "run")) as writer:
@@ -176,7 +178,7 @@ def test_hparams_are_told_wherever_the_writer_puts_them(tmp_path, begin):
         for step in range(begin, 6):
             writer.add_scalar("train/loss", 1.0 / step, step)
     records = list(tensorboard.read(tmp_path / "run"))
-    assert facts(records) == {"learning_rate": 0.25, "lr_scheduler_type": "linear"}
+    assert logged_config(records) == {"learning_rate": 0.25, "lr_scheduler_type": "linear"}
     assert [r.step for r in records if r.event is Event.STEP] == list(range(begin, 6))
 
 
@@ -186,7 +188,7 @@ ARGUMENTS |= {"per_device_train_batch_size": 2, "lr_scheduler_type": "cosine"}
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "tensorboard", "trainer_state"])
 @pytest.mark.parametrize("name", ["training_args.json", "args.json"])
-def test_arguments_beside_a_log_are_told_with_it(tmp_path, kind, name):
+def test_arguments_next_to_a_log_are_recorded(tmp_path, kind, name):
     from support.event_files import event, event_file
 
     (tmp_path / name).write_text(json.dumps(ARGUMENTS))
@@ -204,7 +206,7 @@ def test_arguments_beside_a_log_are_told_with_it(tmp_path, kind, name):
         path.write_text('{"step": 1, "loss": 2.0}\n' if kind == "jsonl" else "step,loss\n1,2.0\n")
     records = list(source.read(path))
     assert kinds(records)[:3] == ["start", "metadata", "step"]
-    told = facts(records)
+    told = logged_config(records)
     assert (told["learning_rate"], told["max_steps"], told["framework"]) == (
         0.5,
         90,
@@ -216,13 +218,13 @@ def test_arguments_beside_a_log_are_told_with_it(tmp_path, kind, name):
 @pytest.mark.parametrize(
     "text", ["", "{", "[1]", "null", '{"a":' * 90_000, '{"x": "' + "y" * 2**20]
 )
-def test_arguments_that_cannot_be_read_cost_nothing_else(tmp_path, text):
+def test_unreadable_arguments_are_ignored(tmp_path, text):
     (tmp_path / "training_args.json").write_text(text)
     (tmp_path / "log").write_text('{"step": 1, "loss": 2.0}\n')
     assert kinds(jsonl.read(tmp_path / "log")) == ["start", "step"]
 
 
-def test_a_line_of_settings_is_told_with_its_texts(tmp_path):
+def test_a_line_of_settings_is_recorded_with_its_texts(tmp_path):
     lines = [
         {"event": "start", "framework": "trl", "algorithm": "dpo", "learning_rate": 1e-6},
         {"step": 1, "loss": 0.7},
@@ -236,7 +238,7 @@ def test_a_line_of_settings_is_told_with_its_texts(tmp_path):
     )  # fmt: skip
 
 
-def test_a_configuration_that_comes_late_is_told_once_where_it_comes(tmp_path):
+def test_a_late_configuration_is_recorded_once_where_it_appears(tmp_path):
     from support.wandb_files import field, framed, row
 
     def config(**settings):
@@ -253,14 +255,14 @@ def test_a_configuration_that_comes_late_is_told_once_where_it_comes(tmp_path):
     assert [r.values["beta"] for r in records if r.event is Event.METADATA] == [0.1, 0.2]
 
 
-def test_numbers_that_are_none_are_left_out(tmp_path):
+def test_settings_that_are_not_finite_are_omitted(tmp_path):
     huge = '{"learning_rate": 1' + "0" * 400 + ', "beta": NaN, "seed": 3}'
     (tmp_path / "args.json").write_text(huge)
     (tmp_path / "log").write_text('{"step": 1, "loss": 2.0}\n')
-    assert facts(jsonl.read(tmp_path / "log")) == {"seed": 3.0}
+    assert logged_config(jsonl.read(tmp_path / "log")) == {"seed": 3.0}
 
 
-def test_trackio_of_an_early_version_kept_no_configuration(tmp_path):
+def test_an_early_trackio_database_without_configs_is_read(tmp_path):
     import sqlite3
     from contextlib import closing
 
@@ -273,7 +275,7 @@ def test_trackio_of_an_early_version_kept_no_configuration(tmp_path):
     assert kinds(trackio.read(path)) == ["start", "step"]
 
 
-def test_a_pipe_beside_a_log_is_not_waited_for(tmp_path):
+def test_a_named_pipe_next_to_a_log_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "training_args.json")
     (tmp_path / "args.json").write_text('{"learning_rate": 0.5}')
 

@@ -1,4 +1,4 @@
-"""Laundry: a NaN that a framework made look sound is a NaN again."""
+"""NaN values that a framework replaced by numbers are restored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def undone(rows):
 
 @pytest.mark.parametrize("groups", [1, 2, 3])
 @pytest.mark.parametrize("loss", [0.0, nan])
-def test_a_norm_of_whole_groups_beside_a_lost_loss_is_lost_too(loss, groups):
+def test_a_norm_of_whole_groups_with_a_masked_loss_becomes_nan(loss, groups):
     rows = undone(
         [{"loss": 2.0, "grad_norm": 0.7}] + [{"loss": loss, "grad_norm": sqrt(groups)}] * 4
     )
@@ -39,5 +39,5 @@ def test_a_norm_of_whole_groups_beside_a_lost_loss_is_lost_too(loss, groups):
         {"loss": 0.0},
     ],
 )
-def test_what_may_be_true_is_left_alone(row):
-    assert [str(told) for told in undone([row] * 9)] == [str(row)] * 9
+def test_plausible_values_are_unchanged(row):
+    assert [str(restored) for restored in undone([row] * 9)] == [str(row)] * 9

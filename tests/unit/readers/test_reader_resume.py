@@ -1,4 +1,4 @@
-"""Read again: a reader that begins where another was, of a log whose last row is held back."""
+"""A reader continues where another one stopped, if the last row was held back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def clock():
     return FakeClock()
 
 
-def test_a_folder_of_deepspeed_is_followed_from_where_the_last_reader_was(tmp_path, clock):
+def test_a_second_reader_continues_a_deepspeed_directory(tmp_path, clock):
     folder = tmp_path / "job"
     folder.mkdir()
 
@@ -37,8 +37,8 @@ def test_a_folder_of_deepspeed_is_followed_from_where_the_last_reader_was(tmp_pa
     assert step_attempts(source.poll()) == [(48, 0)]
 
 
-def test_a_quiet_tensorboard_run_is_not_taken_to_be_begun_anew(tmp_path, clock):
-    """Its last row was told since nothing followed it, and is held back when it is read again."""
+def test_a_paused_tensorboard_run_is_not_a_new_attempt(tmp_path, clock):
+    """Its last row was yielded after a pause, and is held back when it is read again."""
     path = event_file(tmp_path / "run", *(event(s, "loss", 2.0) for s in (1, 2, 3)))
     source = make_follower(path, clock)
     assert step_attempts(source.poll()) == [(1, 0), (2, 0)]

@@ -1,4 +1,4 @@
-"""Rows: what people log, under the names and in the shapes they log it."""
+"""Conversion of logged rows to records, in the names and shapes that trainers log."""
 
 from math import isnan
 
@@ -13,22 +13,22 @@ def record(row, **settings):
     return RowConverter("run", **settings).to_record(row)
 
 
-def test_names_become_ours_and_the_logged_name_stays_known():
-    told = record({"step": 3, "objective/kl": 4.5, "train/loss": 1.0, "mine": 2})
+def test_keys_are_mapped_to_signals_and_the_logged_key_is_an_attribute():
+    result = record({"step": 3, "objective/kl": 4.5, "train/loss": 1.0, "mine": 2})
 
-    assert (told.step, told.event) == (3, Event.STEP)
-    assert told.values["kl_ref"] == 4.5
-    assert told.values["loss"] == 1.0
-    assert told.values["mine"] == 2.0
-    assert told.attributes == {
+    assert (result.step, result.event) == (3, Event.STEP)
+    assert result.values["kl_ref"] == 4.5
+    assert result.values["loss"] == 1.0
+    assert result.values["mine"] == 2.0
+    assert result.attributes == {
         "kl_ref": "objective/kl",
         "loss": "train/loss",
         "kl_ref.kind": "ref k1 sequence_sum signed cap=inf",
     }
 
 
-def test_of_two_names_for_a_signal_the_better_one_keeps_it():
-    """A step's loss and an epoch's mean are two series, whatever comes first in the row."""
+def test_the_better_of_two_keys_is_used_for_a_signal():
+    """The loss of a step and the mean of an epoch are two series, in any order of the row."""
     rows = RowConverter("run")
     first = rows.to_record({"step": 1, "train_loss": 9.0, "loss": 1.0})
     last = rows.to_record({"step": 2, "train_loss": 5.0, "train_runtime": 3.0})
@@ -37,7 +37,7 @@ def test_of_two_names_for_a_signal_the_better_one_keeps_it():
     assert "loss" not in last.values
 
 
-def test_a_signals_own_name_takes_it_over_even_late():
+def test_the_signals_own_name_takes_precedence_even_if_it_comes_later():
     rows = RowConverter("run")
     rows.to_record({"step": 1, "total_loss": 9.0})
     late = rows.to_record({"step": 2, "total_loss": 5.0, "loss": 1.0})
@@ -45,25 +45,27 @@ def test_a_signals_own_name_takes_it_over_even_late():
     assert (late.values["loss"], late.values["total_loss"]) == (1.0, 5.0)
 
 
-def test_nested_rows_are_joined_and_wrappers_left_out():
-    told = record({"step": 1, "train": {"loss": 1.0}, "metrics": {"reward": 0.5}, "a": {"b": 2}})
+def test_nested_keys_are_joined_without_wrappers():
+    result = record({"step": 1, "train": {"loss": 1.0}, "metrics": {"reward": 0.5}, "a": {"b": 2}})
 
-    assert (told.values["loss"], told.values["reward"], told.values["a/b"]) == (1.0, 0.5, 2.0)
+    assert (result.values["loss"], result.values["reward"], result.values["a/b"]) == (1.0, 0.5, 2.0)
 
 
 @pytest.mark.parametrize("written", ["NaN", "nan", "Infinity", float("nan"), "-inf"])
-def test_nan_and_infinity_are_read_however_written(written):
+def test_nan_and_infinity_are_read_in_any_spelling(written):
     assert not abs(record({"step": 1, "loss": written}).values["loss"]) < float("inf")
 
 
-def test_numbers_written_as_strings_are_numbers_and_the_rest_is_left_out():
-    told = record({"step": "7", "loss": "0.25", "name": "x", "flag": True, "list": [1], "no": None})
+def test_numeric_strings_are_numbers_and_other_values_are_ignored():
+    result = record(
+        {"step": "7", "loss": "0.25", "name": "x", "flag": True, "list": [1], "no": None}
+    )
 
-    assert told.step == 7
-    assert told.values == {"step": 7.0, "loss": 0.25, "global_step": 7.0}
+    assert result.step == 7
+    assert result.values == {"step": 7.0, "loss": 0.25, "global_step": 7.0}
 
 
-def test_null_is_absent_unless_the_writer_puts_it_for_nan():
+def test_null_is_nan_only_if_the_writer_encodes_it_so():
     row = {"step": 1, "data": {"actor/grad_norm": None, "mine": None, "reward": 1.0}}
 
     assert "grad_norm" not in record(row).values
@@ -72,11 +74,11 @@ def test_null_is_absent_unless_the_writer_puts_it_for_nan():
 
 
 @pytest.mark.parametrize("row", [{}, {"note": "hello"}, {"loss": 10**400}])
-def test_a_row_without_a_number_is_no_record(row):
+def test_a_row_without_a_number_has_no_record(row):
     assert record(row) is None
 
 
-def test_a_row_without_a_step_has_the_last_one_or_its_own_number():
+def test_a_row_without_a_step_has_the_last_step_or_its_own_number():
     rows = RowConverter("run")
 
     assert [rows.to_record(row).step for row in ({"loss": 1}, {"loss": 1}, {"step": 40, "loss": 1})]
@@ -84,7 +86,7 @@ def test_a_row_without_a_step_has_the_last_one_or_its_own_number():
 
 
 @pytest.mark.parametrize("step", [float("nan"), 1e300, "next"])
-def test_a_step_that_is_none_is_not_taken(step):
+def test_an_invalid_step_is_ignored(step):
     assert record({"step": step, "loss": 1.0}).step == 1
 
 
@@ -100,26 +102,26 @@ def test_a_step_that_is_none_is_not_taken(step):
         ({"step": 1, "event": "party", "loss": 1.0}, Event.STEP),
     ],
 )
-def test_tells_an_evaluation_and_a_save_from_a_step(row, event):
+def test_evaluations_and_saves_are_distinguished_from_steps(row, event):
     assert record(row).event is event
 
 
-def test_evaluations_declare_no_step_of_the_trainer():
+def test_an_evaluation_has_no_global_step():
     assert "global_step" not in record({"step": 1, "eval_loss": 2.0}).values
 
 
-def test_the_trainers_own_step_is_believed_over_the_logs():
-    told = record({"step": 900, "training/global_step": 30, "loss": 1.0})
+def test_the_trainers_global_step_takes_precedence_over_the_log_step():
+    result = record({"step": 900, "training/global_step": 30, "loss": 1.0})
 
-    assert (told.step, told.values["global_step"]) == (900, 30.0)
+    assert (result.step, result.values["global_step"]) == (900, 30.0)
 
 
-def test_time_is_the_rows_own_where_it_has_one():
+def test_the_time_is_the_rows_own_if_it_has_one():
     assert record({"step": 1, "_timestamp": 1.7e9}).time == 1.7e9
     assert record({"step": 1, "time": 12.5}).time == 1.0
 
 
-def test_dicts_nested_without_end_are_followed_only_so_far():
+def test_deeply_nested_dicts_are_read_to_a_limit():
     row = inner = {}
     for _ in range(500):
         inner["a"] = inner = {}
@@ -129,69 +131,78 @@ def test_dicts_nested_without_end_are_followed_only_so_far():
 
 
 @pytest.mark.parametrize("key", ["Train loss", "train_loss_step", "train/loss_step", "LOSS"])
-def test_spellings_of_a_name_are_one_name(key):
+def test_spellings_of_a_key_are_one_signal(key):
     assert record({"step": 1, key: 2.0}).values["loss"] == 2.0
 
 
-def test_a_step_of_so_many_steps_is_both():
-    told = record({"global_step/max_steps": "5/2400", "loss": 1.0})
+def test_a_step_fraction_gives_step_and_max_steps():
+    result = record({"global_step/max_steps": "5/2400", "loss": 1.0})
 
-    assert (told.step, told.values["max_steps"]) == (5, 2400.0)
+    assert (result.step, result.values["max_steps"]) == (5, 2400.0)
 
 
-def test_the_keys_tell_the_framework_and_with_it_what_they_mean():
-    """Games are scored upside down: what is minimised is minus the entropy."""
+def test_the_framework_is_detected_from_the_keys():
+    """Stable-Baselines3 logs the negative entropy, which it minimizes."""
     rows = RowConverter("run")
     rows.to_record({"step": 1, "ep_rew_mean": 12.0})
-    told = rows.to_record({"step": 2, "policy_gradient_loss": 0.1, "entropy_loss": -1.5})
+    result = rows.to_record({"step": 2, "policy_gradient_loss": 0.1, "entropy_loss": -1.5})
 
     assert rows.metadata.metadata == {"framework": "stable-baselines3"}
-    assert (told.values["entropy"], told.attributes["entropy"]) == (1.5, "entropy_loss")
+    assert (result.values["entropy"], result.attributes["entropy"]) == (1.5, "entropy_loss")
 
 
-def test_what_is_said_of_the_run_is_believed_over_its_keys():
-    told = record({"step": 1, "kl": 0.1, "completions/mean_length": 9.0},
-                  metadata=RunMetadata({"framework": "trl", "algorithm": "AsyncGRPOConfig"}))  # fmt: skip
+def test_metadata_takes_precedence_over_keys():
+    metadata = RunMetadata({"framework": "trl", "algorithm": "AsyncGRPOConfig"})
+    row = {"step": 1, "kl": 0.1, "completions/mean_length": 9.0}
+    result = record(row, metadata=metadata)
 
-    assert told.values["kl_mismatch"] == 0.1
-    assert told.attributes["kl_mismatch.kind"] == "mismatch k3 token_mean unsigned cap=inf"
+    assert result.values["kl_mismatch"] == 0.1
+    assert result.attributes["kl_mismatch.kind"] == "mismatch k3 token_mean unsigned cap=inf"
 
 
-def test_a_gradient_norm_that_stands_for_none_is_left_out():
+def test_a_zero_gradient_norm_that_means_missing_is_omitted():
     row = {"step": 1, "actor_grad_norm": 0.0, "rollout/reward_mean": 0.5}
 
     assert "grad_norm" not in record(row).values
 
 
-def test_a_reward_function_that_judged_nobody_is_absent():
-    told = record({"step": 1, "reward": 0.5, "rewards/format/mean": None, "rewards/length": 0.1})
+def test_a_reward_function_with_null_is_omitted():
+    result = record({"step": 1, "reward": 0.5, "rewards/format/mean": None, "rewards/length": 0.1})
 
-    assert "rewards/format/mean" not in told.values
-    assert told.values["rewards/length/mean"] == 0.1
+    assert "rewards/format/mean" not in result.values
+    assert result.values["rewards/length/mean"] == 0.1
 
 
-def test_a_log_of_washed_values_is_a_log_of_nan():
+def test_masked_nan_values_are_restored():
     rows = RowConverter("run")
-    told = [rows.to_record({"step": t, "loss": 0.0, "grad_norm": 1.0}) for t in range(4)]
+    result = [rows.to_record({"step": t, "loss": 0.0, "grad_norm": 1.0}) for t in range(4)]
 
-    assert [isnan(record.values["loss"]) for record in told] == [False, False, True, True]
-
-
-def test_evaluations_of_a_known_signal_have_one_name():
-    told = record({"step": 1, "eval/reward": 0.5, "eval_kl": 0.1, "eval_rewards/margins": 2.0})
-
-    assert told.values.keys() >= {"eval_reward", "eval_kl_ref", "eval_reward_margin"}
-    assert not told.values.keys() & {"reward", "kl_ref", "reward_margin"}
+    assert [isnan(record.values["loss"]) for record in result] == [False, False, True, True]
 
 
-def test_two_names_that_become_one_do_not_overwrite_each_other():
-    told = record({"step": 1, "eval/reward": 0.5, "eval_reward": 0.25})
+def test_evaluation_keys_of_a_signal_have_one_name():
+    result = record({"step": 1, "eval/reward": 0.5, "eval_kl": 0.1, "eval_rewards/margins": 2.0})
 
-    assert (told.values["eval_reward"], told.values["eval/reward"]) == (0.25, 0.5)
+    assert result.values.keys() >= {"eval_reward", "eval_kl_ref", "eval_reward_margin"}
+    assert not result.values.keys() & {"reward", "kl_ref", "reward_margin"}
 
 
-def test_what_an_evaluation_measured_is_no_signal_of_training():
-    told = record({"step": 1, "event": "eval", "loss": 2.0, "reward": 0.5, "mine": 1.0, "epoch": 3})
+def test_two_keys_of_one_signal_do_not_overwrite_each_other():
+    result = record({"step": 1, "eval/reward": 0.5, "eval_reward": 0.25})
 
-    assert told.event is Event.EVAL
-    assert told.values == {"step": 1, "eval_loss": 2.0, "eval_reward": 0.5, "mine": 1.0, "epoch": 3}
+    assert (result.values["eval_reward"], result.values["eval/reward"]) == (0.25, 0.5)
+
+
+def test_values_of_an_evaluation_are_not_training_signals():
+    result = record(
+        {"step": 1, "event": "eval", "loss": 2.0, "reward": 0.5, "mine": 1.0, "epoch": 3}
+    )
+
+    assert result.event is Event.EVAL
+    assert result.values == {
+        "step": 1,
+        "eval_loss": 2.0,
+        "eval_reward": 0.5,
+        "mine": 1.0,
+        "epoch": 3,
+    }

@@ -1,12 +1,13 @@
-"""Sample files: each is read once it is whole, and by one agent only."""
+"""Sample files are read once they are complete, and by one agent only."""
 
 from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
-from support.sample_files import Watch, trl, verl
+from support.sample_files import FolderReader, trl, verl
 
 from sentinel.readers import sample_files as sample_source
 from sentinel.readers.sample_files import SCAN_INTERVAL_SECONDS
@@ -18,130 +19,137 @@ def folder(tmp_path):
     return tmp_path / "out"
 
 
-def test_a_file_is_read_once_and_again_only_if_it_is_written_anew(folder):
-    watch = Watch(folder)
+def test_a_file_is_read_again_only_if_it_is_rewritten(folder):
+    folder_reader = FolderReader(folder)
     verl(folder, 1)
-    assert len(watch.settled()) == 2
-    assert watch.settled() == []
+    assert len(folder_reader.settled()) == 2
+    assert folder_reader.settled() == []
 
     verl(folder, 1, size=3)
-    assert len(watch.settled()) == 3
+    assert len(folder_reader.settled()) == 3
 
 
-def test_a_file_is_left_until_it_has_stopped_growing(folder):
-    watch = Watch(folder)
+def test_a_growing_file_is_not_read(folder):
+    folder_reader = FolderReader(folder)
     verl(folder, 1)
-    assert watch.poll() == []
+    assert folder_reader.poll() == []
     verl(folder, 1, size=5)
-    assert watch.poll() == []
+    assert folder_reader.poll() == []
 
-    assert len(watch.poll()) == 5
+    assert len(folder_reader.poll()) == 5
 
 
-def test_half_a_file_is_read_when_it_is_whole(folder):
-    watch = Watch(folder)
+def test_an_incomplete_file_is_read_when_it_is_complete(folder):
+    folder_reader = FolderReader(folder)
     verl(folder, 1, size=4)
-    whole = (folder / "1.jsonl").read_bytes()
-    (folder / "1.jsonl").write_bytes(whole[:-10])
-    assert watch.settled() == []
-    assert watch.unreadable == 1
+    content = (folder / "1.jsonl").read_bytes()
+    (folder / "1.jsonl").write_bytes(content[:-10])
+    assert folder_reader.settled() == []
+    assert folder_reader.unreadable == 1
 
-    (folder / "1.jsonl").write_bytes(whole)
-    assert len(watch.settled()) == 4
+    (folder / "1.jsonl").write_bytes(content)
+    assert len(folder_reader.settled()) == 4
 
 
-def test_half_a_table_is_read_when_it_is_whole(folder):
-    watch = Watch(folder)
+def test_an_incomplete_table_is_read_when_it_is_complete(folder):
+    folder_reader = FolderReader(folder)
     path = trl(folder, 1, prompt=["q"], completion=["a"])
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    assert watch.settled() == []
-    assert watch.unreadable == 1
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    assert folder_reader.settled() == []
+    assert folder_reader.unreadable == 1
 
-    path.write_bytes(whole)
-    assert len(watch.settled()) == 1
+    path.write_bytes(content)
+    assert len(folder_reader.settled()) == 1
 
 
-def test_what_is_there_before_the_run_is_another_runs(folder):
+def test_files_from_before_the_run_are_skipped(folder):
     verl(folder, 1)
-    watch = Watch(folder)
+    folder_reader = FolderReader(folder)
     verl(folder, 2)
 
-    assert {record.step for record in watch.settled()} == {2}
+    assert {record.step for record in folder_reader.settled()} == {2}
 
 
-def test_an_agent_that_takes_over_reads_only_what_the_first_did_not(folder):
-    first = Watch(folder)
+def test_a_second_agent_reads_only_new_files(folder):
+    first = FolderReader(folder)
     verl(folder, 1)
     first.settled()
     verl(folder, 2)
-    second = Watch(folder, known=first.files.pop_fingerprints())
+    second = FolderReader(folder, fingerprints=first.files.pop_fingerprints())
 
     assert {record.step for record in second.settled()} == {2}
 
 
-def test_marks_are_handed_out_once(folder):
-    watch = Watch(folder)
+def test_fingerprints_are_returned_once(folder):
+    folder_reader = FolderReader(folder)
     verl(folder, 1)
-    watch.settled()
+    folder_reader.settled()
 
-    assert [os.path.basename(path) for path in watch.files.pop_fingerprints()] == ["1.jsonl"]  # noqa: PTH119
-    assert watch.files.pop_fingerprints() == {}
+    fingerprints = folder_reader.files.pop_fingerprints()
+    assert [Path(path).name for path in fingerprints] == ["1.jsonl"]
+    assert folder_reader.files.pop_fingerprints() == {}
 
 
-def test_files_are_told_in_the_order_of_their_steps_and_with_the_attempt(folder):
-    watch = Watch(folder)
+def test_files_are_read_in_step_order_with_the_attempt(folder):
+    folder_reader = FolderReader(folder)
     for step in (10, 9, 100):
         verl(folder, step, size=1)
-    watch.poll(attempt=3)
+    folder_reader.poll(attempt=3)
 
-    assert [(r.step, r.attempt) for r in watch.poll(attempt=3)] == [(9, 3), (10, 3), (100, 3)]
+    assert [(r.step, r.attempt) for r in folder_reader.poll(attempt=3)] == [
+        (9, 3),
+        (10, 3),
+        (100, 3),
+    ]
 
 
-def test_other_files_are_not_touched(folder):
-    watch = Watch(folder)
+def test_files_with_other_names_are_ignored(folder):
+    folder_reader = FolderReader(folder)
     for name in ("train.jsonl", "1.txt", "1.jsonl.tmp", "completions_a.parquet", "-1.jsonl"):
         (folder / name).write_text('{"output": "x"}\n')
     (folder / "2.jsonl").mkdir()
     (folder / "3.jsonl").touch()
 
-    assert watch.settled() == []
-    assert watch.unreadable == 0
+    assert folder_reader.settled() == []
+    assert folder_reader.unreadable == 0
 
 
-def test_a_folder_that_does_not_exist_yet_is_waited_for(tmp_path):
-    watch = Watch(tmp_path / "later")
-    assert watch.settled() == []
+def test_a_directory_may_be_created_later(tmp_path):
+    folder_reader = FolderReader(tmp_path / "later")
+    assert folder_reader.settled() == []
     (tmp_path / "later").mkdir()
     verl(tmp_path / "later", 1)
 
-    assert len(watch.settled()) == 2
+    assert len(folder_reader.settled()) == 2
 
 
-def test_a_file_that_goes_away_is_no_trouble(folder):
-    watch = Watch(folder)
+def test_a_file_that_disappears_is_ignored(folder):
+    folder_reader = FolderReader(folder)
     verl(folder, 1)
-    watch.poll()
-    watch.files._last_scan_at = watch.now = watch.now + SCAN_INTERVAL_SECONDS
-    watch.files._scan()
+    folder_reader.poll()
+    folder_reader.files._last_scan_at = folder_reader.now = (
+        folder_reader.now + SCAN_INTERVAL_SECONDS
+    )
+    folder_reader.files._scan()
     (folder / "1.jsonl").unlink()
 
-    assert watch.files.poll(0) == []
-    assert watch.unreadable == 1
+    assert folder_reader.files.poll(0) == []
+    assert folder_reader.unreadable == 1
 
 
-def test_of_very_many_files_those_of_the_highest_steps_are_looked_at(folder, monkeypatch):
-    """A long run's newest files must not be missed for its oldest ones."""
+def test_of_many_files_those_of_the_highest_steps_are_read(folder, monkeypatch):
+    """The newest files of a long run must not be dropped in favour of the oldest."""
     monkeypatch.setattr(sample_source, "MAX_FILES", 2)
-    watch = Watch(folder)
+    folder_reader = FolderReader(folder)
     for step in (4, 1, 10, 2, 3):
         verl(folder, step, size=1)
 
-    assert [record.step for record in watch.settled()] == [4, 10]
+    assert [record.step for record in folder_reader.settled()] == [4, 10]
 
 
-def test_a_disk_that_goes_away_while_it_is_listed_is_no_trouble(folder, monkeypatch):
-    watch, listed = Watch(folder), os.scandir
+def test_a_disk_that_fails_while_it_is_listed_is_ignored(folder, monkeypatch):
+    folder_reader, listed = FolderReader(folder), os.scandir
     verl(folder, 1)
 
     class Stale:
@@ -155,6 +163,6 @@ def test_a_disk_that_goes_away_while_it_is_listed_is_no_trouble(folder, monkeypa
             raise OSError(errno.ESTALE, "Stale file handle")
 
     monkeypatch.setattr(os, "scandir", lambda path: Stale())
-    assert watch.settled() == []
+    assert folder_reader.settled() == []
     monkeypatch.setattr(os, "scandir", listed)
-    assert len(watch.settled()) == 2
+    assert len(folder_reader.settled()) == 2

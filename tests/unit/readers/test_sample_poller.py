@@ -1,4 +1,4 @@
-"""Sample watch: files are read beside the loop, and a disk that hangs holds nobody up."""
+"""SamplePoller reads in its own thread, so a hanging disk blocks nothing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from time import monotonic, sleep
 
 import pytest
 
-from sentinel.model.record import Event as What
+from sentinel.model.record import Event as EventType
 from sentinel.model.record import Record
 from sentinel.readers import sample_files
 from sentinel.readers.sample_files import MAX_FILES_AHEAD, SamplePoller
 
 
-class Files:
-    """Files as SampleFiles reads them, one a poll; while `hangs`, a poll does not return."""
+class FakeSampleFiles:
+    """A fake of SampleFiles with one file per poll, which waits while `works` is clear."""
 
     def __init__(self, *steps):
         self.steps, self.marks, self.polls = list(steps), {}, 0
@@ -28,7 +28,7 @@ class Files:
             return []
         step = self.steps.pop(0)
         self.marks[f"{step}.jsonl"] = "mark"
-        return [Record("run", 0, step, 100.0, What.SAMPLE, attempt=attempt)]
+        return [Record("run", 0, step, 100.0, EventType.SAMPLE, attempt=attempt)]
 
     def pop_fingerprints(self):
         taken, self.marks = self.marks, {}
@@ -36,18 +36,18 @@ class Files:
 
 
 @pytest.fixture
-def watching(monkeypatch):
+def make_poller(monkeypatch):
     monkeypatch.setattr(sample_files, "IDLE_SECONDS", 0.005)
-    made = []
+    pollers = []
 
     def make(*steps):
-        made.append(SamplePoller(Files(*steps)))
-        return made[-1]
+        pollers.append(SamplePoller(FakeSampleFiles(*steps)))
+        return pollers[-1]
 
     yield make
-    for watch in made:
-        watch.files.works.set()
-        watch.stop()
+    for poller in pollers:
+        poller.files.works.set()
+        poller.stop()
 
 
 def until(condition):
@@ -57,42 +57,42 @@ def until(condition):
         sleep(0.005)
 
 
-def test_texts_come_with_their_marks_and_the_attempt_of_whoever_takes_them(watching):
-    watch, found = watching(7, 8), []
-    until(lambda: found.extend(watch.poll(3)) or len(found) == 2)
+def test_records_have_the_attempt_of_the_poll_and_fingerprints(make_poller):
+    poller, records = make_poller(7, 8), []
+    until(lambda: records.extend(poller.poll(3)) or len(records) == 2)
 
-    assert [(record.step, record.attempt) for record in found] == [(7, 3), (8, 3)]
-    assert watch.pop_fingerprints() == {"7.jsonl": "mark", "8.jsonl": "mark"}
-    assert watch.pop_fingerprints() == {}
-
-
-def test_a_disk_that_hangs_holds_nobody_up(watching):
-    """The loop polls on; once the disk answers, the texts are there."""
-    watch, found = watching(7), []
-    watch.files.works.clear()
-    assert [watch.poll(0) for _ in range(100)] == [[]] * 100
-
-    watch.files.works.set()
-    until(lambda: found.extend(watch.poll(0)) or found)
-    assert [record.step for record in found] == [7]
+    assert [(record.step, record.attempt) for record in records] == [(7, 3), (8, 3)]
+    assert poller.pop_fingerprints() == {"7.jsonl": "mark", "8.jsonl": "mark"}
+    assert poller.pop_fingerprints() == {}
 
 
-def test_no_more_is_read_ahead_than_a_loop_that_is_busy_can_take(watching):
-    watch = watching(*range(50))
-    watch.poll(0)
-    until(lambda: watch._results.qsize() >= MAX_FILES_AHEAD)
+def test_a_hanging_disk_does_not_block_the_poll(make_poller):
+    """Polls return nothing until the disk answers."""
+    poller, records = make_poller(7), []
+    poller.files.works.clear()
+    assert [poller.poll(0) for _ in range(100)] == [[]] * 100
+
+    poller.files.works.set()
+    until(lambda: records.extend(poller.poll(0)) or records)
+    assert [record.step for record in records] == [7]
+
+
+def test_reading_ahead_is_limited(make_poller):
+    poller = make_poller(*range(50))
+    poller.poll(0)
+    until(lambda: poller._results.qsize() >= MAX_FILES_AHEAD)
 
     # One may have been taken at once.
-    assert watch.files.polls <= MAX_FILES_AHEAD + 1
+    assert poller.files.polls <= MAX_FILES_AHEAD + 1
 
 
-def test_after_the_end_nothing_is_read(watching):
-    watch = watching()
-    watch.poll(0)
-    watch.stop()
-    until(lambda: not watch._thread.is_alive())
-    before = watch.files.polls
-    watch.files.steps.append(7)
+def test_nothing_is_read_after_stop(make_poller):
+    poller = make_poller()
+    poller.poll(0)
+    poller.stop()
+    until(lambda: not poller._thread.is_alive())
+    before = poller.files.polls
+    poller.files.steps.append(7)
 
-    assert watch.poll(0) == []
-    assert watch.files.polls == before
+    assert poller.poll(0) == []
+    assert poller.files.polls == before

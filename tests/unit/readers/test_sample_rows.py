@@ -1,4 +1,4 @@
-"""Sample rows: prompts, completions and rewards as TRL and verl write them."""
+"""Prompts, completions and rewards in the files of TRL and verl."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 
 import pytest
-from support.sample_files import Watch, trl, verl
+from support.sample_files import FolderReader, trl, verl
 
 from sentinel.model.record import Event
 from sentinel.model.sample_text import HEAD_CHARS, TAIL_CHARS
@@ -20,11 +20,11 @@ def folder(tmp_path):
     return tmp_path / "out"
 
 
-def test_what_verl_writes_is_read(folder):
-    watch = Watch(folder)
+def test_files_of_verl_are_read(folder):
+    folder_reader = FolderReader(folder)
     verl(folder, 12, acc=True, pred="so", extra=[1])
 
-    first, second = watch.settled()
+    first, second = folder_reader.settled()
 
     assert (first.event, first.step, first.rank) == (Event.SAMPLE, 12, 0)
     assert second.attributes == {"prompt": "q1", "completion": "a1"}
@@ -36,8 +36,8 @@ def test_what_verl_writes_is_read(folder):
     }
 
 
-def test_what_trl_writes_is_read(folder):
-    watch = Watch(folder)
+def test_files_of_trl_are_read(folder):
+    folder_reader = FolderReader(folder)
     trl(
         folder,
         7,
@@ -48,7 +48,7 @@ def test_what_trl_writes_is_read(folder):
         solution=["x", "y"],
     )
 
-    first, second = watch.settled()
+    first, second = folder_reader.settled()
 
     assert (first.step, first.attributes) == (7, {"prompt": "q0", "completion": "a0"})
     assert first.values == {
@@ -60,43 +60,43 @@ def test_what_trl_writes_is_read(folder):
     assert second.values == {"prompt_length": 2.0, "length": 2.0, "advantage": -0.5}
 
 
-def test_conversations_of_newer_trl_are_their_words(folder):
-    watch = Watch(folder)
-    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
-    trl(folder, 1, prompt=[asked], completion=[[{"role": "assistant", "content": "So."}]])
+def test_conversations_are_converted_to_text(folder):
+    folder_reader = FolderReader(folder)
+    wanted = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+    trl(folder, 1, prompt=[wanted], completion=[[{"role": "assistant", "content": "So."}]])
 
-    (record,) = watch.settled()
+    (record,) = folder_reader.settled()
 
     assert record.attributes == {"prompt": "Be brief.\nWhy?", "completion": "So."}
 
 
-def test_of_a_large_table_few_rows_are_taken_the_best_and_the_worst_among_them(folder):
-    watch = Watch(folder)
+def test_a_large_table_is_sampled_with_best_and_worst_reward(folder):
+    folder_reader = FolderReader(folder)
     rewards = [0.0] * 1000
     rewards[501], rewards[777] = 5.0, -5.0
     trl(folder, 1, prompt=["q"] * 1000, completion=[f"a{n}" for n in range(1000)], right=rewards)
 
-    texts = [record.attributes["completion"] for record in watch.settled()]
+    texts = [record.attributes["completion"] for record in folder_reader.settled()]
 
     assert {"a0", "a501", "a777", "a999"} <= set(texts)
     assert SAMPLES_PER_FILE - 2 <= len(texts) <= SAMPLES_PER_FILE
 
 
-def test_of_a_small_file_the_best_and_the_worst_are_taken(folder):
+def test_a_small_file_is_sampled_with_best_and_worst_reward(folder):
     scores = [0, 0, 0, 9, 0, -9, 0, 0, 0, 0, 0, 0]
     rows = [json.dumps({"output": f"a{n}", "score": score}) for n, score in enumerate(scores)]
     (folder / "1.jsonl").write_text("\n".join(rows) + "\n")
 
-    found = [sample.content[1]["completion"] for sample in read_samples(folder / "1.jsonl", 4)]
+    records = [sample.content[1]["completion"] for sample in read_samples(folder / "1.jsonl", 4)]
 
-    assert found == ["a0", "a3", "a5", "a11"]
+    assert records == ["a0", "a3", "a5", "a11"]
 
 
-def test_of_many_lines_few_are_read_from_all_over_the_file(folder):
+def test_a_large_file_is_sampled_at_spaced_offsets(folder):
     verl(folder, 1, size=10_000, padding="x" * 500)
 
-    found = [sample.content[1]["completion"] for sample in read_samples(folder / "1.jsonl", 20)]
-    places = [int(text[1:]) for text in found]
+    records = [sample.content[1]["completion"] for sample in read_samples(folder / "1.jsonl", 20)]
+    places = [int(text[1:]) for text in records]
 
     assert len(places) == 20
     assert places == sorted(set(places))
@@ -104,11 +104,11 @@ def test_of_many_lines_few_are_read_from_all_over_the_file(folder):
     assert places[-1] > 9000
 
 
-def test_a_long_text_is_cut(folder):
-    watch = Watch(folder)
+def test_a_long_text_is_truncated(folder):
+    folder_reader = FolderReader(folder)
     verl(folder, 1, size=1, output="x" * 50_000)
 
-    (record,) = watch.settled()
+    (record,) = folder_reader.settled()
 
     assert record.values["length"] == 50_000
     assert len(record.attributes["completion"]) < HEAD_CHARS + TAIL_CHARS + 50
@@ -125,15 +125,15 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_lines_that_hold_no_text_bring_none(folder, kind):
-    watch = Watch(folder)
+def test_lines_without_a_completion_are_ignored(folder, kind):
+    folder_reader = FolderReader(folder)
     (folder / "1.jsonl").write_text(HOSTILE[kind])
 
-    assert watch.settled() == []
+    assert folder_reader.settled() == []
 
 
-def test_odd_rows_cost_only_themselves(folder):
-    watch = Watch(folder)
+def test_an_invalid_row_costs_only_itself(folder):
+    folder_reader = FolderReader(folder)
     rows = [
         '{"output": "half a character: \\ud83d", "score": NaN}',
         "junk",
@@ -143,48 +143,48 @@ def test_odd_rows_cost_only_themselves(folder):
     ]
     (folder / "5.jsonl").write_text("\n".join(rows) + "\n")
 
-    found = watch.settled()
+    records = folder_reader.settled()
 
-    assert [record.attributes["completion"][:5] for record in found] == [
+    assert [record.attributes["completion"][:5] for record in records] == [
         "half ",
         "far",
         "other",
         "beyon",
     ]
-    assert [record.step for record in found] == [5, 5, 3, 5]
-    assert [record.values.get("reward") for record in found] == [None, None, 1.0, None]
+    assert [record.step for record in records] == [5, 5, 3, 5]
+    assert [record.values.get("reward") for record in records] == [None, None, 1.0, None]
 
 
 @pytest.mark.parametrize("content", [b"PAR1", b"PAR1" * 1000, b"x" * 5000])
-def test_what_only_calls_itself_a_table_is_counted(folder, content):
+def test_a_file_that_is_not_a_table_is_counted(folder, content):
     pytest.importorskip("pyarrow")
-    watch = Watch(folder)
+    folder_reader = FolderReader(folder)
     (folder / "completions_00001.parquet").write_bytes(content)
 
-    assert watch.settled() == []
-    assert watch.unreadable == 1
+    assert folder_reader.settled() == []
+    assert folder_reader.unreadable == 1
 
 
-def test_a_table_without_texts_brings_none(folder):
-    watch = Watch(folder)
+def test_a_table_without_texts_has_no_samples(folder):
+    folder_reader = FolderReader(folder)
     trl(folder, 1, loss=[1.0, 2.0])
-    assert watch.settled() == []
+    assert folder_reader.settled() == []
 
 
-def test_without_pyarrow_the_remedy_is_told_once(folder, monkeypatch, caplog):
+def test_without_pyarrow_the_remedy_is_logged_once(folder, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    watch = Watch(folder)
+    folder_reader = FolderReader(folder)
     for step in range(3):
         (folder / f"completions_{step}.parquet").write_bytes(b"PAR1")
-        watch.settled()
+        folder_reader.settled()
 
-    assert watch.unreadable == 3
+    assert folder_reader.unreadable == 3
     (told,) = (record.message for record in caplog.records)
     assert f"{folder}/completions_0.parquet" in told
     assert "pip install 'train-sentinel[samples]'" in told
 
 
-def test_a_file_without_a_last_end_of_line_is_not_whole(folder):
+def test_a_file_without_a_final_newline_is_incomplete(folder):
     (folder / "1.jsonl").write_text('{"output": "x"}')
     with pytest.raises(SampleFileError, match="complete line"):
         list(read_samples(folder / "1.jsonl", 8))

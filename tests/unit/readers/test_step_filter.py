@@ -1,4 +1,4 @@
-"""Counters: a run that goes back is told from two writers that count for themselves."""
+"""StepFilter distinguishes a run that goes back from two writers that count separately."""
 
 from sentinel.readers.rows import StepFilter
 
@@ -10,19 +10,19 @@ def followed(rows):
     return [step for kind, step in rows if counters.accepts(kind, step)]
 
 
-def test_a_run_that_goes_back_is_followed_back():
+def test_a_run_that_goes_back_is_accepted():
     assert followed([(A, 1), (A, 2), (A, 3), (A, 2), (A, 3)]) == [1, 2, 3, 2, 3]
 
 
-def test_another_writers_lower_count_is_not():
+def test_a_lower_count_of_another_writer_is_rejected():
     assert followed([(A, 10), (B, 1), (A, 20), (B, 2), (A, 30), (B, 3)]) == [10, 20, 30]
 
 
-def test_rows_of_many_kinds_for_one_step_are_one_count():
+def test_rows_with_different_keys_share_one_count():
     rows = [(A, 10), (B, 10), (C, 10), (A, 20), (C, 20)]
 
     assert followed(rows) == [10, 10, 10, 20, 20]
 
 
-def test_a_resume_shows_even_if_it_begins_with_a_new_kind():
+def test_a_resume_is_detected_even_if_it_starts_with_new_keys():
     assert followed([(A, 10), (A, 20), (B, 12), (A, 13), (B, 14)]) == [10, 20, 13, 14]

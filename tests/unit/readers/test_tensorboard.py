@@ -1,4 +1,4 @@
-"""TensorBoard: event files as its own writer makes them, cut off anywhere, and damaged."""
+"""Event files of TensorBoard's own writer: complete, cut at any byte, and damaged."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def steps(records):
 
 @pytest.fixture
 def clock():
-    """Seconds since the epoch, set by the test."""
+    """A clock set by the test, in seconds since the epoch."""
     return [1.8e9]
 
 
 @pytest.fixture
 def written(tmp_path):
-    """A file by TensorBoard's own writer: 3 tags over 40 steps, one of them as a tensor."""
+    """A file of TensorBoard's own writer: 3 tags over 40 steps, one of them as a tensor."""
     pytest.importorskip("tensorboard")
     writing = pytest.importorskip("torch.utils.tensorboard")
     with writing.SummaryWriter(str(tmp_path / "runs")) as writer:
@@ -42,22 +42,22 @@ def written(tmp_path):
     return path
 
 
-def test_a_checksum_is_what_the_standard_says():
+def test_the_checksum_matches_the_standard():
     raw = masked_crc32c(b"123456789") - 0xA282EAD8 & 0xFFFFFFFF
     assert (raw << 15 | raw >> 17) & 0xFFFFFFFF == 0xE3069283
 
 
-def test_checksums_of_many_pieces_are_those_of_each():
+def test_batch_checksums_equal_single_checksums():
     pieces = [bytes(range(n, n + n % 7)) for n in range(60)]
     assert masked_crc32c_batch(pieces) == [masked_crc32c(piece) for piece in pieces]
 
 
-def test_the_head_of_a_record_is_found_among_other_bytes():
+def test_a_record_header_is_found_among_other_bytes():
     assert find_record_header(b"\x07" * 33 + VERSION) == 33
     assert find_record_header(b"\x07" * 33) == find_record_header(b"") == -1
 
 
-def test_tells_what_its_own_reader_tells(written):
+def test_it_reads_the_same_as_tensorboards_own_reader(written):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray
 
@@ -72,7 +72,7 @@ def test_tells_what_its_own_reader_tells(written):
     assert [(step, values["reward"]) for step, values in told] == tensors
 
 
-def test_the_file_and_its_folder_and_the_one_above_are_recognised(written):
+def test_the_file_its_directory_and_the_parent_are_detected(written):
     head = written.read_bytes()[:4096]
     renamed = written.rename(written.parent / "log")
     assert tensorboard.can_read(renamed, head)
@@ -82,60 +82,60 @@ def test_the_file_and_its_folder_and_the_one_above_are_recognised(written):
     assert tensorboard.can_read(written.parent.parent, b"")
 
 
-def test_read_to_any_byte_it_tells_the_whole_rows_and_goes_on_from_there(tmp_path):
+def test_a_file_cut_at_any_byte_yields_complete_rows_and_continues(tmp_path):
     payloads = [event(s, tag, s + 0.5) for s in range(3) for tag in ("loss", "entropy")]
     whole = VERSION + b"".join(map(framed, payloads))
     path = tmp_path / "events.out.tfevents.1"
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
-        reading = tensorboard.read(path)
-        following = reading.follow()
+        reader = tensorboard.read(path)
+        following = reader.follow()
         first = _until_quiet(following)
-        assert reading.skipped == 0
+        assert reader.skipped == 0
         path.write_bytes(whole)
         rest = _until_quiet(following)
         rows = steps(first + rest)
         assert [(s, v["loss"], v["entropy"]) for s, v in rows] == [(0, 0.5, 0.5), (1, 1.5, 1.5)]
-        assert reading.skipped == 0
+        assert reader.skipped == 0
 
 
-def test_a_row_that_nothing_follows_is_told_once_it_is_quiet(tmp_path, clock):
+def test_the_last_row_is_yielded_after_a_pause(tmp_path, clock):
     path = event_file(tmp_path / "run", event(1, "loss", 2.0))
-    reading = replace(tensorboard.read(path), clock=lambda: clock[0])
-    following = reading.follow()
+    reader = replace(tensorboard.read(path), clock=lambda: clock[0])
+    following = reader.follow()
     assert _until_quiet(following) == []
     clock[0] += tensorboard.MAX_ROW_GAP_SECONDS
     assert [r.event for r in _until_quiet(following)] == [START, STEP]
-    assert reading.position == 1
+    assert reader.position == 1
     assert _until_quiet(following) == []
 
 
 @pytest.mark.parametrize("at", [0, 5, 9, 13, 20, 40])
-def test_a_damaged_record_spoils_no_other(tmp_path, at):
+def test_a_damaged_record_costs_only_itself(tmp_path, at):
     payloads = [event(s, "loss", s + 0.5) for s in range(1, 6)]
     path = event_file(tmp_path / "run", *payloads)
     data = bytearray(path.read_bytes())
     size = len(framed(payloads[0]))
     data[len(VERSION) + 2 * size + at] ^= 0x40
     path.write_bytes(data)
-    reading = tensorboard.read(path)
-    assert [step for step, _ in steps(reading)] == [1, 2, 4, 5]
-    assert reading.skipped == 1
+    reader = tensorboard.read(path)
+    assert [step for step, _ in steps(reader)] == [1, 2, 4, 5]
+    assert reader.skipped == 1
 
 
 @pytest.mark.parametrize("length", [2**64 - 1, 2**63, 2**40, 2**24 + 1])
-def test_a_record_of_absurd_length_is_looked_past(tmp_path, length):
+def test_a_record_with_an_invalid_length_is_skipped(tmp_path, length):
     head = struct.pack("<Q", length)
     path = event_file(tmp_path / "run", event(1, "loss", 1.0))
     with path.open("ab") as file:
         file.write(head + struct.pack("<I", masked_crc32c(head)) + b"abc")
         file.write(framed(event(2, "loss", 1.0)))
-    reading = tensorboard.read(path)
-    assert [step for step, _ in steps(reading)] == [1, 2]
-    assert reading.skipped == 1
+    reader = tensorboard.read(path)
+    assert [step for step, _ in steps(reader)] == [1, 2]
+    assert reader.skipped == 1
 
 
-def test_what_is_no_event_is_counted_and_what_has_no_number_is_not(tmp_path):
+def test_invalid_events_are_counted_and_events_without_numbers_are_not(tmp_path):
     histogram = b"\x09" + struct.pack("<d", 1.7e9) + field(5, field(1, field(1, b"w")))
     deep = field(5, b"")
     for _ in range(2000):
@@ -143,9 +143,9 @@ def test_what_is_no_event_is_counted_and_what_has_no_number_is_not(tmp_path):
     path = event_file(
         tmp_path / "run", b"\xff" * 30, histogram, deep, b"", event(4, "loss", inf), b"\x09short"
     )
-    reading = tensorboard.read(path)
-    assert steps(reading) == [(4, {"loss": inf, "global_step": 4.0, "step": 4.0, "time": 1.7e9})]
-    assert reading.skipped == 2
+    reader = tensorboard.read(path)
+    assert steps(reader) == [(4, {"loss": inf, "global_step": 4.0, "step": 4.0, "time": 1.7e9})]
+    assert reader.skipped == 2
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_tensor_without_dimensions_is_a_number(tmp_path, tensor, value):
     assert [values["loss"] for _, values in told] == ([] if value is None else [value])
 
 
-def test_a_new_file_that_goes_back_is_a_new_attempt(tmp_path):
+def test_a_new_file_with_earlier_steps_is_a_new_attempt(tmp_path):
     folder = tmp_path / "run"
     event_file(folder, *(event(s, "loss", 1.0, 1.7e9 + s) for s in range(10)), name="tfevents.9")
     event_file(
@@ -205,13 +205,13 @@ def test_a_file_that_appears_later_is_followed(tmp_path):
     assert isnan(told[1].values["loss"])
 
 
-def test_room_made_ahead_of_writing_is_no_damage(tmp_path):
+def test_preallocated_zeros_are_not_damage(tmp_path):
     path = event_file(tmp_path / "run", event(1, "loss", 1.0))
     with path.open("ab") as file:
         file.write(bytes(5000))
-    reading = tensorboard.read(path)
-    assert [step for step, _ in steps(reading)] == [1]
-    assert reading.skipped == 0
+    reader = tensorboard.read(path)
+    assert [step for step, _ in steps(reader)] == [1]
+    assert reader.skipped == 0
 
 
 def _until_quiet(following):
@@ -242,7 +242,7 @@ def test_curves_of_add_scalars_are_parts_of_the_run(tmp_path, writing):
     assert {r.attempt for r in told} == {0}
 
 
-def test_train_and_eval_in_folders_of_their_own_are_one_run(tmp_path, writing):
+def test_train_and_eval_directories_are_one_run(tmp_path, writing):
     for part, offset in (("train", 0.0), ("eval", 0.5)):
         with writing.SummaryWriter(str(tmp_path / "run" / part)) as writer:
             for step in range(1, 5):
@@ -253,20 +253,20 @@ def test_train_and_eval_in_folders_of_their_own_are_one_run(tmp_path, writing):
     assert {r.run for r in told} == {"run"}
 
 
-def test_a_folder_of_several_runs_names_them(tmp_path):
+def test_a_directory_of_several_runs_names_them(tmp_path):
     for name in ("a", "b"):
         event_file(tmp_path / name, event(1, "loss", 1.0))
     with pytest.raises(ValueError, match="event files of 2 runs: name one of a, b"):
         list(open_log(tmp_path))
 
 
-def test_another_run_below_that_of_the_folder_is_not_mixed_in(tmp_path):
+def test_a_run_in_a_subdirectory_is_not_mixed_in(tmp_path):
     event_file(tmp_path, event(1, "loss", 1.0))
     event_file(tmp_path / "other", event(1, "loss", 9.0), event(2, "loss", 9.0))
     assert [(s, v["loss"]) for s, v in steps(tensorboard.read(tmp_path))] == [(1, 1.0)]
 
 
-def test_a_run_that_begins_beside_one_that_is_followed_ends_nothing(tmp_path):
+def test_a_second_run_in_the_parent_does_not_stop_following(tmp_path):
     event_file(tmp_path / "a", event(1, "loss", 1.0), event(2, "loss", 1.0))
     following = tensorboard.read(tmp_path).follow()
     assert [r.step for r in _until_quiet(following)] == [1, 1]
@@ -274,7 +274,7 @@ def test_a_run_that_begins_beside_one_that_is_followed_ends_nothing(tmp_path):
     assert _until_quiet(following) == []
 
 
-def test_a_run_in_the_folder_of_very_many_others_is_still_read(tmp_path):
+def test_a_run_in_a_directory_with_many_others_is_read(tmp_path):
     event_file(tmp_path, event(1, "loss", 2.0))
     event_file(tmp_path / "eval", event(1, "reward", 0.5))
     for number in range(tensorboard.MAX_FILES):

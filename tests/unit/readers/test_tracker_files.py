@@ -1,4 +1,4 @@
-"""W&B's offline files and trackio's database: as they write them, cut off and damaged."""
+"""W&B's offline files and trackio's database: complete, cut off and damaged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def steps(records):
     return [(r.step, dict(r.values)) for r in records if r and r.event is Event.STEP]
 
 
-def until_quiet(following):
+def drain(following):
     found = []
     while (record := next(following)) is not None:
         found.append(record)
@@ -45,11 +45,11 @@ def until_quiet(following):
 
 
 def python(code, folder, **environ):
-    quiet = {"WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", **environ}
+    environ_quiet = {"WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", **environ}
     subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder,
-        env={**os.environ, **quiet},
+        env={**os.environ, **environ_quiet},
         check=True,
         timeout=120,
     )
@@ -57,7 +57,7 @@ def python(code, folder, **environ):
 
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory):
-    """The file of a run that W&B itself recorded."""
+    """The file of a run recorded by W&B."""
     pytest.importorskip("wandb")
     folder = tmp_path_factory.mktemp("wandb")
     python(OFFLINE, folder, WANDB_DIR=str(folder))
@@ -67,71 +67,71 @@ def offline(tmp_path_factory):
 
 @pytest.fixture
 def project(tmp_path):
-    """The database of a project that trackio itself wrote, with two runs."""
+    """A project database written by trackio, with two runs."""
     pytest.importorskip("trackio")
     python(TRACKIO, tmp_path, TRACKIO_DIR=str(tmp_path))
     return tmp_path / "proj.db"
 
 
-def test_a_run_recorded_offline_is_read_as_it_was_logged(offline):
-    told = steps(open_log(offline.parent))
-    assert len(told) == 40
-    losses = [values["loss"] for _, values in told]
+def test_an_offline_wandb_run_is_read(offline):
+    step_values = steps(open_log(offline.parent))
+    assert len(step_values) == 40
+    losses = [values["loss"] for _, values in step_values]
     assert isnan(losses[6])
     assert losses[7:] == [pytest.approx(1 / step) for step in range(8, 41)]
-    assert [values["reward"] for _, values in told] == [step / 8 for step in range(1, 41)]
+    assert [values["reward"] for _, values in step_values] == [step / 8 for step in range(1, 41)]
 
 
-def test_a_record_over_several_blocks_is_put_together(tmp_path):
+def test_a_record_in_several_blocks_is_joined(tmp_path):
     path = tmp_path / "run-x.wandb"
     path.write_bytes(framed(*(row(s, s + 0.5, b"x" * 20_000) for s in range(1, 9))))
-    reading = wandb.read(path)
-    assert [(s, v["loss"]) for s, v in steps(reading)] == [(s, s + 0.5) for s in range(1, 9)]
-    assert reading.skipped == 0
+    reader = wandb.read(path)
+    assert [(s, v["loss"]) for s, v in steps(reader)] == [(s, s + 0.5) for s in range(1, 9)]
+    assert reader.skipped == 0
 
 
-def test_read_to_any_byte_it_goes_on_from_there(tmp_path):
-    whole = framed(*(row(s, s + 0.5) for s in range(1, 4)))
+def test_a_file_cut_at_any_byte_continues(tmp_path):
+    content = framed(*(row(s, s + 0.5) for s in range(1, 4)))
     path = tmp_path / "run-x.wandb"
-    for cut in range(len(whole)):
-        path.write_bytes(whole[:cut])
-        reading = wandb.read(path)
-        following = reading.follow()
-        first = until_quiet(following)
+    for cut in range(len(content)):
+        path.write_bytes(content[:cut])
+        reader = wandb.read(path)
+        following = reader.follow()
+        first = drain(following)
         with path.open("ab") as file:
-            file.write(whole[cut:])
-        told = steps(first + until_quiet(following))
-        assert [step for step, _ in told] == [1, 2, 3]
-        assert reading.skipped == 0
+            file.write(content[cut:])
+        step_values = steps(first + drain(following))
+        assert [step for step, _ in step_values] == [1, 2, 3]
+        assert reader.skipped == 0
 
 
-def test_a_damaged_piece_costs_its_own_record(tmp_path):
+def test_a_damaged_fragment_costs_its_own_record(tmp_path):
     path = tmp_path / "run-x.wandb"
     records = [row(s, s + 0.5, b"x" * 9000) for s in range(1, 12)]
     path.write_bytes(framed(*records, damage={1, 3}))
-    reading = wandb.read(path)
-    assert [step for step, _ in steps(reading)] == [1, 3, *range(5, 12)]
-    assert reading.skipped == 2
+    reader = wandb.read(path)
+    assert [step for step, _ in steps(reader)] == [1, 3, *range(5, 12)]
+    assert reader.skipped == 2
 
 
-def test_records_that_are_no_rows_are_left_out_and_broken_ones_counted(tmp_path):
+def test_other_records_are_ignored_and_invalid_ones_counted(tmp_path):
     path = tmp_path / "run-x.wandb"
     broken = field(2, field(1, field(1, b"a") + field(16, b"{")))
     path.write_bytes(framed(field(17, b"run"), row(1, 2.5), broken, b"\xff" * 9, row(2, 2.5)))
-    reading = wandb.read(path)
-    assert [step for step, _ in steps(reading)] == [1, 2]
-    assert reading.skipped == 2
+    reader = wandb.read(path)
+    assert [step for step, _ in steps(reader)] == [1, 2]
+    assert reader.skipped == 2
 
 
-def test_of_a_project_the_run_that_wrote_last_is_read(project):
-    reading = open_log(project)
-    told = steps(reading)
-    assert [(s, v["loss"]) for s, v in told] == [(s, 1.0 / s) for s in range(1, 6)]
-    assert all(isnan(values["entropy"]) for _, values in told)
-    assert all(record.time > 1e9 for record in reading)
+def test_the_run_that_wrote_last_is_read(project):
+    reader = open_log(project)
+    step_values = steps(reader)
+    assert [(s, v["loss"]) for s, v in step_values] == [(s, 1.0 / s) for s in range(1, 6)]
+    assert all(isnan(values["entropy"]) for _, values in step_values)
+    assert all(record.time > 1e9 for record in reader)
 
 
-def test_another_run_of_a_project_is_read_by_its_name(project):
+def test_another_run_of_a_project_is_read_by_name(project):
     newest, first = open_log(project), open_log(project / "first")
     assert {r.run for r in first} == {"first"}
     assert len(steps(first)) == len(steps(newest)) == 5
@@ -141,33 +141,33 @@ def test_another_run_of_a_project_is_read_by_its_name(project):
         list(open_log(project / "third"))
 
 
-def test_a_log_of_one_run_has_no_parts(tmp_path):
+def test_a_log_of_one_run_accepts_no_run_name(tmp_path):
     (tmp_path / "log").write_text('{"step": 1, "loss": 2.0}\n')
     with pytest.raises(ValueError, match="log is a log of one run: it holds no run 'first'"):
         open_log(tmp_path / "log" / "first")
 
 
-def test_a_project_is_followed_while_it_is_written(project):
+def test_a_growing_project_is_followed(project):
     following = trackio.read(project).follow()
-    assert len(steps(until_quiet(following))) == 5
+    assert len(steps(drain(following))) == 5
     with closing(sqlite3.connect(project)) as other, other:
         other.execute(
             "insert into metrics(run_id, timestamp, run_name, step, metrics) "
             "select run_id, timestamp, run_name, 6, '{\"loss\": 0.5}' from metrics where id = 10"
         )
-    assert [step for step, _ in steps(until_quiet(following))] == [6]
+    assert [step for step, _ in steps(drain(following))] == [6]
 
 
-@pytest.mark.parametrize("told", ["{", "[1]", "null", '{"a":' * 5000, "x" * 2**21])
-def test_a_row_of_the_project_that_is_broken_is_counted(project, told):
+@pytest.mark.parametrize("step_values", ["{", "[1]", "null", '{"a":' * 5000, "x" * 2**21])
+def test_an_invalid_row_of_a_project_is_counted(project, step_values):
     with closing(sqlite3.connect(project)) as other, other:
-        other.execute("update metrics set metrics = ? where id = 8", [told])
-    reading = trackio.read(project)
-    assert [step for step, _ in steps(reading)] == [1, 2, 4, 5]
-    assert reading.skipped == 1
+        other.execute("update metrics set metrics = ? where id = 8", [step_values])
+    reader = trackio.read(project)
+    assert [step for step, _ in steps(reader)] == [1, 2, 4, 5]
+    assert reader.skipped == 1
 
 
-def test_another_database_is_not_taken_for_a_project(tmp_path):
+def test_another_database_is_not_detected_as_a_project(tmp_path):
     path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("create table metrics(a)")

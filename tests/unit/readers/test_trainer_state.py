@@ -1,4 +1,4 @@
-"""Trainer state: the history of transformers, as one file or a folder of checkpoints."""
+"""The trainer state of transformers, as one file or a directory of checkpoints."""
 
 import json
 
@@ -20,8 +20,8 @@ def state(history=HISTORY, **changes):
 
 
 def records(path):
-    reading = trainer_state.read(path)
-    return list(reading), reading.skipped
+    reader = trainer_state.read(path)
+    return list(reader), reader.skipped
 
 
 @pytest.fixture
@@ -45,38 +45,38 @@ def folder(tmp_path):
     return written
 
 
-def test_tells_the_configuration_then_the_history(file):
-    (start, *told), skipped = records(file(state()))
+def test_the_configuration_precedes_the_history(file):
+    (start, *result), skipped = records(file(state()))
 
     assert start.values == {"max_steps": 100.0, "save_steps": 10.0, "num_train_epochs": 1.0}
     assert start.attributes["framework"] == "transformers"
-    assert [r.event for r in told] == [Event.STEP, Event.STEP, Event.EVAL]
-    assert [r.values["loss"] for r in told[:2]] == [2.0, 1.0]
+    assert [r.event for r in result] == [Event.STEP, Event.STEP, Event.EVAL]
+    assert [r.values["loss"] for r in result[:2]] == [2.0, 1.0]
     assert skipped == 0
 
 
-def test_a_row_told_twice_is_told_once(file):
-    told, _ = records(file(state([HISTORY[0], HISTORY[2], HISTORY[2], HISTORY[1], HISTORY[1]])))
+def test_a_duplicate_row_is_yielded_once(file):
+    result, _ = records(file(state([HISTORY[0], HISTORY[2], HISTORY[2], HISTORY[1], HISTORY[1]])))
 
-    assert len(told) == 4
-
-
-def test_what_is_no_row_is_counted(file):
-    told, skipped = records(file(state([HISTORY[0], None, "x", {}, HISTORY[1]])))
-
-    assert (len(told), skipped) == (3, 3)
+    assert len(result) == 4
 
 
-def test_a_share_of_the_run_as_save_steps_becomes_steps(file):
+def test_an_invalid_row_is_counted(file):
+    result, skipped = records(file(state([HISTORY[0], None, "x", {}, HISTORY[1]])))
+
+    assert (len(result), skipped) == (3, 3)
+
+
+def test_a_fractional_save_steps_becomes_steps(file):
     (start, *_), _ = records(file(state(save_steps=0.25)))
 
     assert start.values["save_steps"] == 25.0
 
 
-def test_in_a_folder_checkpoints_are_saves_in_their_place(folder):
-    told, _ = records(folder(10, 30))
+def test_checkpoints_in_a_directory_are_saves_in_order(folder):
+    result, _ = records(folder(10, 30))
 
-    assert [(r.event, r.step) for r in told] == [
+    assert [(r.event, r.step) for r in result] == [
         (Event.START, 0),
         (Event.STEP, 10),
         (Event.SAVE, 10),
@@ -94,28 +94,28 @@ def test_the_newest_checkpoint_by_number_is_read(folder, tmp_path):
     assert [r.values["loss"] for r in records(tmp_path)[0] if r.event is Event.STEP] == [0.5]
 
 
-def test_saving_once_an_epoch_is_not_held_to_save_steps(folder):
-    """The state says save_steps 500, the default, even where saving goes by epochs."""
-    told, _ = records(folder(4, 8, 12, save_steps=500, max_steps=12, num_train_epochs=3))
+def test_saving_by_epoch_drops_save_steps(folder):
+    """The state holds the default save_steps of 500 even if saving is by epochs."""
+    result, _ = records(folder(4, 8, 12, save_steps=500, max_steps=12, num_train_epochs=3))
 
-    assert "save_steps" not in told[0].values
+    assert "save_steps" not in result[0].values
 
 
 @pytest.mark.parametrize("text", ["{}", '{"log_history": 3}', "[]", "no json", "[" * 100_000])
-def test_a_broken_file_is_refused_with_a_value_error(file, text):
+def test_an_invalid_file_raises_a_value_error(file, text):
     path = file(text)
 
     with pytest.raises(ValueError, match=r"."):
         records(path)
 
 
-def test_a_folder_without_one_is_refused(tmp_path):
+def test_a_directory_without_a_state_is_refused(tmp_path):
     assert not trainer_state.can_read(tmp_path, b"")
     with pytest.raises(FileNotFoundError, match="holds no trainer_state"):
         records(tmp_path)
 
 
-def test_recognises_its_own_by_name_and_by_content(tmp_path, folder):
+def test_it_is_detected_by_name_and_by_content(tmp_path, folder):
     assert trainer_state.can_read(tmp_path / "trainer_state.json", b"")
     assert trainer_state.can_read(tmp_path / "copy.json", state().encode()[:4096])
     assert not trainer_state.can_read(tmp_path / "log.jsonl", b'{"step": 1}')

@@ -1,4 +1,4 @@
-"""verl's file logger read back: its numbers by our names, null as NaN, and the saves."""
+"""verl's log file: keys mapped to signals, null as NaN, and checkpoints."""
 
 import json
 import math
@@ -28,9 +28,9 @@ def log(tmp_path):
     return path
 
 
-def test_its_lines_are_told_by_our_names_and_null_was_not_a_number(log):
-    reading = verl.read(log)
-    records = list(reading)
+def test_its_keys_are_mapped_and_null_is_nan(log):
+    reader = verl.read(log)
+    records = list(reader)
 
     assert [r.event for r in records] == [
         Event.START,
@@ -44,16 +44,16 @@ def test_its_lines_are_told_by_our_names_and_null_was_not_a_number(log):
     assert records[2].values["kl_old"] == 0.001
     assert records[2].values["reward"] == 0.5
     assert math.isnan(records[-1].values["grad_norm"])
-    assert reading.skipped == 1
+    assert reader.skipped == 1
 
 
-def test_a_save_is_told_after_the_step_whose_line_has_its_time(log):
+def test_a_save_follows_the_step_with_its_time(log):
     save = next(r for r in verl.read(log) if r.event is Event.SAVE)
 
     assert (save.step, dict(save.values)) == (2, {})
 
 
-def test_it_is_known_by_its_first_line_even_if_that_is_long(tmp_path, log):
+def test_it_is_detected_by_its_first_line_even_if_that_is_long(tmp_path, log):
     head = log.read_bytes()[:4096]
     long = line(1, **{f"actor/k{at}": 0.123456789 for at in range(400)}).encode()[:4096]
     spaced = b'{ "step": 12, "data": {"a": 1}}'
@@ -65,5 +65,5 @@ def test_it_is_known_by_its_first_line_even_if_that_is_long(tmp_path, log):
     assert not verl.can_read(tmp_path, b"")
 
 
-def test_a_replay_takes_it_for_what_it_is(log):
+def test_format_detection_selects_it(log):
     assert Event.SAVE in [record.event for record in open_log(log)]

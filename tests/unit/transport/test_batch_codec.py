@@ -1,4 +1,4 @@
-"""Parcel: what goes in comes out, in its order and to the last bit, or is refused."""
+"""Batch messages are decoded bit-exactly and in order, or refused."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_nan_and_infinity_are_preserved():
     entries = [step(loss=nan, grad_norm=inf, kl=-inf, reward=-0.0, entropy=5e-324)]
 
     assert are_equal(decode_standalone(encode_standalone(entries), "run"), entries)
-    # As JSON as well.
+    # Also as JSON.
     entries = [replace(entries[0], attributes={"a": "b"})]
     assert are_equal(decode_standalone(encode_standalone(entries), "run"), entries)
 
@@ -146,7 +146,7 @@ def test_a_truncated_message_is_refused(data):
     )
     cut = data.draw(st.integers(0, len(encoded) - 1))
 
-    # Between two records nothing shows that there were more: the seal sees to that.
+    # A cut between two records is not visible here; the message authentication detects it.
     assert outcome(encoded[:cut]) in {"damaged", "0 read", "1 read"}
 
 

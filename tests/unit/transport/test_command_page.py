@@ -1,4 +1,4 @@
-"""A page of requests: all of a request or none of it, and all of the ranks or none of them."""
+"""Command pages: a command is read completely or not, and all ranks execute it or none."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def page(tmp_path):
         yield page
 
 
-def test_nothing_is_asked_before_the_first(page):
+def test_a_new_page_holds_no_command(page):
     assert page.latest_number == 0
     assert page.read() is None
 
 
-def test_a_request_is_read_as_it_was_written_by_whoever_maps_it(page, tmp_path):
+def test_a_command_is_read_as_it_was_written(page, tmp_path):
     page.write(FIRST)
 
     with closing(CommandPage(tmp_path / "0.commands")) as other:
@@ -47,19 +47,19 @@ def test_a_request_is_read_as_it_was_written_by_whoever_maps_it(page, tmp_path):
 
 
 @given(st.text(), st.text(), st.sets(st.sampled_from(ACTIONS)))
-def test_any_text_fits_as_far_as_it_fits(tmp_path_factory, case, cause, deeds):
+def test_long_texts_are_truncated(tmp_path_factory, case, cause, actions):
     with closing(open_or_create(tmp_path_factory.mktemp("page") / "0.commands")) as page:
-        page.write(Command(7, 1, 2, frozenset(deeds), case, cause))
-        found = page.read()
+        page.write(Command(7, 1, 2, frozenset(actions), case, cause))
+        command = page.read()
 
-    assert (found.number, found.actions) == (7, deeds)
-    assert case.startswith(found.case)
-    assert cause.startswith(found.cause)
-    assert min(len(case), 120) == len(found.case)
+    assert (command.number, command.actions) == (7, actions)
+    assert case.startswith(command.case)
+    assert cause.startswith(command.cause)
+    assert min(len(case), 120) == len(command.case)
 
 
-def test_a_request_of_which_any_part_is_missing_is_none(page, tmp_path):
-    """As a writer leaves it that was killed between two bytes, over nothing or an older one."""
+def test_an_incomplete_command_is_ignored(page, tmp_path):
+    """As left by a writer that was killed between two bytes, over no or an older command."""
     before = (tmp_path / "0.commands").read_bytes()
     page.write(FIRST)
     for new in (FIRST, Command(2, 50, 60, frozenset({"stop"}), "run/nan_or_inf#1")):
@@ -80,11 +80,11 @@ def test_a_request_of_which_any_part_is_missing_is_none(page, tmp_path):
         before = after
 
 
-def test_several_ranks_that_come_at_once_share_one_page(tmp_path):
+def test_ranks_that_open_the_page_at_once_share_it(tmp_path):
     pages = [open_or_create(tmp_path / "0.commands") for _ in range(3)]
-    for place, each in enumerate(pages):
+    for local_rank, each in enumerate(pages):
         assert not pages[0].all_ready(4, 3)
-        each.set_ready(place, 4)
+        each.set_ready(local_rank, 4)
 
     assert pages[0].all_ready(4, 3)
     assert [path.name for path in tmp_path.iterdir()] == ["0.commands"]
@@ -92,7 +92,7 @@ def test_several_ranks_that_come_at_once_share_one_page(tmp_path):
         each.close()
 
 
-def test_what_is_no_page_is_refused_by_its_name(tmp_path):
+def test_a_file_that_is_not_a_page_is_refused_by_name(tmp_path):
     (tmp_path / "a").write_bytes(b"short")
     (tmp_path / "b").write_bytes(b"x" * PAGE_SIZE)
     for name in ("a", "b"):
@@ -103,7 +103,7 @@ def test_what_is_no_page_is_refused_by_its_name(tmp_path):
         CommandPage(tmp_path / "c")
 
 
-def test_pages_go_with_the_last_ring_beside_them(tmp_path):
+def test_pages_are_removed_with_the_last_ring(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     ring = folder / "0-0.ring"
@@ -118,21 +118,21 @@ def test_pages_go_with_the_last_ring_beside_them(tmp_path):
 
 
 class Rank:
-    """A rank on a page, and the steps at which it acted."""
+    """A rank with the page, and the steps at which it acted."""
 
-    def __init__(self, path, place, ranks):
-        identity = Identity("run", 0, place, place, ranks, ranks)
-        self.errands = CommandExecutor()
-        self.errands.attach(open_or_create(path), identity)
-        self.beat, self.acted = 0, []
+    def __init__(self, path, local_rank, ranks):
+        identity = Identity("run", 0, local_rank, local_rank, ranks, ranks)
+        self.executor = CommandExecutor()
+        self.executor.attach(open_or_create(path), identity)
+        self.step_index, self.acted = 0, []
 
     def step(self):
         """Take one step, and look at its end; at most once in a step, as a recorder looks."""
-        self.beat += 1
-        if self.errands.words[NUMBER_WORD] != self.errands.settled_number:
-            self.errands.poll(self.beat, self.beat)
-        if self.errands.pop_actions(self.beat):
-            self.acted.append(self.beat)
+        self.step_index += 1
+        if self.executor.words[NUMBER_WORD] != self.executor.settled_number:
+            self.executor.poll(self.step_index, self.step_index)
+        if self.executor.pop_actions(self.step_index):
+            self.acted.append(self.step_index)
 
 
 @given(
@@ -141,7 +141,7 @@ class Rank:
     stalls=st.integers(0, 30),
     margin=st.integers(3, 12),
 )
-def test_ranks_that_wait_for_each_other_act_all_at_one_step_or_none_does(
+def test_synchronized_ranks_all_act_at_one_step_or_none_does(
     tmp_path_factory, ranks, order, stalls, margin
 ):
     """However late the request comes, and whoever is ahead: a collective may hang on it.
@@ -149,28 +149,28 @@ def test_ranks_that_wait_for_each_other_act_all_at_one_step_or_none_does(
     The agent looks how far the run is, is then away for `stalls` moves, and writes.
     """
     path = tmp_path_factory.mktemp("page") / "0.commands"
-    crew = [Rank(path, place, ranks) for place in range(ranks)]
-    seen = None
+    ranks_on_page = [Rank(path, local_rank, ranks) for local_rank in range(ranks)]
+    newest_index = None
     with closing(CommandPage(path)) as agent:
         for at, chosen in enumerate(order):
-            rank = crew[chosen % ranks]
+            rank = ranks_on_page[chosen % ranks]
             # Nobody ends a step that another has not begun, by ending the one before.
-            if rank.beat <= min(each.beat for each in crew):
+            if rank.step_index <= min(each.step_index for each in ranks_on_page):
                 rank.step()
             if at == 10:
-                seen = max(1, *(each.beat for each in crew))
-            if at == 10 + stalls and seen is not None:
-                agent.write(Command(1, seen, seen + margin, BOTH))
-        while (last := min(crew, key=lambda each: each.beat)).beat < 200:
+                newest_index = max(1, *(each.step_index for each in ranks_on_page))
+            if at == 10 + stalls and newest_index is not None:
+                agent.write(Command(1, newest_index, newest_index + margin, BOTH))
+        while (last := min(ranks_on_page, key=lambda each: each.step_index)).step_index < 200:
             last.step()
 
-    told = {tuple(each.acted) for each in crew}
-    assert len(told) == 1
-    assert told <= {(), (seen + margin,)}
-    if not stalls and seen is not None:
-        assert told == {(seen + margin,)}
-    for each in crew:
-        each.errands.close()
+    outcomes = {tuple(each.acted) for each in ranks_on_page}
+    assert len(outcomes) == 1
+    assert outcomes <= {(), (newest_index + margin,)}
+    if not stalls and newest_index is not None:
+        assert outcomes == {(newest_index + margin,)}
+    for each in ranks_on_page:
+        each.executor.close()
 
 
 @given(
@@ -178,28 +178,26 @@ def test_ranks_that_wait_for_each_other_act_all_at_one_step_or_none_does(
     written=st.integers(0, 40),
     margin=st.integers(3, 12),
 )
-def test_ranks_that_wait_for_each_other_only_now_and_then_act_alike(
-    tmp_path_factory, order, written, margin
-):
-    """One may be many steps behind, as where gradients are brought together every so often."""
+def test_loosely_synchronized_ranks_act_alike(tmp_path_factory, order, written, margin):
+    """One rank may be many steps behind, as if gradients are synchronized only at intervals."""
     path = tmp_path_factory.mktemp("page") / "0.commands"
-    crew = [Rank(path, place, 3) for place in range(3)]
+    ranks_on_page = [Rank(path, local_rank, 3) for local_rank in range(3)]
     with closing(CommandPage(path)) as agent:
         for at, chosen in enumerate([*order, *[0, 1, 2] * 70]):
             if at == written:
-                seen = max(1, *(each.beat for each in crew))
-                agent.write(Command(1, seen, seen + margin, BOTH))
-            crew[chosen].step()
-        while (last := min(crew, key=lambda each: each.beat)).beat < 200:
+                newest_index = max(1, *(each.step_index for each in ranks_on_page))
+                agent.write(Command(1, newest_index, newest_index + margin, BOTH))
+            ranks_on_page[chosen].step()
+        while (last := min(ranks_on_page, key=lambda each: each.step_index)).step_index < 200:
             last.step()
 
-    assert len({tuple(each.acted) for each in crew}) == 1
-    for each in crew:
-        each.errands.close()
+    assert len({tuple(each.acted) for each in ranks_on_page}) == 1
+    for each in ranks_on_page:
+        each.executor.close()
 
 
-def test_a_rank_that_takes_no_steps_is_never_ready_so_nobody_acts(tmp_path):
-    """Where one rank alone logs, the others would be missing in a collective."""
+def test_no_rank_acts_if_one_takes_no_steps(tmp_path):
+    """If only one rank logs, the others would be missing in a collective."""
     path = tmp_path / "0.commands"
     talking, silent = Rank(path, 0, 2), Rank(path, 1, 2)
     with closing(CommandPage(path)) as agent:
@@ -208,16 +206,16 @@ def test_a_rank_that_takes_no_steps_is_never_ready_so_nobody_acts(tmp_path):
         agent.write(Command(1, 5, 9, BOTH))
         for _ in range(20):
             talking.step()
-            silent.errands.poll(0, 0)
+            silent.executor.poll(0, 0)
 
     assert (talking.acted, silent.acted) == ([], [])
-    talking.errands.close()
-    silent.errands.close()
+    talking.executor.close()
+    silent.executor.close()
 
 
-def test_there_is_a_word_for_each_of_many_ranks(page):
-    for place in range(MAX_LOCAL_RANKS):
-        page.set_ready(place, 3)
+def test_each_of_many_ranks_has_a_ready_token(page):
+    for local_rank in range(MAX_LOCAL_RANKS):
+        page.set_ready(local_rank, 3)
 
     assert page.all_ready(3, MAX_LOCAL_RANKS)
     assert page.read() is None

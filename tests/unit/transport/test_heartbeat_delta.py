@@ -1,4 +1,4 @@
-"""News: of a TICK travels what is new, and the whole of it arrives."""
+"""Heartbeats are sent as differences and decoded completely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pack: a record that went through bytes says what it said before."""
+"""Records are decoded as they were encoded."""
 
 import json
 from math import inf, isnan, nan
@@ -26,73 +26,73 @@ def sent():
 
 
 @pytest.fixture
-def packer(sent):
+def encoder(sent):
     return RecordEncoder(sent.append)
 
 
-def unpacked(sent):
-    unpacker = RecordDecoder("run", attempt=1, rank=2)
-    records = [unpacker.decode(payload) for payload in sent]
+def decode_all(sent):
+    decoder = RecordDecoder("run", attempt=1, rank=2)
+    records = [decoder.decode(payload) for payload in sent]
     return [record for record in records if record is not None]
 
 
-def test_numbers_come_back_with_their_names_and_moment(packer, sent):
-    packer.write_values(packer.schema_for(("loss", "kl/mean")), NOW, (0.5, -inf))
+def test_values_are_decoded_with_their_names_and_stamp(encoder, sent):
+    encoder.write_values(encoder.schema_for(("loss", "kl/mean")), NOW, (0.5, -inf))
 
-    (record,) = unpacked(sent)
+    (record,) = decode_all(sent)
 
     assert record.values == {"loss": 0.5, "kl/mean": -inf}
     assert (record.step, record.step_index, record.time, record.event) == (500, 3, 1.5, Event.STEP)
     assert (record.run, record.attempt, record.rank) == ("run", 1, 2)
 
 
-def test_nan_stays_nan(packer, sent):
-    packer.write_values(packer.schema_for(("loss",)), NOW, (nan,))
-    packer.write_event(Event.EVAL, NOW, {"loss": nan})
+def test_nan_is_preserved(encoder, sent):
+    encoder.write_values(encoder.schema_for(("loss",)), NOW, (nan,))
+    encoder.write_event(Event.EVAL, NOW, {"loss": nan})
 
-    assert all(isnan(record.values["loss"]) for record in unpacked(sent))
+    assert all(isnan(record.values["loss"]) for record in decode_all(sent))
 
 
-def test_texts_come_back(packer, sent):
-    packer.write_event(Event.STOP, NOW, {"code": 3}, {"outcome": "exit", "said": "☃\n\ud800"})
+def test_texts_are_preserved(encoder, sent):
+    encoder.write_event(Event.STOP, NOW, {"code": 3}, {"outcome": "exit", "said": "☃\n\ud800"})
 
-    (record,) = unpacked(sent)
+    (record,) = decode_all(sent)
 
     assert record.event is Event.STOP
     assert record.values == {"code": 3.0}
     assert record.attributes == {"outcome": "exit", "said": "☃\n\ud800"}
 
 
-def test_a_name_sent_twice_counts_with_its_last_value(packer, sent):
-    packer.write_values(packer.schema_for(("loss", "loss")), NOW, (1.0, 2.0))
+def test_a_name_sent_twice_counts_with_its_last_value(encoder, sent):
+    encoder.write_values(encoder.schema_for(("loss", "loss")), NOW, (1.0, 2.0))
 
-    assert unpacked(sent)[0].values == {"loss": 2.0}
+    assert decode_all(sent)[0].values == {"loss": 2.0}
 
 
-def test_names_are_sent_once_and_again_from_time_to_time(sent):
-    packer = RecordEncoder(sent.append, resend_after_bytes=1000)
-    schema = packer.schema_for(("loss",))
+def test_names_are_sent_again_at_intervals(sent):
+    encoder = RecordEncoder(sent.append, resend_after_bytes=1000)
+    schema = encoder.schema_for(("loss",))
     for _ in range(100):
-        packer.write_values(schema, NOW, (1.0,))
+        encoder.write_values(schema, NOW, (1.0,))
     names = [at for at, payload in enumerate(sent) if payload.startswith(b"N")]
 
     assert names[0] == 0
     assert len(names) == pytest.approx(100 * 40 / 1000, abs=2)
 
 
-def test_numbers_without_names_are_refused_until_the_names_come_again(packer, sent):
-    packer.write_values(packer.schema_for(("loss",)), NOW, (1.0,))
+def test_values_without_names_are_refused_until_the_names_are_sent_again(encoder, sent):
+    encoder.write_values(encoder.schema_for(("loss",)), NOW, (1.0,))
     names, numbers = sent
-    unpacker = RecordDecoder("run", 0, 0)
+    decoder = RecordDecoder("run", 0, 0)
 
     with pytest.raises(UnknownSchemaError):
-        unpacker.decode(numbers)
-    assert unpacker.decode(names) is None
-    assert unpacker.decode(numbers).values == {"loss": 1.0}
+        decoder.decode(numbers)
+    assert decoder.decode(names) is None
+    assert decoder.decode(numbers).values == {"loss": 1.0}
 
 
-def test_learnt_names_survive_a_restart_as_json(packer, sent):
-    packer.write_values(packer.schema_for(("loss",)), NOW, (1.0,))
+def test_schemas_survive_a_restart_as_json(encoder, sent):
+    encoder.write_values(encoder.schema_for(("loss",)), NOW, (1.0,))
     before = RecordDecoder("run", 0, 0)
     before.decode(sent[0])
 
@@ -101,20 +101,20 @@ def test_learnt_names_survive_a_restart_as_json(packer, sent):
     assert after.decode(sent[1]).values == {"loss": 1.0}
 
 
-def test_a_rank_that_makes_up_names_for_ever_fills_no_memory(packer, sent):
-    unpacker = RecordDecoder("run", 0, 0)
+def test_the_number_of_stored_schemas_is_limited(encoder, sent):
+    decoder = RecordDecoder("run", 0, 0)
     for number in range(3 * MAX_SCHEMAS):
-        packer.write_values(packer.schema_for((f"name {number}",)), NOW, (1.0,))
+        encoder.write_values(encoder.schema_for((f"name {number}",)), NOW, (1.0,))
         while sent:
-            unpacker.decode(sent.pop(0))
+            decoder.decode(sent.pop(0))
 
-    assert len(unpacker.schemas) == MAX_SCHEMAS
+    assert len(decoder.schemas) == MAX_SCHEMAS
 
 
 @given(
     st.one_of(st.binary(), st.binary().map(lambda tail: b"T" + tail), st.binary().map(b"V".__add__))
 )
-def test_bytes_that_are_no_record_are_refused(payload):
+def test_invalid_bytes_are_refused(payload):
     with pytest.raises(PayloadError):
         RecordDecoder("run", 0, 0).decode(payload)
 
@@ -123,21 +123,21 @@ def test_bytes_that_are_no_record_are_refused(payload):
     st.dictionaries(st.text(max_size=20), st.floats(allow_nan=False), max_size=30),
     st.integers(-(2**60), 2**60),
 )
-def test_any_names_and_numbers_come_back(values, step):
+def test_any_names_and_values_are_preserved(values, step):
     sent = []
-    packer = RecordEncoder(sent.append)
-    packer.write_values(
-        packer.schema_for(tuple(values)), StepStamp(step, 1, 0.0), tuple(values.values())
+    encoder = RecordEncoder(sent.append)
+    encoder.write_values(
+        encoder.schema_for(tuple(values)), StepStamp(step, 1, 0.0), tuple(values.values())
     )
 
-    (record,) = unpacked(sent)
+    (record,) = decode_all(sent)
 
     assert record.values == values
     assert record.step == step
 
 
 @pytest.mark.parametrize("step", [1 << 63, -(1 << 63) - 1, 10**400])
-def test_a_step_beyond_what_can_be_stored_is_refused_where_it_is_read(step):
+def test_a_step_beyond_64_bits_is_refused(step):
     payload = b"T" + json.dumps(["save", step, 1, 1.0, {}, {}]).encode()
 
     with pytest.raises(PayloadError):

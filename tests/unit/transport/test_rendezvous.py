@@ -1,4 +1,4 @@
-"""Meeting: what the launchers' variables say of where the nodes of a job meet."""
+"""The rendezvous of a job from the environment of each launcher."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ SLURM = {
 }
 
 
-def told(environ, **more):
-    return detect_rendezvous({**environ, **more})
+def detect(environ, **variables):
+    return detect_rendezvous({**environ, **variables})
 
 
-def test_who_was_told_nothing_meets_nobody():
+def test_an_empty_environment_has_no_rendezvous():
     assert detect_rendezvous({}) == NO_RENDEZVOUS == Rendezvous("", "", "", -1)
 
 
-def test_torchrun_tells_all_of_it():
-    assert told(TORCHRUN) == Rendezvous("gpu-a", "29500", "my-job", 1)
+def test_torchrun_sets_the_whole_rendezvous():
+    assert detect(TORCHRUN) == Rendezvous("gpu-a", "29500", "my-job", 1)
 
 
-def test_a_named_job_of_torchrun_stays_itself_though_its_port_changes():
-    assert told(TORCHRUN).job_id == told(TORCHRUN, MASTER_PORT="31000").job_id
+def test_a_named_torchrun_job_keeps_its_id_when_its_port_changes():
+    assert detect(TORCHRUN).job_id == detect(TORCHRUN, MASTER_PORT="31000").job_id
 
 
 @pytest.mark.parametrize("name", ["none", ""])
-def test_jobs_of_torchrun_without_a_name_are_told_apart_by_their_port(name):
-    first = told(TORCHRUN, TORCHELASTIC_RUN_ID=name)
+def test_unnamed_torchrun_jobs_differ_by_port(name):
+    first = detect(TORCHRUN, TORCHELASTIC_RUN_ID=name)
 
     assert first.job_id == "29500"
-    assert told(TORCHRUN, TORCHELASTIC_RUN_ID=name, MASTER_PORT="31000").job_id != first.job_id
+    assert detect(TORCHRUN, TORCHELASTIC_RUN_ID=name, MASTER_PORT="31000").job_id != first.job_id
 
 
-def test_slurm_alone_tells_the_first_node_of_its_list():
-    assert told(SLURM) == Rendezvous("gpu003", "", "77", 2)
+def test_slurm_alone_gives_the_first_node_of_its_list():
+    assert detect(SLURM) == Rendezvous("gpu003", "", "77", 2)
 
 
-def test_steps_of_one_allocation_are_told_apart_by_their_port():
-    assert told(SLURM, MASTER_PORT="1").job_id != told(SLURM, MASTER_PORT="2").job_id
+def test_steps_of_one_allocation_differ_by_port():
+    assert detect(SLURM, MASTER_PORT="1").job_id != detect(SLURM, MASTER_PORT="2").job_id
 
 
-def test_an_address_that_was_set_comes_before_the_list_of_slurm():
-    assert told(SLURM, MASTER_ADDR="gpu-z", MASTER_PORT="1").host == "gpu-z"
+def test_an_explicit_address_precedes_the_list_of_slurm():
+    assert detect(SLURM, MASTER_ADDR="gpu-z", MASTER_PORT="1").host == "gpu-z"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_an_address_that_was_set_comes_before_the_list_of_slurm():
         ({"MASTER_ADDR": "", "LWS_LEADER_ADDRESS": "b"}, "b"),
     ],
 )
-def test_every_launcher_tells_the_host_of_rank_0_in_its_own_way(environ, host):
+def test_the_host_of_rank_0_is_known_from_each_launcher(environ, host):
     assert detect_rendezvous(environ).host == host
 
 
@@ -87,7 +87,7 @@ def test_every_launcher_tells_the_host_of_rank_0_in_its_own_way(environ, host):
         ({"GROUP_RANK": "first"}, -1),
     ],
 )
-def test_the_number_of_a_node_is_what_the_innermost_launcher_says(environ, node):
+def test_the_node_rank_is_that_of_the_innermost_launcher(environ, node):
     assert detect_rendezvous(environ).node_rank == node
 
 
@@ -95,5 +95,5 @@ _NAMES = [*TORCHRUN, *SLURM, "RAY_ADDRESS", "LWS_LEADER_ADDRESS", "RAY_HEAD_SERV
 
 
 @given(st.dictionaries(st.sampled_from(_NAMES), st.text()))
-def test_whatever_stands_in_the_environment_is_no_reason_to_fail(environ):
+def test_no_environment_raises_an_error(environ):
     assert detect_rendezvous(environ).node_rank >= -1

@@ -1,4 +1,4 @@
-"""NVML: what the driver tells becomes signals in base units, and what it refuses is left out."""
+"""NVML values become signals in base units; unsupported values are omitted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sentinel.live.node.nvml import THROTTLE_REASONS, NvmlNotInstalledError, Nvm
 from sentinel.signals.hardware import GPU_SIGNALS
 
 
-def test_every_signal_is_told_in_its_unit():
+def test_every_signal_is_in_its_base_unit():
     card = Card(utilisation=37, used=3, total=9, milliwatts=425_500, celsius=71, ecc=2)
     (gpu,) = NvmlReader(FakeNvml([card])).read_gpus()
 
@@ -29,7 +29,7 @@ def test_every_signal_is_told_in_its_unit():
     assert (gpu.index, gpu.uuid, gpu.name, gpu.is_lost) == (0, "GPU-aaaa", "H100", False)
 
 
-def test_what_a_gpu_does_not_support_is_left_out_and_the_rest_is_told():
+def test_unsupported_values_are_omitted():
     bare = Card(utilisation=None, milliwatts=None, celsius=None, ecc=None, reasons=None)
     (gpu,) = NvmlReader(FakeNvml([bare], listens=False)).read_gpus()
 
@@ -37,13 +37,13 @@ def test_what_a_gpu_does_not_support_is_left_out_and_the_rest_is_told():
     assert not gpu.is_lost
 
 
-def test_old_libraries_give_names_as_bytes():
+def test_names_as_bytes_are_decoded():
     (gpu,) = NvmlReader(FakeNvml([Card(uuid=b"GPU-1", name=b"A100")])).read_gpus()
 
     assert (gpu.uuid, gpu.name) == ("GPU-1", "A100")
 
 
-def test_an_error_of_a_gpu_is_remembered_until_a_newer_one():
+def test_the_last_xid_error_is_reported_until_a_newer_one():
     library = FakeNvml([Card(), Card(uuid="GPU-bbbb")])
     nvml = NvmlReader(library)
     library.events.extend([(1, 31), (1, 43)])
@@ -52,8 +52,8 @@ def test_an_error_of_a_gpu_is_remembered_until_a_newer_one():
     assert [gpu.values["gpu_xid"] for gpu in nvml.read_gpus()] == [0.0, 43.0]
 
 
-def test_a_gpu_that_fell_off_its_bus_is_lost_and_says_by_which_error():
-    """It answers nothing any more; the others do."""
+def test_a_lost_gpu_reports_its_last_xid_error():
+    """A lost GPU raises an error for every query; the others still answer."""
     library = FakeNvml([Card(), Card()])
     nvml = NvmlReader(library)
     nvml.read_gpus()
@@ -65,8 +65,8 @@ def test_a_gpu_that_fell_off_its_bus_is_lost_and_says_by_which_error():
     assert lost.values == {"gpu_xid": 79.0}
 
 
-def test_when_every_gpu_is_lost_the_driver_is_asked_anew():
-    """It may have been unloaded and loaded again."""
+def test_the_driver_is_reopened_when_every_gpu_is_lost():
+    """The driver may have been unloaded and loaded again."""
     library = FakeNvml()
     nvml = NvmlReader(library)
     library.cards[0].lost = True
@@ -88,20 +88,20 @@ def test_when_every_gpu_is_lost_the_driver_is_asked_anew():
         (0x1FF, THROTTLE_REASONS),
     ],
 )
-def test_a_clock_is_held_down_for_reasons_that_have_names(bits, reasons):
+def test_throttle_reasons_are_named(bits, reasons):
     (gpu,) = NvmlReader(FakeNvml([Card(reasons=bits)])).read_gpus()
 
     assert gpu.throttle_reasons == reasons
     assert gpu.values["gpu_throttled"] == float(bool(reasons))
 
 
-def test_the_processes_on_a_gpu_are_told():
+def test_the_pids_on_a_gpu_are_reported():
     (gpu,) = NvmlReader(FakeNvml([Card(pids=(7, 9))])).read_gpus()
 
     assert gpu.pids == {7, 9}
 
 
-def test_a_driver_that_refuses_is_asked_again_later():
+def test_a_failed_initialization_is_retried():
     library = FakeNvml(refusal=NVMLError("Driver Not Loaded"))
     nvml = NvmlReader(library)
     with pytest.raises(NVMLError):
@@ -111,20 +111,20 @@ def test_a_driver_that_refuses_is_asked_again_later():
     assert len(nvml.read_gpus()) == 1
 
 
-def test_a_node_without_the_library_is_told_how_to_get_it(tmp_path, monkeypatch):
+def test_a_missing_library_is_reported_with_its_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
     with pytest.raises(NvmlNotInstalledError, match=r"pip install 'train-sentinel\[gpu\]'"):
         NvmlReader(driver_paths=[tmp_path]).read_gpus()
 
 
-def test_a_node_without_a_driver_has_no_gpus_and_lacks_nothing(tmp_path, monkeypatch):
+def test_a_node_without_a_driver_has_no_gpus_and_needs_no_library(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
     assert NvmlReader(driver_paths=[tmp_path / "absent"]).read_gpus() == []
 
 
-def test_the_library_has_every_name_that_is_relied_on():
+def test_the_library_has_every_name_of_the_fake():
     pynvml = pytest.importorskip("pynvml")
     names = [name for name in dir(FakeNvml) if name.startswith(("nvml", "NVML"))]
 
