@@ -102,7 +102,11 @@ def _format_state(run: dict[str, Any]) -> str:
 
 
 def _format_incident(incident: dict[str, Any]) -> str:
-    return f"{incident['severity']}: {incident['summary']}{format_incident_notes(incident)}"
+    """Severity, detector (the argument of `sentinel ack` and `silence`), summary and notes."""
+    detector = f" {incident['detector']}" if "detector" in incident else ""
+    return (
+        f"{incident['severity']}{detector}: {incident['summary']}{format_incident_notes(incident)}"
+    )
 
 
 def format_cause(case: dict[str, Any]) -> str:
@@ -150,7 +154,8 @@ def format_incident_notes(incident: dict[str, Any]) -> str:
     notes = []
     good_step, onset = incident.get("last_good_step"), incident.get("onset")
     if onset:
-        bounds = f", between {onset['earliest']} and {onset['latest']}"
+        is_exact = onset["earliest"] == onset["latest"]
+        bounds = "" if is_exact else f", between {onset['earliest']} and {onset['latest']}"
         notes.append(f"began at step {onset['step']}{bounds}")
         good_step = onset["last_good_step"]
     if good_step is not None:

@@ -145,9 +145,11 @@ function showOpen(run) {
 function incidentNotes(incident) {
   const signature = (entry) => `${entry.author ? ` by ${entry.author}` : ""}${entry.comment ? `: ${entry.comment}` : ""}`;
   const { acknowledged, silenced, flaps, onset } = incident;
+  const bounds = onset && onset.earliest !== onset.latest
+    ? `, between ${onset.earliest} and ${onset.latest}` : "";
   const goodStep = onset ? onset.last_good_step : incident.last_good_step;
   return [
-    onset ? `Began at step ${onset.step}, between ${onset.earliest} and ${onset.latest}` : "",
+    onset ? `Began at step ${onset.step}${bounds}` : "",
     flaps ? `Fired again ${flaps > 1 ? `${flaps} times` : "once"}` : "",
     typeof goodStep === "number" ? `Last checkpoint before: step ${goodStep}` : "",
     acknowledged ? `Acknowledged${signature(acknowledged)}` : "",

@@ -28,8 +28,8 @@ def test_a_case_has_its_cause_remedy_and_incidents():
     assert lines(case_result()) == [
         f"  critical: {cause}",
         "    remedy: Go back.",
-        "    critical: KL is 2 nats.",
-        "    warning: KL is 2 nats.",
+        "    critical kl_blowup: KL is 2 nats.",
+        "    warning reward_collapse: KL is 2 nats.",
     ]
 
 
@@ -37,9 +37,9 @@ def test_without_a_cause_every_incident_has_a_line():
     assert lines(
         case_result(diagnosis=None), incident_result(of=make_incident("gpu_fault", Severity.INFO))
     ) == [
-        "  critical: KL is 2 nats.",
-        "  warning: KL is 2 nats.",
-        "  info: KL is 2 nats.",
+        "  critical kl_blowup: KL is 2 nats.",
+        "  warning reward_collapse: KL is 2 nats.",
+        "  info gpu_fault: KL is 2 nats.",
     ]
 
 
