@@ -26,7 +26,7 @@ def can_read(path: Path, head: bytes) -> bool:
         return bool(deepspeed_csv.metric_files(path))
     first, _, rest = head.decode("utf-8-sig", "replace").partition("\n")
     if not rest and len(head) < HEAD_BYTES:
-        # A header without a row may be any text, unless the file's name says that it is a table.
+        # A header without a row may be any text, unless the file name has the suffix of a table.
         return path.suffix == ".csv" and column_names(split_cells(first)) is not None
     return column_names(split_cells(first)) is not None
 

@@ -1,7 +1,6 @@
 """DeepSpeed's directory of CSV files, one per metric.
 
-The step column counts samples, as the header line says. A restart appends another header line and
-continues below it.
+The step column counts samples. A restart appends another header line and continues below it.
 """
 
 from __future__ import annotations

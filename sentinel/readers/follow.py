@@ -1,8 +1,7 @@
 """Follows a growing log in place of a run's rings.
 
 The content at the start is history, which sends no notifications. A log does not show that its
-trainer died; a pause is evaluated by the log's own pace, and only if the log says how long the run
-is.
+trainer died; a pause is evaluated by the log's own pace, and only if the number of steps is known.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _assigned_gpus(pids: Iterable[int]) -> set[str] | None:
     assigned = [_cuda_visible_devices(pid) for pid in pids]
     known = [names for names in assigned if names is not None]
     gpus = {name for names in known for name in names}
-    # The name of a MIG slice does not tell which GPU it is part of.
+    # The name of a MIG slice does not show which GPU it is part of.
     has_slices = any(name.startswith("MIG-") for name in gpus)
     return gpus if known and len(known) == len(assigned) and not has_slices else None
 
