@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -55,25 +56,32 @@ def main() -> None:
 
 
 def run_demo(chromium: str, scratch: Path) -> dict[str, Any]:
-    """Run the demo, photograph its page once a case is open, and return its first Slack message."""
-    messages = scratch / "slack"
-    command = [sys.executable, "-m", "sentinel", "demo", "--save-messages", str(messages)]
-    demo = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=scratch)
+    """Run the demo, photograph its page once a cause is named, and return its longest message."""
+    command = [sys.executable, "-u", "-m", "sentinel", "demo", "--keep"]
+    environ = {**os.environ, "TMPDIR": str(scratch), "COLUMNS": "200"}
+    demo = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=scratch, env=environ)
     deadline = time.monotonic() + DEMO_TIMEOUT_SECONDS
     try:
         url = next(
             match[1] for line in demo.stdout if (match := re.search(r"(http://\S+?)/metrics", line))
         )
-        while not requests.get(f"{url}/api/run", timeout=10).json().get("cases"):
+        while not has_cause(url):
             if time.monotonic() > deadline:
-                sys.exit("pictures: the demo opened no case")
+                sys.exit("pictures: the demo named no cause")
             time.sleep(0.5)
         photograph(chromium, f"{url}/", PICTURES / "run-page.png", (1280, 900))
         demo.communicate(timeout=DEMO_TIMEOUT_SECONDS)
     finally:
         demo.kill()
         demo.wait()
-    return json.loads(min(messages.glob("*.json")).read_text(encoding="utf-8"))
+    messages = [path.read_text(encoding="utf-8") for path in scratch.glob("*/slack-*.json")]
+    return json.loads(max(messages, key=len))
+
+
+def has_cause(url: str) -> bool:
+    """Whether the agent has named the cause of a case."""
+    cases = requests.get(f"{url}/api/run", timeout=10).json().get("cases", ())
+    return any(case["diagnosis"] for case in cases)
 
 
 def photograph(chromium: str, url: str, path: Path, size: tuple[int, int]) -> None:
@@ -115,7 +123,8 @@ def _block(block: dict[str, Any]) -> str:
 def _text(element: dict[str, Any]) -> str:
     if element["type"] == "mrkdwn":
         return _mrkdwn(element["text"])
-    return html.escape(html.unescape(element.get("text", "")))
+    text = html.escape(html.unescape(element.get("text", "")))
+    return re.sub(r":(\w+)_circle:", r'<span style="color: \1">●</span>', text)
 
 
 def _mrkdwn(text: str) -> str:

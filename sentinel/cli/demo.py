@@ -24,7 +24,7 @@ POLL_INTERVAL_SECONDS = 0.5
 
 def demo(
     seed: int = typer.Option(0, min=0, help="Random seed of the training."),
-    keep: bool = typer.Option(False, help="Keep checkpoints, logs and database."),
+    keep: bool = typer.Option(False, help="Keep checkpoints, logs, database and Slack messages."),
     json: bool = typer.Option(False, "--json", help="Print JSON: one object per notification."),
 ) -> None:
     """Train a small language model in 4 processes, inject two faults and show the notifications.
@@ -51,7 +51,7 @@ def _run_demo(sandbox: Sandbox, report: DemoReport, *, keep: bool) -> DemoOutcom
     """Run the demo. All processes are stopped; the directory is kept if the demo failed."""
     began = time.monotonic()
     secret = secrets.token_urlsafe(24)
-    with DemoReceiver(secret) as receiver:
+    with DemoReceiver(secret, sandbox.folder) as receiver:
         sandbox.configure(receiver.url, secret)
         report.print_text(
             f"Notifications are sent to a local receiver at {receiver.url} in place of Slack and "

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Self
 
@@ -81,11 +82,14 @@ class DemoReceiver:
 
     `received` is the queue of notifications in order of arrival: a ReceivedNotification from the
     webhook, the text of the message from Slack. A webhook that is not signed with `secret` is
-    rejected. A webhook with an id that was seen before is accepted and ignored.
+    rejected. A webhook with an id that was seen before is accepted and ignored. Slack messages are
+    also written to `slack-<number>.json` in `folder`, if given.
     """
 
-    def __init__(self, secret: str) -> None:
+    def __init__(self, secret: str, folder: Path | None = None) -> None:
         self.secret = secret.encode()
+        self.folder = folder
+        self._slack_count = 0
         self.received: SimpleQueue[ReceivedNotification | str] = SimpleQueue()
         self._seen_ids: set[str] = set()
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -122,6 +126,15 @@ class DemoReceiver:
             self.received.put(notification)
 
 
+    def add_slack(self, body: bytes) -> None:
+        """Enqueue the text of a Slack message. Raises KeyError or ValueError."""
+        text = str(json.loads(body)["text"])
+        self._slack_count += 1
+        if self.folder is not None:
+            (self.folder / f"slack-{self._slack_count}.json").write_bytes(body)
+        self.received.put(text)
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     receiver: DemoReceiver
@@ -149,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Suppresses the access log; the demo shows what arrives."""
 
     def _receive_slack(self, body: bytes) -> int:
-        self.server.receiver.received.put(str(json.loads(body)["text"]))
+        self.server.receiver.add_slack(body)
         return 200
 
     def _receive_webhook(self, body: bytes) -> int:
