@@ -124,7 +124,7 @@ def _text(element: dict[str, Any]) -> str:
     if element["type"] == "mrkdwn":
         return _mrkdwn(element["text"])
     text = html.escape(html.unescape(element.get("text", "")))
-    return re.sub(r":(\w+)_circle:", r'<span style="color: \1">●</span>', text)
+    return re.sub(r":(?:large_)?(\w+)_circle:", r'<span style="color: \1">●</span>', text)
 
 
 def _mrkdwn(text: str) -> str:
