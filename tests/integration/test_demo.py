@@ -1,4 +1,4 @@
-"""The demo: its receiver believes nobody, it leaves nothing behind, and the whole of it passes."""
+"""Tests of the receiver, the sandbox and the whole demo."""
 
 import json
 import random
@@ -131,7 +131,7 @@ def test_no_process_is_left_after_stop(tmp_path):
 
 
 def lives(process):
-    """Whether it may still do something; one that nobody has asked for its end does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""Checkup: each thing that can be wrong is found, graded, and comes with its remedy."""
+"""Tests of the checks of the doctor: each problem is graded and has a remedy."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def by_subject(results):
     return {result.subject: result for result in results}
 
 
-def rehearsing(state, version="2.13.0"):
-    """A rehearsal that always ends like this."""
+def dry_run_with(state, version="2.13.0"):
+    """A dry run in which every integration has this state."""
     return lambda names: [{"integration": n, "version": version, "state": state} for n in names]
 
 
-def torch_tap(state, version="2.13.0"):
-    found = by_subject(check_frameworks(rehearsing(state, version)))
+def torch_patch(state, version="2.13.0"):
+    found = by_subject(check_frameworks(dry_run_with(state, version)))
     return found["patch torch_loop (torch)"]
 
 
@@ -79,7 +79,7 @@ def test_an_old_or_missing_package_fails():
 
 
 def test_every_integration_is_checked():
-    found = list(check_frameworks(rehearsing(ON, "")))
+    found = list(check_frameworks(dry_run_with(ON, "")))
 
     assert len(found) == len(plugins.load_modules("integrations"))
     assert {result.grade for result in found} == {Grade.OK}
@@ -98,7 +98,7 @@ def test_every_integration_is_checked():
     ],
 )
 def test_patch_states_are_graded(state, version, grade):
-    result = torch_tap(state, version)
+    result = torch_patch(state, version)
 
     assert result.grade is grade
     assert state in result.message
@@ -106,41 +106,41 @@ def test_patch_states_are_graded(state, version, grade):
 
 
 def test_an_untested_version_is_reported_with_the_tested_range():
-    assert f"tested with {TESTED_VERSIONS['torch'][0]}" in torch_tap(ON, "9.0").message
+    assert f"tested with {TESTED_VERSIONS['torch'][0]}" in torch_patch(ON, "9.0").message
 
 
 def test_all_frameworks_are_loaded_in_one_process_unless_it_dies():
     asked = []
 
-    def rehearse(names):
+    def dry_run_stub(names):
         asked.append(names)
-        return rehearsing(ON, "")(names)
+        return dry_run_with(ON, "")(names)
 
-    assert {result.grade for result in check_frameworks(rehearse)} == {Grade.OK}
+    assert {result.grade for result in check_frameworks(dry_run_stub)} == {Grade.OK}
     assert len(asked) == 1
 
 
 def test_a_dry_run_that_dies_does_not_affect_the_others():
-    def rehearse(names):
+    def dry_run_stub(names):
         if "torch_loop" in names:
             raise subprocess.CalledProcessError(-11, "python")
-        return rehearsing(ON, "")(names)
+        return dry_run_with(ON, "")(names)
 
-    found = by_subject(check_frameworks(rehearse))
+    found = by_subject(check_frameworks(dry_run_stub))
     assert "CalledProcessError" in found["patch torch_loop (torch)"].message
     assert {r.grade for s, r in found.items() if "(torch)" not in s} == {Grade.OK}
 
 
 def test_child_processes_of_a_framework_do_not_block_the_doctor(tmp_path, monkeypatch):
-    """Compilers and servers that outlive the rehearsal keep its output open."""
+    """Child processes that outlive the dry run may keep its output open."""
     python, began = tmp_path / "python", tmp_path / "began"
-    told = json.dumps(rehearsing(ON)(["torch_loop"]))
-    python.write_text(f"#!/bin/sh\nsleep 120 &\necho $! > {began}\necho '{told}' > $3\n")
+    status = json.dumps(dry_run_with(ON)(["torch_loop"]))
+    python.write_text(f"#!/bin/sh\nsleep 120 &\necho $! > {began}\necho '{status}' > $3\n")
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(frameworks_file, "DRY_RUN_TIMEOUT_SECONDS", 30.0)
     try:
-        assert [told["state"] for told in frameworks_file._dry_run(["torch_loop"])] == [ON]
+        assert [status["state"] for status in frameworks_file._dry_run(["torch_loop"])] == [ON]
     finally:
         os.kill(int(began.read_text()), signal.SIGKILL)
 
@@ -154,7 +154,7 @@ def test_a_missing_framework_has_no_dry_run(monkeypatch):
 
 @pytest.mark.parametrize("name", TESTED_VERSIONS)
 def test_installed_versions_are_in_the_tested_range(name):
-    """Whoever moves on to another version of a framework has to say so."""
+    """A new framework version must be added to TESTED_VERSIONS."""
     try:
         found = version(name)
     except PackageNotFoundError:
@@ -166,14 +166,14 @@ def test_installed_versions_are_in_the_tested_range(name):
 
 
 def test_torch_is_patched_and_restored(tmp_path):
-    """For real, in a process of its own."""
+    """In a separate process."""
     out = tmp_path / "told.json"
     script = (
         "import sys, torch; before = torch.Tensor.backward\n"
         "from sentinel.client.dry_run import dry_run\n"
-        "(told,) = dry_run(['torch_loop'])\n"
+        "(status,) = dry_run(['torch_loop'])\n"
         "assert torch.Tensor.backward is before\n"
-        f"open({str(out)!r}, 'w').write(told.state + ' ' + told.version)\n"
+        f"open({str(out)!r}, 'w').write(status.state + ' ' + status.version)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=240)
 
@@ -186,9 +186,9 @@ def test_a_framework_that_cannot_be_imported_is_absent(monkeypatch):
     from sentinel.integrations import torch_loop
 
     monkeypatch.setattr(torch_loop, "FRAMEWORK", "no_such_framework.anywhere")
-    (told,) = dry_run(["torch_loop"])
+    (status,) = dry_run(["torch_loop"])
 
-    assert told.state.startswith("absent: ModuleNotFoundError")
+    assert status.state.startswith("absent: ModuleNotFoundError")
 
 
 @pytest.mark.swallows_errors
@@ -201,9 +201,9 @@ def test_a_patch_that_fails_is_off(monkeypatch):
 
     monkeypatch.setattr(torch_loop, "FRAMEWORK", "json")
     monkeypatch.setattr(torch_loop, "attach", fail)
-    (told,) = dry_run(["torch_loop"])
+    (status,) = dry_run(["torch_loop"])
 
-    assert told.state == "off: KeyError in attach"
+    assert status.state == "off: KeyError in attach"
 
 
 def test_writable_directories_are_ok_and_left_unchanged():
@@ -284,8 +284,8 @@ def test_client_errors_and_drops_of_a_rank_are_reported():
 def test_a_gone_agent_without_live_ranks_is_a_warning():
     folder = home_dir() / "runs" / "old"
     folder.mkdir(parents=True)
-    told = {"run": "old", "url": "http://127.0.0.1:9", "pid": os.getpid(), "port": 9}
-    (folder / "agent.json").write_text(json.dumps(told))
+    status = {"run": "old", "url": "http://127.0.0.1:9", "pid": os.getpid(), "port": 9}
+    (folder / "agent.json").write_text(json.dumps(status))
 
     (found,) = check_runs()
     assert (found.grade, found.message) == (Grade.WARN, "the agent is not running")

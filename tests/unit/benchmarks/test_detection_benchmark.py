@@ -1,4 +1,4 @@
-"""The detection benchmark: what it calls found, false and late is what a reader would."""
+"""Tests of the scoring of the detection benchmark."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Answers cut off: length grows into the limit, and what is cut earns nothing.
+"""Tests of the cause answers_cut_off.
 
 Its look-alikes are degenerate text, which loops, and a length that explodes with room to spare.
 """
@@ -29,11 +29,11 @@ def grown_into(limit, seed, repetition=0.1):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_answers_that_grow_into_the_limit_are_that(seed):
-    story = diagnose_run(records(grown_into(LIMIT, seed)), SHORT)
+    replay = diagnose_run(records(grown_into(LIMIT, seed)), SHORT)
 
-    assert story.causes == ["answers_cut_off"]
-    (case,) = story.cases.values()
-    assert "of at most 512 tokens" in " ".join(clue.text for clue in case.diagnosis.evidence)
+    assert replay.causes == ["answers_cut_off"]
+    (case,) = replay.cases.values()
+    assert "of at most 512 tokens" in " ".join(item.text for item in case.diagnosis.evidence)
     assert "`max_completion_length`" in case.diagnosis.remedy
 
 

@@ -1,4 +1,4 @@
-"""Bad batch: three batches of inputs out of all bounds, in a tiny training that gets over it."""
+"""Tests of the cause bad_batch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CAUSE = {"it": BadBatch()}
 
 @pytest.mark.parametrize("seed", range(2))
 def test_batches_that_throw_the_loss_up_once_are_named(seed):
-    story = diagnose_run(Training(bad=range(200, 203), seed=seed, count=260).records(), FACTS)
+    replay = diagnose_run(Training(bad=range(200, 203), seed=seed, count=260).records(), FACTS)
 
-    assert story.causes == ["bad_batch"]
-    assert [page.reason for page in story.notifications] == [
+    assert replay.causes == ["bad_batch"]
+    assert [page.reason for page in replay.notifications] == [
         NotificationReason.OPENED,
         NotificationReason.RESOLVED,
     ]
-    (case,) = story.cases.values()
+    (case,) = replay.cases.values()
     assert "of step 200" in case.diagnosis.remedy
     assert "`gradient_clip_val`" in case.diagnosis.remedy
 

@@ -1,4 +1,4 @@
-"""Data not learnable: labels that belong to nothing, and preferences by the toss of a coin."""
+"""Tests of the cause data_not_learnable."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ FACTS = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD_LEARNING_
 @pytest.mark.parametrize("labels", ["random", "coin"])
 @pytest.mark.parametrize("seed", range(2))
 def test_labels_that_belong_to_nothing_are_one_case_of_that_name(labels, seed):
-    story = diagnose_run(Training(labels=labels, seed=seed, count=260).records(), FACTS)
+    replay = diagnose_run(Training(labels=labels, seed=seed, count=260).records(), FACTS)
 
-    assert story.causes == ["data_not_learnable"]
-    assert len(story.notifications) == 1
-    (case,) = story.cases.values()
-    texts = " ".join(clue.text for clue in case.diagnosis.evidence)
+    assert replay.causes == ["data_not_learnable"]
+    assert len(replay.notifications) == 1
+    (case,) = replay.cases.values()
+    texts = " ".join(item.text for item in case.diagnosis.evidence)
     assert "weights are trained" in texts
     assert ("random guessing" in texts) is (labels == "coin")
     assert "`max_length`" in case.diagnosis.remedy
 
 
 def test_a_loss_that_never_moved_is_one_case():
-    story = diagnose_run(Training(labels="random", count=260).records(), FACTS)
-    (case,) = story.cases.values()
+    replay = diagnose_run(Training(labels="random", count=260).records(), FACTS)
+    (case,) = replay.cases.values()
 
     detectors = {case.incident.key.detector, *(each.key.detector for each in case.others)}
     assert detectors == {"loss_never_moved", "loss_plateau"}

@@ -1,4 +1,4 @@
-"""Degenerate text: repetition, with answers that grow until they are cut off.
+"""Tests of the cause degenerate_text.
 
 Its look-alikes are answers that are cut off without repetition, and the policy collapse, where KL
 and reward go as well.
@@ -28,10 +28,10 @@ def looping(seed, share=0.75):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("facts", [TRL, LOOSE])
 def test_loops_that_grow_are_that_under_any_settings(seed, facts):
-    story = diagnose_run(records(looping(seed)), facts)
+    replay = diagnose_run(records(looping(seed)), facts)
 
-    assert story.causes == ["degenerate_text"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["degenerate_text"]
+    (case,) = replay.cases.values()
     assert "the KL coefficient" in case.diagnosis.remedy
 
 

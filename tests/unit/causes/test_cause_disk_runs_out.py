@@ -1,4 +1,4 @@
-"""Disk runs out: checkpoints of 10 GiB, of which none is ever removed."""
+"""Tests of the cause disk_runs_out."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def saving(kept, every=50, saves=12, room=115.0):
 
 
 def test_a_disk_that_saves_fill_is_named_before_it_is_full():
-    story = diagnose_run(saving(kept=99), TRL)
+    replay = diagnose_run(saving(kept=99), TRL)
 
-    assert story.causes == ["disk_runs_out"]
-    assert story.notifications[0].step < 575
-    (case,) = story.cases.values()
+    assert replay.causes == ["disk_runs_out"]
+    assert replay.notifications[0].step < 575
+    (case,) = replay.cases.values()
     assert "every 50 steps" in case.diagnosis.evidence[-1].text
     assert "`save_total_limit`" in case.diagnosis.remedy
 

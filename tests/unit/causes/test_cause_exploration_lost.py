@@ -1,4 +1,4 @@
-"""Exploration lost: entropy collapses, then all answers earn the same.
+"""Tests of the cause exploration_lost.
 
 Its look-alikes are a policy collapse, where the reward falls as well, and prompts without contrast,
 where the entropy is well.
@@ -26,19 +26,19 @@ def certain(seed, alike_after=30):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_an_entropy_that_collapses_before_answers_are_alike_is_that(seed):
-    story = diagnose_run(records(certain(seed)), TRL)
+    replay = diagnose_run(records(certain(seed)), TRL)
 
-    assert story.causes == ["exploration_lost"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["exploration_lost"]
+    (case,) = replay.cases.values()
     assert "`epsilon_high`" in case.diagnosis.remedy
     assert "`entropy_coef`" in case.diagnosis.remedy
 
 
 def test_a_low_temperature_is_evidence():
-    story = diagnose_run(records(certain(1, alike_after=400)), TRL | {"temperature": 0.4})
+    replay = diagnose_run(records(certain(1, alike_after=400)), TRL | {"temperature": 0.4})
 
-    assert story.causes == ["exploration_lost"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["exploration_lost"]
+    (case,) = replay.cases.values()
     assert "0.4" in case.diagnosis.evidence[-1].text
 
 

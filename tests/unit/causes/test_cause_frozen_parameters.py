@@ -1,4 +1,4 @@
-"""Frozen parameters: weights without a gradient, and a learning rate of 0, in earnest."""
+"""Tests of the cause frozen_parameters."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FACTS = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD_LEARNING_
     ids=["no gradient", "no learning rate"],
 )
 def test_what_is_not_trained_is_one_case_of_that_name(training):
-    story = diagnose_run(training.records(), FACTS)
+    replay = diagnose_run(training.records(), FACTS)
 
-    assert story.causes == ["frozen_parameters"]
-    assert len(story.notifications) == 1
-    assert story.notifications[0].step <= 64
-    (case,) = story.cases.values()
+    assert replay.causes == ["frozen_parameters"]
+    assert len(replay.notifications) == 1
+    assert replay.notifications[0].step <= 64
+    (case,) = replay.cases.values()
     assert "loss_never_moved" in {each.key.detector for each in case.others}
     assert "requires_grad" in case.diagnosis.remedy
 
@@ -51,14 +51,14 @@ def test_groups_without_a_spread_of_rewards_are_another_cause():
 
 
 def test_a_gradient_that_vanished_on_the_way_is_another_cause():
-    sign = Symptom(
+    symptom = Symptom(
         "grad_vanishing", Severity.WARNING, 500, 520, "It is 1e-9.", {"grad_norm_before": 0.8}
     )
 
-    assert diagnose(CaseContext({"grad_vanishing": sign}), {"it": FrozenParameters()}) is None
+    assert diagnose(CaseContext({"grad_vanishing": symptom}), {"it": FrozenParameters()}) is None
 
 
 def test_data_that_cannot_be_learnt_are_another_cause():
-    story = diagnose_run(Training(labels="random", count=200).records(), FACTS)
+    replay = diagnose_run(Training(labels="random", count=200).records(), FACTS)
 
-    assert story.causes == ["data_not_learnable"]
+    assert replay.causes == ["data_not_learnable"]

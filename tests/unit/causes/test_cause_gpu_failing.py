@@ -1,4 +1,4 @@
-"""GPU failing: errors that the driver reports, and the rank that feels them."""
+"""Tests of the cause gpu_failing."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def parting(first, last, apart, lag=0.0):
     "look", [looks(79.0), looks(0.0, errors=3.0)], ids=["an XID", "memory errors"]
 )
 def test_errors_of_a_gpu_and_a_rank_that_parts_are_one_case(look):
-    story = diagnose_run(chain(parting(1, 100, 1.0), look, parting(100, 160, 1.01)))
+    replay = diagnose_run(chain(parting(1, 100, 1.0), look, parting(100, 160, 1.01)))
 
-    assert story.causes == ["gpu_failing"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["gpu_failing"]
+    (case,) = replay.cases.values()
     assert [each.key.detector for each in case.others] == ["rank_desync"]
     assert "GPU of rank 2" in case.diagnosis.remedy
     assert "last checkpoint before" in case.diagnosis.remedy
 
 
 def test_replicas_that_part_on_healthy_gpus_are_another_cause():
-    story = diagnose_run(chain(parting(1, 100, 1.0), parting(100, 160, 1.01)))
+    replay = diagnose_run(chain(parting(1, 100, 1.0), parting(100, 160, 1.01)))
 
-    assert story.causes == ["ranks_out_of_step"]
+    assert replay.causes == ["ranks_out_of_step"]
 
 
 def test_a_rank_that_is_late_where_a_program_erred_is_another_cause():
-    """XID 31 is a program's own fault, and only noted."""
-    story = diagnose_run(chain(parting(1, 100, 1.0), looks(31.0), parting(100, 200, 1.0, lag=0.5)))
+    """XID 31 is an error of the program, and info only."""
+    replay = diagnose_run(chain(parting(1, 100, 1.0), looks(31.0), parting(100, 200, 1.0, lag=0.5)))
 
-    assert story.causes == ["slow_rank"]
+    assert replay.causes == ["slow_rank"]

@@ -1,4 +1,4 @@
-"""Labels masked: a tiny training of which no label counts, and what trainers log of such a loss."""
+"""Tests of the cause labels_masked."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SFT = {"framework": "trl", "algorithm": "sft", "logging_steps": 1.0}
 
 
 def test_a_training_without_labels_is_named_at_its_first_step():
-    story = diagnose_run(Training(labels="masked", count=60).records(), SFT)
+    replay = diagnose_run(Training(labels="masked", count=60).records(), SFT)
 
-    assert story.causes == ["labels_masked"]
-    assert story.notifications[0].step == 1
-    assert story.notifications[0].diagnosis.cause == "labels_masked"
-    assert "`completion_only_loss`" in story.notifications[0].diagnosis.remedy
+    assert replay.causes == ["labels_masked"]
+    assert replay.notifications[0].step == 1
+    assert replay.notifications[0].diagnosis.cause == "labels_masked"
+    assert "`completion_only_loss`" in replay.notifications[0].diagnosis.remedy
 
 
 @pytest.mark.parametrize("norm", [0.0, nan], ids=["no gradient", "a gradient that is no number"])

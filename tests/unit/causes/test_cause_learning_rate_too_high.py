@@ -1,4 +1,4 @@
-"""Learning rate too high: tiny trainings at a hundred times the rate they learn well at."""
+"""Tests of the cause learning_rate_too_high."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def test_a_rate_that_is_raised_a_hundredfold_is_named(seed):
     run = Training(
         rate=lambda step: GOOD_LEARNING_RATE if step < 200 else FAST, count=250, seed=seed
     )
-    story = diagnose_run(run.records(), FACTS)
+    replay = diagnose_run(run.records(), FACTS)
 
-    assert story.causes == ["learning_rate_too_high"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["learning_rate_too_high"]
+    (case,) = replay.cases.values()
     assert "0.3" in case.diagnosis.evidence[-1].text
     assert 200 <= case.diagnosis.evidence[0].step <= 205
 

@@ -1,4 +1,4 @@
-"""Memory runs out: a leak of the host, half full, and full after two hours."""
+"""Tests of the cause memory_runs_out."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def looks(used, seconds=6900):
 
 
 def test_a_leak_is_named_with_the_time_that_is_left():
-    story = diagnose_run(looks(lambda time: 50 + time / 144), FACTS)
+    replay = diagnose_run(looks(lambda time: 50 + time / 144), FACTS)
 
-    assert story.causes == ["memory_runs_out"]
-    assert len(story.notifications) == 1
-    (case,) = story.cases.values()
+    assert replay.causes == ["memory_runs_out"]
+    assert len(replay.notifications) == 1
+    (case,) = replay.cases.values()
     left = case.incident.finding.evidence["seconds_until_full"]
     assert f"within {left / 60:.0f} minutes" in case.diagnosis.remedy
     assert "`save_steps`" in case.diagnosis.remedy

@@ -1,4 +1,4 @@
-"""No contrast: groups that all earn the same, of a policy whose entropy is well.
+"""Tests of the cause no_contrast.
 
 Its look-alikes are lost exploration, where the entropy is gone, and a reward function that broke,
 where the reward falls off.
@@ -25,11 +25,11 @@ def too_hard(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_prompts_that_are_all_but_never_solved_are_that(seed):
-    story = diagnose_run(records(too_hard(seed)), TRL)
+    replay = diagnose_run(records(too_hard(seed)), TRL)
 
-    assert set(story.causes) == {"no_contrast"}
-    assert len(story.cases) == 1
-    (case,) = story.cases.values()
+    assert set(replay.causes) == {"no_contrast"}
+    assert len(replay.cases) == 1
+    (case,) = replay.cases.values()
     assert "manually" in case.diagnosis.remedy
     assert "`num_generations`" in case.diagnosis.remedy
 

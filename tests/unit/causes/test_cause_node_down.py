@@ -1,4 +1,4 @@
-"""Node down: four ranks on two nodes, of which one is not heard any more."""
+"""Tests of the cause node_down."""
 
 from __future__ import annotations
 
@@ -45,31 +45,31 @@ def standing(step, seconds=400):
 
 
 def test_a_node_that_is_down_is_one_case_with_its_name():
-    story = diagnose_run([*steps(1, 150), *standing(150)], FACTS)
+    replay = diagnose_run([*steps(1, 150), *standing(150)], FACTS)
 
-    assert story.causes == ["node_down"]
-    assert [page.reason for page in story.notifications] == [NotificationReason.OPENED]
-    (case,) = story.cases.values()
+    assert replay.causes == ["node_down"]
+    assert [page.reason for page in replay.notifications] == [NotificationReason.OPENED]
+    (case,) = replay.cases.values()
     assert "happened to node-1" in case.diagnosis.remedy
     assert case.incident.severity is Severity.CRITICAL
 
 
 def test_a_gpu_with_errors_before_it_belongs_to_it():
     failing = tick(150.0, 150, lost=False, idle=0.5, gpu_xid=79.0)
-    story = diagnose_run([*steps(1, 150), failing, *standing(151)], FACTS)
+    replay = diagnose_run([*steps(1, 150), failing, *standing(151)], FACTS)
 
-    assert story.causes == ["node_down"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["node_down"]
+    (case,) = replay.cases.values()
     assert {each.key.detector for each in case.incidents} == {"gpu_fault", "node_lost"}
     assert "test it" in case.diagnosis.remedy
 
 
 def test_an_agent_that_is_lost_while_training_goes_on_is_no_node_that_is_down():
     on = [tick(151.0 + s, 151 + s, idle=0.5, silent=12.0 + s) for s in range(60)]
-    story = diagnose_run([*steps(1, 150), *on], FACTS)
+    replay = diagnose_run([*steps(1, 150), *on], FACTS)
 
-    assert story.causes == [""]
-    assert [page.incident.severity for page in story.notifications] == [Severity.WARNING]
+    assert replay.causes == [""]
+    assert [page.incident.severity for page in replay.notifications] == [Severity.WARNING]
 
 
 @pytest.mark.parametrize("name", sorted(NodeDown.explains - {"node_lost"}))

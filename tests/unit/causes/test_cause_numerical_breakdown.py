@@ -1,4 +1,4 @@
-"""Numerical breakdown: a training in float16 whose optimizer divides by what underflowed."""
+"""Tests of the cause numerical_breakdown."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ HALF = {"framework": "transformers", "fp16": "true"}
 
 
 def test_half_precision_that_loses_its_numbers_is_named():
-    story = diagnose_run(Training(dtype=torch.float16, count=40).records(), HALF)
+    replay = diagnose_run(Training(dtype=torch.float16, count=40).records(), HALF)
 
-    assert story.causes == ["numerical_breakdown"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["numerical_breakdown"]
+    (case,) = replay.cases.values()
     assert case.incident.severity is Severity.CRITICAL
     assert "float16" in case.diagnosis.evidence[-1].text
     assert "`bf16`" in case.diagnosis.remedy
@@ -38,12 +38,12 @@ def exploding(seed, lost=240):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_gradients_that_grow_until_nothing_is_a_number_are_one_case(seed):
-    story = diagnose_run(exploding(seed))
+    replay = diagnose_run(exploding(seed))
 
-    assert story.causes == ["numerical_breakdown"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["numerical_breakdown"]
+    (case,) = replay.cases.values()
     assert case.incident.key.detector == "grad_explosion"
-    assert [clue.step for clue in case.diagnosis.evidence][-1] == 241
+    assert [item.step for item in case.diagnosis.evidence][-1] == 241
 
 
 def test_an_exhausted_loss_scale_is_evidence():

@@ -1,4 +1,4 @@
-"""Overfit: a tiny model that sees 64 examples again and again, and is asked about others."""
+"""Tests of the cause overfit."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ FACTS = {"framework": "transformers", "num_train_epochs": 400.0}
 
 @pytest.mark.parametrize("seed", range(2))
 def test_few_examples_seen_often_are_one_case_of_that_name(seed):
-    story = diagnose_run(Training(examples=64, count=300, seed=seed).records(), FACTS)
+    replay = diagnose_run(Training(examples=64, count=300, seed=seed).records(), FACTS)
 
-    assert story.causes == ["overfit"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["overfit"]
+    (case,) = replay.cases.values()
     assert case.diagnosis.title == "overfitting"
     assert "400 epochs" in case.diagnosis.evidence[-1].text
     assert "`load_best_model_at_end`" in case.diagnosis.remedy
 
 
 def test_the_best_evaluation_is_named_by_its_step():
-    story = diagnose_run(Training(examples=64, count=200).records(), FACTS)
-    (case,) = story.cases.values()
+    replay = diagnose_run(Training(examples=64, count=200).records(), FACTS)
+    (case,) = replay.cases.values()
     best = case.incident.finding.evidence["best_step"]
 
     assert f"at step {best:.0f}," in case.diagnosis.remedy

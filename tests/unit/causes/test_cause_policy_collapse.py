@@ -1,4 +1,4 @@
-"""Policy collapse: KL, then the reward's cliff, with a KL term that holds nothing."""
+"""Tests of the cause policy_collapse."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def collapsing(seed, lag=40, count=500, onset=250):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_kl_and_then_the_cliff_are_one_case_of_that_name(seed):
-    story = diagnose_run(collapsing(seed), GRPO)
+    replay = diagnose_run(collapsing(seed), GRPO)
 
-    assert story.causes == ["policy_collapse"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["policy_collapse"]
+    (case,) = replay.cases.values()
     assert case.incident.severity is Severity.CRITICAL
     assert case.incident.key.detector == "kl_blowup"
     assert "`beta`" in case.diagnosis.remedy
@@ -53,7 +53,7 @@ def test_notifications_are_sent_at_the_first_incident_and_when_critical():
 
 def test_evidence_is_in_the_order_it_began_and_settings_come_last():
     (case,) = diagnose_run(collapsing(2), GRPO).cases.values()
-    since = [clue.step for clue in case.diagnosis.evidence]
+    since = [item.step for item in case.diagnosis.evidence]
     known = [step for step in since if step is not None]
 
     assert known == sorted(known)
@@ -61,7 +61,7 @@ def test_evidence_is_in_the_order_it_began_and_settings_come_last():
     assert "0.001" in case.diagnosis.evidence[-1].text
 
 
-def scene(**onsets):
+def context(**onsets):
     signs = {
         name: Symptom(name, Severity.WARNING, onset, onset + 5, f"{name} is off.")
         for name, onset in onsets.items()
@@ -70,27 +70,27 @@ def scene(**onsets):
 
 
 def test_a_reward_that_falls_by_itself_is_none():
-    assert diagnose(scene(reward_collapse=100), {"it": PolicyCollapse()}) is None
+    assert diagnose(context(reward_collapse=100), {"it": PolicyCollapse()}) is None
 
 
 def test_a_reward_that_falls_as_texts_begin_to_loop_is_one_whatever_is_dated_first():
     late = {"reward_collapse": 100, "length_explosion": 145, "repetition": 150}
 
-    assert diagnose(scene(**late), {"it": PolicyCollapse()}) is not None
+    assert diagnose(context(**late), {"it": PolicyCollapse()}) is not None
     del late["repetition"]
-    assert diagnose(scene(**late), {"it": PolicyCollapse()}) is None
+    assert diagnose(context(**late), {"it": PolicyCollapse()}) is None
 
 
 def test_repetitive_data_is_no_collapse():
-    noted = scene(repetition=100, length_explosion=90, entropy_collapse=95).symptoms
-    quiet = {name: replace(sign, severity=Severity.INFO) for name, sign in noted.items()}
-    beside = scene(grad_explosion=400).symptoms
+    noted = context(repetition=100, length_explosion=90, entropy_collapse=95).symptoms
+    quiet = {name: replace(symptom, severity=Severity.INFO) for name, symptom in noted.items()}
+    beside = context(grad_explosion=400).symptoms
 
     assert diagnose(CaseContext({**quiet, **beside}, GRPO), {"it": PolicyCollapse()}) is None
     assert diagnose(CaseContext({**noted, **beside}, GRPO), {"it": PolicyCollapse()}) is not None
 
 
 def test_a_kl_that_rises_long_after_the_reward_fell_is_none():
-    late = scene(reward_collapse=100, kl_blowup=150)
+    late = context(reward_collapse=100, kl_blowup=150)
 
     assert diagnose(late, {"it": PolicyCollapse()}) is None

@@ -1,4 +1,4 @@
-"""Ranks out of step: replicas of one model, of which one goes its own way from some step on."""
+"""Tests of the cause ranks_out_of_step."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def replicas(seed, *, norm=1.0, loss=1.0, rate=1.0, count=200, onset=100):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_replica_that_goes_its_own_way_is_one_case(seed):
-    story = diagnose_run(replicas(seed, norm=1.3, loss=3.0))
+    replay = diagnose_run(replicas(seed, norm=1.3, loss=3.0))
 
-    assert story.causes == ["ranks_out_of_step"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["ranks_out_of_step"]
+    (case,) = replay.cases.values()
     assert case.incident.severity is Severity.CRITICAL
     assert [each.key.detector for each in case.others] == ["rank_outlier"]
     assert "On rank 5" in case.diagnosis.remedy

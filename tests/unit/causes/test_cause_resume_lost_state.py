@@ -1,4 +1,4 @@
-"""Resume lost state: a tiny training whose schedule begins again, and a loss that jumps there."""
+"""Tests of the cause resume_lost_state."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_a_schedule_that_begins_again_is_named():
         count=240,
         rate=lambda step: GOOD_LEARNING_RATE * (1 - (step - 200 * (step >= 200)) / 250),
     )
-    story = diagnose_run(run.records(), FACTS)
+    replay = diagnose_run(run.records(), FACTS)
 
-    assert story.causes == ["resume_lost_state"]
-    (case,) = story.cases.values()
-    assert "was resumed at step 200" in " ".join(clue.text for clue in case.diagnosis.evidence)
+    assert replay.causes == ["resume_lost_state"]
+    (case,) = replay.cases.values()
+    assert "was resumed at step 200" in " ".join(item.text for item in case.diagnosis.evidence)
     assert "`resume_from_checkpoint`" in case.diagnosis.remedy
 
 

@@ -1,4 +1,4 @@
-"""Reward function broken: a reward that is a constant from one point on, of a policy as before.
+"""Tests of the cause reward_function_broken.
 
 Its look-alikes are a policy collapse to the lowest reward, which KL or entropy foretell, and groups
 without contrast, where the reward does not fall.
@@ -29,10 +29,10 @@ def broken(seed, constant=0.0):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("constant", [0.0, -1.0])
 def test_a_reward_that_is_a_constant_at_once_is_that(seed, constant):
-    story = diagnose_run(records(broken(seed, constant)), TRL)
+    replay = diagnose_run(records(broken(seed, constant)), TRL)
 
-    assert story.causes == ["reward_function_broken"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["reward_function_broken"]
+    (case,) = replay.cases.values()
     assert case.incident.severity is Severity.CRITICAL
     assert "server" in case.diagnosis.remedy
 

@@ -1,4 +1,4 @@
-"""Reward hacked: a reward that rises as KL and length run away.
+"""Tests of the cause reward_hacked.
 
 Its look-alikes are a weak KL term, where length and reward know nothing of it, and the policy
 collapse, where the reward falls.
@@ -25,10 +25,10 @@ def hacked(seed, gain=0.5):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_reward_kl_and_length_that_rise_together_are_that(seed):
-    story = diagnose_run(records(hacked(seed)), LOOSE)
+    replay = diagnose_run(records(hacked(seed)), LOOSE)
 
-    assert story.causes == ["reward_hacked"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["reward_hacked"]
+    (case,) = replay.cases.values()
     assert case.diagnosis.severity is None
     assert "not trained on" in case.diagnosis.remedy
 

@@ -1,4 +1,4 @@
-"""Rollout engine differs: a mismatch, then the gradient, the KL and the reward go wrong.
+"""Tests of the cause rollout_engine_differs.
 
 Its look-alike is the policy collapse, in which the mismatch comes last.
 """
@@ -36,10 +36,10 @@ def spoilt(run, onset):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_mismatch_and_then_gradient_kl_and_reward_are_one_case_of_that_name(seed):
-    story = diagnose_run(records(spoilt(with_engine(seed), ONSET + 20)), VLLM)
+    replay = diagnose_run(records(spoilt(with_engine(seed), ONSET + 20)), VLLM)
 
-    assert story.causes == ["rollout_engine_differs"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["rollout_engine_differs"]
+    (case,) = replay.cases.values()
     assert "server" in case.diagnosis.evidence[-1].text
     assert "`vllm_importance_sampling_correction`" in case.diagnosis.remedy
 

@@ -1,4 +1,4 @@
-"""Schedule spent: a tiny training whose schedule is over half-way, and one whose never begins."""
+"""Tests of the cause schedule_spent."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ FACTS = {"framework": "transformers", "learning_rate": GOOD_LEARNING_RATE, "max_
 
 def test_a_schedule_that_is_over_half_way_is_named():
     run = Training(rate=lambda step: GOOD_LEARNING_RATE * max(0.0, 1 - step / 250), count=500)
-    story = diagnose_run(run.records(), FACTS)
+    replay = diagnose_run(run.records(), FACTS)
 
-    assert story.causes == ["schedule_spent"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["schedule_spent"]
+    (case,) = replay.cases.values()
     assert "0.003 was declared" in case.diagnosis.evidence[-1].text
     assert "`max_steps`" in case.diagnosis.remedy
 
 
 def test_a_warm_up_that_never_gets_anywhere_is_named():
     run = Training(rate=lambda _: GOOD_LEARNING_RATE / 10_000, count=300)
-    story = diagnose_run(run.records(), {**FACTS, "warmup_steps": 100.0})
+    replay = diagnose_run(run.records(), {**FACTS, "warmup_steps": 100.0})
 
-    assert story.causes == ["schedule_spent"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["schedule_spent"]
+    (case,) = replay.cases.values()
     detectors = {case.incident.key.detector, *(each.key.detector for each in case.others)}
     assert {"learning_rate_anomaly", "loss_never_moved"} <= detectors
 

@@ -1,4 +1,4 @@
-"""Slow data: a loader that kept up, and no longer does."""
+"""Tests of the cause slow_data."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def starving(seed, wait=1.0, count=260, onset=130):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_loader_that_falls_behind_is_one_case(seed):
-    story = diagnose_run(starving(seed), FACTS)
+    replay = diagnose_run(starving(seed), FACTS)
 
-    assert story.causes == ["slow_data"]
-    assert len(story.notifications) == 1
-    (case,) = story.cases.values()
+    assert replay.causes == ["slow_data"]
+    assert len(replay.notifications) == 1
+    (case,) = replay.cases.values()
     assert {case.incident.key.detector, *(each.key.detector for each in case.others)} == {
         "data_stall", "throughput_drop",
     }  # fmt: skip

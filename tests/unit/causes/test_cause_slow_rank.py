@@ -1,4 +1,4 @@
-"""Slow rank: four ranks, of which one, from some step on, waits longer for its data."""
+"""Tests of the cause slow_rank."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def waits(seed, late, count=260, onset=130, **more):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_rank_that_all_others_wait_for_is_one_case(seed):
-    story = diagnose_run(waits(seed, [2]), FACTS)
+    replay = diagnose_run(waits(seed, [2]), FACTS)
 
-    assert story.causes == ["slow_rank"]
-    assert len(story.notifications) == 1
-    (case,) = story.cases.values()
+    assert replay.causes == ["slow_rank"]
+    assert len(replay.notifications) == 1
+    (case,) = replay.cases.values()
     assert "node of rank 2" in case.diagnosis.remedy
     assert "`dataloader_num_workers`" in case.diagnosis.remedy
     assert case.incident.severity is Severity.WARNING
@@ -55,7 +55,7 @@ def test_a_gpu_with_errors_is_another_cause():
 def test_a_loss_that_diverges_meanwhile_is_a_case_of_its_own():
     losses = decaying_loss(0, 260)
     losses[150:] *= 5.0
-    story = diagnose_run(waits(1, [2], loss=losses.tolist()), FACTS)
+    replay = diagnose_run(waits(1, [2], loss=losses.tolist()), FACTS)
 
-    assert len(story.cases) == 2
-    assert "slow_rank" in story.causes
+    assert len(replay.cases) == 2
+    assert "slow_rank" in replay.causes

@@ -1,4 +1,4 @@
-"""Step counted twice: the pattern of huggingface/trl issue 2124, from its first wrong stride."""
+"""Tests of the cause step_counted_twice."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def doubled_from(step, count=60):
 
 
 def test_stride_and_saves_are_one_case():
-    story = diagnose_run(doubled_from(1700), TRL)
+    replay = diagnose_run(doubled_from(1700), TRL)
 
-    assert story.causes == ["step_counted_twice"]
-    assert [page.reason for page in story.notifications][:1] == [NotificationReason.OPENED]
-    (case,) = story.cases.values()
+    assert replay.causes == ["step_counted_twice"]
+    assert [page.reason for page in replay.notifications][:1] == [NotificationReason.OPENED]
+    (case,) = replay.cases.values()
     detectors = {case.incident.key.detector, *(each.key.detector for each in case.others)}
     assert {"step_stride", "checkpoint_cadence"} <= detectors
     assert "2124" in case.diagnosis.remedy

@@ -1,4 +1,4 @@
-"""Too many updates: clipping that saturates, and then a KL that runs away.
+"""Tests of the cause too_many_updates.
 
 Its look-alikes are a KL term that is too weak, where nothing is clipped before, and a sampling
 engine that is out of step, where even the only update of a batch is clipped.
@@ -25,10 +25,10 @@ def overused(seed, behind=10):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_clipping_and_then_kl_are_one_case_of_that_name(seed):
-    story = diagnose_run(records(overused(seed)), MANY)
+    replay = diagnose_run(records(overused(seed)), MANY)
 
-    assert story.causes == ["too_many_updates"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["too_many_updates"]
+    (case,) = replay.cases.values()
     assert "8 epochs" in case.diagnosis.evidence[-1].text
     assert "`num_iterations`" in case.diagnosis.remedy
 

@@ -1,4 +1,4 @@
-"""Value function unfit: PPO whose value model explains nothing, and whose reward goes nowhere.
+"""Tests of the cause value_function_unfit.
 
 Its look-alike is the policy collapse, which the value model cannot follow.
 """
@@ -31,10 +31,10 @@ def misled(seed):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("facts", [PPO, VERL])
 def test_a_reward_that_is_lost_under_a_value_model_that_misleads_is_that(seed, facts):
-    story = diagnose_run(records(misled(seed)), facts)
+    replay = diagnose_run(records(misled(seed)), facts)
 
-    assert story.causes == ["value_function_unfit"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["value_function_unfit"]
+    (case,) = replay.cases.values()
     lever = "`vf_coef`" if facts is PPO else "`trainer.critic_warmup`"
     assert lever in case.diagnosis.remedy
 

@@ -1,4 +1,4 @@
-"""Weak KL term: a KL that runs away under a small coefficient, while the reward still stands.
+"""Tests of the cause weak_kl_term.
 
 Its look-alike is the policy collapse that it becomes.
 """
@@ -25,10 +25,10 @@ def running_away(seed, falls_after=None):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_kl_that_runs_away_under_a_small_coefficient_is_that(seed):
-    story = diagnose_run(records(running_away(seed)), LOOSE)
+    replay = diagnose_run(records(running_away(seed)), LOOSE)
 
-    assert story.causes == ["weak_kl_term"]
-    (case,) = story.cases.values()
+    assert replay.causes == ["weak_kl_term"]
+    (case,) = replay.cases.values()
     assert case.incident.key.detector == "kl_blowup"
     assert "0.001" in case.diagnosis.evidence[-1].text
     assert "(`beta`) 2 to 5 times as high" in case.diagnosis.remedy
@@ -42,11 +42,11 @@ def test_where_there_is_no_term_at_all_a_first_value_is_named():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_once_the_reward_falls_it_is_a_policy_collapse(seed):
-    story = diagnose_run(records(running_away(seed, falls_after=60)), LOOSE)
+    replay = diagnose_run(records(running_away(seed, falls_after=60)), LOOSE)
 
-    assert story.causes == ["policy_collapse"]
-    assert story.notifications[0].diagnosis.cause == "weak_kl_term"
-    assert story.notifications[0].step < ONSET + 60
+    assert replay.causes == ["policy_collapse"]
+    assert replay.notifications[0].diagnosis.cause == "weak_kl_term"
+    assert replay.notifications[0].step < ONSET + 60
 
 
 def test_a_rising_kl_with_sound_settings_has_no_cause():

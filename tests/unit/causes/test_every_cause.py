@@ -1,4 +1,4 @@
-"""What every cause owes its readers, checked for each file in `sentinel/causes`."""
+"""Contract of causes, checked for each module of `sentinel.causes`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ODD = {"reward": float("nan"), "learning_rate": 0.0, "kl_ref": float("inf"), "lo
 VALUES = ({}, WELL, ODD)
 
 
-def sign(detector, onset=10):
+def symptom(detector, onset=10):
     return Symptom(detector, Severity.WARNING, onset, onset + 5, f"{detector} is off.")
 
 
@@ -36,7 +36,7 @@ def scenes():
     lots = [[name] for name in DETECTORS] + [list(DETECTORS)]
     lots += [rng.sample(list(DETECTORS), rng.randint(2, 6)) for _ in range(100)]
     for lot in lots:
-        signs = {name: sign(name, rng.randint(1, 100)) for name in lot}
+        signs = {name: symptom(name, rng.randint(1, 100)) for name in lot}
         yield CaseContext(signs, rng.choice(FACTS), rng.choice(VALUES))
 
 
@@ -65,17 +65,17 @@ def test_a_cause_has_a_test_of_its_own(name):
 @pytest.mark.parametrize("name", CAUSES)
 def test_a_cause_takes_any_scene(name):
     cause = CAUSES[name]()
-    for scene in scenes():
-        clues = list(cause.evidence(scene))
-        assert all(0.0 < clue.weight < 1.0 and clue.text.endswith(".") for clue in clues)
-        if any(clue.step is not None for clue in clues):
-            assert cause.explains & scene.symptoms.keys()
-        assert cause.remedy(scene).endswith(".")
+    for context in scenes():
+        items = list(cause.evidence(context))
+        assert all(0.0 < item.weight < 1.0 and item.text.endswith(".") for item in items)
+        if any(item.step is not None for item in items):
+            assert cause.explains & context.symptoms.keys()
+        assert cause.remedy(context).endswith(".")
 
 
 @pytest.mark.parametrize("name", CAUSES)
 def test_without_an_incident_nothing_is_suspected(name):
-    """Settings that look odd are no fault while all goes well."""
+    """Unusual settings are no evidence without an incident."""
     for facts in FACTS:
         for values in VALUES:
             assert list(CAUSES[name]().evidence(CaseContext({}, facts, values))) == []
@@ -85,11 +85,11 @@ def test_without_an_incident_nothing_is_suspected(name):
 def test_each_cause_can_be_named(name):
     """By some of what it explains, under some settings: else it stands there for nothing."""
     cause = CAUSES[name]()
-    every = [{each: sign(each) for each in cause.explains}]
-    every += [{a: sign(a), b: sign(b, 12)} for a in cause.explains for b in cause.explains]
+    every = [{each: symptom(each) for each in cause.explains}]
+    every += [{a: symptom(a), b: symptom(b, 12)} for a in cause.explains for b in cause.explains]
     seen = [
         CaseContext(signs, facts, values) for signs in every for facts in FACTS for values in VALUES
     ]
-    found = [diagnose(scene, {name: cause}) for scene in seen]
+    found = [diagnose(context, {name: cause}) for context in seen]
 
     assert max(each.confidence for each in found if each is not None) >= MIN_CONFIDENCE

@@ -1,4 +1,4 @@
-"""Checkpoint cadence: a storm of saves and an overrun, each by its own sign."""
+"""Tests of the detector checkpoint_cadence."""
 
 from random import Random
 

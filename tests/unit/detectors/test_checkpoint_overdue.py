@@ -1,4 +1,4 @@
-"""Checkpoint overdue: a run that trains on and no longer saves."""
+"""Tests of the detector checkpoint_overdue."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Clip saturation: batches of which little is left to learn from."""
+"""Tests of the detector clip_saturation."""
 
 from math import nan
 

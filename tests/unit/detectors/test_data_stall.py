@@ -1,4 +1,4 @@
-"""Data stall: a loader that no longer keeps up is told; one that never did is only noted."""
+"""Tests of the detector data_stall."""
 
 from random import Random
 

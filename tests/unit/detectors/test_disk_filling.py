@@ -1,4 +1,4 @@
-"""Disk filling: foreseen where it is steady, and told where the next checkpoint has no room."""
+"""Tests of the detector disk_filling."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Entropy collapse: certainty that was not paid for."""
+"""Tests of the detector entropy_collapse."""
 
 from dataclasses import replace
 from random import Random

@@ -1,4 +1,4 @@
-"""Entropy explosion: noise instead of exploration."""
+"""Tests of the detector entropy_explosion."""
 
 from dataclasses import replace
 from random import Random

@@ -1,4 +1,4 @@
-"""What every detector owes its readers, checked for each file in `sentinel/detectors`."""
+"""Contract of detectors, checked for each module of `sentinel.detectors`."""
 
 from __future__ import annotations
 

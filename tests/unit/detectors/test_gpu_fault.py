@@ -1,4 +1,4 @@
-"""GPU fault: what the driver says, and how loud it is."""
+"""Tests of the detector gpu_fault."""
 
 from dataclasses import replace
 

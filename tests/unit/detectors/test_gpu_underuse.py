@@ -1,4 +1,4 @@
-"""GPU underuse: recorded where the GPUs are the run's and have nothing to do."""
+"""Tests of the detector gpu_underuse."""
 
 from sentinel.detectors.gpu_underuse import GpuUnderuse
 from sentinel.model.finding import Clear

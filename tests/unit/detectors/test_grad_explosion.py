@@ -1,4 +1,4 @@
-"""Gradient explosion: a norm that rises and stays up is told of, a single wild one only noted."""
+"""Tests of the detector grad_explosion."""
 
 from math import exp
 from random import Random
@@ -17,7 +17,7 @@ def noisy(levels, sigma=0.3, seed=0):
     return [level * exp(rng.gauss(0.0, sigma)) for level in levels]
 
 
-def told(norms):
+def detect(norms):
     return first_finding(GradExplosion(), steps(grad_norm=norms))
 
 
@@ -33,19 +33,19 @@ def test_a_norm_that_rises_and_stays_is_a_warning_within_six_points():
 
 
 def test_one_wild_norm_is_only_worth_noting():
-    record, finding = told(noisy([1.0] * 100 + [50.0] + [1.0] * 50))
+    record, finding = detect(noisy([1.0] * 100 + [50.0] + [1.0] * 50))
 
     assert record.step == 101
     assert finding.severity is Severity.INFO
-    assert told(noisy([1.0] * 100 + [5.0] + [1.0] * 50)) == (None, None)
+    assert detect(noisy([1.0] * 100 + [5.0] + [1.0] * 50)) == (None, None)
 
 
 def test_a_wild_norm_among_wild_norms_is_nothing():
-    assert told(noisy([1.0] * 400, sigma=1.5)) == (None, None)
+    assert detect(noisy([1.0] * 400, sigma=1.5)) == (None, None)
 
 
 def test_a_run_that_explodes_in_its_first_steps_is_caught_without_a_baseline():
-    record, finding = told([0.4, 0.4, 0.5, 0.5, 0.7, 0.7, 1.0, 6.0, 9.0, 9.0, 9.0])
+    record, finding = detect([0.4, 0.4, 0.5, 0.5, 0.7, 0.7, 1.0, 6.0, 9.0, 9.0, 9.0])
 
     assert record.step == 9
     assert finding.severity is None
@@ -54,14 +54,14 @@ def test_a_run_that_explodes_in_its_first_steps_is_caught_without_a_baseline():
 
 def test_the_first_steps_may_be_wild():
     """A transient at the start is usual, and so is a norm that doubles in the warm-up."""
-    assert told([50.0, 20.0, 8.0, 3.0, *noisy([1.0] * 100)]) == (None, None)
-    assert told(noisy([1.0 + t / 10 for t in range(30)])) == (None, None)
+    assert detect([50.0, 20.0, 8.0, 3.0, *noisy([1.0] * 100)]) == (None, None)
+    assert detect(noisy([1.0 + t / 10 for t in range(30)])) == (None, None)
 
 
 def test_steps_without_a_learning_signal_do_not_make_the_others_large():
     mixed = [x for pair in zip([0.0] * 100, noisy([1.0] * 100), strict=True) for x in pair]
 
-    assert told(mixed) == (None, None)
+    assert detect(mixed) == (None, None)
 
 
 def test_a_height_held_before_is_no_explosion():
@@ -73,10 +73,10 @@ def test_a_height_held_before_is_no_explosion():
 def test_it_is_over_once_the_norm_is_back():
     detector = GradExplosion()
     norms = noisy([1.0] * 100 + [50.0] * 20 + [1.0] * 40)
-    said = [update_detector(detector, record) for record in steps(grad_norm=norms)]
+    outputs = [update_detector(detector, record) for record in steps(grad_norm=norms)]
 
-    assert isinstance(said[119], Finding)
-    assert said[-1] == Clear()
+    assert isinstance(outputs[119], Finding)
+    assert outputs[-1] == Clear()
 
 
 @pytest.mark.parametrize("seed", range(12))

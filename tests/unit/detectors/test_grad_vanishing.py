@@ -1,4 +1,4 @@
-"""Gradient vanishing: told of where nothing trains any more, noted where nothing needs to."""
+"""Tests of the detector grad_vanishing."""
 
 from math import exp
 from random import Random
@@ -78,10 +78,10 @@ def test_rewards_without_a_spread_make_it_info(signal, value):
 def test_it_lasts_until_a_norm_has_clearly_come_back():
     detector = GradVanishing()
     norms = [*GONE, 2e-3, 1.0, 1.0]
-    said = [update_detector(detector, record) for record in steps(grad_norm=norms)]
+    outputs = [update_detector(detector, record) for record in steps(grad_norm=norms)]
 
-    assert isinstance(said[-3], Finding)
-    assert said[-2:] == [Clear(), Clear()]
+    assert isinstance(outputs[-3], Finding)
+    assert outputs[-2:] == [Clear(), Clear()]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -1,4 +1,4 @@
-"""KL blow-up: catches a runaway policy, and little else."""
+"""Tests of the detector kl_blowup."""
 
 from dataclasses import replace
 from math import nan
@@ -92,8 +92,8 @@ def test_the_kl_of_a_preference_run_is_such_a_sum():
 def test_a_finding_names_the_kl_estimator():
     kind = KlKind("ref", "k1", "sequence_sum")
     spoiled = steps(kl_ref=[1.0] * 3 + [300.0] * 10)
-    told = [replace(record, attributes={"kl_ref.kind": kind.serialize()}) for record in spoiled]
-    _, finding = first_finding(KlBlowup(), told)
+    labelled = [replace(record, attributes={"kl_ref.kind": kind.serialize()}) for record in spoiled]
+    _, finding = first_finding(KlBlowup(), labelled)
 
     assert "300 nats per sequence" in finding.summary
     assert finding.evidence["kl_kind"] == "k1, sum over a sequence"
@@ -103,9 +103,9 @@ def test_a_finding_names_the_kl_estimator():
 def test_a_kl_at_its_trainers_clamp_is_critical():
     """No limit above the clamp could ever be passed."""
     clamped = list(steps(kl_ref=[0.0] * 3 + [9.9, 9.8, 10.0] * 4))
-    told = [replace(record, attributes={"kl_ref": "actor/kl_loss"}) for record in clamped]
+    labelled = [replace(record, attributes={"kl_ref": "actor/kl_loss"}) for record in clamped]
 
-    assert first_finding(KlBlowup(), told)[1].severity is Severity.CRITICAL
+    assert first_finding(KlBlowup(), labelled)[1].severity is Severity.CRITICAL
     assert first_finding(KlBlowup(), clamped)[1].severity is None
 
 
@@ -116,7 +116,7 @@ def test_below_the_floor_ratios_mean_nothing():
 
 
 def test_what_was_high_before_is_not_a_blowup():
-    """A KL that comes back to an old height from a calm stretch has gone nowhere new."""
+    """A KL that returns to a previous level is no new extreme."""
     assert first_finding(KlBlowup(), held([0.5] * 40 + [0.1] * 200 + [0.45] * 30)) == (None, None)
 
 

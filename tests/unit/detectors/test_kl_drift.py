@@ -1,4 +1,4 @@
-"""KL drift: far from the reference, and shown."""
+"""Tests of the detector kl_drift."""
 
 from dataclasses import replace
 
@@ -27,8 +27,8 @@ def test_a_distilled_policy_begins_far_off():
 
 
 def test_a_sum_over_a_sequence_may_be_higher():
-    told = {kl_kind_attribute("kl_ref"): KlKind("ref", "k1", SEQUENCE_SUM).serialize()}
-    records = [replace(r, attributes=told) for r in steps(kl_ref=[10 * x for x in FAR])]
+    detect = {kl_kind_attribute("kl_ref"): KlKind("ref", "k1", SEQUENCE_SUM).serialize()}
+    records = [replace(r, attributes=detect) for r in steps(kl_ref=[10 * x for x in FAR])]
 
     assert first_finding(KlDrift(), records) == (None, None)
 

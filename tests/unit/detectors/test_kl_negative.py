@@ -1,4 +1,4 @@
-"""KL negative: noise about nought is well, staying below it is not."""
+"""Tests of the detector kl_negative."""
 
 from dataclasses import replace
 from math import nan
@@ -16,9 +16,9 @@ def noisy(level, sigma, count=100):
 
 
 def per_sequence(values):
-    told = KlKind("ref", "k1", SEQUENCE_SUM).serialize()
+    detect = KlKind("ref", "k1", SEQUENCE_SUM).serialize()
     return [
-        replace(r, attributes={kl_kind_attribute("kl_ref"): told}) for r in steps(kl_ref=values)
+        replace(r, attributes={kl_kind_attribute("kl_ref"): detect}) for r in steps(kl_ref=values)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Learning rate anomaly: a schedule that is lost, stuck or at nothing; never one that only runs."""
+"""Tests of the detector learning_rate_anomaly."""
 
 from math import cos, pi
 
@@ -21,13 +21,13 @@ def run(rates, first=0, **start):
     yield from steps(first=first, learning_rate=rates)
 
 
-def told(*parts):
+def detect(*parts):
     return first_finding(LearningRateAnomaly(), (record for part in parts for record in part))
 
 
 def test_a_warm_up_repeated_after_a_resume_is_a_warning_at_once():
     rates = schedule()
-    record, finding = told(run(rates[:200]), run(rates[:100], first=200))
+    record, finding = detect(run(rates[:200]), run(rates[:100], first=200))
 
     assert record.step == finding.onset_step == 200
     assert finding.severity is None
@@ -38,24 +38,24 @@ def test_a_reset_is_reported_for_sixteen_records():
     detector = LearningRateAnomaly()
     rates = schedule()
     parts = [*run(rates[:200]), *run(rates[:100], first=200)]
-    said = [update_detector(detector, record) for record in parts]
+    outputs = [update_detector(detector, record) for record in parts]
 
-    assert sum(isinstance(output, Finding) for output in said) == 16
-    assert said[-1] == Clear()
+    assert sum(isinstance(output, Finding) for output in outputs) == 16
+    assert outputs[-1] == Clear()
 
 
 @pytest.mark.parametrize("at", [20, 120, 200, 399])
 def test_a_schedule_that_goes_on_where_a_checkpoint_was_is_well(at):
     rates = schedule()
 
-    assert told(run(rates[:200]), run(rates[at:], first=at)) == (None, None)
+    assert detect(run(rates[:200]), run(rates[at:], first=at)) == (None, None)
 
 
 def test_another_training_with_another_rate_is_no_reset():
     rates = schedule()
     again = run([1e-3] * 100, first=200, learning_rate=1e-3)
 
-    assert told(run(rates[:200], learning_rate=1e-5), again) == (None, None)
+    assert detect(run(rates[:200], learning_rate=1e-5), again) == (None, None)
 
 
 def test_a_training_that_follows_in_the_same_run_is_no_reset():
@@ -65,11 +65,11 @@ def test_a_training_that_follows_in_the_same_run_is_no_reset():
         event(Event.STEP, 400, learning_rate=0.0, restarted_after_step=400.0),
     ]
 
-    assert told(run(first), later, steps(first=401, learning_rate=second)) == (None, None)
+    assert detect(run(first), later, steps(first=401, learning_rate=second)) == (None, None)
 
 
 def test_a_rate_that_never_leaves_its_first_value_in_a_warm_up_is_stuck():
-    record, finding = told(run([1e-7] * 400, warmup_steps=100.0))
+    record, finding = detect(run([1e-7] * 400, warmup_steps=100.0))
 
     assert record.step == 201
     assert "warm-up" in finding.summary
@@ -78,30 +78,30 @@ def test_a_rate_that_never_leaves_its_first_value_in_a_warm_up_is_stuck():
 def test_a_warm_up_may_be_declared_as_a_share_of_the_run():
     rates = [1e-7] * 400
 
-    assert told(run(rates, warmup_ratio=0.1, max_steps=1000.0))[0].step == 201
-    assert told(run(rates, warmup_steps=0.1, max_steps=1000.0))[0].step == 201
+    assert detect(run(rates, warmup_ratio=0.1, max_steps=1000.0))[0].step == 201
+    assert detect(run(rates, warmup_steps=0.1, max_steps=1000.0))[0].step == 201
 
 
 def test_a_constant_rate_without_a_warm_up_or_after_one_is_well():
-    assert told(run([1e-5] * 1000)) == (None, None)
-    assert told(run([*schedule()[:40], *[1e-5] * 1000], warmup_steps=40.0)) == (None, None)
-    assert told(run([1e-5] * 1000, first=500, warmup_steps=40.0)) == (None, None)
+    assert detect(run([1e-5] * 1000)) == (None, None)
+    assert detect(run([*schedule()[:40], *[1e-5] * 1000], warmup_steps=40.0)) == (None, None)
+    assert detect(run([1e-5] * 1000, first=500, warmup_steps=40.0)) == (None, None)
 
 
 def test_a_rate_of_zero_since_the_first_step_is_found():
-    record, finding = told(run([0.0] * 100))
+    record, finding = detect(run([0.0] * 100))
 
     assert record.step == 63
     assert finding.onset_step == 0
 
 
 def test_a_schedule_that_ended_too_early_is_found():
-    record, finding = told(run([*schedule(), *[0.0] * 200]))
+    record, finding = detect(run([*schedule(), *[0.0] * 200]))
 
     assert 460 <= record.step <= 470
     assert finding.onset_step == 400
 
 
 def test_a_warm_up_from_zero_and_a_last_stretch_of_zeros_are_well():
-    assert told(run([0.0] * 10 + schedule() + [0.0] * 10)) == (None, None)
-    assert told(run([1e-5] * 5000 + [0.0] * 100)) == (None, None)
+    assert detect(run([0.0] * 10 + schedule() + [0.0] * 10)) == (None, None)
+    assert detect(run([1e-5] * 5000 + [0.0] * 100)) == (None, None)

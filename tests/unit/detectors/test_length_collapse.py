@@ -1,4 +1,4 @@
-"""Length collapse: answers of almost nothing, for nothing."""
+"""Tests of the detector length_collapse."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Length explosion: growth that earns nothing is told, growth that earns is shown."""
+"""Tests of the detector length_explosion."""
 
 from math import nan
 from random import Random

@@ -1,4 +1,4 @@
-"""Death, failure and standstill: seen from ticks, each told apart, each told once."""
+"""Tests of the detectors run_died, run_failed and run_stalled."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_stall_limit_follows_the_runs_step_time():
 
 
 def test_a_rank_stopped_by_a_signal_is_named():
-    """Under data parallelism all ranks stand at the same step, so its number blames nobody."""
+    """Under data parallelism all ranks are at the same step, so none is named."""
     detector = RunStalled()
     stepped(detector, [1.0] * 20)
 

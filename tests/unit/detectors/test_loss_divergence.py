@@ -1,4 +1,4 @@
-"""Loss divergence: a loss that rises and stays up is told of, and whoever it wakes is needed."""
+"""Tests of the detector loss_divergence."""
 
 from math import exp
 from random import Random
@@ -19,18 +19,18 @@ def noisy(levels, sigma=0.05, seed=0):
 FALLING = [1.0 + 2.0 * exp(-t / 30) for t in range(200)]
 
 
-def told(loss, **more):
+def detect(loss, **more):
     return first_finding(LossDivergence(), steps(loss=loss, **more))
 
 
 def worst(loss):
     detector = LossDivergence()
-    said = [update_detector(detector, record) for record in steps(loss=loss)]
-    return {f.severity for f in said if isinstance(f, Finding)}
+    outputs = [update_detector(detector, record) for record in steps(loss=loss)]
+    return {f.severity for f in outputs if isinstance(f, Finding)}
 
 
 def test_a_loss_that_rises_and_stays_is_a_warning_within_six_points():
-    record, finding = told(noisy(FALLING + [2.5] * 30))
+    record, finding = detect(noisy(FALLING + [2.5] * 30))
 
     assert 203 <= record.step <= 206
     assert finding.severity is None
@@ -44,30 +44,30 @@ def test_it_is_critical_only_once_it_has_stayed_as_bad_as_an_untrained_model():
 
 
 def test_a_loss_that_comes_back_within_three_points_is_no_divergence():
-    assert told(noisy(FALLING + [3.0] * 3 + [1.0] * 60)) == (None, None)
+    assert detect(noisy(FALLING + [3.0] * 3 + [1.0] * 60)) == (None, None)
 
 
 def test_harder_data_by_a_tenth_is_no_divergence():
-    assert told(noisy(FALLING + [1.1] * 200)) == (None, None)
+    assert detect(noisy(FALLING + [1.1] * 200)) == (None, None)
 
 
 def test_a_rise_in_the_first_steps_is_seen_without_a_baseline():
-    record, finding = told([2.0, 2.1, 1.9, 2.0, 2.1, 2.0, 5.0, 7.0, 9.0, 9.5, 9.7])
+    record, finding = detect([2.0, 2.1, 1.9, 2.0, 2.1, 2.0, 5.0, 7.0, 9.0, 9.5, 9.7])
 
     assert record.step == 11
     assert finding.onset_step == 7
 
 
 def test_wild_first_steps_are_usual():
-    assert told(noisy([11.0, 14.0, 10.0, 15.0, 9.0, 8.0, 7.0, *[6.0] * 40])) == (None, None)
+    assert detect(noisy([11.0, 14.0, 10.0, 15.0, 9.0, 8.0, 7.0, *[6.0] * 40])) == (None, None)
 
 
 def test_a_row_that_is_logged_twice_counts_once():
-    """Four losses of one bad stretch, each told twice, are still only four."""
+    """Four high losses, each logged twice, count as four."""
     loss = noisy(FALLING + [1.6] * 4 + [1.0] * 60)
     twice = [x for x in loss for _ in range(2)]
 
-    assert told(twice) == (None, None)
+    assert detect(twice) == (None, None)
 
 
 @pytest.mark.parametrize("more", [{"reward": [1.0] * 260}, {}])
@@ -75,17 +75,17 @@ def test_a_policy_gradient_loss_is_not_evaluated(more):
     """Nor is a negative one, whose logarithm means nothing."""
     sign = 1.0 if more else -1.0
 
-    assert told([sign * x for x in noisy(FALLING + [9.0] * 60)], **more) == (None, None)
+    assert detect([sign * x for x in noisy(FALLING + [9.0] * 60)], **more) == (None, None)
 
 
 def test_it_is_over_once_the_loss_is_back():
     detector = LossDivergence()
-    said = [
+    outputs = [
         update_detector(detector, r) for r in steps(loss=noisy(FALLING + [2.0] * 20 + [1.0] * 40))
     ]
 
-    assert isinstance(said[219], Finding)
-    assert said[-1] == Clear()
+    assert isinstance(outputs[219], Finding)
+    assert outputs[-1] == Clear()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,4 +1,4 @@
-"""Loss never moved: said of runs that learn nothing, and not of those that learnt at once."""
+"""Tests of the detector loss_never_moved."""
 
 from math import exp, log
 from random import Random
@@ -17,7 +17,7 @@ def noisy(levels, sigma=0.03, seed=0):
     return [level * exp(rng.gauss(0.0, sigma)) for level in levels]
 
 
-def told(loss, **more):
+def detect(loss, **more):
     return first_finding(LossNeverMoved(), steps(loss=loss, **more))
 
 
@@ -29,7 +29,7 @@ def stuck(seed):
 
 
 def test_a_loss_that_stands_from_the_first_step_on_is_a_warning():
-    record, finding = told(noisy([7.6] * 300))
+    record, finding = detect(noisy([7.6] * 300))
 
     assert 160 <= record.step <= 200
     assert finding.severity is None
@@ -38,28 +38,28 @@ def test_a_loss_that_stands_from_the_first_step_on_is_a_warning():
 
 
 def test_a_loss_that_fell_at_once_has_moved():
-    assert told(noisy([3.0, 2.5, 2.0, 1.7, 1.5] + [1.4] * 600)) == (None, None)
+    assert detect(noisy([3.0, 2.5, 2.0, 1.7, 1.5] + [1.4] * 600)) == (None, None)
 
 
 def test_a_loss_that_falls_slowly_has_moved():
-    assert told(noisy([3.0 * exp(-t / 2000) for t in range(600)])) == (None, None)
+    assert detect(noisy([3.0 * exp(-t / 2000) for t in range(600)])) == (None, None)
 
 
 def test_a_loss_that_reached_only_chance_level_is_named():
     loss = noisy([1.2 * exp(-t / 20) + log(2) for t in range(800)])
-    _, finding = told(loss)
+    _, finding = detect(loss)
 
     assert "ln 2" in finding.summary
 
 
 def test_noise_that_could_hide_a_fall_proves_nothing():
-    assert told(noisy([1.0] * 160, sigma=0.5)) == (None, None)
+    assert detect(noisy([1.0] * 160, sigma=0.5)) == (None, None)
 
 
 def test_a_warm_up_is_waited_for():
     warming = [1e-6 * (t + 1) for t in range(300)]
 
-    assert told(noisy([2.0] * 300), learning_rate=warming) == (None, None)
+    assert detect(noisy([2.0] * 300), learning_rate=warming) == (None, None)
 
 
 def test_a_long_run_is_given_a_tenth_of_its_length():
@@ -72,16 +72,16 @@ def test_a_long_run_is_given_a_tenth_of_its_length():
 
 
 def test_a_policy_gradient_loss_is_not_evaluated():
-    assert told(noisy([2.0] * 400), reward=[1.0] * 400) == (None, None)
+    assert detect(noisy([2.0] * 400), reward=[1.0] * 400) == (None, None)
 
 
 def test_it_is_over_once_the_loss_has_moved():
     detector = LossNeverMoved()
     loss = noisy([2.0] * 200 + [2.0 * exp(-t / 200) for t in range(400)])
-    said = [update_detector(detector, record) for record in steps(loss=loss)]
+    outputs = [update_detector(detector, record) for record in steps(loss=loss)]
 
-    assert any(isinstance(output, Finding) for output in said[:250])
-    assert said[-1] == Clear()
+    assert any(isinstance(output, Finding) for output in outputs[:250])
+    assert outputs[-1] == Clear()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,4 +1,4 @@
-"""Loss plateau: speaks when standing still is proven, and only of losses that should fall."""
+"""Tests of the detector loss_plateau."""
 
 from math import exp
 from random import Random
@@ -20,12 +20,12 @@ FALLING = [3.0 * (1 + t / 20) ** -0.4 for t in range(300)]
 STALLED = FALLING + [FALLING[-1]] * 500
 
 
-def told(loss, rate):
+def detect(loss, rate):
     return first_finding(LossPlateau(), steps(loss=loss, learning_rate=rate))
 
 
 def test_a_stall_under_a_living_learning_rate_is_a_warning():
-    record, finding = told(noisy(STALLED), [1e-5] * 800)
+    record, finding = detect(noisy(STALLED), [1e-5] * 800)
 
     assert record.step > 300
     assert finding.severity is None
@@ -34,7 +34,7 @@ def test_a_stall_under_a_living_learning_rate_is_a_warning():
 
 
 def test_the_end_of_a_schedule_is_only_worth_noting():
-    _, finding = told(noisy(STALLED), [1e-5] * 200 + [1e-7] * 600)
+    _, finding = detect(noisy(STALLED), [1e-5] * 200 + [1e-7] * 600)
 
     assert finding.severity is Severity.INFO
 
@@ -56,7 +56,7 @@ def test_a_falling_loss_is_well():
 
 def test_noise_that_could_hide_a_fall_is_no_plateau():
     """Where the error is larger than the improvement asked for, nothing is proven."""
-    assert told(noisy([1.0] * 400, sigma=0.5), [1e-5] * 400) == (None, None)
+    assert detect(noisy([1.0] * 400, sigma=0.5), [1e-5] * 400) == (None, None)
 
 
 def test_a_plateau_is_found_at_the_second_flat_block():
@@ -88,7 +88,7 @@ def test_a_policy_gradient_loss_is_not_evaluated(loss):
 
 
 def test_reported_changes_are_true():
-    """Of 40 healthy runs it never says of one that stands still when it fell by over 2 %."""
+    """In 40 healthy runs no plateau is reported for a loss that fell by over 2 %."""
     for seed in range(40):
         run = sft_run(seed)
         record, finding = first_finding(LossPlateau(), run.records())

@@ -1,4 +1,4 @@
-"""Loss spike: a jump twofold that lasts is a warning, a lesser or lone one is only noted."""
+"""Tests of the detector loss_spike."""
 
 from math import exp
 from random import Random
@@ -17,7 +17,7 @@ def noisy(levels, sigma=0.03, seed=0):
     return [level * exp(rng.gauss(0.0, sigma)) for level in levels]
 
 
-def told(loss, **more):
+def detect(loss, **more):
     return first_finding(LossSpike(), steps(loss=loss, **more))
 
 
@@ -33,7 +33,7 @@ def test_two_losses_of_three_at_over_twice_the_usual_are_a_warning():
 
 
 def test_one_bad_batch_is_only_worth_noting():
-    record, finding = told(noisy([2.0] * 50 + [9.0] + [2.0] * 20))
+    record, finding = detect(noisy([2.0] * 50 + [9.0] + [2.0] * 20))
 
     assert record.step == 51
     assert finding.severity is Severity.INFO
@@ -41,18 +41,18 @@ def test_one_bad_batch_is_only_worth_noting():
 
 
 def test_two_jumps_by_less_than_twofold_are_only_worth_noting():
-    record, finding = told(noisy([2.0] * 50 + [3.0, 3.0] + [2.0] * 20))
+    record, finding = detect(noisy([2.0] * 50 + [3.0, 3.0] + [2.0] * 20))
 
     assert record.step == 52
     assert finding.severity is Severity.INFO
 
 
 def test_jumps_within_the_noise_are_nothing():
-    assert told(noisy([2.0] * 400, sigma=0.3)) == (None, None)
+    assert detect(noisy([2.0] * 400, sigma=0.3)) == (None, None)
 
 
 def test_a_jump_in_the_first_steps_is_usual():
-    assert told([*noisy([2.0] * 10), 9.0, 9.0, 9.0]) == (None, None)
+    assert detect([*noisy([2.0] * 10), 9.0, 9.0, 9.0]) == (None, None)
 
 
 def test_a_bad_batch_that_is_logged_twice_is_one():
@@ -64,15 +64,17 @@ def test_a_bad_batch_that_is_logged_twice_is_one():
 def test_a_policy_gradient_loss_is_not_evaluated():
     loss = noisy([2.0] * 50 + [9.0] * 20)
 
-    assert told(loss, reward=[1.0] * 70) == (None, None)
+    assert detect(loss, reward=[1.0] * 70) == (None, None)
 
 
 def test_it_is_over_with_the_first_loss_in_the_band():
     detector = LossSpike()
-    said = [update_detector(detector, r) for r in steps(loss=noisy([2.0] * 50 + [9.0] * 3 + [2.0]))]
+    outputs = [
+        update_detector(detector, r) for r in steps(loss=noisy([2.0] * 50 + [9.0] * 3 + [2.0]))
+    ]
 
-    assert isinstance(said[-2], Finding)
-    assert said[-1] == Clear()
+    assert isinstance(outputs[-2], Finding)
+    assert outputs[-1] == Clear()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,4 +1,4 @@
-"""Loss zero: a loss of exactly 0 is told of, but not one whose meaning or smallness explains it."""
+"""Tests of the detector loss_zero."""
 
 from math import nan
 
@@ -54,12 +54,12 @@ def test_the_loss_of_a_policy_gradient_is_zero_to_first_order():
 
 def test_a_policy_gradient_algorithm_is_known_without_a_reward():
     facts = {"algorithm": "grpo"}
-    said = [
+    outputs = [
         LossZero().update(Record("run", -1, s, 0.0, Event.STEP, {"loss": 0.0}, facts))
         for s in range(40)
     ]
 
-    assert set(said) == {None}
+    assert set(outputs) == {None}
 
 
 def test_a_zero_beside_a_lost_gradient_norm_is_a_masked_nan_and_not_ours():
@@ -68,6 +68,6 @@ def test_a_zero_beside_a_lost_gradient_norm_is_a_masked_nan_and_not_ours():
 
 def test_it_is_over_with_the_first_loss_that_is_not_zero():
     detector = LossZero()
-    said = [update_detector(detector, record) for record in steps(loss=[0.0] * 20 + [1.0])]
+    outputs = [update_detector(detector, record) for record in steps(loss=[0.0] * 20 + [1.0])]
 
-    assert said[-1] == Clear()
+    assert outputs[-1] == Clear()

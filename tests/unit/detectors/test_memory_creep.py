@@ -1,4 +1,4 @@
-"""Memory creep: a leak is foreseen, and a cache that fills is not taken for one."""
+"""Tests of the detector memory_creep."""
 
 from math import exp
 

@@ -1,4 +1,4 @@
-"""Metric integrity: a logged loss that is a sum, or one rank's, is named for what it is."""
+"""Tests of the detector metric_integrity."""
 
 from math import sqrt
 from random import Random

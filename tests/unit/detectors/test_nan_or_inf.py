@@ -1,4 +1,4 @@
-"""NaN or infinity: loud where training is lost, quiet where a scaler skipped a step."""
+"""Tests of the detector nan_or_inf."""
 
 from dataclasses import replace
 from math import inf, nan
@@ -45,11 +45,11 @@ def test_one_lost_gradient_norm_is_only_worth_noting():
 
 
 def test_a_gradient_norm_logged_three_times_counts_once():
-    """By our tap, as a rank's part, and by the framework: a scaler that skips two steps is well."""
+    """By the patch, by a rank and by the framework; a scaler that skips two steps is healthy."""
     norms = [*FINE, nan, *[1.0] * 5, nan, *FINE]
-    told = {"grad_norm": norms, "grad_norm_local": norms, "logged_grad_norm": norms}
+    detect = {"grad_norm": norms, "grad_norm_local": norms, "logged_grad_norm": norms}
 
-    assert severities(steps(loss=[1.0] * 47, **told)) == [Severity.INFO] * 2
+    assert severities(steps(loss=[1.0] * 47, **detect)) == [Severity.INFO] * 2
 
 
 def test_a_second_lost_gradient_norm_in_a_row_is_a_warning():

@@ -1,4 +1,4 @@
-"""Node lost: one silence is one incident, however many ranks; and training that goes on is told."""
+"""Tests of the detector node_lost."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def test_an_interrupted_first_rank_is_not_named(cause):
     )
 
 
-def told(*ticks, detectors=(NodeLost, RunDied, RunStalled)):
-    """What people are told of those ticks: reason, detector and how loud."""
+def detect(*ticks, detectors=(NodeLost, RunDied, RunStalled)):
+    """Notifications for these heartbeats: reason, detector and severity."""
     engine = Engine({kind.__name__: kind for kind in detectors})
     pages = [page for each in ticks for page in engine.process(each).case_notifications]
     assert not engine.error_counts
@@ -122,7 +122,7 @@ def test_a_dead_node_raises_one_incident_while_the_others_stall():
     steps = [Record("run", WHOLE_RUN, i, float(i)) for i in range(20)]
     ticks = [tick("2,3", "b", time=20.0 + s, silent=12.0 + s, idle=12.0 + s) for s in range(600)]
 
-    assert told(*steps, *ticks) == [(NotificationReason.OPENED, "NodeLost", Severity.CRITICAL)]
+    assert detect(*steps, *ticks) == [(NotificationReason.OPENED, "NodeLost", Severity.CRITICAL)]
 
 
 def test_a_stall_after_a_lost_agent_is_found():
@@ -130,7 +130,7 @@ def test_a_stall_after_a_lost_agent_is_found():
     ticks = [tick("2,3", "b", time=20.0 + s, silent=12.0 + s, idle=0.2) for s in range(30)]
     stall = [tick("2,3", "b", time=50.0 + s, silent=42.0 + s, idle=float(s)) for s in range(40)]
 
-    assert told(*steps, *ticks, *stall) == [
+    assert detect(*steps, *ticks, *stall) == [
         (NotificationReason.OPENED, "NodeLost", Severity.WARNING),
         (NotificationReason.OPENED, "RunStalled", Severity.WARNING),
     ]
@@ -140,7 +140,7 @@ def test_a_stall_after_a_lost_agent_is_found():
 def test_it_ends_when_the_node_reports_or_the_run_continues_without_it(attempt):
     after = [tick(time=30.0 + s, idle=0.1, attempt=attempt) for s in range(60)]
 
-    assert [reason for reason, *_ in told(tick("2,3", "b"), *after)] == [
+    assert [reason for reason, *_ in detect(tick("2,3", "b"), *after)] == [
         NotificationReason.OPENED,
         NotificationReason.RESOLVED,
     ]
@@ -151,7 +151,7 @@ def test_a_rank_that_was_killed_alone_is_no_node():
 
     assert isinstance(NodeLost().update(dead), Clear)
     later = tick(died_ranks="3", cause="died", time=7.0)
-    assert [detector for _, detector, _ in told(dead, later)] == ["RunDied"]
+    assert [detector for _, detector, _ in detect(dead, later)] == ["RunDied"]
 
 
 def test_odd_counts_are_no_finding():

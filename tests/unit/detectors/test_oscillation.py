@@ -1,4 +1,4 @@
-"""Oscillation: a beat that is wider than the noise was is noted, noise and trends are not."""
+"""Tests of the detector oscillation."""
 
 from math import exp, pi, sin
 from random import Random
@@ -23,12 +23,12 @@ def swinging(count, period=10.0, size=0.1, level=2.0):
 STEADY = [2.0] * 250
 
 
-def told(loss, **more):
+def detect(loss, **more):
     return first_finding(Oscillation(), steps(loss=loss, **more))
 
 
 def test_an_oscillating_loss_is_info_with_its_period():
-    record, finding = told(noisy(STEADY + swinging(150)))
+    record, finding = detect(noisy(STEADY + swinging(150)))
 
     assert 270 <= record.step <= 330
     assert Oscillation.severity is Severity.INFO
@@ -38,36 +38,36 @@ def test_an_oscillating_loss_is_info_with_its_period():
 
 @pytest.mark.parametrize("sigma", [0.03, 0.3])
 def test_noise_that_grows_has_no_beat(sigma):
-    assert told(noisy(STEADY, sigma) + noisy(STEADY, 3 * sigma, seed=1)) == (None, None)
+    assert detect(noisy(STEADY, sigma) + noisy(STEADY, 3 * sigma, seed=1)) == (None, None)
 
 
 def test_a_loss_that_swung_from_the_first_step_on_is_usual():
-    assert told(noisy(swinging(600))) == (None, None)
+    assert detect(noisy(swinging(600))) == (None, None)
 
 
 def test_an_invisible_oscillation_is_ignored():
-    assert told(noisy(STEADY, 0.001) + noisy(swinging(200, size=0.01), 0.001)) == (None, None)
+    assert detect(noisy(STEADY, 0.001) + noisy(swinging(200, size=0.01), 0.001)) == (None, None)
 
 
 def test_a_fall_and_a_step_are_no_swing():
     falling = [1.0 + 2.0 * exp(-t / 60) for t in range(400)]
 
-    assert told(noisy(falling)) == (None, None)
-    assert told(noisy([2.0] * 250 + [1.5] * 250)) == (None, None)
+    assert detect(noisy(falling)) == (None, None)
+    assert detect(noisy([2.0] * 250 + [1.5] * 250)) == (None, None)
 
 
 def test_a_policy_gradient_loss_is_not_evaluated():
-    assert told(noisy(STEADY + swinging(150)), reward=[1.0] * 400) == (None, None)
+    assert detect(noisy(STEADY + swinging(150)), reward=[1.0] * 400) == (None, None)
 
 
 def test_it_is_over_once_it_is_steady():
     detector = Oscillation()
-    said = [
+    outputs = [
         update_detector(detector, r) for r in steps(loss=noisy(STEADY + swinging(150) + STEADY))
     ]
 
-    assert isinstance(said[399], Finding)
-    assert said[-1] == Clear()
+    assert isinstance(outputs[399], Finding)
+    assert outputs[-1] == Clear()
 
 
 @pytest.mark.parametrize("seed", range(20))

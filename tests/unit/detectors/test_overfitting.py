@@ -1,4 +1,4 @@
-"""Over-fitting: told after the second bad level, and only where training does not get worse too."""
+"""Tests of the detector overfitting."""
 
 import pytest
 from support.faulty_series import evaluated_run, records
@@ -74,10 +74,10 @@ def test_no_output_without_a_training_loss():
 def test_it_is_over_once_the_held_out_loss_is_near_its_best_again():
     detector = Overfitting()
     healed = [*TURNING, 2.2, 2.2, 2.2]
-    said = [update_detector(detector, r) for r in run([*FALLING, 1.1, 1.0, 0.9], healed)]
+    outputs = [update_detector(detector, r) for r in run([*FALLING, 1.1, 1.0, 0.9], healed)]
 
-    assert isinstance(said[-7], Finding)
-    assert said[-1] == Clear()
+    assert isinstance(outputs[-7], Finding)
+    assert outputs[-1] == Clear()
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -1,10 +1,10 @@
-"""Rank desync: replicas that part are told at once, and ranks that never were alike are not."""
+"""Tests of the detector rank_desync."""
 
 from dataclasses import replace
 from random import Random
 
 import pytest
-from support.aligned_steps import combine_step as told
+from support.aligned_steps import combine_step
 
 from sentinel.aggregate.combine import with_hosts
 from sentinel.detectors.rank_desync import RankDesync
@@ -18,7 +18,7 @@ def norms(count, onset, factor, ranks=4):
         norm = 1.0 + 0.1 * (step % 7)
         row = [norm] * ranks
         row[2] *= factor if step >= onset else 1.0
-        yield told(step, grad_norm=row)
+        yield combine_step(step, grad_norm=row)
 
 
 def test_diverging_replicas_are_found_at_the_third_record_with_the_first_as_onset():
@@ -31,7 +31,9 @@ def test_diverging_replicas_are_found_at_the_third_record_with_the_first_as_onse
 
 def test_the_noise_of_a_sum_in_another_order_is_nothing():
     rng = Random(0)
-    runs = (told(n, grad_norm=[1 + rng.gauss(0, 1e-6) for _ in range(8)]) for n in range(2000))
+    runs = (
+        combine_step(n, grad_norm=[1 + rng.gauss(0, 1e-6) for _ in range(8)]) for n in range(2000)
+    )
 
     assert first_finding(RankDesync(), runs) == (None, None)
 
@@ -45,24 +47,24 @@ def test_a_single_record_that_differs_is_nothing():
 def test_ranks_that_never_were_alike_prove_nothing():
     """Stages of a pipeline, or a run for each rank."""
     rng = Random(0)
-    records = (told(n, grad_norm=[rng.uniform(1, 2) for _ in range(4)]) for n in range(200))
+    records = (combine_step(n, grad_norm=[rng.uniform(1, 2) for _ in range(4)]) for n in range(200))
 
     assert first_finding(RankDesync(), records) == (None, None)
 
 
 def test_parts_of_one_gradient_are_not_compared():
     rng = Random(0)
-    even = [told(n, grad_norm_local=[1.0] * 4) for n in range(20)]
+    even = [combine_step(n, grad_norm_local=[1.0] * 4) for n in range(20)]
     records = [
         *even,
-        *(told(n, grad_norm_local=[rng.random() for _ in range(4)]) for n in range(99)),
+        *(combine_step(n, grad_norm_local=[rng.random() for _ in range(4)]) for n in range(99)),
     ]
 
     assert first_finding(RankDesync(), records) == (None, None)
 
 
 def test_a_learning_rate_that_is_not_the_same_is_a_warning():
-    records = [told(n, learning_rate=[1e-4, 1e-4 if n < 20 else 9e-5]) for n in range(40)]
+    records = [combine_step(n, learning_rate=[1e-4, 1e-4 if n < 20 else 9e-5]) for n in range(40)]
     record, finding = first_finding(RankDesync(), records)
 
     assert (record.step, finding.severity, finding.rank) == (22, None, None)
@@ -70,7 +72,7 @@ def test_a_learning_rate_that_is_not_the_same_is_a_warning():
 
 
 def test_a_rank_one_step_behind_is_found():
-    records = [told(n, global_step=[n, n, n - (n >= 20)]) for n in range(40)]
+    records = [combine_step(n, global_step=[n, n, n - (n >= 20)]) for n in range(40)]
     record, finding = first_finding(RankDesync(), records)
 
     assert record.step == 22
@@ -82,7 +84,7 @@ def test_it_is_over_once_the_ranks_are_alike_again():
     for record in norms(60, 40, 1.01):
         update_detector(detector, record)
 
-    assert update_detector(detector, told(61, grad_norm=[1.0] * 4)) == Clear()
+    assert update_detector(detector, combine_step(61, grad_norm=[1.0] * 4)) == Clear()
 
 
 def test_a_restart_resets_the_proof():
@@ -92,11 +94,11 @@ def test_a_restart_resets_the_proof():
     update_detector(detector, event(Event.START, 40))
 
     assert isinstance(last, Finding)
-    assert update_detector(detector, told(41, grad_norm=[1.0, 1.0, 2.0, 1.0])) is None
+    assert update_detector(detector, combine_step(41, grad_norm=[1.0, 1.0, 2.0, 1.0])) is None
 
 
 def test_a_single_rank_has_no_output():
-    records = [told(n, grad_norm=[1.0]) for n in range(40)]
+    records = [combine_step(n, grad_norm=[1.0]) for n in range(40)]
 
     assert {update_detector(RankDesync(), replace(record)) for record in records} == {None}
 
@@ -104,7 +106,7 @@ def test_a_single_rank_has_no_output():
 def apart(step, odd, ranks, value):
     """Norms of so many replicas at one step, and another value on the odd ranks."""
     norm = 1.0 + 0.1 * (step % 7)
-    return told(step, grad_norm=[value * norm if r in odd else norm for r in range(ranks)])
+    return combine_step(step, grad_norm=[value * norm if r in odd else norm for r in range(ranks)])
 
 
 def parted(odd, ranks, value, onset=80, count=100):
@@ -170,23 +172,23 @@ def test_ranks_that_round_some_norms_otherwise_are_well(share):
     rng = Random(1)
     rows = ((norm := rng.uniform(1, 2), norm * (1 + 6e-8 * (rng.random() < share)))
             for _ in range(2000))  # fmt: skip
-    records = (told(n, grad_norm=[a, b, a, b]) for n, (a, b) in enumerate(rows))
+    records = (combine_step(n, grad_norm=[a, b, a, b]) for n, (a, b) in enumerate(rows))
 
     assert first_finding(RankDesync(), records) == (None, None)
 
 
 def test_constant_norms_after_clipping_prove_nothing():
-    """Each rank's own gradient, clipped to 1: alike until they are small enough to be told."""
+    """Independent gradients, clipped to 1: equal until they are smaller than 1."""
     rng = Random(0)
     rows = ([min(1.0, rng.uniform(1.0, 2.0) - n / 200) for _ in range(4)] for n in range(200))
-    records = (told(n, grad_norm=row) for n, row in enumerate(rows))
+    records = (combine_step(n, grad_norm=row) for n, row in enumerate(rows))
 
     assert first_finding(RankDesync(), records) == (None, None)
 
 
 def test_a_loss_scale_that_one_rank_alone_lowered_is_a_warning():
     scales = ([65536.0, 65536.0, 65536.0 if n < 20 else 32768.0] for n in range(40))
-    records = [told(n, loss_scale=row) for n, row in enumerate(scales)]
+    records = [combine_step(n, loss_scale=row) for n, row in enumerate(scales)]
     record, finding = first_finding(RankDesync(), records)
 
     assert (record.step, finding.rank, finding.evidence["majority_value"]) == (22, 2, 65536.0)
@@ -197,7 +199,7 @@ def test_loss_scales_of_ranks_that_train_each_for_itself_may_differ():
     rows = [([rng.random() for _ in range(4)], [2.0**16, 2.0**16, 2.0**16, 2.0**15])
             for _ in range(99)]  # fmt: skip
     records = (
-        told(n, grad_norm=norms, loss_scale=scales if n > 30 else [2.0**16] * 4)
+        combine_step(n, grad_norm=norms, loss_scale=scales if n > 30 else [2.0**16] * 4)
         for n, (norms, scales) in enumerate(rows)
     )
 
@@ -205,7 +207,7 @@ def test_loss_scales_of_ranks_that_train_each_for_itself_may_differ():
 
 
 def test_a_step_that_one_rank_alone_left_out_shows_in_its_count_of_them():
-    records = [told(n, optimizer_steps=[n, n - (n >= 20), n, n]) for n in range(40)]
+    records = [combine_step(n, optimizer_steps=[n, n - (n >= 20), n, n]) for n in range(40)]
     record, finding = first_finding(RankDesync(), records)
 
     assert (record.step, finding.rank) == (22, 1)
@@ -213,7 +215,7 @@ def test_a_step_that_one_rank_alone_left_out_shows_in_its_count_of_them():
 
 
 def test_large_counts_are_printed_with_enough_digits():
-    records = [told(n, global_step=[10**7 + n, 10**7 + n - (n >= 20)]) for n in range(40)]
+    records = [combine_step(n, global_step=[10**7 + n, 10**7 + n - (n >= 20)]) for n in range(40)]
     _, finding = first_finding(RankDesync(), records)
 
     assert "10000021 on rank 1, 10000022 on rank 0" in finding.summary

@@ -1,4 +1,4 @@
-"""Rank outlier: a rank that an average hides."""
+"""Tests of the detector rank_outlier."""
 
 from math import sqrt
 from random import Random

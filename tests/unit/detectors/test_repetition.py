@@ -1,4 +1,4 @@
-"""Repetition: loops in what the model says, told from texts that repeat by nature."""
+"""Tests of the detector repetition."""
 
 from sentinel.detectors.repetition import Repetition
 from sentinel.model.finding import Clear, Severity
@@ -7,7 +7,7 @@ from sentinel.testing import event, first_finding, update_detector
 
 
 def samples(shares):
-    """A judged step of texts every ten steps, as the agent makes them."""
+    """One record with scored samples every ten steps, as from the agent."""
     return [
         event(Event.SAMPLE, 10 * at, sample_repetition=share, sample_longest_run=7.0)
         for at, share in enumerate(shares)

@@ -1,4 +1,4 @@
-"""Reward collapse: sees what was learnt being lost, and bears noise."""
+"""Tests of the detector reward_collapse."""
 
 from math import nan
 from random import Random

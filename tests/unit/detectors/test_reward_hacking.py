@@ -1,4 +1,4 @@
-"""Reward hacking: three things that together are evidence."""
+"""Tests of the detector reward_hacking."""
 
 from math import nan
 from random import Random

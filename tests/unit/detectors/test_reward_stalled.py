@@ -1,4 +1,4 @@
-"""Reward stalled: shown not to have moved, rather than not seen to."""
+"""Tests of the detector reward_stalled."""
 
 from random import Random
 

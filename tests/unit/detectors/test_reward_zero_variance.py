@@ -1,4 +1,4 @@
-"""Reward zero variance: no answer is better than another."""
+"""Tests of the detector reward_zero_variance."""
 
 from math import nan
 
@@ -58,7 +58,7 @@ def test_four_in_five_idle_groups_are_none_of_it(idle):
 
 
 def test_the_reward_of_a_control_task_may_stand_still():
-    """It has no groups of answers, and says nothing of them."""
+    """It has no groups of completions."""
     assert first_finding(RewardZeroVariance(), steps(reward=[-200.0] * 100)) == (None, None)
 
 

@@ -1,4 +1,4 @@
-"""Rollout mismatch: two engines that should be one policy."""
+"""Tests of the detector rollout_mismatch."""
 
 from dataclasses import replace
 
@@ -25,12 +25,12 @@ def test_ten_times_as_much_and_a_skewed_ratio_are_warnings():
 
 
 def test_an_absolute_difference_is_held_to_more():
-    told = {
+    detect = {
         kl_kind_attribute("kl_mismatch"): KlKind(
             "mismatch", "abs", TOKEN_MEAN, signed=False
         ).serialize()
     }
-    records = [replace(r, attributes=told) for r in steps(kl_mismatch=[0.2] * 30)]
+    records = [replace(r, attributes=detect) for r in steps(kl_mismatch=[0.2] * 30)]
 
     assert first_finding(RolloutMismatch(), records) == (None, None)
 

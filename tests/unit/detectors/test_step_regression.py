@@ -1,4 +1,4 @@
-"""Step regression: exact about a counter that should only grow."""
+"""Tests of the detector step_regression."""
 
 from sentinel.detectors.step_regression import StepRegression
 from sentinel.model.finding import Clear, Finding, Severity
@@ -13,7 +13,7 @@ def findings(records):
 
 
 def counted(global_steps, per_step=1):
-    """Records of a hook that counts `per_step` optimizer steps for each record."""
+    """Records of a client that counts `per_step` optimizer steps per record."""
     counts = [float(per_step * n) for n in range(len(global_steps))]
     return steps(global_step=global_steps, optimizer_steps=counts)
 

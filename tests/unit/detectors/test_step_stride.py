@@ -1,4 +1,4 @@
-"""Step stride: a counter that moves too far is named long before anything hangs on it."""
+"""Tests of the detector step_stride."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Straggler: the rank that all wait for is named, and one that had bad luck is not."""
+"""Tests of the detector straggler."""
 
 from math import sqrt
 from random import Random

@@ -1,4 +1,4 @@
-"""Throughput drop: slower for good is told, a longer batch and a save are not."""
+"""Tests of the detector throughput_drop."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Truncation: a policy that no longer ends its answers."""
+"""Tests of the detector truncation."""
 
 from random import Random
 

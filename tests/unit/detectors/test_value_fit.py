@@ -1,4 +1,4 @@
-"""Value fit: a value model that misleads is shown, after it has had time to learn."""
+"""Tests of the detector value_fit."""
 
 from sentinel.detectors.value_fit import ValueFit
 from sentinel.model.finding import Clear, Severity

@@ -1,4 +1,4 @@
-"""The matrix of frameworks: it names what is installed for the tests, and tests that exist."""
+"""The framework matrix names installed versions and existing tests."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ ROWS = [
 PINS = dict(
     re.findall(r"^([\w-]+)==([\d.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
 )
-VERSIONS = dict(each.split() for _, told, *_ in ROWS for each in told.split(", "))
+VERSIONS = dict(each.split() for _, listed, *_ in ROWS for each in listed.split(", "))
 
 
 @pytest.mark.parametrize("name", sorted(VERSIONS))

@@ -1,4 +1,4 @@
-"""Every link from one page of the project to another leads to an existing file."""
+"""Links between the documents of the project lead to existing files."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ ABSOLUTE = re.compile(
 
 
 def broken(page: Path) -> list[str]:
-    """Targets of the page's links that do not exist."""
+    """Link targets of a document that do not exist."""
     text = page.read_text()
     relative = [each for each in RELATIVE.findall(text) if not (page.parent / each).exists()]
     return relative + [each for each in ABSOLUTE.findall(text) if not (ROOT / each).exists()]

@@ -1,4 +1,4 @@
-"""docs/scale.md: its figures are those of the result files, its configurations are taken."""
+"""docs/scale.md shows the figures of the result files and valid configurations."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""docs/settings.md tells of the settings there are, and of no others."""
+"""docs/settings.md lists exactly the existing settings."""
 
 import re
 from dataclasses import fields
@@ -21,10 +21,12 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def test_every_setting_is_there_with_its_default():
-    told = {name: default for name, default, _ in rows("Reference")}
+    listed = {name: default for name, default, _ in rows("Reference")}
     plain = Settings().model_dump()
 
-    assert told == {name: "none" if is_none(value) else str(value) for name, value in plain.items()}
+    assert listed == {
+        name: "none" if is_none(value) else str(value) for name, value in plain.items()
+    }
 
 
 def is_none(value) -> bool:
@@ -33,9 +35,9 @@ def is_none(value) -> bool:
 
 
 def test_every_cluster_setting_is_listed():
-    told = {name: default for name, default, _ in rows("Several nodes")}
+    listed = {name: default for name, default, _ in rows("Several nodes")}
 
-    assert told == dict.fromkeys(ClusterSettings.model_fields, "none")
+    assert listed == dict.fromkeys(ClusterSettings.model_fields, "none")
 
 
 def test_listed_sink_settings_exist():

@@ -1,4 +1,4 @@
-"""Checkup of GPUs: what is wrong with the driver, or with one GPU, comes with its remedy."""
+"""Tests of the GPU checks of the doctor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor on runs of several nodes: who judges, who is not heard, and what to do about it."""
+"""Tests of the checks of runs on several nodes."""
 
 from __future__ import annotations
 
@@ -40,40 +40,42 @@ def node(host, ranks, state="up", silent=0.0, skew=0.0):
 
 
 def head(*known, port=14007, trouble="", refused=None, active=True):
-    told = {"role": "head", "port": port, "error": trouble, "nodes": [*known]}
-    told["head"] = f"gpu-a:{port}"
-    return {"cluster": told, "metadata": ABOUT, "refused": refused or {}, "active": active}
+    cluster = {"role": "head", "port": port, "error": trouble, "nodes": [*known]}
+    cluster["head"] = f"gpu-a:{port}"
+    return {"cluster": cluster, "metadata": ABOUT, "refused": refused or {}, "active": active}
 
 
 def post(*, connected=True, trouble="", refused=None, silent=0.0, at="gpu-a:14007"):
-    told = {"role": "follower", "head": at, "connected": connected, "error": trouble}
-    told |= {"spooled_bytes": 3_000_000 if silent else 0, "silent_seconds": silent}
-    return {"cluster": told, "metadata": ABOUT, "refused": refused or {}}
+    cluster = {"role": "follower", "head": at, "connected": connected, "error": trouble}
+    cluster |= {"spooled_bytes": 3_000_000 if silent else 0, "silent_seconds": silent}
+    return {"cluster": cluster, "metadata": ABOUT, "refused": refused or {}}
 
 
 BOTH = node("gpu-a", [0, 1]), node("gpu-b", [2, 3])
 
 
-def told(state):
+def summaries(state):
     return [(r.grade, r.subject, r.message) for r in check_nodes("two", state)]
 
 
 def test_a_head_with_all_nodes_is_ok():
-    assert told(head(*BOTH)) == [
+    assert summaries(head(*BOTH)) == [
         (Grade.OK, "run two, nodes", "head of 2 nodes, listening at gpu-a:14007")
     ]
 
 
 def test_a_connected_follower_is_ok_and_names_its_head():
-    assert told(post()) == [(Grade.OK, "run two, nodes", "follower of the head at gpu-a:14007")]
+    assert summaries(post()) == [
+        (Grade.OK, "run two, nodes", "follower of the head at gpu-a:14007")
+    ]
 
 
 @pytest.mark.parametrize("cluster", [{}, {"role": ""}, {"role": "single"}])
 def test_a_run_on_one_node_has_no_result(cluster):
     one = {"world_size": 2.0, "local_world_size": 2.0}
 
-    assert told({"cluster": cluster, "metadata": one}) == []
-    assert told({}) == []
+    assert summaries({"cluster": cluster, "metadata": one}) == []
+    assert summaries({}) == []
 
 
 def test_a_node_that_is_lost_is_named_with_its_ranks():
@@ -92,18 +94,18 @@ def test_a_clock_skew_is_a_warning(skew, words):
 
 
 def test_a_small_clock_skew_is_ignored():
-    assert len(told(head(BOTH[0], node("gpu-b", [2, 3], skew=4.9)))) == 1
+    assert len(summaries(head(BOTH[0], node("gpu-b", [2, 3], skew=4.9)))) == 1
 
 
 def test_ranks_without_data_fail_while_the_run_is_active():
-    (_, grade_and_words) = told(head(BOTH[0]))
+    (_, grade_and_words) = summaries(head(BOTH[0]))
 
     assert grade_and_words == (
         Grade.FAIL,
         "run two, nodes",
         "no data from 2 ranks (2-3)",
     )
-    assert len(told(head(BOTH[0], active=False))) == 1
+    assert len(summaries(head(BOTH[0], active=False))) == 1
 
 
 def test_an_unconnected_follower_reports_reason_duration_and_buffer():

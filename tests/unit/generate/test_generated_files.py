@@ -1,4 +1,4 @@
-"""Generated files are what the catalogue makes of them today."""
+"""Generated files match the code."""
 
 import json
 from pathlib import Path
@@ -13,75 +13,75 @@ from sentinel.generate.detector_docs import detector_docs
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = documents()
-SHEETS = list(detector_docs())
+DETECTOR_DOCS = list(detector_docs())
 CAUSES = list(cause_docs())
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
 def test_committed_files_are_current(path):
-    """A change of the catalogue without `make generate` is seen here."""
+    """Fails if `make generate` was not run after a change."""
     assert (ROOT / path).read_text(encoding="utf-8") == DOCUMENTS[path]
 
 
 def test_every_detector_has_its_rule_and_its_runbook():
-    """Dropping a file into the room is all it takes."""
+    """A new module is sufficient."""
     rules = json.loads(DOCUMENTS["deploy/prometheus/rules.yml"])
     alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
 
-    assert [sheet.name for sheet in SHEETS] == sorted(load_modules("detectors"))
-    assert {sheet.alert for sheet in SHEETS} | {watch.alert for watch in AGENT_ALERTS} == alerts
-    assert {f"docs/runbooks/{sheet.name}.md" for sheet in SHEETS} <= DOCUMENTS.keys()
+    assert [doc.name for doc in DETECTOR_DOCS] == sorted(load_modules("detectors"))
+    assert {doc.alert for doc in DETECTOR_DOCS} | {watch.alert for watch in AGENT_ALERTS} == alerts
+    assert {f"docs/runbooks/{doc.name}.md" for doc in DETECTOR_DOCS} <= DOCUMENTS.keys()
 
 
 def test_no_two_alerts_share_a_name():
-    """A detector and a watch of one name could not be told apart, nor their runbooks."""
-    names = [*(sheet.name for sheet in SHEETS), *(watch.name for watch in AGENT_ALERTS)]
+    """A detector and a watch of one name could not be annotations apart, nor their runbooks."""
+    names = [*(doc.name for doc in DETECTOR_DOCS), *(watch.name for watch in AGENT_ALERTS)]
 
     assert len(names) == len(set(names))
 
 
 def test_every_alert_has_a_remedy_and_outlives_its_agent():
-    """An alert without a remedy wakes somebody for nothing; one that vanishes wakes nobody."""
+    """Each alert is actionable, and is not resolved when its agent is killed."""
     rules = json.loads(DOCUMENTS["deploy/prometheus/rules.yml"])
     for rule in (rule for group in rules["groups"] for rule in group["rules"]):
-        told = rule["annotations"]
-        page = told["runbook_url"].rpartition("/blob/main/")[2]
+        annotations = rule["annotations"]
+        page = annotations["runbook_url"].rpartition("/blob/main/")[2]
         assert page in DOCUMENTS
-        assert told["description"] in DOCUMENTS[page]
+        assert annotations["description"] in DOCUMENTS[page]
         assert "keep_firing_for" in rule or rule["alert"] == "SentinelWatchdog"
 
 
-@pytest.mark.parametrize("sheet", SHEETS, ids=lambda sheet: sheet.name)
-def test_a_runbook_shows_every_paragraph_and_setting(sheet):
-    """Nothing of the data sheet is lost on the way to its reader."""
-    page = DOCUMENTS[f"docs/runbooks/{sheet.name}.md"]
+@pytest.mark.parametrize("doc", DETECTOR_DOCS, ids=lambda doc: doc.name)
+def test_a_runbook_shows_every_paragraph_and_setting(doc):
+    """Nothing of the data doc is lost on the way to its reader."""
+    page = DOCUMENTS[f"docs/runbooks/{doc.name}.md"]
 
-    assert sheet.paragraphs.keys() >= {"Formula", "Units", "Source", "Defaults"}
-    for text in sheet.paragraphs.values():
+    assert doc.paragraphs.keys() >= {"Formula", "Units", "Source", "Defaults"}
+    for text in doc.paragraphs.values():
         assert text in page
-    for setting, default in sheet.settings.items():
+    for setting, default in doc.settings.items():
         assert f"| `{setting}` | `{default!r}` |" in page
 
 
-@pytest.mark.parametrize("sheet", CAUSES, ids=lambda sheet: sheet.name)
-def test_every_cause_is_documented_and_linked_from_its_detectors(sheet):
+@pytest.mark.parametrize("doc", CAUSES, ids=lambda doc: doc.name)
+def test_every_cause_is_documented_and_linked_from_its_detectors(doc):
     page = DOCUMENTS["docs/diagnosis.md"]
 
-    assert f"\n## {sheet.heading}\n" in page
-    for text in (sheet.meaning, sheet.description, *sheet.paragraphs.values()):
+    assert f"\n## {doc.heading}\n" in page
+    for text in (doc.meaning, doc.description, *doc.paragraphs.values()):
         assert text in page
-    for detector in sheet.cause.explains:
+    for detector in doc.cause.explains:
         assert f"(runbooks/{detector}.md)" in page
-        assert f"(../diagnosis.md#{sheet.anchor})" in DOCUMENTS[f"docs/runbooks/{detector}.md"]
+        assert f"(../diagnosis.md#{doc.anchor})" in DOCUMENTS[f"docs/runbooks/{detector}.md"]
 
 
 def test_every_cause_has_a_unique_anchor():
-    assert [sheet.name for sheet in CAUSES] == sorted(load_modules("causes"))
-    assert len({sheet.anchor for sheet in CAUSES}) == len(CAUSES)
+    assert [doc.name for doc in CAUSES] == sorted(load_modules("causes"))
+    assert len({doc.anchor for doc in CAUSES}) == len(CAUSES)
 
 
 def test_stale_files_are_named_and_rewritten(tmp_path):
-    """Missing, changed and left-over files are told; writing makes all well."""
+    """Missing, changed and left-over files are annotations; writing makes all well."""
     write_documents(tmp_path)
     assert stale_paths(tmp_path) == []
 

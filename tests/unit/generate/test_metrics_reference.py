@@ -1,4 +1,4 @@
-"""The reference lists everything that there is, under the name it really has."""
+"""docs/metrics.md lists every metric under its real name."""
 
 from __future__ import annotations
 
