@@ -1,1 +1,1 @@
-"""One log format a file, and what the formats share."""
+"""Readers of training logs, one module per format, and the parts that they share."""

@@ -164,7 +164,7 @@ def main():
             "watched": watched,
             "unwatched": unwatched,
             "collectives": [alone.counts, ours.counts],
-            "same_chance": state == random_state(),
+            "same_random_state": state == random_state(),
             "unpatched": before == patched(),
         }
         if save is not None:

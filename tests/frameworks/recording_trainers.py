@@ -41,7 +41,7 @@ def plain(tokens, folder, *, bad=(), cls=None, callbacks=None, **settings):
             return result
 
         @property
-        def truth(self):
+        def loss_sums(self):
             each = [float(loss.detach()) for loss in self.losses]
             return [sum(each[at : at + 2]) for at in range(0, len(each), 2)]
 

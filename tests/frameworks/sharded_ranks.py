@@ -244,7 +244,7 @@ def main():
             "unwatched": unwatched,
             "hand": by_hand(**options),
             "collectives": [alone.counts, ours.counts],
-            "same_chance": state == random_state(),
+            "same_random_state": state == random_state(),
             "unpatched": before == patched(),
         }
     (OUT / f"{RANK}.json").write_text(json.dumps(results))

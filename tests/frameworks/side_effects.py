@@ -35,7 +35,7 @@ def seed(number=0):
     torch.manual_seed(number)
 
 
-def chance():
+def random_state():
     """State of all random number generators."""
     _, key, *rest = np.random.get_state()
     return random.getstate(), key.tolist(), rest, torch.get_rng_state().tolist()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from requirements import need
-from side_effects import chance, patches, seed, weights
+from side_effects import patches, random_state, seed, weights
 from support.training_loops import batch, column, loss_of, model, norm, steps
 
 import sentinel
@@ -117,21 +117,21 @@ def test_a_manual_ppo_loop_records_its_logs_once_per_update(accelerator, recorde
     def train():
         net = model()
         optimizer = early.prepare(torch.optim.SGD(net.parameters(), lr=0.01))
-        truth = []
+        expected = []
         for update in range(1, 4):
             for at in range(4):
                 loss = loss_of(net, batch(4 * update + at))
                 early.backward(loss)
-                truth.append(loss.item())
+                expected.append(loss.item())
                 optimizer.step()
                 optimizer.zero_grad()
             kl = {"objective/kl": 10.0 * update, "policy/approxkl_avg": update / 100}
             early.log({**kl, "objective/scores": float(update)}, step=update)
-        return truth
+        return expected
 
-    truth = train()
+    expected = train()
 
-    assert column(recorded, "loss") == pytest.approx(truth, rel=1e-6)
+    assert column(recorded, "loss") == pytest.approx(expected, rel=1e-6)
     logged = [r for r in steps(recorded) if "objective/kl" in r.values]
     assert [r.step_index for r in logged] == [4, 8, 12]
     assert [r.values["objective/kl"] for r in logged] == [10.0, 20.0, 30.0]
@@ -166,7 +166,7 @@ def test_monitoring_changes_no_result_and_leaves_no_patch(accelerator):
         seed()
         early = accelerator()
         losses, norms, net = (watched(loop) if watch else loop)(early)
-        results.append((losses, norms, weights(net), chance()))
+        results.append((losses, norms, weights(net), random_state()))
 
     assert results[0] == results[1]
     assert patches(*PATCHED) == before
@@ -253,13 +253,17 @@ dist.destroy_process_group()
 def test_every_rank_records_its_loss_and_the_main_process_the_logs(torchrun, recorded, tmp_path):
     torchrun(RANKS)
 
-    truth = {rank: json.loads((tmp_path / f"truth-{rank}.json").read_text()) for rank in (0, 1)}
-    said = {rank: [r for r in recorded()[rank] if r.event is Event.STEP] for rank in (0, 1)}
-    for rank, (losses, norms) in truth.items():
-        assert [r.values["loss"] for r in said[rank]] == pytest.approx(losses, rel=1e-6)
-        assert [r.values["grad_norm"] for r in said[rank]] == pytest.approx(norms, rel=1e-6)
-        assert [r.step_index for r in said[rank]] == [1, 2, 3, 4]
+    expected = {rank: json.loads((tmp_path / f"truth-{rank}.json").read_text()) for rank in (0, 1)}
+    recorded_values = {
+        rank: [r for r in recorded()[rank] if r.event is Event.STEP] for rank in (0, 1)
+    }
+    for rank, (losses, norms) in expected.items():
+        assert [r.values["loss"] for r in recorded_values[rank]] == pytest.approx(losses, rel=1e-6)
+        assert [r.values["grad_norm"] for r in recorded_values[rank]] == pytest.approx(
+            norms, rel=1e-6
+        )
+        assert [r.step_index for r in recorded_values[rank]] == [1, 2, 3, 4]
         assert recorded()[rank][-1].attributes["outcome"] == "finished"
-    assert truth[0][0] != truth[1][0]
-    assert [r.values["kl"] for r in said[0]] == [1.0, 2.0, 3.0, 4.0]
-    assert not any("kl" in r.values for r in said[1])
+    assert expected[0][0] != expected[1][0]
+    assert [r.values["kl"] for r in recorded_values[0]] == [1.0, 2.0, 3.0, 4.0]
+    assert not any("kl" in r.values for r in recorded_values[1])

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from command_sender import ask
+from command_sender import send_command
 from requirements import need
 
 need("lightning", "torch")
@@ -24,7 +24,7 @@ class CommandSender(L.Callback):
 
     def on_train_batch_end(self, trainer, *_):
         if trainer.global_step == 2:
-            ask(*self.actions, since=2, beat=5)
+            send_command(*self.actions, ready_from_index=2, due_step_index=5)
 
 
 @pytest.mark.parametrize(
@@ -59,16 +59,16 @@ warnings.filterwarnings("ignore")
 import lightning.pytorch as L
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 import sentinel
-from command_sender import ask
+from command_sender import send_command
 from lightning_modules import data, net
 
 rank = int(os.environ["RANK"])
 calls = []
 
-class Asks(L.Callback):
+class CommandSender(L.Callback):
     def on_train_batch_end(self, trainer, *_):
         if rank == 1 and trainer.global_step == 2:
-            ask(*os.environ["DEEDS"].split(), since=2, beat=5)
+            send_command(*os.environ["ACTIONS"].split(), ready_from_index=2, due_step_index=5)
 
 class Full(TorchCheckpointIO):
     def save_checkpoint(self, *args, **kwargs):
@@ -81,17 +81,17 @@ with sentinel.monitor(
     fit = L.Trainer(
         accelerator="cpu", devices=2, strategy="ddp", default_root_dir="out", max_steps=8,
         max_epochs=-1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[Asks()],
+        enable_model_summary=False, callbacks=[CommandSender()],
         plugins=[Full()] if "FULL" in os.environ else None,
     )
     fit.fit(net(), data())
-Path(f"told-{rank}.json").write_text(json.dumps([fit.global_step, calls]))
+Path(f"result-{rank}.json").write_text(json.dumps([fit.global_step, calls]))
 """
 
 
 def test_two_ranks_act_at_the_same_step(torchrun, tmp_path):
-    torchrun(RANKS, DEEDS="checkpoint stop call")
-    results = [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1)]
+    torchrun(RANKS, ACTIONS="checkpoint stop call")
+    results = [json.loads((tmp_path / f"result-{rank}.json").read_text()) for rank in (0, 1)]
 
     assert results == [[5, [5]]] * 2
     found = [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()]
@@ -99,7 +99,7 @@ def test_two_ranks_act_at_the_same_step(torchrun, tmp_path):
 
 
 def test_a_failed_save_on_one_rank_does_not_block_the_others(torchrun, tmp_path):
-    torchrun(RANKS, DEEDS="checkpoint", FULL="1")
-    results = [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1)]
+    torchrun(RANKS, ACTIONS="checkpoint", FULL="1")
+    results = [json.loads((tmp_path / f"result-{rank}.json").read_text()) for rank in (0, 1)]
 
     assert results == [[8, []]] * 2

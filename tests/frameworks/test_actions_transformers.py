@@ -4,7 +4,7 @@ import json
 from functools import partial
 
 import pytest
-from command_sender import ask
+from command_sender import send_command
 from requirements import need
 
 import sentinel
@@ -24,7 +24,7 @@ class CommandSender(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step == 2:
-            ask(*self.actions, since=2, beat=5)
+            send_command(*self.actions, ready_from_index=2, due_step_index=5)
 
 
 class Resets(TrainerCallback):
@@ -116,16 +116,19 @@ import torch.distributed as dist
 from datasets import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 import sentinel, tiny_models as tiny
-from command_sender import ask
+from command_sender import send_command
 
 tokens = tiny.tokenizer()
 rank = int(os.environ["RANK"])
 calls = []
 
-class Asks(TrainerCallback):
+class CommandSender(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if rank == 1 and state.global_step == 3:
-            ask("checkpoint", "stop", "call", since=3, beat=int(os.environ["BEAT"]))
+            due = int(os.environ["DUE"])
+            send_command(
+                "checkpoint", "stop", "call", ready_from_index=3, due_step_index=due
+            )
 
 args = TrainingArguments(
     output_dir="out", per_device_train_batch_size=2, max_steps=10, use_cpu=True, report_to=[],
@@ -136,11 +139,11 @@ with sentinel.monitor(
 ):
     trainer = Trainer(
         tiny.llama(tokens), args, train_dataset=Dataset.from_list(tiny.rows(tokens)),
-        callbacks=[Asks()],
+        callbacks=[CommandSender()],
     )
     trainer.train()
     told = [trainer.state.global_step, calls]
-    Path(f"told-{rank}.json").write_text(json.dumps(told))
+    Path(f"result-{rank}.json").write_text(json.dumps(told))
 dist.barrier()
 del trainer
 gc.collect()
@@ -151,8 +154,8 @@ dist.destroy_process_group()
 @pytest.mark.parametrize(("beat", "ended", "saved"), [(6, 6, ["checkpoint-6"]), (3, 10, [])])
 def test_two_ranks_act_at_the_same_step_or_neither_does(torchrun, tmp_path, beat, ended, saved):
     """A command due at the step at whose end it is sent is too late for both ranks."""
-    torchrun(RANKS, BEAT=str(beat))
-    results = [json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1)]
+    torchrun(RANKS, DUE=str(beat))
+    results = [json.loads((tmp_path / f"result-{rank}.json").read_text()) for rank in (0, 1)]
 
     assert results == [[ended, [6] if saved else []]] * 2
     assert checkpoints(tmp_path) == saved

@@ -22,12 +22,12 @@ def run_of(record):
     return record.run.rpartition("-")[0]
 
 
-def steps(said, run):
-    return [r for r in said if r.event is Event.STEP and run_of(r) == run]
+def steps(records_by_rank, run):
+    return [r for r in records_by_rank if r.event is Event.STEP and run_of(r) == run]
 
 
-def column(said, run, name):
-    return [r.values[name] for r in steps(said, run) if name in r.values]
+def column(records_by_rank, run, name):
+    return [r.values[name] for r in steps(records_by_rank, run) if name in r.values]
 
 
 @pytest.fixture
@@ -47,44 +47,54 @@ def test_every_zero_stage_records_loss_norm_rate_and_steps(
     seen, records = ranks("deepspeed_ranks.py"), recorded()
 
     for rank in range(2):
-        mine, said, hand = seen[rank], records[rank], seen[rank]["hand"][""]
+        mine, records_by_rank, hand = seen[rank], records[rank], seen[rank]["hand"][""]
         for case in CASES:
             engine = mine[case]["watched"]
             # Bit for bit the same training, the same chances, not one collective more.
             assert str(engine) == str(mine[case]["unwatched"]), case
-            assert mine[case]["same_chance"], case
+            assert mine[case]["same_random_state"], case
             assert mine[case]["collectives"][0] == mine[case]["collectives"][1], case
             assert sum(mine[case]["collectives"][0].values()) > 0
             assert mine[case]["unpatched"], case
 
-            assert str(column(said, case, "loss")) == str(engine["losses"]), case
-            assert column(said, case, "learning_rate") == engine["rates"], case
-            assert [r.step for r in steps(said, case)] == [1, 2, 3, 4], case
-            assert column(said, case, "optimizer_steps") == [1, 2, 3, 4], case
-            assert column(said, case, "global_step") == engine["steps"] == [1, 2, 3, 4], case
+            assert str(column(records_by_rank, case, "loss")) == str(engine["losses"]), case
+            assert column(records_by_rank, case, "learning_rate") == engine["rates"], case
+            assert [r.step for r in steps(records_by_rank, case)] == [1, 2, 3, 4], case
+            assert column(records_by_rank, case, "optimizer_steps") == [1, 2, 3, 4], case
+            assert (
+                column(records_by_rank, case, "global_step") == engine["steps"] == [1, 2, 3, 4]
+            ), case
         for case in FP32:
-            assert column(said, case, "loss") == pytest.approx(hand["losses"], rel=1e-5), case
-            assert column(said, case, "grad_norm") == pytest.approx(hand["norms"], rel=1e-5), case
-            assert column(said, case, "learning_rate") == hand["rates"], case
+            assert column(records_by_rank, case, "loss") == pytest.approx(
+                hand["losses"], rel=1e-5
+            ), case
+            assert column(records_by_rank, case, "grad_norm") == pytest.approx(
+                hand["norms"], rel=1e-5
+            ), case
+            assert column(records_by_rank, case, "learning_rate") == hand["rates"], case
         for case in BF16:
-            assert column(said, case, "grad_norm") == mine[case]["watched"]["norms"], case
-            assert column(said, case, "grad_norm") == pytest.approx(hand["norms"], rel=0.02), case
+            assert column(records_by_rank, case, "grad_norm") == mine[case]["watched"]["norms"], (
+                case
+            )
+            assert column(records_by_rank, case, "grad_norm") == pytest.approx(
+                hand["norms"], rel=0.02
+            ), case
         # Nobody computes it: our own, of two steps at least; a loaded machine does without others.
-        unclipped = steps(said, "zero0-unclipped")
+        unclipped = steps(records_by_rank, "zero0-unclipped")
         norms = {r.step: r.values["grad_norm"] for r in unclipped if "grad_norm" in r.values}
-        truth = mine["hand"]["unclipped"]["norms"]
-        assert norms == pytest.approx({step: truth[step - 1] for step in norms}, rel=1e-5)
+        expected = mine["hand"]["unclipped"]["norms"]
+        assert norms == pytest.approx({step: expected[step - 1] for step in norms}, rel=1e-5)
         assert {1, 2} <= norms.keys()
 
         # One rank's loss is no number in the third step: it alone says so, and the step is skipped.
-        assert [isnan(loss) for loss in column(said, "zero1-nan", "loss")] == [
+        assert [isnan(loss) for loss in column(records_by_rank, "zero1-nan", "loss")] == [
             rank == 1 and at == 2 for at in range(4)
         ]
-        assert column(said, "zero1-nan", "grad_norm")[2] == inf
-        assert column(said, "zero1-nan", "skipped_steps") == [1, 1]
+        assert column(records_by_rank, "zero1-nan", "grad_norm")[2] == inf
+        assert column(records_by_rank, "zero1-nan", "skipped_steps") == [1, 1]
         assert mine["zero1-nan"]["watched"]["skipped"] == 1
 
-        saves = [r for r in said if r.event is Event.SAVE]
+        saves = [r for r in records_by_rank if r.event is Event.SAVE]
         assert [(r.step, r.attributes) for r in saves] == [(4, {"path": f"{tmp_path}/saved/last"})]
         assert headers()[rank].errors == 0
     assert seen[0]["zero1"]["watched"]["losses"] != seen[1]["zero1"]["watched"]["losses"]
@@ -107,16 +117,16 @@ def test_trainers_that_step_inside_their_backward_pass_count_once(
     seen, records = ranks("deepspeed_trainer_ranks.py"), recorded()
 
     for rank in range(2):
-        mine, said = seen[rank], records[rank]
+        mine, records_by_rank = seen[rank], records[rank]
         for run in ("trainer", "accelerate"):
-            losses = column(said, run, "loss")
+            losses = column(records_by_rank, run, "loss")
             assert losses == pytest.approx(mine[run]["losses"], rel=1e-6)
-            assert sorted(set(column(said, run, "optimizer_steps"))) == [1, 2, 3]
-            assert {r.step for r in steps(said, run)} == {1, 2, 3}
+            assert sorted(set(column(records_by_rank, run, "optimizer_steps"))) == [1, 2, 3]
+            assert {r.step for r in steps(records_by_rank, run)} == {1, 2, 3}
         logs = mine["trainer"]["logs"]
-        assert column(said, "trainer", "grad_norm") == [log["grad_norm"] for log in logs]
-        assert column(said, "accelerate", "grad_norm") == mine["accelerate"]["norms"]
-        saves = {r.step for r in said if r.event is Event.SAVE}
+        assert column(records_by_rank, "trainer", "grad_norm") == [log["grad_norm"] for log in logs]
+        assert column(records_by_rank, "accelerate", "grad_norm") == mine["accelerate"]["norms"]
+        saves = {r.step for r in records_by_rank if r.event is Event.SAVE}
         assert saves == {3}
     # The trainer logs the mean of both ranks.
     both = zip(*(column(records[rank], "trainer", "loss") for rank in range(2)), strict=True)

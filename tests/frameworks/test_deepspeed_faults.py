@@ -78,7 +78,7 @@ def rank(tmp_path):
 @pytest.fixture
 def attached(rank, monkeypatch):
     """Attaches the integration to an engine class."""
-    taps = []
+    patchers = []
 
     def attach(owner):
         module = ModuleType(deepspeed.FRAMEWORK)
@@ -88,12 +88,12 @@ def attached(rank, monkeypatch):
         monkeypatch.delitem(sys.modules, "deepspeed.monitor.monitor", raising=False)
         loop = TrainingLoop(rank.recorder)
         for name, integration in (("torch_loop", torch_loop), ("deepspeed", deepspeed)):
-            taps.append(Patcher(name, rank.recorder, loop))
-            taps[-1].attach(integration.attach)
+            patchers.append(Patcher(name, rank.recorder, loop))
+            patchers[-1].attach(integration.attach)
 
     yield attach
-    for tap in taps:
-        tap.undo()
+    for patcher in patchers:
+        patcher.undo()
 
 
 def steps(rank):
@@ -116,13 +116,13 @@ def test_an_overflow_is_a_skipped_step_with_its_loss_scale(rank, attached):
             engine.step(norm)
     rank.recorder.close({})
 
-    said = [r.values for r in steps(rank)]
+    values = [r.values for r in steps(rank)]
 
-    assert [v["loss"] for v in said] == [sum(losses[at : at + 2]) / 2 for at in (0, 2, 4)]
-    assert [v["grad_norm"] for v in said] == [3.0, float("inf"), 2.0]
-    assert [v["loss_scale"] for v in said] == [SCALE, SCALE / 2, SCALE / 2]
-    assert [v["skipped_steps"] for v in said] == [0, 1, 1]
-    assert [v["learning_rate"] for v in said] == [0.1] * 3
+    assert [v["loss"] for v in values] == [sum(losses[at : at + 2]) / 2 for at in (0, 2, 4)]
+    assert [v["grad_norm"] for v in values] == [3.0, float("inf"), 2.0]
+    assert [v["loss_scale"] for v in values] == [SCALE, SCALE / 2, SCALE / 2]
+    assert [v["skipped_steps"] for v in values] == [0, 1, 1]
+    assert [v["learning_rate"] for v in values] == [0.1] * 3
 
 
 def test_the_loss_is_read_before_the_trainer_scales_it(rank, attached):
@@ -198,14 +198,14 @@ def test_a_disabled_integration_leaves_steps_to_the_inner_optimizers(rank, attac
         engine.basic_optimizer.step()
     rank.recorder.close({})
 
-    said = [r.values for r in steps(rank)]
+    values = [r.values for r in steps(rank)]
     states = [
         r.attributes["patch/deepspeed"] for r in rank.records() if "patch/deepspeed" in r.attributes
     ]
 
     assert states[-1] == "off: TypeError in before_step"
     # The engine's own, until the third error.
-    assert [v.get("learning_rate") for v in said] == [None, None, 0.5, 0.5]
+    assert [v.get("learning_rate") for v in values] == [None, None, 0.5, 0.5]
 
 
 def test_the_larger_of_two_engines_defines_step_and_loss(rank, attached):
@@ -223,11 +223,11 @@ def test_the_larger_of_two_engines_defines_step_and_loss(rank, attached):
         actor.step(3.0)
     rank.recorder.close({})
 
-    said = [r.values for r in steps(rank)]
+    values = [r.values for r in steps(rank)]
 
-    assert [v["grad_norm"] for v in said] == [3.0, 3.0]
-    assert [v["loss"] for v in said] == [sum(losses[:2]) / 2, sum(losses[2:]) / 2]
-    assert [v["global_step"] for v in said] == [1, 2]
+    assert [v["grad_norm"] for v in values] == [3.0, 3.0]
+    assert [v["loss"] for v in values] == [sum(losses[:2]) / 2, sum(losses[2:]) / 2]
+    assert [v["global_step"] for v in values] == [1, 2]
 
 
 def test_an_engine_that_never_steps_is_not_waited_for(rank, attached):

@@ -35,11 +35,11 @@ def spread(torchrun, recorded, headers, tmp_path):
         found = {}
         for case in cases:
             seen = [each[case] for each in own]
-            said = [_steps(records[rank], case) for rank in range(ranks)]
-            for mine, values in zip(seen, said, strict=True):
+            records_by_rank = [_steps(records[rank], case) for rank in range(ranks)]
+            for mine, values in zip(seen, records_by_rank, strict=True):
                 _same_training(case, mine, values)
             assert len({tuple(mine["watched"]["losses"]) for mine in seen}) == ranks, case
-            found[case] = seen, said
+            found[case] = seen, records_by_rank
         assert all(
             header.errors == 0 and not any(header.drop_counts) for header in headers().values()
         )
@@ -48,8 +48,10 @@ def spread(torchrun, recorded, headers, tmp_path):
     return run
 
 
-def _steps(said, case):
-    chosen = [r for r in said if r.event is Event.STEP and r.run.rpartition("-")[0] == case]
+def _steps(records_by_rank, case):
+    chosen = [
+        r for r in records_by_rank if r.event is Event.STEP and r.run.rpartition("-")[0] == case
+    ]
     assert [r.step_index for r in chosen] == list(range(1, len(chosen) + 1))
     return [r.values for r in chosen]
 
@@ -57,7 +59,7 @@ def _steps(said, case):
 def _same_training(case, mine, values):
     """Bit-identical, with the same random numbers and the same collectives."""
     assert mine["watched"] == mine["unwatched"], case
-    assert mine["same_chance"], case
+    assert mine["same_random_state"], case
     assert mine["unpatched"], case
     assert mine["collectives"][0] == mine["collectives"][1], case
     assert sum(mine["collectives"][0].values()) > 0, case
@@ -67,20 +69,20 @@ def _same_training(case, mine, values):
 def _check_whole_norms(found, *cases):
     """With clipping or an unsharded gradient, every rank records the norm of most steps."""
     for case in cases:
-        seen, said = found[case]
-        truth = seen[0]["hand"]
-        for mine, values in zip(seen, said, strict=True):
+        seen, records_by_rank = found[case]
+        expected = seen[0]["hand"]
+        for mine, values in zip(seen, records_by_rank, strict=True):
             assert mine["watched"]["losses"] == pytest.approx(mine["hand"]["losses"], rel=1e-5)
             norms = {at: v["grad_norm"] for at, v in enumerate(values) if "grad_norm" in v}
             assert {0, 1} <= norms.keys(), case
             for at, norm in norms.items():
-                assert norm == pytest.approx(truth["norms"][at], rel=CLOSE), case
+                assert norm == pytest.approx(expected["norms"][at], rel=CLOSE), case
             assert not any("grad_norm_local" in v for v in values), case
             if mine["watched"]["norms"]:
                 clipped = [hypot(*each) for each in mine["watched"]["norms"]]
                 reported = [v["grad_norm"] for v in values]
                 assert reported == pytest.approx(clipped, rel=1e-7 if len(seen) > 2 else 0), case
-        whole = [[v.get("grad_norm") for v in values] for values in said]
+        whole = [[v.get("grad_norm") for v in values] for values in records_by_rank]
         if seen[0]["watched"]["norms"]:
             assert all(each == whole[0] for each in whole), case
 
@@ -88,16 +90,16 @@ def _check_whole_norms(found, *cases):
 def _check_shares(found, *cases):
     """No rank computes the norm; the shares of a step add up to it exactly."""
     for case in cases:
-        seen, said = found[case]
+        seen, records_by_rank = found[case]
         together = []
-        for at, rows in enumerate(zip(*said, strict=True)):
+        for at, rows in enumerate(zip(*records_by_rank, strict=True)):
             assert not any("grad_norm" in v for v in rows), case
             parts = [v.get("grad_norm_local") for v in rows]
             # On a loaded machine a rank may find the third or fourth step too dear.
             if None not in parts:
                 together.append(at)
-                truth = seen[0]["hand"]["norms"][at]
-                assert hypot(*parts) == pytest.approx(truth, rel=CLOSE), case
+                expected = seen[0]["hand"]["norms"][at]
+                assert hypot(*parts) == pytest.approx(expected, rel=CLOSE), case
                 assert parts[0] != parts[1], case
         assert {0, 1} <= set(together), case
 
@@ -109,9 +111,9 @@ def test_ddp_records_each_ranks_loss_and_the_common_norm(spread):
 
     _check_whole_norms(found, "ddp", "ddp-unclipped", "ddp-accumulating", "ddp-static", "ddp-hook")
     # One rank ran out of batches a step before the other, which went on with half a gradient.
-    seen, said = found["ddp-join"]
-    assert [len(values) for values in said] == [4, 3]
-    for mine, values in zip(seen, said, strict=True):
+    seen, records_by_rank = found["ddp-join"]
+    assert [len(values) for values in records_by_rank] == [4, 3]
+    for mine, values in zip(seen, records_by_rank, strict=True):
         assert [[v["grad_norm"]] for v in values] == mine["watched"]["norms"]
 
 

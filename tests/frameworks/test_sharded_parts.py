@@ -64,11 +64,11 @@ def test_half_precision_gradients_have_an_unrounded_norm():
     half = torch.linspace(0.1, 0.9, 1000).to(torch.bfloat16)
     mixed = [half, torch.full((3,), 0.7)]
     for gradients in (mixed, [*mixed, torch.ones(2, dtype=torch.float64)]):
-        truth = sum(float((grad.double() ** 2).sum()) for grad in gradients) ** 0.5
+        expected = sum(float((grad.double() ** 2).sum()) for grad in gradients) ** 0.5
 
         norm = GradNorm().measure(optimizer(*gradients))["grad_norm"]
 
-        assert float(norm) == pytest.approx(truth, rel=1e-6)
+        assert float(norm) == pytest.approx(expected, rel=1e-6)
 
 
 def test_an_unsharded_gradient_gives_the_norm_itself(mesh):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from requirements import need
-from side_effects import chance, patches, seed, weights
+from side_effects import patches, random_state, seed, weights
 from support.training_loops import column, steps
 
 import sentinel
@@ -41,12 +41,12 @@ def test_every_step_has_its_number_its_loss_and_the_norm_before_clipping(build, 
 
     watched(trainer.train)()
 
-    assert column(recorded, "loss") == pytest.approx(trainer.truth, rel=1e-6)
+    assert column(recorded, "loss") == pytest.approx(trainer.loss_sums, rel=1e-6)
     assert column(recorded, "grad_norm") == pytest.approx(list(trainer.norms.values()), rel=1e-5)
     assert min(column(recorded, "grad_norm")) > 0.5
     assert column(recorded, "learning_rate") == logged(trainer, "learning_rate")
     assert column(recorded, "logged_loss") == logged(trainer, "loss")
-    assert column(recorded, "logged_loss") == pytest.approx(trainer.truth, rel=1e-5)
+    assert column(recorded, "logged_loss") == pytest.approx(trainer.loss_sums, rel=1e-5)
     assert column(recorded, "logged_grad_norm") == logged(trainer, "grad_norm")
     assert [(r.step, r.step_index) for r in steps(recorded)] == [
         (n, n) for n in (1, 1, 2, 2, 3, 3, 4, 4)
@@ -60,7 +60,7 @@ def test_steps_between_two_logs_are_recorded(build, recorded):
     watched(trainer.train)()
 
     raw = column(recorded, "loss")
-    assert raw == pytest.approx(trainer.truth, rel=1e-6)
+    assert raw == pytest.approx(trainer.loss_sums, rel=1e-6)
     assert [r.step for r in steps(recorded) if "loss" in r.values] == [1, 2, 3, 4]
     assert column(recorded, "logged_loss") == pytest.approx(
         [sum(raw[:2]) / 2, sum(raw[2:]) / 2], rel=1e-5
@@ -112,7 +112,7 @@ def test_the_configuration_is_recorded(build, recorded, reported_metadata):
     assert known["logging_nan_inf_filter"] == "true"
     assert known["model"] == "llama"
     assert known["patch/transformers"] == known["patch/accelerate"] == "on"
-    assert known["train_loss"] == pytest.approx(sum(trainer.truth) / 4, rel=1e-5)
+    assert known["train_loss"] == pytest.approx(sum(trainer.loss_sums) / 4, rel=1e-5)
     assert "resumed_from" not in known
 
 
@@ -130,7 +130,7 @@ def test_a_resumed_training_continues_at_its_step(build, recorded, reported_meta
     watched(again.train)(resume_from_checkpoint=str(Path(again.args.output_dir, "checkpoint-2")))
 
     assert [r.step for r in steps(recorded) if "loss" in r.values] == [3, 4]
-    assert column(recorded, "loss") == pytest.approx(first.truth[2:], rel=1e-6)
+    assert column(recorded, "loss") == pytest.approx(first.loss_sums[2:], rel=1e-6)
     assert reported_metadata()[0]["resumed_from"] == 2.0
 
 
@@ -165,7 +165,9 @@ def test_monitoring_changes_no_result_and_leaves_no_patch(build):
         seed()
         trainer = build(max_steps=3, eval_strategy="steps", eval_steps=2)
         (watched(trainer.train) if watch else trainer.train)()
-        results.append((trainer.truth, logged(trainer, "loss"), weights(trainer.model), chance()))
+        results.append(
+            (trainer.loss_sums, logged(trainer, "loss"), weights(trainer.model), random_state())
+        )
 
     assert results[0] == results[1]
     assert patches("torch", "torch.nn.utils.clip_grad", *OURS, "accelerate.accelerator") == before

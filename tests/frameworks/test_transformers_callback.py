@@ -33,7 +33,7 @@ def test_the_callback_monitors_without_a_decorator(build, recorded):
     trainer.train()
 
     assert current_session() is None
-    assert column(recorded, "loss") == pytest.approx(trainer.truth, rel=1e-6)
+    assert column(recorded, "loss") == pytest.approx(trainer.loss_sums, rel=1e-6)
     assert [r.step for r in steps(recorded) if "loss" in r.values] == [1, 2, 3, 4]
     assert recorded()[0][-1].attributes == {"outcome": "finished"}
 

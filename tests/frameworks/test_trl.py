@@ -4,7 +4,7 @@ import math
 
 import pytest
 from requirements import need
-from side_effects import chance, patches, seed, weights
+from side_effects import patches, random_state, seed, weights
 from support.training_loops import column, steps
 
 import sentinel
@@ -106,7 +106,7 @@ def test_sampling_is_identical_with_and_without_monitoring(build):
         trainer = build("grpo", max_steps=2)
         (watched(trainer.train) if watch else trainer.train)()
         texts = [*trainer._logs["completion"]]
-        results.append((trainer.losses, texts, weights(trainer.model), chance()))
+        results.append((trainer.losses, texts, weights(trainer.model), random_state()))
 
     assert results[0] == results[1]
     assert patches(*modules) == before

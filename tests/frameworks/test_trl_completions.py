@@ -24,7 +24,10 @@ def test_prompts_completions_and_rewards_are_those_that_were_rewarded(tmp_path, 
     seen = []
 
     def longer(completions, **_):
-        texts = [said if isinstance(said, str) else said[0]["content"] for said in completions]
+        texts = [
+            completion if isinstance(completion, str) else completion[0]["content"]
+            for completion in completions
+        ]
         seen.extend(texts)
         return [float(len(text)) for text in texts]
 

@@ -71,22 +71,22 @@ def test_every_rank_is_recorded_and_rank_0_records_the_logs(
     torchrun, recorded, reported_metadata, tiny_path, tmp_path
 ):
     torchrun(RANKS, MODEL=tiny_path)
-    truths = [json.loads(path.read_text()) for path in tmp_path.glob("truth-*.json")]
-    assert len(truths) == 4
+    expected_values = [json.loads(path.read_text()) for path in tmp_path.glob("truth-*.json")]
+    assert len(expected_values) == 4
 
-    for rank, name, losses, history in truths:
-        said = [r for r in recorded()[rank] if r.run.startswith(name)]
-        taken = [r.values for r in said if r.event is Event.STEP and "loss" in r.values]
-        truth = [sum(losses[at : at + 2]) for at in range(0, 8, 2)]
-        assert [each["loss"] for each in taken] == pytest.approx(truth, rel=1e-6, abs=1e-12)
+    for rank, name, losses, history in expected_values:
+        records = [r for r in recorded()[rank] if r.run.startswith(name)]
+        taken = [r.values for r in records if r.event is Event.STEP and "loss" in r.values]
+        expected = [sum(losses[at : at + 2]) for at in range(0, 8, 2)]
+        assert [each["loss"] for each in taken] == pytest.approx(expected, rel=1e-6, abs=1e-12)
         assert [each["global_step"] for each in taken] == [1.0, 2.0, 3.0, 4.0]
         norms = [each["grad_norm"] for each in history if "loss" in each]
         assert [each["grad_norm"] for each in taken][1::2] == pytest.approx(norms, rel=1e-6)
-        logged = [r.values for r in said if "logged_loss" in r.values]
+        logged = [r.values for r in records if "logged_loss" in r.values]
         assert [each["logged_loss"] for each in logged] == (
             [] if rank else [each["loss"] for each in history if "loss" in each]
         )
-        assert [r.step for r in said if r.event is Event.SAVE] == [4]
+        assert [r.step for r in records if r.event is Event.SAVE] == [4]
         if name == "grpo":
             assert all(each["generation_time"] > 0 for each in taken)
             kls = [each["kl"] for each in history if "kl" in each]

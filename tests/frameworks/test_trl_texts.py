@@ -47,9 +47,9 @@ def test_a_conversation_is_recorded_as_its_contents(build, recorded):
     sentinel.monitor(run="test", agent=False, strict=True, samples=1)(trainer.train)()
 
     (sample,) = samples(recorded)
-    said = [completion[0]["content"] for completion in trainer._logs["completion"]]
+    contents = [completion[0]["content"] for completion in trainer._logs["completion"]]
     assert sample.attributes["prompt"] == "hello"
-    assert sample.attributes["completion"] in said
+    assert sample.attributes["completion"] in contents
 
 
 def test_texts_are_not_recorded_unless_requested(build, recorded):

@@ -123,8 +123,8 @@ def test_its_log_file_holds_the_recorded_values(tracking, recorded, tmp_path):
     path = tmp_path / "verl.jsonl"
     assert source.can_read(path, path.read_bytes()[:4096])
     read = [r for r in source.read(path) if r.event is not Event.START]
-    heard = [r for r in recorded()[0] if r.event in {Event.STEP, Event.SAVE, Event.EVAL}]
-    assert [(r.event, r.step) for r in read] == [(r.event, r.step) for r in heard]
+    recorded_records = [r for r in recorded()[0] if r.event in {Event.STEP, Event.SAVE, Event.EVAL}]
+    assert [(r.event, r.step) for r in read] == [(r.event, r.step) for r in recorded_records]
     assert math.isnan(read[2].values["kl_old"])
 
 

@@ -20,12 +20,12 @@ from sentinel.transport.ring import RingWriter
 def test_a_start_written_by_another_process_is_marked(tmp_path, monkeypatch, pid_offset, expected):
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
-    identity = Identity("told", world_size=2)
-    ring = RingWriter(ring_path("told", 0, 1), replace(identity, rank=1), 1 << 16)
+    identity = Identity("collective", world_size=2)
+    ring = RingWriter(ring_path("collective", 0, 1), replace(identity, rank=1), 1 << 16)
     attributes = {"pid": str(os.getpid() + pid_offset)}
     RecordEncoder(ring.write).write_event(Event.START, StepStamp(0, 0, 1.0), attributes=attributes)
 
-    (start, _) = LiveRings("told", Counters()).poll()
+    (start, _) = LiveRings("collective", Counters()).poll()
 
     assert start.attributes.get("via_collective") == expected
     ring.close("finished")

@@ -71,7 +71,7 @@ class Node:
         return self.tracker.annotate_heartbeat(build_heartbeat("run", ranks, now), ranks, now)
 
     def findings(self, ranks, first, last):
-        """What is found at ticks half a second apart, with when."""
+        """Findings with their times, from heartbeats half a second apart."""
         findings_at = []
         for half in range(int(first * 2), int(last * 2)):
             opinion = self.died.update(self.heartbeat(ranks, half / 2))
@@ -167,7 +167,7 @@ def test_a_death_is_reported_as_soon_as_the_launcher_exits(node):
         [rank(0), rank(1, ended=EXITED_AT + MAX_EXIT_SPREAD_SECONDS + 1.0)],
         [rank(0), rank(1, outcome="died", outcome_of="collective")],
     ],
-    ids=["one goes on", "one raised", "one after the other", "one was told of"],
+    ids=["one continues", "one raised", "one after the other", "one has a STOP"],
 )
 def test_ranks_that_do_not_exit_together_are_not_restarted(node, ranks):
     after = max(rank.ended_at for rank in ranks) - EXITED_AT + 6.0
@@ -249,9 +249,9 @@ def test_a_hidden_launcher_is_ignored(monkeypatch):
 
 LAUNCHER = """
 import os, subprocess, sys
-told = {**os.environ, "TORCHELASTIC_RESTART_COUNT": "3"}
+environ = {**os.environ, "TORCHELASTIC_RESTART_COUNT": "3"}
 waits = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
-subprocess.run([sys.executable, "-c", waits], env=told)
+subprocess.run([sys.executable, "-c", waits], env=environ)
 """
 
 

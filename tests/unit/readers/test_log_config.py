@@ -74,8 +74,8 @@ def tracked(tmp_path_factory):
 
 def logged_config(records):
     """Numbers and texts of all METADATA records."""
-    told = [r for r in records if r and r.event is Event.METADATA]
-    return {name: x for r in told for name, x in {**r.values, **r.attributes}.items()}
+    parsed = [r for r in records if r and r.event is Event.METADATA]
+    return {name: x for r in parsed for name, x in {**r.values, **r.attributes}.items()}
 
 
 def kinds(records):
@@ -108,16 +108,16 @@ def test_the_config_in_a_tracker_equals_that_of_the_client(tracked, kind):
 def test_the_algorithm_is_known_from_the_arguments_of_trl(name):
     trl = pytest.importorskip("trl")
     args = getattr(trl, f"{name}Config")("out", use_cpu=True, bf16=False, report_to=[])
-    told = parse_framework_config(args.to_dict())
-    assert (told["framework"], told["algorithm"]) == ("trl", name.lower())
-    assert told["learning_rate"] == args.learning_rate
+    parsed = parse_framework_config(args.to_dict())
+    assert (parsed["framework"], parsed["algorithm"]) == ("trl", name.lower())
+    assert parsed["learning_rate"] == args.learning_rate
 
 
 def test_arguments_without_an_algorithm_are_those_of_transformers():
     transformers = pytest.importorskip("transformers")
     args = transformers.TrainingArguments("out", use_cpu=True, report_to=[], max_steps=9)
-    told = parse_framework_config(args.to_dict())
-    assert (told["framework"], told.get("algorithm"), told["max_steps"]) == (
+    parsed = parse_framework_config(args.to_dict())
+    assert (parsed["framework"], parsed.get("algorithm"), parsed["max_steps"]) == (
         "transformers",
         None,
         9,
@@ -125,7 +125,7 @@ def test_arguments_without_an_algorithm_are_those_of_transformers():
 
 
 def test_the_configuration_of_verl_is_parsed():
-    told = parse_framework_config(
+    parsed = parse_framework_config(
         {
             "actor_rollout_ref": {
                 "actor": {"optim": {"lr": 1e-6}, "use_kl_loss": True, "kl_loss_coef": 0.001},
@@ -135,7 +135,7 @@ def test_the_configuration_of_verl_is_parsed():
             "trainer": {"save_freq": 20, "total_training_steps": 300, "nnodes": [1]},
         }
     )
-    assert told == {
+    assert parsed == {
         "framework": "verl",
         "algorithm": "grpo",
         "learning_rate": 1e-6,
@@ -150,22 +150,22 @@ def test_the_configuration_of_verl_is_parsed():
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "parsed"),
     [
         ("owner/model", "owner/model"), ("gpt2", "gpt2"), ("/data/models/mine", "mine"),
         ("./mine", "mine"), ("~/mine", "mine"), (".", "."), ("./", "."), ("/", "/"),
     ],
 )  # fmt: skip
-def test_a_model_path_is_reduced_to_its_name(setting, told):
-    assert parse_framework_config({"model": setting}) == {"model": told}
+def test_a_model_path_is_reduced_to_its_name(setting, parsed):
+    assert parse_framework_config({"model": setting}) == {"model": parsed}
 
 
 def test_step_counts_of_an_unknown_framework_are_ignored():
     """In a user's own script max_steps may be the steps of an episode."""
-    told = parse_framework_config(
+    parsed = parse_framework_config(
         {"lr": 0.1, "max_steps": 200, "save_steps": 3, "seed": 1, "secret": "x"}
     )
-    assert told == {"learning_rate": 0.1, "seed": 1}
+    assert parsed == {"learning_rate": 0.1, "seed": 1}
 
 
 @pytest.mark.parametrize("begin", [1, 2])
@@ -206,13 +206,13 @@ def test_arguments_next_to_a_log_are_recorded(tmp_path, kind, name):
         path.write_text('{"step": 1, "loss": 2.0}\n' if kind == "jsonl" else "step,loss\n1,2.0\n")
     records = list(source.read(path))
     assert kinds(records)[:3] == ["start", "metadata", "step"]
-    told = logged_config(records)
-    assert (told["learning_rate"], told["max_steps"], told["framework"]) == (
+    parsed = logged_config(records)
+    assert (parsed["learning_rate"], parsed["max_steps"], parsed["framework"]) == (
         0.5,
         90,
         "transformers",
     )
-    assert told["save_steps"] == (7 if kind == "trainer_state" else "7")
+    assert parsed["save_steps"] == (7 if kind == "trainer_state" else "7")
 
 
 @pytest.mark.parametrize(

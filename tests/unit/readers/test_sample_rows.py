@@ -179,9 +179,9 @@ def test_without_pyarrow_the_remedy_is_logged_once(folder, monkeypatch, caplog):
         folder_reader.settled()
 
     assert folder_reader.unreadable == 3
-    (told,) = (record.message for record in caplog.records)
-    assert f"{folder}/completions_0.parquet" in told
-    assert "pip install 'train-sentinel[samples]'" in told
+    (message,) = (record.message for record in caplog.records)
+    assert f"{folder}/completions_0.parquet" in message
+    assert "pip install 'train-sentinel[samples]'" in message
 
 
 def test_a_file_without_a_final_newline_is_incomplete(folder):

@@ -63,13 +63,13 @@ def test_it_reads_the_same_as_tensorboards_own_reader(written):
 
     oracle = EventAccumulator(str(written), size_guidance={"tensors": 0})
     oracle.Reload()
-    told = steps(tensorboard.read(written))
-    assert len(told) == 40
+    records = steps(tensorboard.read(written))
+    assert len(records) == 40
     for tag, name in (("train/loss", "loss"), ("train/grad_norm", "grad_norm")):
         expected = [(e.step, pytest.approx(e.value, nan_ok=True)) for e in oracle.Scalars(tag)]
-        assert [(step, values[name]) for step, values in told] == expected
+        assert [(step, values[name]) for step, values in records] == expected
     tensors = [(e.step, make_ndarray(e.tensor_proto)) for e in oracle.Tensors("train/reward")]
-    assert [(step, values["reward"]) for step, values in told] == tensors
+    assert [(step, values["reward"]) for step, values in records] == tensors
 
 
 def test_the_file_its_directory_and_the_parent_are_detected(written):
@@ -90,10 +90,10 @@ def test_a_file_cut_at_any_byte_yields_complete_rows_and_continues(tmp_path):
         path.write_bytes(whole[:cut])
         reader = tensorboard.read(path)
         following = reader.follow()
-        first = _until_quiet(following)
+        first = _drain(following)
         assert reader.skipped == 0
         path.write_bytes(whole)
-        rest = _until_quiet(following)
+        rest = _drain(following)
         rows = steps(first + rest)
         assert [(s, v["loss"], v["entropy"]) for s, v in rows] == [(0, 0.5, 0.5), (1, 1.5, 1.5)]
         assert reader.skipped == 0
@@ -103,11 +103,11 @@ def test_the_last_row_is_yielded_after_a_pause(tmp_path, clock):
     path = event_file(tmp_path / "run", event(1, "loss", 2.0))
     reader = replace(tensorboard.read(path), clock=lambda: clock[0])
     following = reader.follow()
-    assert _until_quiet(following) == []
+    assert _drain(following) == []
     clock[0] += tensorboard.MAX_ROW_GAP_SECONDS
-    assert [r.event for r in _until_quiet(following)] == [START, STEP]
+    assert [r.event for r in _drain(following)] == [START, STEP]
     assert reader.position == 1
-    assert _until_quiet(following) == []
+    assert _drain(following) == []
 
 
 @pytest.mark.parametrize("at", [0, 5, 9, 13, 20, 40])
@@ -163,10 +163,10 @@ def test_invalid_events_are_counted_and_events_without_numbers_are_not(tmp_path)
     ],
 )
 def test_a_tensor_without_dimensions_is_a_number(tmp_path, tensor, value):
-    said = field(1, b"loss") + field(8, tensor)
-    payload = b"\x09" + struct.pack("<d", 1.7e9) + b"\x10\x05" + field(5, field(1, said))
-    told = steps(tensorboard.read(event_file(tmp_path / "run", payload)))
-    assert [values["loss"] for _, values in told] == ([] if value is None else [value])
+    summary_value = field(1, b"loss") + field(8, tensor)
+    payload = b"\x09" + struct.pack("<d", 1.7e9) + b"\x10\x05" + field(5, field(1, summary_value))
+    records = steps(tensorboard.read(event_file(tmp_path / "run", payload)))
+    assert [values["loss"] for _, values in records] == ([] if value is None else [value])
 
 
 def test_a_new_file_with_earlier_steps_is_a_new_attempt(tmp_path):
@@ -175,11 +175,11 @@ def test_a_new_file_with_earlier_steps_is_a_new_attempt(tmp_path):
     event_file(
         folder, *(event(s, "loss", 1.0, 1.7e9 + 50 + s) for s in range(6, 20)), name="tfevents.10"
     )
-    told = list(tensorboard.read(folder))
-    assert [(r.step, r.attempt) for r in told if r.event is START] == [(0, 0), (6, 1)]
-    assert [r.step for r in told if r.event is STEP] == [*range(10), *range(6, 20)]
-    assert {r.attempt for r in told if r.step > 10} == {1}
-    assert {(r.run, r.rank) for r in told} == {("run", WHOLE_RUN)}
+    records = list(tensorboard.read(folder))
+    assert [(r.step, r.attempt) for r in records if r.event is START] == [(0, 0), (6, 1)]
+    assert [r.step for r in records if r.event is STEP] == [*range(10), *range(6, 20)]
+    assert {r.attempt for r in records if r.step > 10} == {1}
+    assert {(r.run, r.rank) for r in records} == {("run", WHOLE_RUN)}
 
 
 def test_two_files_written_side_by_side_are_one_attempt(tmp_path):
@@ -188,21 +188,21 @@ def test_two_files_written_side_by_side_are_one_attempt(tmp_path):
     event_file(
         folder, *(event(s, "eval/loss", 2.0, 1.7e9 + s + 0.5) for s in (3, 6)), name="tfevents.2"
     )
-    told = list(tensorboard.read(folder))
-    assert [r.step for r in told if r.event is Event.EVAL] == [3, 6]
-    assert [r.time for r in told] == sorted(r.time for r in told)
-    assert len([r for r in told if r.event is START]) == 1
+    records = list(tensorboard.read(folder))
+    assert [r.step for r in records if r.event is Event.EVAL] == [3, 6]
+    assert [r.time for r in records] == sorted(r.time for r in records)
+    assert len([r for r in records if r.event is START]) == 1
 
 
 def test_a_file_that_appears_later_is_followed(tmp_path):
     folder = tmp_path / "run"
     event_file(folder, event(1, "loss", 1.0), event(2, "loss", 1.0))
     following = tensorboard.read(folder).follow()
-    assert [r.step for r in _until_quiet(following)] == [1, 1]
+    assert [r.step for r in _drain(following)] == [1, 1]
     event_file(folder, *(event(s, "loss", nan, 1.8e9) for s in (1, 2)), name="tfevents.2")
-    told = _until_quiet(following)
-    assert [(r.event, r.step, r.attempt) for r in told] == [(START, 1, 1), (STEP, 1, 1)]
-    assert isnan(told[1].values["loss"])
+    records = _drain(following)
+    assert [(r.event, r.step, r.attempt) for r in records] == [(START, 1, 1), (STEP, 1, 1)]
+    assert isnan(records[1].values["loss"])
 
 
 def test_preallocated_zeros_are_not_damage(tmp_path):
@@ -214,7 +214,7 @@ def test_preallocated_zeros_are_not_damage(tmp_path):
     assert reader.skipped == 0
 
 
-def _until_quiet(following):
+def _drain(following):
     found = []
     while (record := next(following)) is not None:
         found.append(record)
@@ -232,14 +232,14 @@ def test_curves_of_add_scalars_are_parts_of_the_run(tmp_path, writing):
         for step in range(1, 5):
             writer.add_scalar("train/reward", step / 8, step)
             writer.add_scalars("loss", {"train": 2.0 / step, "eval": 3.0 / step}, step)
-    told = list(tensorboard.read(tmp_path / "run"))
-    losses = [(r.step, r.values["loss"]) for r in told if r.event is STEP and "loss" in r.values]
+    records = list(tensorboard.read(tmp_path / "run"))
+    losses = [(r.step, r.values["loss"]) for r in records if r.event is STEP and "loss" in r.values]
     assert losses == [(step, pytest.approx(2.0 / step)) for step in range(1, 5)]
-    assert [r.step for r in told if r.event is Event.EVAL] == [1, 2, 3, 4]
-    assert [r.values["reward"] for r in told if "reward" in r.values] == [
+    assert [r.step for r in records if r.event is Event.EVAL] == [1, 2, 3, 4]
+    assert [r.values["reward"] for r in records if "reward" in r.values] == [
         s / 8 for s in range(1, 5)
     ]
-    assert {r.attempt for r in told} == {0}
+    assert {r.attempt for r in records} == {0}
 
 
 def test_train_and_eval_directories_are_one_run(tmp_path, writing):
@@ -247,10 +247,10 @@ def test_train_and_eval_directories_are_one_run(tmp_path, writing):
         with writing.SummaryWriter(str(tmp_path / "run" / part)) as writer:
             for step in range(1, 5):
                 writer.add_scalar("loss", step + offset, step)
-    told = list(open_log(tmp_path))
-    assert [r.values["loss"] for r in told if r.event is STEP] == [1.0, 2.0, 3.0, 4.0]
-    assert [r.step for r in told if r.event is Event.EVAL] == [1, 2, 3, 4]
-    assert {r.run for r in told} == {"run"}
+    records = list(open_log(tmp_path))
+    assert [r.values["loss"] for r in records if r.event is STEP] == [1.0, 2.0, 3.0, 4.0]
+    assert [r.step for r in records if r.event is Event.EVAL] == [1, 2, 3, 4]
+    assert {r.run for r in records} == {"run"}
 
 
 def test_a_directory_of_several_runs_names_them(tmp_path):
@@ -269,9 +269,9 @@ def test_a_run_in_a_subdirectory_is_not_mixed_in(tmp_path):
 def test_a_second_run_in_the_parent_does_not_stop_following(tmp_path):
     event_file(tmp_path / "a", event(1, "loss", 1.0), event(2, "loss", 1.0))
     following = tensorboard.read(tmp_path).follow()
-    assert [r.step for r in _until_quiet(following)] == [1, 1]
+    assert [r.step for r in _drain(following)] == [1, 1]
     event_file(tmp_path / "b", event(1, "loss", 1.0), event(2, "loss", 1.0))
-    assert _until_quiet(following) == []
+    assert _drain(following) == []
 
 
 def test_a_run_in_a_directory_with_many_others_is_read(tmp_path):

@@ -227,8 +227,8 @@ def test_a_record_of_an_undefined_sender_is_refused(sender):
         (SAME_RANKS_FLAG, 0, ()),
     ],
     ids=[
-        *("stranger", "twice", "attempts", "run", "nobody", "many", "unknown", "far"),
-        *("again", "again nobody", "no names"),
+        *("stranger", "twice", "attempts", "run", "none", "many", "unknown", "far"),
+        *("again", "again none", "no names"),
     ],
 )
 def test_an_invalid_batch_is_refused(names, count, numbers):

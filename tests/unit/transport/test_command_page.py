@@ -144,7 +144,7 @@ class Rank:
 def test_synchronized_ranks_all_act_at_one_step_or_none_does(
     tmp_path_factory, ranks, order, stalls, margin
 ):
-    """However late the request comes, and whoever is ahead: a collective may hang on it.
+    """At any time of the command and with any rank ahead, since a collective may depend on it.
 
     The agent looks how far the run is, is then away for `stalls` moves, and writes.
     """
@@ -154,7 +154,7 @@ def test_synchronized_ranks_all_act_at_one_step_or_none_does(
     with closing(CommandPage(path)) as agent:
         for at, chosen in enumerate(order):
             rank = ranks_on_page[chosen % ranks]
-            # Nobody ends a step that another has not begun, by ending the one before.
+            # A rank ends a step only after all others ended the step before.
             if rank.step_index <= min(each.step_index for each in ranks_on_page):
                 rank.step()
             if at == 10:
