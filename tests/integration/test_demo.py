@@ -183,7 +183,7 @@ def saved(train, updates: int, counts: int, tmp_path) -> list[int]:
     steps = []
     for _ in range(updates):
         kept.global_step += counts
-        if kept.due:
+        if kept.is_due:
             steps.append(kept.global_step)
     return steps
 
