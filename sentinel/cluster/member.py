@@ -51,7 +51,7 @@ class Member:
     clock_skew_seconds: float = 0.0
     """What is added to times of the node to get times of the local clock."""
     was_behind: bool = True
-    """Whether a larger lag of its clock is accepted: in the first message, or the second in a row."""
+    """Whether more clock lag is accepted: in the first message, or the second in a row."""
     step_index: int = 0
     """The newest step index of this session; 0 before any."""
     heartbeat: Record | None = None
