@@ -47,7 +47,7 @@ generate: ready-test ## Write rules, dashboards and reference pages from the cat
 
 bench: ready-test ## Measure cost and detection beside other tools; no pass or fail
 	@for file in benchmarks/*.py; do echo "== $$file"; $(PY) "$$file" || exit 1; done
-	@SEEDED_RUNS=60 $(PY) -m pytest -q -m seeded tests/unit
+	@SEEDED_RUNS=60 $(PY) -m pytest -q -m seeded tests/unit/detectors
 
 pictures: ready-test ## Take the pictures of the README: needs Chromium
 	@$(PY) scripts/pictures.py

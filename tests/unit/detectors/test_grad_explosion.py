@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from support.faulty_series import norm_run, records
 from support.notable_findings import first_notable
+from support.seeds import SEEDS
 
 from sentinel.detectors.grad_explosion import GradExplosion
 from sentinel.model.finding import Clear, Finding, Severity
@@ -79,7 +80,8 @@ def test_it_is_over_once_the_norm_is_back():
     assert outputs[-1] == Clear()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", SEEDS)
 def test_healthy_runs_have_no_false_warning(seed):
     assert loud(records(norm_run(seed))) == (None, None)
 

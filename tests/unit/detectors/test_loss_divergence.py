@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 from support.faulty_series import loss_run
+from support.seeds import SEEDS
 
 from sentinel.detectors.loss_divergence import LossDivergence
 from sentinel.model.finding import Clear, Finding, Severity
@@ -88,7 +89,8 @@ def test_it_is_over_once_the_loss_is_back():
     assert outputs[-1] == Clear()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", SEEDS)
 def test_healthy_runs_have_no_false_warning(seed):
     assert first_finding(LossDivergence(), loss_run(seed).records()) == (None, None)
 

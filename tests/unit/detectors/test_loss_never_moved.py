@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 from support.faulty_series import loss_run
+from support.seeds import SEEDS
 
 from sentinel.detectors.loss_never_moved import LossNeverMoved
 from sentinel.model.finding import Clear, Finding
@@ -84,13 +85,15 @@ def test_it_is_over_once_the_loss_has_moved():
     assert outputs[-1] == Clear()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", SEEDS)
 def test_healthy_runs_have_no_false_warning(seed):
     assert first_finding(LossNeverMoved(), loss_run(seed).records()) == (None, None)
 
 
+@pytest.mark.seeded
 def test_finds_nearly_all_that_learn_nothing():
-    runs = [stuck(seed) for seed in range(60)]
+    runs = [stuck(seed) for seed in SEEDS]
     long_enough = [run for run in runs if len(run) >= 300]
     found = [first_finding(LossNeverMoved(), run.records())[0] for run in long_enough]
 

@@ -4,6 +4,7 @@ from math import exp
 from random import Random
 
 import pytest
+from support.seeds import SEEDS
 from support.synthetic_runs import sft_run
 
 from sentinel.detectors.loss_plateau import LossPlateau
@@ -87,9 +88,10 @@ def test_a_policy_gradient_loss_is_not_evaluated(loss):
     assert first_finding(LossPlateau(), steps(loss=loss, reward=reward)) == (None, None)
 
 
+@pytest.mark.seeded
 def test_reported_changes_are_true():
-    """In 40 healthy runs no plateau is reported for a loss that fell by over 2 %."""
-    for seed in range(40):
+    """In healthy runs no plateau is reported for a loss that fell by over 2 %."""
+    for seed in SEEDS:
         run = sft_run(seed)
         record, finding = first_finding(LossPlateau(), run.records())
         if finding:
@@ -98,10 +100,11 @@ def test_reported_changes_are_true():
             assert run.truth[before] / run.truth[now] < 1.02, seed
 
 
+@pytest.mark.seeded
 def test_finds_a_good_part_of_real_stalls():
-    runs = [sft_run(seed, "loss_plateau") for seed in range(40)]
+    runs = [sft_run(seed, "loss_plateau") for seed in SEEDS]
     found = [first_finding(LossPlateau(), run.records())[0] for run in runs]
 
-    assert (
-        sum(r is not None and r.step >= run.onset for r, run in zip(found, runs, strict=True)) >= 14
-    )
+    assert sum(
+        r is not None and r.step >= run.onset for r, run in zip(found, runs, strict=True)
+    ) >= 0.35 * len(runs)

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from support.faulty_series import loss_run
 from support.notable_findings import first_notable
+from support.seeds import SEEDS
 
 from sentinel.detectors.loss_spike import LossSpike
 from sentinel.model.finding import Clear, Finding, Severity
@@ -77,7 +78,8 @@ def test_it_is_over_with_the_first_loss_in_the_band():
     assert outputs[-1] == Clear()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", SEEDS)
 def test_healthy_runs_have_no_false_warning(seed):
     assert loud(loss_run(seed).records()) == (None, None)
 

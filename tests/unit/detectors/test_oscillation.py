@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 from support.faulty_series import loss_run
+from support.seeds import SEEDS
 
 from sentinel.detectors.oscillation import Oscillation
 from sentinel.model.finding import Clear, Finding, Severity
@@ -70,6 +71,7 @@ def test_it_is_over_once_it_is_steady():
     assert outputs[-1] == Clear()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", SEEDS)
 def test_healthy_runs_have_no_finding(seed):
     assert first_finding(Oscillation(), loss_run(seed).records()) == (None, None)

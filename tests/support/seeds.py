@@ -1,0 +1,5 @@
+"""Seeds of synthetic runs: 8 in tests, as many as the variable SEEDED_RUNS in `make bench`."""
+
+import os
+
+SEEDS = range(int(os.environ.get("SEEDED_RUNS", "8")))
