@@ -74,31 +74,31 @@ def test_invalid_lengths_are_ignored(odd):
 
 def test_memory_is_bounded():
     aggregator = TextSampleAggregator()
-    found = statistics(aggregator, *(sample(step) for step in range(3 * MAX_OPEN_STEPS)))
+    output = statistics(aggregator, *(sample(step) for step in range(3 * MAX_OPEN_STEPS)))
     for number in range(3 * MAX_TEXTS_PER_STEP):
         statistics(aggregator, sample(999, f"text {number}"))
 
-    assert [record.step for record in found] == list(range(2 * MAX_OPEN_STEPS))
+    assert [record.step for record in output] == list(range(2 * MAX_OPEN_STEPS))
     assert len(aggregator.texts_by_step) == MAX_OPEN_STEPS
     assert len(aggregator.texts_by_step[0, 999].texts) == MAX_TEXTS_PER_STEP
 
 
 def test_a_pipeline_restored_within_a_step_gives_the_same_records():
     def play(restart_at):
-        pipeline, found = Pipeline({}, Counters()), []
+        pipeline, output = Pipeline({}, Counters()), []
         records = [sample(n // 2, f"a b c d {n} a b c d", rank=n % 2) for n in range(8)]
         records.append(run_record(Event.HEARTBEAT, time=200.0))
         for at, record in enumerate(records):
             if at == restart_at:
                 state, pipeline = pipeline.serialize(), Pipeline({}, Counters())
                 pipeline.restore(state)
-            found += [
+            output += [
                 result.record
                 for result in pipeline.process(
                     decode_standalone(encode_standalone([record]), record.run)[0]
                 )
             ]
-        return found
+        return output
 
     assert all(play(restart_at) == play(None) for restart_at in range(9))
 

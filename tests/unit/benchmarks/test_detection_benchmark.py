@@ -1,4 +1,4 @@
-"""Tests of the scoring of the detection benchmark."""
+"""Detections, false alarms and delays of the detection benchmark are counted correctly."""
 
 import sys
 from pathlib import Path
@@ -29,7 +29,7 @@ def warned(name, step, **more):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_in_the_run_from_its_onset_on_and_seeds_make_the_same_run(fault):
+def test_a_seed_always_makes_the_same_run(fault):
     kind = "rl" if fault in REINFORCED else "sft"
     run, again = (make_run(kind, 1_000_003, fault, "severe") for _ in range(2))
 
@@ -47,14 +47,14 @@ def test_no_two_runs_of_the_suite_have_the_same_seed():
     assert {spec.fault for spec in specs} == {"", *FAULTS, *EXACT}
 
 
-def test_a_run_whose_counter_doubles_is_timed_by_its_points():
+def test_a_run_with_a_doubled_counter_is_measured_in_points():
     run = make_exact_run(5, "step_stride", "severe")
     points = [run.point(r.step) for r in run.records() if r.event is Event.STEP]
 
     assert points == list(range(run.ends))
 
 
-def test_the_first_right_alarm_counts_with_its_delay_in_points():
+def test_the_first_matching_alarm_counts_with_its_delay_in_points():
     detections = Detections()
     detections.add(
         run_of(), Evaluation([warned("grad_explosion", 1010), warned("loss_divergence", 1050)])
@@ -63,7 +63,7 @@ def test_the_first_right_alarm_counts_with_its_delay_in_points():
     assert (detections.recall, detections.warned, detections.notifications) == (1.0, [4], [2])
 
 
-def test_an_alarm_before_the_onset_or_beyond_the_horizon_is_no_answer():
+def test_an_alarm_before_the_onset_or_beyond_the_horizon_does_not_count():
     detections = Detections()
     detections.add(run_of(), Evaluation([warned("loss_spike", 500), warned("loss_spike", 1800)]))
 
@@ -88,7 +88,7 @@ def test_alarms_before_a_fault_are_false_and_later_ones_are_not():
     )
 
 
-def test_a_plateau_is_true_where_the_loss_without_its_noise_stood_still():
+def test_a_plateau_alarm_is_true_if_the_loss_without_noise_is_constant():
     run = run_of("")
     run.truth = np.concatenate([np.linspace(2, 1, 200), np.ones(200)])
 
@@ -111,14 +111,14 @@ def test_the_lead_before_the_cliff_is_a_share_of_the_lag():
     )
 
 
-def test_a_rule_that_goes_on_firing_is_one_alarm_and_so_is_one_that_comes_back_soon():
+def test_a_rule_that_fires_again_within_the_mute_time_is_one_alarm():
     peer = Peer("", "", lambda: lambda record: ["x"] if record.values["loss"] > 1 else [])
     loss = [2.0 if at < 90 or at in (100, 160) else 0.0 for at in range(200)]
 
     assert [alarm.warned for alarm in peer.evaluate(steps(loss=loss)).alarms] == [1, 101, 161]
 
 
-def test_peers_find_what_they_are_made_for():
+def test_peers_detect_a_loss_spike():
     noise = np.random.default_rng(3).normal(2.0, 0.05, 300)
     spiked = np.where(np.arange(300) >= 250, 9.0, noise).tolist()
     detections = {
@@ -130,13 +130,13 @@ def test_peers_find_what_they_are_made_for():
     assert all("loss_spike" in names for names in detections.values())
 
 
-def test_patience_is_over_once_and_begins_anew_with_a_better_value():
+def test_patience_restarts_with_a_better_value():
     best = Best()
 
     assert [best.add(value) for value in (1.0, 0.5, 0.9, 2.0, 1.0)] == [0, 1, 2, 0, 1]
 
 
-def test_ours_says_what_the_engine_says():
+def test_the_engine_evaluation_reports_its_alarms_and_cases():
     run = Spec("sft", 1_000_001, "nan_or_inf", "severe").make_run()
     evaluation = evaluate_with_engine(run.records())
 
