@@ -3,7 +3,9 @@
 from dataclasses import replace
 from random import Random
 
+import pytest
 from support.policy_runs import policy_run
+from support.seeds import SEEDS
 
 from sentinel.detectors.entropy_collapse import EntropyCollapse
 from sentinel.model.finding import Severity
@@ -75,10 +77,13 @@ def test_without_a_reward_it_is_only_shown():
     assert finding.severity is None
 
 
+@pytest.mark.seeded
 def test_detection_rates_match_the_docstring_without_false_alarms():
-    found = [policy_run(seed, "entropy_collapse", "severe") for seed in range(10)]
-    well = [policy_run(seed) for seed in range(10)]
+    found = [policy_run(seed, "entropy_collapse", "severe") for seed in SEEDS]
+    well = [policy_run(seed) for seed in SEEDS]
 
     late = [first_finding(EntropyCollapse(), run.records())[0] for run in found]
     assert all(r is not None and r.step > run.onset for r, run in zip(late, found, strict=True))
-    assert [first_finding(EntropyCollapse(), run.records())[0] for run in well] == [None] * 10
+    assert [first_finding(EntropyCollapse(), run.records())[0] for run in well] == [None] * len(
+        well
+    )

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 from support.faulty_series import norm_run, records
+from support.seeds import SEEDS
 
 from sentinel.detectors.grad_vanishing import GradVanishing
 from sentinel.model.finding import Clear, Finding, Severity
@@ -84,7 +85,8 @@ def test_it_lasts_until_a_norm_has_clearly_come_back():
     assert outputs[-2:] == [Clear(), Clear()]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", SEEDS)
 def test_healthy_runs_have_no_false_warning(seed):
     assert first_finding(GradVanishing(), records(norm_run(seed))) == (None, None)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from math import nan
 
 import pytest
+from support.seeds import SEEDS
 from support.synthetic_runs import rl_run
 
 from sentinel.detectors.kl_blowup import KlBlowup
@@ -142,27 +143,30 @@ def test_no_opinion_before_it_has_a_course():
     assert outputs == [None] * 30 + [Clear()]
 
 
+@pytest.mark.seeded
 def test_a_severe_fault_at_point_thirty_is_caught():
     """Before the course is known in full, on nine of ten runs within 130 points."""
     found = []
-    for seed in range(30):
+    for seed in SEEDS:
         run = rl_run(seed, "kl_blowup", "severe", onset=30)
         record, _ = first_finding(KlBlowup(), run.records())
         found.append(record is not None and 30 <= record.step <= 160)
 
-    assert sum(found) >= 27
+    assert sum(found) >= 0.9 * len(found)
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize(("severity", "share"), [("moderate", 0.95), ("severe", 0.95)])
 def test_detection_rates_match_the_docstring(severity, share):
-    runs = [rl_run(seed, "kl_blowup", severity) for seed in range(30)]
+    runs = [rl_run(seed, "kl_blowup", severity) for seed in SEEDS]
     found = [first_finding(KlBlowup(), run.records())[0] for run in runs]
 
     late = [r is not None and r.step >= run.onset for r, run in zip(found, runs, strict=True)]
-    assert sum(late) >= share * 30
+    assert sum(late) >= share * len(runs)
 
 
+@pytest.mark.seeded
 def test_healthy_runs_are_left_alone():
-    loud = [seed for seed in range(40) if first_finding(KlBlowup(), rl_run(seed).records())[1]]
+    loud = [seed for seed in SEEDS if first_finding(KlBlowup(), rl_run(seed).records())[1]]
 
     assert loud == []

@@ -2,6 +2,7 @@
 
 import pytest
 from support.faulty_series import evaluated_run, records
+from support.seeds import SEEDS
 
 from sentinel.detectors.overfitting import Overfitting
 from sentinel.model.finding import Clear, Finding
@@ -80,7 +81,8 @@ def test_it_is_over_once_the_held_out_loss_is_near_its_best_again():
     assert outputs[-1] == Clear()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", SEEDS)
 def test_healthy_runs_have_no_false_warning(seed):
     assert first_finding(Overfitting(), records(evaluated_run(seed))) == (None, None)
 

@@ -4,6 +4,7 @@ from math import nan
 from random import Random
 
 import pytest
+from support.seeds import SEEDS
 from support.synthetic_runs import rl_run
 
 from sentinel.detectors.reward_collapse import RewardCollapse
@@ -88,19 +89,24 @@ def test_clears_when_the_reward_is_back():
     assert outputs[-16:] == [Clear()] * 16
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("severity", ["moderate", "severe"])
 def test_detection_rates_match_the_docstring(severity):
-    runs = [rl_run(seed, "reward_collapse", severity) for seed in range(30)]
+    runs = [rl_run(seed, "reward_collapse", severity) for seed in SEEDS]
     found = [first_finding(RewardCollapse(), run.records())[0] for run in runs]
 
     late = [r is not None and r.step >= run.onset for r, run in zip(found, runs, strict=True)]
-    assert sum(late) >= 28
+    assert sum(late) >= 28 / 30 * len(runs)
 
 
+@pytest.mark.seeded
 def test_healthy_runs_are_left_alone():
-    runs = [rl_run(seed) for seed in range(40)]
+    runs = [rl_run(seed) for seed in SEEDS]
 
-    assert sum(first_finding(RewardCollapse(), run.records())[1] is not None for run in runs) <= 1
+    assert (
+        sum(first_finding(RewardCollapse(), run.records())[1] is not None for run in runs)
+        <= len(runs) / 40
+    )
 
 
 def test_a_long_run_that_learns_nothing_is_left_alone():
