@@ -152,7 +152,7 @@ def test_a_severe_fault_at_point_thirty_is_caught():
         record, _ = first_finding(KlBlowup(), run.records())
         found.append(record is not None and 30 <= record.step <= 160)
 
-    assert sum(found) >= 0.9 * len(found)
+    assert sum(found) >= int(0.9 * len(found))
 
 
 @pytest.mark.seeded
