@@ -145,14 +145,15 @@ def test_no_opinion_before_it_has_a_course():
 
 @pytest.mark.seeded
 def test_a_severe_fault_at_point_thirty_is_caught():
-    """Before the course is known in full, on nine of ten runs within 130 points."""
+    """The trajectory is not fully known yet. Nine of ten runs are found within 130 points."""
     found = []
-    for seed in SEEDS:
+    # A rate of nine in ten needs more than eight runs.
+    for seed in range(max(30, len(SEEDS))):
         run = rl_run(seed, "kl_blowup", "severe", onset=30)
         record, _ = first_finding(KlBlowup(), run.records())
         found.append(record is not None and 30 <= record.step <= 160)
 
-    assert sum(found) >= int(0.9 * len(found))
+    assert sum(found) >= 0.9 * len(found)
 
 
 @pytest.mark.seeded
