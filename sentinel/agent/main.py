@@ -27,8 +27,7 @@ from sentinel.model.record import Event, Record
 from sentinel.model.record_batch import RecordOrBatch
 from sentinel.notify import outbox
 from sentinel.notify.dispatcher import Dispatcher
-from sentinel.readers.sample_files import SampleFiles
-from sentinel.readers.sample_poller import SamplePoller
+from sentinel.readers.sample_files import SampleFiles, SamplePoller
 from sentinel.store import database
 from sentinel.store.history import read_incidents
 from sentinel.store.journal import Journal
