@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sentinel.client.control.command_executor import CommandContext
     from sentinel.client.monitor import monitor
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "CommandContext",
