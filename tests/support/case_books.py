@@ -1,4 +1,4 @@
-"""A case book, a cause to name, and notifications to feed it."""
+"""A case book, a cause for it, and notifications to update it with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from support.results import incident
+from support.results import make_incident
 
 from sentinel.causes._evidence import symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
@@ -18,54 +18,58 @@ from sentinel.pipeline.cases import CaseBook
 
 
 class Storm:
-    """Explains four detectors, and is named by two of them."""
+    """A cause that explains four detectors; two of them are evidence of it."""
 
     title: ClassVar[str] = "storm"
     explains: ClassVar[frozenset[str]] = frozenset({"wind", "rain", "dark", "run_died"})
     severity: ClassVar[Severity | None] = Severity.CRITICAL
 
-    def clues(self, scene: CaseContext) -> Iterable[Evidence]:
-        yield from symptom_evidence(scene.symptoms.get("wind"), 0.5)
-        yield from symptom_evidence(scene.symptoms.get("rain"), 0.5)
-        if scene.metadata.get("season") == "autumn":
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
+        yield from symptom_evidence(context.symptoms.get("wind"), 0.5)
+        yield from symptom_evidence(context.symptoms.get("rain"), 0.5)
+        if context.metadata.get("season") == "autumn":
             yield Evidence(0.2, "It is autumn.")
 
-    def remedy(self, scene: CaseContext) -> str:
-        return f"Stay in for {scene.values.get('hours', 0):g} hours."
+    def remedy(self, context: CaseContext) -> str:
+        return f"Stay in for {context.values.get('hours', 0):g} hours."
 
 
-def found(detector, severity=Severity.WARNING, onset=90, **changes):
-    told = replace(incident(detector, severity), onset_step=onset, **changes)
-    return Notification(NotificationReason.OPENED, told, 100, 0.0)
+def opened(detector, severity=Severity.WARNING, onset=90, **changes):
+    incident = replace(make_incident(detector, severity), onset_step=onset, **changes)
+    return Notification(NotificationReason.OPENED, incident, 100, 0.0)
 
 
-def over(detector, step=400):
-    ended = replace(
-        incident(detector, Severity.WARNING),
+def resolved(detector, step=400):
+    incident = replace(
+        make_incident(detector, Severity.WARNING),
         state=IncidentState.RESOLVED,
         resolved_step=step,
         resolved_time=float(step),
     )
-    return Notification(NotificationReason.RESOLVED, ended, step, float(step))
+    return Notification(NotificationReason.RESOLVED, incident, step, float(step))
 
 
 @dataclass
-class House:
-    """A book and the run that it hears of."""
+class CaseBookDriver:
+    """Updates a case book with the records of one run, step by step."""
 
     book: CaseBook
     step: int = 100
 
-    def hear(self, *news, event=Event.STEP, values=None, facts=None, steps=1):
-        told = ()
+    def update(self, *changes, event=Event.STEP, values=None, metadata=None, steps=1):
+        """Reason and lead detector of each notification that the changes lead to."""
+        notifications = ()
         for _ in range(steps):
             self.step += event is Event.STEP
             record = Record(
-                "grpo-7b", WHOLE_RUN, self.step, float(self.step), event, values or {}, facts or {}
+                *("grpo-7b", WHOLE_RUN, self.step, float(self.step), event),
+                values or {},
+                metadata or {},
             )
-            told += self.book.update(record, news)
-        return [(page.reason, page.incident.key.detector) for page in told]
+            notifications += self.book.update(record, changes)
+        return [(each.reason, each.incident.key.detector) for each in notifications]
 
-    def page(self):
-        (page,) = self.book.current_notifications()
-        return page
+    def current_notification(self):
+        """The notification of the only open case."""
+        (notification,) = self.book.current_notifications()
+        return notification

@@ -1,4 +1,4 @@
-"""What the whole house concludes of a run: every detector and every cause, at their defaults."""
+"""What the pipeline concludes of a run, with every detector and cause at its defaults."""
 
 from __future__ import annotations
 
@@ -18,57 +18,58 @@ from sentinel.pipeline.engine import Engine
 
 RUN = "run"
 
-Facts = Mapping[str, float | str]
+Metadata = Mapping[str, float | str]
 
 
-def scene(
-    facts: Facts | None = None, values: Mapping[str, float] | None = None, **onsets: int
+def make_context(
+    metadata: Metadata | None = None, values: Mapping[str, float] | None = None, **onsets: int
 ) -> CaseContext:
-    """A scene of warnings by detector, each begun at that step: `scene(loss_spike=10)`."""
-    signs = {
+    """Warnings by detector, each with the step of its onset: `make_context(loss_spike=10)`."""
+    symptoms = {
         name: Symptom(name, Severity.WARNING, onset, onset + 5, f"{name} is off.")
         for name, onset in onsets.items()
     }
-    return CaseContext(signs, facts or {}, values or {})
+    return CaseContext(symptoms, metadata or {}, values or {})
 
 
-def falling(seed: int, count: int) -> np.ndarray:
-    """A loss that falls as losses do, with a little noise: whoever looks at it finds nothing."""
+def decaying_loss(seed: int, count: int) -> np.ndarray:
+    """A loss that decays as a power of the step, with 3 % noise; no detector fires on it."""
     noise = np.random.default_rng(seed).lognormal(0, 0.03, count)
     return 3.0 * (1 + np.arange(count) / 50) ** -0.4 * noise
 
 
 @dataclass
-class Concluded:
-    """`pages` are those that alarm people; `cases` the last that is known of each, by its lead."""
+class DiagnosedRun:
+    """`notifications` are those that are sent; `cases` the last of each case, by its lead."""
 
-    pages: list[Notification] = field(default_factory=list)
+    notifications: list[Notification] = field(default_factory=list)
     cases: dict[str, Notification] = field(default_factory=dict)
 
     @property
     def causes(self) -> list[str]:
-        """What each case was put down to, in the order they opened; "" where to nothing."""
-        found = [page.diagnosis for page in self.cases.values()]
-        return ["" if each is None else each.cause for each in found]
+        """The cause of each case, in the order they opened; "" where it has none."""
+        diagnoses = [notification.diagnosis for notification in self.cases.values()]
+        return ["" if each is None else each.cause for each in diagnoses]
 
 
-def concluded(
-    records: Iterable[Record], facts: Mapping[str, float | str] | None = None
-) -> Concluded:
-    """Show a run to everything; `facts` are its settings, numbers and words, told at its start."""
+def diagnose_run(records: Iterable[Record], metadata: Metadata | None = None) -> DiagnosedRun:
+    """Process the combined records of a run, whose settings are `metadata`."""
     engine = Engine(load_classes("detectors"), case_book=CaseBook(build_causes()))
-    story = Concluded()
-    for record in (*_told(facts or {}), *records):
-        for page in engine.process(record).case_notifications:
-            story.cases[page.incident.name] = page
-            if page.reason not in (NotificationReason.UPDATED, NotificationReason.CAUSE_FOUND):
-                story.pages.append(page)
+    run = DiagnosedRun()
+    for record in (*_metadata_records(metadata or {}), *records):
+        for notification in engine.process(record).case_notifications:
+            run.cases[notification.incident.name] = notification
+            if notification.reason not in (
+                NotificationReason.UPDATED,
+                NotificationReason.CAUSE_FOUND,
+            ):
+                run.notifications.append(notification)
     assert not engine.error_counts
-    return story
+    return run
 
 
-def _told(facts: Mapping[str, float | str]) -> Iterable[Record]:
-    numbers = {name: fact for name, fact in facts.items() if not isinstance(fact, str)}
-    words = {name: fact for name, fact in facts.items() if isinstance(fact, str)}
-    if facts:
-        yield Record(RUN, WHOLE_RUN, 0, 0.0, Event.METADATA, numbers, words)
+def _metadata_records(metadata: Metadata) -> Iterable[Record]:
+    numbers = {name: value for name, value in metadata.items() if not isinstance(value, str)}
+    texts = {name: value for name, value in metadata.items() if isinstance(value, str)}
+    if metadata:
+        yield Record(RUN, WHOLE_RUN, 0, 0.0, Event.METADATA, numbers, texts)

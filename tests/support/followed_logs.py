@@ -9,31 +9,33 @@ from sentinel.model.record import Event
 from sentinel.readers.follow import LogFollower
 
 
-class Clock:
+class FakeClock:
     now = 1.8e9
 
     def __call__(self):
         return self.now
 
 
-def write(path, *rows):
+def append_rows(path, *rows):
     with path.open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def losses(begin, end, value=None, **more):
-    return [{"step": s, "loss": value or 3.0 / s**0.5, **more} for s in range(begin, end)]
+def loss_rows(begin, end, loss=None, **values):
+    return [{"step": s, "loss": loss or 3.0 / s**0.5, **values} for s in range(begin, end)]
 
 
-def followed(path, clock, known=None, **settings):
-    return LogFollower("mine", path, Counters(), known or {}, clock, **settings)
+def make_follower(path, clock, positions=None, **settings):
+    return LogFollower("mine", path, Counters(), positions or {}, clock, **settings)
 
 
-def steps(records):
+def step_attempts(records):
+    """Step and attempt of each training step among the records."""
     return [(r.step, r.attempt) for r in records if r.event is Event.STEP]
 
 
-def tick(source, clock, after=1.0):
+def next_heartbeat(source, clock, after=1.0):
+    """The heartbeat of a poll, `after` seconds later."""
     clock.now += after
-    (last,) = [record for record in source.poll() if record.event is Event.HEARTBEAT]
-    return last
+    (heartbeat,) = [record for record in source.poll() if record.event is Event.HEARTBEAT]
+    return heartbeat

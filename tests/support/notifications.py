@@ -1,4 +1,4 @@
-"""Pages as an incident book makes them, for tests of how they are worded and delivered."""
+"""Notifications, built by hand for tests of rendering and delivery."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RUN = "grpo-7b"
 NOW = 1_700_000_000.0
 
 
-def page(
+def make_notification(
     reason=NotificationReason.OPENED,
     *,
     detector="kl_blowup",
@@ -24,15 +24,15 @@ def page(
     run=RUN,
     **finding,
 ):
-    """A page at step 120; `finding` holds fields of its finding."""
-    told = {"summary": "KL is 2 nats.", "evidence": {"kl": 2.0, "limit": 0.4}, **finding}
+    """A notification at step 120; `finding` holds fields of its finding."""
+    fields = {"summary": "KL is 2 nats.", "evidence": {"kl": 2.0, "limit": 0.4}, **finding}
     incident = Incident(
         key=IncidentKey(run, rank, detector),
         episode=episode,
         severity=severity,
         signal="kl_ref",
         remedy="Raise the KL coefficient.",
-        finding=Finding(**told),
+        finding=Finding(**fields),
         onset_step=90,
         opened_step=100,
         opened_time=NOW,
@@ -45,10 +45,9 @@ def page(
     return Notification(reason, incident, 120, NOW + 60)
 
 
-def diagnosed(told=None, *, others=("reward_collapse",), **changes):
-    """That page with a cause and other incidents; `changes` are fields of the diagnosis."""
-    told = told or page()
-    known = Diagnosis(
+def with_diagnosis(notification=None, *, others=("reward_collapse",), **changes):
+    """The notification with a diagnosis and other incidents; `changes` are diagnosis fields."""
+    diagnosis = Diagnosis(
         cause="policy_collapse",
         title="policy collapse",
         confidence=0.826,
@@ -61,8 +60,12 @@ def diagnosed(told=None, *, others=("reward_collapse",), **changes):
         remedy="Go back, and raise `beta`.",
         last_good_step=80,
     )
-    beside = [
-        page(detector=name, severity=Severity.WARNING, summary="It fell.").incident
+    other_incidents = tuple(
+        make_notification(detector=name, severity=Severity.WARNING, summary="It fell.").incident
         for name in others
-    ]
-    return replace(told, diagnosis=replace(known, **changes), others=tuple(beside))
+    )
+    return replace(
+        notification or make_notification(),
+        diagnosis=replace(diagnosis, **changes),
+        others=other_incidents,
+    )
