@@ -37,7 +37,7 @@ def test_a_storm_is_found_at_its_third_save_with_the_first_as_onset(declared):
     assert finding.severity is None
 
 
-def test_a_storm_that_goes_on_is_critical():
+def test_a_storm_that_continues_is_critical():
     detector = CheckpointCadence()
     outputs = [update_detector(detector, record) for record in saves(*REGULAR, *STORM)]
 
@@ -67,15 +67,15 @@ def test_a_run_without_an_end_has_none_to_pass(max_steps):
     assert first_finding(CheckpointCadence(), [start, *stepped(50, lambda _: False)])[0] is None
 
 
-def test_single_saves_out_of_turn_are_nothing():
-    """A best model, a signal, an end: two between the regular ones say nothing."""
+def test_single_irregular_saves_are_clear():
+    """Two irregular saves between regular ones: a best model, a signal, the end of the run."""
     rng = Random(0)
     at = sorted({*range(500, 40_001, 500), *(rng.randrange(1, 40_000) for _ in range(20))})
 
     assert first_finding(CheckpointCadence(), saves(*at)) == (None, None)
 
 
-def test_saves_without_a_beat_must_be_twice_as_many():
+def test_irregular_saves_must_be_twice_as_many():
     """Three by a person who saves when it looks good, and six by something else."""
     at = [4010, 4110, 4115, 4205, 4210, 4300]
 
@@ -93,13 +93,13 @@ def test_usual_frequent_saves_are_clear():
     assert first_finding(CheckpointCadence(), saves(*range(2, 400, 2))) == (None, None)
 
 
-def test_a_resume_begins_a_new_row():
+def test_a_resume_resets_the_count():
     records = [*saves(*REGULAR, 4002, 4004), event(Event.START, 4000), *saves(4006, 4500)]
 
     assert first_finding(CheckpointCadence(), records) == (None, None)
 
 
-def test_the_storm_is_over_when_saves_stop_coming():
+def test_the_storm_clears_when_saves_stop():
     detector = CheckpointCadence()
     for record in saves(*REGULAR, *STORM):
         update_detector(detector, record)
@@ -109,7 +109,7 @@ def test_the_storm_is_over_when_saves_stop_coming():
 
 
 @pytest.mark.parametrize("kind", [Event.START, Event.METADATA])
-def test_a_declared_interval_counts_from_when_it_is_known(kind):
+def test_a_declared_interval_applies_once_it_is_known(kind):
     detector = CheckpointCadence()
     detector.update(event(Event.START, 0))
     detector.update(event(kind, 0, save_steps=500, max_steps=4000))

@@ -46,13 +46,13 @@ def test_a_run_that_saves_as_declared_is_clear():
     assert first_finding(CheckpointOverdue(), run(2000, saves, save_steps=100.0)) == (None, None)
 
 
-def test_a_resume_counts_from_where_it_goes_on():
+def test_a_resume_counts_from_its_first_step():
     records = run(200, {}, first=5000, save_steps=100.0)
 
     assert first_finding(CheckpointOverdue(), records) == (None, None)
 
 
-def test_a_save_that_comes_late_is_the_end_of_it():
+def test_it_clears_at_a_late_save():
     detector = CheckpointOverdue()
     for record in run(900, {100, 800}, save_steps=100.0):
         output = update_detector(detector, record)

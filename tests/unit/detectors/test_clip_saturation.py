@@ -7,7 +7,7 @@ from sentinel.model.finding import Clear, Severity
 from sentinel.testing import first_finding, steps, update_detector
 
 
-def test_a_third_is_shown_and_most_of_it_a_warning():
+def test_a_third_is_info_and_most_is_a_warning():
     detector = ClipSaturation()
     clipped = [0.05] * 20 + [0.4] * 20 + [0.7] * 20
     outputs = [
@@ -21,7 +21,7 @@ def test_a_third_is_shown_and_most_of_it_a_warning():
     assert ClipSaturation.severity is Severity.INFO
 
 
-def test_single_batches_are_nothing():
+def test_single_batches_are_ignored():
     assert first_finding(ClipSaturation(), steps(clip_fraction=[0.05, 0.9, 0.05] * 20))[0] is None
 
 

@@ -9,7 +9,7 @@ from sentinel.testing import event, first_finding, steps, update_detector
 
 
 def run(count, onset, wait, before=0.02):
-    """Steps of a second of work, and so much of waiting from the onset on."""
+    """Steps of 1 s of work; from the onset on, each waits `wait` seconds for data."""
     rng = Random(0)
     waits = [(wait if n >= onset else before) * rng.uniform(0.8, 1.2) for n in range(count)]
     return steps(data_wait=waits, step_time=[1 + w for w in waits])
@@ -39,7 +39,7 @@ def test_a_fast_loader_is_clear():
     assert set(outputs[40:]) == {Clear()}
 
 
-def test_the_first_batches_of_an_epoch_may_wait():
+def test_slow_first_batches_of_an_epoch_are_ignored():
     waits = [9.0 if n % 50 < 5 else 0.01 for n in range(1000)]
     records = steps(data_wait=waits, step_time=[1 + w for w in waits])
 
@@ -52,7 +52,7 @@ def test_a_slower_step_that_does_not_wait_is_no_stall():
     assert first_finding(DataStall(), steps(data_wait=[0.1] * 300, step_time=times))[0] is None
 
 
-def test_a_step_in_which_the_run_evaluated_is_left_out():
+def test_a_step_with_an_evaluation_is_ignored():
     detector, outputs = DataStall(), []
     for record in run(200, 100, 3.0):
         if record.step >= 100:

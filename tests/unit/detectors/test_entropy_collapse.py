@@ -20,7 +20,7 @@ def noisy(levels, sigma=0.1, seed=0):
 COLLAPSED = [0.8] * 60 + [0.8 * 0.85**t for t in range(20)] + [0.02] * 20
 
 
-def test_warns_of_a_fall_to_a_seventh_while_the_reward_stands():
+def test_a_fall_to_a_seventh_with_a_constant_reward_is_a_warning():
     records = steps(entropy=COLLAPSED, reward=noisy([0.5] * 100))
     record, finding = first_finding(EntropyCollapse(), records)
 
@@ -29,7 +29,7 @@ def test_warns_of_a_fall_to_a_seventh_while_the_reward_stands():
     assert finding.onset_step <= 72
 
 
-def test_entropy_spent_for_reward_is_only_shown():
+def test_lower_entropy_with_a_rising_reward_is_info():
     spent = [0.5 * 0.99**t for t in range(250)]
     reward = noisy([t / 50 for t in range(250)])
     detector = EntropyCollapse()
@@ -41,7 +41,7 @@ def test_entropy_spent_for_reward_is_only_shown():
     assert EntropyCollapse.severity is Severity.INFO
 
 
-def test_no_entropy_at_all_and_no_reward_for_it_is_critical():
+def test_zero_entropy_without_a_higher_reward_is_critical():
     entropy = [0.2] * 8 + [0.0003] * 30
     reward = noisy([-0.7] * 8, 0.02) + [-1.0] * 30
     detector = EntropyCollapse()
@@ -50,7 +50,7 @@ def test_no_entropy_at_all_and_no_reward_for_it_is_critical():
     assert outputs[-1].severity is Severity.CRITICAL
 
 
-def test_half_the_entropy_in_the_first_steps_is_how_runs_begin():
+def test_a_halved_entropy_in_the_first_steps_is_clear():
     entropy = [1.0 * 0.3 ** min(1.0, t / 60) for t in range(300)]
 
     assert first_finding(EntropyCollapse(), steps(entropy=entropy, reward=noisy([0.0] * 300))) == (
@@ -60,7 +60,7 @@ def test_half_the_entropy_in_the_first_steps_is_how_runs_begin():
 
 
 def test_a_continuous_policy_is_not_evaluated():
-    """Its entropy has no zero: 1.4 to 0.07 is a narrow distribution, 0.0 is no certainty."""
+    """Differential entropy has no lower bound: 0.07 is a narrow distribution, not certainty."""
     narrow = [1.4 * 0.95**t for t in range(100)]
     control = [
         replace(r, attributes={"entropy": "train/entropy_loss"}) for r in steps(entropy=narrow)
@@ -71,7 +71,7 @@ def test_a_continuous_policy_is_not_evaluated():
     assert first_finding(EntropyCollapse(), steps(entropy=[-0.1, *narrow])) == (None, None)
 
 
-def test_without_a_reward_it_is_only_shown():
+def test_without_a_reward_it_is_info():
     _, finding = first_finding(EntropyCollapse(), steps(entropy=COLLAPSED[:72] + [0.05] * 9))
 
     assert finding.severity is None

@@ -16,7 +16,7 @@ def noisy(levels, sigma=0.1, seed=0):
 RISEN = [0.3] * 50 + [0.3 * 1.07**t for t in range(30)]
 
 
-def test_warns_of_a_rise_for_which_the_reward_falls():
+def test_a_rise_with_a_falling_reward_is_a_warning():
     reward = noisy([0.5] * 50 + [0.5 - 0.05 * t for t in range(30)])
     record, finding = first_finding(EntropyExplosion(), steps(entropy=RISEN, reward=reward))
 
@@ -24,7 +24,7 @@ def test_warns_of_a_rise_for_which_the_reward_falls():
     assert finding.severity is Severity.WARNING
 
 
-def test_a_policy_that_explores_more_and_earns_more_is_only_shown():
+def test_a_rise_with_a_rising_reward_is_info():
     reward = noisy([0.0] * 50 + [0.1 * t for t in range(30)])
     detector = EntropyExplosion()
     outputs = [update_detector(detector, r) for r in steps(entropy=RISEN, reward=reward)]
@@ -33,7 +33,7 @@ def test_a_policy_that_explores_more_and_earns_more_is_only_shown():
     assert EntropyExplosion.severity is Severity.INFO
 
 
-def test_twice_the_entropy_over_a_long_time_is_nothing():
+def test_a_slow_doubling_is_clear():
     entropy = [0.3 * 2 ** (t / 400) for t in range(400)]
     records = steps(entropy=entropy, reward=noisy([0.0] * 400))
 

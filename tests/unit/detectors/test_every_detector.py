@@ -11,5 +11,5 @@ DETECTORS = load_classes("detectors")
 
 
 @pytest.mark.parametrize("name", DETECTORS)
-def test_keeps_its_obligations(name):
+def test_every_detector_passes_check_detector(name):
     check_detector(DETECTORS[name])

@@ -10,16 +10,16 @@ from sentinel.model.record import Event
 from sentinel.testing import event, update_detector
 
 
-def look(detector, **values):
+def update(detector, **values):
     return update_detector(detector, event(Event.HEARTBEAT, 7, **values))
 
 
 def test_a_healthy_gpu_is_clear():
-    assert look(GpuFault(), gpu_xid=0.0, gpu_ecc_errors=0.0) == Clear()
+    assert update(GpuFault(), gpu_xid=0.0, gpu_ecc_errors=0.0) == Clear()
 
 
-def test_without_a_gpu_there_is_nothing_to_say():
-    assert look(GpuFault(), host_cpu=0.5) is None
+def test_without_a_gpu_there_is_no_output():
+    assert update(GpuFault(), host_cpu=0.5) is None
 
 
 @pytest.mark.parametrize(
@@ -28,32 +28,32 @@ def test_without_a_gpu_there_is_nothing_to_say():
      (13, Severity.INFO), (43, Severity.INFO), (18, Severity.WARNING)],
 )  # fmt: skip
 def test_the_severity_of_an_xid_follows_its_meaning(xid, severity):
-    finding = look(GpuFault(), gpu_xid=float(xid))
+    finding = update(GpuFault(), gpu_xid=float(xid))
 
     assert finding.severity is severity
     assert f"XID {xid}" in finding.summary
 
 
-def test_memory_errors_from_before_the_run_are_not_news_and_new_ones_are():
+def test_only_memory_errors_since_the_start_are_reported():
     detector = GpuFault()
 
-    assert look(detector, gpu_ecc_errors=3.0) == Clear()
-    finding = look(detector, gpu_ecc_errors=5.0)
+    assert update(detector, gpu_ecc_errors=3.0) == Clear()
+    finding = update(detector, gpu_ecc_errors=5.0)
     assert finding.severity is Severity.WARNING
     assert finding.summary == ("The GPU driver reports 2 new uncorrectable memory errors.")
 
 
 def test_a_reset_gpu_has_a_new_baseline():
     detector = GpuFault()
-    look(detector, gpu_ecc_errors=3.0)
+    update(detector, gpu_ecc_errors=3.0)
 
-    assert look(detector, gpu_ecc_errors=0.0) == Clear()
-    assert look(detector, gpu_ecc_errors=1.0).severity is Severity.WARNING
-    both = look(detector, gpu_ecc_errors=1.0, gpu_xid=94.0)
+    assert update(detector, gpu_ecc_errors=0.0) == Clear()
+    assert update(detector, gpu_ecc_errors=1.0).severity is Severity.WARNING
+    both = update(detector, gpu_ecc_errors=1.0, gpu_xid=94.0)
     assert both.severity is Severity.CRITICAL
 
 
-def test_of_several_nodes_the_one_with_the_error_is_named():
+def test_the_node_with_the_error_is_named():
     record = event(Event.HEARTBEAT, 7, gpu_xid=79.0)
     finding = update_detector(GpuFault(), replace(record, attributes={"gpu_xid_host": "node-3"}))
 

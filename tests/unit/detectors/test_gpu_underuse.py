@@ -6,7 +6,7 @@ from sentinel.model.record import Event
 from sentinel.testing import event, first_finding, update_detector
 
 
-def looks(share, minutes, *, ranks=4.0, idle=0.0, begins=0.0):
+def heartbeats(share, minutes, *, ranks=4.0, idle=0.0, begins=0.0):
     for index in range(minutes * 12):
         time = begins + index * 5.0
         yield event(
@@ -16,7 +16,7 @@ def looks(share, minutes, *, ranks=4.0, idle=0.0, begins=0.0):
 
 
 def test_gpus_idle_for_half_an_hour_are_info():
-    record, finding = first_finding(GpuUnderuse(), looks(lambda _: 0.2, 60))
+    record, finding = first_finding(GpuUnderuse(), heartbeats(lambda _: 0.2, 60))
 
     assert 1800 <= record.time <= 1900
     assert finding.severity is None
@@ -26,23 +26,23 @@ def test_gpus_idle_for_half_an_hour_are_info():
 def test_busy_gpus_and_single_evaluations_are_clear():
     busy = lambda t: 0.05 if t % 600 < 120 else 0.95  # noqa: E731
     outputs = [
-        update_detector(detector, r) for detector in [GpuUnderuse()] for r in looks(busy, 90)
+        update_detector(detector, r) for detector in [GpuUnderuse()] for r in heartbeats(busy, 90)
     ]
 
     assert set(outputs[400:]) == {Clear()}
 
 
 def test_gpus_of_other_jobs_are_not_evaluated():
-    assert first_finding(GpuUnderuse(), looks(lambda _: 0.0, 90, ranks=0.0)) == (None, None)
+    assert first_finding(GpuUnderuse(), heartbeats(lambda _: 0.0, 90, ranks=0.0)) == (None, None)
 
 
 def test_a_stalled_run_is_not_evaluated():
-    assert first_finding(GpuUnderuse(), looks(lambda _: 0.0, 90, idle=600.0)) == (None, None)
+    assert first_finding(GpuUnderuse(), heartbeats(lambda _: 0.0, 90, idle=600.0)) == (None, None)
 
 
 def test_a_gap_resets_the_window():
     detector = GpuUnderuse()
-    for record in looks(lambda _: 0.1, 29):
+    for record in heartbeats(lambda _: 0.1, 29):
         update_detector(detector, record)
 
-    assert first_finding(detector, looks(lambda _: 0.1, 20, begins=9000.0)) == (None, None)
+    assert first_finding(detector, heartbeats(lambda _: 0.1, 20, begins=9000.0)) == (None, None)

@@ -22,18 +22,18 @@ def detect(norms):
     return first_finding(GradExplosion(), steps(grad_norm=norms))
 
 
-def loud(series):
+def detect_notable(series):
     return first_notable(GradExplosion(), series)
 
 
 def test_a_norm_that_rises_and_stays_is_a_warning_within_six_points():
-    record, finding = loud(steps(grad_norm=noisy([1.0] * 100 + [50.0] * 50)))
+    record, finding = detect_notable(steps(grad_norm=noisy([1.0] * 100 + [50.0] * 50)))
 
     assert 101 <= record.step <= 106
     assert finding.onset_step == 101
 
 
-def test_one_wild_norm_is_only_worth_noting():
+def test_one_outlier_is_info():
     record, finding = detect(noisy([1.0] * 100 + [50.0] + [1.0] * 50))
 
     assert record.step == 101
@@ -41,11 +41,11 @@ def test_one_wild_norm_is_only_worth_noting():
     assert detect(noisy([1.0] * 100 + [5.0] + [1.0] * 50)) == (None, None)
 
 
-def test_a_wild_norm_among_wild_norms_is_nothing():
+def test_an_outlier_in_a_noisy_series_is_ignored():
     assert detect(noisy([1.0] * 400, sigma=1.5)) == (None, None)
 
 
-def test_a_run_that_explodes_in_its_first_steps_is_caught_without_a_baseline():
+def test_an_explosion_in_the_first_steps_is_found_without_a_baseline():
     record, finding = detect([0.4, 0.4, 0.5, 0.5, 0.7, 0.7, 1.0, 6.0, 9.0, 9.0, 9.0])
 
     assert record.step == 9
@@ -53,25 +53,25 @@ def test_a_run_that_explodes_in_its_first_steps_is_caught_without_a_baseline():
     assert finding.onset_step == 7
 
 
-def test_the_first_steps_may_be_wild():
+def test_a_transient_in_the_first_steps_is_ignored():
     """A transient at the start is usual, and so is a norm that doubles in the warm-up."""
     assert detect([50.0, 20.0, 8.0, 3.0, *noisy([1.0] * 100)]) == (None, None)
     assert detect(noisy([1.0 + t / 10 for t in range(30)])) == (None, None)
 
 
-def test_steps_without_a_learning_signal_do_not_make_the_others_large():
+def test_steps_without_a_learning_signal_do_not_lower_the_baseline():
     mixed = [x for pair in zip([0.0] * 100, noisy([1.0] * 100), strict=True) for x in pair]
 
     assert detect(mixed) == (None, None)
 
 
-def test_a_height_held_before_is_no_explosion():
+def test_a_level_reached_before_is_no_explosion():
     norms = noisy([10.0] * 60 + [1.0] * 200 + [8.0] * 60)
 
-    assert loud(steps(grad_norm=norms)) == (None, None)
+    assert detect_notable(steps(grad_norm=norms)) == (None, None)
 
 
-def test_it_is_over_once_the_norm_is_back():
+def test_it_clears_once_the_norm_is_back():
     detector = GradExplosion()
     norms = noisy([1.0] * 100 + [50.0] * 20 + [1.0] * 40)
     outputs = [update_detector(detector, record) for record in steps(grad_norm=norms)]
@@ -83,12 +83,12 @@ def test_it_is_over_once_the_norm_is_back():
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", SEEDS)
 def test_healthy_runs_have_no_false_warning(seed):
-    assert loud(records(norm_run(seed))) == (None, None)
+    assert detect_notable(records(norm_run(seed))) == (None, None)
 
 
-def test_finds_every_hundredfold_rise_and_none_before_it_is_there():
+def test_every_hundredfold_rise_is_found_after_its_onset():
     for seed in range(100, 115):
         run = norm_run(seed, "grad_explosion")
-        record, _ = loud(records(run))
+        record, _ = detect_notable(records(run))
         assert record is not None, seed
         assert run.onset <= record.step <= run.onset + 60 * run.every, seed

@@ -17,11 +17,11 @@ def noisy(levels, seed=0):
     return [level * exp(rng.gauss(0.0, 0.3)) for level in levels]
 
 
-GONE = noisy([1.0] * 60 + [1e-6] * 40)
+VANISHED = noisy([1.0] * 60 + [1e-6] * 40)
 
 
-def test_the_sixteenth_norm_that_is_next_to_nothing_is_a_warning():
-    record, finding = first_finding(GradVanishing(), steps(grad_norm=GONE))
+def test_the_sixteenth_norm_near_zero_is_a_warning():
+    record, finding = first_finding(GradVanishing(), steps(grad_norm=VANISHED))
 
     assert record.step == 76
     assert finding.severity is None
@@ -42,43 +42,43 @@ def test_a_policy_that_collapsed_within_ten_steps_is_found():
     assert record.step < 45
 
 
-def test_norms_that_shrink_tenfold_are_well():
+def test_norms_that_shrink_tenfold_are_clear():
     assert first_finding(GradVanishing(), steps(grad_norm=noisy([1.0] * 60 + [0.05] * 100))) == (
         None,
         None,
     )
 
 
-def test_steps_without_a_learning_signal_between_others_are_well():
+def test_single_steps_without_a_learning_signal_are_clear():
     norms = ([0.0] * 10 + [1.0]) * 20
 
     assert first_finding(GradVanishing(), steps(grad_norm=norms)) == (None, None)
 
 
-def test_data_known_by_heart_is_only_worth_noting():
+def test_memorized_data_are_info():
     loss = [2.0] * 60 + [0.001] * 40
-    _, finding = first_finding(GradVanishing(), steps(grad_norm=GONE, loss=loss))
+    _, finding = first_finding(GradVanishing(), steps(grad_norm=VANISHED, loss=loss))
 
     assert finding.severity is Severity.INFO
 
 
-def test_a_small_loss_excuses_no_policy():
+def test_a_small_loss_is_no_excuse_in_a_policy_run():
     loss = [0.01] * 60 + [-0.001] * 40
-    series = steps(grad_norm=GONE, loss=loss, reward=[0.5] * 100)
+    series = steps(grad_norm=VANISHED, loss=loss, reward=[0.5] * 100)
 
     assert first_finding(GradVanishing(), series)[1].severity is None
 
 
 @pytest.mark.parametrize(("signal", "value"), [("reward_std", 0.0), ("frac_zero_std", 1.0)])
 def test_rewards_without_a_spread_make_it_info(signal, value):
-    series = steps(grad_norm=GONE, **{signal: [0.5] * 60 + [value] * 40})
+    series = steps(grad_norm=VANISHED, **{signal: [0.5] * 60 + [value] * 40})
 
     assert first_finding(GradVanishing(), series)[1].severity is Severity.INFO
 
 
-def test_it_lasts_until_a_norm_has_clearly_come_back():
+def test_it_lasts_until_a_norm_has_clearly_recovered():
     detector = GradVanishing()
-    norms = [*GONE, 2e-3, 1.0, 1.0]
+    norms = [*VANISHED, 2e-3, 1.0, 1.0]
     outputs = [update_detector(detector, record) for record in steps(grad_norm=norms)]
 
     assert isinstance(outputs[-3], Finding)
@@ -91,7 +91,7 @@ def test_healthy_runs_have_no_false_warning(seed):
     assert first_finding(GradVanishing(), records(norm_run(seed))) == (None, None)
 
 
-def test_finds_every_gradient_that_dies():
+def test_every_vanished_gradient_is_found():
     for seed in range(100, 115):
         run = norm_run(seed, "grad_vanishing")
         record, _ = first_finding(GradVanishing(), records(run))

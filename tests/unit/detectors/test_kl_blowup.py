@@ -13,18 +13,18 @@ from sentinel.readers.rows import RowConverter
 from sentinel.signals.kl import KlKind
 from sentinel.testing import first_finding, steps, update_detector
 
-CALM = [0.09, 0.1, 0.11, 0.1] * 40
-"""Under a learning rate that has decayed to nothing, KL stays where it is."""
+STEADY = [0.09, 0.1, 0.11, 0.1] * 40
+"""KL at a learning rate that has decayed to zero: constant."""
 
 DECAYED = [1.0, *[0.0] * 999]
 
 
-def held(kl):
+def with_decayed_learning_rate(kl):
     return steps(kl_ref=kl, learning_rate=DECAYED[: len(kl)])
 
 
-def test_reports_a_fivefold_rise_within_eight_points_and_dates_it():
-    record, finding = first_finding(KlBlowup(), held(CALM + [0.5] * 20))
+def test_a_fivefold_rise_is_found_within_eight_points_with_its_onset():
+    record, finding = first_finding(KlBlowup(), with_decayed_learning_rate(STEADY + [0.5] * 20))
 
     assert 164 <= record.step <= 168
     assert finding.onset_step == 161
@@ -32,10 +32,11 @@ def test_reports_a_fivefold_rise_within_eight_points_and_dates_it():
     assert finding.evidence["kl_nats_median_of_5"] == 0.5
 
 
-def test_is_critical_at_ten_times_its_course_for_as_long_as_it_stays_there():
+def test_it_is_critical_while_it_is_ten_times_its_trend():
     detector = KlBlowup()
     outputs = [
-        update_detector(detector, record) for record in held(CALM + [0.95] * 10 + [1.5] * 200)
+        update_detector(detector, record)
+        for record in with_decayed_learning_rate(STEADY + [0.95] * 10 + [1.5] * 200)
     ]
 
     assert outputs[169].severity is None
@@ -43,19 +44,21 @@ def test_is_critical_at_ten_times_its_course_for_as_long_as_it_stays_there():
     assert "its trend predicts" in outputs[-1].summary
 
 
-def test_steady_drift_is_no_blowup_however_far_it_goes():
-    """KL that grows with the square of the steps has kept its course, at a hundredfold too."""
+def test_steady_drift_is_no_blowup_at_any_value():
+    """KL that grows with the square of the steps follows its trend."""
     kl = [0.8 * (t / 1000) ** 2 for t in range(1, 1001)]
 
     assert first_finding(KlBlowup(), steps(kl_ref=kl)) == (None, None)
 
 
 def test_single_spikes_never_alert():
-    """Two of every seven points a thousand times too high say nothing."""
-    assert first_finding(KlBlowup(), held((CALM[:5] + [100.0] * 2) * 40)) == (None, None)
+    """Two of every seven points are a thousand times too high."""
+    assert first_finding(
+        KlBlowup(), with_decayed_learning_rate((STEADY[:5] + [100.0] * 2) * 40)
+    ) == (None, None)
 
 
-def test_limits_hold_from_the_first_points_on():
+def test_limits_apply_from_the_first_points_on():
     record, finding = first_finding(KlBlowup(), steps(kl_ref=[0.0] * 3 + [3.0] * 10))
 
     assert record.step == 6
@@ -74,7 +77,7 @@ def test_a_run_that_begins_far_from_its_teacher_is_not_over_the_limit():
     assert first_finding(KlBlowup(), steps(kl_ref=[1.5] * 100)) == (None, None)
 
 
-def test_a_kl_summed_over_a_sequence_is_held_to_fifty_times_as_much():
+def test_the_limit_of_a_sum_over_a_sequence_is_fifty_times_as_high():
     kl = [30.0 * (1 + t) / 400 for t in range(400)]
     summed = [replace(record, attributes={"kl_ref": "objective/kl"}) for record in steps(kl_ref=kl)]
 
@@ -82,8 +85,8 @@ def test_a_kl_summed_over_a_sequence_is_held_to_fifty_times_as_much():
     assert first_finding(KlBlowup(), steps(kl_ref=kl))[1] is not None
 
 
-def test_the_kl_of_a_preference_run_is_such_a_sum():
-    """KTO logs it under the name that others give to a mean over tokens."""
+def test_the_kl_of_a_preference_run_is_a_sum_over_a_sequence():
+    """KTO logs it under the key that other trainers use for a mean over tokens."""
     rows = RowConverter("run")
     logged = [{"step": t, "kl": 30.0 * (1 + t) / 400, "rewards/chosen": 1.0} for t in range(400)]
 
@@ -102,7 +105,7 @@ def test_a_finding_names_the_kl_estimator():
 
 
 def test_a_kl_at_its_trainers_clamp_is_critical():
-    """No limit above the clamp could ever be passed."""
+    """A value at the clamp can not exceed a limit above it."""
     clamped = list(steps(kl_ref=[0.0] * 3 + [9.9, 9.8, 10.0] * 4))
     labelled = [replace(record, attributes={"kl_ref": "actor/kl_loss"}) for record in clamped]
 
@@ -110,33 +113,38 @@ def test_a_kl_at_its_trainers_clamp_is_critical():
     assert first_finding(KlBlowup(), clamped)[1].severity is None
 
 
-def test_below_the_floor_ratios_mean_nothing():
+def test_below_the_floor_ratios_are_ignored():
     kl = [1e-5] * 100 + [9e-3] * 100
 
-    assert first_finding(KlBlowup(), held(kl)) == (None, None)
+    assert first_finding(KlBlowup(), with_decayed_learning_rate(kl)) == (None, None)
 
 
-def test_what_was_high_before_is_not_a_blowup():
+def test_a_level_reached_before_is_no_blowup():
     """A KL that returns to a previous level is no new extreme."""
-    assert first_finding(KlBlowup(), held([0.5] * 40 + [0.1] * 200 + [0.45] * 30)) == (None, None)
+    assert first_finding(
+        KlBlowup(), with_decayed_learning_rate([0.5] * 40 + [0.1] * 200 + [0.45] * 30)
+    ) == (None, None)
 
 
-def test_clears_when_the_policy_comes_back():
+def test_it_clears_when_the_kl_is_back():
     detector = KlBlowup()
-    outputs = [update_detector(detector, record) for record in held(CALM + [0.8] * 20 + [0.1] * 40)]
+    outputs = [
+        update_detector(detector, record)
+        for record in with_decayed_learning_rate(STEADY + [0.8] * 20 + [0.1] * 40)
+    ]
 
     assert isinstance(outputs[178], Finding)
     assert outputs[-16:] == [Clear()] * 16
 
 
 def test_ignores_non_finite_values():
-    spoiled = [x for kl in CALM + [0.5] * 20 for x in (nan, kl)]
+    spoiled = [x for kl in STEADY + [0.5] * 20 for x in (nan, kl)]
     record, _ = first_finding(KlBlowup(), steps(kl_ref=spoiled, learning_rate=[1.0] + [0.0] * 359))
 
     assert 328 <= record.step <= 336
 
 
-def test_no_opinion_before_it_has_a_course():
+def test_there_is_no_output_before_a_trend_is_known():
     detector = KlBlowup()
     outputs = [update_detector(detector, record) for record in steps(kl_ref=[0.1] * 31)]
 
@@ -144,8 +152,8 @@ def test_no_opinion_before_it_has_a_course():
 
 
 @pytest.mark.seeded
-def test_a_severe_fault_at_point_thirty_is_caught():
-    """The trajectory is not fully known yet. Nine of ten runs are found within 130 points."""
+def test_a_severe_fault_at_point_thirty_is_found():
+    """The trend is not fully known yet. Nine of ten runs are found within 130 points."""
     found = []
     # A rate of nine in ten needs more than eight runs.
     for seed in range(max(30, len(SEEDS))):
@@ -167,7 +175,7 @@ def test_detection_rates_match_the_docstring(severity, share):
 
 
 @pytest.mark.seeded
-def test_healthy_runs_are_left_alone():
-    loud = [seed for seed in SEEDS if first_finding(KlBlowup(), rl_run(seed).records())[1]]
+def test_healthy_runs_have_no_finding():
+    with_finding = [seed for seed in SEEDS if first_finding(KlBlowup(), rl_run(seed).records())[1]]
 
-    assert loud == []
+    assert with_finding == []

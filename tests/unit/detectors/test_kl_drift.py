@@ -18,22 +18,22 @@ def test_a_slow_drift_is_info():
     assert KlDrift.severity is Severity.INFO
 
 
-def test_where_healthy_runs_end_is_well():
+def test_the_usual_final_kl_is_clear():
     assert first_finding(KlDrift(), steps(kl_ref=[0.2 * t / 300 for t in range(300)]))[0] is None
 
 
-def test_a_distilled_policy_begins_far_off():
+def test_a_distilled_policy_may_begin_at_a_high_kl():
     assert first_finding(KlDrift(), steps(kl_ref=[0.8] * 100)) == (None, None)
 
 
 def test_a_sum_over_a_sequence_may_be_higher():
-    detect = {kl_kind_attribute("kl_ref"): KlKind("ref", "k1", SEQUENCE_SUM).serialize()}
-    records = [replace(r, attributes=detect) for r in steps(kl_ref=[10 * x for x in FAR])]
+    attributes = {kl_kind_attribute("kl_ref"): KlKind("ref", "k1", SEQUENCE_SUM).serialize()}
+    records = [replace(r, attributes=attributes) for r in steps(kl_ref=[10 * x for x in FAR])]
 
     assert first_finding(KlDrift(), records) == (None, None)
 
 
-def test_clears_when_it_has_come_back():
+def test_it_clears_when_the_kl_is_back():
     detector = KlDrift()
     outputs = [update_detector(detector, r) for r in steps(kl_ref=FAR + [0.05] * 20)]
 

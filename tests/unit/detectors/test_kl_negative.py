@@ -16,20 +16,21 @@ def noisy(level, sigma, count=100):
 
 
 def per_sequence(values):
-    detect = KlKind("ref", "k1", SEQUENCE_SUM).serialize()
+    attributes = KlKind("ref", "k1", SEQUENCE_SUM).serialize()
     return [
-        replace(r, attributes={kl_kind_attribute("kl_ref"): detect}) for r in steps(kl_ref=values)
+        replace(r, attributes={kl_kind_attribute("kl_ref"): attributes})
+        for r in steps(kl_ref=values)
     ]
 
 
-def test_warns_of_a_divergence_that_stays_below_nought():
+def test_a_kl_that_stays_negative_is_a_warning():
     record, finding = first_finding(KlNegative(), steps(kl_ref=[0.01] * 20 + [-0.2] * 40))
 
     assert 36 <= record.step <= 38
     assert finding.onset_step == 21
 
 
-def test_noise_about_nought_is_well():
+def test_noise_around_zero_is_clear():
     assert first_finding(KlNegative(), steps(kl_ref=noisy(0.0, 0.1))) == (None, None)
 
 

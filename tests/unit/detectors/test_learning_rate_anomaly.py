@@ -45,7 +45,7 @@ def test_a_reset_is_reported_for_sixteen_records():
 
 
 @pytest.mark.parametrize("at", [20, 120, 200, 399])
-def test_a_schedule_that_goes_on_where_a_checkpoint_was_is_well(at):
+def test_a_schedule_that_continues_from_a_checkpoint_is_clear(at):
     rates = schedule()
 
     assert detect(run(rates[:200]), run(rates[at:], first=at)) == (None, None)
@@ -82,7 +82,7 @@ def test_a_warm_up_may_be_declared_as_a_share_of_the_run():
     assert detect(run(rates, warmup_steps=0.1, max_steps=1000.0))[0].step == 201
 
 
-def test_a_constant_rate_without_a_warm_up_or_after_one_is_well():
+def test_a_constant_rate_without_a_warm_up_or_after_one_is_clear():
     assert detect(run([1e-5] * 1000)) == (None, None)
     assert detect(run([*schedule()[:40], *[1e-5] * 1000], warmup_steps=40.0)) == (None, None)
     assert detect(run([1e-5] * 1000, first=500, warmup_steps=40.0)) == (None, None)
@@ -102,6 +102,6 @@ def test_a_schedule_that_ended_too_early_is_found():
     assert finding.onset_step == 400
 
 
-def test_a_warm_up_from_zero_and_a_last_stretch_of_zeros_are_well():
+def test_zeros_at_the_start_of_a_warm_up_and_at_the_end_are_clear():
     assert detect(run([0.0] * 10 + schedule() + [0.0] * 10)) == (None, None)
     assert detect(run([1e-5] * 5000 + [0.0] * 100)) == (None, None)

@@ -17,7 +17,7 @@ def noisy(levels, sigma=0.1, seed=0):
 SHRUNK = [300.0] * 40 + [300.0 * 0.7**t for t in range(10)] + [8.0] * 20
 
 
-def test_warns_within_ten_points_of_the_fall():
+def test_a_fall_is_a_warning_within_ten_points():
     records = steps(completion_length=SHRUNK, reward=noisy([0.5] * 70))
     record, finding = first_finding(LengthCollapse(), records)
 
@@ -26,7 +26,7 @@ def test_warns_within_ten_points_of_the_fall():
     assert finding.evidence["completion_tokens_before"] == 300.0
 
 
-def test_a_short_answer_that_earns_more_is_only_shown():
+def test_shorter_answers_with_a_higher_reward_are_info():
     records = steps(completion_length=SHRUNK, reward=noisy([0.0] * 40 + [2.0] * 30))
     _, finding = first_finding(LengthCollapse(), records)
 
@@ -34,8 +34,8 @@ def test_a_short_answer_that_earns_more_is_only_shown():
     assert LengthCollapse.severity is Severity.INFO
 
 
-def test_a_run_that_collapses_after_its_first_record_is_held_against_that_record():
-    """Logged every tenth step, a fast collapse leaves one record of what was before."""
+def test_a_collapse_after_the_first_record_is_compared_with_it():
+    """If every tenth step is logged, a fast collapse leaves one record from before it."""
     length = [53.0] + [2.5] * 30
     record, finding = first_finding(
         LengthCollapse(), steps(completion_length=length, reward=noisy([1.0] * 31))

@@ -20,14 +20,14 @@ def noisy(levels, sigma=0.1, seed=0):
 GROWING = [200.0] * 40 + [200.0 * min(2.8, 1.05**t) for t in range(40)]
 
 
-def loudest(length, reward):
+def highest_severity(length, reward):
     detector = LengthExplosion()
     seen = [update_detector(detector, r) for r in steps(completion_length=length, reward=reward)]
     severities = [x.severity or LengthExplosion.severity for x in seen if hasattr(x, "severity")]
     return min(severities, key=lambda s: s.order, default=None)
 
 
-def test_warns_of_answers_that_grow_while_the_reward_stands():
+def test_growing_answers_with_a_constant_reward_are_a_warning():
     records = steps(completion_length=GROWING, reward=noisy([0.5] * 80))
     record, finding = first_finding(LengthExplosion(), records)
 
@@ -40,22 +40,22 @@ def test_warns_of_answers_that_grow_while_the_reward_stands():
 def test_completions_that_grow_with_the_reward_are_info():
     reward = noisy([0.0] * 40 + [0.1 * t for t in range(40)])
 
-    assert loudest(GROWING, reward) is Severity.INFO
+    assert highest_severity(GROWING, reward) is Severity.INFO
 
 
-def test_tripling_within_its_recent_window_is_a_warning_whatever_it_earns():
+def test_tripling_within_the_recent_window_is_a_warning_at_any_reward():
     length = [200.0] * 80 + [200.0 * 1.2**t for t in range(30)]
     reward = noisy([0.0] * 40 + [0.1 * t for t in range(70)])
 
-    assert loudest(length, reward) is Severity.WARNING
+    assert highest_severity(length, reward) is Severity.WARNING
 
 
-def test_half_as_long_again_is_nothing():
-    assert loudest(noisy([200.0 + t for t in range(100)], 5.0), noisy([0.0] * 100)) is None
+def test_growth_by_half_is_clear():
+    assert highest_severity(noisy([200.0 + t for t in range(100)], 5.0), noisy([0.0] * 100)) is None
 
 
-def test_without_a_reward_it_is_only_shown():
-    assert loudest(GROWING, [None] * 80) is Severity.INFO
+def test_without_a_reward_it_is_info():
+    assert highest_severity(GROWING, [None] * 80) is Severity.INFO
 
 
 def test_clears_when_answers_are_short_again():
@@ -65,7 +65,7 @@ def test_clears_when_answers_are_short_again():
     assert [update_detector(detector, record) for record in records][-10:] == [Clear()] * 10
 
 
-def test_no_opinion_of_the_first_values_and_of_no_lengths():
+def test_there_is_no_output_for_the_first_values_or_without_lengths():
     detector = LengthExplosion()
     outputs = [
         update_detector(detector, r) for r in steps(completion_length=[100.0] * 12 + [nan, 0.0])
@@ -82,5 +82,5 @@ def test_detection_rates_match_the_docstring_without_false_warnings():
     assert all(r is not None for r in found)
     for seed in SEEDS:
         series = policy_run(seed).series
-        worst = loudest(series["completion_length"].tolist(), series["reward"].tolist())
+        worst = highest_severity(series["completion_length"].tolist(), series["reward"].tolist())
         assert worst in {None, Severity.INFO}

@@ -24,7 +24,7 @@ def detect(loss, **more):
     return first_finding(LossDivergence(), steps(loss=loss, **more))
 
 
-def worst(loss):
+def highest_severity(loss):
     detector = LossDivergence()
     outputs = [update_detector(detector, record) for record in steps(loss=loss)]
     return {f.severity for f in outputs if isinstance(f, Finding)}
@@ -38,13 +38,13 @@ def test_a_loss_that_rises_and_stays_is_a_warning_within_six_points():
     assert finding.onset_step == 201
 
 
-def test_it_is_critical_only_once_it_has_stayed_as_bad_as_an_untrained_model():
-    assert worst(noisy(FALLING + [1.4] * 60)) == {None}
-    assert worst(noisy(FALLING + [3.5] * 30)) == {None}
-    assert worst(noisy(FALLING + [3.5] * 60)) == {None, Severity.CRITICAL}
+def test_it_is_critical_only_after_staying_as_high_as_untrained():
+    assert highest_severity(noisy(FALLING + [1.4] * 60)) == {None}
+    assert highest_severity(noisy(FALLING + [3.5] * 30)) == {None}
+    assert highest_severity(noisy(FALLING + [3.5] * 60)) == {None, Severity.CRITICAL}
 
 
-def test_a_loss_that_comes_back_within_three_points_is_no_divergence():
+def test_a_loss_that_recovers_within_three_points_is_no_divergence():
     assert detect(noisy(FALLING + [3.0] * 3 + [1.0] * 60)) == (None, None)
 
 
@@ -52,14 +52,14 @@ def test_harder_data_by_a_tenth_is_no_divergence():
     assert detect(noisy(FALLING + [1.1] * 200)) == (None, None)
 
 
-def test_a_rise_in_the_first_steps_is_seen_without_a_baseline():
+def test_a_rise_in_the_first_steps_is_found_without_a_baseline():
     record, finding = detect([2.0, 2.1, 1.9, 2.0, 2.1, 2.0, 5.0, 7.0, 9.0, 9.5, 9.7])
 
     assert record.step == 11
     assert finding.onset_step == 7
 
 
-def test_wild_first_steps_are_usual():
+def test_noisy_first_steps_are_clear():
     assert detect(noisy([11.0, 14.0, 10.0, 15.0, 9.0, 8.0, 7.0, *[6.0] * 40])) == (None, None)
 
 
@@ -73,13 +73,13 @@ def test_a_row_that_is_logged_twice_counts_once():
 
 @pytest.mark.parametrize("more", [{"reward": [1.0] * 260}, {}])
 def test_a_policy_gradient_loss_is_not_evaluated(more):
-    """Nor is a negative one, whose logarithm means nothing."""
+    """Nor is a negative loss, which has no logarithm."""
     sign = 1.0 if more else -1.0
 
     assert detect([sign * x for x in noisy(FALLING + [9.0] * 60)], **more) == (None, None)
 
 
-def test_it_is_over_once_the_loss_is_back():
+def test_it_clears_once_the_loss_is_back():
     detector = LossDivergence()
     outputs = [
         update_detector(detector, r) for r in steps(loss=noisy(FALLING + [2.0] * 20 + [1.0] * 40))
@@ -96,7 +96,7 @@ def test_healthy_runs_have_no_false_warning(seed):
 
 
 @pytest.mark.parametrize(("severity", "within"), [("severe", 20), ("moderate", 60)])
-def test_finds_every_loss_that_doubles(severity, within):
+def test_every_doubled_loss_is_found(severity, within):
     for seed in range(100, 115):
         run = loss_run(seed, "loss_divergence", severity)
         record, _ = first_finding(LossDivergence(), run.records())

@@ -23,13 +23,13 @@ def detect(loss, **more):
 
 
 def stuck(seed):
-    """A run's own noise on a loss that stays where it began."""
+    """The noise of a synthetic run on a constant loss."""
     run = loss_run(seed)
     run.series["loss"] = run.series["loss"] / run.truth * run.truth[0]
     return run
 
 
-def test_a_loss_that_stands_from_the_first_step_on_is_a_warning():
+def test_a_loss_constant_since_the_first_step_is_a_warning():
     record, finding = detect(noisy([7.6] * 300))
 
     assert 160 <= record.step <= 200
@@ -53,17 +53,17 @@ def test_a_loss_that_reached_only_chance_level_is_named():
     assert "ln 2" in finding.summary
 
 
-def test_noise_that_could_hide_a_fall_proves_nothing():
+def test_noise_that_could_hide_a_fall_is_not_evaluated():
     assert detect(noisy([1.0] * 160, sigma=0.5)) == (None, None)
 
 
-def test_a_warm_up_is_waited_for():
+def test_nothing_is_found_during_a_warm_up():
     warming = [1e-6 * (t + 1) for t in range(300)]
 
     assert detect(noisy([2.0] * 300), learning_rate=warming) == (None, None)
 
 
-def test_a_long_run_is_given_a_tenth_of_its_length():
+def test_nothing_is_found_in_the_first_tenth_of_a_long_run():
     def of(length):
         yield event(Event.START, 0, max_steps=length)
         yield from steps(loss=noisy([2.0] * 400))
@@ -76,7 +76,7 @@ def test_a_policy_gradient_loss_is_not_evaluated():
     assert detect(noisy([2.0] * 400), reward=[1.0] * 400) == (None, None)
 
 
-def test_it_is_over_once_the_loss_has_moved():
+def test_it_clears_once_the_loss_has_moved():
     detector = LossNeverMoved()
     loss = noisy([2.0] * 200 + [2.0 * exp(-t / 200) for t in range(400)])
     outputs = [update_detector(detector, record) for record in steps(loss=loss)]
@@ -92,7 +92,7 @@ def test_healthy_runs_have_no_false_warning(seed):
 
 
 @pytest.mark.seeded
-def test_finds_nearly_all_that_learn_nothing():
+def test_nearly_all_runs_that_learn_nothing_are_found():
     runs = [stuck(seed) for seed in SEEDS]
     long_enough = [run for run in runs if len(run) >= 300]
     found = [first_finding(LossNeverMoved(), run.records())[0] for run in long_enough]

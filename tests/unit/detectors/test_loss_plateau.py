@@ -25,7 +25,7 @@ def detect(loss, rate):
     return first_finding(LossPlateau(), steps(loss=loss, learning_rate=rate))
 
 
-def test_a_stall_under_a_living_learning_rate_is_a_warning():
+def test_a_stall_at_a_high_learning_rate_is_a_warning():
     record, finding = detect(noisy(STALLED), [1e-5] * 800)
 
     assert record.step > 300
@@ -34,19 +34,19 @@ def test_a_stall_under_a_living_learning_rate_is_a_warning():
     assert abs(finding.evidence["relative_fall"]) < 0.01
 
 
-def test_the_end_of_a_schedule_is_only_worth_noting():
+def test_a_stall_at_the_end_of_a_schedule_is_info():
     _, finding = detect(noisy(STALLED), [1e-5] * 200 + [1e-7] * 600)
 
     assert finding.severity is Severity.INFO
 
 
-def test_a_loss_that_never_moved_is_a_warning_whatever_the_rate():
+def test_a_loss_that_never_moved_is_a_warning_at_any_learning_rate():
     _, finding = first_finding(LossPlateau(), steps(loss=noisy([0.693] * 400)))
 
     assert finding.severity is None
 
 
-def test_a_falling_loss_is_well():
+def test_a_falling_loss_is_clear():
     detector = LossPlateau()
     loss = noisy([3.0 * (1 + t / 100) ** -0.5 for t in range(800)])
     outputs = [update_detector(detector, record) for record in steps(loss=loss)]
@@ -56,12 +56,12 @@ def test_a_falling_loss_is_well():
 
 
 def test_noise_that_could_hide_a_fall_is_no_plateau():
-    """Where the error is larger than the improvement asked for, nothing is proven."""
+    """An error larger than the required improvement allows no conclusion."""
     assert detect(noisy([1.0] * 400, sigma=0.5), [1e-5] * 400) == (None, None)
 
 
 def test_a_plateau_is_found_at_the_second_flat_block():
-    """20 blocks of 8 are the first of which 40 % hold 64 points; the 21st confirms."""
+    """40 % of 20 blocks of 8 hold 64 points; the 21st confirms the plateau."""
     record, _ = first_finding(LossPlateau(), steps(loss=[1.0] * 400))
 
     assert record.step == 21 * 8
@@ -71,7 +71,7 @@ def test_a_rising_loss_is_no_plateau():
     assert first_finding(LossPlateau(), steps(loss=[exp(t / 1000) for t in range(400)]))[0] is None
 
 
-def test_it_ends_when_the_loss_falls_again():
+def test_it_clears_when_the_loss_falls_again():
     detector = LossPlateau()
     again = [FALLING[-1] * exp(-t / 400) for t in range(400)]
     outputs = [update_detector(detector, record) for record in steps(loss=noisy(STALLED + again))]
@@ -82,14 +82,14 @@ def test_it_ends_when_the_loss_falls_again():
 
 @pytest.mark.parametrize("loss", [[0.5] * 400, [-1.0] * 400, [0.0] * 400])
 def test_a_policy_gradient_loss_is_not_evaluated(loss):
-    """Nor is one that is zero or negative, whose logarithm means nothing."""
+    """Nor is a loss of zero or below, which has no logarithm."""
     reward = [1.0] * 400 if loss[0] > 0 else [None] * 400
 
     assert first_finding(LossPlateau(), steps(loss=loss, reward=reward)) == (None, None)
 
 
 @pytest.mark.seeded
-def test_reported_changes_are_true():
+def test_reported_changes_match_the_noiseless_loss():
     """In healthy runs no plateau is reported for a loss that fell by over 2 %."""
     for seed in SEEDS:
         run = sft_run(seed)
@@ -101,7 +101,7 @@ def test_reported_changes_are_true():
 
 
 @pytest.mark.seeded
-def test_finds_a_good_part_of_real_stalls():
+def test_detection_rate_of_stalls():
     runs = [sft_run(seed, "loss_plateau") for seed in SEEDS]
     found = [first_finding(LossPlateau(), run.records())[0] for run in runs]
 

@@ -22,44 +22,44 @@ def detect(loss, **more):
     return first_finding(LossSpike(), steps(loss=loss, **more))
 
 
-def loud(records):
+def detect_notable(records):
     return first_notable(LossSpike(), records)
 
 
 def test_two_losses_of_three_at_over_twice_the_usual_are_a_warning():
-    record, finding = loud(steps(loss=noisy([2.0] * 50 + [5.0, 2.0, 5.0] + [2.0] * 20)))
+    record, finding = detect_notable(steps(loss=noisy([2.0] * 50 + [5.0, 2.0, 5.0] + [2.0] * 20)))
 
     assert record.step == 53
     assert finding.onset_step == 51
 
 
-def test_one_bad_batch_is_only_worth_noting():
+def test_one_bad_batch_is_info():
     record, finding = detect(noisy([2.0] * 50 + [9.0] + [2.0] * 20))
 
     assert record.step == 51
     assert finding.severity is Severity.INFO
-    assert loud(steps(loss=noisy([2.0] * 50 + [9.0] + [2.0] * 20))) == (None, None)
+    assert detect_notable(steps(loss=noisy([2.0] * 50 + [9.0] + [2.0] * 20))) == (None, None)
 
 
-def test_two_jumps_by_less_than_twofold_are_only_worth_noting():
+def test_two_jumps_by_less_than_twofold_are_info():
     record, finding = detect(noisy([2.0] * 50 + [3.0, 3.0] + [2.0] * 20))
 
     assert record.step == 52
     assert finding.severity is Severity.INFO
 
 
-def test_jumps_within_the_noise_are_nothing():
+def test_jumps_within_the_noise_are_ignored():
     assert detect(noisy([2.0] * 400, sigma=0.3)) == (None, None)
 
 
-def test_a_jump_in_the_first_steps_is_usual():
+def test_a_jump_in_the_first_steps_is_ignored():
     assert detect([*noisy([2.0] * 10), 9.0, 9.0, 9.0]) == (None, None)
 
 
-def test_a_bad_batch_that_is_logged_twice_is_one():
+def test_a_bad_batch_that_is_logged_twice_counts_once():
     loss = [x for x in noisy([2.0] * 50 + [9.0] + [2.0] * 20) for _ in range(2)]
 
-    assert loud(steps(loss=loss)) == (None, None)
+    assert detect_notable(steps(loss=loss)) == (None, None)
 
 
 def test_a_policy_gradient_loss_is_not_evaluated():
@@ -68,7 +68,7 @@ def test_a_policy_gradient_loss_is_not_evaluated():
     assert detect(loss, reward=[1.0] * 70) == (None, None)
 
 
-def test_it_is_over_with_the_first_loss_in_the_band():
+def test_it_clears_at_the_first_loss_within_the_band():
     detector = LossSpike()
     outputs = [
         update_detector(detector, r) for r in steps(loss=noisy([2.0] * 50 + [9.0] * 3 + [2.0]))
@@ -81,12 +81,12 @@ def test_it_is_over_with_the_first_loss_in_the_band():
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", SEEDS)
 def test_healthy_runs_have_no_false_warning(seed):
-    assert loud(loss_run(seed).records()) == (None, None)
+    assert detect_notable(loss_run(seed).records()) == (None, None)
 
 
-def test_finds_every_fourfold_jump_at_once():
+def test_every_fourfold_jump_is_found_at_once():
     for seed in range(100, 115):
         run = loss_run(seed, "loss_spike", "severe")
-        record, _ = loud(run.records())
+        record, _ = detect_notable(run.records())
         assert record is not None, seed
         assert run.onset <= record.step <= run.onset + 5 * run.every, seed

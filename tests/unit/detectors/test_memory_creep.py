@@ -12,17 +12,17 @@ from sentinel.testing import event, first_finding, update_detector
 GIB = 2.0**30
 
 
-def looks(used, seconds, what="host", every=10.0):
-    """A look every ten seconds at a memory of 100 GiB."""
+def heartbeats(used, seconds, device="host", every=10.0):
+    """A heartbeat every ten seconds; `used` maps the time to the GiB used of 100."""
     for index in range(int(seconds / every)):
-        values = {f"{what}_memory_used": used(index * every) * GIB}
-        values[f"{what}_memory_total"] = 100 * GIB
+        values = {f"{device}_memory_used": used(index * every) * GIB}
+        values[f"{device}_memory_total"] = 100 * GIB
         yield event(Event.HEARTBEAT, index, time=index * every, **values)
 
 
 def test_a_leak_is_found_in_time():
     """Half full, and full after two hours."""
-    record, finding = first_finding(MemoryCreep(), looks(lambda t: 50 + t / 144, 7200))
+    record, finding = first_finding(MemoryCreep(), heartbeats(lambda t: 50 + t / 144, 7200))
 
     assert record.time < 6000
     assert finding.severity is None
@@ -31,7 +31,7 @@ def test_a_leak_is_found_in_time():
 
 
 def test_a_gpu_leak_is_info():
-    _, finding = first_finding(MemoryCreep(), looks(lambda t: 50 + t / 144, 7200, "gpu"))
+    _, finding = first_finding(MemoryCreep(), heartbeats(lambda t: 50 + t / 144, 7200, "gpu"))
 
     assert finding.severity is Severity.INFO
 
@@ -47,17 +47,21 @@ def test_a_gpu_leak_is_info():
     ids=["nearly full", "a dataset read", "a cache that levels off", "garbage collected"],
 )
 def test_growth_that_ends_is_clear(used):
-    assert {update_detector(MemoryCreep(), look) for look in looks(used, 20_000)} == {Clear()}
+    assert {
+        update_detector(MemoryCreep(), heartbeat) for heartbeat in heartbeats(used, 20_000)
+    } == {Clear()}
 
 
 def test_a_new_start_resets_the_trend():
     detector = MemoryCreep()
-    for look in looks(lambda t: 50 + t / 144, 6000):
-        update_detector(detector, look)
+    for heartbeat in heartbeats(lambda t: 50 + t / 144, 6000):
+        update_detector(detector, heartbeat)
     update_detector(detector, event(Event.START, 0))
 
-    look = event(Event.HEARTBEAT, 1, time=6000.0, host_memory_used=95.0, host_memory_total=100.0)
-    assert update_detector(detector, look) == Clear()
+    heartbeat = event(
+        Event.HEARTBEAT, 1, time=6000.0, host_memory_used=95.0, host_memory_total=100.0
+    )
+    assert update_detector(detector, heartbeat) == Clear()
 
 
 def test_no_output_without_measurements():

@@ -12,7 +12,7 @@ from sentinel.testing import event, first_finding, update_detector
 
 
 def run(count, logged, ranks=4, every=1, level=2.0, **declared):
-    """Steps of ranks with losses of their own; `logged` makes the logged one of the last ones."""
+    """Steps with a loss per rank; `logged` maps the ranks' last losses to the logged one."""
     rng, rows = Random(0), []
     yield event(Event.START, 0, **declared)
     for number in range(1, count + 1):
@@ -58,7 +58,7 @@ def test_a_sum_over_micro_batches_is_named(every):
     )
 
 
-def test_a_division_too_many_is_named():
+def test_a_mean_divided_twice_is_named():
     records = run(100, lambda rows: mean_of(rows) / 4)
     _, finding = first_finding(MetricIntegrity(), records)
 
@@ -71,11 +71,11 @@ def test_the_loss_of_rank_0_alone_is_named():
     assert finding.summary == ("The logged loss is that of rank 0, not the mean of the ranks.")
 
 
-def test_a_loss_about_zero_is_not_evaluated():
+def test_a_loss_around_zero_is_not_evaluated():
     records = run(100, lambda rows: 8 * mean_of(rows), level=0.0, gradient_accumulation_steps=8.0)
 
     assert first_finding(MetricIntegrity(), records) == (None, None)
 
 
-def test_another_factor_is_the_trainers_own_business():
+def test_a_factor_of_no_known_mistake_is_not_reported():
     assert first_finding(MetricIntegrity(), run(200, lambda rows: 1.7 * mean_of(rows)))[0] is None

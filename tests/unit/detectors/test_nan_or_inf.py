@@ -10,7 +10,7 @@ from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import Event, Spread
 from sentinel.testing import event, first_finding, steps, update_detector
 
-FINE = [1.0] * 20
+FINITE = [1.0] * 20
 
 
 def severities(records):
@@ -20,8 +20,8 @@ def severities(records):
 
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
-def test_a_lost_loss_warns_and_a_second_one_wakes_somebody(bad):
-    loss = [*FINE, bad, bad, bad]
+def test_one_non_finite_loss_is_a_warning_and_a_second_is_critical(bad):
+    loss = [*FINITE, bad, bad, bad]
 
     assert severities(steps(loss=loss)) == [
         Severity.WARNING,
@@ -30,41 +30,41 @@ def test_a_lost_loss_warns_and_a_second_one_wakes_somebody(bad):
     ]
 
 
-def test_a_loss_that_is_lost_from_the_first_step_counts_too():
+def test_a_loss_that_is_non_finite_since_the_first_step_is_found():
     assert severities(steps(loss=[nan, nan])) == [Severity.WARNING, Severity.CRITICAL]
 
 
-def test_two_lost_losses_far_apart_are_not_a_row():
-    assert severities(steps(loss=[*FINE, nan, *FINE, nan, *FINE])) == [Severity.WARNING] * 2
+def test_two_non_finite_losses_far_apart_stay_warnings():
+    assert severities(steps(loss=[*FINITE, nan, *FINITE, nan, *FINITE])) == [Severity.WARNING] * 2
 
 
-def test_one_lost_gradient_norm_is_only_worth_noting():
-    norms = [*FINE, nan, *FINE]
+def test_one_non_finite_gradient_norm_is_info():
+    norms = [*FINITE, nan, *FINITE]
 
     assert severities(steps(loss=[1.0] * 41, grad_norm=norms)) == [Severity.INFO]
 
 
 def test_a_gradient_norm_logged_three_times_counts_once():
-    """By the patch, by a rank and by the framework; a scaler that skips two steps is healthy."""
-    norms = [*FINE, nan, *[1.0] * 5, nan, *FINE]
+    """The patch, a rank and the framework log it; a scaler that skips two steps is healthy."""
+    norms = [*FINITE, nan, *[1.0] * 5, nan, *FINITE]
     detect = {"grad_norm": norms, "grad_norm_local": norms, "logged_grad_norm": norms}
 
     assert severities(steps(loss=[1.0] * 47, **detect)) == [Severity.INFO] * 2
 
 
-def test_a_second_lost_gradient_norm_in_a_row_is_a_warning():
-    norms = [*FINE, inf, inf]
+def test_two_non_finite_gradient_norms_in_a_row_are_a_warning():
+    norms = [*FINITE, inf, inf]
 
     assert severities(steps(loss=[1.0] * 22, grad_norm=norms)) == [Severity.INFO, Severity.WARNING]
 
 
-def test_the_third_within_sixteen_records_is_a_warning():
-    norms = [*FINE, nan, 1.0, 1.0, nan, 1.0, 1.0, nan]
+def test_three_within_sixteen_records_are_a_warning():
+    norms = [*FINITE, nan, 1.0, 1.0, nan, 1.0, 1.0, nan]
 
     assert severities(steps(grad_norm=norms))[-1] is Severity.WARNING
 
 
-def test_a_zero_loss_beside_a_lost_gradient_norm_is_a_lost_loss():
+def test_a_zero_loss_beside_a_non_finite_gradient_norm_counts_as_nan():
     """Trainers that filter NaN out of the logged loss show it as exactly zero."""
     _, finding = first_finding(NanOrInf(), steps(loss=[1.0, 0.0], grad_norm=[1.0, nan]))
 
@@ -73,14 +73,14 @@ def test_a_zero_loss_beside_a_lost_gradient_norm_is_a_lost_loss():
 
 
 def test_evaluation_values_that_never_were_finite_are_ignored():
-    """A reward function that does not apply to held-out data; the first one comes late in a run."""
+    """A reward function may not apply to held-out data; evaluations start late in a run."""
     one = event(Event.EVAL, 20, **{"eval_loss": 1.0, "eval_rewards/exact/mean": nan})
 
-    assert severities([*steps(loss=FINE), one, *steps(loss=FINE), one, one]) == []
+    assert severities([*steps(loss=FINITE), one, *steps(loss=FINITE), one, one]) == []
 
 
-def test_a_lost_evaluation_is_a_warning_at_once():
-    records = [*steps(loss=FINE), event(Event.EVAL, 20, eval_loss=nan)]
+def test_a_non_finite_evaluation_is_a_warning_at_once():
+    records = [*steps(loss=FINITE), event(Event.EVAL, 20, eval_loss=nan)]
 
     assert severities(records) == [Severity.WARNING]
 
@@ -91,13 +91,15 @@ def test_values_that_never_were_finite_are_ignored():
     assert severities(steps(loss=[1.0] * 30, **silent)) == []
 
 
-def test_values_that_were_finite_long_enough_count():
-    _, finding = first_finding(NanOrInf(), steps(loss=[1.0] * 21, **{"logps/chosen": [*FINE, nan]}))
+def test_values_that_were_finite_for_long_are_evaluated():
+    _, finding = first_finding(
+        NanOrInf(), steps(loss=[1.0] * 21, **{"logps/chosen": [*FINITE, nan]})
+    )
 
     assert next(iter(finding.evidence)) == "logps/chosen"
 
 
-def test_names_the_rank_that_lost_it():
+def test_the_rank_with_the_non_finite_value_is_named():
     record = event(Event.STEP, 5, loss=nan)
     spread = Spread(3, 1.0, 1.0, 1.0, 3.0, 0.0, 0, 0, bad_ranks=(2,))
     finding = NanOrInf().update(replace(record, spread={"loss": spread}))
@@ -106,7 +108,7 @@ def test_names_the_rank_that_lost_it():
     assert "on rank 2" in finding.summary
 
 
-def test_blames_the_rank_that_lost_its_own_loss_not_those_it_was_reduced_onto():
+def test_the_rank_with_its_own_nan_is_named_not_those_it_was_reduced_onto():
     own, reduced = (Spread(3, 1.0, 1.0, 1.0, 3.0, 0.0, 0, 0, bad_ranks=r) for r in ((1,), (0, 1)))
     record = event(Event.STEP, 5, loss=nan, grad_norm=nan)
     finding = NanOrInf().update(replace(record, spread={"grad_norm": reduced, "loss": own}))
@@ -114,7 +116,7 @@ def test_blames_the_rank_that_lost_its_own_loss_not_those_it_was_reduced_onto():
     assert finding.rank == 1
 
 
-def test_no_rank_is_blamed_when_several_lost_it():
+def test_no_rank_is_named_if_several_have_non_finite_values():
     record = event(Event.STEP, 5, loss=nan)
     spread = Spread(2, 1.0, 1.0, 1.0, 2.0, 0.0, 0, 0, bad_ranks=(1, 3))
 
@@ -129,12 +131,12 @@ def test_a_finite_record_is_clear_and_an_empty_one_has_no_output():
     assert update_detector(detector, event(Event.HEARTBEAT, 2, idle_seconds=nan)) is None
 
 
-def test_values_too_large_to_be_summed_are_numbers_all_the_same():
+def test_values_too_large_to_be_summed_are_finite():
     assert severities(steps(loss=[1e308] * 3, other=[1e308] * 3)) == []
 
 
 def test_the_onset_is_the_first_of_a_cluster():
     detector = NanOrInf()
-    outputs = [update_detector(detector, r) for r in steps(grad_norm=[*FINE, nan, 1.0, nan, nan])]
+    outputs = [update_detector(detector, r) for r in steps(grad_norm=[*FINITE, nan, 1.0, nan, nan])]
 
     assert {o.onset_step for o in outputs if isinstance(o, Finding)} == {21}

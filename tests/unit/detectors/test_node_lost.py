@@ -14,8 +14,10 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.engine import Engine
 
 
-def tick(lost="", hosts="", *, time=0.0, silent=12.0, running=2.0, idle=12.0, attempt=0, **facts):
-    """A tick as the head's roll makes it."""
+def heartbeat(
+    lost="", hosts="", *, time=0.0, silent=12.0, running=2.0, idle=12.0, attempt=0, **attributes
+):
+    """A heartbeat as the head makes it from those of all nodes."""
     values = {
         "ranks_running": running,
         "ranks_gone": 0.0,
@@ -25,25 +27,25 @@ def tick(lost="", hosts="", *, time=0.0, silent=12.0, running=2.0, idle=12.0, at
         "nodes_lost": float(len(hosts.split(",")) if hosts else 0),
         "lost_seconds": silent if hosts else 0.0,
     }
-    facts = {
+    attributes = {
         "state": "running",
         "died_ranks": "",
         "failed_ranks": "",
         "straggler_ranks": "0,1",
-        **facts,
+        **attributes,
     }
     if lost and idle + 5.0 >= silent and running:
-        facts |= {"straggler_ranks": lost, "blocked_by": "node_lost"}
-    facts |= {"lost_ranks": lost, "lost_nodes": hosts}
-    return Record("run", WHOLE_RUN, 812, time, Event.HEARTBEAT, values, facts, attempt=attempt)
+        attributes |= {"straggler_ranks": lost, "blocked_by": "node_lost"}
+    attributes |= {"lost_ranks": lost, "lost_nodes": hosts}
+    return Record("run", WHOLE_RUN, 812, time, Event.HEARTBEAT, values, attributes, attempt=attempt)
 
 
 def test_nodes_that_all_report_are_clear():
-    assert isinstance(NodeLost().update(tick()), Clear)
+    assert isinstance(NodeLost().update(heartbeat()), Clear)
 
 
 def test_a_silent_node_is_named_with_its_ranks():
-    finding = NodeLost().update(tick("8,9,10,11,12,13,14,15", "node-1"))
+    finding = NodeLost().update(heartbeat("8,9,10,11,12,13,14,15", "node-1"))
 
     assert finding.summary == (
         "Node node-1 (ranks 8-15) has not reported for 12 s; no rank has passed step 812 since."
@@ -55,7 +57,7 @@ def test_a_silent_node_is_named_with_its_ranks():
 
 def test_several_lost_nodes_are_one_summary():
     ranks = ",".join(map(str, [*range(4), *range(6, 8)]))
-    finding = NodeLost().update(tick(ranks, "a,b,c,d,e,f"))
+    finding = NodeLost().update(heartbeat(ranks, "a,b,c,d,e,f"))
 
     assert finding.summary.startswith(
         "Nodes a, b, c, d and 2 more (ranks 0-3, 6-7) have not reported"
@@ -63,11 +65,11 @@ def test_several_lost_nodes_are_one_summary():
 
 
 def test_a_single_rank_is_not_a_range():
-    assert "Node b (rank 3) has not" in NodeLost().update(tick("3", "b")).summary
+    assert "Node b (rank 3) has not" in NodeLost().update(heartbeat("3", "b")).summary
 
 
 def test_only_the_agent_is_lost_if_training_continues():
-    finding = NodeLost().update(tick("2,3", "b", idle=0.4))
+    finding = NodeLost().update(heartbeat("2,3", "b", idle=0.4))
 
     assert finding.severity is Severity.WARNING
     assert finding.summary.endswith(
@@ -76,7 +78,7 @@ def test_only_the_agent_is_lost_if_training_continues():
 
 
 def test_ended_ranks_do_not_count_as_running():
-    finding = NodeLost().update(tick("2,3", "b", running=0.0))
+    finding = NodeLost().update(heartbeat("2,3", "b", running=0.0))
 
     assert finding.severity is None
     assert finding.summary.endswith("; no other rank is running.")
@@ -98,9 +100,9 @@ def test_a_lost_head_is_reported_by_another_agent(idle, severity):
 
 @pytest.mark.parametrize("cause", [{"cause": "interrupted"}, {}])
 def test_an_interrupted_first_rank_is_not_named(cause):
-    """Though another rank raised since, for want of the node."""
+    """Although another rank has raised since, because the node is missing."""
     known = {**cause, "failed_ranks": "1", "failed_seconds_ago": "1.0"}
-    own = tick("2,3", "node-1", **known, failure_origin="node_lost")
+    own = heartbeat("2,3", "node-1", **known, failure_origin="node_lost")
 
     assert "first_failed_rank" not in NodeLost().update(own).evidence
     assert (
@@ -109,53 +111,65 @@ def test_an_interrupted_first_rank_is_not_named(cause):
     )
 
 
-def detect(*ticks, detectors=(NodeLost, RunDied, RunStalled)):
-    """Notifications for these heartbeats: reason, detector and severity."""
+def detect(*records, detectors=(NodeLost, RunDied, RunStalled)):
+    """Reason, detector and severity of each notification for these records."""
     engine = Engine({kind.__name__: kind for kind in detectors})
-    pages = [page for each in ticks for page in engine.process(each).case_notifications]
+    notifications = [
+        notification
+        for record in records
+        for notification in engine.process(record).case_notifications
+        if notification.reason is not NotificationReason.UPDATED
+    ]
     assert not engine.error_counts
-    heard = [page for page in pages if page.reason is not NotificationReason.UPDATED]
-    return [(p.reason, p.incident.key.detector, p.incident.severity) for p in heard]
+    return [(p.reason, p.incident.key.detector, p.incident.severity) for p in notifications]
 
 
 def test_a_dead_node_raises_one_incident_while_the_others_stall():
     steps = [Record("run", WHOLE_RUN, i, float(i)) for i in range(20)]
-    ticks = [tick("2,3", "b", time=20.0 + s, silent=12.0 + s, idle=12.0 + s) for s in range(600)]
+    heartbeats = [
+        heartbeat("2,3", "b", time=20.0 + s, silent=12.0 + s, idle=12.0 + s) for s in range(600)
+    ]
 
-    assert detect(*steps, *ticks) == [(NotificationReason.OPENED, "NodeLost", Severity.CRITICAL)]
+    assert detect(*steps, *heartbeats) == [
+        (NotificationReason.OPENED, "NodeLost", Severity.CRITICAL)
+    ]
 
 
 def test_a_stall_after_a_lost_agent_is_found():
     steps = [Record("run", WHOLE_RUN, i, float(i)) for i in range(20)]
-    ticks = [tick("2,3", "b", time=20.0 + s, silent=12.0 + s, idle=0.2) for s in range(30)]
-    stall = [tick("2,3", "b", time=50.0 + s, silent=42.0 + s, idle=float(s)) for s in range(40)]
+    heartbeats = [
+        heartbeat("2,3", "b", time=20.0 + s, silent=12.0 + s, idle=0.2) for s in range(30)
+    ]
+    stall = [
+        heartbeat("2,3", "b", time=50.0 + s, silent=42.0 + s, idle=float(s)) for s in range(40)
+    ]
 
-    assert detect(*steps, *ticks, *stall) == [
+    assert detect(*steps, *heartbeats, *stall) == [
         (NotificationReason.OPENED, "NodeLost", Severity.WARNING),
         (NotificationReason.OPENED, "RunStalled", Severity.WARNING),
     ]
 
 
-@pytest.mark.parametrize("attempt", [0, 1], ids=["heard again", "begun again without it"])
+@pytest.mark.parametrize("attempt", [0, 1], ids=["node reports again", "run restarted without it"])
 def test_it_ends_when_the_node_reports_or_the_run_continues_without_it(attempt):
-    after = [tick(time=30.0 + s, idle=0.1, attempt=attempt) for s in range(60)]
+    after = [heartbeat(time=30.0 + s, idle=0.1, attempt=attempt) for s in range(60)]
 
-    assert [reason for reason, *_ in detect(tick("2,3", "b"), *after)] == [
+    assert [reason for reason, *_ in detect(heartbeat("2,3", "b"), *after)] == [
         NotificationReason.OPENED,
         NotificationReason.RESOLVED,
     ]
 
 
-def test_a_rank_that_was_killed_alone_is_no_node():
-    dead = tick(died_ranks="3", cause="died", time=5.0)
+def test_a_single_killed_rank_is_no_lost_node():
+    dead = heartbeat(died_ranks="3", cause="died", time=5.0)
 
     assert isinstance(NodeLost().update(dead), Clear)
-    later = tick(died_ranks="3", cause="died", time=7.0)
+    later = heartbeat(died_ranks="3", cause="died", time=7.0)
     assert [detector for _, detector, _ in detect(dead, later)] == ["RunDied"]
 
 
-def test_odd_counts_are_no_finding():
-    record = tick("2,3", "b")
+def test_non_finite_counts_are_clear():
+    record = heartbeat("2,3", "b")
     odd = Record("run", WHOLE_RUN, 1, 0.0, Event.HEARTBEAT, {"nodes_lost": float("nan")})
 
     assert isinstance(NodeLost().update(odd), Clear)

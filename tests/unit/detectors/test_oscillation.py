@@ -17,7 +17,7 @@ def noisy(levels, sigma=0.03, seed=0):
     return [level * exp(rng.gauss(0.0, sigma)) for level in levels]
 
 
-def swinging(count, period=10.0, size=0.1, level=2.0):
+def oscillating(count, period=10.0, size=0.1, level=2.0):
     return [level * exp(size * sin(2 * pi * t / period)) for t in range(count)]
 
 
@@ -29,7 +29,7 @@ def detect(loss, **more):
 
 
 def test_an_oscillating_loss_is_info_with_its_period():
-    record, finding = detect(noisy(STEADY + swinging(150)))
+    record, finding = detect(noisy(STEADY + oscillating(150)))
 
     assert 270 <= record.step <= 330
     assert Oscillation.severity is Severity.INFO
@@ -38,19 +38,19 @@ def test_an_oscillating_loss_is_info_with_its_period():
 
 
 @pytest.mark.parametrize("sigma", [0.03, 0.3])
-def test_noise_that_grows_has_no_beat(sigma):
+def test_growing_noise_is_no_oscillation(sigma):
     assert detect(noisy(STEADY, sigma) + noisy(STEADY, 3 * sigma, seed=1)) == (None, None)
 
 
-def test_a_loss_that_swung_from_the_first_step_on_is_usual():
-    assert detect(noisy(swinging(600))) == (None, None)
+def test_an_oscillation_since_the_first_step_is_ignored():
+    assert detect(noisy(oscillating(600))) == (None, None)
 
 
-def test_an_invisible_oscillation_is_ignored():
-    assert detect(noisy(STEADY, 0.001) + noisy(swinging(200, size=0.01), 0.001)) == (None, None)
+def test_a_tiny_oscillation_is_ignored():
+    assert detect(noisy(STEADY, 0.001) + noisy(oscillating(200, size=0.01), 0.001)) == (None, None)
 
 
-def test_a_fall_and_a_step_are_no_swing():
+def test_a_fall_and_a_step_are_no_oscillation():
     falling = [1.0 + 2.0 * exp(-t / 60) for t in range(400)]
 
     assert detect(noisy(falling)) == (None, None)
@@ -58,13 +58,13 @@ def test_a_fall_and_a_step_are_no_swing():
 
 
 def test_a_policy_gradient_loss_is_not_evaluated():
-    assert detect(noisy(STEADY + swinging(150)), reward=[1.0] * 400) == (None, None)
+    assert detect(noisy(STEADY + oscillating(150)), reward=[1.0] * 400) == (None, None)
 
 
-def test_it_is_over_once_it_is_steady():
+def test_it_clears_once_the_loss_is_steady():
     detector = Oscillation()
     outputs = [
-        update_detector(detector, r) for r in steps(loss=noisy(STEADY + swinging(150) + STEADY))
+        update_detector(detector, r) for r in steps(loss=noisy(STEADY + oscillating(150) + STEADY))
     ]
 
     assert isinstance(outputs[399], Finding)

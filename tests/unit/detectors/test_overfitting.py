@@ -19,7 +19,7 @@ def run(trained, held_out, every=100):
         yield event(Event.EVAL, index * every, eval_loss=eval_loss)
 
 
-def test_held_out_loss_that_turns_while_training_falls_is_a_warning():
+def test_a_rising_held_out_loss_with_a_falling_training_loss_is_a_warning():
     record, finding = first_finding(Overfitting(), run(FALLING, TURNING))
 
     assert record.step == 1000
@@ -53,8 +53,8 @@ def test_an_evaluation_logged_twice_counts_once():
     assert first_finding(Overfitting(), twice)[0].step == 1000
 
 
-def test_evaluations_that_jump_about_must_rise_by_more():
-    """A rise of a tenth is nothing where neighbours differ by as much."""
+def test_noisy_evaluations_must_rise_by_more():
+    """A rise of a tenth is ignored if neighbours differ by as much."""
     held_out = [2.0, 2.4, 1.9, 2.3, 1.95, 2.45, 2.1, 2.5, 2.05, 2.55, 2.1, 2.5]
 
     assert first_finding(Overfitting(), run(FALLING, held_out)) == (None, None)
@@ -72,7 +72,7 @@ def test_no_output_without_a_training_loss():
     assert first_finding(Overfitting(), held_out) == (None, None)
 
 
-def test_it_is_over_once_the_held_out_loss_is_near_its_best_again():
+def test_it_clears_once_the_held_out_loss_is_near_its_best_again():
     detector = Overfitting()
     healed = [*TURNING, 2.2, 2.2, 2.2]
     outputs = [update_detector(detector, r) for r in run([*FALLING, 1.1, 1.0, 0.9], healed)]
@@ -87,7 +87,7 @@ def test_healthy_runs_have_no_false_warning(seed):
     assert first_finding(Overfitting(), records(evaluated_run(seed))) == (None, None)
 
 
-def test_finds_nearly_all_that_rise_by_half():
+def test_nearly_all_rises_by_half_are_found():
     sick = [evaluated_run(seed, "overfitting", "severe") for seed in range(100, 120)]
     found = [first_finding(Overfitting(), records(run))[0] for run in sick]
 

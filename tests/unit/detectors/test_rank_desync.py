@@ -29,7 +29,7 @@ def test_diverging_replicas_are_found_at_the_third_record_with_the_first_as_onse
     assert "grad_norm differs" in finding.summary
 
 
-def test_the_noise_of_a_sum_in_another_order_is_nothing():
+def test_rounding_of_another_summation_order_is_ignored():
     rng = Random(0)
     runs = (
         combine_step(n, grad_norm=[1 + rng.gauss(0, 1e-6) for _ in range(8)]) for n in range(2000)
@@ -38,14 +38,14 @@ def test_the_noise_of_a_sum_in_another_order_is_nothing():
     assert first_finding(RankDesync(), runs) == (None, None)
 
 
-def test_a_single_record_that_differs_is_nothing():
+def test_a_single_record_that_differs_is_ignored():
     records = [*norms(40, 99, 1.0), *norms(2, 0, 2.0), *norms(40, 99, 1.0)]
 
     assert first_finding(RankDesync(), records) == (None, None)
 
 
-def test_ranks_that_never_were_alike_prove_nothing():
-    """Stages of a pipeline, or a run for each rank."""
+def test_ranks_that_always_differed_are_not_evaluated():
+    """They are stages of a pipeline, or separate runs."""
     rng = Random(0)
     records = (combine_step(n, grad_norm=[rng.uniform(1, 2) for _ in range(4)]) for n in range(200))
 
@@ -79,7 +79,7 @@ def test_a_rank_one_step_behind_is_found():
     assert finding.rank == 2
 
 
-def test_it_is_over_once_the_ranks_are_alike_again():
+def test_it_clears_once_the_ranks_agree_again():
     detector = RankDesync()
     for record in norms(60, 40, 1.01):
         update_detector(detector, record)
@@ -87,7 +87,7 @@ def test_it_is_over_once_the_ranks_are_alike_again():
     assert update_detector(detector, combine_step(61, grad_norm=[1.0] * 4)) == Clear()
 
 
-def test_a_restart_resets_the_proof():
+def test_a_restart_resets_the_agreement():
     detector = RankDesync()
     for record in norms(40, 30, 1.5):
         last = update_detector(detector, record)
@@ -103,20 +103,20 @@ def test_a_single_rank_has_no_output():
     assert {update_detector(RankDesync(), replace(record)) for record in records} == {None}
 
 
-def apart(step, odd, ranks, value):
-    """Norms of so many replicas at one step, and another value on the odd ranks."""
+def differing_step(step, odd, ranks, value):
+    """Norms of all replicas at one step; those in `odd` have `value`."""
     norm = 1.0 + 0.1 * (step % 7)
     return combine_step(step, grad_norm=[value * norm if r in odd else norm for r in range(ranks)])
 
 
-def parted(odd, ranks, value, onset=80, count=100):
+def differing_run(odd, ranks, value, onset=80, count=100):
     for step in range(count):
-        yield apart(step, odd if step >= onset else (), ranks, value)
+        yield differing_step(step, odd if step >= onset else (), ranks, value)
 
 
-def test_all_ranks_that_are_not_as_most_are_named_with_both_values():
+def test_all_ranks_that_differ_from_the_majority_are_named_with_both_values():
     odd = (17, 40, 99, 1000)
-    record, finding = first_finding(RankDesync(), parted(odd, 1024, 1.5, onset=8, count=20))
+    record, finding = first_finding(RankDesync(), differing_run(odd, 1024, 1.5, onset=8, count=20))
 
     assert (record.step, finding.rank) == (10, None)
     assert finding.evidence["differing_ranks"] == "17, 40, 99, 1000"
@@ -124,17 +124,17 @@ def test_all_ranks_that_are_not_as_most_are_named_with_both_values():
     assert "on the first of ranks 17, 40, 99, 1000, 1.3 on the other 1020" in finding.summary
 
 
-def test_the_hosts_of_those_that_differ_are_named_where_there_are_several():
+def test_hosts_of_differing_ranks_are_named_if_there_are_several():
     hosts = {rank: f"node-{rank // 2}" for rank in range(8)}
-    records = (with_hosts(each, hosts) for each in parted((5,), 8, 1.5, onset=8, count=20))
+    records = (with_hosts(each, hosts) for each in differing_run((5,), 8, 1.5, onset=8, count=20))
     _, finding = first_finding(RankDesync(), records)
 
     assert "1.95 on rank 5 (node-2), 1.3 on the other 7" in finding.summary
 
 
-def test_of_two_ranks_both_are_named_with_their_values_and_hosts():
+def test_both_of_two_ranks_are_named_with_their_values_and_hosts():
     hosts = {0: "node-a", 1: "node-b"}
-    records = (with_hosts(each, hosts) for each in parted((1,), 2, 1.5, onset=8, count=20))
+    records = (with_hosts(each, hosts) for each in differing_run((1,), 2, 1.5, onset=8, count=20))
     _, finding = first_finding(RankDesync(), records)
 
     assert finding.rank is None
@@ -142,33 +142,33 @@ def test_of_two_ranks_both_are_named_with_their_values_and_hosts():
 
 
 def test_no_rank_is_named_without_a_majority():
-    _, finding = first_finding(RankDesync(), parted((0, 1), 4, 1.5, onset=8, count=20))
+    _, finding = first_finding(RankDesync(), differing_run((0, 1), 4, 1.5, onset=8, count=20))
 
     assert finding.rank is None
     assert "differing_ranks" not in finding.evidence
 
 
-def test_replicas_that_were_the_same_to_the_last_bit_are_not_to_part_by_one():
-    record, finding = first_finding(RankDesync(), parted((2,), 4, 1 + 2**-52))
+def test_replicas_that_were_bit_identical_are_reported_at_a_difference_of_one_bit():
+    record, finding = first_finding(RankDesync(), differing_run((2,), 4, 1 + 2**-52))
 
     assert (record.step, finding.onset_step, finding.rank) == (95, 80, 2)
     assert finding.severity is None
     assert finding.evidence["highest_value"] != finding.evidence["lowest_value"]
 
 
-def test_a_bit_that_becomes_a_percent_becomes_critical():
+def test_a_difference_that_grows_to_a_percent_is_critical():
     detector = RankDesync()
-    for record in parted((2,), 4, 1 + 2**-40):
+    for record in differing_run((2,), 4, 1 + 2**-40):
         warned = update_detector(detector, record)
     for step in range(100, 103):
-        last = update_detector(detector, apart(step, (2,), 4, 1.01))
+        last = update_detector(detector, differing_step(step, (2,), 4, 1.01))
 
     assert (warned.severity, last.severity) == (None, Severity.CRITICAL)
 
 
 @pytest.mark.parametrize("share", [0.02, 0.1, 0.5])
-def test_ranks_that_round_some_norms_otherwise_are_well(share):
-    """As GPUs of two kinds do."""
+def test_ranks_that_round_differently_are_clear(share):
+    """GPUs of two models do."""
     rng = Random(1)
     rows = ((norm := rng.uniform(1, 2), norm * (1 + 6e-8 * (rng.random() < share)))
             for _ in range(2000))  # fmt: skip
@@ -177,7 +177,7 @@ def test_ranks_that_round_some_norms_otherwise_are_well(share):
     assert first_finding(RankDesync(), records) == (None, None)
 
 
-def test_constant_norms_after_clipping_prove_nothing():
+def test_constant_norms_after_clipping_are_not_evaluated():
     """Independent gradients, clipped to 1: equal until they are smaller than 1."""
     rng = Random(0)
     rows = ([min(1.0, rng.uniform(1.0, 2.0) - n / 200) for _ in range(4)] for n in range(200))
@@ -186,7 +186,7 @@ def test_constant_norms_after_clipping_prove_nothing():
     assert first_finding(RankDesync(), records) == (None, None)
 
 
-def test_a_loss_scale_that_one_rank_alone_lowered_is_a_warning():
+def test_a_loss_scale_lowered_on_one_rank_is_a_warning():
     scales = ([65536.0, 65536.0, 65536.0 if n < 20 else 32768.0] for n in range(40))
     records = [combine_step(n, loss_scale=row) for n, row in enumerate(scales)]
     record, finding = first_finding(RankDesync(), records)
@@ -194,7 +194,7 @@ def test_a_loss_scale_that_one_rank_alone_lowered_is_a_warning():
     assert (record.step, finding.rank, finding.evidence["majority_value"]) == (22, 2, 65536.0)
 
 
-def test_loss_scales_of_ranks_that_train_each_for_itself_may_differ():
+def test_loss_scales_of_independent_ranks_may_differ():
     rng = Random(0)
     rows = [([rng.random() for _ in range(4)], [2.0**16, 2.0**16, 2.0**16, 2.0**15])
             for _ in range(99)]  # fmt: skip
@@ -206,7 +206,7 @@ def test_loss_scales_of_ranks_that_train_each_for_itself_may_differ():
     assert first_finding(RankDesync(), records) == (None, None)
 
 
-def test_a_step_that_one_rank_alone_left_out_shows_in_its_count_of_them():
+def test_a_step_skipped_on_one_rank_is_found_by_its_optimizer_steps():
     records = [combine_step(n, optimizer_steps=[n, n - (n >= 20), n, n]) for n in range(40)]
     record, finding = first_finding(RankDesync(), records)
 

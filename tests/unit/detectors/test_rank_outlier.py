@@ -48,25 +48,25 @@ def test_equal_ranks_are_clear():
     assert set(map(type, outputs)) == {type(None), Clear}
 
 
-def test_a_shard_that_is_a_little_harder_is_no_fault():
+def test_a_slightly_harder_shard_is_clear():
     assert first_finding(RankOutlier(), run(500, onset=0, change=lambda x: 1.3 * x)) == (None, None)
 
 
-def test_three_ranks_are_too_few_to_say_which_is_odd():
+def test_three_ranks_are_too_few_to_name_an_outlier():
     records = run(200, ranks=3, onset=0, change=lambda x: 9 * x)
 
     assert first_finding(RankOutlier(), records) == (None, None)
 
 
-def test_the_last_stage_of_a_pipeline_alone_has_a_loss():
+def test_a_loss_on_the_last_pipeline_stage_only_is_clear():
     records = (step(n, "loss", [0.0, 0.0, 0.0, 0.0, 2.0]) for n in range(100))
 
     assert first_finding(RankOutlier(), records) == (None, None)
 
 
 def test_a_loss_near_zero_by_design_is_not_evaluated():
-    facts = Record("run", WHOLE_RUN, 0, 0.0, Event.START, attributes={"algorithm": "grpo"})
+    start = Record("run", WHOLE_RUN, 0, 0.0, Event.START, attributes={"algorithm": "grpo"})
 
     assert (
-        first_finding(RankOutlier(), [facts, *run(200, onset=0, change=lambda _: 9.0)])[0] is None
+        first_finding(RankOutlier(), [start, *run(200, onset=0, change=lambda _: 9.0)])[0] is None
     )

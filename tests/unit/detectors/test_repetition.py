@@ -14,7 +14,7 @@ def samples(shares):
     ]
 
 
-def test_half_of_the_phrases_repeated_is_a_warning():
+def test_repetition_of_half_of_the_phrases_is_a_warning():
     record, finding = first_finding(Repetition(), samples([0.1] * 10 + [0.5] * 6))
 
     assert record.step == 120
@@ -31,14 +31,14 @@ def test_loops_are_critical():
     assert outputs[-1].severity is Severity.CRITICAL
 
 
-def test_lists_that_repeat_from_the_start_are_only_shown():
+def test_repetition_since_the_start_is_info():
     _, finding = first_finding(Repetition(), samples([0.55] * 20))
 
     assert finding.severity is None
     assert Repetition.severity is Severity.INFO
 
 
-def test_one_prompt_that_asks_for_a_list_is_nothing():
+def test_a_single_repetitive_sample_is_ignored():
     assert first_finding(Repetition(), samples([0.1, 0.1, 0.9, 0.1, 0.1, 0.1] * 5)) == (None, None)
 
 

@@ -17,21 +17,21 @@ def noisy(levels, sigma=0.1, seed=0):
     return [level + rng.gauss(0.0, sigma) for level in levels]
 
 
-LEARNT = [min(1.0, t / 100) for t in range(200)]
+LEARNED = [min(1.0, t / 100) for t in range(200)]
 
 
-def test_reports_a_cliff_within_seven_points_and_dates_it():
-    record, finding = first_finding(RewardCollapse(), steps(reward=noisy(LEARNT + [-0.5] * 20)))
+def test_a_sudden_fall_is_found_within_seven_points_with_its_onset():
+    record, finding = first_finding(RewardCollapse(), steps(reward=noisy(LEARNED + [-0.5] * 20)))
 
     assert 203 <= record.step <= 208
     assert abs(finding.onset_step - 201) <= 3
     assert finding.evidence["best_reward_level"] == pytest.approx(1.0, abs=0.15)
 
 
-def test_losing_all_that_was_gained_becomes_critical():
+def test_a_loss_of_all_that_was_gained_is_critical():
     detector = RewardCollapse()
     outputs = [
-        update_detector(detector, record) for record in steps(reward=noisy(LEARNT + [0.0] * 20))
+        update_detector(detector, record) for record in steps(reward=noisy(LEARNED + [0.0] * 20))
     ]
 
     assert outputs[-1].severity is Severity.CRITICAL
@@ -40,14 +40,14 @@ def test_losing_all_that_was_gained_becomes_critical():
 def test_losing_a_third_is_a_warning():
     detector = RewardCollapse()
     outputs = [
-        update_detector(detector, record) for record in steps(reward=noisy(LEARNT + [0.6] * 20))
+        update_detector(detector, record) for record in steps(reward=noisy(LEARNED + [0.6] * 20))
     ]
 
     assert outputs[-1].severity is None
 
 
-def test_a_slow_loss_is_seen_by_how_much_is_gone():
-    slow = LEARNT + [1.0 - t / 300 for t in range(300)]
+def test_a_slow_fall_is_found_by_its_depth():
+    slow = LEARNED + [1.0 - t / 300 for t in range(300)]
     record, _ = first_finding(RewardCollapse(), steps(reward=noisy(slow)))
 
     assert record is not None
@@ -55,19 +55,19 @@ def test_a_slow_loss_is_seen_by_how_much_is_gone():
 
 @pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (1000.0, 0.0), (0.001, 0.0), (1.0, -3.0)])
 def test_the_unit_of_the_reward_does_not_matter(scale, shift):
-    reward = [scale * (x + shift) for x in noisy(LEARNT + [-0.5] * 20)]
+    reward = [scale * (x + shift) for x in noisy(LEARNED + [-0.5] * 20)]
     record, _ = first_finding(RewardCollapse(), steps(reward=reward))
 
     assert 203 <= record.step <= 208
 
 
-def test_a_dip_of_three_points_is_nothing():
-    reward = noisy((LEARNT[150:] + [-1.0] * 3) * 6)
+def test_a_dip_of_three_points_is_ignored():
+    reward = noisy((LEARNED[150:] + [-1.0] * 3) * 6)
 
     assert first_finding(RewardCollapse(), steps(reward=reward)) == (None, None)
 
 
-def test_a_saturated_reward_that_loses_a_hundredth_is_nothing():
+def test_a_saturated_reward_that_loses_a_hundredth_is_clear():
     reward = noisy([1.0] * 100 + [0.99] * 100, sigma=1e-4)
 
     assert first_finding(RewardCollapse(), steps(reward=reward)) == (None, None)
@@ -83,7 +83,7 @@ def test_ignores_non_finite_values():
 
 def test_clears_when_the_reward_is_back():
     detector = RewardCollapse()
-    reward = noisy(LEARNT + [0.0] * 20 + [1.0] * 40)
+    reward = noisy(LEARNED + [0.0] * 20 + [1.0] * 40)
     outputs = [update_detector(detector, record) for record in steps(reward=reward)]
 
     assert outputs[-16:] == [Clear()] * 16
@@ -100,7 +100,7 @@ def test_detection_rates_match_the_docstring(severity):
 
 
 @pytest.mark.seeded
-def test_healthy_runs_are_left_alone():
+def test_healthy_runs_have_no_finding():
     runs = [rl_run(seed) for seed in SEEDS]
 
     assert (
@@ -109,16 +109,16 @@ def test_healthy_runs_are_left_alone():
     )
 
 
-def test_a_long_run_that_learns_nothing_is_left_alone():
-    """Ten thousand points of heavy noise reach depths that a rule on the best would call a fall."""
+def test_a_long_run_that_learns_nothing_has_no_finding():
+    """Among ten thousand noisy points, some are far below the best one."""
     rng = Random(3)
     reward = [-1.8 + rng.gauss(0.0, 0.6) for _ in range(10_000)]
 
     assert first_finding(RewardCollapse(), steps(reward=reward)) == (None, None)
 
 
-def test_a_smooth_climb_that_falls_by_half_and_comes_back_is_a_collapse():
-    """Rewards that are averaged over many episodes have hardly any noise, and are never flat."""
+def test_a_smooth_rise_that_falls_by_half_and_recovers_is_a_collapse():
+    """Rewards averaged over many episodes have hardly any noise and are never flat."""
     climb = [8000.0 * min(1.0, t / 41) ** 3 for t in range(46)]
     fall = [6900.0, 4600.0, 2800.0, 2900.0, 3900.0, 4900.0, 5900.0, 6900.0]
     reward = noisy(climb + fall + [8000.0] * 10, sigma=60.0)
@@ -128,7 +128,7 @@ def test_a_smooth_climb_that_falls_by_half_and_comes_back_is_a_collapse():
     assert 46 <= finding.onset_step <= record.step
 
 
-def test_a_reward_that_lies_on_its_floor_has_collapsed():
+def test_a_reward_at_its_minimum_has_collapsed():
     reward = [-0.6, -0.7, -0.84, -0.91, -0.92, -0.94, -0.97, -0.98, -0.99] + [-1.0] * 20
     record, finding = first_finding(RewardCollapse(), steps(reward=reward))
 
@@ -136,7 +136,7 @@ def test_a_reward_that_lies_on_its_floor_has_collapsed():
     assert finding.evidence["best_reward_level"] == -0.84
 
 
-def test_a_reward_that_is_rarely_earned_has_not_collapsed_where_it_is_not():
+def test_a_sparse_reward_has_not_collapsed_between_successes():
     reward = [0.0625 if t in {0, 3, 7, 22, 31, 60} else 0.0 for t in range(145)]
 
     assert first_finding(RewardCollapse(), steps(reward=reward)) == (None, None)

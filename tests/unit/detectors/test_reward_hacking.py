@@ -12,22 +12,22 @@ from sentinel.testing import first_finding, steps, update_detector
 COUNT, ONSET = 200, 120
 
 
-def run(far=1.0, wordy=1.0, reward=0.0):
-    """A run that drifts as healthy ones do, until it begins to grow by these factors a step."""
+def run(kl=1.0, length=1.0, reward=0.0):
+    """A healthy run whose KL, length and reward grow at these rates from the onset on."""
     rng = Random(4)
     since = [max(0, t - ONSET) for t in range(COUNT)]
     return list(
         steps(
-            kl_ref=[0.05 * (t / COUNT) ** 2 * far**s + 1e-4 for t, s in enumerate(since)],
-            completion_length=[300.0 * wordy**s + rng.gauss(0, 5) for s in since],
+            kl_ref=[0.05 * (t / COUNT) ** 2 * kl**s + 1e-4 for t, s in enumerate(since)],
+            completion_length=[300.0 * length**s + rng.gauss(0, 5) for s in since],
             reward=[t / COUNT + reward * s + rng.gauss(0, 0.1) for t, s in enumerate(since)],
             learning_rate=[1e-6] * COUNT,
         )
     )
 
 
-def test_shows_a_reward_that_rises_with_distance_and_length():
-    record, finding = first_finding(RewardHacking(), run(far=1.1, wordy=1.02, reward=0.02))
+def test_a_reward_that_rises_with_kl_and_length_is_info():
+    record, finding = first_finding(RewardHacking(), run(kl=1.1, length=1.02, reward=0.02))
 
     assert ONSET < record.step < ONSET + 60
     assert ONSET - 10 < finding.onset_step <= record.step
@@ -36,14 +36,14 @@ def test_shows_a_reward_that_rises_with_distance_and_length():
 
 
 @pytest.mark.parametrize(
-    "what", [{}, {"far": 1.1, "reward": 0.02}, {"wordy": 1.02, "reward": 0.02}]
+    "growth", [{}, {"kl": 1.1, "reward": 0.02}, {"length": 1.02, "reward": 0.02}]
 )
-def test_any_two_of_them_are_none(what):
-    assert first_finding(RewardHacking(), run(**what)) == (None, None)
+def test_two_of_the_three_are_no_hacking(growth):
+    assert first_finding(RewardHacking(), run(**growth)) == (None, None)
 
 
-def test_far_and_wordy_without_reward_is_no_hacking():
-    assert first_finding(RewardHacking(), run(far=1.1, wordy=1.02, reward=-0.02)) == (None, None)
+def test_kl_and_length_without_reward_are_no_hacking():
+    assert first_finding(RewardHacking(), run(kl=1.1, length=1.02, reward=-0.02)) == (None, None)
 
 
 def test_ignores_non_finite_values():

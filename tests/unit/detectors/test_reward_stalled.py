@@ -14,7 +14,7 @@ def outputs(reward):
     return [update_detector(detector, record) for record in steps(reward=reward)]
 
 
-def loud(reward):
+def warnings(reward):
     return [x for x in outputs(reward) if hasattr(x, "severity") and x.severity is None]
 
 
@@ -23,7 +23,7 @@ def noise(count, sigma=0.6, seed=3, slope=0.0):
     return [-1.8 + slope * t / count + rng.gauss(0.0, sigma) for t in range(count)]
 
 
-def test_warns_of_a_reward_that_is_hardly_ever_earned():
+def test_a_reward_that_is_hardly_ever_earned_is_a_warning():
     rng = Random(2)
     reward = [0.0625 if rng.random() < 0.1 else 0.0 for _ in range(200)]
     record, finding = first_finding(RewardStalled(), steps(reward=reward))
@@ -34,23 +34,23 @@ def test_warns_of_a_reward_that_is_hardly_ever_earned():
     assert RewardStalled.severity is Severity.WARNING
 
 
-def test_a_reward_that_is_earned_more_and_more_often_is_learnt():
+def test_a_reward_that_is_earned_more_and_more_often_is_clear():
     rng = Random(1)
     reward = [float(rng.random() < 0.1 + t / 500) for t in range(400)]
 
-    assert not loud(reward)
+    assert not warnings(reward)
 
 
 def test_a_thousand_points_that_moved_by_less_than_half_the_noise_are_a_stall():
-    assert loud(noise(1200))
+    assert warnings(noise(1200))
 
 
-def test_half_that_many_are_not_yet_enough_to_wake_anybody():
-    assert not loud(noise(600))
+def test_half_that_many_points_are_no_warning_yet():
+    assert not warnings(noise(600))
 
 
-def test_a_reward_that_gains_its_own_noise_is_learnt():
-    assert not loud(noise(2000, slope=1.2))
+def test_a_rise_by_more_than_the_noise_is_clear():
+    assert not warnings(noise(2000, slope=1.2))
 
 
 def test_clear_while_the_policy_learns():
@@ -60,4 +60,4 @@ def test_clear_while_the_policy_learns():
 def test_healthy_runs_have_no_false_warning():
     runs = [rl_run(seed).series["reward"].tolist() for seed in range(500, 520)]
 
-    assert not any(loud(reward) for reward in runs)
+    assert not any(warnings(reward) for reward in runs)

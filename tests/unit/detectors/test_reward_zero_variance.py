@@ -11,7 +11,7 @@ from sentinel.testing import first_finding, steps, update_detector
 VARIED = [0.2, 0.3, 0.25, 0.4]
 
 
-def test_warns_after_sixteen_points_of_one_reward_for_all():
+def test_sixteen_points_of_equal_rewards_are_a_warning():
     idle = [0.2] * 40 + [1.0] * 20
     records = steps(reward=VARIED * 15, frac_zero_std=idle)
     record, finding = first_finding(RewardZeroVariance(), records)
@@ -22,7 +22,7 @@ def test_warns_after_sixteen_points_of_one_reward_for_all():
     assert RewardZeroVariance.severity is Severity.WARNING
 
 
-def test_a_run_that_never_varied_is_given_twice_as_long():
+def test_a_run_that_never_varied_needs_twice_as_many_points():
     records = steps(reward=[0.0, 0.0625] * 30, frac_zero_std=[1.0] * 60)
     record, finding = first_finding(RewardZeroVariance(), records)
 
@@ -30,7 +30,7 @@ def test_a_run_that_never_varied_is_given_twice_as_long():
     assert finding.onset_step == 1
 
 
-def test_a_spread_of_nought_is_no_variance():
+def test_a_standard_deviation_of_zero_is_no_variance():
     records = steps(reward=[-1.0] * 60, reward_std=[0.0] * 60)
 
     assert first_finding(RewardZeroVariance(), records)[0].step == 32
@@ -51,13 +51,13 @@ def test_solved_prompts_are_info():
 
 
 @pytest.mark.parametrize("idle", [[0.8] * 100, [1.0, 0.5] * 50, ([1.0] * 7 + [0.0]) * 12])
-def test_four_in_five_idle_groups_are_none_of_it(idle):
+def test_four_in_five_idle_groups_are_clear(idle):
     records = steps(reward=(VARIED * 25)[: len(idle)], frac_zero_std=idle)
 
     assert first_finding(RewardZeroVariance(), records) == (None, None)
 
 
-def test_the_reward_of_a_control_task_may_stand_still():
+def test_a_constant_reward_of_a_control_task_is_not_evaluated():
     """It has no groups of completions."""
     assert first_finding(RewardZeroVariance(), steps(reward=[-200.0] * 100)) == (None, None)
 
@@ -69,7 +69,7 @@ def test_clears_when_answers_differ_again():
     assert [update_detector(detector, record) for record in records][-16:] == [Clear()] * 16
 
 
-def test_values_that_are_no_share_are_ignored():
+def test_values_outside_0_to_1_are_ignored():
     detector = RewardZeroVariance()
     records = steps(reward=VARIED * 10, frac_zero_std=[nan, 7.0] * 20)
 

@@ -8,7 +8,7 @@ from sentinel.signals.kl import TOKEN_MEAN, KlKind, kl_kind_attribute
 from sentinel.testing import first_finding, steps, update_detector
 
 
-def test_a_moderate_mismatch_is_shown():
+def test_a_moderate_mismatch_is_info():
     record, finding = first_finding(RolloutMismatch(), steps(kl_mismatch=[0.01] * 20 + [0.2] * 10))
 
     assert record.step == 24
@@ -24,18 +24,18 @@ def test_ten_times_as_much_and_a_skewed_ratio_are_warnings():
     assert (far.severity, askew.severity) == (Severity.WARNING, Severity.WARNING)
 
 
-def test_an_absolute_difference_is_held_to_more():
-    detect = {
+def test_the_limit_of_an_absolute_difference_is_higher():
+    attributes = {
         kl_kind_attribute("kl_mismatch"): KlKind(
             "mismatch", "abs", TOKEN_MEAN, signed=False
         ).serialize()
     }
-    records = [replace(r, attributes=detect) for r in steps(kl_mismatch=[0.2] * 30)]
+    records = [replace(r, attributes=attributes) for r in steps(kl_mismatch=[0.2] * 30)]
 
     assert first_finding(RolloutMismatch(), records) == (None, None)
 
 
-def test_single_wild_batches_are_nothing():
+def test_single_outliers_are_ignored():
     records = steps(kl_mismatch=[0.01, 0.01, 9.0] * 20, importance_ratio_mean=[1.0, 1.0, 40.0] * 20)
 
     assert first_finding(RolloutMismatch(), records) == (None, None)
@@ -44,7 +44,7 @@ def test_single_wild_batches_are_nothing():
 def test_a_record_without_either_signal_has_no_output():
     detector = RolloutMismatch()
     silent = [update_detector(detector, r) for r in steps(loss=[1.0] * 20)]
-    calm = [update_detector(detector, r) for r in steps(kl_mismatch=[0.01] * 9)]
+    matching = [update_detector(detector, r) for r in steps(kl_mismatch=[0.01] * 9)]
 
     assert silent == [None] * 20
-    assert calm[-2:] == [Clear()] * 2
+    assert matching[-2:] == [Clear()] * 2

@@ -18,14 +18,14 @@ def counted(global_steps, per_step=1):
     return steps(global_step=global_steps, optimizer_steps=counts)
 
 
-def test_a_step_that_goes_back_is_reported_until_it_exceeds_its_maximum():
+def test_a_step_that_decreases_is_reported_until_it_exceeds_its_maximum():
     found = findings(counted([8.0, 9.0, 10.0, 8.0, 9.0, 10.0, 11.0, 12.0]))
 
     assert [step for step, _ in found] == [8, 9, 10]
     assert {finding.onset_step for _, finding in found} == {4}
 
 
-def test_in_a_log_it_is_a_warning_for_it_may_be_a_resume():
+def test_it_is_a_warning_in_a_log_as_it_may_be_a_resume():
     _, finding = first_finding(StepRegression(), steps(global_step=[279.0, 251.0, 252.0]))
 
     assert finding.severity is None
@@ -51,9 +51,9 @@ def test_a_declared_start_excuses_it():
 def test_another_training_in_the_same_run_excuses_it():
     first = steps(global_step=[1.0, 2.0, 3.0], optimizer_steps=[1.0, 2.0, 3.0])
     begins = steps(global_step=[1.0], optimizer_steps=[4.0], restarted_after_step=[0.0])
-    goes_on = steps(global_step=[2.0, 3.0], optimizer_steps=[5.0, 6.0])
+    continues = steps(global_step=[2.0, 3.0], optimizer_steps=[5.0, 6.0])
 
-    assert findings([*first, *begins, *goes_on]) == []
+    assert findings([*first, *begins, *continues]) == []
 
 
 def test_the_same_step_twice_is_normal_in_a_log():
@@ -67,7 +67,7 @@ def test_a_constant_step_during_optimizer_steps_is_found():
     assert found[0][1].evidence["optimizer_steps_since_advance"] == 5.0
 
 
-def test_a_trainer_of_many_optimizer_steps_for_one_is_well():
+def test_several_optimizer_steps_per_trainer_step_are_clear():
     assert findings(counted([float(n // 64) for n in range(64 * 8)])) == []
 
 
@@ -87,13 +87,13 @@ def test_a_record_without_a_trainer_step_is_not_evaluated():
     assert update_detector(StepRegression(), event(Event.STEP, 7, loss=1.0)) is None
 
 
-def test_one_row_that_was_written_late_is_no_step_back():
+def test_one_row_that_was_written_late_is_no_regression():
     late = steps(global_step=[20.0, 22.0, 21.0, 23.0, 24.0])
 
     assert first_finding(StepRegression(), late) == (None, None)
 
 
-def test_a_log_that_goes_back_is_found_at_its_second_row_with_the_first_as_onset():
+def test_a_regression_in_a_log_is_found_at_its_second_row_with_the_first_as_onset():
     record, finding = first_finding(StepRegression(), steps(global_step=[20.0, 21.0, 15.0, 16.0]))
 
     assert (record.step, finding.onset_step) == (4, 3)

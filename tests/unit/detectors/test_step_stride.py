@@ -37,18 +37,18 @@ def test_a_doubled_stride_is_found_after_four_records_with_the_first_as_onset():
     assert record.step == 54
 
 
-def test_a_rollout_step_of_many_optimizer_steps_is_well():
+def test_several_optimizer_steps_per_rollout_are_clear():
     updates = counted(range(40), [8.0 * n for n in range(40)])
 
     assert first_finding(StepStride(), [begun("trl"), *updates]) == (None, None)
 
 
-def test_a_stride_that_is_the_run_s_own_is_well():
+def test_a_stride_that_is_constant_since_the_start_is_clear():
     """Micro-batches, or the optimizers of a game between two networks, are counted on purpose."""
     assert first_finding(StepStride(), counted(range(0, 200, 2))) == (None, None)
 
 
-def test_steps_left_out_by_a_scaler_are_no_fault():
+def test_steps_skipped_by_a_scaler_are_clear():
     skipping = [n + (n > 10) + (n > 11) + (n > 30) for n in range(60)]
 
     assert first_finding(StepStride(), [begun("trl"), *counted(skipping)]) == (None, None)
@@ -66,7 +66,7 @@ def test_a_resume_is_no_stride():
     assert first_finding(StepStride(), records) == (None, None)
 
 
-def test_it_is_over_once_the_counter_is_right_again():
+def test_it_clears_once_the_counter_is_right_again():
     detector = StepStride()
     outputs = [
         update_detector(detector, record)

@@ -23,7 +23,7 @@ def step(number, step_time=1.0, **by_rank):
 
 
 def waits(count, onset, longer, ranks=4):
-    """Rank 2 waits so much longer for its data from there on."""
+    """From `onset` on, rank 2 waits `longer` seconds more for its data."""
     rng = Random(1)
     for number in range(count):
         row = [0.01 + 0.02 * rng.random() for _ in range(ranks)]
@@ -31,7 +31,7 @@ def waits(count, onset, longer, ranks=4):
         yield step(number, 1.0 + max(row), data_wait=row)
 
 
-def test_a_rank_that_waits_for_its_data_is_named_once_it_is_no_chance():
+def test_a_rank_that_waits_for_its_data_is_named_once_it_is_significant():
     record, finding = first_finding(Straggler(), waits(100, 50, 0.2))
 
     assert 50 + 24 <= record.step <= 50 + 32
@@ -47,7 +47,7 @@ def test_one_that_costs_more_than_a_quarter_is_a_warning():
     assert "Rank 2 waits longer for data than the other ranks" in finding.summary
 
 
-def test_another_rank_each_time_is_chance():
+def test_another_rank_each_time_is_clear():
     rng = Random(0)
     rows = ([rng.expovariate(1.0) for _ in range(4)] for _ in range(5000))
     records = (step(n, 10.0, generation_time=row, data_wait=row) for n, row in enumerate(rows))
@@ -63,7 +63,7 @@ def test_ranks_that_wait_for_each_other_are_clear():
     assert outputs[-1] == Clear()
 
 
-def test_a_rank_by_itself_has_none_to_be_behind():
+def test_a_single_rank_has_no_output():
     records = [step(n, data_wait=[5.0]) for n in range(40)]
 
     assert {update_detector(Straggler(), record) for record in records} == {None}

@@ -25,13 +25,13 @@ def test_a_token_that_costs_twice_as_much_is_a_warning():
 
 
 def test_only_a_costly_slowdown_is_a_warning():
-    def loudest(factor):
+    def highest_severity(factor):
         records = steps(step_time=times(400, 200, factor), tokens=[8192.0] * 400)
         outputs = [update_detector(detector, r) for detector in [ThroughputDrop()] for r in records]
         return {o.severity for o in outputs if isinstance(o, Finding)}
 
-    assert Severity.WARNING in loudest(2.0)
-    assert loudest(1.3) == {None}
+    assert Severity.WARNING in highest_severity(2.0)
+    assert highest_severity(1.3) == {None}
 
 
 def test_longer_batches_are_not_slower():
@@ -52,7 +52,7 @@ def test_a_step_time_alone_is_info():
     assert {o.severity for o in outputs if isinstance(o, Finding)} == {None}
 
 
-def test_a_speed_that_falls_is_a_cost_that_rises():
+def test_a_falling_throughput_is_found():
     speeds = [1e4 / t for t in times(400, 200, 2.0)]
     record, _ = first_finding(ThroughputDrop(), steps(tokens_per_second=speeds))
 
@@ -60,7 +60,7 @@ def test_a_speed_that_falls_is_a_cost_that_rises():
 
 
 @pytest.mark.parametrize("kind", [Event.SAVE, Event.EVAL, Event.PHASE])
-def test_steps_that_save_or_evaluate_are_left_out(kind):
+def test_steps_that_save_or_evaluate_are_ignored(kind):
     detector, found = ThroughputDrop(), []
     for record in steps(step_time=times(600, 999, 1.0)):
         if record.step >= 200:

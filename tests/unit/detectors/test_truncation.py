@@ -12,33 +12,35 @@ def noisy(levels, sigma=0.1, seed=0):
     return [level + rng.gauss(0.0, sigma) for level in levels]
 
 
-def worst(cut, reward):
+def highest_severity(cut, reward):
     detector = Truncation()
     seen = [update_detector(detector, r) for r in steps(truncated_fraction=cut, reward=reward)]
-    loud = [x.severity or Truncation.severity for x in seen if hasattr(x, "severity")]
-    return min(loud, key=lambda severity: severity.order, default=None)
+    severities = [x.severity or Truncation.severity for x in seen if hasattr(x, "severity")]
+    return min(severities, key=lambda severity: severity.order, default=None)
 
 
-def test_warns_when_hardly_an_answer_ends_and_the_reward_is_no_better():
+def test_most_answers_cut_with_no_higher_reward_is_a_warning():
     cut = [0.6] * 10 + [0.95] * 20
     records = steps(truncated_fraction=cut, reward=noisy([0.5] * 30))
     record, finding = first_finding(Truncation(), records)
 
     assert record.step == 8
     assert finding.severity is None
-    assert worst(cut, noisy([0.5] * 30)) is Severity.WARNING
+    assert highest_severity(cut, noisy([0.5] * 30)) is Severity.WARNING
 
 
-def test_a_limit_that_cut_most_from_the_start_is_only_shown():
-    assert worst([0.95] * 60, noisy([0.5] * 60)) is Severity.INFO
+def test_truncation_since_the_start_is_info():
+    assert highest_severity([0.95] * 60, noisy([0.5] * 60)) is Severity.INFO
 
 
-def test_cut_answers_that_earn_more_are_only_shown():
-    assert worst([0.1] * 20 + [0.95] * 40, noisy([0.0] * 20 + [3.0] * 40)) is Severity.INFO
+def test_truncation_with_a_higher_reward_is_info():
+    assert (
+        highest_severity([0.1] * 20 + [0.95] * 40, noisy([0.0] * 20 + [3.0] * 40)) is Severity.INFO
+    )
 
 
-def test_a_fifth_is_nothing():
-    assert worst(noisy([0.2] * 60, 0.02), noisy([0.5] * 60)) is None
+def test_a_fifth_is_clear():
+    assert highest_severity(noisy([0.2] * 60, 0.02), noisy([0.5] * 60)) is None
 
 
 def test_clears_when_completions_end_and_ignores_invalid_values():

@@ -5,7 +5,7 @@ from sentinel.model.finding import Clear, Severity
 from sentinel.testing import first_finding, steps, update_detector
 
 
-def test_shows_a_value_model_that_has_not_learnt():
+def test_a_value_model_that_has_not_learned_is_info():
     record, finding = first_finding(ValueFit(), steps(explained_variance=[-0.4] * 80))
 
     assert record.step == 64
@@ -14,7 +14,7 @@ def test_shows_a_value_model_that_has_not_learnt():
     assert ValueFit.severity is Severity.INFO
 
 
-def test_one_that_begins_badly_and_learns_is_well():
+def test_a_value_model_that_improves_is_clear():
     learning = [-3.0 + 4.0 * min(1.0, t / 40) for t in range(100)]
 
     assert first_finding(ValueFit(), steps(explained_variance=learning)) == (None, None)
