@@ -83,14 +83,6 @@ class EntropyCollapse:
 
     def _finding(self, share: float) -> Finding:
         shift = self._entropy.level_shift
-        evidence: dict[str, float | str] = {
-            "entropy_nats_median_of_8": shift.current_level,
-            "entropy_nats_at_start": shift.first_level,
-            "entropy_nats_expected": shift.expected_level,
-        }
-        if shift.reward_gain.is_ready:
-            evidence["reward_median_of_8"] = shift.reward_gain.current_level
-            evidence["reward_at_start"] = shift.reward_gain.first_level
         is_dead = shift.is_unrewarded and shift.current_level < self.nothing
         is_sudden = shift.has_left_recent_level and share < 2 / 3 * self.share
         severity = Severity.CRITICAL if is_dead else Severity.WARNING
@@ -98,7 +90,7 @@ class EntropyCollapse:
             summary=f"Entropy fell from {shift.first_level:.3g} to {shift.current_level:.3g} nats "
             f"per token, {share:.1%} of its start"
             + (", without a gain in reward." if shift.is_unrewarded else "."),
-            evidence=evidence,
+            evidence=shift.evidence("entropy_nats"),
             severity=severity if shift.is_unrewarded or is_sudden else None,
             onset_step=shift.onset,
         )

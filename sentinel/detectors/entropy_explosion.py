@@ -72,19 +72,11 @@ class EntropyExplosion:
 
     def _finding(self, times: float) -> Finding:
         shift = self._entropy.level_shift
-        evidence: dict[str, float | str] = {
-            "entropy_nats_median_of_8": shift.current_level,
-            "entropy_nats_at_start": shift.first_level,
-            "entropy_nats_expected": shift.expected_level,
-        }
-        if shift.reward_gain.is_ready:
-            evidence["reward_median_of_8"] = shift.reward_gain.current_level
-            evidence["reward_at_start"] = shift.reward_gain.first_level
         return Finding(
             summary=f"Entropy rose from {shift.first_level:.3g} to {shift.current_level:.3g} nats "
             f"per token, {times:.3g} times its start"
             + (", without a gain in reward." if shift.is_unrewarded else "."),
-            evidence=evidence,
+            evidence=shift.evidence("entropy_nats"),
             severity=Severity.WARNING if shift.is_unrewarded else None,
             onset_step=shift.onset,
         )

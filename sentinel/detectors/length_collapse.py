@@ -67,24 +67,21 @@ class LengthCollapse:
         if self._first_step is None:
             self._first_step = record.step
         shift = self._length_shift
-        shift.add(length, reward if reward is not None and isfinite(reward) else None, record.step)
+        shift.add(length, reward, record.step)
         if not shift.is_ready:
             return None
         before = self._length_before()
         if before is None:
             return Clear()
-        evidence = {
-            "completion_tokens_median_of_8": shift.current_level,
-            "completion_tokens_before": before,
-            "completion_tokens_expected": shift.expected_level,
-        }
-        if shift.reward_gain.is_ready:
-            evidence["reward_median_of_8"] = shift.reward_gain.current_level
-            evidence["reward_at_start"] = shift.reward_gain.first_level
         return Finding(
             summary=f"Completions shrank from {before:.4g} to {shift.current_level:.4g} tokens"
             + (", without a gain in reward." if shift.is_unrewarded else "."),
-            evidence=evidence,
+            evidence={
+                "completion_tokens_median_of_8": shift.current_level,
+                "completion_tokens_before": before,
+                "completion_tokens_expected": shift.expected_level,
+                **shift.reward_gain.evidence(),
+            },
             severity=Severity.WARNING if shift.is_unrewarded else None,
             onset_step=self._first_step if shift.onset is None else shift.onset,
         )

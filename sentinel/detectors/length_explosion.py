@@ -67,7 +67,7 @@ class LengthExplosion:
         if not isfinite(length) or length <= 0.0:
             return None
         shift = self._length_shift
-        shift.add(length, reward if reward is not None and isfinite(reward) else None, record.step)
+        shift.add(length, reward, record.step)
         if not shift.is_ready:
             return None
         if not shift.has_begun:
@@ -88,15 +88,7 @@ class LengthExplosion:
         )
 
     def _evidence(self, record: Record) -> dict[str, float | str]:
-        shift = self._length_shift
-        evidence: dict[str, float | str] = {
-            "completion_tokens_median_of_8": shift.current_level,
-            "completion_tokens_at_start": shift.first_level,
-            "completion_tokens_expected": shift.expected_level,
-        }
-        if shift.reward_gain.is_ready:
-            evidence["reward_median_of_8"] = shift.reward_gain.current_level
-            evidence["reward_at_start"] = shift.reward_gain.first_level
+        evidence = self._length_shift.evidence("completion_tokens")
         if "truncated_fraction" in record.values:
             evidence["truncated_fraction"] = record.values["truncated_fraction"]
         return evidence

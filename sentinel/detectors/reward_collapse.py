@@ -49,6 +49,7 @@ from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.drawdown import Drawdown
 from sentinel.stats.margin_cusum import MarginCusum
+from sentinel.stats.onset_tracker import OnsetTracker
 from sentinel.stats.peak_drop import PeakDrop
 
 MIN_DRAWDOWN_POINTS = 5
@@ -83,9 +84,9 @@ class RewardCollapse:
         self._cusum = MarginCusum(sign=-1, window=64, margin_sigmas=self.sigmas)
         self._drawdown = Drawdown()
         self._peak_drop = PeakDrop()
-        self._drawdown_step: int | None = None
+        self._drawdown_onset = OnsetTracker()
         self._drawdown_count = 0
-        self._cliff_step: int | None = None
+        self._cliff_onset = OnsetTracker()
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one reward."""
@@ -104,7 +105,7 @@ class RewardCollapse:
         return self._finding(reward, has_shifted=has_shifted)
 
     def _finding(self, reward: float, *, has_shifted: bool) -> Finding:
-        drawdown, peak = self._drawdown, self._peak_drop.peak_level
+        drawdown, peak = self._drawdown, self._peak_drop.best_level
         best, start = drawdown.best_level or 0.0, drawdown.first_level or 0.0
         now, noise = drawdown.current_level, drawdown.noise
         clear_fall = CRITICAL_NOISE_FACTOR * self.noises * noise
@@ -123,7 +124,7 @@ class RewardCollapse:
             severity=Severity.CRITICAL if is_critical else None,
             onset_step=self._cusum.onset
             if has_shifted
-            else (self._cliff_step or self._drawdown_step),
+            else (self._cliff_onset.step or self._drawdown_onset.step),
         )
 
     def _margin(self) -> float:
@@ -136,16 +137,10 @@ class RewardCollapse:
 
     def _update_drawdown(self, step: int) -> bool:
         drawdown = self._drawdown
-        drop = drawdown.drop
-        if (
-            drop <= max(self.lost * drawdown.gain, self._min_fall())
-            or drop <= self.noises * drawdown.noise
-        ):
-            self._drawdown_count, self._drawdown_step = 0, None
-            return False
-        self._drawdown_count += 1
-        if self._drawdown_step is None:
-            self._drawdown_step = step
+        drop, bound = drawdown.drop, max(self.lost * drawdown.gain, self._min_fall())
+        is_low = drop > bound and drop > self.noises * drawdown.noise
+        self._drawdown_count = self._drawdown_count + 1 if is_low else 0
+        self._drawdown_onset.update(step, holds=is_low)
         return self._drawdown_count >= MIN_DRAWDOWN_POINTS
 
     def _update_cliff(self, step: int) -> bool:
@@ -154,8 +149,5 @@ class RewardCollapse:
         # The jitter is expensive to compute and rarely needed.
         if drop > bound / 2:
             bound = max(bound, self.jolts * peak_drop.jitter)
-        if drop <= bound / 2:
-            self._cliff_step = None
-        elif self._cliff_step is None:
-            self._cliff_step = step
+        self._cliff_onset.update(step, holds=drop > bound / 2)
         return drop > bound or peak_drop.is_on_new_floor

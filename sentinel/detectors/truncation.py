@@ -94,14 +94,14 @@ class Truncation:
         )
         is_counted = has_fewer_finished and is_unrewarded
         self._unrewarded_count = self._unrewarded_count + 1 if is_counted else 0
-        evidence = {"truncated_share_median_of_8": level, "truncated_share_at_start": first}
-        if gain.is_ready:
-            evidence["reward_median_of_8"] = gain.current_level
-            evidence["reward_at_start"] = gain.first_level
         return Finding(
             summary=f"{level:.0%} of the completions are cut off at the length limit; at the start "
             f"it was {first:.0%}.",
-            evidence=evidence,
+            evidence={
+                "truncated_share_median_of_8": level,
+                "truncated_share_at_start": first,
+                **gain.evidence(),
+            },
             severity=Severity.WARNING if self._unrewarded_count >= MEDIAN_WINDOW else None,
             onset_step=self._onset.step,
         )

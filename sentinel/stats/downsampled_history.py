@@ -38,16 +38,16 @@ class DownsampledHistory:
         """Value at a step, interpolated linearly; the last value beyond the end, None before."""
         if not self.steps or step < self.steps[0]:
             return None
-        place = bisect_left(self.steps, step)
-        if place == len(self.steps):
+        index = bisect_left(self.steps, step)
+        if index == len(self.steps):
             return self.values[-1]
-        if self.steps[place] == step:
-            return self.values[place]
-        low, high = self.steps[place - 1], self.steps[place]
+        if self.steps[index] == step:
+            return self.values[index]
+        low, high = self.steps[index - 1], self.steps[index]
         share = (step - low) / (high - low)
-        return self.values[place - 1] * (1 - share) + self.values[place] * share
+        return self.values[index - 1] * (1 - share) + self.values[index] * share
 
     def discard_from(self, step: int) -> None:
         """Delete this step and all later ones."""
-        place = bisect_left(self.steps, step)
-        del self.steps[place:], self.values[place:]
+        index = bisect_left(self.steps, step)
+        del self.steps[index:], self.values[index:]

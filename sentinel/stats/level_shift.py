@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import exp, log, sqrt
+from math import exp, isfinite, log, sqrt
 from statistics import median
 
 from sentinel.stats.margin_cusum import MarginCusum
@@ -57,18 +57,16 @@ class LevelShift:
         self._half_way_factor = sqrt(self.far_factor) * ROUNDING_MARGIN
 
     def add(self, value: float, reward: float | None, step: int) -> None:
-        """Add a positive value, and the finite reward of the same record if there is one."""
+        """Add a positive value, and the reward of the same record if there is a finite one."""
         self.count += 1
         self._update_first_shift(value, step)
         cusum, gain = self._cusum, self.reward_gain
         had_no_evidence = cusum.evidence == 0.0
-        size = log(value)
-        cusum.update(
-            size - self._natural_drift if self.natural_exponent else size, self._margin, step
-        )
+        drift = self._natural_drift if self.natural_exponent else 0.0
+        cusum.update(log(value) - drift, self._margin, step)
         if had_no_evidence and cusum.evidence > 0.0 and gain.is_ready:
             self._reward_before_shift = gain.current_level
-        if reward is not None:
+        if reward is not None and isfinite(reward):
             gain.add(reward)
 
     def _update_first_shift(self, value: float, step: int) -> None:
@@ -149,6 +147,15 @@ class LevelShift:
             return self._half_way_step
         onset = self._cusum.onset
         return onset if self._half_way_step is None else min(onset, self._half_way_step)
+
+    def evidence(self, quantity: str) -> dict[str, float | str]:
+        """Levels of the quantity and of the reward, as evidence of a finding."""
+        return {
+            f"{quantity}_median_of_8": self.current_level,
+            f"{quantity}_at_start": self.first_level,
+            f"{quantity}_expected": self.expected_level,
+            **self.reward_gain.evidence(),
+        }
 
     @property
     def is_unrewarded(self) -> bool:

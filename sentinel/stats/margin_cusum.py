@@ -20,7 +20,8 @@ SLACK_SIGMAS = 0.5
 """Sigmas beyond the margin that add no evidence."""
 
 CLIP_SIGMAS = 3.0
-"""Most that one value counts, in sigmas: an alarm takes at least ALARM_THRESHOLD / 2.5 values."""
+"""Maximum evidence of one value, in sigmas; an alarm takes at least ALARM_THRESHOLD / 2.5 values.
+"""
 
 ALARM_THRESHOLD = 10.0
 """Evidence that raises the alarm; at a quarter of it the alarm ends."""
@@ -29,7 +30,7 @@ WARMUP_VALUES = 16
 """Values the baseline needs before values are tested."""
 
 MAX_FROZEN_WINDOWS = 4
-"""Windows that a baseline is frozen at most; then it adopts the new level."""
+"""Maximum time that the baseline is frozen, in windows; then it adopts the new level."""
 
 SKIP_WINDOW_PARTS = 16
 """The window divided by this is the number of values for which a bound on its median holds."""
@@ -42,11 +43,11 @@ class MarginCusum:
     `sign` is +1 to detect rises, -1 for falls. `window` is the size of the baseline, `lag` how many
     values it stays behind, `min_sigma` the least spread it may have. The margin is at least
     `margin_sigmas` of that spread. `evidence` is the sum, `onset` the `step` of the update at which
-    it last left zero. `is_armed` tells whether there is a baseline.
+    it last left zero. `is_armed` is True once there is a baseline.
 
-    A window's median moves by at most one place per value, so that for some values after a query it
-    is known on which side of it most of them are. Such a value is no evidence; it waits, and the
-    window is updated only when a value comes that may be evidence, or the bound expires.
+    A window's median moves by at most one place per value, so a query also bounds the median for
+    the next few values. A value within that bound is no evidence; it is queued, and the window is
+    updated only for a value that may be evidence, or when the bound expires.
     """
 
     sign: int
@@ -62,7 +63,7 @@ class MarginCusum:
     _waiting: deque[float] = field(default_factory=deque)
     _max_skipped: int = 0
     _skipped: int = 0
-    """Values that wait since the last query, at most `_max_skipped`."""
+    """Queued values since the last query, at most `_max_skipped`."""
     _skip_bound: float = 0.0
 
     def __post_init__(self) -> None:
@@ -119,10 +120,10 @@ class MarginCusum:
     def _advance_baseline(self) -> None:
         # The lag grows with the run, so that a young run has a baseline.
         seen = len(self._baseline) + len(self._waiting)
-        wait = min(self.lag, seen // 2)
+        lag = min(self.lag, seen // 2)
         if self.is_armed and self.evidence >= ALARM_THRESHOLD / 2:
-            wait = MAX_FROZEN_WINDOWS * self.window
-        while len(self._waiting) > wait:
+            lag = MAX_FROZEN_WINDOWS * self.window
+        while len(self._waiting) > lag:
             self._baseline.add(self._waiting.popleft())
         size = len(self._baseline)
         self.is_armed = size >= WARMUP_VALUES
@@ -134,7 +135,7 @@ class MarginCusum:
             ]
 
     def _absorb_skipped(self) -> None:
-        """Update the baseline with the values that wait."""
+        """Update the baseline with the queued values."""
         for _ in range(self._skipped):
             self._baseline.add(self._waiting.popleft())
         self._max_skipped = self._skipped = 0

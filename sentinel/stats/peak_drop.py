@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from statistics import median
+
+from sentinel.stats.best_level import BestLevel
 
 LEVEL_VALUES = 5
 """Values whose median is a level."""
@@ -32,15 +33,12 @@ MAX_PRIOR_FLOOR_SHARE = 0.1
 
 
 @dataclass
-class PeakDrop:
-    """First, highest and current level, the jitter, and whether the series is on a new floor."""
+class PeakDrop(BestLevel):
+    """First, best and current level, the jitter, and whether the series is on a new floor."""
 
-    first_level: float | None = None
-    peak_level: float | None = None
-    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=CURRENT_VALUES))
+    level_values: int = LEVEL_VALUES
+    current_values: int = CURRENT_VALUES
     _jitters: deque[float] = field(default_factory=lambda: deque(maxlen=JITTER_DIFFERENCES))
-    _above_peak_count: int = 0
-    """Of the last 5 values, those above the highest level."""
     _count: int = 0
     _minimum: float | None = None
     _minimum_count: int = 0
@@ -51,25 +49,8 @@ class PeakDrop:
         recent = self._recent
         if len(recent) >= 2:
             self._jitters.append(abs(value - 2 * recent[-1] + recent[-2]))
-        highest = self.peak_level
-        if highest is not None:
-            self._above_peak_count += (value > highest) - (recent[-LEVEL_VALUES] > highest)
-        recent.append(value)
-        # The median can exceed the highest level only if half of the values do.
-        if len(recent) >= LEVEL_VALUES and (
-            highest is None or 2 * self._above_peak_count >= LEVEL_VALUES
-        ):
-            self._update_peak()
+        super().add(value)
         self._update_floor(value)
-
-    def _update_peak(self) -> None:
-        latest = list(self._recent)[-LEVEL_VALUES:]
-        level = median(latest)
-        self.first_level = level if self.first_level is None else self.first_level
-        self.peak_level = highest = (
-            level if self.peak_level is None else max(self.peak_level, level)
-        )
-        self._above_peak_count = sum(value > highest for value in latest)
 
     def _update_floor(self, value: float) -> None:
         self._count += 1
@@ -82,29 +63,10 @@ class PeakDrop:
         self._minimum_run += 1
 
     @property
-    def current_level(self) -> float:
-        """Median of the last 7 values. Raises statistics.StatisticsError before the first."""
-        return median(self._recent)
-
-    @property
     def jitter(self) -> float:
         """Standard deviation about the trend; 0 before three values."""
         count = len(self._jitters)
         return sum(self._jitters) / count * DIFFERENCE_TO_SIGMA if count else 0.0
-
-    @property
-    def drop(self) -> float:
-        """Highest minus current level, 0 while unknown."""
-        return 0.0 if self.peak_level is None else self.peak_level - self.current_level
-
-    @property
-    def gain(self) -> float:
-        """Highest minus first level, 0 while unknown."""
-        return (
-            0.0
-            if self.peak_level is None or self.first_level is None
-            else self.peak_level - self.first_level
-        )
 
     @property
     def is_on_new_floor(self) -> bool:

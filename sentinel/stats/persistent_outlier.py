@@ -38,17 +38,17 @@ class PersistentOutlier:
 
     def add(self, rank: int, degree: float, step: int) -> None:
         """Add the rank that is furthest from the others in one record, how far, and the step."""
-        times = self._count_by_rank
+        counts = self._count_by_rank
         self._degrees.add(degree)
         self._named_ranks.append((rank, step))
-        times[rank] = times.get(rank, 0) + 1
+        counts[rank] = counts.get(rank, 0) + 1
         if self.is_full:
             self._decrement(self._named_ranks.popleft()[0])
         elif len(self._named_ranks) == self.window:
-            self.is_full, rank = True, max(times, key=times.__getitem__)
+            self.is_full, rank = True, max(counts, key=counts.__getitem__)
         # Only the rank just added can reach the share, and only `rank` can fall below it.
-        if self.is_full and (self.rank is None or times.get(self.rank, 0) < self._min_count):
-            self.rank = rank if times[rank] >= self._min_count else None
+        if self.is_full and (self.rank is None or counts.get(self.rank, 0) < self._min_count):
+            self.rank = rank if counts[rank] >= self._min_count else None
 
     def _decrement(self, rank: int) -> None:
         self._count_by_rank[rank] -= 1
@@ -57,10 +57,12 @@ class PersistentOutlier:
 
     @property
     def degree(self) -> float:
+        """Median degree in the window; 0 before the first record."""
         return median(self._degrees.sorted_values()) if self._named_ranks else 0.0
 
     @property
     def since_step(self) -> int:
+        """Step at which the window begins; 0 before the first record."""
         return self._named_ranks[0][1] if self._named_ranks else 0
 
 

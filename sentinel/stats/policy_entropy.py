@@ -30,6 +30,5 @@ class PolicyEntropy:
         self.is_continuous |= entropy < 0.0 or logged_as in ACTION_ENTROPY_KEYS
         if self.is_continuous:
             return False
-        finite_reward = reward if reward is not None and isfinite(reward) else None
-        self.level_shift.add(max(entropy, MIN_ENTROPY), finite_reward, step)
+        self.level_shift.add(max(entropy, MIN_ENTROPY), reward, step)
         return self.level_shift.is_ready

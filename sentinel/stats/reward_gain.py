@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from statistics import median
 
+from sentinel.stats.best_level import BestLevel
 from sentinel.stats.rolling_quantiles import CHANGE_TO_SIGMA, RollingQuantiles, median_of_sorted
 
 FIRST_REWARDS = 16
@@ -45,13 +46,11 @@ class RewardGain:
     count: int = 0
     first_level: float = 0.0
     """Median of the first rewards, 0 before the first."""
-    best_level: float | None = None
     _first_rewards: list[float] = field(default_factory=list)
     _recent: RollingQuantiles = field(default_factory=lambda: RollingQuantiles(RECENT_REWARDS))
     _changes: RollingQuantiles = field(default_factory=lambda: RollingQuantiles(RECENT_REWARDS))
     _last_reward: float | None = None
-    _above_best_count: int = 0
-    """Of the rewards of the current level, those above the best level."""
+    _levels: BestLevel = field(default_factory=lambda: BestLevel(LEVEL_REWARDS, LEVEL_REWARDS))
 
     def add(self, reward: float) -> None:
         """Add a finite reward."""
@@ -63,23 +62,7 @@ class RewardGain:
             self._first_rewards.append(reward)
             self.first_level = median(self._first_rewards)
         self._recent.add(reward)
-        if self.best_level is not None:
-            self._above_best_count += (reward > self.best_level) - (
-                self._recent.value_before(LEVEL_REWARDS) > self.best_level
-            )
-        # The median can exceed the best level only if half of the values do.
-        if self.count >= LEVEL_REWARDS and (
-            self.best_level is None or self._above_best_count >= LEVEL_REWARDS // 2
-        ):
-            self._update_best()
-
-    def _update_best(self) -> None:
-        level = self._smoothed_level
-        if self.best_level is None or level > self.best_level:
-            self.best_level = level
-            self._above_best_count = sum(
-                reward > level for reward in self._recent.sorted_latest(LEVEL_REWARDS)
-            )
+        self._levels.add(reward)
 
     @property
     def is_ready(self) -> bool:
@@ -112,11 +95,10 @@ class RewardGain:
     @property
     def has_lost(self) -> bool:
         """Whether a significant part of the gain is lost."""
-        if self.best_level is None:
-            return False
-        loss = self.best_level - self._smoothed_level
+        best, loss = self._levels.best_level, self._levels.drop
         return (
-            loss > LOST_GAIN_SHARE * (self.best_level - self.first_level)
+            best is not None
+            and loss > LOST_GAIN_SHARE * (best - self.first_level)
             and loss > LOST_NOISE_SIGMAS * self.noise
         )
 
@@ -125,6 +107,8 @@ class RewardGain:
         error = sqrt(2 / min(CURRENT_REWARDS, self.count))
         return self.current_level - level > MEDIAN_ERROR * error * self.noise
 
-    @property
-    def _smoothed_level(self) -> float:
-        return median_of_sorted(self._recent.sorted_latest(LEVEL_REWARDS))
+    def evidence(self) -> dict[str, float | str]:
+        """Current and first level as evidence of a finding; empty before there are enough."""
+        if not self.is_ready:
+            return {}
+        return {"reward_median_of_8": self.current_level, "reward_at_start": self.first_level}

@@ -52,17 +52,6 @@ class RollingQuantiles:
         """The last `count` values, sorted; fewer if there are fewer."""
         return sorted(islice(reversed(self._arrived), count))
 
-    def value_before(self, count: int) -> float:
-        """The value with `count` (at most `size`) values after it. Raises IndexError if none."""
-        return self._arrived[-count - 1]
-
-    def quantile(self, share: float) -> float:
-        """Value below which `share` of the window lies, interpolated linearly.
-
-        Raises IndexError on an empty window.
-        """
-        return _quantile_of_sorted(self.sorted_values(), share)
-
     @property
     def median(self) -> float:
         """Median of the window."""
@@ -75,18 +64,18 @@ class RollingQuantiles:
 
     def sorted_values(self) -> list[float]:
         """The window, sorted; valid until the next value. Callers must not change it."""
-        behind, size = self._unsorted_count, self.size
-        if behind:
+        unsorted, size = self._unsorted_count, self.size
+        if unsorted:
             self._unsorted_count = 0
-            if behind > min(MAX_UNSORTED_VALUES, size >> 3):
+            if unsorted > min(MAX_UNSORTED_VALUES, size >> 3):
                 self._sorted = self.sorted_latest(size)
             else:
-                self._insert_latest(behind)
+                self._insert_latest(unsorted)
         return self._sorted
 
-    def _insert_latest(self, behind: int) -> None:
+    def _insert_latest(self, count: int) -> None:
         window, arrived, size = self._sorted, self._arrived, self.size
-        for back in range(-behind, 0):
+        for back in range(-count, 0):
             insort(window, arrived[back])
             if len(window) > size:
                 del window[bisect_left(window, arrived[back - size])]
@@ -107,9 +96,9 @@ def sigma_of_sorted(window: list[float]) -> float:
 
 
 def _quantile_of_sorted(window: list[float], share: float) -> float:
-    place = share * (len(window) - 1)
-    below = int(place)
+    position = share * (len(window) - 1)
+    below = int(position)
     low = window[below]
-    if place == below:
+    if position == below:
         return low
-    return low + (window[below + 1] - low) * (place - below)
+    return low + (window[below + 1] - low) * (position - below)

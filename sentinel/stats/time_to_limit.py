@@ -71,8 +71,8 @@ class TimeToLimit:
         """Seconds until the limit; infinite without a steady rise, or if it is too far off."""
         if self.rise_per_second <= 0.0:
             return inf
-        since = self._last_time - self._lows_by_scale[0][-1][0]
-        left = max(0.0, (limit - self.last_low) / self.rise_per_second - since)
+        elapsed = self._last_time - self._lows_by_scale[0][-1][0]
+        left = max(0.0, (limit - self.last_low) / self.rise_per_second - elapsed)
         return left if left <= MAX_EXTRAPOLATION_FACTOR * self.rise_seconds else inf
 
     def _restart(self, time: float) -> None:
@@ -86,8 +86,8 @@ class TimeToLimit:
             lows.append((began_at, low))
             if len(lows) > LOWS_PER_SCALE:
                 lows.popleft()
-            place = int(began_at / (self.finest_span_seconds * SCALE_FACTOR ** (scale + 1)))
-            if len(lows) < SCALE_FACTOR or place == int(
+            interval = int(began_at / (self.finest_span_seconds * SCALE_FACTOR ** (scale + 1)))
+            if len(lows) < SCALE_FACTOR or interval == int(
                 lows[-2][0] / (self.finest_span_seconds * SCALE_FACTOR ** (scale + 1))
             ):
                 return

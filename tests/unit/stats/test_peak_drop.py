@@ -17,7 +17,7 @@ def peak_drop_of(values):
 def test_levels_are_medians():
     peak_drop = peak_drop_of([0.0] * 5 + [99.0] + [4.0] * 5 + [1.0] * 4)
 
-    assert (peak_drop.first_level, peak_drop.peak_level, peak_drop.current_level) == (0.0, 4.0, 1.0)
+    assert (peak_drop.first_level, peak_drop.best_level, peak_drop.current_level) == (0.0, 4.0, 1.0)
     assert (peak_drop.gain, peak_drop.drop) == (4.0, 3.0)
 
 
