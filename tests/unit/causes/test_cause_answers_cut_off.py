@@ -1,6 +1,6 @@
 """Tests of the cause answers_cut_off.
 
-Its look-alikes are degenerate text, which loops, and a length that explodes with room to spare.
+Its look-alikes are degenerate text, which loops, and a length that explodes below the limit.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ LIMIT = 512.0
 SHORT = TRL | {"max_completion_length": LIMIT, "beta": 0.001}
 
 
-def grown_into(limit, seed, repetition=0.1):
-    """Answers that want to be five times as long; half of those beyond the limit are cut."""
+def growing_to_limit(limit, seed, repetition=0.1):
+    """Answers that grow fivefold; up to 95 % of those beyond the limit are cut."""
     run, rng = grpo_run(seed), np.random.default_rng([seed, 45])
-    wanted = run["completion_length"] * doubling(40, 5)
-    cut = np.clip(wanted / limit - 0.6, 0, 0.95)
-    run["completion_length"] = np.minimum(wanted, 0.95 * limit)
+    untruncated = run["completion_length"] * doubling(40, 5)
+    cut = np.clip(untruncated / limit - 0.6, 0, 0.95)
+    run["completion_length"] = np.minimum(untruncated, 0.95 * limit)
     run["truncated_fraction"] = np.clip(cut + run["truncated_fraction"], 0, 1)
     run["sample_repetition"] = np.clip(rng.normal(0.1, 0.02, COUNT), 0, 1)
     run["sample_repetition"] += (repetition - 0.1) * np.clip(since(ONSET + 40) / 20, 0, 1)
@@ -28,8 +28,8 @@ def grown_into(limit, seed, repetition=0.1):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_answers_that_grow_into_the_limit_are_that(seed):
-    replay = diagnose_run(records(grown_into(LIMIT, seed)), SHORT)
+def test_answers_that_grow_to_the_limit_are_diagnosed(seed):
+    replay = diagnose_run(records(growing_to_limit(LIMIT, seed)), SHORT)
 
     assert replay.causes == ["answers_cut_off"]
     (case,) = replay.cases.values()
@@ -37,8 +37,8 @@ def test_answers_that_grow_into_the_limit_are_that(seed):
     assert "`max_completion_length`" in case.diagnosis.remedy
 
 
-def test_answers_that_loop_into_the_limit_are_not():
-    found = diagnose_run(records(grown_into(LIMIT, 1, repetition=0.9)), SHORT).causes
+def test_repetitive_answers_at_the_limit_have_another_cause():
+    found = diagnose_run(records(growing_to_limit(LIMIT, 1, repetition=0.9)), SHORT).causes
 
     assert "answers_cut_off" not in found
     assert found != [""]
@@ -52,7 +52,7 @@ def test_a_falling_reward_is_not_explained_by_constant_truncation():
     assert diagnose_run(records(run), SHORT).causes == [""]
 
 
-def test_answers_that_grow_with_room_to_spare_are_not():
+def test_answers_below_the_limit_have_no_cause():
     run = grpo_run(2)
     run["completion_length"] *= doubling(10, 8)
 

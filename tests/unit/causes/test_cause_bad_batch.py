@@ -12,16 +12,16 @@ from sentinel.causes.bad_batch import BadBatch
 from sentinel.model.notification import NotificationReason
 from sentinel.pipeline.diagnose import diagnose
 
-FACTS = {"framework": "lightning", "learning_rate": GOOD_LEARNING_RATE}
+METADATA = {"framework": "lightning", "learning_rate": GOOD_LEARNING_RATE}
 CAUSE = {"it": BadBatch()}
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_batches_that_throw_the_loss_up_once_are_named(seed):
-    replay = diagnose_run(Training(bad=range(200, 203), seed=seed, count=260).records(), FACTS)
+def test_batches_that_raise_the_loss_once_are_diagnosed(seed):
+    replay = diagnose_run(Training(bad=range(200, 203), seed=seed, count=260).records(), METADATA)
 
     assert replay.causes == ["bad_batch"]
-    assert [page.reason for page in replay.notifications] == [
+    assert [notification.reason for notification in replay.notifications] == [
         NotificationReason.OPENED,
         NotificationReason.RESOLVED,
     ]
@@ -31,7 +31,7 @@ def test_batches_that_throw_the_loss_up_once_are_named(seed):
 
 
 def test_a_single_batch_sends_no_notification():
-    assert diagnose_run(Training(bad=range(200, 201), count=260).records(), FACTS).causes == []
+    assert diagnose_run(Training(bad=range(200, 201), count=260).records(), METADATA).causes == []
 
 
 def test_a_learning_rate_that_is_too_high_is_another_cause():
@@ -44,7 +44,7 @@ def test_a_learning_rate_that_is_too_high_is_another_cause():
     )
 
 
-def test_jumps_at_different_steps_or_again_and_again_are_none():
+def test_jumps_at_different_steps_or_repeated_jumps_have_another_cause():
     together, apart = (
         make_context(loss_spike=90, grad_explosion=91),
         make_context(loss_spike=90, grad_explosion=99),

@@ -9,13 +9,13 @@ from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 from sentinel.causes.data_not_learnable import DataNotLearnable
 from sentinel.pipeline.diagnose import diagnose
 
-FACTS = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD_LEARNING_RATE}
+METADATA = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD_LEARNING_RATE}
 
 
 @pytest.mark.parametrize("labels", ["random", "coin"])
 @pytest.mark.parametrize("seed", range(2))
-def test_labels_that_belong_to_nothing_are_one_case_of_that_name(labels, seed):
-    replay = diagnose_run(Training(labels=labels, seed=seed, count=260).records(), FACTS)
+def test_labels_unrelated_to_the_input_are_diagnosed(labels, seed):
+    replay = diagnose_run(Training(labels=labels, seed=seed, count=260).records(), METADATA)
 
     assert replay.causes == ["data_not_learnable"]
     assert len(replay.notifications) == 1
@@ -27,7 +27,7 @@ def test_labels_that_belong_to_nothing_are_one_case_of_that_name(labels, seed):
 
 
 def test_a_loss_that_never_moved_is_one_case():
-    replay = diagnose_run(Training(labels="random", count=260).records(), FACTS)
+    replay = diagnose_run(Training(labels="random", count=260).records(), METADATA)
     (case,) = replay.cases.values()
 
     detectors = {case.incident.key.detector, *(each.key.detector for each in case.others)}
@@ -35,13 +35,13 @@ def test_a_loss_that_never_moved_is_one_case():
 
 
 def test_weights_that_are_frozen_are_another_cause():
-    assert diagnose_run(Training(frozen=True, count=60).records(), FACTS).causes == [
+    assert diagnose_run(Training(frozen=True, count=60).records(), METADATA).causes == [
         "frozen_parameters"
     ]
 
 
 @pytest.mark.parametrize("values", [{}, {"grad_norm": 0.0}, {"grad_norm": 1.0}])
-def test_it_is_named_only_where_the_model_is_known_to_train(values):
+def test_it_is_diagnosed_only_if_the_model_is_known_to_train(values):
     found = diagnose(make_context({}, values, loss_never_moved=1), {"it": DataNotLearnable()})
 
     assert (found is not None) is (values.get("grad_norm") == 1.0)

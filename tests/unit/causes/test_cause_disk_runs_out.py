@@ -15,10 +15,10 @@ TRL = {"framework": "trl", "algorithm": "sft", "save_steps": 50.0}
 BOTH = {"disk_runs_out": DiskRunsOut(), "step_counted_twice": StepCountedTwice()}
 
 
-def saving(kept, every=50, saves=12, room=115.0):
-    """A step of ten seconds, and a save every so many; the disk holds eleven of them."""
+def saving(kept, every=50, saves=12, initial_free=115.0):
+    """Steps of 10 s with a save of 10 GiB every `every` steps; the disk holds eleven saves."""
     for step in range(1, every * saves + 1):
-        free = (room - 10 * min(kept, step // every)) * GIB
+        free = (initial_free - 10 * min(kept, step // every)) * GIB
         yield event(Event.STEP, step, time=10.0 * step)
         disk = {"disk_free": free, "disk_free_output": free}
         yield event(Event.HEARTBEAT, step, time=10.0 * step, **disk)
@@ -26,7 +26,7 @@ def saving(kept, every=50, saves=12, room=115.0):
             yield event(Event.SAVE, step, time=10.0 * step)
 
 
-def test_a_disk_that_saves_fill_is_named_before_it_is_full():
+def test_a_disk_filled_by_saves_is_diagnosed_before_it_is_full():
     replay = diagnose_run(saving(kept=99), TRL)
 
     assert replay.causes == ["disk_runs_out"]
@@ -40,18 +40,18 @@ def test_saves_whose_oldest_are_removed_are_no_case():
     assert diagnose_run(saving(kept=3), TRL).causes == []
 
 
-def test_saves_that_come_too_often_fill_it():
+def test_saves_that_are_too_frequent_are_diagnosed():
     assert diagnose_run(saving(kept=99, every=5, saves=12), TRL).causes == ["disk_runs_out"]
 
 
-def test_a_step_counter_that_runs_ahead_is_the_cause_where_it_is_seen():
-    seen = make_context(TRL, step_stride=1700, checkpoint_cadence=1702, disk_filling=1720)
+def test_a_step_counted_twice_takes_precedence():
+    context = make_context(TRL, step_stride=1700, checkpoint_cadence=1702, disk_filling=1720)
 
-    assert diagnose(seen, BOTH).cause == "step_counted_twice"
+    assert diagnose(context, BOTH).cause == "step_counted_twice"
     assert diagnose(make_context(TRL, checkpoint_cadence=1702), BOTH) is None
 
 
-def test_nothing_is_to_be_removed_before_the_newest_is_known_to_be_whole():
+def test_the_remedy_checks_the_newest_save_before_it_deletes_others():
     remedy = DiskRunsOut().remedy(make_context(TRL, disk_filling=100))
 
     assert remedy.index("complete") < remedy.index("delete")

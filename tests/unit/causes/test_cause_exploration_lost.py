@@ -1,7 +1,7 @@
 """Tests of the cause exploration_lost.
 
 Its look-alikes are a policy collapse, where the reward falls as well, and prompts without contrast,
-where the entropy is well.
+where the entropy stays high.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from support.diagnoses import diagnose_run
 from support.grpo_runs import ONSET, TRL, grpo_run, records, since
 
 
-def certain(seed, alike_after=30):
-    """Entropy falls e-fold every 25 points; the reward stays where it is, and so do the answers."""
-    run, left = grpo_run(seed), np.maximum(np.exp(-since() / 25), 0.02)
-    run["entropy"] *= left
-    alike = np.clip(since(ONSET + alike_after) / 30, 0, 1)
-    run["frac_zero_std"] = 1 - (1 - run["frac_zero_std"]) * (1 - 0.97 * alike)
-    run["reward_std"] *= 1 - 0.97 * alike
-    run["grad_norm"] *= 1 - 0.97 * alike
-    run["reward"] -= 0.15 * alike
+def losing_entropy(seed, equal_after=30):
+    """Entropy falls e-fold every 25 points; `equal_after` points later answers become equal."""
+    run, remaining = grpo_run(seed), np.maximum(np.exp(-since() / 25), 0.02)
+    run["entropy"] *= remaining
+    equal = np.clip(since(ONSET + equal_after) / 30, 0, 1)
+    run["frac_zero_std"] = 1 - (1 - run["frac_zero_std"]) * (1 - 0.97 * equal)
+    run["reward_std"] *= 1 - 0.97 * equal
+    run["grad_norm"] *= 1 - 0.97 * equal
+    run["reward"] -= 0.15 * equal
     return run
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_entropy_that_collapses_before_answers_are_alike_is_that(seed):
-    replay = diagnose_run(records(certain(seed)), TRL)
+def test_an_entropy_collapse_before_answers_become_equal_is_diagnosed(seed):
+    replay = diagnose_run(records(losing_entropy(seed)), TRL)
 
     assert replay.causes == ["exploration_lost"]
     (case,) = replay.cases.values()
@@ -35,7 +35,7 @@ def test_an_entropy_that_collapses_before_answers_are_alike_is_that(seed):
 
 
 def test_a_low_temperature_is_evidence():
-    replay = diagnose_run(records(certain(1, alike_after=400)), TRL | {"temperature": 0.4})
+    replay = diagnose_run(records(losing_entropy(1, equal_after=400)), TRL | {"temperature": 0.4})
 
     assert replay.causes == ["exploration_lost"]
     (case,) = replay.cases.values()
@@ -43,8 +43,8 @@ def test_a_low_temperature_is_evidence():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_with_a_reward_that_falls_off_it_is_a_policy_collapse(seed):
-    run = certain(seed)
+def test_with_a_falling_reward_it_is_a_policy_collapse(seed):
+    run = losing_entropy(seed)
     run["reward"] -= 0.6 * np.clip(since(ONSET + 50) / 8, 0, 1)
 
     assert diagnose_run(records(run), TRL).causes == ["policy_collapse"]

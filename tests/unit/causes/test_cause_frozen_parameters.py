@@ -12,7 +12,7 @@ from sentinel.model.finding import Severity
 from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import steps
 
-FACTS = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD_LEARNING_RATE}
+METADATA = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD_LEARNING_RATE}
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,8 @@ FACTS = {"framework": "trl", "algorithm": "sft", "learning_rate": GOOD_LEARNING_
     [Training(frozen=True, count=200), Training(rate=lambda _: 0.0, count=200)],
     ids=["no gradient", "no learning rate"],
 )
-def test_what_is_not_trained_is_one_case_of_that_name(training):
-    replay = diagnose_run(training.records(), FACTS)
+def test_untrained_parameters_are_diagnosed(training):
+    replay = diagnose_run(training.records(), METADATA)
 
     assert replay.causes == ["frozen_parameters"]
     assert len(replay.notifications) == 1
@@ -31,7 +31,7 @@ def test_what_is_not_trained_is_one_case_of_that_name(training):
     assert "requires_grad" in case.diagnosis.remedy
 
 
-def test_a_policy_that_is_not_trained_is_named_while_its_groups_differ():
+def test_an_untrained_policy_is_diagnosed_if_its_rewards_vary():
     count = 200
     run = steps(
         grad_norm=[0.0] * count,
@@ -44,13 +44,13 @@ def test_a_policy_that_is_not_trained_is_named_while_its_groups_differ():
     ]
 
 
-def test_groups_without_a_spread_of_rewards_are_another_cause():
-    seen = make_context(grad_vanishing=1, reward_zero_variance=1, reward_stalled=1)
+def test_groups_with_equal_rewards_have_another_cause():
+    context = make_context(grad_vanishing=1, reward_zero_variance=1, reward_stalled=1)
 
-    assert diagnose(seen, {"it": FrozenParameters()}) is None
+    assert diagnose(context, {"it": FrozenParameters()}) is None
 
 
-def test_a_gradient_that_vanished_on_the_way_is_another_cause():
+def test_a_gradient_that_vanished_later_has_another_cause():
     symptom = Symptom(
         "grad_vanishing", Severity.WARNING, 500, 520, "It is 1e-9.", {"grad_norm_before": 0.8}
     )
@@ -58,7 +58,7 @@ def test_a_gradient_that_vanished_on_the_way_is_another_cause():
     assert diagnose(CaseContext({"grad_vanishing": symptom}), {"it": FrozenParameters()}) is None
 
 
-def test_data_that_cannot_be_learnt_are_another_cause():
-    replay = diagnose_run(Training(labels="random", count=200).records(), FACTS)
+def test_data_that_cannot_be_learned_have_another_cause():
+    replay = diagnose_run(Training(labels="random", count=200).records(), METADATA)
 
     assert replay.causes == ["data_not_learnable"]

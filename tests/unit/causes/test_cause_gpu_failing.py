@@ -13,30 +13,32 @@ from sentinel.model.record import Event
 from sentinel.testing import event
 
 
-def looks(xid, errors=0.0):
-    """The driver's word before step 100 and at it."""
+def gpu_heartbeats(xid, errors=0.0):
+    """What the driver reports at steps 99 and 100."""
     yield event(Event.HEARTBEAT, 99, time=99.0, gpu_ecc_errors=0.0)
-    told = {"gpu_xid": xid} if xid else {}
-    yield event(Event.HEARTBEAT, 100, time=100.0, gpu_ecc_errors=errors, **told)
+    xid_value = {"gpu_xid": xid} if xid else {}
+    yield event(Event.HEARTBEAT, 100, time=100.0, gpu_ecc_errors=errors, **xid_value)
 
 
-def parting(first, last, apart, lag=0.0):
-    """Four replicas, whose third has another norm from step 110 on, and is late for it."""
+def replicas(first, last, factor, lag=0.0):
+    """From step 110 on, the third of four replicas is late, with `factor` times the norm of others."""
     rng = Random(first)
     for step in range(first, last):
         norms, waits = [1.0 + 0.1 * (step % 7)] * 4, [0.02 * rng.random() for _ in range(4)]
         if step >= 110:
-            norms[2] *= apart
+            norms[2] *= factor
             waits[2] += lag
         time = [0.5 + max(waits)] * 4
         yield combine_step(step, grad_norm=norms, data_wait=waits, step_time=time)
 
 
 @pytest.mark.parametrize(
-    "look", [looks(79.0), looks(0.0, errors=3.0)], ids=["an XID", "memory errors"]
+    "heartbeats",
+    [gpu_heartbeats(79.0), gpu_heartbeats(0.0, errors=3.0)],
+    ids=["an XID", "memory errors"],
 )
-def test_errors_of_a_gpu_and_a_rank_that_parts_are_one_case(look):
-    replay = diagnose_run(chain(parting(1, 100, 1.0), look, parting(100, 160, 1.01)))
+def test_gpu_errors_and_a_diverging_replica_are_one_case(heartbeats):
+    replay = diagnose_run(chain(replicas(1, 100, 1.0), heartbeats, replicas(100, 160, 1.01)))
 
     assert replay.causes == ["gpu_failing"]
     (case,) = replay.cases.values()
@@ -45,14 +47,16 @@ def test_errors_of_a_gpu_and_a_rank_that_parts_are_one_case(look):
     assert "last checkpoint before" in case.diagnosis.remedy
 
 
-def test_replicas_that_part_on_healthy_gpus_are_another_cause():
-    replay = diagnose_run(chain(parting(1, 100, 1.0), parting(100, 160, 1.01)))
+def test_a_diverging_replica_on_a_healthy_gpu_has_another_cause():
+    replay = diagnose_run(chain(replicas(1, 100, 1.0), replicas(100, 160, 1.01)))
 
     assert replay.causes == ["ranks_out_of_step"]
 
 
-def test_a_rank_that_is_late_where_a_program_erred_is_another_cause():
+def test_an_error_of_the_program_does_not_explain_a_late_rank():
     """XID 31 is an error of the program, and info only."""
-    replay = diagnose_run(chain(parting(1, 100, 1.0), looks(31.0), parting(100, 200, 1.0, lag=0.5)))
+    replay = diagnose_run(
+        chain(replicas(1, 100, 1.0), gpu_heartbeats(31.0), replicas(100, 200, 1.0, lag=0.5))
+    )
 
     assert replay.causes == ["slow_rank"]

@@ -14,7 +14,7 @@ from sentinel.testing import steps
 SFT = {"framework": "trl", "algorithm": "sft", "logging_steps": 1.0}
 
 
-def test_a_training_without_labels_is_named_at_its_first_step():
+def test_a_training_without_labels_is_diagnosed_at_its_first_step():
     replay = diagnose_run(Training(labels="masked", count=60).records(), SFT)
 
     assert replay.causes == ["labels_masked"]
@@ -23,31 +23,31 @@ def test_a_training_without_labels_is_named_at_its_first_step():
     assert "`completion_only_loss`" in replay.notifications[0].diagnosis.remedy
 
 
-@pytest.mark.parametrize("norm", [0.0, nan], ids=["no gradient", "a gradient that is no number"])
-def test_a_loss_that_is_logged_as_0_from_the_start_is_named(norm):
+@pytest.mark.parametrize("norm", [0.0, nan], ids=["zero gradient", "NaN gradient"])
+def test_a_loss_of_0_since_the_start_is_diagnosed(norm):
     run = steps(loss=[0.0] * 60, grad_norm=[norm] * 60)
 
     assert diagnose_run(run, SFT).causes == ["labels_masked"]
 
 
 def test_a_loss_of_0_alone_has_no_cause():
-    """In the logs of other trainings it was a term that had been lost."""
+    """Without settings and a gradient norm, a missing loss term is as likely."""
     assert diagnose_run(steps(loss=[0.0] * 60)).causes == [""]
 
 
-def test_half_precision_that_breaks_after_its_first_step_is_another_cause():
+def test_half_precision_that_overflows_later_has_another_cause():
     run = Training(dtype=torch.float16, count=40).records()
 
     assert diagnose_run(run, {**SFT, "fp16": "true"}).causes == ["numerical_breakdown"]
 
 
-def test_a_loss_that_was_learnt_away_is_no_case():
+def test_a_loss_that_decreased_to_0_has_no_case():
     loss = [2.0 * 0.9**n for n in range(90)] + [0.0] * 60
 
     assert diagnose_run(steps(loss=loss, grad_norm=loss), SFT).causes == []
 
 
-def test_a_loss_that_is_lost_on_the_way_is_another_matter():
+def test_a_loss_that_becomes_nan_later_has_another_cause():
     loss = decaying_loss(0, 60).tolist() + [nan] * 20
 
     assert "labels_masked" not in diagnose_run(steps(loss=loss), SFT).causes

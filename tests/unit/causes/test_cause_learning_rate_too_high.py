@@ -12,19 +12,19 @@ from sentinel.causes.learning_rate_too_high import LearningRateTooHigh
 from sentinel.pipeline.diagnose import diagnose
 
 FAST = 100 * GOOD_LEARNING_RATE
-FACTS = {"learning_rate": FAST, "warmup_steps": 0.0}
+METADATA = {"learning_rate": FAST, "warmup_steps": 0.0}
 
 
-def named(seen):
-    return diagnose(seen, {"it": LearningRateTooHigh()}) is not None
+def is_diagnosed(context):
+    return diagnose(context, {"it": LearningRateTooHigh()}) is not None
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_rate_that_is_raised_a_hundredfold_is_named(seed):
+def test_a_rate_raised_a_hundredfold_is_diagnosed(seed):
     run = Training(
         rate=lambda step: GOOD_LEARNING_RATE if step < 200 else FAST, count=250, seed=seed
     )
-    replay = diagnose_run(run.records(), FACTS)
+    replay = diagnose_run(run.records(), METADATA)
 
     assert replay.causes == ["learning_rate_too_high"]
     (case,) = replay.cases.values()
@@ -32,17 +32,17 @@ def test_a_rate_that_is_raised_a_hundredfold_is_named(seed):
     assert 200 <= case.diagnosis.evidence[0].step <= 205
 
 
-def test_a_warm_up_to_such_a_rate_is_named_as_well():
+def test_a_warm_up_to_a_high_rate_is_diagnosed():
     run = Training(rate=lambda step: FAST * min(1.0, step / 300))
 
-    assert diagnose_run(run.records(), FACTS).causes == ["learning_rate_too_high"]
+    assert diagnose_run(run.records(), METADATA).causes == ["learning_rate_too_high"]
 
 
 def test_a_training_at_a_good_rate_has_no_case():
     assert diagnose_run(Training().records(), {"learning_rate": GOOD_LEARNING_RATE}).causes == []
 
 
-def test_a_batch_that_is_got_over_is_none():
+def test_a_bad_batch_has_another_cause():
     run = Training(bad=range(200, 203), count=260).records()
 
     assert (
@@ -51,16 +51,16 @@ def test_a_batch_that_is_got_over_is_none():
     )
 
 
-def test_jumps_that_come_again_are_it_and_a_single_one_is_not():
+def test_repeated_jumps_are_diagnosed_and_a_single_one_is_not():
     once = make_context(loss_spike=100, grad_explosion=100)
     again = replace(once.symptoms["loss_spike"], occurrences=3)
 
-    assert not named(once)
-    assert named(replace(once, symptoms={**once.symptoms, "loss_spike": again}))
+    assert not is_diagnosed(once)
+    assert is_diagnosed(replace(once, symptoms={**once.symptoms, "loss_spike": again}))
 
 
 @pytest.mark.parametrize(
-    ("facts", "fast"),
+    ("metadata", "expected"),
     [
         ({"framework": "trl", "algorithm": "dpo", "learning_rate": 5e-5}, True),
         ({"framework": "trl", "algorithm": "dpo", "learning_rate": 5e-5, "peft": "0.18"}, False),
@@ -70,5 +70,5 @@ def test_jumps_that_come_again_are_it_and_a_single_one_is_not():
         ({"learning_rate": 3e-3}, False),
     ],
 )
-def test_what_is_fast_depends_on_the_training(facts, fast):
-    assert named(make_context(facts, loss_divergence=500)) is fast
+def test_the_highest_usual_rate_depends_on_the_training(metadata, expected):
+    assert is_diagnosed(make_context(metadata, loss_divergence=500)) is expected

@@ -10,11 +10,11 @@ from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import event
 
 GIB = 2.0**30
-FACTS = {"framework": "transformers"}
+METADATA = {"framework": "transformers"}
 
 
-def looks(used, seconds=6900):
-    """A look every ten seconds at a memory of 100 GiB, beside a run of steps of ten seconds."""
+def records(used, seconds=6900):
+    """Steps of ten seconds, each with a heartbeat; `used` maps the time to GiB used of 100."""
     for step in range(1, seconds // 10 + 1):
         time = 10.0 * step
         memory = {"host_memory_used": used(time) * GIB, "host_memory_total": 100 * GIB}
@@ -22,8 +22,8 @@ def looks(used, seconds=6900):
         yield event(Event.HEARTBEAT, step, time=time, **memory)
 
 
-def test_a_leak_is_named_with_the_time_that_is_left():
-    replay = diagnose_run(looks(lambda time: 50 + time / 144), FACTS)
+def test_a_leak_is_diagnosed_with_the_time_left():
+    replay = diagnose_run(records(lambda time: 50 + time / 144), METADATA)
 
     assert replay.causes == ["memory_runs_out"]
     assert len(replay.notifications) == 1
@@ -34,8 +34,8 @@ def test_a_leak_is_named_with_the_time_that_is_left():
 
 
 def test_a_cache_that_levels_off_is_no_case():
-    assert diagnose_run(looks(lambda time: min(85.0, time / 40)), FACTS).causes == []
+    assert diagnose_run(records(lambda time: min(85.0, time / 40)), METADATA).causes == []
 
 
-def test_a_run_that_slows_is_none():
+def test_a_slower_run_alone_has_no_cause():
     assert diagnose(make_context(throughput_drop=100), {"it": MemoryRunsOut()}) is None

@@ -1,7 +1,7 @@
 """Tests of the cause no_contrast.
 
-Its look-alikes are lost exploration, where the entropy is gone, and a reward function that broke,
-where the reward falls off.
+Its look-alikes are lost exploration, where the entropy is low, and a broken reward function,
+where the reward falls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from support.grpo_runs import COUNT, TRL, grpo_run, records, since
 
 
 def too_hard(seed):
-    """Prompts of which one answer in two thousand is right, and ever fewer groups hold one."""
+    """Prompts whose answers are rarely right, and ever more rarely."""
     run, rng = grpo_run(seed), np.random.default_rng([seed, 42])
     right = rng.random((COUNT, 64)) < 0.004 * np.exp(-np.arange(COUNT) / 80)[:, None]
     run["reward"] = right.mean(axis=1)
@@ -24,7 +24,7 @@ def too_hard(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_prompts_that_are_all_but_never_solved_are_that(seed):
+def test_prompts_that_are_almost_never_solved_are_diagnosed(seed):
     replay = diagnose_run(records(too_hard(seed)), TRL)
 
     assert set(replay.causes) == {"no_contrast"}
@@ -40,7 +40,7 @@ def test_few_answers_are_evidence():
     assert "only 2 completions" in case.diagnosis.evidence[-1].text
 
 
-def test_groups_that_lose_their_spread_in_the_midst_of_a_run_are_that_too():
+def test_groups_that_lose_their_variance_later_are_diagnosed():
     run = grpo_run(4)
     run["frac_zero_std"] = np.where(since() > 0, 1.0, run["frac_zero_std"])
     run["reward"] = np.where(since() > 0, np.round(run["reward"], 1), run["reward"])
@@ -57,10 +57,10 @@ def test_solved_prompts_send_no_notification():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_answers_that_are_alike_because_the_entropy_is_gone_are_lost_exploration(seed):
-    run, left = grpo_run(seed), np.maximum(np.exp(-since() / 25), 0.01)
-    run["entropy"] *= left
-    run["frac_zero_std"] = 1 - (1 - run["frac_zero_std"]) * left
+def test_equal_answers_after_an_entropy_collapse_are_lost_exploration(seed):
+    run, remaining = grpo_run(seed), np.maximum(np.exp(-since() / 25), 0.01)
+    run["entropy"] *= remaining
+    run["frac_zero_std"] = 1 - (1 - run["frac_zero_std"]) * remaining
     run["reward"] = np.where(since() > 0, run["reward"].mean(), run["reward"])
 
     assert diagnose_run(records(run), TRL).causes == ["exploration_lost"]

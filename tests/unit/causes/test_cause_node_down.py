@@ -13,10 +13,10 @@ from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.diagnose import diagnose
 
-FACTS = {"framework": "transformers"}
+METADATA = {"framework": "transformers"}
 
 
-def tick(time, step, *, lost=True, idle=12.0, silent=12.0, **machine):
+def heartbeat(time, step, *, lost=True, idle=12.0, silent=12.0, **machine):
     values = {
         "ranks_running": 2.0 if lost else 4.0,
         "ranks_gone": 0.0,
@@ -27,12 +27,12 @@ def tick(time, step, *, lost=True, idle=12.0, silent=12.0, **machine):
         "lost_seconds": silent if lost else 0.0,
         **machine,
     }
-    facts = {"lost_ranks": "2,3" if lost else "", "lost_nodes": "node-1" if lost else ""}
+    attributes = {"lost_ranks": "2,3" if lost else "", "lost_nodes": "node-1" if lost else ""}
     if lost and idle + 5 >= silent:
-        facts |= {"straggler_ranks": "2,3", "blocked_by": "node_lost"}
+        attributes |= {"straggler_ranks": "2,3", "blocked_by": "node_lost"}
     else:
-        facts |= {"straggler_ranks": "0"}
-    return Record("run", WHOLE_RUN, step, time, Event.HEARTBEAT, values, facts)
+        attributes |= {"straggler_ranks": "0"}
+    return Record("run", WHOLE_RUN, step, time, Event.HEARTBEAT, values, attributes)
 
 
 def steps(first, last):
@@ -40,23 +40,27 @@ def steps(first, last):
         yield combine_step(step, step_time=[1.0] * 4, data_wait=[0.01] * 4, tokens=[1000.0] * 4)
 
 
-def standing(step, seconds=400):
-    return (tick(step + 12.0 + s, step, idle=12.0 + s, silent=12.0 + s) for s in range(seconds))
+def stalled(step, seconds=400):
+    return (
+        heartbeat(step + 12.0 + s, step, idle=12.0 + s, silent=12.0 + s) for s in range(seconds)
+    )
 
 
-def test_a_node_that_is_down_is_one_case_with_its_name():
-    replay = diagnose_run([*steps(1, 150), *standing(150)], FACTS)
+def test_a_node_that_is_down_is_named():
+    replay = diagnose_run([*steps(1, 150), *stalled(150)], METADATA)
 
     assert replay.causes == ["node_down"]
-    assert [page.reason for page in replay.notifications] == [NotificationReason.OPENED]
+    assert [notification.reason for notification in replay.notifications] == [
+        NotificationReason.OPENED
+    ]
     (case,) = replay.cases.values()
     assert "happened to node-1" in case.diagnosis.remedy
     assert case.incident.severity is Severity.CRITICAL
 
 
-def test_a_gpu_with_errors_before_it_belongs_to_it():
-    failing = tick(150.0, 150, lost=False, idle=0.5, gpu_xid=79.0)
-    replay = diagnose_run([*steps(1, 150), failing, *standing(151)], FACTS)
+def test_earlier_gpu_errors_are_part_of_the_case():
+    failing = heartbeat(150.0, 150, lost=False, idle=0.5, gpu_xid=79.0)
+    replay = diagnose_run([*steps(1, 150), failing, *stalled(151)], METADATA)
 
     assert replay.causes == ["node_down"]
     (case,) = replay.cases.values()
@@ -64,12 +68,14 @@ def test_a_gpu_with_errors_before_it_belongs_to_it():
     assert "test it" in case.diagnosis.remedy
 
 
-def test_an_agent_that_is_lost_while_training_goes_on_is_no_node_that_is_down():
-    on = [tick(151.0 + s, 151 + s, idle=0.5, silent=12.0 + s) for s in range(60)]
-    replay = diagnose_run([*steps(1, 150), *on], FACTS)
+def test_a_lost_agent_of_a_continuing_run_has_no_cause():
+    continuing = [heartbeat(151.0 + s, 151 + s, idle=0.5, silent=12.0 + s) for s in range(60)]
+    replay = diagnose_run([*steps(1, 150), *continuing], METADATA)
 
     assert replay.causes == [""]
-    assert [page.incident.severity for page in replay.notifications] == [Severity.WARNING]
+    assert [notification.incident.severity for notification in replay.notifications] == [
+        Severity.WARNING
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(NodeDown.explains - {"node_lost"}))
@@ -77,7 +83,7 @@ def test_without_a_lost_node_there_is_no_evidence(name):
     assert list(NodeDown().evidence(make_context(**{name: 10}))) == []
 
 
-def test_what_begins_after_the_loss_did_not_lead_to_it():
+def test_symptoms_after_the_loss_are_no_evidence():
     lost = Symptom("node_lost", Severity.CRITICAL, 100, 100, "Node b is silent.")
     late = Symptom("gpu_fault", Severity.WARNING, 150, 150, "A GPU fails.")
     found = diagnose(CaseContext({"node_lost": lost, "gpu_fault": late}), {"node_down": NodeDown()})

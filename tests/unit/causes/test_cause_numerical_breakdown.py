@@ -16,7 +16,7 @@ from sentinel.testing import steps
 HALF = {"framework": "transformers", "fp16": "true"}
 
 
-def test_half_precision_that_loses_its_numbers_is_named():
+def test_half_precision_that_overflows_is_diagnosed():
     replay = diagnose_run(Training(dtype=torch.float16, count=40).records(), HALF)
 
     assert replay.causes == ["numerical_breakdown"]
@@ -26,18 +26,18 @@ def test_half_precision_that_loses_its_numbers_is_named():
     assert "`bf16`" in case.diagnosis.remedy
 
 
-def exploding(seed, lost=240):
-    """Norms that grow by a tenth with every step from 200 on, until nothing is a number."""
+def exploding(seed, overflow=240):
+    """Norms that grow by a tenth per step from step 200 on, and overflow at step `overflow`."""
     rng = np.random.default_rng(seed)
     since = np.maximum(np.arange(300) - 200, 0)
     norm = rng.lognormal(0, 0.2, 300) * 1.1**since
     loss = decaying_loss(seed, 300)
-    norm[lost:], loss[lost:] = inf, nan
+    norm[overflow:], loss[overflow:] = inf, nan
     return steps(loss=loss.tolist(), grad_norm=norm.tolist())
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_gradients_that_grow_until_nothing_is_a_number_are_one_case(seed):
+def test_gradients_that_grow_until_they_overflow_are_one_case(seed):
     replay = diagnose_run(exploding(seed))
 
     assert replay.causes == ["numerical_breakdown"]
@@ -54,7 +54,7 @@ def test_an_exhausted_loss_scale_is_evidence():
     assert diagnose_run(steps(loss=loss, loss_scale=scale)).causes == ["numerical_breakdown"]
 
 
-def test_labels_that_are_all_masked_are_another_cause():
+def test_masked_labels_have_another_cause():
     assert diagnose_run(Training(labels="masked", count=40).records(), HALF).causes == [
         "labels_masked"
     ]

@@ -10,12 +10,12 @@ from support.tiny_trainings import Training
 from sentinel.model.record import Event
 from sentinel.testing import event
 
-FACTS = {"framework": "transformers", "num_train_epochs": 400.0}
+METADATA = {"framework": "transformers", "num_train_epochs": 400.0}
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_few_examples_seen_often_are_one_case_of_that_name(seed):
-    replay = diagnose_run(Training(examples=64, count=300, seed=seed).records(), FACTS)
+def test_few_examples_seen_often_are_diagnosed(seed):
+    replay = diagnose_run(Training(examples=64, count=300, seed=seed).records(), METADATA)
 
     assert replay.causes == ["overfit"]
     (case,) = replay.cases.values()
@@ -24,8 +24,8 @@ def test_few_examples_seen_often_are_one_case_of_that_name(seed):
     assert "`load_best_model_at_end`" in case.diagnosis.remedy
 
 
-def test_the_best_evaluation_is_named_by_its_step():
-    replay = diagnose_run(Training(examples=64, count=200).records(), FACTS)
+def test_the_remedy_names_the_step_of_the_best_evaluation():
+    replay = diagnose_run(Training(examples=64, count=200).records(), METADATA)
     (case,) = replay.cases.values()
     best = case.incident.finding.evidence["best_step"]
 
@@ -33,7 +33,7 @@ def test_the_best_evaluation_is_named_by_its_step():
 
 
 def diverging():
-    """A training loss that climbs takes the held-out loss along."""
+    """A training loss that rises, and a held-out loss that rises with it."""
     since = np.maximum(np.arange(600) - 300, 0)
     losses = decaying_loss(0, 600) * np.minimum(1.01**since, 5.0)
     for step, loss in enumerate(losses.tolist(), 1):
@@ -43,5 +43,5 @@ def diverging():
             yield event(Event.EVAL, step, time=float(step), eval_loss=held_out)
 
 
-def test_a_training_that_diverges_is_none():
-    assert "overfit" not in diagnose_run(diverging(), FACTS).causes
+def test_a_diverging_training_has_another_cause():
+    assert "overfit" not in diagnose_run(diverging(), METADATA).causes

@@ -19,18 +19,18 @@ GRPO = {"framework": "trl", "algorithm": "grpo", "beta": 0.001, "learning_rate":
 
 
 def collapsing(seed, lag=40, count=500, onset=250):
-    """KL that doubles every 12 steps from `onset` on, and a reward that falls off `lag` later."""
+    """KL that doubles every 12 steps from `onset` on, and a reward that falls `lag` steps later."""
     rng = np.random.default_rng(seed)
-    since = np.maximum(np.arange(count) - onset, 0)
+    elapsed = np.maximum(np.arange(count) - onset, 0)
     fallen = np.clip((np.arange(count) - onset - lag) / 8, 0, 1)
-    kl = 0.05 * np.exp(rng.normal(0, 0.2, count)) * np.minimum(2.0 ** (since / 12), 60)
+    kl = 0.05 * np.exp(rng.normal(0, 0.2, count)) * np.minimum(2.0 ** (elapsed / 12), 60)
     reward = 0.2 + 0.6 * np.minimum(np.arange(count) / 200, 1) - 0.7 * fallen
     reward += rng.normal(0, 0.05, count)
     return list(steps(kl_ref=kl.tolist(), reward=reward.tolist(), learning_rate=[5e-6] * count))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_kl_and_then_the_cliff_are_one_case_of_that_name(seed):
+def test_a_kl_rise_before_a_reward_fall_is_diagnosed(seed):
     replay = diagnose_run(collapsing(seed), GRPO)
 
     assert replay.causes == ["policy_collapse"]
@@ -41,39 +41,39 @@ def test_kl_and_then_the_cliff_are_one_case_of_that_name(seed):
 
 
 def test_notifications_are_sent_at_the_first_incident_and_when_critical():
-    pages = diagnose_run(collapsing(1, lag=60), GRPO).notifications
-    reasons = [page.reason for page in pages]
+    notifications = diagnose_run(collapsing(1, lag=60), GRPO).notifications
+    reasons = [notification.reason for notification in notifications]
 
     assert reasons in (
         [NotificationReason.OPENED],
         [NotificationReason.OPENED, NotificationReason.ESCALATED],
     )
-    assert pages[0].step < 310
+    assert notifications[0].step < 310
 
 
-def test_evidence_is_in_the_order_it_began_and_settings_come_last():
+def test_evidence_is_ordered_by_onset_with_settings_last():
     (case,) = diagnose_run(collapsing(2), GRPO).cases.values()
-    since = [item.step for item in case.diagnosis.evidence]
-    known = [step for step in since if step is not None]
+    onsets = [item.step for item in case.diagnosis.evidence]
+    known = [step for step in onsets if step is not None]
 
     assert known == sorted(known)
-    assert since[-1] is None
+    assert onsets[-1] is None
     assert "0.001" in case.diagnosis.evidence[-1].text
 
 
 def context(**onsets):
-    signs = {
+    symptoms = {
         name: Symptom(name, Severity.WARNING, onset, onset + 5, f"{name} is off.")
         for name, onset in onsets.items()
     }
-    return CaseContext(signs, GRPO)
+    return CaseContext(symptoms, GRPO)
 
 
-def test_a_reward_that_falls_by_itself_is_none():
+def test_a_falling_reward_alone_has_no_cause():
     assert diagnose(context(reward_collapse=100), {"it": PolicyCollapse()}) is None
 
 
-def test_a_reward_that_falls_as_texts_begin_to_loop_is_one_whatever_is_dated_first():
+def test_a_reward_that_falls_with_repetition_is_diagnosed_in_any_order():
     late = {"reward_collapse": 100, "length_explosion": 145, "repetition": 150}
 
     assert diagnose(context(**late), {"it": PolicyCollapse()}) is not None
@@ -81,16 +81,16 @@ def test_a_reward_that_falls_as_texts_begin_to_loop_is_one_whatever_is_dated_fir
     assert diagnose(context(**late), {"it": PolicyCollapse()}) is None
 
 
-def test_repetitive_data_is_no_collapse():
-    noted = context(repetition=100, length_explosion=90, entropy_collapse=95).symptoms
-    quiet = {name: replace(symptom, severity=Severity.INFO) for name, symptom in noted.items()}
-    beside = context(grad_explosion=400).symptoms
+def test_repetition_of_severity_info_is_no_collapse():
+    warnings = context(repetition=100, length_explosion=90, entropy_collapse=95).symptoms
+    infos = {name: replace(symptom, severity=Severity.INFO) for name, symptom in warnings.items()}
+    later = context(grad_explosion=400).symptoms
 
-    assert diagnose(CaseContext({**quiet, **beside}, GRPO), {"it": PolicyCollapse()}) is None
-    assert diagnose(CaseContext({**noted, **beside}, GRPO), {"it": PolicyCollapse()}) is not None
+    assert diagnose(CaseContext({**infos, **later}, GRPO), {"it": PolicyCollapse()}) is None
+    assert diagnose(CaseContext({**warnings, **later}, GRPO), {"it": PolicyCollapse()}) is not None
 
 
-def test_a_kl_that_rises_long_after_the_reward_fell_is_none():
+def test_a_kl_rise_long_after_the_reward_fall_has_another_cause():
     late = context(reward_collapse=100, kl_blowup=150)
 
     assert diagnose(late, {"it": PolicyCollapse()}) is None

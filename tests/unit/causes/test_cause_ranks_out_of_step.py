@@ -14,7 +14,7 @@ from sentinel.pipeline.diagnose import diagnose
 
 
 def replicas(seed, *, norm=1.0, loss=1.0, rate=1.0, count=200, onset=100):
-    """Eight ranks; of the sixth these are so many times the others', from `onset` on."""
+    """Eight ranks; from `onset` on, values of the sixth are multiplied by these factors."""
     rng = Random(seed)
     for step in range(1, count + 1):
         losses = [2.0 / (1 + step / 50) ** 0.3 * rng.gauss(1.0, 0.05) for _ in range(8)]
@@ -25,7 +25,7 @@ def replicas(seed, *, norm=1.0, loss=1.0, rate=1.0, count=200, onset=100):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_replica_that_goes_its_own_way_is_one_case(seed):
+def test_a_diverging_replica_is_one_case(seed):
     replay = diagnose_run(replicas(seed, norm=1.3, loss=3.0))
 
     assert replay.causes == ["ranks_out_of_step"]
@@ -36,24 +36,24 @@ def test_a_replica_that_goes_its_own_way_is_one_case(seed):
     assert "no_sync" in case.diagnosis.remedy
 
 
-def test_a_differing_learning_rate_has_its_own_advice():
+def test_a_differing_learning_rate_has_its_own_remedy():
     (case,) = diagnose_run(replicas(1, rate=0.5)).cases.values()
 
     assert case.diagnosis.cause == "ranks_out_of_step"
     assert "which changes learning_rate" in case.diagnosis.remedy
 
 
-def test_a_shard_of_bad_samples_is_none():
+def test_a_shard_of_bad_samples_has_no_cause():
     assert diagnose_run(replicas(1, loss=3.0)).causes == [""]
 
 
-def test_a_logged_loss_that_is_a_sum_is_none():
-    seen = make_context(metric_integrity=10, rank_outlier=20)
+def test_a_logged_loss_that_is_a_sum_has_another_cause():
+    context = make_context(metric_integrity=10, rank_outlier=20)
 
-    assert diagnose(seen, {"it": RanksOutOfStep()}) is None
+    assert diagnose(context, {"it": RanksOutOfStep()}) is None
 
 
-def test_a_differing_loss_scale_has_its_own_advice():
+def test_a_differing_loss_scale_has_its_own_remedy():
     records = (
         combine_step(
             n, loss=[1.0] * 4, loss_scale=[2.0**16] * 2 + [2.0**15 if n > 50 else 2.0**16] * 2
@@ -66,7 +66,7 @@ def test_a_differing_loss_scale_has_its_own_advice():
     assert "On the named ranks look for a gradient that overflows" in case.diagnosis.remedy
 
 
-def test_several_ranks_that_go_their_own_way_are_all_named_in_its_remedy():
+def test_the_remedy_names_all_diverging_ranks():
     records = (
         combine_step(n, grad_norm=[1 + n / 99] * 6 + [(1 + n / 99) * (1.5 if n > 50 else 1.0)] * 2)
         for n in range(1, 100)

@@ -14,17 +14,17 @@ from sentinel.model.record import Event
 from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import event, steps
 
-FACTS = {"framework": "transformers"}
+METADATA = {"framework": "transformers"}
 CAUSE = {"it": ResumeLostState()}
 
 
-def test_a_schedule_that_begins_again_is_named():
+def test_a_schedule_that_restarts_is_diagnosed():
     run = Training(
         resumed=200,
         count=240,
         rate=lambda step: GOOD_LEARNING_RATE * (1 - (step - 200 * (step >= 200)) / 250),
     )
-    replay = diagnose_run(run.records(), FACTS)
+    replay = diagnose_run(run.records(), METADATA)
 
     assert replay.causes == ["resume_lost_state"]
     (case,) = replay.cases.values()
@@ -33,38 +33,40 @@ def test_a_schedule_that_begins_again_is_named():
 
 
 def resumed(seed, *between):
-    """A loss that is twice as high from the 201st step on, with that before it."""
+    """A loss that is twice as high from step 201 on, with the records `between` before that step."""
     losses = decaying_loss(seed, 400)
     before, after = losses[:200].tolist(), (2.0 * losses[200:]).tolist()
     return chain(steps(loss=before), between, steps(first=201, loss=after))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_loss_that_is_twice_as_high_after_a_restart_is_named(seed):
-    assert diagnose_run(resumed(seed, event(Event.START, 0)), FACTS).causes == ["resume_lost_state"]
+def test_a_loss_twice_as_high_after_a_restart_is_diagnosed(seed):
+    assert diagnose_run(resumed(seed, event(Event.START, 0)), METADATA).causes == [
+        "resume_lost_state"
+    ]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_same_without_a_restart_is_none(seed):
-    assert diagnose_run(resumed(seed), FACTS).causes == [""]
+def test_the_same_without_a_restart_has_no_cause(seed):
+    assert diagnose_run(resumed(seed), METADATA).causes == [""]
 
 
-def test_what_goes_wrong_long_after_a_restart_is_none():
+def test_an_incident_long_after_a_restart_has_another_cause():
     assert diagnose(make_context({RESUMED_STEP_KEY: 200}, loss_divergence=201), CAUSE) is not None
     assert diagnose(make_context({RESUMED_STEP_KEY: 200}, loss_divergence=400), CAUSE) is None
 
 
-def test_a_run_that_began_again_from_its_first_step_left_nothing_behind():
-    def named(**facts):
-        return diagnose(make_context(facts, grad_explosion=12, loss_spike=12), CAUSE)
+def test_a_restart_from_the_first_step_has_another_cause():
+    def diagnosis(**metadata):
+        return diagnose(make_context(metadata, grad_explosion=12, loss_spike=12), CAUSE)
 
-    assert named(**{RESUMED_STEP_KEY: 10}) is not None
-    assert named(**{RESUMED_STEP_KEY: 1}) is None
-    assert named(**{RESUMED_STEP_KEY: 10}, logging_steps=10) is None
+    assert diagnosis(**{RESUMED_STEP_KEY: 10}) is not None
+    assert diagnosis(**{RESUMED_STEP_KEY: 1}) is None
+    assert diagnosis(**{RESUMED_STEP_KEY: 10}, logging_steps=10) is None
 
 
 def test_a_healthy_restart_has_no_case():
     assert (
-        diagnose_run(chain(Training(count=100).records(), [event(Event.START, 0)]), FACTS).causes
+        diagnose_run(chain(Training(count=100).records(), [event(Event.START, 0)]), METADATA).causes
         == []
     )

@@ -1,6 +1,6 @@
 """Tests of the cause reward_function_broken.
 
-Its look-alikes are a policy collapse to the lowest reward, which KL or entropy foretell, and groups
+Its look-alikes are a policy collapse to the lowest reward, which KL or entropy precede, and groups
 without contrast, where the reward does not fall.
 """
 
@@ -13,22 +13,22 @@ from support.grpo_runs import ONSET, TRL, doubling, grpo_run, records, since
 
 from sentinel.model.finding import Severity
 
-OF_THE_REWARD = ("reward", "reward_std", "frac_zero_std", "learning_rate")
+REWARD_SIGNALS = ("reward", "reward_std", "frac_zero_std", "learning_rate")
 
 
 def broken(seed, constant=0.0):
-    """From the onset on every answer earns the same, and no gradient comes of it."""
-    run, dead = grpo_run(seed), since() > 0
-    run["reward"] = np.where(dead, constant, run["reward"])
-    run["reward_std"] = np.where(dead, 0.0, run["reward_std"])
-    run["frac_zero_std"] = np.where(dead, 1.0, run["frac_zero_std"])
-    run["grad_norm"] = np.where(dead, 1e-5, run["grad_norm"])
+    """From the onset on every answer has the same reward, and the gradient is almost zero."""
+    run, is_broken = grpo_run(seed), since() > 0
+    run["reward"] = np.where(is_broken, constant, run["reward"])
+    run["reward_std"] = np.where(is_broken, 0.0, run["reward_std"])
+    run["frac_zero_std"] = np.where(is_broken, 1.0, run["frac_zero_std"])
+    run["grad_norm"] = np.where(is_broken, 1e-5, run["grad_norm"])
     return run
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("constant", [0.0, -1.0])
-def test_a_reward_that_is_a_constant_at_once_is_that(seed, constant):
+def test_a_reward_that_becomes_constant_at_once_is_diagnosed(seed, constant):
     replay = diagnose_run(records(broken(seed, constant)), TRL)
 
     assert replay.causes == ["reward_function_broken"]
@@ -45,7 +45,7 @@ def test_the_cause_is_named_in_the_first_notification():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_policy_that_ran_off_before_has_collapsed(seed):
+def test_a_kl_rise_before_it_is_a_policy_collapse(seed):
     run = broken(seed)
     run["kl_ref"] *= doubling(10, 60, ONSET - 60)
 
@@ -53,7 +53,7 @@ def test_a_policy_that_ran_off_before_has_collapsed(seed):
 
 
 def test_without_a_policy_signal_there_is_no_cause():
-    run = {name: series for name, series in broken(2).items() if name in OF_THE_REWARD}
+    run = {name: series for name, series in broken(2).items() if name in REWARD_SIGNALS}
 
     assert diagnose_run(records(run), TRL).causes == [""]
 

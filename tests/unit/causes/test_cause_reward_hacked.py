@@ -1,6 +1,6 @@
 """Tests of the cause reward_hacked.
 
-Its look-alikes are a weak KL term, where length and reward know nothing of it, and the policy
+Its look-alikes are a weak KL term, where length and reward do not rise, and the policy
 collapse, where the reward falls.
 """
 
@@ -15,7 +15,7 @@ LOOSE = TRL | {"beta": 0.001}
 
 
 def hacked(seed, gain=0.5):
-    """A jump in what is earned, by long answers far from the reference."""
+    """A reward that rises with the length and the KL to the reference."""
     run = grpo_run(seed)
     run["kl_ref"] *= doubling(20, 40)
     run["completion_length"] *= doubling(30, 6)
@@ -24,7 +24,7 @@ def hacked(seed, gain=0.5):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_reward_kl_and_length_that_rise_together_are_that(seed):
+def test_reward_kl_and_length_that_rise_together_are_diagnosed(seed):
     replay = diagnose_run(records(hacked(seed)), LOOSE)
 
     assert replay.causes == ["reward_hacked"]
@@ -34,14 +34,14 @@ def test_reward_kl_and_length_that_rise_together_are_that(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_reward_that_falls_with_them_is_a_policy_collapse(seed):
+def test_a_falling_reward_is_a_policy_collapse(seed):
     run = hacked(seed, gain=0.0)
     run["reward"] -= 0.6 * np.clip(since(ONSET + 60) / 8, 0, 1)
 
     assert diagnose_run(records(run), LOOSE).causes == ["policy_collapse"]
 
 
-def test_a_kl_that_runs_away_alone_is_the_weak_term():
+def test_a_kl_that_rises_alone_is_a_weak_kl_term():
     run = hacked(1)
     run["completion_length"] = grpo_run(1)["completion_length"]
 

@@ -20,14 +20,14 @@ VLLM = TRL | {"use_vllm": "true", "vllm_mode": "server", "beta": 0.001}
 
 
 def with_engine(seed, onset=ONSET, gap=0.4):
-    """A healthy run and what its engine differs by: `gap` nats per token after the onset."""
+    """A healthy run whose engine differs by `gap` nats per token after the onset."""
     run, rng = grpo_run(seed), np.random.default_rng([seed, 43])
     run["kl_mismatch"] = np.where(since(onset) > 0, gap, 0.004) * np.exp(rng.normal(0, 0.3, COUNT))
     return run
 
 
-def spoilt(run, onset):
-    """Gradient, KL and, in the end, the reward, as of that point."""
+def with_consequences(run, onset):
+    """The run with a rising gradient norm and KL and a falling reward from the onset on."""
     run["grad_norm"] *= doubling(5, 40, onset)
     run["kl_ref"] *= doubling(12, 40, onset + 10)
     run["reward"] -= 0.6 * np.clip(since(onset + 60) / 8, 0, 1)
@@ -35,8 +35,8 @@ def spoilt(run, onset):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_mismatch_and_then_gradient_kl_and_reward_are_one_case_of_that_name(seed):
-    replay = diagnose_run(records(spoilt(with_engine(seed), ONSET + 20)), VLLM)
+def test_a_mismatch_before_gradient_kl_and_reward_is_diagnosed(seed):
+    replay = diagnose_run(records(with_consequences(with_engine(seed), ONSET + 20)), VLLM)
 
     assert replay.causes == ["rollout_engine_differs"]
     (case,) = replay.cases.values()
@@ -50,25 +50,25 @@ def test_a_large_mismatch_is_a_cause_and_a_moderate_one_is_not():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_mismatch_that_comes_after_the_kl_is_a_policy_collapse(seed):
-    run = spoilt(with_engine(seed, onset=ONSET + 40), ONSET - 20)
+def test_a_mismatch_after_the_kl_rise_is_a_policy_collapse(seed):
+    run = with_consequences(with_engine(seed, onset=ONSET + 40), ONSET - 20)
 
     assert diagnose_run(records(run), VLLM).causes == ["policy_collapse"]
 
 
-def test_a_moderate_mismatch_of_the_whole_run_is_not_blamed_for_what_comes_late():
-    run = spoilt(with_engine(2, onset=0, gap=0.15), ONSET)
+def test_a_moderate_mismatch_since_the_start_does_not_explain_a_late_collapse():
+    run = with_consequences(with_engine(2, onset=0, gap=0.15), ONSET)
 
     assert diagnose_run(records(run), VLLM).causes == ["policy_collapse"]
 
 
 def test_the_confidence_of_a_moderate_mismatch_depends_on_its_effects():
-    seen = make_context({}, rollout_mismatch=100, grad_explosion=150)
-    quiet = replace(seen.symptoms["rollout_mismatch"], severity=Severity.INFO)
-    moderate = replace(seen, symptoms={**seen.symptoms, "rollout_mismatch": quiet})
-    gross, noted = (
-        diagnose(each, {"it": RolloutEngineDiffers()}).confidence for each in (seen, moderate)
+    large = make_context({}, rollout_mismatch=100, grad_explosion=150)
+    info = replace(large.symptoms["rollout_mismatch"], severity=Severity.INFO)
+    moderate = replace(large, symptoms={**large.symptoms, "rollout_mismatch": info})
+    high, low = (
+        diagnose(each, {"it": RolloutEngineDiffers()}).confidence for each in (large, moderate)
     )
 
-    assert gross > 0.8
-    assert 0.6 < noted < 0.7
+    assert high > 0.8
+    assert 0.6 < low < 0.7

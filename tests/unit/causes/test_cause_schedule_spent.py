@@ -8,12 +8,12 @@ from support.tiny_trainings import GOOD_LEARNING_RATE, Training
 from sentinel.causes.schedule_spent import ScheduleSpent
 from sentinel.pipeline.diagnose import diagnose
 
-FACTS = {"framework": "transformers", "learning_rate": GOOD_LEARNING_RATE, "max_steps": 500.0}
+METADATA = {"framework": "transformers", "learning_rate": GOOD_LEARNING_RATE, "max_steps": 500.0}
 
 
-def test_a_schedule_that_is_over_half_way_is_named():
+def test_a_schedule_that_ends_half_way_is_diagnosed():
     run = Training(rate=lambda step: GOOD_LEARNING_RATE * max(0.0, 1 - step / 250), count=500)
-    replay = diagnose_run(run.records(), FACTS)
+    replay = diagnose_run(run.records(), METADATA)
 
     assert replay.causes == ["schedule_spent"]
     (case,) = replay.cases.values()
@@ -21,9 +21,9 @@ def test_a_schedule_that_is_over_half_way_is_named():
     assert "`max_steps`" in case.diagnosis.remedy
 
 
-def test_a_warm_up_that_never_gets_anywhere_is_named():
+def test_a_warm_up_that_never_rises_is_diagnosed():
     run = Training(rate=lambda _: GOOD_LEARNING_RATE / 10_000, count=300)
-    replay = diagnose_run(run.records(), {**FACTS, "warmup_steps": 100.0})
+    replay = diagnose_run(run.records(), {**METADATA, "warmup_steps": 100.0})
 
     assert replay.causes == ["schedule_spent"]
     (case,) = replay.cases.values()
@@ -34,19 +34,19 @@ def test_a_warm_up_that_never_gets_anywhere_is_named():
 def test_a_schedule_as_long_as_the_run_has_no_case():
     run = Training(rate=lambda step: GOOD_LEARNING_RATE * (1 - step / 501), count=500)
 
-    assert diagnose_run(run.records(), FACTS).causes == []
+    assert diagnose_run(run.records(), METADATA).causes == []
 
 
-def test_a_learning_rate_that_never_was_any_is_another_cause():
+def test_a_learning_rate_of_0_since_the_start_has_another_cause():
     run = Training(rate=lambda _: 0.0, count=250)
 
-    assert diagnose_run(run.records(), FACTS).causes == ["frozen_parameters"]
+    assert diagnose_run(run.records(), METADATA).causes == ["frozen_parameters"]
 
 
-def test_a_loss_that_stands_by_itself_is_none():
+def test_a_loss_plateau_alone_has_no_cause():
     assert (
         diagnose(
-            make_context(FACTS, {"learning_rate": 0.0}, loss_plateau=90), {"it": ScheduleSpent()}
+            make_context(METADATA, {"learning_rate": 0.0}, loss_plateau=90), {"it": ScheduleSpent()}
         )
         is None
     )

@@ -11,11 +11,11 @@ from sentinel.causes.slow_data import SlowData
 from sentinel.pipeline.diagnose import diagnose
 from sentinel.testing import steps
 
-FACTS = {"framework": "trl", "algorithm": "sft"}
+METADATA = {"framework": "trl", "algorithm": "sft"}
 
 
 def starving(seed, wait=1.0, count=260, onset=130):
-    """Half a second of work, and from `onset` on twice as long a wait."""
+    """Steps with 0.5 s of work; from `onset` on, they wait for data for about `wait` seconds."""
     rng = Random(seed)
     waits = [
         0.01 + (wait if n >= onset else 0.0) * (0.8 + 0.4 * rng.random()) for n in range(count)
@@ -25,7 +25,7 @@ def starving(seed, wait=1.0, count=260, onset=130):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_loader_that_falls_behind_is_one_case(seed):
-    replay = diagnose_run(starving(seed), FACTS)
+    replay = diagnose_run(starving(seed), METADATA)
 
     assert replay.causes == ["slow_data"]
     assert len(replay.notifications) == 1
@@ -36,15 +36,15 @@ def test_a_loader_that_falls_behind_is_one_case(seed):
     assert "`dataloader_num_workers`" in case.diagnosis.remedy
 
 
-def test_a_loader_that_never_kept_up_is_no_case():
-    assert diagnose_run(starving(1, onset=0), FACTS).causes == []
+def test_a_loader_that_was_always_slow_has_no_case():
+    assert diagnose_run(starving(1, onset=0), METADATA).causes == []
 
 
-def test_a_run_that_slows_without_a_wait_is_none():
+def test_a_slower_run_without_a_data_wait_has_another_cause():
     assert diagnose(make_context(throughput_drop=100, gpu_underuse=120), {"it": SlowData()}) is None
 
 
-def test_a_rank_that_alone_waits_is_another_cause():
-    seen = make_context(data_stall=100, throughput_drop=100, straggler=100)
+def test_a_wait_on_one_rank_has_another_cause():
+    context = make_context(data_stall=100, throughput_drop=100, straggler=100)
 
-    assert diagnose(seen, {"it": SlowData()}) is None
+    assert diagnose(context, {"it": SlowData()}) is None

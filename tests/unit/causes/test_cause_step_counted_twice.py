@@ -13,7 +13,7 @@ TRL = {"framework": "trl", "algorithm": "rloo", "save_steps": 500.0, "max_steps"
 
 
 def doubled_from(step, count=60):
-    """A counter that moves twice per update from `step` on, and saves at each stride."""
+    """A counter that advances by 2 per update from `step` on, with a save at each step."""
     counts = [float(n) for n in range(1, step)] + [float(step + 2 * n) for n in range(count)]
     time = np.arange(len(counts))
     losses = (
@@ -31,7 +31,9 @@ def test_stride_and_saves_are_one_case():
     replay = diagnose_run(doubled_from(1700), TRL)
 
     assert replay.causes == ["step_counted_twice"]
-    assert [page.reason for page in replay.notifications][:1] == [NotificationReason.OPENED]
+    assert [notification.reason for notification in replay.notifications][:1] == [
+        NotificationReason.OPENED
+    ]
     (case,) = replay.cases.values()
     detectors = {case.incident.key.detector, *(each.key.detector for each in case.others)}
     assert {"step_stride", "checkpoint_cadence"} <= detectors
@@ -39,7 +41,7 @@ def test_stride_and_saves_are_one_case():
     assert "`save_steps`" in case.diagnosis.remedy
 
 
-def test_it_is_named_at_the_first_wrong_strides():
+def test_it_is_diagnosed_at_the_first_wrong_strides():
     first = diagnose_run(doubled_from(1700), TRL).notifications[0]
 
     assert first.diagnosis.cause == "step_counted_twice"

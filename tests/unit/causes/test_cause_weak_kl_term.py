@@ -1,6 +1,6 @@
 """Tests of the cause weak_kl_term.
 
-Its look-alike is the policy collapse that it becomes.
+Its look-alike is the policy collapse, which can follow it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sentinel.causes._evidence import stronger_kl_advice
 LOOSE = TRL | {"beta": 0.001}
 
 
-def running_away(seed, falls_after=None):
+def rising_kl(seed, falls_after=None):
     run = grpo_run(seed)
     run["kl_ref"] *= doubling(15, 60)
     if falls_after is not None:
@@ -24,8 +24,8 @@ def running_away(seed, falls_after=None):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_kl_that_runs_away_under_a_small_coefficient_is_that(seed):
-    replay = diagnose_run(records(running_away(seed)), LOOSE)
+def test_a_kl_rise_at_a_small_coefficient_is_diagnosed(seed):
+    replay = diagnose_run(records(rising_kl(seed)), LOOSE)
 
     assert replay.causes == ["weak_kl_term"]
     (case,) = replay.cases.values()
@@ -34,35 +34,35 @@ def test_a_kl_that_runs_away_under_a_small_coefficient_is_that(seed):
     assert "(`beta`) 2 to 5 times as high" in case.diagnosis.remedy
 
 
-def test_where_there_is_no_term_at_all_a_first_value_is_named():
-    (case,) = diagnose_run(records(running_away(0)), TRL | {"beta": 0.0}).cases.values()
+def test_without_a_kl_term_the_remedy_gives_a_first_value():
+    (case,) = diagnose_run(records(rising_kl(0)), TRL | {"beta": 0.0}).cases.values()
 
     assert "(`beta`) at 0.04 instead of 0" in case.diagnosis.remedy
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_once_the_reward_falls_it_is_a_policy_collapse(seed):
-    replay = diagnose_run(records(running_away(seed, falls_after=60)), LOOSE)
+    replay = diagnose_run(records(rising_kl(seed, falls_after=60)), LOOSE)
 
     assert replay.causes == ["policy_collapse"]
     assert replay.notifications[0].diagnosis.cause == "weak_kl_term"
     assert replay.notifications[0].step < ONSET + 60
 
 
-def test_a_rising_kl_with_sound_settings_has_no_cause():
-    assert diagnose_run(records(running_away(1)), TRL).causes == [""]
+def test_a_rising_kl_with_usual_settings_has_no_cause():
+    assert diagnose_run(records(rising_kl(1)), TRL).causes == [""]
 
 
 VERL = {"framework": "verl", "beta": 0.0, "kl_loss_coef": 0.001, "use_kl_loss": "false"}
 
 
-def test_where_the_term_is_switched_off_its_switch_is_named_too():
+def test_the_remedy_names_the_switch_of_a_disabled_term():
     assert "`actor_rollout_ref.actor.use_kl_loss`) enabled and " in stronger_kl_advice(
         make_context(VERL)
     )
 
 
-def test_a_term_in_the_reward_is_held_tighter_there():
+def test_the_remedy_names_the_coefficient_of_a_term_in_the_reward():
     inside = make_context(VERL | {"beta": 0.001, "use_kl_in_reward": "true"})
 
     assert stronger_kl_advice(inside).endswith("(`algorithm.kl_ctrl.kl_coef`) 2 to 5 times as high")

@@ -15,29 +15,29 @@ from sentinel.pipeline.diagnose import diagnose
 
 CAUSES = load_classes("causes")
 DETECTORS = load_classes("detectors")
-FACTS = (
+METADATA = (
     {},
     {"framework": "trl", "algorithm": "grpo", "beta": 0.0, "learning_rate": 1e-3, "fp16": "true"},
     {"framework": "verl", "algorithm": "gae", "learning_rate": float("nan"), "ppo_epochs": 8.0},
     {"framework": "lightning", "learning_rate": "1e-3", "beta": "none"},
 )
-WELL = {"reward": 0.5, "kl_ref": 0.05, "entropy": 0.6, "completion_length": 200.0, "loss": 1.5}
+HEALTHY = {"reward": 0.5, "kl_ref": 0.05, "entropy": 0.6, "completion_length": 200.0, "loss": 1.5}
 ODD = {"reward": float("nan"), "learning_rate": 0.0, "kl_ref": float("inf"), "loss": 0.0}
-VALUES = ({}, WELL, ODD)
+VALUES = ({}, HEALTHY, ODD)
 
 
 def symptom(detector, onset=10):
     return Symptom(detector, Severity.WARNING, onset, onset + 5, f"{detector} is off.")
 
 
-def scenes():
-    """Everything alone, everything together, and a hundred odd lots."""
+def contexts():
+    """Each symptom alone, all together, and 100 random selections."""
     rng = Random(7)
-    lots = [[name] for name in DETECTORS] + [list(DETECTORS)]
-    lots += [rng.sample(list(DETECTORS), rng.randint(2, 6)) for _ in range(100)]
-    for lot in lots:
-        signs = {name: symptom(name, rng.randint(1, 100)) for name in lot}
-        yield CaseContext(signs, rng.choice(FACTS), rng.choice(VALUES))
+    selections = [[name] for name in DETECTORS] + [list(DETECTORS)]
+    selections += [rng.sample(list(DETECTORS), rng.randint(2, 6)) for _ in range(100)]
+    for selection in selections:
+        symptoms = {name: symptom(name, rng.randint(1, 100)) for name in selection}
+        yield CaseContext(symptoms, rng.choice(METADATA), rng.choice(VALUES))
 
 
 @pytest.mark.parametrize("name", CAUSES)
@@ -58,14 +58,14 @@ def test_every_cause_has_a_docstring_with_its_paragraphs(name):
 
 
 @pytest.mark.parametrize("name", CAUSES)
-def test_a_cause_has_a_test_of_its_own(name):
+def test_every_cause_has_a_test_module(name):
     assert (Path(__file__).parent / f"test_cause_{name}.py").is_file()
 
 
 @pytest.mark.parametrize("name", CAUSES)
-def test_a_cause_takes_any_scene(name):
+def test_a_cause_accepts_any_context(name):
     cause = CAUSES[name]()
-    for context in scenes():
+    for context in contexts():
         items = list(cause.evidence(context))
         assert all(0.0 < item.weight < 1.0 and item.text.endswith(".") for item in items)
         if any(item.step is not None for item in items):
@@ -74,22 +74,27 @@ def test_a_cause_takes_any_scene(name):
 
 
 @pytest.mark.parametrize("name", CAUSES)
-def test_without_an_incident_nothing_is_suspected(name):
+def test_without_an_incident_there_is_no_evidence(name):
     """Unusual settings are no evidence without an incident."""
-    for facts in FACTS:
+    for metadata in METADATA:
         for values in VALUES:
-            assert list(CAUSES[name]().evidence(CaseContext({}, facts, values))) == []
+            assert list(CAUSES[name]().evidence(CaseContext({}, metadata, values))) == []
 
 
 @pytest.mark.parametrize("name", CAUSES)
-def test_each_cause_can_be_named(name):
-    """By some of what it explains, under some settings: else it stands there for nothing."""
+def test_every_cause_can_be_diagnosed(name):
+    """By some of the detectors it explains, with some settings; otherwise it has no effect."""
     cause = CAUSES[name]()
-    every = [{each: symptom(each) for each in cause.explains}]
-    every += [{a: symptom(a), b: symptom(b, 12)} for a in cause.explains for b in cause.explains]
-    seen = [
-        CaseContext(signs, facts, values) for signs in every for facts in FACTS for values in VALUES
+    selections = [{each: symptom(each) for each in cause.explains}]
+    selections += [
+        {a: symptom(a), b: symptom(b, 12)} for a in cause.explains for b in cause.explains
     ]
-    found = [diagnose(context, {name: cause}) for context in seen]
+    cases = [
+        CaseContext(symptoms, metadata, values)
+        for symptoms in selections
+        for metadata in METADATA
+        for values in VALUES
+    ]
+    found = [diagnose(context, {name: cause}) for context in cases]
 
     assert max(each.confidence for each in found if each is not None) >= MIN_CONFIDENCE

@@ -47,9 +47,9 @@ def test_one_non_finite_gradient_norm_is_info():
 def test_a_gradient_norm_logged_three_times_counts_once():
     """The patch, a rank and the framework log it; a scaler that skips two steps is healthy."""
     norms = [*FINITE, nan, *[1.0] * 5, nan, *FINITE]
-    detect = {"grad_norm": norms, "grad_norm_local": norms, "logged_grad_norm": norms}
+    copies = {"grad_norm": norms, "grad_norm_local": norms, "logged_grad_norm": norms}
 
-    assert severities(steps(loss=[1.0] * 47, **detect)) == [Severity.INFO] * 2
+    assert severities(steps(loss=[1.0] * 47, **copies)) == [Severity.INFO] * 2
 
 
 def test_two_non_finite_gradient_norms_in_a_row_are_a_warning():
