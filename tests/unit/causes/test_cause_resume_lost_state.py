@@ -33,7 +33,7 @@ def test_a_schedule_that_restarts_is_diagnosed():
 
 
 def resumed(seed, *between):
-    """A loss that is twice as high from step 201 on, with the records `between` before that step."""
+    """A loss that is twice as high from step 201 on, with the records `between` before it."""
     losses = decaying_loss(seed, 400)
     before, after = losses[:200].tolist(), (2.0 * losses[200:]).tolist()
     return chain(steps(loss=before), between, steps(first=201, loss=after))
