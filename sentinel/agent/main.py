@@ -20,8 +20,7 @@ from sentinel.agent.registration import AgentRegistration
 from sentinel.cluster.agent_role import AgentRole
 from sentinel.config.settings import Settings, build_sinks
 from sentinel.live.node.node_metrics import NodeMetrics, output_dir
-from sentinel.live.rings import LiveRings
-from sentinel.live.stale_rings import remove_stale_rings
+from sentinel.live.rings import LiveRings, remove_stale_rings
 from sentinel.model.counters import Counters
 from sentinel.model.record import Event, Record
 from sentinel.model.record_batch import RecordOrBatch

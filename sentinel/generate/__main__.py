@@ -9,8 +9,7 @@ from sentinel.generate import panels
 from sentinel.generate.agent_alerts import AGENT_ALERTS
 from sentinel.generate.cause_docs import cause_docs, diagnosis_page
 from sentinel.generate.dashboards import run_health_dashboard
-from sentinel.generate.detector_catalogue import detectors_page
-from sentinel.generate.detector_docs import detector_docs
+from sentinel.generate.detector_docs import detector_docs, detectors_page
 from sentinel.generate.layers import with_layers
 from sentinel.generate.metrics_reference import metrics_page
 from sentinel.generate.prometheus_rules import prometheus_rules

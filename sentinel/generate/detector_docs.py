@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,6 +11,17 @@ from sentinel.config.plugins import load_modules
 from sentinel.signals.catalogue import SIGNALS, Signal
 
 _PARAGRAPH = re.compile(r"^(\w+)\n((?:[ ]{4}.*(?:\n+|$))+)", re.MULTILINE)
+
+_CATALOGUE_HEAD = """# Detectors
+
+<!-- Written by `make generate`; edit the docstrings of `sentinel/detectors` instead. -->
+
+Each detector is one file. Its docstring is its manual: formula, units, source, and what its
+defaults cost on healthy runs. `info` incidents are shown and not sent.
+
+| detector | severity | needs | what it finds |
+|---|---|---|---|
+"""
 
 
 @dataclass(frozen=True)
@@ -86,3 +97,15 @@ def detector_docs() -> Iterator[DetectorDoc]:
 
 def _camel_case(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
+
+
+def detectors_page(detectors: Iterable[DetectorDoc]) -> str:
+    """docs/detectors.md: one row per detector."""
+    return _CATALOGUE_HEAD + "".join(f"{_catalogue_row(doc)}\n" for doc in detectors)
+
+
+def _catalogue_row(doc: DetectorDoc) -> str:
+    needs = ", ".join(f"`{name}`" for name in sorted(doc.detector.needs)) or "any record"
+    text = doc.headline.partition(": ")[2].replace("|", "\\|")
+    severity = doc.detector.severity.value
+    return f"| [`{doc.name}`](runbooks/{doc.name}.md) | {severity} | {needs} | {text} |"

@@ -21,13 +21,15 @@ from sentinel.model.counters import Counters
 from sentinel.model.record import Event, Record
 from sentinel.transport.command_page import remove_orphan_pages
 from sentinel.transport.identity import Identity
-from sentinel.transport.paths import list_rings, mark_ring_removed
+from sentinel.transport.paths import list_rings, list_shared_rings, mark_ring_removed
 from sentinel.transport.ring import ReadPosition, RingError, RingReader
 
 HEARTBEAT_INTERVAL_SECONDS = 0.5
 UNREADABLE_RING_GRACE_SECONDS = 5.0
 SCAN_INTERVAL_SECONDS = 0.25
 """Time between scans for new rings, and between checks of the ranks' processes."""
+STALE_AFTER_SECONDS = 24 * 3600.0
+"""Time since a rank's last step after which its ring is stale."""
 
 
 @dataclass
@@ -192,3 +194,28 @@ class LiveRings:
                 yield heartbeat
         elif self.ranks:
             yield self.heartbeat(now)
+
+
+def remove_stale_rings(now: float) -> list[Path]:
+    """Remove this user's stale rings; `now` is in seconds since the epoch. Returns their paths.
+
+    An agent removes the rings of its own run. The rings of a run without an agent would fill the
+    shared memory of the machine, so the next agent removes them once they are old.
+    """
+    removed = [path for path in list_shared_rings() if _is_stale(path, now)]
+    for path in removed:
+        path.unlink(missing_ok=True)
+        remove_orphan_pages(path.parent)
+    return removed
+
+
+def _is_stale(path: Path, now: float) -> bool:
+    try:
+        reader = RingReader(path)
+    except (RingError, OSError):
+        return False
+    try:
+        header = reader.read_header()
+    finally:
+        reader.close()
+    return now - header.last_time > STALE_AFTER_SECONDS and not header.process.is_alive()

@@ -14,7 +14,6 @@ from typing import Any
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.readers.log_config import text_metadata
-from sentinel.readers.masked_nan import NanRestorer
 from sentinel.signals.catalogue import SIGNALS, canonical_name, eval_name, normalize_key
 from sentinel.signals.framework_config import parse_framework_config
 from sentinel.signals.key_map import KeyMap, KeyMapping
@@ -69,6 +68,43 @@ def start_record(
 ) -> Record:
     """The START of an attempt whose first record is `first`, with its run, step and time."""
     return replace(first, event=Event.START, values=values or {}, attributes=metadata)
+
+
+MIN_CONSECUTIVE_ROWS = 3
+"""Consecutive suspect rows before NaN is restored: a loss of 0 has no gradient, so few suffice."""
+
+MAX_PARAMETER_GROUPS = 64
+
+
+@dataclass
+class NanRestorer:
+    """Restores NaN where a framework logged a finite number in its place, in the rows of one run.
+
+    DeepSpeed before 0.19 replaces the norm of a parameter group by -1 if it is not finite, and
+    still takes the root of the sum of squares: every step then has the norm 1, or the root of the
+    number of groups. The trainer above it logs a NaN loss as 0. `consecutive_suspects` counts the
+    newest such rows.
+    """
+
+    consecutive_suspects: int = 0
+
+    def restore(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The values of a row, with NaN restored.
+
+        Rows with a reward are left unchanged: a policy-gradient loss is near 0 by construction.
+        """
+        loss, norm = values.get("loss"), values.get("grad_norm")
+        if loss is None or norm is None:
+            return dict(values)
+        is_suspect = (
+            (loss == 0.0 or not isfinite(loss))
+            and _is_root_of_integer(norm)
+            and "reward" not in values
+        )
+        self.consecutive_suspects = self.consecutive_suspects + 1 if is_suspect else 0
+        if self.consecutive_suspects < MIN_CONSECUTIVE_ROWS:
+            return dict(values)
+        return {**values, "loss": nan, "grad_norm": nan}
 
 
 @dataclass
@@ -213,10 +249,10 @@ def _alias_rank(key: str, key_map: KeyMap) -> int:
     """How well a key names its signal, lower is better; 0 is the signal's own name."""
     name = key_map.lookup(key).name
     aliases = SIGNALS[name].aliases if name in SIGNALS else ()
-    bare = normalize_key(key)
-    if bare == name:
+    normalized = normalize_key(key)
+    if normalized == name:
         return 0
-    return aliases.index(bare) + 1 if bare in aliases else len(aliases) + 1
+    return aliases.index(normalized) + 1 if normalized in aliases else len(aliases) + 1
 
 
 def _flatten_numbers(
@@ -280,3 +316,9 @@ def _build_layout(keys: tuple[str, ...], key_mappings: list[KeyMapping]) -> RowL
         all(mapping.factor == 1.0 and not mapping.zero_is_missing for mapping in key_mappings),
         bool(metric_keys) and all(HELD_OUT_PREFIX.match(key) for key in metric_keys),
     )
+
+
+def _is_root_of_integer(norm: float) -> bool:
+    """Whether it is the root of an integer number of groups, to a relative error of 1e-6."""
+    groups = round(norm * norm) if 0.0 < norm <= MAX_PARAMETER_GROUPS else 0
+    return 1 <= groups <= MAX_PARAMETER_GROUPS and abs(norm - groups**0.5) <= 1e-6 * norm

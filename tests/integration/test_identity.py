@@ -10,8 +10,7 @@ import pytest
 from support.rank_processes import ranks
 
 from sentinel.transport import paths
-from sentinel.transport.attempt import first_free_attempt
-from sentinel.transport.launch_environment import identify
+from sentinel.transport.launch_environment import first_free_attempt, identify
 
 
 def test_the_ranks_of_one_node_agree_on_the_run(script, tmp_path):

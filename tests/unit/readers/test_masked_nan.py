@@ -6,7 +6,7 @@ from math import isnan, nan, sqrt
 
 import pytest
 
-from sentinel.readers.masked_nan import NanRestorer
+from sentinel.readers.rows import NanRestorer
 
 
 def undone(rows):

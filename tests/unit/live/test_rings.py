@@ -7,7 +7,7 @@ import time
 import pytest
 from support.rank_processes import ranks
 
-from sentinel.live.stale_rings import STALE_AFTER_SECONDS, remove_stale_rings
+from sentinel.live.rings import STALE_AFTER_SECONDS, remove_stale_rings
 from sentinel.transport.paths import ring_path
 
 
