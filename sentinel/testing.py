@@ -172,15 +172,15 @@ def _check_outputs(kind: type[Any]) -> None:
 
 
 def _check_snapshot_restore(kind: type[Any]) -> None:
-    one, two = kind(), kind()
+    original, restored = kind(), kind()
     for index, record in enumerate(_synthetic_run(400, extreme_share=0.01)):
         _require(
-            update_detector(one, record) == update_detector(two, record),
+            update_detector(original, record) == update_detector(restored, record),
             kind,
             "must continue unchanged from a snapshot",
         )
         if index % 7 == 0:
-            two = deserialize(serialize(two), [kind.__module__])
+            restored = deserialize(serialize(restored), [kind.__module__])
 
 
 def _check_bounded_state(kind: type[Any]) -> None:

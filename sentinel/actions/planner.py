@@ -49,7 +49,7 @@ _TRIGGERING_REASONS = (NotificationReason.OPENED, NotificationReason.ESCALATED)
 
 
 class CommandImpossibleError(RuntimeError):
-    """No command can reach the run; the message is the reason, as it follows "because"."""
+    """No command can reach the run; the message is a clause that follows "because"."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class StepRate:
         if not self.samples or header.last_step_index > self.samples[-1][1]:
             self.samples.append((header.last_time, header.last_step_index))
 
-    def lead(self, header: RingHeader) -> int:
+    def lead_steps(self, header: RingHeader) -> int:
         """Steps from the current one to one that every rank can still prepare for."""
         (start_time, start_index), (time, index) = self.samples[0], self.samples[-1]
         if len(self.samples) < 2:
@@ -180,7 +180,7 @@ class ActionPlanner:
             return latest
         with _open_shared_page(readers) as page:
             number = max(page.latest_number, 0 if latest is None else latest.command.number) + 1
-        lead = self._step_rate.lead(fastest)
+        lead = self._step_rate.lead_steps(fastest)
         command = Command(
             number,
             fastest.last_step_index,

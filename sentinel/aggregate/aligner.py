@@ -22,7 +22,7 @@ from sentinel.model.record_batch import RecordBatch, RecordOrBatch, entry_ranks
 from sentinel.signals.run_metadata import RunMetadata
 
 MAX_PENDING_STEPS = 4096
-"""Steps that may wait for ranks; with more, the oldest is closed as it is."""
+"""Maximum number of steps that wait for ranks; beyond it the oldest is closed, complete or not."""
 
 ENDED_STATES = frozenset({"finished", "failed", "died"})
 """States of a heartbeat when no rank is left."""

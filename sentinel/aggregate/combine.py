@@ -155,18 +155,20 @@ def _signal_columns(blocks: Sequence[ColumnBlock]) -> Iterator[tuple[str, Sequen
 
     Signals are in the order of the lowest rank that logged them.
     """
-    orders: dict[tuple[int, ...], tuple[Sequence[int], Callable[[Sequence[float]], Row]]] = {}
+    orders_by_blocks: dict[
+        tuple[int, ...], tuple[Sequence[int], Callable[[Sequence[float]], Row]]
+    ] = {}
     for name in dict.fromkeys(chain.from_iterable(block.columns for block in blocks)):
         indices = tuple(at for at, block in enumerate(blocks) if name in block.columns)
         if len(indices) == 1:
             block = blocks[indices[0]]
             yield name, block.ranks, block.columns[name]
             continue
-        if indices not in orders:
+        if indices not in orders_by_blocks:
             ranks = [rank for at in indices for rank in blocks[at].ranks]
             order = sorted(range(len(ranks)), key=ranks.__getitem__)
-            orders[indices] = [ranks[at] for at in order], itemgetter(*order)
-        sorted_ranks, reorder = orders[indices]
+            orders_by_blocks[indices] = [ranks[at] for at in order], itemgetter(*order)
+        sorted_ranks, reorder = orders_by_blocks[indices]
         column = list(chain.from_iterable(blocks[at].columns[name] for at in indices))
         yield name, sorted_ranks, reorder(column)
 

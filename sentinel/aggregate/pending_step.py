@@ -97,8 +97,8 @@ class ClosedSteps:
         """
         if key not in self.signals_by_step:
             return key[0] == self.last_key[0]
-        again = record.event is Event.EVAL and record.rank in self.evaluating_ranks
-        if not again or key != self.last_key:
+        is_repeated_eval = record.event is Event.EVAL and record.rank in self.evaluating_ranks
+        if not is_repeated_eval or key != self.last_key:
             return False
         return not {*values.names} & {*self.signals_by_step[key]} <= {"global_step", "epoch"}
 

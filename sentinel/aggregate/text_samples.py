@@ -16,9 +16,9 @@ from sentinel.model.sample_text import TruncatedText, original_parts
 from sentinel.stats.text_statistics import CompletionText, compute_text_statistics
 
 MAX_TEXTS_PER_STEP = 32
-"""Texts of one step that are analysed: the first that arrive."""
+"""Maximum number of texts of one step that are analysed: the first that arrive."""
 MAX_OPEN_STEPS = 16
-"""Steps whose texts are held; with more, the oldest is closed as it is."""
+"""Maximum number of open steps; beyond it the oldest is closed, complete or not."""
 
 
 @dataclass(slots=True)
@@ -48,10 +48,10 @@ class TextSampleAggregator:
         yield record
 
     def _add_text(self, record: Record) -> None:
-        bare = replace(record, values={}, attributes={})
-        step = self.texts_by_step.setdefault((record.attempt, record.step), StepTexts(bare))
+        textless = replace(record, values={}, attributes={})
+        step = self.texts_by_step.setdefault((record.attempt, record.step), StepTexts(textless))
         step.last_record = max(
-            step.last_record, bare, key=lambda each: (each.step_index, each.time)
+            step.last_record, textless, key=lambda each: (each.step_index, each.time)
         )
         if len(step.texts) < MAX_TEXTS_PER_STEP:
             step.texts.append(completion_text(record))

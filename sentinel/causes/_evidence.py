@@ -52,12 +52,12 @@ def weak_kl_control_evidence(context: CaseContext) -> Iterable[Evidence]:
     if beta is not None and beta < WEAK_KL_COEFFICIENT:
         yield Evidence(0.3, f"The KL coefficient is {beta:g}, which hardly constrains the policy.")
     rate = context.number("learning_rate") or context.values.get("learning_rate")
-    fast = (
+    high_rate = (
         ADAPTER_LEARNING_RATE_FACTOR * FAST_LEARNING_RATE
         if "peft" in context.metadata
         else FAST_LEARNING_RATE
     )
-    if rate is not None and rate > fast:
+    if rate is not None and rate > high_rate:
         yield Evidence(0.2, f"The learning rate is {rate:g}, high for training by reward.")
 
 
@@ -66,10 +66,10 @@ def stronger_kl_advice(context: CaseContext) -> str:
     loss, reward = context.text("use_kl_loss"), context.text("use_kl_in_reward")
     if loss == "false" and reward != "true":
         # The coefficient is set, but the term is off.
-        switch, term = (
+        loss_term, term = (
             describe_setting(each, context.metadata) for each in ("KL loss term", "KL coefficient")
         )
-        return f"{switch} enabled and {term} at 0.04"
+        return f"{loss_term} enabled and {term} at 0.04"
     is_in_reward = reward == "true" and loss != "true"
     term = describe_setting(
         "KL coefficient in the reward" if is_in_reward else "KL coefficient", context.metadata

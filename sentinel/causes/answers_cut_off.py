@@ -44,18 +44,20 @@ class AnswersCutOff:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Truncation and its reason; nothing if the policy has another fault."""
-        cut, grown = (
+        truncation, growth = (
             context.earliest_symptom("truncation"),
             context.earliest_symptom("length_explosion"),
         )
         fall = context.earliest_symptom("reward_collapse")
-        if cut is None or context.earliest_symptom(*EXCLUDING_DETECTORS) is not None:
+        if truncation is None or context.earliest_symptom(*EXCLUDING_DETECTORS) is not None:
             return
-        if fall is not None and grown is None:
+        if fall is not None and growth is None:
             # Many healthy runs truncate a third of their completions without a loss of reward.
             return
-        yield from symptom_evidence(cut, 0.5 if cut.severity is Severity.INFO else 0.6)
-        yield from symptom_evidence(grown, 0.5)
+        yield from symptom_evidence(
+            truncation, 0.5 if truncation.severity is Severity.INFO else 0.6
+        )
+        yield from symptom_evidence(growth, 0.5)
         yield from symptom_evidence(fall or context.earliest_symptom("reward_stalled"), 0.4)
         length, limit = (
             context.values.get("completion_length"),
@@ -65,9 +67,11 @@ class AnswersCutOff:
             yield Evidence(
                 0.3, f"The mean completion has {length:.4g} of at most {limit:g} tokens."
             )
-        repeats = context.values.get("sample_repetition")
-        if repeats is not None and repeats < LOOPING_SHARE:
-            yield Evidence(0.2, f"Texts do not loop: {repeats:.0%} of their phrases are repeated.")
+        repetition = context.values.get("sample_repetition")
+        if repetition is not None and repetition < LOOPING_SHARE:
+            yield Evidence(
+                0.2, f"Texts do not loop: {repetition:.0%} of their phrases are repeated."
+            )
 
     def remedy(self, context: CaseContext) -> str:
         """A higher limit, or a reward for brevity."""

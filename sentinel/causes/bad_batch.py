@@ -32,15 +32,18 @@ class BadBatch:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Both jumps; nothing if there were more, or the loss did not recover."""
-        jump, steep = context.symptoms.get("loss_spike"), context.symptoms.get("grad_explosion")
-        worse = context.earliest_symptom(
+        spike, explosion = (
+            context.symptoms.get("loss_spike"),
+            context.symptoms.get("grad_explosion"),
+        )
+        excluding = context.earliest_symptom(
             "loss_divergence", "oscillation", "nan_or_inf", "rank_outlier"
         )
-        if jump is None or steep is None or worse is not None or jump.occurrences > 1:
+        if spike is None or explosion is None or excluding is not None or spike.occurrences > 1:
             return
-        if abs(jump.onset_step - steep.onset_step) <= MAX_STEPS_APART:
-            yield from symptom_evidence(jump, 0.4)
-            yield from symptom_evidence(steep, 0.4)
+        if abs(spike.onset_step - explosion.onset_step) <= MAX_STEPS_APART:
+            yield from symptom_evidence(spike, 0.4)
+            yield from symptom_evidence(explosion, 0.4)
 
     def remedy(self, context: CaseContext) -> str:
         """Wait first, since most recover."""

@@ -39,19 +39,24 @@ class DataNotLearnable:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The loss, gradient norm and learning rate; nothing if there are no gradients."""
-        never, norm = context.symptoms.get("loss_never_moved"), context.values.get("grad_norm", inf)
+        never_moved, norm = (
+            context.symptoms.get("loss_never_moved"),
+            context.values.get("grad_norm", inf),
+        )
         rate = context.values.get("learning_rate", context.number("learning_rate") or 0.0)
-        other = context.earliest_symptom("grad_vanishing", "nan_or_inf", "learning_rate_anomaly")
+        excluding = context.earliest_symptom(
+            "grad_vanishing", "nan_or_inf", "learning_rate_anomaly"
+        )
         if (
-            never is None
-            or other is not None
+            never_moved is None
+            or excluding is not None
             or norm < MIN_GRAD_NORM
             or any(low_learning_rate_evidence(context))
         ):
             return
-        yield from symptom_evidence(never, 0.5)
+        yield from symptom_evidence(never_moved, 0.5)
         yield from symptom_evidence(context.symptoms.get("loss_plateau"), 0.1)
-        level = never.evidence.get("loss_median")
+        level = never_moved.evidence.get("loss_median")
         if isinstance(level, float | int) and abs(level - CHANCE_LOSS) < CHANCE_LOSS_TOLERANCE:
             yield Evidence(0.3, f"The loss is {level:.3f}, that of random guessing (ln 2).")
         if norm < inf:

@@ -34,20 +34,20 @@ class DegenerateText:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Repetition and length; nothing for repetitive data, or if the reward fell."""
-        loops = context.earliest_symptom("repetition")
-        if loops is None or loops.severity is Severity.INFO:
+        repetition = context.earliest_symptom("repetition")
+        if repetition is None or repetition.severity is Severity.INFO:
             return
-        longer, cut = (
+        growth, truncation = (
             context.earliest_symptom("length_explosion"),
             context.earliest_symptom("truncation"),
         )
         if context.earliest_symptom("reward_collapse") is not None or (
-            longer is None and cut is None
+            growth is None and truncation is None
         ):
             return
-        yield from symptom_evidence(loops, 0.7)
-        yield from symptom_evidence(longer, 0.6)
-        yield from symptom_evidence(cut, 0.5)
+        yield from symptom_evidence(repetition, 0.7)
+        yield from symptom_evidence(growth, 0.6)
+        yield from symptom_evidence(truncation, 0.5)
 
     def remedy(self, context: CaseContext) -> str:
         """Resume from before the onset."""

@@ -36,9 +36,9 @@ class DiskRunsOut:
             return
         yield from symptom_evidence(full, 0.7)
         yield from symptom_evidence(context.symptoms.get("checkpoint_cadence"), 0.5)
-        apart = context.number("save_steps")
-        if apart is not None and 0.0 < apart <= FREQUENT_SAVE_STEPS:
-            yield Evidence(0.2, f"The run saves every {apart:g} steps.")
+        save_steps = context.number("save_steps")
+        if save_steps is not None and 0.0 < save_steps <= FREQUENT_SAVE_STEPS:
+            yield Evidence(0.2, f"The run saves every {save_steps:g} steps.")
 
     def remedy(self, context: CaseContext) -> str:
         """Free space without deleting checkpoints that may be needed; then save less."""

@@ -42,24 +42,24 @@ class FrozenParameters:
         """No gradient or learning rate since the start, and a loss or reward that never moved."""
         if context.earliest_symptom("reward_zero_variance", "loss_zero", "nan_or_inf") is not None:
             return
-        still = _zero_from_start(context.symptoms.get("grad_vanishing"), "grad_norm_before")
+        no_gradient = _zero_from_start(context.symptoms.get("grad_vanishing"), "grad_norm_before")
         no_rate = _zero_from_start(
             context.symptoms.get("learning_rate_anomaly"), "highest_learning_rate", None
         )
-        stands = context.earliest_symptom("loss_never_moved", "reward_stalled")
+        stagnation = context.earliest_symptom("loss_never_moved", "reward_stalled")
         norm = context.values.get("grad_norm")
-        faint = (
-            still is None
-            and stands is not None
+        is_negligible = (
+            no_gradient is None
+            and stagnation is not None
             and norm is not None
             and 0 <= norm < NEGLIGIBLE_GRAD_NORM
         )
-        if still is None and no_rate is None and not faint:
+        if no_gradient is None and no_rate is None and not is_negligible:
             return
-        yield from symptom_evidence(still, 0.65)
+        yield from symptom_evidence(no_gradient, 0.65)
         yield from symptom_evidence(no_rate, 0.8)
-        yield from symptom_evidence(stands, 0.5)
-        if faint:
+        yield from symptom_evidence(stagnation, 0.5)
+        if is_negligible:
             yield Evidence(0.5, f"The gradient norm is {norm:.2g}, too small to change a weight.")
 
     def remedy(self, context: CaseContext) -> str:

@@ -34,13 +34,13 @@ class LabelsMasked:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """No loss and no gradient; nothing for a loss that was learned to 0."""
-        zero, never = context.symptoms.get("loss_zero"), _loss_never_finite(context)
-        if zero is not None and zero.severity is Severity.INFO:
+        zero_loss, never_finite = context.symptoms.get("loss_zero"), _loss_never_finite(context)
+        if zero_loss is not None and zero_loss.severity is Severity.INFO:
             return
-        if zero is None and never is None:
+        if zero_loss is None and never_finite is None:
             return
-        yield from symptom_evidence(zero, 0.5)
-        yield from symptom_evidence(never, 0.6)
+        yield from symptom_evidence(zero_loss, 0.5)
+        yield from symptom_evidence(never_finite, 0.6)
         yield from symptom_evidence(context.symptoms.get("grad_vanishing"), 0.3)
         if context.values.get("grad_norm") == 0.0:
             yield Evidence(0.3, "The gradient norm is 0.")
@@ -61,7 +61,11 @@ class LabelsMasked:
 
 def _loss_never_finite(context: CaseContext) -> Symptom | None:
     """The symptom of a loss that was never finite."""
-    lost, interval = context.symptoms.get("nan_or_inf"), context.number("logging_steps") or 1.0
-    if lost is None or "loss" not in lost.evidence or lost.onset_step > max(1.0, interval):
+    nonfinite, interval = context.symptoms.get("nan_or_inf"), context.number("logging_steps") or 1.0
+    if (
+        nonfinite is None
+        or "loss" not in nonfinite.evidence
+        or nonfinite.onset_step > max(1.0, interval)
+    ):
         return None
-    return lost
+    return nonfinite

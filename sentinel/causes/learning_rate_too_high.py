@@ -50,17 +50,25 @@ class LearningRateTooHigh:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """An unstable loss and its reason; nothing for a single jump at a usual rate."""
-        away, swing = context.symptoms.get("loss_divergence"), context.symptoms.get("oscillation")
-        jump, fast = context.symptoms.get("loss_spike"), _high_rate_evidence(context)
-        again = jump is not None and jump.occurrences > 1
-        if away is None and swing is None and not again and not (jump is not None and fast):
+        divergence, oscillation = (
+            context.symptoms.get("loss_divergence"),
+            context.symptoms.get("oscillation"),
+        )
+        spike, high_rate = context.symptoms.get("loss_spike"), _high_rate_evidence(context)
+        has_recurred = spike is not None and spike.occurrences > 1
+        if (
+            divergence is None
+            and oscillation is None
+            and not has_recurred
+            and not (spike is not None and high_rate)
+        ):
             return
-        yield from symptom_evidence(away, 0.45)
-        yield from symptom_evidence(swing, 0.45)
-        yield from symptom_evidence(jump, 0.4 if again else 0.2)
+        yield from symptom_evidence(divergence, 0.45)
+        yield from symptom_evidence(oscillation, 0.45)
+        yield from symptom_evidence(spike, 0.4 if has_recurred else 0.2)
         yield from symptom_evidence(context.symptoms.get("grad_explosion"), 0.4)
         yield from symptom_evidence(context.symptoms.get("nan_or_inf"), 0.2)
-        yield from fast
+        yield from high_rate
         began = context.earliest_symptom("loss_divergence", "oscillation", "loss_spike")
         if began is not None and began.onset_step <= EARLY_STEPS and _has_no_warmup(context):
             yield Evidence(0.2, "The run has no warm-up.")

@@ -33,9 +33,9 @@ class MemoryRunsOut:
         if creep is None:
             return
         yield from symptom_evidence(creep, 0.75)
-        slow = context.symptoms.get("throughput_drop")
-        if slow is not None and slow.onset_step >= creep.onset_step:
-            yield from symptom_evidence(slow, 0.2)
+        slowdown = context.symptoms.get("throughput_drop")
+        if slowdown is not None and slowdown.onset_step >= creep.onset_step:
+            yield from symptom_evidence(slowdown, 0.2)
 
     def remedy(self, context: CaseContext) -> str:
         """Save a checkpoint in time; find the leak."""

@@ -55,11 +55,11 @@ class NodeDown:
     def remedy(self, context: CaseContext) -> str:
         """The node to check, and how to resume."""
         lost = context.symptoms.get("node_lost")
-        where = "the node" if lost is None else _format_hosts(lost)
+        nodes = "the node" if lost is None else _format_hosts(lost)
         fault = context.symptoms.get("gpu_fault")
         gpu = "" if fault is None else " Its GPU had errors before: test it (dcgmi diag)."
         return (
-            f"Check on the console or in the scheduler's log what happened to {where}, drain it, "
+            f"Check on the console or in the scheduler's log what happened to {nodes}, drain it, "
             "and resume from the last checkpoint with another node, or with fewer nodes if the "
             f"launcher is elastic (torchrun --nnodes MIN:MAX).{gpu}"
         )

@@ -49,12 +49,12 @@ class PolicyCollapse:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The fall and earlier incidents; nothing without either."""
-        reward, loops = (
+        reward, repetition = (
             context.earliest_symptom("reward_collapse"),
             context.earliest_symptom("repetition"),
         )
         fall = context.earliest_symptom("reward_collapse", "repetition")
-        if fall is loops and loops is not None and loops.severity is Severity.INFO:
+        if fall is repetition and repetition is not None and repetition.severity is Severity.INFO:
             # Repetitive data is no fall.
             fall = reward
         if fall is None:
@@ -69,15 +69,15 @@ class PolicyCollapse:
             if symptom is not None
         ]
         # With both a falling reward and looping texts, the order does not matter.
-        both = reward is not None and loops is not None
+        has_both = reward is not None and repetition is not None
         led_by = any(
             began_first(symptom, fall, tolerance_steps=MAX_ONSET_DELAY_STEPS) for symptom in before
         )
-        if not before or not (led_by or both):
+        if not before or not (led_by or has_both):
             return
         yield from symptom_evidence(fall, 0.5)
-        if both:
-            yield from symptom_evidence(loops if fall is reward else reward, 0.3)
+        if has_both:
+            yield from symptom_evidence(repetition if fall is reward else reward, 0.3)
         for symptom in before:
             yield from symptom_evidence(symptom, 0.5)
         yield from symptom_evidence(context.earliest_symptom("reward_zero_variance"), 0.2)

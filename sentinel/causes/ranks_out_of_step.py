@@ -31,10 +31,10 @@ class RanksOutOfStep:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The difference and its effects."""
-        apart = context.symptoms.get("rank_desync")
-        if apart is None:
+        desync = context.symptoms.get("rank_desync")
+        if desync is None:
             return
-        yield from symptom_evidence(apart, 0.7)
+        yield from symptom_evidence(desync, 0.7)
         yield from symptom_evidence(context.symptoms.get("rank_outlier"), 0.4)
         yield from symptom_evidence(context.symptoms.get("metric_integrity"), 0.2)
 

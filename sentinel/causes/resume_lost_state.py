@@ -44,14 +44,17 @@ class ResumeLostState:
         restart = _restart_step(context)
         if restart is None:
             return
-        rate, away = (
+        rate, divergence = (
             context.symptoms.get("learning_rate_anomaly"),
             context.symptoms.get("loss_divergence"),
         )
-        steep, jump = context.symptoms.get("grad_explosion"), context.symptoms.get("loss_spike")
+        explosion, spike = (
+            context.symptoms.get("grad_explosion"),
+            context.symptoms.get("loss_spike"),
+        )
         effects = [
             evidence
-            for symptom, weight in ((rate, 0.7), (away, 0.5), (steep, 0.4), (jump, 0.3))
+            for symptom, weight in ((rate, 0.7), (divergence, 0.5), (explosion, 0.4), (spike, 0.3))
             if _is_soon_after(symptom, restart)
             for evidence in symptom_evidence(symptom, weight)
         ]

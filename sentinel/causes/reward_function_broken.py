@@ -42,7 +42,7 @@ class RewardFunctionBroken:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The fall and the constant; nothing if the policy changed first, or is unknown."""
-        fall, alike = (
+        fall, zero_variance = (
             context.earliest_symptom("reward_collapse"),
             context.earliest_symptom("reward_zero_variance"),
         )
@@ -51,10 +51,10 @@ class RewardFunctionBroken:
         if fall is None or not known or (first is not None and began_first(first, fall)):
             return
         constant = _is_reward_constant(context)
-        if not began_first(fall, alike) or (alike is None and not constant):
+        if not began_first(fall, zero_variance) or (zero_variance is None and not constant):
             return
         yield from symptom_evidence(fall, 0.4)
-        yield from symptom_evidence(alike, 0.4)
+        yield from symptom_evidence(zero_variance, 0.4)
         if constant:
             yield Evidence(0.4, f"All completions have the reward {context.values['reward']:.4g}.")
         values = ", ".join(f"{name} {context.values[name]:.3g}" for name in known)

@@ -1,7 +1,7 @@
 """Rollout engine differs: the policy that samples is not the policy that is trained.
 
 The engine has old weights, another precision, other kernels or other sampling parameters. The
-trainer optimises samples of another policy, and in time gradient, KL or reward deteriorate.
+trainer optimises samples of another policy, and over time gradient, KL or reward deteriorates.
 
 Evidence
     A large mismatch is the cause itself. A moderate one is, if gradient, KL, entropy, clipping or

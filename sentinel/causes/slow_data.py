@@ -31,13 +31,13 @@ class SlowData:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The wait and its effects; nothing if a single rank waits."""
-        waits, straggler = context.symptoms.get("data_stall"), context.symptoms.get("straggler")
+        stall, straggler = context.symptoms.get("data_stall"), context.symptoms.get("straggler")
         is_single = (
             straggler is not None and straggler.evidence.get("signal", "data_wait") == "data_wait"
         )
-        if waits is None or is_single:
+        if stall is None or is_single:
             return
-        yield from symptom_evidence(waits, 0.65)
+        yield from symptom_evidence(stall, 0.65)
         yield from symptom_evidence(context.symptoms.get("throughput_drop"), 0.4)
         yield from symptom_evidence(context.symptoms.get("gpu_underuse"), 0.3)
         workers = context.number("dataloader_num_workers")

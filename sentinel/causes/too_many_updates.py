@@ -63,9 +63,9 @@ class TooManyUpdates:
         yield from symptom_evidence(followed[0], 0.5)
         for symptom in followed[1:]:
             yield from symptom_evidence(symptom, 0.3)
-        away = context.values.get("kl_old")
-        if away is not None and away > HIGH_KL_OLD:
-            yield Evidence(0.2, f"The KL to the sampling policy is {away:.3g} nats per token.")
+        kl_old = context.values.get("kl_old")
+        if kl_old is not None and kl_old > HIGH_KL_OLD:
+            yield Evidence(0.2, f"The KL to the sampling policy is {kl_old:.3g} nats per token.")
         if passes is not None and passes > 1:
             weight = 0.3 if passes > MAX_HARMLESS_PASSES else 0.1
             yield Evidence(weight, f"Each batch is used for {passes:g} epochs.")
@@ -89,8 +89,8 @@ def _updates_per_batch(context: CaseContext) -> float | None:
     passes = _passes_per_batch(context)
     if passes is None:
         return None
-    for whole, part in _BATCH_SETTINGS:
-        held, used = context.number(whole), context.number(part)
-        if held and used:
-            return passes * held / used
+    for batch_key, update_key in _BATCH_SETTINGS:
+        batch_size, update_size = context.number(batch_key), context.number(update_key)
+        if batch_size and update_size:
+            return passes * batch_size / update_size
     return passes * (context.number("num_mini_batches") or 1.0)

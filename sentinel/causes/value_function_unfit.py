@@ -42,8 +42,10 @@ class ValueFunctionUnfit:
             context.earliest_symptom("value_fit"),
             context.earliest_symptom("reward_collapse"),
         )
-        away = context.earliest_symptom("kl_blowup", "entropy_collapse", "entropy_explosion")
-        if unfit is None or away is not None or not began_first(unfit, fall):
+        policy_change = context.earliest_symptom(
+            "kl_blowup", "entropy_collapse", "entropy_explosion"
+        )
+        if unfit is None or policy_change is not None or not began_first(unfit, fall):
             return
         yield from symptom_evidence(unfit, 0.5)
         yield from symptom_evidence(fall or context.earliest_symptom("reward_stalled"), 0.4)

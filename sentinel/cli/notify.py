@@ -47,7 +47,7 @@ def send_tests(
     raise typer.Exit(0 if all(result["delivered"] for result in results) else 1)
 
 
-def _select_sinks(only: str | None, config: Path | None) -> dict[str, Sink]:
+def _select_sinks(name: str | None, config: Path | None) -> dict[str, Sink]:
     from sentinel.config.settings import ConfigError, build_sinks, load_settings
 
     try:
@@ -60,12 +60,12 @@ def _select_sinks(only: str | None, config: Path | None) -> dict[str, Sink]:
             "no sink is configured. Set, for example, SENTINEL_SINKS__SLACK__URL, or url in "
             "[sinks.slack] of sentinel.toml.",
         )
-    if only is not None and only not in sinks:
+    if name is not None and name not in sinks:
         raise error_exit(
             "notify",
-            f"sink {only!r} is not configured. Configured sinks: {', '.join(sorted(sinks))}.",
+            f"sink {name!r} is not configured. Configured sinks: {', '.join(sorted(sinks))}.",
         )
-    return sinks if only is None else {only: sinks[only]}
+    return sinks if name is None else {name: sinks[name]}
 
 
 def _send_test_notifications(name: str, sink: Sink) -> Iterator[dict[str, Any]]:

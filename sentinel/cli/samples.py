@@ -37,12 +37,12 @@ def samples(
 
     path = run_database_path("samples", run)
     try:
-        found = newest_samples(path, step, limit)
+        newest = newest_samples(path, step, limit)
     except (NewerSchemaError, DatabaseError) as error:
         raise error_exit("samples", f"cannot read {path}: {error}") from None
-    for sample in found:
+    for sample in newest:
         print(jsonlib.dumps(json_safe(sample), allow_nan=False) if json else _format(sample))
-    if not found and not json:
+    if not newest and not json:
         of_step = "" if step is None else f" of step {step}"
         print(
             f"Run {run} has no samples{of_step}. "

@@ -39,11 +39,11 @@ def _load_token() -> str:
         return ""
 
 
-def _to_dict(found: Any) -> dict[str, Any]:
-    state = found.state
+def _to_dict(discovered: Any) -> dict[str, Any]:
+    state = discovered.state
     return {
-        "run": found.run,
-        "url": found.url,
+        "run": discovered.run,
+        "url": discovered.url,
         "state": state.get("state", UNREACHABLE),
         "step": state.get("step"),
         "cases": state.get("cases", []),
@@ -53,8 +53,8 @@ def _to_dict(found: Any) -> dict[str, Any]:
         "metadata": state.get("metadata", {}),
         "patches": state.get("patches", {}),
         "cluster": state.get("cluster", {}),
-        "error": found.problem,
-        "remedy": found.remedy,
+        "error": discovered.problem,
+        "remedy": discovered.remedy,
     }
 
 

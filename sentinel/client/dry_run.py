@@ -72,8 +72,8 @@ def _try_integration(name: str, recorder: Recorder) -> DryRunResult:
 
 
 def _version(framework: str) -> str:
-    top = sys.modules.get(framework.partition(".")[0])
-    return str(getattr(top, "__version__", ""))
+    package = sys.modules.get(framework.partition(".")[0])
+    return str(getattr(package, "__version__", ""))
 
 
 if __name__ == "__main__":

@@ -112,8 +112,8 @@ def agent_environment(trainer: Mapping[str, str], config: Path | None) -> dict[s
     """The trainer's environment, with the paths of the sources and of the settings file."""
     environ = dict(trainer)
     if _SOURCE_ROOT.name not in {"site-packages", "dist-packages"}:
-        found = [str(_SOURCE_ROOT), environ.get("PYTHONPATH", "")]
-        environ["PYTHONPATH"] = os.pathsep.join(filter(None, found))
+        paths = [str(_SOURCE_ROOT), environ.get("PYTHONPATH", "")]
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     if config is not None:
         environ["SENTINEL_CONFIG"] = str(config.resolve())
     return environ

@@ -143,14 +143,14 @@ class AttemptMap:
         self, node: str, rank: int, world_size: int, master_port: str, started_at: float
     ) -> int:
         """The attempt of the run for a new attempt of the node: a known one, or the next."""
-        before = max(self.node_attempts.get(node, {}).values(), default=-1)
-        first = self._newest_started_by(started_at)
+        last_assigned = max(self.node_attempts.get(node, {}).values(), default=-1)
+        newest_started = self._newest_started_by(started_at)
         oldest = min(self.attempts, default=0)
-        if before < first < oldest:
+        if last_assigned < newest_started < oldest:
             # It belongs to an attempt that is no longer stored.
-            return first
-        since = max(first, before + 1)
-        candidates = sorted(number for number in self.attempts if number >= since)
+            return newest_started
+        first_candidate = max(newest_started, last_assigned + 1)
+        candidates = sorted(number for number in self.attempts if number >= first_candidate)
         matching = (
             n for n in candidates if self.attempts[n].accepts(rank, world_size, master_port)
         )
@@ -167,10 +167,10 @@ class AttemptMap:
             # Attempts that crash in quick succession need a smaller tolerance.
             if time >= started_at - min(START_TOLERANCE_SECONDS, max(0.0, gap / 4)):
                 return newer
-        forgotten = (
+        is_discarded = (
             known[0] > 0 and time < self.attempts[known[0]].started_at - START_TOLERANCE_SECONDS
         )
-        return known[0] - forgotten
+        return known[0] - is_discarded
 
     def _remember(self, node: str, node_attempt: int, run_attempt: int) -> None:
         own = self.node_attempts.setdefault(node, {})

@@ -51,7 +51,7 @@ class Member:
     clock_skew_seconds: float = 0.0
     """What is added to times of the node to get times of the local clock."""
     was_behind: bool = True
-    """Whether more clock lag is accepted: in the first message, or the second in a row."""
+    """Whether the next message may raise the clock skew: at first, and after one late message."""
     step_index: int = 0
     """The newest step index of this session; 0 before any."""
     heartbeat: Record | None = None
@@ -237,7 +237,7 @@ class Member:
         )
 
     def _update_clock_skew(self, sender_time: float, local_time: float) -> None:
-        """The delay of a message makes the difference too large, never too small: keep the least.
+        """Update the clock skew: the least difference, since a delay can only increase it.
 
         A single message that seems much too old was delayed, since its agent was suspended. If the
         next one agrees, the node's clock was set back.

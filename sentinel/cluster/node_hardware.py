@@ -19,9 +19,9 @@ from sentinel.signals.hardware import GPU_SIGNALS, NODE_SIGNALS
 Values = Mapping[str, float]
 
 _GPU_EXTREME_RULES = {
-    f"{name}_{which}": rule
+    f"{name}_{suffix}": rule
     for name in GPU_SIGNALS
-    for which, rule in (("min", CombineRule.MIN), ("max", CombineRule.MAX))
+    for suffix, rule in (("min", CombineRule.MIN), ("max", CombineRule.MAX))
 }
 _CUMULATIVE_COUNTERS = ("gpu_ecc_errors",)
 """Counters that started before the run. Of several nodes, the growth since each node joined is

@@ -1,4 +1,4 @@
-"""Sockets of the cluster: a free port for the head, and an end to calls that block for ever."""
+"""Sockets of the cluster: finds a free port for the head, and aborts calls that block forever."""
 
 from __future__ import annotations
 

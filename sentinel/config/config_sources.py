@@ -124,21 +124,21 @@ def _overlay(
     sources: ConfigSources,
     tree: ConfigTree,
     layer: Mapping[str, Any],
-    above: ConfigPath,
+    parent: ConfigPath,
     origin: str,
 ) -> None:
     for key, value in layer.items():
         # A secret replaces the file of that secret from a lower layer, and the other way round.
-        for twin in {f"{key}_file", key.removesuffix("_file")} - layer.keys():
-            tree.pop(twin, None)
+        for alternative in {f"{key}_file", key.removesuffix("_file")} - layer.keys():
+            tree.pop(alternative, None)
         if isinstance(value, Mapping):
-            below = tree.get(key)
-            tree[key] = dict(below) if isinstance(below, Mapping) else {}
-            _overlay(sources, tree[key], value, (*above, key), origin)
+            existing = tree.get(key)
+            tree[key] = dict(existing) if isinstance(existing, Mapping) else {}
+            _overlay(sources, tree[key], value, (*parent, key), origin)
         else:
             tree[key] = value
         if not isinstance(value, Mapping) or not value:
-            sources.origins[(*above, key)] = origin
+            sources.origins[(*parent, key)] = origin
 
 
 def _read_config_file(environ: Mapping[str, str], cwd: Path) -> tuple[Path, ConfigTree]:
@@ -157,9 +157,9 @@ def _read_toml(path: Path) -> ConfigTree:
         content: ConfigTree = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         # The parser's message may quote the file, which may hold a secret.
-        place = re.search(r"at (line \d+, column \d+|end of document)", str(error))
-        why = place[0] if place else type(error).__name__
-        raise ConfigError(f"The settings file {path} cannot be read ({why}).") from None
+        position = re.search(r"at (line \d+, column \d+|end of document)", str(error))
+        reason = position[0] if position else type(error).__name__
+        raise ConfigError(f"The settings file {path} cannot be read ({reason}).") from None
     if path.name == "pyproject.toml":
         tools = ConfigSources().as_table(("tool",), content.get("tool", {}))
         content = ConfigSources().as_table(("tool", "sentinel"), tools.get("sentinel", {}))
@@ -167,8 +167,8 @@ def _read_toml(path: Path) -> ConfigTree:
 
 
 def _is_setting(name: str, value: str) -> bool:
-    ours = name.startswith(_ENV_PREFIX) and name not in _NOT_SETTINGS and value != ""
-    return ours and not (
+    is_sentinel_name = name.startswith(_ENV_PREFIX) and name not in _NOT_SETTINGS and value != ""
+    return is_sentinel_name and not (
         _KUBERNETES_SERVICE_VARIABLE.fullmatch(name)
         or _KUBERNETES_SERVICE_VARIABLE.fullmatch(f"{name}={value}")
     )

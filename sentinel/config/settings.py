@@ -266,9 +266,9 @@ def _build_sink(name: str, raw: ConfigTree, sources: ConfigSources) -> Sink | No
     """The sink; None without secrets. Its class is that named `kind`, by default `name`."""
     path = ("sinks", name)
     kinds = plugins.load_classes("sinks")
-    where = (*path, "kind") if "kind" in raw else ("sinks",)
+    kind_path = (*path, "kind") if "kind" in raw else ("sinks",)
     kind = str(raw.pop("kind", name))
-    _reject_unknown(where, [kind], kinds, sources)
+    _reject_unknown(kind_path, [kind], kinds, sources)
     hints = _setting_types(kinds[kind])
     secrets = {key for key, hint in hints.items() if SecretStr in (hint, *get_args(hint))}
     known = {*hints, "kind", *(f"{key}_file" for key in secrets)}
@@ -309,11 +309,13 @@ def _validate(path: ConfigPath, adapter: TypeAdapter[Any], raw: Any, sources: Co
         return adapter.validate_python(raw)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-    where = sources.describe((*path, *map(str, first["loc"])))
+    description = sources.describe((*path, *map(str, first["loc"])))
     if first["type"] == "missing":
-        raise ConfigError(f"{where} is not set, and there is no default.")
+        raise ConfigError(f"{description} is not set, and there is no default.")
     valid = first["msg"].removeprefix("Value error, ")
-    raise ConfigError(f"{where}: the {type(first['input']).__name__} given is wrong: {valid}.")
+    raise ConfigError(
+        f"{description}: the {type(first['input']).__name__} given is wrong: {valid}."
+    )
 
 
 def _reject_unknown(
@@ -323,8 +325,8 @@ def _reject_unknown(
     for key in keys:
         if key in valid:
             continue
-        near = get_close_matches(key, valid, n=1)
-        hint = f'Did you mean "{near[0]}"? ' if near else ""
+        matches = get_close_matches(key, valid, n=1)
+        hint = f'Did you mean "{matches[0]}"? ' if matches else ""
         message = f"{sources.describe((*path, key))} is not known. {hint}Valid: {', '.join(valid)}."
         raise ConfigError(message)
 
@@ -336,23 +338,25 @@ def _read_secrets(
         file = tree.pop(f"{key}_file", None)
         if file is None:
             continue
-        where = sources.describe((*path, f"{key}_file"))
+        description = sources.describe((*path, f"{key}_file"))
         if key in tree:
-            raise ConfigError(f'{where}: give either it or "{key}", not both.')
+            raise ConfigError(f'{description}: give either it or "{key}", not both.')
         if not sources.read_secrets and isinstance(file, (str, Path)):
             continue
-        tree[key] = _read_secret_file(file, where)
+        tree[key] = _read_secret_file(file, description)
 
 
-def _read_secret_file(file: Any, where: str) -> str:
+def _read_secret_file(file: Any, description: str) -> str:
     if not isinstance(file, (str, Path)):
-        raise ConfigError(f"{where}: the {type(file).__name__} given is not the path of a file.")
+        raise ConfigError(
+            f"{description}: the {type(file).__name__} given is not the path of a file."
+        )
     try:
         with Path(file).expanduser().open("rb") as opened:
             secret = opened.read(_MAX_SECRET_BYTES).decode().strip()
     except (OSError, ValueError) as error:
         kind = type(error).__name__
-        raise ConfigError(f"{where}: the file cannot be read ({kind}); check it.") from None
+        raise ConfigError(f"{description}: the file cannot be read ({kind}); check it.") from None
     if not secret:
-        raise ConfigError(f"{where}: the file is empty; write the secret into it.")
+        raise ConfigError(f"{description}: the file is empty; write the secret into it.")
     return secret

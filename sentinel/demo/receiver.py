@@ -125,7 +125,6 @@ class DemoReceiver:
             self._seen_ids.add(message_id)
             self.received.put(notification)
 
-
     def add_slack(self, body: bytes) -> None:
         """Enqueue the text of a Slack message. Raises KeyError or ValueError."""
         text = str(json.loads(body)["text"])

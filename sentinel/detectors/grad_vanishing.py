@@ -13,7 +13,7 @@ Units
 
 Source
     In half precision a gradient of a millionth changes no weight. Policies that give the same
-    completion for every prompt, frozen or detached weights and masked labels all lead here.
+    completion for every prompt, frozen or detached weights and masked labels all cause this.
 
 Defaults
     On 100 healthy synthetic runs (123,000 points) and on 105 public logs there is no false warning;

@@ -112,8 +112,8 @@ def _dry_run_groups(groups: list[list[str]], dry_run: DryRun) -> list[Integratio
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         if len(groups) > 1:
             return [status for names in groups for status in _dry_run_groups([names], dry_run)]
-        why = f"absent: importing it failed with {type(error).__name__}"
-        return [{"integration": name, "version": "", "state": why} for name in groups[0]]
+        state = f"absent: importing it failed with {type(error).__name__}"
+        return [{"integration": name, "version": "", "state": state} for name in groups[0]]
 
 
 def _package(module: ModuleType) -> str:
@@ -123,8 +123,8 @@ def _package(module: ModuleType) -> str:
 
 def _dry_run(names: list[str]) -> list[IntegrationStatus]:
     with TemporaryDirectory(prefix="sentinel-doctor-") as directory:
-        out = Path(directory) / "result.json"
-        command = [sys.executable, "-m", "sentinel.client.dry_run", str(out), *names]
+        result_path = Path(directory) / "result.json"
+        command = [sys.executable, "-m", "sentinel.client.dry_run", str(result_path), *names]
         subprocess.run(  # noqa: S603 - a module of sentinel
             command,
             check=True,
@@ -136,5 +136,5 @@ def _dry_run(names: list[str]) -> list[IntegrationStatus]:
             # The dry run must not count as a run.
             env={**os.environ, "SENTINEL_OFF": "1"},
         )
-        statuses: list[IntegrationStatus] = json.loads(out.read_text())
+        statuses: list[IntegrationStatus] = json.loads(result_path.read_text())
     return statuses

@@ -120,8 +120,8 @@ def _check_follower(run: str, cluster: Mapping[str, Any]) -> CheckResult:
     error = str(cluster.get("error", ""))
     silent = format_duration(cluster.get("silent_seconds", 0.0))
     buffered = f"{format_bytes(cluster.get('spooled_bytes', 0))} of records are buffered"
-    where = f" at {head}" if head else ""
-    message = f"the head{where} has been unreachable for {silent}: {error} {buffered}"
+    location = f" at {head}" if head else ""
+    message = f"the head{location} has been unreachable for {silent}: {error} {buffered}"
     return fail(subject, message, remedy_for(error))
 
 

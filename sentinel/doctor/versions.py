@@ -32,24 +32,24 @@ def check_versions(installed_version: Callable[[str], str] = version) -> Iterato
         yield ok("torch", torch)
 
 
-def is_at_least(found: str, minimum: str) -> bool:
+def is_at_least(version: str, minimum: str) -> bool:
     """Whether a version is at least `minimum`, by its leading numbers.
 
     >>> is_at_least("2.10.0+cpu", "2.9"), is_at_least("2.9rc1", "2.9.1")
     (True, False)
     """
-    left, right = version_numbers(found), version_numbers(minimum)
+    left, right = version_numbers(version), version_numbers(minimum)
     length = max(len(left), len(right))
     return left + (0,) * (length - len(left)) >= right + (0,) * (length - len(right))
 
 
-def version_numbers(found: str) -> tuple[int, ...]:
+def version_numbers(version: str) -> tuple[int, ...]:
     """The leading numbers of a version.
 
     >>> version_numbers("2.13.0+cpu"), version_numbers("unknown")
     ((2, 13, 0), ())
     """
-    start = re.match(r"\d+(?:\.\d+)*", found)
+    start = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(map(int, start[0].split("."))) if start else ()
 
 
@@ -67,12 +67,14 @@ def _requirements() -> Iterator[tuple[str, str]]:
 
 
 def _check_package(name: str, minimum: str, installed_version: Callable[[str], str]) -> CheckResult:
-    found = _version_or_none(name, installed_version)
-    if found is None:
+    installed = _version_or_none(name, installed_version)
+    if installed is None:
         return fail(name, "not installed", f"pip install '{name}>={minimum}'")
-    if not is_at_least(found, minimum):
-        return fail(name, f"{found} is older than {minimum}", f"pip install '{name}>={minimum}'")
-    return ok(name, found)
+    if not is_at_least(installed, minimum):
+        return fail(
+            name, f"{installed} is older than {minimum}", f"pip install '{name}>={minimum}'"
+        )
+    return ok(name, installed)
 
 
 def _version_or_none(name: str, installed_version: Callable[[str], str]) -> str | None:

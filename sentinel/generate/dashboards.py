@@ -288,13 +288,13 @@ def _self_panels() -> Iterator[Any]:
 def _self_panel(name: str, label: str, text: str) -> Any:
     family = f"sentinel_{name}_total"
     is_time = name.endswith("seconds")
-    how, unit = ("rate", "percentunit") if is_time else ("increase", "short")
+    function, unit = ("rate", "percentunit") if is_time else ("increase", "short")
     title = name.replace("_", " ").capitalize()
     return time_series_panel(
         PanelOptions(title, f"{text} Metric: {family}", unit=unit, width=8),
         [
             PanelQuery(
-                f"sum by ({label}) ({how}({family}{RUN_SELECTOR}[$__rate_interval]))",
+                f"sum by ({label}) ({function}({family}{RUN_SELECTOR}[$__rate_interval]))",
                 f"{{{{{label}}}}}",
             )
         ],

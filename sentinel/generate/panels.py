@@ -134,37 +134,39 @@ def collapsible_row(title: str, panels: Iterable[Any] = ()) -> Any:
 
 def annotation(name: str, expr: str, text: str, colour: str, *, value_is_time: bool = False) -> Any:
     """Marks on every chart where a query has a value, or at the times (ms) that it returns."""
-    marks = (
+    query = (
         board.AnnotationQuery()
         .name(name)
         .datasource(_data_source())
         .enable(True)
         .icon_color(colour)
     )
-    marks.expr(expr).title_format(name).text_format(text).step("15s")
-    return marks.use_value_for_time(value_is_time)
+    query.expr(expr).title_format(name).text_format(text).step("15s")
+    return query.use_value_for_time(value_is_time)
 
 
 def dashboard_json(
     options: DashboardOptions, panels: Iterable[Any], annotation_queries: Iterable[Any]
 ) -> str:
     """JSON of the dashboard, with variables for the data source and the run."""
-    whole = board.Dashboard(options.title).uid(options.uid).description(options.description)
-    whole.tags(["sentinel"]).readonly()
-    whole.refresh("30s").time("now-6h", "now").timezone("browser")
-    whole.tooltip(model.DashboardCursorSync.CROSSHAIR)
-    whole.with_variable(board.DatasourceVariable("datasource").type("prometheus").label("Source"))
-    whole.with_variable(_run_variable(options.run_metric))
+    dashboard = board.Dashboard(options.title).uid(options.uid).description(options.description)
+    dashboard.tags(["sentinel"]).readonly()
+    dashboard.refresh("30s").time("now-6h", "now").timezone("browser")
+    dashboard.tooltip(model.DashboardCursorSync.CROSSHAIR)
+    dashboard.with_variable(
+        board.DatasourceVariable("datasource").type("prometheus").label("Source")
+    )
+    dashboard.with_variable(_run_variable(options.run_metric))
     for part in panels:
-        add = whole.with_row if isinstance(part, board.Row) else whole.with_panel
+        add = dashboard.with_row if isinstance(part, board.Row) else dashboard.with_panel
         add(part)
-    for marks in annotation_queries:
-        whole.annotation(marks)
-    whole.link(
+    for annotation_query in annotation_queries:
+        dashboard.annotation(annotation_query)
+    dashboard.link(
         board.DashboardLink("sentinel").type(model.DashboardLinkType.DASHBOARDS)
         .tags(["sentinel"]).as_dropdown(True).include_vars(True).keep_time(True)
     )  # fmt: skip
-    built = _number_panels(whole.build())
+    built = _number_panels(dashboard.build())
     return json.dumps(built, cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
 
 
@@ -181,9 +183,11 @@ def _configure(panel: Any, options: PanelOptions, queries: Sequence[PanelQuery])
     )
     panel.span(options.width).height(options.height)
     for letter, query in zip("ABCDEFGH", queries, strict=False):
-        asked = prometheus.Dataquery().expr(query.expr).ref_id(letter).datasource(_data_source())
-        asked.legend_format(query.legend or "__auto")
-        panel.with_target(asked.instant() if query.is_instant else asked.range())
+        data_query = (
+            prometheus.Dataquery().expr(query.expr).ref_id(letter).datasource(_data_source())
+        )
+        data_query.legend_format(query.legend or "__auto")
+        panel.with_target(data_query.instant() if query.is_instant else data_query.range())
     if options.links:
         panel.links([_link(title, url) for title, url in options.links.items()])
     return panel

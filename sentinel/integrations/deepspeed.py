@@ -231,14 +231,14 @@ def _loss_scale_values(engine: Any) -> dict[str, Any]:
 def _engine_config(engine: Any) -> dict[str, Any]:
     version = str(sys.modules["deepspeed"].__version__)
     # Under Accelerate and the trainers built on it, those report the framework.
-    alone = "accelerate.accelerator" not in sys.modules
-    framework = {"framework": "deepspeed", "framework_version": version} if alone else {}
-    half = "bf16" if engine.bfloat16_enabled() else "fp32"
+    is_outermost = "accelerate.accelerator" not in sys.modules
+    framework = {"framework": "deepspeed", "framework_version": version} if is_outermost else {}
+    dtype = "bf16" if engine.bfloat16_enabled() else "fp32"
     return {
         **framework,
         "deepspeed": version,
         "zero_stage": int(engine.zero_optimization_stage()),
-        "dtype": "fp16" if engine.fp16_enabled() else half,
+        "dtype": "fp16" if engine.fp16_enabled() else dtype,
         "train_batch_size": engine.train_batch_size(),
         "train_micro_batch_size_per_gpu": engine.train_micro_batch_size_per_gpu(),
         "gradient_accumulation_steps": engine.gradient_accumulation_steps(),

@@ -28,9 +28,11 @@ class LauncherStatus:
     def poll(self) -> None:
         """Read the newest status."""
         previous = self.launch
-        gone = None if previous is None or previous.launcher.is_alive() else previous.launcher
+        dead_launcher = (
+            None if previous is None or previous.launcher.is_alive() else previous.launcher
+        )
         self.launch = read_launch_status(self.run)
-        self.is_launcher_gone = self.launch is not None and self.launch.launcher == gone
+        self.is_launcher_gone = self.launch is not None and self.launch.launcher == dead_launcher
 
     @property
     def running(self) -> bool:

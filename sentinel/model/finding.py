@@ -16,7 +16,7 @@ class Severity(Enum):
     CRITICAL = "critical"
     """The run is failing or dead: page someone."""
     WARNING = "warning"
-    """Notify the channel: have a look today."""
+    """Notify the channel: investigate within a day."""
     INFO = "info"
     """Show it on the dashboard; no notification."""
 

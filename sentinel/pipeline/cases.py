@@ -280,10 +280,10 @@ class CaseBook:
         )
 
 
-def _merge_symptoms(one: Symptom, other: Symptom) -> Symptom:
+def _merge_symptoms(symptom: Symptom, other: Symptom) -> Symptom:
     """The symptom of two incidents of one detector: the earlier one, with all occurrences."""
-    first = other if other.onset_step < one.onset_step else one
-    return replace(first, occurrences=one.occurrences + other.occurrences)
+    first = other if other.onset_step < symptom.onset_step else symptom
+    return replace(first, occurrences=symptom.occurrences + other.occurrences)
 
 
 def _symptom_from(incident: Incident) -> Symptom:

@@ -87,18 +87,18 @@ def estimate_onset(points: Sequence[tuple[int, float]], suspected_step: int) -> 
     the onset that the detector reported.
     """
     recent = points[-WINDOW_POINTS:]
-    since = [at for at, (step, _) in enumerate(recent) if step >= suspected_step]
-    if any(not isfinite(recent[at][1]) for at in since):
+    suspected = [at for at, (step, _) in enumerate(recent) if step >= suspected_step]
+    if any(not isfinite(recent[at][1]) for at in suspected):
         # A value that is not finite is itself the onset, which the detector knows.
         return None
-    first = since[0] if since else len(recent)
+    first = suspected[0] if suspected else len(recent)
     known = [point for point in recent[max(0, first - POINTS_BEFORE_ONSET) :] if isfinite(point[1])]
     if len(known) < MIN_POINTS:
         return None
-    cuts = _best_cut([value for _, value in known])
-    if cuts is None:
+    cut_indices = _best_cut([value for _, value in known])
+    if cut_indices is None:
         return None
-    best, earliest, latest = (known[at][0] for at in cuts)
+    best, earliest, latest = (known[at][0] for at in cut_indices)
     return Onset(best, earliest, latest)
 
 
@@ -116,14 +116,18 @@ def _best_cut(values: Sequence[float]) -> tuple[int, int, int] | None:
     noise = max(1.0, min(best.cut_costs) / n)
     if (min(model.uncut_cost for model in models) - best.best_cost) / noise < MIN_COST_IMPROVEMENT:
         return None
-    near = [
+    near_best = [
         at
         for model in models
         if (model.best_cost - best.best_cost) / noise <= MIN_COST_IMPROVEMENT
         for at, cost in enumerate(model.cut_costs, MIN_SEGMENT_POINTS)
         if (cost - min(model.cut_costs)) / noise <= INTERVAL_COST_MARGIN
     ]
-    return best.cut_costs.index(min(best.cut_costs)) + MIN_SEGMENT_POINTS, min(near), max(near)
+    return (
+        best.cut_costs.index(min(best.cut_costs)) + MIN_SEGMENT_POINTS,
+        min(near_best),
+        max(near_best),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +140,12 @@ class _CutModel:
 
 
 def _fit_cut_model(segment_cost: Callable[[int, int], float], parameters: int, n: int) -> _CutModel:
-    cuts = [
+    cut_costs = [
         segment_cost(0, at) + segment_cost(at, n)
         for at in range(MIN_SEGMENT_POINTS, n - MIN_SEGMENT_POINTS + 1)
     ]
-    uncut = segment_cost(0, n) + parameters * log(n)
-    return _CutModel(uncut, min(cuts) + (2 * parameters + 1) * log(n), cuts)
+    uncut_cost = segment_cost(0, n) + parameters * log(n)
+    return _CutModel(uncut_cost, min(cut_costs) + (2 * parameters + 1) * log(n), cut_costs)
 
 
 def _scale_by_noise(values: Sequence[float]) -> np.ndarray[Any, Any]:
@@ -179,14 +183,17 @@ def _bend_model(values: np.ndarray[Any, Any]) -> _CutModel:
     import numpy as np  # noqa: PLC0415 - with ruptures
 
     n = len(values)
-    straight = _line_columns(n)
-    bends = (
-        np.maximum(straight[:, :1] - at / n, 0.0)
+    line = _line_columns(n)
+    bend_columns = (
+        np.maximum(line[:, :1] - at / n, 0.0)
         for at in range(MIN_SEGMENT_POINTS, n - MIN_SEGMENT_POINTS + 1)
     )
-    cuts = [_regression_cost(values, np.hstack([straight, bend]))(0, n) for bend in bends]
+    cut_costs = [
+        _regression_cost(values, np.hstack([line, bend_column]))(0, n)
+        for bend_column in bend_columns
+    ]
     return _CutModel(
-        _regression_cost(values, straight)(0, n) + 2 * log(n), min(cuts) + 4 * log(n), cuts
+        _regression_cost(values, line)(0, n) + 2 * log(n), min(cut_costs) + 4 * log(n), cut_costs
     )
 
 

@@ -20,7 +20,7 @@ MASK_DELTA = 0xA282EAD8
 checksums stays strong."""
 
 MAX_UNVECTORIZED = 4
-"""Up to this many buffers of one length are faster one by one."""
+"""Number of buffers of one length up to which a loop is faster than numpy."""
 
 
 def _table_entry(byte: int) -> int:

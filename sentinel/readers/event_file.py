@@ -99,7 +99,7 @@ class EventFile:
         return len(data) - HEADER_BYTES + 1
 
     def _verified(self, payloads: list[bytes], checksums: bytes) -> list[bytes]:
-        """The payloads whose checksum is right, or too long to be verified."""
+        """The payloads with a valid checksum, and those that are too long to be verified."""
         stored = unpack(f"<{len(payloads)}I", checksums)
         checked = [p if len(p) <= MAX_CHECKED_BYTES else b"" for p in payloads]
         computed = masked_crc32c_batch(checked)

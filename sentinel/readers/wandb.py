@@ -1,7 +1,7 @@
 """W&B offline: the `.wandb` file of a run, or its directory; the file holds the whole history.
 
-It is written from the first row on, also for a run that crashed. A row may be a part of a step; its
-step is the run's own counter if there is one, else W&B's `_step`.
+The file is written continuously, so a run that crashed has one too. A row may be part of a step;
+its step is the run's own counter if there is one, else W&B's `_step`.
 """
 
 from __future__ import annotations

@@ -115,6 +115,6 @@ def describe_setting(setting: str, run_metadata: Mapping[str, str | float]) -> s
     names = SETTING_NAMES[setting]
     framework = str(run_metadata.get("framework", "")).lower()
     algorithm = str(run_metadata.get("algorithm", "")).lower()
-    places = (f"{framework}/{algorithm}", framework, _BASE_FRAMEWORKS.get(framework, ""))
-    name = next((names[place] for place in places if place in names), None)
+    keys = (f"{framework}/{algorithm}", framework, _BASE_FRAMEWORKS.get(framework, ""))
+    name = next((names[key] for key in keys if key in names), None)
     return f"the {setting}" if name is None else f"the {setting} (`{name}`)"

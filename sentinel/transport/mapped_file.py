@@ -11,7 +11,7 @@ def create_atomically(path: Path, size: int, header: bytes) -> mmap.mmap:
     """Create a file of `size` bytes that starts with `header`, and map it.
 
     The file appears at `path` only when it is complete, with mode 0600. The mapping is not passed
-    on to forked children. Raises FileExistsError if `path` exists, OSError if there is no room.
+    on to forked children. Raises FileExistsError if `path` exists, OSError if there is no space.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

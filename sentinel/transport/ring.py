@@ -289,8 +289,8 @@ class RingReader:
 
     def _is_overrun(self, position: int) -> bool:
         """Whether the writer may have overwritten that position: it publishes after it writes."""
-        reach = self._words[WORD_POSITION] + self._capacity // 8 + 2 * _FRAME_HEADER_SIZE
-        return position + self._capacity < reach
+        write_limit = self._words[WORD_POSITION] + self._capacity // 8 + 2 * _FRAME_HEADER_SIZE
+        return position + self._capacity < write_limit
 
     def _may_still_arrive(self, position: int) -> bool:
         """Whether an invalid frame may still become valid: stores can become visible late."""

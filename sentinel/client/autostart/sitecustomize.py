@@ -37,11 +37,11 @@ def _ensure_sentinel_importable() -> bool:
     from importlib.util import find_spec, module_from_spec, spec_from_file_location  # noqa: PLC0415
 
     marker = os.path.join("client", "auto_start.py")  # noqa: PTH118
-    found = find_spec("sentinel")
-    if found is not None:
+    existing = find_spec("sentinel")
+    if existing is not None:
         # Another package of the same name must not be loaded.
-        places = found.submodule_search_locations or ()
-        return any(os.path.isfile(os.path.join(place, marker)) for place in places)  # noqa: PTH113, PTH118
+        folders = existing.submodule_search_locations or ()
+        return any(os.path.isfile(os.path.join(folder, marker)) for folder in folders)  # noqa: PTH113, PTH118
     package = os.path.dirname(os.path.dirname(_DIRECTORY))  # noqa: PTH120
     # Loaded by file: the directory may hold packages of another interpreter.
     spec = spec_from_file_location("sentinel", os.path.join(package, "__init__.py"))  # noqa: PTH118

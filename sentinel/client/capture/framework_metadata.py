@@ -36,30 +36,30 @@ def transformers_metadata(args: Any, state: Any, model: Any) -> ConfigMetadata:
     """Metadata of a `transformers.Trainer`, or one of TRL's, from its arguments and its state."""
     algorithm = _trl_algorithm(args)
     framework = "trl" if algorithm else "transformers"
-    found: dict[str, Any] = dict(
+    metadata: dict[str, Any] = dict(
         extract_trainer_settings(lambda name: getattr(args, name, None), algorithm)
     )
-    found |= {name: _version(name) for name in LIBRARIES}
-    found |= {
+    metadata |= {name: _version(name) for name in LIBRARIES}
+    metadata |= {
         "framework": framework,
         "framework_version": _version(framework),
         "model": _model_name(model),
         "output_dir": str(Path(args.output_dir).absolute()),
     }
     if state.max_steps > 0:
-        found["max_steps"] = state.max_steps
+        metadata["max_steps"] = state.max_steps
         # Other strategies, by epoch or by the best metric, have no fixed interval.
-        if found.get("save_strategy") == "steps":
-            found["save_steps"] = state.save_steps
-    return {name: value for name, value in found.items() if value is not None}
+        if metadata.get("save_strategy") == "steps":
+            metadata["save_steps"] = state.save_steps
+    return {name: value for name, value in metadata.items() if value is not None}
 
 
 def lightning_metadata(trainer: Any, package: str) -> ConfigMetadata:
     """Metadata of a Lightning trainer and its module; `package` is the name of Lightning's."""
     module = trainer.lightning_module
-    found: dict[str, Any] = dict(_hyper_parameters(module))
-    found |= {name: getattr(trainer, name, None) for name in LIGHTNING_SETTINGS}
-    found |= {
+    metadata: dict[str, Any] = dict(_hyper_parameters(module))
+    metadata |= {name: getattr(trainer, name, None) for name in LIGHTNING_SETTINGS}
+    metadata |= {
         "framework": "lightning",
         "framework_version": str(getattr(sys.modules[package], "__version__", "")),
         "model": type(module).__name__,
@@ -71,10 +71,10 @@ def lightning_metadata(trainer: Any, package: str) -> ConfigMetadata:
         "save_steps": _lightning_save_steps(trainer),
     }
     if trainer.max_steps > 0:
-        found["max_steps"] = trainer.max_steps
+        metadata["max_steps"] = trainer.max_steps
     if trainer.global_step:
-        found["resumed_from"] = trainer.global_step
-    return {name: value for name, value in found.items() if type(value) in (str, int, float)}
+        metadata["resumed_from"] = trainer.global_step
+    return {name: value for name, value in metadata.items() if type(value) in (str, int, float)}
 
 
 def verl_metadata(project: Any, experiment: Any, config: Any) -> ConfigMetadata:

@@ -69,8 +69,10 @@ class GradNorm:
         self.clips.clear()
         if not clips:
             return {}
-        firsts = {id(first) for first, _ in clips}
-        owned = {id(p.grad) for p in parameters_with_gradient(optimizer) if id(p.grad) in firsts}
+        clipped_ids = {id(first) for first, _ in clips}
+        owned = {
+            id(p.grad) for p in parameters_with_gradient(optimizer) if id(p.grad) in clipped_ids
+        }
         norms = [norm for first, norm in clips if id(first) in owned]
         return combine_norms([(local_part(norm), norm_share(norm)) for norm in norms])
 
@@ -148,12 +150,12 @@ class GradNorm:
 
 def _norms(parts: list[Any], torch: Any) -> list[Any]:
     """The norms as clip_grad_norm_ computes them, but not rounded to half precision."""
-    wide = torch.float64 if any(p.dtype == torch.float64 for p in parts) else torch.float32
+    dtype = torch.float64 if any(p.dtype == torch.float64 for p in parts) else torch.float32
     try:
-        return list(torch._foreach_norm(parts, 2, dtype=wide))  # noqa: SLF001
+        return list(torch._foreach_norm(parts, 2, dtype=dtype))  # noqa: SLF001
     except TypeError:
         # PyTorch before 2.4.
-        return [norm.to(wide) for norm in torch._foreach_norm(parts)]  # noqa: SLF001
+        return [norm.to(dtype) for norm in torch._foreach_norm(parts)]  # noqa: SLF001
     except RuntimeError:
         # A dtype without a norm, or no memory left: the loss must not be lost as well.
         raise RejectedValueError("type") from None

@@ -36,10 +36,10 @@ class StepLoss:
         self.backward_passes += 1
         try:
             for root in roots:
-                found = self._read_root(root)
+                loss = self._read_root(root)
                 # A new tensor: a later in-place change of the loss must not change the sum.
                 self.total = (
-                    None if self.total is None else self.total + _to_device_of(self.total, found)
+                    None if self.total is None else self.total + _to_device_of(self.total, loss)
                 )
         except RejectedValueError:
             self.total = None
@@ -64,12 +64,12 @@ class StepLoss:
         raw = getattr(root, RAW_LOSS_ATTRIBUTE, None)
         if raw is None and self.has_scaled_root:
             raise RejectedValueError("type")
-        found = read_number(root if raw is None else raw)
-        return found if type(found) is float else found.float()
+        number = read_number(root if raw is None else raw)
+        return number if type(number) is float else number.float()
 
 
-def _to_device_of(total: Any, found: Any) -> Any:
-    """Move `found` to the device of `total`, for models on several devices."""
-    if type(total) is float or type(found) is float or total.device == found.device:
-        return found
-    return found.to(total.device, non_blocking=True)
+def _to_device_of(total: Any, value: Any) -> Any:
+    """Move `value` to the device of `total`, for models on several devices."""
+    if type(total) is float or type(value) is float or total.device == value.device:
+        return value
+    return value.to(total.device, non_blocking=True)

@@ -149,11 +149,11 @@ class CollectiveAggregation:
             if now - self._started_at > READY_TIMEOUT_SECONDS and self._poll_count >= MIN_POLLS:
                 raise CollectiveOffError("the training has no process group")
             return
-        place = self.identity.rank, self.identity.world_size
-        if (group.get_rank(), group.get_world_size()) != place:
+        rank_and_size = self.identity.rank, self.identity.world_size
+        if (group.get_rank(), group.get_world_size()) != rank_and_size:
             raise CollectiveOffError("rank or world size of the process group and launcher differ")
         self._readiness = join(
-            group, CollectiveAggregation.runs_started, *place, self.ring.path.parent
+            group, CollectiveAggregation.runs_started, *rank_and_size, self.ring.path.parent
         )
         self._stage = self._poll_readiness
 

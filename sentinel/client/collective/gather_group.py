@@ -1,6 +1,6 @@
 """A separate gloo group over which rank 0 gathers the chunks of all ranks.
 
-These rules proved safe beside training. The group has its own store connection. Gathers start in
+The following rules keep training safe. The group has its own store connection. Gathers start in
 the training thread and are only polled; nothing waits. The parts of the group are never freed:
 tearing a group down waits for its threads, and a gloo thread that frees a Python object while the
 interpreter exits crashes the process. The store is not used once the group exists, since torch logs
@@ -101,10 +101,10 @@ class GatherGroup:
 
     def received_chunks(self) -> list[tuple[int, Chunk]]:
         """On rank 0, the chunks of the completed gather, by rank."""
-        found = (
+        decoded = (
             (rank, chunk.decode(memory)) for rank, (memory, _) in enumerate(self._receive_buffers)
         )
-        return [(rank, each) for rank, each in found if each is not None]
+        return [(rank, each) for rank, each in decoded if each is not None]
 
     def final_chunks(self) -> dict[int, Chunk]:
         """On rank 0, the final chunks of ranks that have left."""
