@@ -48,7 +48,7 @@ stamp = StepStamp(step, step, time.time())
 encoder.write_event(Event.STOP, stamp, attributes={"outcome": "finished"})
 """
 
-TICKS = os.sysconf("SC_CLK_TCK")
+CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -58,34 +58,34 @@ def main() -> None:
     parser.add_argument("--signals", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=30.0)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         os.environ |= {
-            "SENTINEL_HOME": f"{place}/home",
-            "SENTINEL_RUNTIME_DIR": f"{place}/rings",
+            "SENTINEL_HOME": f"{folder}/home",
+            "SENTINEL_RUNTIME_DIR": f"{folder}/rings",
             "SENTINEL_LINGER_SECONDS": "0",
         }
-        result = measured(args, Path(place))
+        result = measure_agent(args, Path(folder))
     print(json.dumps(result, indent=2))
 
 
-def measured(args: argparse.Namespace, place: Path) -> dict[str, float]:
+def measure_agent(args: argparse.Namespace, folder: Path) -> dict[str, float]:
     agent = subprocess.Popen(
         [sys.executable, "-m", "sentinel", "agent", "--run", "bench"], stderr=subprocess.DEVNULL
     )
-    url = served(place / "home" / "runs" / "bench" / "agent.json")
+    url = wait_for_agent_url(folder / "home" / "runs" / "bench" / "agent.json")
     numbers = (args.ranks, args.signals, args.rate, args.seconds + 4.0)
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(rank), *map(str, numbers)])
         for rank in range(args.ranks)
     ]
     time.sleep(3.0)
-    began, spent = time.monotonic(), cpu_seconds(agent.pid)
+    began, cpu_before = time.monotonic(), cpu_seconds(agent.pid)
     delays = []
     while time.monotonic() - began < args.seconds:
         time.sleep(0.5)
-        delays.append(delay(url))
-    share = (cpu_seconds(agent.pid) - spent) / (time.monotonic() - began)
-    megabytes, alerts = resident(agent.pid), firing(url)
+        delays.append(step_delay_seconds(url))
+    share = (cpu_seconds(agent.pid) - cpu_before) / (time.monotonic() - began)
+    megabytes, alerts = resident_mb(agent.pid), count_firing_alerts(url)
     for process in (*writers, agent):
         process.wait(60.0)
     return {
@@ -100,35 +100,35 @@ def measured(args: argparse.Namespace, place: Path) -> dict[str, float]:
     }
 
 
-def served(announced: Path) -> str:
+def wait_for_agent_url(registration_file: Path) -> str:
     deadline = time.monotonic() + 30.0
-    while not announced.exists():
+    while not registration_file.exists():
         if time.monotonic() > deadline:
             raise SystemExit("The agent did not come up within 30 s.")
         time.sleep(0.05)
-    return str(json.loads(announced.read_text())["url"])
+    return str(json.loads(registration_file.read_text())["url"])
 
 
-def metrics(url: str) -> str:
+def read_metrics(url: str) -> str:
     return str(urllib.request.urlopen(f"{url}/metrics", timeout=5.0).read().decode())
 
 
-def firing(url: str) -> int:
-    return len(re.findall(r"^sentinel_alert_firing\S* 1\.0$", metrics(url), re.MULTILINE))
+def count_firing_alerts(url: str) -> int:
+    return len(re.findall(r"^sentinel_alert_firing\S* 1\.0$", read_metrics(url), re.MULTILINE))
 
 
-def delay(url: str) -> float:
+def step_delay_seconds(url: str) -> float:
     pattern = r"^sentinel_last_step_timestamp_seconds\S* (\S+)$"
-    newest = re.search(pattern, metrics(url), re.MULTILINE)
+    newest = re.search(pattern, read_metrics(url), re.MULTILINE)
     return time.time() - float(newest[1]) if newest else float("nan")
 
 
 def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_SECOND
 
 
-def resident(pid: int) -> float:
+def resident_mb(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 

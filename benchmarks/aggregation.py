@@ -29,11 +29,11 @@ from typing import Any
 import torch
 from aggregation_nodes import Nodes
 from aggregation_ranks import BURST, EMPTY, SENTINEL, Plan, Rank, RankLocation
-from loopback import alone
+from loopback import enter_network_namespace
 
 RESULTS = Path(__file__).parent / "results" / "aggregation.json"
 METHODS = ("gather", "all_reduce", "all_gather", "objects")
-NODE = 8
+RANKS_PER_NODE = 8
 """Ranks per node."""
 
 
@@ -45,11 +45,11 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 10.0])
     parser.add_argument("--methods", nargs="*", default=METHODS)
     args = parser.parse_args()
-    counted = alone()
-    worlds = {str(world): measured(world, args, counted=counted) for world in args.ranks}
+    is_isolated = enter_network_namespace()
+    worlds = {str(world): measure(world, args, counted=is_isolated) for world in args.ranks}
     # Results of other sizes are kept.
-    known = json.loads(RESULTS.read_text())["worlds"] if RESULTS.exists() else {}
-    results = {**known, **worlds}
+    earlier = json.loads(RESULTS.read_text())["worlds"] if RESULTS.exists() else {}
+    results = {**earlier, **worlds}
     results = {key: results[key] for key in sorted(results, key=int)}
     if {*args.methods} == {*METHODS}:
         RESULTS.parent.mkdir(exist_ok=True)
@@ -58,8 +58,8 @@ def main() -> None:
     print(table(results))
 
 
-def measured(world: int, args: argparse.Namespace, *, counted: bool) -> dict[str, Any]:
-    local = min(NODE, max(1, world // 2))
+def measure(world: int, args: argparse.Namespace, *, counted: bool) -> dict[str, Any]:
+    local = min(RANKS_PER_NODE, max(1, world // 2))
     with (
         tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
         Nodes(Path(folder), world, local) as nodes,
@@ -116,45 +116,47 @@ def _rank(location: RankLocation, plan: Plan, sender: Connection) -> None:
 
 def gloo_costs(method: str, blocks: list[dict[str, Any]], world: int) -> dict[str, float]:
     """Medians over rounds: CPU time of all ranks, wall time, bytes and packets per rank."""
-    empty = [block for block in blocks if block["way"] == EMPTY]
-    own_blocks = [block for block in blocks if block["way"] == method]
+    empty = [block for block in blocks if block["method"] == EMPTY]
+    own_blocks = [block for block in blocks if block["method"] == method]
     pairs = list(zip(own_blocks, empty, strict=True))
 
-    def each(what: str) -> float:
-        return median(max(0.0, m[what] - e[what]) / m["times"] for m, e in pairs)
+    def median_per_run(key: str) -> float:
+        return median(max(0.0, m[key] - e[key]) / m["times"] for m, e in pairs)
 
     return {
-        "all_ranks_cpu_ms": round(1e3 * each("cpu"), 3),
+        "all_ranks_cpu_ms": round(1e3 * median_per_run("cpu"), 3),
         "wall_ms": round(1e3 * median(m["wall"] / m["times"] for m in own_blocks), 3),
-        "bytes": round(each("bytes") / world),
-        "packets": round(each("packets") / world, 1),
+        "bytes": round(median_per_run("bytes") / world),
+        "packets": round(median_per_run("packets") / world, 1),
         "times": sum(m["times"] for m in own_blocks),
     }
 
 
-def sentinel_costs(rate: float, blocks: list[dict[str, Any]], away: int) -> dict[str, float]:
+def sentinel_costs(
+    rate: float, blocks: list[dict[str, Any]], remote_ranks: int
+) -> dict[str, float]:
     """The same for sentinel, without what idle agents use, which is listed separately."""
-    own_blocks = [block for block in blocks if block["way"] == SENTINEL]
+    own_blocks = [block for block in blocks if block["method"] == SENTINEL]
     busy = [block for block in own_blocks if block["rate"] == rate]
     idle = [block for block in own_blocks if block["rate"] == 0.0]
     pairs = list(zip(busy, idle, strict=True))
 
-    def each(what: str) -> float:
-        return median((b[what] - i[what]) / b["times"] for b, i in pairs)
+    def median_per_run(key: str) -> float:
+        return median((b[key] - i[key]) / b["times"] for b, i in pairs)
 
     return {
         "ranks_cpu_ms": round(1e3 * median(b["cpu"] / b["times"] for b in busy), 3),
-        "node_agents_cpu_ms": round(1e3 * each("nodes"), 2),
-        "head_agent_cpu_ms": round(1e3 * each("head"), 2),
-        "bytes": round(each("bytes") / away),
-        "packets": round(each("packets") / away, 2),
+        "node_agents_cpu_ms": round(1e3 * median_per_run("nodes"), 2),
+        "head_agent_cpu_ms": round(1e3 * median_per_run("head"), 2),
+        "bytes": round(median_per_run("bytes") / remote_ranks),
+        "packets": round(median_per_run("packets") / remote_ranks, 2),
         "times": sum(b["times"] for b in busy),
     }
 
 
 def idle_costs(blocks: list[dict[str, Any]], nodes: int) -> dict[str, float]:
     """Use of an idle agent: CPU in percent of a core, bytes per second."""
-    idle = [block for block in blocks if block["way"] == SENTINEL and block["rate"] == 0.0]
+    idle = [block for block in blocks if block["method"] == SENTINEL and block["rate"] == 0.0]
     shares = {
         "node_agent_percent": 100 * median(i["nodes"] / i["seconds"] for i in idle) / (nodes - 1),
         "head_agent_percent": 100 * median(i["head"] / i["seconds"] for i in idle),
@@ -190,9 +192,9 @@ def table(worlds: dict[str, Any]) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as tried:
-        tried.bind(("127.0.0.1", 0))
-        return int(tried.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from agent import served
+from agent import wait_for_agent_url
 from aggregation_ranks import RankLocation
 
 PORT = 14778
@@ -35,7 +35,7 @@ class Nodes:
         # The head first: if all start at once, each takes long.
         self.agents.append(self._agent(0))
         try:
-            self.head = served(self._run(0) / "agent.json")
+            self.head = wait_for_agent_url(self._run(0) / "agent.json")
             self.agents += [self._agent(node) for node in range(1, self.world // self.local)]
         except BaseException:
             self.__exit__()
@@ -66,11 +66,11 @@ class Nodes:
 
     def ranks_per_step(self) -> list[int]:
         """Number of ranks per step at the head, once it receives no more."""
-        before, now = -1, self._read_ranks_per_step()
-        while sum(now) != before:
+        previous_total, counts = -1, self._read_ranks_per_step()
+        while sum(counts) != previous_total:
             time.sleep(SETTLED_SECONDS)
-            before, now = sum(now), self._read_ranks_per_step()
-        return now
+            previous_total, counts = sum(counts), self._read_ranks_per_step()
+        return counts
 
     def _read_ranks_per_step(self) -> list[int]:
         path = self._run(0) / "sentinel.db"
@@ -88,7 +88,7 @@ class Nodes:
             "SENTINEL_DETECTORS__RUN_STALLED__FLOOR": "3600", "TORCH_CPP_LOG_LEVEL": "ERROR",
         }  # fmt: skip
         command = [sys.executable, "-m", "sentinel", "agent", "--run", f"bench{node}"]
-        with (folder / "said").open("wb") as log_file:
+        with (folder / "agent.log").open("wb") as log_file:
             return subprocess.Popen(command, env={**os.environ, **own}, stderr=log_file)
 
     def _run(self, node: int) -> Path:

@@ -71,37 +71,37 @@ class Plan:
     def blocks(self) -> list[tuple[str, float]]:
         """The blocks for all ranks, shuffled per round; at rate 0 the ranks are idle."""
         result: list[tuple[str, float]] = []
-        for turn in range(self.rounds):
+        for round_number in range(self.rounds):
             sentinel_blocks = (
                 [(SENTINEL, rate) for rate in (0.0, BURST, *self.rates)] if self.agents else []
             )
-            rest = [*((method, 0.0) for method in self.methods), *sentinel_blocks]
-            random.Random(turn).shuffle(rest)
-            result += [(EMPTY, 0.0), *rest]
+            shuffled = [*((method, 0.0) for method in self.methods), *sentinel_blocks]
+            random.Random(round_number).shuffle(shuffled)
+            result += [(EMPTY, 0.0), *shuffled]
         return result
 
 
 def collectives(rank: int, world: int) -> dict[str, Callable[[], object]]:
     """Each method of gloo as a function that runs it once."""
-    mine = torch.arange(SIGNALS, dtype=torch.float64) + rank
-    packed = torch.cat([mine, mine * mine, torch.ones(SIGNALS, dtype=torch.float64)])
-    everyone = [torch.empty(SIGNALS, dtype=torch.float64) for _ in range(world)]
-    at_root = (
+    values = torch.arange(SIGNALS, dtype=torch.float64) + rank
+    packed = torch.cat([values, values * values, torch.ones(SIGNALS, dtype=torch.float64)])
+    all_values = [torch.empty(SIGNALS, dtype=torch.float64) for _ in range(world)]
+    gathered = (
         [torch.empty(SIGNALS, dtype=torch.float64) for _ in range(world)] if rank == 0 else None
     )
-    named = {f"train/metric_{at}": value for at, value in enumerate(mine.tolist())}
+    value_by_name = {f"train/metric_{at}": value for at, value in enumerate(values.tolist())}
     return {
         EMPTY: lambda: None,
-        "gather": lambda: dist.gather(mine, at_root, dst=0),
+        "gather": lambda: dist.gather(values, gathered, dst=0),
         "all_reduce": lambda: dist.all_reduce(packed.clone()),
-        "all_gather": lambda: dist.all_gather(everyone, mine),
-        "objects": lambda: _objects(named, world),
+        "all_gather": lambda: dist.all_gather(all_values, values),
+        "objects": lambda: _objects(value_by_name, world),
     }
 
 
-def _objects(named: dict[str, float], world: int) -> None:
+def _objects(value_by_name: dict[str, float], world: int) -> None:
     """As in `all_gather_object`, with JSON instead of pickle: lengths first, then texts."""
-    text = torch.frombuffer(bytearray(json.dumps(named).encode()), dtype=torch.uint8)
+    text = torch.frombuffer(bytearray(json.dumps(value_by_name).encode()), dtype=torch.uint8)
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
     dist.all_gather(lengths, torch.tensor([text.numel()]))
     longest = max(int(length) for length in lengths)
@@ -123,8 +123,8 @@ class RingRank:
     def __post_init__(self) -> None:
         at = self.location
         first = at.rank - at.rank % at.local
-        meeting = Rendezvous("127.0.0.1", "29500", "bench", at.node)
-        identity = Identity(at.run, 0, at.rank, at.rank - first, at.world, at.local, "", meeting)
+        rendezvous = Rendezvous("127.0.0.1", "29500", "bench", at.node)
+        identity = Identity(at.run, 0, at.rank, at.rank - first, at.world, at.local, "", rendezvous)
         self.ring = RingWriter(at.folder / f"0-{at.rank}.ring", identity)
         self.encoder = RecordEncoder(self.ring.write)
         sizes = {"world_size": float(at.world), "local_world_size": float(at.local)}
@@ -144,18 +144,18 @@ class RingRank:
     def steps(self, rate: float, begins: float, seconds: float) -> tuple[int, float]:
         """Run steps at that rate, synchronised over ranks; return their number and CPU time."""
         if rate == BURST:
-            done, spent = STEPS_OF_BURST, self._burst(begins)
+            count, spent_ns = STEPS_OF_BURST, self._burst(begins)
         else:
-            done, spent = int(rate * seconds), 0
-            for at in range(done):
+            count, spent_ns = int(rate * seconds), 0
+            for at in range(count):
                 _sleep_until(begins + at / rate)
                 values = self.values()
                 before = time.thread_time_ns()
                 self.write(values)
                 # Reading the clock costs about as much as a part of a write.
-                spent += time.thread_time_ns() - before - _CLOCK_READ_NS
+                spent_ns += time.thread_time_ns() - before - _CLOCK_READ_NS
         _sleep_until(begins + seconds)
-        return done, spent / 1e9
+        return count, spent_ns / 1e9
 
     def _burst(self, begins: float) -> int:
         _sleep_until(begins)
@@ -166,8 +166,8 @@ class RingRank:
         return time.thread_time_ns() - before
 
 
-def _sleep_until(when: float) -> None:
-    time.sleep(max(0.0, when - time.monotonic()))
+def _sleep_until(deadline: float) -> None:
+    time.sleep(max(0.0, deadline - time.monotonic()))
 
 
 def _clock_read_ns() -> int:
@@ -207,26 +207,28 @@ class Rank:
 
     def run_gloo(self, method: str) -> dict[str, Any]:
         """Repeat one method of gloo as often as fits."""
-        once = self.methods[method]
-        once()
+        run_once = self.methods[method]
+        run_once()
         dist.barrier()
         began = time.perf_counter()
         for _ in range(MIN_REPETITIONS):
-            once()
-        each = (time.perf_counter() - began) / MIN_REPETITIONS
+            run_once()
+        seconds_per_run = (time.perf_counter() - began) / MIN_REPETITIONS
         times = int(
-            self.broadcast(max(MIN_REPETITIONS, min(MAX_REPETITIONS, self.plan.seconds / each)))
+            self.broadcast(
+                max(MIN_REPETITIONS, min(MAX_REPETITIONS, self.plan.seconds / seconds_per_run))
+            )
         )
         dist.barrier()
         sent, cpu, began = traffic(), time.process_time(), time.perf_counter()
         for _ in range(times):
-            once()
+            run_once()
         wall = time.perf_counter() - began
         dist.barrier()
         spent, traffic_sent = time.process_time() - cpu, traffic().since(sent)
         total = self.sum_over_ranks(spent)
         return {
-            "way": method, "times": times, "cpu": total, "wall": wall,
+            "method": method, "times": times, "cpu": total, "wall": wall,
             "bytes": traffic_sent.sent, "packets": traffic_sent.packets,
         }  # fmt: skip
 
@@ -234,12 +236,15 @@ class Rank:
         """Run sentinel at that step rate; rank 0 reads each agent's CPU time."""
         assert self.ring_rank
         begins = self.broadcast(time.monotonic() + 0.3)
-        before, sent = [all_threads(pid) for pid in self.plan.agents], traffic()
+        before, sent = [cpu_seconds_of_threads(pid) for pid in self.plan.agents], traffic()
         times, spent = self.ring_rank.steps(rate, begins, SENTINEL_SECONDS)
-        after, traffic_sent = [all_threads(pid) for pid in self.plan.agents], traffic().since(sent)
+        after, traffic_sent = (
+            [cpu_seconds_of_threads(pid) for pid in self.plan.agents],
+            traffic().since(sent),
+        )
         agents = [late - early for early, late in zip(before, after, strict=True)]
         return {
-            "way": SENTINEL, "rate": rate, "times": times, "seconds": SENTINEL_SECONDS + 0.3,
+            "method": SENTINEL, "rate": rate, "times": times, "seconds": SENTINEL_SECONDS + 0.3,
             "cpu": self.sum_over_ranks(spent), "head": agents[0], "nodes": sum(agents[1:]),
             "bytes": traffic_sent.sent, "packets": traffic_sent.packets,
         }  # fmt: skip
@@ -255,10 +260,10 @@ class Rank:
         return float(value_tensor)
 
 
-def all_threads(pid: int) -> float:
+def cpu_seconds_of_threads(pid: int) -> float:
     """CPU seconds of a process with permanent threads, to the nanosecond."""
-    value_tensor = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(text.read_text().split()[0]) for text in value_tensor) / 1e9
+    paths = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(path.read_text().split()[0]) for path in paths) / 1e9
 
 
 def wait_until_connected(head: str, nodes: int) -> None:
@@ -272,5 +277,5 @@ def wait_until_connected(head: str, nodes: int) -> None:
         time.sleep(0.5)
         # An agent runs at low priority and may be slow to respond.
         with suppress(OSError), urlopen(f"{head}/api/run", timeout=30.0) as response:
-            value_tensor = json.load(response)["cluster"].get("nodes", [])
-            known = sum(node["state"] == "up" for node in value_tensor)
+            nodes_json = json.load(response)["cluster"].get("nodes", [])
+            known = sum(node["state"] == "up" for node in nodes_json)

@@ -50,10 +50,10 @@ class Job(NamedTuple):
     steps: int
 
 
-def port() -> int:
-    with contextlib.closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+def free_port() -> int:
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def run_rank(job: Job, rank: int, master_port: int, reports: int, folder: Path) -> None:
@@ -96,10 +96,10 @@ def train(job: Job) -> None:
         dist.destroy_process_group()
 
 
-def warm() -> None:
+def warm_up() -> None:
     """Load everything that a training loads once, instead of in every rank."""
-    with tempfile.TemporaryDirectory() as place:
-        os.environ.update(SENTINEL_HOME=f"{place}/home", SENTINEL_RUNTIME_DIR=f"{place}/shm")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.update(SENTINEL_HOME=f"{folder}/home", SENTINEL_RUNTIME_DIR=f"{folder}/shm")
         with sentinel.monitor(agent=False):
             parameter = torch.nn.Parameter(torch.ones(1))
             parameter.sum().backward()
@@ -110,8 +110,8 @@ def gather_state() -> tuple[bool, bool]:
     """Whether this rank is gathered, and whether a gather is in progress."""
     session = current_session()
     collective: Any = getattr(session.recorder, "collective", None) if session else None
-    gathering = collective._gather_group if collective is not None else None  # noqa: SLF001 - no public access
-    return gathering is not None, gathering is not None and gathering.busy
+    group = collective._gather_group if collective is not None else None  # noqa: SLF001 - no public access
+    return group is not None, group is not None and group.busy
 
 
 def jobs(exits: int) -> list[Job]:
@@ -127,18 +127,18 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.inlet, self.outlet = os.pipe()
+        self.read_fd, self.write_fd = os.pipe()
         self.running: dict[int, tuple[Job, int]] = {}
         self.ended: dict[tuple[int, int], tuple[Job, int, float]] = {}
 
     def start(self, job: Job) -> bool:
         """Start a job; True in the processes of its ranks after they have finished."""
-        master_port = port()
+        master_port = free_port()
         for rank in range(WORLD):
             pid = os.fork()
             if pid == 0:
-                os.close(self.inlet)
-                run_rank(job, rank, master_port, self.outlet, self.folder)
+                os.close(self.read_fd)
+                run_rank(job, rank, master_port, self.write_fd, self.folder)
                 return True
             self.running[pid] = job, rank
         return False
@@ -151,33 +151,38 @@ class Bench:
         shutil.rmtree(self.folder / f"{job.number}-{rank}", ignore_errors=True)
 
     def reports(self) -> dict[tuple[int, int], tuple[bool, bool, float]]:
-        os.close(self.outlet)
-        with os.fdopen(self.inlet) as lines:
+        os.close(self.write_fd)
+        with os.fdopen(self.read_fd) as lines:
             counts = map(json.loads, lines)
-            return {(number, rank): (up, busy, at) for number, rank, up, busy, at in counts}
+            return {
+                (number, rank): (is_gathered, is_gathering, at)
+                for number, rank, is_gathered, is_gathering, at in counts
+            }
 
 
 def report(bench: Bench, reports: dict[tuple[int, int], tuple[bool, bool, float]]) -> bool:
     """Print the results; whether every exit code is right."""
     codes: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
-    up: Counter[tuple[str, str]] = Counter()
-    busy: Counter[tuple[str, str]] = Counter()
+    gathered_counts: Counter[tuple[str, str]] = Counter()
+    gathering_counts: Counter[tuple[str, str]] = Counter()
     for key, (job, code, at) in bench.ended.items():
         kind = job.ending, job.mode
         codes[kind][code] += 1
         if key in reports:
-            gathered, is_gathering, left = reports[key]
-            up[kind] += gathered
-            busy[kind] += is_gathering
-            seconds[kind].append(at - left)
+            is_gathered, is_gathering, ended_at = reports[key]
+            gathered_counts[kind] += is_gathered
+            gathering_counts[kind] += is_gathering
+            seconds[kind].append(at - ended_at)
     print("| ending | path | exits | codes | gathered | gather under way | exit s p50 | worst |")
     print("|---|---|---|---|---|---|---|---|")
     for kind, counts in sorted(codes.items()):
         times = seconds[kind] or [0.0]
-        shown = ", ".join(f"{code}: {count}" for code, count in sorted(counts.items()))
+        code_text = ", ".join(f"{code}: {count}" for code, count in sorted(counts.items()))
         figures = f"{statistics.median(times):.3f} | {max(times):.3f}"
-        sums = f"{counts.total()} | {shown} | {up[kind]} | {busy[kind]}"
+        sums = (
+            f"{counts.total()} | {code_text} | {gathered_counts[kind]} | {gathering_counts[kind]}"
+        )
         print(f"| {kind[0]} | {kind[1]} | {sums} | {figures} |")
     return all(set(counts) == {ENDINGS[ending]} for (ending, _), counts in codes.items())
 
@@ -189,9 +194,9 @@ def main() -> int | None:
     parser.add_argument("--minutes", type=float, default=60.0, help="start no job after that")
     parser.add_argument("--whole", action="store_true", help="collect all garbage at each exit")
     args = parser.parse_args()
-    until = time.monotonic() + 60 * args.minutes
+    deadline = time.monotonic() + 60 * args.minutes
     torch.set_num_threads(1)
-    warm()
+    warm_up()
     if not args.whole:
         gc.collect()
         gc.freeze()
@@ -200,7 +205,7 @@ def main() -> int | None:
     for job in jobs(args.exits):
         while len(bench.running) > WORLD * (args.at_once - 1):
             bench.reap()
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             break
         if bench.start(job):
             return None

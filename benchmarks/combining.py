@@ -15,7 +15,7 @@ import random
 import time
 from itertools import pairwise
 
-from engine import EVERY_RUN, OF_POLICY, named
+from engine import COMMON_SIGNALS, POLICY_SIGNALS, pad_names
 from rich.console import Console
 from rich.table import Table
 
@@ -33,7 +33,7 @@ SHARED_SIGNALS = frozenset({"grad_norm", "learning_rate", "global_step", "optimi
 
 def records(ranks: int, step: int) -> list[Record]:
     """Each rank's record of one step, with its own values except where all must be equal."""
-    rng, names = random.Random(step), named([*OF_POLICY, *EVERY_RUN], SIGNALS)
+    rng, names = random.Random(step), pad_names([*POLICY_SIGNALS, *COMMON_SIGNALS], SIGNALS)
     return [
         Record(
             "run",
@@ -49,7 +49,7 @@ def records(ranks: int, step: int) -> list[Record]:
     ]
 
 
-def costs(ranks: int, steps: int) -> dict[str, list[float]]:
+def step_costs(ranks: int, steps: int) -> dict[str, list[float]]:
     """Milliseconds of adding, combining and selecting that many ranks for one step."""
     minima = {"records": [float("inf")] * 3, "batches": [float("inf")] * 3}
     selection, key_map = RankSelection(), select_key_map({})
@@ -60,7 +60,7 @@ def costs(ranks: int, steps: int) -> dict[str, list[float]]:
             for at in range(0, ranks, RANKS_PER_NODE)
             for batch in coalesce(step_records[at : at + RANKS_PER_NODE])
         ]
-        for form, entries in (("records", step_records), ("batches", batches)):
+        for kind, entries in (("records", step_records), ("batches", batches)):
             pending, readings = PendingStep(0.0, 0.0), [time.thread_time_ns()]
             for entry in entries:
                 pending.add(entry, 0.0, key_map)
@@ -76,8 +76,8 @@ def costs(ranks: int, steps: int) -> dict[str, list[float]]:
                     entry
                 )
             readings.append(time.thread_time_ns())
-            spent = [(after - before) / 1e6 for before, after in pairwise(readings)]
-            minima[form] = [min(pair) for pair in zip(minima[form], spent, strict=True)]
+            durations_ms = [(after - before) / 1e6 for before, after in pairwise(readings)]
+            minima[kind] = [min(pair) for pair in zip(minima[kind], durations_ms, strict=True)]
     return minima
 
 
@@ -88,9 +88,9 @@ def main() -> None:
     args = parser.parse_args()
     table = Table("Ranks", "as", "adding, ms", "combining, ms", "selecting, ms", "per rank, µs")
     for ranks in args.ranks:
-        for form, figures in costs(ranks, args.steps if ranks < 4096 else 3).items():
+        for kind, figures in step_costs(ranks, args.steps if ranks < 4096 else 3).items():
             cells = (f"{each:.2f}" for each in figures)
-            table.add_row(str(ranks), form, *cells, f"{sum(figures) / ranks * 1e3:.1f}")
+            table.add_row(str(ranks), kind, *cells, f"{sum(figures) / ranks * 1e3:.1f}")
     Console().print(table)
 
 

@@ -20,15 +20,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from detection_logs import corpus_scores, evaluate_log, lines, training_rows
+from detection_logs import corpus_scores, evaluate_log, incident_lines, training_rows
 from detection_score import NONE
 from detection_suite import evaluate_runs, select_evaluators, suite
 from detection_tables import SYNTHETIC, rows, title, write_table
 
 REPORTING, TUNING = 7_000_000, 1_000_000
 """First seeds. No default was chosen with the reporting ones."""
-
-SHOWN = ("recall_high", "macro_recall_high", "false_per_10k_points", "false_critical")
 
 
 def main() -> None:
@@ -70,11 +68,11 @@ def _synthetic(args: argparse.Namespace, only: tuple[str, ...]) -> dict[str, str
     specs = list(suite(seed, args.runs, max(2, args.runs // 5)))
     began = time.process_time()
     outcomes = evaluate_runs(specs, only, args.jobs)
-    spent = time.process_time() - began
-    print(f"{len(specs)} runs from seed {seed}, {spent:.0f} s of CPU time in this process")
+    cpu_seconds = time.process_time() - began
+    print(f"{len(specs)} runs from seed {seed}, {cpu_seconds:.0f} s of CPU time in this process")
     needs_ours = {"faults", "collapse"}
-    here = {n: t for n, t in SYNTHETIC.items() if "ours" in outcomes or n not in needs_ours}
-    return {name: table(outcomes) for name, table in here.items()}
+    tables = {n: t for n, t in SYNTHETIC.items() if "ours" in outcomes or n not in needs_ours}
+    return {name: table(outcomes) for name, table in tables.items()}
 
 
 def _corpus(summaries: dict[str, dict[str, Any]]) -> str:
@@ -85,10 +83,12 @@ def _corpus(summaries: dict[str, dict[str, Any]]) -> str:
         "false per 10k points",
         "false critical",
     ]
-    return rows([*head, "median delay"], [[title(n), *_of_corpus(s)] for n, s in summaries.items()])
+    return rows(
+        [*head, "median delay"], [[title(n), *_corpus_cells(s)] for n, s in summaries.items()]
+    )
 
 
-def _of_corpus(summary: dict[str, Any]) -> list[str]:
+def _corpus_cells(summary: dict[str, Any]) -> list[str]:
     high = summary["recall_high"]
     delay = high["median_delay"]
     return [
@@ -109,7 +109,7 @@ def _peer(arguments: list[str], parser: argparse.ArgumentParser) -> int:
     except (OSError, ValueError) as error:
         print(f"cannot read {arguments[2]}: {error}", file=sys.stderr)
         return 2
-    print(*lines(results[arguments[1]]), sep="\n")
+    print(*incident_lines(results[arguments[1]]), sep="\n")
     return 0
 
 

@@ -66,25 +66,25 @@ def evaluate_with_engine(records: Iterable[Record]) -> Evaluation:
     engine = Engine(load_classes("detectors"), case_book=CaseBook(build_causes()))
     alarms: dict[str, Alarm] = {}
     cases: dict[str, NotifiedCase] = {}
-    results: dict[str, str] = {}
+    detector_by_summary: dict[str, str] = {}
     for record in records:
         result = engine.process(record)
-        results |= {finding.summary: name for name, finding in result.findings.items()}
+        detector_by_summary |= {finding.summary: name for name, finding in result.findings.items()}
         for notification in result.notifications:
             if notification.reason is not NotificationReason.RESOLVED:
                 _add_notification(alarms, notification)
         for notification in result.case_notifications:
             if notification.reason is not NotificationReason.RESOLVED:
-                _add_case_notification(cases, notification, results)
+                _add_case_notification(cases, notification, detector_by_summary)
     if engine.error_counts:
         raise RuntimeError(f"detectors failed: {sorted(engine.error_counts)}")
     return Evaluation(list(alarms.values()), list(cases.values()))
 
 
 def _add_case_notification(
-    cases: dict[str, NotifiedCase], notification: Notification, results: dict[str, str]
+    cases: dict[str, NotifiedCase], notification: Notification, detector_by_summary: dict[str, str]
 ) -> None:
-    """Add a notification of a case; `said` are detectors by finding summary."""
+    """Add a notification of a case; `detector_by_summary` are detectors by finding summary."""
     case = cases.setdefault(notification.incident.name, NotifiedCase(notification.step))
     case.notifications += notification.reason in (
         NotificationReason.OPENED,
@@ -97,7 +97,10 @@ def _add_case_notification(
     case.root = first.key.detector
     if notification.diagnosis is not None:
         case.cause = notification.diagnosis.cause
-        detectors = [results.get(evidence.text, "") for evidence in notification.diagnosis.evidence]
+        detectors = [
+            detector_by_summary.get(evidence.text, "")
+            for evidence in notification.diagnosis.evidence
+        ]
         case.root = next(filter(None, detectors), case.root)
 
 

@@ -13,8 +13,8 @@ from sentinel.testing import event
 
 EXACT = ("step_stride", "checkpoint_cadence", "straggler")
 RANKS = 8
-SAVES = 500
-STORM = 2
+SAVE_INTERVAL = 500
+FAULTY_SAVE_INTERVAL = 2
 
 
 @dataclass
@@ -53,8 +53,8 @@ class ExactRun(FullRun):
                 spread = {"generation_time": _spread(ranks)}
                 values |= {"generation_time": max(ranks), "step_time": max(ranks) + 0.5}
             yield Record("run", WHOLE_RUN, counter, now, Event.STEP, values, spread=spread)
-            storm = is_faulty and self.fault == "checkpoint_cadence"
-            if counter % (STORM if storm else SAVES) == 0:
+            is_frequent = is_faulty and self.fault == "checkpoint_cadence"
+            if counter % (FAULTY_SAVE_INTERVAL if is_frequent else SAVE_INTERVAL) == 0:
                 yield event(Event.SAVE, counter, time=now)
 
     def _ranks(self, rng: np.random.Generator, is_faulty: bool) -> list[float]:

@@ -21,25 +21,27 @@ def make_run(
     kind: str, seed: int, fault: str = "", severity: str = "", early: bool = False
 ) -> FullRun:
     """A run of `kind` rl or sft; `early` gives a short one with the fault at point 30."""
-    return (_reinforced if kind == "rl" else _supervised)(seed, fault, severity, early)
+    return (_make_rl_run if kind == "rl" else _make_sft_run)(seed, fault, severity, early)
 
 
 def kind_of(fault: str) -> str:
     return "rl" if fault in REINFORCED else "sft"
 
 
-def _extent(rng: np.random.Generator, drawn: float, fault: str, early: bool) -> tuple[int, int]:
+def _length_and_onset(
+    rng: np.random.Generator, length: float, fault: str, early: bool
+) -> tuple[int, int]:
     """Number of points, and the first faulty one; the run is longer than the fault's horizon."""
     if early:
         return int(rng.integers(190, 300)), 30
-    onset = int(drawn * rng.uniform(0.35, 0.7))
+    onset = int(length * rng.uniform(0.35, 0.7))
     horizon = HORIZON.get(fault, 150) if fault else 0
-    return max(int(drawn), onset + (horizon if horizon < 1000 else 0) + 1), onset
+    return max(int(length), onset + (horizon if horizon < 1000 else 0) + 1), onset
 
 
-def _reinforced(seed: int, fault: str, severity: str, early: bool) -> FullRun:
+def _make_rl_run(seed: int, fault: str, severity: str, early: bool) -> FullRun:
     rng = np.random.default_rng([seed, 11])
-    length, onset = _extent(rng, log_uniform(rng, 120, 2000), fault, early)
+    length, onset = _length_and_onset(rng, log_uniform(rng, 120, 2000), fault, early)
     rate = learning_rate_schedule(rng, length)
     progress = np.cumsum(rate) / rate.sum()
     run = FullRun(seed, fault, severity, onset=onset if fault else None)
@@ -64,49 +66,53 @@ def _reinforced(seed: int, fault: str, severity: str, early: bool) -> FullRun:
     # The configuration does not depend on the fault, so that it is no evidence.
     run.settings = {"beta": log_uniform(rng, 0.0005, 0.1)}
     if fault:
-        spoil = FAULT_EFFECTS[fault]
-        spoil(run, np.maximum(np.arange(length) - onset, 0), gain)
+        apply_effect = FAULT_EFFECTS[fault]
+        apply_effect(run, np.maximum(np.arange(length) - onset, 0), gain)
     _cut_off(rng, run, longest, gain)
-    _timed(rng, run, run.series["completion_length"] * 64)
+    _add_step_times(rng, run, run.series["completion_length"] * 64)
     return run
 
 
 def _cut_off(rng: np.random.Generator, run: FullRun, longest: float, gain: float) -> None:
-    """Truncate completions at a limit; truncated ones earn no learned reward."""
+    """Truncate completions at a limit; truncated ones lose the learned reward."""
     series, count = run.series, len(run)
-    wanted = series["completion_length"]
-    share = np.clip((wanted / longest - 0.6) / 0.8, 0, 1) ** 2
+    untruncated = series["completion_length"]
+    share = np.clip((untruncated / longest - 0.6) / 0.8, 0, 1) ** 2
     series["truncated_fraction"] = np.clip(share + rng.beta(1, 40, count), 0, 1)
-    series["completion_length"] = np.minimum(wanted, longest)
+    series["completion_length"] = np.minimum(untruncated, longest)
     series["reward"] = series["reward"] - gain * share
 
 
-def _supervised(seed: int, fault: str, severity: str, early: bool) -> FullRun:
+def _make_sft_run(seed: int, fault: str, severity: str, early: bool) -> FullRun:
     rng = np.random.default_rng([seed, 12])
     every = int(rng.choice([1, 1, 1, 5, 10]))
-    length, onset = _extent(rng, max(120.0, log_uniform(rng, 600, 4000) / every), fault, early)
+    length, onset = _length_and_onset(
+        rng, max(120.0, log_uniform(rng, 600, 4000) / every), fault, early
+    )
     if fault == "loss_plateau":
         onset = int(length * rng.uniform(0.12, 0.3))
     rate = learning_rate_schedule(rng, length)
     # A stalled loss stops before its learning rate does; otherwise it has converged.
     progress = np.cumsum(rate) * every
-    learnt = np.minimum(progress, progress[onset]) if fault == "loss_plateau" else progress
+    loss_progress = np.minimum(progress, progress[onset]) if fault == "loss_plateau" else progress
     first = rng.uniform(1.2, 11.0)
     last = first * rng.uniform(0.25, 0.8)
-    truth = last + (first - last) * (1 + learnt / log_uniform(rng, 3, 60)) ** -rng.uniform(0.3, 0.9)
+    truth = last + (first - last) * (1 + loss_progress / log_uniform(rng, 3, 60)) ** -rng.uniform(
+        0.3, 0.9
+    )
     run = FullRun(seed, fault, severity, onset=onset if fault else None, every=every)
     run.truth = truth * (loss_level_changes(rng, length) if not fault else 1)
     spread = log_uniform(rng, 0.01, 0.14) / every**0.5
-    blips = (rng.random(length) < 0.001) * rng.uniform(0.2, 0.8, length) / every
+    jumps = (rng.random(length) < 0.001) * rng.uniform(0.2, 0.8, length) / every
     run.eval_every = max(1, length // int(rng.integers(12, 60)))
     held_out = np.minimum.accumulate(truth) * (1 + rng.uniform(0, 0.3))
     run.series = {
-        "loss": run.truth * np.exp(student_noise(rng, length) * spread + blips),
+        "loss": run.truth * np.exp(student_noise(rng, length) * spread + jumps),
         "grad_norm": _norms(rng, length, every),
         "learning_rate": rate * 1e-5,
         "eval_loss": held_out * np.exp(rng.standard_t(5, length) * log_uniform(rng, 0.001, 0.015)),
     }
-    _timed(rng, run, np.full(length, 8192.0))
+    _add_step_times(rng, run, np.full(length, 8192.0))
     if fault and fault != "loss_plateau":
         FAULT_EFFECTS[fault](run, np.maximum(np.arange(length) - onset, 0), spread)
     return run
@@ -119,17 +125,17 @@ def _norms(rng: np.random.Generator, count: int, every: int) -> Series:
         1 + start * np.exp(-time / log_uniform(rng, 3, 60) * every)
     )
     level = level * (1 + time / 50) ** rng.uniform(-0.4, 0.4)
-    wild = (rng.random(count) < 0.003) * np.log(rng.uniform(5, 60, count))
+    outliers = (rng.random(count) < 0.003) * np.log(rng.uniform(5, 60, count))
     return np.asarray(
-        level * np.exp(student_noise(rng, count) * log_uniform(rng, 0.08, 0.9) + wild)
+        level * np.exp(student_noise(rng, count) * log_uniform(rng, 0.08, 0.9) + outliers)
     )
 
 
-def _timed(rng: np.random.Generator, run: FullRun, tokens: Series) -> None:
+def _add_step_times(rng: np.random.Generator, run: FullRun, tokens: Series) -> None:
     """Add step times: a constant, a time per token, and occasional delays."""
     fixed, count = rng.uniform(0.1, 0.5), len(run)
     noise = np.exp(student_noise(rng, count) * log_uniform(rng, 0.01, 0.08))
-    hitch = np.where(rng.random(count) < 0.01, rng.uniform(1.5, 6, count), 1.0)
+    delays = np.where(rng.random(count) < 0.01, rng.uniform(1.5, 6, count), 1.0)
     share = fixed + (1 - fixed) * tokens / tokens[0]
-    run.series["step_time"] = log_uniform(rng, 0.3, 60) * share * noise * hitch
+    run.series["step_time"] = log_uniform(rng, 0.3, 60) * share * noise * delays
     run.series["tokens"] = tokens

@@ -27,7 +27,7 @@ def evaluate_log(path: Path, evaluators: dict[str, Evaluator]) -> dict[str, Eval
     return {name: evaluator(records) for name, evaluator in evaluators.items()}
 
 
-def lines(evaluation: Evaluation) -> Iterator[str]:
+def incident_lines(evaluation: Evaluation) -> Iterator[str]:
     """The alarms as `sentinel replay --json` prints them."""
     for alarm in evaluation.alarms:
         severity = "info" if alarm.warned is None else "warning"
@@ -43,25 +43,25 @@ def training_rows(folder: Path, evaluators: dict[str, Evaluator]) -> list[list[s
     For failing runs: the step of the first matching alarm, and the number of earlier alarms; for
     healthy runs: the number of alarms.
     """
-    here = {name: training for name, training in TRAININGS.items() if (folder / name).is_dir()}
-    if not here:
+    trainings = {name: training for name, training in TRAININGS.items() if (folder / name).is_dir()}
+    if not trainings:
         raise ValueError(f"{folder} holds no training: make them with failing_runs.py {folder}")
     body = []
-    for name, training in here.items():
+    for name, training in trainings.items():
         results = evaluate_log(folder / name / "trainer_state.json", evaluators)
-        cells = [_answered(training, evaluation.warned) for evaluation in results.values()]
-        body.append([name, training.wrong or "well", *cells, _cause(results)])
+        cells = [_format_detection(training, evaluation.warned) for evaluation in results.values()]
+        body.append([name, training.fault or "well", *cells, _cause(results)])
     return body
 
 
-def _answered(training: Training, warned: list[Alarm]) -> str:
-    before = sum((alarm.warned or 0) < training.onset for alarm in warned)
-    if not training.wrong:
+def _format_detection(training: Training, warned: list[Alarm]) -> str:
+    early_count = sum((alarm.warned or 0) < training.onset for alarm in warned)
+    if not training.fault:
         return f"{len(warned)} false" if warned else "no alarm"
-    steps = [a.warned or 0 for a in warned if a.name in training.answers]
-    right = [step for step in steps if step >= training.onset]
-    answer = f"step {min(right)}" if right else "missed"
-    return f"{answer}, {before} before" if before else answer
+    steps = [a.warned or 0 for a in warned if a.name in training.expected_detectors]
+    matching = [step for step in steps if step >= training.onset]
+    text = f"step {min(matching)}" if matching else "missed"
+    return f"{text}, {early_count} before" if early_count else text
 
 
 def _cause(results: dict[str, Evaluation]) -> str:
@@ -75,18 +75,18 @@ def corpus_scores(corpus: Path, evaluators: dict[str, Evaluator]) -> dict[str, d
     index = [json.loads(line) for line in (corpus / "index.jsonl").read_text().splitlines()]
     with TemporaryDirectory() as folder:
         for run in index:
-            _keep(Path(folder), corpus / run["file"], evaluators)
-        return {name: _score(corpus, Path(folder) / name) for name in evaluators}
+            _write_results(Path(folder), corpus / run["file"], evaluators)
+        return {name: _run_scorer(corpus, Path(folder) / name) for name in evaluators}
 
 
-def _keep(folder: Path, log: Path, evaluators: dict[str, Evaluator]) -> None:
+def _write_results(folder: Path, log: Path, evaluators: dict[str, Evaluator]) -> None:
     for name, evaluation in evaluate_log(log, evaluators).items():
-        place = Path(f"{folder}/{name}{log}")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text("".join(f"{line}\n" for line in lines(evaluation)))
+        path = Path(f"{folder}/{name}{log}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{line}\n" for line in incident_lines(evaluation)))
 
 
-def _score(corpus: Path, results_folder: Path) -> dict[str, Any]:
+def _run_scorer(corpus: Path, results_folder: Path) -> dict[str, Any]:
     scorer = corpus.parent / "score.py"
     command = [sys.executable, str(scorer), str(corpus), "--jobs", "1"]
     results = subprocess.run(

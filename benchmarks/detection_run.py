@@ -79,18 +79,18 @@ class FullRun:
         return step // self.every - 1
 
     def records(self) -> Iterator[Record]:
-        apart = {"eval_loss", "sample_repetition"}
+        separate = {"eval_loss", "sample_repetition"}
         clock = np.cumsum(self.series["step_time"]) * self.every
         if self.settings:
             yield event(Event.START, 0, **self.settings)
         for at in range(self.ends):
             step, now = (at + 1) * self.every, float(clock[at])
-            values = {k: float(x[at]) for k, x in self.series.items() if k not in apart}
+            values = {k: float(x[at]) for k, x in self.series.items() if k not in separate}
             values |= {"global_step": float(step), "optimizer_steps": float(step)}
             yield Record("run", WHOLE_RUN, step, now, Event.STEP, values)
             if "sample_repetition" in self.series and at % SAMPLED == 0:
-                warned = float(self.series["sample_repetition"][at])
-                yield event(Event.SAMPLE, step, time=now, sample_repetition=warned)
+                repetition = float(self.series["sample_repetition"][at])
+                yield event(Event.SAMPLE, step, time=now, sample_repetition=repetition)
             if self.eval_every and at % self.eval_every == self.eval_every - 1:
                 held_out = float(self.series["eval_loss"][at])
                 yield event(Event.EVAL, step, time=now, eval_loss=held_out)

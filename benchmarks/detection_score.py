@@ -11,10 +11,10 @@ from detection_evaluators import Alarm, Evaluation
 from detection_run import FullRun
 
 NONE = "\N{EN DASH}"
-BEFORE = 8
+EARLY_POINTS = 8
 """Points before the onset at which an alarm already counts: noise blurs the exact step."""
 
-ANSWERS = {
+EQUIVALENT_DETECTORS = {
     "loss_spike": {"loss_divergence"},
     "loss_divergence": {"loss_spike"},
     "loss_plateau": {"loss_never_moved"},
@@ -56,7 +56,7 @@ class FalseAlarms:
 
     def add(self, run: FullRun, evaluation: Evaluation) -> None:
         """Count all alarms before the onset."""
-        end = len(run) if run.onset is None else max(0, run.onset - BEFORE)
+        end = len(run) if run.onset is None else max(0, run.onset - EARLY_POINTS)
         false = [
             a
             for a in evaluation.warned
@@ -94,19 +94,23 @@ class Detections:
 
     def add(self, run: FullRun, evaluation: Evaluation) -> None:
         onset = run.onset or 0
-        right = ANSWERS.get(run.fault, set()) | {run.fault}
-        fit = [alarm for alarm in evaluation.alarms if alarm.name in right]
+        expected = EQUIVALENT_DETECTORS.get(run.fault, set()) | {run.fault}
+        matching = [alarm for alarm in evaluation.alarms if alarm.name in expected]
         self.runs += 1
-        warned = _first(run, [a.warned for a in fit], onset)
-        opened = _first(run, [a.opened for a in fit] + [a.warned for a in fit], onset)
+        warned = _first_point(run, [a.warned for a in matching], onset)
+        opened = _first_point(
+            run, [a.opened for a in matching] + [a.warned for a in matching], onset
+        )
         self.warned += [max(0, warned - onset)] if warned is not None else []
         self.opened += [max(0, opened - onset)] if opened is not None else []
         self.missed += [run.seed] if warned is None else []
-        warnings = [a for a in evaluation.warned if _point(run, a.warned) >= onset - BEFORE]
+        warnings = [a for a in evaluation.warned if _point(run, a.warned) >= onset - EARLY_POINTS]
         if warned is None:
             return
         self.notifications.append(len(warnings))
-        cases = [case for case in evaluation.cases if _point(run, case.step) >= onset - BEFORE]
+        cases = [
+            case for case in evaluation.cases if _point(run, case.step) >= onset - EARLY_POINTS
+        ]
         self.cases.append(len(cases))
         cause = next((case.cause for case in cases if case.cause), "")
         self.causes[cause] = self.causes.get(cause, 0) + 1
@@ -120,17 +124,17 @@ def _point(run: FullRun, step: int | None) -> int:
     return 0 if step is None else run.point(step)
 
 
-def _first(run: FullRun, steps: Iterable[int | None], onset: int) -> int | None:
+def _first_point(run: FullRun, steps: Iterable[int | None], onset: int) -> int | None:
     points = [_point(run, step) for step in steps if step is not None]
-    return min((p for p in points if onset - BEFORE <= p < run.ends), default=None)
+    return min((p for p in points if onset - EARLY_POINTS <= p < run.ends), default=None)
 
 
 def is_true_plateau(run: FullRun, alarm: Alarm) -> bool:
     """Whether a plateau alarm is true: without noise the loss fell by less than 2 % there."""
     if alarm.name != "loss_plateau" or not len(run.truth):
         return False
-    now = min(_point(run, alarm.warned), len(run.truth) - 1)
-    return bool(log(run.truth[max(0, now - alarm.window)] / run.truth[now]) <= 0.02)
+    point = min(_point(run, alarm.warned), len(run.truth) - 1)
+    return bool(log(run.truth[max(0, point - alarm.window)] / run.truth[point]) <= 0.02)
 
 
 def format_delays(delays: list[int]) -> str:

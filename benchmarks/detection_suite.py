@@ -79,16 +79,16 @@ def evaluate_runs(
 ) -> dict[str, Outcome]:
     """Run every evaluator on every run; the result does not depend on `jobs`."""
     outcomes: dict[str, Outcome] = {}
-    work = [(spec, only) for spec in specs]
+    tasks = [(spec, only) for spec in specs]
     if jobs == 1:
-        _count(outcomes, specs, map(_verdicts, work))
+        _add_outcomes(outcomes, specs, map(_evaluate_spec, tasks))
     else:
         with ProcessPoolExecutor(jobs) as pool:
-            _count(outcomes, specs, pool.map(_verdicts, work, chunksize=8))
+            _add_outcomes(outcomes, specs, pool.map(_evaluate_spec, tasks, chunksize=8))
     return outcomes
 
 
-def _count(
+def _add_outcomes(
     outcomes: dict[str, Outcome], specs: list[Spec], evaluations: Iterable[dict[str, Evaluation]]
 ) -> None:
     for spec, results in zip(specs, evaluations, strict=True):
@@ -97,7 +97,7 @@ def _count(
             outcomes.setdefault(name, Outcome()).add(spec, run, evaluation)
 
 
-def _verdicts(work: tuple[Spec, tuple[str, ...]]) -> dict[str, Evaluation]:
-    spec, only = work
+def _evaluate_spec(task: tuple[Spec, tuple[str, ...]]) -> dict[str, Evaluation]:
+    spec, only = task
     records = list(spec.make_run().records())
     return {name: evaluator(records) for name, evaluator in select_evaluators(only).items()}

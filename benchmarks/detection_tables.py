@@ -15,10 +15,10 @@ from peers import PEERS
 from support.synthetic_runs import SEVERITIES
 
 PAGE = Path(__file__).parents[1] / "docs" / "detection.md"
-APART = ("oscillation", "loss_plateau", *EXACT)
+EXCLUDED_FROM_MEAN = ("oscillation", "loss_plateau", *EXACT)
 """Faults outside of the mean: at info by design, a statement rather than an alarm, exact."""
 
-MEAN_OF = tuple(fault for fault in FAULTS if fault not in APART)
+FAULTS_IN_MEAN = tuple(fault for fault in FAULTS if fault not in EXCLUDED_FROM_MEAN)
 
 
 def title(evaluator: str) -> str:
@@ -60,8 +60,8 @@ def recall(outcomes: dict[str, Outcome]) -> str:
 
 
 def _recall(outcome: Outcome) -> list[str]:
-    shares = [fmean(outcome.detections[f][s].recall for f in MEAN_OF) for s in SEVERITIES]
-    delays = [d for f in MEAN_OF for d in outcome.detections[f]["severe"].warned]
+    shares = [fmean(outcome.detections[f][s].recall for f in FAULTS_IN_MEAN) for s in SEVERITIES]
+    delays = [d for f in FAULTS_IN_MEAN for d in outcome.detections[f]["severe"].warned]
     return [
         *(f"{100 * share:.0f} %" for share in shares),
         f"{median(delays):.0f}" if delays else NONE,
@@ -86,9 +86,9 @@ def _cell(detections: Detections | None) -> str:
         return ""
     warned = f"{100 * detections.recall:.0f} %"
     opened = 100 * len(detections.opened) / detections.runs
-    more = f" ({opened:.0f} % opened)" if opened > 100 * detections.recall else ""
+    opened_text = f" ({opened:.0f} % opened)" if opened > 100 * detections.recall else ""
     delays = f", {format_delays(detections.warned)}" if detections.warned else ""
-    return f"{warned}{more}{delays}"
+    return f"{warned}{opened_text}{delays}"
 
 
 def _cases_and_cause(grades: dict[str, Detections]) -> list[str]:

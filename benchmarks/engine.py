@@ -31,7 +31,7 @@ from sentinel.model.finding import Detector
 from sentinel.model.record import WHOLE_RUN, Record, Spread
 from sentinel.pipeline.engine import Engine
 
-EVERY_RUN = [
+COMMON_SIGNALS = [
     "loss",
     "grad_norm",
     "learning_rate",
@@ -42,7 +42,7 @@ EVERY_RUN = [
     "tokens",
     "gpu_utilisation",
 ]
-OF_POLICY = [
+POLICY_SIGNALS = [
     "reward",
     "reward_std",
     "frac_zero_std",
@@ -58,14 +58,14 @@ OF_POLICY = [
 SHARED_SIGNALS = frozenset({"grad_norm", "learning_rate", "global_step", "optimizer_steps"})
 """Signals with the same value on every rank."""
 SIGNALS = 25
-IN_LOG = 20
-CHUNK = 20
+LOG_SIGNALS = 20
+CHUNK_RECORDS = 20
 """Records between two readings of the clock."""
-WARM = 600
+WARMUP_RECORDS = 600
 """Records not counted: windows are not full yet, and detectors do not evaluate young runs."""
 
 
-def series(names: Sequence[str], length: int, seed: int) -> dict[str, list[float]]:
+def healthy_series(names: Sequence[str], length: int, seed: int) -> dict[str, list[float]]:
     """A healthy course of each signal with noise; an unknown name is plain noise."""
     rng = random.Random(seed)
     courses: dict[str, Callable[[float], float]] = {
@@ -85,17 +85,17 @@ def series(names: Sequence[str], length: int, seed: int) -> dict[str, list[float
         "tokens": lambda _: 65536.0,
     }
     exact = {"learning_rate", "tokens"}
-    figures: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     for name in names:
         course = courses.get(name, lambda _: 1.0)
         noise = 0.0 if name in exact else 0.1
-        figures[name] = [course(at / length) * (1 + rng.gauss(0, noise)) for at in range(length)]
-    for counter in {"global_step", "optimizer_steps"} & figures.keys():
-        figures[counter] = [float(at + 1) for at in range(length)]
-    return figures
+        values[name] = [course(at / length) * (1 + rng.gauss(0, noise)) for at in range(length)]
+    for counter in {"global_step", "optimizer_steps"} & values.keys():
+        values[counter] = [float(at + 1) for at in range(length)]
+    return values
 
 
-def named(names: Sequence[str], count: int) -> list[str]:
+def pad_names(names: Sequence[str], count: int) -> list[str]:
     """That many names; the last ones are unknown signals."""
     return [*names, *(f"signal_{at}" for at in range(count - len(names)))]
 
@@ -103,55 +103,61 @@ def named(names: Sequence[str], count: int) -> list[str]:
 def records(rows: Sequence[dict[str, float]], first: int) -> list[Record]:
     """Records of a run of eight ranks, one of which is always slightly slower."""
     rng = random.Random(first)
-    figures = []
+    result = []
     for step, row in enumerate(rows, start=first):
         spread = {
-            name: Spread(8, x, x - far, x + far, 8 * x, far / 2, rng.randrange(8), 7)
+            name: Spread(
+                8, x, x - deviation, x + deviation, 8 * x, deviation / 2, rng.randrange(8), 7
+            )
             for name, x in row.items()
-            for far in (0.0 if name in SHARED_SIGNALS else abs(0.03 * x),)
+            for deviation in (0.0 if name in SHARED_SIGNALS else abs(0.03 * x),)
         }
         values = dict(row)
-        figures.append(Record("run", WHOLE_RUN, step, float(step), values=values, spread=spread))
-    return figures
+        result.append(Record("run", WHOLE_RUN, step, float(step), values=values, spread=spread))
+    return result
 
 
-def microseconds(
-    makers: Mapping[str, Callable[[], Detector]], rows: Sequence[dict[str, float]]
+def microseconds_per_record(
+    factories: Mapping[str, Callable[[], Detector]], rows: Sequence[dict[str, float]]
 ) -> float:
     """CPU time per record of an engine with these detectors, once windows are full."""
-    engine, spent = Engine(makers), []
-    for at in range(0, len(rows), CHUNK):
+    engine, costs = Engine(factories), []
+    for at in range(0, len(rows), CHUNK_RECORDS):
         # Created just before they are processed, as in production.
-        chunk = records(rows[at : at + CHUNK], at + 1)
+        chunk = records(rows[at : at + CHUNK_RECORDS], at + 1)
         began = time.thread_time_ns()
         for record in chunk:
             engine.process(record)
-        spent.append((time.thread_time_ns() - began) / 1e3 / len(chunk))
+        costs.append((time.thread_time_ns() - began) / 1e3 / len(chunk))
     if engine.incident_book.open_incidents:
         raise SystemExit(
-            f"A healthy run fell ill: {sorted(map(str, engine.incident_book.open_incidents))}"
+            f"Incidents in a healthy run: {sorted(map(str, engine.incident_book.open_incidents))}"
         )
-    return median(spent[WARM // CHUNK :])
+    return median(costs[WARMUP_RECORDS // CHUNK_RECORDS :])
 
 
-def costs(names: Sequence[str], steps: int) -> Iterator[tuple[str, float]]:
+def detector_costs(names: Sequence[str], steps: int) -> Iterator[tuple[str, float]]:
     """Cost of each detector beyond the engine itself, and of all together."""
-    columns = series(named(names, SIGNALS), steps, 1)
+    columns = healthy_series(pad_names(names, SIGNALS), steps, 1)
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    makers = load_classes("detectors")
-    empty = microseconds({}, rows)
-    for name, make in makers.items():
-        yield name, microseconds({name: make}, rows) - empty
+    factories = load_classes("detectors")
+    empty = microseconds_per_record({}, rows)
+    for name, factory in factories.items():
+        yield name, microseconds_per_record({name: factory}, rows) - empty
     yield "none", empty
-    yield "together", microseconds(makers, rows)
+    yield "together", microseconds_per_record(factories, rows)
 
 
-def replayed(lines: int) -> float:
+def replay_seconds(lines: int) -> float:
     """CPU seconds of `sentinel replay --json` for a log of that many lines."""
-    names = [name for name in (*OF_POLICY, *EVERY_RUN) if name not in {"tokens", "optimizer_steps"}]
-    columns = series(named(names, IN_LOG), lines, 2)
-    with tempfile.TemporaryDirectory() as place:
-        path = Path(place) / "log.jsonl"
+    names = [
+        name
+        for name in (*POLICY_SIGNALS, *COMMON_SIGNALS)
+        if name not in {"tokens", "optimizer_steps"}
+    ]
+    columns = healthy_series(pad_names(names, LOG_SIGNALS), lines, 2)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.jsonl"
         with path.open("w") as file:
             for row in zip(*columns.values(), strict=True):
                 print(json.dumps(dict(zip(columns, row, strict=True))), file=file)
@@ -166,16 +172,18 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--lines", type=int, default=100_000)
     args = parser.parse_args()
-    runs = {"RL": (*OF_POLICY, *EVERY_RUN), "SFT": EVERY_RUN}
-    figures = {kind: dict(costs(names, args.steps)) for kind, names in runs.items()}
+    runs = {"RL": (*POLICY_SIGNALS, *COMMON_SIGNALS), "SFT": COMMON_SIGNALS}
+    figures = {kind: dict(detector_costs(names, args.steps)) for kind, names in runs.items()}
     table = Table("Detector", *(f"{kind}, µs per step" for kind in runs))
     for name in sorted(figures["RL"], key=lambda name: -max(figures[kind][name] for kind in runs)):
         table.add_row(name, *(f"{figures[kind][name]:.1f}" for kind in runs))
     console = Console()
     console.print(table)
     if args.lines:
-        seconds = replayed(args.lines)
-        console.print(f"Replay of {args.lines} steps of {IN_LOG} signals: {seconds:.1f} s of CPU")
+        seconds = replay_seconds(args.lines)
+        console.print(
+            f"Replay of {args.lines} steps of {LOG_SIGNALS} signals: {seconds:.1f} s of CPU"
+        )
 
 
 if __name__ == "__main__":

@@ -43,8 +43,8 @@ def render_cost(ranks: int, times: int = 20) -> str:
     start = time.process_time()
     for _ in range(times):
         generate_latest(exposed.registry)
-    each = (time.process_time() - start) / times
-    cost = f"{each * 1e3:8.2f} ms {each / series * 1e6:6.1f} us/series"
+    seconds = (time.process_time() - start) / times
+    cost = f"{seconds * 1e3:8.2f} ms {seconds / series * 1e6:6.1f} us/series"
     return f"{ranks:5} ranks {series:6} series {cost}"
 
 
@@ -57,19 +57,19 @@ def update_cost(times: int = 20_000) -> str:
     return f"one rank's step added in {(time.process_time() - start) / times * 1e6:.1f} us"
 
 
-def load(clients: int = 10, each: int = 50) -> str:
+def load_test(clients: int = 10, scrapes_per_client: int = 50) -> str:
     """Wall time of scrapes by several clients at once."""
     exposed = exposition(8)
     server = WebServer(exposed.registry, exposed.state, list)
     url = f"http://127.0.0.1:{server.start()}/metrics"
-    waits: list[float] = []
+    durations: list[float] = []
 
     def scrape() -> None:
         with requests.Session() as session:
-            for _ in range(each):
+            for _ in range(scrapes_per_client):
                 start = time.perf_counter()
                 session.get(url, timeout=30).raise_for_status()
-                waits.append(time.perf_counter() - start)
+                durations.append(time.perf_counter() - start)
 
     threads = [threading.Thread(target=scrape) for _ in range(clients)]
     for thread in threads:
@@ -77,12 +77,14 @@ def load(clients: int = 10, each: int = 50) -> str:
     for thread in threads:
         thread.join()
     server.stop()
-    p50, p99 = statistics.median(waits) * 1e3, statistics.quantiles(waits, n=100)[98] * 1e3
-    return f"{clients} clients at once, {len(waits)} scrapes: p50 {p50:.1f} ms, p99 {p99:.1f} ms"
+    p50, p99 = statistics.median(durations) * 1e3, statistics.quantiles(durations, n=100)[98] * 1e3
+    return (
+        f"{clients} clients at once, {len(durations)} scrapes: p50 {p50:.1f} ms, p99 {p99:.1f} ms"
+    )
 
 
 if __name__ == "__main__":
     for ranks in (8, 64, 512):
         print(render_cost(ranks))
     print(update_cost())
-    print(load())
+    print(load_test())

@@ -31,8 +31,8 @@ class Training:
     """How a training is made, its fault, and the detectors that should report it."""
 
     build: Build
-    wrong: str = ""
-    answers: frozenset[str] = frozenset()
+    fault: str = ""
+    expected_detectors: frozenset[str] = frozenset()
     onset: int = 0
 
 
@@ -40,18 +40,18 @@ def alphabet_text(rng: Random, count: int) -> str:
     """Texts in which each letter is mostly followed by the next in the alphabet."""
     letters = [rng.choice(LETTERS)]
     while len(letters) < count:
-        known = rng.random() < 0.8
+        is_successor = rng.random() < 0.8
         letters.append(
-            LETTERS[(LETTERS.index(letters[-1]) + 1) % 8] if known else rng.choice(LETTERS)
+            LETTERS[(LETTERS.index(letters[-1]) + 1) % 8] if is_successor else rng.choice(LETTERS)
         )
     return " ".join(letters)
 
 
-def noise(rng: Random, count: int) -> str:
+def random_text(rng: Random, count: int) -> str:
     return " ".join(rng.choice(LETTERS) for _ in range(count))
 
 
-def common(folder: str, rate: float, count: int) -> dict[str, Any]:
+def common_settings(folder: str, rate: float, count: int) -> dict[str, Any]:
     """Settings of every configuration."""
     return {
         "output_dir": f"{folder}/out",
@@ -67,25 +67,27 @@ def common(folder: str, rate: float, count: int) -> dict[str, Any]:
     }
 
 
-def grpo(rate: float = 2e-3, beta: float = 0.04, breaks: int = 10**9, count: int = 150) -> Build:
-    """Rewarded for the share of the letter a; from step `breaks` on with nothing."""
+def grpo(
+    rate: float = 2e-3, beta: float = 0.04, reward_ends_at: int = 10**9, count: int = 150
+) -> Build:
+    """Rewarded for the share of the letter a; 0 from step `reward_ends_at` on."""
 
     def build(folder: str, tokens: Any, model: str) -> Any:
         from datasets import Dataset
         from trl import GRPOConfig, GRPOTrainer
 
-        def paid(completions: list[str], **_: object) -> list[float]:
-            if trainer.state.global_step >= breaks:
+        def letter_share(completions: list[str], **_: object) -> list[float]:
+            if trainer.state.global_step >= reward_ends_at:
                 return [0.0] * len(completions)
             return [letters.count("a") / max(1, len(letters.split())) for letters in completions]
 
         trainer = GRPOTrainer(
             model=model,
-            reward_funcs=paid,
+            reward_funcs=letter_share,
             processing_class=tokens,
             train_dataset=Dataset.from_list([{"prompt": letter} for letter in LETTERS]),
             args=GRPOConfig(
-                **common(folder, rate, count), beta=beta, num_generations=8,
+                **common_settings(folder, rate, count), beta=beta, num_generations=8,
                 per_device_train_batch_size=16, max_completion_length=8,
             ),
         )  # fmt: skip
@@ -103,7 +105,7 @@ def sft(rate: float = 2e-3, *, frozen: bool = False, texts: int = 2048, evaluate
         from trl import SFTConfig, SFTTrainer
 
         rng = Random(3)
-        known, held_out = (
+        train_set, held_out = (
             Dataset.from_list([{"text": alphabet_text(rng, 24)} for _ in range(size)])
             for size in (texts, 64)
         )
@@ -115,10 +117,10 @@ def sft(rate: float = 2e-3, *, frozen: bool = False, texts: int = 2048, evaluate
         return SFTTrainer(
             network,
             processing_class=tokens,
-            train_dataset=known,
+            train_dataset=train_set,
             eval_dataset=held_out if evaluate else None,
             args=SFTConfig(
-                **common(folder, rate, 300), **evaluated, per_device_train_batch_size=8,
+                **common_settings(folder, rate, 300), **evaluated, per_device_train_batch_size=8,
                 max_length=32,
             ),
         )  # fmt: skip
@@ -138,7 +140,9 @@ def dpo(rate: float = 5e-4, beta: float = 0.1) -> Build:
             LlamaForCausalLM.from_pretrained(model),
             processing_class=tokens,
             train_dataset=Dataset.from_list(_pairs(2048)),
-            args=DPOConfig(**common(folder, rate, 200), beta=beta, per_device_train_batch_size=8),
+            args=DPOConfig(
+                **common_settings(folder, rate, 200), beta=beta, per_device_train_batch_size=8
+            ),
         )
 
     return build
@@ -157,7 +161,7 @@ def reward(*, shuffled: bool = False, count: int = 250) -> Build:
             processing_class=tokens,
             train_dataset=Dataset.from_list(_pairs(8 * count, shuffled=shuffled)),
             args=RewardConfig(
-                **common(folder, 1e-3, count), per_device_train_batch_size=8, max_length=32
+                **common_settings(folder, 1e-3, count), per_device_train_batch_size=8, max_length=32
             ),
         )
 
@@ -167,7 +171,7 @@ def reward(*, shuffled: bool = False, count: int = 250) -> Build:
 def _pairs(count: int, *, shuffled: bool = False) -> list[dict[str, str]]:
     rng, pairs = Random(5), []
     for _ in range(count):
-        prompt, chosen, rejected = noise(rng, 2), alphabet_text(rng, 12), noise(rng, 12)
+        prompt, chosen, rejected = random_text(rng, 2), alphabet_text(rng, 12), random_text(rng, 12)
         if shuffled and rng.random() < 0.5:
             chosen, rejected = rejected, chosen
         pairs.append({"prompt": f"{prompt} ", "chosen": chosen, "rejected": rejected})
@@ -183,24 +187,24 @@ DIVERGED = frozenset({
     "loss_divergence", "loss_spike", "grad_explosion", "nan_or_inf", "loss_never_moved",
     "loss_plateau", "oscillation",
 })  # fmt: skip
-NEVER = frozenset({"loss_never_moved", "loss_plateau", "grad_vanishing"})
+NOT_LEARNING = frozenset({"loss_never_moved", "loss_plateau", "grad_vanishing"})
 
 TRAININGS = {
     "grpo-well": Training(grpo()),
     "grpo-fast": Training(grpo(0.6, 0.0), "beta 0 and 300 times the learning rate", LOST),
     "grpo-reward-breaks": Training(
-        grpo(breaks=90), "the reward function answers 0 from step 90 on", LOST, 90
+        grpo(reward_ends_at=90), "the reward function returns 0 from step 90 on", LOST, 90
     ),
     "sft-well": Training(sft()),
     "sft-fast": Training(sft(2.0), "1,000 times the learning rate", DIVERGED),
-    "sft-frozen": Training(sft(frozen=True), "all but one norm is frozen", NEVER),
+    "sft-frozen": Training(sft(frozen=True), "all but one norm is frozen", NOT_LEARNING),
     "sft-few-texts": Training(
-        sft(5e-3, texts=16, evaluate=10), "16 texts, again and again", frozenset({"overfitting"})
+        sft(5e-3, texts=16, evaluate=10), "16 texts for all epochs", frozenset({"overfitting"})
     ),
     "dpo-well": Training(dpo()),
     "dpo-fast": Training(dpo(0.15, 1.0), "300 times the learning rate, beta 1", DIVERGED),
     "reward-well": Training(reward()),
-    "reward-shuffled": Training(reward(shuffled=True), "random preferences", NEVER),
+    "reward-shuffled": Training(reward(shuffled=True), "random preferences", NOT_LEARNING),
 }
 
 

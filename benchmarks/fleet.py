@@ -30,11 +30,10 @@ from threading import Thread
 from typing import Any
 
 import numpy as np
-from agent import cpu_seconds, metrics, resident, served
+from agent import cpu_seconds, read_metrics, resident_mb, wait_for_agent_url
 from fleet_nodes import Course, Plan
-from loopback import alone
-from scale_page import fleet, torch
-from scale_page import law as cost_model_text
+from loopback import enter_network_namespace
+from scale_page import cost_model_text, fleet_table, torch_table
 
 from sentinel.model.record import Event
 from sentinel.transport.identity import Identity
@@ -45,25 +44,26 @@ from sentinel.transport.ring import RingWriter
 
 RESULTS = Path(__file__).parent / "results" / "fleet.json"
 RUN, JOB, TOKEN, PORT = "bench", "bench", "of the benchmark", 14777
-WARM_SECONDS = 20.0
+WARMUP_SECONDS = 20.0
 SCRAPE_SECONDS = 15.0
 JOIN_SECONDS = 120.0
-EARLY_SECONDS = 5.0
+START_LEAD_SECONDS = 5.0
 """Time from the start of the head's own ranks to their first step."""
-PLAYERS = 2
-MEEK = ("nice", "-n", "15")
+SIMULATOR_COUNT = 2
+SIMULATOR_SCRIPT = Path(__file__).with_name("fleet_nodes.py")
+LOW_PRIORITY_COMMAND = ("nice", "-n", "15")
 """Priority of the simulating processes, below the head, as an agent is below training."""
-BORNE_PERCENT = 90.0
+SATURATED_PERCENT = 90.0
 """CPU of the head above which it may be behind; such rows are left out of the model."""
-LOADS = """
+IMPORT_COST_CODE = """
 import json, sys, time
 for module in sys.argv[1].split(","):
     __import__(module)
 pages = int(open("/proc/self/statm").read().split()[1])
 print(json.dumps({"resident_mb": pages * 4096 / 1e6, "cpu_s": time.process_time()}))
 """
-FIRING = r'^sentinel_alert_firing.*detector="(\w+)".* 1\.0$'
-MEETING = Rendezvous("127.0.0.1", "29500", JOB, 0)
+FIRING_PATTERN = r'^sentinel_alert_firing.*detector="(\w+)".* 1\.0$'
+RENDEZVOUS = Rendezvous("127.0.0.1", "29500", JOB, 0)
 
 
 class HeadRanks:
@@ -73,13 +73,13 @@ class HeadRanks:
         self.rings = [
             RingWriter(ring_path(RUN, 0, rank), identity)
             for rank in range(local)
-            for identity in (Identity(RUN, 0, rank, rank, world, local, "node0", MEETING),)
+            for identity in (Identity(RUN, 0, rank, rank, world, local, "node0", RENDEZVOUS),)
         ]
         self.encoders = [RecordEncoder(ring.write) for ring in self.rings]
 
     def train(self, plan: Plan) -> None:
         """Write steps from `begins` to `ends`."""
-        time.sleep(max(0.0, plan.begins - EARLY_SECONDS - time.time()))
+        time.sleep(max(0.0, plan.begins - START_LEAD_SECONDS - time.time()))
         sizes = {"world_size": float(plan.world), "local_world_size": float(plan.local)}
         for encoder in self.encoders:
             encoder.write_event(Event.START, StepStamp(0, 0, time.time()), sizes)
@@ -88,7 +88,7 @@ class HeadRanks:
         while (due := plan.begins + step * plan.pace) < plan.ends:
             time.sleep(max(0.0, due - time.time()))
             step, now = step + 1, time.time()
-            rows = course.at(step, len(self.rings)).tolist()
+            rows = course.rank_values(step, len(self.rings)).tolist()
             for ring, encoder, row in zip(self.rings, self.encoders, rows, strict=True):
                 encoder.write_values(
                     encoder.schema_for(course.names), StepStamp(step, step, now), row
@@ -111,9 +111,9 @@ class HeadObserver:
     def poll(self) -> None:
         """Record the age of the step of each new row."""
         query = "select id, time from step where event = 'step' and id > ? order by id"
-        for row, when in self.connection.execute(query, (self.seen,)):
+        for row, step_time in self.connection.execute(query, (self.seen,)):
             self.seen = row
-            self.delays.append(time.time() - when)
+            self.delays.append(time.time() - step_time)
 
     def steps(self) -> list[tuple[int, int]]:
         """Each step's number, and the number of ranks in the spread of its first signal."""
@@ -122,23 +122,23 @@ class HeadObserver:
         return [(step, next(iter(spread.values()))[0]) for step, spread in reports if spread]
 
 
-def measured(world: int, local: int, args: argparse.Namespace) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+def measure_fleet(world: int, local: int, args: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         os.environ |= {
-            "SENTINEL_HOME": f"{place}/home", "SENTINEL_RUNTIME_DIR": f"{place}/rings",
+            "SENTINEL_HOME": f"{folder}/home", "SENTINEL_RUNTIME_DIR": f"{folder}/rings",
             "SENTINEL_LINGER_SECONDS": "0", "SENTINEL_CLUSTER__TOKEN": TOKEN,
             "SENTINEL_CLUSTER__HEAD": f"127.0.0.1:{PORT}", "TORCH_CPP_LOG_LEVEL": "ERROR",
         }  # fmt: skip
-        with (Path(place) / "head.log").open("w") as log:
+        with (Path(folder) / "head.log").open("w") as log:
             began = time.monotonic()
             head = subprocess.Popen(
                 [sys.executable, "-m", "sentinel", "agent", "--run", RUN], stderr=log
             )
-            run = Path(place) / "home" / "runs" / RUN
+            run = Path(folder) / "home" / "runs" / RUN
             try:
-                url = served(run / "agent.json")
+                url = wait_for_agent_url(run / "agent.json")
             except SystemExit:
-                print((Path(place) / "head.log").read_text(), file=sys.stderr)
+                print((Path(folder) / "head.log").read_text(), file=sys.stderr)
                 raise
             started = time.monotonic() - began
             try:
@@ -146,7 +146,7 @@ def measured(world: int, local: int, args: argparse.Namespace) -> dict[str, Any]
             finally:
                 head.terminate()
                 head.wait(60.0)
-        log = (Path(place) / "head.log").read_text()
+        log = (Path(folder) / "head.log").read_text()
         if "Traceback" in log:
             print(log[-3000:], file=sys.stderr)
     return {**figures, "start_s": round(started, 1)}
@@ -156,70 +156,69 @@ def observe(
     pid: int, url: str, database: Path, size: tuple[int, int], args: argparse.Namespace
 ) -> dict[str, Any]:
     world, local = size
-    alone_mb = resident(pid)
-    own = HeadRanks(world, local)
+    mb_before_torch = resident_mb(pid)
+    head_ranks = HeadRanks(world, local)
     begins = time.time() + 15.0 + world / local / 20
-    ends = begins + WARM_SECONDS + args.seconds + 2.0
-    edges = np.linspace(1, world // local, PLAYERS + 1).astype(int).tolist()
+    ends = begins + WARMUP_SECONDS + args.seconds + 2.0
+    first_nodes = np.linspace(1, world // local, SIMULATOR_COUNT + 1).astype(int).tolist()
     plans = [
         Plan(first, last, world, local, args.signals, args.pace, begins, ends, PORT, TOKEN, JOB)
-        for first, last in pairwise(edges)
+        for first, last in pairwise(first_nodes)
     ]
     until_listening(PORT)
     simulators = [
         subprocess.Popen(
-            [*MEEK, sys.executable, str(Path(__file__).with_name("fleet_nodes.py")), plan.text()],
+            [*LOW_PRIORITY_COMMAND, sys.executable, str(SIMULATOR_SCRIPT), plan.text()],
             stdout=subprocess.PIPE, text=True,
         )
         for plan in plans if plan.first < plan.last
     ]  # fmt: skip
-    training = Thread(target=own.train, args=(plans[0],))
+    training = Thread(target=head_ranks.train, args=(plans[0],))
     training.start()
-    watch, nice = HeadObserver(database), begins + WARM_SECONDS
-    while time.time() < nice:
-        watch.poll()
+    observer, warmup_ends = HeadObserver(database), begins + WARMUP_SECONDS
+    while time.time() < warmup_ends:
+        observer.poll()
         time.sleep(0.05)
-    watch.delays.clear()
+    observer.delays.clear()
     load = os.getloadavg()[0]
-    before, since, scraped, page = cpu_seconds(pid), time.monotonic(), 0.0, ""
-    while (passed := time.monotonic() - since) < args.seconds:
-        watch.poll()
-        if passed >= scraped:
-            page, scraped = metrics(url), scraped + SCRAPE_SECONDS
+    cpu_before, started, next_scrape, page = cpu_seconds(pid), time.monotonic(), 0.0, ""
+    while (elapsed := time.monotonic() - started) < args.seconds:
+        observer.poll()
+        if elapsed >= next_scrape:
+            page, next_scrape = read_metrics(url), next_scrape + SCRAPE_SECONDS
         time.sleep(0.05)
-    spent, passed = cpu_seconds(pid) - before, time.monotonic() - since
-    megabytes, page = resident(pid), metrics(url)
+    cpu_used, elapsed = cpu_seconds(pid) - cpu_before, time.monotonic() - started
+    megabytes, page = resident_mb(pid), read_metrics(url)
     training.join()
     reports = [
         json.loads(simulator.communicate(timeout=120.0)[0].splitlines()[-1])
         for simulator in simulators
     ]
     time.sleep(3.0)
-    steps = watch.steps()
-    sent = world * max(one["steps"] for one in reports)
-    batches = sum(one["batches"] for one in reports)
+    steps = observer.steps()
+    sent = world * max(report["steps"] for report in reports)
+    batches = sum(report["batches"] for report in reports)
     return {
         "ranks": world,
         "nodes": world // local,
         "signals": args.signals,
         "steps_a_second": 1.0 / args.pace,
-        "cpu_percent": round(100 * spent / passed, 1),
+        "cpu_percent": round(100 * cpu_used / elapsed, 1),
         "resident_mb": round(megabytes),
-        "before_torch_mb": round(alone_mb),
-        "delay_s_median": round(median(watch.delays), 2) if watch.delays else None,
-        "delay_s_most": round(max(watch.delays), 2) if watch.delays else None,
+        "before_torch_mb": round(mb_before_torch),
+        "delay_s_median": round(median(observer.delays), 2) if observer.delays else None,
+        "delay_s_most": round(max(observer.delays), 2) if observer.delays else None,
         "steps": len(steps),
         "lost": sent - sum(count for _, count in steps),
-        "refused": counted("sentinel_head_connection_rejected_total", page),
-        "dropped": counted("sentinel_dropped_records_total", page),
-        "firing": re.findall(
-            r'^sentinel_alert_firing.*detector="(\w+)".* 1\.0$', page, re.MULTILINE
-        ),
+        "refused": sum_family("sentinel_head_connection_rejected_total", page),
+        "dropped": sum_family("sentinel_dropped_records_total", page),
+        "firing": re.findall(FIRING_PATTERN, page, re.MULTILINE),
         "bytes_a_rank_and_step": round(
-            sum(one["bytes"] for one in reports) / max(1, (world - local) * reports[0]["steps"])
+            sum(report["bytes"] for report in reports)
+            / max(1, (world - local) * reports[0]["steps"])
         ),
         "batches_per_node_and_second": round(batches / (world / local - 1) / (ends - begins), 2),
-        "players_late_s": round(max(one["late"] for one in reports), 2),
+        "simulators_late_s": round(max(report["late"] for report in reports), 2),
         "load": round(load, 1),
     }
 
@@ -237,7 +236,7 @@ def until_listening(port: int) -> None:
     raise SystemExit(f"The head does not listen on port {port}.")
 
 
-def counted(family: str, page: str) -> float:
+def sum_family(family: str, page: str) -> float:
     return sum(float(n) for n in re.findall(rf"^{family}\S* (\S+)$", page, re.MULTILINE))
 
 
@@ -247,7 +246,9 @@ def fit_cost_model(rows: list[dict[str, Any]]) -> dict[str, float]:
     Uses the rows that the head could process. Relative errors are weighted equally; otherwise the
     largest fleet would dominate.
     """
-    usable_rows = [row for row in rows if row["lost"] == 0 and row["cpu_percent"] < BORNE_PERCENT]
+    usable_rows = [
+        row for row in rows if row["lost"] == 0 and row["cpu_percent"] < SATURATED_PERCENT
+    ]
     shares = np.array([[1.0, row["nodes"], row["ranks"]] for row in usable_rows])
     spent = np.array([row["cpu_percent"] for row in usable_rows])
     figures = np.linalg.lstsq(shares / spent[:, None], np.ones(len(usable_rows)), rcond=None)[0]
@@ -264,11 +265,11 @@ def import_cost(modules: str) -> dict[str, float]:
     """Cost of importing these modules: MB resident, seconds of CPU."""
     reports = []
     for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, "-c", LOADS, modules], stdout=subprocess.PIPE, check=True
+        completed = subprocess.run(
+            [sys.executable, "-c", IMPORT_COST_CODE, modules], stdout=subprocess.PIPE, check=True
         )
-        reports.append(json.loads(done.stdout))
-    return {name: round(median(one[name] for one in reports), 2) for name in reports[0]}
+        reports.append(json.loads(completed.stdout))
+    return {name: round(median(report[name] for report in reports), 2) for name in reports[0]}
 
 
 def main() -> None:
@@ -280,10 +281,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--anew", action="store_true", help="discard earlier results")
     args = parser.parse_args()
-    alone()
-    rows = [measured(world, local, args) for world in args.ranks for local in args.local]
-    known = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() and not args.anew else []
-    sizes = {(row["ranks"], row["nodes"]): row for row in [*known, *rows]}
+    enter_network_namespace()
+    rows = [measure_fleet(world, local, args) for world in args.ranks for local in args.local]
+    earlier = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() and not args.anew else []
+    sizes = {(row["ranks"], row["nodes"]): row for row in [*earlier, *rows]}
     reports = [sizes[size] for size in sorted(sizes)]
     agent = {
         "alone": import_cost("sentinel.agent.main"),
@@ -292,7 +293,7 @@ def main() -> None:
     figures = {"rows": reports, "law": fit_cost_model(reports), "agent": agent}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
-    print(fleet(figures), cost_model_text(figures), torch(figures), sep="\n\n")
+    print(fleet_table(figures), cost_model_text(figures), torch_table(figures), sep="\n\n")
 
 
 if __name__ == "__main__":

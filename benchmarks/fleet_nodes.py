@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
-from engine import EVERY_RUN, OF_POLICY, SHARED_SIGNALS, named, series
+from engine import COMMON_SIGNALS, POLICY_SIGNALS, SHARED_SIGNALS, healthy_series, pad_names
 from numpy.typing import NDArray
 
 from sentinel.cluster.authentication import MessageAuthenticator
@@ -68,18 +68,18 @@ class Course:
     """The healthy course of a run, and the values of each rank at a step."""
 
     def __init__(self, signals: int, steps: int) -> None:
-        self.names = tuple(named([*OF_POLICY, *EVERY_RUN], signals)[:signals])
-        fields = series(self.names, steps, 1)
+        self.names = tuple(pad_names([*POLICY_SIGNALS, *COMMON_SIGNALS], signals)[:signals])
+        fields = healthy_series(self.names, steps, 1)
         self.rows = np.array([fields[name] for name in self.names]).T
         exact = SHARED_SIGNALS | {"tokens"}
         self.noise = np.array([0.0 if name in exact else NOISE for name in self.names])
 
-    def at(self, step: int, ranks: int) -> Rows:
+    def rank_values(self, step: int, ranks: int) -> Rows:
         """Values of that many ranks, one row each; steps count from 1."""
         # A seed per step and caller: ranks differ randomly, none systematically.
-        chance = np.random.default_rng(random.getrandbits(32))
+        rng = np.random.default_rng(random.getrandbits(32))
         row = self.rows[min(step, len(self.rows)) - 1]
-        return row * (1.0 + self.noise * chance.standard_normal((ranks, len(row))))
+        return row * (1.0 + self.noise * rng.standard_normal((ranks, len(row))))
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Node:
         self.instance_id = HeadInfo.deserialize(
             self.authenticator.verify(HEAD_INFO_KEY, head_info)
         ).instance_id
-        hello, self.box, self.ack = slot_keys(self.store.increment(SLOT_COUNTER_KEY))
+        hello, self.mailbox, self.ack = slot_keys(self.store.increment(SLOT_COUNTER_KEY))
         host = f"node{self.number}"
         fields = {
             "host": host,
@@ -116,7 +116,7 @@ class Node:
             "clock": repr(time.time()),
         }
         body = self.authenticator.sign(f"{hello}/{self.instance_id}", json.dumps(fields).encode())
-        self.store.write({self.box: b"", self.ack: b"", hello: body})
+        self.store.write({self.mailbox: b"", self.ack: b"", hello: body})
 
     def exchange(self) -> None:
         """Poll for the acknowledgement; once it is there, send all that waits."""
@@ -132,9 +132,9 @@ class Node:
                 [*coalesce(records), self.heartbeat(now)], self.row + 1, last, now
             )
             self.row, self.sent, self.sent_at = last, self.sent + 1, now
-            message = self.authenticator.sign(f"{self.box}/{self.instance_id}", data)
+            message = self.authenticator.sign(f"{self.mailbox}/{self.instance_id}", data)
             self.bytes += len(message)
-            self.store.write({self.box: message})
+            self.store.write({self.mailbox: message})
 
     def poll_head(self) -> None:
         """Read the head's newest message."""
@@ -183,14 +183,14 @@ class Node:
         ]  # fmt: skip
 
 
-def play(plan: Plan) -> dict[str, float]:
+def simulate(plan: Plan) -> dict[str, float]:
     """Run the plan; return bytes and batches sent, and the longest wait of a step."""
     authenticator = MessageAuthenticator.for_job(plan.token, plan.job)
     nodes = [Node(number, plan, authenticator) for number in range(plan.first, plan.last)]
     course = Course(plan.signals, int((plan.ends - plan.begins) / plan.pace) + 2)
     for node in nodes:
         node.start(time.time())
-    step, due, slow = 0, [(node.offset, node) for node in nodes], 0.0
+    step, schedule, max_delay = 0, [(node.offset, node) for node in nodes], 0.0
     print("ready", flush=True)
     ended = False
     while not (ended and all(not node.waiting for node in nodes)):
@@ -202,23 +202,25 @@ def play(plan: Plan) -> dict[str, float]:
             for node in nodes:
                 node.end(now)
         if not ended and now >= plan.begins + step * plan.pace:
-            slow = max(slow, now - plan.begins - step * plan.pace)
+            max_delay = max(max_delay, now - plan.begins - step * plan.pace)
             step += 1
-            rows = course.at(step, plan.local * len(nodes)).tolist()
-            for at, node in enumerate(nodes):
-                node.add_step(now, course.names, rows[at * plan.local : (at + 1) * plan.local])
-        turn = time.monotonic()
-        for at, (when, node) in enumerate(due):
-            if turn >= when:
+            rows = course.rank_values(step, plan.local * len(nodes)).tolist()
+            for index, node in enumerate(nodes):
+                node.add_step(
+                    now, course.names, rows[index * plan.local : (index + 1) * plan.local]
+                )
+        monotonic_now = time.monotonic()
+        for index, (due_at, node) in enumerate(schedule):
+            if monotonic_now >= due_at:
                 node.exchange()
-                due[at] = max(when + EXCHANGE_INTERVAL_SECONDS, turn), node
+                schedule[index] = max(due_at + EXCHANGE_INTERVAL_SECONDS, monotonic_now), node
         time.sleep(0.005)
     return {
-        "steps": step, "late": slow, "batches": sum(node.sent for node in nodes),
+        "steps": step, "late": max_delay, "batches": sum(node.sent for node in nodes),
         "bytes": sum(node.bytes for node in nodes),
         "unsent": sum(len(node.waiting) for node in nodes),
     }  # fmt: skip
 
 
 if __name__ == "__main__":
-    print(json.dumps(play(Plan(**json.loads(sys.argv[1])))), flush=True)
+    print(json.dumps(simulate(Plan(**json.loads(sys.argv[1])))), flush=True)

@@ -38,10 +38,10 @@ from torch.nn.utils import clip_grad_norm_
 import sentinel
 from sentinel.client.session import current_session
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 BUSY_CYCLES = 4_000_000_000
 """Size of the kernel that keeps the device busy: about two seconds."""
-AT_ONCE = 0.5
+MAX_CALL_SECONDS = 0.5
 """Seconds, a quarter of that kernel: a call that waits for it takes longer."""
 
 
@@ -89,18 +89,18 @@ class Bench:
         self.net = Model(size).to(device, kind)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-4, foreach=True)
         self.tokens = torch.randint(TOKENS, (size.batch, size.length), device=device)
-        self.at = 0
+        self.step_number = 0
 
     def step(self, *, clip: bool = True) -> torch.Tensor:
         """One training step; the loss stays on the device."""
-        self.at += 1
+        self.step_number += 1
         loss = self.net(self.tokens)
         loss.backward()
         if clip:
             clip_grad_norm_(self.net.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        sentinel.log({"loss": loss, "kl": 0.1}, step=self.at)
+        sentinel.log({"loss": loss, "kl": 0.1}, step=self.step_number)
         return loss.detach()
 
     def wait(self) -> None:
@@ -115,15 +115,15 @@ class Bench:
 
 
 @contextmanager
-def monitored_run(**more: Any) -> Iterator[None]:
+def monitored_run(**options: Any) -> Iterator[None]:
     """A monitored run in a temporary home, without agent."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"SENTINEL_HOME": folder, "SENTINEL_RUNTIME_DIR": folder}
-        with sentinel.monitor(agent=False, **more):
+        with sentinel.monitor(agent=False, **options):
             yield
 
 
-def reads(bench: Bench) -> str:
+def check_reads(bench: Bench) -> str:
     """Steps in the debug mode that raises where something waits for the device."""
     with monitored_run(strict=True):
         bench.step()
@@ -139,14 +139,14 @@ def reads(bench: Bench) -> str:
     return "no patch reads a value of the device"
 
 
-def kernel(bench: Bench) -> str:
+def check_kernel(bench: Bench) -> str:
     """Patches while a kernel keeps the device busy."""
     with monitored_run(strict=True):
         for _ in range(3):
             bench.step()
         bench.wait()
-        done = torch.cuda.Event() if bench.device.type == "cuda" else None
-        if done is not None:
+        kernel_end = torch.cuda.Event() if bench.device.type == "cuda" else None
+        if kernel_end is not None:
             torch.cuda._sleep(BUSY_CYCLES)  # noqa: SLF001 - PyTorch's own tests keep it busy so
         began = time.perf_counter()
         loss = torch.ones((), device=bench.device)
@@ -154,40 +154,42 @@ def kernel(bench: Bench) -> str:
         optimizer = torch.optim.SGD([weight], lr=0.1)
         (weight * 2).backward()
         optimizer.step()
-        sentinel.log({"loss": loss, "reward": loss}, step=bench.at)
-        took = time.perf_counter() - began
-        if done is not None:
-            done.record()
-            assert not done.query(), "the kernel had ended: make BUSY_CYCLES larger"
-            assert took < AT_ONCE, f"a step took {took:.3f} s while the device was busy"
+        sentinel.log({"loss": loss, "reward": loss}, step=bench.step_number)
+        seconds = time.perf_counter() - began
+        if kernel_end is not None:
+            kernel_end.record()
+            assert not kernel_end.query(), "the kernel had ended: make BUSY_CYCLES larger"
+            assert seconds < MAX_CALL_SECONDS, (
+                f"a step took {seconds:.3f} s while the device was busy"
+            )
         bench.wait()
-    return f"a whole step returned after {took * 1e3:.1f} ms while the device was busy"
+    return f"a whole step returned after {seconds * 1e3:.1f} ms while the device was busy"
 
 
-def pinned(bench: Bench) -> str:
+def check_pinned(bench: Bench) -> str:
     """Whether the device copies are page-locked."""
     with monitored_run(strict=True):
         bench.step()
         session = current_session()
-        lanes = session.recorder.device_copies.queues if session is not None else {}
-        rows = [host for lane in lanes.values() for host, _ in lane.free]
+        queues = session.recorder.device_copies.queues if session is not None else {}
+        rows = [host for queue in queues.values() for host, _ in queue.free]
         assert bench.device.type != "cuda" or rows, "no value was copied to the device's rows"
         assert all(row.is_pinned() and row.is_contiguous() for row in rows)
     return f"{len(rows)} rows, every one page-locked and contiguous"
 
 
-def graph(bench: Bench) -> str:
+def check_graph(bench: Bench) -> str:
     """A step captured as a graph with patches, compared with one without."""
     if bench.device.type != "cuda":
         return "not without a GPU"
-    without = _captured(bench.device)
+    unmonitored = _graph_losses(bench.device)
     with monitored_run(strict=True):
-        monitored = _captured(bench.device)
-    assert without == monitored, f"losses differ: {without} and {monitored}"
+        monitored = _graph_losses(bench.device)
+    assert unmonitored == monitored, f"losses differ: {unmonitored} and {monitored}"
     return f"captured and replayed with patches, to the same {len(monitored)} losses"
 
 
-def _captured(device: torch.device) -> list[float]:
+def _graph_losses(device: torch.device) -> list[float]:
     torch.manual_seed(0)
     net = nn.Linear(64, 1, device=device)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -200,18 +202,18 @@ def _captured(device: torch.device) -> list[float]:
         optimizer.step()
         return loss
 
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
+    side_stream = torch.cuda.Stream()
+    side_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side_stream):
         for _ in range(3):
             step()
-    torch.cuda.current_stream().wait_stream(aside)
-    recorded = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(recorded):
+    torch.cuda.current_stream().wait_stream(side_stream)
+    cuda_graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(cuda_graph):
         loss = step()
     losses = []
     for _ in range(4):
-        recorded.replay()
+        cuda_graph.replay()
         losses.append(loss.item())
     return losses
 
@@ -234,27 +236,37 @@ def step_time(bench: Bench, blocks: int, steps: int) -> dict[str, Any]:
             return block()
 
     block()
-    plain, monitored = [], []
-    for turn in range(blocks):
+    unmonitored_ms, monitored_ms = [], []
+    for index in range(blocks):
         pair: list[tuple[list[float], Callable[[], float]]] = [
-            (plain, block),
-            (monitored, monitored_block),
+            (unmonitored_ms, block),
+            (monitored_ms, monitored_block),
         ]
-        random.Random(turn).shuffle(pair)
+        random.Random(index).shuffle(pair)
         for times, run in pair:
             times.append(run())
     ratios = sorted(
-        with_monitor / without for with_monitor, without in zip(monitored, plain, strict=True)
+        with_monitor / without
+        for with_monitor, without in zip(monitored_ms, unmonitored_ms, strict=True)
     )
     quarter = len(ratios) // 4
     return {
         "parameters": bench.size,
-        "without, ms": statistics.median(plain),
-        "with, ms": statistics.median(monitored),
+        "without, ms": statistics.median(unmonitored_ms),
+        "with, ms": statistics.median(monitored_ms),
         "ratio": statistics.median(ratios),
         "ratio, middle half": [ratios[quarter], ratios[-1 - quarter]],
         "pairs": len(ratios),
     }
+
+
+CHECKS: dict[str, Callable[[Bench], str]] = {
+    "reads": check_reads,
+    "kernel": check_kernel,
+    "pinned": check_pinned,
+    "graph": check_graph,
+}
+"""Proofs by name, as listed above."""
 
 
 def main() -> None:
@@ -264,25 +276,25 @@ def main() -> None:
     )
     parser.add_argument("--blocks", type=int, default=12)
     parser.add_argument("--steps", type=int, default=10)
-    asked = parser.parse_args()
-    if not asked.dry and not torch.cuda.is_available():
+    args = parser.parse_args()
+    if not args.dry and not torch.cuda.is_available():
         print("No GPU found: nothing measured.")
         return
-    device = torch.device("cpu" if asked.dry else "cuda")
-    bench = Bench(TINY if asked.dry else BILLION, device)
-    results: dict[str, Any] = {"dry": asked.dry, "torch": torch.__version__}
-    if not asked.dry:
+    device = torch.device("cpu" if args.dry else "cuda")
+    bench = Bench(TINY if args.dry else BILLION, device)
+    results: dict[str, Any] = {"dry": args.dry, "torch": torch.__version__}
+    if not args.dry:
         results["device"] = torch.cuda.get_device_name()
-    for proof in (reads, kernel, pinned, graph):
-        results[proof.__name__] = proof(bench)
-        print(f"{proof.__name__}: {results[proof.__name__]}", flush=True)
-    results["step time"] = step_time(bench, asked.blocks, asked.steps)
+    for name, check in CHECKS.items():
+        results[name] = check(bench)
+        print(f"{name}: {results[name]}", flush=True)
+    results["step time"] = step_time(bench, args.blocks, args.steps)
     print(f"step time: {json.dumps(results['step time'])}")
-    if asked.dry:
+    if args.dry:
         print("Dry run on the host with a tiny model: the figures are not meaningful.")
         return
-    (HERE / "results").mkdir(exist_ok=True)
-    (HERE / "results" / "gpu.json").write_text(json.dumps(results, indent=1) + "\n")
+    (FOLDER / "results").mkdir(exist_ok=True)
+    (FOLDER / "results" / "gpu.json").write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

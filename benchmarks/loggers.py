@@ -13,16 +13,16 @@ from contextlib import redirect_stdout
 from io import StringIO
 
 Log = Callable[[int, dict[str, float]], None]
-Maker = Callable[[str], tuple[Log, Callable[[], None]]]
+LoggerFactory = Callable[[str], tuple[Log, Callable[[], None]]]
 
 NAMES = [f"train/metric_{number}" for number in range(20)]
 
 
-def nothing(_directory: str) -> tuple[Log, Callable[[], None]]:
+def no_op(_directory: str) -> tuple[Log, Callable[[], None]]:
     return (lambda _step, _values: None), (lambda: None)
 
 
-def copying(_directory: str) -> tuple[Log, Callable[[], None]]:
+def memory_copy(_directory: str) -> tuple[Log, Callable[[], None]]:
     """The lower bound: as many bytes as a record has, copied into mapped memory."""
     memory, record = mmap.mmap(-1, 1 << 20), struct.pack("27d", *range(27))
 
@@ -95,9 +95,9 @@ def wandb(directory: str) -> tuple[Log, Callable[[], None]]:
     return (lambda step, values: run.log(values, step=step)), run.finish
 
 
-LOGGERS: dict[str, Maker] = {
-    "nothing": nothing,
-    "copying 216 bytes": copying,
+LOGGERS: dict[str, LoggerFactory] = {
+    "nothing": no_op,
+    "copying 216 bytes": memory_copy,
     "sentinel": sentinel,
     "prometheus_client": prometheus_client,
     "tensorboard add_scalar": tensorboard,

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-_INSIDE = "BENCH_ALONE"
-_CALM = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
-"""The namespace has no name server, of which torch warns for each connection."""
-_GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 1
+_NAMESPACE_VARIABLE = "BENCH_NETWORK_NAMESPACE"
+_NAMESPACE_ENVIRON = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+"""Without a name server in the namespace, torch would log a warning for each connection."""
+_GET_FLAGS, _SET_FLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
 class Traffic(NamedTuple):
@@ -25,16 +25,17 @@ class Traffic(NamedTuple):
     packets: int
 
     def since(self, before: Traffic) -> Traffic:
+        """The difference from an earlier reading."""
         return Traffic(self.sent - before.sent, self.packets - before.packets)
 
 
-def alone() -> bool:
+def enter_network_namespace() -> bool:
     """Run this script again in its own network namespace, and exit with its exit code.
 
     True if it already runs in one; False if that is not permitted, so that traffic of
     other processes may be counted.
     """
-    if os.environ.get(_INSIDE):
+    if os.environ.get(_NAMESPACE_VARIABLE):
         _bring_up()
         return True
     command = ["unshare", "--net"] + ["--map-root-user"] * (os.geteuid() != 0)
@@ -46,7 +47,7 @@ def alone() -> bool:
         return False
     done = subprocess.run(
         [*command, sys.executable, *sys.argv],
-        env={**os.environ, _INSIDE: "1", **_CALM},
+        env={**os.environ, _NAMESPACE_VARIABLE: "1", **_NAMESPACE_ENVIRON},
         check=False,
     )
     raise SystemExit(done.returncode)
@@ -64,6 +65,6 @@ def traffic() -> Traffic:
 
 def _bring_up() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        asked = struct.pack("16sH14x", b"lo", 0)
-        _, flags = struct.unpack("16sH14x", fcntl.ioctl(any_socket, _GET_FLAGS, asked))
-        fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH14x", b"lo", flags | _UP))
+        request = struct.pack("16sH14x", b"lo", 0)
+        _, flags = struct.unpack("16sH14x", fcntl.ioctl(any_socket, _GET_FLAGS, request))
+        fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))

@@ -32,18 +32,18 @@ from typing import Any
 
 from loggers import LOGGERS, NAMES, PACKAGES
 
-HERE = Path(__file__).parent
-FEW, MANY = 200, 1200
-LIGHT = ("nothing", "copying 216 bytes", "sentinel", "prometheus_client")
-"""Loggers whose instructions are counted: valgrind is too slow for the others."""
+FOLDER = Path(__file__).parent
+SHORT_RUN_STEPS, LONG_RUN_STEPS = 200, 1200
+INSTRUCTION_LOGGERS = ("nothing", "copying 216 bytes", "sentinel", "prometheus_client")
+"""Loggers of which instructions are counted: valgrind is too slow for the others."""
 
 
-def child(name: str, mode: str, steps: int) -> None:
+def run_logger(name: str, mode: str, steps: int) -> None:
     """Log `steps` times and print the times; `count` mode only logs."""
     directory = tempfile.mkdtemp()
     log, close = LOGGERS[name](directory)
     rows = [{key: step + at * 0.5 for at, key in enumerate(NAMES)} for step in range(16)]
-    spent = [] if mode == "count" else timed(log, rows, mode, steps)
+    durations_us = [] if mode == "count" else time_logs(log, rows, mode, steps)
     for step in range(steps if mode == "count" else 0):
         log(step, dict(rows[step % 16]))
     if mode == "count":
@@ -51,41 +51,41 @@ def child(name: str, mode: str, steps: int) -> None:
         os._exit(0)
     close()
     shutil.rmtree(directory, ignore_errors=True)
-    sys.__stdout__.write("\n" + json.dumps(spent) + "\n")
+    sys.__stdout__.write("\n" + json.dumps(durations_us) + "\n")
     sys.__stdout__.flush()
     os._exit(0)
 
 
-def timed(log: Any, rows: list[dict[str, float]], mode: str, steps: int) -> list[float]:
+def time_logs(log: Any, rows: list[dict[str, float]], mode: str, steps: int) -> list[float]:
     """Microseconds of thread time of each log, after a tenth more as warm-up."""
-    clock, ballast, spent = time.thread_time_ns, bytearray(4 << 20), []
-    idle = []
+    clock, cache_filler, durations_ns = time.thread_time_ns, bytearray(4 << 20), []
+    clock_costs_ns = []
     for _ in range(1000):
         began = clock()
-        idle.append(clock() - began)
+        clock_costs_ns.append(clock() - began)
     for step in range(steps + steps // 10):
         values = dict(rows[step % 16])
         if mode == "cold":
             time.sleep(0.002)
-            ballast.count(1)
+            cache_filler.count(1)
         began = clock()
         log(step, values)
-        spent.append(clock() - began)
-    reading = statistics.median(idle)
-    return [max(0.0, (ns - reading) / 1e3) for ns in spent[steps // 10 :]]
+        durations_ns.append(clock() - began)
+    clock_cost_ns = statistics.median(clock_costs_ns)
+    return [max(0.0, (ns - clock_cost_ns) / 1e3) for ns in durations_ns[steps // 10 :]]
 
 
-def times(names: list[str], rounds: int, steps: int) -> dict[str, dict[str, float]]:
+def time_loggers(names: list[str], rounds: int, steps: int) -> dict[str, dict[str, float]]:
     """Median and 99th percentile, by logger, mode and figure."""
     results_by_logger: dict[str, dict[str, list[float]]] = {name: {} for name in names}
-    for turn in range(rounds):
+    for round_number in range(rounds):
         jobs = [(name, mode) for name in names for mode in ("warm", "cold")]
-        random.Random(turn).shuffle(jobs)
+        random.Random(round_number).shuffle(jobs)
         for name, mode in jobs:
-            done = run([sys.executable, __file__, "--child", name, mode, str(steps)])
-            spent = sorted(json.loads(done.stdout.strip().splitlines()[-1]))
-            for figure, at in (("p50", 0.5), ("p99", 0.99)):
-                value = spent[int(at * len(spent))]
+            completed = run([sys.executable, __file__, "--child", name, mode, str(steps)])
+            durations_us = sorted(json.loads(completed.stdout.strip().splitlines()[-1]))
+            for figure, quantile in (("p50", 0.5), ("p99", 0.99)):
+                value = durations_us[int(quantile * len(durations_us))]
                 results_by_logger[name].setdefault(f"{mode} {figure}", []).append(value)
     return {
         name: {figure: statistics.median(values) for figure, values in figures.items()}
@@ -93,37 +93,41 @@ def times(names: list[str], rounds: int, steps: int) -> dict[str, dict[str, floa
     }
 
 
-def run(line: list[str]) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(HERE.parent)}
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(FOLDER.parent)}
     return subprocess.run(
-        line, env=environ, capture_output=True, text=True, timeout=300, check=False
+        command, env=environ, capture_output=True, text=True, timeout=300, check=False
     )
 
 
-def instructions(name: str) -> float:
+def instructions_per_log(name: str) -> float:
     """User instructions of one log, including the loop around it."""
 
-    def of(steps: int) -> int:
+    def count_total(steps: int) -> int:
         line = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable]
-        done = run([*line, __file__, "--child", name, "count", str(steps)])
-        results_by_logger = re.search(r"Collected : (\d+)", done.stderr)
-        assert results_by_logger, done.stderr[-500:]
-        return int(results_by_logger[1])
+        completed = run([*line, __file__, "--child", name, "count", str(steps)])
+        match = re.search(r"Collected : (\d+)", completed.stderr)
+        assert match, completed.stderr[-500:]
+        return int(match[1])
 
-    return (of(MANY) - of(FEW)) / (MANY - FEW)
+    return (count_total(LONG_RUN_STEPS) - count_total(SHORT_RUN_STEPS)) / (
+        LONG_RUN_STEPS - SHORT_RUN_STEPS
+    )
 
 
-def system_calls(name: str) -> float:
+def system_calls_per_log(name: str) -> float:
     """System calls of one log, including all threads and children."""
 
-    def of(steps: int) -> int:
+    def count_total(steps: int) -> int:
         with tempfile.NamedTemporaryFile("r") as counts:
             line = ["strace", "-f", "-qq", "-c", "-o", counts.name, sys.executable]
             run([*line, __file__, "--child", name, "count", str(steps)])
             total = [text for text in counts.read().splitlines() if text.endswith("total")]
         return int(total[0].split()[3 if len(total[0].split()) > 4 else 2])
 
-    return (of(MANY) - of(FEW)) / (MANY - FEW)
+    return (count_total(LONG_RUN_STEPS) - count_total(SHORT_RUN_STEPS)) / (
+        LONG_RUN_STEPS - SHORT_RUN_STEPS
+    )
 
 
 def import_cost() -> dict[str, Any]:
@@ -134,21 +138,21 @@ def import_cost() -> dict[str, Any]:
     }
     code = "import time; began = time.process_time(); {}; print(time.process_time() - began)"
     return {
-        what: min(
+        label: min(
             float(run([sys.executable, "-c", code.format(line)]).stdout) * 1e3 for _ in range(10)
         )
-        for what, line in lines.items()
+        for label, line in lines.items()
     }
 
 
-def kills(number: int) -> dict[str, int]:
+def kill_writers(number: int) -> dict[str, int]:
     """Kill writers at random times. Raises AssertionError if a record is lost or torn."""
-    sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
+    sys.path[:0] = [str(FOLDER.parent), str(FOLDER.parent / "tests")]
     from support.ring_writers import killed_writer
 
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         acknowledged = sum(
-            killed_writer(Path(directory) / f"{turn}.ring") for turn in range(number)
+            killed_writer(Path(directory) / f"{index}.ring") for index in range(number)
         )
     return {"kills": number, "acknowledged records": acknowledged, "lost": 0, "torn": 0}
 
@@ -181,17 +185,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=120)
     parser.add_argument("--child", nargs=3)
-    asked = parser.parse_args()
-    if asked.child:
-        child(asked.child[0], asked.child[1], int(asked.child[2]))
+    args = parser.parse_args()
+    if args.child:
+        run_logger(args.child[0], args.child[1], int(args.child[2]))
     missing = [name for name, package in PACKAGES.items() if find_spec(package) is None]
     names = [name for name in LOGGERS if name not in missing]
-    rows: dict[str, dict[str, float]] = times(names, asked.rounds, asked.steps)
+    rows: dict[str, dict[str, float]] = time_loggers(names, args.rounds, args.steps)
     for name in reversed(names):
         if shutil.which("strace"):
-            rows[name]["system calls"] = system_calls(name)
-        if shutil.which("valgrind") and name in LIGHT:
-            rows[name]["instructions"] = instructions(name)
+            rows[name]["system calls"] = system_calls_per_log(name)
+        if shutil.which("valgrind") and name in INSTRUCTION_LOGGERS:
+            rows[name]["instructions"] = instructions_per_log(name)
     for figure in ("system calls", "instructions"):
         for row in rows.values():
             if figure in row and figure in rows["nothing"] and row is not rows["nothing"]:
@@ -202,13 +206,13 @@ def main() -> None:
         "missing": missing,
         "loggers": rows,
         "import, ms": import_cost(),
-        "killed writers": kills(asked.kills),
+        "killed writers": kill_writers(args.kills),
     }
-    (HERE / "results").mkdir(exist_ok=True)
-    (HERE / "results" / "overhead.json").write_text(json.dumps(results, indent=1) + "\n")
+    (FOLDER / "results").mkdir(exist_ok=True)
+    (FOLDER / "results" / "overhead.json").write_text(json.dumps(results, indent=1) + "\n")
     print(f"Microseconds of thread time for one log of {len(NAMES)} numbers\n\n{table(results)}")
-    for what in ("missing", "import, ms", "killed writers", "machine"):
-        print(f"\n{what}: {results[what]}")
+    for label in ("missing", "import, ms", "killed writers", "machine"):
+        print(f"\n{label}: {results[label]}")
 
 
 def _version(package: str) -> str:

@@ -30,7 +30,7 @@ from torch.nn.utils import clip_grad_norm_
 import sentinel
 from sentinel.client import session
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 class Bench:
@@ -42,7 +42,7 @@ class Bench:
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
         self.data = torch.utils.data.TensorDataset(torch.randn(4096, 16))
 
-    def block(self, steps: int) -> float:
+    def time_block(self, steps: int) -> float:
         """Microseconds of CPU time per step."""
         loader = iter(torch.utils.data.DataLoader(self.data, batch_size=4))
         for _ in range(20):
@@ -61,42 +61,42 @@ class Bench:
 
 
 @contextmanager
-def monitored_run(without: str = "") -> Iterator[None]:
+def monitored_run(excluded: str = "") -> Iterator[None]:
     """A run without agent, with all patches but one."""
-    every = session.integration_names
+    all_integrations = session.integration_names
 
-    def left() -> dict[str, Any]:
-        return {name: patch for name, patch in every().items() if name != without}
+    def remaining_integrations() -> dict[str, Any]:
+        return {name: patch for name, patch in all_integrations().items() if name != excluded}
 
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         os.environ |= {"SENTINEL_HOME": folder, "SENTINEL_RUNTIME_DIR": folder}
-        session.integration_names = left
+        session.integration_names = remaining_integrations
         try:
             with sentinel.monitor(agent=False):
                 yield
         finally:
-            session.integration_names = every
+            session.integration_names = all_integrations
 
 
-def compared(bench: Bench, pairs: int, steps: int, without: str = "") -> dict[str, Any]:
+def compare_blocks(bench: Bench, pairs: int, steps: int, excluded: str = "") -> dict[str, Any]:
     """Blocks with and without sentinel, in pairs of random order."""
     added, ratios = [], []
-    for turn in range(pairs):
+    for index in range(pairs):
         times = {}
-        for is_monitored in random.Random(turn).sample([True, False], 2):
-            with monitored_run(without) if is_monitored else nullcontext():
-                times[is_monitored] = bench.block(steps)
+        for is_monitored in random.Random(index).sample([True, False], 2):
+            with monitored_run(excluded) if is_monitored else nullcontext():
+                times[is_monitored] = bench.time_block(steps)
         added.append(times[True] - times[False])
         ratios.append(times[True] / times[False])
     return {
         "added, us": statistics.median(added),
-        "added, middle half": _middle(added),
+        "added, middle half": _middle_half(added),
         "ratio": statistics.median(ratios),
-        "ratio, middle half": _middle(ratios),
+        "ratio, middle half": _middle_half(ratios),
     }
 
 
-def _middle(values: list[float]) -> list[float]:
+def _middle_half(values: list[float]) -> list[float]:
     ordered, quarter = sorted(values), len(values) // 4
     return [ordered[quarter], ordered[-1 - quarter]]
 
@@ -108,26 +108,26 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     bench = Bench()
-    bench.block(args.steps)
-    plain = statistics.median(bench.block(args.steps) for _ in range(5))
+    bench.time_block(args.steps)
+    unmonitored_us = statistics.median(bench.time_block(args.steps) for _ in range(5))
     results = {
         "torch": torch.__version__,
         "load": os.getloadavg()[0],
-        "step without sentinel, us": plain,
-        "all patches": compared(bench, args.pairs, args.steps),
-        "without the data loader's": compared(bench, args.pairs, args.steps, "data_loader"),
+        "step without sentinel, us": unmonitored_us,
+        "all patches": compare_blocks(bench, args.pairs, args.steps),
+        "without the data loader's": compare_blocks(bench, args.pairs, args.steps, "data_loader"),
     }
-    (HERE / "results").mkdir(exist_ok=True)
-    (HERE / "results" / "patches.json").write_text(json.dumps(results, indent=1) + "\n")
-    print(f"A step of {plain:.0f} us of CPU time, without sentinel\n")
+    (FOLDER / "results").mkdir(exist_ok=True)
+    (FOLDER / "results" / "patches.json").write_text(json.dumps(results, indent=1) + "\n")
+    print(f"A step of {unmonitored_us:.0f} us of CPU time, without sentinel\n")
     print("| | added, us (middle half) | ratio (middle half) |\n|---|---|---|")
-    for what in ("all patches", "without the data loader's"):
-        row = results[what]
-        low, high = row["added, middle half"]
-        least, most = row["ratio, middle half"]
+    for label in ("all patches", "without the data loader's"):
+        row = results[label]
+        low_us, high_us = row["added, middle half"]
+        low_ratio, high_ratio = row["ratio, middle half"]
         print(
-            f"| {what} | {row['added, us']:.1f} ({low:.1f} to {high:.1f}) "
-            f"| {row['ratio']:.3f} ({least:.3f} to {most:.3f}) |"
+            f"| {label} | {row['added, us']:.1f} ({low_us:.1f} to {high_us:.1f}) "
+            f"| {row['ratio']:.3f} ({low_ratio:.3f} to {high_ratio:.3f}) |"
         )
 
 

@@ -1,7 +1,7 @@
 """Rules of other tools, applied to the same records, with alarms named after our detectors.
 
-If the peer can be imported, its own code runs; otherwise its formula does, as `how` states. A rule
-that fires continuously is one alarm, and so is one that fires again within 50 points. Choices
+If the peer can be imported, its own code runs; otherwise its formula does, as `origin` states. A
+rule that fires continuously is one alarm, and so is one that fires again within 50 points. Choices
 favour the peers: signals that fall on failure are watched for falls only, if that can be set, and
 the loss of a policy gradient is left out.
 """
@@ -19,51 +19,54 @@ from detection_evaluators import Alarm, Evaluation, Evaluator
 
 from sentinel.model.record import Event, Record
 
-MUTE = 50
-"""Points in which a rule that fires again is the same alarm."""
+SAME_ALARM_POINTS = 50
+"""Points within which a rule that fires again raises no further alarm."""
 
-UP = {
+RISE_FAULTS = {
     "loss": "loss_spike", "kl_ref": "kl_blowup", "grad_norm": "grad_explosion",
     "completion_length": "length_explosion", "step_time": "throughput_drop",
 }  # fmt: skip
-DOWN = {
+FALL_FAULTS = {
     "reward": "reward_collapse", "entropy": "entropy_collapse", "grad_norm": "grad_vanishing",
     "completion_length": "length_collapse",
 }  # fmt: skip
 """The fault of an alarm on a signal, by direction."""
 
-Said = Iterator[str]
-Rule = Callable[[Record], Said]
+AlarmNames = Iterator[str]
+Rule = Callable[[Record], AlarmNames]
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A rule: `start` returns one for a new run; `how` is its origin."""
+    """A rule: `make_rule` returns one for a new run; `origin` states where the code comes from."""
 
     title: str
-    how: str
-    start: Callable[[], Rule]
-    present: Callable[[], bool] = lambda: True
+    origin: str
+    make_rule: Callable[[], Rule]
+    is_available: Callable[[], bool] = lambda: True
 
     def evaluate(self, records: Iterable[Record]) -> Evaluation:
         """The alarms of the peer."""
-        rule, evaluation = self.start(), Evaluation()
+        rule, evaluation = self.make_rule(), Evaluation()
         fired: dict[str, int] = {}
         raised: dict[str, int] = {}
         point, step = -1, None
         for record in records:
             if record.event is Event.STEP and record.step != step:
                 point, step = point + 1, record.step
-            for name in rule(_fit(record)):
-                goes_on = point - fired.get(name, -9) <= 1
-                if not goes_on and point - raised.get(name, -MUTE - 1) > MUTE:
+            for name in rule(_without_policy_loss(record)):
+                is_continuous = point - fired.get(name, -9) <= 1
+                if (
+                    not is_continuous
+                    and point - raised.get(name, -SAME_ALARM_POINTS - 1) > SAME_ALARM_POINTS
+                ):
                     evaluation.alarms.append(Alarm(name, record.step, record.step))
                     raised[name] = point
                 fired[name] = point
         return evaluation
 
 
-def _fit(record: Record) -> Record:
+def _without_policy_loss(record: Record) -> Record:
     """The values without the loss of a policy gradient, which is near 0 and not informative."""
     if "reward" not in record.values or not isfinite(record.values.get("loss", 0.0)):
         return record
@@ -76,7 +79,7 @@ def _not_finite(record: Record) -> bool:
     return any(value is not None and not isfinite(value) for value in values)
 
 
-def fixed() -> Rule:
+def fixed_thresholds() -> Rule:
     """Common thresholds: NaN, loss 10, KL 0.2, norm 100 or 1e-7, entropy 0.1, half truncated."""
     limits = [
         ("loss", "loss_divergence", lambda x: x > 10),
@@ -89,12 +92,12 @@ def fixed() -> Rule:
         ("sample_repetition", "repetition", lambda x: x > 0.5),
     ]
 
-    def rule(record: Record) -> Said:
+    def rule(record: Record) -> AlarmNames:
         if _not_finite(record):
             yield "nan_or_inf"
-        for signal, name, beyond in limits:
+        for signal, name, is_exceeded in limits:
             value = record.values.get(signal)
-            if value is not None and isfinite(value) and beyond(value):
+            if value is not None and isfinite(value) and is_exceeded(value):
                 yield name
 
     return rule
@@ -121,26 +124,28 @@ class Rolling:
 
 def three_sigma() -> Rule:
     """Three deviations from the mean of the last 50, in the direction of a fault."""
-    falling = {name: DOWN[name] for name in ("reward", "entropy")}
-    return _scored(Rolling(50), 3.0, UP, falling)
+    falling = {name: FALL_FAULTS[name] for name in ("reward", "entropy")}
+    return _z_score_rule(Rolling(50), 3.0, RISE_FAULTS, falling)
 
 
 def wandb_zscore() -> Rule:
     """The default window and threshold of MetricZScoreFilter: 30 and 3."""
-    return _scored(Rolling(30), 3.0, UP, DOWN)
+    return _z_score_rule(Rolling(30), 3.0, RISE_FAULTS, FALL_FAULTS)
 
 
-def _scored(rolling: Rolling, limit: float, up: dict[str, str], down: dict[str, str]) -> Rule:
-    def rule(record: Record) -> Said:
-        for signal in up.keys() | down.keys():
+def _z_score_rule(
+    rolling: Rolling, limit: float, rise_faults: dict[str, str], fall_faults: dict[str, str]
+) -> Rule:
+    def rule(record: Record) -> AlarmNames:
+        for signal in rise_faults.keys() | fall_faults.keys():
             value = record.values.get(signal)
             if record.event is not Event.STEP or value is None or not isfinite(value):
                 continue
             score = rolling.score(signal, value)
-            if score > limit and signal in up:
-                yield up[signal]
-            elif score < -limit and signal in down:
-                yield down[signal]
+            if score > limit and signal in rise_faults:
+                yield rise_faults[signal]
+            elif score < -limit and signal in fall_faults:
+                yield fall_faults[signal]
 
     return rule
 
@@ -160,11 +165,11 @@ class Best:
         return self.since
 
 
-def patience() -> Rule:
+def patience_rule() -> Rule:
     """No better loss or reward in 100 points; no better evaluation in 3 (Lightning's default)."""
     loss, reward, held_out = Best(), Best(), Best()
 
-    def rule(record: Record) -> Said:
+    def rule(record: Record) -> AlarmNames:
         values = {name: value for name, value in record.values.items() if isfinite(value)}
         if "eval_loss" in values and held_out.add(-values["eval_loss"]) == 3:
             yield "overfitting"
@@ -188,7 +193,7 @@ def trainpulse() -> Rule:
         "learning_rate": "learning_rate_anomaly",
     }  # fmt: skip
 
-    def rule(record: Record) -> Said:
+    def rule(record: Record) -> AlarmNames:
         for signal in ("loss", "grad_norm", "learning_rate", "step_time"):
             if record.event is not Event.STEP or signal not in record.values:
                 continue
@@ -235,18 +240,18 @@ def lightning_spikes() -> Rule:
     import torch
     from lightning.fabric.utilities.spike import SpikeDetection, TrainingSpikeException
 
-    spikes, fabric, seen = SpikeDetection(), _OneDevice(), [0]
+    spikes, fabric, counter = SpikeDetection(), _OneDevice(), [0]
     spikes.running_mean = _Mean(10)
 
-    def rule(record: Record) -> Said:
+    def rule(record: Record) -> AlarmNames:
         if record.event is not Event.STEP or "loss" not in record.values:
             return
         loss = record.values["loss"]
         try:
-            spikes.on_train_batch_end(fabric, torch.tensor(loss), None, seen[0])
+            spikes.on_train_batch_end(fabric, torch.tensor(loss), None, counter[0])
         except TrainingSpikeException:
             yield "loss_spike" if isfinite(loss) else "nan_or_inf"
-        seen[0] += 1
+        counter[0] += 1
 
     return rule
 
@@ -254,38 +259,38 @@ def lightning_spikes() -> Rule:
 def kill_loss_spike() -> Rule:
     """Five consecutive losses that are twice the mean of the last 100, or half of those over 10."""
     window: deque[float] = deque(maxlen=100)
-    running = [0, 0]
+    counts = [0, 0]
 
-    def rule(record: Record) -> Said:
+    def rule(record: Record) -> AlarmNames:
         if record.event is not Event.STEP or "loss" not in record.values:
             return
-        loss, full = record.values["loss"], len(window) == window.maxlen
-        running[1] += 1
-        if full:
+        loss, is_full = record.values["loss"], len(window) == window.maxlen
+        counts[1] += 1
+        if is_full:
             outlier = loss >= 2 * sum(window) / len(window)
-            running[0] = running[0] + 1 if outlier else 0
-            if running[0] > 4:
+            counts[0] = counts[0] + 1 if outlier else 0
+            if counts[0] > 4:
                 yield "loss_spike"
-            elif running[1] >= 200 and sum(x > 10 for x in window) >= 50:
+            elif counts[1] >= 200 and sum(x > 10 for x in window) >= 50:
                 yield "loss_divergence"
         window.append(loss)
 
     return rule
 
 
-def _installed(name: str) -> Callable[[], bool]:
+def _is_installed(name: str) -> Callable[[], bool]:
     return lambda: find_spec(name) is not None
 
 
-FORMULA = "its formula, written anew"
+FORMULA = "its formula, reimplemented"
 PEERS = {
-    "fixed": Peer("fixed thresholds", FORMULA, fixed),
+    "fixed": Peer("fixed thresholds", FORMULA, fixed_thresholds),
     "three_sigma": Peer("rolling 3 sigma, 50 values", FORMULA, three_sigma),
-    "patience": Peer("patience, 100 points or 3 evaluations", FORMULA, patience),
-    "trainpulse": Peer("trainpulse", "its own code", trainpulse, _installed("trainpulse")),
+    "patience": Peer("patience, 100 points or 3 evaluations", FORMULA, patience_rule),
+    "trainpulse": Peer("trainpulse", "its own code", trainpulse, _is_installed("trainpulse")),
     "wandb": Peer("W&B z-score automation", "evaluated on W&B's servers; " + FORMULA, wandb_zscore),
     "lightning": Peer(
-        "Lightning SpikeDetection", "its own code", lightning_spikes, _installed("lightning")
+        "Lightning SpikeDetection", "its own code", lightning_spikes, _is_installed("lightning")
     ),
     "llm_foundry": Peer("llm-foundry KillLossSpike", "needs Composer; " + FORMULA, kill_loss_spike),
 }
@@ -293,4 +298,4 @@ PEERS = {
 
 def evaluators() -> dict[str, Evaluator]:
     """Every available peer."""
-    return {name: peer.evaluate for name, peer in PEERS.items() if peer.present()}
+    return {name: peer.evaluate for name, peer in PEERS.items() if peer.is_available()}

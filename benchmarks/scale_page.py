@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "scale.md"
+FOLDER = Path(__file__).parent
+PAGE = FOLDER.parent / "docs" / "scale.md"
 GLOO = ("gather", "all_gather", "all_reduce", "objects")
 MAX_MEASURABLE_RANKS = 32
 """Ranks beyond which agents, which run at low priority, could not keep up on two cores."""
@@ -25,11 +25,11 @@ def table(head: list[str], body: list[list[str]]) -> str:
 
 def result(name: str) -> dict[str, Any]:
     """The result file of that benchmark."""
-    results: dict[str, Any] = json.loads((HERE / "results" / f"{name}.json").read_text())
+    results: dict[str, Any] = json.loads((FOLDER / "results" / f"{name}.json").read_text())
     return results
 
 
-def senders(results: dict[str, Any]) -> str:
+def senders_table(results: dict[str, Any]) -> str:
     """CPU time of all senders for one step, in milliseconds, by number of ranks."""
     head = ["ranks", "rings", "followers", *TITLES]
     body = [
@@ -37,7 +37,7 @@ def senders(results: dict[str, Any]) -> str:
             world,
             f"**{measured['ours']['burst']['ranks_cpu_ms']:.2f}**",
             _agents(world, measured["ours"]["burst"]),
-            *(f"{measured['gloo'][way]['all_ranks_cpu_ms']:,.1f}" for way in GLOO),
+            *(f"{measured['gloo'][method]['all_ranks_cpu_ms']:,.1f}" for method in GLOO),
         ]
         for world, measured in results["worlds"].items()
     ]
@@ -51,7 +51,7 @@ def _agents(world: str, ours: dict[str, float], unit: str = "") -> str:
     return f"{max(0.0, ours['node_agents_cpu_ms']):.1f}{unit}"
 
 
-def paced(results: dict[str, Any]) -> str:
+def paced_table(results: dict[str, Any]) -> str:
     """Sentinel at the pace of a training, in milliseconds per step; use of idle agents."""
     head = ["ranks", "one rank, 10 steps/s", "followers, 10 steps/s", "one follower, idle"]
     body = [
@@ -66,7 +66,7 @@ def paced(results: dict[str, Any]) -> str:
     return table(head, body)
 
 
-def wire(results: dict[str, Any], fleet: dict[str, Any]) -> str:
+def wire_table(results: dict[str, Any], fleet: dict[str, Any]) -> str:
     """Bytes per rank and step on the network."""
     row = fleet["rows"][0]
     head = ["ranks", "agents", *TITLES]
@@ -74,14 +74,14 @@ def wire(results: dict[str, Any], fleet: dict[str, Any]) -> str:
         [
             world,
             f"{row['bytes_a_rank_and_step']:,}",
-            *(f"{measured['gloo'][way]['bytes']:,}" for way in GLOO),
+            *(f"{measured['gloo'][method]['bytes']:,}" for method in GLOO),
         ]
         for world, measured in results["worlds"].items()
     ]
     return table(head, body)
 
 
-def fleet(results: dict[str, Any]) -> str:
+def fleet_table(results: dict[str, Any]) -> str:
     """Load and delay of a head, by number of ranks."""
     head = ["ranks", "nodes", "CPU, of a core", "memory", "delay, median", "maximum", "late"]
     body = [
@@ -99,7 +99,7 @@ def fleet(results: dict[str, Any]) -> str:
     return table(head, body)
 
 
-def law(results: dict[str, Any]) -> str:
+def cost_model_text(results: dict[str, Any]) -> str:
     """CPU time of the head as a linear model of nodes and ranks."""
     model = results["law"]
     constant, node, rank = (model[f"{name}_percent"] for name in ("constant", "node", "rank"))
@@ -111,13 +111,13 @@ def law(results: dict[str, Any]) -> str:
     )
 
 
-def load(aggregation: dict[str, Any], fleet: dict[str, Any]) -> str:
+def load_text(aggregation: dict[str, Any], fleet: dict[str, Any]) -> str:
     """Load of the machine."""
     loads = [row["load"] for row in (*aggregation["worlds"].values(), *fleet["rows"])]
     return f"Load average was {min(loads):.0f} to {max(loads):.0f}."
 
 
-def torch(results: dict[str, Any]) -> str:
+def torch_table(results: dict[str, Any]) -> str:
     """Additional memory and CPU of an agent in a cluster."""
     agent = results["agent"]
     head = ["", "memory", "CPU of the start"]
@@ -132,13 +132,13 @@ def tables() -> dict[str, str]:
     """Each generated table or sentence, by the name of its marker in the page."""
     aggregation, fleet_results = result("aggregation"), result("fleet")
     return {
-        "senders": senders(aggregation),
-        "paced": paced(aggregation),
-        "wire": wire(aggregation, fleet_results),
-        "fleet": fleet(fleet_results),
-        "law": law(fleet_results),
-        "torch": torch(fleet_results),
-        "load": load(aggregation, fleet_results),
+        "senders": senders_table(aggregation),
+        "paced": paced_table(aggregation),
+        "wire": wire_table(aggregation, fleet_results),
+        "fleet": fleet_table(fleet_results),
+        "law": cost_model_text(fleet_results),
+        "torch": torch_table(fleet_results),
+        "load": load_text(aggregation, fleet_results),
     }
 
 
