@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sentinel.generate.detector_docs import DetectorDoc
@@ -27,7 +28,8 @@ from sentinel.generate.prometheus_rules import diagnosis_url, runbook_url
 from sentinel.model.diagnosis import MIN_CONFIDENCE
 from sentinel.signals.catalogue import SIGNAL_GROUPS, SIGNALS, CombineRule, Signal
 
-RUN_SELECTOR = '{run="$run"}'
+RUN = '{run="$run"}'
+"""Selects the series of the run that the dashboard shows."""
 
 TOP_SIGNALS = ("kl_ref", "reward", "loss", "grad_norm", "step_time", "global_step")
 """Signals shown first; the others follow in collapsed rows by group."""
@@ -87,79 +89,45 @@ def run_health_dashboard(docs: Iterable[DetectorDoc]) -> str:
 
 
 def _stat_panels() -> Iterator[Any]:
+    query = PanelQuery(f"max by (state) (sentinel_run_state{RUN} == 1)", "{{state}}")
+    state_colours = {"starting": "blue", "running": GOOD, "stalled": WARN, "finished": "blue"}
     yield state_panel(
-        _small_panel(
-            "State", "State of the run; no data if no agent exports it.", "sentinel_run_state"
-        ),
-        PanelQuery(
-            f"max by (state) (sentinel_run_state{RUN_SELECTOR} == 1)", "{{state}}", is_instant=True
-        ),
-        {
-            "starting": "blue",
-            "running": GOOD,
-            "stalled": WARN,
-            "finished": "blue",
-            "failed": BAD,
-            "died": BAD,
-        },
+        _small_panel("State", "State of the run; no data if no agent exports it.", query.expr),
+        query,
+        state_colours | {"failed": BAD, "died": BAD},
     )
-    yield stat_panel(
-        _small_panel(
-            "Alerts firing",
-            "Runbooks are linked from the panel Detectors.",
-            "sentinel_alert_firing",
-        ),
-        PanelQuery(
-            f"sum(max by (detector, severity) (sentinel_alert_firing{RUN_SELECTOR}))",
-            is_instant=True,
-        ),
-        {0: GOOD, 1: BAD},
+    yield _stat_panel(
+        "Alerts firing",
+        "Runbooks are linked from the panel Detectors.",
+        f"sum(max by (detector, severity) (sentinel_alert_firing{RUN}))",
+        colours={0: GOOD, 1: BAD},
     )
     for name in ("kl_ref", "reward"):
         signal = SIGNALS[name]
-        options = _small_panel(_title(signal), signal.help, signal.metric, _unit(signal))
-        yield stat_panel(options, PanelQuery(f"{signal.metric}{RUN_SELECTOR}", is_instant=True))
-    yield stat_panel(
-        _small_panel(
-            "Steps per minute",
-            "Zero during an evaluation or a save.",
-            "sentinel_steps_total",
-            "cpm",
-        ),
-        PanelQuery(
-            f"60 * sum(rate(sentinel_steps_total{RUN_SELECTOR}[$__rate_interval]))", is_instant=True
-        ),
+        expr = f"{signal.metric}{RUN}"
+        yield _stat_panel(_title(signal), signal.help, expr, unit=_unit(signal))
+    yield _stat_panel(
+        "Steps per minute",
+        "Zero during an evaluation or a save.",
+        f"60 * sum(rate(sentinel_steps_total{RUN}[$__rate_interval]))",
+        unit="cpm",
     )
-    yield stat_panel(
-        _small_panel(
-            "Time since last step",
-            "If far above the step time, the run may hang.",
-            "sentinel_last_step_timestamp_seconds",
-            "s",
-        ),
-        PanelQuery(
-            f"time() - max(sentinel_last_step_timestamp_seconds{RUN_SELECTOR})", is_instant=True
-        ),
+    yield _stat_panel(
+        "Time since last step",
+        "If far above the step time, the run may hang.",
+        f"time() - max(sentinel_last_step_timestamp_seconds{RUN})",
+        unit="s",
     )
-    yield stat_panel(
-        _small_panel(
-            "Ranks running",
-            "If fewer than were started, a rank has died or ended.",
-            "sentinel_ranks_running",
-        ),
-        PanelQuery(f"sum(sentinel_ranks_running{RUN_SELECTOR})", is_instant=True),
+    yield _stat_panel(
+        "Ranks running",
+        "If fewer than were started, a rank has died or ended.",
+        f"sum(sentinel_ranks_running{RUN})",
     )
-    yield stat_panel(
-        _small_panel(
-            "NaN or infinite",
-            "Number of NaN or infinite values in the selected time range.",
-            "sentinel_nonfinite_total",
-        ),
-        PanelQuery(
-            f"sum(increase(sentinel_nonfinite_total{RUN_SELECTOR}[$__range])) or vector(0)",
-            is_instant=True,
-        ),
-        {0: GOOD, 1: BAD},
+    yield _stat_panel(
+        "NaN or infinite",
+        "Number of NaN or infinite values in the selected time range.",
+        f"sum(increase(sentinel_nonfinite_total{RUN}[$__range])) or vector(0)",
+        colours={0: GOOD, 1: BAD},
     )
 
 
@@ -173,7 +141,7 @@ def _diagnosis_panel() -> Any:
         height=5,
         links={"Causes": diagnosis_url()},
     )
-    query = PanelQuery(f"max by (cause) (sentinel_diagnosis_confidence{RUN_SELECTOR})", "{{cause}}")
+    query = PanelQuery(f"max by (cause) (sentinel_diagnosis_confidence{RUN})", "{{cause}}")
     return confidence_timeline_panel(options, query, {MIN_CONFIDENCE: WARN, 0.9: BAD})
 
 
@@ -186,7 +154,7 @@ def _detector_panel(docs: Sequence[DetectorDoc]) -> Any:
         height=max(6, 2 + (len(docs) + 1) // 2),
         links={doc.title: runbook_url(doc.name) for doc in docs},
     )
-    firing = PanelQuery(f"max by (detector) (sentinel_alert_firing{RUN_SELECTOR})", "{{detector}}")
+    firing = PanelQuery(f"max by (detector) (sentinel_alert_firing{RUN})", "{{detector}}")
     return state_timeline_panel(options, firing, {0: ("clear", GOOD), 1: ("firing", BAD)})
 
 
@@ -201,15 +169,15 @@ def _signal_panel(signal: Signal, docs: Sequence[DetectorDoc], width: int = 12) 
         links={doc.title: runbook_url(doc.name) for doc in detectors},
     )
     other_nodes = f" or {signal.metric} and on (run) ({CLUSTER_AGENTS})" if signal.entity else ""
-    middle = PanelQuery(f"{signal.metric}{RUN_SELECTOR}{other_nodes}", _LEGENDS[signal.entity])
+    middle = PanelQuery(f"{signal.metric}{RUN}{other_nodes}", _LEGENDS[signal.entity])
     if signal.combine_rule is CombineRule.SAME or signal.entity:
         return time_series_panel(options, [middle])
     lowest, highest, _ = signal.rank_metrics
     return rank_band_panel(
         options,
         middle,
-        PanelQuery(f"{lowest}{RUN_SELECTOR}", "lowest rank"),
-        PanelQuery(f"{highest}{RUN_SELECTOR}", "highest rank"),
+        PanelQuery(f"{lowest}{RUN}", "lowest rank"),
+        PanelQuery(f"{highest}{RUN}", "highest rank"),
     )
 
 
@@ -221,11 +189,7 @@ def _rank_panels() -> Iterator[Any]:
             "check its node. Metric: sentinel_rank_step_duration_seconds",
             unit="s",
         ),
-        [
-            PanelQuery(
-                f"topk(8, sentinel_rank_step_duration_seconds{RUN_SELECTOR})", "rank {{rank}}"
-            )
-        ],
+        [PanelQuery(f"topk(8, sentinel_rank_step_duration_seconds{RUN})", "rank {{rank}}")],
     )
     yield state_timeline_panel(
         PanelOptions(
@@ -233,7 +197,7 @@ def _rank_panels() -> Iterator[Any]:
             "Whether each rank's process is alive. Start with the first that ended. "
             "Metric: sentinel_rank_up",
         ),
-        PanelQuery(f"max by (rank) (sentinel_rank_up{RUN_SELECTOR})", "rank {{rank}}"),
+        PanelQuery(f"max by (rank) (sentinel_rank_up{RUN})", "rank {{rank}}"),
         {0: ("gone", BAD), 1: ("up", GOOD)},
     )
     yield time_series_panel(
@@ -244,8 +208,7 @@ def _rank_panels() -> Iterator[Any]:
         ),
         [
             PanelQuery(
-                "sum by (signal) "
-                f"(increase(sentinel_nonfinite_total{RUN_SELECTOR}[$__rate_interval]))",
+                f"sum by (signal) (increase(sentinel_nonfinite_total{RUN}[$__rate_interval]))",
                 "{{signal}}",
             )
         ],
@@ -256,7 +219,7 @@ def _rank_panels() -> Iterator[Any]:
             "Number of nodes by state. The agent's page names lost nodes. Metric: sentinel_nodes",
             links={"Node lost": runbook_url("node_lost")},
         ),
-        [PanelQuery(f"max by (state) (sentinel_nodes{RUN_SELECTOR})", "{{state}}")],
+        [PanelQuery(f"max by (state) (sentinel_nodes{RUN})", "{{state}}")],
     )
 
 
@@ -267,7 +230,7 @@ def _self_panels() -> Iterator[Any]:
             "Start them with `sentinel agent --run <run>`. Metric: up",
             width=8,
         ),
-        PanelQuery('count(up{job="sentinel"} == 0) or vector(0)', is_instant=True),
+        PanelQuery('count(up{job="sentinel"} == 0) or vector(0)'),
         {0: GOOD, 1: BAD},
     )
     yield _self_panel(
@@ -294,7 +257,7 @@ def _self_panel(name: str, label: str, text: str) -> Any:
         PanelOptions(title, f"{text} Metric: {family}", unit=unit, width=8),
         [
             PanelQuery(
-                f"sum by ({label}) ({function}({family}{RUN_SELECTOR}[$__rate_interval]))",
+                f"sum by ({label}) ({function}({family}{RUN}[$__rate_interval]))",
                 f"{{{{{label}}}}}",
             )
         ],
@@ -304,20 +267,32 @@ def _self_panel(name: str, label: str, text: str) -> Any:
 def _annotations() -> Iterator[Any]:
     yield annotation(
         "Alert",
-        f"max by (detector, severity) (sentinel_alert_firing{RUN_SELECTOR}) == 1",
+        f"max by (detector, severity) (sentinel_alert_firing{RUN}) == 1",
         "{{detector}} ({{severity}})",
         BAD,
     )
     yield annotation(
         "Checkpoint",
-        f"1000 * sentinel_last_checkpoint_timestamp_seconds{RUN_SELECTOR}",
+        f"1000 * sentinel_last_checkpoint_timestamp_seconds{RUN}",
         "Checkpoint written",
         "blue",
         value_is_time=True,
     )
 
 
-def _small_panel(title: str, text: str, metric: str, unit: str = "short") -> PanelOptions:
+def _stat_panel(
+    title: str,
+    text: str,
+    expr: str,
+    *,
+    unit: str = "short",
+    colours: Mapping[float, str] | None = None,
+) -> Any:
+    return stat_panel(_small_panel(title, text, expr, unit), PanelQuery(expr), colours)
+
+
+def _small_panel(title: str, text: str, expr: str, unit: str = "short") -> PanelOptions:
+    metric = re.findall(r"sentinel_\w+", expr)[0]
     return PanelOptions(title, f"{text} Metric: {metric}", unit=unit, width=3, height=4)
 
 

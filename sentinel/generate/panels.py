@@ -30,11 +30,10 @@ GOOD, WARN, BAD, PLAIN = "green", "orange", "red", "text"
 
 @dataclass(frozen=True)
 class PanelQuery:
-    """PromQL and the legend of its series; `is_instant` queries only the latest value."""
+    """PromQL and the legend of its series."""
 
     expr: str
     legend: str = ""
-    is_instant: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,8 @@ class DashboardOptions:
 def stat_panel(
     options: PanelOptions, query: PanelQuery, colours: Mapping[float, str] | None = None
 ) -> Any:
-    """A single number; each colour applies from its value upwards."""
-    panel = _configure(stat.Panel(), options, [query])
+    """The latest value of a query; each colour applies from its value upwards."""
+    panel = _configure(stat.Panel(), options, [query], is_instant=True)
     panel.thresholds(_thresholds(colours or {}))
     mode = common.BigValueColorMode
     panel.color_mode(mode.BACKGROUND if colours else mode.NONE)
@@ -134,13 +133,7 @@ def collapsible_row(title: str, panels: Iterable[Any] = ()) -> Any:
 
 def annotation(name: str, expr: str, text: str, colour: str, *, value_is_time: bool = False) -> Any:
     """Marks on every chart where a query has a value, or at the times (ms) that it returns."""
-    query = (
-        board.AnnotationQuery()
-        .name(name)
-        .datasource(_data_source())
-        .enable(True)
-        .icon_color(colour)
-    )
+    query = board.AnnotationQuery().name(name).datasource(_source()).enable(True).icon_color(colour)
     query.expr(expr).title_format(name).text_format(text).step("15s")
     return query.use_value_for_time(value_is_time)
 
@@ -173,21 +166,19 @@ def dashboard_json(
 def _run_variable(metric: str) -> Any:
     query = f"label_values({metric}, run)"
     variable = board.QueryVariable("run").label("Run").query(query).definition(query)
-    variable.datasource(_data_source()).refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
+    variable.datasource(_source()).refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
     return variable.sort(model.VariableSort.ALPHABETICAL_DESC)
 
 
-def _configure(panel: Any, options: PanelOptions, queries: Sequence[PanelQuery]) -> Any:
-    panel.title(options.title).description(options.description).unit(options.unit).datasource(
-        _data_source()
-    )
-    panel.span(options.width).height(options.height)
+def _configure(
+    panel: Any, options: PanelOptions, queries: Sequence[PanelQuery], *, is_instant: bool = False
+) -> Any:
+    panel.title(options.title).description(options.description).unit(options.unit)
+    panel.datasource(_source()).span(options.width).height(options.height)
     for letter, query in zip("ABCDEFGH", queries, strict=False):
-        data_query = (
-            prometheus.Dataquery().expr(query.expr).ref_id(letter).datasource(_data_source())
-        )
+        data_query = prometheus.Dataquery().expr(query.expr).ref_id(letter).datasource(_source())
         data_query.legend_format(query.legend or "__auto")
-        panel.with_target(data_query.instant() if query.is_instant else data_query.range())
+        panel.with_target(data_query.instant() if is_instant else data_query.range())
     if options.links:
         panel.links([_link(title, url) for title, url in options.links.items()])
     return panel
@@ -198,7 +189,7 @@ def _link(title: str, url: str) -> Any:
     return link.target_blank(True)
 
 
-def _data_source() -> Any:
+def _source() -> Any:
     return common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 
