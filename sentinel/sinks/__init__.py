@@ -1,1 +1,1 @@
-"""Sinks, one receiver a file: each renders a notification as one unsent request."""
+"""Sinks, one file per receiver: each renders a notification as one unsent request."""

@@ -20,9 +20,9 @@ from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident
 from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.notification_text import clean, headline
 from sentinel.model.record import WHOLE_RUN
 from sentinel.model.request import Request
-from sentinel.model.notification_text import clean, headline
 
 _SEVERITY_EMOJI = {
     Severity.CRITICAL: ":red_circle:",

@@ -27,9 +27,9 @@ from sentinel.config.url_policy import url_refusal
 from sentinel.model.incident import Incident
 from sentinel.model.json_safe import json_safe
 from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.notification_text import clean, headline
 from sentinel.model.record import WHOLE_RUN
 from sentinel.model.request import Request
-from sentinel.model.notification_text import clean, headline
 
 _NO_END_TIME = "0001-01-01T00:00:00Z"
 """The end of a firing alert, as Alertmanager writes it."""
