@@ -80,7 +80,7 @@ def combine_ranks(
 def with_hosts(record: Record, host_by_rank: Mapping[int, str]) -> Record:
     """The record, with the hosts of ranks that differ in a signal that all ranks should share.
 
-    They are attributes named by `host_key`. On a single host the record stays as it is.
+    They are attributes named by `host_key`. On a single host the record is unchanged.
     """
     differing = {
         rank
@@ -123,8 +123,10 @@ def _combine_signals(
         elif rule is not CombineRule.MEAN:
             values[name] = COMBINE_FUNCTIONS[rule](column)
         elif weights:
-            of_ranks = [weights[rank].get(name, 1.0) if rank in weights else 1.0 for rank in ranks]
-            values[name] = weighted_mean(column, of_ranks)
+            column_weights = [
+                weights[rank].get(name, 1.0) if rank in weights else 1.0 for rank in ranks
+            ]
+            values[name] = weighted_mean(column, column_weights)
         else:
             values[name] = spread.mean
     return values, spreads

@@ -33,7 +33,7 @@ def log_samples(
     step: int | None = None,
     finished: Sequence[bool] | None = None,
 ) -> None:
-    """Record some of the texts that the model generated: at most `samples` a call, 8 by default.
+    """Record some of the texts that the model generated: at most `samples` per call, 8 by default.
 
     `rewards` holds one number per completion, or maps names to such sequences. `finished` holds one
     flag per completion: whether the model ended it, not the length limit. Long texts are cut.
@@ -67,7 +67,7 @@ def mark(event: str, step: int | None = None, **attributes: Any) -> None:
 def requested() -> frozenset[str]:
     """The actions that this rank should take now: "checkpoint", "stop", both, or usually none.
 
-    Call it once a step on every rank. "checkpoint" is returned on all ranks at the same step and
+    Call it once per step on every rank. "checkpoint" is returned on all ranks at the same step and
     at that step only; "stop" from then on. A call takes less than a microsecond.
     """
     recorder = CurrentSession.recorder

@@ -1,1 +1,1 @@
-"""Streaming statistics of bounded memory, one a file."""
+"""Streaming statistics of bounded memory, one module each."""

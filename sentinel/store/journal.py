@@ -1,7 +1,7 @@
 """The journal: the agent's input since the last snapshot of its state.
 
 An agent that was killed restores the snapshot, processes the journal again, and continues reading
-each ring at the stored position. All of it commits together with its consequences.
+each ring at the stored position. Input, results and positions are committed in one transaction.
 """
 
 from __future__ import annotations

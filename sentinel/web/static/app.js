@@ -6,24 +6,24 @@ const STATE_CLASSES = { running: "good", finished: "good", starting: "soft", sta
 
 const at = (id) => document.getElementById(id);
 
-function make(tag, text, className) {
-  const element = document.createElement(tag);
-  element.textContent = text;
-  if (className) element.className = className;
-  return element;
+function element(tag, text, className) {
+  const node = document.createElement(tag);
+  node.textContent = text;
+  if (className) node.className = className;
+  return node;
 }
 
-function box(tag, className, ...parts) {
-  const element = make(tag, "", className);
-  element.append(...parts.filter(Boolean));
-  return element;
+function container(tag, className, ...children) {
+  const node = element(tag, "", className);
+  node.append(...children.filter(Boolean));
+  return node;
 }
 
 // Text in which names are between backticks, such as names of settings.
 function textWithCode(tag, text, className) {
   const parts = text.split("`");
-  if (parts.length % 2 === 0) return make(tag, text, className);
-  return box(tag, className, ...parts.map((part, index) => part && (index % 2 ? make("code", part) : part)));
+  if (parts.length % 2 === 0) return element(tag, text, className);
+  return container(tag, className, ...parts.map((part, index) => part && (index % 2 ? element("code", part) : part)));
 }
 
 function capitalize(text) {
@@ -42,12 +42,12 @@ function formatTime(seconds) {
 
 function tableRow(cells) {
   const row = document.createElement("tr");
-  row.append(...cells.map((cell) => make("td", formatNumber(cell))));
+  row.append(...cells.map((cell) => element("td", formatNumber(cell))));
   return row;
 }
 
 function fillTable(id, rows, columns) {
-  const cell = make("td", "None yet.", "soft");
+  const cell = element("td", "None yet.", "soft");
   cell.colSpan = columns;
   const empty = document.createElement("tr");
   empty.append(cell);
@@ -62,11 +62,11 @@ function severityClass({ severity }) {
 function incidentCard(incident) {
   const rank = incident.rank === null ? "" : `, rank ${incident.rank}`;
   const notes = incidentNotes(incident);
-  return box("article", `card ${severityClass(incident)}`,
-    box("div", "top", make("span", incident.severity, "pill"), make("h3", incident.summary)),
-    make("p", `${incident.detector}${rank}, since step ${incident.onset_step}`, "soft"),
+  return container("article", `card ${severityClass(incident)}`,
+    container("div", "top", element("span", incident.severity, "pill"), element("h3", incident.summary)),
+    element("p", `${incident.detector}${rank}, since step ${incident.onset_step}`, "soft"),
     textWithCode("p", incident.remedy),
-    notes && make("p", notes, "soft"),
+    notes && element("p", notes, "soft"),
   );
 }
 
@@ -75,24 +75,24 @@ function caseCard(openCase, incidents) {
   const { diagnosis } = openCase;
   const lead = incidents.find((incident) => incident.name === openCase.name) || incidents[0];
   const title = diagnosis ? capitalize(diagnosis.title) : lead.summary;
-  return box("article", `card case ${severityClass(openCase)}`,
-    box("div", "top", make("span", openCase.severity, "pill"), make("h3", title), diagnosis && confidenceBar(diagnosis)),
-    box("p", "steps",
-      make("span", `began at step ${openCase.onset_step}`),
-      make("span", `detected at step ${openCase.opened_step}`),
+  return container("article", `card case ${severityClass(openCase)}`,
+    container("div", "top", element("span", openCase.severity, "pill"), element("h3", title), diagnosis && confidenceBar(diagnosis)),
+    container("p", "steps",
+      element("span", `began at step ${openCase.onset_step}`),
+      element("span", `detected at step ${openCase.opened_step}`),
       typeof openCase.last_good_step === "number"
-        && make("span", `last checkpoint before: step ${openCase.last_good_step}`, "good")),
+        && element("span", `last checkpoint before: step ${openCase.last_good_step}`, "good")),
     diagnosis && evidenceList(diagnosis.evidence),
-    openCase.remedy && box("div", "remedy", make("h4", "What to do"), textWithCode("p", openCase.remedy)),
+    openCase.remedy && container("div", "remedy", element("h4", "What to do"), textWithCode("p", openCase.remedy)),
     memberList(openCase, incidents),
   );
 }
 
 function confidenceBar(diagnosis) {
-  const bar = make("progress", diagnosis.confidence_text);
+  const bar = element("progress", diagnosis.confidence_text);
   bar.value = diagnosis.confidence;
   bar.setAttribute("aria-label", "Confidence");
-  return box("span", "confidence", bar, make("span", diagnosis.confidence_text));
+  return container("span", "confidence", bar, element("span", diagnosis.confidence_text));
 }
 
 // Evidence in the order of its steps; settings have no step and come last.
@@ -101,24 +101,24 @@ function evidenceList(evidence) {
     const hasStep = item.step !== null;
     const next = evidence[index + 1];
     const hasSuccessor = next && next.step !== null;
-    return box("li", hasStep ? hasSuccessor && "connected" : "setting",
-      make("span", hasStep ? `step ${item.step}` : "setting", "when"), make("span", item.text));
+    return container("li", hasStep ? hasSuccessor && "connected" : "setting",
+      element("span", hasStep ? `step ${item.step}` : "setting", "when"), element("span", item.text));
   });
-  return box("ol", "evidence", ...items);
+  return container("ol", "evidence", ...items);
 }
 
 // Whether the user expanded or collapsed the incidents of a case, by its name.
 const expanded = new Map();
 
 function memberList(openCase, incidents) {
-  const items = incidents.map((incident) => box("li", severityClass(incident),
-    box("div", "", make("strong", incident.detector), make("span", ` since step ${incident.onset_step}`, "soft")),
-    make("div", incident.summary),
-    incidentNotes(incident) && make("div", incidentNotes(incident), "soft")));
+  const items = incidents.map((incident) => container("li", severityClass(incident),
+    container("div", "", element("strong", incident.detector), element("span", ` since step ${incident.onset_step}`, "soft")),
+    element("div", incident.summary),
+    incidentNotes(incident) && element("div", incidentNotes(incident), "soft")));
   const names = incidents.map((incident) => incident.detector).join(", ");
-  const details = box("details", "",
-    make("summary", `${incidents.length === 1 ? "1 incident" : `${incidents.length} incidents`}: ${names}`),
-    box("ul", "members", ...items));
+  const details = container("details", "",
+    element("summary", `${incidents.length === 1 ? "1 incident" : `${incidents.length} incidents`}: ${names}`),
+    container("ul", "members", ...items));
   details.open = expanded.get(openCase.name) ?? !openCase.diagnosis;
   details.addEventListener("toggle", () => expanded.set(openCase.name, details.open));
   return details;
@@ -138,7 +138,7 @@ function showOpen(run) {
       ? incidentCard(members[0]) : caseCard(openCase, members);
   });
   const open = [...cases, ...run.incidents.filter((incident) => !incident.case).map(incidentCard)];
-  at("open").replaceChildren(...(open.length ? open : [make("p", none, "soft")]));
+  at("open").replaceChildren(...(open.length ? open : [element("p", none, "soft")]));
 }
 
 // Onset, checkpoint, acknowledgement and silence of an incident.
