@@ -11,6 +11,9 @@ import queue
 import threading
 import time
 from dataclasses import dataclass, field
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from math import isfinite
 from urllib.parse import urlsplit
 
 import requests
@@ -23,7 +26,6 @@ from sentinel.notify.abortable_connection import (
     AddressRefusedError,
     DeadlineExceededError,
 )
-from sentinel.notify.retry import parse_retry_after
 
 REQUEST_DEADLINE_SECONDS = 15.0
 """Seconds from the call to the complete response, including name resolution."""
@@ -146,3 +148,47 @@ def _install_log_filter() -> None:
 
 
 _install_log_filter()
+
+
+MAX_RETRY_AFTER_SECONDS = 3600.0
+"""Longest delay that a receiver can request."""
+
+
+_MAX_HEADER_CHARS = 64
+
+
+def parse_retry_after(header: str | None, now: float) -> float | None:
+    """Delay in seconds that a `Retry-After` header requests, or None if it is not valid.
+
+    RFC 9110 allows whole seconds and HTTP dates. Fractions of a second are common and accepted;
+    `urllib3.util.Retry` refuses them, and reads a date without a zone as local time.
+
+    >>> parse_retry_after("1.5", now=0), parse_retry_after("Thu, 01 Jan 1970 00:00:09 GMT", now=4)
+    (1.5, 5.0)
+    >>> parse_retry_after("soon", now=0)
+    """
+    if header is None or len(header) > _MAX_HEADER_CHARS:
+        return None
+    delay = _parse_number(header)
+    if delay is None:
+        retry_time = _parse_date(header)
+        delay = None if retry_time is None else max(0.0, retry_time - now)
+    return None if delay is None or delay < 0 else min(delay, MAX_RETRY_AFTER_SECONDS)
+
+
+def _parse_number(header: str) -> float | None:
+    try:
+        number = float(header)
+    except ValueError:
+        return None
+    return number if isfinite(number) else None
+
+
+def _parse_date(header: str) -> float | None:
+    try:
+        date = parsedate_to_datetime(header)
+        if date.tzinfo is None:
+            date = date.replace(tzinfo=UTC)
+        return date.timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -85,7 +85,7 @@ def test_the_text_is_strict_json_with_the_name_of_the_incident():
         "null",
         "{}",
         '{"incident_name": "x", "notification": {}}',
-        encode(make_notification()).replace('"critical"', '"loud"'),
+        encode(make_notification()).replace('"critical"', '"unknown"'),
         encode(make_notification()).replace('"step": 120', '"step": "many"'),
         encode(make_notification())[:-5],
     ],
