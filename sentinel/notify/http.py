@@ -33,6 +33,10 @@ REQUEST_DEADLINE_SECONDS = 15.0
 MAX_RESPONSE_BYTES = 65536
 """Bytes of the response that are read."""
 
+MAX_RETRY_AFTER_SECONDS = 3600.0
+"""Longest delay that a receiver can request."""
+
+_MAX_HEADER_CHARS = 64
 _READ_TIMEOUT_MARGIN_SECONDS = 60.0
 """Seconds by which the timeout of one read exceeds the deadline."""
 
@@ -148,13 +152,6 @@ def _install_log_filter() -> None:
 
 
 _install_log_filter()
-
-
-MAX_RETRY_AFTER_SECONDS = 3600.0
-"""Longest delay that a receiver can request."""
-
-
-_MAX_HEADER_CHARS = 64
 
 
 def parse_retry_after(header: str | None, now: float) -> float | None:
