@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client.core import InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from sentinel.metrics.family_builders import gauge, run_gauge
+from sentinel.metrics.family_builders import FamilyBuilder
 from sentinel.metrics.label import sanitize_label
 from sentinel.model.finding import Severity
 
@@ -81,29 +81,27 @@ def cluster_families(
 
     `active` is whether this node's ranks are, or should be, training.
     """
-    role, run = cluster.get("role"), sanitize_label(run)
+    role, build = cluster.get("role"), FamilyBuilder(sanitize_label(run))
     if role in ("head", "follower") or isolated:
-        yield _role_family(cluster, run)
+        yield _role_family(cluster, build.run)
     if role == "head":
-        yield _node_count_family(cluster, run)
+        states = [node.get("state") for node in cluster.get("nodes", ())]
+        counts = {state: states.count(state) for state in NODE_STATES}
+        yield build.gauge("sentinel_nodes", "Nodes of the run, by state.", counts, "state")
     if role == "follower" or isolated:
-        yield run_gauge(
-            "sentinel_head_connection_up",
-            "1 while the head agent answers this node.",
-            run,
-            bool(cluster.get("connected")),
+        is_connected = bool(cluster.get("connected"))
+        yield build.gauge(
+            "sentinel_head_connection_up", "1 while the head agent answers this node.", is_connected
         )
     if role == "follower":
-        yield run_gauge(
+        yield build.gauge(
             "sentinel_head_connection_spooled_bytes",
             "Size of the records that wait to be sent to the head agent.",
-            run,
             cluster.get("spooled_bytes", 0),
         )
-        yield run_gauge(
+        yield build.gauge(
             "sentinel_node_active",
             "1 while ranks of this follower node are, or should be, training.",
-            run,
             active,
         )
 
@@ -138,13 +136,3 @@ def _role_family(cluster: Mapping[str, Any], run: str) -> Metric:
     labels = {"role": str(cluster["role"]), "head": sanitize_label(head_address(cluster))}
     family.add_metric((run,), labels)
     return family
-
-
-def _node_count_family(cluster: Mapping[str, Any], run: str) -> Metric:
-    states = [node.get("state") for node in cluster.get("nodes", ())]
-    return gauge(
-        "sentinel_nodes",
-        "Nodes of the run, by state.",
-        ("run", "state"),
-        (((run, state), states.count(state)) for state in NODE_STATES),
-    )

@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-LabelledValue = tuple[tuple[str, ...], float]
-FamilyT = TypeVar("FamilyT", GaugeMetricFamily, CounterMetricFamily)
+Samples = float | Mapping[str, float] | Mapping[tuple[str, str], float]
+"""A single value, or values by the value of one label or of two."""
 
 
-def gauge(
-    name: str, help_: str, labels: tuple[str, ...], samples: Iterable[LabelledValue]
-) -> Metric:
-    """A gauge with these samples: label values in the order of `labels`, and the value."""
-    return _with_samples(GaugeMetricFamily(name, help_, labels=labels), samples)
+@dataclass(frozen=True)
+class FamilyBuilder:
+    """Builds families whose samples all have the label `run`, here a sanitized one."""
 
+    run: str
 
-def counter(
-    name: str, help_: str, labels: tuple[str, ...], samples: Iterable[LabelledValue]
-) -> Metric:
-    """A counter with these samples; `name` is without `_total`."""
-    return _with_samples(CounterMetricFamily(name, help_, labels=labels), samples)
+    def gauge(self, name: str, help_: str, samples: Samples, *labels: str) -> Metric:
+        """A gauge whose samples have the label `run` and these labels."""
+        return self._with_samples(GaugeMetricFamily(name, help_, labels=("run", *labels)), samples)
 
+    def counter(self, name: str, help_: str, samples: Samples, *labels: str) -> Metric:
+        """A counter with these samples; `name` is without `_total`."""
+        family = CounterMetricFamily(name, help_, labels=("run", *labels))
+        return self._with_samples(family, samples)
 
-def run_gauge(name: str, help_: str, run: str, value: float) -> Metric:
-    """A gauge with one sample, labelled with the run only."""
-    return gauge(name, help_, ("run",), [((run,), value)])
-
-
-def run_counter(name: str, help_: str, run: str, value: float) -> Metric:
-    """A counter with one sample, labelled with the run only."""
-    return counter(name, help_, ("run",), [((run,), value)])
-
-
-def _with_samples(family: FamilyT, samples: Iterable[LabelledValue]) -> FamilyT:
-    for labels, value in samples:
-        family.add_metric(labels, value)
-    return family
+    def _with_samples(
+        self, family: GaugeMetricFamily | CounterMetricFamily, samples: Samples
+    ) -> Metric:
+        by_labels = samples if isinstance(samples, Mapping) else {(): samples}
+        for labels, value in by_labels.items():
+            values = (labels,) if isinstance(labels, str) else labels
+            family.add_metric((self.run, *values), value)
+        return family

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from sentinel.metrics.family_builders import gauge, run_gauge
+from sentinel.metrics.family_builders import FamilyBuilder
 from sentinel.metrics.label import sanitize_label
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.hardware import GPU_SIGNALS, HOST_SIGNALS, NodeMeasurements
@@ -15,25 +15,22 @@ from sentinel.signals.hardware import GPU_SIGNALS, HOST_SIGNALS, NodeMeasurement
 
 def machine_families(machine: NodeMeasurements, run: str) -> Iterator[Metric]:
     """Families of the newest measurements; a part that returned none has no samples."""
-    run = sanitize_label(run)
-    yield gauge(
+    build = FamilyBuilder(sanitize_label(run))
+    yield build.gauge(
         "sentinel_machine_sample_timestamp_seconds",
         "Time of the last successful measurement of that part of the machine.",
-        ("run", "part"),
-        (((run, part), time) for part, time in sorted(machine.measured_at.items())),
+        dict(sorted(machine.measured_at.items())),
+        "part",
     )
     for name in HOST_SIGNALS:
         if name in machine.host_values:
-            yield run_gauge(*_metric_and_help(name), run, machine.host_values[name])
-    yield gauge(
-        *_metric_and_help("disk_free"),
-        ("run", "stores"),
-        (((run, stored), free) for stored, free in sorted(machine.free_bytes.items())),
-    )
-    yield from _gpu_families(machine, run)
+            yield build.gauge(*_metric_and_help(name), machine.host_values[name])
+    free_bytes = dict(sorted(machine.free_bytes.items()))
+    yield build.gauge(*_metric_and_help("disk_free"), free_bytes, "stores")
+    yield from _gpu_families(build, machine)
 
 
-def _gpu_families(machine: NodeMeasurements, run: str) -> Iterator[Metric]:
+def _gpu_families(build: FamilyBuilder, machine: NodeMeasurements) -> Iterator[Metric]:
     info = InfoMetricFamily(
         "sentinel_gpu", "Name and UUID of the GPU, and the ranks on it.", labels=("run", "gpu")
     )
@@ -44,29 +41,25 @@ def _gpu_families(machine: NodeMeasurements, run: str) -> Iterator[Metric]:
             "uuid": sanitize_label(gpu.uuid),
             "ranks": sanitize_label(ranks),
         }
-        info.add_metric((run, str(gpu.index)), labels)
+        info.add_metric((build.run, str(gpu.index)), labels)
     yield info
-    yield gauge(
+    gpus = {str(gpu.index): gpu for gpu in machine.gpus}
+    yield build.gauge(
         "sentinel_gpu_up",
         "1 while the GPU answers; 0 if it fell off the bus.",
-        ("run", "gpu"),
-        (((run, str(gpu.index)), not gpu.is_lost) for gpu in machine.gpus),
+        {index: not gpu.is_lost for index, gpu in gpus.items()},
+        "gpu",
     )
     for name in GPU_SIGNALS:
-        samples = [
-            ((run, str(gpu.index)), gpu.values[name]) for gpu in machine.gpus if name in gpu.values
-        ]
-        if samples:
-            yield gauge(*_metric_and_help(name), ("run", "gpu"), samples)
-    yield gauge(
+        values = {index: gpu.values[name] for index, gpu in gpus.items() if name in gpu.values}
+        if values:
+            yield build.gauge(*_metric_and_help(name), values, "gpu")
+    yield build.gauge(
         "sentinel_gpu_throttle_reason",
         "1 for each reason for which the GPU's clock is reduced.",
-        ("run", "gpu", "reason"),
-        (
-            ((run, str(gpu.index), reason), 1.0)
-            for gpu in machine.gpus
-            for reason in gpu.throttle_reasons
-        ),
+        {(index, reason): 1.0 for index, gpu in gpus.items() for reason in gpu.throttle_reasons},
+        "gpu",
+        "reason",
     )
 
 
