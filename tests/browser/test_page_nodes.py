@@ -16,6 +16,7 @@ from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
 from sentinel.model.record import Event
 
+JAVASCRIPT_NAMES = {"if", "for", "catch", "fetch", "setTimeout"}
 METADATA = {"world_size": 4.0, "local_world_size": 2.0}
 
 
@@ -80,6 +81,17 @@ def test_every_element_id_in_the_script_exists_in_the_page(serve):
 
     assert {"nodes", "nodes-count", "role", "h-signals"} == requested
     assert requested <= set(re.findall(r'id="([\w-]+)"', page))
+
+
+def test_every_function_that_the_scripts_call_is_defined(serve):
+    url = serve()
+    scripts = "\n".join(get(url + path).text for path in ("/nodes.js", "/app.js"))
+    code = re.sub(r"^\s*//.*$", "", scripts, flags=re.MULTILINE)
+    called = set(re.findall(r"(?<![.\w])([a-z]\w*)\(", code)) - JAVASCRIPT_NAMES
+    defined = set(re.findall(r"\bfunction (\w+)\(|\bconst (\w+) = \(", code))
+
+    assert called
+    assert called <= {name for names in defined for name in names}
 
 
 def test_the_script_sets_text_only_and_makes_no_requests(serve):

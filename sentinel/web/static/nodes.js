@@ -30,10 +30,10 @@ function nodeChip(node) {
   const problems = [node.state === "up" ? "" : node.state, clockSkew(node)];
   if (node.state === "lost") problems[0] = `lost, no heartbeat for ${formatDuration(node.silent_seconds)}`;
   const text = problems.filter(Boolean).join(", ");
-  return box("li", `node ${node.state === "lost" ? "bad" : clockSkew(node) ? "warn" : node.state === "up" ? "good" : ""}`,
-    make("strong", node.host),
-    make("span", node.ranks.length ? `rank${node.ranks.length > 1 ? "s" : ""} ${formatRanks(node.ranks)}` : "no ranks yet", "soft"),
-    text && make("span", text));
+  return container("li", `node ${node.state === "lost" ? "bad" : clockSkew(node) ? "warn" : node.state === "up" ? "good" : ""}`,
+    element("strong", node.host),
+    element("span", node.ranks.length ? `rank${node.ranks.length > 1 ? "s" : ""} ${formatRanks(node.ranks)}` : "no ranks yet", "soft"),
+    text && element("span", text));
 }
 
 // Lost nodes come first, then nodes with a wrong clock, then the others.
@@ -49,7 +49,7 @@ function showNodes(run) {
     .filter((state) => count(state)).map((state) => `${count(state)} ${state}`).join(", ");
   const rest = order.length - shown;
   at("nodes").replaceChildren(...order.slice(0, shown).map(nodeChip),
-    ...(rest > 0 ? [make("li", `and ${rest} others`, "node soft")] : []));
+    ...(rest > 0 ? [element("li", `and ${rest} others`, "node soft")] : []));
 }
 
 function isFollower(run) {
