@@ -44,12 +44,9 @@ class AnswersCutOff:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Truncation and its reason; nothing if the policy has another fault."""
-        truncation, growth = (
-            context.earliest_symptom("truncation"),
-            context.earliest_symptom("length_explosion"),
-        )
-        fall = context.earliest_symptom("reward_collapse")
-        if truncation is None or context.earliest_symptom(*EXCLUDING_DETECTORS) is not None:
+        truncation, growth = context.earliest("truncation"), context.earliest("length_explosion")
+        fall = context.earliest("reward_collapse")
+        if truncation is None or context.earliest(*EXCLUDING_DETECTORS) is not None:
             return
         if fall is not None and growth is None:
             # Many healthy runs truncate a third of their completions without a loss of reward.
@@ -58,7 +55,7 @@ class AnswersCutOff:
             truncation, 0.5 if truncation.severity is Severity.INFO else 0.6
         )
         yield from symptom_evidence(growth, 0.5)
-        yield from symptom_evidence(fall or context.earliest_symptom("reward_stalled"), 0.4)
+        yield from symptom_evidence(fall or context.earliest("reward_stalled"), 0.4)
         length, limit = (
             context.values.get("completion_length"),
             context.number("max_completion_length"),

@@ -36,9 +36,7 @@ class BadBatch:
             context.symptoms.get("loss_spike"),
             context.symptoms.get("grad_explosion"),
         )
-        excluding = context.earliest_symptom(
-            "loss_divergence", "oscillation", "nan_or_inf", "rank_outlier"
-        )
+        excluding = context.earliest("loss_divergence", "oscillation", "nan_or_inf", "rank_outlier")
         if spike is None or explosion is None or excluding is not None or spike.occurrences > 1:
             return
         if abs(spike.onset_step - explosion.onset_step) <= MAX_STEPS_APART:

@@ -44,9 +44,7 @@ class DataNotLearnable:
             context.values.get("grad_norm", inf),
         )
         rate = context.values.get("learning_rate", context.number("learning_rate") or 0.0)
-        excluding = context.earliest_symptom(
-            "grad_vanishing", "nan_or_inf", "learning_rate_anomaly"
-        )
+        excluding = context.earliest("grad_vanishing", "nan_or_inf", "learning_rate_anomaly")
         if (
             never_moved is None
             or excluding is not None

@@ -34,14 +34,11 @@ class DegenerateText:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Repetition and length; nothing for repetitive data, or if the reward fell."""
-        repetition = context.earliest_symptom("repetition")
+        repetition = context.earliest("repetition")
         if repetition is None or repetition.severity is Severity.INFO:
             return
-        growth, truncation = (
-            context.earliest_symptom("length_explosion"),
-            context.earliest_symptom("truncation"),
-        )
-        if context.earliest_symptom("reward_collapse") is not None or (
+        growth, truncation = context.earliest("length_explosion"), context.earliest("truncation")
+        if context.earliest("reward_collapse") is not None or (
             growth is None and truncation is None
         ):
             return

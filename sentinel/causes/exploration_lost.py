@@ -38,19 +38,17 @@ class ExplorationLost:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Entropy and effects; nothing if the KL rose first, or the reward fell."""
-        certain = context.earliest_symptom("entropy_collapse")
-        if certain is None or context.earliest_symptom("reward_collapse", "repetition") is not None:
+        certain = context.earliest("entropy_collapse")
+        if certain is None or context.earliest("reward_collapse", "repetition") is not None:
             return
         if not began_first(
-            certain,
-            context.earliest_symptom("kl_blowup"),
-            context.earliest_symptom("clip_saturation"),
+            certain, context.earliest("kl_blowup"), context.earliest("clip_saturation")
         ):
             return
         yield from symptom_evidence(certain, 0.5)
-        yield from symptom_evidence(context.earliest_symptom("reward_zero_variance"), 0.4)
-        yield from symptom_evidence(context.earliest_symptom("reward_stalled"), 0.3)
-        yield from symptom_evidence(context.earliest_symptom("grad_vanishing"), 0.2)
+        yield from symptom_evidence(context.earliest("reward_zero_variance"), 0.4)
+        yield from symptom_evidence(context.earliest("reward_stalled"), 0.3)
+        yield from symptom_evidence(context.earliest("grad_vanishing"), 0.2)
         temperature = context.number("temperature")
         if temperature is not None and 0 < temperature < LOW_TEMPERATURE:
             yield Evidence(0.2, f"The sampling temperature is {temperature:g}.")

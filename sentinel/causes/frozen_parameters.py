@@ -40,13 +40,13 @@ class FrozenParameters:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """No gradient or learning rate since the start, and a loss or reward that never moved."""
-        if context.earliest_symptom("reward_zero_variance", "loss_zero", "nan_or_inf") is not None:
+        if context.earliest("reward_zero_variance", "loss_zero", "nan_or_inf") is not None:
             return
         no_gradient = _zero_from_start(context.symptoms.get("grad_vanishing"), "grad_norm_before")
         no_rate = _zero_from_start(
             context.symptoms.get("learning_rate_anomaly"), "highest_learning_rate", None
         )
-        stagnation = context.earliest_symptom("loss_never_moved", "reward_stalled")
+        stagnation = context.earliest("loss_never_moved", "reward_stalled")
         norm = context.values.get("grad_norm")
         is_negligible = (
             no_gradient is None

@@ -38,16 +38,14 @@ class GpuFailing:
         if fault is None or fault.severity is Severity.INFO:
             return
         yield from symptom_evidence(fault, 0.7)
-        yield from symptom_evidence(context.earliest_symptom("rank_desync", "rank_outlier"), 0.4)
+        yield from symptom_evidence(context.earliest("rank_desync", "rank_outlier"), 0.4)
         yield from symptom_evidence(context.symptoms.get("nan_or_inf"), 0.3)
         yield from symptom_evidence(context.symptoms.get("straggler"), 0.4)
         yield from symptom_evidence(context.symptoms.get("throughput_drop"), 0.1)
 
     def remedy(self, context: CaseContext) -> str:
         """Stop using the GPU, and resume from before the first error."""
-        affected = context.earliest_symptom(
-            "rank_desync", "rank_outlier", "nan_or_inf", "straggler"
-        )
+        affected = context.earliest("rank_desync", "rank_outlier", "nan_or_inf", "straggler")
         rank = None if affected is None else affected.rank
         advice = "" if rank is None else f" Check the GPU of rank {rank} first."
         return (

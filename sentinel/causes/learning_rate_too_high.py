@@ -69,7 +69,7 @@ class LearningRateTooHigh:
         yield from symptom_evidence(context.symptoms.get("grad_explosion"), 0.4)
         yield from symptom_evidence(context.symptoms.get("nan_or_inf"), 0.2)
         yield from high_rate
-        began = context.earliest_symptom("loss_divergence", "oscillation", "loss_spike")
+        began = context.earliest("loss_divergence", "oscillation", "loss_spike")
         if began is not None and began.onset_step <= EARLY_STEPS and _has_no_warmup(context):
             yield Evidence(0.2, "The run has no warm-up.")
 

@@ -41,15 +41,13 @@ class NoContrast:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The groups and their reason; nothing if another incident explains them."""
-        uniform = context.earliest_symptom("reward_zero_variance")
-        earlier = context.earliest_symptom(
-            "entropy_collapse", "reward_collapse", "kl_blowup", "repetition"
-        )
+        uniform = context.earliest("reward_zero_variance")
+        earlier = context.earliest("entropy_collapse", "reward_collapse", "kl_blowup", "repetition")
         if uniform is None or (earlier is not None and began_first(earlier, uniform)):
             return
         yield from symptom_evidence(uniform, 0.5)
-        yield from symptom_evidence(context.earliest_symptom("reward_stalled"), 0.3)
-        yield from symptom_evidence(context.earliest_symptom("grad_vanishing"), 0.2)
+        yield from symptom_evidence(context.earliest("reward_stalled"), 0.3)
+        yield from symptom_evidence(context.earliest("grad_vanishing"), 0.2)
         entropy = context.values.get("entropy")
         if entropy is not None and entropy > HEALTHY_ENTROPY:
             yield Evidence(0.2, f"Entropy is {entropy:.3g} nats per token, so completions differ.")
@@ -59,7 +57,7 @@ class NoContrast:
 
     def remedy(self, context: CaseContext) -> str:
         """Depends on whether the prompts are solved or too hard."""
-        metadata, uniform = context.metadata, context.earliest_symptom("reward_zero_variance")
+        metadata, uniform = context.metadata, context.earliest("reward_zero_variance")
         is_solved = uniform is not None and uniform.severity is Severity.INFO
         advice = (
             "The prompts are solved: use harder ones, or stop here. "

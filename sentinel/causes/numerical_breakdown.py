@@ -45,7 +45,7 @@ class NumericalBreakdown:
         yield from symptom_evidence(lost, 0.5)
         for grown in (
             context.symptoms.get("grad_explosion"),
-            context.earliest_symptom("loss_spike", "loss_divergence"),
+            context.earliest("loss_spike", "loss_divergence"),
         ):
             if grown is not None and grown.onset_step <= lost.onset_step:
                 yield from symptom_evidence(grown, 0.4)

@@ -40,7 +40,7 @@ class Overfit:
             return
         yield from symptom_evidence(rising, 0.7)
         yield from symptom_evidence(
-            context.earliest_symptom("loss_zero", "grad_vanishing", "loss_plateau"), 0.2
+            context.earliest("loss_zero", "grad_vanishing", "loss_plateau"), 0.2
         )
         epochs = context.number("num_train_epochs", "total_epochs")
         if epochs is not None and epochs > MAX_HARMLESS_EPOCHS:

@@ -49,11 +49,8 @@ class PolicyCollapse:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The fall and earlier incidents; nothing without either."""
-        reward, repetition = (
-            context.earliest_symptom("reward_collapse"),
-            context.earliest_symptom("repetition"),
-        )
-        fall = context.earliest_symptom("reward_collapse", "repetition")
+        reward, repetition = context.earliest("reward_collapse"), context.earliest("repetition")
+        fall = context.earliest("reward_collapse", "repetition")
         if fall is repetition and repetition is not None and repetition.severity is Severity.INFO:
             # Repetitive data is no fall.
             fall = reward
@@ -62,9 +59,9 @@ class PolicyCollapse:
         before = [
             symptom
             for symptom in (
-                context.earliest_symptom("kl_blowup", "kl_drift"),
-                context.earliest_symptom("entropy_collapse", "entropy_explosion"),
-                context.earliest_symptom("length_explosion", "length_collapse"),
+                context.earliest("kl_blowup", "kl_drift"),
+                context.earliest("entropy_collapse", "entropy_explosion"),
+                context.earliest("length_explosion", "length_collapse"),
             )
             if symptom is not None
         ]
@@ -80,7 +77,7 @@ class PolicyCollapse:
             yield from symptom_evidence(repetition if fall is reward else reward, 0.3)
         for symptom in before:
             yield from symptom_evidence(symptom, 0.5)
-        yield from symptom_evidence(context.earliest_symptom("reward_zero_variance"), 0.2)
+        yield from symptom_evidence(context.earliest("reward_zero_variance"), 0.2)
         yield from weak_kl_control_evidence(context)
 
     def remedy(self, context: CaseContext) -> str:

@@ -43,11 +43,11 @@ class RewardFunctionBroken:
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The fall and the constant; nothing if the policy changed first, or is unknown."""
         fall, zero_variance = (
-            context.earliest_symptom("reward_collapse"),
-            context.earliest_symptom("reward_zero_variance"),
+            context.earliest("reward_collapse"),
+            context.earliest("reward_zero_variance"),
         )
         known = [name for name in POLICY_SIGNALS if name in context.values]
-        first = context.earliest_symptom(*POLICY_DETECTORS)
+        first = context.earliest(*POLICY_DETECTORS)
         if fall is None or not known or (first is not None and began_first(first, fall)):
             return
         constant = _is_reward_constant(context)
@@ -62,7 +62,7 @@ class RewardFunctionBroken:
 
     def remedy(self, context: CaseContext) -> str:
         """Fix the reward function; resume from before its fault."""
-        fall = context.earliest_symptom("reward_collapse", "reward_zero_variance")
+        fall = context.earliest("reward_collapse", "reward_zero_variance")
         since = "the onset" if fall is None else f"step {fall.onset_step}"
         return (
             f"Check the log of the reward function or its server at {since}: time-outs, a spent "

@@ -33,13 +33,13 @@ class RewardHacked:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The joint rise and further incidents; nothing if the reward fell."""
-        hacking = context.earliest_symptom("reward_hacking")
-        if hacking is None or context.earliest_symptom("reward_collapse") is not None:
+        hacking = context.earliest("reward_hacking")
+        if hacking is None or context.earliest("reward_collapse") is not None:
             return
         yield from symptom_evidence(hacking, 0.6)
-        yield from symptom_evidence(context.earliest_symptom("kl_blowup", "kl_drift"), 0.4)
-        yield from symptom_evidence(context.earliest_symptom("length_explosion", "truncation"), 0.4)
-        yield from symptom_evidence(context.earliest_symptom("repetition"), 0.4)
+        yield from symptom_evidence(context.earliest("kl_blowup", "kl_drift"), 0.4)
+        yield from symptom_evidence(context.earliest("length_explosion", "truncation"), 0.4)
+        yield from symptom_evidence(context.earliest("repetition"), 0.4)
 
     def remedy(self, context: CaseContext) -> str:
         """Read samples, use the best checkpoint, and fix the reward."""

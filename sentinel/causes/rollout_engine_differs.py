@@ -39,17 +39,17 @@ class RolloutEngineDiffers:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The mismatch and its effects; nothing if another incident came first."""
-        mismatch = context.earliest_symptom("rollout_mismatch")
+        mismatch = context.earliest("rollout_mismatch")
         if mismatch is None:
             return
         followed = [
             symptom
             for symptom in (
-                context.earliest_symptom("grad_explosion", "loss_spike"),
-                context.earliest_symptom("kl_blowup", "kl_drift"),
-                context.earliest_symptom("reward_collapse"),
-                context.earliest_symptom("entropy_collapse", "entropy_explosion"),
-                context.earliest_symptom("clip_saturation"),
+                context.earliest("grad_explosion", "loss_spike"),
+                context.earliest("kl_blowup", "kl_drift"),
+                context.earliest("reward_collapse"),
+                context.earliest("entropy_collapse", "entropy_explosion"),
+                context.earliest("clip_saturation"),
             )
             if symptom is not None
         ]

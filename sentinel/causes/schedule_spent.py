@@ -45,7 +45,7 @@ class ScheduleSpent:
             return
         yield from symptom_evidence(anomaly, 0.5)
         yield from symptom_evidence(
-            context.earliest_symptom("loss_plateau", "loss_never_moved", "reward_stalled"), 0.4
+            context.earliest("loss_plateau", "loss_never_moved", "reward_stalled"), 0.4
         )
         yield from low_learning_rate_evidence(context)
 

@@ -34,12 +34,12 @@ class StepCountedTwice:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The stride and its effects; nothing for frequent saves alone."""
-        stride = context.earliest_symptom("step_stride")
+        stride = context.earliest("step_stride")
         if stride is None:
             return
         yield from symptom_evidence(stride, 0.8)
-        yield from symptom_evidence(context.earliest_symptom("checkpoint_cadence"), 0.6)
-        yield from symptom_evidence(context.earliest_symptom("learning_rate_anomaly"), 0.3)
+        yield from symptom_evidence(context.earliest("checkpoint_cadence"), 0.6)
+        yield from symptom_evidence(context.earliest("learning_rate_anomaly"), 0.3)
 
     def remedy(self, context: CaseContext) -> str:
         """Find the second increment; save less often until then."""

@@ -47,12 +47,12 @@ class TooManyUpdates:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Clipping and its effects; nothing if another incident came first."""
-        clipped = context.earliest_symptom("clip_saturation")
+        clipped = context.earliest("clip_saturation")
         followed = [
-            context.earliest_symptom("kl_blowup", "kl_drift"),
-            context.earliest_symptom("reward_collapse"),
-            context.earliest_symptom("entropy_collapse", "entropy_explosion"),
-            context.earliest_symptom("grad_explosion"),
+            context.earliest("kl_blowup", "kl_drift"),
+            context.earliest("reward_collapse"),
+            context.earliest("entropy_collapse", "entropy_explosion"),
+            context.earliest("grad_explosion"),
         ]
         passes, updates = _passes_per_batch(context), _updates_per_batch(context)
         if clipped is None or (updates is not None and updates <= 1):

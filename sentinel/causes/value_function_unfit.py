@@ -38,17 +38,12 @@ class ValueFunctionUnfit:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The fit and its effects; nothing if the policy changed first."""
-        unfit, fall = (
-            context.earliest_symptom("value_fit"),
-            context.earliest_symptom("reward_collapse"),
-        )
-        policy_change = context.earliest_symptom(
-            "kl_blowup", "entropy_collapse", "entropy_explosion"
-        )
+        unfit, fall = context.earliest("value_fit"), context.earliest("reward_collapse")
+        policy_change = context.earliest("kl_blowup", "entropy_collapse", "entropy_explosion")
         if unfit is None or policy_change is not None or not began_first(unfit, fall):
             return
         yield from symptom_evidence(unfit, 0.5)
-        yield from symptom_evidence(fall or context.earliest_symptom("reward_stalled"), 0.4)
+        yield from symptom_evidence(fall or context.earliest("reward_stalled"), 0.4)
         clipped = context.values.get("value_clip_fraction")
         if clipped is not None and clipped > HIGH_CLIP_FRACTION:
             yield Evidence(0.2, f"{clipped:.0%} of the value predictions are clipped.")

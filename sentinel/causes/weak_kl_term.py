@@ -32,8 +32,8 @@ class WeakKlTerm:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The KL and its reason; nothing if the reward has fallen, or texts repeat."""
-        kl_rise = context.earliest_symptom("kl_blowup", "kl_drift")
-        if kl_rise is None or context.earliest_symptom("reward_collapse", "repetition") is not None:
+        kl_rise = context.earliest("kl_blowup", "kl_drift")
+        if kl_rise is None or context.earliest("reward_collapse", "repetition") is not None:
             return
         yield from symptom_evidence(kl_rise, 0.5)
         yield from weak_kl_control_evidence(context)

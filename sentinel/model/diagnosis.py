@@ -56,7 +56,7 @@ class CaseContext:
     metadata: Mapping[str, str | float] = field(default_factory=dict)
     values: Mapping[str, float] = field(default_factory=dict)
 
-    def earliest_symptom(self, *detectors: str) -> Symptom | None:
+    def earliest(self, *detectors: str) -> Symptom | None:
         """The symptom with the earliest onset among those of these detectors."""
         symptoms = [self.symptoms[name] for name in detectors if name in self.symptoms]
         return min(symptoms, key=lambda each: (each.onset_step, each.opened_step), default=None)

@@ -48,7 +48,7 @@ def _evaluate_cause(name: str, cause: Cause, context: CaseContext) -> Diagnosis 
     confidence = min(MAX_CONFIDENCE, 1.0 - prod(1.0 - piece.weight for piece in evidence))
     if confidence < MIN_CONFIDENCE:
         return None
-    first = context.earliest_symptom(*_reported_detectors(cause, evidence, context))
+    first = context.earliest(*_reported_detectors(cause, evidence, context))
     last_good_step = None if first is None else first.last_good_step
     title, remedy = str(cause.title)[:MAX_TEXT_CHARS], str(cause.remedy(context))[:MAX_TEXT_CHARS]
     return Diagnosis(

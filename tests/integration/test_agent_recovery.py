@@ -155,7 +155,7 @@ def test_the_next_agent_shows_the_cause_diagnosed_by_the_last_one(monkeypatch):
         title, severity, explains = "broken numbers", None, frozenset({"nan_or_inf"})
 
         def evidence(self, context):
-            yield from symptom_evidence(context.earliest_symptom("nan_or_inf"), 0.9)
+            yield from symptom_evidence(context.earliest("nan_or_inf"), 0.9)
 
         def remedy(self, _):
             return "Look at the data."

@@ -43,7 +43,7 @@ class Storm:
 
     def evidence(self, context):
         yield Evidence(0.3, "The season is [red]autumn[/red].")
-        yield from symptom_evidence(context.earliest_symptom("step_regression", "kl_blowup"), 0.8)
+        yield from symptom_evidence(context.earliest("step_regression", "kl_blowup"), 0.8)
         if max_steps := context.number("max_steps"):
             yield Evidence(0.1, f"max_steps is {max_steps:g}.")
 
