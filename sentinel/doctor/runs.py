@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 from sentinel.agent.discovery import DiscoveredRun, query_agent, registration_files
 from sentinel.doctor.check_result import CheckResult, fail, ok, warn
@@ -12,7 +11,7 @@ from sentinel.doctor.nodes import check_nodes
 from sentinel.doctor.settings import api_token
 from sentinel.metrics.reported_metadata import patch_state
 from sentinel.transport.paths import home_dir, is_agent_running, list_shared_rings
-from sentinel.transport.ring import RingError, RingReader
+from sentinel.transport.ring import read_header
 from sentinel.transport.ring_layout import DROP_REASONS, MAX_CLIENT_ERRORS, RingHeader
 
 VALID_VALUE_DROPS = frozenset({"pending", "busy", "too_large", "too_many_names", "error"})
@@ -39,21 +38,10 @@ def _live_headers() -> dict[str, list[RingHeader]]:
     """Ring headers of all live ranks by run."""
     headers: defaultdict[str, list[RingHeader]] = defaultdict(list)
     for path in [*list_shared_rings(), *sorted((home_dir() / "runs").glob("*/*.ring"))]:
-        header = _read_header(path)
+        header = read_header(path)
         if header is not None and header.process.is_alive():
             headers[header.identity.run].append(header)
     return headers
-
-
-def _read_header(path: Path) -> RingHeader | None:
-    try:
-        reader = RingReader(path)
-    except (RingError, OSError):
-        return None
-    try:
-        return reader.read_header()
-    finally:
-        reader.close()
 
 
 def _check_agent(run: str, agent: DiscoveredRun | None, ranks: list[RingHeader]) -> CheckResult:

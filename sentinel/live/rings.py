@@ -22,7 +22,7 @@ from sentinel.model.record import Event, Record
 from sentinel.transport.command_page import remove_orphan_pages
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import list_rings, list_shared_rings, mark_ring_removed
-from sentinel.transport.ring import ReadPosition, RingError, RingReader
+from sentinel.transport.ring import ReadPosition, RingError, RingReader, read_header
 
 HEARTBEAT_INTERVAL_SECONDS = 0.5
 UNREADABLE_RING_GRACE_SECONDS = 5.0
@@ -210,12 +210,7 @@ def remove_stale_rings(now: float) -> list[Path]:
 
 
 def _is_stale(path: Path, now: float) -> bool:
-    try:
-        reader = RingReader(path)
-    except (RingError, OSError):
+    header = read_header(path)
+    if header is None or now - header.last_time <= STALE_AFTER_SECONDS:
         return False
-    try:
-        header = reader.read_header()
-    finally:
-        reader.close()
-    return now - header.last_time > STALE_AFTER_SECONDS and not header.process.is_alive()
+    return not header.process.is_alive()

@@ -311,3 +311,15 @@ class RingReader:
             if cursor.sequence < sequence <= last:
                 return RingCursor(position, sequence - 1)
         return None
+
+
+def read_header(path: Path) -> RingHeader | None:
+    """The header of a ring; None if the file is not a complete ring."""
+    try:
+        reader = RingReader(path)
+    except (RingError, OSError):
+        return None
+    try:
+        return reader.read_header()
+    finally:
+        reader.close()
