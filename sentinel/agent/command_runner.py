@@ -24,14 +24,7 @@ from sentinel.transport.paths import list_rings
 from sentinel.transport.process import Process
 
 FORWARDED_SIGNALS = frozenset(
-    {
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGHUP,
-        signal.SIGQUIT,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-    }
+    {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 )
 EXIT_NOT_FOUND = 127
 """Exit status for a command that does not exist, as in a shell."""

@@ -68,13 +68,7 @@ class AgentRegistration:
         host = socket.gethostname() if host in WILDCARD_ADDRESSES else host
         url = f"http://{host}:{port}"
         node = os.uname().nodename
-        registration = {
-            "run": self.run,
-            "node": node,
-            "pid": os.getpid(),
-            "port": port,
-            "url": url,
-        }
+        registration = {"run": self.run, "node": node, "pid": os.getpid(), "port": port, "url": url}
         self._remove_stale_targets()
         _write_json_atomically(self.run_directory / "agent.json", registration)
         _write_json_atomically(self._target_path, [{"targets": [f"{host}:{port}"], "labels": {}}])

@@ -105,9 +105,7 @@ def _differing_ranks(spread: Spread) -> Iterable[int]:
     return (spread.min_rank, spread.max_rank) if spread.min < spread.max else ()
 
 
-def _combine_signals(
-    tables: Sequence[RankValues],
-) -> tuple[dict[str, float], dict[str, Spread]]:
+def _combine_signals(tables: Sequence[RankValues]) -> tuple[dict[str, float], dict[str, Spread]]:
     """Value and spread of each signal that any rank logged."""
     weights = {rank: table.weights for table in tables if table.weights for rank in table.rows}
     values: dict[str, float] = {}

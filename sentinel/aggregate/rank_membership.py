@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from sentinel.model.record import (
-    UNKNOWN_OUTCOME,
-    WHOLE_RUN,
-    Record,
-    is_collective_handover,
-)
+from sentinel.model.record import UNKNOWN_OUTCOME, WHOLE_RUN, Record, is_collective_handover
 
 NODE_JOIN_SECONDS = 30.0
 """Wait for the ranks of other nodes at a start: their agents have to find this one."""

@@ -15,11 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from sentinel.cluster.authentication import (
-    MessageAuthenticator,
-    RefusedMessageError,
-    count_refused,
-)
+from sentinel.cluster.authentication import MessageAuthenticator, RefusedMessageError, count_refused
 from sentinel.cluster.endpoints import HeadEndpoint, format_address, head_endpoint
 from sentinel.cluster.message_store import MessageStore, MessageStoreError
 from sentinel.cluster.protocol import (

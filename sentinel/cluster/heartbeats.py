@@ -141,9 +141,7 @@ def head_watch_heartbeat(heartbeat: Record, head_address: str, silent_seconds: f
             if name in heartbeat.attributes
         }
     return replace(
-        heartbeat,
-        values={"nodes_lost": 1.0, "lost_seconds": silent_seconds},
-        attributes=attributes,
+        heartbeat, values={"nodes_lost": 1.0, "lost_seconds": silent_seconds}, attributes=attributes
     )
 
 

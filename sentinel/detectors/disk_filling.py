@@ -97,11 +97,7 @@ class DiskFilling:
             evidence["seconds_until_full"] = left
         if need:
             evidence["bytes_per_save"] = need
-        return Finding(
-            summary=text,
-            evidence=evidence,
-            severity=self._severity(signal, free, need),
-        )
+        return Finding(summary=text, evidence=evidence, severity=self._severity(signal, free, need))
 
     def _severity(self, signal: str, free: float, save_bytes: float) -> Severity | None:
         """Severity. A trainer that rotates checkpoints fills the disk only up to a limit."""

@@ -71,9 +71,6 @@ class ValueFit:
         return Finding(
             summary=f"Explained variance of the value model is {median:.3g} (median of the last "
             "32), worse than a constant prediction.",
-            evidence={
-                "explained_variance": explained,
-                "explained_variance_median_of_32": median,
-            },
+            evidence={"explained_variance": explained, "explained_variance_median_of_32": median},
             onset_step=onset,
         )
