@@ -29,6 +29,8 @@ class ConfigAlert:
         self.run = run
         self.errors = dict(errors)
         self.is_firing = was_notified
+        self.opening: Notification | None = None
+        """The warning of this agent while it applies: it may be sent late, after a silence."""
 
     def update(self, record: Record) -> Iterator[Notification]:
         """The notifications that are due at this record."""
@@ -38,9 +40,10 @@ class ConfigAlert:
         is_stop = record.event is Event.STOP
         if self.errors and not self.is_firing and not is_stop:
             self.is_firing = True
-            yield self._notification(NotificationReason.OPENED, record)
+            self.opening = self._notification(NotificationReason.OPENED, record)
+            yield self.opening
         elif self.is_firing and (is_stop or not self.errors):
-            self.is_firing = False
+            self.is_firing, self.opening = False, None
             yield self._notification(NotificationReason.RESOLVED, record)
 
     def _notification(self, reason: NotificationReason, record: Record) -> Notification:

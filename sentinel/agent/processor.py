@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
@@ -106,9 +106,7 @@ class RunProcessor:
             log.warning("%s The defaults are used.", message)
             counters.set("sentinel_config_errors_total", name, 1)
         self.config_alert = ConfigAlert(
-            run,
-            settings.config_errors,
-            was_notified=outbox.is_open(connection, alert_name(run)),
+            run, settings.config_errors, was_notified=outbox.is_open(connection, alert_name(run))
         )
         self._pending_input: list[RecordOrBatch] = []
         self.stop_record: Record | None = None
@@ -118,7 +116,7 @@ class RunProcessor:
         """Apply changed silences and queue notifications that are due; whether any was queued."""
         if self.notification_policy.poll():
             self.exposition.set_suppression(self.notification_policy.suppression)
-        due = self.notification_policy.due_notifications(self.pipeline.current_notifications)
+        due = self.notification_policy.due_notifications(self._open_notifications)
         if due:
             with database.transaction(self.connection):
                 self.notification_policy.enqueue_pending(due)
@@ -142,6 +140,11 @@ class RunProcessor:
         if has_changes or len(results) > 1 or not _is_empty_heartbeat(entry):
             self._pending_input.append(entry)
         return is_queued
+
+    def _open_notifications(self) -> Iterator[Notification]:
+        yield from self.pipeline.current_notifications()
+        if self.config_alert.opening is not None:
+            yield self.config_alert.opening
 
     def persist(self) -> None:
         """Append the entries processed since the last call to the journal."""

@@ -31,10 +31,10 @@ def status(
 
 def _load_token() -> str:
     """The token of the settings; empty if they cannot be read."""
-    from sentinel.config.settings import ConfigError, load_settings
+    from sentinel.config.settings import ConfigError, load_agent_settings
 
     try:
-        return load_settings().secret_token()
+        return load_agent_settings().secret_token()
     except ConfigError:
         return ""
 

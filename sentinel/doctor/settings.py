@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sentinel.config.settings import ConfigError, Settings, load_agent_settings, load_settings
+from sentinel.config.settings import ConfigError, Settings, load_agent_settings
 from sentinel.doctor.check_result import CheckResult, fail, ok, warn
 from sentinel.web.server import bind_free_port
 
@@ -27,7 +27,7 @@ def check_settings() -> Iterator[CheckResult]:
 def api_token() -> str:
     """The token of the agent's HTTP interface; empty if the settings are invalid."""
     try:
-        return load_settings().secret_token()
+        return load_agent_settings().secret_token()
     except ConfigError:
         return ""
 

@@ -6,6 +6,8 @@ import json
 import re
 import subprocess
 import sys
+import time
+from contextlib import closing
 from urllib.request import urlopen
 
 import pytest
@@ -13,6 +15,15 @@ from support import webhook_receiver
 from support.rank_processes import ranks, release, until
 from support.webhook_receiver import Receiver
 
+from sentinel.agent.processor import RunProcessor
+from sentinel.cli.status import _load_token
+from sentinel.config.settings import build_sinks, load_agent_settings
+from sentinel.doctor.settings import api_token
+from sentinel.model.counters import Counters
+from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.signals.hardware import NodeMeasurements
+from sentinel.store.database import connect
+from sentinel.store.silences import Silence, add_silence, expire_silences
 from sentinel.transport.paths import run_dir
 
 INVALID_TABLES = """
@@ -116,6 +127,50 @@ def test_doctor_reports_each_invalid_table_with_the_nearest_valid_name(write_set
 
     assert 'Did you mean \\"kl_blowup\\"?' in output
     assert "nonsense" in output
+
+
+@pytest.mark.parametrize("read_token", [_load_token, api_token])
+def test_agents_are_queried_with_the_token_of_settings_with_an_invalid_table(
+    write_settings, monkeypatch, read_token
+):
+    write_settings(INVALID_TABLES)
+    monkeypatch.setenv("SENTINEL_TOKEN", "s3cret")
+
+    assert read_token() == "s3cret"
+
+
+@pytest.fixture
+def processor(tmp_path, write_settings):
+    """A processor with the invalid tables and a silence of every detector."""
+    write_settings(INVALID_TABLES)
+    path, settings = tmp_path / "sentinel.db", load_agent_settings()
+    with closing(connect(path)) as connection:
+        add_silence(connection, Silence("", time.time(), time.time() + 3600))
+        processor = RunProcessor(
+            *("live", path, connection, settings, Counters()),
+            sinks=build_sinks(settings),
+            read_node=NodeMeasurements,
+            live_rings=list,
+        )
+        processor.poll_silences()
+        yield processor
+
+
+def queued_names(processor):
+    query = "select json_extract(notification, '$.incident_name') from outbox"
+    return [name for (name,) in processor.connection.execute(query)]
+
+
+def test_the_error_is_reported_when_a_silence_ends(processor):
+    processor.process(Record("live", WHOLE_RUN, 1, 1.0, Event.START))
+    processor.poll_silences()
+    assert queued_names(processor) == []
+
+    with closing(connect(processor.onset_worker.database_path)) as connection:
+        expire_silences(connection, "", time.time())
+    processor.poll_silences()
+    processor.poll_silences()
+    assert queued_names(processor) == ["live/invalid_settings#1"]
 
 
 @pytest.mark.parametrize(
