@@ -62,11 +62,10 @@ class LauncherStatus:
         if not self.ended_without_ranks(ranks):
             yield replace(start, event=Event.METADATA, attributes=launch.exit_attributes)
         elif launch.has_failed:
-            exit_attributes = {"code": str(launch.exit_code), **launch.exit_attributes}
             yield replace(start, attributes={"script": launch.command})
-            yield replace(
-                start, event=Event.STOP, attributes={"outcome": "exit", **exit_attributes}
-            )
+            code = str(launch.exit_code)
+            attributes = {"outcome": "exit", "code": code, **launch.exit_attributes}
+            yield replace(start, event=Event.STOP, attributes=attributes)
 
     def heartbeat_without_ranks(self, attempt: int, now: float) -> Record | None:
         """The heartbeat of a command that failed before any rank started; else None."""

@@ -40,17 +40,11 @@ class LiveRank:
         identity = header.identity
         schemas = dict(stored.reader_state) if stored else {}
         decoder = RecordDecoder(run, identity.attempt, identity.rank, schemas)
-        last_progress_at = min(now, header.last_time)
+        progress_at = min(now, header.last_time)
         if stored is None:
-            return LiveRank(reader, decoder, RingCursor(), header, last_progress_at)
+            return LiveRank(reader, decoder, RingCursor(), header, progress_at)
         return LiveRank(
-            reader,
-            decoder,
-            stored.cursor,
-            header,
-            last_progress_at,
-            stored.outcome,
-            stored.ended_at,
+            reader, decoder, stored.cursor, header, progress_at, stored.outcome, stored.ended_at
         )
 
     @property

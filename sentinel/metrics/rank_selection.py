@@ -69,14 +69,8 @@ class RankSelection:
 
     def clear(self) -> None:
         """Remove all ranks, at the start of another attempt."""
-        for collection in (
-            self.states,
-            self.failed,
-            self.weights,
-            self.outliers,
-            self.lowest_ranks,
-        ):
-            collection.clear()
+        for each in (self.states, self.failed, self.weights, self.outliers, self.lowest_ranks):
+            each.clear()
 
     def update(self, record: Record) -> None:
         """Apply a record of a single rank."""

@@ -171,7 +171,7 @@ def _parse_or_infer_kl_kind(serialized: str, key: str, signal: str) -> KlKind:
 class KlUsage:
     """One use of some keys: by which framework and algorithms, from which version; empty is any.
 
-    `estimator_metadata` and `reduction_metadata` are the metadata that change the estimator and the
+    `estimator_keys` and `reduction_keys` name the metadata that change the estimator and the
     reduction, in order of precedence. `k3_cap` is what only k3 is clamped to, in nats.
     """
 
@@ -180,8 +180,8 @@ class KlUsage:
     framework: str = ""
     algorithms: str = ""
     min_version: tuple[int, ...] = ()
-    estimator_metadata: tuple[str, ...] = ()
-    reduction_metadata: tuple[str, ...] = ("kl_reduction",)
+    estimator_keys: tuple[str, ...] = ()
+    reduction_keys: tuple[str, ...] = ("kl_reduction",)
     k3_cap: float = inf
 
     def matches(self, key: str, key_map: KeyMap) -> bool:
@@ -197,11 +197,11 @@ class KlUsage:
 def _apply_settings(usage: KlUsage, run_metadata: Mapping[str, str]) -> KlKind:
     """The kind with the estimator and the reduction that the run is configured with."""
     kind = usage.kind
-    estimator = _first_set(usage.estimator_metadata, run_metadata).lower().rstrip("+")
+    estimator = _first_set(usage.estimator_keys, run_metadata).lower().rstrip("+")
     if estimator:
         estimator = _ESTIMATORS.get(estimator, estimator)
         kind = replace(kind, estimator=estimator, signed=estimator in _SIGNED_ESTIMATORS)
-    reduction = _first_set(usage.reduction_metadata, run_metadata)
+    reduction = _first_set(usage.reduction_keys, run_metadata)
     if reduction:
         reduction = _REDUCTIONS.get(reduction, reduction)
         known = reduction in (TOKEN_MEAN, SEQUENCE_SUM)
@@ -213,35 +213,27 @@ def _first_set(names: Iterable[str], run_metadata: Mapping[str, str]) -> str:
     return next((run_metadata[name] for name in names if run_metadata[name]), "")
 
 
-_ESTIMATOR_METADATA = ("kl_estimator",)
+_ESTIMATOR = ("kl_estimator",)
 KL_USAGES = (
     KlUsage("kl", KlKind("mismatch", "k3", TOKEN_MEAN, False), "trl", "asyncgrpo"),
     # The mean of sums clamped at 0, over completions of other prompts.
     KlUsage("kl", KlKind("ref", "k1", SEQUENCE_SUM, False), "trl", "kto bco"),
     # The distance of the policy from the reference when it sampled.
-    KlUsage(
-        "kl", KlKind("ref", "k1", TOKEN_MEAN), "trl", "rloo", estimator_metadata=_ESTIMATOR_METADATA
-    ),
+    KlUsage("kl", KlKind("ref", "k1", TOKEN_MEAN), "trl", "rloo", estimator_keys=_ESTIMATOR),
     KlUsage(
         "kl",
         KlKind("ref", "k3xratio", TOKEN_MEAN, False),
         "trl",
         "grpo",
         (1, 10),
-        estimator_metadata=_ESTIMATOR_METADATA,
+        estimator_keys=_ESTIMATOR,
     ),
-    KlUsage(
-        "kl",
-        KlKind("ref", "k3", TOKEN_MEAN, False),
-        "trl",
-        "grpo",
-        estimator_metadata=_ESTIMATOR_METADATA,
-    ),
-    KlUsage("kl", KlKind("ref", "", TOKEN_MEAN), "trl", estimator_metadata=_ESTIMATOR_METADATA),
+    KlUsage("kl", KlKind("ref", "k3", TOKEN_MEAN, False), "trl", "grpo", estimator_keys=_ESTIMATOR),
+    KlUsage("kl", KlKind("ref", "", TOKEN_MEAN), "trl", estimator_keys=_ESTIMATOR),
     KlUsage(
         "objective/kl",
         KlKind("ref", "k1", SEQUENCE_SUM),
-        estimator_metadata=("kl_estimator", "kl_penalty"),
+        estimator_keys=("kl_estimator", "kl_penalty"),
     ),
     KlUsage("policy/approxkl_avg", KlKind("old", "k2", SEQUENCE_SUM, False), "trl", "rloo"),
     KlUsage("policy/approxkl_avg", KlKind("old", "k2", TOKEN_MEAN, False), "trl", "ppo"),
@@ -250,14 +242,14 @@ KL_USAGES = (
     KlUsage(
         "actor/kl_loss",
         KlKind("ref", "k3", TOKEN_MEAN, False),
-        estimator_metadata=("kl_loss_type", "kl_estimator"),
-        reduction_metadata=("loss_agg_mode", "kl_reduction"),
+        estimator_keys=("kl_loss_type", "kl_estimator"),
+        reduction_keys=("loss_agg_mode", "kl_reduction"),
         k3_cap=10.0,
     ),
     KlUsage(
         "actor/reward_kl_penalty critic/kl",
         KlKind("ref", "k1", TOKEN_MEAN),
-        estimator_metadata=("kl_penalty", "kl_estimator"),
+        estimator_keys=("kl_penalty", "kl_estimator"),
         k3_cap=10.0,
     ),
     KlUsage("actor/ppo_kl", KlKind("old", "k1", TOKEN_MEAN, cap=20.0)),
@@ -265,24 +257,13 @@ KL_USAGES = (
     KlUsage(
         "rollout_corr/k3_kl mismatch/mismatch_k3_kl", KlKind("mismatch", "k3", TOKEN_MEAN, False)
     ),
-    KlUsage(
-        "kl",
-        KlKind("ref", "k1", TOKEN_MEAN, cap=10.0),
-        "openrlhf",
-        estimator_metadata=_ESTIMATOR_METADATA,
-    ),
+    KlUsage("kl", KlKind("ref", "k1", TOKEN_MEAN, cap=10.0), "openrlhf", estimator_keys=_ESTIMATOR),
     KlUsage("ppo_kl", KlKind("old", "k1", TOKEN_MEAN), "openrlhf"),
     KlUsage("vllm_kl", KlKind("mismatch", "k1", TOKEN_MEAN)),
     KlUsage("approx_kl", KlKind("old", "k3", TOKEN_MEAN, False), "stable-baselines3"),
     KlUsage("losses/approx_kl", KlKind("old", "k3", TOKEN_MEAN, False)),
-    KlUsage(
-        "approx_kl approxkl ppo_kl kl_old", KlKind("old"), estimator_metadata=_ESTIMATOR_METADATA
-    ),
-    KlUsage("kl_mismatch", KlKind("mismatch"), estimator_metadata=_ESTIMATOR_METADATA),
-    KlUsage(
-        "kl kl_ref mean_kl kl_loss kl_divergence",
-        KlKind("ref"),
-        estimator_metadata=_ESTIMATOR_METADATA,
-    ),
+    KlUsage("approx_kl approxkl ppo_kl kl_old", KlKind("old"), estimator_keys=_ESTIMATOR),
+    KlUsage("kl_mismatch", KlKind("mismatch"), estimator_keys=_ESTIMATOR),
+    KlUsage("kl kl_ref mean_kl kl_loss kl_divergence", KlKind("ref"), estimator_keys=_ESTIMATOR),
 )
 """The first match counts; the last entries give no more than the pair."""

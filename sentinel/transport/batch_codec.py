@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordBatch, RecordOrBatch, is_batchable, make_batch
+from sentinel.transport.record_codec import DECODE_ERRORS
 
 MESSAGE_HEADER = struct.Struct("<IQQdI")
 ENTRY_HEADER = struct.Struct("<HIqq")
@@ -47,17 +48,6 @@ class BatchMessageError(ValueError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
-
-
-_DECODE_ERRORS = (
-    ValueError,
-    TypeError,
-    ArithmeticError,
-    LookupError,
-    AttributeError,
-    RecursionError,
-    struct.error,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +182,7 @@ class BatchDecoder:
             if number == self.last_number + 1:
                 self._add_definitions(data[MESSAGE_HEADER.size : MESSAGE_HEADER.size + size])
                 entries = list(self._decode_entries(data, MESSAGE_HEADER.size + size))
-        except _DECODE_ERRORS as error:
+        except (LookupError, *DECODE_ERRORS) as error:
             message = f"A batch message is damaged ({type(error).__name__})."
             raise BatchMessageError("damaged", message) from error
         if number != self.last_number + 1:

@@ -24,7 +24,7 @@ MAX_SCHEMAS = 1024
 """Sets of names that a reader stores; the oldest are discarded beyond this number."""
 
 
-_DECODE_ERRORS = (
+DECODE_ERRORS = (
     ValueError,
     TypeError,
     AttributeError,
@@ -32,6 +32,7 @@ _DECODE_ERRORS = (
     RecursionError,
     struct.error,
 )
+"""What decoding raises on bytes that are damaged."""
 
 
 class StepStamp(NamedTuple):
@@ -144,7 +145,7 @@ class RecordDecoder:
             if kind == SCHEMA_KIND:
                 self._add_schema(json.loads(payload[1:]))
                 return None
-        except _DECODE_ERRORS as error:
+        except DECODE_ERRORS as error:
             if isinstance(error, PayloadError):
                 raise
             raise PayloadError(f"A payload of {len(payload)} bytes is damaged.") from error
