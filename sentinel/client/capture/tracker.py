@@ -14,11 +14,17 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from sentinel.client.capture.patcher import Patcher
-from sentinel.client.capture.scalars import is_valid_name, split_by_device
+from sentinel.client.capture.scalars import (
+    RejectedValueError,
+    is_valid_name,
+    read_number,
+    split_by_device,
+)
 from sentinel.client.step_clock import StepClock
 
 MAX_NESTING_DEPTH = 8
@@ -120,10 +126,12 @@ class TrackerCapture:
 
 def read_numbers(values: Mapping[Any, Any], separator: str = "/") -> dict[str, Any]:
     """The numbers, and one-element tensors on a device, among values that may be nested dicts."""
-    items = [*_flatten(values, separator)]
-    numbers, tensors = split_by_device(items)
-    found = {**numbers, **tensors}
-    return {name: found[name] for name, _ in items if name in found}
+    found: dict[str, Any] = {}
+    for name, value in _flatten(values, separator):
+        with suppress(RejectedValueError):
+            # Of a repeated name, such as `a/b` and `b` inside `a`, the last number counts.
+            found[name] = read_number(value)
+    return found
 
 
 def _flatten(
