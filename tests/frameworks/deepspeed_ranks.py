@@ -1,6 +1,6 @@
 """Runs on every rank: a few steps per ZeRO stage, without and with monitoring, and in PyTorch.
 
-Writes what it saw itself to `$OUT/<rank>.json`, for `test_deepspeed.py` to compare.
+Writes the values it measured to `$OUT/<rank>.json`, for `test_deepspeed.py` to compare.
 """
 
 import json
@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 from deepspeed.monitor.monitor import MonitorMaster
 from deepspeed.runtime import engine as engines
-from rank_state import Seen, random_state
+from rank_state import CollectiveCounter, random_state
 from torch.optim.lr_scheduler import LambdaLR
 
 import sentinel
 
-# Or it would compile one, for minutes.
+# Otherwise DeepSpeed compiles it, which takes minutes.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 STEPS, GAS, LR, CLIP = 4, 2, 0.01, 0.5
@@ -38,7 +38,7 @@ CASES = {
     "zero2-undivided": {"stage": 2, "undivided": True},
     "zero1-nan": {"stage": 1, "sick": 2},
 }
-kept = []
+kept_models = []
 
 
 def net():
@@ -95,10 +95,10 @@ def train(
         config=config(name, stage, clip, dtype),
         lr_scheduler=lambda optimizer: LambdaLR(optimizer, rate),
     )
-    kept.append(engine)
-    seen = {"losses": [], "norms": [], "rates": [], "steps": []}
+    kept_models.append(engine)
+    measured = {"losses": [], "norms": [], "rates": [], "steps": []}
     for step in range(STEPS):
-        seen["rates"].append(float(engine.get_lr()[0]))
+        measured["rates"].append(float(engine.get_lr()[0]))
         losses = []
         for micro in range(GAS):
             loss = loss_of(engine, batch(step, micro, RANK, dtype)) + 0 * torch.rand(1).sum()
@@ -112,22 +112,22 @@ def train(
             else:
                 engine.backward(loss)
             engine.step()
-        seen["losses"].append(sum(losses) / GAS)
+        measured["losses"].append(sum(losses) / GAS)
         norm = engine.get_global_grad_norm()
-        seen["norms"].append(None if norm is None else float(norm))
-        seen["steps"].append(engine.global_steps)
-        seen["skipped"] = engine.skipped_steps
+        measured["norms"].append(None if norm is None else float(norm))
+        measured["steps"].append(engine.global_steps)
+        measured["skipped"] = engine.skipped_steps
     if save is not None:
         engine.save_checkpoint(str(save), tag="last")
-    return seen
+    return measured
 
 
-def by_hand(clip=CLIP):
+def train_in_pytorch(clip=CLIP):
     """The same in plain PyTorch, with the batches of both ranks and one gradient."""
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
     scheduler = LambdaLR(optimizer, rate)
-    seen = {"losses": [], "norms": [], "rates": []}
+    measured = {"losses": [], "norms": [], "rates": []}
     for step in range(STEPS):
         own = []
         for rank in range(WORLD):
@@ -137,13 +137,13 @@ def by_hand(clip=CLIP):
         norm = sum(float((p.grad.double() ** 2).sum()) for p in model.parameters()) ** 0.5
         for p in model.parameters():
             p.grad.mul_(min(1.0, clip / norm) if clip else 1.0)
-        seen["losses"].append(own[RANK])
-        seen["norms"].append(norm)
-        seen["rates"].append(optimizer.param_groups[0]["lr"])
+        measured["losses"].append(own[RANK])
+        measured["norms"].append(norm)
+        measured["rates"].append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
-    return seen
+    return measured
 
 
 def patched():
@@ -152,18 +152,18 @@ def patched():
 
 
 def main():
-    results = {"hand": {"": by_hand(), "unclipped": by_hand(clip=0.0)}}
+    results = {"hand": {"": train_in_pytorch(), "unclipped": train_in_pytorch(clip=0.0)}}
     for name, case in CASES.items():
-        with Seen() as alone:
+        with CollectiveCounter() as unmonitored_counter:
             unwatched = train(name, **case)
         before, state = patched(), random_state()
         save = OUT / "saved" if name == "zero2" else None
-        with Seen() as ours:
+        with CollectiveCounter() as ours:
             watched = sentinel.monitor(run=name, agent=False, strict=True)(train)(name, **case)
         results[name] = {
             "watched": watched,
             "unwatched": unwatched,
-            "collectives": [alone.counts, ours.counts],
+            "collectives": [unmonitored_counter.counts, ours.counts],
             "same_random_state": state == random_state(),
             "unpatched": before == patched(),
         }

@@ -1,6 +1,6 @@
 """Runs on every rank: HF Trainer, then an Accelerate loop, on DeepSpeed ZeRO-2.
 
-Writes what it saw itself to `$OUT/<rank>.json`, for `test_deepspeed.py` to compare.
+Writes the values it measured to `$OUT/<rank>.json`, for `test_deepspeed.py` to compare.
 """
 
 import json
@@ -24,7 +24,7 @@ deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 STEPS, GAS = 3, 2
 OUT = Path(os.environ["OUT"])
 RANK = int(os.environ["RANK"])
-kept = []
+kept_models = []
 
 
 def config(**more):
@@ -38,7 +38,7 @@ def config(**more):
     }
 
 
-class Noted(Trainer):
+class RecordingTrainer(Trainer):
     """Stores the loss of every micro-batch."""
 
     losses = ()
@@ -75,8 +75,10 @@ def trainer_run():
         size = min(len(row["input_ids"]) for row in batch)
         return {name: torch.tensor([r[name][:size] for r in batch]) for name in batch[0]}
 
-    trainer = Noted(tiny_models.llama(tokens), arguments, train_dataset=rows, data_collator=collate)
-    kept.append(trainer)
+    trainer = RecordingTrainer(
+        tiny_models.llama(tokens), arguments, train_dataset=rows, data_collator=collate
+    )
+    kept_models.append(trainer)
     trainer.train()
     losses = [sum(trainer.losses[at : at + GAS]) for at in range(0, STEPS * GAS, GAS)]
     logs = [log for log in trainer.state.log_history if "loss" in log]
@@ -93,7 +95,7 @@ def accelerate_run():
     torch.manual_seed(RANK)
     data = torch.utils.data.DataLoader(torch.randn(2 * GAS * STEPS, 8), batch_size=2)
     model, optimizer, data = accelerator.prepare(model, optimizer, data)
-    kept.append((accelerator, model, optimizer))
+    kept_models.append((accelerator, model, optimizer))
     losses, norms = [], []
     for x in data:
         with accelerator.accumulate(model):

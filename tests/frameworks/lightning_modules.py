@@ -6,8 +6,6 @@ import lightning.pytorch as L
 import torch
 from support.training_loops import norm
 
-from sentinel.model.record import Event
-
 
 class Net(L.LightningModule):
     """One linear layer; stores the reference values of a test."""
@@ -85,14 +83,6 @@ def trainer(tmp_path, **settings):
 def net(**logged):
     torch.manual_seed(0)
     return Net(**logged)
-
-
-def steps(read_records):
-    return [r for r in read_records()[0] if r.event is Event.STEP]
-
-
-def column(read_records, name):
-    return [r.values[name] for r in steps(read_records) if name in r.values]
 
 
 def patched():

@@ -1,16 +1,11 @@
 """A manual training loop, and access to its records."""
 
 import torch
-from support.training_loops import batch, loss_of, model
-
-from sentinel.model.record import Event
+from support.training_loops import batch, loss_of, model, steps
 
 
-def steps(read_records):
-    return [r for r in read_records()[0] if r.event is Event.STEP]
-
-
-def column(read_records, name):
+def numbered_column(read_records, name):
+    """Step and value of each training step that has this value."""
     return [(r.step, r.values[name]) for r in steps(read_records) if name in r.values]
 
 

@@ -1,4 +1,4 @@
-"""Helpers for scripts of several ranks: collectives counted, and random state."""
+"""A counter of collectives and the random state, for scripts of several ranks."""
 
 import random
 from collections import Counter
@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 COLLECTIVES = {"c10d", "_c10d_functional", "_dtensor", "_c10d_functional_autograd"}
 
 
-class Seen(TorchDispatchMode):
+class CollectiveCounter(TorchDispatchMode):
     """Counts every collective of this thread, by name."""
 
     def __init__(self):

@@ -12,13 +12,13 @@ REQUIRED = os.environ.get("SENTINEL_REQUIRE_FRAMEWORKS", "0") not in {"", "0"}
 def need(*frameworks: str) -> None:
     """Called at the top of a test module, with the names of packages it imports in its tests.
 
-    Where one is missing the module is skipped, with a word about it; it fails where
-    $SENTINEL_REQUIRE_FRAMEWORKS says that all are there.
+    Where one is missing the module is skipped, with a message; it fails if
+    $SENTINEL_REQUIRE_FRAMEWORKS is set.
     """
     missing = [name for name in frameworks if find_spec(name) is None]
     if not missing:
         return
-    word = f"not installed: {', '.join(missing)}"
+    message = f"not installed: {', '.join(missing)}"
     if REQUIRED:
-        pytest.fail(f"SENTINEL_REQUIRE_FRAMEWORKS is set, but {word}", pytrace=False)
-    pytest.skip(word, allow_module_level=True)
+        pytest.fail(f"SENTINEL_REQUIRE_FRAMEWORKS is set, but {message}", pytrace=False)
+    pytest.skip(message, allow_module_level=True)

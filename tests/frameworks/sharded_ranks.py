@@ -1,6 +1,6 @@
 """Runs on every rank: a few steps per way to shard a model, without and with monitoring.
 
-Writes what it saw itself, and what plain PyTorch makes of the batches of all ranks together, to
+Writes the values it measured, and those of plain PyTorch with the batches of all ranks, to
 `$OUT/<rank>.json`, for `test_sharded.py` to compare. `$CASES` chooses.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from rank_state import Seen, random_state
+from rank_state import CollectiveCounter, random_state
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import init_device_mesh
@@ -33,12 +33,12 @@ STEPS, CLIP = 4, 0.5
 OUT = Path(os.environ["OUT"])
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 CPU = torch.device("cpu")
-kept = []
+kept_models = []
 
 
 def net():
     torch.manual_seed(0)
-    # One bias of three: not even ranks that hold nothing of a parameter are forgotten.
+    # A bias of three elements, so that some ranks hold no part of a parameter.
     shapes = ((8, 16), (16, 3), (3, 1))
     return torch.nn.Sequential(*(torch.nn.Linear(*shape) for shape in shapes))
 
@@ -88,7 +88,7 @@ def old(strategy, *, whole=False, **options):
     strategy = getattr(ShardingStrategy, strategy)
     wrap = partial(FullyShardedDataParallel, sharding_strategy=strategy, device_id=CPU, **options)
     model = net()
-    # The first layer apart, the others together, or not at all.
+    # The first layer separately, the others together or not at all.
     model[0] = wrap(model[0])
     return model if whole else wrap(model)
 
@@ -159,25 +159,25 @@ def cases(flat, pairs):
 
 def train(build, *, micro=1, clip=None, before=None, uneven=False):
     model = build()
-    kept.append(model)
+    kept_models.append(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
-    seen = {"losses": [], "norms": []}
+    measured = {"losses": [], "norms": []}
 
     def step(at):
         own = []
         for each in range(micro):
-            alone = hasattr(model, "no_sync") and each < micro - 1
-            with model.no_sync() if alone else nullcontext():
+            skips_sync = hasattr(model, "no_sync") and each < micro - 1
+            with model.no_sync() if skips_sync else nullcontext():
                 loss = loss_of(model, batch(at, each, RANK)) / micro
                 own.append(loss.item())
                 loss.backward()
         if before is not None:
             before(model)
         if clip is not None:
-            seen["norms"].append(clip(model))
+            measured["norms"].append(clip(model))
         optimizer.step()
         optimizer.zero_grad()
-        seen["losses"].append(sum(own))
+        measured["losses"].append(sum(own))
 
     if uneven:
         # One rank runs out of batches before the other.
@@ -187,29 +187,29 @@ def train(build, *, micro=1, clip=None, before=None, uneven=False):
     else:
         for at in range(STEPS):
             step(at)
-    return seen
+    return measured
 
 
-def by_hand(*, micro=1, clip=None, **_):
+def train_in_pytorch(*, micro=1, clip=None, **_):
     """One model with the batches of all ranks."""
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    seen = {"losses": [], "norms": []}
+    measured = {"losses": [], "norms": []}
     for step in range(STEPS):
         own = []
         for rank in range(WORLD):
             losses = [loss_of(model, batch(step, each, rank)) / micro for each in range(micro)]
             (sum(losses) / WORLD).backward()
             own.append(float(sum(losses)))
-        seen["losses"].append(own[RANK])
-        seen["norms"].append(_norm(model.parameters()))
+        measured["losses"].append(own[RANK])
+        measured["norms"].append(_norm(model.parameters()))
         for group in model if clip is apart else [model]:
             scale = CLIP / _norm(group.parameters())
             for p in group.parameters():
                 p.grad.mul_(1.0 if clip is None else min(1.0, scale))
         optimizer.step()
         optimizer.zero_grad()
-    return seen
+    return measured
 
 
 def _norm(parameters):
@@ -234,21 +234,21 @@ def main():
     known = cases(*meshes())
     for name in os.environ["CASES"].split(","):
         build, options = known[name]
-        with Seen() as alone:
+        with CollectiveCounter() as unmonitored_counter:
             unwatched = train(build, **options)
         before, state = patched(), random_state()
-        with Seen() as ours:
+        with CollectiveCounter() as ours:
             watched = sentinel.monitor(run=name, agent=False, strict=True)(train)(build, **options)
         results[name] = {
             "watched": watched,
             "unwatched": unwatched,
-            "hand": by_hand(**options),
-            "collectives": [alone.counts, ours.counts],
+            "hand": train_in_pytorch(**options),
+            "collectives": [unmonitored_counter.counts, ours.counts],
             "same_random_state": state == random_state(),
             "unpatched": before == patched(),
         }
     (OUT / f"{RANK}.json").write_text(json.dumps(results))
-    # Gloo's threads may still be at work: the models are kept to the end.
+    # Gloo's threads may still run, so the models live until the end.
     gc.collect()
     dist.barrier()
     dist.destroy_process_group()

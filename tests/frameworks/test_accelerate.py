@@ -108,7 +108,7 @@ def test_logged_values_are_recorded_without_a_tracker(accelerator, recorded):
 
 
 def test_a_manual_ppo_loop_records_its_logs_once_per_update(accelerator, recorded):
-    """As TRL's former PPO: several optimizer steps, then one log with the update's number."""
+    """Like TRL's former PPO trainer: several optimizer steps, then one log per update."""
     import torch
 
     early = accelerator(gradient_accumulation_steps=1)

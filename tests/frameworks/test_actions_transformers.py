@@ -142,8 +142,8 @@ with sentinel.monitor(
         callbacks=[CommandSender()],
     )
     trainer.train()
-    told = [trainer.state.global_step, calls]
-    Path(f"result-{rank}.json").write_text(json.dumps(told))
+    result = [trainer.state.global_step, calls]
+    Path(f"result-{rank}.json").write_text(json.dumps(result))
 dist.barrier()
 del trainer
 gc.collect()
@@ -151,10 +151,12 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize(("beat", "ended", "saved"), [(6, 6, ["checkpoint-6"]), (3, 10, [])])
-def test_two_ranks_act_at_the_same_step_or_neither_does(torchrun, tmp_path, beat, ended, saved):
+@pytest.mark.parametrize(("step_index", "ended", "saved"), [(6, 6, ["checkpoint-6"]), (3, 10, [])])
+def test_two_ranks_act_at_the_same_step_or_neither_does(
+    torchrun, tmp_path, step_index, ended, saved
+):
     """A command due at the step at whose end it is sent is too late for both ranks."""
-    torchrun(RANKS, DUE=str(beat))
+    torchrun(RANKS, DUE=str(step_index))
     results = [json.loads((tmp_path / f"result-{rank}.json").read_text()) for rank in (0, 1)]
 
     assert results == [[ended, [6] if saved else []]] * 2

@@ -50,7 +50,7 @@ def test_every_zero_stage_records_loss_norm_rate_and_steps(
         mine, records_by_rank, hand = seen[rank], records[rank], seen[rank]["hand"][""]
         for case in CASES:
             engine = mine[case]["watched"]
-            # Bit for bit the same training, the same chances, not one collective more.
+            # Bit-identical training, the same random numbers, and no further collective.
             assert str(engine) == str(mine[case]["unwatched"]), case
             assert mine[case]["same_random_state"], case
             assert mine[case]["collectives"][0] == mine[case]["collectives"][1], case
@@ -79,14 +79,14 @@ def test_every_zero_stage_records_loss_norm_rate_and_steps(
             assert column(records_by_rank, case, "grad_norm") == pytest.approx(
                 hand["norms"], rel=0.02
             ), case
-        # Nobody computes it: our own, of two steps at least; a loaded machine does without others.
+        # DeepSpeed computes none: at least two norms are ours; a busy machine skips others.
         unclipped = steps(records_by_rank, "zero0-unclipped")
         norms = {r.step: r.values["grad_norm"] for r in unclipped if "grad_norm" in r.values}
         expected = mine["hand"]["unclipped"]["norms"]
         assert norms == pytest.approx({step: expected[step - 1] for step in norms}, rel=1e-5)
         assert {1, 2} <= norms.keys()
 
-        # One rank's loss is no number in the third step: it alone says so, and the step is skipped.
+        # One rank's loss is NaN in the third step: only it records NaN, and the step is skipped.
         assert [isnan(loss) for loss in column(records_by_rank, "zero1-nan", "loss")] == [
             rank == 1 and at == 2 for at in range(4)
         ]
@@ -98,7 +98,7 @@ def test_every_zero_stage_records_loss_norm_rate_and_steps(
         assert [(r.step, r.attributes) for r in saves] == [(4, {"path": f"{tmp_path}/saved/last"})]
         assert headers()[rank].errors == 0
     assert seen[0]["zero1"]["watched"]["losses"] != seen[1]["zero1"]["watched"]["losses"]
-    # What the engine tells its monitors, on the rank that tells them, by no step of samples.
+    # What the engine logs to its monitors, on the logging rank, without its sample count as step.
     assert len(column(records[0], "zero1", "logged_learning_rate")) == 4
     assert not column(records[1], "zero1", "logged_learning_rate")
     known = reported_metadata()[0]

@@ -82,14 +82,14 @@ def integration(request):
 def results(request, tmp_path_factory):
     """Each selected integration, attached to its framework and detached again, in one process."""
     folder = tmp_path_factory.mktemp("frameworks")
-    quiet = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "DO_NOT_TRACK": "1"}
+    offline = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "DO_NOT_TRACK": "1"}
     parameters = (getattr(item, "callspec", None) for item in request.session.items)
     selected = {
         each.params["integration"] for each in parameters if each and "integration" in each.params
     }
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", ATTACH_AND_UNDO, str(folder / "out"), *selected],
-        env={**os.environ, **quiet, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, **offline, "PYTHONPATH": str(Path(__file__).parents[2])},
         cwd=folder,
         check=True,
         timeout=300,
@@ -135,7 +135,7 @@ def test_each_framework_module_has_one_integration():
 
 @pytest.mark.swallows_errors
 @pytest.mark.parametrize("content", [None, ModuleType("empty")], ids=["missing", "unknown version"])
-def test_a_framework_that_it_does_not_know_is_harmless(integration, rank, monkeypatch, content):
+def test_an_unknown_framework_is_harmless(integration, rank, monkeypatch, content):
     if integration.FRAMEWORK == "torch":
         pytest.skip("torch is imported by name")
     for name in [name for name in sys.modules if name.startswith(f"{integration.FRAMEWORK}.")]:

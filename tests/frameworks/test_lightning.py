@@ -10,8 +10,9 @@ need("lightning", "torch")
 import lightning.pytorch as L
 import numpy as np
 import torch
-from lightning_modules import Net, Two, column, data, net, patched, steps, trainer
+from lightning_modules import Net, Two, data, net, patched, trainer
 from support.fake_device import pretended_device
+from support.training_loops import column, steps
 
 import sentinel
 from sentinel.model.record import Event
@@ -113,12 +114,12 @@ def test_occasional_metrics_are_not_repeated(tmp_path, recorded):
     model, fit = net(), trainer(tmp_path, max_steps=6)
     step = model.training_step
 
-    def seldom(batch, batch_idx):
+    def log_seldom(batch, batch_idx):
         if batch_idx % 3 == 0:
             model.log("reward", float(batch_idx))
         return step(batch, batch_idx)
 
-    model.training_step = seldom
+    model.training_step = log_seldom
     with watched:
         fit.fit(model, data())
 
@@ -184,11 +185,11 @@ def test_logger_values_are_recorded_once_and_user_logs_too(tmp_path, recorded):
     model = net()
     step = model.training_step
 
-    def talking(batch, batch_idx):
+    def logging_step(batch, batch_idx):
         model.logger.experiment.add_scalar("mine", batch_idx, batch_idx)
         return step(batch, batch_idx)
 
-    model.training_step = talking
+    model.training_step = logging_step
     logger = TensorBoardLogger(tmp_path)
     fit = trainer(tmp_path, max_steps=4, logger=logger, log_every_n_steps=1)
     with watched:
@@ -197,7 +198,7 @@ def test_logger_values_are_recorded_once_and_user_logs_too(tmp_path, recorded):
     assert column(recorded, "kl") == [0.0, 0.25, 0.5, 0.75]
     assert column(recorded, "logged_loss") == pytest.approx(model.losses)
     assert column(recorded, "mine") == [0, 1, 2, 3]
-    # Lightning numbers the steps, and nobody else.
+    # Only Lightning numbers the steps.
     assert column(recorded, "global_step") == [1, 2, 3, 4]
 
 

@@ -8,7 +8,8 @@ from requirements import need
 
 need("lightning", "torch")
 
-from lightning_modules import column, data, net, patched, trainer
+from lightning_modules import data, net, patched, trainer
+from support.training_loops import column
 
 import sentinel
 from sentinel.client import auto_session, session

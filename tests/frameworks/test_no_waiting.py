@@ -1,7 +1,7 @@
 """No integration waits for a device: it adds no operation that reads a value.
 
-Frameworks read values by themselves, to log them: the same loop runs without us and with us, and
-what is there more often with us is ours.
+Frameworks read values by themselves, to log them: the same loop runs without and with
+sentinel, and the additional operations are those of sentinel.
 """
 
 import contextlib

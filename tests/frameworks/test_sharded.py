@@ -22,9 +22,9 @@ CLOSE = 1e-6
 
 @pytest.fixture
 def spread(torchrun, recorded, headers, tmp_path):
-    """Runs cases on several ranks, and checks that all cases train alike.
+    """Runs cases on several ranks, and checks that monitoring changes no training.
 
-    What a rank saw of a case, and what it told of its steps, comes back: by case, then by rank.
+    Returns what each rank measured and recorded, by case, then by rank.
     """
 
     def run(ranks, *cases):
@@ -95,7 +95,7 @@ def _check_shares(found, *cases):
         for at, rows in enumerate(zip(*records_by_rank, strict=True)):
             assert not any("grad_norm" in v for v in rows), case
             parts = [v.get("grad_norm_local") for v in rows]
-            # On a loaded machine a rank may find the third or fourth step too dear.
+            # On a busy machine a rank may skip the norm of the third or fourth step.
             if None not in parts:
                 together.append(at)
                 expected = seen[0]["hand"]["norms"][at]
@@ -110,7 +110,7 @@ def test_ddp_records_each_ranks_loss_and_the_common_norm(spread):
     )
 
     _check_whole_norms(found, "ddp", "ddp-unclipped", "ddp-accumulating", "ddp-static", "ddp-hook")
-    # One rank ran out of batches a step before the other, which went on with half a gradient.
+    # One rank has a batch less than the other, whose last gradient is halved.
     seen, records_by_rank = found["ddp-join"]
     assert [len(values) for values in records_by_rank] == [4, 3]
     for mine, values in zip(seen, records_by_rank, strict=True):

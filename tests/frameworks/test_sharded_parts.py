@@ -35,7 +35,7 @@ def mesh():
     dist.destroy_process_group()
 
 
-class Thing:
+class Stub:
     """A parameter, or an optimizer."""
 
     def __init__(self, **attributes):
@@ -43,7 +43,7 @@ class Thing:
 
 
 def optimizer(*grads, **marks):
-    return Thing(param_groups=[{"params": [Thing(grad=grad, **marks) for grad in grads]}])
+    return Stub(param_groups=[{"params": [Stub(grad=grad, **marks) for grad in grads]}])
 
 
 def spread(tensor, mesh, *placements):
@@ -117,7 +117,7 @@ def test_an_unreduced_norm_of_an_older_version_is_a_share(mesh):
     norm.add_clip([first], spread(torch.tensor(3.0), mesh, *parts))
     assert norm.pop_clipped_norm(optimizer(first)) == {"grad_norm_local": 3.0}
 
-    # Beside others that are whole, on as many ranks.
+    # Beside unsharded norms, on as many ranks.
     second, third = torch.ones(4), torch.ones(4)
     norm.add_clip([first], spread(torch.tensor(3.0), mesh, Replicate(), _NormPartial(2)))
     norm.add_clip([second], spread(torch.tensor(4.0), mesh, Replicate(), Replicate()))
@@ -172,17 +172,18 @@ def test_the_loss_is_read_before_a_sharded_scaler_scales_it(recorded):
 
 def test_ranks_with_different_costs_measure_at_the_same_steps():
     """Shares of different steps could not be combined."""
-    cheap, dear, dearest = (
+    cheap, expensive, most_expensive = (
         GradNorm(is_sharded=True),
         GradNorm(is_sharded=True),
         GradNorm(is_sharded=True),
     )
     cheap.costs_seconds.extend([0.0001] * 3)
-    dear.costs_seconds.extend([0.005] * 3)
-    dearest.costs_seconds.extend([0.02] * 3)
+    expensive.costs_seconds.extend([0.005] * 3)
+    most_expensive.costs_seconds.extend([0.02] * 3)
 
     measured = [
-        {step for step in range(1, 201) if rank.is_due(0.1)} for rank in (cheap, dear, dearest)
+        {step for step in range(1, 201) if rank.is_due(0.1)}
+        for rank in (cheap, expensive, most_expensive)
     ]
 
     assert [len(steps) for steps in measured] == [200, 20, 10]

@@ -5,7 +5,8 @@ from requirements import need
 
 need("torch", "tensorboard")
 
-from manual_loop import column, steps, train
+from manual_loop import numbered_column, train
+from support.training_loops import steps
 from torch.utils.tensorboard import SummaryWriter
 
 import sentinel
@@ -22,7 +23,7 @@ def test_a_step_that_counts_optimizer_steps_is_the_trainers_number(recorded, tmp
     writer.close()
 
     # What the first number counts shows with the second one.
-    assert [step for step, _ in column(recorded, "kl")] == [1, 5001, 5002, 5003]
+    assert [step for step, _ in numbered_column(recorded, "kl")] == [1, 5001, 5002, 5003]
     assert [r.values.get("global_step") for r in steps(recorded)] == [None, 5001, 5002, 5003]
 
 
@@ -40,7 +41,7 @@ def test_a_step_that_counts_something_else_is_not_used(recorded, tmp_path):
 
     assert [r.values.get("global_step") for r in steps(recorded)] == [None] * len(steps(recorded))
     assert sorted({r.step for r in steps(recorded)}) == list(range(1, 10))
-    assert [step for step, _ in column(recorded, "val/loss")] == [3, 6, 9]
+    assert [step for step, _ in numbered_column(recorded, "val/loss")] == [3, 6, 9]
 
 
 def test_a_step_number_that_goes_back_is_recorded(recorded, tmp_path):
@@ -61,7 +62,7 @@ def test_without_optimizer_steps_an_increasing_series_is_the_step(recorded, tmp_
     writer.close()
 
     assert [r.values.get("global_step") for r in steps(recorded)][-2:] == [300, 300]
-    assert [step for step, _ in column(recorded, "kl")][1:] == [200, 300]
+    assert [step for step, _ in numbered_column(recorded, "kl")][1:] == [200, 300]
 
 
 def test_step_numbers_of_the_user_precede_those_of_a_tracker(recorded, tmp_path):
@@ -81,5 +82,5 @@ def test_step_numbers_of_the_user_precede_those_of_a_tracker(recorded, tmp_path)
         7002,
         7003,
     ]
-    assert [step for step, _ in column(recorded, "reward")] == [7000, 7001, 7002, 7003]
+    assert [step for step, _ in numbered_column(recorded, "reward")] == [7000, 7001, 7002, 7003]
     assert not [r for r in steps(recorded) if "reward" in r.values and "global_step" in r.values]

@@ -10,7 +10,8 @@ need("torch", "wandb", "trackio", "tensorboard", "tensorboardX", "mlflow", "tran
 
 import psutil
 import torch
-from manual_loop import column, steps, train
+from manual_loop import numbered_column, train
+from support.training_loops import steps
 
 import sentinel
 
@@ -47,12 +48,12 @@ class Untouchable:
 
 def assert_values_are_recorded(read_records, losses):
     """Steps are the optimizer's, since one value does not show what its step counts."""
-    assert column(read_records, "loss") == [
+    assert numbered_column(read_records, "loss") == [
         (r.step, x) for r, x in zip(steps(read_records), losses, strict=True)
     ]
-    assert [value for _, value in column(read_records, "kl")] == [0.0, 0.125, 0.25, 0.375]
-    assert [value for _, value in column(read_records, "reward")] == [0, -1, -2, -3]
-    assert [value for _, value in column(read_records, "logged_loss")] == losses
+    assert [value for _, value in numbered_column(read_records, "kl")] == [0.0, 0.125, 0.25, 0.375]
+    assert [value for _, value in numbered_column(read_records, "reward")] == [0, -1, -2, -3]
+    assert [value for _, value in numbered_column(read_records, "logged_loss")] == losses
 
 
 def test_wandb_is_captured_by_module_or_run_created_before_or_within(recorded):
@@ -119,18 +120,18 @@ def test_tensorboard_key_by_key(recorded, tmp_path, package):
             for name, value in values.items():
                 writer.add_scalar(name, value, step)
             writer.add_scalars("both", {"a": step, "b": torch.tensor(0.5)}, global_step=step)
-            writer.add_text("said", "hello", step)
+            writer.add_text("text", "hello", step)
             writer.add_histogram("weights", torch.ones(4), step)
 
         losses = train(log)
     writer.close()
     assert [vars(kind)[name] for name in ("add_scalar", "add_scalars")] == before
 
-    assert [value for _, value in column(recorded, "kl")] == [0.0, 0.125, 0.25, 0.375]
-    assert [value for _, value in column(recorded, "logged_loss")] == losses
-    assert [value for _, value in column(recorded, "both/a")] == [0, 1, 2, 3]
-    assert [value for _, value in column(recorded, "both/b")] == [0.5] * 4
-    assert not any("said" in r.values or "weights" in r.values for r in steps(recorded))
+    assert [value for _, value in numbered_column(recorded, "kl")] == [0.0, 0.125, 0.25, 0.375]
+    assert [value for _, value in numbered_column(recorded, "logged_loss")] == losses
+    assert [value for _, value in numbered_column(recorded, "both/a")] == [0, 1, 2, 3]
+    assert [value for _, value in numbered_column(recorded, "both/b")] == [0.5] * 4
+    assert not any("text" in r.values or "weights" in r.values for r in steps(recorded))
 
 
 def test_trackio_in_its_local_directory(recorded):
@@ -164,10 +165,10 @@ def test_mlflow_by_its_functions_and_by_its_client(recorded):
         losses = train(log)
     assert [vars(MlflowClient)[name] for name in ("log_metric", "log_batch")] == before
 
-    assert [value for _, value in column(recorded, "kl")] == [0.0, 0.125, 0.25, 0.375]
-    assert [value for _, value in column(recorded, "logged_loss")] == losses
-    assert [value for _, value in column(recorded, "mine")] == [0, 1, 2, 3]
-    assert not column(recorded, "system/cpu")
+    assert [value for _, value in numbered_column(recorded, "kl")] == [0.0, 0.125, 0.25, 0.375]
+    assert [value for _, value in numbered_column(recorded, "logged_loss")] == losses
+    assert [value for _, value in numbered_column(recorded, "mine")] == [0, 1, 2, 3]
+    assert not numbered_column(recorded, "system/cpu")
 
 
 def test_a_nan_is_recorded_as_logged(recorded):
@@ -178,7 +179,7 @@ def test_a_nan_is_recorded_as_logged(recorded):
         train(lambda values, step: trackio.log({"reward": math.nan if step == 2 else 1.0}))
     trackio.finish()
 
-    bad = [step for step, value in column(recorded, "reward") if math.isnan(value)]
+    bad = [step for step, value in numbered_column(recorded, "reward") if math.isnan(value)]
     assert bad == [3]
 
 
@@ -219,8 +220,8 @@ def test_values_a_trainer_reports_to_trackers_are_recorded_once(recorded, tmp_pa
     names = [name for r in steps(recorded) for name in r.values]
     assert not [name for name in names if name.startswith("train/")]
     # Once more at the end of training.
-    assert [value for _, value in column(recorded, "own")] == [1, 2, 3, 3]
-    assert [step for step, _ in column(recorded, "logged_loss")] == [1, 2, 3]
+    assert [value for _, value in numbered_column(recorded, "own")] == [1, 2, 3, 3]
+    assert [step for step, _ in numbered_column(recorded, "logged_loss")] == [1, 2, 3]
 
 
 def test_values_an_accelerator_logs_to_trackers_are_recorded_once(recorded, tmp_path):
@@ -233,8 +234,8 @@ def test_values_an_accelerator_logs_to_trackers_are_recorded_once(recorded, tmp_
         accelerator.get_tracker("tensorboard", unwrap=True).add_scalar("mine", 1.0, 4)
     accelerator.end_training()
 
-    assert [value for _, value in column(recorded, "kl")] == [0.0, 0.125, 0.25, 0.375]
-    assert [value for _, value in column(recorded, "mine")] == [1.0]
+    assert [value for _, value in numbered_column(recorded, "kl")] == [0.0, 0.125, 0.25, 0.375]
+    assert [value for _, value in numbered_column(recorded, "mine")] == [1.0]
 
 
 def test_training_is_bit_identical_with_and_without_monitoring(tmp_path):

@@ -197,14 +197,18 @@ def test_a_custom_evaluation_loop_is_a_phase(recorded):
     from transformers.trainer_callback import CallbackHandler
 
     handler = CallbackHandler([], None, None, None, None)
-    about = TrainingArguments(output_dir="out", use_cpu=True), TrainerState(), TrainerControl()
+    callback_arguments = (
+        TrainingArguments(output_dir="out", use_cpu=True),
+        TrainerState(),
+        TrainerControl(),
+    )
 
     @watched
     def train():
         for _ in range(3):
-            handler.on_prediction_step(*about)
-        handler.on_evaluate(*about, metrics={})
-        handler.on_log(*about, logs={"kl": None, "note": "text", "reward": 0.5})
+            handler.on_prediction_step(*callback_arguments)
+        handler.on_evaluate(*callback_arguments, metrics={})
+        handler.on_log(*callback_arguments, logs={"kl": None, "note": "text", "reward": 0.5})
 
     train()
 

@@ -9,11 +9,11 @@ from sentinel.readers.sample_rows import read_samples
 
 need("torch", "trl", "datasets", "pandas", "pyarrow")
 
-ASKED = "hello world"
-CONVERSATION = [{"role": "user", "content": ASKED}]
+PROMPT = "hello world"
+CONVERSATION = [{"role": "user", "content": PROMPT}]
 
 
-@pytest.mark.parametrize("prompt", [ASKED, CONVERSATION], ids=["text", "conversation"])
+@pytest.mark.parametrize("prompt", [PROMPT, CONVERSATION], ids=["text", "conversation"])
 @pytest.mark.filterwarnings("ignore")
 def test_prompts_completions_and_rewards_are_those_that_were_rewarded(tmp_path, prompt):
     """The reward functions get every completion, which gives the expected samples."""
@@ -60,7 +60,7 @@ def test_prompts_completions_and_rewards_are_those_that_were_rewarded(tmp_path, 
 
     assert [sample.step for sample in found] == [1] * 4
     assert [sample.content[1] for sample in found] == [
-        {"prompt": ASKED, "completion": text} for text in seen[:4]
+        {"prompt": PROMPT, "completion": text} for text in seen[:4]
     ]
     rewards = [sample.content[0] for sample in found]
     assert [values["reward/longer"] for values in rewards] == [float(len(t)) for t in seen[:4]]

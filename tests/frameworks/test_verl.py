@@ -47,7 +47,7 @@ CONFIG = {
     },
 }
 
-SAID = [
+ROWS = [
     {"val-core/gsm8k/acc": 0.25},
     {"actor/ppo_kl": 0.001, "critic/score/mean": np.float32(0.5), "training/global_step": 1},
     {"actor/ppo_kl": math.nan, "critic/score/mean": 0.75, "timing_s/save_checkpoint": 2.5},
@@ -78,7 +78,7 @@ def test_verl_logs_are_recorded_once_under_verls_step_and_keys(
 ):
     with watched:
         tracker = tracking("maths", "first", ["tensorboard"], CONFIG)
-        for step, row in enumerate(SAID):
+        for step, row in enumerate(ROWS):
             tracker.log({k: v for k, v in row.items() if k != "text"}, step=step)
         tracker.finish()
 
@@ -110,13 +110,13 @@ def test_verl_logs_are_recorded_once_under_verls_step_and_keys(
     }
     assert {name: known[name] for name in expected} == expected
     assert "max_steps" not in known
-    assert not any("secret" in str(fact) for fact in known.values())
+    assert not any("secret" in str(value) for value in known.values())
 
 
 def test_its_log_file_holds_the_recorded_values(tracking, recorded, tmp_path):
     with watched:
         tracker = tracking("maths", "first", "file", CONFIG)
-        for step, row in enumerate(SAID):
+        for step, row in enumerate(ROWS):
             tracker.log(plain(row), step=step)
         tracker.finish()
 
@@ -164,15 +164,15 @@ def test_the_driver_is_monitored_from_the_creation_of_its_trackers(
 
 
 def test_an_active_session_is_not_replaced(tracking, recorded):
-    theirs = vars(tracking)["__init__"]
+    verl_init = vars(tracking)["__init__"]
     plugin.start_on_training(MonitorArguments(run="other"))
     with watched:
         tracking("maths", "first", "file").log({"actor/ppo_kl": 0.5}, step=1)
     tracking("maths", "first", "file")
     assert session.current_session() is None
-    # What the run was patched over, it put back: it does nothing any more.
-    assert vars(tracking)["__init__"].__wrapped__ is theirs
-    tracking.__init__ = theirs
+    # The run restored what it patched, so the tracker does nothing any more.
+    assert vars(tracking)["__init__"].__wrapped__ is verl_init
+    tracking.__init__ = verl_init
 
     assert [r.step for r in recorded()[0] if r.event is Event.STEP] == [1]
 
@@ -220,7 +220,7 @@ for _ in range(3):
     optimizer.step()
     losses.append(loss.item())
 identity = session.current_session().identity
-print("TOLD " + json.dumps([losses, identity.run, identity.rank,
+print("RESULT " + json.dumps([losses, identity.run, identity.rank,
       identity.world_size, identity.local_world_size]))
 """
 
@@ -247,8 +247,8 @@ def test_a_ray_worker_is_monitored_from_its_first_backward_pass(tmp_path, record
     )
     assert done.returncode == 0, done.stderr[-4000:]
 
-    line = next(x for x in done.stdout.splitlines() if x.startswith("TOLD "))
-    losses, *place = json.loads(line.removeprefix("TOLD "))
+    line = next(x for x in done.stdout.splitlines() if x.startswith("RESULT "))
+    losses, *place = json.loads(line.removeprefix("RESULT "))
     assert place == ["maths-ranks", 1, 2, 1]
     steps = [r for r in recorded()[1] if r.event is Event.STEP]
     assert [r.values["loss"] for r in steps] == pytest.approx(losses)

@@ -12,7 +12,7 @@ TEMPLATE = (
 
 
 def tokenizer():
-    """Byte-level, of about 300 tokens, with a chat template."""
+    """A byte-level tokenizer of about 300 tokens, with a chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -69,7 +69,7 @@ def saved(directory, tokens, *, seed=0):
 
 
 def rows(tokens, count=32):
-    """Token ids of short texts, all of one length, as a Trainer's data set takes them."""
+    """Token ids of short texts, all of one length, as a Trainer's data set has them."""
     texts = [PHRASES[at % len(PHRASES)] + " the quick brown fox jumps" for at in range(count)]
     encoded = tokens(texts, padding="max_length", max_length=12, truncation=True)
     return [

@@ -91,11 +91,11 @@ def test_two_ranks_save_call_and_stop_at_the_step_of_the_notification(receiver, 
         ]
         metadata = History(database).run_metadata.as_dict()
     assert rows == [("acting/nan_or_inf#1", 1, last)]
-    noted = [each for each in notifications if each.incident.name == rows[0][0] and each.notes]
+    with_notes = [each for each in notifications if each.incident.name == rows[0][0] and each.notes]
     actions = "A checkpoint, a stop and a call of your function"
-    assert f"{actions} were requested for step {last}." in noted[0].notes
+    assert f"{actions} were requested for step {last}." in with_notes[0].notes
     # The tier of the decorator applies.
-    assert {each.incident.severity.value for each in noted} == {"warning"}
+    assert {each.incident.severity.value for each in with_notes} == {"warning"}
     assert metadata["on_critical"].startswith(f"call, checkpoint, stop at step {last}, for acting/")
     assert metadata["on_critical/error"] == "ValueError"
     assert not any(ring_dir("acting").iterdir())

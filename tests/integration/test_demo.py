@@ -31,17 +31,22 @@ def receiver():
         yield receiver
 
 
-def post(receiver: DemoReceiver, secret: str = "a secret", identity: str = "one", told=None) -> int:
+def deliver(
+    receiver: DemoReceiver, secret: str = "a secret", identity: str = "one", notification=None
+) -> int:
     sink = Webhook(url=SecretStr(f"{receiver.url}/webhook"), secret=SecretStr(secret))
-    worded = sink.sign(
-        sink.render(told or make_notification(NotificationReason.OPENED), identity), time.time()
+    request = sink.sign(
+        sink.render(notification or make_notification(NotificationReason.OPENED), identity),
+        time.time(),
     )
-    sent = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=60)
-    return sent.status_code
+    response = requests.post(
+        request.url, data=request.body, headers=dict(request.headers), timeout=60
+    )
+    return response.status_code
 
 
 def test_the_receiver_parses_a_webhook(receiver):
-    assert post(receiver) == 200
+    assert deliver(receiver) == 200
 
     delivery = receiver.received.get(timeout=60)
     assert replace(delivery, seconds=0.0) == ReceivedNotification(
@@ -59,7 +64,7 @@ def test_the_receiver_parses_a_webhook(receiver):
 
 
 def test_the_receiver_parses_a_diagnosis(receiver):
-    assert post(receiver, told=with_diagnosis()) == 200
+    assert deliver(receiver, notification=with_diagnosis()) == 200
     delivery = receiver.received.get(timeout=60)
 
     assert (delivery.cause, delivery.title) == ("policy_collapse", "policy collapse")
@@ -74,22 +79,28 @@ def test_the_receiver_parses_a_diagnosis(receiver):
 
 
 def test_the_receiver_rejects_other_signatures(receiver):
-    assert post(receiver, secret="another") == 401
+    assert deliver(receiver, secret="another") == 401
     assert requests.post(f"{receiver.url}/webhook", data=b"{}", timeout=60).status_code == 401
     assert receiver.received.empty()
 
 
 def test_the_receiver_ignores_a_repeat(receiver):
-    assert [post(receiver), post(receiver), post(receiver, identity="two")] == [200, 200, 200]
+    assert [deliver(receiver), deliver(receiver), deliver(receiver, identity="two")] == [
+        200,
+        200,
+        200,
+    ]
     assert receiver.received.qsize() == 2
 
 
 def test_the_receiver_reads_a_slack_message(receiver):
     sink = Slack(url=SecretStr(f"{receiver.url}/slack"))
-    worded = sink.render(make_notification(NotificationReason.OPENED), "one")
-    answer = requests.post(worded.url, data=worded.body, headers=dict(worded.headers), timeout=60)
+    request = sink.render(make_notification(NotificationReason.OPENED), "one")
+    response = requests.post(
+        request.url, data=request.body, headers=dict(request.headers), timeout=60
+    )
 
-    assert sink.is_accepted(answer.status_code, answer.text)
+    assert sink.is_accepted(response.status_code, response.text)
     assert "KL is 2 nats (since step 90). Run grpo-7b." in receiver.received.get(timeout=60)
 
 
@@ -164,13 +175,13 @@ def numbers(stories, text: str) -> list[int]:
     ],
     ids=["two", "the same twice", "another topic, and unfinished", "no grammar", "four"],
 )
-def test_a_story_earns_for_different_correct_sentences_about_its_topic(scripts, text, reward):
+def test_the_reward_counts_different_correct_sentences_about_the_topic(scripts, text, reward):
     stories, _ = scripts
 
     assert stories.reward(numbers(stories, "story fox : " + text)) == reward
 
 
-def test_stories_to_learn_from_earn_something_and_could_earn_more(scripts):
+def test_training_stories_have_a_reward_between_zero_and_the_maximum(scripts):
     stories, _ = scripts
     dice = random.Random(0)
     rewards = [stories.reward(stories.story(dice)) for _ in range(500)]
@@ -188,7 +199,7 @@ def saved(train, updates: int, counts: int, tmp_path) -> list[int]:
     return steps
 
 
-def test_a_counter_that_moves_twice_saves_as_was_reported(scripts, tmp_path):
+def test_a_step_counted_twice_saves_as_in_the_report(scripts, tmp_path):
     """huggingface/trl#2124: 500, 1000, ..., 4000, then every 2 steps until 8000."""
     _, train = scripts
 
@@ -209,15 +220,17 @@ def test_the_fault_matches_its_description(scripts):
 
 @pytest.mark.timeout(1200)
 def test_every_fault_in_a_real_training_is_reported_and_nothing_else():
-    """Four real processes: this is `make demo`, and a KL and a reward that really move."""
+    """Runs `make demo`: four processes with a real KL and reward."""
     command = [sys.executable, "-m", "sentinel", "demo", "--json"]
-    played = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
+    completed = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
 
-    lines = [json.loads(line) for line in played.stdout.splitlines()]
+    lines = [json.loads(line) for line in completed.stdout.splitlines()]
     opened = [
         line for line in lines if line["type"] == "notification" and line["reason"] == "opened"
     ]
-    assert (played.returncode, lines[-1]["passed"]) == (0, True), played.stdout + played.stderr
-    assert len(opened) == len(FAULTS), "consequences are told with their cause"
+    assert (completed.returncode, lines[-1]["passed"]) == (0, True), (
+        completed.stdout + completed.stderr
+    )
+    assert len(opened) == len(FAULTS), "consequences are part of the case of their cause"
     assert lines[-1]["steps_after"].keys() == {fault.cause for fault in FAULTS}
     assert all(0 <= late <= 60 for late in lines[-1]["steps_after"].values())

@@ -110,14 +110,14 @@ def test_an_untested_version_is_reported_with_the_tested_range():
 
 
 def test_all_frameworks_are_loaded_in_one_process_unless_it_dies():
-    asked = []
+    calls = []
 
     def dry_run_stub(names):
-        asked.append(names)
+        calls.append(names)
         return dry_run_with(ON, "")(names)
 
     assert {result.grade for result in check_frameworks(dry_run_stub)} == {Grade.OK}
-    assert len(asked) == 1
+    assert len(calls) == 1
 
 
 def test_a_dry_run_that_dies_does_not_affect_the_others():
@@ -167,7 +167,7 @@ def test_installed_versions_are_in_the_tested_range(name):
 
 def test_torch_is_patched_and_restored(tmp_path):
     """In a separate process."""
-    out = tmp_path / "told.json"
+    out = tmp_path / "status.txt"
     script = (
         "import sys, torch; before = torch.Tensor.backward\n"
         "from sentinel.client.dry_run import dry_run\n"
@@ -196,7 +196,7 @@ def test_a_patch_that_fails_is_off(monkeypatch):
     from sentinel.client.dry_run import dry_run
     from sentinel.integrations import torch_loop
 
-    def fail(tap):
+    def fail(patcher):
         raise KeyError("backward")
 
     monkeypatch.setattr(torch_loop, "FRAMEWORK", "json")

@@ -28,7 +28,7 @@ print(time.process_time() - began)
 
 
 def run_python(code):
-    """The words that a separate Python process prints."""
+    """The output of a separate Python process, split at white space."""
     return subprocess.check_output([sys.executable, "-c", code], timeout=240, text=True).split()
 
 

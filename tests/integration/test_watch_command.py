@@ -7,8 +7,8 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from support.clocks import FakeClock
 from support.followed_logs import (
-    FakeClock,
     append_rows,
     loss_rows,
     make_follower,
@@ -38,7 +38,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def clock():
-    return FakeClock()
+    return FakeClock(1.8e9)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_log_that_may_have_ended_is_not_stalled(path, clock):
     assert "ranks_running" not in next_heartbeat(source, clock, 1e6).values
 
 
-def test_a_stall_is_judged_by_the_arrival_of_rows(path, clock):
+def test_a_stall_is_detected_by_the_arrival_of_rows(path, clock):
     """Rows with timestamps a second apart can arrive together every two minutes."""
     rows = [{**row, "time": 1.7e9 + row["step"]} for row in loss_rows(1, 60, max_steps=500)]
     append_rows(path, *rows)
@@ -199,7 +199,7 @@ def test_a_case_is_printed_when_it_opens_and_when_its_cause_is_found(path, capsy
 
         def evidence(self, context):
             if "nan_or_inf" in context.symptoms:
-                yield from symptom_evidence(context.earliest_symptom("step_regression"), 0.7)
+                yield from symptom_evidence(context.earliest("step_regression"), 0.7)
 
         def remedy(self, _):
             return "Clean\x1b[2J up."

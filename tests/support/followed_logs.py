@@ -1,4 +1,4 @@
-"""A log that a test appends to, and its follower with a fake clock."""
+"""A log that a test appends to, and its follower."""
 
 from __future__ import annotations
 
@@ -9,14 +9,8 @@ from sentinel.model.record import Event
 from sentinel.readers.follow import LogFollower
 
 
-class FakeClock:
-    now = 1.8e9
-
-    def __call__(self):
-        return self.now
-
-
 def append_rows(path, *rows):
+    """Append rows as JSON lines."""
     with path.open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
@@ -26,6 +20,7 @@ def loss_rows(begin, end, loss=None, **values):
 
 
 def make_follower(path, clock, positions=None, **settings):
+    """A follower of the run `mine`; `settings` are further arguments of `LogFollower`."""
     return LogFollower("mine", path, Counters(), positions or {}, clock, **settings)
 
 

@@ -17,7 +17,7 @@ from support.synthetic_runs import rl_run, sft_run
 from support.wandb_files import framed
 
 Row = dict[str, Any]
-BEGUN = 1.7e9
+START_TIME = 1.7e9
 NAMES = {"completion_length": "completions/mean_length", "kl_ref": "kl"}
 """Keys of signals as trainers log them."""
 
@@ -27,7 +27,7 @@ def healthy_rows(seed: int, length: int = 400, every: float = 3.0) -> list[Row]:
     made = {**sft_run(seed).series, **rl_run(seed).series, **policy_run(seed).series}
     series = {NAMES.get(n, n): s for n, s in made.items() if len(s) >= length}
     return [
-        {"step": n + 1, "time": BEGUN + every * n}
+        {"step": n + 1, "time": START_TIME + every * n}
         | {name: float(values[n]) for name, values in series.items()}
         for n in range(length)
     ]

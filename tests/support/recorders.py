@@ -38,10 +38,10 @@ class RecordedRank:
 
 
 class Hostile:
-    """Any operation on an instance raises."""
+    """An object of which every operation raises."""
 
     def _raise(self, *args):
-        raise RuntimeError("looked at")
+        raise RuntimeError("accessed")
 
     __float__ = __int__ = __index__ = __str__ = __repr__ = __eq__ = __len__ = __bool__ = _raise
     __hash__ = _raise

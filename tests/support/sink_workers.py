@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing, contextmanager
 
+from support.clocks import FakeClock
 from support.notifications import NOW
 from support.webhook_receiver import Receiver, deadlines_from_silence
 
@@ -14,22 +15,12 @@ from sentinel.sinks.slack import Slack
 from sentinel.store.database import connect
 
 
-class Clock:
-    """Seconds since the epoch, set by the test."""
-
-    def __init__(self):
-        self.now = NOW
-
-    def __call__(self):
-        return self.now
-
-
 class WorkerFixture:
     """A worker of the sink `slack`, its outbox, its receiver and its clock."""
 
     def __init__(self, connection, receiver):
         self.receiver = receiver
-        self.clock = Clock()
+        self.clock = FakeClock(NOW)
         self.connection = connection
         self.worker = SinkWorker(
             "slack",

@@ -9,10 +9,12 @@ monitored = sentinel.monitor(run="test", agent=False)
 
 
 def steps(recorded):
+    """The STEP records of rank 0; `recorded` is the fixture."""
     return [record for record in recorded()[0] if record.event is Event.STEP]
 
 
 def column(recorded, name):
+    """Values of that name, one per training step of rank 0 that has one."""
     return [record.values[name] for record in steps(recorded) if name in record.values]
 
 

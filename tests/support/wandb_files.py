@@ -14,11 +14,11 @@ def framed(*records, damage=()):
     for index, record in enumerate(records):
         left, started = record, False
         while left or not started:
-            room = 2**15 - len(data) % 2**15
-            if room < 7:
-                data += bytes(room)
+            space = 2**15 - len(data) % 2**15
+            if space < 7:
+                data += bytes(space)
                 continue
-            part, left = left[: room - 7], left[room - 7 :]
+            part, left = left[: space - 7], left[space - 7 :]
             kind = {(False, False): 1, (False, True): 2, (True, True): 3, (True, False): 4}[
                 started, bool(left)
             ]

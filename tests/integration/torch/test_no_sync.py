@@ -1,4 +1,4 @@
-"""No patch waiting_operations for a device: it reads no value and only copies without blocking.
+"""No patch waits for a device: it reads no value and only copies without blocking.
 
 Host tensors stand for device tensors here (`support.fake_device`); `benchmarks/gpu.py` measures a
 real GPU.

@@ -185,7 +185,7 @@ def test_a_silenced_or_acknowledged_case_triggers_no_command(make_node):
         NotificationReason.RESOLVED,
     ):
         joined = replace(make_case(reason=later), others=(make_case().incident,))
-        assert plan(node, joined) == "", "a notification that nobody reads stops no run"
+        assert plan(node, joined) == "", "a notification that is not sent stops no run"
 
 
 def test_an_escalated_case_triggers_a_command_despite_an_acknowledged_warning(make_node):

@@ -21,7 +21,7 @@ def gpu_heartbeats(xid, errors=0.0):
 
 
 def replicas(first, last, factor, lag=0.0):
-    """From step 110 on, the third of four replicas is late and its norm is multiplied by `factor`."""
+    """From step 110 on, the third of four replicas is late and its norm differs by `factor`."""
     rng = Random(first)
     for step in range(first, last):
         norms, waits = [1.0 + 0.1 * (step % 7)] * 4, [0.02 * rng.random() for _ in range(4)]

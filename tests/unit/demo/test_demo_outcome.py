@@ -59,11 +59,11 @@ def test_the_demo_fails_if_a_fault_is_not_reported(cause):
         received("", EXPECTED[COLLAPSE] + 50, case="reward_collapse"),
     ],
     ids=[
-        "of nothing that has a name",
-        "of what is not wrong",
-        "before its mistake",
-        "of what follows from a mistake",
-        "of what follows, without a name",
+        "no cause",
+        "a fault that was not injected",
+        "before its fault",
+        "a consequence with the cause",
+        "a consequence without a cause",
     ],
 )
 def test_the_demo_fails_on_an_unexpected_notification(notification):
@@ -90,7 +90,7 @@ def test_the_final_cause_of_a_case_counts():
     assert not evaluate_demo([first, *others], {}).passed
     assert evaluate_demo([first, worse, *others], {}).detected[COLLAPSE] == first
     assert evaluate_demo([first, *others], {first.case: COLLAPSE}).passed, (
-        "no notification told of it"
+        "no notification has the cause"
     )
     assert evaluate_demo(
         [replace(first, cause="weak_kl_term"), worse, *others], {first.case: ""}

@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 
 from sentinel.agent.discovery import DiscoveredRun
-from sentinel.cluster import message_store as board_file
+from sentinel.cluster import message_store
 from sentinel.cluster.authentication import (
     REFUSAL_REASONS,
     MessageAuthenticator,
@@ -25,8 +25,8 @@ from sentinel.doctor.runs import check_runs
 from sentinel.model.counters import Counters
 from sentinel.transport.rendezvous import NO_RENDEZVOUS
 
-SEAL = MessageAuthenticator.for_job("right", "job")
-ABOUT = {"world_size": 4.0, "local_world_size": 2.0}
+AUTHENTICATOR = MessageAuthenticator.for_job("right", "job")
+METADATA = {"world_size": 4.0, "local_world_size": 2.0}
 
 
 def node(host, ranks, state="up", silent=0.0, skew=0.0):
@@ -39,16 +39,16 @@ def node(host, ranks, state="up", silent=0.0, skew=0.0):
     }
 
 
-def head(*known, port=14007, trouble="", refused=None, active=True):
-    cluster = {"role": "head", "port": port, "error": trouble, "nodes": [*known]}
+def head(*known, port=14007, error_text="", refused=None, active=True):
+    cluster = {"role": "head", "port": port, "error": error_text, "nodes": [*known]}
     cluster["head"] = f"gpu-a:{port}"
-    return {"cluster": cluster, "metadata": ABOUT, "refused": refused or {}, "active": active}
+    return {"cluster": cluster, "metadata": METADATA, "refused": refused or {}, "active": active}
 
 
-def post(*, connected=True, trouble="", refused=None, silent=0.0, at="gpu-a:14007"):
-    cluster = {"role": "follower", "head": at, "connected": connected, "error": trouble}
+def follower(*, connected=True, error_text="", refused=None, silent=0.0, at="gpu-a:14007"):
+    cluster = {"role": "follower", "head": at, "connected": connected, "error": error_text}
     cluster |= {"spooled_bytes": 3_000_000 if silent else 0, "silent_seconds": silent}
-    return {"cluster": cluster, "metadata": ABOUT, "refused": refused or {}}
+    return {"cluster": cluster, "metadata": METADATA, "refused": refused or {}}
 
 
 BOTH = node("gpu-a", [0, 1]), node("gpu-b", [2, 3])
@@ -65,7 +65,7 @@ def test_a_head_with_all_nodes_is_ok():
 
 
 def test_a_connected_follower_is_ok_and_names_its_head():
-    assert summaries(post()) == [
+    assert summaries(follower()) == [
         (Grade.OK, "run two, nodes", "follower of the head at gpu-a:14007")
     ]
 
@@ -86,11 +86,11 @@ def test_a_node_that_is_lost_is_named_with_its_ranks():
     assert result.message == "no message for 95 s (ranks 2-3)"
 
 
-@pytest.mark.parametrize(("skew", "words"), [(7200.0, "2 h behind"), (-30.0, "30 s ahead")])
-def test_a_clock_skew_is_a_warning(skew, words):
+@pytest.mark.parametrize(("skew", "expected"), [(7200.0, "2 h behind"), (-30.0, "30 s ahead")])
+def test_a_clock_skew_is_a_warning(skew, expected):
     (_, result) = check_nodes("two", head(BOTH[0], node("gpu-b", [2, 3], skew=skew)))
 
-    assert (result.grade, words in result.message) == (Grade.WARN, True)
+    assert (result.grade, expected in result.message) == (Grade.WARN, True)
 
 
 def test_a_small_clock_skew_is_ignored():
@@ -98,9 +98,9 @@ def test_a_small_clock_skew_is_ignored():
 
 
 def test_ranks_without_data_fail_while_the_run_is_active():
-    (_, grade_and_words) = summaries(head(BOTH[0]))
+    (_, summary) = summaries(head(BOTH[0]))
 
-    assert grade_and_words == (
+    assert summary == (
         Grade.FAIL,
         "run two, nodes",
         "no data from 2 ranks (2-3)",
@@ -109,25 +109,27 @@ def test_ranks_without_data_fail_while_the_run_is_active():
 
 
 def test_an_unconnected_follower_reports_reason_duration_and_buffer():
-    trouble = "No answer at gpu-a:14007 (timed out)."
-    (result,) = check_nodes("two", post(connected=False, trouble=trouble, silent=600.0))
+    error_text = "No answer at gpu-a:14007 (timed out)."
+    (result,) = check_nodes("two", follower(connected=False, error_text=error_text, silent=600.0))
 
     assert result.grade is Grade.FAIL
     assert result.message == (
-        f"the head at gpu-a:14007 has been unreachable for 10 min: {trouble} "
+        f"the head at gpu-a:14007 has been unreachable for 10 min: {error_text} "
         "3.0 MB of records are buffered"
     )
     assert "14000 to 17999" in result.remedy
 
 
 def test_an_isolated_node_fails():
-    (result,) = check_nodes("two", {"cluster": {"role": "single"}, "metadata": ABOUT})
+    (result,) = check_nodes("two", {"cluster": {"role": "single"}, "metadata": METADATA})
 
     assert (result.grade, "never reached" in result.message) == (Grade.FAIL, True)
 
 
 def test_a_head_that_cannot_listen_fails():
-    state = head(*BOTH, port=0, trouble="torch is not installed in the environment of the agent.")
+    state = head(
+        *BOTH, port=0, error_text="torch is not installed in the environment of the agent."
+    )
     (result,) = check_nodes("two", state)
 
     assert (result.grade, "install torch" in result.remedy) == (Grade.FAIL, True)
@@ -148,42 +150,44 @@ def test_rejected_messages_are_reported_with_their_count(reason):
 @pytest.mark.parametrize("reason", ["token", "version"])
 def test_a_rejection_that_excludes_a_node_fails(reason):
     grades = {result.grade for result in check_nodes("two", head(BOTH[0], refused={reason: 1.0}))}
-    of_post = [*check_nodes("two", post(connected=False, trouble="It.", refused={reason: 1.0}))]
+    follower_results = [
+        *check_nodes("two", follower(connected=False, error_text="It.", refused={reason: 1.0}))
+    ]
 
     assert Grade.FAIL in grades
-    assert of_post[-1].grade is Grade.FAIL
+    assert follower_results[-1].grade is Grade.FAIL
 
 
-def nobody_answers():
+def unanswered_connection():
     with pytest.raises(MessageStoreError) as error:
-        # The discard port, on which nobody listens.
+        # The discard port has no listener.
         MessageStore.connect("127.0.0.1", 9)
     return str(error.value)
 
 
-def no_port_is_free():
+def no_free_port():
     with bind_first_free_port((0,)) as taken, pytest.raises(NoFreePortError) as error:
         bind_first_free_port((taken.getsockname()[1],))
     return str(error.value)
 
 
-def wrong(message):
+def refused_message(message):
     with pytest.raises(RefusedMessageError) as error:
-        SEAL.verify("card", message)
+        AUTHENTICATOR.verify("card", message)
     return str(error.value)
 
 
-def nobody_told():
-    link = ClusterClient(lambda: HeadEndpoint("", (14000,)), SEAL, {}, Counters())
-    before = link.error
-    link.start()
+def unknown_head_address():
+    client = ClusterClient(lambda: HeadEndpoint("", (14000,)), AUTHENTICATOR, {}, Counters())
+    before = client.error
+    client.start()
     try:
-        until = time.monotonic() + 60.0
-        while link.error == before and time.monotonic() < until:
+        deadline = time.monotonic() + 60.0
+        while client.error == before and time.monotonic() < deadline:
             time.sleep(0.01)
     finally:
-        link.stop()
-    return link.error
+        client.stop()
+    return client.error
 
 
 def wrong_port():
@@ -192,26 +196,28 @@ def wrong_port():
     return str(error.value)
 
 
-TROUBLES = {
-    "firewall": (nobody_answers, "14000 to 17999"),
-    "ports": (no_port_is_free, "a port that is free"),
+ERRORS = {
+    "firewall": (unanswered_connection, "14000 to 17999"),
+    "ports": (no_free_port, "a port that is free"),
     "token": (
-        lambda: wrong(MessageAuthenticator.for_job("wrong", "job").sign("card", b"")),
+        lambda: refused_message(
+            MessageAuthenticator.for_job("refused_message", "job").sign("card", b"")
+        ),
         "SENTINEL_CLUSTER__TOKEN",
     ),
-    "version": (lambda: wrong(b"\0" * 40), "same version"),
-    "nowhere": (nobody_told, "SENTINEL_CLUSTER__HEAD"),
+    "version": (lambda: refused_message(b"\0" * 40), "same version"),
+    "nowhere": (unknown_head_address, "SENTINEL_CLUSTER__HEAD"),
     "setting": (wrong_port, "SENTINEL_CLUSTER__HEAD"),
-    "begun": (lambda: ClusterClient(dict, SEAL, {}, Counters()).error, "in a few seconds"),
-    "opened": (lambda: ClusterServer((1,), SEAL, Counters()).error, "in a few seconds"),
+    "begun": (lambda: ClusterClient(dict, AUTHENTICATOR, {}, Counters()).error, "in a few seconds"),
+    "opened": (lambda: ClusterServer((1,), AUTHENTICATOR, Counters()).error, "in a few seconds"),
 }
 
 
-@pytest.mark.parametrize("kind", TROUBLES)
+@pytest.mark.parametrize("kind", ERRORS)
 def test_each_real_error_message_has_its_remedy(kind):
-    really, remedy = TROUBLES[kind]
+    make_error, remedy = ERRORS[kind]
 
-    assert remedy in remedy_for(really())
+    assert remedy in remedy_for(make_error())
 
 
 def test_an_agent_without_torch_has_a_remedy(monkeypatch):
@@ -220,9 +226,9 @@ def test_an_agent_without_torch_has_a_remedy(monkeypatch):
             raise ImportError(name)
         return import_module(name)
 
-    monkeypatch.setattr(board_file, "import_module", absent)
-    with bind_first_free_port((0,)) as place, pytest.raises(MessageStoreError) as error:
-        MessageStore.host(place)
+    monkeypatch.setattr(message_store, "import_module", absent)
+    with bind_first_free_port((0,)) as listener, pytest.raises(MessageStoreError) as error:
+        MessageStore.host(listener)
 
     assert "install torch" in remedy_for(str(error.value))
 
@@ -233,7 +239,7 @@ def test_an_unknown_error_refers_to_the_log():
 
 def test_node_results_are_part_of_the_run_results(monkeypatch, tmp_path):
     path = tmp_path / "two" / "agent.json"
-    served = DiscoveredRun("two", "http://127.0.0.1:9", {"state": "running"} | post())
+    served = DiscoveredRun("two", "http://127.0.0.1:9", {"state": "running"} | follower())
     monkeypatch.setattr("sentinel.doctor.runs.registration_files", lambda: [path])
     monkeypatch.setattr("sentinel.doctor.runs.query_agent", lambda *_: served)
 

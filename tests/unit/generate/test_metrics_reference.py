@@ -39,12 +39,12 @@ def test_every_signal_is_under_one_heading():
 
 
 def test_every_family_of_an_exposition_has_its_row():
-    tally = Counters()
+    counters = Counters()
     for count in COUNTER_FAMILIES:
-        tally.add(count.family, "one")
-    shown = Exposition(tally, {"kl_blowup": Severity.CRITICAL}, machine=lambda: SAMPLE_NODE)
+        counters.add(count.family, "one")
+    exposition = Exposition(counters, {"kl_blowup": Severity.CRITICAL}, machine=lambda: SAMPLE_NODE)
     attributes = {"framework": "trl", "patch/trl": "off: TypeError in before_step"}
-    for verdict in (
+    for result in (
         make_result(Event.START, rank=0, attributes=attributes, values={"save_steps": 500.0}),
         step_result(rank=0, step_time=0.5),
         step_result(mine=1.0, global_step=1.0),
@@ -54,9 +54,9 @@ def test_every_family_of_an_exposition_has_its_row():
         ),
         incident_result(of=make_incident()),
     ):
-        shown.update(verdict)
-    page = generate_latest(shown.registry).decode()
-    names = {sample.name for family in parse(page) for sample in family.samples}
+        exposition.update(result)
+    text = generate_latest(exposition.registry).decode()
+    names = {sample.name for family in parse(text) for sample in family.samples}
 
     metrics = {signal.metric for signal in SIGNALS.values()}
     assert {name for name in names if f"`{name}`" not in ROWS} <= metrics

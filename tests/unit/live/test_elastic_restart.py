@@ -32,7 +32,7 @@ EXITED_AT = 1000.0
 
 @dataclass(frozen=True)
 class Launcher(Process):
-    """A launcher that is alive if the test says so."""
+    """A launcher that is alive if `lives` is set."""
 
     lives: bool = True
 
@@ -74,9 +74,9 @@ class Node:
         """Findings with their times, from heartbeats half a second apart."""
         findings_at = []
         for half in range(int(first * 2), int(last * 2)):
-            opinion = self.died.update(self.heartbeat(ranks, half / 2))
-            if isinstance(opinion, Finding):
-                findings_at.append((half / 2, opinion.summary))
+            output = self.died.update(self.heartbeat(ranks, half / 2))
+            if isinstance(output, Finding):
+                findings_at.append((half / 2, output.summary))
         return findings_at
 
 
@@ -182,8 +182,8 @@ def test_a_launcher_that_is_not_elastic_is_not_waited_for():
     assert "elastic_restart" not in heartbeat.attributes
 
 
-def node_heartbeat(node_tick, *, age=0.0, host="a"):
-    return NodeHeartbeat(node_tick, host, (0, 1), age, is_lost=False)
+def node_heartbeat(heartbeat, *, age=0.0, host="a"):
+    return NodeHeartbeat(heartbeat, host, (0, 1), age, is_lost=False)
 
 
 def test_with_several_nodes_all_failed_nodes_must_be_restarting(node):

@@ -225,10 +225,10 @@ def test_a_growing_directory_yields_the_same_records_in_any_pieces(tmp_path):
             records_found += step_values(drain(following))
         clock[0] += deepspeed_csv.MAX_ROW_GAP_SECONDS
         records_found += step_values(drain(following))
-        told_of = {step: {} for step, _ in whole}
+        values_by_step = {step: {} for step, _ in whole}
         for step, values in records_found:
-            told_of[step] |= values
-        assert list(told_of.items()) == whole
+            values_by_step[step] |= values
+        assert list(values_by_step.items()) == whole
 
 
 def test_an_invalid_line_in_a_metric_file_is_counted(tmp_path):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from support.clocks import FakeClock
 from support.event_files import event, event_file, framed
-from support.followed_logs import FakeClock, make_follower, step_attempts
+from support.followed_logs import make_follower, step_attempts
 
 
 @pytest.fixture
 def clock():
-    return FakeClock()
+    return FakeClock(1.8e9)
 
 
 def test_a_second_reader_continues_a_deepspeed_directory(tmp_path, clock):

@@ -45,11 +45,11 @@ def drain(following):
 
 
 def python(code, folder, **environ):
-    environ_quiet = {"WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", **environ}
+    environment = {"WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", **environ}
     subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder,
-        env={**os.environ, **environ_quiet},
+        env={**os.environ, **environment},
         check=True,
         timeout=120,
     )

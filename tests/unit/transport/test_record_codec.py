@@ -54,13 +54,13 @@ def test_nan_is_preserved(encoder, sent):
 
 
 def test_texts_are_preserved(encoder, sent):
-    encoder.write_event(Event.STOP, NOW, {"code": 3}, {"outcome": "exit", "said": "☃\n\ud800"})
+    encoder.write_event(Event.STOP, NOW, {"code": 3}, {"outcome": "exit", "text": "☃\n\ud800"})
 
     (record,) = decode_all(sent)
 
     assert record.event is Event.STOP
     assert record.values == {"code": 3.0}
-    assert record.attributes == {"outcome": "exit", "said": "☃\n\ud800"}
+    assert record.attributes == {"outcome": "exit", "text": "☃\n\ud800"}
 
 
 def test_a_name_sent_twice_counts_with_its_last_value(encoder, sent):

@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from support.clocks import FakeClock
 from support.fake_nvml import Card, FakeNvml, NVMLError
 from support.rank_processes import until
 
@@ -18,16 +19,9 @@ from sentinel.signals.hardware import Gpu, NodeMeasurements, select_run_gpus
 GIB = 2.0**30
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return FakeClock(1000.0)
 
 
 def node_metrics(tmp_path, clock, library=None, **settings):
