@@ -33,7 +33,7 @@ def test_only_an_old_ring_of_a_dead_process_is_removed():
 
 def test_a_file_that_is_not_a_ring_is_not_removed():
     foreign = ring_path("strange", 0, 0)
-    foreign.write_bytes(b"somebody else's")
+    foreign.write_bytes(b"of another program")
 
     assert remove_stale_rings(time.time() + 10 * STALE_AFTER_SECONDS) == []
     assert foreign.exists()
