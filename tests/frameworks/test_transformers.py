@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,7 @@ def test_a_custom_evaluation_loop_is_a_phase(recorded):
     from transformers import TrainerControl, TrainerState, TrainingArguments
     from transformers.trainer_callback import CallbackHandler
 
+    import_module("transformers.trainer")  # The patches are attached when this is imported.
     handler = CallbackHandler([], None, None, None, None)
     callback_arguments = (
         TrainingArguments(output_dir="out", use_cpu=True),
