@@ -63,7 +63,8 @@ def folder(wheel, tmp_path, monkeypatch):
         monkeypatch.setenv("PYTHONPATH", str(wheel))
         monkeypatch.setenv("SENTINEL_LINGER_SECONDS", "0")
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
-        monkeypatch.setenv("PATH", f"{wheel / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        programs = [str(wheel / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+        monkeypatch.setenv("PATH", os.pathsep.join(programs))
         yield tmp_path
 
 
