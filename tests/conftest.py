@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,10 @@ hypothesis_settings.register_profile(
     "thorough", hypothesis_settings.get_profile("no_deadline"), max_examples=10_000
 )
 hypothesis_settings.load_profile("no_deadline")
+
+# A shell starts background jobs with SIGINT ignored, which the processes of tests would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _LAUNCHERS = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "SLURM_", "OMPI_", "PMI_", "TORCHELASTIC")
 

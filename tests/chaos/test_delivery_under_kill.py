@@ -19,7 +19,7 @@ from support.webhook_receiver import Receiver
 from sentinel.notify import outbox
 from sentinel.store.database import connect
 
-KILLS = int(os.environ.get("CHAOS_KILLS", "25"))
+KILLS = int(os.environ.get("CHAOS_KILLS", "12"))
 NOTIFICATIONS = 4 * KILLS
 MAX_HANG_SECONDS = 0.3
 LAST_DELIVERY_TIMEOUT_SECONDS = 600.0
