@@ -10,7 +10,7 @@ SOAK_MINUTES ?= 10
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ready-demo ## Train for real, inject faults, and see which alerts are sent (under 4 minutes)
+demo: ready-demo ## Train for real, inject faults, and see which alerts are sent (2 minutes)
 	@.venv/bin/sentinel demo
 
 # Tests run in two processes per call of pytest; a file stays in one process.

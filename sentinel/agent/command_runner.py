@@ -20,7 +20,7 @@ from typing import NoReturn
 from sentinel.client.spawn import AGENT_POLL_INTERVAL_SECONDS, AgentSupervisor
 from sentinel.transport.launch_environment import derive_run_id
 from sentinel.transport.launch_status import LAUNCHER_PID_VARIABLE, LaunchStatus
-from sentinel.transport.paths import list_rings
+from sentinel.transport.paths import describe_error, list_rings
 from sentinel.transport.process import Process
 
 FORWARDED_SIGNALS = frozenset(
@@ -54,7 +54,7 @@ class CommandRunner:
         try:
             launch = self._publish_launch()
         except (OSError, ValueError) as error:
-            print_message(f"{error} The command runs without monitoring.")
+            print_message(f"{describe_error(error)} The command runs without monitoring.")
             exec_command(self.command, environ)
         supervisor = AgentSupervisor(launch.run, self.config)
         supervisor.start()
@@ -76,7 +76,7 @@ class CommandRunner:
             launch.write()
             supervisor.release()
         except OSError as error:
-            print_message(f"{error} The exit of the command is not reported.")
+            print_message(f"{describe_error(error)} The exit of the command is not reported.")
             return
         if not has_rings and not launch.has_failed:
             print_message("no training found in this command, so nothing was monitored.")
@@ -144,7 +144,7 @@ def wait_for_command(pid: int, poll: Callable[[], None]) -> int:
         try:
             poll()
         except Exception as error:
-            print_message(f"{error} The command keeps running.")
+            print_message(f"{describe_error(error)} The command keeps running.")
 
 
 def exec_command(command: list[str], environ: Mapping[str, str]) -> NoReturn:

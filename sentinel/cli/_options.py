@@ -24,6 +24,11 @@ def error_exit(command: str, message: str) -> typer.Exit:
     return typer.Exit(EXIT_USAGE_ERROR)
 
 
+def read_error_text(error: OSError | ValueError) -> str:
+    """Why a log cannot be read, without the path and the number of the error."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
 def settings_environ(config: Path | None) -> Mapping[str, str]:
     """The environment, with the settings file `config` if one is given."""
     return os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}

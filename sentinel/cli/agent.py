@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -19,13 +20,14 @@ def agent(
 ) -> None:
     """Monitor one run until it ends: run the detectors, send notifications, serve /metrics.
 
-    Exit status: 0 at the end of the run or if another agent serves it, 2 if it cannot be served.
+    Exit status: 0 at the end of the run or if another agent serves it, 1 if a file or port is not
+    usable, 2 if the settings, the run id or the version of the database is wrong.
     """
     from sentinel.agent.main import Agent
     from sentinel.agent.registration import AlreadyServedError
     from sentinel.config.settings import ConfigError, load_agent_settings
     from sentinel.store.database import NewerSchemaError
-    from sentinel.transport.paths import RunIdError
+    from sentinel.transport.paths import RunIdError, describe_error
 
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -42,6 +44,10 @@ def agent(
         agent = Agent(run, load_agent_settings(settings_environ(config)))
     except (ConfigError, NewerSchemaError, RunIdError) as error:
         raise error_exit("agent", str(error)) from None
+    except (OSError, sqlite3.Error) as error:
+        # Not status 2: the trainer starts the agent again, since this may pass.
+        print(f"sentinel agent: {describe_error(error)}", file=sys.stderr)
+        raise typer.Exit(1) from None
     except AlreadyServedError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(0) from None

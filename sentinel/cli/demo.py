@@ -24,7 +24,9 @@ POLL_INTERVAL_SECONDS = 0.5
 
 def demo(
     seed: int = typer.Option(0, min=0, help="Random seed of the training."),
-    keep: bool = typer.Option(False, help="Keep checkpoints, logs, database and Slack messages."),
+    keep: bool = typer.Option(
+        False, "--keep", help="Keep checkpoints, logs, database and Slack messages."
+    ),
     json: bool = typer.Option(False, "--json", help="Print JSON: one object per notification."),
 ) -> None:
     """Train a small language model in 4 processes, inject two faults and show the notifications.

@@ -10,7 +10,9 @@ import typer
 
 
 def doctor(
-    quick: bool = typer.Option(False, help="Skip the frameworks, which are slow to import."),
+    quick: bool = typer.Option(
+        False, "--quick", help="Skip the frameworks, which are slow to import."
+    ),
     json: bool = typer.Option(False, "--json", help="Print one JSON object per check."),
 ) -> None:
     """Check versions, settings, directories, GPUs, runs and frameworks; print remedies.

@@ -17,7 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from sentinel.cli._options import error_exit, settings_environ
+from sentinel.cli._options import error_exit, read_error_text, settings_environ
 from sentinel.config.settings import ConfigError, Settings, load_replay_settings
 from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.finding import Severity
@@ -45,7 +45,7 @@ def replay(
     fail_on: Annotated[
         FailOn | None, typer.Option(help="Exit 3 if a case or incident is at least this severe.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings file, a sentinel.toml.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings file (sentinel.toml).")] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option(
@@ -56,6 +56,8 @@ def replay(
     """Evaluate the log of a training run as the agent would have live.
 
     Settings are read as by the agent: from sentinel.toml or --config, and SENTINEL_* variables.
+
+    Exit status: 0, 2 if the log or the settings cannot be read, 3 as --fail-on says.
     """
     try:
         settings = load_replay_settings(assignments or (), settings_environ(config))
@@ -64,7 +66,7 @@ def replay(
     try:
         result = _replay_log(path, settings)
     except (OSError, ValueError) as error:
-        raise error_exit("replay", f"cannot read {path}: {error}") from None
+        raise error_exit("replay", f"cannot read {path}: {read_error_text(error)}") from None
     if result.notice:
         _print_notice(f"{path}: {result.notice}")
     (_print_json if json else _print_tables)(result)
@@ -159,7 +161,9 @@ def _print_tables(result: ReplayResult) -> None:
         for name, remedy in _remedies(result):
             console.print(f"[bold]{name}[/bold]: {escape(remedy)}")
     if result.skipped:
-        console.print(f"{result.skipped} lines could not be read and were skipped.")
+        subject = "1 line" if result.skipped == 1 else f"{result.skipped} lines"
+        was = "was" if result.skipped == 1 else "were"
+        console.print(f"{subject} could not be read and {was} skipped.")
 
 
 def _case_panel(result: ReplayResult, case: Notification, diagnosis: Diagnosis) -> Panel:

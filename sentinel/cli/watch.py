@@ -6,13 +6,14 @@ import hashlib
 import logging
 import re
 import signal
+import sqlite3
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from sentinel.cli._options import error_exit, settings_environ
+from sentinel.cli._options import error_exit, read_error_text, settings_environ
 
 if TYPE_CHECKING:
     from sentinel.agent.log_agent import LogAgent
@@ -34,11 +35,13 @@ def watch(
     The training is not touched. Incidents that ended before the watch began are shown, but not
     sent. A watch that is started again continues where the last one ended. It ends when the log
     states the end of the run, or with Ctrl-C.
+
+    Exit status: 0 at the end, 2 if the log, the settings or a directory cannot be used.
     """
     from sentinel.agent.registration import AlreadyServedError
     from sentinel.config.settings import ConfigError, load_settings
     from sentinel.store.database import NewerSchemaError
-    from sentinel.transport.paths import RunIdError
+    from sentinel.transport.paths import RunIdError, describe_error
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     path = path.resolve()
@@ -49,6 +52,8 @@ def watch(
         agent = build_log_agent(path, run or run_name_from_path(path), settings, max_steps)
     except (ConfigError, NewerSchemaError, RunIdError, AlreadyServedError) as error:
         raise error_exit("watch", str(error)) from None
+    except (OSError, sqlite3.Error) as error:
+        raise error_exit("watch", describe_error(error)) from None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop_requested.set())
     print(f"Watching {path} as run {agent.run}; Ctrl-C ends it.", flush=True)
@@ -66,7 +71,7 @@ def _check_log(path: Path) -> None:
     try:
         open_log(path)
     except (OSError, ValueError) as error:
-        raise error_exit("watch", f"cannot read {path}: {error}") from None
+        raise error_exit("watch", f"cannot read {path}: {read_error_text(error)}") from None
 
 
 def run_name_from_path(path: Path) -> str:

@@ -209,7 +209,8 @@ def enter_session(arguments: MonitorArguments) -> None:
             if arguments.strict or not isinstance(error, Exception):
                 CurrentSession.depth -= 1
                 raise
-            sys.stderr.write(f"sentinel: {error} Training continues without monitoring.\n")
+            message = f"{paths.describe_error(error)} Training continues without monitoring."
+            sys.stderr.write(f"sentinel: {message}\n")
             return
         CurrentSession.session, CurrentSession.recorder = session, session.recorder
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from sentinel.transport.paths import is_agent_running, run_dir
+from sentinel.transport.paths import describe_error, is_agent_running, run_dir
 
 if TYPE_CHECKING:
     import subprocess
@@ -57,7 +57,7 @@ class AgentSupervisor:
                     start_new_session=True,
                 )
         except OSError as error:
-            self._warn(f"cannot start the agent ({error}).")
+            self._warn(f"cannot start the agent: {describe_error(error)}")
 
     def poll(self) -> None:
         """Restart the agent if it exited; checks at most every `AGENT_POLL_INTERVAL_SECONDS`."""
@@ -93,9 +93,13 @@ class AgentSupervisor:
         self.restart_delay = min(max(1.0, 2 * self.restart_delay), MAX_RESTART_DELAY_SECONDS)
 
     def _last_log_line(self) -> str:
-        text = (run_dir(self.run) / "agent.log").read_bytes()[-4096:].decode(errors="replace")
-        lines = text.strip().splitlines()
-        return lines[-1] if lines else "no reason is logged."
+        """The last line of the agent's log, as a sentence."""
+        path = run_dir(self.run) / "agent.log"
+        lines = path.read_bytes()[-4096:].decode(errors="replace").strip().splitlines()
+        if not lines:
+            return f"{path} is empty, as on a full disk; `sentinel doctor` checks that."
+        line = lines[-1].removeprefix("sentinel agent: ")
+        return line if line.endswith(".") else f"{line}."
 
     def _warn(self, message: str) -> None:
         if not self.warned:

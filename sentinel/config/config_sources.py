@@ -25,6 +25,12 @@ _NOT_SETTINGS = frozenset(
         *("REQUIRE_STACK", "REQUIRE_FRAMEWORKS"),
     )
 )
+_TYPE_NAMES = {
+    "str": "string",
+    "int": "integer",
+    "bool": "boolean",
+    "dict": "table",
+}
 _LIST_SETTINGS = frozenset({"disable", "on_critical"})
 # Kubernetes sets these for a service named "sentinel".
 _KUBERNETES_SERVICE_VARIABLE = re.compile(
@@ -65,8 +71,18 @@ class ConfigSources:
         """`value` as a table of its own. Raises ConfigError if it is not a table."""
         if isinstance(value, Mapping):
             return dict(value)
-        kind = type(value).__name__
+        kind = type_name(value)
         raise ConfigError(f"{self.describe(key)}: the {kind} given is wrong: it must be a table.")
+
+
+def type_name(value: Any) -> str:
+    """The TOML name of the value's type.
+
+    >>> type_name("x"), type_name(1), type_name({}), type_name([])
+    ('string', 'integer', 'table', 'list')
+    """
+    name = type(value).__name__
+    return _TYPE_NAMES.get(name, name)
 
 
 def read_sources(
@@ -106,7 +122,10 @@ def parse_assignment(text: str) -> ConfigTree:
     name, separator, value = text.partition("=")
     keys = [key.strip() for key in name.split(".")]
     if not separator or not all(keys):
-        raise ConfigError("--set: give KEY=VALUE, such as detectors.kl_blowup.ratio=4.")
+        # Only the beginning: the rest may be a secret.
+        given = re.match(r"[\w.]*", text)
+        quoted = f' "{given[0]}"' if given and given[0] else ""
+        raise ConfigError(f"--set{quoted}: give KEY=VALUE, such as detectors.kl_blowup.ratio=4.")
     return _nest(keys, _parse_value(keys[-1], value.strip()))
 
 
@@ -158,7 +177,13 @@ def _read_toml(path: Path) -> ConfigTree:
     except (OSError, ValueError) as error:
         # The parser's message may quote the file, which may hold a secret.
         position = re.search(r"at (line \d+, column \d+|end of document)", str(error))
-        reason = position[0] if position else type(error).__name__
+        reason = (
+            (error.strerror or "error")
+            if isinstance(error, OSError)
+            else f"not valid TOML {position[0]}"
+            if position
+            else "not UTF-8 text"
+        )
         raise ConfigError(f"The settings file {path} cannot be read ({reason}).") from None
     if path.name == "pyproject.toml":
         tools = ConfigSources().as_table(("tool",), content.get("tool", {}))
@@ -180,7 +205,7 @@ def _parse_variable(name: str, value: str) -> ConfigTree:
 
 
 def _split_list(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",")]
+    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def _nest(keys: Iterable[str], value: Any) -> ConfigTree:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import partial
+from math import isnan
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -33,6 +34,7 @@ from sentinel.config.config_sources import (
     ConfigSources,
     ConfigTree,
     read_sources,
+    type_name,
 )
 from sentinel.config.url_policy import is_loopback
 from sentinel.model.diagnosis import Cause
@@ -292,10 +294,15 @@ def _check_detector_settings(name: str, raw: ConfigTree, sources: ConfigSources)
         key: _validate((*path, key), TypeAdapter(hints[key]), value, sources)
         for key, value in raw.items()
     }
+    for key, value in values.items():
+        if isinstance(value, float) and isnan(value):
+            message = f"{sources.describe((*path, key))}: the float given is wrong: it is NaN."
+            raise ConfigError(message)
     try:
         kinds[name](**values)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{sources.describe(path)}: {error}") from None
+        message = f"{sources.describe(path)}: the detector rejects {', '.join(values)}: {error}."
+        raise ConfigError(message) from None
     return values
 
 
@@ -312,10 +319,11 @@ def _validate(path: ConfigPath, adapter: TypeAdapter[Any], raw: Any, sources: Co
     description = sources.describe((*path, *map(str, first["loc"])))
     if first["type"] == "missing":
         raise ConfigError(f"{description} is not set, and there is no default.")
+    if first["type"] in {"too_short", "string_too_short"}:
+        raise ConfigError(f"{description}: it must not be empty.")
     valid = first["msg"].removeprefix("Value error, ")
-    raise ConfigError(
-        f"{description}: the {type(first['input']).__name__} given is wrong: {valid}."
-    )
+    valid = valid[:1].lower() + valid[1:]
+    raise ConfigError(f"{description}: the {type_name(first['input'])} given is wrong: {valid}.")
 
 
 def _reject_unknown(
@@ -348,15 +356,15 @@ def _read_secrets(
 
 def _read_secret_file(file: Any, description: str) -> str:
     if not isinstance(file, (str, Path)):
-        raise ConfigError(
-            f"{description}: the {type(file).__name__} given is not the path of a file."
-        )
+        raise ConfigError(f"{description}: the {type_name(file)} given is not the path of a file.")
     try:
         with Path(file).expanduser().open("rb") as opened:
             secret = opened.read(_MAX_SECRET_BYTES).decode().strip()
     except (OSError, ValueError) as error:
-        kind = type(error).__name__
-        raise ConfigError(f"{description}: the file cannot be read ({kind}); check it.") from None
+        # Without the path: it may be the secret itself, given by mistake.
+        reason = (error.strerror or "error") if isinstance(error, OSError) else "not UTF-8 text"
+        message = f"{description}: the file cannot be read ({reason}); check its path and mode."
+        raise ConfigError(message) from None
     if not secret:
         raise ConfigError(f"{description}: the file is empty; write the secret into it.")
     return secret

@@ -141,7 +141,9 @@ class DemoReport:
 def _notification_panel(notification: ReceivedNotification) -> Panel:
     is_resolved = notification.reason == "resolved"
     onset, step = notification.onset_step, notification.step
-    lines = [f"Onset at step {onset}, {_reason(notification)} at step {step}."]
+    confidence = notification.confidence_text if not is_resolved else ""
+    likelihood = f" The cause is {confidence}." if confidence else ""
+    lines = [f"Onset at step {onset}, {_reason(notification)} at step {step}.{likelihood}"]
     if is_resolved or not notification.cause_evidence:
         values = ", ".join(
             f"{name} = {_format_number(value)}" for name, value in notification.evidence.items()
@@ -153,14 +155,13 @@ def _notification_panel(notification: ReceivedNotification) -> Panel:
         lines += _remedy_lines(notification.remedy, notification.last_good_step)
     if notification.others:
         lines.append(
-            f"[dim]First {notification.detector}, then {', '.join(notification.others)}.[/]"
+            f"[dim]Detectors: first {notification.detector}, then "
+            f"{', '.join(notification.others)}.[/]"
         )
-    confidence = notification.confidence_text if not is_resolved else ""
     title = escape(notification.title or notification.detector)
     return Panel(
         "\n".join(lines),
-        title=f"{notification.severity.upper()}: {title} {_reason(notification)}"
-        + (f" ({confidence})" if confidence else ""),
+        title=f"{notification.severity.upper()} {_reason(notification)}: {title}",
         subtitle=f"signed webhook, {notification.seconds:.1f} s after the step",
         border_style="green"
         if is_resolved

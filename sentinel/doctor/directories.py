@@ -50,7 +50,7 @@ def _check_directory(
     except UnsafeDirectoryError as error:
         return fail(subject, "not safe to use", str(error))
     except OSError as error:
-        return fail(subject, f"{path} cannot be created ({error.strerror})", remedy)
+        return fail(subject, f"{path} cannot be used ({error.strerror})", remedy)
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(b"\0" * 4096)

@@ -49,6 +49,6 @@ def _check_port(settings: Settings) -> CheckResult:
         remedy = 'stop the process that uses it, or set "port" and "port_tries"'
         return fail("port", f"no free port from {address} on ({error.strerror or error})", remedy)
     if settings.port not in {0, port}:
-        remedy = "none if another agent runs; Prometheus finds each agent by its target file"
+        remedy = "no action if another agent has it: Prometheus finds each agent by its target file"
         return warn("port", f"{address} is in use; the next agent gets {port}", remedy)
     return ok("port", f"{address} is free")

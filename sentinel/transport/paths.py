@@ -31,6 +31,18 @@ class UnsafeDirectoryError(OSError):
     """A directory that another user owns or may write to."""
 
 
+def describe_error(error: Exception) -> str:
+    """The error as one sentence; for a file or directory, its path and the reason.
+
+    >>> describe_error(PermissionError(13, "Permission denied", "/sys/runs"))
+    'cannot use /sys/runs (Permission denied); `sentinel doctor` shows the remedy.'
+    """
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        text = f"cannot use {error.filename} ({error.strerror}); `sentinel doctor` shows the remedy"
+    return text if text.endswith(".") else f"{text}."
+
+
 def home_dir() -> Path:
     """`$SENTINEL_HOME`, else `sentinel` in the user's state directory. Not created."""
     chosen = os.environ.get("SENTINEL_HOME")

@@ -277,3 +277,14 @@ def test_the_run_id_is_made_from_the_path_and_is_always_the_same(tmp_path):
         != run_name_from_path(tmp_path / "log.jsonl")
     )
     assert run_name_from_path(path).startswith("a-b-log-")
+
+
+def test_an_unusable_state_directory_is_one_line_that_names_it(path, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "file"))
+    append_rows(path, *loss_rows(1, 4))
+    result = CliRunner().invoke(app, ["watch", str(path)])
+
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"sentinel watch: cannot use {tmp_path / 'file'} (File exists)")

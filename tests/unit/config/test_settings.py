@@ -202,7 +202,7 @@ def test_a_loopback_host_needs_no_token(read, host):
         ({"port": True, "host": 5}, ['"host"', "int", "valid string"]),
         ({"linger_seconds": float("nan")}, ['"linger_seconds"', "float", "finite"]),
         ({"port_tries": 0}, ['"port_tries"', "greater than or equal to 1"]),
-        ({"token": ""}, ['"token"', "at least 1"]),
+        ({"token": ""}, ['"token"', "must not be empty"]),
         ({"sinks": 5}, ['"sinks"', "int", "table"]),
         ({"sinks": {"slack": URL}}, ['"sinks.slack"', "str", "table"]),
         ({"sinks": {"slak": {"url": URL}}}, ['"sinks.slak"', 'Did you mean "slack"?', "webhook"]),
@@ -218,6 +218,8 @@ def test_a_loopback_host_needs_no_token(read, host):
         ({"detectors": {"kl_blowp": {}}}, ['"detectors.kl_blowp"', 'Did you mean "kl_blowup"?']),
         ({"detectors": {"kl_blowup": {"ration": 3}}}, ["kl_blowup.ration", 'mean "ratio"?']),
         ({"detectors": {"kl_blowup": {"ratio": "CANARY"}}}, ["kl_blowup.ratio", "str", "number"]),
+        ({"detectors": {"kl_blowup": {"ratio": float("nan")}}}, ["kl_blowup.ratio", "NaN"]),
+        ({"detectors": {"kl_blowup": {"ratio": -1}}}, ["kl_blowup", "rejects ratio"]),
         ({"detectors": {"kl_blowup": 3}}, ['"detectors.kl_blowup"', "int", "table"]),
         ({"disable": ["kl_blowp"]}, ['"disable.kl_blowp"', 'Did you mean "kl_blowup"?']),
         ({"disable": "kl_blowup"}, ['"disable"', "str", "list"]),
@@ -283,8 +285,8 @@ def test_actions_are_a_list(environ, actions, tmp_path):
     [
         ({"on_critcal": ["stop"]}, 'actions.on_critcal.*Did you mean "on_critical"'),
         ({"on_critical": ["halt"]}, "actions.on_critical.0.*'checkpoint' or 'stop'"),
-        ({"on_critical": "stop"}, "actions.on_critical.*the str given is wrong.*list"),
-        ("stop", "actions.*the str given is wrong.*table"),
+        ({"on_critical": "stop"}, "actions.on_critical.*the string given is wrong.*list"),
+        ("stop", "actions.*the string given is wrong.*table"),
     ],
     ids=repr,
 )

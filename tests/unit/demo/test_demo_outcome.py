@@ -115,7 +115,8 @@ def test_a_panel_shows_cause_evidence_and_remedy():
         )
     )
 
-    assert "CRITICAL: policy [red]collapse opened (likely, 83 %)" in text
+    assert "CRITICAL opened: policy [red]collapse" in text
+    assert "opened at step 500. The cause is likely, 83 %." in text
     assert "• since step 3: KL is 2." in text
     assert "Last checkpoint before the onset: step 420." in text
     assert "What to do: Do this." in text
