@@ -20,6 +20,14 @@ from sentinel.model.request import Sink
 
 app = typer.Typer(no_args_is_help=True)
 
+ERROR_TEXTS = {
+    "ConnectionRefusedError": "the connection was refused; check host, port and that it listens",
+    "gaierror": "the host name is unknown here; check the URL, and the name server of this machine",
+    "DeadlineExceededError": "no response in time; check network, proxy and firewall",
+    "SSLCertVerificationError": "the certificate is not valid; check the URL and the certificates",
+}
+"""Text by class name of a network error; the URL itself is a secret."""
+
 MESSAGE_INTERVAL_SECONDS = 1.0
 """Interval between two messages to a sink: the rate limit of Slack."""
 
@@ -96,7 +104,8 @@ def _print_result(result: dict[str, Any], *, as_json: bool) -> None:
         print(json.dumps(result), flush=True)
     else:
         verb = "accepted" if result["delivered"] else "did not accept"
-        text = f"{verb} the {result['notification']} notification: {result['response']}"
+        text = f"{verb} the {result['notification']} notification: "
+        text += ERROR_TEXTS.get(result["response"], result["response"])
         print(f"{result['sink']} {text}", flush=True)
 
 
