@@ -1,0 +1,48 @@
+"""The rolling k-th highest value equals that of the sorted window."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.stats.rolling_highest import RollingHighest
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60),
+    st.integers(1, 4),
+    st.integers(4, 20),
+)
+def test_the_level_is_the_kth_highest_of_the_last_values(values, rank, size):
+    highest = RollingHighest(rank=rank, size=size, min_values=rank)
+    for value in values:
+        highest.add(value)
+
+    window = sorted(values[-size:], reverse=True)
+    assert len(highest) == len(window)
+    assert highest.level == (window[rank - 1] if len(window) >= rank else None)
+
+
+def test_there_is_no_level_before_enough_values():
+    highest = RollingHighest()
+    for count in range(1, 9):
+        assert highest.level is None
+        highest.add(float(count))
+
+    assert highest.level == 6.0
+
+
+def test_a_few_outliers_and_a_second_lower_mode_do_not_change_the_level():
+    highest = RollingHighest()
+    for index in range(64):
+        highest.add(1.0 if index % 4 == 0 else 0.0)
+    highest.add(1000.0)
+    highest.add(2000.0)
+
+    assert highest.level == 1.0
+
+
+def test_infinity_is_the_highest_value():
+    highest = RollingHighest(rank=1, size=4, min_values=1)
+    for value in (1.0, float("inf"), 2.0):
+        highest.add(value)
+
+    assert highest.level == float("inf")
