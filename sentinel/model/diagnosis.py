@@ -31,7 +31,10 @@ _CONFIDENCE_WORDS = ((0.9, "very likely"), (0.75, "likely"), (MIN_CONFIDENCE, "p
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """The incidents of one detector, as a cause sees them; steps are those of the first."""
+    """The incidents of one detector, as a cause sees them; steps are those of the first.
+
+    `onset_range` are the earliest and the latest step at which the first can have begun, if known.
+    """
 
     detector: str
     severity: Severity
@@ -42,6 +45,7 @@ class Symptom:
     last_good_step: int | None = None
     rank: int | None = None
     occurrences: int = 1
+    onset_range: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ class Finding:
 
     `summary` is one sentence with values and units; `evidence` holds the values that decided.
     `severity` overrides the detector's own. `onset_step` is the step at which the problem began, as
-    far as the detector knows; `rank` is the rank that caused it, if one did.
+    far as the detector knows; `onset_range` the earliest and the latest step at which it can have
+    begun. `rank` is the rank that caused it, if one did.
     """
 
     summary: str
@@ -40,6 +41,7 @@ class Finding:
     severity: Severity | None = None
     onset_step: int | None = None
     rank: int | None = None
+    onset_range: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,10 +47,10 @@ class IncidentKey:
 class Incident:
     """One episode of one detector on one run.
 
-    The problem began at `onset_step`, the incident fired at `opened_step` and ended at
-    `resolved_step`. It was re-opened `flaps` times. `last_good_step` is the step of the last
-    checkpoint before the onset, if there is one. Times are those of the records, in seconds since
-    the epoch.
+    The problem began at `onset_step`, between the two steps of `onset_range` if that is known; the
+    incident fired at `opened_step` and ended at `resolved_step`. It was re-opened `flaps` times.
+    `last_good_step` is the step of the last checkpoint before the onset, if there is one. Times are
+    those of the records, in seconds since the epoch.
     """
 
     key: IncidentKey
@@ -69,6 +69,7 @@ class Incident:
     clear_count: int = 0
     flaps: int = 0
     last_good_step: int | None = None
+    onset_range: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:

@@ -299,4 +299,5 @@ def _symptom_from(incident: Incident) -> Symptom:
         incident.last_good_step,
         rank,
         incident.flaps + 1,
+        incident.onset_range,
     )

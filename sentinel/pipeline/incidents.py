@@ -106,6 +106,7 @@ class IncidentBook:
             opened_step=record.step,
             opened_time=record.time,
             last_good_step=last_checkpoint_before(onset, self.checkpoint_steps.get(key.run, ())),
+            onset_range=finding.onset_range,
         )
         self.open_incidents[key] = incident
         return incident

@@ -217,3 +217,10 @@ def test_the_last_good_checkpoint_is_the_last_one_before_the_onset():
     notification = book.update_incident(KEY, Record("run", WHOLE_RUN, 35, 35.0), finding, Probe())
 
     assert notification.incident.last_good_step == 20
+
+
+def test_an_incident_has_the_onset_range_of_its_first_finding():
+    first = Finding("Bad.", onset_step=5, onset_range=(3, 6))
+    (notification,) = update(IncidentBook(), first, Finding("Bad.", onset_range=(9, 9)))
+
+    assert notification.incident.onset_range == (3, 6)
