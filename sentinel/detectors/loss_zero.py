@@ -28,9 +28,7 @@ from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-
-POLICY_GRADIENT_ALGORITHMS = frozenset({"grpo", "rloo", "ppo", "online_dpo", "reinforce"})
-
+from sentinel.signals.loss_kind import is_policy_gradient
 
 @dataclass
 class LossZero:
@@ -50,7 +48,7 @@ class LossZero:
     )
 
     def __post_init__(self) -> None:
-        self._has_reward = False
+        self._is_policy_gradient = False
         self._zero_count = 0
         self._onset_step = 0
         self._loss_before = inf
@@ -59,9 +57,8 @@ class LossZero:
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one loss."""
         loss, norm = record.values["loss"], record.values.get("grad_norm", 0.0)
-        self._has_reward |= "reward" in record.values
-        self._has_reward |= record.attributes.get("algorithm") in POLICY_GRADIENT_ALGORITHMS
-        if self._has_reward or not isfinite(loss) or not isfinite(norm):
+        self._is_policy_gradient |= is_policy_gradient(record)
+        if self._is_policy_gradient or not isfinite(loss) or not isfinite(norm):
             return None
         if loss != 0.0:
             self._zero_count, self._highest_norm, self._loss_before = 0, 0.0, abs(loss)

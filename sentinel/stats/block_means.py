@@ -7,7 +7,7 @@ from math import inf, sqrt
 from operator import mul
 
 VALUES_PER_GROUP = 8
-"""Values averaged first, without minimum and maximum: a single outlier moves no block."""
+"""Default number of values averaged first."""
 
 MAX_BLOCKS = 64
 """Blocks kept; when there are more, neighbours merge and a block is twice as long."""
@@ -15,9 +15,10 @@ MAX_BLOCKS = 64
 
 @dataclass
 class BlockMeans:
-    """Trimmed means of equal blocks of all values so far, in O(1) memory.
+    """Means of equal blocks of all values so far, in O(1) memory.
 
-    `values_per_block` grows with the series.
+    Values are averaged in groups first; if `is_trimmed`, without minimum and maximum of each, so
+    that a single outlier moves no block. `values_per_block` grows with the series.
 
     >>> blocks = BlockMeans()
     >>> for x in range(16):
@@ -26,20 +27,25 @@ class BlockMeans:
     [3.5, 11.5]
     """
 
+    values_per_group: int = VALUES_PER_GROUP
+    is_trimmed: bool = True
     means: list[float] = field(default_factory=list)
-    values_per_block: int = VALUES_PER_GROUP
+    values_per_block: int = field(init=False)
     _group: list[float] = field(default_factory=list)
     _group_means: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.values_per_block = self.values_per_group
 
     def add(self, value: float) -> bool:
         """Add a finite value; True if it completed a block."""
         self._group.append(value)
-        if len(self._group) < VALUES_PER_GROUP:
+        if len(self._group) < self.values_per_group:
             return False
-        trimmed = sorted(self._group)[1:-1]
-        self._group_means.append(sum(trimmed) / len(trimmed))
+        group = sorted(self._group)[1:-1] if self.is_trimmed else self._group
+        self._group_means.append(sum(group) / len(group))
         self._group.clear()
-        if len(self._group_means) * VALUES_PER_GROUP < self.values_per_block:
+        if len(self._group_means) * self.values_per_group < self.values_per_block:
             return False
         self.means.append(sum(self._group_means) / len(self._group_means))
         self._group_means.clear()
@@ -50,7 +56,7 @@ class BlockMeans:
     def _merge(self) -> None:
         # The last block (MAX_BLOCKS is even) is half a block of the new length and stays open.
         last = self.means.pop()
-        self._group_means = [last] * (self.values_per_block // VALUES_PER_GROUP)
+        self._group_means = [last] * (self.values_per_block // self.values_per_group)
         pairs = zip(self.means[0::2], self.means[1::2], strict=True)
         self.means = [(left + right) / 2 for left, right in pairs]
         self.values_per_block *= 2
@@ -70,3 +76,27 @@ def linear_fall(means: list[float]) -> tuple[float, float]:
     residual = sum([(y - slope * x) ** 2 for x, y in zip(positions, deviations, strict=True)])
     error = sqrt(residual / (n - 2) / spread)
     return -slope * (n - 1), error * (n - 1)
+
+
+def student_quantile(normal_quantile: float, degrees: int) -> float:
+    """Quantile of Student's t of the same probability, to first order in 1 / `degrees`.
+
+    >>> round(student_quantile(2.2, 8), 2)
+    2.6
+    """
+    return normal_quantile + (normal_quantile**3 + normal_quantile) / (4 * degrees)
+
+
+def difference_of_halves(means: list[float]) -> tuple[float, float]:
+    """Mean of the first half of the blocks minus that of the second, and its standard error.
+
+    Of an odd number the middle block is ignored. Fewer than four means have an infinite error.
+    """
+    half = len(means) // 2
+    if half < 2:
+        return 0.0, inf
+    first, second = means[:half], means[-half:]
+    first_mean, second_mean = sum(first) / half, sum(second) / half
+    squares = sum([(x - first_mean) ** 2 for x in first])
+    squares += sum([(x - second_mean) ** 2 for x in second])
+    return first_mean - second_mean, sqrt(squares / (half - 1) / half)

@@ -98,3 +98,77 @@ def test_nearly_all_runs_that_learn_nothing_are_found():
     found = [first_finding(LossNeverMoved(), run.records())[0] for run in long_enough]
 
     assert sum(record is not None for record in found) >= 0.8 * len(found)
+
+
+def coarse(loss, **more):
+    return first_finding(LossNeverMoved(), steps(loss=loss, first=50, every=50, **more))
+
+
+def test_fifty_lines_of_means_that_say_the_same_suffice():
+    record, finding = coarse(noisy([1.4] * 50, sigma=0.01))
+
+    assert record.step <= 48 * 50
+    assert finding.onset_step == 50
+
+
+def test_fifty_lines_of_single_steps_need_an_evaluation_that_is_as_flat():
+    loss = noisy([1.4] * 50, sigma=0.01)
+    every_fifth = [(1.386 if t % 5 == 4 else None) for t in range(50)]
+
+    assert detect(loss) == (None, None)
+    assert detect(loss, eval_loss=every_fifth)[0].step <= 48
+
+
+def test_a_first_line_is_no_progress_if_the_held_out_loss_never_fell():
+    """A loss that falls to chance within the first epoch, which is its first line."""
+    loss = [2.45, *noisy([2.303] * 49, sigma=0.001)]
+
+    assert detect(loss) == (None, None)
+    assert detect(loss, eval_loss=[2.304] * 50)[0] is not None
+
+
+def test_fifty_lines_that_fall_by_five_per_cent_have_moved():
+    for seed in range(20):
+        loss = noisy([1.4 * (1 - 0.05 * t / 50) for t in range(50)], sigma=0.01, seed=seed)
+        assert coarse(loss) == (None, None)
+
+
+def test_a_loss_whose_accuracy_rises_is_learning():
+    accuracy = [0.5 + 0.2 * t / 300 for t in range(300)]
+
+    assert detect(noisy([0.69] * 300, sigma=0.005), eval_accuracy=accuracy) == (None, None)
+    assert detect(noisy([0.69] * 300, sigma=0.005), eval_accuracy=[0.5] * 300)[0] is not None
+
+
+def test_a_resumed_run_is_not_evaluated_since_its_start_is_not_in_the_log():
+    records = steps(loss=noisy([2.0] * 300), first=10_000)
+
+    assert first_finding(LossNeverMoved(), records) == (None, None)
+
+
+def test_a_loss_over_pairs_that_stays_above_ln_2_is_found_although_it_varies():
+    loss = [1.1 if t % 60 == 0 else x for t, x in enumerate(noisy([0.7] * 300, sigma=0.1))]
+    _, finding = detect(loss, preference_accuracy=[0.5] * 300)
+
+    assert finding.summary.startswith("Loss is not below ln 2 = 0.693")
+
+
+def test_a_loss_over_pairs_that_falls_slowly_below_ln_2_is_not():
+    loss = noisy([0.69 - 0.08 * t / 300 for t in range(300)], sigma=0.1)
+
+    assert detect(loss, preference_accuracy=[0.5] * 300) == (None, None)
+
+
+def test_a_flat_loss_of_both_signs_is_found_in_units_of_its_noise():
+    rng = Random(3)
+    flat = [rng.gauss(0.001, 0.02) for _ in range(300)]
+    falling = [x - 0.05 * t / 300 for t, x in enumerate(flat)]
+
+    assert "standard deviation is 0.02" in detect(flat)[1].summary
+    assert detect(falling) == (None, None)
+
+
+def test_two_networks_trained_against_each_other_are_not_evaluated():
+    losses = {"loss": noisy([1.386] * 300), "loss/generator": [0.7] * 300, "d_loss": [1.38] * 300}
+
+    assert first_finding(LossNeverMoved(), steps(**losses)) == (None, None)

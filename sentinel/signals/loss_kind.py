@@ -1,0 +1,50 @@
+"""Kinds of losses that need other rules than a supervised loss that falls to a low level."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from math import log
+
+from sentinel.model.record import Record
+
+POLICY_GRADIENT_ALGORITHMS = frozenset({"grpo", "rloo", "ppo", "online_dpo", "reinforce"})
+
+POLICY_SIGNALS = frozenset(
+    {"reward", "policy_loss", "value_loss", "clip_fraction", "kl_old", "importance_ratio_mean"}
+)
+"""Signals that only a policy gradient logs."""
+
+PAIR_ALGORITHMS = frozenset({"dpo", "reward"})
+
+PAIR_SIGNALS = ("preference_accuracy", "reward_margin", "rewards/chosen", "rewards/margins")
+"""Signals that are logged with a loss over pairs of answers."""
+
+CHANCE_LOSS = log(2.0)
+"""Loss of guessing between two alternatives: ln 2 = 0.693."""
+
+_GENERATOR = re.compile(r"(^|[/_])(g|gen|generator)([/_]|$)")
+_DISCRIMINATOR = re.compile(r"(^|[/_])(d|disc|dis|discriminator|critic)([/_]|$)")
+
+
+def is_policy_gradient(record: Record) -> bool:
+    """Whether the loss of the record is one of a policy gradient: it is near 0 by construction."""
+    return (
+        not POLICY_SIGNALS.isdisjoint(record.values)
+        or record.attributes.get("algorithm") in POLICY_GRADIENT_ALGORITHMS
+    )
+
+
+def is_pair_loss(values: Mapping[str, float], algorithm: str = "") -> bool:
+    """Whether the loss chooses between two alternatives, by the algorithm or its other signals."""
+    return algorithm in PAIR_ALGORITHMS or any(name in values for name in PAIR_SIGNALS)
+
+
+def is_adversarial(keys: Iterable[str]) -> bool:
+    """Whether two networks are trained against each other: at equilibrium neither loss falls.
+
+    >>> [is_adversarial(keys) for keys in (("g_loss", "d_loss"), ("loss", "d_model"))]
+    [True, False]
+    """
+    losses = [key.lower() for key in keys if "loss" in key.lower()]
+    return any(map(_GENERATOR.search, losses)) and any(map(_DISCRIMINATOR.search, losses))
