@@ -4,8 +4,9 @@ Formula
     fall     = fall of the least-squares line through ln(loss), on at most 64 block means of the
                run; se is its standard error, z the quantile 2.2 of Student's t for that many blocks
     never    = the whole run is flat: |fall| + z se < `improvement` and fall - z se < `moved` / 2,
-               or `moved` / 4 over fewer than `points` values; its first values exceed the level by less than `moved`, or by less than z times the
-               scatter of single blocks; held-out loss and accuracies are as at the start, too
+               or `moved` / 4 over fewer than `points` values; its first values exceed the level by
+               less than `moved`, or by less than z times the scatter of single blocks; held-out
+               loss and accuracies are as at the start, too
     chance   = the latter half of the run is flat, and its level is ln 2 to within `moved`; of a
                loss over pairs: the mean of the latter half less z se exceeds (1 - `moved`) ln 2
     unmoved  = a loss of both signs: the means of both halves of the run differ by less than

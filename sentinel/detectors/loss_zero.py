@@ -30,6 +30,7 @@ from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.signals.loss_kind import is_policy_gradient
 
+
 @dataclass
 class LossZero:
     """Evaluates `loss`."""
