@@ -59,17 +59,22 @@ def _make_rl_run(seed: int, fault: str, severity: str, early: bool) -> FullRun:
         "kl_ref": kl_series(rng, progress),
         "entropy": entropy_series(rng, progress),
         "completion_length": lengths,
-        "grad_norm": _norms(rng, length, 20),
+        "grad_norm": gradient_norms(rng, length, 20),
         "learning_rate": rate * 1e-6,
         "sample_repetition": np.clip(rng.beta(2, 18, length), 0, 1),
     }
     # The configuration does not depend on the fault, so that it is no evidence.
     run.settings = {"beta": log_uniform(rng, 0.0005, 0.1)}
+    if rng.random() < 0.5:  # many trainers log the size of a step
+        run.series["clip_fraction"] = rng.beta(2, 18, length)
+        run.series["kl_old"] = log_uniform(rng, 0.0005, 0.01) * np.exp(
+            0.4 * student_noise(rng, length)
+        )
     if fault:
         apply_effect = FAULT_EFFECTS[fault]
         apply_effect(run, np.maximum(np.arange(length) - onset, 0), gain)
     _cut_off(rng, run, longest, gain)
-    _add_step_times(rng, run, run.series["completion_length"] * 64)
+    add_step_times(rng, run, run.series["completion_length"] * 64)
     return run
 
 
@@ -108,30 +113,30 @@ def _make_sft_run(seed: int, fault: str, severity: str, early: bool) -> FullRun:
     held_out = np.minimum.accumulate(truth) * (1 + rng.uniform(0, 0.3))
     run.series = {
         "loss": run.truth * np.exp(student_noise(rng, length) * spread + jumps),
-        "grad_norm": _norms(rng, length, every),
+        "grad_norm": gradient_norms(rng, length, every),
         "learning_rate": rate * 1e-5,
         "eval_loss": held_out * np.exp(rng.standard_t(5, length) * log_uniform(rng, 0.001, 0.015)),
     }
-    _add_step_times(rng, run, np.full(length, 8192.0))
+    add_step_times(rng, run, np.full(length, 8192.0))
     if fault and fault != "loss_plateau":
         FAULT_EFFECTS[fault](run, np.maximum(np.arange(length) - onset, 0), spread)
     return run
 
 
-def _norms(rng: np.random.Generator, count: int, every: int) -> Series:
+def gradient_norms(rng: np.random.Generator, count: int, every: int) -> Series:
     time = np.arange(count)
     start = log_uniform(rng, 0.3, 30)
     level = log_uniform(rng, 0.1, 10) * (
         1 + start * np.exp(-time / log_uniform(rng, 3, 60) * every)
     )
     level = level * (1 + time / 50) ** rng.uniform(-0.4, 0.4)
-    outliers = (rng.random(count) < 0.003) * np.log(rng.uniform(5, 60, count))
+    outliers = (rng.random(count) < 0.003) * np.log(rng.uniform(2, 8, count))
     return np.asarray(
         level * np.exp(student_noise(rng, count) * log_uniform(rng, 0.08, 0.9) + outliers)
     )
 
 
-def _add_step_times(rng: np.random.Generator, run: FullRun, tokens: Series) -> None:
+def add_step_times(rng: np.random.Generator, run: FullRun, tokens: Series) -> None:
     """Add step times: a constant, a time per token, and occasional delays."""
     fixed, count = rng.uniform(0.1, 0.5), len(run)
     noise = np.exp(student_noise(rng, count) * log_uniform(rng, 0.01, 0.08))

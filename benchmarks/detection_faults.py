@@ -62,9 +62,18 @@ def _zero_variance(run: FullRun, elapsed: Series, _gain: float) -> None:
 
 
 def _policy_collapse(run: FullRun, elapsed: Series, gain: float) -> None:
-    """The KL grows, after a lag the reward falls, then texts become long and repetitive."""
+    """The KL grows, after a lag the reward falls, then texts become long and repetitive.
+
+    In half of the runs the size of a step and the gradient grow from the onset on, too.
+    """
     lag = CLIFF_LAG_POINTS[run.severity]
     _kl_blowup(run, elapsed, gain)
+    if run.seed % 2:
+        grown = np.minimum(1, elapsed / lag)
+        run.series["grad_norm"] *= 1 + 4 * grown
+        if "clip_fraction" in run.series:
+            run.series["clip_fraction"] += (1 - run.series["clip_fraction"]) * 0.5 * grown
+            run.series["kl_old"] *= 1 + 9 * grown
     after_cliff, after_texts = np.maximum(elapsed - lag, 0), np.maximum(elapsed - int(1.5 * lag), 0)
     run.series["reward"] -= gain * 1.1 * np.minimum(1, after_cliff / max(3, lag // 4))
     run.series["entropy"] *= np.maximum(np.exp(-after_cliff / lag), 0.1)

@@ -36,7 +36,11 @@ EARLY = ("kl_blowup", "reward_collapse", "entropy_collapse", "length_explosion",
 HORIZON = {
     "loss_spike": 60, "loss_divergence": 400, "reward_collapse": 100, "entropy_collapse": 200,
     "policy_collapse": 200, "repetition": 100, "throughput_drop": 100, "nan_or_inf": 10,
-    "oscillation": 200, "overfitting": 10_000, "loss_plateau": 10_000,
+    "oscillation": 200, "overfitting": 10_000, "loss_plateau": 10_000, "lone_norm": 10,
+    "lone_norm_and_kl": 10, "nan_from_the_start": 10, "nan_in_unknown_key": 10,
+    "early_collapse": 60, "constant_reward": 100, "coin_collapse": 100, "stalled_reward": 10_000,
+    "flat_in_few_lines": 10_000, "flat_signed": 10_000, "pair_chance": 10_000,
+    "mismatch_first": 200, "mismatch_after": 200,
 }  # fmt: skip
 """Logged points after the onset in which an alarm counts; 150 for other faults."""
 
@@ -49,7 +53,7 @@ class FullRun:
     """A run: the values of each point, the events between, and its fault.
 
     `onset` and `cliff` are points, counted from 0; a point is `every` steps. `truth` is the loss
-    without noise.
+    without noise. `true_statements` are detectors whose warnings are true although nothing broke.
     """
 
     seed: int
@@ -63,9 +67,10 @@ class FullRun:
     save_every: int = 100
     eval_every: int = 0
     settings: dict[str, float] = field(default_factory=dict)
+    true_statements: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
-        return len(self.series["learning_rate"])
+        return len(next(iter(self.series.values())))
 
     @property
     def ends(self) -> int:
@@ -80,7 +85,8 @@ class FullRun:
 
     def records(self) -> Iterator[Record]:
         separate = {"eval_loss", "sample_repetition"}
-        clock = np.cumsum(self.series["step_time"]) * self.every
+        step_times = self.series.get("step_time", np.ones(len(self)))
+        clock = np.cumsum(step_times) * self.every
         if self.settings:
             yield event(Event.START, 0, **self.settings)
         for at in range(self.ends):
@@ -96,3 +102,6 @@ class FullRun:
                 yield event(Event.EVAL, step, time=now, eval_loss=held_out)
             if at % self.save_every == self.save_every - 1:
                 yield event(Event.SAVE, step, time=now)
+        if self.ends == len(self):
+            finished = {"outcome": "finished"}
+            yield Record("run", WHOLE_RUN, step, now, Event.STOP, attributes=finished)

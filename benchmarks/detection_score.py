@@ -8,6 +8,7 @@ from math import log
 from statistics import median, quantiles
 
 from detection_evaluators import Alarm, Evaluation
+from detection_families import FAULTY
 from detection_run import FullRun
 
 NONE = "\N{EN DASH}"
@@ -48,6 +49,7 @@ class FalseAlarms:
     runs_with_alarms: int = 0
     by_name: dict[str, int] = field(default_factory=dict)
     wrong_plateaus: int = 0
+    where: list[str] = field(default_factory=list)
 
     @property
     def rate(self) -> float:
@@ -60,7 +62,9 @@ class FalseAlarms:
         false = [
             a
             for a in evaluation.warned
-            if _point(run, a.warned) < end and not is_true_plateau(run, a)
+            if _point(run, a.warned) < end
+            and a.name not in run.true_statements
+            and not is_true_plateau(run, a)
         ]
         self.points, self.runs = self.points + end, self.runs + 1
         self.warned, self.runs_with_alarms = (
@@ -71,6 +75,10 @@ class FalseAlarms:
         for alarm in false:
             self.by_name[alarm.name] = self.by_name.get(alarm.name, 0) + 1
             self.wrong_plateaus += alarm.name == "loss_plateau"
+            severity = "warning" if alarm.critical is None else "critical"
+            at = f"at point {_point(run, alarm.warned)} of {len(run)}"
+            fault = f", before {run.fault}" if run.fault else ""
+            self.where.append(f"seed {run.seed}{fault}: {alarm.name}, {severity}, {at}")
 
 
 @dataclass
@@ -94,7 +102,7 @@ class Detections:
 
     def add(self, run: FullRun, evaluation: Evaluation) -> None:
         onset = run.onset or 0
-        expected = EQUIVALENT_DETECTORS.get(run.fault, set()) | {run.fault}
+        expected = responsible_detectors(run.fault)
         matching = [alarm for alarm in evaluation.alarms if alarm.name in expected]
         self.runs += 1
         warned = _first_point(run, [a.warned for a in matching], onset)
@@ -118,6 +126,13 @@ class Detections:
             self.leads.append((run.cliff - warned) / (run.cliff - onset))
             self.roots.append(any(case.root in ROOTS for case in cases))
             self.names.append(cause == run.fault)
+
+
+def responsible_detectors(fault: str) -> set[str]:
+    """The detectors whose alarms find a fault."""
+    if fault in FAULTY:
+        return set(FAULTY[fault].detectors)
+    return EQUIVALENT_DETECTORS.get(fault, set()) | {fault}
 
 
 def _point(run: FullRun, step: int | None) -> int:

@@ -10,6 +10,15 @@ from typing import NamedTuple
 from detection_evaluators import Evaluation, Evaluator, evaluate_with_engine
 from detection_exact import EXACT, make_exact_run
 from detection_factories import make_run
+from detection_families import (
+    FAMILIES,
+    FAULTY,
+    HEALTHY_LOSSES,
+    HEALTHY_POLICIES,
+    MEANS,
+    make_family_run,
+    make_run_of_means,
+)
 from detection_run import EARLY, FAULTS, REINFORCED, FullRun
 from detection_score import Detections, FalseAlarms
 from peers import evaluators as peer_evaluators
@@ -18,6 +27,13 @@ from support.synthetic_runs import SEVERITIES
 HEALTHY_EXACT = "counters"
 ONE_GRADE = {"loss_plateau", "step_stride", "checkpoint_cadence"}
 """Faults without severities; they count as severe."""
+
+
+FAULTS_OF_MEANS = (
+    "reward_collapse", "entropy_collapse", "length_explosion", "reward_zero_variance",
+    "policy_collapse", "loss_divergence", "overfitting",
+)  # fmt: skip
+"""Faults that are also tested in logs of 40 to 60 lines."""
 
 
 class Spec(NamedTuple):
@@ -29,9 +45,17 @@ class Spec(NamedTuple):
     severity: str = ""
     early: bool = False
 
+    @property
+    def fault_name(self) -> str:
+        return f"{self.fault}{MEANS}" if self.kind.endswith(MEANS) else self.fault
+
     def make_run(self) -> FullRun:
         if self.kind == HEALTHY_EXACT:
             return make_exact_run(self.seed, self.fault, self.severity)
+        if self.kind in FAMILIES:
+            return make_family_run(self.kind, self.seed)
+        if self.kind.endswith(MEANS):
+            return make_run_of_means(self.kind, self.seed, self.fault, self.severity)
         return make_run(self.kind, self.seed, self.fault, self.severity, early=self.early)
 
 
@@ -49,7 +73,7 @@ class Outcome:
         if spec.early:
             self.early.setdefault(spec.fault, Detections()).add(run, evaluation)
         elif spec.fault:
-            grades = self.detections.setdefault(spec.fault, {})
+            grades = self.detections.setdefault(spec.fault_name, {})
             grades.setdefault(spec.severity, Detections()).add(run, evaluation)
 
 
@@ -66,6 +90,14 @@ def suite(seed: int, healthy: int, faulty: int) -> Iterator[Spec]:
     for fault in EARLY:
         kind = "rl" if fault in REINFORCED else "sft"
         yield from (Spec(kind, next(seeds), fault, "severe", early=True) for _ in range(faulty))
+    for name in (*HEALTHY_POLICIES, *HEALTHY_LOSSES, f"rl{MEANS}", f"sft{MEANS}"):
+        yield from (Spec(name, next(seeds)) for _ in range(max(2, healthy // 4)))
+    for name in FAULTY:
+        yield from (Spec(name, next(seeds), name, "severe") for _ in range(faulty))
+    for fault in FAULTS_OF_MEANS:
+        kind = ("rl" if fault in REINFORCED else "sft") + MEANS
+        for severity in ("moderate", "severe"):
+            yield from (Spec(kind, next(seeds), fault, severity) for _ in range(faulty // 2))
 
 
 def select_evaluators(only: Iterable[str] = ()) -> dict[str, Evaluator]:

@@ -55,7 +55,7 @@ def norm_run(seed: int, fault: str = "", severity: str = "moderate") -> Run:
     start = log_uniform(rng, 0.3, 30)
     level = log_uniform(rng, 0.1, 10) * (1 + start * np.exp(-time / log_uniform(rng, 3, 60)))
     level = level * (1 + time / 50) ** rng.uniform(-0.4, 0.4)
-    outliers = (rng.random(count) < 0.003) * np.log(rng.uniform(5, 60, count))
+    outliers = (rng.random(count) < 0.003) * np.log(rng.uniform(2, 8, count))
     norm = level * np.exp(student_noise(rng, count) * log_uniform(rng, 0.08, 0.9) + outliers)
     if fault:
         factor, over = FAULT_PARAMETERS[fault][severity]

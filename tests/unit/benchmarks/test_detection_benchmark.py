@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from detection_evaluators import Alarm, Evaluation, NotifiedCase, evaluate_with_engine
 from detection_exact import EXACT, make_exact_run
 from detection_factories import make_run
+from detection_families import FAMILIES, FAULTY, MEANS, make_family_run, make_run_of_means
 from detection_run import FAULTS, REINFORCED, FullRun
 from detection_score import Detections, FalseAlarms, is_true_plateau
 from detection_suite import Spec, suite
@@ -44,7 +45,38 @@ def test_no_two_runs_of_the_suite_have_the_same_seed():
     specs = list(suite(0, 3, 2))
 
     assert len({spec.seed for spec in specs}) == len(specs)
-    assert {spec.fault for spec in specs} == {"", *FAULTS, *EXACT}
+    assert {spec.fault for spec in specs} == {"", *FAULTS, *EXACT, *FAULTY}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_makes_complete_runs(family):
+    for seed in range(1_000_000, 1_000_004):
+        run = make_family_run(family, seed)
+        records = list(run.records())
+
+        assert all(len(values) == len(run) for values in run.series.values())
+        assert (run.onset is not None) == (family in FAULTY)
+        assert 0 <= (run.onset or 0) < len(run)
+        assert sum(record.event is Event.STEP for record in records) == run.ends
+
+
+@pytest.mark.parametrize("kind", ["rl", "sft"])
+def test_lines_of_means_are_few_and_hold_the_mean(kind):
+    run = make_run_of_means(kind + MEANS, 1_000_005)
+
+    assert 40 <= len(run) <= 62
+    assert run.every > 1
+    assert all(len(values) == len(run) for values in run.series.values())
+
+
+def test_statements_that_are_true_of_a_run_are_no_false_alarms():
+    run = run_of("")
+    run.onset, run.true_statements = None, frozenset({"reward_stalled"})
+    false_alarms = FalseAlarms()
+    alarms = [warned("reward_stalled", 500), warned("kl_blowup", 600)]
+    false_alarms.add(run, Evaluation(alarms))
+
+    assert false_alarms.by_name == {"kl_blowup": 1}
 
 
 def test_a_run_with_a_doubled_counter_is_measured_in_points():
