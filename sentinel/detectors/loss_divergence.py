@@ -3,14 +3,20 @@
 Formula
     shifted  = a margin CUSUM finds ln(loss) above its recent level by more than ln `rise`; or, in
                the first 32 values, the last 5 are each over `young_rise` times all before
-    Finding  = shifted
+    runaway  = the last 2 losses are each over `leap` times the largest before them or 0.1
+    Finding  = shifted or runaway
     critical = `settle` values after the shift, the median of the last 8 is no lower than that of
-               the first 8 of the run, or is `severe` times the lowest such median
-    A value equal to the one before, such as a duplicated row, is ignored. A run with a reward is
-    not evaluated, since the loss of a policy gradient has no meaningful level.
+               the first 8 of the run, or is `severe` times the lowest such median; or 3 losses are
+               runaway, the last 2 each over 10 times the one before
+    A loss of both signs is compared itself, not its logarithm: it is shifted if it is above its
+    recent level by more than `sigmas` standard deviations and by `rise` - 1 of its lowest level,
+    and has lost half of what it had fallen. Of the loss of a policy gradient, which has no
+    meaningful level, and of two networks trained against each other only runaway is evaluated, and
+    it is a warning. A value equal to the one before, such as a duplicated row, is ignored.
 
 Units
-    `rise`, `young_rise`, `severe`: plain factors of the loss. `settle`: logged losses.
+    `rise`, `young_rise`, `severe`, `leap`: plain factors of the loss. `settle`: logged losses.
+    `sigmas`: standard deviations of a loss of both signs.
 
 Source
     CUSUM: Page, Biometrika 1954; the margin in place of a number of standard deviations is our own.
@@ -21,19 +27,24 @@ Defaults
     found in 100 of 100 runs each, after a median of 61, 19 and 7 points. `rise` 1.25 is far more
     than a change of data causes; `young_rise` more than the first steps of a warm-up cause.
     `settle` 32 gives a spike time to recover before the finding is critical, and no loss recovers
-    from `severe` 1.5.
+    from `severe` 1.5. `leap` 100 is beyond what data or a growing return cause in one logged value.
+    Of 200 losses of both signs that rise above their start 200 are found, after a median of 13
+    points; of 200 healthy ones (94,000 points, a third of which change to harder data), 200 total
+    losses of PPO (64,000) and 200 losses of GRPO (63,000) none is.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from math import exp, inf, log
+from itertools import pairwise
+from math import exp, inf, isfinite, log
 from statistics import median
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
+from sentinel.signals.loss_kind import is_adversarial, is_policy_gradient
 from sentinel.stats.margin_cusum import MarginCusum
 
 LEVEL_WINDOW = 8
@@ -41,6 +52,18 @@ LEVEL_WINDOW = 8
 
 EARLY_WINDOW = 5
 """Consecutive high losses required early in a run."""
+
+MIN_NEGATIVE_SHARE = 0.05
+"""Share of negative losses from which a loss has no meaningful logarithm."""
+
+MIN_LARGEST_LOSS = 0.1
+"""Lower bound of the loss before a runaway: a first loss may be logged as 0."""
+
+MIN_YOUNG_LOSS = 0.1
+"""Lower bound of losses that diverge early: one that begins near 0 may be of both signs."""
+
+MIN_POLICY_VALUES = 16
+"""Losses of a policy gradient before it is evaluated: the first ones may be near 0."""
 
 
 @dataclass
@@ -51,6 +74,8 @@ class LossDivergence:
     young_rise: float = 1.5
     severe: float = 1.5
     settle: int = 32
+    sigmas: float = 4.0
+    leap: float = 100.0
 
     needs: ClassVar[frozenset[str]] = frozenset({"loss"})
     signal: ClassVar[str] = "loss"
@@ -69,32 +94,96 @@ class LossDivergence:
         self._initial_level: float | None = None
         self._lowest_level = inf
         self._below_lowest_count = 0
-        self._has_reward = False
+        self._has_no_level = False
+        self._is_signed = False
+        self._count = 0
+        self._negative_count = 0
         self._shifted_count = 0
         self._usual_level = 0.0
         self._highest_before = -inf
         self._early_onset_step: int | None = None
+        self._last_loss = inf
+        self._largest = 0.0
+        self._runaway: list[tuple[int, float]] = []
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one loss."""
         loss = record.values["loss"]
-        self._has_reward |= "reward" in record.values
-        if self._has_reward or not 0.0 < loss < inf:
+        if self._count < LEVEL_WINDOW:
+            self._has_no_level |= is_adversarial(record.values)
+        self._has_no_level |= is_policy_gradient(record)
+        if not isfinite(loss) or loss == self._last_loss:
             return None
-        size = log(loss)
-        if self._recent and size == self._recent[-1]:
+        self._last_loss = loss
+        self._count += 1
+        self._update_runaway(abs(loss), record.step)
+        if len(self._runaway) >= 2:
+            return self._runaway_finding(loss)
+        if self._has_no_level:
+            return Clear() if self._count >= MIN_POLICY_VALUES else None
+        self._negative_count += loss < 0.0
+        if not self._is_signed and self._negative_count > MIN_NEGATIVE_SHARE * self._count:
+            self._start_signed()
+        if not self._is_signed and loss <= 0.0:
             return None
-        is_shifted = self._update_shift(size, record.step)
+        return self._evaluate_level(loss if self._is_signed else log(loss), record.step)
+
+    def _update_runaway(self, size: float, step: int) -> None:
+        least = MIN_POLICY_VALUES if self._has_no_level else 2
+        if self._count >= least and size > self.leap * max(self._largest, MIN_LARGEST_LOSS):
+            self._runaway.append((step, size))
+            return
+        for _, single in self._runaway:
+            self._largest = max(self._largest, single)
+        self._runaway.clear()
+        self._largest = max(self._largest, size)
+
+    def _runaway_finding(self, loss: float) -> Finding:
+        del self._runaway[1:-3]
+        sizes = [size for _, size in self._runaway[-3:]]
+        still_rises = all(after > 10 * before for before, after in pairwise(sizes))
+        is_critical = len(sizes) >= 3 and still_rises and not self._has_no_level
+        return Finding(
+            summary=f"Loss rose to {loss:.4g}; before step {self._runaway[0][0]} it was at most "
+            f"{self._largest:.4g} in size.",
+            evidence={"loss": loss, "largest_loss_before": self._largest},
+            severity=Severity.CRITICAL if is_critical else None,
+            onset_step=self._runaway[0][0],
+        )
+
+    def _start_signed(self) -> None:
+        """Compare the loss itself from now on; the levels so far remain."""
+        self._is_signed = True
+        self._cusum = MarginCusum(sign=1, margin_sigmas=self.sigmas)
+        self._recent.clear()
+        self._recent_steps.clear()
+        self._early_onset_step, self._highest_before, self._shifted_count = None, -inf, 0
+        if self._initial_level is not None:
+            self._initial_level, self._lowest_level = (
+                exp(self._initial_level),
+                exp(self._lowest_level),
+            )
+        self._below_lowest_count = 0
+
+    def _evaluate_level(self, value: float, step: int) -> DetectorOutput:
+        if self._is_signed and self._lowest_level < inf:
+            self._margin = (self.rise - 1) * abs(self._lowest_level)
+        is_shifted = self._update_shift(value, step)
         # The median can be a new minimum only if half of the values are below the minimum.
         if len(self._recent) == LEVEL_WINDOW and (
             self._initial_level is None or 2 * self._below_lowest_count >= LEVEL_WINDOW
         ):
             self._update_lowest()
-        if not is_shifted:
+        if not is_shifted or (self._is_signed and not self._has_lost_half()):
             self._shifted_count = 0
             return Clear() if self._cusum.is_armed else None
         self._shifted_count += 1
         return self._finding(median(self._recent))
+
+    def _has_lost_half(self) -> bool:
+        if self._initial_level is None:
+            return False
+        return median(self._recent) > (self._initial_level + self._lowest_level) / 2
 
     def _update_lowest(self) -> None:
         now = median(self._recent)
@@ -102,28 +191,28 @@ class LossDivergence:
         self._lowest_level = min(self._lowest_level, now)
         self._below_lowest_count = sum(size < self._lowest_level for size in self._recent)
 
-    def _update_shift(self, log_loss: float, step: int) -> bool:
+    def _update_shift(self, value: float, step: int) -> bool:
         cusum = self._cusum
         # A shift needs more than one value, so without evidence the level is not needed.
         is_calm = cusum.is_armed and cusum.evidence == 0.0 and self._early_onset_step is None
         if self._shifted_count == 0 and not is_calm:
             self._usual_level = cusum.baseline_median if cusum.is_armed else self._highest_before
-        is_alarmed = cusum.update(log_loss, self._margin, step)
+        is_alarmed = cusum.update(value, self._margin, step)
         if len(self._recent) >= EARLY_WINDOW and self._early_onset_step is None:
             self._highest_before = max(self._highest_before, self._recent[-EARLY_WINDOW])
         if len(self._recent) == LEVEL_WINDOW:
             self._below_lowest_count -= self._recent[0] < self._lowest_level
-        self._below_lowest_count += log_loss < self._lowest_level
-        self._recent.append(log_loss)
+        self._below_lowest_count += value < self._lowest_level
+        self._recent.append(value)
         self._recent_steps.append(step)
         return is_alarmed or self._is_early_divergence()
 
     def _is_early_divergence(self) -> bool:
         """Whether the run has a divergence that began before there was a baseline."""
-        if self._cusum.is_armed and self._early_onset_step is None:
+        if self._is_signed or (self._cusum.is_armed and self._early_onset_step is None):
             return False
         latest = list(self._recent)[-EARLY_WINDOW:]
-        bound = self._highest_before + log(self.young_rise)
+        bound = max(self._highest_before + log(self.young_rise), log(MIN_YOUNG_LOSS))
         if self._early_onset_step is None and self._highest_before > -inf and min(latest) > bound:
             self._early_onset_step = self._recent_steps[-EARLY_WINDOW]
         elif median(latest) <= bound:
@@ -131,20 +220,26 @@ class LossDivergence:
         return self._early_onset_step is not None
 
     def _finding(self, level: float) -> Finding:
-        start = self._initial_level or 0.0
-        is_severe = level >= start or level - self._lowest_level > log(self.severe)
+        to_loss = float if self._is_signed else exp
+        start, lowest, early_onset = self._initial_level, self._lowest_level, self._early_onset_step
+        before = to_loss(self._usual_level if early_onset is None else self._highest_before)
+        is_high = start is not None and level >= start
+        is_severe = is_high or (not self._is_signed and level - lowest > log(self.severe))
         is_critical = is_severe and self._shifted_count > self.settle
-        early_onset, before = self._early_onset_step, exp(self._usual_level)
+        evidence = {
+            "loss": to_loss(self._recent[-1]),
+            f"loss_median_of_{len(self._recent)}": to_loss(level),
+            "loss_level_before": before,
+        }
+        at_start = ""
+        if start is not None:
+            evidence["loss_lowest_median_of_8"] = to_loss(lowest)
+            evidence["loss_at_start"] = to_loss(start)
+            at_start = f"; at the start it was {to_loss(start):.4g}"
         return Finding(
             summary=f"Loss rose above its level of {before:.4g} and has not recovered: the median "
-            f"of the last 8 losses is {exp(level):.4g}; at the start it was {exp(start):.4g}.",
-            evidence={
-                "loss": exp(self._recent[-1]),
-                "loss_median_of_8": exp(level),
-                "loss_level_before": before,
-                "loss_lowest_median_of_8": exp(self._lowest_level),
-                "loss_at_start": exp(start),
-            },
+            f"of the last {len(self._recent)} losses is {to_loss(level):.4g}{at_start}.",
+            evidence=evidence,
             severity=Severity.CRITICAL if is_critical else None,
             onset_step=self._cusum.onset if early_onset is None else early_onset,
         )

@@ -83,8 +83,11 @@ MIN_SIGNED_VALUES = 96
 MIN_NEGATIVE_SHARE = 0.05
 """Share of negative losses from which a loss has no meaningful logarithm."""
 
-ACCURACIES = ("accuracy", "token_accuracy", "preference_accuracy")
-ACCURACIES += tuple(f"eval_{name}" for name in ACCURACIES)
+ACCURACIES = tuple(
+    prefix + name
+    for prefix in ("", "eval_")
+    for name in ("accuracy", "token_accuracy", "preference_accuracy")
+)
 
 FIRST_LOSSES = 8
 """First losses whose mean is compared with the level of a loss of both signs."""

@@ -71,12 +71,65 @@ def test_a_row_that_is_logged_twice_counts_once():
     assert detect(twice) == (None, None)
 
 
-@pytest.mark.parametrize("more", [{"reward": [1.0] * 260}, {}])
-def test_a_policy_gradient_loss_is_not_evaluated(more):
-    """Nor is a negative loss, which has no logarithm."""
-    sign = 1.0 if more else -1.0
+def test_a_policy_gradient_loss_has_no_level_to_rise_from():
+    assert detect(noisy(FALLING + [9.0] * 60), reward=[1.0] * 260) == (None, None)
 
-    assert detect([sign * x for x in noisy(FALLING + [9.0] * 60)], **more) == (None, None)
+
+def test_a_policy_gradient_loss_that_rises_by_orders_of_magnitude_is_a_warning():
+    rng = Random(1)
+    loss = [rng.gauss(0.0, 0.05) for _ in range(100)] + [90.0, 800.0, 3e4, 5e6, 5e6]
+    record, finding = detect(loss, reward=[1.0] * 105)
+
+    assert record.step == 102
+    assert finding.severity is None
+    assert "101" in finding.summary
+
+
+def signed(levels, seed):
+    rng = Random(seed)
+    return [level + rng.gauss(0.0, 0.1) for level in levels]
+
+
+def test_a_loss_of_both_signs_diverges_once_half_of_its_fall_is_lost():
+    fall = [0.5 - 1.5 * (1 - exp(-t / 30)) for t in range(200)]
+    record, finding = detect(signed(fall + [0.2] * 40, 2))
+
+    assert 203 <= record.step <= 210
+    assert finding.evidence["loss_level_before"] == pytest.approx(-1.0, abs=0.1)
+    for seed in range(20):
+        assert detect(signed(fall + [-0.6] * 40, seed)) == (None, None)
+
+
+def test_a_falling_negative_loss_is_clear():
+    assert detect([-x for x in noisy(FALLING + [9.0] * 60)]) == (None, None)
+
+
+@pytest.mark.parametrize("before", [[6.9], [6.9, 6.5, 6.6], [7.0] * 10])
+def test_a_log_of_a_few_lines_that_grows_by_orders_of_magnitude_is_critical(before):
+    loss = [*before, 1e4, 5e9, 8e12]
+
+    assert highest_severity(loss[:-1]) == {None}
+    assert Severity.CRITICAL in highest_severity(loss)
+
+
+@pytest.mark.parametrize("loss", [[0.0, 2.3, 2.2, 2.1], [1e-4, 0.3, 0.3], [9.0, 2000.0, 8.0, 7.0]])
+def test_a_log_of_a_few_lines_without_a_lasting_rise_is_clear(loss):
+    assert detect(loss) == (None, None)
+
+
+def test_no_level_is_stated_before_there_is_one():
+    """Six values: five in a row above the first, before a start level of eight values."""
+    _, finding = detect([2.0, 9.0, 9.1, 9.2, 9.08, 9.05])
+
+    assert "level of 2 and" in finding.summary
+    assert "at the start" not in finding.summary
+    assert "loss_at_start" not in finding.evidence
+
+
+def test_two_networks_trained_against_each_other_have_no_level():
+    loss = noisy(FALLING + [3.5] * 60)
+
+    assert detect(loss, g_loss=loss, d_loss=loss) == (None, None)
 
 
 def test_it_clears_once_the_loss_is_back():
