@@ -40,7 +40,13 @@ class LogAgent(Agent):
 
     def _build_source(self, positions: Mapping[str, ReadPosition]) -> RecordSource:
         self.log = LogFollower(
-            self.run, self.path, self.counters, positions, self.clock, self.max_steps
+            self.run,
+            self.path,
+            self.counters,
+            positions,
+            self.clock,
+            self.max_steps,
+            self.settings.keys,
         )
         return self.log
 

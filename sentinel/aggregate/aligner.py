@@ -9,7 +9,7 @@ once. Steps close in order. The clock is that of the heartbeats.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sentinel.aggregate.combine import combine_ranks, with_hosts
@@ -46,6 +46,8 @@ class Aligner:
     attempt: int = -1
     now: float = 0.0
     """Time of the last heartbeat; before the first, of the first record."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Logged keys with the signals that they stand for, from the settings."""
     metadata: RunMetadata = field(default_factory=RunMetadata)
     membership: RankMembership = field(init=False)
     pending_steps: dict[StepKey, PendingStep] = field(default_factory=dict)
@@ -59,6 +61,12 @@ class Aligner:
 
     def __post_init__(self) -> None:
         self.membership = RankMembership(self.deadline_seconds)
+        self.configure_keys(self.keys)
+
+    def configure_keys(self, keys: Mapping[str, str]) -> None:
+        """Take over the keys of the settings."""
+        self.keys = dict(keys)
+        self.metadata.configure_keys(keys)
 
     def process(self, entry: RecordOrBatch) -> Iterator[Record]:
         """Add a record or batch; yield the record, then the combined records it completes."""
@@ -128,6 +136,7 @@ class Aligner:
     def _reset(self, attempt: int) -> None:
         self.attempt = attempt
         self.metadata = RunMetadata()
+        self.metadata.configure_keys(self.keys)
         self.membership = RankMembership(self.deadline_seconds, started_at=self.now)
         self.pending_steps, self.closed_steps = {}, ClosedSteps()
         self.last_step_at, self.step_seconds, self.last_saved_index = 0.0, 0.0, -1
@@ -163,7 +172,7 @@ class Aligner:
             return
         self.membership.started.update(ranks)
         self.attempt = max(self.attempt, entry.attempt)
-        self.metadata.detect_framework(entry.values if isinstance(entry, Record) else entry.names)
+        self.metadata.observe_keys(entry.values if isinstance(entry, Record) else entry.names)
         if is_closed and isinstance(entry, Record):
             values = merge_record(entry, self.metadata.key_map)
             if not self.closed_steps.reopens(key, entry, values):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from json import dumps
 from pathlib import Path
@@ -84,7 +84,8 @@ def _print_notice(text: str) -> None:
 
 
 def _replay_log(path: Path, settings: Settings) -> ReplayResult:
-    result = replay_records(open_log(path), pipeline.build(settings))
+    source = replace(open_log(path), keys=settings.keys)
+    result = replay_records(source, pipeline.build(settings))
     if not result.records:
         raise ValueError("it holds no record of a step")
     return result

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import partial
+from itertools import chain
 from math import isnan
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
@@ -40,6 +41,8 @@ from sentinel.config.url_policy import is_loopback
 from sentinel.model.diagnosis import Cause
 from sentinel.model.finding import Detector, Severity
 from sentinel.model.request import Sink
+from sentinel.signals.catalogue import SIGNALS, canonical_name, eval_name
+from sentinel.signals.key_words import nearest_signal
 
 __all__ = [
     "ConfigError",
@@ -55,6 +58,20 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _MAX_SECRET_BYTES = 4096
+_MAPPABLE_SIGNALS = frozenset(
+    chain.from_iterable(
+        (name, eval_name(name)) for name, signal in SIGNALS.items() if not signal.entity
+    )
+)
+_SIGNAL_EXAMPLES = (
+    "loss",
+    "eval_loss",
+    "grad_norm",
+    "learning_rate",
+    "reward",
+    "kl_ref",
+    "entropy",
+)
 _HEAD_ADDRESS_PATTERN = (
     r"^([^\s:\[\]]*|\[[^\s\[\]]+\])(:\d{1,5})?$"  # host, or host:port, or [address]:port
     r"|^[\da-fA-F.]*:[\da-fA-F.]*:[\da-fA-F.:]*(%\S+)?$"  # an address with colons of its own
@@ -87,8 +104,9 @@ class Settings(BaseModel):
     database holds the newest `max_samples` texts; `samples_dir` is a folder to which the trainer
     writes texts. GPUs, processors, memory and disks are polled every `node_poll_seconds`; 0 is
     never. `tier` limits how notifications of the run are sent. `detectors` holds the settings of
-    each detector; those in `disable` do not run. `actions` are the commands that are sent to the
-    trainer. `cluster` is for runs on several nodes.
+    each detector; those in `disable` do not run. `keys` are logged keys, each with the signal that
+    it stands for. `actions` are the commands that are sent to the trainer. `cluster` is for runs on
+    several nodes.
     """
 
     model_config = ConfigDict(
@@ -108,6 +126,7 @@ class Settings(BaseModel):
     sinks: dict[str, Annotated[Sink, SkipValidation]] = Field(default_factory=dict)
     detectors: dict[str, dict[str, Any]] = Field(default_factory=dict)
     disable: list[str] = Field(default_factory=list)
+    keys: dict[str, str] = Field(default_factory=dict)
     actions: dict[str, list[Literal["checkpoint", "stop"]]] = Field(default_factory=dict)
     cluster: ClusterSettings = ClusterSettings(head="", token=None)
     _config_errors: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -141,7 +160,7 @@ def load_settings(
 
 
 def load_agent_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """As `load_settings`, except that a detector with an invalid table gets its defaults.
+    """As `load_settings`, but an invalid detector gets its defaults and an invalid key none.
 
     `config_errors` of the result holds the messages: a typing error in one detector must not leave
     a training run unmonitored.
@@ -179,6 +198,7 @@ def _build_settings(
     tree["detectors"] = _check_tables(
         "detectors", _check_detector_settings, sources, detector_errors
     )
+    tree["keys"] = _check_tables("keys", _check_key, sources, detector_errors, as_tables=False)
     tree["cluster"] = _cluster_settings(sources)
     tree["actions"] = sources.as_table(("actions",), tree.get("actions", {}))
     _reject_unknown(("actions",), tree["actions"], ["on_critical"], sources)
@@ -238,13 +258,15 @@ def _validate_cause(cause: Cause) -> Cause:
 
 def _check_tables(
     section: str,
-    check: Callable[[str, ConfigTree, ConfigSources], Any],
+    check: Callable[[str, Any, ConfigSources], Any],
     sources: ConfigSources,
     errors: dict[str, str] | None = None,
+    *,
+    as_tables: bool = True,
 ) -> ConfigTree:
-    """What `check` returns for each table of the section.
+    """What `check` returns for each table, or each value, of the section.
 
-    An invalid table raises ConfigError; with `errors`, it is left out and its message added there.
+    An invalid one raises ConfigError; with `errors`, it is left out and its message added there.
     """
     checked: ConfigTree = {}
     try:
@@ -256,7 +278,8 @@ def _check_tables(
         return checked
     for name, raw in tables.items():
         try:
-            checked[name] = check(name, sources.as_table((section, name), raw), sources)
+            value = sources.as_table((section, name), raw) if as_tables else raw
+            checked[name] = check(name, value, sources)
         except ConfigError as error:
             if errors is None:
                 raise
@@ -304,6 +327,25 @@ def _check_detector_settings(name: str, raw: ConfigTree, sources: ConfigSources)
         message = f"{sources.describe(path)}: the detector rejects {', '.join(values)}: {error}."
         raise ConfigError(message) from None
     return values
+
+
+def _check_key(key: str, signal: Any, sources: ConfigSources) -> str:
+    """The name of the signal that a logged key stands for."""
+    description = sources.describe(("keys", key))
+    if not isinstance(signal, str):
+        raise ConfigError(
+            f"{description}: the {type_name(signal)} given is wrong: it must be a string, "
+            'the name of a signal such as "loss".'
+        )
+    if canonical_name(signal) in _MAPPABLE_SIGNALS:
+        return canonical_name(signal)
+    matches = get_close_matches(signal, _MAPPABLE_SIGNALS, n=1)
+    nearest = matches[0] if matches else nearest_signal(signal)
+    hint = f'Did you mean "{nearest}"? ' if nearest else ""
+    raise ConfigError(
+        f"{description}: it names no signal. {hint}Signals are listed in docs/metrics.md, "
+        f"such as {', '.join(_SIGNAL_EXAMPLES)}."
+    )
 
 
 def _setting_types(kind: Any) -> dict[str, Any]:

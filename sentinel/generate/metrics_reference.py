@@ -56,8 +56,26 @@ attempt are removed at once.
 
 A key that you or your framework log under one of the other names is mapped to the same signal,
 regardless of case and of a leading `train/`. `eval/<key>` and `eval_<key>` are mapped to
-`eval_<signal>`, never to the signal itself. A key without a mapping is stored under its own name
-and exported as `sentinel_logged_value{key="..."}`."""
+`eval_<signal>`, never to the signal itself.
+
+A key that is not listed is mapped by its words, if the run logs no listed key for that signal:
+`AverageEpRet` and `env_runners/episode_return_mean` are `reward`, `lm loss` and `train_mean_nll`
+are `loss`, `average_val_loss` is `eval_loss`, `gnorm` is `grad_norm`. Words such as `std`, `max`,
+`target`, `coef` or `clip` make a key another quantity; the reward of one function, a penalty and an
+auxiliary or adversarial loss are not the reward or the loss. A component (`train/box_loss`) stands
+for the loss if four records hold no total. Of several such keys a total comes before a mean, a mean
+before others; a key that is in less than half as many of the first eight records as another does
+not count. A KL and an entropy are taken from words only in a run that trains a policy.
+
+The settings decide what sentinel cannot know:
+
+```toml
+[keys]
+"kl/divergence" = "kl_ref"
+```
+
+A key without a mapping is stored under its own name and exported as
+`sentinel_logged_value{key="..."}`."""
 
 _KL_TEXT = """\
 Trainers call three quantities KL: the divergence of the policy from its frozen reference, from the

@@ -53,9 +53,11 @@ class Pipeline:
         detector_factories: Mapping[str, Callable[[], Detector]],
         counters: Counters,
         causes: Mapping[str, Cause] | None = None,
+        keys: Mapping[str, str] | None = None,
     ) -> None:
         self.counters = counters
-        self.aligner = Aligner(counters)
+        self.keys = dict(keys or {})
+        self.aligner = Aligner(counters, keys=self.keys)
         self.samples = TextSampleAggregator()
         self.engine = Engine(detector_factories, case_book=CaseBook(causes or {}))
 
@@ -122,6 +124,7 @@ class Pipeline:
             return False
         self.aligner, self.samples = state.aligner, state.samples
         self.aligner.counters = self.counters
+        self.aligner.configure_keys(self.keys)
         self.engine.incident_book, self.engine.case_book.runs = state.incident_book, state.cases
         self.engine.detectors, self.engine.error_counts = state.detectors, state.error_counts
         return True
@@ -133,4 +136,4 @@ class Pipeline:
 def build(settings: Settings, counters: Counters | None = None) -> Pipeline:
     """The pipeline with the detectors as set and every cause, as agent, replay and watch use it."""
     counters = Counters() if counters is None else counters
-    return Pipeline(build_detectors(settings), counters, build_causes())
+    return Pipeline(build_detectors(settings), counters, build_causes(), settings.keys)

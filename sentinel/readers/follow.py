@@ -46,7 +46,7 @@ class LogFollower:
 
     It has the interface of LiveRings. `stored_positions` are the positions of an earlier agent.
     `clock` returns seconds since the epoch. `max_steps` is the run's last step, if known; the log
-    may set it.
+    may set it. `keys` are logged keys with their signals, from the settings.
     """
 
     run: str
@@ -55,6 +55,7 @@ class LogFollower:
     stored_positions: Mapping[str, ReadPosition] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
     max_steps: int = 0
+    keys: Mapping[str, str] = field(default_factory=dict)
     is_catching_up: bool = True
     ended: bool = False
     ranks_expected: bool = True
@@ -162,7 +163,7 @@ class LogFollower:
             yield replace(record, run=self.run, attempt=self.attempt)
 
     def _open_reader(self) -> LogReader:
-        self.reader = replace(open_log(self.path), clock=self.clock)
+        self.reader = replace(open_log(self.path), clock=self.clock, keys=self.keys)
         self.unread_records = self.reader.follow()
         self.has_warned = False
         # Records before the position are read again, since they decide what the keys mean.

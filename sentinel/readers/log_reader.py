@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sentinel.model.record import Event, Record
@@ -32,7 +32,7 @@ class LogReader:
     only grows, and is the same each time that log is read. `pending_count` is by how much
     `position` grows once the rows that were read but may be incomplete are returned. `notice` is a
     message for the user about a choice made in reading, mostly "". `clock` returns seconds since
-    the epoch.
+    the epoch. `keys` are logged keys with the signals that they stand for, from the settings.
     """
 
     iterate_records: Callable[[LogReader], Iterator[Record | None]]
@@ -42,6 +42,7 @@ class LogReader:
     is_live: bool = False
     clock: Callable[[], float] = time.time
     notice: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Record]:
         self._reset(is_live=False)
@@ -98,7 +99,9 @@ def _convert_rows(
             pending |= {n: value for n, value in item.metadata.items() if known.get(n) != value}
             known |= item.metadata
             continue
-        converter = make_converter(item) if converter is None and item else converter
+        if converter is None and item:
+            converter = make_converter(item)
+            converter.metadata.configure_keys(reader.keys)
         if converter is not None and pending:
             converter.metadata.update_metadata(text_metadata(pending))
         record = converter.to_record(item) if converter else None

@@ -16,7 +16,7 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.readers.log_config import text_metadata
 from sentinel.signals.catalogue import SIGNALS, canonical_name, eval_name, normalize_key
 from sentinel.signals.framework_config import parse_framework_config
-from sentinel.signals.key_map import KeyMap, KeyMapping
+from sentinel.signals.key_map import KeyMap, KeyMapping, displaced_mapping
 from sentinel.signals.kl import KL_SIGNALS, kl_kind_attributes
 from sentinel.signals.run_metadata import RunMetadata
 
@@ -33,6 +33,9 @@ STEP_KEYS = (
     "iteration",
     "iter",
     "_step",
+    "num_updates",
+    "train_num_updates",
+    "training_iteration",
     "total_timesteps",
     "time/total_timesteps",
 )
@@ -150,8 +153,9 @@ class RowConverter:
     the whole run: the loss of a step and the loss of an epoch are two series, and mixed they would
     jump. The attributes of a record hold the logged key of every signal that has another name, and
     the kind of every KL. `null_is_nan` is whether the writer encodes NaN as null. `metadata` is
-    what is known of the run, such as its framework; keys may add to it. `record_count` counts
-    records; `last_step` is the step of the newest one.
+    what is known of the run, such as its framework; keys may add to it. `assigned` are the keys
+    that stand for signals by the settings or their words. `record_count` counts records;
+    `last_step` is the step of the newest one.
     """
 
     run: str
@@ -163,6 +167,7 @@ class RowConverter:
     step_filter: StepFilter = field(default_factory=StepFilter)
     nan_restorer: NanRestorer = field(default_factory=NanRestorer)
     layouts: dict[tuple[str, ...], RowLayout] = field(default_factory=dict)
+    assigned: dict[str, KeyMapping] = field(default_factory=dict)
     record_count: int = 0
     last_step: int | None = None
 
@@ -180,6 +185,8 @@ class RowConverter:
         )
         if config:
             self.metadata.update_metadata(config)
+        if self.metadata.observe_keys(values.keys()):
+            self._drop_changed_keys()
         layout = self._layout(tuple(values))
         event = _row_event(row, layout)
         signals = self._signal_values(layout, values)
@@ -222,8 +229,18 @@ class RowConverter:
                 signals[mapping.name] = converted
         return signals
 
+    def _drop_changed_keys(self) -> None:
+        """Forget what keys meant that now mean something else."""
+        assigned = self.metadata.assignment.assigned
+        for key in [key for key in self.key_mappings if key in self.assigned or key in assigned]:
+            if self.assigned.get(key) != assigned.get(key):
+                name = self.key_mappings.pop(key).name
+                if self.key_by_signal.get(name) == key:
+                    del self.key_by_signal[name]
+        self.assigned = assigned
+        self.layouts.clear()
+
     def _map_keys(self, new_keys: list[str]) -> None:
-        self.metadata.detect_framework(new_keys)
         key_map = self.metadata.key_map
         # A new key may take a signal over from another key.
         self.layouts.clear()
@@ -235,12 +252,12 @@ class RowConverter:
 
     def _assign_signal(self, key: str, mapping: KeyMapping) -> None:
         owner = self.key_by_signal.get(mapping.name)
-        if owner is not None and key != mapping.name:
+        if owner is not None and key != mapping.name and key not in self.assigned:
             self.key_mappings[key] = KeyMapping(key)
             return
         if owner is not None:
-            # The signal's own name takes precedence, even if it comes later.
-            self.key_mappings[owner] = KeyMapping(owner)
+            # The signal's own name takes precedence, even if it comes later, and so do settings.
+            self.key_mappings[owner] = displaced_mapping(owner)
         self.key_mappings[key] = mapping
         self.key_by_signal[mapping.name] = key
 
@@ -310,11 +327,15 @@ def _row_event(row: Mapping[str, Any], layout: RowLayout) -> Event:
 
 def _build_layout(keys: tuple[str, ...], key_mappings: list[KeyMapping]) -> RowLayout:
     metric_keys = [key for key in keys if key not in NEUTRAL_KEYS]
+    name_by_key = {key: each.name for key, each in zip(keys, key_mappings, strict=True)}
+    is_held_out = (
+        HELD_OUT_PREFIX.match(key) or name_by_key[key].startswith("eval_") for key in metric_keys
+    )
     return RowLayout(
         key_mappings,
         [mapping.name for mapping in key_mappings],
         all(mapping.factor == 1.0 and not mapping.zero_is_missing for mapping in key_mappings),
-        bool(metric_keys) and all(HELD_OUT_PREFIX.match(key) for key in metric_keys),
+        bool(metric_keys) and all(is_held_out),
     )
 
 

@@ -210,6 +210,7 @@ class TensorBoardRun:
         self.logs: dict[Path, EventLog] = {}
         self.decoder = ScalarDecoder()
         self.converter = RowConverter(run=(self.folder or path.parent).resolve().name)
+        self.converter.metadata.configure_keys(reader.keys)
         config = read_config_file(path)
         self.pending_config = config.metadata if config is not None else ConfigMetadata()
         self.seen_tags: set[str] = set()

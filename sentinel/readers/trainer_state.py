@@ -73,6 +73,7 @@ def _read_once(path: Path, reader: LogReader) -> Iterator[Record]:
     run = path.resolve().name if path.is_dir() else path.stem
     checkpoints = _checkpoint_steps(path) if path.is_dir() else []
     metadata = RunMetadata()
+    metadata.configure_keys(reader.keys)
     metadata.detect_framework(
         {key for row in state["log_history"] if isinstance(row, dict) for key in row}
     )
@@ -119,7 +120,7 @@ def _follow(path: Path, reader: LogReader) -> Iterator[Record | None]:
 
 def _read_all_records(path: Path, reader: LogReader) -> list[Record]:
     """All records of the current state; none if it is unreadable or still being written."""
-    state_reader = LogReader(lambda own: _read_once(path, own))
+    state_reader = LogReader(lambda own: _read_once(path, own), keys=reader.keys)
     try:
         records = list(state_reader)
     except (OSError, ValueError):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
 
-from sentinel.signals.catalogue import WEIGHT_KEY, canonical_name, eval_name, normalize_key
+from sentinel.signals.catalogue import SIGNALS, WEIGHT_KEY, canonical_name, eval_name, normalize_key
 
 FRAMEWORK_METADATA_KEYS = ("framework", "framework_version", "algorithm")
 """Run metadata that selects the key map."""
@@ -48,7 +48,8 @@ class KeyMapping:
 class KeyMap:
     """How one framework names its signals; `overrides` are by normalized key.
 
-    Each part is empty if it is unknown. `version` holds the leading numbers.
+    Each part is empty if it is unknown. `version` holds the leading numbers. `assigned` are keys
+    of this run with their meaning; no other key then stands for the same signal.
     """
 
     framework: str = ""
@@ -57,10 +58,16 @@ class KeyMap:
     overrides: Mapping[str, KeyMapping] = field(
         default_factory=lambda: MappingProxyType({}), compare=False
     )
+    assigned: tuple[tuple[str, KeyMapping], ...] = ()
 
     def lookup(self, key: str) -> KeyMapping:
         """What the key means."""
-        return self.overrides.get(normalize_key(key)) or KeyMapping(canonical_name(key))
+        own = next((mapping for name, mapping in self.assigned if name == key), None)
+        if own is not None:
+            return own
+        mapping = self.overrides.get(normalize_key(key)) or KeyMapping(canonical_name(key))
+        is_taken = any(mapping.name == taken.name for _, taken in self.assigned)
+        return displaced_mapping(key) if is_taken else mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,17 @@ FRAMEWORK_KEYS: Mapping[tuple[str, str], Mapping[str, KeyMapping]] = {
 def select_key_map(run_metadata: Mapping[str, str]) -> KeyMap:
     """The key map for a run with that metadata; the generic one if the framework is unknown."""
     return _build_key_map(*(run_metadata.get(name, "") for name in FRAMEWORK_METADATA_KEYS))
+
+
+def displaced_mapping(key: str) -> KeyMapping:
+    """The meaning of a key whose signal is another key's: only its own name."""
+    return KeyMapping(f"other/{key}" if key in SIGNALS else key)
+
+
+@lru_cache(maxsize=256)
+def with_assigned(key_map: KeyMap, assigned: tuple[tuple[str, KeyMapping], ...]) -> KeyMap:
+    """The key map of a run in which these keys have a meaning of their own."""
+    return replace(key_map, assigned=assigned)
 
 
 def detect_framework(keys: Collection[str]) -> dict[str, str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sentinel.model.record import Record
+from sentinel.signals.catalogue import normalize_key
+from sentinel.signals.key_assignment import KeyAssignment
 from sentinel.signals.key_map import (
     FRAMEWORK_METADATA_KEYS,
     KeyMap,
     detect_framework,
     select_key_map,
+    with_assigned,
 )
 from sentinel.signals.kl import KL_METADATA_KEYS
 
@@ -34,17 +37,29 @@ PATCH_KEY_PREFIX = "patch/"
 class RunMetadata:
     """What is known of a run: the `metadata` that its keys depend on, and the host of each rank.
 
-    `observed_keys` are collected while the framework is unknown.
+    `observed_keys` are collected while the framework is unknown. `assignment` holds the keys that
+    stand for signals by the settings or by their words.
     """
 
     metadata: dict[str, str] = field(default_factory=dict)
     observed_keys: set[str] = field(default_factory=set)
     host_by_rank: dict[int, str] = field(default_factory=dict)
+    assignment: KeyAssignment = field(default_factory=KeyAssignment)
 
     @property
     def key_map(self) -> KeyMap:
-        """The key map of the run's framework."""
-        return select_key_map(self.metadata)
+        """The key map of the run's framework, with the keys that are the run's own."""
+        key_map, assigned = select_key_map(self.metadata), self.assignment.assigned
+        return with_assigned(key_map, tuple(assigned.items())) if assigned else key_map
+
+    def configure_keys(self, keys: Mapping[str, str]) -> None:
+        """Take over the keys of the settings, with the signals that they stand for."""
+        self.assignment.configured = {normalize_key(key): name for key, name in keys.items()}
+
+    def observe_keys(self, keys: Collection[str]) -> bool:
+        """Learn from the keys of a record; whether the assignment of keys changed."""
+        self.detect_framework(keys)
+        return self.assignment.observe(keys, select_key_map(self.metadata))
 
     def update_metadata(
         self, metadata: Mapping[str, str], *, fill_missing_only: bool = False

@@ -43,6 +43,13 @@ LOSSES = (
         "Share of tokens that the model ranks first.",
         ("mean_token_accuracy", "token_acc"),
     ),
+    Signal(
+        "accuracy",
+        "",
+        _MEAN,
+        "Share or percentage of samples that the model classifies correctly, as it is logged.",
+        ("acc", "train_acc", "train_accuracy"),
+    ),
 )
 
 OPTIMISATION = (
@@ -214,6 +221,7 @@ SPEED = (
         (
             "train_samples_per_second",
             "throughput/samples_per_sec",
+            "throughput/samples_per_second",
             "samples_per_sec",
             "time/fps",
             "charts/sps",

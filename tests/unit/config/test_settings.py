@@ -413,3 +413,39 @@ def test_the_value_of_an_assignment_is_toml_or_else_a_string(assignment, tree):
 def test_an_assignment_without_a_key_or_a_value_is_refused(assignment):
     with pytest.raises(ConfigError, match="KEY=VALUE"):
         parse_assignment(assignment)
+
+
+def test_logged_keys_are_mapped_to_signals(write_config):
+    write_config('[keys]\n"kl/divergence" = "kl_ref"\n"val/acc" = "eval_accuracy"\n"m" = "KL"\n')
+
+    assert load_settings().keys == {
+        "kl/divergence": "kl_ref",
+        "val/acc": "eval_accuracy",
+        "m": "kl_ref",
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ('"grad_nrom"', 'it names no signal. Did you mean "grad_norm"?'),
+        ('"a_loss_of_mine"', 'it names no signal. Did you mean "loss"?'),
+        ("1.5", "the float given is wrong: it must be a string"),
+    ],
+)
+def test_a_key_of_an_unknown_signal_is_refused_with_the_nearest(write_config, value, message):
+    write_config(f'[keys]\n"my/key" = {value}\n')
+
+    with pytest.raises(ConfigError) as raised:
+        load_settings()
+    assert message in str(raised.value)
+    assert '"keys.my/key"' in str(raised.value)
+
+
+def test_an_agent_leaves_an_invalid_key_out(write_config):
+    write_config('[keys]\n"a" = "nothing"\n"b" = "loss"\n')
+
+    settings = load_agent_settings()
+
+    assert settings.keys == {"b": "loss"}
+    assert settings.config_errors.keys() == {"keys.a"}

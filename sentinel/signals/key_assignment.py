@@ -1,0 +1,147 @@
+"""Which keys of a run stand for signals although the catalogue does not have them.
+
+The settings name some; the words of a key name others. Of several keys that name one signal, one is
+chosen, and only if the run logs no key of the catalogue for that signal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sentinel.signals.catalogue import SIGNALS, normalize_key
+from sentinel.signals.key_map import KeyMap, KeyMapping
+from sentinel.signals.key_words import COMPONENT, InferredSignal, infer_signal
+
+SETTLING_RECORDS = 8
+"""Records after which a signal keeps the key that was chosen for it by its words."""
+
+COMPONENT_RECORDS = 4
+"""Records without a total after which a component of the loss stands for it."""
+
+MAX_KEYS = 1024
+"""Keys of a run that are examined; the first ones seen."""
+
+_POLICY_SIGNALS = frozenset({
+    "reward", "reward_total", "policy_loss", "value_loss", "kl_old", "kl_coef", "advantage_mean",
+    "completion_length", "clip_fraction", "explained_variance", "entropy_coef", "eval_reward",
+})  # fmt: skip
+"""Signals that only the training of a policy has."""
+
+_POLICY_ONLY_SIGNALS = frozenset({"kl_ref", "kl_old", "entropy"})
+"""Signals that are taken from a key's words only in the training of a policy: the KL of a VAE grows
+while it learns."""
+
+_TEXT_SIGNALS = frozenset({
+    "completion_length", "completion_length_max", "truncated_fraction", "reward_total", "kl_coef",
+})  # fmt: skip
+"""Signals that only the training of a language model's policy has, which has a reference."""
+
+_EPISODE_PATTERN = re.compile(r"episod|epsilon|(^|[^a-z])ep([^a-z]|$)", re.IGNORECASE)
+_REFERENCE_PATTERN = re.compile(r"ref", re.IGNORECASE)
+_DETECTION_PATTERN = re.compile(r"(.*[/_ ])?(box|obj|cls|dfl|iou|total)", re.IGNORECASE)
+_SCORE_RANK = 4
+"""Rank from which a reward is called a score, which is any metric outside of games."""
+
+_Candidate = tuple[InferredSignal, str]
+
+
+@dataclass(slots=True)
+class KeyAssignment:
+    """Assigns keys of a run to signals; `assigned` is the result.
+
+    `configured` holds the keys of the settings, normalized, with their signals. `counts` is how
+    often each key was seen in the first SETTLING_RECORDS records, and 0 for later keys. An exact
+    key that comes later takes its signal back.
+    """
+
+    configured: dict[str, str] = field(default_factory=dict)
+    assigned: dict[str, KeyMapping] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    record_count: int = 0
+
+    def observe(self, keys: Iterable[str], key_map: KeyMap) -> bool:
+        """Take note of the keys of a record; whether the assignment changed."""
+        is_settling = self.record_count < SETTLING_RECORDS
+        if not is_settling and (len(self.counts) >= MAX_KEYS or self.counts.keys() >= {*keys}):
+            return False
+        known = len(self.counts)
+        for key in keys:
+            if key in self.counts or len(self.counts) < MAX_KEYS:
+                self.counts[key] = self.counts.get(key, 0) + is_settling
+        self.record_count += is_settling
+        is_due = is_settling and self.record_count in (COMPONENT_RECORDS, SETTLING_RECORDS)
+        if len(self.counts) == known and not is_due:
+            return False
+        previous, self.assigned = self.assigned, self._assign(key_map)
+        return previous != self.assigned
+
+    def _assign(self, key_map: KeyMap) -> dict[str, KeyMapping]:
+        assigned, exact, candidates = self._classify(key_map)
+        self._drop_scores(candidates, exact)
+        signals = exact | candidates.keys()
+        is_policy = not signals.isdisjoint(_POLICY_SIGNALS)
+        is_text = not signals.isdisjoint(_TEXT_SIGNALS)
+        for named in candidates.values():
+            inferred, key = self._choose(named)
+            name = inferred.name
+            is_early = inferred.rank == COMPONENT and self.record_count < COMPONENT_RECORDS
+            if is_early or (name in _POLICY_ONLY_SIGNALS and not is_policy):
+                continue
+            if name == "kl_ref" and not is_text and not _REFERENCE_PATTERN.search(key):
+                # Without a reference, the divergence is that of one update.
+                name = "kl_old" if "kl_old" not in candidates else ""
+            if name and name not in exact:
+                assigned[key] = KeyMapping(name, inferred.factor)
+        return assigned
+
+    def _classify(
+        self, key_map: KeyMap
+    ) -> tuple[dict[str, KeyMapping], set[str], dict[str, list[_Candidate]]]:
+        """The configured keys, the signals of known keys, and the other keys by their signal."""
+        configured: dict[str, KeyMapping] = {}
+        exact: set[str] = set()
+        candidates: dict[str, list[_Candidate]] = {}
+        detection = {key for key in self.counts if _DETECTION_PATTERN.fullmatch(key)}
+        for key in self.counts:
+            name = self.configured.get(normalize_key(key), "")
+            if name:
+                configured[key] = KeyMapping(name)
+            name = name or key_map.lookup(key).name
+            if _is_signal(name):
+                exact.add(name)
+                continue
+            # Object detectors print the parts of the loss by their bare names.
+            text = f"{key}_loss" if key in detection and len(detection) > 1 else key
+            inferred = infer_signal(text)
+            if inferred is not None:
+                candidates.setdefault(inferred.name, []).append((inferred, key))
+        return configured, exact, candidates
+
+    def _drop_scores(self, candidates: dict[str, list[_Candidate]], exact: set[str]) -> None:
+        """Leave out scores in a run that has a loss and is no game: there a score is any metric."""
+        others = exact.union(candidates) - {"reward", "eval_reward"}
+        is_game = not others.isdisjoint(_POLICY_SIGNALS) or any(
+            map(_EPISODE_PATTERN.search, self.counts)
+        )
+        if is_game or others.isdisjoint({"loss", "eval_loss"}):
+            return
+        for name in ("reward", "eval_reward"):
+            kept = [each for each in candidates.pop(name, ()) if each[0].rank < _SCORE_RANK]
+            if kept:
+                candidates[name] = kept
+
+    def _choose(self, named: list[_Candidate]) -> _Candidate:
+        """The best of the keys that name one signal."""
+        if self.record_count >= SETTLING_RECORDS:
+            kept = [each for each in named if each[1] in self.assigned]
+            if kept and self.counts[kept[0][1]] * 2 >= max(self.counts[key] for _, key in named):
+                return kept[0]
+        most = max(self.counts[key] for _, key in named)
+        frequent = [each for each in named if self.counts[each[1]] * 2 >= most]
+        return min(frequent, key=lambda each: (each[0].rank, each[1]))
+
+
+def _is_signal(name: str) -> bool:
+    return name in SIGNALS or (name.startswith("eval_") and name[5:] in SIGNALS)
