@@ -17,8 +17,16 @@ from math import inf, nan
 from random import Random
 from typing import Any
 
-from sentinel.model.finding import Clear, Detector, DetectorOutput, Finding, Severity
+from sentinel.model.finding import (
+    Clear,
+    Detector,
+    DetectorOutput,
+    Finding,
+    Severity,
+    wanted_baselines,
+)
 from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.pipeline.run_baselines import BASELINE_SETTINGS, RunBaselines
 from sentinel.pipeline.snapshot import deserialize, serialize
 from sentinel.signals.catalogue import SIGNALS
 
@@ -64,8 +72,17 @@ def first_finding(
 
 
 def update_detector(detector: Detector, record: Record) -> DetectorOutput:
-    """The output of the detector; as in the engine, None if the record lacks a needed value."""
-    return detector.update(record) if detector.needs <= record.values.keys() else None
+    """The output of the detector; as in the engine, None if the record lacks a needed value.
+
+    Baselines that the detector takes are kept with it, so that it has its own.
+    """
+    if not detector.needs <= record.values.keys():
+        return None
+    signals = wanted_baselines(detector)
+    if not signals:
+        return detector.update(record)
+    own: RunBaselines = vars(detector).setdefault("baselines_in_test", RunBaselines())
+    return detector.update(record, own.update(record, signals & record.values.keys()))
 
 
 def check_detector(kind: type[Any]) -> None:
@@ -110,6 +127,8 @@ def _check_one_class_per_file(kind: type[Any]) -> None:
 def _check_declarations(kind: type[Any]) -> None:
     unknown = set(kind.needs) - SIGNALS.keys() - HEARTBEAT_KEYS
     _require(not unknown, kind, f"needs {sorted(unknown)}, which are not in the catalogue")
+    without_baseline = set(wanted_baselines(kind)) - BASELINE_SETTINGS.keys()
+    _require(not without_baseline, kind, f"wants baselines of {sorted(without_baseline)}")
     _require(isinstance(kind.severity, Severity), kind, "must have a severity")
     _require(bool(kind.signal), kind, "must name its signal")
     _require(kind.remedy.strip().endswith("."), kind, "must have a remedy in whole sentences")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, Protocol
-
-from sentinel.model.record import Record
 
 
 class Severity(Enum):
@@ -33,7 +31,8 @@ class Finding:
     `summary` is one sentence with values and units; `evidence` holds the values that decided.
     `severity` overrides the detector's own. `onset_step` is the step at which the problem began, as
     far as the detector knows; `onset_range` the earliest and the latest step at which it can have
-    begun. `rank` is the rank that caused it, if one did.
+    begun. `rank` is the rank that caused it, if one did. `evidence_nats` and `threshold` are as
+    those of Clear.
     """
 
     summary: str
@@ -42,11 +41,20 @@ class Finding:
     onset_step: int | None = None
     rank: int | None = None
     onset_range: tuple[int, int] | None = None
+    evidence_nats: float | None = None
+    threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """The detector evaluated the record and found no problem."""
+    """The detector evaluated the record and found no problem.
+
+    `evidence_nats` is how strongly the values speak for a problem all the same, and `threshold` the
+    value of the detector's signal, in its unit, from which on it would find one; None if unknown.
+    """
+
+    evidence_nats: float | None = field(default=None, compare=False)
+    threshold: float | None = field(default=None, compare=False)
 
 
 DetectorOutput = Finding | Clear | None
@@ -62,6 +70,11 @@ class Detector(Protocol):
     It uses no clock (`record.time` is the time) and does no input or output. Its state is in plain
     attributes: numbers, strings, None, lists, dicts, tuples, deques, and objects of
     `sentinel.stats`, so that it can be stored and restored when an agent is restarted.
+
+    `update(record)` is the method that evaluates a record. A detector with a class attribute
+    `baselines`, a frozenset of signals, has `update(record, baselines)` instead: it gets the
+    `sentinel.stats.baseline.Baseline` of each of these signals that has had a finite value, with
+    the value of the record included.
     """
 
     needs: ClassVar[frozenset[str]]
@@ -69,4 +82,11 @@ class Detector(Protocol):
     severity: ClassVar[Severity]
     remedy: ClassVar[str]
 
-    def update(self, record: Record) -> DetectorOutput: ...
+    @property
+    def update(self) -> Callable[..., DetectorOutput]: ...
+
+
+def wanted_baselines(detector: Detector | type[Detector]) -> frozenset[str]:
+    """Signals whose baselines `update` of that detector takes; empty if it takes none."""
+    wanted: frozenset[str] = getattr(detector, "baselines", frozenset())
+    return wanted

@@ -9,12 +9,14 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from sentinel.model.finding import Clear, Detector, Finding
+from sentinel.model.finding import Clear, Detector, Finding, wanted_baselines
 from sentinel.model.incident import Incident, IncidentKey
 from sentinel.model.notification import Notification
 from sentinel.model.record import WHOLE_RUN, Record
 from sentinel.pipeline.cases import CaseBook
 from sentinel.pipeline.incidents import IncidentBook
+from sentinel.pipeline.run_baselines import RunBaselines
+from sentinel.stats.baseline import Baseline
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +25,8 @@ MAX_DETECTOR_ERRORS = 3
 
 MAX_CACHED_KEY_SETS = 256
 """Key sets of records for which the applicable detectors are cached."""
+
+NO_BASELINES: Mapping[str, Baseline] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,14 @@ class Result:
     case_notifications: tuple[Notification, ...] = ()
 
 
-KeyedDetector = tuple[IncidentKey, Detector]
-"""A detector and the key of its incidents."""
+@dataclass(frozen=True, slots=True)
+class _Applicable:
+    """The detectors that evaluate records with one set of keys, and the baselines they need."""
+
+    detectors: list[tuple[IncidentKey, Detector, bool]]
+    """The last is whether the detector takes baselines."""
+    signals: frozenset[str] | None
+    """The signals among the keys whose baselines they need; None if no detector takes any."""
 
 
 @dataclass(slots=True)
@@ -50,7 +60,7 @@ class _DetectorCache:
     """Applicable detectors by the key set of a record; valid for one `detectors` dict only."""
 
     detectors: dict[IncidentKey, Detector]
-    by_key_set: dict[frozenset[str], list[KeyedDetector]] = field(default_factory=dict)
+    by_key_set: dict[frozenset[str], _Applicable] = field(default_factory=dict)
 
 
 @dataclass
@@ -58,7 +68,8 @@ class Engine:
     """Evaluates each combined record of a run with every applicable detector.
 
     `detector_factories` build one detector per run and name. Records of single ranks are not
-    evaluated.
+    evaluated. `baselines` are those of each run, updated once per record for all detectors, and
+    `thresholds` the newest value at which a detector would find a problem, in its signal's unit.
     """
 
     detector_factories: Mapping[str, Callable[[], Detector]]
@@ -66,6 +77,8 @@ class Engine:
     case_book: CaseBook = field(default_factory=CaseBook)
     detectors: dict[IncidentKey, Detector] = field(default_factory=dict)
     error_counts: dict[str, int] = field(default_factory=dict)
+    baselines: dict[str, RunBaselines] = field(default_factory=dict)
+    thresholds: dict[IncidentKey, float] = field(default_factory=dict)
     _caches: dict[str, _DetectorCache] = field(default_factory=dict, repr=False)
 
     def process(self, record: Record) -> Result:
@@ -75,11 +88,21 @@ class Engine:
         findings: dict[str, Finding] = {}
         changes: list[Notification | Incident] = []
         with_incident = {key.detector for key in self.incident_book.open_incidents}
-        for key, detector in self._applicable_detectors(record.run, frozenset(record.values)):
+        applicable = self._applicable_detectors(record.run, frozenset(record.values))
+        baselines = self._update_baselines(record, applicable.signals)
+        for key, detector, takes_baselines in applicable.detectors:
             try:
-                output = detector.update(record)
+                output = (
+                    detector.update(record, baselines)
+                    if takes_baselines
+                    else detector.update(record)
+                )
+                if output is None:
+                    continue
+                if output.threshold is not None:
+                    self.thresholds[key] = output.threshold
                 # Nearly always nothing is wrong, and then there is nothing to update.
-                if output is None or (type(output) is Clear and key.detector not in with_incident):
+                if type(output) is Clear and key.detector not in with_incident:
                     continue
                 change = self.incident_book.update_incident(key, record, output, detector)
             except Exception:
@@ -96,7 +119,17 @@ class Engine:
         cases = self.case_book.update(record, changes)
         return Result(record, findings, notifications, changed, cases)
 
-    def _applicable_detectors(self, run: str, keys: frozenset[str]) -> list[KeyedDetector]:
+    def _update_baselines(
+        self, record: Record, signals: frozenset[str] | None
+    ) -> Mapping[str, Baseline]:
+        if signals is None:
+            return NO_BASELINES
+        baselines = self.baselines.get(record.run)
+        if baselines is None:
+            baselines = self.baselines[record.run] = RunBaselines()
+        return baselines.update(record, signals)
+
+    def _applicable_detectors(self, run: str, keys: frozenset[str]) -> _Applicable:
         """The detectors of a run that are not switched off and need no other keys, in order."""
         cache = self._caches.get(run)
         # A restored snapshot brings other detectors.
@@ -113,7 +146,13 @@ class Engine:
                 for name in self.detector_factories
                 if self.error_counts.get(name, 0) < MAX_DETECTOR_ERRORS
             )
-            applicable = [keyed for keyed in enabled if keyed[1].needs <= keys]
+            keyed = [
+                (key, detector, bool(wanted_baselines(detector)))
+                for key, detector in enabled
+                if detector.needs <= keys
+            ]
+            wanted = frozenset[str]().union(*(wanted_baselines(each) for _, each, _ in keyed))
+            applicable = _Applicable(keyed, wanted & keys if wanted else None)
             cache.by_key_set[keys] = applicable
         return applicable
 

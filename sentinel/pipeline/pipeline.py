@@ -24,6 +24,7 @@ from sentinel.model.record_batch import RecordOrBatch, entry_ranks
 from sentinel.pipeline.cases import CaseBook, RunCases
 from sentinel.pipeline.engine import Engine, Result
 from sentinel.pipeline.incidents import IncidentBook
+from sentinel.pipeline.run_baselines import RunBaselines
 from sentinel.pipeline.snapshot import SnapshotError, deserialize, serialize
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class PipelineState:
     cases: dict[str, RunCases]
     detectors: dict[IncidentKey, Detector]
     error_counts: dict[str, int]
+    baselines: dict[str, RunBaselines]
 
 
 class Pipeline:
@@ -101,6 +103,7 @@ class Pipeline:
             self.engine.case_book.runs,
             self.engine.detectors,
             self.engine.error_counts,
+            self.engine.baselines,
         )
         try:
             return serialize(state)
@@ -127,6 +130,7 @@ class Pipeline:
         self.aligner.configure_keys(self.keys)
         self.engine.incident_book, self.engine.case_book.runs = state.incident_book, state.cases
         self.engine.detectors, self.engine.error_counts = state.detectors, state.error_counts
+        self.engine.baselines = state.baselines
         return True
 
     def _fingerprint(self) -> str:

@@ -1,0 +1,351 @@
+"""Baseline of one signal: its expected trajectory, and the evidence that it departs from it.
+
+Formula
+    expected = level + slope * (travel - middle), fitted to the medians of the older and the newer
+               half of a window that lags behind. A trend in the tested direction is expected to
+               continue, one away from it to stop
+    doubt    = 0.7 standard errors of `expected`, plus `bend` for each unit of travel since `middle`
+    z        = (distance from `expected` in the tested direction - margin - doubt) / sigma
+    evidence = EvidenceCusum of z, in nats
+
+Units: a signal with `is_log` is evaluated as its logarithm. `travel` is the logarithm of the sum of
+the learning rates so far, or of the number of values: in it a power of the distance that the policy
+moved is a straight line.
+
+Sigma is robust (interquartile range) and widened where neighbouring residuals agree in sign, since
+autocorrelated noise stays on one side for longer. Slope and sigma are shrunk to their prior from
+healthy runs, as is usual in empirical Bayes (Efron & Morris, JASA 1973): a young run has a scale
+from the start. While evidence accumulates the fit is frozen, so that it does not adapt to the
+fault.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import exp, inf, log, pi, sin, sqrt
+
+from sentinel.stats.evidence_cusum import EvidenceCusum
+
+WINDOW = 128
+"""Values of a fit."""
+
+LAG = 24
+"""Values by which a fit stays behind, in young runs a third of all."""
+
+FIRST_FIT_VALUES = 8
+"""Values of the first fit, which a run of 12 values has."""
+
+RENEWAL = 8
+"""Values after which the fit is renewed; in the first 64 values half of it."""
+
+FREEZE_NATS = 2.5
+"""Evidence from which on the fit is the one from before the evidence."""
+
+MAX_FROZEN_VALUES = 4 * WINDOW
+"""Values after which the new level is adopted."""
+
+THRESHOLD_VALUES = 8
+"""Values that have to hold the threshold to bring the evidence to its bound."""
+
+MEDIAN_VARIANCE = 1.57
+"""Variance of a median divided by that of a mean, for normal noise."""
+
+DOUBT_ERRORS = 0.7
+"""Standard errors of the expected value that are no evidence."""
+
+LEAST_MARGIN_SIGMAS = 0.2
+"""Margin in sigmas of a signal whose noise is far above its margin."""
+
+YOUNG_SIGMA = 4.0
+"""A fit of n values takes sigma to be 1 + YOUNG_SIGMA / n times its estimate."""
+
+MAX_CORRELATION = 0.8
+"""Largest autocorrelation that widens sigma."""
+
+KNOT_SPACING = 0.25
+"""Travel between two knots of the exported course."""
+
+MAX_KNOTS = 64
+"""Knots that are kept; the spacing makes it e^16 in learning rates."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryPrior:
+    """What is known of the trajectory of a signal before the run, per unit of the fit.
+
+    `slope` and `slope_sd` are the power of travel; `slope_sd` infinity trusts the run alone.
+    `sigma` is the noise, worth `weight` values. `course` are knots of travel and level of alike
+    runs: the signal is then evaluated relative to it, with a level that is `level_sd` from it.
+    """
+
+    slope: float = 0.0
+    slope_sd: float = inf
+    sigma: float = 1.0
+    weight: float = 0.0
+    course: tuple[tuple[float, float], ...] = ()
+    level_sd: float = inf
+
+    def course_at(self, travel: float) -> float:
+        """Level of the course, extrapolated beyond its ends; 0 without a course."""
+        course = self.course
+        if len(course) < 2:
+            return course[0][1] if course else 0.0
+        at = min(max(bisect_right(course, (travel, inf)), 1), len(course) - 1)
+        (before, low), (after, high) = course[at - 1], course[at]
+        return low + (high - low) * (travel - before) / (after - before)
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineSettings:
+    """How a signal is evaluated.
+
+    `rise_margin` and `fall_margin` are what does not matter, None if that direction is not tested.
+    `floor` is the value below which no rise counts, and `least` the smallest that a logarithm
+    takes. `min_sigma` is the smallest noise. `bend` is how much a power may yet change.
+    `young_slope` is the power in the tested direction that a run may have until the window is full.
+    """
+
+    prior: TrajectoryPrior
+    rise_margin: float | None = None
+    fall_margin: float | None = None
+    is_log: bool = True
+    least: float = 1e-12
+    floor: float = 0.0
+    min_sigma: float = 1e-9
+    bend: float = 0.15
+    young_slope: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Level at `middle` and slope of a window of `count` values that ends at `end`, in travel."""
+
+    level: float
+    slope: float
+    slope_error: float
+    middle: float
+    end: float
+    sigma: float
+    count: int
+
+
+@dataclass
+class Direction:
+    """The evidence that a signal departs from its trajectory in one direction (`sign` +1 or -1)."""
+
+    sign: int
+    margin: float
+    cusum: EvidenceCusum = field(default_factory=EvidenceCusum)
+    fit: Fit | None = None
+    """The fit in use: the newest, or while there is evidence that from before it."""
+    frozen_values: int = 0
+
+    @property
+    def evidence(self) -> float:
+        """Evidence in nats; 0 while the signal is where it is expected."""
+        return self.cusum.evidence
+
+    @property
+    def onset(self) -> int:
+        """Step at which the departure probably began; of meaning only with evidence."""
+        return self.cusum.onset_range[0]
+
+    @property
+    def onset_range(self) -> tuple[int, int]:
+        """Steps between which the departure began; of meaning only with evidence."""
+        return self.cusum.onset_range
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether the signal is evaluated yet."""
+        return self.fit is not None
+
+
+@dataclass
+class Baseline:
+    """Expected trajectory of one signal; `rise` and `fall` hold the evidence against it."""
+
+    settings: BaselineSettings
+    prior: TrajectoryPrior | None = None
+    """Prior of this run, in place of that of the settings."""
+    count: int = 0
+    rise: Direction | None = None
+    fall: Direction | None = None
+    _unit: float = 1.0
+    _travel: float = 0.0
+    _newest: Fit | None = None
+    _values: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW + LAG))
+    _travels: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW + LAG))
+    _course: list[tuple[float, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.prior = self.prior or settings.prior
+        if settings.rise_margin is not None:
+            self.rise = Direction(1, settings.rise_margin)
+        if settings.fall_margin is not None:
+            self.fall = Direction(-1, settings.fall_margin)
+
+    def update(self, value: float, travel: float, step: int, unit: float = 1.0) -> None:
+        """Add a finite value, given in `unit`s, and how far the run has travelled."""
+        if self.count % (RENEWAL if self.count >= WINDOW // 2 else RENEWAL // 2) == 0:
+            self._renew()
+        self._unit, self._travel = unit, travel
+        scaled = self._scaled(value / unit) - self._course_level()
+        if self.rise is not None:
+            self._test(self.rise, scaled, step)
+        if self.fall is not None:
+            self._test(self.fall, scaled, step)
+        self._values.append(scaled)
+        self._travels.append(travel)
+        self.count += 1
+
+    def expected(self, direction: Direction) -> float | None:
+        """The value expected now, in the signal's unit; None before there is a fit."""
+        if direction.fit is None:
+            return None
+        level = direction.fit.level + direction.sign * self._trend(direction, direction.fit)
+        return self._unscaled(level)
+
+    def threshold(self, direction: Direction, bound: float) -> float | None:
+        """The value that, held for 8 values, brings the evidence to `bound`; None if unknown."""
+        fit = direction.fit
+        if fit is None:
+            return None
+        z = direction.cusum.z_to_reach(bound, THRESHOLD_VALUES)
+        away = self._trend(direction, fit) + self._tolerance(direction, fit) + z * _sigma(fit)
+        return self._unscaled(fit.level + direction.sign * away)
+
+    def export(self) -> TrajectoryPrior | None:
+        """The trajectory of this run as a prior for alike runs; None before there is a fit."""
+        fit = self._newest
+        if fit is None:
+            return None
+        weight = float(min(self.count, WINDOW))
+        return TrajectoryPrior(0.0, inf, fit.sigma, weight, tuple(self._course))
+
+    def _scaled(self, value: float) -> float:
+        return log(max(value, self.settings.least)) if self.settings.is_log else value
+
+    def _unscaled(self, level: float) -> float:
+        level += self._course_level()
+        return self._unit * (exp(min(level, 700.0)) if self.settings.is_log else level)
+
+    def _course_level(self) -> float:
+        prior = self.prior
+        return prior.course_at(self._travel) if prior is not None and prior.course else 0.0
+
+    def _test(self, direction: Direction, scaled: float, step: int) -> None:
+        cusum = direction.cusum
+        if cusum.evidence < FREEZE_NATS or direction.frozen_values >= MAX_FROZEN_VALUES:
+            if direction.frozen_values >= MAX_FROZEN_VALUES:
+                cusum.reset()
+            direction.frozen_values = 0
+            if not cusum.evidence:
+                direction.fit = self._newest
+        else:
+            direction.frozen_values += 1
+        fit = direction.fit
+        if fit is None:
+            return
+        away = direction.sign * (scaled - fit.level) - self._trend(direction, fit)
+        away -= self._tolerance(direction, fit)
+        if direction.sign > 0 and self.settings.floor:
+            away = min(away, scaled + self._course_level() - self._scaled(self.settings.floor))
+        cusum.update(away / _sigma(fit), step)
+
+    def _trend(self, direction: Direction, fit: Fit) -> float:
+        """Expected change since the middle of the window, in the tested direction."""
+        gone, slope = self._travel - fit.middle, direction.sign * fit.slope
+        if fit.count < WINDOW:
+            slope = max(slope, self.settings.young_slope)
+        return slope * (gone if slope > 0.0 else fit.end - fit.middle)
+
+    def _tolerance(self, direction: Direction, fit: Fit) -> float:
+        """Margin and doubt: the distance beyond the trend that is no evidence."""
+        gone = self._travel - fit.middle
+        slope_error = fit.slope_error * gone
+        error = sqrt(
+            MEDIAN_VARIANCE * fit.sigma * fit.sigma / fit.count + slope_error * slope_error
+        )
+        margin = max(direction.margin, LEAST_MARGIN_SIGMAS * fit.sigma)
+        return margin + DOUBT_ERRORS * error + self.settings.bend * abs(gone)
+
+    def _renew(self) -> None:
+        lag = min(LAG, self.count // 3)
+        stop = len(self._values) - lag
+        if stop < FIRST_FIT_VALUES or self.prior is None:
+            return
+        start = max(0, stop - WINDOW)
+        values, travels = list(self._values)[start:stop], list(self._travels)[start:stop]
+        fit = self._newest = _fit(values, travels, self.prior, self.settings.min_sigma)
+        course = self._course
+        if len(course) < MAX_KNOTS and (not course or fit.middle > course[-1][0] + KNOT_SPACING):
+            course.append((fit.middle, fit.level + self.prior.course_at(fit.middle)))
+
+
+def _sigma(fit: Fit) -> float:
+    return fit.sigma * (1 + YOUNG_SIGMA / fit.count)
+
+
+def _fit(
+    values: Sequence[float], travels: Sequence[float], prior: TrajectoryPrior, min_sigma: float
+) -> Fit:
+    count, half = len(values), len(values) // 2
+    old, new = _median(sorted(values[:half])), _median(sorted(values[half:]))
+    first, last = travels[half // 2], travels[half + (count - half) // 2]
+    apart = max(last - first, 1e-3)
+    raw_slope = (new - old) / apart
+    residuals = [
+        value - old - raw_slope * (travel - first)
+        for value, travel in zip(values, travels, strict=True)
+    ]
+    ordered = sorted(residuals)
+    sigma = (ordered[(3 * count) // 4] - ordered[count // 4]) / 1.349
+    variance = prior.weight * prior.sigma * prior.sigma + count * sigma * sigma
+    sigma = sqrt(variance / (prior.weight + count))
+    sigma = max(sigma * _widening(residuals), min_sigma)
+    error = 1.25 * sigma * sqrt(4 / count) / apart
+    trust = _trust(prior.slope_sd, error)
+    level = (old + new) / 2
+    return Fit(
+        level=_trust(prior.level_sd, sigma * sqrt(MEDIAN_VARIANCE / count)) * level,
+        slope=prior.slope + trust * (raw_slope - prior.slope),
+        slope_error=sqrt(trust) * error,
+        middle=(first + last) / 2,
+        end=travels[-1],
+        sigma=sigma,
+        count=count,
+    )
+
+
+def _trust(prior_sd: float, error: float) -> float:
+    """Weight of an estimate with this error against a prior with that standard deviation."""
+    if prior_sd == inf:
+        return 1.0
+    variance = prior_sd * prior_sd
+    return variance / (variance + error * error) if variance else 0.0
+
+
+def _widening(residuals: Sequence[float]) -> float:
+    """Factor of sigma for autocorrelated noise, from how often neighbours have one sign.
+
+    Of normal noise with correlation r they have it with probability 1/2 + arcsin(r) / pi.
+    """
+    pairs = len(residuals) - 1
+    agree = sum((a > 0.0) == (b > 0.0) for a, b in pairwise(residuals))
+    # Less one standard error, so that independent noise is rarely widened.
+    share = agree / pairs - 0.5 / sqrt(pairs)
+    if share <= 0.5:
+        return 1.0
+    correlation = min(sin(pi * (share - 0.5)), MAX_CORRELATION)
+    return sqrt((1 + correlation) / (1 - correlation))
+
+
+def _median(ordered: Sequence[float]) -> float:
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
