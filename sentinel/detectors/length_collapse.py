@@ -1,12 +1,14 @@
 """Length collapse: completions have become very short.
 
 Formula
-    shrunk   = the median of the last 8 lengths is below `share` of that of the first 5, or below
-               `first_share` of the first length; or a margin CUSUM finds ln(length) below its
+    tiny     = each of the last 3 lengths is below `first_share` of the median of the first 5; tiny
+               lengths among the first 5 are left out of that median
+    shrunk   = tiny; or the median of the last 8 lengths is below `share` of that of the first 5, or
+               below `first_share` of the first length; or a margin CUSUM finds ln(length) below its
                recent level by more than ln `recent` and the median is below half of the first 5
     Finding  = shrunk
-    warning  = the reward is known and is not above its start or its level before the fall, or its
-               gain was lost again; otherwise info: a short completion that earns more may be better
+    warning  = the reward is known and is not above its level before the fall; otherwise info: a
+               short completion that earns more may be better
 
 Units
     `share`, `first_share`: fraction of 1, of `completion_length`. `recent`: plain factor.
@@ -26,16 +28,26 @@ Defaults
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from math import isfinite
+from statistics import median
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.level_shift import LevelShift
+from sentinel.stats.onset_tracker import OnsetTracker
 
 MAX_COLLAPSED_SHARE = 0.5
 """Largest fraction of the first lengths that counts as a collapse."""
+
+TINY_VALUES = 3
+"""Tiny lengths in a row that are a collapse: each is the mean of many completions."""
+
+COMPARED_VALUES = 8
+"""Latest lengths and rewards of tiny completions, and rewards before, whose medians are compared.
+"""
 
 
 @dataclass
@@ -56,8 +68,14 @@ class LengthCollapse:
     )
 
     def __post_init__(self) -> None:
-        self._length_shift = LevelShift(-1, self.recent, 1 / self.share)
+        self._length_shift = LevelShift(
+            -1, self.recent, 1 / self.share, sudden_share=self.first_share
+        )
         self._first_step: int | None = None
+        self._tiny_onset = OnsetTracker()
+        self._tiny_lengths: deque[float] = deque(maxlen=COMPARED_VALUES)
+        self._tiny_rewards: deque[float] = deque(maxlen=COMPARED_VALUES)
+        self._rewards_before: deque[float] = deque(maxlen=COMPARED_VALUES)
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one mean length."""
@@ -68,23 +86,45 @@ class LengthCollapse:
             self._first_step = record.step
         shift = self._length_shift
         shift.add(length, reward, record.step)
+        self._update_tiny(length, reward, record.step)
+        if len(self._tiny_lengths) >= TINY_VALUES:
+            rewards = self._tiny_rewards, self._rewards_before
+            is_unrewarded = all(rewards) and median(rewards[0]) <= median(rewards[1])
+            return self._finding(shift.first_level, median(self._tiny_lengths), is_unrewarded)
         if not shift.is_ready:
             return None
         before = self._length_before()
         if before is None:
             return Clear()
+        return self._finding(before, shift.current_level, shift.is_unrewarded)
+
+    def _finding(self, before: float, now: float, is_unrewarded: bool) -> Finding:
+        shift = self._length_shift
+        onsets = self._tiny_onset.step, shift.onset, self._first_step
         return Finding(
-            summary=f"Completions shrank from {before:.4g} to {shift.current_level:.4g} tokens"
-            + (", without a gain in reward." if shift.is_unrewarded else "."),
+            summary=f"Completions shrank from {before:.4g} to {now:.4g} tokens"
+            + (", without a gain in reward." if is_unrewarded else "."),
             evidence={
-                "completion_tokens_median_of_8": shift.current_level,
+                "completion_tokens_now": now,
                 "completion_tokens_before": before,
                 "completion_tokens_expected": shift.expected_level,
                 **shift.reward_gain.evidence(),
             },
-            severity=Severity.WARNING if shift.is_unrewarded else None,
-            onset_step=self._first_step if shift.onset is None else shift.onset,
+            severity=Severity.WARNING if is_unrewarded else None,
+            onset_step=next(step for step in onsets if step is not None),
         )
+
+    def _update_tiny(self, length: float, reward: float | None, step: int) -> None:
+        """Update the present series of tiny lengths, and the rewards before and in it."""
+        is_tiny = length < self.first_share * self._length_shift.first_level
+        self._tiny_onset.update(step, holds=is_tiny)
+        if is_tiny:
+            self._tiny_lengths.append(length)
+        else:
+            self._tiny_lengths.clear()
+            self._tiny_rewards.clear()
+        if reward is not None and isfinite(reward):
+            (self._tiny_rewards if is_tiny else self._rewards_before).append(reward)
 
     def _length_before(self) -> float | None:
         """The length before the collapse in tokens; None if there is no collapse."""

@@ -1,12 +1,15 @@
 """Length explosion: completions grow quickly, mostly without a gain in reward.
 
 Formula
-    grown    = the median of the last 8 lengths is over `factor` times that of the first 5, or a
-               margin CUSUM finds ln(length) above its recent level by more than ln `recent`
-    Finding  = grown, and the length is at least 1.5 times that of the first 5
-    warning  = the reward is known and is not above its start or its level before the growth, or its
-               gain was lost again; or the length is over `runaway` times its recent level;
-               otherwise info: longer completions that earn more are typical of reasoning
+    grown    = the median of the last 8 lengths is over `factor` times that of the first 5, and by
+               more than 3 standard errors; or a margin CUSUM finds ln(length) above its recent
+               level by more than ln `recent`; or each of the last 5 lengths is at the limit: 0.9 of
+               the longest completion of the run, or 0.8 of the completions are cut off
+    Finding  = grown, and the median is over 1.5 times that of the first 5; growth above the recent
+               level counts only above 1.25 times the highest length that was usual before
+    warning  = the reward is known and is not above its level before the growth, or the length is
+               over `runaway` times that of 32 to 64 records before; otherwise info: longer
+               completions that earn more are typical of reasoning
 
 Units
     `factor`, `recent`, `runaway`: plain factors of `completion_length`.
@@ -29,7 +32,7 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
@@ -38,6 +41,27 @@ from sentinel.stats.level_shift import LevelShift
 
 MIN_FACTOR = 1.5
 """Smallest factor over the first lengths that counts as an explosion."""
+
+MIN_USUAL_FACTOR = 1.25
+"""Smallest factor over the usual length: less is the return from a collapse."""
+
+SUDDEN_SHARE = 0.1
+"""Lengths below this fraction of the first ones are a collapse, and not where the run began."""
+
+MIN_COUNT = 10
+"""Lengths needed for a result: five for the first level, and five of the current one."""
+
+LIMIT_VALUES = 5
+"""Lengths in a row at the limit that are an explosion."""
+
+LIMIT_SHARE = 0.9
+"""Mean length, as a fraction of the longest of the run, if nearly all completions are cut off."""
+
+MAX_TRUNCATED_SHARE = 0.8
+"""Share of truncated completions that shows the same, as in the detector truncation."""
+
+MIN_RUNAWAY_COUNT = 64
+"""Lengths before which a record may stand for so many steps that no growth is too fast."""
 
 
 @dataclass
@@ -59,7 +83,9 @@ class LengthExplosion:
     )
 
     def __post_init__(self) -> None:
-        self._length_shift = LevelShift(1, self.recent, self.factor)
+        self._length_shift = LevelShift(1, self.recent, self.factor, sudden_share=SUDDEN_SHARE)
+        self._limit_count = 0
+        self._longest = 0.0
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one mean length."""
@@ -68,24 +94,47 @@ class LengthExplosion:
             return None
         shift = self._length_shift
         shift.add(length, reward, record.step)
-        if not shift.is_ready:
+        self._update_limit(record, length)
+        if shift.count < MIN_COUNT:
             return None
-        if not shift.has_begun:
+        is_at_limit = self._limit_count >= LIMIT_VALUES
+        if not (is_at_limit or shift.has_begun):
             return Clear()
         times = shift.current_level / shift.first_level
-        if times <= MIN_FACTOR or not (shift.has_left_recent_level or times > self.factor):
-            return Clear()
-        is_runaway = (
+        is_recent = (
             shift.has_left_recent_level
-            and shift.current_level > self.runaway * shift.expected_level
+            and shift.current_level > MIN_USUAL_FACTOR * shift.highest_usual_level
         )
+        has_grown = is_recent or is_at_limit or (times > self.factor and shift.is_significant)
+        if times <= MIN_FACTOR or not has_grown:
+            return Clear()
+        is_unrewarded = shift.is_unrewarded if is_recent else shift.is_unrewarded_since_start
         return Finding(
             summary=f"Completions grew from {shift.first_level:.4g} to {shift.current_level:.4g} "
-            "tokens" + (", without a gain in reward." if shift.is_unrewarded else "."),
+            "tokens" + (", without a gain in reward." if is_unrewarded else "."),
             evidence=self._evidence(record),
-            severity=Severity.WARNING if shift.is_unrewarded or is_runaway else None,
+            severity=Severity.WARNING if is_unrewarded or self._is_runaway(is_recent) else None,
             onset_step=shift.onset,
         )
+
+    def _is_runaway(self, is_recent: bool) -> bool:
+        shift = self._length_shift
+        return (
+            is_recent
+            and shift.count >= MIN_RUNAWAY_COUNT
+            and shift.current_level > self.runaway * shift.noted_levels[0]
+        )
+
+    def _update_limit(self, record: Record, length: float) -> None:
+        """Update the number of records in a row whose completions nearly all reach the limit."""
+        values = record.values
+        longest = values.get("completion_length_max", 0.0)
+        self._longest = max(self._longest, longest if longest < inf else 0.0)
+        is_at_limit = (
+            length >= LIMIT_SHARE * (self._longest or inf)
+            or values.get("truncated_fraction", 0.0) >= MAX_TRUNCATED_SHARE
+        )
+        self._limit_count = self._limit_count + 1 if is_at_limit else 0
 
     def _evidence(self, record: Record) -> dict[str, float | str]:
         evidence = self._length_shift.evidence("completion_tokens")

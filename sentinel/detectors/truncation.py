@@ -3,9 +3,9 @@
 Formula
     cut      = the median of the last 8 truncated fractions
     Finding  = cut is at least `some`
-    warning  = cut is at least `most`, the share of finished completions has fallen to a third of
-               that of the first 5, and the reward is known and has not risen, 8 times in a row;
-               otherwise info
+    warning  = each of the last 5 fractions is at least `most`, the share of finished completions
+               has fallen to a third of that of the first 5 records, and the reward is known and is
+               not above its level before; otherwise info
 
 Units
     `some`, `most`: fraction of the completions of a step.
@@ -15,9 +15,11 @@ Source
     (arXiv:2503.14476) masks or shapes its reward.
 
 Defaults
-    On public logs there is one warning, in the one run whose completions all reached the limit.
     Healthy reasoning runs truncate up to a third of their completions, which `some` 0.3 shows;
-    above `most` 0.8 the reward measures the limit, not the completions.
+    above `most` 0.8 the reward measures the limit, not the completions. A fraction is a mean over
+    dozens of completions: if half of 16 are cut, 13 or more are in 1 of 94 records by chance, and
+    in five in a row never. In 40-line logs in which all completions reach a limit of 1.8 times
+    their usual length, the warning comes with the fifth such line.
 """
 
 from __future__ import annotations
@@ -32,12 +34,19 @@ from sentinel.model.record import Record
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.onset_tracker import OnsetTracker
 from sentinel.stats.reward_gain import RewardGain
+from sentinel.stats.reward_history import RewardHistory
 
 BASELINE_VALUES = 5
 """First values, whose median is the start."""
 
 MEDIAN_WINDOW = 8
 """Values in the evaluated median."""
+
+UNBROKEN_VALUES = 5
+"""Fractions of at least `most`, one after the other, that are no chance."""
+
+EARLIER_SHARE = 0.25
+"""Share of the rise of the fraction up to which a record belongs to the time before."""
 
 MAX_FINISHED_RATIO = 1 / 3
 """Finished completions, as a fraction of those at the start, that count as a change."""
@@ -64,8 +73,9 @@ class Truncation:
         self._first_fractions: list[float] = []
         self._recent = KOfN(MEDIAN_WINDOW)
         self._reward_gain = RewardGain()
+        self._reward_history = RewardHistory()
         self._onset = OnsetTracker()
-        self._unrewarded_count = 0
+        self._unbroken_count = 0
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the truncated fraction of one step."""
@@ -74,26 +84,28 @@ class Truncation:
             return None
         if reward is not None and isfinite(reward):
             self._reward_gain.add(reward)
+            self._reward_history.add(cut, reward)
         if len(self._first_fractions) < BASELINE_VALUES:
             self._first_fractions.append(cut)
+        self._unbroken_count = self._unbroken_count + 1 if cut >= self.most else 0
+        self._onset.update(record.step, holds=cut >= self.some)
         may_be_high = self._recent.add(cut, self.some)
         if not self._recent.is_full:
             return None
         level = median(self._recent.values) if may_be_high else 0.0
-        self._onset.update(record.step, holds=level >= self.some)
         if level < self.some:
-            self._unrewarded_count = 0
             return Clear()
         return self._finding(level)
 
     def _finding(self, level: float) -> Finding:
         first, gain = median(self._first_fractions), self._reward_gain
-        is_unrewarded = gain.is_ready and (gain.has_lost or not gain.has_gained)
-        has_fewer_finished = (
-            level >= self.most and first < level and 1 - level <= MAX_FINISHED_RATIO * (1 - first)
+        has_fewer_finished = first < level and 1 - level <= MAX_FINISHED_RATIO * (1 - first)
+        is_warning = (
+            self._unbroken_count >= UNBROKEN_VALUES
+            and has_fewer_finished
+            and gain.is_ready
+            and self._is_unrewarded(first, level)
         )
-        is_counted = has_fewer_finished and is_unrewarded
-        self._unrewarded_count = self._unrewarded_count + 1 if is_counted else 0
         return Finding(
             summary=f"{level:.0%} of the completions are cut off at the length limit; at the start "
             f"it was {first:.0%}.",
@@ -102,6 +114,13 @@ class Truncation:
                 "truncated_share_at_start": first,
                 **gain.evidence(),
             },
-            severity=Severity.WARNING if self._unrewarded_count >= MEDIAN_WINDOW else None,
+            severity=Severity.WARNING if is_warning else None,
             onset_step=self._onset.step,
         )
+
+    def _is_unrewarded(self, first: float, level: float) -> bool:
+        gain = self._reward_gain
+        limit = first + EARLIER_SHARE * (level - first)
+        before = self._reward_history.reward_at_level(1, limit)
+        has_risen = gain.has_gained if before is None else gain.is_above(before)
+        return gain.has_lost or not has_risen

@@ -71,7 +71,7 @@ def test_there_is_no_output_for_the_first_values_or_without_lengths():
         update_detector(detector, r) for r in steps(completion_length=[100.0] * 12 + [nan, 0.0])
     ]
 
-    assert outputs == [None] * 14
+    assert outputs == [None] * 9 + [Clear()] * 3 + [None] * 2
 
 
 @pytest.mark.seeded
