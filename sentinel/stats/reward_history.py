@@ -7,44 +7,48 @@ reward since the change began, however slow it was.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import floor
 from statistics import fmean
 
-BLOCK = 4
-"""Records in a block; two adjacent blocks hold as many rewards as a current level."""
+BLOCK = 8
+"""Records in a block: as many rewards as a current level has."""
 
-MAX_BLOCKS = 64
-"""Stored blocks; of older ones only every second one is kept each time."""
+BIN = 0.1
+"""Width of a level for which the latest block is stored."""
+
+MAX_BINS = 256
+"""Stored blocks; more replace the oldest."""
 
 
 @dataclass
 class RewardHistory:
-    """Mean level and mean reward of blocks of records that have both."""
+    """Means of level and reward over blocks of records; of each level, the latest block."""
 
+    _block_count: int = 0
     _levels: list[float] = field(default_factory=list)
     _rewards: list[float] = field(default_factory=list)
-    _block_levels: list[float] = field(default_factory=list)
-    _block_rewards: list[float] = field(default_factory=list)
+    _blocks: dict[int, tuple[int, float, float]] = field(default_factory=dict)
+    """Number, mean level and mean reward of a block by its bin."""
 
     def add(self, level: float, reward: float) -> None:
         """Add finite values of one record."""
-        self._block_levels.append(level)
-        self._block_rewards.append(reward)
-        if len(self._block_levels) < BLOCK:
+        self._levels.append(level)
+        self._rewards.append(reward)
+        if len(self._levels) < BLOCK:
             return
-        self._levels.append(fmean(self._block_levels))
-        self._rewards.append(fmean(self._block_rewards))
-        self._block_levels.clear()
-        self._block_rewards.clear()
-        if len(self._levels) > MAX_BLOCKS:
-            del self._levels[1 : MAX_BLOCKS // 2 : 2], self._rewards[1 : MAX_BLOCKS // 2 : 2]
+        self._block_count += 1
+        mean = fmean(self._levels)
+        blocks = self._blocks
+        blocks[floor(mean / BIN)] = self._block_count, mean, fmean(self._rewards)
+        if len(blocks) > MAX_BINS:
+            del blocks[min(blocks, key=lambda each: blocks[each][0])]
+        self._levels.clear()
+        self._rewards.clear()
 
     def reward_at_level(self, sign: int, limit: float) -> float | None:
-        """Mean reward of the latest two blocks whose level is not beyond `limit`, or None.
+        """Mean reward of the latest block whose level is not beyond `limit`, or None.
 
         Beyond is above for a `sign` of +1, below for -1.
         """
-        levels = self._levels
-        for last in range(len(levels) - 1, 0, -1):
-            if sign * (levels[last] + levels[last - 1] - 2 * limit) <= 0.0:
-                return (self._rewards[last] + self._rewards[last - 1]) / 2
-        return None
+        before = [b for b in self._blocks.values() if sign * (b[1] - limit) <= 0.0]
+        return max(before)[2] if before else None
