@@ -50,6 +50,10 @@ class LogAgent(Agent):
         )
         return self.log
 
+    def report_coverage(self, text: str) -> None:
+        """Say once what of the run is not monitored."""
+        self.on_notice(text)
+
     def run_once(self) -> None:
         """As `Agent.run_once`; records from before the start send no notification."""
         self.processor.notification_policy.is_catching_up = self.log.is_catching_up

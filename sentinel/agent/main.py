@@ -204,7 +204,13 @@ class Agent:
         entries = self.cluster_role.exchange(local_records)
         if entries or self.cluster_role.has_unsaved_changes:
             self._commit(local_records, entries)
+            if text := self.processor.pop_coverage_text():
+                self.report_coverage(text)
         self.cluster_role.after_commit()
+
+    def report_coverage(self, text: str) -> None:
+        """Say once what of the run is not monitored."""
+        log.warning("Run %s: %s.", self.run, text)
 
     def _drain(self) -> None:
         """Process records still held back: the signal that stops us may stop their ranks too."""

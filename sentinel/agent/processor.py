@@ -31,6 +31,7 @@ from sentinel.pipeline.engine import Result
 from sentinel.pipeline.onset import estimate_incident_onset
 from sentinel.pipeline.pipeline import SKIPPED_ERRORS
 from sentinel.signals.catalogue import canonical_name
+from sentinel.signals.coverage import coverage_text
 from sentinel.signals.hardware import NODE_SIGNALS, NodeMeasurements
 from sentinel.store import database
 from sentinel.store.history import History
@@ -83,6 +84,7 @@ class RunProcessor:
             run,
             machine=read_node,
             cluster_status=cluster_status,
+            readable_signals=self.pipeline.readable_signals,
         )
         self.notification_policy = NotificationPolicy(
             connection, sinks, RunTier(settings.tier), clock
@@ -109,8 +111,10 @@ class RunProcessor:
             run, settings.config_errors, was_notified=outbox.is_open(connection, alert_name(run))
         )
         self._pending_input: list[RecordOrBatch] = []
+        self._has_stated_coverage = False
         self.stop_record: Record | None = None
         """The STOP of the run; the agent resets it after writing the outcome."""
+        self.has_stopped = False
 
     def poll_silences(self) -> bool:
         """Apply changed silences and queue notifications that are due; whether any was queued."""
@@ -134,12 +138,21 @@ class RunProcessor:
             self._publish(result)
             notifications += [*result.case_notifications, *self.config_alert.update(result.record)]
             if result.record.rank == WHOLE_RUN and result.record.event is Event.STOP:
-                self.stop_record = result.record
+                self.stop_record, self.has_stopped = result.record, True
         has_changes = any(result.notifications or result.changed_incidents for result in results)
         is_queued = bool(notifications) and self.notification_policy.enqueue(notifications)
         if has_changes or len(results) > 1 or not _is_empty_heartbeat(entry):
             self._pending_input.append(entry)
         return is_queued
+
+    def pop_coverage_text(self) -> str:
+        """What of the run is not monitored: once, after some records or at its end; else ""."""
+        coverage = self.exposition.coverage
+        is_due = coverage.is_settled or (self.has_stopped and coverage.record_count)
+        if self._has_stated_coverage or not is_due:
+            return ""
+        self._has_stated_coverage = True
+        return coverage_text(coverage.is_blind, coverage.unmonitored)
 
     def _open_notifications(self) -> Iterator[Notification]:
         yield from self.pipeline.current_notifications()

@@ -27,6 +27,7 @@ from sentinel.model.record import WHOLE_RUN
 from sentinel.pipeline import pipeline
 from sentinel.pipeline.replay import ReplayedIncident, ReplayResult, replay_records
 from sentinel.readers.format_detection import open_log
+from sentinel.signals.coverage import coverage_text
 
 EXIT_SEVERITY_REACHED = 3
 SEVERITY_STYLES = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
@@ -70,6 +71,8 @@ def replay(
     if result.notice:
         _print_notice(f"{path}: {result.notice}")
     (_print_json if json else _print_tables)(result)
+    if result.coverage.is_blind:
+        _print_notice(f"{path}: {_coverage_text(result)}")
     if result.dropped:
         _print_notice(f"{result.dropped} records could not be processed")
     if result.failed_detectors:
@@ -81,6 +84,10 @@ def replay(
 
 def _print_notice(text: str) -> None:
     typer.echo(f"sentinel replay: {text}.", err=True)
+
+
+def _coverage_text(result: ReplayResult) -> str:
+    return coverage_text(result.coverage.is_blind, result.coverage.unmonitored)
 
 
 def _replay_log(path: Path, settings: Settings) -> ReplayResult:
@@ -102,6 +109,8 @@ def _print_json(result: ReplayResult) -> None:
         "skipped": result.skipped,
         "steps": result.steps,
         "incidents": len(result.incidents),
+        "monitored": result.coverage.monitored,
+        "unmonitored": [asdict(each) for each in result.coverage.unmonitored],
     }
     failed = {"failed": result.failed_detectors} if result.failed_detectors else {}
     print(dumps({"type": "summary", **counts, **failed}))
@@ -156,11 +165,14 @@ def _print_tables(result: ReplayResult) -> None:
         if case.diagnosis is not None:
             console.print(_case_panel(result, case, case.diagnosis))
     if not result.incidents:
-        console.print(f"No incident in {result.steps} steps.")
+        limit = " in what is monitored" if _coverage_text(result) else ""
+        console.print(f"No incident{limit} in {result.steps} steps.")
     else:
         console.print(_incident_table(result))
         for name, remedy in _remedies(result):
             console.print(f"[bold]{name}[/bold]: {escape(remedy)}")
+    if text := _coverage_text(result):
+        console.print(escape(f"{text[:1].upper()}{text[1:]}."))
     if result.skipped:
         subject = "1 line" if result.skipped == 1 else f"{result.skipped} lines"
         was = "was" if result.skipped == 1 else "were"

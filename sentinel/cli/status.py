@@ -51,6 +51,9 @@ def _to_dict(discovered: Any) -> dict[str, Any]:
         "silences": state.get("silences", []),
         "tier": state.get("tier", "page"),
         "metadata": state.get("metadata", {}),
+        "monitored": state.get("monitored", []),
+        "unmonitored": state.get("unmonitored", []),
+        "coverage": state.get("coverage", ""),
         "patches": state.get("patches", {}),
         "cluster": state.get("cluster", {}),
         "error": discovered.problem,
@@ -84,6 +87,8 @@ def _run_lines(run: dict[str, Any]) -> Iterator[str]:
     for incident in run["incidents"]:
         if incident.get("case") not in diagnosed:
             yield f"  {_format_incident(incident)}"
+    if run["coverage"]:
+        yield f"  {run['coverage']}"
     for integration, patch_status, ranks in failed_patches(run["patches"]):
         rank_text = f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"
         yield f"  patch of {integration} is {patch_status} ({rank_text})"

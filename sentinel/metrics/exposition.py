@@ -28,6 +28,7 @@ from sentinel.model.incident import Incident, Onset
 from sentinel.model.notification import Notification
 from sentinel.model.record_batch import RecordBatch
 from sentinel.pipeline.engine import Result
+from sentinel.signals.coverage import Coverage
 from sentinel.signals.hardware import NodeMeasurements
 from sentinel.store.silences import Suppression
 
@@ -40,7 +41,8 @@ class Exposition(Collector):
     the start: a series that appears only when it fires looks like one that is missing.
     `per_rank_limit` ranks and a few outliers have series of their own. `run` is the run's name if
     it is known before its first record. `machine` returns the newest measurements of the node,
-    `cluster_status` the role of this agent (see `AgentRole.status`). `update` is called by the
+    `cluster_status` the role of this agent (see `AgentRole.status`). `readable_signals` are those
+    that the enabled detectors read. `update` is called by the
     agent's loop, `collect` and `state` by any thread.
     """
 
@@ -50,10 +52,12 @@ class Exposition(Collector):
     run: str = ""
     machine: Callable[[], NodeMeasurements] = NodeMeasurements
     cluster_status: Callable[[], Mapping[str, Any]] = dict
+    readable_signals: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self._run_state = RunState(self.run, self.per_rank_limit)
+        coverage = Coverage(self.readable_signals)
+        self._run_state = RunState(self.run, self.per_rank_limit, coverage=coverage)
         self._onsets: dict[str, Onset] = {}
         self._lock = Lock()
         self.registry.register(self)
@@ -86,6 +90,11 @@ class Exposition(Collector):
             for incident in incidents:
                 self._run_state.run = self._run_state.run or incident.key.run
                 self._run_state.alerts.open_incidents[incident.name] = incident
+
+    @property
+    def coverage(self) -> Coverage:
+        """What of the run is monitored; for the thread that calls `update`."""
+        return self._run_state.coverage
 
     def set_onset(self, incident: str, onset: Onset) -> None:
         """Set the estimated onset of the incident of that name."""

@@ -121,6 +121,17 @@ def _signal_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Metr
         # A signal that is equal on all ranks by definition needs no families for its spread.
         if spread is not None and signal.combine_rule is not CombineRule.SAME:
             yield from _spread_families(build, signal, spread)
+    coverage = run_state.coverage
+    yield build.gauge(
+        "sentinel_monitored_signals",
+        "Signals of the run that show how well it learns and that detectors read.",
+        len(coverage.monitored),
+    )
+    yield build.gauge(
+        "sentinel_unmonitored_keys",
+        "Logged keys that look like training signals and that no detector reads; see [keys].",
+        len(coverage.unmonitored) if coverage.is_settled else 0,
+    )
     yield _kl_family(build, run_state.kl_kinds)
     yield build.gauge(
         "sentinel_logged_value",

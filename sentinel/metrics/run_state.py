@@ -17,6 +17,7 @@ from sentinel.metrics.reported_metadata import ReportedMetadata
 from sentinel.model.record import WHOLE_RUN, Event, Record, Spread
 from sentinel.model.record_batch import RecordBatch
 from sentinel.signals.catalogue import SIGNALS, WEIGHT_KEY
+from sentinel.signals.coverage import Coverage
 from sentinel.signals.kl import KL_SIGNALS, KlKind, kl_kind_attribute
 
 RUN_STATES = ("starting", "running", "stalled", "finished", "failed", "died")
@@ -73,6 +74,7 @@ class RunState:
     liveness: dict[str, float] = field(default_factory=dict)
     reported: ReportedMetadata = field(default_factory=ReportedMetadata)
     alerts: AlertState = field(default_factory=AlertState)
+    coverage: Coverage = field(default_factory=Coverage)
     rank_selection: RankSelection = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,6 +91,7 @@ class RunState:
             liveness=self.liveness.copy(),
             reported=self.reported.copy(),
             alerts=self.alerts.copy(),
+            coverage=self.coverage.copy(),
         )
         copied.rank_selection = self.rank_selection.copy(self.alerts.incident_ranks())
         return copied
@@ -163,6 +166,8 @@ class RunState:
         elif record.event is Event.SAVE:
             self.checkpoint_count += 1
             self.last_checkpoint_time = record.time
+        if record.event is not Event.SAVE:
+            self.coverage.update(record.values)
         self._update_values(record.values)
         self._update_kl_kinds(record)
         self.spreads.update((name, s) for name, s in record.spread.items() if name in SIGNALS)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from sentinel.metrics.run_state import RunState, worst_rank
 from sentinel.model.incident import Onset
 from sentinel.signals.catalogue import SIGNALS
+from sentinel.signals.coverage import Coverage, coverage_text
 from sentinel.signals.hardware import NodeMeasurements
 from sentinel.store.cases import case_fields, case_to_dict
 from sentinel.store.history import incident_to_dict, onset_fields
@@ -20,9 +22,11 @@ def run_state_to_dict(run_state: RunState, onsets: Mapping[str, Onset]) -> dict[
     Keys: run, attempt, state, active, step, steps, checkpoints, last_step_time and
     last_checkpoint_time (seconds since the epoch, NaN before the first), metadata (texts and
     settings by name), patches (by integration, then by status, the ranks with that status), signals
-    (value, unit, help, metric, and over ranks min, max, mean, std, worst_rank), logged, liveness,
-    cases, incidents (with silenced and acknowledged, case and diagnosis), silences, tier, ranks
-    (those shown singly), ranks_hidden (the number of others). `onsets` are by incident name.
+    (value, unit, help, metric, and over ranks min, max, mean, std, worst_rank), logged, monitored
+    (signals that detectors read), unmonitored (keys with their nearest signal), coverage (what is
+    not monitored as text, mostly empty), liveness, cases, incidents (with silenced and
+    acknowledged, case and diagnosis), silences, tier, ranks (those shown singly), ranks_hidden (the
+    number of others). `onsets` are by incident name.
     """
     alerts = run_state.alerts
     cases = [case_to_dict(notification) for notification in alerts.open_cases]
@@ -41,6 +45,7 @@ def run_state_to_dict(run_state: RunState, onsets: Mapping[str, Onset]) -> dict[
         "patches": _patches_to_dict(run_state.reported.patches),
         "signals": {name: _signal_to_dict(run_state, name) for name in run_state.signals},
         "logged": run_state.logged,
+        **_coverage_to_dict(run_state.coverage),
         "liveness": run_state.liveness,
         "cases": cases,
         "incidents": [
@@ -76,6 +81,16 @@ def machine_to_dict(machine: NodeMeasurements) -> dict[str, Any]:
         "disks": dict(machine.free_bytes),
         "gpus": gpus,
         "seen": dict(machine.measured_at),
+    }
+
+
+def _coverage_to_dict(coverage: Coverage) -> dict[str, Any]:
+    unmonitored = coverage.unmonitored if coverage.is_settled else []
+    is_blind = coverage.is_settled and coverage.is_blind
+    return {
+        "monitored": coverage.monitored,
+        "unmonitored": [asdict(each) for each in unmonitored],
+        "coverage": coverage_text(is_blind, unmonitored),
     }
 
 

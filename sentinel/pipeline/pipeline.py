@@ -78,6 +78,14 @@ class Pipeline:
             log.exception("A record of ranks %s cannot be processed and is skipped", ranks)
             self.counters.add("sentinel_dropped_records_total", "processing_failed", len(ranks))
 
+    @property
+    def readable_signals(self) -> frozenset[str]:
+        """The signals that the enabled detectors read, by what they need and declare."""
+        detectors = [make() for make in self.engine.detector_factories.values()]
+        return frozenset().union(
+            *({each.signal, *each.needs, *getattr(each, "reads", ())} for each in detectors)
+        )
+
     def firing_incidents(self) -> list[Incident]:
         """Incidents in the state firing."""
         return [

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, Onset
 from sentinel.model.notification import Notification, NotificationReason
-from sentinel.model.record import WHOLE_RUN
+from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.model.record_batch import RecordOrBatch, entry_ranks
 from sentinel.pipeline.onset import RecentSignals
 from sentinel.pipeline.pipeline import Pipeline
+from sentinel.signals.coverage import Coverage
 
 
 @dataclass
@@ -62,7 +63,7 @@ class ReplayResult:
 
     `skipped` counts lines without a record, `dropped` records that could not be processed.
     `notice` is a sentence about the choice of what to read; mostly empty. The findings of
-    `failed_detectors`, which raised, are incomplete.
+    `failed_detectors`, which raised, are incomplete. `coverage` is what was monitored.
     """
 
     incidents: list[ReplayedIncident] = field(default_factory=list)
@@ -73,6 +74,7 @@ class ReplayResult:
     notice: str = ""
     steps: int = 0
     failed_detectors: list[str] = field(default_factory=list)
+    coverage: Coverage = field(default_factory=Coverage)
 
     @property
     def worst_severity_order(self) -> int:
@@ -100,7 +102,8 @@ class ReplayResult:
 
 def replay_records(source: Iterable[RecordOrBatch], pipeline: Pipeline) -> ReplayResult:
     """Process the records; every incident appears once, in the order of their opening."""
-    replay, steps = ReplayResult(), DistinctStepCounter()
+    steps = DistinctStepCounter()
+    replay = ReplayResult(coverage=Coverage(pipeline.readable_signals))
     incidents: dict[str, ReplayedIncident] = {}
     cases: dict[str, Notification] = {}
     engine = pipeline.engine
@@ -111,6 +114,8 @@ def replay_records(source: Iterable[RecordOrBatch], pipeline: Pipeline) -> Repla
         for result in pipeline.process(entry):
             if result.record.rank == WHOLE_RUN:
                 signals.update(result.record)
+                if result.record.event in (Event.STEP, Event.EVAL):
+                    replay.coverage.update(result.record.values)
             for notification in result.notifications:
                 _add_notification(incidents, notification, signals)
             cases |= {each.incident.name: each for each in result.case_notifications}

@@ -77,14 +77,19 @@ _MINOR_LOSSES = frozenset({
     "aux", "auxiliary", "reg", "regularization", "regularisation", "regularizer", "regulariser",
     "wd", "decay", "balance", "balancing", "router", "routing", "moe", "z", "alpha", "temperature",
     "temp", "commit", "commitment", "vq", "sparsity", "entropy", "ent", "kl", "kld", "kullback",
-    "leibler", "g", "d", "gen", "generator", "disc", "discriminator", "adv", "adversarial", "gan",
-    "real", "fake", "lr", "norm", "grad", "intrinsic", "icm", "rnd", "curiosity", "bounds",
+    "leibler", "lr", "norm", "grad", "intrinsic", "icm", "rnd", "curiosity", "bounds",
     "symmetry", "stop",
 })  # fmt: skip
 """Words of a loss that need not fall while training goes well: penalties, adversaries, bonuses."""
 
 _DETECTION_WORDS = frozenset({"box", "bbox", "rpn", "roi", "coord", "rcnn", "cls", "obj", "dfl"})
 """Words of a detector's losses, where "reg" is a regression and not a regularisation."""
+
+_ADVERSARIES = frozenset({
+    "g", "d", "gen", "generator", "disc", "discriminator", "adv", "adversarial", "gan", "real",
+    "fake",
+})  # fmt: skip
+"""Words of losses that rise and fall against each other."""
 
 _LOSS_NOUNS = frozenset({"loss", "losses"})
 _NLL_NOUNS = frozenset({"nll", "xent", "bpb", "bpc", "crossentropy"})
@@ -204,7 +209,7 @@ def nearest_signal(key: str) -> str:
     ['loss', 'kl_ref', 'reward', '']
     """
     words = {word for part in _split_key(key) for word in part}
-    if not words.isdisjoint(_OTHER_QUANTITY):
+    if not words.isdisjoint(_OTHER_QUANTITY | _ADVERSARIES):
         return ""
     name = next((name for pattern, name in _NEAREST if pattern.search(key)), "")
     return name if words.isdisjoint(_EVALUATION) else _HELD_OUT_NAMES.get(name, "")
@@ -346,4 +351,4 @@ def _minor_words(rest: set[str]) -> set[str]:
     harmless = {"entropy"} if {"cross", "entropy"} <= rest else set()
     if rest & _DETECTION_WORDS:
         harmless |= {"reg"}
-    return rest & _MINOR_LOSSES - harmless
+    return rest & (_MINOR_LOSSES | _ADVERSARIES) - harmless

@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from prometheus_client import generate_latest
 from support.clocks import FakeClock
 from support.followed_logs import (
     append_rows,
@@ -234,6 +235,25 @@ def test_the_choice_of_one_of_several_runs_is_printed_once(tmp_path, capsys):
     assert output.count("it holds 2 runs (run0, run1); run0, which wrote last") == 1
     watch.stop_requested.set()
     watch.serve()
+
+
+def test_what_is_not_monitored_is_printed_once_and_shown(path, capsys):
+    append_rows(path, *({"step": step, "tel": 1.0, "trl": 2.0} for step in range(1, 60)))
+    watch = make_agent(path)
+    watch.run_once()
+    watch.run_once()
+    state = watch.processor.exposition.state()
+    metrics = generate_latest(watch.processor.exposition.registry).decode()
+    watch.stop_requested.set()
+    watch.serve()
+
+    errors = capsys.readouterr().err
+    assert errors.count("nothing of this run is monitored") == 1
+    assert '"tel", "trl"; map them in the settings: [keys]' in errors
+    assert "nothing of this run is monitored" in state["coverage"]
+    assert (state["monitored"], len(state["unmonitored"])) == ([], 2)
+    assert 'sentinel_monitored_signals{run="mine"} 0.0' in metrics
+    assert 'sentinel_unmonitored_keys{run="mine"} 2.0' in metrics
 
 
 def test_settings_in_a_log_are_metadata_of_the_run(path):

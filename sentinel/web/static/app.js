@@ -164,6 +164,8 @@ function showRun(run) {
   at("state").className = `badge ${STATE_CLASSES[run.state] || "bad"}`;
   at("step").textContent = run.step === null ? "" : `step ${run.step}, ${formatTime(run.last_step_time)}`;
   showRole(run);
+  at("coverage").hidden = !run.coverage;
+  at("coverage").textContent = run.coverage ? `${run.coverage[0].toUpperCase()}${run.coverage.slice(1)}.` : "";
   showOpen(run);
   showNodes(run);
   const signals = Object.entries(run.signals).map(([name, s]) => [name, s.value, s.unit, s.min, s.max, s.worst_rank]);

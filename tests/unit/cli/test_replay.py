@@ -52,6 +52,8 @@ def test_each_incident_is_a_line_and_the_summary_is_the_last(log):
         "skipped": 2,
         "steps": 330,
         "incidents": len(incidents),
+        "monitored": ["loss", "kl_ref"],
+        "unmonitored": [],
     }
 
 
