@@ -1,14 +1,18 @@
-"""NaN or infinity: a value that training depends on is not finite.
+"""NaN or infinity: a value is not finite that was, or that training depends on.
 
 Formula
-    vital    = the loss, eval loss, gradient norm, reward, KL and entropy, and every other value
-               whose name contains such a word and that was finite in the first `proven` records,
-               counted separately for steps and evaluations
-    lost     = vital values of a record that are NaN or infinite, in total or on a rank; and a loss
-               of exactly 0 with a lost gradient norm, which is how some trainers log a NaN loss
+    vital    = the loss, eval loss, gradient norm, reward, KL and entropy; every value in training
+               whose name says loss; and every other value whose name contains such a word and that
+               was finite in the first `proven` records, counted separately for steps and
+               evaluations
+    other    = any other value that was finite before and in the first `proven` records; each is
+               reported `several` times at most, since it may be undefined by design
+    lost     = vital and other values of a record that are NaN or infinite, in total or on a rank;
+               and a loss of exactly 0 with a lost gradient norm, which is how some trainers log a
+               NaN loss
     Finding  = a record has a lost value
-    warning  = the loss or an eval loss is lost, another value is lost twice in a row, or `several`
-               values were lost within the last `window` records
+    warning  = the loss or an eval loss is lost, another vital value is lost twice in a row, or
+               `several` vital values were lost within the last `window` records
     critical = the loss is lost twice in a row
     info     = any other lost value
 
@@ -19,13 +23,15 @@ Units
 Source
     A mixed-precision scaler skips an occasional step whose gradient overflows, and successful
     fine-tunings have single NaN gradient norms; a NaN loss is permanent. The standard deviation of
-    a single sample is NaN by definition, so standard deviations are not vital.
+    a single sample is NaN by definition, so standard deviations are not evaluated; nor are best
+    values so far, which begin at infinity.
 
 Defaults
-    Of 105 public logs four have such values: a single lost gradient norm in a successful
-    fine-tuning (info), lost rewards and an evaluation in a preference run (warnings), and metrics
-    that never were numbers, which `proven` 8 excludes. `several` 3 in `window` 16 is more than a
-    loss scaler loses after it has found its scale.
+    Of 210 public logs five have such values: single lost gradient norms in two successful
+    fine-tunings (info), lost rewards and an evaluation in a preference run, losses that are NaN
+    from the first record (warnings), and metrics that never were numbers, which `proven` 8
+    excludes. `several` 3 in `window` 16 is more than a loss scaler loses after it has found its
+    scale.
 """
 
 from __future__ import annotations
@@ -39,13 +45,14 @@ from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record, Spread
+from sentinel.signals.key_words import is_training_loss
 
 CORE_SIGNALS = frozenset({"loss", "eval_loss", "grad_norm", "reward", "kl_ref", "entropy"})
 RELEVANT_PATTERN = re.compile(r"loss|grad_?norm|reward|logp|(^|[/_])kl([/_]|$)|entropy")
 STD_PATTERN = re.compile(r"(^|[/_.])std($|[/_.])")
 
-MAX_NAMES = 256
-"""Maximum number of names that are ignored because they were never finite."""
+MAX_NAMES = 1024
+"""Maximum number of names whose state is stored."""
 
 
 @dataclass
@@ -67,6 +74,8 @@ class NanOrInf:
     def __post_init__(self) -> None:
         self._record_counts = {Event.STEP: 0, Event.EVAL: 0}
         self._nan_by_design: set[str] = set()
+        self._once_finite: set[str] = set()
+        self._reports_of_others: dict[str, int] = {}
         self._consecutive: dict[str, int] = {}
         self._recent_counts: deque[int] = deque(maxlen=self.window)
         self._onset_step: int | None = None
@@ -76,11 +85,13 @@ class NanOrInf:
         if record.event not in self._record_counts or not record.values:
             return None
         self._record_counts[record.event] += 1
-        lost = self._nonfinite_names(record)
+        others: list[str] = []
+        lost = self._nonfinite_names(record, others)
         self._update_counts(lost, record)
+        severity, onset_step = self._severity(lost), self._onset_step if lost else record.step
+        lost += others
         if not lost:
             return Clear()
-        severity = self._severity(lost)
         ranks = _nonfinite_ranks(lost, record.spread)
         names = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
         shown = ", ".join(map(str, ranks[:8])) + (" and others" if len(ranks) > 8 else "")
@@ -93,30 +104,42 @@ class NanOrInf:
                 "ranks": ",".join(map(str, ranks)),
             },
             severity=severity,
-            onset_step=self._onset_step,
+            onset_step=onset_step,
             rank=ranks[0] if len(ranks) == 1 else None,
         )
 
-    def _nonfinite_names(self, record: Record) -> list[str]:
+    def _nonfinite_names(self, record: Record, others: list[str]) -> list[str]:
+        """The names of lost vital values; those of other values are added to `others`."""
         values = record.values
         lost = [name for name, spread in record.spread.items() if spread.bad_ranks]
         # The sum is finite only if all values are.
         if not lost and isfinite(sum(values.values())):
+            if not values.keys() <= self._once_finite and len(self._once_finite) < MAX_NAMES:
+                self._once_finite.update(values)
             return []
         lost += [name for name, x in values.items() if not isfinite(x) and name not in lost]
-        lost = [name for name in lost if self._is_relevant(name, self._record_counts[record.event])]
+        seen = self._record_counts[record.event]
+        others += [name for name in lost if self._is_reported_as_other(name, seen)]
+        lost = [name for name in lost if self._is_vital(name, seen)]
         if "grad_norm" in lost and values.get("loss") == 0.0:
             lost.append("loss")
         return sorted(lost, key=lambda name: name not in CORE_SIGNALS)
 
-    def _is_relevant(self, name: str, seen: int) -> bool:
-        if name in CORE_SIGNALS:
-            return True
+    def _is_reported_as_other(self, name: str, seen: int) -> bool:
         if (
-            name in self._nan_by_design
-            or not RELEVANT_PATTERN.search(name.lower())
+            _is_vital_name(name)
+            or name not in self._once_finite
+            or seen <= self.proven
             or STD_PATTERN.search(name)
         ):
+            return False
+        reports = self._reports_of_others[name] = self._reports_of_others.get(name, 0) + 1
+        return reports <= self.several
+
+    def _is_vital(self, name: str, seen: int) -> bool:
+        if name in CORE_SIGNALS or is_training_loss(name):
+            return True
+        if name in self._nan_by_design or not _is_vital_name(name) or STD_PATTERN.search(name):
             return False
         if seen > self.proven or len(self._nan_by_design) >= MAX_NAMES:
             return True
@@ -139,6 +162,10 @@ class NanOrInf:
         if "eval_loss" in names or repeated or sum(self._recent_counts) >= self.several:
             return Severity.WARNING
         return Severity.INFO
+
+
+def _is_vital_name(name: str) -> bool:
+    return bool(RELEVANT_PATTERN.search(name.lower()))
 
 
 def _base_name(name: str) -> str:

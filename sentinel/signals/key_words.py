@@ -202,6 +202,17 @@ def infer_signal(key: str) -> InferredSignal | None:
     return InferredSignal(_HELD_OUT_NAMES[name] if held_out else name, rank, factor)
 
 
+@lru_cache(maxsize=4096)
+def is_training_loss(key: str) -> bool:
+    """Whether the words of a key say that it is a loss in training, or a part of one.
+
+    >>> [is_training_loss(key) for key in ("loss_data", "box_loss", "best_loss", "val/box_loss")]
+    [True, True, False, False]
+    """
+    words = {word for part in _split_key(key) for word in part}
+    return not words.isdisjoint(_LOSS_NOUNS) and words.isdisjoint(_OTHER_QUANTITY | _EVALUATION)
+
+
 def nearest_signal(key: str) -> str:
     """The signal that a key may stand for; empty if its text names none, or a spread or a limit.
 

@@ -99,6 +99,36 @@ def test_values_that_were_finite_for_long_are_evaluated():
     assert next(iter(finding.evidence)) == "logps/chosen"
 
 
+def test_a_part_of_the_loss_is_found_from_the_first_record():
+    """A NaN by design in a loss is none; the best loss so far begins at infinity."""
+    parts = {"loss_control": [nan, nan, nan], "best_loss": [inf] * 3, "val/box_loss": [nan] * 3}
+
+    found = severities(steps(loss=[0.0] * 3, **parts))
+    assert found == [Severity.INFO, Severity.WARNING, Severity.WARNING]
+
+
+@pytest.mark.parametrize("bad", [nan, inf])
+def test_any_value_that_was_finite_is_info_a_few_times(bad):
+    values = {"precision": [*FINITE, *[bad] * 10], "never": [nan] * 30}
+
+    found = severities(steps(loss=[1.0] * 30, **{**values, "never": [1.0] * 8 + [nan] * 22}))
+    assert set(found) == {Severity.INFO}
+    assert 3 <= len(found) <= 6
+
+
+def test_a_value_that_is_undefined_now_and_then_does_not_hide_a_lost_loss():
+    loss = [1.0] * 40
+    loss[30:] = [nan] * 10
+    undefined = [nan if step % 3 == 0 else 1.0 for step in range(40)]
+    outputs = [
+        update for update in map(NanOrInf().update, steps(loss=loss, hit_rate=undefined))
+        if isinstance(update, Finding)
+    ]  # fmt: skip
+
+    assert max((o.severity for o in outputs), key=lambda s: -s.order) is Severity.CRITICAL
+    assert next(o for o in outputs if o.severity is Severity.WARNING).onset_step == 31
+
+
 def test_the_rank_with_the_non_finite_value_is_named():
     record = event(Event.STEP, 5, loss=nan)
     spread = Spread(3, 1.0, 1.0, 1.0, 3.0, 0.0, 0, 0, bad_ranks=(2,))
