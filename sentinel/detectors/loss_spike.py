@@ -2,38 +2,54 @@
 
 Formula
     jump     = ln(loss) minus the median of the last 64 values
-    Finding  = of the last 3 values, 2 jump by over ln `loud` and over `sigmas` standard deviations
+    Finding  = of the last 3 values, 2 jump by over ln `loud` and over `sigmas` standard deviations;
+               or the evidence of loss and gradient norm together, over the last 2 or 3 values,
+               exceeds `joint` nats, each with at least 1.5: jump less ln `joint_rise` for the loss,
+               less ln `joint_grad_rise` for the norm, in standard deviations, as the likelihood
+               ratio of a shift, at most 2.2 nats a value; only if the loss is over a tenth of its
+               first level
     info     = 2 of 3 jump by over ln `together` and over `sigmas` standard deviations, or a single
                one by over ln `alone` and over `alone_sigmas` standard deviations
     Values that jump enter the 64 clipped to 4 standard deviations. A value equal to the one before,
-    such as a duplicated row, is ignored. A run with a reward is not evaluated.
+    such as a duplicated row, is ignored.
+    A loss of both signs, and that of a policy gradient, which is near 0, is compared itself, not
+    its logarithm: Finding = it exceeds the median by `far` times the largest deviation in the
+    window, or of both signs 2 of 3 do by 3 times and by `alone_sigmas`; info = a single one does.
+    The deviation of a policy gradient counts in both directions, if it is over 1.
 
 Units
-    `loud`, `together`, `alone`: plain factors of the loss. `sigmas`, `alone_sigmas`: standard
-    deviations of ln(loss).
+    `loud`, `together`, `alone`, `joint_rise`, `joint_grad_rise`: plain factors. `far`: factor of a
+    deviation. `sigmas`, `alone_sigmas`: standard deviations. `joint`: nats.
 
 Source
     PaLM restarted about 100 steps before a spike and skipped 200 to 500 batches; the same data was
-    harmless from another checkpoint. A single bad batch is no instability.
+    harmless from another checkpoint. A single bad batch is no instability. Sums of evidence:
+    Mei, Biometrika 2010.
 
 Defaults
-    On 200 healthy synthetic runs (247,000 points) and 77 public logs with a loss there is no false
-    warning. In real logs, losses that jump by less than `loud` recover by themselves, and some
-    noise has three of them in a row; `together` and `alone` give info only. A jump to 4 times the
-    loss that decays in 30 steps is found in 99 of 100 runs. `sigmas` 6 and `alone_sigmas` 10 are
-    beyond the tails of common losses.
+    On 370 healthy synthetic runs (420,000 points) and on 210 public logs there is no false warning.
+    A jump to 1.5, 2 or 4 times the loss that decays in 8, 15 or 30 steps, with a gradient norm
+    three times as far, is found in 72, 97 and 100 of 100 runs, each after a median of one point. In
+    real logs, losses that jump by less than `loud` recover by themselves, and some noise has three
+    of them in a row; `together` and `alone` give info only. `sigmas` 6 and `alone_sigmas` 10 are
+    beyond the tails of common losses. `joint` 6 had one false warning in 458,000 points, and found
+    72, 98 and 100. `joint_rise` and `joint_grad_rise` are changes that a new part of the data
+    causes. Of 200 losses of GRPO (63,000 points) none reaches `far` 100, of 200 total losses of
+    PPO with very heavy tails (64,000) three do.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from math import exp, inf, log
+from math import exp, inf, isfinite, log
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
+from sentinel.signals.loss_kind import is_policy_gradient
 from sentinel.stats.rolling_quantiles import RollingQuantiles
+from sentinel.stats.shift_evidence import shift_evidence
 
 WINDOW = 64
 """Values in the reference window."""
@@ -44,16 +60,44 @@ WARMUP_VALUES = 24
 CLIP_SIGMAS = 4.0
 """Standard deviations to which a value is clipped before it enters the window."""
 
+MIN_LOSS_SIGMA, MIN_NORM_SIGMA = 1e-3, 0.05
+"""Lower bounds of the standard deviations of ln(loss) and ln(norm)."""
+
+MIN_MEMBER_EVIDENCE = 1.5
+"""Nats that loss and gradient norm must each have."""
+
+JOINT_VALUES = 3
+"""Values whose evidence is added."""
+
+FIRST_LOSSES = 3
+"""Losses whose median is the first level."""
+
+MIN_SHARE_OF_FIRST = 0.1
+"""Share of the first level under which a jump of loss and gradient does not matter."""
+
+MIN_NEGATIVE_SHARE = 0.05
+"""Share of negative losses from which a loss has no meaningful logarithm."""
+
+SIGNED_FACTOR = 3.0
+"""Factor of the largest deviation in the window, for a loss of both signs."""
+
+MIN_POLICY_DEVIATION = 1.0
+"""Advantages have about unit variance, so a smaller change of a policy's loss is no spike."""
+
 
 @dataclass
 class LossSpike:
-    """Evaluates `loss` against the median and standard deviation of its last values."""
+    """Evaluates `loss`, alone and with `grad_norm`, against median and spread of recent values."""
 
     loud: float = 2.0
     together: float = 1.28
     sigmas: float = 6.0
     alone: float = 1.65
     alone_sigmas: float = 10.0
+    joint: float = 7.0
+    joint_rise: float = 1.16
+    joint_grad_rise: float = 1.35
+    far: float = 100.0
 
     needs: ClassVar[frozenset[str]] = frozenset({"loss"})
     signal: ClassVar[str] = "loss"
@@ -66,45 +110,134 @@ class LossSpike:
 
     def __post_init__(self) -> None:
         self._band = RollingQuantiles(WINDOW)
+        self._norms = RollingQuantiles(WINDOW)
         self._jumps: deque[tuple[int, float]] = deque(maxlen=3)
+        self._evidence: deque[tuple[int, float, float]] = deque(maxlen=JOINT_VALUES)
         self._last_loss = -inf
-        self._has_reward = False
+        self._first_level = 0.0
+        self._count = 0
+        self._negative_count = 0
+        self._is_policy = False
+        self._is_signed = False
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one loss."""
         loss = record.values["loss"]
-        self._has_reward |= "reward" in record.values
-        if self._has_reward or not 0.0 < loss < inf or loss == self._last_loss:
+        if not self._is_policy and is_policy_gradient(record):
+            self._is_policy = True
+            self._start_signed()
+        if not isfinite(loss) or loss == self._last_loss:
             return None
-        self._last_loss, size = loss, log(loss)
-        if len(self._band) < WARMUP_VALUES:
-            self._band.add(size)
+        self._last_loss = loss
+        self._count += 1
+        self._negative_count += loss < 0.0
+        if not self._is_signed and self._negative_count > MIN_NEGATIVE_SHARE * self._count:
+            self._start_signed()
+        if self._is_signed:
+            return self._evaluate_signed(loss, record.step)
+        return self._evaluate(loss, record) if loss > 0.0 else None
+
+    def _start_signed(self) -> None:
+        """Compare the loss itself from now on, with an empty window."""
+        self._is_signed = True
+        self._band = RollingQuantiles(WINDOW)
+        self._jumps.clear()
+
+    def _evaluate(self, loss: float, record: Record) -> DetectorOutput:
+        size, step, band = log(loss), record.step, self._band
+        norm = record.values.get("grad_norm", 0.0)
+        if len(band) < WARMUP_VALUES:
+            band.add(size)
+            if len(band) <= FIRST_LOSSES:
+                self._first_level = exp(band.median)
+            self._joint_evidence(step, -inf, norm)
             return None
-        usual = self._band.median
+        usual = band.median
         jump = size - usual
+        joint = self._joint_evidence(step, jump, norm)
         if jump <= 0.0:
-            self._band.add(size)
-            self._jumps.append((record.step, 0.0))
+            band.add(size)
+            self._jumps.append((step, 0.0))
             return Clear()
-        sigma = max(self._band.sigma, 1e-3)
-        self._band.add(min(size, usual + CLIP_SIGMAS * sigma))
-        self._jumps.append((record.step, jump if jump > self.sigmas * sigma else 0.0))
-        severity = None if self._is_repeated_jump(self.loud) else Severity.INFO
+        sigma = max(band.sigma, MIN_LOSS_SIGMA)
+        band.add(min(size, usual + CLIP_SIGMAS * sigma))
+        self._jumps.append((step, jump if jump > self.sigmas * sigma else 0.0))
+        is_joint = joint > self.joint and loss > MIN_SHARE_OF_FIRST * self._first_level
+        severity = None if is_joint or self._is_repeated_jump(log(self.loud)) else Severity.INFO
         is_large = jump > max(log(self.alone), self.alone_sigmas * sigma)
-        if severity and not is_large and not self._is_repeated_jump(self.together):
+        if severity and not is_large and not self._is_repeated_jump(log(self.together)):
             return Clear()
+        evidence = {
+            "loss": loss,
+            "loss_recent_median": exp(usual),
+            "log_loss_standard_deviation": sigma,
+        }
+        with_norm, steps = "", [step for step, size in self._jumps if size]
+        if is_joint:
+            usual_norm = exp(self._norms.median)
+            evidence |= {"grad_norm": norm, "grad_norm_recent_median": usual_norm}
+            evidence["joint_evidence_nats"] = joint
+            with_norm = f", with a gradient norm of {norm:.4g}, usually {usual_norm:.4g}"
+            steps.append(self._evidence[0][0])
         return Finding(
-            summary=f"Loss jumped to {loss:.4g}; its recent median is {exp(usual):.4g}.",
-            evidence={
-                "loss": loss,
-                "loss_recent_median": exp(usual),
-                "log_loss_standard_deviation": sigma,
-            },
+            summary=f"Loss jumped to {loss:.4g}; its recent median is {exp(usual):.4g}{with_norm}.",
+            evidence=evidence,
             severity=severity,
-            onset_step=next(step for step, size in self._jumps if size),
+            onset_step=min(steps),
         )
 
-    def _is_repeated_jump(self, factor: float) -> bool:
-        """Whether this value and one of the two before it jumped by over `factor`."""
-        jumps = [jump > log(factor) for _, jump in self._jumps]
+    def _joint_evidence(self, step: int, jump: float, norm: float) -> float:
+        """Evidence of loss and gradient norm over the latest values; 0 if one has too little."""
+        if not 0.0 < norm < inf:
+            return 0.0
+        norms, size = self._norms, log(norm)
+        rise = jump - log(self.joint_rise)
+        if rise <= 0.0 or len(norms) < WARMUP_VALUES:
+            norms.add(size)
+            self._evidence.clear()
+            return 0.0
+        norm_rise = size - norms.median - log(self.joint_grad_rise)
+        norm_sigma = max(norms.sigma, MIN_NORM_SIGMA)
+        norms.add(size)
+        of_loss = shift_evidence(rise / max(self._band.sigma, MIN_LOSS_SIGMA))
+        self._evidence.append((step, of_loss, shift_evidence(norm_rise / norm_sigma)))
+        best = of_loss = of_norm = 0.0
+        for _, evidence, norm_evidence in reversed(self._evidence):
+            of_loss, of_norm = of_loss + evidence, of_norm + norm_evidence
+            if min(of_loss, of_norm) >= MIN_MEMBER_EVIDENCE:
+                best = max(best, of_loss + of_norm)
+        return best
+
+    def _is_repeated_jump(self, least: float) -> bool:
+        """Whether this value and one of the two before it jumped by over `least`."""
+        jumps = [jump > least for _, jump in self._jumps]
         return jumps[-1] and sum(jumps) >= 2
+
+    def _evaluate_signed(self, loss: float, step: int) -> DetectorOutput:
+        band = self._band
+        if len(band) < WARMUP_VALUES:
+            band.add(loss)
+            return None
+        usual, window = band.median, band.sorted_values()
+        largest = max(window[-1] - usual, usual - window[0])
+        deviation = abs(loss - usual) if self._is_policy else loss - usual
+        least = MIN_POLICY_DEVIATION if self._is_policy else self.alone_sigmas * band.sigma
+        if deviation <= max(SIGNED_FACTOR * largest, least):
+            band.add(loss)
+            self._jumps.append((step, 0.0))
+            return Clear()
+        band.add(usual + largest if loss > usual else usual - largest)
+        self._jumps.append((step, deviation))
+        is_repeated = not self._is_policy and self._is_repeated_jump(0.0)
+        is_warning = is_repeated or deviation > self.far * largest
+        return Finding(
+            summary=f"Loss jumped to {loss:.4g}; its recent median is {usual:.4g}, and none of "
+            f"the last {len(window)} values deviates by more than {largest:.3g}.",
+            evidence={
+                "loss": loss,
+                "loss_recent_median": usual,
+                "largest_recent_deviation": largest,
+            },
+            severity=None if is_warning else Severity.INFO,
+            onset_step=next(step for step, size in self._jumps if size),
+        )

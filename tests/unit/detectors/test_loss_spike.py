@@ -62,10 +62,59 @@ def test_a_bad_batch_that_is_logged_twice_counts_once():
     assert detect_notable(steps(loss=loss)) == (None, None)
 
 
-def test_a_policy_gradient_loss_is_not_evaluated():
-    loss = noisy([2.0] * 50 + [9.0] * 20)
+def joint(loss, norm):
+    return detect_notable(steps(loss=noisy(loss, 0.05, 1), grad_norm=noisy(norm, 0.2, 2)))
 
-    assert detect(loss, reward=[1.0] * 70) == (None, None)
+
+def test_two_small_jumps_of_loss_and_gradient_together_are_a_warning():
+    record, finding = joint([2.0] * 50 + [2.9, 2.8] + [2.0] * 20, [1.0] * 50 + [4.0] * 2 + [1] * 20)
+
+    assert record.step == 52
+    assert finding.onset_step == 51
+    assert "gradient norm" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm"),
+    [
+        ([2.0] * 50 + [2.9, 2.8] + [2.0] * 20, [1.0] * 72),
+        ([2.0] * 72, [1.0] * 50 + [4.0] * 2 + [1] * 20),
+        ([2.0] * 50 + [2.9] + [2.0] * 21, [1.0] * 50 + [4.0] + [1] * 21),
+        ([5.0] * 3 + [0.2] * 50 + [0.29, 0.28] + [0.2] * 20, [1.0] * 53 + [4.0] * 2 + [1] * 20),
+    ],
+    ids=["loss alone", "gradient alone", "one value", "tiny loss of a memorised run"],
+)
+def test_evidence_of_one_signal_or_of_one_value_is_no_warning(loss, norm):
+    assert joint(loss, norm) == (None, None)
+
+
+def policy_loss(seed, count=100):
+    rng = Random(seed)
+    return [rng.gauss(0.0, 0.1) + (rng.random() < 0.02) * rng.uniform(-2, 2) for _ in range(count)]
+
+
+def test_a_policy_gradient_loss_that_jumps_by_orders_of_magnitude_is_a_warning():
+    loss = policy_loss(0)
+    loss[80] = -3668.0
+    record, finding = detect_notable(steps(loss=loss, reward=[1.0] * 100))
+
+    assert record.step == 81
+    assert finding.evidence["largest_recent_deviation"] < 3
+
+
+def test_noise_of_a_policy_gradient_loss_is_no_warning():
+    for seed in range(20):
+        loss = policy_loss(seed)
+        assert detect_notable(steps(loss=loss, reward=[1.0] * 100)) == (None, None)
+
+
+def test_a_loss_of_both_signs_is_compared_with_its_own_deviations():
+    rng = Random(0)
+    loss = [rng.gauss(-0.2, 0.1) for _ in range(60)]
+
+    assert detect([*loss, 2.0])[1].severity is Severity.INFO
+    assert detect_notable(steps(loss=[*loss, 2.0, 1.9]))[0].step == 62
+    assert detect(loss) == (None, None)
 
 
 def test_it_clears_at_the_first_loss_within_the_band():
