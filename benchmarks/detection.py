@@ -20,10 +20,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from detection_logs import corpus_scores, evaluate_log, incident_lines, training_rows
+from detection_intervals import format_rate, format_share
+from detection_logs import corpus_scores, evaluate_log, incident_lines, training_tables
 from detection_score import NONE, format_delays
 from detection_suite import Outcome, evaluate_runs, select_evaluators, suite
-from detection_tables import SYNTHETIC, rows, title, write_table
+from detection_tables import NEED_OURS, SYNTHETIC, rows, title, write_table
 
 REPORTING, TUNING = 9_500_000, 1_000_000
 """First seeds. No default was chosen with the reporting ones."""
@@ -58,9 +59,7 @@ def main() -> None:
     if args.corpus:
         tables["labelled-logs"] = _corpus(corpus_scores(args.corpus, select_evaluators(only)))
     if args.logs:
-        evaluators = select_evaluators(only)
-        head = ["training", "what is wrong", *(title(name) for name in evaluators), "cause named"]
-        tables["driven-runs"] = rows(head, training_rows(args.logs, evaluators))
+        tables |= training_tables(args.logs, select_evaluators(only))
     for name, text in tables.items():
         print(f"\n## {name}\n\n{text}")
         if args.docs:
@@ -80,8 +79,7 @@ def _synthetic(args: argparse.Namespace, only: tuple[str, ...]) -> dict[str, str
         _print_list(outcomes)
     if kinds:
         return {}
-    needs_ours = {"faults", "collapse"}
-    tables = {n: t for n, t in SYNTHETIC.items() if "ours" in outcomes or n not in needs_ours}
+    tables = {n: t for n, t in SYNTHETIC.items() if "ours" in outcomes or n not in NEED_OURS}
     return {name: table(outcomes) for name, table in tables.items()}
 
 
@@ -103,25 +101,18 @@ def _print_list(outcomes: dict[str, Outcome]) -> None:
 
 
 def _corpus(summaries: dict[str, dict[str, Any]]) -> str:
-    head = [
-        "",
-        "detected of certain faults",
-        "macro recall",
-        "false per 10k points",
-        "false critical",
-    ]
-    return rows(
-        [*head, "median delay"], [[title(n), *_corpus_cells(s)] for n, s in summaries.items()]
-    )
+    head = ["", "found of the sure", "macro recall", "false per 10,000 points", "critical"]
+    body = [[title(n), *_corpus_cells(s)] for n, s in summaries.items()]
+    return rows([*head, "median delay"], body)
 
 
 def _corpus_cells(summary: dict[str, Any]) -> list[str]:
     high = summary["recall_high"]
     delay = high["median_delay"]
     return [
-        f"{high['found']} of {high['labels']}",
+        format_share(high["found"], high["labels"]),
         f"{summary['macro_recall_high']:.2f}",
-        f"{summary['false_per_10k_points']:.1f} ({summary['false']} in {summary['points']:,})",
+        format_rate(summary["false"], summary["points"]),
         str(summary["false_critical"]),
         NONE if delay is None else f"{delay:g}",
     ]

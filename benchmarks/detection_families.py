@@ -19,7 +19,7 @@ MEANS = "-means"
 class Family:
     """How a run is made; for a fault, the detectors that find it and the causes that are right.
 
-    A fault without causes has none that the log shows.
+    A fault without causes has none that the log shows: any named one is wrong.
     """
 
     fill: Callable[[np.random.Generator, FullRun], None]

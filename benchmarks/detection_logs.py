@@ -14,9 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from detection_causes import Diagnoses
 from detection_evaluators import Alarm, Evaluation, Evaluator
+from detection_intervals import format_share
 from detection_score import NONE
-from failing_runs import TRAININGS, Training
+from detection_tables import rows, title
+from failing_runs import TRAININGS, Training, find_log
 
 from sentinel.readers.format_detection import open_log
 
@@ -37,36 +40,74 @@ def incident_lines(evaluation: Evaluation) -> Iterator[str]:
         yield json.dumps({"type": "incident", **line, "onset_step": alarm.began})
 
 
-def training_rows(folder: Path, evaluators: dict[str, Evaluator]) -> list[list[str]]:
-    """One row for each training of `failing_runs.py` in the folder, a cell for each evaluator.
-
-    For failing runs: the step of the first matching alarm, and the number of earlier alarms; for
-    healthy runs: the number of alarms.
-    """
-    trainings = {name: training for name, training in TRAININGS.items() if (folder / name).is_dir()}
-    if not trainings:
+def training_tables(folder: Path, evaluators: dict[str, Evaluator]) -> dict[str, str]:
+    """Every training of `failing_runs.py` in the folder as sentinel sees it; and all evaluators."""
+    results = {
+        name: evaluate_log(path, evaluators)
+        for name in TRAININGS
+        if (path := find_log(folder, name)) is not None
+    }
+    if not results:
         raise ValueError(f"{folder} holds no training: make them with failing_runs.py {folder}")
-    body = []
-    for name, training in trainings.items():
-        results = evaluate_log(folder / name / "trainer_state.json", evaluators)
-        cells = [_format_detection(training, evaluation.warned) for evaluation in results.values()]
-        body.append([name, training.fault or "well", *cells, _cause(results)])
-    return body
+    tables = {"driven-runs-by-tool": _by_tool(results)}
+    if "ours" in evaluators:
+        tables["driven-runs"] = _driven_runs({name: each["ours"] for name, each in results.items()})
+    return tables
 
 
-def _format_detection(training: Training, warned: list[Alarm]) -> str:
-    early_count = sum((alarm.warned or 0) < training.onset for alarm in warned)
-    if not training.fault:
-        return f"{len(warned)} false" if warned else "no alarm"
+def _driven_runs(evaluations: dict[str, Evaluation]) -> str:
+    """What is wrong, when it is found, other alarms before it, and the cause."""
+    body, total = [], Diagnoses()
+    for name, evaluation in evaluations.items():
+        training, diagnoses = TRAININGS[name], Diagnoses()
+        diagnoses.add(evaluation.cases, set(training.causes))
+        total.merge(diagnoses)
+        steps = _found_steps(training, evaluation.warned)
+        others = evaluation.warned
+        if training.fault:
+            others = [alarm for alarm in others if (alarm.warned or 0) < training.onset]
+        critical = sum(alarm.critical is not None for alarm in others)
+        false = f"{len(others)}, {critical} critical" if critical else str(len(others))
+        found = f"step {steps[0]}" if steps else "missed" if training.fault else NONE
+        body.append([name, training.fault or "well", found, false, _causes(training, evaluation)])
+    trainings = [TRAININGS[name] for name in evaluations]
+    found = sum(bool(_found_steps(TRAININGS[n], e.warned)) for n, e in evaluations.items())
+    shares = [
+        format_share(found, sum(bool(training.fault) for training in trainings)),
+        str(sum(int(row[3].split(",")[0]) for row in body)),
+        f"{format_share(total.right, total.given)} right, {total.wrong_critical} wrong critical",
+    ]
+    body.append(["**all**", "", *shares])
+    return rows(["training", "what is wrong", "found", "false alarms", "cause"], body)
+
+
+def _causes(training: Training, evaluation: Evaluation) -> str:
+    named = [case.cause for case in evaluation.cases if case.cause]
+    marks = [cause if cause in training.causes else f"{cause} (wrong)" for cause in named]
+    return ", ".join(dict.fromkeys(marks)) or NONE
+
+
+def _found_steps(training: Training, warned: list[Alarm]) -> list[int]:
+    """The steps of the alarms that find the fault, in order."""
     steps = [a.warned or 0 for a in warned if a.name in training.expected_detectors]
-    matching = [step for step in steps if step >= training.onset]
-    text = f"step {min(matching)}" if matching else "missed"
-    return f"{text}, {early_count} before" if early_count else text
+    return sorted(step for step in steps if step >= training.onset)
 
 
-def _cause(results: dict[str, Evaluation]) -> str:
-    cases = results["ours"].cases if "ours" in results else []
-    return ", ".join(case.cause or "none" for case in cases) or NONE
+def _by_tool(results: dict[str, dict[str, Evaluation]]) -> str:
+    """By evaluator: faulty trainings found, alarms in healthy ones."""
+    body = []
+    for evaluator in next(iter(results.values())):
+        found = faulty = alarms = hit = healthy = 0
+        for name, evaluations in results.items():
+            warned, training = evaluations[evaluator].warned, TRAININGS[name]
+            if training.fault:
+                faulty, found = faulty + 1, found + bool(_found_steps(training, warned))
+            else:
+                healthy, alarms, hit = healthy + 1, alarms + len(warned), hit + bool(warned)
+        shares = [format_share(found, faulty), str(alarms), format_share(hit, healthy)]
+        body.append([title(evaluator), *shares])
+    head = ["", "faulty trainings found", "alarms in healthy ones", "healthy ones with an alarm"]
+    return rows(head, body)
 
 
 def corpus_scores(corpus: Path, evaluators: dict[str, Evaluator]) -> dict[str, dict[str, Any]]:

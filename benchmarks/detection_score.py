@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import log
 from statistics import median, quantiles
 
+from detection_causes import Diagnoses, right_causes
 from detection_evaluators import Alarm, Evaluation
 from detection_families import FAULTY
 from detection_run import FullRun
@@ -50,6 +51,7 @@ class FalseAlarms:
     by_name: dict[str, int] = field(default_factory=dict)
     wrong_plateaus: int = 0
     where: list[str] = field(default_factory=list)
+    diagnoses: Diagnoses = field(default_factory=Diagnoses)
 
     @property
     def rate(self) -> float:
@@ -72,6 +74,8 @@ class FalseAlarms:
             self.runs_with_alarms + bool(false),
         )
         self.critical += sum(alarm.critical is not None for alarm in false)
+        if run.onset is None:
+            self.diagnoses.add(evaluation.cases, set())
         for alarm in false:
             self.by_name[alarm.name] = self.by_name.get(alarm.name, 0) + 1
             self.wrong_plateaus += alarm.name == "loss_plateau"
@@ -91,6 +95,7 @@ class Detections:
     notifications: list[int] = field(default_factory=list)
     cases: list[int] = field(default_factory=list)
     causes: dict[str, int] = field(default_factory=dict)
+    diagnoses: Diagnoses = field(default_factory=Diagnoses)
     leads: list[float] = field(default_factory=list)
     roots: list[bool] = field(default_factory=list)
     names: list[bool] = field(default_factory=list)
@@ -113,12 +118,13 @@ class Detections:
         self.opened += [max(0, opened - onset)] if opened is not None else []
         self.missed += [run.seed] if warned is None else []
         warnings = [a for a in evaluation.warned if _point(run, a.warned) >= onset - EARLY_POINTS]
-        if warned is None:
-            return
-        self.notifications.append(len(warnings))
         cases = [
             case for case in evaluation.cases if _point(run, case.step) >= onset - EARLY_POINTS
         ]
+        self.diagnoses.add(cases, right_causes(run.fault))
+        if warned is None:
+            return
+        self.notifications.append(len(warnings))
         self.cases.append(len(cases))
         cause = next((case.cause for case in cases if case.cause), "")
         self.causes[cause] = self.causes.get(cause, 0) + 1

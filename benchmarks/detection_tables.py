@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import fmean, median
 
+from detection_causes import Diagnoses
 from detection_exact import EXACT
+from detection_families import FAULTY, HEALTHY_LOSSES, HEALTHY_POLICIES, MEANS
+from detection_intervals import format_rate, format_share
 from detection_run import FAULTS
 from detection_score import NONE, Detections, FalseAlarms, format_delays
 from detection_suite import Outcome
@@ -19,6 +21,14 @@ EXCLUDED_FROM_MEAN = ("oscillation", "loss_plateau", *EXACT)
 """Faults outside of the mean: at info by design, a statement rather than an alarm, exact."""
 
 FAULTS_IN_MEAN = tuple(fault for fault in FAULTS if fault not in EXCLUDED_FROM_MEAN)
+
+GROUPS = {
+    "RL": ("rl",),
+    "supervised": ("sft",),
+    "families of RL": (*HEALTHY_POLICIES, f"rl{MEANS}"),
+    "supervised families": (*HEALTHY_LOSSES, f"sft{MEANS}"),
+}
+"""Columns of false alarms: the kinds of run in each."""
 
 
 def title(evaluator: str) -> str:
@@ -32,144 +42,204 @@ def rows(head: list[str], body: list[list[str]]) -> str:
 
 
 def false_alarms(outcomes: dict[str, Outcome]) -> str:
-    head = ["", "RL: per 10k points", "runs hit", "supervised: per 10k points", "runs hit"]
-    head.append("critical, both")
-    return rows(head, [[title(j), *_false_alarms(o)] for j, o in outcomes.items()])
+    """Alarms per 10,000 healthy points, by evaluator and group of kinds."""
+    head = ["per 10,000 healthy points", *GROUPS, "critical"]
+    body = []
+    for evaluator, outcome in outcomes.items():
+        groups = [_pooled(outcome, kinds) for kinds in GROUPS.values()]
+        is_ours = evaluator == "ours"
+        critical = str(sum(group.critical for group in groups)) if is_ours else NONE
+        cells = [format_rate(group.warned, group.points) for group in groups]
+        body.append([title(evaluator), *cells, critical])
+    return rows(head, body)
 
 
-def _false_alarms(outcome: Outcome) -> list[str]:
-    rl, sft = outcome.false_alarms["rl"], outcome.false_alarms["sft"]
-    cells = [
-        cell for false_alarms in (rl, sft) for cell in (_rate(false_alarms), _share(false_alarms))
+def _pooled(outcome: Outcome, kinds: Iterable[str]) -> FalseAlarms:
+    """False alarms of several kinds together, healthy points before faults included."""
+    total = FalseAlarms()
+    for kind in kinds:
+        each = outcome.false_alarms.get(kind, FalseAlarms())
+        total.points, total.warned = total.points + each.points, total.warned + each.warned
+        total.critical += each.critical
+        total.wrong_plateaus += each.wrong_plateaus
+        for name, count in each.by_name.items():
+            total.by_name[name] = total.by_name.get(name, 0) + count
+        total.diagnoses.merge(each.diagnoses)
+    return total
+
+
+def by_kind(outcome: Outcome) -> str:
+    """False alarms of sentinel by kind of run."""
+    kinds = [kind for kind in outcome.false_alarms if kind not in FAULTY]
+    body = [_by_kind(kind, outcome.false_alarms[kind]) for kind in kinds]
+    pooled = _pooled(outcome, FAULTY)
+    body.append(_by_kind("before the faults of families", pooled))
+    head = ["kind of run", "alarms", "points", "per 10,000", "critical", "by detector"]
+    return rows(head, body)
+
+
+def _by_kind(kind: str, alarms: FalseAlarms) -> list[str]:
+    detectors = ", ".join(f"{name} {count}" for name, count in sorted(alarms.by_name.items()))
+    return [
+        kind.replace("_", " "),
+        str(alarms.warned),
+        f"{alarms.points:,}",
+        format_rate(alarms.warned, alarms.points),
+        str(alarms.critical),
+        detectors or NONE,
     ]
-    return [*cells, str(rl.critical + sft.critical)]
-
-
-def _rate(false_alarms: FalseAlarms) -> str:
-    return f"{false_alarms.rate:.2f} ({false_alarms.warned} in {false_alarms.points:,})"
-
-
-def _share(false_alarms: FalseAlarms) -> str:
-    return f"{100 * false_alarms.runs_with_alarms / max(1, false_alarms.runs):.0f} %"
 
 
 def recall(outcomes: dict[str, Outcome]) -> str:
-    """Share of detected faults, averaged over kinds; delay over all of them."""
-    head = ["mean over the kinds of fault", *SEVERITIES, "median delay of the severe, in points"]
+    """Share of detected faults over all kinds; delay over all of them."""
+    head = ["all kinds of fault", *SEVERITIES, "median delay of the severe, in points"]
     return rows(head, [[title(j), *_recall(o)] for j, o in outcomes.items()])
 
 
 def _recall(outcome: Outcome) -> list[str]:
-    shares = [fmean(outcome.detections[f][s].recall for f in FAULTS_IN_MEAN) for s in SEVERITIES]
+    cells = []
+    for severity in SEVERITIES:
+        each = [outcome.detections[fault][severity] for fault in FAULTS_IN_MEAN]
+        cells.append(format_share(sum(len(d.warned) for d in each), sum(d.runs for d in each)))
     delays = [d for f in FAULTS_IN_MEAN for d in outcome.detections[f]["severe"].warned]
-    return [
-        *(f"{100 * share:.0f} %" for share in shares),
-        f"{median(delays):.0f}" if delays else NONE,
-    ]
+    return [*cells, f"{median(delays):.0f}" if delays else NONE]
 
 
 def faults(outcome: Outcome) -> str:
     """Each fault as sentinel detects it: share, then median and 90th percentile of the delay."""
     body = [
-        [
-            fault,
-            *(_cell(grades.get(severity)) for severity in SEVERITIES),
-            *_cases_and_cause(grades),
-        ]
+        [fault, *(_cell(grades.get(severity)) for severity in SEVERITIES), _per_fault(grades)]
         for fault, grades in outcome.detections.items()
+        if fault in FAULTS or fault in EXACT
     ]
-    return rows(["", *SEVERITIES, "incidents, cases", "cause named"], body)
+    return rows(["", *SEVERITIES, "incidents, cases"], body)
+
+
+def families(outcome: Outcome) -> str:
+    """Faults of the families and of logs of means: share found, delay."""
+    body = []
+    for fault, grades in outcome.detections.items():
+        if fault in FAULTS or fault in EXACT:
+            continue
+        each = list(grades.values())
+        found, runs = sum(len(d.warned) for d in each), sum(d.runs for d in each)
+        delays = format_delays([delay for d in each for delay in d.warned])
+        body.append([fault.replace("_", " "), format_share(found, runs), delays])
+    return rows(["", "found", "delay, median / 90th percentile"], body)
 
 
 def _cell(detections: Detections | None) -> str:
     if detections is None:
         return ""
-    warned = f"{100 * detections.recall:.0f} %"
-    opened = 100 * len(detections.opened) / detections.runs
-    opened_text = f" ({opened:.0f} % opened)" if opened > 100 * detections.recall else ""
-    delays = f", {format_delays(detections.warned)}" if detections.warned else ""
-    return f"{warned}{opened_text}{delays}"
+    found, opened = len(detections.warned), len(detections.opened)
+    info = f" + {opened - found} info" if opened > found else ""
+    delays = f", {format_delays(detections.warned)}" if found else ""
+    return f"{format_share(found, detections.runs)}{info}{delays}"
 
 
-def _cases_and_cause(grades: dict[str, Detections]) -> list[str]:
-    """Incidents and cases per fault, and the cause that is named most often."""
+def _per_fault(grades: dict[str, Detections]) -> str:
     notifications = [count for detections in grades.values() for count in detections.notifications]
     cases = [count for detections in grades.values() for count in detections.cases]
-    if not notifications:
-        return [NONE, NONE]
-    named = Counter[str]()
-    for detections in grades.values():
-        named.update(detections.causes)
-    cause, count = named.most_common(1)[0]
-    share = f"{cause or 'none'} {100 * count / len(notifications):.0f} %"
-    return [f"{fmean(notifications):.1f}, {fmean(cases):.1f}", share]
+    return f"{fmean(notifications):.1f}, {fmean(cases):.1f}" if notifications else NONE
+
+
+def diagnoses(outcome: Outcome) -> str:
+    """Diagnoses by fault: right and wrong ones, and cases without a diagnosis."""
+    body, total = [], Diagnoses()
+    for fault, grades in outcome.detections.items():
+        counted = Diagnoses()
+        for detections in grades.values():
+            counted.merge(detections.diagnoses)
+        total.merge(counted)
+        if counted.cases:
+            body.append([fault.replace("_", " "), *_diagnoses(counted)])
+    healthy = _pooled(outcome, [k for k in outcome.false_alarms if k not in FAULTY]).diagnoses
+    total.merge(healthy)
+    body.append(["healthy runs", *_diagnoses(healthy)])
+    body.append(["**all**", *_diagnoses(total)])
+    return rows(["", "cases", "right of the named", "wrong", "wrong and critical"], body)
+
+
+def _diagnoses(counted: Diagnoses) -> list[str]:
+    wrong = ", ".join(f"{cause} {count}" for cause, count in counted.wrong.most_common(3))
+    more = counted.wrong.total() - sum(count for _, count in counted.wrong.most_common(3))
+    wrong += f" and {more} more" if more else ""
+    share = format_share(counted.right, counted.given)
+    return [str(counted.cases), share, wrong or NONE, str(counted.wrong_critical)]
+
+
+def plateau(outcome: Outcome) -> str:
+    """Statements that the loss has stopped falling: found where true, and wrong ones."""
+    found = outcome.detections["loss_plateau"]["severe"]
+    wrong = _pooled(outcome, outcome.false_alarms).wrong_plateaus
+    body = [
+        [
+            format_share(len(found.warned), found.runs),
+            format_share(len(found.opened), found.runs),
+            str(wrong),
+        ]
+    ]
+    return rows(["warning where true", "warning or info where true", "wrong warnings"], body)
 
 
 def by_fault(outcomes: dict[str, Outcome]) -> str:
     """The moderate case of each fault (severe, if it has no severities), by evaluator."""
     names = [*FAULTS, *EXACT]
     body = [[fault, *(_short(o.detections[fault]) for o in outcomes.values())] for fault in names]
-    return rows(["", *(title(evaluator) for evaluator in outcomes)], body)
+    return rows([f"of {_runs(outcomes)} runs", *map(title, outcomes)], body)
+
+
+def _runs(outcomes: dict[str, Outcome]) -> int:
+    return next(iter(outcomes.values())).detections["kl_blowup"]["moderate"].runs
 
 
 def _short(grades: dict[str, Detections]) -> str:
-    detections = grades.get("moderate") or grades["severe"]
+    return _count(grades.get("moderate") or grades["severe"])
+
+
+def _count(detections: Detections) -> str:
     if not detections.warned:
         return NONE
-    return f"{100 * detections.recall:.0f} %, {median(detections.warned):.0f}"
+    return f"{len(detections.warned)}, {median(detections.warned):.0f}"
 
 
 def early(outcomes: dict[str, Outcome]) -> str:
     """Severe faults at point 30 of a run of 190 to 300."""
-    body = [
-        [title(j), *(_early(detections) for detections in o.early.values())]
-        for j, o in outcomes.items()
-    ]
-    return rows(["at point 30", *next(iter(outcomes.values())).early], body)
+    body = [[title(j), *map(_count, o.early.values())] for j, o in outcomes.items()]
+    head = f"of {_runs(outcomes)} runs, at point 30"
+    return rows([head, *next(iter(outcomes.values())).early], body)
 
 
-def _early(detections: Detections) -> str:
-    if not detections.warned:
-        return NONE
-    return f"{100 * detections.recall:.0f} %, {median(detections.warned):.0f}"
-
-
-def collapse(outcomes: dict[str, Outcome]) -> str:
+def collapse(outcome: Outcome) -> str:
     """Policy collapse: lead over the reward's cliff, and whether it is one notification."""
-    head = [
-        "policy collapse",
-        "warned",
-        "lead, of the lag",
-        "one notification",
-        "right root",
-        "right name",
-    ]
-    body = []
-    for evaluator, outcome in outcomes.items():
-        for severity, detections in outcome.detections["policy_collapse"].items():
-            body.append([f"{title(evaluator)}, {severity}", *_collapse(detections)])
-    return rows(head, body)
+    head = ["", "warned", "median lead, of the lag", "one notification", "KL first", "right name"]
+    grades = outcome.detections["policy_collapse"].items()
+    return rows(head, [[severity, *_collapse(detections)] for severity, detections in grades])
 
 
 def _collapse(detections: Detections) -> list[str]:
-    warned = f"{100 * detections.recall:.0f} %"
+    warned = format_share(len(detections.warned), detections.runs)
     if not detections.warned:
         return [warned, NONE, NONE, NONE, NONE]
     shares = [[cases == 1 for cases in detections.cases], detections.roots, detections.names]
-    return [
-        warned,
-        f"{100 * median(detections.leads):+.0f} %",
-        *(f"{100 * fmean(x):.0f} %" for x in shares),
-    ]
+    lead = f"{100 * median(detections.leads):+.0f} %"
+    return [warned, lead, *(format_share(sum(x), len(x)) for x in shares)]
 
+
+NEED_OURS = ("by-kind", "faults", "families", "diagnoses", "plateau", "collapse")
+"""Tables of sentinel alone."""
 
 SYNTHETIC: dict[str, Callable[[dict[str, Outcome]], str]] = {
     "false-alarms": false_alarms,
     "recall": recall,
+    "by-kind": lambda outcomes: by_kind(outcomes["ours"]),
     "faults": lambda outcomes: faults(outcomes["ours"]),
+    "families": lambda outcomes: families(outcomes["ours"]),
+    "diagnoses": lambda outcomes: diagnoses(outcomes["ours"]),
+    "plateau": lambda outcomes: plateau(outcomes["ours"]),
     "by-fault": by_fault,
     "early": early,
-    "collapse": lambda outcomes: collapse({"ours": outcomes["ours"]}),
+    "collapse": lambda outcomes: collapse(outcomes["ours"]),
 }
 """Tables by the name that marks their place in the page."""
 

@@ -1,211 +1,172 @@
-"""Real TRL trainings of a tiny model, some with a fault, with their logs.
+"""Real trainings of tiny models, healthy and with a fault, with their logs.
 
     python benchmarks/failing_runs.py FOLDER [--only NAME,NAME]
 
-Each writes FOLDER/NAME/trainer_state.json with the trainer's own code, for
-`python benchmarks/detection.py --runs 0 --logs FOLDER`. No download, no GPU, some minutes. Faults
-begin at the first step unless `onset` is set.
+Each writes the log that its trainer writes, FOLDER/NAME/trainer_state.json or log.jsonl, for
+`python benchmarks/detection.py --runs 0 --logs FOLDER`. No download, no GPU, each under a minute
+on one core; a training whose log exists is left out. The LoRA ones need peft. Faults begin at the
+first step unless `onset` is set.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
-LETTERS = "abcdefgh"
+import trl_trainings as trl
+
 Build = Callable[[str, Any, str], Any]
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a training is made, its fault, and the detectors that should report it."""
+    """How a training is made, its fault, the detectors that find it and the causes that are right.
+
+    A fault without causes has none that its log shows.
+    """
 
     build: Build
     fault: str = ""
     expected_detectors: frozenset[str] = frozenset()
+    causes: frozenset[str] = frozenset()
     onset: int = 0
 
 
-def alphabet_text(rng: Random, count: int) -> str:
-    """Texts in which each letter is mostly followed by the next in the alphabet."""
-    letters = [rng.choice(LETTERS)]
-    while len(letters) < count:
-        is_successor = rng.random() < 0.8
-        letters.append(
-            LETTERS[(LETTERS.index(letters[-1]) + 1) % 8] if is_successor else rng.choice(LETTERS)
-        )
-    return " ".join(letters)
+PLAIN = ("ppo", "gan", "vision")
+"""Prefixes of the trainings with plain PyTorch."""
 
 
-def random_text(rng: Random, count: int) -> str:
-    return " ".join(rng.choice(LETTERS) for _ in range(count))
+def _faulty(build: Build, fault: str, detectors: str, causes: str = "", onset: int = 0) -> Training:
+    return Training(build, fault, frozenset(detectors.split()), frozenset(causes.split()), onset)
 
 
-def common_settings(folder: str, rate: float, count: int) -> dict[str, Any]:
-    """Settings of every configuration."""
-    return {
-        "output_dir": f"{folder}/out",
-        "learning_rate": rate,
-        "max_steps": count,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "bf16": False,
-        "use_cpu": True,
-        "disable_tqdm": True,
-        "seed": 7,
-    }
+def plain(kind: str, **settings: Any) -> Build:
+    """The training of `torch_trainings` of that name; torch is imported when it is built."""
 
+    def build(*_: object) -> Any:
+        import torch_trainings
 
-def grpo(
-    rate: float = 2e-3, beta: float = 0.04, reward_ends_at: int = 10**9, count: int = 150
-) -> Build:
-    """Rewarded for the share of the letter a; 0 from step `reward_ends_at` on."""
-
-    def build(folder: str, tokens: Any, model: str) -> Any:
-        from datasets import Dataset
-        from trl import GRPOConfig, GRPOTrainer
-
-        def letter_share(completions: list[str], **_: object) -> list[float]:
-            if trainer.state.global_step >= reward_ends_at:
-                return [0.0] * len(completions)
-            return [letters.count("a") / max(1, len(letters.split())) for letters in completions]
-
-        trainer = GRPOTrainer(
-            model=model,
-            reward_funcs=letter_share,
-            processing_class=tokens,
-            train_dataset=Dataset.from_list([{"prompt": letter} for letter in LETTERS]),
-            args=GRPOConfig(
-                **common_settings(folder, rate, count), beta=beta, num_generations=8,
-                per_device_train_batch_size=16, max_completion_length=8,
-            ),
-        )  # fmt: skip
-        return trainer
+        return getattr(torch_trainings, kind)(**settings)
 
     return build
 
 
-def sft(rate: float = 2e-3, *, frozen: bool = False, texts: int = 2048, evaluate: int = 0) -> Build:
-    """Texts to continue; with `frozen` only one norm is trainable, by mistake."""
-
-    def build(folder: str, tokens: Any, model: str) -> Any:
-        from datasets import Dataset
-        from transformers import LlamaForCausalLM
-        from trl import SFTConfig, SFTTrainer
-
-        rng = Random(3)
-        train_set, held_out = (
-            Dataset.from_list([{"text": alphabet_text(rng, 24)} for _ in range(size)])
-            for size in (texts, 64)
-        )
-        network = LlamaForCausalLM.from_pretrained(model)
-        if frozen:
-            network.requires_grad_(requires_grad=False)
-            network.model.layers[0].input_layernorm.requires_grad_(requires_grad=True)
-        evaluated = {"eval_strategy": "steps", "eval_steps": evaluate} if evaluate else {}
-        return SFTTrainer(
-            network,
-            processing_class=tokens,
-            train_dataset=train_set,
-            eval_dataset=held_out if evaluate else None,
-            args=SFTConfig(
-                **common_settings(folder, rate, 300), **evaluated, per_device_train_batch_size=8,
-                max_length=32,
-            ),
-        )  # fmt: skip
-
-    return build
-
-
-def dpo(rate: float = 5e-4, beta: float = 0.1) -> Build:
-    """Language is preferred to noise."""
-
-    def build(folder: str, tokens: Any, model: str) -> Any:
-        from datasets import Dataset
-        from transformers import LlamaForCausalLM
-        from trl import DPOConfig, DPOTrainer
-
-        return DPOTrainer(
-            LlamaForCausalLM.from_pretrained(model),
-            processing_class=tokens,
-            train_dataset=Dataset.from_list(_pairs(2048)),
-            args=DPOConfig(
-                **common_settings(folder, rate, 200), beta=beta, per_device_train_batch_size=8
-            ),
-        )
-
-    return build
-
-
-def reward(*, shuffled: bool = False, count: int = 250) -> Build:
-    """A reward model for language; with `shuffled` the preferences are random."""
-
-    def build(folder: str, tokens: Any, model: str) -> Any:
-        from datasets import Dataset
-        from transformers import LlamaForSequenceClassification
-        from trl import RewardConfig, RewardTrainer
-
-        return RewardTrainer(
-            LlamaForSequenceClassification.from_pretrained(model, num_labels=1),
-            processing_class=tokens,
-            train_dataset=Dataset.from_list(_pairs(8 * count, shuffled=shuffled)),
-            args=RewardConfig(
-                **common_settings(folder, 1e-3, count), per_device_train_batch_size=8, max_length=32
-            ),
-        )
-
-    return build
-
-
-def _pairs(count: int, *, shuffled: bool = False) -> list[dict[str, str]]:
-    rng, pairs = Random(5), []
-    for _ in range(count):
-        prompt, chosen, rejected = random_text(rng, 2), alphabet_text(rng, 12), random_text(rng, 12)
-        if shuffled and rng.random() < 0.5:
-            chosen, rejected = rejected, chosen
-        pairs.append({"prompt": f"{prompt} ", "chosen": chosen, "rejected": rejected})
-    return pairs
-
-
-LOST = frozenset({
-    "reward_collapse", "entropy_collapse", "reward_zero_variance", "reward_stalled", "kl_blowup",
-    "grad_vanishing", "grad_explosion", "entropy_explosion", "loss_zero", "nan_or_inf",
-    "length_collapse", "length_explosion", "truncation",
-})  # fmt: skip
-DIVERGED = frozenset({
-    "loss_divergence", "loss_spike", "grad_explosion", "nan_or_inf", "loss_never_moved",
-    "loss_plateau", "oscillation",
-})  # fmt: skip
-NOT_LEARNING = frozenset({"loss_never_moved", "loss_plateau", "grad_vanishing"})
+LOST = (
+    "reward_collapse entropy_collapse reward_zero_variance reward_stalled kl_blowup kl_drift "
+    "grad_vanishing grad_explosion entropy_explosion loss_zero nan_or_inf length_collapse "
+    "length_explosion truncation learning_rate_anomaly clip_saturation"
+)
+DIVERGED = (
+    "loss_divergence loss_spike grad_explosion nan_or_inf loss_never_moved loss_plateau "
+    "oscillation learning_rate_anomaly loss_zero"
+)
+NOT_LEARNING = "loss_never_moved loss_plateau grad_vanishing"
+TOO_HIGH = "learning_rate_too_high numerical_breakdown"
 
 TRAININGS = {
-    "grpo-well": Training(grpo()),
-    "grpo-fast": Training(grpo(0.6, 0.0), "beta 0 and 300 times the learning rate", LOST),
-    "grpo-reward-breaks": Training(
-        grpo(reward_ends_at=90), "the reward function returns 0 from step 90 on", LOST, 90
+    "grpo-well": Training(trl.Grpo()),
+    "grpo-fast": _faulty(
+        trl.Grpo(0.6, 0.0), "beta 0 and 300 times the learning rate", LOST,
+        "learning_rate_too_high exploration_lost weak_kl_term policy_collapse",
     ),
-    "sft-well": Training(sft()),
-    "sft-fast": Training(sft(2.0), "1,000 times the learning rate", DIVERGED),
-    "sft-frozen": Training(sft(frozen=True), "all but one norm is frozen", NOT_LEARNING),
-    "sft-few-texts": Training(
-        sft(5e-3, texts=16, evaluate=10), "16 texts for all epochs", frozenset({"overfitting"})
+    "grpo-reward-breaks": _faulty(
+        trl.Grpo(reward_ends_at=90), "the reward function returns 0 from step 90 on",
+        "reward_collapse reward_zero_variance", "reward_function_broken", 90,
     ),
-    "dpo-well": Training(dpo()),
-    "dpo-fast": Training(dpo(0.15, 1.0), "300 times the learning rate, beta 1", DIVERGED),
-    "reward-well": Training(reward()),
-    "reward-shuffled": Training(reward(shuffled=True), "random preferences", NOT_LEARNING),
-}
+    "grpo-length": _faulty(
+        trl.Grpo(5e-3, 0.0, longest=24, pays_length=True), "paid for length, beta 0",
+        "length_explosion truncation reward_hacking kl_blowup reward_zero_variance "
+        "entropy_collapse", "reward_hacked weak_kl_term exploration_lost no_contrast",
+    ),
+    "grpo-rate-zero": _faulty(
+        trl.Grpo(1e-12), "the learning rate is 1e-12", "reward_stalled learning_rate_anomaly",
+        "frozen_parameters schedule_spent",
+    ),
+    "rloo-well": Training(trl.Grpo(rloo=True, count=120)),
+    "rloo-reward-breaks": _faulty(
+        trl.Grpo(rloo=True, count=120, reward_ends_at=70),
+        "the reward function returns 0 from step 70 on", "reward_collapse reward_zero_variance",
+        "reward_function_broken", 70,
+    ),
+    "sft-well": Training(trl.Sft()),
+    "sft-fast": _faulty(trl.Sft(2.0), "1,000 times the learning rate", DIVERGED, TOO_HIGH),
+    "sft-frozen": _faulty(
+        trl.Sft(frozen=True), "all but one norm is frozen", NOT_LEARNING,
+        "frozen_parameters data_not_learnable",
+    ),
+    "sft-few-texts": _faulty(
+        trl.Sft(5e-3, texts=16, evaluate=10), "16 texts for all epochs", "overfitting", "overfit"
+    ),
+    "sft-masked": _faulty(
+        trl.Sft(masked=True), "a template that is never found masks all labels",
+        "nan_or_inf loss_zero loss_never_moved grad_vanishing", "labels_masked",
+    ),
+    "sft-resumed": _faulty(
+        trl.resumed_sft(), "resumed at step 150 without optimizer and scheduler",
+        "learning_rate_anomaly loss_spike grad_explosion loss_divergence",
+        "resume_lost_state learning_rate_too_high", 150,
+    ),
+    "lora-well": Training(trl.Sft(5e-3, lora=True)),
+    "lora-fast": _faulty(
+        trl.Sft(5.0, lora=True), "1,000 times the learning rate", DIVERGED, TOO_HIGH
+    ),
+    "dpo-well": Training(trl.dpo()),
+    "dpo-fast": _faulty(
+        trl.dpo(0.15, 1.0), "300 times the learning rate, beta 1", DIVERGED, TOO_HIGH
+    ),
+    "kto-well": Training(trl.kto()),
+    "kto-fast": _faulty(trl.kto(0.15), "300 times the learning rate", DIVERGED, TOO_HIGH),
+    "reward-well": Training(trl.reward()),
+    "reward-shuffled": _faulty(
+        trl.reward(shuffled=True), "random preferences", NOT_LEARNING, "data_not_learnable"
+    ),
+    "reward-fast": _faulty(trl.reward(1.0), "1,000 times the learning rate", DIVERGED, TOO_HIGH),
+    "seq2seq-well": Training(trl.seq2seq()),
+    "seq2seq-fast": _faulty(trl.seq2seq(1.5), "300 times the learning rate", DIVERGED, TOO_HIGH),
+    "ppo-well": Training(plain("ppo")),
+    "ppo-reward-breaks": _faulty(
+        plain("ppo", reward_ends_at=120), "the reward is 0 from step 120 on", LOST,
+        "reward_function_broken", 120,
+    ),
+    "ppo-fast": _faulty(
+        plain("ppo", rate=0.5, epochs=20), "500 times the learning rate, 20 epochs", LOST,
+        "learning_rate_too_high too_many_updates exploration_lost policy_collapse",
+    ),
+    "gan-well": Training(plain("gan")),
+    "gan-lost": _faulty(
+        plain("gan", rate=1e-5, discriminator_rate=5e-2),
+        "the discriminator learns 5,000 times faster",
+        f"{DIVERGED} grad_vanishing", TOO_HIGH,
+    ),
+    "vision-well": Training(plain("vision")),
+    "vision-shuffled": _faulty(
+        plain("vision", shuffled=True), "labels of other images", NOT_LEARNING + " overfitting",
+        "data_not_learnable overfit",
+    ),
+    "vision-few-images": _faulty(
+        plain("vision", images=48), "48 images for all epochs", "overfitting", "overfit"
+    ),
+    "vision-overflow": _faulty(
+        plain("vision", overflows=True), "a loss scale that doubles without a check", "nan_or_inf",
+        "numerical_breakdown",
+    ),
+    "vision-frozen": _faulty(
+        plain("vision", frozen=True), "no weight is given to the optimizer", NOT_LEARNING,
+        "frozen_parameters data_not_learnable",
+    ),
+}  # fmt: skip
 
 
 def train(name: str, folder: Path) -> None:
@@ -221,11 +182,21 @@ def train(name: str, folder: Path) -> None:
         trainer = TRAININGS[name].build(scratch, model_of_letters(model), model)
         trainer.train()
         (folder / name).mkdir(parents=True, exist_ok=True)
-        trainer.state.save_to_json(str(folder / name / "trainer_state.json"))
+        if name.startswith(PLAIN):
+            lines = "".join(f"{json.dumps(line)}\n" for line in trainer.state.lines)
+            (folder / name / "log.jsonl").write_text(lines)
+        else:
+            trainer.state.save_to_json(str(folder / name / "trainer_state.json"))
+
+
+def find_log(folder: Path, name: str) -> Path | None:
+    """The log of a training in the folder, if there is one."""
+    candidates = (folder / name / file for file in ("trainer_state.json", "log.jsonl"))
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def main() -> None:
-    """Run all trainings one after the other."""
+    """Run all trainings without a log, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", help="folder for the logs")
     parser.add_argument("--only", default=",".join(TRAININGS))
@@ -234,8 +205,14 @@ def main() -> None:
         print("Give a FOLDER for the logs.")
         return
     for name in args.only.split(","):
-        print(name, flush=True)
+        if find_log(args.folder, name):
+            continue
+        if name.startswith("lora") and find_spec("peft") is None:
+            print(f"{name}: left out, it needs peft", flush=True)
+            continue
+        began = time.monotonic()
         train(name, args.folder)
+        print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -278,20 +278,55 @@ def kill_loss_spike() -> Rule:
     return rule
 
 
+def rlwatch() -> Rule:
+    """The detectors of rlwatch with defaults, and its pause of 100 steps between equal alerts."""
+    from rlwatch.config import RLWatchConfig
+    from rlwatch.detectors import DetectorSuite
+
+    config = RLWatchConfig()
+    rules, alerted = DetectorSuite(config), dict[str, int]()
+    arguments = {
+        "entropy": "entropy", "kl_divergence": "kl_ref", "reward_mean": "reward",
+        "reward_std": "reward_std", "advantage_std": "advantage_std", "loss": "loss",
+        "grad_norm": "grad_norm",
+    }  # fmt: skip
+    names = {
+        "kl_explosion": "kl_blowup", "loss_nan": "nan_or_inf",
+        "gradient_norm_spike": "grad_explosion",
+    }  # fmt: skip
+
+    def rule(record: Record) -> AlarmNames:
+        if record.event is not Event.STEP:
+            return
+        values = {name: record.values.get(signal) for name, signal in arguments.items()}
+        for alert in rules.check_step(record.step, **values):
+            name = names.get(alert.detector, alert.detector)
+            if alert.detector == "reward_mean_drift":
+                is_fall = alert.metric_values["direction"] == "down"
+                name = "reward_collapse" if is_fall else "reward_mean_drift"
+            if record.step - alerted.get(name, -1_000_000) >= config.alerts.cooldown_steps:
+                alerted[name] = record.step
+                yield name
+
+    return rule
+
+
 def _is_installed(name: str) -> Callable[[], bool]:
     return lambda: find_spec(name) is not None
 
 
+OWN_CODE = "its own code"
 FORMULA = "its formula, reimplemented"
 PEERS = {
     "fixed": Peer("fixed thresholds", FORMULA, fixed_thresholds),
     "three_sigma": Peer("rolling 3 sigma, 50 values", FORMULA, three_sigma),
     "patience": Peer("patience, 100 points or 3 evaluations", FORMULA, patience_rule),
-    "trainpulse": Peer("trainpulse", "its own code", trainpulse, _is_installed("trainpulse")),
+    "trainpulse": Peer("trainpulse", OWN_CODE, trainpulse, _is_installed("trainpulse")),
     "wandb": Peer("W&B z-score automation", "evaluated on W&B's servers; " + FORMULA, wandb_zscore),
     "lightning": Peer(
-        "Lightning SpikeDetection", "its own code", lightning_spikes, _is_installed("lightning")
+        "Lightning SpikeDetection", OWN_CODE, lightning_spikes, _is_installed("lightning")
     ),
+    "rlwatch": Peer("rlwatch", OWN_CODE, rlwatch, _is_installed("rlwatch")),
     "llm_foundry": Peer("llm-foundry KillLossSpike", "needs Composer; " + FORMULA, kill_loss_spike),
 }
 

@@ -8,15 +8,21 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
+from detection_causes import Diagnoses, right_causes
 from detection_evaluators import Alarm, Evaluation, NotifiedCase, evaluate_with_engine
 from detection_exact import EXACT, make_exact_run
 from detection_factories import make_run
 from detection_families import FAMILIES, FAULTY, MEANS, make_family_run, make_run_of_means
+from detection_intervals import format_rate, format_share
 from detection_run import FAULTS, REINFORCED, FullRun
 from detection_score import Detections, FalseAlarms, is_true_plateau
 from detection_suite import Spec, suite
+from detection_tables import PAGE, SYNTHETIC
+from failing_runs import TRAININGS
 from peers import PEERS, Best, Peer
 
+from sentinel.config.plugins import load_classes
+from sentinel.config.settings import build_causes
 from sentinel.model.record import Event
 from sentinel.testing import steps
 
@@ -174,3 +180,52 @@ def test_the_engine_evaluation_reports_its_alarms_and_cases():
 
     assert "nan_or_inf" in {alarm.name for alarm in evaluation.warned}
     assert evaluation.cases
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (format_share(9, 10), "90 % (60-98)"),
+        (format_share(0, 0), "\N{EN DASH}"),
+        (format_rate(4, 108_138), "0.37 (0.14-0.95)"),
+        (format_rate(0, 100_000), "0.00 (0.00-0.38)"),
+    ],
+)
+def test_a_share_is_printed_with_its_wilson_interval(text, expected):
+    assert text == expected
+
+
+def test_a_diagnosis_is_right_wrong_or_absent():
+    diagnoses = Diagnoses()
+    cases = [
+        NotifiedCase(1, 1, critical=True, cause="bad_batch"),
+        NotifiedCase(2, 1, critical=True, cause="learning_rate_too_high"),
+        NotifiedCase(3, 1, cause="overfit"),
+        NotifiedCase(4, 1),
+    ]
+    diagnoses.add(cases, right_causes("loss_spike"))
+
+    assert (diagnoses.cases, diagnoses.right, diagnoses.wrong_critical) == (4, 1, 1)
+    assert diagnoses.wrong == {"learning_rate_too_high": 1, "overfit": 1}
+
+
+def test_every_declared_cause_exists():
+    of_faults = [right_causes(fault) for fault in (*FAULTS, *EXACT, *FAULTY)]
+    of_trainings = [training.causes for training in TRAININGS.values()]
+
+    assert set().union(*of_faults, *of_trainings) <= set(build_causes())
+
+
+def test_every_declared_detector_exists():
+    declared = [training.expected_detectors for training in TRAININGS.values()]
+    declared += [family.detectors for family in FAULTY.values()]
+
+    assert set().union(*declared) <= set(load_classes("detectors"))
+
+
+def test_every_table_has_a_place_in_the_documentation():
+    page = PAGE.read_text()
+
+    for name in (*SYNTHETIC, "labelled-logs", "driven-runs", "driven-runs-by-tool"):
+        assert f"<!-- {name} -->\n" in page
+        assert f"<!-- end of {name} -->" in page
