@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import floor
-from statistics import fmean
 
 BLOCK = 8
 """Records in a block: as many rewards as a current level has."""
@@ -37,9 +36,9 @@ class RewardHistory:
         if len(self._levels) < BLOCK:
             return
         self._block_count += 1
-        mean = fmean(self._levels)
+        mean = sum(self._levels) / BLOCK
         blocks = self._blocks
-        blocks[floor(mean / BIN)] = self._block_count, mean, fmean(self._rewards)
+        blocks[floor(mean / BIN)] = self._block_count, mean, sum(self._rewards) / BLOCK
         if len(blocks) > MAX_BINS:
             del blocks[min(blocks, key=lambda each: blocks[each][0])]
         self._levels.clear()
