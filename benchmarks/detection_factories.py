@@ -21,7 +21,14 @@ def make_run(
     kind: str, seed: int, fault: str = "", severity: str = "", early: bool = False
 ) -> FullRun:
     """A run of `kind` rl or sft; `early` gives a short one with the fault at point 30."""
-    return (_make_rl_run if kind == "rl" else _make_sft_run)(seed, fault, severity, early)
+    run = FullRun(seed, fault, severity)
+    fill_run(run, kind, np.random.default_rng([seed, 11 if kind == "rl" else 12]), early=early)
+    return run
+
+
+def fill_run(run: FullRun, kind: str, rng: np.random.Generator, *, early: bool = False) -> None:
+    """Fill the series of a run; what is random comes from `rng`."""
+    (_fill_rl_run if kind == "rl" else _fill_sft_run)(run, rng, early=early)
 
 
 def kind_of(fault: str) -> str:
@@ -39,12 +46,12 @@ def _length_and_onset(
     return max(int(length), onset + (horizon if horizon < 1000 else 0) + 1), onset
 
 
-def _make_rl_run(seed: int, fault: str, severity: str, early: bool) -> FullRun:
-    rng = np.random.default_rng([seed, 11])
+def _fill_rl_run(run: FullRun, rng: np.random.Generator, *, early: bool) -> None:
+    fault = run.fault
     length, onset = _length_and_onset(rng, log_uniform(rng, 120, 2000), fault, early)
     rate = learning_rate_schedule(rng, length)
     progress = np.cumsum(rate) / rate.sum()
-    run = FullRun(seed, fault, severity, onset=onset if fault else None)
+    run.onset = onset if fault else None
     reward, gain = reward_series(rng, progress)
     lengths = length_series(rng, progress)
     longest = float(lengths.max() * rng.uniform(2, 8))
@@ -75,7 +82,6 @@ def _make_rl_run(seed: int, fault: str, severity: str, early: bool) -> FullRun:
         apply_effect(run, np.maximum(np.arange(length) - onset, 0), gain)
     _cut_off(rng, run, longest, gain)
     add_step_times(rng, run, run.series["completion_length"] * 64)
-    return run
 
 
 def _cut_off(rng: np.random.Generator, run: FullRun, longest: float, gain: float) -> None:
@@ -88,9 +94,9 @@ def _cut_off(rng: np.random.Generator, run: FullRun, longest: float, gain: float
     series["reward"] = series["reward"] - gain * share
 
 
-def _make_sft_run(seed: int, fault: str, severity: str, early: bool) -> FullRun:
-    rng = np.random.default_rng([seed, 12])
-    every = int(rng.choice([1, 1, 1, 5, 10]))
+def _fill_sft_run(run: FullRun, rng: np.random.Generator, *, early: bool) -> None:
+    fault = run.fault
+    run.every = every = int(rng.choice([1, 1, 1, 5, 10]))
     length, onset = _length_and_onset(
         rng, max(120.0, log_uniform(rng, 600, 4000) / every), fault, early
     )
@@ -105,7 +111,7 @@ def _make_sft_run(seed: int, fault: str, severity: str, early: bool) -> FullRun:
     truth = last + (first - last) * (1 + loss_progress / log_uniform(rng, 3, 60)) ** -rng.uniform(
         0.3, 0.9
     )
-    run = FullRun(seed, fault, severity, onset=onset if fault else None, every=every)
+    run.onset = onset if fault else None
     run.truth = truth * (loss_level_changes(rng, length) if not fault else 1)
     spread = log_uniform(rng, 0.01, 0.14) / every**0.5
     jumps = (rng.random(length) < 0.001) * rng.uniform(0.2, 0.8, length) / every
@@ -120,7 +126,6 @@ def _make_sft_run(seed: int, fault: str, severity: str, early: bool) -> FullRun:
     add_step_times(rng, run, np.full(length, 8192.0))
     if fault and fault != "loss_plateau":
         FAULT_EFFECTS[fault](run, np.maximum(np.arange(length) - onset, 0), spread)
-    return run
 
 
 def gradient_norms(rng: np.random.Generator, count: int, every: int) -> Series:

@@ -8,6 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
+from detection_alike import make_alike_run
 from detection_causes import Diagnoses, right_causes
 from detection_evaluators import Alarm, Evaluation, NotifiedCase, evaluate_with_engine
 from detection_exact import EXACT, make_exact_run
@@ -229,3 +230,13 @@ def test_every_table_has_a_place_in_the_documentation():
     for name in (*SYNTHETIC, "labelled-logs", "driven-runs", "driven-runs-by-tool"):
         assert f"<!-- {name} -->\n" in page
         assert f"<!-- end of {name} -->" in page
+
+
+def test_runs_of_a_family_are_alike_and_other_families_are_not():
+    healthy = [make_alike_run(1_000_020, index) for index in range(4)]
+    other = make_alike_run(1_000_021, 0)
+    ends = [np.median(run.series["entropy"][-20:]) for run in (*healthy, other)]
+
+    assert len({run.settings["beta"] for run in healthy}) == 1
+    assert not np.array_equal(healthy[0].series["reward"][:50], healthy[1].series["reward"][:50])
+    assert max(ends[:4]) < 1.6 * min(ends[:4])
