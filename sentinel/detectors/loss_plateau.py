@@ -1,40 +1,57 @@
 """Loss plateau: the loss has stopped falling, shown by a test of equivalence.
 
 Formula
-    fall    = fall of the least-squares line through ln(loss) over the last quarter of the run (the
-              last 40 % if a quarter is too short), on at most 64 block means; se its standard error
-    Finding = fall + 2.2 se < `improvement` and fall - 2.2 se > -3 `improvement`, twice in a row,
+    fall    = fall of the least-squares line through ln(loss) over the last quarter of the run, or
+              the last 40, 55 or 70 %, on at most 64 block means; se its standard error, z the
+              quantile 2.2 of Student's t for that many blocks
+    Finding = fall + z se < `improvement`, fall - z se > -3 `improvement`, and fall - z se <
+              `improvement` / 4, since a loss that is shown to fall has not stopped; twice in a row,
               over at least `points` values; it ends once fall exceeds twice `improvement`
-    warning = the learning rate is at least `rate_share` of its peak, or the loss has never been
-              lower than `unmoved` below its first block; otherwise info
+    info    = a run that has converged, or nearly: the default
+    warning = the level is `above` times the lowest of all blocks, and 4 standard deviations of
+              block means above it, or has never been lower than
+              `unmoved` below the first block, or is that of guessing between two alternatives in a
+              loss over pairs; only if over 20 % of the steps remain or, where the length of the run
+              is not known, the learning rate is at least `rate_share` of its peak
     A run with a reward is not evaluated: the loss of a policy gradient is near zero by
-    construction.
+    construction. Nor are two networks trained against each other: neither loss falls at their
+    equilibrium.
 
 Units
     `improvement`, `unmoved`: fraction of the loss, 0.01 is one per cent. `points`: logged losses.
-    `rate_share`: fraction of 1. `floor`: as the loss; a lower or negative loss is not evaluated.
+    `above`: plain factor. `rate_share`: fraction of 1. `floor`: as the loss; a lower or negative
+    loss is not evaluated.
 
 Source
     Two one-sided tests of equivalence, Schuirmann 1987. Counting evaluations without a new best, as
     early stopping does, reports a plateau whenever noise hides an improvement.
 
 Defaults
-    On 200 healthy synthetic runs (221,000 points) one of about fifty findings was false, the true
-    loss having fallen by over 2 % meanwhile; on 70 public logs with a loss no warning was. Of runs
-    that stop learning early 45 % are found with `improvement` 0.01. `points` 64 is slightly more
-    than six blocks of eight. At `rate_share` 0.2 a decaying schedule has done most of its work, and
-    `unmoved` 0.02 is the fall of a loss in its first batches if nothing is learned.
+    On 200 healthy synthetic runs (233,000 points) none of 87 findings was false, in the sense that
+    the true loss had fallen by over 2 % meanwhile, and none was a warning. Of 200 runs that stop
+    learning early 142 are found, after a median of 140 points, one of them falsely; they stall at
+    their best level, so the finding is info. `improvement` 0.01 can be shown in 64 to 500 values
+    under common noise. `points` 64 is slightly more than six blocks of eight. `above` 1.25 is far
+    more than a change of data causes. At `rate_share` 0.2 a decaying schedule has done most of its
+    work, and `unmoved` 0.02 is the fall of a loss in its first batches if nothing is learned.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log
+from statistics import stdev
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.stats.block_means import BlockMeans, linear_fall
+from sentinel.signals.loss_kind import (
+    CHANCE_LOSS,
+    is_adversarial,
+    is_pair_loss,
+    is_policy_gradient,
+)
+from sentinel.stats.block_means import BlockMeans, linear_fall, student_quantile
 
 CONFIDENCE_Z = 2.2
 """Standard errors on either side: one false result in 70 if block means were independent."""
@@ -42,8 +59,14 @@ CONFIDENCE_Z = 2.2
 MIN_BLOCKS = 6
 """Minimum number of block means for a line."""
 
-WINDOW_SHARES = (0.25, 0.4)
+WINDOW_SHARES = (0.25, 0.4, 0.55, 0.7)
 """Fractions of the run so far that are tested."""
+
+LOWEST_Z = 4.0
+"""Standard deviations of block means by which the lowest is below the level by chance."""
+
+REMAINING_SHARE = 0.2
+"""Share of the planned steps that must remain for a warning."""
 
 
 @dataclass
@@ -53,6 +76,7 @@ class LossPlateau:
     improvement: float = 0.01
     points: int = 64
     rate_share: float = 0.2
+    above: float = 1.25
     unmoved: float = 0.02
     floor: float = 1e-6
 
@@ -66,7 +90,9 @@ class LossPlateau:
 
     def __post_init__(self) -> None:
         self._blocks = BlockMeans()
-        self._has_reward = False
+        self._is_excluded = False
+        self._is_pair_loss = False
+        self._max_steps = 0.0
         self._rate: float | None = None
         self._peak_rate = 0.0
         self._first_step: int | None = None
@@ -78,18 +104,20 @@ class LossPlateau:
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one loss."""
-        # The loss of a policy gradient is near zero by construction.
-        self._has_reward |= "reward" in record.values
-        loss = record.values["loss"]
-        if self._has_reward or not isfinite(loss) or loss < self.floor:
+        values, loss = record.values, record.values["loss"]
+        self._is_excluded |= is_policy_gradient(record)
+        if self._is_excluded or not isfinite(loss) or loss < self.floor:
             return None
-        self._update_rate(record.values.get("learning_rate"))
+        self._max_steps = values.get("max_steps", self._max_steps)
+        self._update_rate(values.get("learning_rate"))
         if self._first_step is None:
             self._first_step = record.step
         if self._blocks.add(log(loss)):
+            self._is_excluded |= is_adversarial(values)
+            self._is_pair_loss |= is_pair_loss(values, record.attributes.get("algorithm", ""))
             self._test_blocks(record.step)
         if self._flat_evidence:
-            return self._finding()
+            return self._finding(record.step)
         return Clear() if self._was_tested else None
 
     def _update_rate(self, rate: float | None) -> None:
@@ -106,7 +134,9 @@ class LossPlateau:
         windows = [window for share in WINDOW_SHARES if (window := self._window(share))]
         falls = [linear_fall(window) for window in windows]
         self._was_tested |= bool(windows)
-        flat = next((i for i, fall in enumerate(falls) if self._is_flat(*fall)), None)
+        flat = next(
+            (i for i, fall in enumerate(falls) if self._is_flat(*fall, len(windows[i]))), None
+        )
         if flat is not None:
             self._in_a_row += 1
             if self._in_a_row >= 2:
@@ -121,9 +151,10 @@ class LossPlateau:
             return []
         return self._blocks.means[-count:]
 
-    def _is_flat(self, fall: float, error: float) -> bool:
-        lower, upper = fall - CONFIDENCE_Z * error, fall + CONFIDENCE_Z * error
-        return upper < self.improvement and lower > -3 * self.improvement
+    def _is_flat(self, fall: float, error: float, count: int) -> bool:
+        uncertainty = student_quantile(CONFIDENCE_Z, count - 2) * error
+        lower, upper = fall - uncertainty, fall + uncertainty
+        return upper < self.improvement and -3 * self.improvement < lower < self.improvement / 4
 
     def _set_flat(
         self, window: list[float], fall_and_error: tuple[float, float], step: int
@@ -135,20 +166,35 @@ class LossPlateau:
             "loss_mean": exp(sum(window) / len(window)),
             "relative_fall": fall,
             "relative_fall_standard_error": error,
+            "log_loss_block_scatter": stdev(window),
             "logged_values": float(len(window) * self._blocks.values_per_block),
             "flat_since_step": self._flat_evidence.get("flat_since_step", float(int(since))),
         }
 
-    def _finding(self) -> Finding:
+    def _finding(self, step: int) -> Finding:
         flat = self._flat_evidence
-        has_rate = self._rate is not None and self._rate >= self.rate_share * self._peak_rate
-        never_fell = self._first_mean is not None and self._first_mean - self._lowest < self.unmoved
-        fall = flat["relative_fall"]
-        change = f"fell by {fall:.2%}" if fall >= 0.0 else f"rose by {-fall:.2%}"
+        level, reason = flat["loss_mean"], self._reason_to_warn(flat["loss_mean"])
         return Finding(
-            summary=f"Loss has stopped falling at {flat['loss_mean']:.4g}: it {change} over the "
-            f"last {flat['logged_values']:.0f} logged values.",
-            evidence=dict(flat),
-            severity=None if has_rate or never_fell else Severity.INFO,
+            summary=f"Loss stays at {level:.4g}: over the last {flat['logged_values']:.0f} logged "
+            f"values it changed by {-flat['relative_fall']:+.2%}, with a standard error of "
+            f"{flat['relative_fall_standard_error']:.2%}{reason}.",
+            evidence=dict(flat) | {"loss_lowest_block_mean": exp(self._lowest)},
+            severity=None if reason and self._has_time_left(step) else Severity.INFO,
             onset_step=int(flat["flat_since_step"]),
         )
+
+    def _reason_to_warn(self, level: float) -> str:
+        """Why the loss should be lower; empty if it may have converged."""
+        scatter = LOWEST_Z * self._flat_evidence["log_loss_block_scatter"]
+        if log(level) - self._lowest > max(log(self.above), scatter):
+            return f"; it was {exp(self._lowest):.4g} before"
+        if self._first_mean is not None and self._first_mean - self._lowest < self.unmoved:
+            return f"; it started at {exp(self._first_mean):.4g}"
+        if self._is_pair_loss and level > (1 - self.unmoved) * CHANCE_LOSS:
+            return "; ln 2 = 0.693 is the loss of random guessing"
+        return ""
+
+    def _has_time_left(self, step: int) -> bool:
+        if self._max_steps > 0.0:
+            return step < (1 - REMAINING_SHARE) * self._max_steps
+        return self._rate is None or self._rate >= self.rate_share * self._peak_rate
