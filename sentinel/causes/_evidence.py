@@ -7,9 +7,6 @@ from collections.abc import Iterable
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.signals.setting_names import describe_setting
 
-ONSET_TOLERANCE_STEPS = 8
-"""Steps by which a cause may appear after its effect, since detectors differ in their delay."""
-
 WEAK_KL_COEFFICIENT = 0.01
 """KL coefficient below which the KL term is weaker than in published runs (0.02 to 0.04)."""
 
@@ -31,19 +28,24 @@ def symptom_evidence(symptom: Symptom | None, weight: float) -> Iterable[Evidenc
     return () if symptom is None else (Evidence(weight, symptom.summary, symptom.onset_step),)
 
 
-def began_first(
-    symptom: Symptom, *others: Symptom | None, tolerance_steps: int = ONSET_TOLERANCE_STEPS
-) -> bool:
-    """Whether `symptom` began no later than any of the others, to within `tolerance_steps`.
+def possibly_first(symptom: Symptom, *others: Symptom | None, tolerance_steps: float = 0.0) -> bool:
+    """Whether `symptom` can have begun before each of the others, or by then plus the tolerance.
 
     >>> from sentinel.model.finding import Severity
-    >>> began_first(Symptom("kl_blowup", Severity.WARNING, 250, 262, ""), None)
-    True
+    >>> kl_rise = Symptom("kl_blowup", Severity.WARNING, 250, 262, "", onset_range=(246, 258))
+    >>> fall = Symptom("reward_collapse", Severity.WARNING, 260, 264, "", onset_range=(252, 262))
+    >>> possibly_first(kl_rise, fall, None), certainly_first(kl_rise, fall, None)
+    (True, False)
     """
     return all(
-        other is None or symptom.onset_step <= other.onset_step + tolerance_steps
+        other is None or symptom.earliest_onset <= other.latest_onset + tolerance_steps
         for other in others
     )
+
+
+def certainly_first(symptom: Symptom, *others: Symptom | None) -> bool:
+    """Whether `symptom` began before each of the others: the intervals do not overlap."""
+    return all(other is None or symptom.latest_onset < other.earliest_onset for other in others)
 
 
 def weak_kl_control_evidence(context: CaseContext) -> Iterable[Evidence]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import symptom_evidence
+from sentinel.causes._evidence import possibly_first, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -48,12 +48,13 @@ class AnswersCutOff:
         fall = context.earliest("reward_collapse")
         if truncation is None or context.earliest(*EXCLUDING_DETECTORS) is not None:
             return
-        if fall is not None and growth is None:
+        is_mild = truncation.severity is Severity.INFO
+        if fall is not None and (
+            (growth is None and is_mild) or not possibly_first(truncation, fall)
+        ):
             # Many healthy runs truncate a third of their completions without a loss of reward.
             return
-        yield from symptom_evidence(
-            truncation, 0.5 if truncation.severity is Severity.INFO else 0.6
-        )
+        yield from symptom_evidence(truncation, 0.5 if is_mild else 0.6)
         yield from symptom_evidence(growth, 0.5)
         yield from symptom_evidence(fall or context.earliest("reward_stalled"), 0.4)
         length, limit = (

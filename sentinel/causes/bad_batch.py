@@ -19,8 +19,8 @@ from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
-MAX_STEPS_APART = 3
-"""Steps between the onsets of two jumps of the same batch."""
+MAX_POINTS_APART = 3
+"""Logged values between the onsets of two jumps of the same batch."""
 
 
 class BadBatch:
@@ -39,7 +39,8 @@ class BadBatch:
         excluding = context.earliest("loss_divergence", "oscillation", "nan_or_inf", "rank_outlier")
         if spike is None or explosion is None or excluding is not None or spike.occurrences > 1:
             return
-        if abs(spike.onset_step - explosion.onset_step) <= MAX_STEPS_APART:
+        apart = abs(spike.onset_step - explosion.onset_step)
+        if apart <= MAX_POINTS_APART * context.steps_per_point:
             yield from symptom_evidence(spike, 0.4)
             yield from symptom_evidence(explosion, 0.4)
 

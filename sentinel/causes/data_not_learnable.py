@@ -27,7 +27,7 @@ from sentinel.signals.setting_names import describe_setting
 MIN_GRAD_NORM = 1e-4
 """Smallest gradient norm that counts as a gradient."""
 
-CHANCE_LOSS, CHANCE_LOSS_TOLERANCE = log(2.0), 0.02
+CHANCE_LOSS, CHANCE_TOLERANCE = log(2.0), 0.02
 
 
 class DataNotLearnable:
@@ -55,11 +55,13 @@ class DataNotLearnable:
         yield from symptom_evidence(never_moved, 0.5)
         yield from symptom_evidence(context.symptoms.get("loss_plateau"), 0.1)
         level = never_moved.evidence.get("loss_median")
-        if isinstance(level, float | int) and abs(level - CHANCE_LOSS) < CHANCE_LOSS_TOLERANCE:
+        is_chance = isinstance(level, float | int) and abs(level - CHANCE_LOSS) < CHANCE_TOLERANCE
+        if is_chance:
             yield Evidence(0.3, f"The loss is {level:.3f}, that of random guessing (ln 2).")
         if norm < inf:
             yield Evidence(0.3, f"The gradient norm is {norm:.3g}, so the weights are trained.")
-        if rate > 0.0:
+        # A rate alone does not show that the weights are trained.
+        if rate > 0.0 and (is_chance or norm < inf):
             yield Evidence(0.2, f"The learning rate is {rate:g}, not 0.")
 
     def remedy(self, context: CaseContext) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import began_first, symptom_evidence
+from sentinel.causes._evidence import possibly_first, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -41,7 +41,7 @@ class ExplorationLost:
         certain = context.earliest("entropy_collapse")
         if certain is None or context.earliest("reward_collapse", "repetition") is not None:
             return
-        if not began_first(
+        if not possibly_first(
             certain, context.earliest("kl_blowup"), context.earliest("clip_saturation")
         ):
             return

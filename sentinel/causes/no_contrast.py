@@ -6,7 +6,8 @@ solves, or never does, have none; nor has a reward that does not distinguish com
 Evidence
     Groups with one reward are the cause itself. A healthy entropy shows that the completions
     differ; a reward that never rose that they were all wrong from the start; few completions per
-    prompt make it likelier. If entropy, reward or KL left their range first, that is the reason.
+    prompt make it likelier. If entropy or KL may have left their range first, that is the reason. A
+    reward that has fallen is a collapse, or a broken reward function.
 
 Source
     DAPO (arXiv:2503.14476), which skips prompts that are all right or all wrong; the advantage of
@@ -15,10 +16,12 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import fmean
 from typing import ClassVar
 
-from sentinel.causes._evidence import began_first, symptom_evidence
+from sentinel.causes._evidence import certainly_first, possibly_first, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -28,6 +31,12 @@ FEW_GENERATIONS = 4
 
 HEALTHY_ENTROPY = 0.1
 """Nats per token above which completions are hardly ever equal."""
+
+LEVEL_VALUES, CURRENT_VALUES = 8, 5
+"""Logged rewards whose mean is the level before, and now."""
+
+LOST_SHARE, LOST_STANDARD_ERRORS = 0.5, 6.0
+"""Share of the best level above the lowest reward, and standard errors, that are a fall."""
 
 
 class NoContrast:
@@ -42,8 +51,14 @@ class NoContrast:
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The groups and their reason; nothing if another incident explains them."""
         uniform = context.earliest("reward_zero_variance")
-        earlier = context.earliest("entropy_collapse", "reward_collapse", "kl_blowup", "repetition")
-        if uniform is None or (earlier is not None and began_first(earlier, uniform)):
+        earlier = context.earliest_in_run("entropy_collapse", "kl_blowup", "repetition")
+        if uniform is None or (earlier is not None and possibly_first(earlier, uniform)):
+            return
+        rewards = [reward for _, reward in context.history.get("reward", ())]
+        if not certainly_first(uniform, context.earliest_in_run("reward_collapse")):
+            return
+        if _has_fallen(rewards):
+            # Groups that were idle because they were solved, and are now since all fail.
             return
         yield from symptom_evidence(uniform, 0.5)
         yield from symptom_evidence(context.earliest("reward_stalled"), 0.3)
@@ -70,3 +85,17 @@ class NoContrast:
             f"{describe_setting('filter for zero-variance groups', metadata)} if available), and "
             f"set {describe_setting('completions per prompt', metadata)} to 8 to 16."
         )
+
+
+def _has_fallen(rewards: Sequence[float]) -> bool:
+    """Whether most of the best level of these rewards is lost, beyond their noise."""
+    before, now = rewards[:-CURRENT_VALUES], rewards[-CURRENT_VALUES:]
+    if len(before) < LEVEL_VALUES:
+        return False
+    levels = (fmean(before[i : i + LEVEL_VALUES]) for i in range(len(before) - LEVEL_VALUES + 1))
+    best = max(levels)
+    # The mean absolute difference of two normal values is 1.13 standard deviations.
+    noise = fmean(abs(a - b) for a, b in pairwise(rewards)) / 1.13
+    error = noise * (1 / LEVEL_VALUES + 1 / CURRENT_VALUES) ** 0.5
+    least = max(LOST_SHARE * (best - min(rewards)), LOST_STANDARD_ERRORS * error)
+    return bool(best - fmean(now) > least)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import began_first, symptom_evidence
+from sentinel.causes._evidence import possibly_first, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 
@@ -49,7 +49,7 @@ class NodeDown:
         yield from symptom_evidence(lost, 0.85)
         for name, weight in PRECURSOR_WEIGHTS.items():
             before = context.symptoms.get(name)
-            if before is not None and began_first(before, lost):
+            if before is not None and possibly_first(before, lost):
                 yield from symptom_evidence(before, weight)
 
     def remedy(self, context: CaseContext) -> str:

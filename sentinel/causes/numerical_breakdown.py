@@ -6,7 +6,8 @@ infinities is NaN, and one such update makes every weight NaN.
 Evidence
     A loss or gradient that is NaN or infinite is the main evidence. A gradient norm, or a loss,
     that rose before supports an overflow; so do half precision, and a loss scale that had to fall
-    to almost 1.
+    to almost 1. A gradient norm that was never finite, and a learning rate that has not moved since
+    the first step, show that every step of the optimizer is skipped.
 
 Source
     Micikevicius et al. 2018 (arXiv:1710.03740) on half precision and loss scaling; a tiny training
@@ -16,6 +17,7 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
 from typing import ClassVar
 
 from sentinel.causes._evidence import symptom_evidence
@@ -26,6 +28,9 @@ from sentinel.signals.setting_names import describe_setting
 EXHAUSTED_LOSS_SCALE = 1.0
 """Loss scale that no longer prevents underflow; it starts at about 65536 and is halved at each
 overflow."""
+
+MIN_FROZEN_VALUES = 5
+"""Logged values of a learning rate that show whether it follows its schedule."""
 
 
 class NumericalBreakdown:
@@ -54,6 +59,7 @@ class NumericalBreakdown:
         scale = context.values.get("loss_scale")
         if scale is not None and 0.0 < scale <= EXHAUSTED_LOSS_SCALE:
             yield Evidence(0.4, f"The loss scale has fallen to {scale:g}.")
+        yield from _skipped_steps_evidence(context)
 
     def remedy(self, context: CaseContext) -> str:
         """A wider format, from before the onset."""
@@ -64,3 +70,18 @@ class NumericalBreakdown:
             f"half of {describe_setting('learning rate', context.metadata)}. If it recurs at the "
             "same step, inspect the batch of that step."
         )
+
+
+def _skipped_steps_evidence(context: CaseContext) -> Iterable[Evidence]:
+    """A learning rate that stays where it began while no gradient norm is finite."""
+    norm = context.values.get("grad_norm")
+    rates = [rate for _, rate in context.history.get("learning_rate", ())]
+    has_finite_norm = norm is None or isfinite(norm) or bool(context.history.get("grad_norm"))
+    is_constant = context.text("lr_scheduler_type").startswith("constant")
+    if has_finite_norm or is_constant or len(rates) < MIN_FROZEN_VALUES or len(set(rates)) > 1:
+        return
+    yield Evidence(
+        0.4,
+        f"No gradient norm was finite, and the learning rate is {rates[0]:g} in all {len(rates)} "
+        "logged values: the steps of the optimizer are skipped.",
+    )

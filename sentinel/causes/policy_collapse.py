@@ -21,7 +21,8 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from sentinel.causes._evidence import (
-    began_first,
+    certainly_first,
+    possibly_first,
     stronger_kl_advice,
     symptom_evidence,
     weak_kl_control_evidence,
@@ -30,9 +31,9 @@ from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
-MAX_ONSET_DELAY_STEPS = 40
-"""Steps by which the drift may appear to begin after the fall of the reward: a cliff is dated at
-once, a slow rise only when it exceeds the noise. The delay was measured on labelled runs."""
+MAX_ONSET_DELAY_POINTS = 8
+"""Logged values by which the drift may appear to begin after the fall of the reward: a cliff is
+dated at once, a slow rise only when it exceeds the noise."""
 
 
 class PolicyCollapse:
@@ -43,7 +44,7 @@ class PolicyCollapse:
         "kl_blowup", "kl_drift", "reward_collapse", "entropy_collapse", "entropy_explosion",
         "length_explosion", "length_collapse", "repetition", "truncation", "grad_explosion",
         "clip_saturation", "reward_zero_variance", "loss_spike", "loss_divergence", "kl_negative",
-        "value_fit",
+        "value_fit", "rollout_mismatch",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = Severity.CRITICAL
 
@@ -65,11 +66,18 @@ class PolicyCollapse:
             )
             if symptom is not None
         ]
+        truncation = context.earliest("truncation")
+        if (
+            truncation is not None
+            and truncation.severity is not Severity.INFO
+            and certainly_first(fall, truncation)
+        ):
+            # Completions that were cut off first are a cause of their own.
+            before.append(truncation)
         # With both a falling reward and looping texts, the order does not matter.
         has_both = reward is not None and repetition is not None
-        led_by = any(
-            began_first(symptom, fall, tolerance_steps=MAX_ONSET_DELAY_STEPS) for symptom in before
-        )
+        tolerance = MAX_ONSET_DELAY_POINTS * context.steps_per_point
+        led_by = any(possibly_first(each, fall, tolerance_steps=tolerance) for each in before)
         if not before or not (led_by or has_both):
             return
         yield from symptom_evidence(fall, 0.5)

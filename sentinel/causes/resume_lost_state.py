@@ -22,11 +22,11 @@ from sentinel.model.diagnosis import RESUMED_STEP_KEY, CaseContext, Evidence, Sy
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
-MAX_STEPS_AFTER_RESTART = 32
-"""Steps after a restart in which an incident counts as its effect."""
+MAX_POINTS_AFTER_RESTART = 32
+"""Logged values after a restart in which an incident counts as its effect."""
 
-ONSET_TOLERANCE_STEPS = 4
-"""Steps by which an onset may be estimated too early."""
+ONSET_TOLERANCE_POINTS = 4
+"""Logged values by which an onset may be estimated too early."""
 
 
 class ResumeLostState:
@@ -55,7 +55,7 @@ class ResumeLostState:
         effects = [
             evidence
             for symptom, weight in ((rate, 0.7), (divergence, 0.5), (explosion, 0.4), (spike, 0.3))
-            if _is_soon_after(symptom, restart)
+            if _is_soon_after(symptom, restart, context.steps_per_point)
             for evidence in symptom_evidence(symptom, weight)
         ]
         if effects:
@@ -87,8 +87,8 @@ def _restart_step(context: CaseContext) -> int | None:
     return None if step is None or step <= first_step else int(step)
 
 
-def _is_soon_after(symptom: Symptom | None, restart_step: int) -> bool:
-    return (
-        symptom is not None
-        and -ONSET_TOLERANCE_STEPS <= symptom.onset_step - restart_step <= MAX_STEPS_AFTER_RESTART
-    )
+def _is_soon_after(symptom: Symptom | None, restart_step: int, steps_per_point: float) -> bool:
+    if symptom is None:
+        return False
+    points = (symptom.onset_step - restart_step) / steps_per_point
+    return -ONSET_TOLERANCE_POINTS <= points <= MAX_POINTS_AFTER_RESTART

@@ -5,8 +5,8 @@ trainer optimises samples of another policy, and over time gradient, KL or rewar
 
 Evidence
     A large mismatch is the cause itself. A moderate one is, if gradient, KL, entropy, clipping or
-    reward deteriorated within 200 steps after it; a mismatch that came after them is an effect of a
-    broken policy.
+    reward deteriorated within 200 logged values after it. A mismatch that did not certainly begin
+    before all of them may be an effect of a broken policy.
 
 Source
     Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training";
@@ -18,13 +18,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import began_first, symptom_evidence
-from sentinel.model.diagnosis import CaseContext, Evidence
+from sentinel.causes._evidence import certainly_first, possibly_first, symptom_evidence
+from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
-MAX_STEPS_AFTER_MISMATCH = 200
-"""Steps within which incidents count as effects; many runs have a moderate mismatch throughout."""
+MAX_POINTS_AFTER_MISMATCH = 200
+"""Logged values in which incidents are effects; many runs have a moderate mismatch throughout."""
+
+LASTING_POINTS = 5
+"""Logged values since its onset at which a mismatch without effects is a cause: a collapse that
+caused it is an incident by then."""
 
 
 class RolloutEngineDiffers:
@@ -38,27 +42,30 @@ class RolloutEngineDiffers:
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """The mismatch and its effects; nothing if another incident came first."""
+        """The mismatch and its effects; nothing if another incident may have come first."""
         mismatch = context.earliest("rollout_mismatch")
         if mismatch is None:
             return
-        followed = [
+        drift = context.earliest_in_run("kl_blowup", "kl_drift")
+        effects = [
             symptom
             for symptom in (
-                context.earliest("grad_explosion", "loss_spike"),
-                context.earliest("kl_blowup", "kl_drift"),
-                context.earliest("reward_collapse"),
-                context.earliest("entropy_collapse", "entropy_explosion"),
-                context.earliest("clip_saturation"),
+                context.earliest_in_run("grad_explosion", "loss_spike"),
+                context.earliest_in_run("reward_collapse"),
+                context.earliest_in_run("entropy_collapse", "entropy_explosion"),
+                context.earliest_in_run("clip_saturation"),
+                context.earliest_in_run("length_explosion", "length_collapse", "truncation"),
             )
             if symptom is not None
         ]
-        is_soon = any(
-            symptom.onset_step - mismatch.onset_step <= MAX_STEPS_AFTER_MISMATCH
-            for symptom in followed
-        )
+        # The KL rises so slowly that its onset is known to many values only.
+        if not certainly_first(mismatch, *effects) or not possibly_first(mismatch, drift):
+            return
+        followed = effects if drift is None else [*effects, drift]
+        soon = MAX_POINTS_AFTER_MISMATCH * context.steps_per_point
+        is_soon = any(symptom.onset_step - mismatch.onset_step <= soon for symptom in followed)
         is_large = mismatch.severity is not Severity.INFO
-        if not began_first(mismatch, *followed) or not (is_soon or is_large):
+        if not (is_soon if followed else is_large and _is_lasting(context, mismatch)):
             return
         # Many runs have a moderate mismatch throughout, so effects are needed as well.
         yield from symptom_evidence(mismatch, 0.7 if is_large else 0.4)
@@ -78,3 +85,8 @@ class RolloutEngineDiffers:
             f"{describe_setting('importance-sampling correction', metadata)}, and resume from the "
             "last checkpoint before the onset."
         )
+
+
+def _is_lasting(context: CaseContext, mismatch: Symptom) -> bool:
+    newest = max((points[-1][0] for points in context.history.values() if points), default=0)
+    return newest - mismatch.latest_onset >= LASTING_POINTS * context.steps_per_point

@@ -4,7 +4,7 @@ From then on most tokens are clipped and contribute no gradient, the others are 
 outdated samples, and the gain on one batch is lost on the next.
 
 Evidence
-    Clipping that began no later than the KL rose, the reward fell or the gradient grew, and a large
+    Clipping that began before the KL rose, the reward fell or the gradient grew, and a large
     KL to the sampling policy. Many epochs per batch are the reason; if each batch is used for a
     single update, the ratio is 1, and this is not the cause.
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import began_first, symptom_evidence
+from sentinel.causes._evidence import certainly_first, possibly_first, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -57,7 +57,9 @@ class TooManyUpdates:
         passes, updates = _passes_per_batch(context), _updates_per_batch(context)
         if clipped is None or (updates is not None and updates <= 1):
             return
-        if not began_first(clipped, *followed) and (passes or 0) <= MAX_HARMLESS_PASSES:
+        # The KL rises so slowly that its onset is known to many values only.
+        is_first = possibly_first(clipped, followed[0]) and certainly_first(clipped, *followed[1:])
+        if not is_first and (passes or 0) <= MAX_HARMLESS_PASSES:
             return
         yield from symptom_evidence(clipped, 0.5)
         yield from symptom_evidence(followed[0], 0.5)

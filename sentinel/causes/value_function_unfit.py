@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import began_first, symptom_evidence
+from sentinel.causes._evidence import certainly_first, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -40,7 +40,7 @@ class ValueFunctionUnfit:
         """The fit and its effects; nothing if the policy changed first."""
         unfit, fall = context.earliest("value_fit"), context.earliest("reward_collapse")
         policy_change = context.earliest("kl_blowup", "entropy_collapse", "entropy_explosion")
-        if unfit is None or policy_change is not None or not began_first(unfit, fall):
+        if unfit is None or policy_change is not None or not certainly_first(unfit, fall):
             return
         yield from symptom_evidence(unfit, 0.5)
         yield from symptom_evidence(fall or context.earliest("reward_stalled"), 0.4)

@@ -11,7 +11,7 @@ Source: Pearl, "Probabilistic Reasoning in Intelligent Systems", 1988, section 4
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import ClassVar, Protocol
@@ -33,7 +33,8 @@ _CONFIDENCE_WORDS = ((0.9, "very likely"), (0.75, "likely"), (MIN_CONFIDENCE, "p
 class Symptom:
     """The incidents of one detector, as a cause sees them; steps are those of the first.
 
-    `onset_range` are the earliest and the latest step at which the first can have begun, if known.
+    `onset_range` are the earliest and the latest step at which the first can have begun; None is
+    anywhere from its onset to its opening.
     """
 
     detector: str
@@ -47,23 +48,44 @@ class Symptom:
     occurrences: int = 1
     onset_range: tuple[int, int] | None = None
 
+    @property
+    def earliest_onset(self) -> int:
+        """The earliest step at which it can have begun."""
+        return self.onset_step if self.onset_range is None else self.onset_range[0]
+
+    @property
+    def latest_onset(self) -> int:
+        """The latest step at which it can have begun."""
+        return self.opened_step if self.onset_range is None else self.onset_range[1]
+
 
 @dataclass(frozen=True, slots=True)
 class CaseContext:
     """What a cause can use to explain a case.
 
-    `symptoms` are by detector. `metadata` are the settings of the run by name. `values` are the
-    newest value of each signal.
+    `symptoms` are by detector, and so are `other_symptoms`, of other cases of the run. `metadata`
+    are the settings of the run by name. `values` are the newest value of each signal, `history` the
+    newest finite values of some signals with their steps, and `steps_per_point` the usual number of
+    steps from one logged value to the next.
     """
 
     symptoms: Mapping[str, Symptom] = field(default_factory=dict)
     metadata: Mapping[str, str | float] = field(default_factory=dict)
     values: Mapping[str, float] = field(default_factory=dict)
+    other_symptoms: Mapping[str, Symptom] = field(default_factory=dict)
+    history: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    steps_per_point: float = 1.0
 
     def earliest(self, *detectors: str) -> Symptom | None:
         """The symptom with the earliest onset among those of these detectors."""
         symptoms = [self.symptoms[name] for name in detectors if name in self.symptoms]
         return min(symptoms, key=lambda each: (each.onset_step, each.opened_step), default=None)
+
+    def earliest_in_run(self, *detectors: str) -> Symptom | None:
+        """As `earliest`, also among the symptoms of other cases."""
+        found = (CaseContext(self.other_symptoms).earliest(*detectors), self.earliest(*detectors))
+        symptoms = [symptom for symptom in found if symptom is not None]
+        return min(symptoms, key=lambda each: each.onset_step, default=None)
 
     def number(self, *names: str) -> float | None:
         """The first of these settings that is a finite number."""

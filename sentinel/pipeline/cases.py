@@ -10,8 +10,10 @@ case, so that a dead run is always notified.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 
 from sentinel.model.diagnosis import RESUMED_STEP_KEY, CaseContext, Cause, Diagnosis, Symptom
 from sentinel.model.finding import Severity
@@ -20,6 +22,7 @@ from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.diagnose import diagnose
 from sentinel.signals.catalogue import SIGNALS
+from sentinel.stats.change_point import change_interval
 
 MAX_JOIN_GAP_STEPS = 200
 """Logged steps between incidents of one case. In recorded runs, a policy collapsed within 80 steps
@@ -33,6 +36,28 @@ MAX_RESOLVED_PER_CASE = 16
 
 MAX_NAMES_PER_RUN = 1024
 """Metadata keys, and values, stored for a run; above it only catalogue signals are."""
+
+HISTORY_SIGNALS = (
+    "loss", "reward", "reward_std", "frac_zero_std", "completion_length", "truncated_fraction",
+    "entropy", "kl_ref", "kl_mismatch", "clip_fraction", "explained_variance", "grad_norm",
+    "learning_rate",
+)  # fmt: skip
+"""Signals whose newest values are stored, to date incidents and for causes."""
+
+HISTORY_POINTS = 96
+"""Values stored of each of these signals."""
+
+ONSET_MARGIN_POINTS = 8
+"""Logged values by which an incident can have begun before its onset, if its signal does not show
+when its level changed. On labelled runs, detectors date most onsets 0 to 8 values late."""
+
+MAX_DATING_DELAY_POINTS = 32
+"""Logged values by which detectors date an onset late; a change of the level before that is another
+one. On labelled runs it is up to 24."""
+
+REASSESS_AFTER_STEPS = (5, 10, 20, 40)
+"""Logged steps after the newest incident of a case at which a case without cause is diagnosed
+again: some evidence needs a few values after the onset."""
 
 _METADATA_EVENTS = (Event.START, Event.METADATA)
 _VALUE_EVENTS = (Event.STEP, Event.EVAL, Event.SAMPLE, Event.HEARTBEAT)
@@ -90,12 +115,20 @@ class Case:
 
 
 @dataclass(slots=True)
+class SignalHistory:
+    """The newest finite values of one signal, and their steps."""
+
+    steps: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY_POINTS))
+    values: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY_POINTS))
+
+
+@dataclass(slots=True)
 class RunCases:
     """The open cases of one run, and the context for their causes.
 
     `is_restarting` is set from a restart to the first step after it. `unnotified_incidents` are of
     severity info, or resolved without a case, and can be evidence; by name, each with the step
-    count of its last change.
+    count of its last change. `history` is by signal; `recent_steps` are the newest logged steps.
     """
 
     step_count: int = 0
@@ -104,6 +137,8 @@ class RunCases:
     values: dict[str, float] = field(default_factory=dict)
     unnotified_incidents: dict[str, tuple[int, Incident]] = field(default_factory=dict)
     open_cases: list[Case] = field(default_factory=list)
+    history: dict[str, SignalHistory] = field(default_factory=dict)
+    recent_steps: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY_POINTS))
 
     def update(self, record: Record) -> None:
         """Update metadata, values and step count from a record."""
@@ -119,7 +154,43 @@ class RunCases:
             self.is_restarting = record.attempt > 0 or self.step_count > 0
         elif record.event is Event.STEP and self.is_restarting:
             self.is_restarting, self.metadata[RESUMED_STEP_KEY] = False, record.step
-        self.step_count += record.event is Event.STEP
+        if record.event is Event.STEP:
+            self.step_count += 1
+            self._add_to_history(record)
+
+    def _add_to_history(self, record: Record) -> None:
+        values, step = record.values, record.step
+        self.recent_steps.append(step)
+        for signal in HISTORY_SIGNALS:
+            value = values.get(signal)
+            if value is None or not isfinite(value):
+                continue
+            points = self.history.get(signal)
+            if points is None:
+                points = self.history[signal] = SignalHistory()
+            points.steps.append(step)
+            points.values.append(value)
+
+    @property
+    def steps_per_point(self) -> float:
+        """The mean number of steps between logged steps, at least 1."""
+        gaps = len(self.recent_steps) - 1
+        return 1.0 if gaps < 1 else max(1.0, (self.recent_steps[-1] - self.recent_steps[0]) / gaps)
+
+    def find_onset_range(self, incident: Incident) -> tuple[int, int]:
+        """The earliest and the latest step at which an incident can have begun.
+
+        Where the level of its signal has changed, it began with the change or, for a slow one, with
+        the onset of the detector.
+        """
+        onset, points = incident.onset_step, self.history.get(incident.signal)
+        interval = None if points is None else change_interval(points.values)
+        if points is not None and interval is not None:
+            earliest, latest = (points.steps[at] for at in interval)
+            if onset - latest <= MAX_DATING_DELAY_POINTS * self.steps_per_point:
+                return min(onset, earliest), latest
+        margin = round(ONSET_MARGIN_POINTS * self.steps_per_point)
+        return onset - margin, max(onset, incident.opened_step)
 
     def add_unnotified(self, incident: Incident) -> None:
         """Store an incident without notification as possible evidence."""
@@ -141,15 +212,26 @@ class RunCases:
     def context_for(self, case: Case) -> CaseContext:
         """The symptoms of the case and of stored incidents, with metadata and values."""
         self.drop_expired()
-        symptoms: dict[str, Symptom] = {}
         unnotified = (incident for _, incident in self.unnotified_incidents.values())
-        for incident in (*case.incidents.values(), *unnotified):
-            symptom = _symptom_from(incident)
-            known = symptoms.get(symptom.detector)
-            symptoms[symptom.detector] = (
-                symptom if known is None else _merge_symptoms(known, symptom)
-            )
-        return CaseContext(symptoms, self.metadata, self.values)
+        others = (
+            incident
+            for other in self.open_cases
+            if other is not case
+            for name, incident in other.incidents.items()
+            if name not in other.resolved_names
+        )
+        history = {
+            signal: tuple(zip(points.steps, points.values, strict=True))
+            for signal, points in self.history.items()
+        }
+        return CaseContext(
+            _symptoms_from((*case.incidents.values(), *unnotified)),
+            self.metadata,
+            self.values,
+            _symptoms_from(others),
+            history,
+            self.steps_per_point,
+        )
 
 
 @dataclass
@@ -168,7 +250,7 @@ class CaseBook:
             run = self.runs[record.run] = RunCases()
         run.update(record)
         if not changes:
-            return ()
+            return self._reassess_unexplained(run, record)
         joined: list[Case | None] = []
         for change in changes:
             if isinstance(change, Notification):
@@ -190,6 +272,23 @@ class CaseBook:
             if reason is not None
         )
 
+    def _reassess_unexplained(self, run: RunCases, record: Record) -> tuple[Notification, ...]:
+        """Diagnose cases without cause again, some steps after their last incident."""
+        if record.event is not Event.STEP or not run.open_cases:
+            return ()
+        due = [
+            case
+            for case in run.open_cases
+            if case.diagnosis is None
+            and run.step_count - case.last_join_step_count in REASSESS_AFTER_STEPS
+        ]
+        reasons = [(case, self._reassess(run, case, has_new_incident=False)) for case in due]
+        return tuple(
+            case.build_notification(reason, record.step, record.time)
+            for case, reason in reasons
+            if reason is not None
+        )
+
     def current_notifications(self) -> Iterator[Notification]:
         """A notification of each open case in its present state."""
         for run in self.runs.values():
@@ -205,6 +304,11 @@ class CaseBook:
         """Add a changed incident to its case; returns the case if the incident joined it now."""
         name = incident.name
         case = next((case for case in run.open_cases if name in case.incidents), None)
+        _, known = run.unnotified_incidents.get(name, (0, None))
+        known = known if case is None else case.incidents[name]
+        if incident.onset_range is None:
+            known_range = None if known is None else known.onset_range
+            incident.onset_range = known_range or run.find_onset_range(incident)
         if case is not None:
             case.incidents[name] = incident
             case.resolved_names |= {name} if is_resolved else set()
@@ -251,7 +355,9 @@ class CaseBook:
         detectors = {incident.key.detector for incident in case.incidents.values()}
         # Stored incidents are evidence only for causes that explain an incident of the case.
         candidates = {name: each for name, each in self.causes.items() if detectors & each.explains}
-        case.diagnosis = diagnose(run.context_for(case), candidates) or before
+        diagnosis = diagnose(run.context_for(case), candidates)
+        # Evidence expires with time, which does not refute a cause; a further incident can.
+        case.diagnosis = diagnosis if has_new_incident else diagnosis or before
         reason = self._notification_reason(case)
         if reason is not None:
             case.notified_detectors |= detectors
@@ -278,6 +384,16 @@ class CaseBook:
             if cause is not None and not case.is_cause_notified
             else None
         )
+
+
+def _symptoms_from(incidents: Iterable[Incident]) -> dict[str, Symptom]:
+    """The symptoms of these incidents, by detector."""
+    symptoms: dict[str, Symptom] = {}
+    for incident in incidents:
+        symptom = _symptom_from(incident)
+        known = symptoms.get(symptom.detector)
+        symptoms[symptom.detector] = symptom if known is None else _merge_symptoms(known, symptom)
+    return symptoms
 
 
 def _merge_symptoms(symptom: Symptom, other: Symptom) -> Symptom:

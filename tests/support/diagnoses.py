@@ -40,10 +40,14 @@ def decaying_loss(seed: int, count: int) -> np.ndarray:
 
 @dataclass
 class DiagnosedRun:
-    """`notifications` are those that are sent; `cases` the last of each case, by its lead."""
+    """`notifications` are those that are sent; `cases` the last of each case, by its lead.
+
+    `named_causes` are the causes of all notifications, each with the step of the first.
+    """
 
     notifications: list[Notification] = field(default_factory=list)
     cases: dict[str, Notification] = field(default_factory=dict)
+    named_causes: dict[str, int] = field(default_factory=dict)
 
     @property
     def causes(self) -> list[str]:
@@ -59,6 +63,8 @@ def diagnose_run(records: Iterable[Record], metadata: Metadata | None = None) ->
     for record in (*_metadata_records(metadata or {}), *records):
         for notification in engine.process(record).case_notifications:
             run.cases[notification.incident.name] = notification
+            if notification.diagnosis is not None:
+                run.named_causes.setdefault(notification.diagnosis.cause, notification.step)
             if notification.reason not in (
                 NotificationReason.UPDATED,
                 NotificationReason.CAUSE_FOUND,

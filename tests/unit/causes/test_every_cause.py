@@ -21,9 +21,15 @@ METADATA = (
     {"framework": "verl", "algorithm": "gae", "learning_rate": float("nan"), "ppo_epochs": 8.0},
     {"framework": "lightning", "learning_rate": "1e-3", "beta": "none"},
 )
-HEALTHY = {"reward": 0.5, "kl_ref": 0.05, "entropy": 0.6, "completion_length": 200.0, "loss": 1.5}
+HEALTHY = {"reward": 0.5, "kl_ref": 0.05, "entropy": 0.6, "completion_length": 200.0}
+HEALTHY |= {"loss": 1.5, "grad_norm": 0.5}
 ODD = {"reward": float("nan"), "learning_rate": 0.0, "kl_ref": float("inf"), "loss": 0.0}
 VALUES = ({}, HEALTHY, ODD)
+BROKEN = {
+    "reward": [(step, 0.5 + 0.01 * (step % 5) if step < 11 else 0.0) for step in range(1, 20)],
+    "kl_ref": [(step, 0.05) for step in range(1, 20)],
+}
+"""A reward that becomes constant where the symptoms begin."""
 
 
 def symptom(detector, onset=10):
@@ -90,10 +96,11 @@ def test_every_cause_can_be_diagnosed(name):
         {a: symptom(a), b: symptom(b, 12)} for a in cause.explains for b in cause.explains
     ]
     cases = [
-        CaseContext(symptoms, metadata, values)
+        CaseContext(symptoms, metadata, values, history=history)
         for symptoms in selections
         for metadata in METADATA
         for values in VALUES
+        for history in ({}, BROKEN)
     ]
     found = [diagnose(context, {name: cause}) for context in cases]
 

@@ -65,3 +65,52 @@ def test_an_earlier_symptom_that_is_no_evidence_does_not_change_the_checkpoint()
     driver.update(opened("wind", onset=90, last_good_step=80))
 
     assert driver.current_notification().diagnosis.last_good_step == 80
+
+
+class Ranges(Storm):
+    """Its evidence is the onset range of a symptom."""
+
+    def evidence(self, context: CaseContext) -> Iterable[Evidence]:
+        wind = context.symptoms["wind"]
+        yield Evidence(0.9, f"{wind.earliest_onset} to {wind.latest_onset}.")
+
+
+def test_the_onset_of_a_symptom_is_that_of_the_change_in_its_signal():
+    """One line for five steps; the detector dates the fall of the loss three lines late."""
+    driver = CaseBookDriver(CaseBook({"ranges": Ranges()}), step=0)
+    for line in range(1, 31):
+        loss = 2.0 + 0.01 * (line % 3) if line < 21 else 1.0 + 0.01 * (line % 3)
+        driver.step = 5 * line - 1
+        driver.update(values={"loss": loss})
+    driver.update(opened("wind", onset=120, signal="loss"))
+
+    assert driver.current_notification().diagnosis.evidence[0].text == "105 to 105."
+
+
+def test_without_a_clear_change_the_onset_is_some_lines_before_to_the_opening():
+    driver = CaseBookDriver(CaseBook({"ranges": Ranges()}))
+    driver.update(opened("wind", onset=90, opened_step=100))
+
+    assert driver.current_notification().diagnosis.evidence[0].text == "82 to 100."
+
+
+def test_the_range_that_a_detector_reports_is_used():
+    driver = CaseBookDriver(CaseBook({"ranges": Ranges()}))
+    driver.update(opened("wind", onset=90, onset_range=(88, 91)))
+
+    assert driver.current_notification().diagnosis.evidence[0].text == "88 to 91."
+
+
+def test_symptoms_of_other_cases_are_known():
+    class Other(Storm):
+        explains = frozenset({"wind"})
+
+        def evidence(self, context: CaseContext) -> Iterable[Evidence]:
+            yield Evidence(0.9, f"{sorted(context.other_symptoms)}.")
+
+    driver = CaseBookDriver(CaseBook({"other": Other()}))
+    driver.update(opened("fire"))
+    driver.update(opened("wind"))
+    *_, case = driver.book.current_notifications()
+
+    assert case.diagnosis.evidence[0].text == "['fire']."

@@ -250,3 +250,34 @@ def test_the_number_of_stored_incidents_is_bounded(driver):
         driver.update(steps=10)
 
     assert len(driver.book.runs["grpo-7b"].unnotified_incidents) < 30
+
+
+def test_a_case_without_cause_is_diagnosed_again_some_steps_later():
+    class Late(Storm):
+        def evidence(self, context):
+            if len(context.history["reward"]) >= 4:
+                yield Evidence(0.9, "Rewards are known.")
+
+    driver = CaseBookDriver(CaseBook({"late": Late()}))
+    driver.update(opened("wind"), values={"reward": 1.0})
+    assert driver.current_notification().diagnosis is None
+
+    reasons = driver.update(values={"reward": 1.0}, steps=5)
+
+    assert driver.current_notification().diagnosis.cause == "late"
+    assert [reason for reason, _ in reasons] == [NotificationReason.ESCALATED]
+
+
+def test_a_diagnosis_that_a_further_incident_contradicts_is_withdrawn():
+    class WindOnly(Storm):
+        def evidence(self, context):
+            if "rain" not in context.symptoms:
+                yield Evidence(0.9, "It blows.")
+
+    driver = CaseBookDriver(CaseBook({"wind_only": WindOnly()}))
+    driver.update(opened("wind"))
+    assert driver.current_notification().diagnosis is not None
+
+    driver.update(opened("rain"))
+
+    assert driver.current_notification().diagnosis is None
