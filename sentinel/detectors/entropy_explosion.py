@@ -6,7 +6,7 @@ Formula
     Finding  = risen, and the median is at least 1.5 times that of the first 5
     warning  = the reward is known and is not above its start or its level before the rise, or its
                gain was lost again; otherwise info: more exploration with more reward is fine
-    A negative entropy, or one logged by a control library, is not evaluated.
+    An entropy that is mostly negative, or logged by a control library, is not evaluated.
 
 Units
     `recent`, `factor`: plain factors of `entropy`.
@@ -56,14 +56,19 @@ class EntropyExplosion:
     )
 
     def __post_init__(self) -> None:
-        self._entropy = PolicyEntropy(LevelShift(1, self.recent, self.factor))
+        self._entropy = PolicyEntropy()
+        self._shift = LevelShift(1, self.recent, self.factor)
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one entropy."""
         logged_as = normalize_key(record.attributes.get("entropy", ""))
-        if not self._entropy.add(record.values, logged_as, record.step):
+        entropy = self._entropy.read(record.values["entropy"], logged_as)
+        if entropy is None:
             return None
-        shift = self._entropy.level_shift
+        shift = self._shift
+        shift.add(entropy, record.values.get("reward"), record.step)
+        if not shift.is_ready:
+            return None
         if not shift.has_begun:
             return Clear()
         times = shift.current_level / shift.first_level
@@ -71,7 +76,7 @@ class EntropyExplosion:
         return self._finding(times) if has_risen else Clear()
 
     def _finding(self, times: float) -> Finding:
-        shift = self._entropy.level_shift
+        shift = self._shift
         return Finding(
             summary=f"Entropy rose from {shift.first_level:.3g} to {shift.current_level:.3g} nats "
             f"per token, {times:.3g} times its start"

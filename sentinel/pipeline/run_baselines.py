@@ -19,7 +19,7 @@ BASELINE_SETTINGS: Mapping[str, BaselineSettings] = {
         TrajectoryPrior(slope=1.6, slope_sd=0.5, sigma=0.5, weight=8),
         rise_margin=0.15,
         floor=0.01,
-        least=3e-3,
+        least=1e-3,
         min_sigma=0.15,
         young_slope=2.0,
     ),

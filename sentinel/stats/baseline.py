@@ -25,8 +25,8 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import exp, inf, log, pi, sin, sqrt
+from operator import eq
 
 from sentinel.stats.evidence_cusum import EvidenceCusum
 
@@ -39,8 +39,8 @@ LAG = 24
 FIRST_FIT_VALUES = 8
 """Values of the first fit, which a run of 12 values has."""
 
-RENEWAL = 8
-"""Values after which the fit is renewed; in the first 64 values half of it."""
+RENEWAL = 16
+"""Values after which the fit is renewed; before the window is full a quarter of it."""
 
 FREEZE_NATS = 2.5
 """Evidence from which on the fit is the one from before the evidence."""
@@ -65,6 +65,9 @@ YOUNG_SIGMA = 4.0
 
 MAX_CORRELATION = 0.8
 """Largest autocorrelation that widens sigma."""
+
+MAX_UNRESOLVED_SHARE = 0.125
+"""Share of values at or below `least` from which on the slope counts as unknown."""
 
 KNOT_SPACING = 0.25
 """Travel between two knots of the exported course."""
@@ -106,7 +109,8 @@ class BaselineSettings:
     `rise_margin` and `fall_margin` are what does not matter, None if that direction is not tested.
     `floor` is the value below which no rise counts, and `least` the smallest that a logarithm
     takes. `min_sigma` is the smallest noise. `bend` is how much a power may yet change.
-    `young_slope` is the power in the tested direction that a run may have until the window is full.
+    `young_slope` is the power in the tested direction that a run may have while its slope is not
+    known well.
     """
 
     prior: TrajectoryPrior
@@ -122,7 +126,11 @@ class BaselineSettings:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Level at `middle` and slope of a window of `count` values that ends at `end`, in travel."""
+    """Level at `middle` and slope of a window of `count` values that ends at `end`, in travel.
+
+    `is_partial`: the window is not full, or a good part of its values is below what is resolved, so
+    that the slope is not known well.
+    """
 
     level: float
     slope: float
@@ -131,6 +139,7 @@ class Fit:
     end: float
     sigma: float
     count: int
+    is_partial: bool
 
 
 @dataclass
@@ -143,6 +152,8 @@ class Direction:
     fit: Fit | None = None
     """The fit in use: the newest, or while there is evidence that from before it."""
     frozen_values: int = 0
+    expected_least: float = -inf
+    """A lower bound on the scaled value that can be evidence, times `sign`."""
 
     @property
     def evidence(self) -> float:
@@ -192,7 +203,7 @@ class Baseline:
 
     def update(self, value: float, travel: float, step: int, unit: float = 1.0) -> None:
         """Add a finite value, given in `unit`s, and how far the run has travelled."""
-        if self.count % (RENEWAL if self.count >= WINDOW // 2 else RENEWAL // 2) == 0:
+        if self.count % (RENEWAL if self.count >= WINDOW else RENEWAL // 4) == 0:
             self._renew()
         self._unit, self._travel = unit, travel
         scaled = self._scaled(value / unit) - self._course_level()
@@ -240,30 +251,46 @@ class Baseline:
         return prior.course_at(self._travel) if prior is not None and prior.course else 0.0
 
     def _test(self, direction: Direction, scaled: float, step: int) -> None:
-        cusum = direction.cusum
-        if cusum.evidence < FREEZE_NATS or direction.frozen_values >= MAX_FROZEN_VALUES:
-            if direction.frozen_values >= MAX_FROZEN_VALUES:
-                cusum.reset()
+        cusum, sign = direction.cusum, direction.sign
+        if cusum.evidence < FREEZE_NATS:
             direction.frozen_values = 0
             if not cusum.evidence:
-                direction.fit = self._newest
+                if direction.fit is not self._newest:
+                    self._adopt_fit(direction)
+                if sign * scaled <= direction.expected_least:
+                    return
         else:
             direction.frozen_values += 1
+            if direction.frozen_values > MAX_FROZEN_VALUES:
+                cusum.reset()
+                self._adopt_fit(direction)
         fit = direction.fit
         if fit is None:
             return
-        away = direction.sign * (scaled - fit.level) - self._trend(direction, fit)
+        away = sign * (scaled - fit.level) - self._trend(direction, fit)
         away -= self._tolerance(direction, fit)
-        if direction.sign > 0 and self.settings.floor:
+        if sign > 0 and self.settings.floor:
             away = min(away, scaled + self._course_level() - self._scaled(self.settings.floor))
         cusum.update(away / _sigma(fit), step)
 
+    def _adopt_fit(self, direction: Direction) -> None:
+        fit = direction.fit = self._newest
+        if fit is not None:
+            # Travel never decreases, so that trend and tolerance are at least those at `end`.
+            margin = max(direction.margin, LEAST_MARGIN_SIGMAS * fit.sigma)
+            slope = self._slope(direction, fit)
+            direction.expected_least = (
+                direction.sign * fit.level + slope * (fit.end - fit.middle) + margin
+            )
+
     def _trend(self, direction: Direction, fit: Fit) -> float:
         """Expected change since the middle of the window, in the tested direction."""
-        gone, slope = self._travel - fit.middle, direction.sign * fit.slope
-        if fit.count < WINDOW:
-            slope = max(slope, self.settings.young_slope)
-        return slope * (gone if slope > 0.0 else fit.end - fit.middle)
+        slope = self._slope(direction, fit)
+        return slope * ((self._travel if slope > 0.0 else fit.end) - fit.middle)
+
+    def _slope(self, direction: Direction, fit: Fit) -> float:
+        slope = direction.sign * fit.slope
+        return max(slope, self.settings.young_slope) if fit.is_partial else slope
 
     def _tolerance(self, direction: Direction, fit: Fit) -> float:
         """Margin and doubt: the distance beyond the trend that is no evidence."""
@@ -282,7 +309,11 @@ class Baseline:
             return
         start = max(0, stop - WINDOW)
         values, travels = list(self._values)[start:stop], list(self._travels)[start:stop]
-        fit = self._newest = _fit(values, travels, self.prior, self.settings.min_sigma)
+        least = self._scaled(self.settings.least) if self.settings.is_log else -inf
+        unresolved = sum(value <= least for value in values)
+        is_partial = len(values) < WINDOW or unresolved > MAX_UNRESOLVED_SHARE * WINDOW
+        fit = _fit(values, travels, self.prior, self.settings.min_sigma, is_partial)
+        self._newest = fit
         course = self._course
         if len(course) < MAX_KNOTS and (not course or fit.middle > course[-1][0] + KNOT_SPACING):
             course.append((fit.middle, fit.level + self.prior.course_at(fit.middle)))
@@ -293,7 +324,11 @@ def _sigma(fit: Fit) -> float:
 
 
 def _fit(
-    values: Sequence[float], travels: Sequence[float], prior: TrajectoryPrior, min_sigma: float
+    values: Sequence[float],
+    travels: Sequence[float],
+    prior: TrajectoryPrior,
+    min_sigma: float,
+    is_partial: bool,
 ) -> Fit:
     count, half = len(values), len(values) // 2
     old, new = _median(sorted(values[:half])), _median(sorted(values[half:]))
@@ -320,6 +355,7 @@ def _fit(
         end=travels[-1],
         sigma=sigma,
         count=count,
+        is_partial=is_partial,
     )
 
 
@@ -336,8 +372,8 @@ def _widening(residuals: Sequence[float]) -> float:
 
     Of normal noise with correlation r they have it with probability 1/2 + arcsin(r) / pi.
     """
-    pairs = len(residuals) - 1
-    agree = sum((a > 0.0) == (b > 0.0) for a, b in pairwise(residuals))
+    pairs, is_above = len(residuals) - 1, [residual > 0.0 for residual in residuals]
+    agree = sum(map(eq, is_above, is_above[1:]))
     # Less one standard error, so that independent noise is rarely widened.
     share = agree / pairs - 0.5 / sqrt(pairs)
     if share <= 0.5:

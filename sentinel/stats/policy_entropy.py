@@ -1,12 +1,9 @@
-"""Entropy of a policy over tokens and its reward; other policies are excluded."""
+"""Entropy of a policy over tokens; that of a continuous distribution is left out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
-
-from sentinel.stats.level_shift import LevelShift
 
 ACTION_ENTROPY_KEYS = frozenset({"entropy_loss", "losses/entropy"})
 """Keys of stable-baselines3 and CleanRL for the entropy of a distribution of actions."""
@@ -14,21 +11,31 @@ ACTION_ENTROPY_KEYS = frozenset({"entropy_loss", "losses/entropy"})
 MIN_ENTROPY = 1e-7
 """Nats per token; lower values count as this, so that their logarithm exists."""
 
+NEGATIVE_MEMORY = 16
+"""Values after a negative one in which the entropy is not evaluated: it may be passing zero."""
+
 
 @dataclass
 class PolicyEntropy:
-    """Updates `level_shift`, unless the entropy turns out to be that of continuous actions."""
+    """Tells the entropy of a discrete distribution from that of a continuous one.
 
-    level_shift: LevelShift
-    is_continuous: bool = False
+    The latter has no zero: as the distribution becomes narrow it turns negative and stays so. A
+    single negative value is an error of the estimate.
+    """
 
-    def add(self, values: Mapping[str, float], logged_as: str, step: int) -> bool:
-        """Add `entropy` and `reward` of a record; whether there are enough values to evaluate."""
-        entropy, reward = values["entropy"], values.get("reward")
-        if not isfinite(entropy):
-            return False
-        self.is_continuous |= entropy < 0.0 or logged_as in ACTION_ENTROPY_KEYS
-        if self.is_continuous:
-            return False
-        self.level_shift.add(max(entropy, MIN_ENTROPY), reward, step)
-        return self.level_shift.is_ready
+    count: int = 0
+    negative_count: int = 0
+    _last_negative: int = -NEGATIVE_MEMORY
+
+    def read(self, entropy: float, logged_as: str) -> float | None:
+        """The entropy to evaluate, at least MIN_ENTROPY; None if it is not to be evaluated."""
+        if not isfinite(entropy) or logged_as in ACTION_ENTROPY_KEYS:
+            return None
+        self.count += 1
+        if entropy < 0.0:
+            self.negative_count += 1
+            self._last_negative = self.count
+        if self.count - self._last_negative < NEGATIVE_MEMORY:
+            return None
+        is_continuous = 2 * self.negative_count >= self.count
+        return None if is_continuous else max(entropy, MIN_ENTROPY)

@@ -8,7 +8,7 @@ from support.policy_runs import policy_run
 from support.seeds import SEEDS
 
 from sentinel.detectors.entropy_collapse import EntropyCollapse
-from sentinel.model.finding import Severity
+from sentinel.model.finding import Finding, Severity
 from sentinel.testing import first_finding, steps, update_detector
 
 
@@ -68,7 +68,18 @@ def test_a_continuous_policy_is_not_evaluated():
     detector = EntropyCollapse()
 
     assert [update_detector(detector, r) for r in control] == [None] * 100
-    assert first_finding(EntropyCollapse(), steps(entropy=[-0.1, *narrow])) == (None, None)
+    negative = [1.0 - 0.02 * t for t in range(200)]
+    outputs = [update_detector(EntropyCollapse(), r) for r in steps(entropy=negative[50:])]
+    assert not any(isinstance(output, Finding) for output in outputs)
+
+
+def test_one_negative_first_entropy_does_not_switch_it_off():
+    """The majority decides whether the distribution is continuous."""
+    records = steps(entropy=[-0.1, *COLLAPSED], reward=noisy([0.5] * 101))
+    record, finding = first_finding(EntropyCollapse(), records)
+
+    assert 65 <= record.step <= 82
+    assert finding.severity is Severity.WARNING
 
 
 def test_without_a_reward_it_is_info():
