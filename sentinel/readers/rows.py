@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from typing import Any
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
@@ -132,6 +132,33 @@ class StepFilter:
         return True
 
 
+@dataclass
+class EpochSteps:
+    """Adds up steps that a writer counts from the start of each epoch.
+
+    The count of a writer, whose rows have the same set of keys, starts over where the number of its
+    epoch grows. A resume repeats the epoch. `offset` is the number of steps before the present
+    epoch; `by_keys` holds epoch and step of the last row by its keys.
+    """
+
+    offset: int = 0
+    epoch: float = -inf
+    highest_step: int = 0
+    by_keys: dict[tuple[str, ...], tuple[float, int]] = field(default_factory=dict)
+
+    def add_up(self, keys: tuple[str, ...], epoch: float | None, step: int) -> int:
+        """The step of the run for a row with these keys."""
+        if epoch is not None and epoch.is_integer():
+            last_epoch, last_step = self.by_keys.get(keys, (epoch, step))
+            if step <= last_step and epoch > max(last_epoch, self.epoch):
+                self.offset, self.epoch = self.highest_step + (step == 0), epoch
+            if keys in self.by_keys or len(self.by_keys) < MAX_KEY_SETS:
+                self.by_keys[keys] = epoch, step
+        step += self.offset
+        self.highest_step = max(self.highest_step, step)
+        return step
+
+
 @dataclass(slots=True)
 class RowLayout:
     """What all rows with the same keys share: their signals, and whether they are an evaluation.
@@ -165,6 +192,7 @@ class RowConverter:
     key_by_signal: dict[str, str] = field(default_factory=dict)
     attributes: dict[str, str] = field(default_factory=dict)
     step_filter: StepFilter = field(default_factory=StepFilter)
+    epoch_steps: EpochSteps = field(default_factory=EpochSteps)
     nan_restorer: NanRestorer = field(default_factory=NanRestorer)
     layouts: dict[tuple[str, ...], RowLayout] = field(default_factory=dict)
     assigned: dict[str, KeyMapping] = field(default_factory=dict)
@@ -179,6 +207,7 @@ class RowConverter:
         self.record_count += 1
         step = _row_step(values)
         if step is not None:
+            step = self.epoch_steps.add_up(tuple(values), values.get("epoch"), step)
             self.last_step = step
         config = (
             text_metadata(parse_framework_config(row)) if row.get("event") in CONFIG_EVENTS else {}

@@ -1,6 +1,6 @@
 """StepFilter distinguishes a run that goes back from two writers that count separately."""
 
-from sentinel.readers.rows import StepFilter
+from sentinel.readers.rows import RowConverter, StepFilter
 
 A, B, C = frozenset("a"), frozenset("b"), frozenset("c")
 
@@ -26,3 +26,46 @@ def test_rows_with_different_keys_share_one_count():
 
 def test_a_resume_is_detected_even_if_it_starts_with_new_keys():
     assert followed([(A, 10), (A, 20), (B, 12), (A, 13), (B, 14)]) == [10, 20, 13, 14]
+
+
+def run_steps(rows):
+    """The steps of records of rows with an epoch and a step."""
+    converter = RowConverter("run")
+    records = [converter.to_record({"loss": 1.0, **row}) for row in rows]
+    return [(record.step, record.values.get("global_step")) for record in records]
+
+
+def test_steps_that_start_over_with_each_epoch_are_added_up():
+    rows = [{"epoch": epoch, "iter": step} for epoch in (1, 2, 3) for step in (50, 100, 150)]
+
+    assert run_steps(rows) == [(step, float(step)) for step in range(50, 500, 50)]
+
+
+def test_steps_from_zero_do_not_repeat_a_step():
+    rows = [{"epoch": epoch, "step": step} for epoch in (0, 1) for step in range(3)]
+
+    assert [step for step, _ in run_steps(rows)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_rows_of_an_evaluation_do_not_add_an_epoch():
+    rows = [
+        {"epoch": epoch, "step": step, **({"acc": 0.5} if step == 3 else {})}
+        for epoch in (0, 1, 2)
+        for step in (1, 2, 3)
+    ]
+
+    assert [step for step, _ in run_steps(rows)] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_a_resume_within_an_epoch_goes_back():
+    rows = [{"epoch": 1, "step": step} for step in (10, 20, 30, 20, 30)]
+
+    assert [step for step, _ in run_steps(rows)] == [10, 20, 30, 20, 30]
+
+
+def test_steps_of_the_run_stay_as_they_are():
+    rows = [{"epoch": step / 100, "step": step} for step in (50, 100, 150, 200, 100)]
+    assert [step for step, _ in run_steps(rows)] == [50, 100, 150, 200, 100]
+
+    rows = [{"epoch": epoch, "step": 100 * epoch} for epoch in (1, 2, 3)]
+    assert [step for step, _ in run_steps(rows)] == [100, 200, 300]
