@@ -34,10 +34,12 @@ from sentinel.signals.catalogue import canonical_name
 from sentinel.signals.coverage import coverage_text
 from sentinel.signals.hardware import NODE_SIGNALS, NodeMeasurements
 from sentinel.store import database
+from sentinel.store.baselines import BaselineMemory, BaselineStore
 from sentinel.store.history import History
 from sentinel.store.journal import Journal
 from sentinel.store.onset_worker import OnsetWorker
 from sentinel.store.samples import SampleStore
+from sentinel.transport.paths import home_dir
 from sentinel.transport.ring import RingReader
 
 log = logging.getLogger(__name__)
@@ -104,6 +106,13 @@ class RunProcessor:
             self.samples,
             self.onset_worker,
         )
+        self.baseline_memory: BaselineMemory | None = None
+        if settings.baselines:
+            store = BaselineStore(home_dir() / "baselines")
+            self.baseline_memory = BaselineMemory(
+                run, self.pipeline.engine, store, used=path.parent / "baseline.json"
+            )
+            self.consumers += (self.baseline_memory,)
         for name, message in settings.config_errors.items():
             log.warning("%s The defaults are used.", message)
             counters.set("sentinel_config_errors_total", name, 1)
@@ -180,6 +189,10 @@ class RunProcessor:
         state = self.journal.load_snapshot()
         if state is not None and not self.pipeline.restore(state):
             self.pipeline.engine.incident_book.last_episodes = self.history.last_episodes()
+        if self.baseline_memory is not None:
+            self.baseline_memory.metadata |= self.history.run_metadata.as_dict()
+            self.baseline_memory.is_healthy = not self.history.has_alarms()
+            self.baseline_memory.restore()
         for entry in self.journal.entries_since_snapshot(self.run):
             # Its consequences are stored already; only the state of the pipeline is rebuilt.
             for _ in self.pipeline.process(entry):

@@ -23,11 +23,14 @@ from sentinel.model.diagnosis import Diagnosis
 from sentinel.model.finding import Severity
 from sentinel.model.json_safe import json_safe
 from sentinel.model.notification import Notification
-from sentinel.model.record import WHOLE_RUN
+from sentinel.model.record import WHOLE_RUN, Record
 from sentinel.pipeline import pipeline
+from sentinel.pipeline.engine import Engine, Result
 from sentinel.pipeline.replay import ReplayedIncident, ReplayResult, replay_records
 from sentinel.readers.format_detection import open_log
 from sentinel.signals.coverage import coverage_text
+from sentinel.store.baselines import BaselineMemory, BaselineStore
+from sentinel.transport.paths import home_dir
 
 EXIT_SEVERITY_REACHED = 3
 SEVERITY_STYLES = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
@@ -40,13 +43,20 @@ class FailOn(StrEnum):
     CRITICAL = "critical"
 
 
-def replay(
+def replay(  # noqa: PLR0913, PLR0917 - each is an option
     path: Annotated[Path, typer.Argument(help="Log file, or folder of a run.")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     fail_on: Annotated[
         FailOn | None, typer.Option(help="Exit 3 if a case or incident is at least this severe.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings file (sentinel.toml).")] = None,
+    baselines: Annotated[
+        bool,
+        typer.Option(
+            "--baselines",
+            help="Start from stored trajectories of alike healthy runs, and store this one's.",
+        ),
+    ] = False,
     assignments: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,7 +75,7 @@ def replay(
     except ConfigError as error:
         raise error_exit("replay", str(error)) from None
     try:
-        result = _replay_log(path, settings)
+        result = _replay_log(path, settings, use_baselines=baselines)
     except (OSError, ValueError) as error:
         raise error_exit("replay", f"cannot read {path}: {read_error_text(error)}") from None
     if result.notice:
@@ -90,12 +100,41 @@ def _coverage_text(result: ReplayResult) -> str:
     return coverage_text(result.coverage.is_blind, result.coverage.unmonitored)
 
 
-def _replay_log(path: Path, settings: Settings) -> ReplayResult:
+def _replay_log(path: Path, settings: Settings, *, use_baselines: bool = False) -> ReplayResult:
     source = replace(open_log(path), keys=settings.keys)
-    result = replay_records(source, pipeline.build(settings))
+    replayed = pipeline.build(settings)
+    if not use_baselines:
+        result = replay_records(source, replayed)
+    else:
+        memory = _LogBaselines(path.resolve(), replayed.engine)
+        result = replay_records(source, replayed, memory.update)
+        memory.store_log()
     if not result.records:
         raise ValueError("it holds no record of a step")
     return result
+
+
+class _LogBaselines:
+    """The baselines of a log: logs in one folder without a configuration are of one project."""
+
+    def __init__(self, path: Path, engine: Engine) -> None:
+        self.path, self.engine = path, engine
+        self.memory: BaselineMemory | None = None
+        self.last_record: Record | None = None
+
+    def update(self, result: Result) -> None:
+        """Choose the baseline at the first result, and update it with each."""
+        if self.memory is None:
+            store, name = BaselineStore(home_dir() / "baselines"), self.path.parent.name
+            run = result.record.run
+            self.memory = BaselineMemory(run, self.engine, store, {"project": name})
+        self.memory.update(result)
+        self.last_record = result.record
+
+    def store_log(self) -> None:
+        """Store the trajectories of the log if it is healthy."""
+        if self.memory is not None and self.last_record is not None:
+            self.memory.add_run(self.last_record.step, self.path.stat().st_mtime)
 
 
 def _print_json(result: ReplayResult) -> None:

@@ -29,6 +29,11 @@ def watch(
     run: str | None = typer.Option(None, "--run", help="Run id; by default, made from the path."),
     max_steps: int = typer.Option(0, min=0, help="Last step, if the log does not state it."),
     config: Path | None = typer.Option(None, help="Settings file (sentinel.toml)."),
+    baselines: bool = typer.Option(
+        False,
+        "--baselines",
+        help="Start from stored trajectories of alike healthy runs, and store this one's.",
+    ),
 ) -> None:
     """Follow a growing log: run the detectors, print and send notifications, serve /metrics.
 
@@ -48,7 +53,9 @@ def watch(
     _check_log(path)
     try:
         # The run may be on another machine, so this one is not polled.
-        settings = load_settings({"node_poll_seconds": 0}, environ=settings_environ(config))
+        settings = load_settings(
+            {"node_poll_seconds": 0, "baselines": baselines}, environ=settings_environ(config)
+        )
         agent = build_log_agent(path, run or run_name_from_path(path), settings, max_steps)
     except (ConfigError, NewerSchemaError, RunIdError, AlreadyServedError) as error:
         raise error_exit("watch", str(error)) from None

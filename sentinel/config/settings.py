@@ -105,8 +105,9 @@ class Settings(BaseModel):
     writes texts. GPUs, processors, memory and disks are polled every `node_poll_seconds`; 0 is
     never. `tier` limits how notifications of the run are sent. `detectors` holds the settings of
     each detector; those in `disable` do not run. `keys` are logged keys, each with the signal that
-    it stands for. `actions` are the commands that are sent to the trainer. `cluster` is for runs on
-    several nodes.
+    it stands for. With `baselines` the run starts from the trajectories of healthy runs with
+    the same configuration, and stores its own. `actions` are the commands that are sent to the
+    trainer. `cluster` is for runs on several nodes.
     """
 
     model_config = ConfigDict(
@@ -127,6 +128,7 @@ class Settings(BaseModel):
     detectors: dict[str, dict[str, Any]] = Field(default_factory=dict)
     disable: list[str] = Field(default_factory=list)
     keys: dict[str, str] = Field(default_factory=dict)
+    baselines: bool = True
     actions: dict[str, list[Literal["checkpoint", "stop"]]] = Field(default_factory=dict)
     cluster: ClusterSettings = ClusterSettings(head="", token=None)
     _config_errors: dict[str, str] = PrivateAttr(default_factory=dict)

@@ -16,7 +16,7 @@ from sentinel.model.record import WHOLE_RUN, Record
 from sentinel.pipeline.cases import CaseBook
 from sentinel.pipeline.incidents import IncidentBook
 from sentinel.pipeline.run_baselines import RunBaselines
-from sentinel.stats.baseline import Baseline
+from sentinel.stats.baseline import Baseline, TrajectoryPrior
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +70,7 @@ class Engine:
     `detector_factories` build one detector per run and name. Records of single ranks are not
     evaluated. `baselines` are those of each run, updated once per record for all detectors, and
     `thresholds` the newest value at which a detector would find a problem, in its signal's unit.
+    `priors` are the trajectories that a run starts from, in place of the general ones.
     """
 
     detector_factories: Mapping[str, Callable[[], Detector]]
@@ -79,6 +80,7 @@ class Engine:
     error_counts: dict[str, int] = field(default_factory=dict)
     baselines: dict[str, RunBaselines] = field(default_factory=dict)
     thresholds: dict[IncidentKey, float] = field(default_factory=dict)
+    priors: dict[str, Mapping[str, TrajectoryPrior]] = field(default_factory=dict)
     _caches: dict[str, _DetectorCache] = field(default_factory=dict, repr=False)
 
     def process(self, record: Record) -> Result:
@@ -126,7 +128,8 @@ class Engine:
             return NO_BASELINES
         baselines = self.baselines.get(record.run)
         if baselines is None:
-            baselines = self.baselines[record.run] = RunBaselines()
+            priors = self.priors.get(record.run, {})
+            baselines = self.baselines[record.run] = RunBaselines(priors)
         return baselines.update(record, signals)
 
     def _applicable_detectors(self, run: str, keys: frozenset[str]) -> _Applicable:

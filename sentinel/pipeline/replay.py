@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, Onset
@@ -101,8 +101,15 @@ class ReplayResult:
         return max(known) if known and len(known) == len(ends) else None
 
 
-def replay_records(source: Iterable[RecordOrBatch], pipeline: Pipeline) -> ReplayResult:
-    """Process the records; every incident appears once, in the order of their opening."""
+def replay_records(
+    source: Iterable[RecordOrBatch],
+    pipeline: Pipeline,
+    on_result: Callable[[Result], None] = lambda _: None,
+) -> ReplayResult:
+    """Process the records; every incident appears once, in the order of their opening.
+
+    `on_result` is called with each result before the next record is processed.
+    """
     steps = DistinctStepCounter()
     replay = ReplayResult(coverage=Coverage(pipeline.readable_signals))
     incidents: dict[str, ReplayedIncident] = {}
@@ -113,11 +120,13 @@ def replay_records(source: Iterable[RecordOrBatch], pipeline: Pipeline) -> Repla
         replay.records += len(entry_ranks(entry))
         steps.add(entry.step)
         for result in pipeline.process(entry):
+            on_result(result)
             if result.record.rank == WHOLE_RUN:
                 signals.update(result.record)
                 if result.record.event in (Event.STEP, Event.EVAL):
                     replay.coverage.update(result.record.values)
-            _add_changes(incidents, result, signals)
+            for notification in result.notifications:
+                _add_notification(incidents, notification, signals)
             cases |= {each.incident.name: each for each in result.case_notifications}
     for incident in engine.incident_book.open_incidents.values():
         if incident.name in incidents:
@@ -134,18 +143,6 @@ def replay_records(source: Iterable[RecordOrBatch], pipeline: Pipeline) -> Repla
     replay.notice = getattr(source, "notice", "")
     replay.failed_detectors = sorted(engine.error_counts)
     return replay
-
-
-def _add_changes(
-    incidents: dict[str, ReplayedIncident], result: Result, signals: RecentSignals
-) -> None:
-    for notification in result.notifications:
-        _add_notification(incidents, notification, signals)
-    for incident in result.changed_incidents:
-        replayed = incidents.get(incident.name)
-        # No notification is sent of a larger value at severity info.
-        if replayed is not None and incident.severity is Severity.INFO:
-            replayed.notification = replace(replayed.notification, incident=incident)
 
 
 def _add_notification(

@@ -72,6 +72,12 @@ MAX_UNRESOLVED_SHARE = 0.125
 KNOT_SPACING = 0.25
 """Travel between two knots of the exported course."""
 
+COURSE_BEND = 0.3
+"""Share of `bend` that remains where the course of alike runs is known."""
+
+CLIPPED = 0.1
+"""Distance from `least`, in units of the fit, up to which a level is not known."""
+
 MAX_KNOTS = 64
 """Knots that are kept; the spacing makes it e^16 in learning rates."""
 
@@ -93,13 +99,20 @@ class TrajectoryPrior:
     level_sd: float = inf
 
     def course_at(self, travel: float) -> float:
-        """Level of the course, extrapolated beyond its ends; 0 without a course."""
+        """Level of the course; beyond its ends it goes on as in its outermost unit of travel."""
         course = self.course
         if len(course) < 2:
             return course[0][1] if course else 0.0
-        at = min(max(bisect_right(course, (travel, inf)), 1), len(course) - 1)
-        (before, low), (after, high) = course[at - 1], course[at]
-        return low + (high - low) * (travel - before) / (after - before)
+        if travel <= course[0][0]:
+            low, high = 0, bisect_right(course, (course[0][0] + 1.0, inf)) - 1
+        elif travel >= course[-1][0]:
+            low, high = bisect_right(course, (course[-1][0] - 1.0, -inf)), len(course) - 1
+        else:
+            high = bisect_right(course, (travel, inf))
+            low = high - 1
+        (before, start), (after, end) = course[min(low, len(course) - 2)], course[max(high, 1)]
+        origin, level = (after, end) if travel >= course[-1][0] else (before, start)
+        return level + (end - start) * (travel - origin) / (after - before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +259,15 @@ class Baseline:
         level += self._course_level()
         return self._unit * (exp(min(level, 700.0)) if self.settings.is_log else level)
 
+    def _is_clipped(self, fit: Fit) -> bool:
+        """Whether the values are too small for the logarithm: they do not show the level."""
+        prior, least = self.prior, self._scaled(self.settings.least)
+        return prior is not None and fit.level - least < CLIPPED - prior.course_at(fit.middle)
+
+    @property
+    def _has_course(self) -> bool:
+        return self.prior is not None and bool(self.prior.course)
+
     def _course_level(self) -> float:
         prior = self.prior
         return prior.course_at(self._travel) if prior is not None and prior.course else 0.0
@@ -290,7 +312,9 @@ class Baseline:
 
     def _slope(self, direction: Direction, fit: Fit) -> float:
         slope = direction.sign * fit.slope
-        return max(slope, self.settings.young_slope) if fit.is_partial else slope
+        if fit.is_partial and not self._has_course:
+            return max(slope, self.settings.young_slope)
+        return slope
 
     def _tolerance(self, direction: Direction, fit: Fit) -> float:
         """Margin and doubt: the distance beyond the trend that is no evidence."""
@@ -300,7 +324,9 @@ class Baseline:
             MEDIAN_VARIANCE * fit.sigma * fit.sigma / fit.count + slope_error * slope_error
         )
         margin = max(direction.margin, LEAST_MARGIN_SIGMAS * fit.sigma)
-        return margin + DOUBT_ERRORS * error + self.settings.bend * abs(gone)
+        # The bends of alike runs are in their course; what is left is between runs.
+        bend = self.settings.bend * (COURSE_BEND if self._has_course else 1.0)
+        return margin + DOUBT_ERRORS * error + bend * abs(gone)
 
     def _renew(self) -> None:
         lag = min(LAG, self.count // 3)
@@ -313,6 +339,8 @@ class Baseline:
         unresolved = sum(value <= least for value in values)
         is_partial = len(values) < WINDOW or unresolved > MAX_UNRESOLVED_SHARE * WINDOW
         fit = _fit(values, travels, self.prior, self.settings.min_sigma, is_partial)
+        if self.prior.course and self._is_clipped(fit):
+            return
         self._newest = fit
         course = self._course
         if len(course) < MAX_KNOTS and (not course or fit.middle > course[-1][0] + KNOT_SPACING):

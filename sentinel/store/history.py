@@ -127,6 +127,11 @@ class History:
             last[key] = max(body["episode"], last.get(key, 0))
         return last
 
+    def has_alarms(self) -> bool:
+        """Whether any incident of the run was a warning or critical."""
+        query = "select 1 from incident where severity in ('warning', 'critical') limit 1"
+        return self.connection.execute(query).fetchone() is not None
+
     def records(self, run: str) -> Iterator[Record]:
         """Every stored record, in the order of processing."""
         for row in self.connection.execute(_ALL_RECORDS_SQL):
