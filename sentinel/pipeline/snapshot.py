@@ -52,7 +52,9 @@ def _encode(value: Any, where: str) -> Any:
         return {"deque": [_encode(v, where) for v in value], "maxlen": value.maxlen}
     for kind in (list, tuple, set, frozenset):
         if type(value) is kind:
-            return {kind.__name__: [_encode(v, f"{where}[]") for v in value]}
+            # Sets in one order, so that the same state gives the same text.
+            items = sorted(value, key=str) if kind in {set, frozenset} else value
+            return {kind.__name__: [_encode(v, f"{where}[]") for v in items]}
     return _encode_object(value, where)
 
 
