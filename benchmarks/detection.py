@@ -43,7 +43,9 @@ def main() -> None:
         "--list", action="store_true", help="every false alarm and missed fault, with its seed"
     )
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--corpus", type=Path, help="folder with index.jsonl, score.py above it")
+    parser.add_argument(
+        "--corpus", type=Path, nargs="*", help="folders with index.jsonl, score.py above them"
+    )
     parser.add_argument("--logs", type=Path, help="folder that failing_runs.py wrote")
     parser.add_argument(
         "--docs", action="store_true", help="write the tables into docs/detection.md"
@@ -57,7 +59,7 @@ def main() -> None:
     if args.runs:
         tables |= _synthetic(args, only)
     if args.corpus:
-        tables["labelled-logs"] = _corpus(corpus_scores(args.corpus, select_evaluators(only)))
+        tables["labelled-logs"] = _corpus(args.corpus, list(select_evaluators(only)), args.jobs)
     if args.logs:
         tables |= training_tables(args.logs, select_evaluators(only))
     for name, text in tables.items():
@@ -100,21 +102,32 @@ def _print_list(outcomes: dict[str, Outcome]) -> None:
                     print(f"    missed: {', '.join(map(str, detections.missed))}")
 
 
-def _corpus(summaries: dict[str, dict[str, Any]]) -> str:
-    head = ["", "found of the sure", "macro recall", "false per 10,000 points", "critical"]
-    body = [[title(n), *_corpus_cells(s)] for n, s in summaries.items()]
-    return rows([*head, "median delay"], body)
+def _corpus(folders: list[Path], names: list[str], jobs: int) -> str:
+    """Of all folders together; the median delay by folder."""
+    summaries = [corpus_scores(folder, names, jobs) for folder in folders]
+    head = ["", "found of the sure", "false per 10,000 points", "doubtful", "critical of these"]
+    body = []
+    for name in names:
+        found, rate, doubtful, critical, delay = _corpus_cells([each[name] for each in summaries])
+        critical = critical if name == "ours" else NONE  # the others have one grade here
+        body.append([title(name), found, rate, doubtful, critical, delay])
+    return rows([*head, "median delay by set"], body)
 
 
-def _corpus_cells(summary: dict[str, Any]) -> list[str]:
-    high = summary["recall_high"]
-    delay = high["median_delay"]
+def _corpus_cells(summaries: list[dict[str, Any]]) -> list[str]:
+    high = [summary["recall_high"] for summary in summaries]
+    critical = sum(each["false_critical"] + each["doubtful_critical"] for each in summaries)
+    delays = (
+        NONE if each["median_delay"] is None else f"{each['median_delay']:g}" for each in high
+    )
+    found, labels = sum(each["found"] for each in high), sum(each["labels"] for each in high)
+    false, points = (sum(each[key] for each in summaries) for key in ("false", "points"))
     return [
-        format_share(high["found"], high["labels"]),
-        f"{summary['macro_recall_high']:.2f}",
-        format_rate(summary["false"], summary["points"]),
-        str(summary["false_critical"]),
-        NONE if delay is None else f"{delay:g}",
+        f"{found} of {labels}, {format_share(found, labels)}",
+        format_rate(false, points),
+        str(sum(each["doubtful"] for each in summaries)),
+        str(critical),
+        ", ".join(delays),
     ]
 
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,7 +23,9 @@ from detection_intervals import format_share
 from detection_score import NONE
 from detection_tables import rows, title
 from failing_runs import TRAININGS, Training, find_log
+from peers import evaluators as peer_evaluators
 
+from sentinel.cli.main import app
 from sentinel.readers.format_detection import open_log
 
 
@@ -110,21 +115,37 @@ def _by_tool(results: dict[str, dict[str, Evaluation]]) -> str:
     return rows(head, body)
 
 
-def corpus_scores(corpus: Path, evaluators: dict[str, Evaluator]) -> dict[str, dict[str, Any]]:
+def corpus_scores(corpus: Path, names: Sequence[str], jobs: int = 1) -> dict[str, dict[str, Any]]:
     """The folder's summary of each evaluator. `corpus` holds index.jsonl; score.py is above it."""
     corpus = corpus.resolve()
     index = [json.loads(line) for line in (corpus / "index.jsonl").read_text().splitlines()]
     with TemporaryDirectory() as folder:
-        for run in index:
-            _write_results(Path(folder), corpus / run["file"], evaluators)
-        return {name: _run_scorer(corpus, Path(folder) / name) for name in evaluators}
+        tasks = [(Path(folder), corpus / run["file"], tuple(names)) for run in index]
+        with ProcessPoolExecutor(jobs) as pool:
+            list(pool.map(_write_results, tasks))
+        return {name: _run_scorer(corpus, Path(folder) / name) for name in names}
 
 
-def _write_results(folder: Path, log: Path, evaluators: dict[str, Evaluator]) -> None:
-    for name, evaluation in evaluate_log(log, evaluators).items():
+def _write_results(task: tuple[Path, Path, tuple[str, ...]]) -> None:
+    """Write what each evaluator says of one log; of sentinel the lines of `sentinel replay`."""
+    folder, log, names = task
+    peers = {name: evaluator for name, evaluator in peer_evaluators().items() if name in names}
+    texts = {
+        name: "".join(f"{line}\n" for line in incident_lines(evaluation))
+        for name, evaluation in evaluate_log(log, peers).items()
+    }
+    if "ours" in names:
+        texts["ours"] = _replay(log)
+    for name, text in texts.items():
         path = Path(f"{folder}/{name}{log}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{line}\n" for line in incident_lines(evaluation)))
+        path.write_text(text)
+
+
+def _replay(log: Path) -> str:
+    with redirect_stdout(StringIO()) as output, redirect_stderr(StringIO()):
+        app(["replay", str(log), "--json"], standalone_mode=False)
+    return output.getvalue()
 
 
 def _run_scorer(corpus: Path, results_folder: Path) -> dict[str, Any]:

@@ -123,8 +123,10 @@ def families(outcome: Outcome) -> str:
             continue
         each = list(grades.values())
         found, runs = sum(len(d.warned) for d in each), sum(d.runs for d in each)
+        opened = sum(len(d.opened) for d in each)
+        info = f" + {opened - found} info" if opened > found else ""
         delays = format_delays([delay for d in each for delay in d.warned])
-        body.append([fault.replace("_", " "), format_share(found, runs), delays])
+        body.append([fault.replace("_", " "), format_share(found, runs) + info, delays])
     return rows(["", "found", "delay, median / 90th percentile"], body)
 
 
