@@ -187,6 +187,9 @@ class LossDivergence:
 
     def _update_lowest(self) -> None:
         now = median(self._recent)
+        if self._initial_level is None and self._early_onset_step is not None:
+            # The start is what was before a divergence within the first values.
+            now = self._highest_before
         self._initial_level = now if self._initial_level is None else self._initial_level
         self._lowest_level = min(self._lowest_level, now)
         self._below_lowest_count = sum(size < self._lowest_level for size in self._recent)

@@ -11,6 +11,8 @@ Formula
                loss over pairs: the mean of the latter half less z se exceeds (1 - `moved`) ln 2
     unmoved  = a loss of both signs: the means of both halves of the run differ by less than
                `noises` of its noise, including z se
+    swinging = so do those of a loss whose noise exceeds a quarter of its level, at a learning rate
+               of at least `high_rate`
     Finding  = one of these, twice in a row, over at least `points` values and a tenth of the run if
                its length is known; `coarse_points` suffice where a value stands for 10 steps or
                more, or where 8 evaluations on held-out data are as flat
@@ -21,7 +23,7 @@ Formula
 
 Units
     `improvement`, `moved`: fraction of the loss, 0.02 is two per cent. `points`, `coarse_points`:
-    logged losses. `noises`: standard deviations of single losses.
+    logged losses. `noises`: standard deviations of single losses. `high_rate`: learning rate.
 
 Source
     Two one-sided tests of equivalence, Schuirmann 1987. For a choice between two alternatives,
@@ -36,6 +38,7 @@ Defaults
     `improvement` 0.03 is what can be shown in `points` 160 under common noise, or in
     `coarse_points` 40 means of many steps; `moved` 0.02 is the fall of a loss in its first batches
     if nothing is learned. `noises` 0.75 can be shown in about 130 values.
+    `high_rate` 5e-3 is over ten times what Adam-like optimizers use.
 """
 
 from __future__ import annotations
@@ -80,6 +83,9 @@ COARSE_STRIDE = 10
 MIN_SIGNED_VALUES = 96
 """Losses of both signs before their halves are compared."""
 
+MIN_SWING = 0.25
+"""Standard deviation of a loss that swings, as a fraction of its level."""
+
 MIN_NEGATIVE_SHARE = 0.05
 """Share of negative losses from which a loss has no meaningful logarithm."""
 
@@ -114,6 +120,7 @@ class LossNeverMoved:
     points: int = 160
     coarse_points: int = 40
     noises: float = 0.75
+    high_rate: float = 5e-3
 
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "loss"
@@ -218,6 +225,11 @@ class LossNeverMoved:
         return self._count >= needed
 
     @property
+    def _noise(self) -> float:
+        """Standard deviation of single losses."""
+        return CHANGE_TO_SIGMA * self._change_sum / max(1, self._count - 1)
+
+    @property
     def _is_signed(self) -> bool:
         return self._negative_count > MIN_NEGATIVE_SHARE * self._count
 
@@ -233,7 +245,15 @@ class LossNeverMoved:
             return self._line_evidence(means)
         if self._is_chance_level(latter):
             return self._line_evidence(latter)
-        return self._compare_with_chance() if self._is_pair_loss else {}
+        if self._is_pair_loss and (evidence := self._compare_with_chance()):
+            return evidence
+        return self._compare_halves() if self._swings() else {}
+
+    def _swings(self) -> bool:
+        """Whether the loss varies as much as it does if the learning rate is far too high."""
+        level = median(self._blocks.means)
+        is_wide = self._count >= MIN_SIGNED_VALUES and self._noise > MIN_SWING * level
+        return is_wide and self._rate >= self.high_rate
 
     def _line_evidence(self, means: list[float]) -> dict[str, float]:
         fall, error = linear_fall(means)
@@ -313,8 +333,7 @@ class LossNeverMoved:
         means = self._blocks.means
         difference, error = difference_of_halves(means)
         quantile = student_quantile(CONFIDENCE_Z, len(means) - 2)
-        noise = CHANGE_TO_SIGMA * self._change_sum / max(1, self._count - 1)
-        level = median(means)
+        noise, level = self._noise, median(means)
         excess = fmean(self._first_losses) - level
         is_dropped = excess > FIRST_LOSSES_Z * noise / sqrt(FIRST_LOSSES)
         if is_dropped or abs(difference) + quantile * error > self.noises * noise:

@@ -126,6 +126,15 @@ def test_no_level_is_stated_before_there_is_one():
     assert "loss_at_start" not in finding.evidence
 
 
+EARLY = [1.8, 1.7, 1.75, *noisy([7.5] * 20)]
+
+
+def test_the_start_is_what_was_before_a_divergence_within_the_first_values():
+    outputs = [update_detector(d, r) for d in [LossDivergence()] for r in steps(loss=EARLY)]
+
+    assert outputs[-1].evidence["loss_at_start"] == pytest.approx(1.8)
+
+
 def test_two_networks_trained_against_each_other_have_no_level():
     loss = noisy(FALLING + [3.5] * 60)
 

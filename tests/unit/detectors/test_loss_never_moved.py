@@ -172,3 +172,13 @@ def test_two_networks_trained_against_each_other_are_not_evaluated():
     losses = {"loss": noisy([1.386] * 300), "loss/generator": [0.7] * 300, "d_loss": [1.38] * 300}
 
     assert first_finding(LossNeverMoved(), steps(**losses)) == (None, None)
+
+
+def test_a_loss_that_swings_at_a_high_rate_without_progress_is_found():
+    rng = Random(7)
+    swinging = [max(0.1, rng.gauss(6.0, 2.5)) for _ in range(200)]
+    falling = [x * exp(-t / 200) for t, x in enumerate(swinging)]
+
+    assert detect(swinging, learning_rate=[0.02] * 200)[1] is not None
+    assert detect(swinging, learning_rate=[2e-4] * 200) == (None, None)
+    assert detect(falling, learning_rate=[0.02] * 200) == (None, None)
