@@ -121,10 +121,11 @@ class MetricIntegrity:
     def _candidate_factors(self, ranks: float) -> dict[float, str]:
         """Factors of a missing or an extra division, with their meaning."""
         micro_batches, both = self._accumulation_steps, self._accumulation_steps * ranks
-        meanings = {
-            both: "the number of micro-batches of all ranks",
-            ranks: "the number of ranks",
-            micro_batches: "the number of micro-batches per step",
-        }
+        meanings = {both: "the number of micro-batches of all ranks"}
+        if ranks == micro_batches:
+            meanings[ranks] = "the number of ranks, which is that of micro-batches per step"
+        else:
+            meanings[ranks] = "the number of ranks"
+            meanings[micro_batches] = "the number of micro-batches per step"
         factors = {factor: text for factor, text in meanings.items() if factor >= 2.0}
         return factors | {1.0 / factor: f"1 / {text}" for factor, text in factors.items()}

@@ -65,7 +65,8 @@ are `loss`, `average_val_loss` is `eval_loss`, `gnorm` is `grad_norm`. Words suc
 auxiliary or adversarial loss are not the reward or the loss. A component (`train/box_loss`) stands
 for the loss if four records hold no total. Of several such keys a total comes before a mean, a mean
 before others; a key that is in less than half as many of the first eight records as another does
-not count. A KL and an entropy are taken from words only in a run that trains a policy.
+not count. The reward of evaluations stands for the reward where eight records hold neither a reward
+nor a loss of training. A KL and an entropy are taken from words only in a run that trains a policy.
 
 The settings decide what sentinel cannot know:
 

@@ -51,6 +51,8 @@ WRAPPER_KEYS = frozenset({"data", "metrics", "values", "scalars", "logs"})
 
 HELD_OUT_PREFIX = re.compile(r"(eval|val|valid|validation|test)[/_ -]", re.IGNORECASE)
 NEUTRAL_KEYS = frozenset({"epoch", "training/epoch", *STEP_KEYS, *MAX_STEPS_KEYS, *TIME_KEYS})
+TRAINING_OUTCOMES = frozenset({"loss", "reward"})
+"""Signals whose rows are steps, even if the key names an evaluation."""
 EVENT_NAMES = frozenset(event.value for event in Event)
 CONFIG_EVENTS = (Event.START.value, Event.METADATA.value)
 """Events whose rows may hold configuration, including texts."""
@@ -358,7 +360,9 @@ def _build_layout(keys: tuple[str, ...], key_mappings: list[KeyMapping]) -> RowL
     metric_keys = [key for key in keys if key not in NEUTRAL_KEYS]
     name_by_key = {key: each.name for key, each in zip(keys, key_mappings, strict=True)}
     is_held_out = (
-        HELD_OUT_PREFIX.match(key) or name_by_key[key].startswith("eval_") for key in metric_keys
+        name_by_key[key] not in TRAINING_OUTCOMES
+        and (HELD_OUT_PREFIX.match(key) or name_by_key[key].startswith("eval_"))
+        for key in metric_keys
     )
     return RowLayout(
         key_mappings,

@@ -29,7 +29,7 @@ def read(path: Path) -> LogReader:
     """Records of the file. Raises OSError, while iterating, if it cannot be opened."""
 
     def records(reader: LogReader) -> Iterator[Record | None]:
-        lines = jsonl.read(path)
+        lines = replace(jsonl.read(path), keys=reader.keys)
         for record in lines.follow() if reader.is_live else lines:
             reader.skipped, reader.position = lines.skipped, lines.position
             yield record

@@ -94,7 +94,18 @@ class KeyAssignment:
                 name = "kl_old" if "kl_old" not in candidates else ""
             if name and name not in exact:
                 assigned[key] = KeyMapping(name, inferred.factor)
+        is_settled = self.record_count >= SETTLING_RECORDS
+        if is_settled and signals.isdisjoint({"reward", "loss"}):
+            assigned |= self._reward_of_evaluations(key_map, candidates.get("eval_reward", []))
         return assigned
+
+    def _reward_of_evaluations(
+        self, key_map: KeyMap, named: list[_Candidate]
+    ) -> dict[str, KeyMapping]:
+        """The reward of evaluations stands for the reward of a run that logs no other outcome."""
+        exact = (key for key in self.counts if key_map.lookup(key).name == "eval_reward")
+        key = next(exact, None) or (self._choose(named)[1] if named else None)
+        return {} if key is None else {key: KeyMapping("reward")}
 
     def _classify(
         self, key_map: KeyMap

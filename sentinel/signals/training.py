@@ -21,6 +21,7 @@ LOSSES = (
             "total_loss",
             "train_loss_local",
             "samples/train_loss",
+            "trl",
         ),
     ),
     Signal(
@@ -34,7 +35,15 @@ LOSSES = (
         "",
         _MEAN,
         "Loss on held-out data.",
-        ("val_loss", "val/loss", "valid_loss", "valid/loss", "validation_loss", "validation/loss"),
+        (
+            "val_loss",
+            "val/loss",
+            "valid_loss",
+            "valid/loss",
+            "validation_loss",
+            "validation/loss",
+            "tel",
+        ),
     ),
     Signal(
         "token_accuracy",

@@ -238,7 +238,7 @@ def test_the_choice_of_one_of_several_runs_is_printed_once(tmp_path, capsys):
 
 
 def test_what_is_not_monitored_is_printed_once_and_shown(path, capsys):
-    append_rows(path, *({"step": step, "tel": 1.0, "trl": 2.0} for step in range(1, 60)))
+    append_rows(path, *({"step": step, "vl": 1.0, "tl": 2.0} for step in range(1, 60)))
     watch = make_agent(path)
     watch.run_once()
     watch.run_once()
@@ -249,7 +249,7 @@ def test_what_is_not_monitored_is_printed_once_and_shown(path, capsys):
 
     errors = capsys.readouterr().err
     assert errors.count("nothing of this run is monitored") == 1
-    assert '"tel", "trl"; map them in the settings: [keys]' in errors
+    assert '"vl", "tl"; map them in the settings: [keys]' in errors
     assert "nothing of this run is monitored" in state["coverage"]
     assert (state["monitored"], len(state["unmonitored"])) == ([], 2)
     assert 'sentinel_monitored_signals{run="mine"} 0.0' in metrics

@@ -20,7 +20,7 @@ def falling(step):
 
 
 def test_nothing_monitored_is_said_on_stderr_and_in_the_summary(log):
-    path = log(rows(tel=falling, trl=falling))
+    path = log(rows(vl=falling, tl=falling))
     result = run_replay(path)
     _, summary = replay_incidents(path)
 
@@ -30,7 +30,7 @@ def test_nothing_monitored_is_said_on_stderr_and_in_the_summary(log):
     assert "No incident in what is monitored" in result.stdout
     assert (summary["monitored"], [each["key"] for each in summary["unmonitored"]]) == (
         [],
-        ["tel", "trl"],
+        ["vl", "tl"],
     )
 
 
@@ -51,16 +51,16 @@ def test_a_key_like_a_missing_signal_is_named_with_the_setting(log):
 
 
 def test_the_setting_maps_a_key(log):
-    path = log(rows(120, trl=lambda step: falling(step) if step < 80 else float("nan")))
+    path = log(rows(120, tl=lambda step: falling(step) if step < 80 else float("nan")))
     assert replay_incidents(path)[1]["monitored"] == []
 
-    result = run_replay(path, "--json", "--set", "keys.trl=loss")
+    result = run_replay(path, "--json", "--set", "keys.tl=loss")
     assert '"severity": "critical", "signal": "loss"' in result.stdout
     assert '"monitored": ["loss"], "unmonitored": []' in result.stdout
 
 
 def test_an_unknown_signal_of_the_setting_is_an_error(log):
-    result = run_replay(log(rows(trl=falling)), "--set", "keys.trl=losss")
+    result = run_replay(log(rows(tl=falling)), "--set", "keys.tl=losss")
 
     assert result.exit_code == 2
     assert 'Did you mean "loss"?' in " ".join(result.stderr.split())

@@ -46,12 +46,12 @@ def test_a_run_without_an_outcome_is_blind(known):
 
 
 def test_a_blind_run_without_a_similar_key_names_all_keys():
-    coverage = coverage_of("step", "tel", "trl")
+    coverage = coverage_of("step", "vl", "tl")
 
     text = coverage_text(coverage.is_blind, coverage.unmonitored)
     assert text.startswith("nothing of this run is monitored except for NaN and infinity")
-    assert '"tel", "trl"' in text
-    assert '[keys] "tel" = "<signal>"' in text
+    assert '"vl", "tl"' in text
+    assert '[keys] "vl" = "<signal>"' in text
 
 
 def test_signals_that_no_detector_reads_do_not_make_a_run_monitored():

@@ -155,3 +155,17 @@ def test_ranks_and_logs_map_keys_alike():
 
     assert len(steps) >= 4
     assert all((values["loss"], values["reward"]) == (2.0, 0.5) for values in steps)
+
+
+@pytest.mark.parametrize("key", ["eval/mean_reward", "Eval_AverageReturn", "test_reward"])
+def test_the_reward_of_evaluations_stands_for_a_missing_reward(key):
+    """Offline reinforcement learning evaluates now and then, and logs no other outcome."""
+    converter = RowConverter("run")
+    rows = [
+        {"step": step, **({key: 1.0} if step % 2 else {"actor_loss": 0.1})} for step in range(20)
+    ]
+    records = [converter.to_record(row) for row in rows]
+
+    assert [record.values.get("reward") for record in records[9::2]] == [1.0] * 6
+    assert {record.event for record in records[8:]} == {Event.STEP}
+    assert "reward" not in signals_of(key, "loss").values()
