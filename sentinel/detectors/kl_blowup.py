@@ -6,9 +6,12 @@ Formula
                8 is `ratio` times the expected value or more, above `floor`, and higher than ever
                before
     far      = the median of the last 5 KL values exceeds `limit` and twice the KL at the start
-    Finding  = shifted, or shifted with `noted` nats, or far
+    lone     = one value is `lone` times the second highest of the 64 before, and over a tenth of
+               `limit`
+    Finding  = shifted, or shifted with `noted` nats, or far, or lone
     info     = shifted with less than `sure` nats; far with a reward that has kept its gain, until
-               32 values over the limit have not raised it
+               32 values over the limit have not raised it; lone, unless it is ten times as far out
+               and exceeds `severe`
     critical = shifted, and that median of 8 is `severe_ratio` times the expected value, or that
                median of 5 exceeds `severe` and twice the KL at the start
 
@@ -16,7 +19,7 @@ Units
     `floor`, `limit`, `severe`: nats per token, as `kl_ref`. For a KL summed over the tokens of a
     sequence, as determined by its key, framework and algorithm, they are multiplied by
     `per_sequence`. A KL that its trainer clamps is critical if it is almost at the clamp. `ratio`,
-    `severe_ratio` and `per_sequence`: plain factors. `noted`, `sure`: nats of evidence.
+    `severe_ratio`, `per_sequence` and `lone`: plain factors. `noted`, `sure`: nats of evidence.
 
 Source
     A policy that moves steadily drifts as a power of the distance travelled, at most ballistically,
@@ -24,13 +27,15 @@ Source
     assumes a constant KL, which no healthy run has. Evidence: sentinel.stats.baseline.
 
 Defaults
-    `sure` 9 and `noted` 5 are calibrated on 2.5 million points of healthy synthetic runs (single
-    values up to 60 times too high), of which 5 and 118 runs reached them. A KL that doubles every
-    60, 20 or 5 points reaches `sure` in 85, 100 and 100 % of 200 runs, after a median of 86, 41 and
-    16 points; from point 30 on, every 5 points, after 33. `ratio` 1.3 is far less than such a KL
-    has risen by then. `limit` is ten times the KL at the end of healthy runs, 0.035 to 0.1 nats per
-    token; `severe` is where trainers that clamp the KL clamp it. Below `floor` a KL is of no
-    importance, however fast it grows. `per_sequence` 50 is twice a healthy sum of 20 nats.
+    `sure` 8 and `noted` 5 are calibrated on 2.5 million points of healthy synthetic runs (single
+    values up to 60 times too high). On 2 million others 3 and 66 runs reached them, 0.015 (0.005 to
+    0.044) and 0.33 per 10,000 points. There a KL that doubles every 60, 20 or 5 points reaches
+    `sure` in 86, 100 and 100 % of 200 runs, after a median of 89, 44 and 18 points; from point 30
+    on, every 5 points, after 31. `ratio` 1.3 is far less than such a KL has risen by then. `limit`
+    is ten times the KL at the end of healthy runs, 0.035 to 0.1 nats per token; `severe` is where
+    trainers that clamp the KL clamp it. Below `floor` a KL is of no importance, however fast it
+    grows. A value `lone` 10 times the second highest is seen 2 times in 10,000 such points, one
+    that is a warning 0.05 times. `per_sequence` 50 is twice a healthy sum of 20 nats.
 """
 
 from __future__ import annotations
@@ -49,6 +54,7 @@ from sentinel.stats.baseline import Baseline, Direction
 from sentinel.stats.new_extreme import NewExtreme
 from sentinel.stats.onset_tracker import OnsetTracker
 from sentinel.stats.reward_gain import RewardGain
+from sentinel.stats.rolling_highest import RollingHighest
 
 CLAMPED_SHARE = 0.95
 """Fraction of the clamp of a trainer from which on the KL counts as clamped."""
@@ -58,6 +64,12 @@ MEDIAN_WINDOW = 5
 
 THRESHOLD_RENEWAL = 8
 """Values after which the threshold is renewed."""
+
+LONE_LIMIT_SHARE = 0.1
+"""Share of the limit below which a single value is of no importance."""
+
+EXTREME_FACTOR = 10.0
+"""Times that a single value must be farther out for a warning."""
 
 IDLE_VALUES = 32
 """Values over the limit in which the reward has to rise: KL is spent for reward."""
@@ -74,7 +86,8 @@ class KlBlowup:
     severe_ratio: float = 10.0
     per_sequence: float = 50.0
     noted: float = 5.0
-    sure: float = 9.0
+    sure: float = 8.0
+    lone: float = 10.0
 
     needs: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
     baselines: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
@@ -88,6 +101,7 @@ class KlBlowup:
 
     def __post_init__(self) -> None:
         self._extremes = NewExtreme()
+        self._highest = RollingHighest(rank=2)
         self._recent: deque[float] = deque()
         self._start_kl = inf
         self._is_shifted = False
@@ -112,9 +126,15 @@ class KlBlowup:
         self._extremes.add(max(kl, self.floor * unit))
         rise = baseline.rise
         self._is_shifted = rise.evidence >= self.noted and self._is_above(baseline, rise, unit)
-        if not self._is_shifted and not self._is_over(self._bound):
-            return self._cleared(baseline, rise)
-        return self._finding(baseline, rise, kind, unit)
+        highest = self._highest.level
+        self._highest.add(kl)
+        if self._is_shifted or self._is_over(self._bound):
+            return self._finding(baseline, rise, kind, unit)
+        if highest is not None and kl > LONE_LIMIT_SHARE * self._bound:
+            highest = max(highest, self.floor * unit)
+            if kl > self.lone * highest:
+                return self._lone_finding(kl, highest, kind, unit, record.step)
+        return self._cleared(baseline, rise)
 
     def _update_bound(self, kl: float, unit: float, step: int) -> None:
         """Set the upper bound of the median of the last 5; at least twice the KL at the start."""
@@ -157,7 +177,7 @@ class KlBlowup:
         level, bound = median(self._recent), self._bound
         expected = baseline.expected(rise) or level
         is_over = self._is_over(bound)
-        is_severe = is_over and level > min(self.severe * unit, CLAMPED_SHARE * kind.cap)
+        is_severe = is_over and level > self._severe_bound(kind, unit)
         if self._is_shifted:
             level = self._extremes.current_level
             is_severe |= level > self.severe_ratio * expected
@@ -181,6 +201,23 @@ class KlBlowup:
             onset_range=rise.onset_range if self._is_shifted else None,
             evidence_nats=rise.evidence,
             threshold=self._threshold,
+        )
+
+    def _severe_bound(self, kind: KlKind, unit: float) -> float:
+        return min(self.severe * unit, CLAMPED_SHARE * kind.cap)
+
+    def _lone_finding(
+        self, kl: float, highest: float, kind: KlKind, unit: float, step: int
+    ) -> Finding:
+        is_extreme = kl > EXTREME_FACTOR * self.lone * highest
+        is_extreme &= kl > self._severe_bound(kind, unit)
+        return Finding(
+            summary=f"KL to the reference jumped to {kl:.3g} {kind.unit} in one value; the second "
+            f"highest of the 64 before is {highest:.3g}.",
+            evidence={"kl_nats": kl, "kl_nats_second_highest": highest},
+            severity=None if is_extreme else Severity.INFO,
+            onset_step=step,
+            onset_range=(step, step),
         )
 
     def _has_reward(self) -> bool:
