@@ -27,6 +27,7 @@ from sentinel.causes._evidence import (
     symptom_evidence,
     weak_kl_control_evidence,
 )
+from sentinel.causes.reward_function_broken import is_sudden_constant
 from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
@@ -34,6 +35,10 @@ from sentinel.signals.setting_names import describe_setting
 MAX_ONSET_DELAY_POINTS = 8
 """Logged values by which the drift may appear to begin after the fall of the reward: a cliff is
 dated at once, a slow rise only when it exceeds the noise."""
+
+SUDDEN_VALUES = 2
+"""Logged rewards without spread, at once and beside an unchanged policy, that may be a fault of the
+reward function."""
 
 
 class PolicyCollapse:
@@ -56,6 +61,8 @@ class PolicyCollapse:
             # Repetitive data is no fall.
             fall = reward
         if fall is None:
+            return
+        if reward is not None and is_sudden_constant(context, reward, SUDDEN_VALUES):
             return
         before = [
             symptom

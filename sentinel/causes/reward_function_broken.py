@@ -6,8 +6,9 @@ completions then have the same reward, independent of the policy.
 Evidence
     A reward that fell within two records to one value, and has had that value, without any spread,
     in all records since, at least five. KL, entropy or length are logged, and each is as it was
-    before the fall: if none of them is logged, or if one changed, it may be a policy collapse or
-    truncated completions. The same holds for incidents of the policy that may have come first.
+    just before the fall: if none of them is logged, or if one changed, it may be a policy collapse
+    or truncated completions. The same holds for incidents of the policy that began shortly before
+    the fall or may have begun with it; one that began long before did not touch the reward.
 
 Source
     The reward functions of huggingface/trl and verl, which run outside the trainer and may return a
@@ -17,13 +18,13 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from math import isclose
 from statistics import fmean, median
 from typing import ClassVar
 
 from sentinel.causes._evidence import possibly_first, symptom_evidence
-from sentinel.model.diagnosis import CaseContext, Evidence
+from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 
 POLICY_SIGNALS = ("kl_ref", "entropy", "completion_length", "truncated_fraction")
@@ -37,15 +38,20 @@ POLICY_DETECTORS = (
 MIN_CONSTANT_VALUES = 5
 """Logged rewards that must be the same: groups can all fail by chance in a few records."""
 
-BEFORE_VALUES, MIN_BEFORE_VALUES = 32, 8
-"""Logged values before the fall that show the usual level."""
+BEFORE_VALUES = 8
+"""Logged values just before the fall that show the level of a signal."""
 
-AFTER_VALUES = 8
-"""Logged values after the fall in which the policy must be unchanged; it may drift later."""
+MAX_CHANGE_SPREADS, MAX_CHANGE_SHARE, MAX_TRUNCATION_CHANGE = 2.0, 0.1, 0.2
+"""Change of a policy signal that is none: standard deviations of its noise plus a share of its
+level; of the share of truncated completions, an absolute change. The standard error of the median
+of five values is 0.56 standard deviations."""
 
-MAX_CHANGE_SPREADS, MAX_CHANGE_SHARE, MAX_TRUNCATION_CHANGE = 2.0, 0.05, 0.1
-"""Change of a policy signal that is none: standard deviations plus a share of the level. The
-standard error of the mean of five values is 0.45 standard deviations."""
+MAX_DRIFT_SHARE = 0.25
+"""Share of its level by which a signal may have drifted in the 24 values before the fall, beside
+its noise."""
+
+NEAR_POINTS = 16
+"""Logged values before the fall in which an incident of the policy counts."""
 
 DATING_POINTS = 2
 """Logged values by which the constant may begin after the fall: one record can be a mixture."""
@@ -62,25 +68,15 @@ class RewardFunctionBroken:
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The fall and the constant; nothing if the policy changed, or is unknown."""
-        fall, constant_since = context.earliest("reward_collapse"), _constant_since(context)
-        if fall is None or constant_since is None or not _is_sudden(context, constant_since):
-            return
-        if constant_since > fall.latest_onset + DATING_POINTS * context.steps_per_point:
-            return
-        known = [name for name in POLICY_SIGNALS if name in context.history]
-        if not known or not all(_is_unchanged(context, name, constant_since) for name in known):
-            return
-        incidents = (context.earliest_in_run(name) for name in POLICY_DETECTORS)
-        if any(each is not None and possibly_first(each, fall) for each in incidents):
+        fall = context.earliest("reward_collapse")
+        if fall is None or not is_sudden_constant(context, fall, MIN_CONSTANT_VALUES):
             return
         yield from symptom_evidence(fall, 0.4)
         yield from symptom_evidence(context.earliest("reward_zero_variance"), 0.4)
-        reward = context.history["reward"][-1][1]
-        yield Evidence(
-            0.5, f"All completions have had the reward {reward:.4g} since.", constant_since
-        )
-        values = ", ".join(f"{name} {context.values[name]:.3g}" for name in known)
-        yield Evidence(0.2, f"The policy has not changed: {values}.")
+        step, reward = _constant_rewards(context)[0]
+        yield Evidence(0.5, f"All completions have had the reward {reward:.4g} since.", step)
+        values = ", ".join(f"{name} {context.values[name]:.3g}" for name in _known_signals(context))
+        yield Evidence(0.2, f"The policy did not change with it: {values}.")
 
     def remedy(self, context: CaseContext) -> str:
         """Fix the reward function; resume from before its fault."""
@@ -94,53 +90,67 @@ class RewardFunctionBroken:
         )
 
 
-def _constant_since(context: CaseContext) -> int | None:
-    """The step since which all rewards are the same; None if they vary or are too few."""
+def is_sudden_constant(context: CaseContext, fall: Symptom, min_values: int) -> bool:
+    """Whether the reward fell to a constant at once, while the policy did not change."""
+    constant, known = _constant_rewards(context), _known_signals(context)
+    if len(constant) < min_values or not known:
+        return False
+    since, margin = constant[0][0], DATING_POINTS * context.steps_per_point
+    near_step = fall.earliest_onset - NEAR_POINTS * context.steps_per_point
+    near = (
+        symptom
+        for symptom in map(context.earliest_in_run, POLICY_DETECTORS)
+        if symptom is not None and symptom.earliest_onset >= near_step
+    )
+    return (
+        since <= fall.latest_onset + margin
+        and _is_sudden(context.history["reward"], since)
+        and all(_is_unchanged(name, context.history[name], since) for name in known)
+        and not any(possibly_first(symptom, fall) for symptom in near)
+    )
+
+
+def _known_signals(context: CaseContext) -> list[str]:
+    return [name for name in POLICY_SIGNALS if context.history.get(name)]
+
+
+def _constant_rewards(context: CaseContext) -> list[tuple[int, float]]:
+    """The newest rewards that are the same and have no spread, with their steps."""
     points = context.history.get("reward", ())
-    if not points:
-        return None
-    newest = points[-1][1]
     spreads = dict(context.history.get("reward_std", ()))
     idle_shares = dict(context.history.get("frac_zero_std", ()))
-    constant = [
-        step
-        for step, _ in takewhile(
-            lambda point: (
-                isclose(point[1], newest, rel_tol=1e-6, abs_tol=1e-9)
-                and abs(spreads.get(point[0], 0.0)) < 1e-9
-                and idle_shares.get(point[0], 1.0) > 1.0 - 1e-9
-            ),
-            reversed(points),
-        )
-    ]
-    return constant[-1] if len(constant) >= MIN_CONSTANT_VALUES else None
+
+    def is_constant(point: tuple[int, float]) -> bool:
+        step, reward = point
+        has_spread = spreads.get(step, 0.0) > 1e-9
+        if step not in spreads:
+            has_spread = idle_shares.get(step, 1.0) < 1.0 - 1e-9
+        return isclose(reward, points[-1][1], rel_tol=1e-6, abs_tol=1e-9) and not has_spread
+
+    return list(takewhile(is_constant, reversed(points)))[::-1]
 
 
-def _is_sudden(context: CaseContext, constant_since: int) -> bool:
+def _is_sudden(rewards: Sequence[tuple[int, float]], since: int) -> bool:
     """Whether the reward was at its usual level until two records before the constant."""
-    values, after = _split(context.history["reward"], constant_since)
-    before = values[:-1]
-    if len(before) < MIN_BEFORE_VALUES:
+    before = [reward for step, reward in rewards if step < since][:-1]
+    if len(before) < BEFORE_VALUES:
         return False
-    usual, last = median(before), fmean(before[-3:])
-    return abs(last - after[0]) > 0.5 * abs(usual - after[0]) > 0.0
+    constant, usual = rewards[-1][1], median(before[-4 * BEFORE_VALUES :])
+    return abs(fmean(before[-3:]) - constant) > 0.5 * abs(usual - constant) > 0.0
 
 
-def _is_unchanged(context: CaseContext, signal: str, constant_since: int) -> bool:
-    """Whether a signal of the policy is as it was before the reward became constant."""
-    before, after = _split(context.history[signal], constant_since)
-    if len(before) < MIN_BEFORE_VALUES or not after:
+def _is_unchanged(signal: str, points: Sequence[tuple[int, float]], since: int) -> bool:
+    """Whether a signal of the policy is as it was just before the reward became constant."""
+    values = [value for step, value in points if step < since]
+    before, earlier = values[-BEFORE_VALUES:], values[-3 * BEFORE_VALUES : -BEFORE_VALUES]
+    after = [value for step, value in points if step >= since][:MIN_CONSTANT_VALUES]
+    if len(earlier) < BEFORE_VALUES or not after:
         return False
-    usual = median(before)
-    spread = 1.48 * median(abs(value - usual) for value in before)
-    allowed = MAX_CHANGE_SPREADS * spread + MAX_CHANGE_SHARE * abs(usual)
+    usual, level_before = median(before), median(earlier)
+    # The mean absolute difference of two normal values is 1.13 standard deviations.
+    noise = fmean(abs(a - b) for a, b in pairwise(earlier)) / 1.13
+    allowed = MAX_CHANGE_SPREADS * noise + MAX_CHANGE_SHARE * abs(usual)
+    may_drift = noise + MAX_DRIFT_SHARE * abs(level_before)
     if signal == "truncated_fraction":
-        allowed += MAX_TRUNCATION_CHANGE
-    return abs(median(after) - usual) <= allowed
-
-
-def _split(points: Sequence[tuple[int, float]], step: int) -> tuple[list[float], list[float]]:
-    """Values before that step, and from it on."""
-    before = [value for at, value in points if at < step]
-    after = [value for at, value in points if at >= step]
-    return before[-BEFORE_VALUES:], after[:AFTER_VALUES]
+        allowed = may_drift = MAX_TRUNCATION_CHANGE
+    return bool(abs(usual - level_before) <= may_drift and abs(median(after) - usual) <= allowed)

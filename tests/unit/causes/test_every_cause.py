@@ -26,8 +26,8 @@ HEALTHY |= {"loss": 1.5, "grad_norm": 0.5}
 ODD = {"reward": float("nan"), "learning_rate": 0.0, "kl_ref": float("inf"), "loss": 0.0}
 VALUES = ({}, HEALTHY, ODD)
 BROKEN = {
-    "reward": [(step, 0.5 + 0.01 * (step % 5) if step < 11 else 0.0) for step in range(1, 20)],
-    "kl_ref": [(step, 0.05) for step in range(1, 20)],
+    "reward": [(step, 0.5 + 0.01 * (step % 5) if step < 11 else 0.0) for step in range(-30, 20)],
+    "kl_ref": [(step, 0.05) for step in range(-30, 20)],
 }
 """A reward that becomes constant where the symptoms begin."""
 
