@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 _WORD_PATTERN = re.compile(
-    r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d?(?!\d)|[A-Z]+\d?(?!\d)|[A-Za-z]+|\d+"
+    r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+(?=\d\d)|[A-Z]?[a-z]+\d?(?!\d)|[A-Z]+\d?(?!\d)"
+    r"|[A-Za-z]+|\d+"
 )
 _UNIT_PATTERN = re.compile(r"\(1e-(\d{1,2})\)$")
 
@@ -41,14 +42,15 @@ _OTHER_QUANTITY = frozenset({
     "lowest", "median", "quantile", "percentile", "percent", "pct", "hist", "histogram", "baseline",
     "bonus", "rate", "speed", "memory", "size", "id", "index", "seed", "patience", "bound",
     "factor", "gap", "margin", "margins", "chosen", "rejected", "square", "squared", "first",
-    "initial", "final", "previous", "prev", "steps", "abs", "ema",
+    "initial", "final", "previous", "prev", "steps", "abs",
 })  # fmt: skip
 """Words that make a key another quantity than its noun says."""
 
 _EPISODE = frozenset({
     "rollout", "rollouts", "env", "envs", "environment", "runner", "runners", "sampler", "episode",
     "episodes", "episodic", "ep", "eps", "game", "games", "agent", "policy", "collect", "collector",
-    "worker", "workers", "total", "sum", "cumulative", "accumulated", "undiscounted", "discounted",
+    "worker", "workers", "total", "sum", "cum", "cumulative", "accumulated", "undiscounted",
+    "discounted",
     "extrinsic", "task", "true", "trajectory", "traj", "normalized", "normalised", "d4", "rl",
     "sample", "samples", "sampled", "overall", "objective", "generation", "actor",
 })  # fmt: skip
@@ -60,7 +62,7 @@ _POLICY = frozenset({
     "clipped",
 })  # fmt: skip
 _VALUE = frozenset({
-    "value", "vf", "v", "critic", "function", "qf", "q", "qf1", "qf2", "q1", "q2", "td",
+    "value", "vf", "v", "critic", "function", "fn", "qf", "q", "qf1", "qf2", "q1", "q2", "td",
     "c", "critic1", "critic2", "bellman",
 })  # fmt: skip
 _ACTOR_CRITIC_PARTS = frozenset({"pg", "actor", "surrogate", "critic", "vf", "qf", "q"})
@@ -69,7 +71,7 @@ _OBJECTIVES = frozenset({
     "language", "modeling", "modelling", "causal", "softmax", "reduced", "main", "task", "model",
     "sft", "dpo", "rm", "preference", "base", "ctc", "seq2seq", "diffusion", "logits", "bce", "mse",
     "mae", "pretrain", "finetune", "student", "distillation", "distill", "optimized", "negative",
-    "likelihood",
+    "likelihood", "ema",
 })  # fmt: skip
 """Words of a loss that is the main one of its run."""
 
@@ -92,7 +94,7 @@ _ADVERSARIES = frozenset({
 """Words of losses that rise and fall against each other."""
 
 _LOSS_NOUNS = frozenset({"loss", "losses"})
-_NLL_NOUNS = frozenset({"nll", "xent", "bpb", "bpc", "crossentropy"})
+_NLL_NOUNS = frozenset({"nll", "xent", "bpb", "bpc", "bpd", "ce", "bce", "crossentropy"})
 _PERPLEXITY_NOUNS = frozenset({"ppl", "perplexity"})
 _REGRESSION_NOUNS = frozenset({"mse", "mae", "rmse"})
 _KL_NOUNS = frozenset({"kl", "kld", "kldiv", "kullback"})
@@ -116,6 +118,7 @@ _ACCURACY_NOUNS = frozenset({
     "accuracy", "acc", "accuracies", "acc1", "top1", "accu", "prec1",
 })  # fmt: skip
 _ACCURACY_WORDS = frozenset({
+    "masked", "lm", "mlm",
     "top", "1", "top1", "overall", "categorical", "binary", "sparse", "multiclass", "balanced",
     "classification", "class", "image", "label", "total", "model", "task",
 })  # fmt: skip
@@ -185,7 +188,7 @@ def infer_signal(key: str) -> InferredSignal | None:
         content -= {"1", "e", "e1", unit[1]}
     found = (
         _rate(content)
-        or _gradient_norm(content)
+        or _gradient_norm(content, words)
         or _divergence(content, words)
         or _entropy(content)
         or _completion_length(content)
@@ -267,8 +270,8 @@ def _rate(content: set[str]) -> _Found:
     return "learning_rate", len(content - noun)
 
 
-def _gradient_norm(content: set[str]) -> _Found:
-    if content == {"norm"}:
+def _gradient_norm(content: set[str], words: list[str]) -> _Found:
+    if content <= {"norm", "total"} and "norm" in content and "update" not in words:
         return "grad_norm", _BARE_NORM
     noun = content & {"gnorm", "gradnorm"} or (
         content & {"grad", "grads", "gradient", "gradients", "norm", "norms"}
@@ -306,10 +309,10 @@ def _completion_length(content: set[str]) -> _Found:
 
 
 def _accuracy(content: set[str]) -> _Found:
-    rest = content - _ACCURACY_NOUNS
-    if rest == content or not rest <= _ACCURACY_WORDS:
-        return None
-    return "accuracy", len(rest)
+    is_first = "1" in content and not content.isdisjoint({"top", "prec"})
+    noun = content & _ACCURACY_NOUNS or (content & {"top", "prec", "1"} if is_first else set())
+    rest = content - noun
+    return ("accuracy", len(rest)) if noun and rest <= _ACCURACY_WORDS else None
 
 
 def _reward(content: set[str], words: list[str]) -> _Found:

@@ -12,7 +12,7 @@ NAMED = {
         "lm-loss-training/lm loss", "train_loss_epoch", "ppo/loss/total", "loss/loss",
         "train_inner/loss", "info/learner/default_policy/learner_stats/total_loss", "trainLoss",
         "trainloss", "nll_loss", "train/cross_entropy_loss", "cross_entropy", "train/box_loss",
-        "loss_bbox", "loss_box_reg", "ppl", "train_perplexity_step",
+        "loss_bbox", "loss_box_reg", "loss_ema", "train_ce", "ppl", "train_perplexity_step",
     ],
     "eval_loss": [
         "average_val_loss", "lm loss validation", "valid_nll_loss", "loss_val", "valLoss",
@@ -27,17 +27,18 @@ NAMED = {
         "RewardMean", "MeanReward", "AverageReturn", "EpRet", "AverageEpRet", "Ep_Reward", "score",
         "return", "avg_return", "episode_reward_mean", "env_runners/episode_return_mean",
         "eprewmean", "Environment/Cumulative Reward", "mean_100ep_reward", "returns_stat/mean",
-        "Train_AverageReturn", "rewards/step",
+        "Train_AverageReturn", "rewards/step", "Reward_avg100", "cum_reward",
     ],
     "eval_reward": ["AverageTestEpRet", "Eval_AverageReturn", "evaluation/return_mean"],
     "grad_norm": [
         "gnorm", "grad-norm", "grad_2.0_norm_total", "train/gradnorm", "pre_clip_grad_norm",
+        "total_norm",
     ],
     "kl_ref": ["kl/divergence", "info/kl"],
     "kl_old": ["loss/approximate_kullback-leibler", "info/learner/default_policy/learner_stats/kl"],
     "entropy": ["loss/entropy_loss", "Loss/entropy", "Policy/Entropy"],
     "learning_rate": ["Loss/learning_rate", "info/last_lr", "lr/pg0", "Policy/Learning Rate"],
-    "accuracy": ["acc/train", "top1", "train_top1_acc", "sparse_categorical_accuracy"],
+    "accuracy": ["acc/train", "top1", "top-1", "Prec@1", "sparse_categorical_accuracy"],
     "eval_accuracy": ["val_accuracy", "val_top1", "test_acc"],
     "completion_length": ["generation/length", "Avg Response Len"],
 }  # fmt: skip
@@ -54,7 +55,7 @@ COMPONENTS_AND_BONUSES = [
     "total_cost", "critic/returns/mean", "ppo/returns/mean", "aux_loss", "router_z_loss",
     "losses/alpha_loss", "Generator_loss", "loss_D", "vae/kld_to_prior", "attention_entropy",
     "losses/q_values", "critic/lr(1e-4)", "grad_norm/encoder.layers.0", "val/box_loss",
-    "generation/log_prob", "train/acc_3",
+    "generation/log_prob", "train/acc_3", "update_norm", "param_norm", "1", "total",
 ]  # fmt: skip
 
 
