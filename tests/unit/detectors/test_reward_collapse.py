@@ -1,6 +1,6 @@
 """Tests of the detector reward_collapse."""
 
-from math import nan
+from math import cos, exp, nan, pi, sqrt
 from random import Random
 
 import pytest
@@ -8,7 +8,7 @@ from support.seeds import SEEDS
 from support.synthetic_runs import rl_run
 
 from sentinel.detectors.reward_collapse import RewardCollapse
-from sentinel.model.finding import Clear, Severity
+from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.testing import first_finding, steps, update_detector
 
 
@@ -25,7 +25,7 @@ def test_a_sudden_fall_is_found_within_seven_points_with_its_onset():
 
     assert 203 <= record.step <= 208
     assert abs(finding.onset_step - 201) <= 3
-    assert finding.evidence["best_reward_level"] == pytest.approx(1.0, abs=0.15)
+    assert finding.evidence["reward_before"] == pytest.approx(1.0, abs=0.15)
 
 
 def test_a_loss_of_all_that_was_gained_is_critical():
@@ -133,7 +133,101 @@ def test_a_reward_at_its_minimum_has_collapsed():
     record, finding = first_finding(RewardCollapse(), steps(reward=reward))
 
     assert 16 <= record.step <= 17
-    assert finding.evidence["best_reward_level"] == -0.84
+    assert finding.evidence["reward_before"] == -0.92
+    assert finding.evidence["reward_now"] == -1.0
+
+
+def alarms(reward):
+    """The severity of each alarm, the highest until it clears."""
+    detector, found, is_open = RewardCollapse(), [], False
+    for record in steps(reward=reward):
+        output = update_detector(detector, record)
+        is_finding = isinstance(output, Finding)
+        if is_finding and not is_open:
+            found.append(output.severity)
+        if is_finding and output.severity is Severity.CRITICAL:
+            found[-1] = output.severity
+        is_open = is_finding
+    return found
+
+
+def test_a_reward_of_few_values_has_not_collapsed_by_chance():
+    """Coins of many odds and batch sizes, won and lost or +-1, and sparse rewards."""
+    runs = [few_values(10_000 + seed, 300) for seed in range(30)]
+
+    assert [alarms(reward) for reward in runs] == [[]] * len(runs)
+
+
+@pytest.mark.seeded
+def test_a_thousand_coins_have_no_critical_finding():
+    runs = [few_values(20_000 + seed) for seed in range(len(SEEDS) * 10)]
+    found = [severity for reward in runs for severity in alarms(reward)]
+
+    assert Severity.CRITICAL not in found
+    assert len(found) <= max(1, 1e-5 * sum(map(len, runs)))
+
+
+def test_a_take_off_is_no_fall():
+    runs = [take_off(seed) for seed in range(20)]
+
+    assert [alarms(reward) for reward in runs] == [[]] * len(runs)
+
+
+def test_a_reward_of_few_values_that_is_lost_has_collapsed():
+    rng = Random(1)
+    reward = [float(rng.random() < 0.8) for _ in range(200)] + [0.0] * 60
+    record, finding = first_finding(RewardCollapse(), steps(reward=reward))
+
+    assert 207 <= record.step <= 240
+    assert 196 <= finding.onset_step <= 203
+
+
+def test_a_collapse_after_four_rewards_is_found_and_is_not_the_start():
+    """Forty lines, each the mean of several steps."""
+    reward = [0.9, 0.75, 0.95, 0.8, *noisy([0.03] * 36, sigma=0.01)]
+    record, finding = first_finding(RewardCollapse(), steps(reward=reward))
+
+    assert record.step <= 20
+    assert 4 <= finding.onset_step <= 6
+    assert finding.evidence["reward_before"] == pytest.approx(0.85, abs=0.02)
+    assert finding.summary.startswith("Reward fell from 0.85 to 0.0")
+    assert "started" not in finding.summary
+
+
+def test_a_swing_that_always_comes_back_is_reported_twice_at_most():
+    swing = [1.0 + 0.8 * cos(2 * pi * t / 60) for t in range(900)]
+
+    assert len(alarms(noisy(swing))) <= 2
+
+
+def test_the_onset_range_contains_the_onset():
+    covered = 0
+    for seed in range(20):
+        reward = noisy(LEARNED + [0.2] * 20, seed=seed)
+        _, finding = first_finding(RewardCollapse(), steps(reward=reward))
+        earliest, latest = finding.onset_range
+        covered += earliest <= 201 <= latest
+
+    assert covered >= 18
+
+
+def few_values(seed, length=0):
+    """A coin, or the mean of a batch of coins, or a sparse reward, of 50 to 5,000 values."""
+    rng = Random(seed)
+    length, batch = length or int(50 * 100 ** rng.random()), rng.choice([1, 1, 2, 4, 16, 64])
+    odds = rng.choice([rng.uniform(0.02, 0.98), 1 / 18 / batch])
+    low, high = rng.choice([(0.0, 1.0), (-1.0, 1.0), (0.0, 1 / 18)])
+    means = [sum(rng.random() < odds for _ in range(batch)) / batch for _ in range(length)]
+    return [low + (high - low) * mean for mean in means]
+
+
+def take_off(seed):
+    """A logistic rise whose odds grow by the factor e in 1 to 20 points."""
+    rng = Random(seed)
+    length, points, batch = rng.randint(80, 300), 20 ** rng.random(), rng.choice([16, 64, 256])
+    middle = length * rng.uniform(0.1, 0.9)
+    odds = [0.1 + 0.6 / (1 + exp(min(50, (middle - t) / points))) for t in range(length)]
+    return [rng.gauss(p, sqrt(p * (1 - p) / batch)) for p in odds]
 
 
 def test_a_sparse_reward_has_not_collapsed_between_successes():

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sentinel.pipeline.snapshot import deserialize, serialize
-from sentinel.stats.drawdown import Drawdown
+from sentinel.stats.best_level import BestLevel
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.level_shift import LevelShift
 from sentinel.stats.margin_cusum import (
@@ -20,7 +20,6 @@ from sentinel.stats.margin_cusum import (
     WARMUP_VALUES,
     MarginCusum,
 )
-from sentinel.stats.peak_drop import PeakDrop
 from sentinel.stats.persistent_outlier import PersistentOutlier
 from sentinel.stats.reward_gain import RewardGain
 from sentinel.stats.rolling_quantiles import IQR_TO_SIGMA, RollingQuantiles
@@ -105,17 +104,17 @@ def test_a_window_queried_at_times_holds_the_last_values(series, size, queried):
 
 @given(values)
 def test_best_levels_are_the_highest_medians(series):
-    gain, drawdown, peak_drop = RewardGain(), Drawdown(), PeakDrop()
+    gain, of_16_values, of_5_values = RewardGain(), BestLevel(16, 5), BestLevel(5, 7)
     for at, value in enumerate(series, start=1):
         gain.add(value)
-        drawdown.add(value)
-        peak_drop.add(value)
+        of_16_values.add(value)
+        of_5_values.add(value)
         of_16 = [median(series[end - 16 : end]) for end in range(16, at + 1)]
         of_5 = [median(series[end - 5 : end]) for end in range(5, at + 1)]
-        assert drawdown.best_level == (max(of_16) if of_16 else None)
-        assert peak_drop.best_level == (max(of_5) if of_5 else None)
+        assert of_16_values.best_level == (max(of_16) if of_16 else None)
+        assert of_5_values.best_level == (max(of_5) if of_5 else None)
         assert gain.current_level == pytest.approx(median(series[max(0, at - 8) : at]))
-        assert drawdown.current_level == median(series[max(0, at - 5) : at])
+        assert of_16_values.current_level == median(series[max(0, at - 5) : at])
 
 
 @given(st.lists(level, min_size=1, max_size=80), st.sampled_from([-1, 1]))
