@@ -4,10 +4,10 @@ Formula
     drawdown = over the last 4, 8, 16, 32 or 64 rewards, the mean is below the best such mean by
                more than `errors` standard errors, `lost` of the gain, and 1.1 times the second
                largest fall that came back; where nothing was gained, it is below the mean of all
-               rewards before by 1.5 * `errors` standard errors
+               rewards before by 1.5 * `errors` standard errors and 1.5 standard deviations
     step     = in the first 64 rewards, cut in two where two levels fit best, the later level, of at
                least 6 rewards, is lower by more than `errors` standard errors and `sigmas`
-               standard deviations
+               standard deviations, and at most a tenth of the rewards is nearer to the other level
     low      = the last rewards, at least 8, are all as low as a share q of those before, with
                count * ln(1/q) > `surprise`; and they are below the median before by `sigmas`
                standard deviations, or all equal
@@ -31,7 +31,7 @@ Source
 
 Defaults
     `errors` 4.5 has no finding in 124,572 points of 150 healthy synthetic runs, and one warning in
-    150 coins (153,725 points). `lost` 0.35 and `sigmas` 3 exclude fluctuations that are significant
+    150 coins (153,725 points). `lost` 0.4 and `sigmas` 3 exclude fluctuations that are significant
     but harmless, `least` 0.05 those of a control task at its floor. `surprise` 19 is a chance of 6
     in 10^9. A loss of 50 % of the gain in 40 points, 80 % in 15 or 120 % in 3 is found in 139, 148
     and 150 of 150 runs, after a median of 34, 12 and 5 points. All this holds up to a lag-one
@@ -49,8 +49,8 @@ from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.stats.mean_fall import find_fall
 from sentinel.stats.mean_drawdown import RECENT_VALUES, SCALES, START_VALUES, Fall, MeanDrawdown
+from sentinel.stats.mean_fall import MeanFall, find_fall
 from sentinel.stats.rolling_quantiles import median_of_sorted, sigma_of_sorted
 
 MAX_REWARD = 1e100
@@ -68,6 +68,9 @@ MIN_FALL_SHARE = 3 / 8
 MIN_STEP_REWARDS = 6
 """Rewards at the lower of two levels."""
 
+MAX_MIXED_SHARE = 0.1
+"""Largest share of the rewards that are nearer to the other of the two levels."""
+
 MIN_LOW_REWARDS = 8
 """Last rewards that are all low."""
 
@@ -76,6 +79,9 @@ MAX_LOW_SHARE = 0.5
 
 WITHOUT_GAIN_FACTOR = 1.5
 """Factor on `errors` where nothing was gained before."""
+
+WITHOUT_GAIN_SIGMAS = 1.5
+"""Standard deviations of single rewards that a fall then exceeds: few rewards are as low."""
 
 CRITICAL_FACTOR = 2.0
 """Factor on the significance of a critical fall."""
@@ -104,7 +110,7 @@ class RewardCollapse:
     """Evaluates the mean of `reward` at five scales."""
 
     errors: float = 4.5
-    lost: float = 0.35
+    lost: float = 0.4
     least: float = 0.05
     sigmas: float = 3.0
     surprise: float = 19.0
@@ -178,6 +184,7 @@ class RewardCollapse:
     def _is_fall(self, fall: Fall) -> bool:
         return (
             fall.errors > self.errors * (1.0 if fall.gain else WITHOUT_GAIN_FACTOR)
+            and (fall.gain or fall.sigmas > WITHOUT_GAIN_SIGMAS)
             and fall.low_count >= max(MIN_FALL_REWARDS, MIN_FALL_SHARE * fall.scale)
             and fall.size > USUAL_SWING_FACTOR * fall.usual_swing
             and self._is_large(fall.best, fall.current, fall.gain)
@@ -204,6 +211,7 @@ class RewardCollapse:
             or change.errors <= self.errors
             or change.before - change.after <= self.sigmas * change.sigma
             or not self._is_large(change.before, change.after, 0.0)
+            or _mixed_share(values, change) > MAX_MIXED_SHARE
         ):
             return
         is_critical = (
@@ -283,3 +291,11 @@ class RewardCollapse:
             onset_step=onset[1],
             onset_range=(onset[0], onset[2]),
         )
+
+
+def _mixed_share(values: list[float], change: MeanFall) -> float:
+    """Share of the values that are nearer to the other of the two levels."""
+    middle, cut = (change.before + change.after) / 2, len(values) - change.low_count
+    mixed = sum([value < middle for value in values[:cut]])
+    mixed += sum([value >= middle for value in values[cut:]])
+    return mixed / len(values)

@@ -73,7 +73,8 @@ class Fall:
 
     `errors` is the fall in standard errors: where something was gained, below the best mean, less
     what the best of as many means of noise exceeds the mean; otherwise below the mean of all values
-    before. `gain` is best minus start, 0 if no scale has a significant one. `swing` and
+    before; `sigmas` is its size in standard deviations of single values. `gain` is best minus
+    start, 0 if no scale has a significant one. `swing` and
     `usual_swing` are the largest and the second largest fall at this scale that came back.
     """
 
@@ -81,6 +82,7 @@ class Fall:
     best: float
     current: float
     errors: float
+    sigmas: float
     gain: float
     low_count: int
     swing: float
@@ -279,6 +281,7 @@ class MeanDrawdown:
                     best=scale.best,
                     current=current,
                     errors=fall,
+                    sigmas=(scale.best - current) / sqrt(variance),
                     gain=gain,
                     low_count=sum([value < low for value in last]),
                     swing=scale.swing,
