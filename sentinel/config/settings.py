@@ -323,6 +323,15 @@ def _check_detector_settings(name: str, raw: ConfigTree, sources: ConfigSources)
         if isinstance(value, float) and isnan(value):
             message = f"{sources.describe((*path, key))}: the float given is wrong: it is NaN."
             raise ConfigError(message)
+        # A number whose default is positive is a size, a factor or a count.
+        default = getattr(kinds[name], key, None)
+        if (
+            isinstance(default, int | float)
+            and isinstance(value, int | float)
+            and value < 0 < default
+        ):
+            message = f"{sources.describe((*path, key))}: the number given is wrong: it is below 0."
+            raise ConfigError(message)
     try:
         kinds[name](**values)
     except (TypeError, ValueError) as error:
