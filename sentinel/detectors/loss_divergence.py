@@ -2,7 +2,8 @@
 
 Formula
     shifted  = a margin CUSUM finds ln(loss) above its recent level by more than ln `rise`; or, in
-               the first 32 values, the last 5 are each over `young_rise` times all before
+               the first 32 values, the last 5 are each over `young_rise` times all before, of
+               which there are at least 3
     runaway  = the last 2 losses are each over `leap` times the largest before them or 0.1
     Finding  = shifted or runaway
     critical = `settle` values after the shift, the median of the last 8 is no lower than that of
@@ -52,6 +53,9 @@ LEVEL_WINDOW = 8
 
 EARLY_WINDOW = 5
 """Consecutive high losses required early in a run."""
+
+EARLY_BASELINE = 3
+"""Losses before them; a first loss alone may be low by chance."""
 
 MIN_NEGATIVE_SHARE = 0.05
 """Share of negative losses from which a loss has no meaningful logarithm."""
@@ -216,7 +220,8 @@ class LossDivergence:
             return False
         latest = list(self._recent)[-EARLY_WINDOW:]
         bound = max(self._highest_before + log(self.young_rise), log(MIN_YOUNG_LOSS))
-        if self._early_onset_step is None and self._highest_before > -inf and min(latest) > bound:
+        has_baseline = self._count >= EARLY_BASELINE + EARLY_WINDOW
+        if self._early_onset_step is None and has_baseline and min(latest) > bound:
             self._early_onset_step = self._recent_steps[-EARLY_WINDOW]
         elif median(latest) <= bound:
             self._early_onset_step = None

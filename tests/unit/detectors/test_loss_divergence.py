@@ -118,12 +118,17 @@ def test_a_log_of_a_few_lines_without_a_lasting_rise_is_clear(loss):
 
 
 def test_no_level_is_stated_before_there_is_one():
-    """Six values: five in a row above the first, before a start level of eight values."""
-    _, finding = detect([2.0, 9.0, 9.1, 9.2, 9.08, 9.05])
+    _, finding = detect([1.9, 2.0, 1.8, 9.0, 9.1, 9.2, 9.08, 9.05])
 
     assert "level of 2 and" in finding.summary
-    assert "at the start" not in finding.summary
-    assert "loss_at_start" not in finding.evidence
+    assert "at the start it was 2." in finding.summary
+
+
+def test_a_first_loss_that_is_low_by_chance_is_no_level():
+    for seed in range(40):
+        loss = noisy([2.0] * 30, 0.35, seed)
+        loss[0] = 0.8
+        assert detect(loss) == (None, None)
 
 
 EARLY = [1.8, 1.7, 1.75, *noisy([7.5] * 20)]
