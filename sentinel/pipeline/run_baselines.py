@@ -33,7 +33,6 @@ BASELINE_SETTINGS: Mapping[str, BaselineSettings] = {
     "completion_length": BaselineSettings(
         TrajectoryPrior(slope=0.0, slope_sd=0.3, sigma=0.15, weight=8),
         rise_margin=0.1,
-        fall_margin=0.1,
         least=1e-3,
         min_sigma=0.03,
     ),

@@ -36,9 +36,11 @@ class RewardHistory:
         if len(self._levels) < BLOCK:
             return
         self._block_count += 1
-        mean = sum(self._levels) / BLOCK
+        # Values may be as large as a float can be.
+        mean = sum([level / BLOCK for level in self._levels])
+        reward = sum([each / BLOCK for each in self._rewards])
         blocks = self._blocks
-        blocks[floor(mean / BIN)] = self._block_count, mean, sum(self._rewards) / BLOCK
+        blocks[floor(mean / BIN)] = self._block_count, mean, reward
         if len(blocks) > MAX_BINS:
             del blocks[min(blocks, key=lambda each: blocks[each][0])]
         self._levels.clear()

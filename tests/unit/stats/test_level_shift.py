@@ -81,20 +81,3 @@ def test_few_rewards_give_no_result():
 
     assert not gain.is_ready
     assert gain.noise == 0.0
-
-
-def test_a_natural_drift_is_no_shift_and_a_faster_one_is():
-    """A series that falls with the length of the run falls fast at its start."""
-    natural = [10.0 / (1 + t) for t in range(200)]
-    collapsing = natural[:150] + [natural[150] * 0.9**t for t in range(50)]
-
-    assert not shift_with_drift(natural).has_left_recent_level
-    assert shift_with_drift(collapsing).has_left_recent_level
-    assert shift_with_drift(natural).expected_level == pytest.approx(natural[-1], rel=0.2)
-
-
-def shift_with_drift(values):
-    shift = LevelShift(-1, 1.5, 2.0, 1.0)
-    for step, value in enumerate(values):
-        shift.add(value, None, step)
-    return shift

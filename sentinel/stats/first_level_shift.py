@@ -1,0 +1,226 @@
+"""Detects a positive series leaving its first level, and whether the reward rose with it.
+
+Entropy and length of a policy change as it learns, slowly and with a rising reward; if the policy
+breaks, they change without.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import isfinite, log, pi, sqrt
+from statistics import fmean, median
+
+from sentinel.stats.reward_gain import MEDIAN_ERROR, RewardGain
+from sentinel.stats.reward_history import RewardHistory
+
+FIRST_VALUES = 5
+"""Values whose median is the first level."""
+
+CURRENT_VALUES = 8
+"""Values whose median is the current level: five of eight values move it."""
+
+SUDDEN_VALUES = 3
+"""Values in a row below the sudden share that end the first values: no chance, whatever the noise.
+"""
+
+BLOCK = CURRENT_VALUES
+"""Values in a block, whose means show how much levels differ without a shift."""
+
+COMPARED_BLOCKS = 4
+"""First and latest blocks that are compared, and blocks needed to know their noise."""
+
+CHANGE_MEMORY = 1 / 32
+"""Weight of the latest change in a mean absolute change of neighbours."""
+
+CHANGE_TO_SIGMA = sqrt(pi) / 2
+"""Standard deviation of normal noise, divided by the mean absolute difference of neighbours."""
+
+YOUNG_SIGMA = 4.0
+"""Noise of n values, of a run without blocks yet, counts 1 + YOUNG_SIGMA / n times."""
+
+SIGNIFICANT_ERRORS = 4.0
+"""Standard errors by which the current level must differ from the first one."""
+
+EARLIER_SHARE = 0.25
+"""Share of a shift, of its logarithm, up to which a record belongs to the time before."""
+
+ROUNDING_MARGIN = 1 - 1e-9
+"""Values short of half way by a rounding error are counted; the exact test follows."""
+
+
+@dataclass
+class MeanChange:
+    """Running mean of the absolute difference of neighbours, as a measure of noise."""
+
+    count: int = 0
+    """Number of differences."""
+    _last: float | None = None
+    _mean: float = 0.0
+
+    def add(self, value: float) -> None:
+        """Add a finite value."""
+        if self._last is not None:
+            self.count += 1
+            weight = max(CHANGE_MEMORY, 1 / self.count)
+            self._mean += weight * (abs(value - self._last) - self._mean)
+        self._last = value
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise."""
+        return CHANGE_TO_SIGMA * self._mean
+
+
+@dataclass
+class FirstLevelShift:
+    """A rise (`sign` +1) or fall (-1) of the current level over or below the first one.
+
+    `far_factor` is the ratio to the first level that counts as a shift, which begins half way
+    there. Three values in a row below `sudden_share` of those before them are not among the first.
+    """
+
+    sign: int
+    far_factor: float
+    sudden_share: float = 0.0
+    count: int = 0
+    first_level: float = 0.0
+    """Median of the first values, 0 before the first."""
+    half_way_step: int | None = None
+    """Step since which the current level is half way to far; None if it is not."""
+    reward_gain: RewardGain = field(default_factory=RewardGain)
+    _first_values: list[float] = field(default_factory=list)
+    _current_values: deque[float] = field(default_factory=lambda: deque(maxlen=CURRENT_VALUES))
+    _half_way_count: int = 0
+    """Of the latest values, those half way to far, or short of it by a rounding error."""
+    _is_first_level_final: bool = False
+    _values_noise: MeanChange = field(default_factory=MeanChange)
+    _changes_noise: MeanChange = field(default_factory=MeanChange)
+    _block_sum: float = 0.0
+    _first_blocks: list[float] = field(default_factory=list)
+    _latest_blocks: deque[float] = field(default_factory=lambda: deque(maxlen=COMPARED_BLOCKS))
+    """Means of the logarithms of blocks."""
+    _reward_history: RewardHistory = field(default_factory=RewardHistory)
+
+    def __post_init__(self) -> None:
+        self._half_way_log = log(self.far_factor) / 2
+        self._half_way_factor = sqrt(self.far_factor) * ROUNDING_MARGIN
+
+    def add(self, value: float, reward: float | None, step: int) -> None:
+        """Add a positive value, and the reward of the same record if there is a finite one."""
+        self.count += 1
+        self._update_levels(value, step)
+        log_value = log(value)
+        self._values_noise.add(log_value)
+        self._block_sum += log_value
+        if self.count % BLOCK == 0:
+            self._add_block(self._block_sum / BLOCK)
+            self._block_sum = 0.0
+        if reward is not None and isfinite(reward):
+            self.reward_gain.add(reward)
+            self._reward_history.add(log_value, reward)
+
+    def _add_block(self, mean: float) -> None:
+        if self._latest_blocks:
+            # Changes of the change: a steady growth is no noise.
+            self._changes_noise.add(mean - self._latest_blocks[-1])
+        self._latest_blocks.append(mean)
+        if len(self._first_blocks) < COMPARED_BLOCKS:
+            self._first_blocks.append(mean)
+
+    def _update_levels(self, value: float, step: int) -> None:
+        if not self._is_first_level_final:
+            self._update_first_level(value)
+            self._current_values.append(value)
+            self._half_way_count = sum(map(self._is_beyond, self._current_values))
+        else:
+            if len(self._current_values) == CURRENT_VALUES:
+                self._half_way_count -= self._is_beyond(self._current_values[0])
+            self._current_values.append(value)
+            self._half_way_count += self._is_beyond(value)
+        # The median can be half way only if half of the values are.
+        if 2 * self._half_way_count < len(self._current_values) or not self._is_half_way():
+            self.half_way_step = None
+        elif self.half_way_step is None:
+            self.half_way_step = step
+
+    def _update_first_level(self, value: float) -> None:
+        values = self._first_values
+        values.append(value)
+        before = values[:-SUDDEN_VALUES]
+        if len(before) > 1 and max(values[-SUDDEN_VALUES:]) < self.sudden_share * min(before):
+            self._first_values = before
+            self._is_first_level_final = True
+        self._is_first_level_final |= len(values) == FIRST_VALUES
+        self.first_level = median(self._first_values)
+
+    def _is_beyond(self, value: float) -> bool:
+        if self.sign < 0:
+            return value * self._half_way_factor < self.first_level
+        return value > self.first_level * self._half_way_factor
+
+    def _is_half_way(self) -> bool:
+        return self.sign * log(self.current_level / self.first_level) > self._half_way_log
+
+    @property
+    def current_level(self) -> float:
+        """Median of the latest values. Raises StatisticsError before the first."""
+        return median(self._current_values)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there are enough values for a first and a current level."""
+        return self.count >= FIRST_VALUES + CURRENT_VALUES
+
+    @property
+    def first_value(self) -> float:
+        """The very first value. Raises IndexError before it."""
+        return self._first_values[0]
+
+    @property
+    def is_off_first_value(self) -> bool:
+        """Whether noise of single values cannot explain the difference from the first value."""
+        shift = self.sign * log(self.current_level / self.first_value)
+        return shift > SIGNIFICANT_ERRORS * self._values_noise.sigma
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether noise cannot explain the difference of the current from the first level.
+
+        Either of the levels, or of the first and the latest blocks, whose noise is known later and
+        includes what lasts for several values.
+        """
+        shift = self.sign * log(self.current_level / self.first_level)
+        counts = len(self._first_values), len(self._current_values)
+        has_blocks = len(self._first_blocks) == COMPARED_BLOCKS
+        # A change of independent values has sqrt(2) times their sigma, that of changes sqrt(6).
+        block_noise = self._changes_noise.sigma / sqrt(3)
+        noise = block_noise * sqrt(BLOCK)
+        if not has_blocks:
+            noise = self._values_noise.sigma * (1 + YOUNG_SIGMA / self.count)
+        error = MEDIAN_ERROR * noise * sqrt(1 / counts[0] + 1 / counts[1])
+        if shift > SIGNIFICANT_ERRORS * error:
+            return True
+        if not has_blocks:
+            return False
+        shift = self.sign * (fmean(self._latest_blocks) - fmean(self._first_blocks))
+        error = block_noise * sqrt(2 / COMPARED_BLOCKS)
+        return shift > SIGNIFICANT_ERRORS * error
+
+    def is_unrewarded(self, recent_level: float | None = None) -> bool:
+        """Whether the reward is known and has not risen with the shift.
+
+        It is not above its level before the shift from `recent_level`. If that is None, the series
+        is only off its first level: then the reward is not above the start of the run either, or
+        its gain is lost again.
+        """
+        gain = self.reward_gain
+        if not gain.is_ready:
+            return False
+        start = self.first_level if recent_level is None else recent_level
+        limit = log(start) + EARLIER_SHARE * log(self.current_level / start)
+        before = self._reward_history.reward_at_level(self.sign, limit)
+        if before is not None and gain.is_above(before):
+            return False
+        is_known = recent_level is not None and before is not None
+        return is_known or gain.has_lost or not gain.has_gained
