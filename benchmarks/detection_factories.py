@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from detection_faults import FAULT_EFFECTS
 from detection_run import HORIZON, REINFORCED, FullRun
+from support.faulty_series import MAX_HEALTHY_NORM_FACTOR
 from support.policy_runs import entropy_series, length_series
 from support.synthetic_runs import (
     Series,
@@ -136,9 +137,8 @@ def gradient_norms(rng: np.random.Generator, count: int, every: int) -> Series:
     )
     level = level * (1 + time / 50) ** rng.uniform(-0.4, 0.4)
     outliers = (rng.random(count) < 0.003) * np.log(rng.uniform(2, 8, count))
-    return np.asarray(
-        level * np.exp(student_noise(rng, count) * log_uniform(rng, 0.08, 0.9) + outliers)
-    )
+    noise = student_noise(rng, count) * log_uniform(rng, 0.08, 0.9) + outliers
+    return np.asarray(level * np.exp(np.minimum(noise, np.log(MAX_HEALTHY_NORM_FACTOR))))
 
 
 def add_step_times(rng: np.random.Generator, run: FullRun, tokens: Series) -> None:

@@ -14,6 +14,9 @@ from sentinel.model.record import Event, Record
 MAX_CHECKPOINTS_PER_RUN = 64
 """Steps of the newest checkpoints that are stored for each run."""
 
+INFO_UPDATE_FACTOR = 1.1
+"""Growth of the first evidence with which an open incident of severity info is shown again."""
+
 
 @dataclass
 class IncidentBook:
@@ -56,8 +59,8 @@ class IncidentBook:
     ) -> Notification | Incident | None:
         """Update the incident of `key` with one output of its detector.
 
-        Returns a notification if one is due; a copy of the incident if its state changed without
-        one, by resolving or re-opening; else None.
+        Returns a notification if one is due; a copy of the incident if it changed without one, by
+        resolving, re-opening, or a larger value at severity info; else None.
         """
         if output is None:
             return None
@@ -69,6 +72,7 @@ class IncidentBook:
             incident = self._open_incident(key, record, output, detector, severity)
         else:
             incident.finding_count += 1
+        is_larger = _first_value(output) > INFO_UPDATE_FACTOR * _first_value(incident.finding)
         before, incident.clear_count, incident.finding = incident.severity, 0, output
         incident.severity = min(before, severity, key=lambda each: each.order)
         is_reopened = incident.state is IncidentState.RESOLVED
@@ -81,9 +85,15 @@ class IncidentBook:
         if incident.severity is not before:
             if before is Severity.INFO:
                 # No notification was sent for it yet, so this one opens it.
+                if output.onset_step is not None:
+                    incident.onset_step, incident.onset_range = (
+                        output.onset_step,
+                        output.onset_range,
+                    )
                 return self._fire(incident, record)
             return _notification(NotificationReason.ESCALATED, incident, record)
-        return replace(incident) if is_reopened else None
+        is_update = is_larger and incident.severity is Severity.INFO
+        return replace(incident) if is_reopened or is_update else None
 
     def _open_incident(
         self,
@@ -145,6 +155,12 @@ def last_checkpoint_before(onset: int, checkpoint_steps: Iterable[int]) -> int |
     200
     """
     return next((step for step in reversed(tuple(checkpoint_steps)) if step < onset), None)
+
+
+def _first_value(finding: Finding) -> float:
+    """The size of the first evidence if it is a number, else 0."""
+    value = next(iter(finding.evidence.values()), 0.0)
+    return abs(value) if isinstance(value, float) else 0.0
 
 
 def _notification(reason: NotificationReason, incident: Incident, record: Record) -> Notification:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, Onset
@@ -125,8 +125,7 @@ def replay_records(
                 signals.update(result.record)
                 if result.record.event in (Event.STEP, Event.EVAL):
                     replay.coverage.update(result.record.values)
-            for notification in result.notifications:
-                _add_notification(incidents, notification, signals)
+            _add_changes(incidents, result, signals)
             cases |= {each.incident.name: each for each in result.case_notifications}
     for incident in engine.incident_book.open_incidents.values():
         if incident.name in incidents:
@@ -143,6 +142,18 @@ def replay_records(
     replay.notice = getattr(source, "notice", "")
     replay.failed_detectors = sorted(engine.error_counts)
     return replay
+
+
+def _add_changes(
+    incidents: dict[str, ReplayedIncident], result: Result, signals: RecentSignals
+) -> None:
+    for notification in result.notifications:
+        _add_notification(incidents, notification, signals)
+    for incident in result.changed_incidents:
+        replayed = incidents.get(incident.name)
+        # No notification is sent of a larger value at severity info.
+        if replayed is not None and incident.severity is Severity.INFO:
+            replayed.notification = replace(replayed.notification, incident=incident)
 
 
 def _add_notification(

@@ -117,21 +117,60 @@ class StepFilter:
     """Distinguishes a run whose step goes back from two writers that count steps separately.
 
     Rows with the same set of keys come from one writer. A step below the last one is the run's own
-    only if it is also below the last step of its own set of keys.
+    only if it is also below the last step of its own set of keys. Two ranks that write the same
+    keys to one file look like a run that begins again; once the step goes back a second time, to
+    where the repeated rows had ended, they are two writers.
     """
 
     last_step: float | None = None
     last_step_by_keys: dict[frozenset[str], float] = field(default_factory=dict)
+    repeats_by_keys: dict[frozenset[str], RepeatedRows] = field(default_factory=dict)
 
     def accepts(self, keys: frozenset[str], step: float) -> bool:
         """Whether the step is the run's; False if it is another writer's count."""
         own = self.last_step_by_keys.get(keys)
         if own is not None or len(self.last_step_by_keys) < MAX_KEY_SETS:
             self.last_step_by_keys[keys] = step
+            repeats = self.repeats_by_keys.setdefault(keys, RepeatedRows(step, step))
+            if repeats.is_other_writer(step):
+                return False
         if self.last_step is not None and step < self.last_step and (own is None or step >= own):
             return False
         self.last_step = step
         return True
+
+
+@dataclass
+class RepeatedRows:
+    """Recognises a second writer of the same keys by the steps of their rows.
+
+    `end` is the last repeated step, None before the step went back to `first`; `interval` is the
+    largest distance of two rows.
+    """
+
+    first: float
+    highest: float
+    last: float = -inf
+    interval: float = 0.0
+    end: float | None = None
+    has_two_writers: bool = False
+
+    def is_other_writer(self, step: float) -> bool:
+        """Whether the step is one that a second writer repeats."""
+        last, self.last = self.last, step
+        if step > self.highest:
+            if last == self.highest:
+                self.interval = max(self.interval, step - last)
+            self.highest = step
+            return False
+        if last > step and self.end is None and step <= self.first:
+            # The run begins again, or a second writer begins.
+            self.end = step
+        elif last > step and self.end is not None and not self.has_two_writers:
+            self.has_two_writers = self.end < step <= self.end + self.interval
+        if self.end is not None and step > self.end:
+            self.end = step
+        return self.has_two_writers and step < self.highest
 
 
 @dataclass

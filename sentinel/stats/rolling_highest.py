@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 class RollingHighest:
     """The last `size` values; `level` is the `rank`-th highest of them.
 
-    A value costs O(log n) comparisons. Compare a value with `level` before adding it.
+    A value costs O(log n) comparisons. Compare a value with `level` before adding it. The window
+    stays `lag` values behind, so that a gradual rise is compared with what was before it; in the
+    beginning it stays a third of the values behind.
 
     >>> highest = RollingHighest(rank=2, size=4, min_values=3)
     >>> levels = []
@@ -31,11 +33,12 @@ class RollingHighest:
     rank: int = 3
     size: int = 64
     min_values: int = 8
+    lag: int = 0
     _arrived: deque[float] = field(default_factory=deque)
     _sorted: list[float] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self._sorted)
+        return len(self._arrived)
 
     @property
     def level(self) -> float | None:
@@ -43,10 +46,17 @@ class RollingHighest:
         values = self._sorted
         return values[-self.rank] if len(values) >= max(self.rank, self.min_values) else None
 
+    @property
+    def maximum(self) -> float:
+        """The highest of all values, with those of the lag. Raises ValueError without any."""
+        return max(self._arrived)
+
     def add(self, value: float) -> None:
         """Add a value that is not NaN; with more than `size` the oldest is removed."""
         values, arrived = self._sorted, self._arrived
         arrived.append(value)
-        insort(values, value)
+        newest = len(arrived) - min(self.lag, len(arrived) // 3)
+        if newest > len(values):
+            insort(values, arrived[newest - 1])
         if len(values) > self.size:
             del values[bisect_left(values, arrived.popleft())]

@@ -15,6 +15,9 @@ from support.synthetic_runs import Run, log_uniform, sft_run, student_noise
 from sentinel.model.record import Event, Record
 from sentinel.testing import event
 
+MAX_HEALTHY_NORM_FACTOR = 20.0
+"""A norm that is higher above its level, even a single one, is a fault."""
+
 FAULT_PARAMETERS = {
     "loss_spike": {"mild": (1.5, 8), "moderate": (2.0, 15), "severe": (4.0, 30)},
     "loss_divergence": {"mild": (150, 0), "moderate": (40, 0), "severe": (8, 0)},
@@ -56,7 +59,8 @@ def norm_run(seed: int, fault: str = "", severity: str = "moderate") -> Run:
     level = log_uniform(rng, 0.1, 10) * (1 + start * np.exp(-time / log_uniform(rng, 3, 60)))
     level = level * (1 + time / 50) ** rng.uniform(-0.4, 0.4)
     outliers = (rng.random(count) < 0.003) * np.log(rng.uniform(2, 8, count))
-    norm = level * np.exp(student_noise(rng, count) * log_uniform(rng, 0.08, 0.9) + outliers)
+    noise = student_noise(rng, count) * log_uniform(rng, 0.08, 0.9) + outliers
+    norm = level * np.exp(np.minimum(noise, log(MAX_HEALTHY_NORM_FACTOR)))
     if fault:
         factor, over = FAULT_PARAMETERS[fault][severity]
         at = int(count * rng.uniform(0.35, 0.7))

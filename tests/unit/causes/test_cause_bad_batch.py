@@ -30,8 +30,10 @@ def test_batches_that_raise_the_loss_once_are_diagnosed(seed):
     assert "`gradient_clip_val`" in case.diagnosis.remedy
 
 
-def test_a_single_batch_sends_no_notification():
-    assert diagnose_run(Training(bad=range(200, 201), count=260).records(), METADATA).causes == []
+def test_a_single_batch_that_raises_loss_and_gradient_a_hundredfold_is_diagnosed():
+    replay = diagnose_run(Training(bad=range(200, 201), count=260).records(), METADATA)
+
+    assert replay.causes == ["bad_batch"]
 
 
 def test_a_learning_rate_that_is_too_high_is_another_cause():

@@ -42,15 +42,16 @@ def test_one_outlier_is_info():
 
 
 def test_an_outlier_in_a_noisy_series_is_ignored():
-    assert detect(noisy([1.0] * 400, sigma=1.5)) == (None, None)
+    assert detect_notable(steps(grad_norm=noisy([1.0] * 400, sigma=1.5))) == (None, None)
 
 
 def test_an_explosion_in_the_first_steps_is_found_without_a_baseline():
-    record, finding = detect([0.4, 0.4, 0.5, 0.5, 0.7, 0.7, 1.0, 6.0, 9.0, 9.0, 9.0])
+    norms = [0.4, 0.4, 0.5, 0.5, 0.7, 0.7, 1.0, 6.0, 9.0, 9.0, 9.0]
+    record, finding = detect_notable(steps(grad_norm=norms))
 
-    assert record.step == 9
+    assert record.step == 10
     assert finding.severity is None
-    assert finding.onset_step == 7
+    assert finding.onset_step == 8
 
 
 def test_a_transient_in_the_first_steps_is_ignored():
@@ -78,6 +79,106 @@ def test_it_clears_once_the_norm_is_back():
 
     assert isinstance(outputs[119], Finding)
     assert outputs[-1] == Clear()
+
+
+def two_modes(count, seed=0, sigma=0.4):
+    """Norms of policy training: 30 % of the steps have a signal; of the rest a third are 0."""
+    rng = Random(seed)
+    levels = rng.choices([1.0, 0.12, 0.0], weights=[3, 5, 2], k=count)
+    return noisy(levels, sigma, seed)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_extreme_norm_among_norms_of_two_modes_is_a_warning(seed):
+    norms = two_modes(200, seed)
+    norms[120] = 200.0
+    record, finding = detect_notable(steps(grad_norm=norms))
+
+    assert record.step == finding.onset_step == 121
+    assert finding.evidence["grad_norm"] == 200.0
+    assert 0.5 < finding.evidence["grad_norm_third_highest_before"] < 4.0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_norm_that_jumps_together_with_the_kl_is_a_warning(seed):
+    norms, kl = two_modes(200, seed), noisy([0.05] * 200, 0.3, seed)
+    norms[120] = 40.0
+    alone, _ = detect_notable(steps(grad_norm=norms, kl_ref=kl))
+    kl[120] = 2.0
+    record, finding = detect_notable(steps(grad_norm=norms, kl_ref=kl))
+
+    assert alone is None
+    assert record.step == finding.onset_step == 121
+    assert "the KL is 2 nats" in finding.summary
+
+
+def test_a_tiny_kl_is_no_witness():
+    norms, kl = two_modes(200), noisy([1e-5] * 200)
+    norms[120], kl[120] = 40.0, 1e-3
+
+    assert detect_notable(steps(grad_norm=norms, kl_ref=kl)) == (None, None)
+
+
+def test_a_norm_that_jumps_together_with_the_loss_is_a_warning():
+    norms, loss = noisy([1.0] * 200), noisy([2.0] * 200, 0.05)
+    norms[120], loss[120] = 40.0, 20.0
+    record, finding = detect_notable(steps(grad_norm=norms, loss=loss))
+
+    assert record.step == 121
+    assert "the loss is 20" in finding.summary
+
+
+def test_where_most_groups_are_idle_the_fourth_norm_that_is_not_zero_can_be_extreme():
+    norms = [0.0] * 40
+    norms[2], norms[5], norms[11], norms[19], norms[22] = 0.2, 0.3, 2.0, 30.0, 40.0
+    record, finding = detect_notable(steps(grad_norm=norms))
+
+    assert record.step == 20
+    assert finding.severity is None
+
+
+def test_a_rise_where_most_groups_are_idle_is_found():
+    before = [0.0, 0.1, 0.3, 0.0, 0.0, 0.2, 0.0, 0.1, 0.0, 0.0, 0.3, 0.0, 0.2, 0.0]
+    record, finding = detect_notable(
+        steps(grad_norm=[*before, 1.2, 0.0, 1.5, 2.0, 0.0, 1.4, 2.5, 1.8])
+    )
+
+    assert record.step <= 20
+    assert finding.onset_step == 15
+
+
+def test_an_open_info_shows_the_largest_norm_so_far():
+    norms = noisy([1.0] * 150)
+    norms[100], norms[110], norms[120] = 25.0, 30.0, 26.0
+    detector = GradExplosion()
+    outputs = [update_detector(detector, record) for record in steps(grad_norm=norms)]
+    findings = [output for output in outputs if isinstance(output, Finding)]
+
+    assert {finding.severity for finding in findings} == {Severity.INFO}
+    assert [finding.evidence["grad_norm"] for finding in findings] == [25.0, 30.0, 30.0]
+    assert findings[-1].summary.startswith("The highest of 3 single gradient norms was 30 at")
+
+
+def test_an_extreme_norm_like_an_earlier_one_is_no_news():
+    norms = noisy([1.0] * 600)
+    norms[200] = norms[500] = 200.0
+    detector = GradExplosion()
+    outputs = [update_detector(detector, record) for record in steps(grad_norm=norms)]
+    findings = [output for output in outputs if isinstance(output, Finding)]
+
+    assert [finding.severity for finding in findings] == [None, Severity.INFO]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_gradient_that_grows_while_the_loss_falls_well_is_info(seed):
+    """A fresh reward head begins with a small gradient."""
+    rng = Random(seed)
+    norms = [0.3 * exp(min(t, 14) / 4) * exp(rng.gauss(0, 0.25)) for t in range(60)]
+    losses = [0.69 * exp(-max(0, t - 2) / 9) * exp(rng.gauss(0, 0.1)) for t in range(60)]
+    rising = [0.69 + 0.01 * t for t in range(60)]
+
+    assert detect_notable(steps(grad_norm=norms, loss=losses)) == (None, None)
+    assert detect_notable(steps(grad_norm=norms, loss=rising))[0] is not None
 
 
 @pytest.mark.seeded

@@ -5,7 +5,7 @@ from support.faulty_series import evaluated_run, records
 from support.seeds import SEEDS
 
 from sentinel.detectors.overfitting import Overfitting
-from sentinel.model.finding import Clear, Finding
+from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import Event
 from sentinel.testing import event, first_finding, update_detector
 
@@ -58,6 +58,38 @@ def test_noisy_evaluations_must_rise_by_more():
     held_out = [2.0, 2.4, 1.9, 2.3, 1.95, 2.45, 2.1, 2.5, 2.05, 2.55, 2.1, 2.5]
 
     assert first_finding(Overfitting(), run(FALLING, held_out)) == (None, None)
+
+
+def with_accuracy(accuracies, held_out=None):
+    for index, (loss, accuracy) in enumerate(zip(FALLING, accuracies, strict=True), start=1):
+        yield event(Event.STEP, index * 100, loss=loss)
+        more = {} if held_out is None else {"eval_loss": held_out[index - 1]}
+        yield event(Event.EVAL, index * 100, eval_accuracy=accuracy, **more)
+
+
+PEAK = [0.3, 0.5, 0.6, 0.68, 0.7, 0.69, 0.66, 0.64, 0.6, 0.58, 0.55, 0.52]
+RISING = [0.3, 0.5, 0.6, 0.68, 0.7, 0.71, 0.71, 0.72, 0.72, 0.72, 0.73, 0.73]
+
+
+@pytest.mark.parametrize("unit", [1, 100])
+def test_a_falling_held_out_accuracy_alone_is_a_warning(unit):
+    """The first accuracy, 0.3 %, looks like a fraction until one exceeds 1."""
+    _, finding = first_finding(
+        Overfitting(), with_accuracy([0.003 * unit, *[a * unit for a in PEAK[1:]]])
+    )
+
+    assert finding.severity is None
+    assert finding.summary.startswith("Accuracy on held-out data fell from 69.0% to 6")
+    assert first_finding(Overfitting(), with_accuracy([a * unit for a in RISING])) == (None, None)
+
+
+def test_a_slightly_higher_loss_at_the_best_accuracy_is_info():
+    slight = [3.1, 2.6, 2.4, 2.3, 2.25, 2.3, 2.4, 2.45, 2.5, 2.5, 2.5, 2.5]
+    _, holds = first_finding(Overfitting(), with_accuracy(RISING, slight))
+    _, falls = first_finding(Overfitting(), with_accuracy(PEAK, slight))
+
+    assert (holds.severity, falls.severity) == (Severity.INFO, None)
+    assert "accuracy on held-out data is 7" in holds.summary
 
 
 def test_a_run_with_a_reward_is_not_evaluated():

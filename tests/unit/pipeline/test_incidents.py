@@ -224,3 +224,21 @@ def test_an_incident_has_the_onset_range_of_its_first_finding():
     (notification,) = update(IncidentBook(), first, Finding("Bad.", onset_range=(9, 9)))
 
     assert notification.incident.onset_range == (3, 6)
+
+
+def test_a_larger_value_of_an_open_info_is_shown_without_a_notification():
+    book = IncidentBook()
+    sizes = [2.0, 2.1, 8.0, 3.0]
+    outputs = [Finding(f"{size}", {"size": size}, Severity.INFO) for size in sizes]
+    records = [Record("run", WHOLE_RUN, i, float(i)) for i in range(1, 5)]
+    changes = [
+        book.update_incident(KEY, r, o, Probe()) for r, o in zip(records, outputs, strict=True)
+    ]
+
+    assert [type(change).__name__ for change in changes] == [
+        "Notification",
+        "NoneType",
+        "Incident",
+        "NoneType",
+    ]
+    assert changes[2].finding.summary == "8.0"

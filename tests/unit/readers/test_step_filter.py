@@ -1,5 +1,9 @@
 """StepFilter distinguishes a run that goes back from two writers that count separately."""
 
+from itertools import pairwise
+
+import pytest
+
 from sentinel.readers.rows import RowConverter, StepFilter
 
 A, B, C = frozenset("a"), frozenset("b"), frozenset("c")
@@ -69,3 +73,26 @@ def test_steps_of_the_run_stay_as_they_are():
 
     rows = [{"epoch": epoch, "step": 100 * epoch} for epoch in (1, 2, 3)]
     assert [step for step, _ in run_steps(rows)] == [100, 200, 300]
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 8])
+def test_two_ranks_that_write_one_file_go_back_once(block):
+    """Each writes `block` rows at a time."""
+    rows = [
+        (A, 10 * (first + row))
+        for first in range(0, 40, block)
+        for _ in range(2)
+        for row in range(block)
+    ]
+    steps = followed(rows)
+
+    assert steps[-1] == max(step for _, step in rows)
+    assert sum(later < step for step, later in pairwise(steps)) <= 1
+
+
+def test_repeated_resumes_go_back_each_time():
+    resumes = [10, 20, 30, 40, 30, 40, 50, 60, 50, 60, 70]
+    assert followed((A, step) for step in resumes) == resumes
+
+    begun_again = [10, 20, 30, 40, 10, 20, 30, 40, 50, 60, 30, 40, 50]
+    assert followed((A, step) for step in begun_again) == begun_again

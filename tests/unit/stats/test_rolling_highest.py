@@ -17,8 +17,20 @@ def test_the_level_is_the_kth_highest_of_the_last_values(values, rank, size):
         highest.add(value)
 
     window = sorted(values[-size:], reverse=True)
-    assert len(highest) == len(window)
+    assert (len(highest), highest.maximum) == (len(window), window[0])
     assert highest.level == (window[rank - 1] if len(window) >= rank else None)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60), st.integers(1, 8))
+def test_the_window_stays_behind_by_the_lag(values, lag):
+    behind, all_values = RollingHighest(1, 10, 1, lag=lag), RollingHighest(1, 10, 1)
+    for value in values:
+        behind.add(value)
+    for value in values[: max(0, len(values) - min(lag, len(values) // 3))]:
+        all_values.add(value)
+
+    assert behind.level == all_values.level
+    assert behind.maximum == max(values[-10 - min(lag, len(values) // 3) :])
 
 
 def test_there_is_no_level_before_enough_values():
