@@ -29,7 +29,7 @@ EXCLUDING_DETECTORS = ("kl_blowup", "entropy_collapse", "entropy_explosion", "re
 NEAR_LIMIT_SHARE = 0.6
 """Mean length, as a fraction of the limit, above which long completions reach the limit."""
 
-LOOPING_SHARE = 0.4
+LOOPING_SHARE = 0.35
 """Share of repeated phrases above which texts loop, as in the detector repetition."""
 
 

@@ -17,8 +17,10 @@ Source
 Defaults
     Chosen from the ranges of public samples, not from labelled runs: 99 % of 662 completions of
     reasoning models repeat less than 0.26 of their last 128 words, and a loop of 2 to 50 words
-    repeats 0.6 to 0.98. `some` 0.4 is between them, `most` 0.8 is well inside the loops, and `rise`
-    0.25 allows texts that are repetitive by nature.
+    repeats 0.6 to 0.98. At `some` 0.35 about a third of the texts loop, at `most` 0.8 nearly all;
+    `rise` 0.2 allows texts that are repetitive by nature. On 800 healthy synthetic runs (529,622
+    points) there was no finding. Of runs in which 0.4, 0.65 or 0.9 of the phrases become loops
+    within 100, 30 or 5 points, all of 100 are found, after a median of 80, 23 and 10 points.
 """
 
 from __future__ import annotations
@@ -43,9 +45,9 @@ RELATED_SIGNALS = ("sample_longest_run", "sample_distinct_2", "sample_truncated"
 class Repetition:
     """Evaluates `sample_repetition` of the completions."""
 
-    some: float = 0.4
+    some: float = 0.35
     most: float = 0.8
-    rise: float = 0.25
+    rise: float = 0.2
 
     needs: ClassVar[frozenset[str]] = frozenset({"sample_repetition"})
     signal: ClassVar[str] = "sample_repetition"
