@@ -55,7 +55,9 @@ FAULTY = {
     "constant_reward": _family(
         policies.constant_reward, "reward_zero_variance reward_collapse", "reward_function_broken"
     ),
-    "coin_collapse": _family(policies.coin_collapse, "reward_collapse reward_zero_variance"),
+    "coin_collapse": _family(
+        policies.coin_collapse, "reward_collapse reward_zero_variance", "reward_function_broken"
+    ),
     "early_collapse": _family(
         policies.early_collapse, "reward_collapse length_collapse", "policy_collapse"
     ),

@@ -49,6 +49,7 @@ class FalseAlarms:
     runs: int = 0
     runs_with_alarms: int = 0
     by_name: dict[str, int] = field(default_factory=dict)
+    plateaus: int = 0
     wrong_plateaus: int = 0
     where: list[str] = field(default_factory=list)
     diagnoses: Diagnoses = field(default_factory=Diagnoses)
@@ -66,7 +67,7 @@ class FalseAlarms:
             for a in evaluation.warned
             if _point(run, a.warned) < end
             and a.name not in run.true_statements
-            and not is_true_plateau(run, a)
+            and not (a.name == "loss_plateau" and is_true_plateau(run, a))
         ]
         self.points, self.runs = self.points + end, self.runs + 1
         self.warned, self.runs_with_alarms = (
@@ -76,9 +77,12 @@ class FalseAlarms:
         self.critical += sum(alarm.critical is not None for alarm in false)
         if run.onset is None:
             self.diagnoses.add(evaluation.cases, set())
+        for alarm in evaluation.alarms if len(run.truth) else ():
+            if alarm.name == "loss_plateau" and _point(run, alarm.opened) < end:
+                self.plateaus += 1
+                self.wrong_plateaus += not is_true_plateau(run, alarm)
         for alarm in false:
             self.by_name[alarm.name] = self.by_name.get(alarm.name, 0) + 1
-            self.wrong_plateaus += alarm.name == "loss_plateau"
             severity = "warning" if alarm.critical is None else "critical"
             at = f"at point {_point(run, alarm.warned)} of {len(run)}"
             fault = f", before {run.fault}" if run.fault else ""
@@ -152,9 +156,9 @@ def _first_point(run: FullRun, steps: Iterable[int | None], onset: int) -> int |
 
 def is_true_plateau(run: FullRun, alarm: Alarm) -> bool:
     """Whether a plateau alarm is true: without noise the loss fell by less than 2 % there."""
-    if alarm.name != "loss_plateau" or not len(run.truth):
+    if not len(run.truth):
         return False
-    point = min(_point(run, alarm.warned), len(run.truth) - 1)
+    point = min(_point(run, alarm.warned or alarm.opened), len(run.truth) - 1)
     return bool(log(run.truth[max(0, point - alarm.window)] / run.truth[point]) <= 0.02)
 
 

@@ -61,6 +61,7 @@ def _pooled(outcome: Outcome, kinds: Iterable[str]) -> FalseAlarms:
         each = outcome.false_alarms.get(kind, FalseAlarms())
         total.points, total.warned = total.points + each.points, total.warned + each.warned
         total.critical += each.critical
+        total.plateaus += each.plateaus
         total.wrong_plateaus += each.wrong_plateaus
         for name, count in each.by_name.items():
             total.by_name[name] = total.by_name.get(name, 0) + count
@@ -173,15 +174,15 @@ def _diagnoses(counted: Diagnoses) -> list[str]:
 def plateau(outcome: Outcome) -> str:
     """Statements that the loss has stopped falling: found where true, and wrong ones."""
     found = outcome.detections["loss_plateau"]["severe"]
-    wrong = _pooled(outcome, outcome.false_alarms).wrong_plateaus
+    healthy = _pooled(outcome, outcome.false_alarms)
     body = [
         [
             format_share(len(found.warned), found.runs),
             format_share(len(found.opened), found.runs),
-            str(wrong),
+            f"{healthy.wrong_plateaus} of {healthy.plateaus}",
         ]
     ]
-    return rows(["warning where true", "warning or info where true", "wrong warnings"], body)
+    return rows(["warning where true", "warning or info where true", "wrong in healthy runs"], body)
 
 
 def by_fault(outcomes: dict[str, Outcome]) -> str:
