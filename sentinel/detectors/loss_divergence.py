@@ -2,8 +2,8 @@
 
 Formula
     shifted  = a margin CUSUM finds ln(loss) above its recent level by more than ln `rise`; or, in
-               the first 32 values, the last 5 are each over `young_rise` times all before, of
-               which there are at least 3
+               the first 32 values, the last 5 are each over `young_rise` times all before, or its
+               cube if these are only two, its fifth power if there is only one
     runaway  = the last 2 losses are each over `leap` times the largest before them or 0.1
     Finding  = shifted or runaway
     critical = `settle` values after the shift, the median of the last 8 is no lower than that of
@@ -55,7 +55,7 @@ EARLY_WINDOW = 5
 """Consecutive high losses required early in a run."""
 
 EARLY_BASELINE = 3
-"""Losses before them; a first loss alone may be low by chance."""
+"""Losses before them from which `young_rise` suffices; fewer may be low by chance."""
 
 MIN_NEGATIVE_SHARE = 0.05
 """Share of negative losses from which a loss has no meaningful logarithm."""
@@ -219,9 +219,10 @@ class LossDivergence:
         if self._is_signed or (self._cusum.is_armed and self._early_onset_step is None):
             return False
         latest = list(self._recent)[-EARLY_WINDOW:]
-        bound = max(self._highest_before + log(self.young_rise), log(MIN_YOUNG_LOSS))
-        has_baseline = self._count >= EARLY_BASELINE + EARLY_WINDOW
-        if self._early_onset_step is None and has_baseline and min(latest) > bound:
+        missing = max(0, EARLY_BASELINE + EARLY_WINDOW - self._count)
+        least_rise = (1 + 2 * missing) * log(self.young_rise)
+        bound = max(self._highest_before + least_rise, log(MIN_YOUNG_LOSS))
+        if self._early_onset_step is None and self._highest_before > -inf and min(latest) > bound:
             self._early_onset_step = self._recent_steps[-EARLY_WINDOW]
         elif median(latest) <= bound:
             self._early_onset_step = None

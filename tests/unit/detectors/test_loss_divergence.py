@@ -118,10 +118,12 @@ def test_a_log_of_a_few_lines_without_a_lasting_rise_is_clear(loss):
 
 
 def test_no_level_is_stated_before_there_is_one():
-    _, finding = detect([1.9, 2.0, 1.8, 9.0, 9.1, 9.2, 9.08, 9.05])
+    """Six values: five in a row above the first, before a start level of eight values."""
+    _, finding = detect([2.0, 19.0, 19.1, 19.2, 19.08, 19.05])
 
     assert "level of 2 and" in finding.summary
-    assert "at the start it was 2." in finding.summary
+    assert "at the start" not in finding.summary
+    assert "loss_at_start" not in finding.evidence
 
 
 def test_a_first_loss_that_is_low_by_chance_is_no_level():
