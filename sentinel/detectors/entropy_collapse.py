@@ -35,7 +35,6 @@ Defaults
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -46,6 +45,8 @@ from sentinel.stats.baseline import Baseline, Direction
 from sentinel.stats.level_departure import LevelDeparture
 from sentinel.stats.onset_tracker import OnsetTracker
 from sentinel.stats.policy_entropy import PolicyEntropy
+from sentinel.stats.reward_gain import RewardGain
+from sentinel.stats.shared_baselines import SharedBaselines
 
 THRESHOLD_RENEWAL = 8
 """Values after which the threshold is renewed."""
@@ -77,7 +78,7 @@ class EntropyCollapse:
         self._low = OnsetTracker()
         self._threshold: float | None = None
 
-    def update(self, record: Record, baselines: Mapping[str, Baseline]) -> DetectorOutput:
+    def update(self, record: Record, baselines: SharedBaselines) -> DetectorOutput:
         """Evaluate one entropy."""
         logged_as = normalize_key(record.attributes.get("entropy", ""))
         entropy = self._entropy.read(record.values["entropy"], logged_as)
@@ -85,15 +86,22 @@ class EntropyCollapse:
         if entropy is None or baseline is None or baseline.fall is None:
             return None
         departure, fall = self._departure, baseline.fall
-        departure.add(entropy, record.values.get("reward"), baseline, fall)
+        departure.add(entropy, baseline, fall, baselines.reward_gain)
         if not departure.is_ready:
             return None
+        # A fall to a small share begins about where half of it, as a factor, is gone.
+        half_way = self.share**0.5
+        if (
+            self._low.step is None
+            and not departure.is_off_course
+            and entropy >= half_way * departure.first_level
+        ):
+            return self._cleared(baseline, fall)
         left = departure.current_level / departure.first_level
-        # A fall to a small share began about where half of it, as a factor, was gone.
-        self._low.update(record.step, holds=left < self.share**0.5)
+        self._low.update(record.step, holds=left < half_way)
         if not departure.is_off_course and left >= self.share:
             return self._cleared(baseline, fall)
-        return self._finding(left, fall)
+        return self._finding(left, fall, baselines.reward_gain)
 
     def _cleared(self, baseline: Baseline, fall: Direction) -> Clear:
         if baseline.count % THRESHOLD_RENEWAL == 0 or self._threshold is None:
@@ -101,9 +109,9 @@ class EntropyCollapse:
             self._threshold = max(baseline.threshold(fall, self.sure) or 0.0, least)
         return Clear(fall.evidence, self._threshold)
 
-    def _finding(self, left: float, fall: Direction) -> Finding:
+    def _finding(self, left: float, fall: Direction, gain: RewardGain) -> Finding:
         departure = self._departure
-        is_unrewarded, level = departure.is_unrewarded, departure.current_level
+        is_unrewarded, level = departure.is_unrewarded(gain), departure.current_level
         is_dead = is_unrewarded and level < self.nothing
         is_deep = departure.is_off_course and level < self.share * departure.expected_level
         severity = Severity.CRITICAL if is_dead else Severity.WARNING
@@ -116,7 +124,7 @@ class EntropyCollapse:
         onset = onset_range[0] if onset_range else low
         return Finding(
             summary=text + (", without a gain in reward." if is_unrewarded else "."),
-            evidence=departure.evidence("entropy_nats"),
+            evidence=departure.evidence("entropy_nats", gain),
             severity=severity if is_unrewarded or is_deep else None,
             onset_step=onset if low is None or onset is None else min(onset, low),
             onset_range=onset_range,

@@ -41,7 +41,6 @@ Defaults
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
 from statistics import median
@@ -55,6 +54,7 @@ from sentinel.stats.new_extreme import NewExtreme
 from sentinel.stats.onset_tracker import OnsetTracker
 from sentinel.stats.reward_gain import RewardGain
 from sentinel.stats.rolling_highest import RollingHighest
+from sentinel.stats.shared_baselines import SharedBaselines
 
 CLAMPED_SHARE = 0.95
 """Fraction of the clamp of a trainer from which on the KL counts as clamped."""
@@ -107,36 +107,32 @@ class KlBlowup:
         self._is_shifted = False
         self._over_limit = OnsetTracker()
         self._values_over = 0
-        self._reward_gain = RewardGain()
         self._reward_before: float | None = None
         self._bound = self.limit
         self._threshold: float | None = None
 
-    def update(self, record: Record, baselines: Mapping[str, Baseline]) -> DetectorOutput:
+    def update(self, record: Record, baselines: SharedBaselines) -> DetectorOutput:
         """Evaluate one KL value."""
         kl, baseline = record.values["kl_ref"], baselines.get("kl_ref")
         if not isfinite(kl) or baseline is None or baseline.rise is None:
             return None
-        reward = record.values.get("reward")
-        if reward is not None and isfinite(reward):
-            self._reward_gain.add(reward)
         kind = get_kl_kind(record.attributes, "kl_ref")
         unit = self.per_sequence if kind.is_summed else 1.0
-        self._update_bound(kl, unit, record.step)
+        self._update_bound(kl, unit, record.step, baselines.reward_gain)
         self._extremes.add(max(kl, self.floor * unit))
         rise = baseline.rise
         self._is_shifted = rise.evidence >= self.noted and self._is_above(baseline, rise, unit)
         highest = self._highest.level
         self._highest.add(kl)
         if self._is_shifted or self._is_over(self._bound):
-            return self._finding(baseline, rise, kind, unit)
+            return self._finding(baseline, rise, kind, unit, baselines.reward_gain)
         if highest is not None and kl > LONE_LIMIT_SHARE * self._bound:
             highest = max(highest, self.floor * unit)
             if kl > self.lone * highest:
                 return self._lone_finding(kl, highest, kind, unit, record.step)
         return self._cleared(baseline, rise)
 
-    def _update_bound(self, kl: float, unit: float, step: int) -> None:
+    def _update_bound(self, kl: float, unit: float, step: int, gain: RewardGain) -> None:
         """Set the upper bound of the median of the last 5; at least twice the KL at the start."""
         self._recent.append(kl)
         if len(self._recent) <= MEDIAN_WINDOW:
@@ -147,8 +143,8 @@ class KlBlowup:
         self._bound = max(self.limit * unit, 2 * self._start_kl)
         self._over_limit.update(step, holds=kl > self._bound)
         self._values_over = self._values_over + 1 if kl > self._bound else 0
-        if self._values_over == 1 and self._reward_gain.is_ready:
-            self._reward_before = self._reward_gain.current_level
+        if self._values_over == 1 and gain.is_ready:
+            self._reward_before = gain.current_level
 
     def _is_above(self, baseline: Baseline, rise: Direction, unit: float) -> bool:
         """Whether the level is above what the trend predicts, and above all earlier ones."""
@@ -173,7 +169,9 @@ class KlBlowup:
             self._threshold = None if predicted is None else min(predicted, self._bound)
         return Clear(rise.evidence, self._threshold)
 
-    def _finding(self, baseline: Baseline, rise: Direction, kind: KlKind, unit: float) -> Finding:
+    def _finding(
+        self, baseline: Baseline, rise: Direction, kind: KlKind, unit: float, gain: RewardGain
+    ) -> Finding:
         level, bound = median(self._recent), self._bound
         expected = baseline.expected(rise) or level
         is_over = self._is_over(bound)
@@ -186,7 +184,7 @@ class KlBlowup:
         else:
             text = f"{level:.3g} {kind.unit} (median of the last 5); the limit is {bound:.3g}"
         is_sure = self._is_shifted and rise.evidence >= self.sure
-        severity = None if is_sure or (is_over and not self._has_reward()) else Severity.INFO
+        severity = None if is_sure or (is_over and not self._has_reward(gain)) else Severity.INFO
         return Finding(
             summary=f"KL to the reference is {text}.",
             evidence={
@@ -220,9 +218,8 @@ class KlBlowup:
             onset_range=(step, step),
         )
 
-    def _has_reward(self) -> bool:
+    def _has_reward(self, gain: RewardGain) -> bool:
         """Whether the reward has kept its gain, and rises for the KL that is spent."""
-        gain = self._reward_gain
         if not gain.is_ready or gain.has_lost:
             return False
         before = self._reward_before

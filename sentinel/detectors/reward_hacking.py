@@ -23,15 +23,15 @@ Defaults
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.stats.baseline import Baseline
 from sentinel.stats.level_departure import LevelDeparture
+from sentinel.stats.reward_gain import RewardGain
+from sentinel.stats.shared_baselines import SharedBaselines
 
 
 @dataclass
@@ -57,7 +57,7 @@ class RewardHacking:
         self._last_far = self._last_long = -1
         self._count = 0
 
-    def update(self, record: Record, baselines: Mapping[str, Baseline]) -> DetectorOutput:
+    def update(self, record: Record, baselines: SharedBaselines) -> DetectorOutput:
         """Evaluate one record with all three signals."""
         values = record.values
         reward, kl, length = values["reward"], values["kl_ref"], values["completion_length"]
@@ -70,7 +70,7 @@ class RewardHacking:
         if far is None or long is None:
             return None
         self._count += 1
-        self._length.add(length, reward, length_baseline, long)
+        self._length.add(length, length_baseline, long, baselines.reward_gain)
         if far.evidence >= self.sure:
             self._last_far = self._count
         if self._length.is_off_course:
@@ -78,9 +78,13 @@ class RewardHacking:
         if not far.is_armed or not self._length.is_ready:
             return None
         both = min(self._last_far, self._last_long)
-        if both < 0 or self._count - both > self.within or not self._has_reward_gain():
+        if (
+            both < 0
+            or self._count - both > self.within
+            or not self._has_reward_gain(baselines.reward_gain)
+        ):
             return Clear()
-        level, gain = self._length.current_level, self._length.reward_gain
+        level, gain = self._length.current_level, baselines.reward_gain
         return Finding(
             summary=f"Reward rose to {gain.current_level:.3g} while KL reached "
             f"{kl:.3g} nats and completions {level:.4g} tokens.",
@@ -97,6 +101,6 @@ class RewardHacking:
             evidence_nats=min(far.evidence, long.evidence),
         )
 
-    def _has_reward_gain(self) -> bool:
-        gain, before = self._length.reward_gain, self._length.reward_before
+    def _has_reward_gain(self, gain: RewardGain) -> bool:
+        before = self._length.reward_before
         return gain.is_ready and gain.has_gained and (before is None or gain.is_above(before))

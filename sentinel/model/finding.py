@@ -73,8 +73,8 @@ class Detector(Protocol):
 
     `update(record)` is the method that evaluates a record. A detector with a class attribute
     `baselines`, a frozenset of signals, has `update(record, baselines)` instead: it gets the
-    `sentinel.stats.baseline.Baseline` of each of these signals that has had a finite value, with
-    the value of the record included.
+    `sentinel.stats.shared_baselines.SharedBaselines` of the run, in which those of these signals
+    include the value of the record.
     """
 
     needs: ClassVar[frozenset[str]]

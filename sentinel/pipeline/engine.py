@@ -16,7 +16,7 @@ from sentinel.model.record import WHOLE_RUN, Record
 from sentinel.pipeline.cases import CaseBook
 from sentinel.pipeline.incidents import IncidentBook
 from sentinel.pipeline.run_baselines import RunBaselines
-from sentinel.stats.baseline import Baseline, TrajectoryPrior
+from sentinel.stats.baseline import TrajectoryPrior
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +25,6 @@ MAX_DETECTOR_ERRORS = 3
 
 MAX_CACHED_KEY_SETS = 256
 """Key sets of records for which the applicable detectors are cached."""
-
-NO_BASELINES: Mapping[str, Baseline] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +121,13 @@ class Engine:
 
     def _update_baselines(
         self, record: Record, signals: frozenset[str] | None
-    ) -> Mapping[str, Baseline]:
+    ) -> RunBaselines | None:
         if signals is None:
-            return NO_BASELINES
+            return None
         baselines = self.baselines.get(record.run)
         if baselines is None:
             priors = self.priors.get(record.run, {})
-            baselines = self.baselines[record.run] = RunBaselines(priors)
+            baselines = self.baselines[record.run] = RunBaselines(priors=priors)
         return baselines.update(record, signals)
 
     def _applicable_detectors(self, run: str, keys: frozenset[str]) -> _Applicable:

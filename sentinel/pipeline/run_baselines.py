@@ -10,6 +10,7 @@ from sentinel.model.record import Record
 from sentinel.signals.kl import get_kl_kind
 from sentinel.stats.baseline import Baseline, BaselineSettings, TrajectoryPrior
 from sentinel.stats.cumulative_lr import CumulativeLearningRate
+from sentinel.stats.shared_baselines import SharedBaselines
 
 SEQUENCE_UNIT = 50.0
 """Nats per sequence that count as one nat per token, as `per_sequence` of kl_blowup."""
@@ -62,24 +63,26 @@ unit, so it has no prior.
 
 
 @dataclass
-class RunBaselines:
+class RunBaselines(SharedBaselines):
     """Baselines by signal, created at the first value.
 
     `priors` are trajectories of alike healthy runs by signal, in place of the general ones.
     """
 
     priors: Mapping[str, TrajectoryPrior] = field(default_factory=dict)
-    by_signal: dict[str, Baseline] = field(default_factory=dict)
     _cumulative_lr: CumulativeLearningRate = field(default_factory=CumulativeLearningRate)
 
-    def update(self, record: Record, signals: Collection[str]) -> Mapping[str, Baseline]:
-        """Add the values of a record that has `signals`; returns the baselines by signal."""
+    def update(self, record: Record, signals: Collection[str]) -> RunBaselines:
+        """Add the values of a record that has `signals`; returns itself."""
         if not signals:
-            return self.by_signal
+            return self
         values = record.values
+        reward = values.get("reward")
+        if reward is not None and isfinite(reward):
+            self.reward_gain.add(reward)
         distance = self._cumulative_lr.add(values.get("learning_rate"))
         if distance <= 0.0:
-            return self.by_signal
+            return self
         travel = log(distance)
         for signal in signals:
             value = values[signal]
@@ -89,7 +92,7 @@ class RunBaselines:
                 if signal == "kl_ref" and get_kl_kind(record.attributes, signal).is_summed:
                     unit = SEQUENCE_UNIT
                 baseline.update(value, travel, record.step, unit)
-        return self.by_signal
+        return self
 
     def _create(self, signal: str) -> Baseline:
         baseline = Baseline(BASELINE_SETTINGS[signal], self.priors.get(signal))

@@ -199,6 +199,7 @@ class Baseline:
     count: int = 0
     rise: Direction | None = None
     fall: Direction | None = None
+    _has_course: bool = False
     _unit: float = 1.0
     _travel: float = 0.0
     _newest: Fit | None = None
@@ -209,6 +210,7 @@ class Baseline:
     def __post_init__(self) -> None:
         settings = self.settings
         self.prior = self.prior or settings.prior
+        self._has_course = bool(self.prior.course)
         if settings.rise_margin is not None:
             self.rise = Direction(1, settings.rise_margin)
         if settings.fall_margin is not None:
@@ -219,11 +221,17 @@ class Baseline:
         if self.count % (RENEWAL if self.count >= WINDOW else RENEWAL // 4) == 0:
             self._renew()
         self._unit, self._travel = unit, travel
-        scaled = self._scaled(value / unit) - self._course_level()
-        if self.rise is not None:
-            self._test(self.rise, scaled, step)
-        if self.fall is not None:
-            self._test(self.fall, scaled, step)
+        scaled = self._scaled(value / unit)
+        if self._has_course:
+            scaled -= self._course_level()
+        for direction in (self.rise, self.fall):
+            # Most values are where they are expected.
+            if direction is not None and (
+                direction.cusum.evidence
+                or direction.fit is not self._newest
+                or direction.sign * scaled > direction.expected_least
+            ):
+                self._test(direction, scaled, step)
         self._values.append(scaled)
         self._travels.append(travel)
         self.count += 1
@@ -264,10 +272,6 @@ class Baseline:
         prior, least = self.prior, self._scaled(self.settings.least)
         return prior is not None and fit.level - least < CLIPPED - prior.course_at(fit.middle)
 
-    @property
-    def _has_course(self) -> bool:
-        return self.prior is not None and bool(self.prior.course)
-
     def _course_level(self) -> float:
         prior = self.prior
         return prior.course_at(self._travel) if prior is not None and prior.course else 0.0
@@ -276,11 +280,8 @@ class Baseline:
         cusum, sign = direction.cusum, direction.sign
         if cusum.evidence < FREEZE_NATS:
             direction.frozen_values = 0
-            if not cusum.evidence:
-                if direction.fit is not self._newest:
-                    self._adopt_fit(direction)
-                if sign * scaled <= direction.expected_least:
-                    return
+            if not cusum.evidence and direction.fit is not self._newest:
+                self._adopt_fit(direction)
         else:
             direction.frozen_values += 1
             if direction.frozen_values > MAX_FROZEN_VALUES:

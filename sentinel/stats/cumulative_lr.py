@@ -10,10 +10,13 @@ MAX_LEARNING_RATE = 1e6
 WARMUP_SETTLED_RECORDS = 32
 """Records without a new maximum after which the warm-up counts as over."""
 
+MAX_ZERO_RECORDS = 16
+"""Records with a rate of 0 at the start after which the rates count as rounded to 0 by the log."""
+
 
 @dataclass
 class CumulativeLearningRate:
-    """Sums learning rates; counts records if the first record of the run has no rate.
+    """Sums learning rates; counts records if the first record has no rate, or all rates are 0.
 
     The unit is that of the rates, so only ratios of two sums are meaningful. After the warm-up a
     rate above its peak counts as the peak: a rate set too high by mistake must not excuse its
@@ -25,6 +28,7 @@ class CumulativeLearningRate:
     _counts_records: bool = False
     _peak: float = 0.0
     _records_since_peak: int = 0
+    _zero_records: int = 0
 
     def add(self, rate: float | None) -> float:
         """Add the rate of one record, None if it has none; return the sum.
@@ -40,6 +44,9 @@ class CumulativeLearningRate:
             rate = self._last_rate
         self._last_rate = rate
         self.total += self._capped_rate(rate or 0.0)
+        if not self.total:
+            self._zero_records += 1
+            self._counts_records |= self._zero_records >= MAX_ZERO_RECORDS
         return self.total
 
     def _capped_rate(self, rate: float) -> float:

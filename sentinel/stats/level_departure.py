@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import isfinite, log
+from math import log
 from statistics import median
 
 from sentinel.stats.baseline import Baseline, Direction
@@ -45,7 +45,6 @@ class LevelDeparture:
     """The level that the trajectory predicts; the first level while it is unknown."""
     is_off_course: bool = False
     """Whether the level has departed from the trajectory."""
-    reward_gain: RewardGain = field(default_factory=RewardGain)
     reward_before: float | None = None
     """Level of the reward when the evidence began, if it was known."""
     _first_values: list[float] = field(default_factory=list)
@@ -54,20 +53,14 @@ class LevelDeparture:
     _had_evidence: bool = False
     _onset_range: tuple[int, int] | None = None
 
-    def add(
-        self,
-        value: float,
-        reward: float | None,
-        baseline: Baseline,
-        direction: Direction,
-    ) -> None:
-        """Add a positive value, the reward of the same record, and the signal's baseline."""
+    def add(self, value: float, baseline: Baseline, direction: Direction, gain: RewardGain) -> None:
+        """Add a positive value, with the baseline of the signal and the reward of the run."""
         self.count += 1
         if len(self._first_values) < FIRST_VALUES:
             self._first_values.append(value)
             self.first_level = self.expected_level = median(self._first_values)
         self._current_values.append(value)
-        evidence, gain = direction.evidence, self.reward_gain
+        evidence = direction.evidence
         if evidence > 0.0 and not self._had_evidence:
             self.reward_before = gain.current_level if gain.is_ready else None
         self._had_evidence = evidence > 0.0
@@ -80,8 +73,6 @@ class LevelDeparture:
             beyond = log(self.current_level / self.expected_level) - log(self.ratio)
             self.is_off_course = self.sign * beyond >= 0.0
             self._onset_range = direction.onset_range
-        if reward is not None and isfinite(reward):
-            gain.add(reward)
 
     def _is_extreme(self) -> bool:
         earlier = self._extremes.previous_maximum
@@ -104,23 +95,22 @@ class LevelDeparture:
         """Steps between which the level began to depart from its trajectory, if it has."""
         return self._onset_range if self.is_off_course else None
 
-    def evidence(self, quantity: str) -> dict[str, float | str]:
+    def evidence(self, quantity: str, gain: RewardGain) -> dict[str, float | str]:
         """Levels of the quantity and of the reward, as evidence of a finding."""
         return {
             f"{quantity}_median_of_8": self.current_level,
             f"{quantity}_at_start": self.first_level,
             f"{quantity}_expected": self.expected_level,
-            **self.reward_gain.evidence(),
+            **gain.evidence(),
         }
 
-    @property
-    def is_unrewarded(self) -> bool:
+    def is_unrewarded(self, gain: RewardGain) -> bool:
         """Whether the reward is known and has not risen meanwhile.
 
         It is not above the start of the run, or its gain has been lost again, or it is not above
         its level before the departure from the trajectory.
         """
-        gain, before = self.reward_gain, self.reward_before
+        before = self.reward_before
         if not gain.is_ready:
             return False
         if gain.has_lost or not gain.has_gained:

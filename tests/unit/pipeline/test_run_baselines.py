@@ -26,7 +26,7 @@ class Follower:
 
     def update(self, record, baselines):
         assert record.values["loss"] == 1.0
-        self.count = baselines["kl_ref"].count if baselines else 0
+        self.count = baselines["kl_ref"].count
         return Clear(evidence_nats=0.0, threshold=2.5)
 
 
@@ -79,7 +79,7 @@ def test_they_continue_from_a_snapshot():
 
 def test_the_trajectory_of_alike_runs_replaces_the_general_prior():
     prior = TrajectoryPrior(sigma=0.2, weight=64, course=((0.0, -5.0), (5.0, -3.0)))
-    baselines = RunBaselines({"kl_ref": prior})
+    baselines = RunBaselines(priors={"kl_ref": prior})
     for record in steps(kl_ref=[0.01]):
         baselines.update(record, {"kl_ref"})
 

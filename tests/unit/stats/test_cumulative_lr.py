@@ -44,3 +44,18 @@ def test_a_rate_set_too_high_after_the_warm_up_counts_as_the_peak():
         total_rate.add(300.0)
 
     assert total_rate.total == before + 100.0
+
+
+def test_rates_that_the_log_rounds_to_zero_count_records():
+    cumulative = CumulativeLearningRate()
+    totals = [cumulative.add(0.0) for _ in range(40)]
+
+    assert totals[:16] == [0.0] * 16
+    assert totals[-1] == 24.0
+
+
+def test_a_warm_up_that_begins_at_zero_sums_rates():
+    cumulative = CumulativeLearningRate()
+    totals = [cumulative.add(rate) for rate in [0.0] * 4 + [1e-6] * 10]
+
+    assert totals[-1] == pytest.approx(1e-5)
