@@ -71,6 +71,7 @@ class Overfitting:
     overconfident: float = 0.2
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    reads: ClassVar[frozenset[str]] = frozenset(ACCURACIES)
     signal: ClassVar[str] = "eval_loss"
     severity: ClassVar[Severity] = Severity.WARNING
     remedy: ClassVar[str] = (

@@ -69,7 +69,9 @@ class Detector(Protocol):
     receives the records whose values contain all of `needs`; with an empty `needs`, every record.
     It uses no clock (`record.time` is the time) and does no input or output. Its state is in plain
     attributes: numbers, strings, None, lists, dicts, tuples, deques, and objects of
-    `sentinel.stats`, so that it can be stored and restored when an agent is restarted.
+    `sentinel.stats`, so that it can be stored and restored when an agent is restarted. A class
+    attribute `reads`, a frozenset, names signals beside `needs` and `signal` that it can judge
+    alone; what no enabled detector reads is shown as not monitored.
 
     `update(record)` is the method that evaluates a record. A detector with a class attribute
     `baselines`, a frozenset of signals, has `update(record, baselines)` instead: it gets the

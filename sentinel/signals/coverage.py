@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sentinel.signals.catalogue import SIGNAL_GROUPS, SIGNALS, WEIGHT_KEY
+from sentinel.signals.catalogue import SIGNAL_GROUPS, SIGNALS, WEIGHT_KEY, eval_name
 from sentinel.signals.key_words import nearest_signal
 
 SETTLED_RECORDS = 32
@@ -18,10 +18,11 @@ MAX_NAMED_KEYS = 8
 """Keys that are named in a text."""
 
 _OUTCOMES = frozenset(
-    signal.name
+    name
     for title in ("Loss", "KL divergence", "Reward and preference", "Objective",
                   "Completions and samples")
     for signal in SIGNAL_GROUPS[title]
+    for name in (signal.name, eval_name(signal.name))
 ) | {"grad_norm"}  # fmt: skip
 """Signals that show how well a model learns; a learning rate or a speed does not."""
 
