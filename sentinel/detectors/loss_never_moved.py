@@ -168,6 +168,7 @@ class LossNeverMoved:
         self._add_loss(loss, record.step)
         if self._blocks.add(loss):
             self._is_excluded |= is_adversarial(values)
+            self._is_pair_loss |= is_pair_loss(values, record.attributes.get("algorithm", ""))
             self._test_blocks(record.step)
         if self._flat_evidence:
             return self._finding()
@@ -189,12 +190,11 @@ class LossNeverMoved:
 
     def _add_other_signals(self, record: Record) -> None:
         values = record.values
-        self._is_pair_loss |= is_pair_loss(values, record.attributes.get("algorithm", ""))
         held_out = values.get("eval_loss", 0.0)
         if 0.0 < held_out < inf:
             self._held_out.add(log(held_out))
         for name in ACCURACIES:
-            if isfinite(value := values.get(name, inf)):
+            if name in values and isfinite(value := values[name]):
                 self._accuracies.setdefault(name, FirstAndLast()).add(value)
 
     def _test_blocks(self, step: int) -> None:

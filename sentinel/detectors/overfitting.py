@@ -52,8 +52,6 @@ TRAIN_WINDOW = 64
 MAX_LOSS = 1e300
 """Upper bound of a valid loss, to avoid overflow."""
 
-ACCURACIES = ("eval_accuracy", "eval_token_accuracy")
-
 ACCURACY_TOLERANCE = 0.01
 """Distance from the best accuracy that still counts as best."""
 
@@ -139,7 +137,7 @@ class Overfitting:
 
     def _held_out_error(self, values: Mapping[str, float]) -> float | None:
         """One minus the accuracy on held-out data, which may be logged in per cent."""
-        accuracy = next((values[name] for name in ACCURACIES if name in values), -1.0)
+        accuracy = values.get("eval_accuracy", values.get("eval_token_accuracy", -1.0))
         if not 0.0 <= accuracy <= 100.0:
             return None
         if accuracy > 1.0 and not self._is_percentage:

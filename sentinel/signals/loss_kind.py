@@ -10,9 +10,9 @@ from sentinel.model.record import Record
 
 POLICY_GRADIENT_ALGORITHMS = frozenset({"grpo", "rloo", "ppo", "online_dpo", "reinforce"})
 
-POLICY_SIGNALS = frozenset(
-    {"reward", "policy_loss", "value_loss", "clip_fraction", "kl_old", "importance_ratio_mean"}
-)
+POLICY_SIGNALS = (
+    "reward", "policy_loss", "value_loss", "clip_fraction", "kl_old", "importance_ratio_mean",
+)  # fmt: skip
 """Signals that only a policy gradient logs."""
 
 PAIR_ALGORITHMS = frozenset({"dpo", "reward"})
@@ -29,10 +29,12 @@ _DISCRIMINATOR = re.compile(r"(^|[/_])(d|disc|dis|discriminator|critic)([/_]|$)"
 
 def is_policy_gradient(record: Record) -> bool:
     """Whether the loss of the record is one of a policy gradient: it is near 0 by construction."""
-    return (
-        not POLICY_SIGNALS.isdisjoint(record.values)
-        or record.attributes.get("algorithm") in POLICY_GRADIENT_ALGORITHMS
-    )
+    values, attributes = record.values, record.attributes
+    # A loop over few names: this runs for every record.
+    for name in POLICY_SIGNALS:
+        if name in values:
+            return True
+    return bool(attributes) and attributes.get("algorithm") in POLICY_GRADIENT_ALGORITHMS
 
 
 def is_pair_loss(values: Mapping[str, float], algorithm: str = "") -> bool:
