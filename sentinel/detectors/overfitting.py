@@ -52,6 +52,8 @@ TRAIN_WINDOW = 64
 MAX_LOSS = 1e300
 """Upper bound of a valid loss, to avoid overflow."""
 
+ACCURACIES = ("eval_accuracy", "eval_token_accuracy")
+
 ACCURACY_TOLERANCE = 0.01
 """Distance from the best accuracy that still counts as best."""
 
@@ -137,7 +139,8 @@ class Overfitting:
 
     def _held_out_error(self, values: Mapping[str, float]) -> float | None:
         """One minus the accuracy on held-out data, which may be logged in per cent."""
-        accuracy = values.get("eval_accuracy", values.get("eval_token_accuracy", -1.0))
+        first, second = ACCURACIES
+        accuracy = values.get(first, values.get(second, -1.0))
         if not 0.0 <= accuracy <= 100.0:
             return None
         if accuracy > 1.0 and not self._is_percentage:
