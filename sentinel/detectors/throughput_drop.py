@@ -4,8 +4,10 @@ Formula
     cost     = 1 / tokens per second, or step time / tokens of the step; if the run logs neither,
                step time / completion length, or the step time alone
     Finding  = a margin CUSUM finds ln(cost) above its recent level by more than ln `ratio`
-    warning  = also, the median of the last 16 is over `costly` times the usual cost, and the cost
-               is that of a token
+    warning  = also, the cost is that of a token, and the median of the last 16 is over `costly`
+               times the usual cost; or the finding has lasted for 32 records, three quarters of the
+               last 16 are over half of `ratio`, and the run samples no completions: those that
+               become shorter or longer change the cost of a token as well
 
 Units
     `ratio`, `costly`: plain factors. `skip`: records after a start that are not evaluated. Steps
@@ -18,12 +20,11 @@ Source
     `sentinel.stats.margin_cusum`.
 
 Defaults
-    `ratio` 1.1 and `costly` 1.5: a loss of a tenth is info, a loss of a third of the hardware a
-    warning. On 100 synthetic healthy runs (165,532 points of heavy-tailed, autocorrelated noise of
-    1 to 15 % that drifts by 8 %, with undeclared evaluations) there were 7 info findings and no
-    warning; runs that slow by factors of 1.15, 1.3, 1.7 and 3 are found in 76, 100, 98 and 99 of
-    100, after 16, 5, 5 and 5 points, and the last two are warnings in all, after 9 and 8. `skip` 10
-    excludes compilation.
+    `ratio` 1.1 and `costly` 1.5: a loss of a third of the hardware is a warning at once, of a tenth
+    when it lasts. On 300 synthetic healthy runs (391,562 points of heavy-tailed, autocorrelated
+    noise of 1 to 15 % that drifts by 8 %, with undeclared evaluations) there was 1 info finding and
+    no warning. Runs that slow by factors of 1.15, 1.3, 1.7 and 3 have a warning within 100 points
+    in 40, 50, 50 and 50 of 50. `skip` 10 excludes compilation.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ from sentinel.stats.margin_cusum import MarginCusum
 
 MEDIAN_WINDOW = 16
 """Records in the median that counts as the present cost."""
+
+LASTING_RECORDS = 32
+"""Records for which a slowdown lasts that is no passing contention."""
 
 INTERRUPTING_EVENTS = frozenset({Event.SAVE, Event.EVAL, Event.PHASE})
 
@@ -79,12 +83,14 @@ class ThroughputDrop:
         self._kind = ""
         self._count = 0
         self._was_interrupted = False
+        self._samples_completions = False
         self._reset_cusum()
 
     def _reset_cusum(self) -> None:
         self._cost_cusum = MarginCusum(sign=1, window=256, min_sigma=0.01)
         self._recent: deque[float] = deque(maxlen=MEDIAN_WINDOW)
         self._recent_steps: deque[int] = deque(maxlen=MEDIAN_WINDOW)
+        self._slow_count = 0
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the cost of one step."""
@@ -93,6 +99,7 @@ class ThroughputDrop:
         if record.event is not Event.STEP:
             self._was_interrupted |= record.event in INTERRUPTING_EVENTS
             return None
+        self._samples_completions |= "completion_length" in record.values
         kind, cost = _step_cost(record)
         if not self._select_kind(kind):
             return None
@@ -113,6 +120,7 @@ class ThroughputDrop:
         self._recent.append(log_cost)
         self._recent_steps.append(record.step)
         is_slow = self._cost_cusum.update(log_cost, self._margin, record.step)
+        self._slow_count = self._slow_count + 1 if is_slow else 0
         if not is_slow:
             return Clear() if self._cost_cusum.is_armed else None
         usual, onset = self._cost_cusum.baseline_median, min(self._cost_cusum.onset, record.step)
@@ -134,8 +142,18 @@ class ThroughputDrop:
         return Finding(
             summary=_summary(name, onset, exp(since_onset - usual), self.ratio),
             evidence=evidence,
-            severity=Severity.WARNING if self._kind == "token" and times > self.costly else None,
+            severity=Severity.WARNING if self._is_warning(times, usual) else None,
             onset_step=onset,
+        )
+
+    def _is_warning(self, times: float, usual: float) -> bool:
+        if self._kind != "token":
+            return False
+        return times > self.costly or (
+            self._slow_count >= LASTING_RECORDS
+            and not self._samples_completions
+            and times > self.ratio
+            and sorted(self._recent)[MEDIAN_WINDOW // 4] - usual > self._margin / 2
         )
 
 

@@ -24,14 +24,34 @@ def test_a_token_that_costs_twice_as_much_is_a_warning():
     assert "usual_seconds_per_token" in finding.evidence
 
 
-def test_only_a_costly_slowdown_is_a_warning():
-    def highest_severity(factor):
-        records = steps(step_time=times(400, 200, factor), tokens=[8192.0] * 400)
-        outputs = [update_detector(detector, r) for detector in [ThroughputDrop()] for r in records]
-        return {o.severity for o in outputs if isinstance(o, Finding)}
+def severities(step_times, **values):
+    detector = ThroughputDrop()
+    records = steps(step_time=step_times, tokens=[8192.0] * len(step_times), **values)
+    outputs = [update_detector(detector, record) for record in records]
+    return {output.severity for output in outputs if isinstance(output, Finding)}
 
-    assert Severity.WARNING in highest_severity(2.0)
-    assert highest_severity(1.3) == {None}
+
+def test_a_costly_slowdown_is_a_warning_at_once():
+    assert Severity.WARNING in severities(times(212, 200, 2.0))
+
+
+@pytest.mark.parametrize("factor", [1.15, 1.3])
+def test_a_small_slowdown_is_a_warning_once_it_lasts(factor):
+    assert severities(times(225, 200, factor)) == {None}
+    assert Severity.WARNING in severities(times(300, 200, factor))
+
+
+def test_a_passing_slowdown_is_info():
+    contention = [
+        time * (1.3 if 200 <= n < 225 else 1.0) for n, time in enumerate(times(400, 0, 1))
+    ]
+
+    assert severities(contention) == {None}
+
+
+def test_a_small_slowdown_with_completions_is_info():
+    """Their length changes the cost of a token."""
+    assert severities(times(400, 200, 1.3), completion_length=[200.0] * 400) == {None}
 
 
 def test_longer_batches_are_not_slower():
