@@ -10,8 +10,8 @@ Formula
                `limit`
     Finding  = shifted, or shifted with `noted` nats, or far, or lone
     info     = shifted with less than `sure` nats; far with a reward that has kept its gain, until
-               32 values over the limit have not raised it; lone, unless it is ten times as far out
-               and exceeds `severe`
+               32 values over the limit have not raised it; lone, as single values usually are back
+               in the next record
     critical = shifted, and that median of 8 is `severe_ratio` times the expected value, or that
                median of 5 exceeds `severe` and twice the KL at the start
 
@@ -34,8 +34,8 @@ Defaults
     on, every 5 points, after 31. `ratio` 1.3 is far less than such a KL has risen by then. `limit`
     is ten times the KL at the end of healthy runs, 0.035 to 0.1 nats per token; `severe` is where
     trainers that clamp the KL clamp it. Below `floor` a KL is of no importance, however fast it
-    grows. A value `lone` 10 times the second highest is seen 2 times in 10,000 such points, one
-    that is a warning 0.05 times. `per_sequence` 50 is twice a healthy sum of 20 nats.
+    grows. A value `lone` 10 times the second highest is seen 2 times in 10,000 such points.
+    `per_sequence` 50 is twice a healthy sum of 20 nats.
 """
 
 from __future__ import annotations
@@ -67,9 +67,6 @@ THRESHOLD_RENEWAL = 8
 
 LONE_LIMIT_SHARE = 0.1
 """Share of the limit below which a single value is of no importance."""
-
-EXTREME_FACTOR = 10.0
-"""Times that a single value must be farther out for a warning."""
 
 IDLE_VALUES = 32
 """Values over the limit in which the reward has to rise: KL is spent for reward."""
@@ -129,7 +126,7 @@ class KlBlowup:
         if highest is not None and kl > LONE_LIMIT_SHARE * self._bound:
             highest = max(highest, self.floor * unit)
             if kl > self.lone * highest:
-                return self._lone_finding(kl, highest, kind, unit, record.step)
+                return self._lone_finding(kl, highest, kind, record.step)
         return self._cleared(baseline, rise)
 
     def _update_bound(self, kl: float, unit: float, step: int, gain: RewardGain) -> None:
@@ -175,7 +172,7 @@ class KlBlowup:
         level, bound = median(self._recent), self._bound
         expected = baseline.expected(rise) or level
         is_over = self._is_over(bound)
-        is_severe = is_over and level > self._severe_bound(kind, unit)
+        is_severe = is_over and level > min(self.severe * unit, CLAMPED_SHARE * kind.cap)
         if self._is_shifted:
             level = self._extremes.current_level
             is_severe |= level > self.severe_ratio * expected
@@ -201,19 +198,12 @@ class KlBlowup:
             threshold=self._threshold,
         )
 
-    def _severe_bound(self, kind: KlKind, unit: float) -> float:
-        return min(self.severe * unit, CLAMPED_SHARE * kind.cap)
-
-    def _lone_finding(
-        self, kl: float, highest: float, kind: KlKind, unit: float, step: int
-    ) -> Finding:
-        is_extreme = kl > EXTREME_FACTOR * self.lone * highest
-        is_extreme &= kl > self._severe_bound(kind, unit)
+    def _lone_finding(self, kl: float, highest: float, kind: KlKind, step: int) -> Finding:
         return Finding(
             summary=f"KL to the reference jumped to {kl:.3g} {kind.unit} in one value; the second "
             f"highest of the 64 before is {highest:.3g}.",
             evidence={"kl_nats": kl, "kl_nats_second_highest": highest},
-            severity=None if is_extreme else Severity.INFO,
+            severity=Severity.INFO,
             onset_step=step,
             onset_range=(step, step),
         )
