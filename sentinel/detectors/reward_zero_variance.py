@@ -3,36 +3,56 @@
 Formula
     idle     = frac_zero_std if it is logged; otherwise 1 if reward_std is 0; otherwise, for a run
                that logs the length of its completions, 1 if the reward equals the previous one
-    Finding  = the mean of `idle` over the last `points` is at least `share`; at the start of a run
+    lasting  = the mean of `idle` over the last `points` is at least `share`; at the start of a run
                over twice as many
-    info     = the reward is at its highest: the prompts are solved
+    floor    = each of the last k >= `few` is at least `share`, as a share q of the values before
+               was, with k * ln(1/q) > `surprise`, and the mean reward of these is in the lowest
+               tenth of its range
+    Finding  = lasting or floor
+    info     = the mean reward of these is near its highest, by 15 % of its range, or of that from
+               0 or to 1: the prompts are solved
 
 Units
-    `share`: fraction of 1. `points`: logged values.
+    `share`: fraction of 1. `points`, `few`: logged values. `surprise`: nats.
 
 Source
     The advantage of GRPO (arXiv:2402.03300) and RLOO is the reward minus that of the other
     completions of the same prompt. DAPO (arXiv:2503.14476) skips such prompts and samples further.
 
 Defaults
-    On public logs all 4 runs labelled so are found, and no other. Healthy runs on hard prompts have
-    0.5 to 0.8 of their groups idle; `share` 0.9 is beyond that, and `points` 16 of them are no
-    coincidence. A run without variance so far has twice as long, since a policy may need some
-    attempts until its first reward.
+    Healthy runs on hard prompts have 0.5 to 0.8 of their groups idle; `share` 0.9 is beyond that,
+    and `points` 16 of them are no coincidence. A run without variance so far has twice as long,
+    since a policy may need some attempts until its first reward. `few` 6 at the floor are as sure
+    where they were rare before: `surprise` 12 is a chance of 6 in a million.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf, isfinite, log
 from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 
-SOLVED_RANGE_SHARE = 0.02
-"""Distance from the highest reward, as a fraction of the range, that counts as solved."""
+SOLVED_RANGE_SHARE = 0.25
+"""Distance of the mean from the highest reward, as a fraction of the range, that is solved."""
+
+PART_OF_ONE = 0.5
+"""Highest reward from which rewards of 0 to 1 are taken for shares of 1."""
+
+FLOOR_RANGE_SHARE = 0.1
+"""Distance of the mean from the lowest reward, as a fraction of the range, that is the floor."""
+
+MAX_VALUES = 64
+"""Newest values that are kept, in which the onset is searched."""
+
+ONSET_SHARE = 0.85
+"""Idle share above which a value belongs to the idle stretch rather than to what was before."""
+
+ONSET_DOUBT = 0.5
+"""Sum of idle shares by which the earliest and the latest onset fit less well."""
 
 
 @dataclass
@@ -41,6 +61,8 @@ class RewardZeroVariance:
 
     share: float = 0.9
     points: int = 16
+    few: int = 6
+    surprise: float = 12.0
 
     needs: ClassVar[frozenset[str]] = frozenset({"reward"})
     signal: ClassVar[str] = "frac_zero_std"
@@ -53,11 +75,12 @@ class RewardZeroVariance:
     )
 
     def __post_init__(self) -> None:
-        self._zero_variance_shares: deque[float] = deque()
-        self._steps: deque[int] = deque()
+        self._points: deque[tuple[int, float, float]] = deque(maxlen=MAX_VALUES)
+        """Step, idle share and reward of the newest values."""
         self._lowest_reward, self._highest_reward = inf, -inf
         self._last_reward: float | None = None
         self._has_varied = False
+        self._count = self._idle_count = self._idle_run = 0
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the reward of one step."""
@@ -65,24 +88,20 @@ class RewardZeroVariance:
         idle = self._zero_variance_share(record, reward) if isfinite(reward) else None
         if idle is None:
             return None
-        self._lowest_reward, self._highest_reward = (
-            min(self._lowest_reward, reward),
-            max(self._highest_reward, reward),
-        )
-        self._zero_variance_shares.append(idle)
-        self._steps.append(record.step)
-        if len(self._zero_variance_shares) > 2 * self.points:
-            self._zero_variance_shares.popleft()
-            self._steps.popleft()
-        if not self._has_varied and len(self._zero_variance_shares) >= self.points:
-            self._has_varied = self._recent_mean(self.points) < self.share
+        self._lowest_reward = min(self._lowest_reward, reward)
+        self._highest_reward = max(self._highest_reward, reward)
+        self._points.append((record.step, idle, reward))
+        self._count += 1
+        self._idle_run = self._idle_run + 1 if idle >= self.share else 0
+        self._idle_count += idle >= self.share
+        if not self._has_varied and self._count >= self.points:
+            self._has_varied = self._mean_idle(self.points) < self.share
         window = self.points if self._has_varied else 2 * self.points
-        if len(self._zero_variance_shares) < window:
-            return None
-        mean = self._recent_mean(window)
-        if mean < self.share:
-            return Clear()
-        return self._finding(mean, reward, min(self._steps[-window], record.step))
+        if self._count >= window and self._mean_idle(window) >= self.share:
+            return self._finding(window, reward)
+        if self._idle_run >= self.few and self._is_at_floor():
+            return self._finding(self._idle_run, reward)
+        return Clear() if self._count >= window else None
 
     def _zero_variance_share(self, record: Record, reward: float) -> float | None:
         values = record.values
@@ -94,21 +113,70 @@ class RewardZeroVariance:
             return float(spread == 0.0) if isfinite(spread) else None
         return float(reward == last) if "completion_length" in values else None
 
-    def _recent_mean(self, count: int) -> float:
-        return sum(list(self._zero_variance_shares)[-count:]) / count
+    def _latest(self, count: int) -> list[tuple[int, float, float]]:
+        return list(self._points)[-count:]
 
-    def _finding(self, mean: float, reward: float, onset: int) -> Finding:
+    def _mean_idle(self, count: int) -> float:
+        latest = self._latest(count)
+        return sum(idle for _, idle, _ in latest) / len(latest)
+
+    def _is_at_floor(self) -> bool:
+        before = self._count - self._idle_run
+        share = (self._idle_count - self._idle_run + 1) / (before + 2)
         extent = self._highest_reward - self._lowest_reward
-        is_solved = extent > 0 and self._highest_reward - reward <= SOLVED_RANGE_SHARE * extent
-        suffix = ", its highest level" if is_solved else ""
+        return (
+            self._idle_run * log(1.0 / share) > self.surprise
+            and extent > 0.0
+            and self._mean_reward(self._idle_run) - self._lowest_reward
+            <= FLOOR_RANGE_SHARE * extent
+        )
+
+    def _mean_reward(self, count: int) -> float:
+        latest = self._latest(count)
+        return sum(reward for _, _, reward in latest) / len(latest)
+
+    def _onset(self) -> tuple[int, int, int]:
+        """The earliest, the likely and the latest step at which groups became idle.
+
+        The sum of what later values exceed `ONSET_SHARE` by is largest there.
+        """
+        total, sums = 0.0, []
+        for _, idle, _ in reversed(self._points):
+            total += idle - ONSET_SHARE
+            sums.append(total)
+        sums.reverse()
+        best = max(sums)
+        near = [
+            at for at, each in enumerate(sums) if each >= best - ONSET_DOUBT * (1 - ONSET_SHARE)
+        ]
+        steps = [step for step, _, _ in self._points]
+        return steps[near[0]], steps[sums.index(best)], steps[near[-1]]
+
+    def _is_solved(self, level: float) -> bool:
+        """Whether a mean reward is so high that nearly all groups earn the highest reward."""
+        bottom, top = min(self._lowest_reward, 0.0), self._highest_reward
+        if bottom == 0.0 and PART_OF_ONE < top <= 1.0:
+            # Rewards from 0 to 1 are mostly shares of 1, which the run may not have seen yet.
+            top = 1.0
+        return self._highest_reward > self._lowest_reward and top - level <= SOLVED_RANGE_SHARE * (
+            top - bottom
+        )
+
+    def _finding(self, count: int, reward: float) -> Finding:
+        mean, level = self._mean_idle(count), self._mean_reward(count)
+        is_solved = self._is_solved(level)
+        suffix = ", near its highest" if is_solved else ""
+        earliest, onset, latest = self._onset()
         return Finding(
             summary=f"In {mean:.0%} of the groups all completions have the same reward; the mean "
-            f"reward is {reward:.4g}{suffix}.",
+            f"reward is {level:.4g}{suffix}.",
             evidence={
                 "share_of_groups_without_variance": mean,
                 "reward": reward,
+                "mean_reward": level,
                 "highest_reward": self._highest_reward,
             },
             severity=Severity.INFO if is_solved else None,
             onset_step=onset,
+            onset_range=(earliest, latest),
         )

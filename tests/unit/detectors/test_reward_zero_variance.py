@@ -1,11 +1,12 @@
 """Tests of the detector reward_zero_variance."""
 
 from math import nan
+from random import Random
 
 import pytest
 
 from sentinel.detectors.reward_zero_variance import RewardZeroVariance
-from sentinel.model.finding import Clear, Severity
+from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.testing import first_finding, steps, update_detector
 
 VARIED = [0.2, 0.3, 0.25, 0.4]
@@ -48,6 +49,37 @@ def test_solved_prompts_are_info():
     _, finding = first_finding(RewardZeroVariance(), records)
 
     assert finding.severity is Severity.INFO
+
+
+def test_one_poor_batch_among_solved_prompts_is_no_warning():
+    reward = [0.7, 0.8, 0.9, 1.0] * 10 + [1.0, 1.0, 0.95, 1.0, 0.8] * 8
+    records = steps(reward=reward, frac_zero_std=[0.4] * 40 + [0.95] * 40)
+    detector = RewardZeroVariance()
+    found = [update_detector(detector, record) for record in records]
+
+    assert {x.severity for x in found if isinstance(x, Finding)} == {Severity.INFO}
+
+
+def test_six_idle_points_at_the_floor_are_a_warning_with_their_onset():
+    reward = VARIED * 10 + [0.3, 0.1, *[0.0] * 6]
+    idle = [0.4, 0.6] * 20 + [0.5, 0.8, *[1.0] * 6]
+    record, finding = first_finding(RewardZeroVariance(), steps(reward=reward, frac_zero_std=idle))
+
+    assert record.step == 48
+    assert finding.severity is None
+    assert 42 <= finding.onset_range[0] <= 43 <= finding.onset_range[1] <= 44
+
+
+def test_hard_prompts_are_often_idle_at_the_floor():
+    """A third of the points are idle in every group by chance."""
+    rng = Random(5)
+    idle = [rng.choice([1.0, 0.25, 0.25]) for _ in range(2000)]
+    reward = [0.0 if share == 1.0 else 0.0625 for share in idle]
+
+    assert first_finding(RewardZeroVariance(), steps(reward=reward, frac_zero_std=idle)) == (
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize("idle", [[0.8] * 100, [1.0, 0.5] * 50, ([1.0] * 7 + [0.0]) * 12])
