@@ -6,7 +6,7 @@ is tried.
 Evidence
     An entropy that collapsed is the cause itself. Groups with one reward and a reward that
     stagnates are its effects; a low sampling temperature contributes. If the KL rose or tokens were
-    clipped well before, or the reward has fallen, it is a symptom.
+    clipped before, the reward fell before or far, or texts loop, it is a symptom.
 
 Source
     Cui et al. 2025 (arXiv:2505.22617): reward is gained at the cost of entropy, and the gain ends
@@ -23,6 +23,9 @@ from sentinel.model.diagnosis import CaseContext, Evidence
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
+SAMPLING_SIGNALS = ("completion_length", "frac_zero_std", "reward_std")
+"""Signals that are logged by runs that sample completions; others do not explore."""
+
 LOW_TEMPERATURE = 0.7
 """Sampling temperature below which samples hardly vary."""
 
@@ -33,13 +36,20 @@ class ExplorationLost:
     title: ClassVar[str] = "the policy has stopped exploring"
     explains: ClassVar[frozenset[str]] = frozenset({
         "entropy_collapse", "reward_zero_variance", "reward_stalled", "grad_vanishing",
+        "reward_collapse",
     })  # fmt: skip
     severity: ClassVar[Severity | None] = None
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
-        """Entropy and effects; nothing if the KL rose first, or the reward fell."""
-        certain = context.earliest("entropy_collapse")
-        if certain is None or context.earliest("reward_collapse", "repetition") is not None:
+        """Entropy and effects; nothing if KL or reward changed first."""
+        certain, fall = context.earliest("entropy_collapse"), context.earliest("reward_collapse")
+        if certain is None or certain.severity is Severity.INFO:
+            return
+        if not any(name in context.values for name in SAMPLING_SIGNALS):
+            return
+        if context.earliest("repetition") is not None or not possibly_first(certain, fall):
+            return
+        if fall is not None and fall.severity is Severity.CRITICAL:
             return
         if not possibly_first(
             certain, context.earliest("kl_blowup"), context.earliest("clip_saturation")
@@ -47,7 +57,7 @@ class ExplorationLost:
             return
         yield from symptom_evidence(certain, 0.5)
         yield from symptom_evidence(context.earliest("reward_zero_variance"), 0.4)
-        yield from symptom_evidence(context.earliest("reward_stalled"), 0.3)
+        yield from symptom_evidence(fall or context.earliest("reward_stalled"), 0.3)
         yield from symptom_evidence(context.earliest("grad_vanishing"), 0.2)
         temperature = context.number("temperature")
         if temperature is not None and 0 < temperature < LOW_TEMPERATURE:

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from sentinel.causes._evidence import FAST_LEARNING_RATE, symptom_evidence
-from sentinel.model.diagnosis import CaseContext, Evidence
+from sentinel.causes._evidence import FAST_LEARNING_RATE, possibly_first, symptom_evidence
+from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
@@ -56,12 +56,10 @@ class LearningRateTooHigh:
         )
         spike, high_rate = context.symptoms.get("loss_spike"), _high_rate_evidence(context)
         has_recurred = spike is not None and spike.occurrences > 1
-        if (
-            divergence is None
-            and oscillation is None
-            and not has_recurred
-            and not (spike is not None and high_rate)
-        ):
+        # Where the loss jumped in one step and stays high, a batch may have caused it as well.
+        is_jump = spike is not None and (divergence is None or _is_same_event(spike, divergence))
+        is_gradual = divergence is not None and not is_jump
+        if not (is_gradual or oscillation is not None or has_recurred or (is_jump and high_rate)):
             return
         yield from symptom_evidence(divergence, 0.45)
         yield from symptom_evidence(oscillation, 0.45)
@@ -81,6 +79,10 @@ class LearningRateTooHigh:
             f"steps, lengthen {describe_setting('warm-up', context.metadata)} as well. Set "
             f"{describe_setting('gradient clipping', context.metadata)} to the usual gradient norm."
         )
+
+
+def _is_same_event(one: Symptom, other: Symptom) -> bool:
+    return possibly_first(one, other) and possibly_first(other, one)
 
 
 def _high_rate_evidence(context: CaseContext) -> list[Evidence]:

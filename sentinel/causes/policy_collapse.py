@@ -5,9 +5,11 @@ range that the reward was made for; then the reward falls, and texts repeat, gro
 
 Evidence
     The fall of the reward is the main evidence. A KL that rose no later than the reward fell is the
-    classic symptom; an entropy or length that left its range before is another, since two of three
-    policy runs log no KL. Texts that begin to loop are as good as either. A small KL coefficient or
-    a high learning rate is the reason.
+    classic symptom; an entropy or length that left its range is another, since two of three policy
+    runs log no KL. Notes of severity info do not count. Texts that begin to loop are as good as
+    either. A small KL coefficient or a high learning rate is the reason. If the reward became
+    constant at once, the sampling engine differed first, or only the entropy collapsed, the cause
+    is another one.
 
 Source
     Ouyang et al. 2022 (arXiv:2203.02155) on the purpose of the KL term; the collapses of the
@@ -17,7 +19,7 @@ Source
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from sentinel.causes._evidence import (
@@ -28,13 +30,19 @@ from sentinel.causes._evidence import (
     weak_kl_control_evidence,
 )
 from sentinel.causes.reward_function_broken import is_sudden_constant
-from sentinel.model.diagnosis import CaseContext, Evidence
+from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting
 
 MAX_ONSET_DELAY_POINTS = 8
 """Logged values by which the drift may appear to begin after the fall of the reward: a cliff is
-dated at once, a slow rise only when it exceeds the noise."""
+dated at once, a slow rise only when it exceeds the noise. A length alone that left its
+range earlier than that before the fall left the reward intact: many healthy policies learn to write
+longer."""
+
+LENGTH_DETECTORS = frozenset({"length_explosion", "length_collapse", "truncation"})
+
+INFO_ORDER = Severity.INFO.order
 
 SUDDEN_VALUES = 2
 """Logged rewards without spread, at once and beside an unchanged policy, that may be a fault of the
@@ -64,33 +72,31 @@ class PolicyCollapse:
             return
         if reward is not None and is_sudden_constant(context, reward, SUDDEN_VALUES):
             return
-        before = [
+        drift = [
             symptom
             for symptom in (
-                context.earliest("kl_blowup", "kl_drift"),
-                context.earliest("entropy_collapse", "entropy_explosion"),
-                context.earliest("length_explosion", "length_collapse"),
+                _earliest_reported(context, "kl_blowup", "kl_drift"),
+                _earliest_reported(context, "entropy_collapse", "entropy_explosion"),
+                _earliest_reported(context, "length_explosion", "length_collapse"),
             )
             if symptom is not None
         ]
-        truncation = context.earliest("truncation")
-        if (
-            truncation is not None
-            and truncation.severity is not Severity.INFO
-            and certainly_first(fall, truncation)
-        ):
+        mismatch = _earliest_reported(context, "rollout_mismatch")
+        if mismatch is not None and certainly_first(mismatch, fall, *drift):
+            # The sampling engine is the cause.
+            return
+        truncation = _earliest_reported(context, "truncation")
+        if truncation is not None and certainly_first(fall, truncation):
             # Completions that were cut off first are a cause of their own.
-            before.append(truncation)
+            drift.append(truncation)
         # With both a falling reward and looping texts, the order does not matter.
         has_both = reward is not None and repetition is not None
-        tolerance = MAX_ONSET_DELAY_POINTS * context.steps_per_point
-        led_by = any(possibly_first(each, fall, tolerance_steps=tolerance) for each in before)
-        if not before or not (led_by or has_both):
+        if not drift or not (has_both or _is_led(fall, drift, context.steps_per_point)):
             return
         yield from symptom_evidence(fall, 0.5)
         if has_both:
             yield from symptom_evidence(repetition if fall is reward else reward, 0.3)
-        for symptom in before:
+        for symptom in drift:
             yield from symptom_evidence(symptom, 0.5)
         yield from symptom_evidence(context.earliest("reward_zero_variance"), 0.2)
         yield from weak_kl_control_evidence(context)
@@ -103,3 +109,28 @@ class PolicyCollapse:
             f"{describe_setting('learning rate', context.metadata)}. If it recurs at the same "
             "samples, read them: the reward may pay for unwanted text."
         )
+
+
+def _earliest_reported(context: CaseContext, *detectors: str) -> Symptom | None:
+    """The earliest symptom of these detectors above severity info."""
+    symptoms = (context.symptoms.get(name) for name in detectors)
+    reported = [each for each in symptoms if each is not None and each.severity.order < INFO_ORDER]
+    return min(reported, key=lambda each: (each.onset_step, each.opened_step), default=None)
+
+
+def _is_led(fall: Symptom, drift: Sequence[Symptom], steps_per_point: float) -> bool:
+    """Whether the drift may have come first: KL, entropy, two symptoms, or a length near the fall.
+
+    If only the entropy collapsed, and little reward was lost, the policy has stopped exploring.
+    """
+    tolerance = MAX_ONSET_DELAY_POINTS * steps_per_point
+    early = [each for each in drift if possibly_first(each, fall, tolerance_steps=tolerance)]
+    decisive = (
+        each.detector not in LENGTH_DETECTORS
+        or fall.earliest_onset - each.latest_onset <= tolerance
+        for each in early
+    )
+    is_only_entropy = [each.detector for each in drift] == ["entropy_collapse"]
+    if is_only_entropy and fall.severity is not Severity.CRITICAL:
+        return False
+    return len(early) >= 2 or any(decisive)

@@ -47,6 +47,7 @@ class RolloutEngineDiffers:
         if mismatch is None:
             return
         drift = context.earliest_in_run("kl_blowup", "kl_drift")
+        drift = None if drift is None or drift.severity is Severity.INFO else drift
         effects = [
             symptom
             for symptom in (
@@ -54,9 +55,8 @@ class RolloutEngineDiffers:
                 context.earliest_in_run("reward_collapse"),
                 context.earliest_in_run("entropy_collapse", "entropy_explosion"),
                 context.earliest_in_run("clip_saturation"),
-                context.earliest_in_run("length_explosion", "length_collapse", "truncation"),
             )
-            if symptom is not None
+            if symptom is not None and symptom.severity is not Severity.INFO
         ]
         # The KL rises so slowly that its onset is known to many values only.
         if not certainly_first(mismatch, *effects) or not possibly_first(mismatch, drift):
