@@ -8,7 +8,8 @@ Evidence
     in all records since, at least five. KL, entropy or length are logged, and each is as it was
     just before the fall: if none of them is logged, or if one changed, it may be a policy collapse
     or truncated completions. The same holds for incidents of the policy that began shortly before
-    the fall or may have begun with it; one that began long before did not touch the reward.
+    the fall or may have begun with it; one that began long before did not touch the reward, except
+    for a sampling engine that differs, whose effect accumulates.
 
 Source
     The reward functions of huggingface/trl and verl, which run outside the trainer and may return a
@@ -100,7 +101,8 @@ def is_sudden_constant(context: CaseContext, fall: Symptom, min_values: int) -> 
     near = (
         symptom
         for symptom in map(context.earliest_in_run, POLICY_DETECTORS)
-        if symptom is not None and symptom.earliest_onset >= near_step
+        if symptom is not None
+        and (symptom.earliest_onset >= near_step or symptom.detector == "rollout_mismatch")
     )
     return (
         since <= fall.latest_onset + margin
@@ -150,7 +152,12 @@ def _is_unchanged(signal: str, points: Sequence[tuple[int, float]], since: int) 
     # The mean absolute difference of two normal values is 1.13 standard deviations.
     noise = fmean(abs(a - b) for a, b in pairwise(earlier)) / 1.13
     allowed = MAX_CHANGE_SPREADS * noise + MAX_CHANGE_SHARE * abs(usual)
-    may_drift = noise + MAX_DRIFT_SHARE * abs(level_before)
+    drift = noise + MAX_DRIFT_SHARE * abs(level_before)
     if signal == "truncated_fraction":
-        allowed = may_drift = MAX_TRUNCATION_CHANGE
-    return bool(abs(usual - level_before) <= may_drift and abs(median(after) - usual) <= allowed)
+        allowed = drift = MAX_TRUNCATION_CHANGE
+    now = median(after)
+    return bool(
+        abs(usual - level_before) <= drift
+        and abs(now - usual) <= allowed
+        and abs(now - level_before) <= drift + noise
+    )
