@@ -4,7 +4,7 @@ from math import sqrt
 from random import Random
 
 from sentinel.detectors.straggler import Straggler
-from sentinel.model.finding import Clear, Severity
+from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import WHOLE_RUN, Event, Record, Spread
 from sentinel.testing import event, first_finding, update_detector
 
@@ -45,6 +45,21 @@ def test_one_that_costs_more_than_a_quarter_is_a_warning():
 
     assert finding.severity is Severity.WARNING
     assert "Rank 2 waits longer for data than the other ranks" in finding.summary
+
+
+def severities(records):
+    detector = Straggler()
+    outputs = [update_detector(detector, record) for record in records]
+    return {output.severity for output in outputs if isinstance(output, Finding)}
+
+
+def test_a_small_lag_is_a_warning_once_it_lasts():
+    assert severities(waits(150, 80, 0.2)) == {None, Severity.WARNING}
+    assert severities(waits(130, 80, 0.2)) == {None}
+
+
+def test_a_rank_that_is_slower_from_the_start_is_info():
+    assert severities(waits(400, 0, 0.2)) == {None}
 
 
 def test_another_rank_each_time_is_clear():
