@@ -6,19 +6,23 @@ Formula
     stalled  = `global_step` is constant for more than max(`still`, 4 * usual) optimizer steps, with
                usual the most that one advance has taken so far
     critical = back, and the client continued to count optimizer steps: nothing was restarted
-    warning  = back for two consecutive records of a log, in which a resume leaves no other trace
-               and a single row may have been written late; or stalled
+    warning  = back for two consecutive records of a log, by at least `strides` times its usual
+               interval; or stalled. In a log a resume leaves no other trace
+    info     = back in a log once more: several processes write it, or the run restarts often.
+               Nothing is reported once the number has twice jumped from behind its maximum to
+               above it: then two processes write the log in turns
 
 Units
-    `still`, `unknown`: optimizer steps. Before the first advance `unknown` of them are allowed,
-    since one step of a rollout trainer takes many optimizer steps.
+    `strides`: intervals of the log. `still`, `unknown`: optimizer steps. Before the first advance
+    `unknown` of them are allowed, since one step of a rollout trainer takes many optimizer steps.
 
 Source
     Schedules, checkpoint names and stopping depend on this number. The rule is exact, not
     statistical.
 
 Defaults
-    `still` 3 is the least that two records of the same step cannot reach.
+    `still` 3 is the least that two records of the same step cannot reach. `strides` 4 ignores rows
+    of several ranks that are written a little late.
 """
 
 from __future__ import annotations
@@ -28,6 +32,9 @@ from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
+
+MAX_JUMPS = 2
+"""Jumps from behind the maximum to above it that a log of one process can have by late rows."""
 
 
 @dataclass
@@ -40,6 +47,7 @@ class StepRegression:
 
     still: int = 3
     unknown: int = 256
+    strides: int = 4
 
     needs: ClassVar[frozenset[str]] = frozenset()
     signal: ClassVar[str] = "global_step"
@@ -59,6 +67,9 @@ class StepRegression:
         self._regressed_to = 0.0
         self._onset_step: int | None = None
         self._behind_count = 0
+        self._stride: float | None = None
+        self._regression_count = 0
+        self._jump_count = 0
         self._has_optimizer_steps = False
         self._optimizer_steps_at_advance: float | None = None
         self._usual_interval: float | None = None
@@ -76,14 +87,15 @@ class StepRegression:
             self._onset_step, self._has_optimizer_steps = record.step, count is not None
             self._highest_step = max(self._highest_step, last)
             self._regressed_to = step
+        elif last is not None and step > last and self._onset_step is None:
+            self._stride = min(self._stride or step - last, step - last)
         waited = self._steps_since_advance(last, step, count)
         if self._onset_step is not None and step <= self._highest_step:
             self._behind_count += 1
-            return (
-                self._regression_finding(step)
-                if self._has_optimizer_steps or self._behind_count > 1
-                else None
-            )
+            return self._regression_finding(step) if self._is_reported() else None
+        if self._onset_step is not None and last is not None:
+            self._regression_count += self._is_reported()
+            self._jump_count += last + (self._stride or 0.0) < self._highest_step
         self._onset_step, self._behind_count = None, 0
         allowed = (
             self.unknown
@@ -93,6 +105,17 @@ class StepRegression:
         if waited > allowed:
             return self._stall_finding(step, waited, allowed)
         return Clear()
+
+    def _is_reported(self) -> bool:
+        """Whether the number is back for a reason other than the order of rows in a log."""
+        if self._has_optimizer_steps:
+            return True
+        distance = self._highest_step - self._regressed_to
+        return (
+            self._behind_count > 1
+            and self._jump_count < MAX_JUMPS
+            and (self._stride is None or distance >= self.strides * self._stride)
+        )
 
     def _steps_since_advance(
         self, last: float | None, step: float, optimizer_steps: float | None
@@ -111,15 +134,20 @@ class StepRegression:
         return 0.0
 
     def _regression_finding(self, step: float) -> Finding:
+        if self._has_optimizer_steps:
+            severity, restart = Severity.CRITICAL, "without a restart"
+        else:
+            severity = Severity.INFO if self._regression_count else Severity.WARNING
+            restart = "in the log, which shows no restart"
         return Finding(
-            summary=f"global_step went back to {self._regressed_to:.0f} from "
-            f"{self._highest_step:.0f} without a resume; it is {step:.0f} now.",
+            summary=f"global_step went back from {self._highest_step:.0f} to "
+            f"{self._regressed_to:.0f} {restart}; it is {step:.0f} now.",
             evidence={
                 "global_step": step,
                 "highest_global_step": self._highest_step,
                 "global_step_after_regression": self._regressed_to,
             },
-            severity=Severity.CRITICAL if self._has_optimizer_steps else None,
+            severity=None if severity is self.severity else severity,
             onset_step=self._onset_step,
         )
 

@@ -1,5 +1,9 @@
 """Tests of the detector step_regression."""
 
+from random import Random
+
+import pytest
+
 from sentinel.detectors.step_regression import StepRegression
 from sentinel.model.finding import Clear, Finding, Severity
 from sentinel.model.record import Event
@@ -97,3 +101,42 @@ def test_a_regression_in_a_log_is_found_at_its_second_row_with_the_first_as_onse
     record, finding = first_finding(StepRegression(), steps(global_step=[20.0, 21.0, 15.0, 16.0]))
 
     assert (record.step, finding.onset_step) == (4, 3)
+
+
+def two_writers(rng, count, lag):
+    """Rows of two processes that write a step each; the second is late by up to `lag` steps."""
+    first, second, rows = 1, 1, []
+    while first <= count:
+        if second < first and (first - second > lag or rng.random() < 0.5):
+            rows.append(float(second))
+            second += 1
+        else:
+            rows.append(float(first))
+            first += 1
+    return rows
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(10))
+def test_two_processes_that_write_one_log_are_no_regression(seed, lag):
+    rows = two_writers(Random(seed), 300, lag)
+
+    assert findings(steps(global_step=rows)) == []
+
+
+@pytest.mark.parametrize("lag", [6, 20, 60])
+@pytest.mark.parametrize("seed", range(10))
+def test_two_processes_far_apart_are_reported_once_at_most(seed, lag):
+    rows = two_writers(Random(seed), 300, lag)
+    found = [finding for _, finding in findings(steps(global_step=rows))]
+
+    assert len({finding.onset_step for finding in found if finding.severity is None}) <= 1
+
+
+def test_a_log_that_repeats_steps_again_is_info():
+    rows = [*range(1, 40), *range(20, 60), *range(40, 80)]
+    found = findings(steps(global_step=[float(row) for row in rows]))
+
+    assert {finding.severity for _, finding in found} == {None, Severity.INFO}
+    assert found[0][1].severity is None
+    assert found[-1][1].severity is Severity.INFO
